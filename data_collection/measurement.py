@@ -1,0 +1,40 @@
+"""What one timing says, and the columns of the data set that is made of such timings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilecast.heuristics.config import KernelConfig
+from tilecast.heuristics.problem import GemmProblem
+
+REGIMES = ("burst", "sustained")
+"""``burst``: the card has had idle gaps; ``sustained``: it has been busy long enough to meet its power limit."""
+
+PASSES = ("screen", "race", "verify")
+"""``screen``: every candidate, briefly; ``race``: those near the best, interleaved until the order is
+stable; ``verify``: the best again, later, for scoring only."""
+
+REFERENCE = "torch.mm"
+"""Stands in the config column where the library's kernel was timed beside ours."""
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One problem, one config, one power regime, one pass: a run time or the reason there is none."""
+
+    problem: GemmProblem
+    """What was multiplied."""
+    config: KernelConfig | None
+    """The kernel; None for the library's own (`REFERENCE`)."""
+    regime: str
+    """One of `REGIMES`."""
+    stage: str
+    """One of `PASSES`."""
+    microseconds: float | None
+    """Median time of one launch; None when it failed."""
+    spread: float | None
+    """Interquartile range of the rounds over their median; None when it failed or had one round."""
+    rounds: int
+    """Replays that the median is taken over."""
+    failure: str | None = None
+    """Why there is no time, in one line."""

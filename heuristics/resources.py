@@ -1,0 +1,74 @@
+"""What a config takes from an SM: threads, registers, shared memory.
+
+The kernel is built from these numbers and the space is pruned by them, so they are stated once.
+"""
+
+from __future__ import annotations
+
+from tilecast.heuristics.config import KernelConfig
+from tilecast.heuristics.hardware import Hardware
+from tilecast.heuristics.problem import DTYPE_BYTES, GemmOperands
+
+EPILOGUE_STAGES = 4
+"""Shared-memory buffers that the store of the output tile cycles through."""
+REGISTERS_PER_SM = 65_536
+"""32-bit registers of an SM90 multiprocessor (CUDA programming guide, compute capability 9.0)."""
+LOAD_REGISTERS = 40
+"""Registers per thread kept by the load warp group."""
+MMA_REGISTERS = 232
+"""Registers per thread that an MMA warp group asks for when the SM has them."""
+ADDRESSING_REGISTERS = 32
+"""Registers per MMA thread beside its accumulators: descriptors, barriers, epilogue addresses."""
+WARP_GROUP = 128
+"""Threads of a warp group."""
+WGMMA_M = 64
+"""Rows that one warp group's instruction covers."""
+TMA_ROWS = 8
+"""Rows of the shared-memory swizzle atom; a multicast slice cannot cut through one."""
+BARRIER_BYTES = 1024
+"""Room for the pipeline barriers, rounded up to the alignment of the buffers behind them."""
+
+
+def epilogue_tile(config: KernelConfig) -> tuple[int, int]:
+    """Rows and columns of the output that are stored at once."""
+    return WGMMA_M * config.warp_groups, 32 if config.tile_n % 32 == 0 else 16
+
+
+def threads(config: KernelConfig) -> int:
+    """Threads of one CTA: the MMA warp groups and one that loads."""
+    return (config.warp_groups + 1) * WARP_GROUP
+
+
+def launch_registers(config: KernelConfig) -> int:
+    """Registers per thread that the CTA is launched with: its share of the SM, in steps of 8."""
+    share = REGISTERS_PER_SM // (threads(config) * config.ctas_per_sm)
+    return min(share // 8 * 8, MMA_REGISTERS)
+
+
+def mma_registers(config: KernelConfig) -> int:
+    """Registers per MMA thread once the load warp group has given its own back, in steps of 8.
+
+    ``setmaxnreg.inc`` waits for ever for registers that the CTA was not launched with (PTX ISA,
+    setmaxnreg), so the demand of all warp groups must fit into the launch allocation.
+    """
+    pool = launch_registers(config) * threads(config) - LOAD_REGISTERS * WARP_GROUP
+    return min(MMA_REGISTERS, pool // (config.warp_groups * WARP_GROUP) // 8 * 8)
+
+
+def accumulator_registers(config: KernelConfig) -> int:
+    """fp32 accumulators per MMA thread."""
+    return config.tile_m * config.tile_n // (config.warp_groups * WARP_GROUP)
+
+
+def smem_bytes(config: KernelConfig, operands: GemmOperands) -> int:
+    """Shared memory of one CTA: barriers, the A and B pipeline, the epilogue buffers."""
+    stage = (config.tile_m + config.tile_n) * config.tile_k * DTYPE_BYTES[operands.dtype]
+    rows, columns = epilogue_tile(config)
+    epilogue = rows * columns * DTYPE_BYTES[operands.out_dtype] * EPILOGUE_STAGES
+    return BARRIER_BYTES + config.stages * stage + epilogue
+
+
+def smem_limit(config: KernelConfig, hardware: Hardware) -> int:
+    """Shared memory that one CTA may take when ``ctas_per_sm`` of them share an SM."""
+    share = hardware.smem_bytes_per_sm // config.ctas_per_sm - hardware.smem_bytes_reserved
+    return min(share, hardware.smem_bytes_per_block)
