@@ -19,10 +19,14 @@ from tilecast.heuristics.resources import (
     TMA_ROWS,
     WGMMA_M,
     accumulator_registers,
+    launch_registers,
     mma_registers,
     smem_bytes,
     smem_limit,
 )
+
+SPACE_VERSION = 1
+"""Raised when a problem would be given other candidates."""
 
 TILE_M = (64, 128, 256)
 TILE_N = (16, 32, 48, 64, 96, 128, 160, 192, 224, 256)
@@ -74,7 +78,13 @@ def _warp_group_rows(config: KernelConfig, operands: GemmOperands, hardware: Har
 def _registers(config: KernelConfig, operands: GemmOperands, hardware: Hardware) -> str | None:
     need = accumulator_registers(config) + ADDRESSING_REGISTERS
     have = mma_registers(config)
-    return None if need <= have else f"{need} registers per MMA thread, {have} to be had"
+    if need > have:
+        return f"{need} registers per MMA thread, {have} to be had"
+    instruction = config.tile_n // 2 + ADDRESSING_REGISTERS
+    launched = launch_registers(config)
+    if instruction > launched:
+        return f"{instruction} registers for one wgmma, {launched} at launch"
+    return None
 
 
 def _shared_memory(config: KernelConfig, operands: GemmOperands, hardware: Hardware) -> str | None:
@@ -105,8 +115,9 @@ RULES = (
     ),
     Rule(
         "registers",
-        "accumulators and addresses must fit into what setmaxnreg can give: short of that the "
-        "kernel spills, or waits for ever for registers that the SM does not have",
+        "accumulators and addresses must fit into what setmaxnreg can give, or the kernel waits for "
+        "ever for registers that the SM does not have; and the operands of one wgmma into the launch "
+        "allocation, or ptxas refuses (C7602)",
         _registers,
     ),
     Rule(
@@ -205,4 +216,14 @@ def valid_configs(operands: GemmOperands, hardware: Hardware) -> tuple[KernelCon
     )  # fmt: skip
     return tuple(
         sorted(c for c in configs if not any(True for _ in complaints(c, operands, hardware)))
+    )
+
+
+@lru_cache(maxsize=4096)
+def candidates(problem: GemmProblem, hardware: Hardware) -> tuple[KernelConfig, ...]:
+    """The configs worth measuring for a problem, sorted: valid, and ruled out by no arithmetic."""
+    return tuple(
+        config
+        for config in valid_configs(problem.operands, hardware)
+        if not any(rule.complaint(config, problem) for rule in PROBLEM_RULES)
     )

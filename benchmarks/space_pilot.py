@@ -1,0 +1,138 @@
+"""Measure a wide space on a few problems, to learn which of its axes pay.
+
+Two steps, each on the GPU: ``base`` varies tile, cluster, warp groups, CTAs per SM and swap_ab with as many
+stages as fit; ``schedule`` varies stages, raster and swizzle of the base configs that were near the best.
+``benchmarks/space_pruning.py`` reads both results.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from tilecast.data_collection.collector import Collector
+from tilecast.data_collection.environment import describe
+from tilecast.data_collection.gpu_session import GpuSessionFactory
+from tilecast.data_collection.measurement import REGIMES
+from tilecast.data_collection.store import MeasurementStore
+from tilecast.data_collection.suites import suite
+from tilecast.heuristics.config import KernelConfig
+from tilecast.heuristics.hardware import hardware
+from tilecast.heuristics.problem import LINEAR_BF16, GemmProblem
+from tilecast.heuristics.space import PROBLEM_RULES, valid_configs
+from tilecast.kernels.compiler import compile_all
+from tilecast.kernels.object_cache import ObjectCache
+from tilecast.kernels.spec import KernelSpec
+
+PROBLEMS = 32
+"""Problems of the pilot, spread evenly over the training suite."""
+NEAR = 1.04
+"""A base config within this of a problem's best has its schedule varied there."""
+MOST = 6
+"""Most base configs per problem whose schedule is varied."""
+
+
+def pilot_problems() -> list[GemmProblem]:
+    """Problems spread over the training suite, a different place in each family's list of m."""
+    problems = suite("training")
+    step = len(problems) / PROBLEMS
+    return [problems[int(i * step)] for i in range(PROBLEMS)]
+
+
+def base_configs() -> list[KernelConfig]:
+    """Every valid config with the most stages that fit, raster m and no swizzle."""
+    deepest: dict[KernelConfig, KernelConfig] = {}
+    for config in valid_configs(LINEAR_BF16, hardware("H200")):
+        if config.raster == "m" and config.swizzle == 1:
+            base = replace(config, stages=0)
+            deepest[base] = max(deepest.get(base, config), config, key=lambda c: c.stages)
+    return sorted(deepest.values())
+
+
+def schedules(base: KernelConfig) -> list[KernelConfig]:
+    """Every valid config that differs from ``base`` in stages, raster or swizzle only."""
+    plain = replace(base, stages=0, raster="m", swizzle=1)
+    return [
+        config
+        for config in valid_configs(LINEAR_BF16, hardware("H200"))
+        if replace(config, stages=0, raster="m", swizzle=1) == plain
+    ]
+
+
+def schedule_plan(base: MeasurementStore) -> dict[GemmProblem, tuple[KernelConfig, ...]]:
+    """For each problem, the schedules of its best base configs in either regime."""
+    plan = {}
+    for problem in sorted(base.measured("race"), key=str):
+        rows, _ = base.raced(problem)
+        near = set()
+        for regime in REGIMES:
+            times = {r.config: r.microseconds for r in rows if r.regime == regime and r.config}
+            ranked = sorted(times, key=lambda config: times[config])[:MOST]
+            near |= {config for config in ranked if times[config] <= NEAR * times[ranked[0]]}
+        plan[problem] = tuple(sorted({c for config in near for c in schedules(config)}))
+    return plan
+
+
+def candidates_among(
+    configs: Iterable[KernelConfig], problem: GemmProblem
+) -> tuple[KernelConfig, ...]:
+    """The configs that no arithmetic rules out for the problem."""
+    return tuple(
+        c for c in configs if not any(rule.complaint(c, problem) for rule in PROBLEM_RULES)
+    )
+
+
+def main() -> None:
+    """Compile and measure one step; print one JSON document."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("step", choices=("base", "schedule"))
+    parser.add_argument("--objects", type=Path, required=True, help="object cache")
+    parser.add_argument("--store", type=Path, required=True, help="SQLite store")
+    parser.add_argument("--base", type=Path, help="store of the base step")
+    parser.add_argument("--compile-only", action="store_true", help="needs no GPU")
+    parser.add_argument("--devices", type=int, default=1)
+    parser.add_argument("--budget", type=float, default=float("inf"), help="seconds")
+    arguments = parser.parse_args()
+    start = time.monotonic()
+
+    if arguments.step == "base":
+        plan = {p: candidates_among(base_configs(), p) for p in pilot_problems()}
+    else:
+        plan = schedule_plan(MeasurementStore(arguments.base))
+    objects = ObjectCache(arguments.objects)
+    specs = {KernelSpec.for_problem(c, p) for p, configs in plan.items() for c in configs}
+    failed = {}
+    for done, result in enumerate(compile_all(sorted(specs, key=str), objects, os.cpu_count() or 1)):
+        if result.error:
+            failed[result.spec] = result.error
+            print(result.spec.config, result.error[:120], flush=True)
+        if done % 100 == 0:
+            print(f"compiled {done} of {len(specs)}, {time.monotonic() - start:.0f} s", flush=True)
+    if arguments.compile_only:
+        return
+    store = MeasurementStore(arguments.store)
+    store.begin_run(describe())
+    store.add_checks(failed)
+    factories = [GpuSessionFactory(objects, device) for device in range(arguments.devices)]
+    Collector(
+        store,
+        factories,
+        report=lambda p: print(
+            f"{p.phase} {p.done}/{p.total} {p.measurements} rows {p.seconds:.0f} s", flush=True
+        ),
+        deadline=start + arguments.budget,
+    ).collect(plan)
+    failures = {key: why for key, why in store.checks().items() if why}
+    rows = store.count()
+    store.close()
+    print(json.dumps({"rows": rows, "seconds": time.monotonic() - start,
+                      "failures": failures}))  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,294 @@
+"""The protocol's hands: operands, CUDA graphs and events on one GPU."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from tilecast.data_collection.environment import device_hash
+from tilecast.data_collection.protocol import Entrant, KernelFailure
+from tilecast.heuristics.problem import GemmOperands, GemmProblem
+from tilecast.kernels.launch import LoadedKernel, load_kernel
+from tilecast.kernels.object_cache import ObjectCache
+from tilecast.kernels.spec import KernelSpec
+
+GAP_SECONDS = 0.005
+"""Idle time before each replay in the burst regime."""
+WARM_UP_SECONDS = 0.3
+"""Busy time before the first round in the sustained regime."""
+REPLAY_SECONDS = 200e-6
+"""Kernel time that one graph replay aims at, so that an event's resolution of 0.5 us is 0.25%."""
+MAX_LAUNCHES = 40
+"""Most launches in one graph."""
+COLD_FACTOR = 4
+"""Operand sets together exceed the L2 this many times."""
+HANG_SECONDS = 5.0
+"""A replay that takes longer is taken for a hang."""
+MAX_RELATIVE_ERROR = 1e-2
+"""Largest allowed ||out - reference|| / ||reference||."""
+CHECK_EXTENTS = ((2056, 10008, 520), (37, 1112, 1032), (1, 264, 200))
+"""m, n, k of the correctness checks: ragged in every extent; many tiles per CTA, a deep k, one row."""
+
+
+@dataclass
+class _Graph:
+    """Several launches of one kernel on successive operand sets, between two timing events."""
+
+    entrant: Entrant
+    graph: torch.cuda.CUDAGraph
+    start: torch.cuda.Event
+    end: torch.cuda.Event
+    done: torch.cuda.Event
+    launches: int
+
+    def microseconds(self) -> float:
+        return self.start.elapsed_time(self.end) * 1e3 / self.launches
+
+
+@dataclass(frozen=True)
+class GpuSessionFactory:
+    """Makes a session in a worker process."""
+
+    objects: ObjectCache
+    """Compiled kernels."""
+    device: int
+    """CUDA device index."""
+
+    def __call__(self, announce: Callable[[Entrant], None]) -> GpuSession:
+        """Make it."""
+        return GpuSession(self.objects, self.device, announce)
+
+
+class GpuSession:
+    """Loaded kernels on one device; lives as long as its process."""
+
+    def __init__(self, objects: ObjectCache, device: int, announce: Callable[[Entrant], None]):
+        """Bind a device.
+
+        Args:
+            objects: compiled kernels.
+            device: CUDA device index.
+            announce: told of each kernel before it runs for the first time.
+        """
+        torch.cuda.set_device(device)
+        torch.manual_seed(0)
+        self.card = device_hash(str(torch.cuda.get_device_properties(device).uuid))
+        self._objects = objects
+        self._device = device
+        self._announce = announce
+        self._kernels: dict[KernelSpec, LoadedKernel] = {}
+        self._references: dict[GemmProblem, tuple[torch.Tensor, ...]] = {}
+        self._l2_bytes = torch.cuda.get_device_properties(device).L2_cache_size
+
+    def check(self, spec: KernelSpec) -> str | None:
+        """Compare one kernel with torch in float32 on the ragged problems.
+
+        Returns:
+            What is wrong with its results, or None.
+
+        Raises:
+            KernelFailure: it hung or crashed.
+        """
+        self._announce(spec.config)
+        kernel = self._kernel(spec)
+        for extents in CHECK_EXTENTS:
+            problem = GemmProblem(*extents, batch=3 if spec.batched else 1, operands=spec.operands)
+            a, b, reference = self._reference(problem)
+            out = empty_out(problem).fill_(math.nan)
+            kernel(a, b, out)
+            self.finish(spec.config)
+            error = (torch.linalg.norm(out.float() - reference) / torch.linalg.norm(reference)).item()
+            if not error <= MAX_RELATIVE_ERROR:
+                return f"relative error {error:.3g} on {problem}, allowed {MAX_RELATIVE_ERROR:g}"
+        return None
+
+    def bench(self, problem: GemmProblem, careful: bool) -> GpuBench:
+        """Operands for one problem.
+
+        Args:
+            problem: what to multiply.
+            careful: wait for each replay, so that a failure has a name.
+        """
+        return GpuBench(self, problem, self._l2_bytes, careful)
+
+    def launcher(self, entrant: Entrant, problem: GemmProblem) -> Callable[..., object]:
+        """What launches an entrant as f(a, b, out); it has run once in this process."""
+        if entrant is None:
+            return _library_launch
+        return self._kernel(KernelSpec.for_problem(entrant, problem))
+
+    def announce(self, entrant: Entrant) -> None:
+        """Say that this entrant runs next."""
+        self._announce(entrant)
+
+    def _kernel(self, spec: KernelSpec) -> LoadedKernel:
+        if spec not in self._kernels:
+            self._kernels[spec] = load_kernel(spec, self._objects, self._device)
+        return self._kernels[spec]
+
+    def _reference(self, problem: GemmProblem) -> tuple[torch.Tensor, ...]:
+        if problem not in self._references:
+            a, b = random_operands(problem, 1)
+            a, b = a[0], b[0]
+            self._references[problem] = (a, b, a.float() @ b.float())
+        return self._references[problem]
+
+    def finish(self, entrant: Entrant) -> None:
+        """Wait for all launches so far.
+
+        Raises:
+            KernelFailure: they hang.
+        """
+        done = torch.cuda.Event()
+        done.record()
+        wait(done, entrant)
+
+
+class GpuBench:
+    """Times kernels of one problem; see `tilecast.data_collection.protocol.Bench`."""
+
+    def __init__(self, session: GpuSession, problem: GemmProblem, l2_bytes: int, careful: bool):
+        """Allocate the operand sets."""
+        torch.cuda.empty_cache()
+        self._session = session
+        self._problem = problem
+        self._careful = careful
+        floor = max(problem.flops / 700e12, problem.min_bytes / 4e12, 3e-6)
+        self._launches = max(1, min(MAX_LAUNCHES, round(REPLAY_SECONDS / floor)))
+        sets = max(2, math.ceil(COLD_FACTOR * l2_bytes / problem.min_bytes))
+        self._a, self._b = random_operands(problem, sets)
+        self._out = [empty_out(problem) for _ in range(sets)]
+        self._stream = torch.cuda.Stream()
+
+    def time(
+        self, entrants: Sequence[Entrant], regime: str, rounds: int, give_up: float = math.inf
+    ) -> list[list[float]]:
+        """Time every entrant once a round, rounds interleaved; see the protocol."""
+        with torch.cuda.stream(self._stream):
+            graphs = [self._capture(entrant, index) for index, entrant in enumerate(entrants)]
+            if regime == "sustained":
+                self._warm_up(graphs)
+            times: list[list[float]] = [[] for _ in graphs]
+            in_flight: list[int] = []
+            active = list(range(len(graphs)))
+            for turn in range(rounds):
+                shift = turn * len(active) // rounds
+                order = active[shift:] + active[:shift]
+                for index in order:
+                    # A graph's events are read before it runs again; all others stay queued behind
+                    # the one that is waited for, so in the sustained regime the card never idles.
+                    while index in in_flight or (regime == "burst" and in_flight):
+                        self._collect(graphs, times, in_flight.pop(0))
+                    if regime == "burst":
+                        time.sleep(GAP_SECONDS)
+                    self._replay(graphs[index])
+                    in_flight.append(index)
+                active = self._still_near(entrants, times, active, give_up)
+            while in_flight:
+                self._collect(graphs, times, in_flight.pop(0))
+        return times
+
+    @staticmethod
+    def _still_near(
+        entrants: Sequence[Entrant], times: list[list[float]], active: list[int], give_up: float
+    ) -> list[int]:
+        seen = [min(times[i]) for i in active if times[i] and entrants[i] is not None]
+        if not seen:
+            return active
+        limit = give_up * min(seen)
+        return [i for i in active if not times[i] or min(times[i]) <= limit or entrants[i] is None]
+
+    def _capture(self, entrant: Entrant, index: int) -> _Graph:
+        launch = self._session.launcher(entrant, self._problem)
+        sets = len(self._out)
+        offset = index * self._launches
+        # Outside the graph first: loading the code may not be captured.
+        self._session.announce(entrant)
+        launch(self._a[0], self._b[0], self._out[0])
+        if self._careful:
+            self._session.finish(entrant)
+        graph = torch.cuda.CUDAGraph()
+        start, end = (torch.cuda.Event(enable_timing=True, external=True) for _ in range(2))
+        graph.capture_begin()
+        start.record()
+        for position in range(offset, offset + self._launches):
+            i = position % sets
+            launch(self._a[i], self._b[i], self._out[i])
+        end.record()
+        graph.capture_end()
+        return _Graph(entrant, graph, start, end, torch.cuda.Event(), self._launches)
+
+    def _warm_up(self, graphs: list[_Graph]) -> None:
+        deadline = time.perf_counter() + WARM_UP_SECONDS
+        previous = None
+        while time.perf_counter() < deadline:
+            for graph in graphs:
+                self._replay(graph)
+                if previous is not None:
+                    wait(previous.done, previous.entrant)
+                previous = graph
+                if time.perf_counter() >= deadline:
+                    return
+
+    def _replay(self, graph: _Graph) -> None:
+        if self._careful:
+            self._session.announce(graph.entrant)
+        graph.graph.replay()
+        graph.done.record()
+        if self._careful:
+            wait(graph.done, graph.entrant)
+
+    @staticmethod
+    def _collect(graphs: list[_Graph], times: list[list[float]], index: int) -> None:
+        wait(graphs[index].done, graphs[index].entrant)
+        times[index].append(graphs[index].microseconds())
+
+
+def wait(event: torch.cuda.Event, entrant: Entrant) -> None:
+    """Wait for an event, but not for ever.
+
+    Raises:
+        KernelFailure: it does not happen within `HANG_SECONDS`.
+    """
+    deadline = time.perf_counter() + HANG_SECONDS
+    while not event.query():
+        if time.perf_counter() > deadline:
+            raise KernelFailure(entrant, f"hung: not done after {HANG_SECONDS:g} s")
+
+
+def random_operands(
+    problem: GemmProblem, sets: int
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """``sets`` pairs of normal random A (m, k) and B (k, n), batch in front where there is one."""
+    operands = problem.operands
+    a = [_random(problem, problem.m, problem.k, operands.a_major, operands) for _ in range(sets)]
+    b = [_random(problem, problem.k, problem.n, operands.b_major, operands) for _ in range(sets)]
+    return a, b
+
+
+def empty_out(problem: GemmProblem) -> torch.Tensor:
+    """An unwritten out (m, n), batch in front where there is one, stored as the operands say."""
+    return _empty(
+        problem, problem.m, problem.n, problem.operands.out_major, problem.operands.out_dtype
+    )
+
+
+def _random(
+    problem: GemmProblem, rows: int, columns: int, major: str, operands: GemmOperands
+) -> torch.Tensor:
+    return _empty(problem, rows, columns, major, operands.dtype).normal_()
+
+
+def _empty(problem: GemmProblem, rows: int, columns: int, major: str, dtype: str) -> torch.Tensor:
+    batch = (problem.batch,) if problem.batch > 1 else ()
+    shape = (rows, columns) if major == "row" else (columns, rows)
+    tensor = torch.empty(*batch, *shape, dtype=getattr(torch, dtype), device="cuda")
+    return tensor if major == "row" else tensor.mT
+
+
+def _library_launch(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
+    torch.matmul(a, b, out=out)

@@ -1,0 +1,183 @@
+"""The measurement protocol: which kernels are timed when, and how often. Knows nothing of CUDA.
+
+Screen: every candidate, a few interleaved rounds, with the card busy. Race: those near the best, in
+interleaved rounds until the leader is stable, in each power regime that matters. Verify: the best again,
+later, for scoring only.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from tilecast.data_collection.measurement import Measurement
+from tilecast.heuristics.config import KernelConfig
+from tilecast.heuristics.problem import GemmProblem
+
+PROTOCOL_VERSION = 1
+"""Raised when the same kernel would be given another time."""
+
+Entrant = KernelConfig | None
+"""What is timed: one of our kernels, or None for the library's own."""
+
+
+class KernelFailure(Exception):
+    """A kernel hung or crashed; the GPU context is lost with it."""
+
+    def __init__(self, entrant: Entrant, reason: str):
+        """Name the culprit and say in one line what it did."""
+        super().__init__(reason)
+        self.entrant = entrant
+        self.reason = reason
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The protocol's numbers. Factors are relative to the fastest of our kernels."""
+
+    screen_rounds: int = 3
+    """Rounds of the screen."""
+    second_look: float = 1.5
+    """Slower than this in a round of the screen: not timed again."""
+    finalist: float = 1.15
+    """Within this after the screen: in the race."""
+    max_finalists: int = 40
+    """Most kernels in a race."""
+    batch_rounds: int = 5
+    """Rounds between two looks at the race's order."""
+    max_rounds: int = 20
+    """Rounds after which a race ends, stable or not."""
+    tie: float = 0.002
+    """Two leaders closer than this count as one."""
+    verify_within: float = 1.05
+    """Within this after the race: verified."""
+    max_verified: int = 16
+    """Most kernels verified per regime."""
+    verify_rounds: int = 10
+    """Rounds of the verification."""
+    compute_bound: float = 64.0
+    """FLOP per byte of DRAM above which the power limit can matter and both regimes are raced."""
+
+
+class Bench(Protocol):
+    """Times kernels of one problem."""
+
+    def time(
+        self, entrants: Sequence[Entrant], regime: str, rounds: int, give_up: float = float("inf")
+    ) -> list[list[float]]:
+        """Time every entrant once a round, rounds interleaved.
+
+        Args:
+            entrants: what to time.
+            regime: ``burst`` or ``sustained``.
+            rounds: most times that each is timed.
+            give_up: an entrant this many times slower than the best of our kernels is not timed again.
+
+        Returns:
+            For each entrant its microseconds per launch, one number a round that it took part in.
+        """
+        ...
+
+
+def regimes(problem: GemmProblem, settings: Settings) -> tuple[str, ...]:
+    """The power regimes that a problem is raced in: one where the power limit is out of reach."""
+    compute_bound = problem.flops / problem.min_bytes > settings.compute_bound
+    return ("sustained", "burst") if compute_bound else ("burst",)
+
+
+def measure(
+    bench: Bench, problem: GemmProblem, entrants: Sequence[Entrant], settings: Settings
+) -> list[Measurement]:
+    """Screen all entrants and race the finalists.
+
+    Args:
+        bench: times kernels of this problem.
+        problem: what they multiply.
+        entrants: every candidate, and None for the library's kernel.
+        settings: the protocol's numbers.
+
+    Returns:
+        A screen row for every entrant and a race row for every finalist and regime.
+    """
+    screened = bench.time(entrants, "sustained", settings.screen_rounds, settings.second_look)
+    times = dict(zip(entrants, screened, strict=True))
+    rows = [_row(problem, entrant, "sustained", "screen", times[entrant]) for entrant in entrants]
+    finalists = _within(times, settings.finalist)[: settings.max_finalists]
+    if None in times and None not in finalists:
+        finalists.append(None)
+    for regime in regimes(problem, settings):
+        raced = _race(bench, finalists, regime, settings)
+        rows += [_row(problem, entrant, regime, "race", raced[entrant]) for entrant in finalists]
+    return rows
+
+
+def verify(
+    bench: Bench, problem: GemmProblem, raced: Sequence[Measurement], settings: Settings
+) -> list[Measurement]:
+    """Time the best of each race again.
+
+    Args:
+        bench: times kernels of this problem.
+        problem: what they multiply.
+        raced: the race rows of the problem.
+        settings: the protocol's numbers.
+    """
+    rows = []
+    for regime in regimes(problem, settings):
+        times = {
+            row.config: [row.microseconds]
+            for row in raced
+            if row.regime == regime and row.microseconds is not None
+        }
+        best = _within(times, settings.verify_within)[: settings.max_verified]
+        if None in times and None not in best:
+            best.append(None)
+        verified = bench.time(best, regime, settings.verify_rounds)
+        rows += [
+            _row(problem, entrant, regime, "verify", rounds)
+            for entrant, rounds in zip(best, verified, strict=True)
+        ]
+    return rows
+
+
+def _race(
+    bench: Bench, finalists: Sequence[Entrant], regime: str, settings: Settings
+) -> dict[Entrant, list[float]]:
+    """Rounds until the leader of all rounds so far also leads, or ties, in the latest batch."""
+    times: dict[Entrant, list[float]] = {entrant: [] for entrant in finalists}
+    for start in range(0, settings.max_rounds, settings.batch_rounds):
+        batch = dict(
+            zip(finalists, bench.time(finalists, regime, settings.batch_rounds), strict=True)
+        )
+        for entrant, rounds in batch.items():
+            times[entrant] = times[entrant] + rounds
+        leader, latest = _leader(times), _leader(batch)
+        lag = statistics.median(batch[leader]) / statistics.median(batch[latest]) - 1
+        if start and lag <= settings.tie:
+            break
+    return times
+
+
+def _leader(times: dict[Entrant, list[float]]) -> Entrant:
+    ours = [entrant for entrant in times if entrant is not None]
+    return min(ours, key=lambda entrant: statistics.median(times[entrant]))
+
+
+def _within(times: dict[Entrant, list[float]], factor: float) -> list[Entrant]:
+    """Entrants no slower than ``factor`` times the best of our kernels, fastest first."""
+    medians = {entrant: statistics.median(rounds) for entrant, rounds in times.items()}
+    limit = factor * min(medians[entrant] for entrant in medians if entrant is not None)
+    return sorted((e for e in medians if medians[e] <= limit), key=lambda e: medians[e])
+
+
+def _row(
+    problem: GemmProblem, entrant: Entrant, regime: str, stage: str, rounds: Sequence[float]
+) -> Measurement:
+    median = statistics.median(rounds)
+    spread = None
+    if len(rounds) >= 4:
+        low, _, high = statistics.quantiles(rounds, n=4, method="inclusive")
+        spread = (high - low) / median
+    return Measurement(problem, entrant, regime, stage, median, spread, len(rounds))

@@ -1,0 +1,76 @@
+"""Loading compiled kernels and launching them on the current GPU and stream."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
+
+from tilecast.heuristics.errors import TilecastError
+from tilecast.kernels.compiler import function_name
+from tilecast.kernels.object_cache import ObjectCache
+from tilecast.kernels.spec import KernelSpec
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class LoadedKernel:
+    """A kernel that is ready to launch on one device."""
+
+    spec: KernelSpec
+    """What it computes."""
+    function: Callable[..., object]
+    """The compiled entry point."""
+    max_active_clusters: int
+    """Clusters that the device holds at once: the persistent grid is no larger."""
+
+    def __call__(self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
+        """Write a @ b to ``out`` on the current stream.
+
+        Args:
+            a: (m, k), or (batch, m, k) when the spec is batched, dtypes and majors as the spec says.
+            b: (k, n) or (batch, k, n).
+            out: (m, n) or (batch, m, n).
+
+        Raises:
+            Exception: the compiled function refuses dtype, stride, alignment or extents that differ.
+        """
+        self.function(a, b, out, self.max_active_clusters)
+
+
+def load_kernel(spec: KernelSpec, objects: ObjectCache, device: int = 0) -> LoadedKernel:
+    """Load a compiled kernel from the cache.
+
+    Raises:
+        TilecastError: the cache does not hold it whole.
+    """
+    if objects.resources(spec) is None:
+        raise TilecastError(
+            f"kernel {spec.config} for {spec.operands.dtype} {spec.operands.layout} is not compiled in "
+            f"{objects.root}; allowed: what `tilecast compile` built there; run it first"
+        )
+    import cutlass.cute as cute
+
+    module = cute.runtime.load_module(str(objects.path(spec)), enable_tvm_ffi=True)
+    config = spec.config
+    clusters = max_active_clusters(config.cluster_m * config.cluster_n, device)
+    return LoadedKernel(
+        spec, getattr(module, function_name(spec)), clusters * config.ctas_per_sm
+    )
+
+
+@cache
+def max_active_clusters(cluster_size: int, device: int = 0) -> int:
+    """Clusters of one CTA per SM that the device holds at once, as its driver says.
+
+    Fewer than SMs / cluster size where graphics processing clusters do not divide evenly.
+    """
+    import torch
+    from cutlass.utils import HardwareInfo
+
+    with torch.cuda.device(device):
+        torch.cuda.current_stream().synchronize()  # makes the context that HardwareInfo reads
+        return HardwareInfo(device).get_max_active_clusters(cluster_size)
