@@ -24,7 +24,7 @@ from tilecast.data_collection.suites import suite
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.problem import LINEAR_BF16, GemmProblem
-from tilecast.heuristics.space import PROBLEM_RULES, valid_configs
+from tilecast.heuristics.space import PROBLEM_RULES, RASTERS, SWIZZLES, valid_configs
 from tilecast.kernels.compiler import compile_all
 from tilecast.kernels.object_cache import ObjectCache
 from tilecast.kernels.spec import KernelSpec
@@ -41,7 +41,9 @@ def pilot_problems() -> list[GemmProblem]:
     """Problems spread over the training suite, a different place in each family's list of m."""
     problems = suite("training")
     step = len(problems) / PROBLEMS
-    return [problems[int(i * step)] for i in range(PROBLEMS)]
+    spread = [problems[int(i * step)] for i in range(PROBLEMS)]
+    # That step never meets 16 < m <= 64, where the small tiles compete.
+    return spread + [p for p in problems if 16 < p.m <= 64 and p.n > 1000][::5]
 
 
 def base_configs() -> list[KernelConfig]:
@@ -55,13 +57,10 @@ def base_configs() -> list[KernelConfig]:
 
 
 def schedules(base: KernelConfig) -> list[KernelConfig]:
-    """Every valid config that differs from ``base`` in stages, raster or swizzle only."""
-    plain = replace(base, stages=0, raster="m", swizzle=1)
-    return [
-        config
-        for config in valid_configs(LINEAR_BF16, hardware("H200"))
-        if replace(config, stages=0, raster="m", swizzle=1) == plain
-    ]
+    """Configs that differ from ``base`` in stages alone, or in raster and swizzle alone."""
+    fewer_stages = [replace(base, stages=stages) for stages in range(2, base.stages)]
+    orders = [replace(base, raster=r, swizzle=s) for r in RASTERS for s in SWIZZLES]
+    return fewer_stages + orders
 
 
 def schedule_plan(base: MeasurementStore) -> dict[GemmProblem, tuple[KernelConfig, ...]]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -20,6 +22,8 @@ GAP_SECONDS = 0.005
 """Idle time before each replay in the burst regime."""
 WARM_UP_SECONDS = 0.3
 """Busy time before the first round in the sustained regime."""
+WARM_UP_DEPTH = 16
+"""Replays queued ahead while warming up, so that a busy host does not let the card idle."""
 REPLAY_SECONDS = 200e-6
 """Kernel time that one graph replay aims at, so that an event's resolution of 0.5 us is 0.25%."""
 MAX_LAUNCHES = 40
@@ -163,13 +167,14 @@ class GpuBench:
         self._a, self._b = random_operands(problem, sets)
         self._out = [empty_out(problem) for _ in range(sets)]
         self._stream = torch.cuda.Stream()
+        self._next_set = 0
 
     def time(
         self, entrants: Sequence[Entrant], regime: str, rounds: int, give_up: float = math.inf
     ) -> list[list[float]]:
         """Time every entrant once a round, rounds interleaved; see the protocol."""
         with torch.cuda.stream(self._stream):
-            graphs = [self._capture(entrant, index) for index, entrant in enumerate(entrants)]
+            graphs = [self._capture(entrant) for entrant in entrants]
             if regime == "sustained":
                 self._warm_up(graphs)
             times: list[list[float]] = [[] for _ in graphs]
@@ -202,10 +207,8 @@ class GpuBench:
         limit = give_up * min(seen)
         return [i for i in active if not times[i] or min(times[i]) <= limit or entrants[i] is None]
 
-    def _capture(self, entrant: Entrant, index: int) -> _Graph:
+    def _capture(self, entrant: Entrant) -> _Graph:
         launch = self._session.launcher(entrant, self._problem)
-        sets = len(self._out)
-        offset = index * self._launches
         # Outside the graph first: loading the code may not be captured.
         self._session.announce(entrant)
         launch(self._a[0], self._b[0], self._out[0])
@@ -215,24 +218,27 @@ class GpuBench:
         start, end = (torch.cuda.Event(enable_timing=True, external=True) for _ in range(2))
         graph.capture_begin()
         start.record()
-        for position in range(offset, offset + self._launches):
-            i = position % sets
+        for _ in range(self._launches):
+            # The sets go round through all graphs, as a model goes through its layers' weights.
+            i = self._next_set
+            self._next_set = (i + 1) % len(self._out)
             launch(self._a[i], self._b[i], self._out[i])
         end.record()
         graph.capture_end()
         return _Graph(entrant, graph, start, end, torch.cuda.Event(), self._launches)
 
     def _warm_up(self, graphs: list[_Graph]) -> None:
+        """Keep the card busy; returns with work still queued, so that it stays so."""
         deadline = time.perf_counter() + WARM_UP_SECONDS
-        previous = None
-        while time.perf_counter() < deadline:
-            for graph in graphs:
-                self._replay(graph)
-                if previous is not None:
-                    wait(previous.done, previous.entrant)
-                previous = graph
-                if time.perf_counter() >= deadline:
-                    return
+        queued: deque[_Graph] = deque()
+        for graph in itertools.cycle(graphs):
+            self._replay(graph)
+            queued.append(graph)
+            if len(queued) > WARM_UP_DEPTH:
+                first = queued.popleft()
+                wait(first.done, first.entrant)
+            if time.perf_counter() > deadline:
+                return
 
     def _replay(self, graph: _Graph) -> None:
         if self._careful:

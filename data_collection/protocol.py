@@ -43,22 +43,26 @@ class Settings:
     """Slower than this in a round of the screen: not timed again."""
     finalist: float = 1.15
     """Within this after the screen: in the race."""
-    max_finalists: int = 40
+    max_finalists: int = 32
     """Most kernels in a race."""
-    batch_rounds: int = 5
-    """Rounds between two looks at the race's order."""
-    max_rounds: int = 20
-    """Rounds after which a race ends, stable or not."""
+    burst_rounds: int = 5
+    """Rounds between two looks at a race's order in the burst regime, where each costs an idle gap."""
+    sustained_rounds: int = 12
+    """The same in the sustained regime, where warming up costs more than the rounds."""
+    max_batches: int = 4
+    """Batches of rounds after which a race ends, stable or not."""
     tie: float = 0.002
     """Two leaders closer than this count as one."""
     verify_within: float = 1.05
     """Within this after the race: verified."""
     max_verified: int = 16
     """Most kernels verified per regime."""
-    verify_rounds: int = 10
-    """Rounds of the verification."""
     compute_bound: float = 64.0
     """FLOP per byte of DRAM above which the power limit can matter and both regimes are raced."""
+
+    def rounds(self, regime: str) -> int:
+        """Rounds of one batch."""
+        return self.burst_rounds if regime == "burst" else self.sustained_rounds
 
 
 class Bench(Protocol):
@@ -134,10 +138,10 @@ def verify(
         best = _within(times, settings.verify_within)[: settings.max_verified]
         if None in times and None not in best:
             best.append(None)
-        verified = bench.time(best, regime, settings.verify_rounds)
+        verified = bench.time(best, regime, 2 * settings.rounds(regime))
         rows += [
             _row(problem, entrant, regime, "verify", rounds)
-            for entrant, rounds in zip(best, verified, strict=True)
+            for entrant, rounds in zip(best, without_drift(verified), strict=True)
         ]
     return rows
 
@@ -147,17 +151,16 @@ def _race(
 ) -> dict[Entrant, list[float]]:
     """Rounds until the leader of all rounds so far also leads, or ties, in the latest batch."""
     times: dict[Entrant, list[float]] = {entrant: [] for entrant in finalists}
-    for start in range(0, settings.max_rounds, settings.batch_rounds):
-        batch = dict(
-            zip(finalists, bench.time(finalists, regime, settings.batch_rounds), strict=True)
-        )
-        for entrant, rounds in batch.items():
-            times[entrant] = times[entrant] + rounds
+    for number in range(settings.max_batches):
+        rounds = bench.time(finalists, regime, settings.rounds(regime))
+        batch = dict(zip(finalists, rounds, strict=True))
+        for entrant in finalists:
+            times[entrant] = times[entrant] + batch[entrant]
         leader, latest = _leader(times), _leader(batch)
         lag = statistics.median(batch[leader]) / statistics.median(batch[latest]) - 1
-        if start and lag <= settings.tie:
+        if number and lag <= settings.tie:
             break
-    return times
+    return dict(zip(finalists, without_drift(list(times.values())), strict=True))
 
 
 def _leader(times: dict[Entrant, list[float]]) -> Entrant:
@@ -170,6 +173,24 @@ def _within(times: dict[Entrant, list[float]], factor: float) -> list[Entrant]:
     medians = {entrant: statistics.median(rounds) for entrant, rounds in times.items()}
     limit = factor * min(medians[entrant] for entrant in medians if entrant is not None)
     return sorted((e for e in medians if medians[e] <= limit), key=lambda e: medians[e])
+
+
+def without_drift(rounds: Sequence[Sequence[float]]) -> list[list[float]]:
+    """Take out what all entrants of a round share.
+
+    Clock and power wander from round to round, and every entrant of a round meets them alike. So each
+    time is divided by its round's level (the geometric mean over the entrants) and multiplied by the
+    median level.
+
+    Args:
+        rounds: for each entrant its times, one a round, the same number for all.
+
+    Returns:
+        The same shape.
+    """
+    levels = [statistics.geometric_mean(column) for column in zip(*rounds, strict=True)]
+    level = statistics.median(levels)
+    return [[t * level / own for t, own in zip(row, levels, strict=True)] for row in rounds]
 
 
 def _row(

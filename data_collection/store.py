@@ -80,6 +80,14 @@ class MeasurementStore:
             )
         self._run = cursor.lastrowid
 
+    def end_run(self, facts: dict[str, object]) -> None:
+        """Add to the current run's provenance what is known once it is over, under ``end``."""
+        with self._database:
+            self._database.execute(
+                "UPDATE runs SET provenance = json_set(provenance, '$.end', json(?)) WHERE id = ?",
+                (json.dumps(facts), self._run),
+            )
+
     def add_checks(self, failures: Mapping[KernelSpec, str | None]) -> None:
         """Record for each kernel what is wrong with it, or None."""
         with self._database:
