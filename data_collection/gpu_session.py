@@ -20,7 +20,7 @@ from tilecast.kernels.spec import KernelSpec
 
 GAP_SECONDS = 0.005
 """Idle time before each replay in the burst regime."""
-WARM_UP_SECONDS = 0.3
+WARM_UP_SECONDS = 0.5
 """Busy time before the first round in the sustained regime."""
 WARM_UP_DEPTH = 16
 """Replays queued ahead while warming up, so that a busy host does not let the card idle."""
@@ -28,6 +28,8 @@ REPLAY_SECONDS = 200e-6
 """Kernel time that one graph replay aims at, so that an event's resolution of 0.5 us is 0.25%."""
 MAX_LAUNCHES = 40
 """Most launches in one graph."""
+MIN_SETS = 4
+"""Fewest operand sets: where a set lies in memory can move a kernel's time by 1%."""
 COLD_FACTOR = 4
 """Operand sets together exceed the L2 this many times."""
 HANG_SECONDS = 5.0
@@ -163,7 +165,7 @@ class GpuBench:
         self._careful = careful
         floor = max(problem.flops / 700e12, problem.min_bytes / 4e12, 3e-6)
         self._launches = max(1, min(MAX_LAUNCHES, round(REPLAY_SECONDS / floor)))
-        sets = max(2, math.ceil(COLD_FACTOR * l2_bytes / problem.min_bytes))
+        sets = max(MIN_SETS, math.ceil(COLD_FACTOR * l2_bytes / problem.min_bytes))
         self._a, self._b = random_operands(problem, sets)
         self._out = [empty_out(problem) for _ in range(sets)]
         self._stream = torch.cuda.Stream()

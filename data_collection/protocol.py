@@ -45,11 +45,11 @@ class Settings:
     """Within this after the screen: in the race."""
     max_finalists: int = 32
     """Most kernels in a race."""
-    burst_rounds: int = 5
+    burst_rounds: int = 8
     """Rounds between two looks at a race's order in the burst regime, where each costs an idle gap."""
     sustained_rounds: int = 12
     """The same in the sustained regime, where warming up costs more than the rounds."""
-    max_batches: int = 4
+    max_batches: int = 3
     """Batches of rounds after which a race ends, stable or not."""
     tie: float = 0.002
     """Two leaders closer than this count as one."""

@@ -119,7 +119,9 @@ class GemmProblem:
         for name in ("m", "n", "k", "batch"):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool):
-                raise TilecastError(f"{name}={value!r} is not an integer; allowed: 1 to {MAX_EXTENT}")
+                raise TilecastError(
+                    f"{name}={value!r} is not an integer; allowed: 1 to {MAX_EXTENT}"
+                )
             if not 1 <= value <= MAX_EXTENT:
                 raise TilecastError(f"{name}={value} is out of range; allowed: 1 to {MAX_EXTENT}")
         operands = self.operands
