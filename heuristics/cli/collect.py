@@ -1,0 +1,113 @@
+"""Measure the candidates of suites of problems on GPUs; a run goes on where the last stopped."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tilecast.heuristics.cli import options as shared
+from tilecast.heuristics.cli.report import Report
+from tilecast.heuristics.errors import TilecastError
+
+if TYPE_CHECKING:
+    from tilecast.data_collection.collector import Progress
+
+NAME = "collect"
+HELP = "measure the candidates of suites of problems on a GPU"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this command's options."""
+    parser.add_argument(
+        "--suite",
+        action="append",
+        metavar="NAME",
+        help="suite of problems; repeatable (default: training)",
+    )
+    parser.add_argument("--store", type=Path, required=True, help="SQLite file; made when absent")
+    parser.add_argument("--export", type=Path, help="write the data set to this Parquet file")
+    parser.add_argument("--devices", default="0", help="CUDA devices, as 0,1 (default: 0)")
+    parser.add_argument("--budget", help="seconds after which no further job starts")
+    parser.add_argument("--gpu", default=shared.DEFAULT_GPU, help="GPU model that is measured")
+    parser.add_argument("--cache", type=Path, help="object cache (default: that of this user)")
+    parser.add_argument("--workers", help="processes that compile (default: one per core)")
+
+
+def run(options: argparse.Namespace) -> Report:
+    """Collect, then export."""
+    from tilecast.data_collection.collect import CollectOptions, collect
+    from tilecast.data_collection.dataset import write_dataset
+    from tilecast.data_collection.store import MeasurementStore
+    from tilecast.data_collection.suites import problems
+    from tilecast.kernels.object_cache import ObjectCache, default_root
+
+    budget = options.budget
+    wanted = CollectOptions(
+        problems=problems(options.suite or ["training"]),
+        store=options.store,
+        objects=ObjectCache(options.cache or default_root()),
+        gpu=options.gpu,
+        devices=_devices(options.devices),
+        workers=shared.parallel("--workers", options.workers),
+        seconds=float("inf") if budget is None else shared.number("--budget", budget, least=1),
+    )
+    with _telling() as tell:
+        collect(wanted, tell)
+    store = MeasurementStore(options.store)
+    try:
+        failures = {key: reason for key, reason in store.checks().items() if reason}
+        document = {
+            "store": str(options.store),
+            "problems": len(wanted.problems),
+            "measured": len(store.measured("screen")),
+            "verified": len(store.measured("verify")),
+            "measurements": store.count(),
+            "failed_kernels": len(failures),
+            "export": str(options.export) if options.export else None,
+        }
+        if options.export:
+            write_dataset(store.export(), options.export)
+    finally:
+        store.close()
+    lines = [f"{name.replace('_', ' ')}: {value}" for name, value in document.items() if value]
+    return Report(document, lines)
+
+
+def _devices(text: str) -> tuple[int, ...]:
+    parts = text.split(",")
+    if not all(part.isdecimal() for part in parts):
+        raise TilecastError(f"--devices {text!r} is not a list; allowed: numbers such as 0 or 0,1")
+    return tuple(dict.fromkeys(map(int, parts)))
+
+
+@contextmanager
+def _telling() -> Iterator[Callable[[Progress], None]]:
+    """Show progress on standard error: in place on a terminal, a line now and then elsewhere."""
+    from rich.console import Console
+
+    console, told = Console(stderr=True, highlight=False), {"phase": "", "seconds": 0.0}
+    with console.status("starting") as status:
+
+        def tell(progress: Progress) -> None:
+            line = _line(progress)
+            status.update(line)
+            late = progress.seconds - told["seconds"] > _SECONDS_BETWEEN_LINES
+            if not console.is_terminal and (late or progress.phase != told["phase"]):
+                console.print(line, soft_wrap=True)
+                told.update(phase=progress.phase, seconds=progress.seconds)
+
+        yield tell
+
+
+_SECONDS_BETWEEN_LINES = 15.0
+
+
+def _line(progress: Progress) -> str:
+    left = progress.seconds_left
+    return (
+        f"{progress.phase} {progress.done}/{progress.total}, {progress.measurements} measurements, "
+        f"{progress.seconds:.0f} s" + ("" if left is None else f", {left:.0f} s left")
+    )

@@ -1,0 +1,135 @@
+"""Score heuristics side by side on families of problems that they have not seen."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tilecast.heuristics.cli import options as shared
+from tilecast.heuristics.cli.report import Report, Table
+from tilecast.heuristics.errors import TilecastError
+
+if TYPE_CHECKING:
+    from tilecast.data_collection.dataset import Dataset
+    from tilecast.heuristics.hardware import Hardware
+    from tilecast.models.artifact import Artifact
+    from tilecast.models.evaluation import MakeHeuristic
+
+NAME = "evaluate"
+HELP = "score the learned heuristics and the baselines on held-out families"
+
+POWERS = ("robust", "burst", "sustained")
+SHOWN_K = (1, 3, 5)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this command's options."""
+    shared.add_data(parser)
+    parser.add_argument(
+        "--model",
+        type=Path,
+        help="score this trained model, too; on data that it was not trained on",
+    )
+    parser.add_argument(
+        "--only", action="append", metavar="NAME", help="score this heuristic only; repeatable"
+    )
+    parser.add_argument(
+        "--power", action="append", metavar="POWER", help=f"{', '.join(POWERS)} (default: all)"
+    )
+    shared.add_jobs(parser)
+
+
+def run(options: argparse.Namespace) -> Report:
+    """Fit, ask and score every heuristic, fold by fold."""
+    jobs = shared.parallel("--jobs", options.jobs)
+
+    from tilecast.data_collection.dataset import read_dataset
+    from tilecast.models.artifact import load
+    from tilecast.models.evaluation import evaluate
+    from tilecast.models.labels import check_power, label_table
+    from tilecast.models.training import dataset_hardware
+
+    powers = [check_power(power) for power in options.power or POWERS]
+    dataset = read_dataset(shared.data(options))
+    makers = _named(_makers(dataset_hardware(dataset)), options.only)
+    if options.model is not None:
+        makers |= {"as trained": _as_trained(load(options.model), dataset)}
+    scored = evaluate(list(makers.values()), label_table(dataset), powers, jobs)
+    return Report(scored, _tables(scored, powers))
+
+
+def _makers(gpu: Hardware) -> dict[str, MakeHeuristic]:
+    """Everything that can be scored here, by name."""
+    from tilecast.heuristics import baselines, nvmatmul
+    from tilecast.models.ranker import ConfigRanker
+    from tilecast.models.tree_linear import TreeLinearRanker
+
+    makers: list[MakeHeuristic] = [
+        lambda power: ConfigRanker(gpu, power),
+        lambda power: TreeLinearRanker(gpu, power),
+        baselines.NearestNeighbour,
+        baselines.BestFixedSubset,
+        lambda power: baselines.StockDefault(gpu, power),
+        baselines.RandomChoice,
+    ]
+    if find_spec("nvMatmulHeuristics"):
+        makers.append(lambda power: nvmatmul.NvMatmulHeuristic(gpu, power))
+    return {make(POWERS[0]).name: make for make in makers}
+
+
+def _named(
+    makers: Mapping[str, MakeHeuristic], names: Sequence[str] | None
+) -> dict[str, MakeHeuristic]:
+    for name in names or ():
+        if name not in makers:
+            raise TilecastError(f"heuristic {name!r} is not known; allowed: {', '.join(makers)}")
+    return {name: makers[name] for name in names or makers}
+
+
+def _as_trained(artifact: Artifact, dataset: Dataset) -> MakeHeuristic:
+    """The model as it is, never fitted again.
+
+    Raises:
+        TilecastError: it was trained on this very data, so that nothing would be held out.
+    """
+    from tilecast.heuristics.learned import LearnedHeuristic
+
+    facts: Mapping[str, Any] = artifact.facts
+    if facts["dataset"]["sha256"] == dataset.digest:
+        raise TilecastError(
+            f"model {artifact.name} was trained on this data set; allowed: data that it has not "
+            "seen; leave --model out to score the same kind of model on held-out families"
+        )
+
+    def make(power: str) -> LearnedHeuristic:
+        heuristic = LearnedHeuristic(artifact, power)
+        heuristic.name = "as trained"
+        return heuristic
+
+    return make
+
+
+def _tables(scored: Mapping[str, Any], powers: Sequence[str]) -> list[Table | str]:
+    columns = {"heuristic": "", "k": "d", "kernels": ".1f"} | dict.fromkeys(
+        _FIGURES.values(), ".2%"
+    )
+    tables: list[Table | str] = []
+    for power in powers:
+        rows = [
+            (row["heuristic"], row["k"], row["proposed"], *(row[name] for name in _FIGURES))
+            for row in scored["regret"]
+            if row["power"] == power and row["problems"] == "all" and row["k"] in SHOWN_K
+        ]
+        floor = scored["noise_floor"][power]
+        rows.append(("noise floor", None, None, floor["geomean"], floor["p95"], floor["max"], None))
+        tables.append(Table(f"Held-out regret, {power}", columns, rows))
+    return [
+        *tables,
+        f"{scored['problems']} problems of {scored['families']} families; --json has every k and m",
+    ]
+
+
+_FIGURES = {"geomean": "geomean", "p95": "p95", "max": "max", "within_2_percent": "within 2%"}

@@ -1,0 +1,162 @@
+"""Rank the candidates of a problem and say what is expected of each, why, and what was measured."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from tilecast.heuristics import space
+from tilecast.heuristics.cli import options as shared
+from tilecast.heuristics.cli.report import Report, Table
+from tilecast.heuristics.hardware import Hardware, hardware
+from tilecast.heuristics.problem import GemmProblem
+
+if TYPE_CHECKING:
+    from tilecast.heuristics.cli.measured import Truth
+    from tilecast.heuristics.learned import Prediction
+
+NAME = "predict"
+HELP = "rank the candidates of a problem"
+
+REASONS = 6
+"""Features that are shown to have decided."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this command's options."""
+    shared.add_problem(parser, required=True)
+    parser.add_argument("-k", metavar="N", dest="top", default="5", help="how many (default: 5)")
+    shared.add_model(parser)
+    shared.add_data(parser)
+
+
+def run(options: argparse.Namespace) -> Report:
+    """Rank, explain the first, and look the problem up in the data set."""
+    problem, gpu = shared.problem(options), hardware(options.gpu)
+    top = shared.number("-k", options.top, least=1)
+
+    from tilecast.heuristics.learned import load_heuristic
+
+    heuristic = load_heuristic(gpu, problem.operands, options.power, options.model)
+    candidates = space.candidates(problem, gpu)
+    ranking = heuristic.predict(problem, candidates)
+    reasons = heuristic.explain(problem, candidates, ranking[0].config, limit=REASONS)
+    truths = _truths(options, problem, gpu)
+    document = {
+        "problem": _facts(problem),
+        "gpu": gpu.name,
+        "power": options.power,
+        "candidates": len(candidates),
+        "roofline": _roofline(problem, gpu),
+        "ranking": [
+            _expected(position, prediction, truths)
+            for position, prediction in enumerate(ranking[:top], 1)
+        ],
+        "reasons": [asdict(reason) for reason in reasons],
+        "measured": {regime: _oracle(truth, ranking) for regime, truth in truths.items()},
+    }
+    return Report(document, _shown(problem, document))
+
+
+def _truths(options: argparse.Namespace, problem: GemmProblem, gpu: Hardware) -> dict[str, Truth]:
+    """What was measured for the problem; nothing where no data set is named or shipped."""
+    path = options.data or shared.shipped_data(gpu, problem.operands)
+    if path is None:
+        return {}
+    from tilecast.heuristics.cli.measured import measured
+
+    return measured(path, problem)
+
+
+def _facts(problem: GemmProblem) -> dict[str, object]:
+    stored = problem.operands
+    return {
+        **{name: getattr(problem, name) for name in ("m", "n", "k", "batch")},
+        **{"dtype": stored.dtype, "out_dtype": stored.out_dtype, "layout": stored.layout},
+    }
+
+
+def _roofline(problem: GemmProblem, gpu: Hardware) -> dict[str, object]:
+    """The lower bound on the run time, and what sets it."""
+    dtype = problem.operands.dtype
+    bounds = {
+        "arithmetic": gpu.roofline_seconds(problem.flops, 0, dtype),
+        "memory": gpu.roofline_seconds(0, problem.min_bytes, dtype),
+    }
+    bound = max(bounds, key=bounds.__getitem__)
+    return {"microseconds": bounds[bound] * 1e6, "bound": bound}
+
+
+def _expected(
+    position: int, prediction: Prediction, truths: Mapping[str, Truth]
+) -> dict[str, object]:
+    name = prediction.config.name
+    return {
+        "rank": position,
+        "config": name,
+        "predicted_microseconds": prediction.microseconds,
+        "predicted_slowdown": prediction.slowdown - 1,
+        "measured": {
+            regime: {"microseconds": truth.times.get(name), "slowdown": truth.slowdown(name)}
+            for regime, truth in truths.items()
+        },
+    }
+
+
+def _oracle(truth: Truth, ranking: Sequence[Prediction]) -> dict[str, object]:
+    names = [prediction.config.name for prediction in ranking]
+    return {
+        "best": truth.best,
+        "microseconds": truth.times[truth.best],
+        "rank": names.index(truth.best) + 1 if truth.best in names else None,
+        "reference_microseconds": truth.reference,
+    }
+
+
+def _shown(problem: GemmProblem, document: Mapping[str, Any]) -> list[Table | str]:
+    """The document as tables and lines."""
+    stored, roofline = problem.operands, document["roofline"]
+    regimes = list(document["measured"])
+    columns = {"": "d", "config": "", "predicted us": ".1f", "predicted loss": ".1%"}
+    for regime in regimes:
+        columns |= {f"{regime} us": ".1f", f"{regime} loss": ".1%"}
+    rows = []
+    for entry in document["ranking"]:
+        measured = [entry["measured"][regime] for regime in regimes]
+        rows.append(
+            (
+                *(entry[name] for name in _EXPECTED),
+                *(value for times in measured for value in times.values()),
+            )
+        )
+    title = (
+        f"{problem} {stored.dtype} {stored.layout} on {document['gpu']}, {document['power']}: "
+        f"{len(rows)} of {document['candidates']} candidates"
+    )
+    reasons = [
+        (reason["feature"], reason["value"], reason["effect"], reason["meaning"])
+        for reason in document["reasons"]
+    ]
+    decided = {"feature": "", "value": ".4g", "effect on cost": "+.1%", "meaning": ""}
+    return [
+        Table(title, columns, rows),
+        "roofline {microseconds:.1f} us, set by {bound}".format(**roofline),
+        *(_oracle_line(regime, oracle) for regime, oracle in document["measured"].items()),
+        *([] if regimes else ["not in the data set: no measured times"]),
+        "",
+        Table("What decided for the first, against its rivals", decided, reasons),
+    ]
+
+
+_EXPECTED = ("rank", "config", "predicted_microseconds", "predicted_slowdown")
+
+
+def _oracle_line(regime: str, oracle: Mapping[str, Any]) -> str:
+    rank, reference = oracle["rank"], oracle["reference_microseconds"]
+    return (
+        f"measured in {regime}: best is {oracle['best']} with {oracle['microseconds']:.1f} us, "
+        + (f"ranked {rank}" if rank else "no candidate")
+        + (f"; torch.mm takes {reference:.1f} us" if reference else "")
+    )

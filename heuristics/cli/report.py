@@ -1,0 +1,66 @@
+"""What a command answers: a JSON document, and the same as tables for people."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Table:
+    """One table, as data."""
+
+    title: str
+    """Stands above it."""
+    columns: Mapping[str, str]
+    """Heading to format specification; text, to the left, where it is empty."""
+    rows: Sequence[Sequence[object]]
+    """Cells in the order of the columns; None is left blank."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """The answer of one command."""
+
+    document: object
+    """Everything, as plain data for ``--json``."""
+    tables: Sequence[Table | str] = ()
+    """What people see: tables, and lines of text between them."""
+    status: int = 0
+    """Exit status."""
+
+
+def show(report: Report, *, as_json: bool) -> None:
+    """Print a report on standard output."""
+    if as_json:
+        json.dump(report.document, sys.stdout, indent=1, allow_nan=False)
+        sys.stdout.write("\n")
+        return
+    from rich.console import Console
+
+    # Tables that go into a file or a pipe are as wide as they need to be.
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
+    for part in report.tables:
+        console.print(
+            part if isinstance(part, str) else _rich(part), soft_wrap=isinstance(part, str)
+        )
+
+
+def _rich(table: Table):
+    from rich import box
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    shown = RichTable(
+        title=Text(table.title, "bold"), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False
+    )
+    for heading, spec in table.columns.items():
+        shown.add_column(
+            heading, justify="right" if spec else "left", no_wrap=bool(spec), overflow="fold"
+        )
+    for row in table.rows:
+        cells = zip(row, table.columns.values(), strict=True)
+        shown.add_row(*(Text("" if cell is None else format(cell, spec)) for cell, spec in cells))
+    return shown

@@ -1,0 +1,87 @@
+"""Train the models on a data set and say how they do on families that they have not seen."""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tilecast.heuristics.cli import options as shared
+from tilecast.heuristics.cli.report import Report, Table
+from tilecast.heuristics.errors import TilecastError
+
+NAME = "train"
+HELP = "train a model and write its artifact"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this command's options."""
+    shared.add_data(parser)
+    parser.add_argument("--out", type=Path, required=True, help="folder that the artifact goes to")
+    parser.add_argument("--seed", default="0", help="of the models' sampling (default: 0)")
+    shared.add_jobs(parser)
+
+
+def run(options: argparse.Namespace) -> Report:
+    """Cross-validate, fit on everything, write the artifact."""
+    jobs, seed = (
+        shared.parallel("--jobs", options.jobs),
+        shared.number("--seed", options.seed, least=0),
+    )
+
+    from tilecast.data_collection.dataset import read_dataset
+    from tilecast.models.artifact import save
+    from tilecast.models.training import train
+
+    start = time.perf_counter()
+    dataset = read_dataset(shared.data(options))
+    _check_writable(options.out)
+    artifact = train(dataset, seed=seed, jobs=jobs)
+    save(artifact, options.out)
+    seconds = time.perf_counter() - start
+    facts: Mapping[str, Any] = artifact.facts
+    used = facts["dataset"]
+    document = {"model": str(options.out), "name": artifact.name, "seconds": seconds, **facts}
+    summary = (
+        f"{artifact.name} trained in {seconds:.0f} s on {used['problems']} problems of "
+        f"{used['families']} families, written to {options.out}"
+    )
+    return Report(document, [_table(facts), summary])
+
+
+def _check_writable(folder: Path) -> None:
+    """Find out before minutes of training, not after them.
+
+    Raises:
+        TilecastError: the folder cannot be made or written to.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise TilecastError(
+            f"cannot write {folder} ({error.strerror}); allowed: a writable folder with free "
+            "space; name another one with --out"
+        ) from error
+
+
+def _table(facts: Mapping[str, Any]) -> Table:
+    """Regret of each model by power, with the noise floor below."""
+    rows = [
+        (model, power, k, *(metrics[f"regret@{k}"][name] for name in _FIGURES))
+        for model, powers in facts["held_out"].items()
+        for power, metrics in powers.items()
+        for k in (1, 3, 5)
+    ]
+    rows += [
+        ("noise floor", power, None, floor["geomean"], floor["p95"], floor["max"], None)
+        for power, floor in facts["noise_floor"].items()
+    ]
+    columns = {"model": "", "power": "", "k": "d"} | dict.fromkeys(_FIGURES.values(), ".2%")
+    return Table("Held-out regret at k kernels", columns, rows)
+
+
+_FIGURES = {"geomean": "geomean", "p95": "p95", "max": "max", "within_2_percent": "within 2%"}

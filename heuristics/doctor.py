@@ -1,0 +1,178 @@
+"""What of tilecast works on this machine, and what to do about the rest."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
+
+from tilecast.heuristics.errors import TilecastError
+from tilecast.heuristics.hardware import GPUS, hardware
+from tilecast.heuristics.problem import LINEAR_BF16
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The outcome of one check."""
+
+    subject: str
+    """What was looked at."""
+    found: str
+    """What there is."""
+    works: bool
+    """Whether it does what tilecast needs."""
+    needed: bool = True
+    """Whether tilecast is unusable without it."""
+    advice: str = ""
+    """What to do, where it does not work."""
+
+
+_PACKAGES = (
+    ("torch", "torch", True),
+    ("nvidia-cutlass-dsl", "cutlass.cute", True),
+    ("nvidia-cutlass-operators", "cutlass.operators", True),
+    ("apache-tvm-ffi", "tvm_ffi", True),
+    ("xgboost-cpu", "xgboost", True),
+    ("scikit-learn", "sklearn", True),
+    ("pandas", "pandas", True),
+    ("pyarrow", "pyarrow", True),
+    ("nvidia-matmul-heuristics", "nvMatmulHeuristics", False),
+)
+"""Distribution, the module that is imported from it, and whether tilecast needs it."""
+
+_SAME_MODULE = {"xgboost-cpu": "xgboost"}
+"""Distributions that another one may stand in for."""
+
+
+def examine(cache_root: Path) -> list[Finding]:
+    """Run every check, in the order in which a missing piece would matter.
+
+    Args:
+        cache_root: the object cache to look at.
+    """
+    wanted = requirements()
+    return [
+        check_python(sys.version_info[:2]),
+        *(
+            check_package(name, module, wanted.get(name, ""), needed=needed)
+            for name, module, needed in _PACKAGES
+        ),
+        *check_gpus(gpus := visible_gpus()),
+        *check_models(gpus),
+        check_cache(cache_root),
+    ]
+
+
+def usable(findings: list[Finding]) -> bool:
+    """Whether everything that is needed works."""
+    return all(finding.works for finding in findings if finding.needed)
+
+
+def check_python(found: tuple[int, int]) -> Finding:
+    """Python itself."""
+    shown = ".".join(map(str, found))
+    return Finding("python", shown, found >= (3, 11), advice="install Python 3.11 or later")
+
+
+def requirements() -> dict[str, str]:
+    """What tilecast's own metadata asks of each distribution, such as ``==4.8.1``; "" for any."""
+    pattern = re.compile(r"([A-Za-z0-9._-]+)(?:\[[^]]*\])?\s*([^;]*)")
+    matches = filter(None, map(pattern.match, requires("tilecast") or ()))
+    return {match[1]: match[2].strip() for match in matches}
+
+
+def check_package(
+    name: str,
+    module: str,
+    wanted: str,
+    *,
+    needed: bool,
+    version_of: Callable[[str], str] = version,
+    load: Callable[[str], object] = importlib.import_module,
+) -> Finding:
+    """One distribution: there, of the version that is pinned, and importable.
+
+    Args:
+        name: the distribution.
+        module: the module that is imported from it.
+        wanted: version specifier of tilecast's metadata; only ``==`` is checked here.
+        needed: whether tilecast is unusable without it.
+        version_of: looks an installed version up.
+        load: imports a module.
+    """
+    advice = f"run `pip install '{name}{wanted}'`"
+    for distribution in filter(None, (name, _SAME_MODULE.get(name))):
+        try:
+            found = version_of(distribution)
+            break
+        except PackageNotFoundError:
+            continue
+    else:
+        return Finding(name, "not installed", False, needed, advice)
+    if wanted.startswith("==") and found != wanted[2:]:
+        return Finding(name, f"{found}, not {wanted[2:]}", False, needed, advice)
+    try:
+        load(module)
+    # Whatever importing it raises is what this is here to tell.
+    except Exception as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        advice = f"reinstall it: run `pip install --force-reinstall '{name}{wanted}'`"
+        return Finding(name, f"{found}, which does not import ({reason})", False, needed, advice)
+    return Finding(name, found, True, needed)
+
+
+def visible_gpus() -> list[str]:
+    """Names of the GPUs that torch sees; none without torch."""
+    try:
+        import_torch = importlib.import_module("torch")
+    except ImportError:
+        return []
+    cuda = import_torch.cuda
+    return [cuda.get_device_name(index) for index in range(cuda.device_count())]
+
+
+def check_gpus(names: list[str]) -> Iterator[Finding]:
+    """The GPUs of this machine. None is needed: compiling, training and predicting do without."""
+    if not names:
+        advice = "predict, compile and train work; collect and running kernels need a GPU"
+        yield Finding("gpu", "none visible", False, False, advice)
+    for name in dict.fromkeys(names):
+        shown = f"{names.count(name)} x {name}"
+        try:
+            gpu = hardware(name)
+            yield Finding("gpu", f"{shown}, known as {gpu.name}", True, False)
+        except TilecastError as error:
+            yield Finding("gpu", shown, False, False, str(error))
+
+
+def check_models(names: list[str]) -> Iterator[Finding]:
+    """The shipped model of the default GPU, which must load, and those of this machine's GPUs."""
+    from tilecast.models.artifact import load_shipped
+
+    default = GPUS[0]
+    here = (gpu for gpu in GPUS if gpu is default or set(names) & set(gpu.device_names))
+    for gpu in here:
+        needed = gpu is default
+        try:
+            artifact = load_shipped(gpu, LINEAR_BF16)
+            yield Finding("model", artifact.name, True, needed)
+        except TilecastError as error:
+            yield Finding("model", f"none for {gpu.name}", False, needed, str(error))
+
+
+def check_cache(root: Path) -> Finding:
+    """The object cache: writable, and how much is in it."""
+    there = next(folder for folder in (root, *root.parents) if folder.exists())
+    advice = "name a writable folder with --cache or in TILECAST_CACHE"
+    try:
+        with tempfile.TemporaryFile(dir=there) as file:
+            file.write(bytes(4096))
+        count = sum(1 for _ in root.glob("*.o"))
+        return Finding("object cache", f"{root}: {count} objects", True, advice=advice)
+    except OSError as error:
+        return Finding("object cache", f"{root}: {error.strerror}", False, advice=advice)

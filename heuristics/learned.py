@@ -1,0 +1,202 @@
+"""The learned heuristic: an artifact behind the contract, its predictions and their reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tilecast.heuristics.config import KernelConfig
+from tilecast.heuristics.errors import TilecastError
+from tilecast.heuristics.hardware import Hardware
+from tilecast.heuristics.problem import GemmOperands, GemmProblem
+
+if TYPE_CHECKING:
+    from tilecast.models.artifact import Artifact
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What is expected of one config."""
+
+    config: KernelConfig
+    """The config."""
+    microseconds: float
+    """Expected run time of one launch; in the sustained regime when asked for ``robust``."""
+    slowdown: float
+    """Expected cost over the best candidate's, 1 or more. The first of a ranking is not expected
+    to be the very best: its slowdown is the regret that such first ones had, held out."""
+
+
+@dataclass(frozen=True)
+class Reason:
+    """One feature's part in what is expected of a config."""
+
+    feature: str
+    """Its name."""
+    meaning: str
+    """What it is, in a line."""
+    value: float
+    """Its value for the config."""
+    effect: float
+    """What it does to the expected cost against the average candidate that was compared; -0.1 is
+    10% less."""
+
+
+class LearnedHeuristic:
+    """Ranks candidates with a trained model."""
+
+    name = "tilecast"
+
+    def __init__(self, artifact: Artifact, power: str = "robust"):
+        """Take a model.
+
+        Args:
+            artifact: `tilecast.models.artifact.load`, or `load_heuristic` for the whole heuristic.
+            power: ``burst``, ``sustained``, or ``robust`` for the smallest worst case of both.
+
+        Raises:
+            TilecastError: ``power`` is not known.
+        """
+        from tilecast.models.labels import check_power
+
+        self.artifact = artifact
+        self.power = check_power(power)
+
+    def rank(
+        self, problem: GemmProblem, candidates: Sequence[KernelConfig], *, limit: int | None = None
+    ) -> list[KernelConfig]:
+        """Order candidates by expected cost; see `tilecast.heuristics.heuristic.Heuristic`.
+
+        Raises:
+            TilecastError: the model was trained for other dtypes or majors.
+        """
+        self._check(problem)
+        return self.artifact.rankers[self.power].rank(problem, candidates, limit=limit)
+
+    def predict(
+        self, problem: GemmProblem, candidates: Sequence[KernelConfig], *, limit: int | None = None
+    ) -> list[Prediction]:
+        """Rank candidates and say what is expected of each.
+
+        Args:
+            problem: what is to be multiplied.
+            candidates: configs that are valid for it, at least one.
+            limit: how many the caller wants; all when left out.
+
+        Returns:
+            Predictions in the order of `rank`.
+
+        Raises:
+            TilecastError: the model was trained for other dtypes or majors.
+        """
+        from tilecast.models.features import featurize
+
+        self._check(problem)
+        ranker = self.artifact.rankers[self.power]
+        features = featurize(problem, candidates, ranker.hardware)
+        order = ranker.order(features)[:limit]
+        scores = ranker.scores(features[order]).astype(np.float64)
+        intercept, slope = self.artifact.calibration[self.power]
+        # The coarse step may have put a config last that the whole model likes better: no time
+        # falls below the one before it.
+        gaps = slope * np.maximum.accumulate(scores - scores[0])
+        timer = "sustained" if self.power == "robust" else self.power
+        best = self.artifact.rankers[timer].best_microseconds(features[order[:1]])
+        return [
+            Prediction(candidates[i], best * float(np.exp(gap)), float(np.exp(intercept + gap)))
+            for i, gap in zip(order.tolist(), gaps, strict=True)
+        ]
+
+    def explain(
+        self,
+        problem: GemmProblem,
+        candidates: Sequence[KernelConfig],
+        config: KernelConfig,
+        *,
+        limit: int = 5,
+    ) -> list[Reason]:
+        """The features that decided for or against a config.
+
+        It is compared with the average of the candidates in contention.
+
+        Args:
+            problem: what is to be multiplied.
+            candidates: configs that are valid for it.
+            config: one of them.
+            limit: how many reasons.
+
+        Returns:
+            Reasons by the size of their effect, largest first.
+
+        Raises:
+            TilecastError: ``config`` is no candidate, or the model was trained for other dtypes or
+                majors.
+        """
+        from tilecast.models.features import FEATURE_NAMES, FEATURES, featurize
+
+        self._check(problem)
+        if config not in candidates:
+            raise TilecastError(
+                f"config {config} is no candidate for {problem}; allowed: one of its "
+                f"{len(candidates)} candidates; `tilecast space` lists them"
+            )
+        ranker = self.artifact.rankers[self.power]
+        features = featurize(problem, candidates, ranker.hardware)
+        rivals = ranker.order(features)[: ranker.survivors]
+        here = features[[candidates.index(config)]]
+        effects = ranker.contributions(here)[0] - ranker.contributions(features[rivals]).mean(0)
+        order = np.argsort(-np.abs(effects), kind="stable")[:limit]
+        return [
+            Reason(
+                FEATURE_NAMES[i],
+                FEATURES[FEATURE_NAMES[i]],
+                float(here[0, i]),
+                float(np.expm1(effects[i])),
+            )
+            for i in order.tolist()
+        ]
+
+    def _check(self, problem: GemmProblem) -> None:
+        trained = self.artifact.operands
+        if problem.operands != trained:
+            asked = problem.operands
+            raise TilecastError(
+                f"the model cannot rank {asked.dtype} {asked.layout} with {asked.out_dtype} out; "
+                f"allowed: {trained.dtype} {trained.layout} with {trained.out_dtype} out; "
+                "load the model of these operands or train one with `tilecast train`"
+            )
+
+
+def load_heuristic(
+    hardware: Hardware,
+    operands: GemmOperands,
+    power: str = "robust",
+    folder: Path | None = None,
+) -> LearnedHeuristic:
+    """The heuristic for a GPU, dtype and layout.
+
+    Args:
+        hardware: the GPU that kernels will run on.
+        operands: dtypes and majors of the problems.
+        power: what to aim at.
+        folder: a model of one's own; the shipped one when left out.
+
+    Raises:
+        TilecastError: there is no such model, it is damaged, or it is for another GPU or other
+            operands.
+    """
+    from tilecast.models.artifact import artifact_name, load, load_shipped
+
+    if folder is None:
+        return LearnedHeuristic(load_shipped(hardware, operands), power)
+    artifact = load(folder)
+    if artifact.name != artifact_name(hardware, operands):
+        raise TilecastError(
+            f"model {folder} is for {artifact.name}; allowed: one for "
+            f"{artifact_name(hardware, operands)}; train it with `tilecast train`"
+        )
+    return LearnedHeuristic(artifact, power)

@@ -1,0 +1,143 @@
+"""nvMatmulHeuristics over the stock kernels: the selection that PyTorch 2.15 makes, as a baseline.
+
+The optional package ``nvidia-matmul-heuristics`` is touched in `_Library` only. It models tile and
+cluster, not stages, raster or swizzle, and PyTorch lets it choose among the 24 kernels of
+``cutlass.operators``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+
+from tilecast.heuristics.baselines import stock_candidates
+from tilecast.heuristics.config import KernelConfig
+from tilecast.heuristics.errors import TilecastError
+from tilecast.heuristics.hardware import Hardware
+from tilecast.heuristics.problem import GemmOperands, GemmProblem
+
+TileKey = tuple[int, int, int, int]
+"""tile_m, tile_n, cluster_m, cluster_n: what PyTorch matches a proposal and a kernel by."""
+
+GPUS = {"H200": "H200_SXM", "H100": "H100_SXM"}
+"""Our names of GPUs to the library's."""
+
+_LETTERS = {"bfloat16": "T", "float16": "H", "float32": "S"}
+_OVERFETCH = 8
+"""Proposals asked for per stock kernel: many differ only in what a stock kernel cannot vary."""
+
+
+def precision(operands: GemmOperands) -> str:
+    """The library's letters for A and B, accumulator and out: ``TST`` for bf16."""
+    return "".join(
+        _LETTERS[dtype] for dtype in (operands.dtype, operands.acc_dtype, operands.out_dtype)
+    )
+
+
+def layout(operands: GemmOperands) -> str:
+    """The library's name of the majors, such as ``TN_ROW_MAJOR`` for ``rcr``.
+
+    ``T`` is a row-major operand and ``N`` a column-major one.
+    """
+    letters = {"row": "T", "col": "N"}
+    return (
+        f"{letters[operands.a_major]}{letters[operands.b_major]}_{operands.out_major.upper()}_MAJOR"
+    )
+
+
+def select(
+    proposals: Iterable[TileKey], kernels: dict[TileKey, KernelConfig]
+) -> list[KernelConfig]:
+    """The kernels that proposals stand for, each once, in the order of the proposals."""
+    return list(dict.fromkeys(kernels[key] for key in proposals if key in kernels))
+
+
+class NvMatmulHeuristic:
+    """Ranks the stock kernels among the candidates and proposes no others."""
+
+    name = "nvMatmulHeuristics"
+
+    def __init__(self, hardware: Hardware, power: str = "robust"):
+        """Store the settings.
+
+        Args:
+            hardware: the GPU that the library shall model.
+            power: makes no difference: the library does not know of it.
+        """
+        self.hardware = hardware
+        self.power = power
+
+    def rank(
+        self, problem: GemmProblem, candidates: Sequence[KernelConfig], *, limit: int | None = None
+    ) -> list[KernelConfig]:
+        """Order the stock kernels among the candidates by the library's estimate.
+
+        Raises:
+            TilecastError: the library is not installed, or does not know the GPU.
+        """
+        stock = stock_candidates(problem.operands, self.hardware, candidates)
+        kernels = {
+            (config.tile_m, config.tile_n, config.cluster_m, config.cluster_n): candidate
+            for config, candidate in stock.items()
+        }
+        proposals = _Library(self.hardware).proposals(problem, kernels)
+        return select(proposals, kernels)[:limit]
+
+
+class _Library:
+    """One use of the library."""
+
+    def __init__(self, hardware: Hardware):
+        if hardware.name not in GPUS:
+            raise TilecastError(
+                f"gpu {hardware.name!r} is not known to nvMatmulHeuristics; "
+                f"allowed: {', '.join(GPUS)}"
+            )
+        try:
+            import nvMatmulHeuristics as library
+        except ImportError as error:
+            raise TilecastError(
+                f"nvMatmulHeuristics is not installed ({error}); allowed: nvidia-matmul-heuristics "
+                "0.1.0.27; run `pip install nvidia-matmul-heuristics`"
+            ) from error
+        self._names = library
+        self._target = library.NvMatmulHeuristicsTarget.CUTLASS3
+        self._interface = library.NvMatmulHeuristicsInterfaceEx(
+            backend=self._target,
+            flags=library.NvMatmulHeuristicsFlags.PERF_MODEL_BASED_AUTO_TUNING,
+            load_discovery_implicitly=True,
+            gpu=library.NvMatmulHeuristicsNvidiaGpu[GPUS[hardware.name]],
+        )
+
+    def proposals(self, problem: GemmProblem, allowed: Collection[TileKey]) -> list[TileKey]:
+        """What the library proposes, by its estimated run time, with repeats.
+
+        Args:
+            problem: what is to be multiplied.
+            allowed: tiles and clusters that exist; it is told to look no further.
+        """
+
+        def exists(kernel, _problem) -> int:
+            return _key(kernel.contents.cta, kernel.contents.cluster) in allowed
+
+        # The library annotates the structure and takes a pointer to it.
+        backend: Any = self._interface.createBackend(self._target)
+        kinds = self._names.NvMatmulHeuristicsBackendPropertyCallbackKind
+        self._interface.setBackendCallbackProperty(
+            backend, kinds.KERNEL_ADDITIONAL_VALIDITY_CHECK, exists
+        )
+        majors = self._names.NvMatmulHeuristicsMatmulLayout[layout(problem.operands)]
+        query = self._interface.makeNvMatmulHeuristicsProblem(
+            problem.m, problem.n, problem.k, majors, problem.batch
+        )
+        found = self._interface.getEx(
+            query, _OVERFETCH * max(1, len(allowed)), backend, precision=precision(problem.operands)
+        )
+        self._interface.destroyBackend(backend)
+        found.sort(key=lambda proposal: proposal["runtime"])
+        raw = (proposal["nvmmhKernelConfiguration"] for proposal in found)
+        return [_key(kernel.cta, kernel.cluster) for kernel in raw]
+
+
+def _key(tile: Sequence[int], cluster: Sequence[int]) -> TileKey:
+    return tile[0], tile[1], cluster[0], cluster[1]

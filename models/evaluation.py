@@ -1,0 +1,248 @@
+"""The one evaluator: every heuristic, ours or not, is fitted, asked and scored in the same way.
+
+Families of problems with the same (n, k) are dealt into folds; a heuristic is fitted on the labels
+of all folds but one and ranks the problems of that one. Regret is by the truth, at equal numbers
+of distinct kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import TypeVar, cast
+
+import numpy as np
+
+from tilecast.heuristics.errors import TilecastError
+from tilecast.heuristics.heuristic import Heuristic, rank
+from tilecast.models.labels import ProblemLabels
+
+BUCKETS = {
+    "m <= 16": (1, 16),
+    "m <= 64": (17, 64),
+    "m <= 256": (65, 256),
+    "m <= 1024": (257, 1024),
+    "m > 1024": (1025, 2**31),
+}
+"""Groups of problems that are reported apart, with the smallest and largest m."""
+MAX_K = 10
+"""Largest number of kernels that regret is reported for."""
+CLOSE = 0.02
+"""Regret that counts as having found the best."""
+
+Result = TypeVar("Result")
+
+MakeHeuristic = Callable[[str], Heuristic]
+"""Makes an unfitted heuristic for a power."""
+
+
+@dataclass(frozen=True)
+class RegretRow:
+    """Held-out regret of one heuristic over a group of problems; fractions, not percent."""
+
+    heuristic: str
+    """Its name."""
+    power: str
+    """What it was asked for, and is scored by."""
+    problems: str
+    """``all`` or one of `BUCKETS`."""
+    count: int
+    """Problems in the group."""
+    k: int
+    """Distinct kernels that it might propose."""
+    proposed: float
+    """Distinct kernels that it did propose, on average."""
+    geomean: float
+    """Geometric mean of best runtime among the proposals over the oracle's, less 1."""
+    p95: float
+    """95th percentile."""
+    max: float
+    """Worst problem."""
+    within_2_percent: float
+    """Share of the problems with a regret of at most `CLOSE`."""
+
+
+@dataclass(frozen=True, eq=False)
+class HeldOut:
+    """What a heuristic proposed for every problem while its family was held out."""
+
+    heuristic: str
+    """Its name."""
+    power: str
+    """What it was asked for."""
+    picks: tuple[tuple[int, ...], ...]
+    """For each problem the indices of its configs, best first, at most `MAX_K`."""
+
+
+def folds(table: Sequence[ProblemLabels], count: int = 5) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Deal problems into folds by family, evenly and the same way every time.
+
+    Args:
+        table: the problems.
+        count: folds.
+
+    Returns:
+        Indices to fit on and indices to be scored on, of each fold.
+
+    Raises:
+        TilecastError: there are fewer families than folds.
+    """
+    from sklearn.model_selection import GroupKFold
+
+    names = sorted({labels.problem.family for labels in table})
+    if len(names) < count:
+        raise TilecastError(
+            f"{len(names)} (n, k) families are too few for {count} folds; "
+            f"allowed: {count} or more; collect more problems"
+        )
+    family = np.array([names.index(labels.problem.family) for labels in table])
+    return list(GroupKFold(count).split(family, groups=family))
+
+
+def held_out(
+    make: MakeHeuristic,
+    table: Sequence[ProblemLabels],
+    power: str,
+    splits: Sequence[tuple[np.ndarray, np.ndarray]],
+    jobs: int = 1,
+) -> HeldOut:
+    """Fit and ask a heuristic fold by fold.
+
+    Args:
+        make: makes it for a power; its ``fit(table)``, where it has one, is called for each fold.
+        table: the problems with their labels.
+        power: what to ask for.
+        splits: `folds` of the table.
+        jobs: folds that run side by side.
+
+    Raises:
+        TilecastError: the heuristic broke the contract of `tilecast.heuristics.heuristic.rank`.
+    """
+    calls = [
+        partial(
+            _fold,
+            make(power),
+            [table[i] for i in fitted],
+            [(i, table[i]) for i in asked.tolist()],
+        )
+        for fitted, asked in splits
+    ]
+    parts = side_by_side(jobs, calls)
+    picks = {i: pick for part in parts for i, pick in part.items()}
+    return HeldOut(make(power).name, power, tuple(picks[i] for i in range(len(table))))
+
+
+def side_by_side(jobs: int, calls: Sequence[Callable[[], Result]]) -> list[Result]:
+    """Run calls in ``jobs`` threads and return their results in order.
+
+    Threads and not processes: fitting happens inside libraries that let go of the interpreter's
+    lock, and the labels need no copy.
+    """
+    from joblib import Parallel, delayed
+
+    return cast("list[Result]", Parallel(jobs, prefer="threads")(delayed(c)() for c in calls))
+
+
+def _fold(
+    heuristic: Heuristic,
+    fitted: Sequence[ProblemLabels],
+    asked: Sequence[tuple[int, ProblemLabels]],
+) -> dict[int, tuple[int, ...]]:
+    fit = getattr(heuristic, "fit", None)
+    if fit is not None:
+        heuristic = fit(fitted)
+    picks = {}
+    for i, labels in asked:
+        index = {config: j for j, config in enumerate(labels.configs)}
+        ranking = rank(heuristic, labels.problem, labels.configs, limit=MAX_K)
+        picks[i] = tuple(index[config] for config in ranking)
+    return picks
+
+
+def regrets(result: HeldOut, table: Sequence[ProblemLabels]) -> np.ndarray:
+    """Regret of every problem at every k.
+
+    A heuristic that proposes fewer than k is scored by what it proposed; one that proposes nothing
+    for a problem is scored by that problem's slowest config.
+
+    Returns:
+        float64 array [problems, MAX_K].
+    """
+    rows = []
+    for labels, picks in zip(table, result.picks, strict=True):
+        slowdown = labels.slowdown(result.power, truth=True)
+        times = slowdown[list(picks)] if picks else slowdown.max(keepdims=True)
+        best = np.minimum.accumulate(times)
+        rows.append(np.pad(best, (0, MAX_K - len(best)), mode="edge") - 1)
+    return np.array(rows)
+
+
+def summarise(result: HeldOut, table: Sequence[ProblemLabels]) -> list[RegretRow]:
+    """Regret for k = 1 to `MAX_K` over all problems and over each of `BUCKETS`."""
+    regret = regrets(result, table)
+    m = np.array([labels.problem.m for labels in table])
+    proposed = np.array([len(picks) for picks in result.picks])
+    groups = {"all": np.full(len(table), True)} | {
+        name: (m >= low) & (m <= high) for name, (low, high) in BUCKETS.items()
+    }
+    return [
+        RegretRow(
+            result.heuristic,
+            result.power,
+            name,
+            int(group.sum()),
+            k,
+            float(np.minimum(proposed[group], k).mean()),
+            float(np.expm1(np.log1p(regret[group, k - 1]).mean())),
+            float(np.percentile(regret[group, k - 1], 95)),
+            float(regret[group, k - 1].max()),
+            float((regret[group, k - 1] <= CLOSE).mean()),
+        )
+        for name, group in groups.items()
+        if group.any()
+        for k in range(1, MAX_K + 1)
+    ]
+
+
+def noise_floor(table: Sequence[ProblemLabels], power: str) -> dict[str, float]:
+    """Regret of the configs that are best by the labels: what knowing these exactly scores."""
+    regret = np.array([labels.noise_floor(power) for labels in table])
+    return {
+        "geomean": float(np.expm1(np.log1p(regret).mean())),
+        "p95": float(np.percentile(regret, 95)),
+        "max": float(regret.max()),
+    }
+
+
+def evaluate(
+    makers: Sequence[MakeHeuristic],
+    table: Sequence[ProblemLabels],
+    powers: Sequence[str],
+    jobs: int = 1,
+) -> dict[str, object]:
+    """Score heuristics side by side.
+
+    Args:
+        makers: make them for a power.
+        table: the problems with their labels.
+        powers: what to ask for.
+        jobs: folds that run side by side.
+
+    Returns:
+        ``regret``, a list of `RegretRow` as dicts; ``noise_floor`` by power; ``problems`` and
+        ``families``, their numbers.
+    """
+    splits = folds(table)
+    rows = [
+        row
+        for power in powers
+        for make in makers
+        for row in summarise(held_out(make, table, power, splits, jobs), table)
+    ]
+    return {
+        "problems": len(table),
+        "families": len({labels.problem.family for labels in table}),
+        "noise_floor": {power: noise_floor(table, power) for power in powers},
+        "regret": [asdict(row) for row in rows],
+    }

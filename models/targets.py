@@ -1,0 +1,75 @@
+"""What the rankers are fitted to: how far each config lies from what arithmetic expects of it.
+
+The target of a row is log(cost) - log(analytic time), less the problem's weighted mean of the
+same. The analytic time carries what is known about geometry, and the mean takes out what all
+configs of a problem share, so that trees are spent on telling configs apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tilecast.heuristics.hardware import Hardware
+from tilecast.models.features import FEATURE_NAMES, featurize
+from tilecast.models.labels import ProblemLabels
+
+ANALYTIC = FEATURE_NAMES.index("analytic_time")
+"""Column of the analytic time."""
+
+
+def log_analytic(features: np.ndarray) -> np.ndarray:
+    """Natural logarithm of the analytic time in microseconds; features are [rows, features]."""
+    return features[:, ANALYTIC] * np.log(np.float32(2))
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingRows:
+    """The rows of many problems, one below the other, the far ones thinned out."""
+
+    features: np.ndarray
+    """float32 [rows, features]."""
+    residual: np.ndarray
+    """float32 [rows]: log(cost / analytic time), centred within each problem."""
+    level: np.ndarray
+    """float32 [rows]: log(cost / analytic time) as it is."""
+    weight: np.ndarray
+    """float32 [rows]: near 1 at the best config of a problem, falling with the slowdown."""
+    slowdown: np.ndarray
+    """float32 [rows]: cost over the problem's best."""
+
+
+FLOOR = 0.02
+"""Weight that even the slowest config keeps, so that it is not mistaken for a fast one."""
+FAR = 1.5
+"""Slowdown from which configs are thinned out."""
+THINNING = 4
+"""One in so many of the far ones is kept, with the weight of all: they teach little."""
+
+
+def training_rows(
+    table: Sequence[ProblemLabels], hardware: Hardware, power: str, focus: float
+) -> TrainingRows:
+    """Assemble features, targets and weights.
+
+    Args:
+        table: labels of the problems to learn from.
+        hardware: the GPU that they were measured on.
+        power: whose cost to learn.
+        focus: exponent of the weight, slowdown ** -focus: where the order matters is at the top.
+    """
+    parts = []
+    for labels in table:
+        features = featurize(labels.problem, labels.configs, hardware)
+        slowdown = labels.slowdown(power)
+        level = np.log(labels.cost(power)) - log_analytic(features)
+        residual = level - np.average(level, weights=slowdown**-focus)
+        far = slowdown > FAR
+        weight = (slowdown**-focus + FLOOR) * np.where(far, THINNING, 1)
+        kept = ~far | (np.arange(len(far)) % THINNING == 0)
+        columns = (features, residual, level, weight, slowdown)
+        parts.append([column[kept] for column in columns])
+    columns = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return TrainingRows(*(np.asarray(column, np.float32) for column in columns))

@@ -1,0 +1,118 @@
+"""Measurements that no GPU took: run times from a formula, in the shape of a real data set."""
+
+from __future__ import annotations
+
+import math
+import random
+import zlib
+from collections.abc import Callable, Collection, Iterator
+
+import pandas as pd
+import pytest
+
+from tilecast.data_collection.dataset import COLUMNS, Dataset
+from tilecast.data_collection.measurement import REFERENCE
+from tilecast.heuristics.baselines import stock_candidates
+from tilecast.heuristics.config import KernelConfig
+from tilecast.heuristics.hardware import hardware
+from tilecast.heuristics.problem import LINEAR_BF16, GemmProblem
+from tilecast.heuristics.space import candidates, valid_configs
+
+FAMILIES = ((4096, 4096), (12288, 4096), (4096, 11008), (2112, 7168), (1280, 8192), (7168, 2048))
+EXTENTS = (8, 64, 512, 4096)
+PROVENANCE = {
+    "runs": [{"gpus": [{"name": "NVIDIA H200"}], "date": "2026-11-21T00:00:00+00:00"}],
+    "space_version": 1,
+    "protocol_version": 1,
+}
+FINALIST = 1.15
+"""Within this of the best after the screen: raced."""
+
+
+def synthetic_configs() -> frozenset[KernelConfig]:
+    """Every twentieth config of the space, and those of it that are stock."""
+    gpu = hardware("H200")
+    space = valid_configs(LINEAR_BF16, gpu)
+    return frozenset(space[::20]) | set(stock_candidates(LINEAR_BF16, gpu, space).values())
+
+
+def synthetic_microseconds(problem: GemmProblem, config: KernelConfig, regime: str) -> float:
+    """A run time that a GPU might take: whole waves, a memory bound, a config's efficiency."""
+    rows, columns = (problem.n, problem.m) if config.swap_ab else (problem.m, problem.n)
+    tiles = math.ceil(rows / config.tile_m) * math.ceil(columns / config.tile_n)
+    area = config.tile_m * config.tile_n
+    efficiency = 0.5 + 0.3 * area / 32768 + 0.02 * min(config.stages, 5)
+    efficiency += 0.03 * (config.cluster_m * config.cluster_n > 1)
+    efficiency -= 0.1 * (area / config.warp_groups > 16384)
+    compute = math.ceil(tiles / 132) * 2 * area * problem.k / (7.5e6 * efficiency)
+    memory = problem.min_bytes / (4e6 * (1 - 0.3 / config.stages))
+    if regime == "sustained":
+        compute *= 1.15 + 0.05 * area / 32768
+    wobble = zlib.crc32(f"{problem} {config}".encode()) / 2**32 - 0.5
+    return (3 + max(compute, memory)) * (1 + 0.01 * wobble)
+
+
+def _rows(
+    problem: GemmProblem, configs: Collection[KernelConfig], noise: Callable[[], float]
+) -> Iterator[dict[str, object]]:
+    def row(config: KernelConfig, regime: str, stage: str, error: float, failure=None) -> dict:
+        time = None if failure else synthetic_microseconds(problem, config, regime) * error
+        return _row(problem, config.name, regime, stage, time, failure)
+
+    measured = [config for config in candidates(problem, hardware("H200")) if config in configs]
+    # One config fails on each problem.
+    yield row(measured.pop(), "sustained", "screen", 1, "wrong result")
+    screened = {config: 1 + 5 * noise() for config in measured}
+    for config, error in screened.items():
+        yield row(config, "sustained", "screen", error)
+    times = {c: synthetic_microseconds(problem, c, "sustained") * e for c, e in screened.items()}
+    finalists = [c for c in measured if times[c] <= FINALIST * min(times.values())]
+    for regime in ("burst",) if problem.m <= 64 else ("burst", "sustained"):
+        for config in finalists:
+            yield row(config, regime, "race", 1 + noise())
+        for config in finalists[:8]:
+            yield row(config, regime, "verify", 1.01 * (1 + noise()))
+    yield _row(problem, REFERENCE, "sustained", "screen", min(times.values()), None)
+
+
+def _row(problem, config, regime, stage, microseconds, failure) -> dict[str, object]:
+    return {
+        **{"m": problem.m, "n": problem.n, "k": problem.k, "batch": problem.batch},
+        **{"dtype": "bfloat16", "out_dtype": "bfloat16", "layout": "rcr", "config": config},
+        **{"regime": regime, "stage": stage, "microseconds": microseconds, "rounds": 3},
+        **{"spread": None if failure else 0.01, "failure": failure, "device": "synthetic"},
+    }
+
+
+def make_dataset(problems: list[GemmProblem], configs: Collection[KernelConfig]) -> Dataset:
+    """Measurements of problems, the same every time."""
+    source = random.Random(0)
+    rows = [
+        row
+        for problem in problems
+        for row in _rows(problem, configs, lambda: source.gauss(0, 0.001))
+    ]
+    return Dataset(pd.DataFrame(rows, columns=list(COLUMNS)).astype(COLUMNS), PROVENANCE)
+
+
+@pytest.fixture(scope="session")
+def synthetic_dataset() -> Dataset:
+    """Six (n, k) families, each with four m, and some hundred configs."""
+    problems = [GemmProblem(m, n, k) for n, k in FAMILIES for m in EXTENTS]
+    return make_dataset(problems, synthetic_configs())
+
+
+@pytest.fixture(scope="session")
+def synthetic_table(synthetic_dataset: Dataset):
+    """Its labels."""
+    from tilecast.models.labels import label_table
+
+    return label_table(synthetic_dataset)
+
+
+@pytest.fixture(scope="session")
+def trained(synthetic_dataset: Dataset):
+    """An artifact trained on it."""
+    from tilecast.models.training import train
+
+    return train(synthetic_dataset)

@@ -1,0 +1,193 @@
+"""The baselines keep the contract and do what their names say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+
+from tilecast.heuristics.baselines import (
+    BestFixedSubset,
+    NearestNeighbour,
+    RandomChoice,
+    StockDefault,
+    stock_candidates,
+    stock_configs,
+)
+from tilecast.heuristics.config import KernelConfig
+from tilecast.heuristics.errors import TilecastError
+from tilecast.heuristics.hardware import hardware
+from tilecast.heuristics.heuristic import rank
+from tilecast.heuristics.nvmatmul import NvMatmulHeuristic, layout, precision, select
+from tilecast.heuristics.problem import LINEAR_BF16, GemmOperands, GemmProblem
+from tilecast.heuristics.space import candidates
+
+H200 = hardware("H200")
+PROBLEM = GemmProblem(2048, 4096, 4096)
+A, B, C, D = (KernelConfig(128, n, 64) for n in (64, 128, 192, 256))
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Labels of one problem, written down."""
+
+    problem: GemmProblem
+    times: dict[KernelConfig, float]
+
+    @property
+    def configs(self) -> tuple[KernelConfig, ...]:
+        return tuple(self.times)
+
+    def cost(self, power: str) -> np.ndarray:
+        assert power == "burst"
+        return np.array(list(self.times.values()), np.float64)
+
+
+def _problem(m: int) -> GemmProblem:
+    return GemmProblem(m, 1024, 1024)
+
+
+TABLE = (
+    Measured(_problem(64), {A: 1.0, B: 2.0, C: 4.0}),
+    Measured(_problem(128), {A: 1.0, B: 3.0, C: 5.0}),
+    Measured(_problem(4096), {B: 2.0, C: 1.0, D: 3.0}),
+)
+
+
+@pytest.mark.parametrize(
+    "heuristic",
+    [
+        RandomChoice(),
+        StockDefault(H200),
+        BestFixedSubset("burst").fit(TABLE),
+        NearestNeighbour("burst").fit(TABLE),
+    ],
+    ids=lambda heuristic: heuristic.name,
+)
+@pytest.mark.parametrize("limit", [None, 1, 3])
+def test_the_contract_is_kept(heuristic, limit: int | None) -> None:
+    configs = candidates(PROBLEM, H200)
+    first = rank(heuristic, PROBLEM, configs, limit=limit)
+    assert rank(heuristic, PROBLEM, configs, limit=limit) == first
+    assert rank(heuristic, PROBLEM, [], limit=limit) == []
+
+
+def test_random_order_depends_on_the_problem_and_the_seed() -> None:
+    configs = candidates(PROBLEM, H200)
+    one = RandomChoice().rank(PROBLEM, configs)
+    assert sorted(one) == sorted(configs)
+    assert one[:5] == RandomChoice().rank(PROBLEM, configs, limit=5)
+    assert one != RandomChoice().rank(GemmProblem(2048, 4096, 4104), configs)
+    assert one != RandomChoice(seed=1).rank(PROBLEM, configs)
+
+
+def test_there_are_24_stock_configs_in_listing_order() -> None:
+    stock = stock_configs(LINEAR_BF16, H200)
+    assert len(set(stock)) == 24
+    names = [config.name for config in stock]
+    assert names[:2] == ["64x64x64_c1x1_s13_w1_o1_rm1", "64x64x64_c1x2_s13_w1_o1_rm1"]
+    assert names[-1] == "128x256x64_c2x2_s4_w2_o1_rm1"
+    assert names[16] == "128x128x64_c1x1_s6_w1_o1_rm1"
+
+
+def test_stock_configs_are_those_of_the_library() -> None:
+    pytest.importorskip("cutlass.operators")
+    import cutlass.operators as operators
+    import torch
+    from cutlass.operators.arguments import GemmArguments
+
+    a, b, out = (torch.empty(512, 512, dtype=torch.bfloat16) for _ in range(3))
+    arguments = GemmArguments(A=a, B=b.t(), out=out, accumulator_type=torch.float32)
+    listed = [
+        (*design.tile_shape, *design.cluster_shape[:2])
+        for operator in operators.get_operators(arguments, target_sm="90a")
+        if operator.metadata.operator_class.__name__.startswith("Sm90")
+        for design in [operator.metadata.design]
+    ]
+    assert listed == [
+        (config.tile_m, config.tile_n, config.tile_k, config.cluster_m, config.cluster_n)
+        for config in stock_configs(LINEAR_BF16, H200)
+    ]
+
+
+def test_a_stock_config_is_stood_in_for_by_the_nearest() -> None:
+    stock = stock_configs(LINEAR_BF16, H200)[16]
+    shallow, deep = replace(stock, stages=3), replace(stock, stages=5)
+    others = [
+        replace(stock, swap_ab=True),
+        replace(stock, ctas_per_sm=2),
+        replace(stock, warp_groups=2),
+        replace(stock, tile_k=128),
+        replace(stock, cluster_m=2, cluster_n=2, tile_m=64),
+    ]
+    reordered = replace(stock, raster="n")
+
+    def found(*configs: KernelConfig) -> KernelConfig | None:
+        return stock_candidates(LINEAR_BF16, H200, configs).get(stock)
+
+    assert found(shallow, stock, deep) == stock
+    assert found(shallow, deep, reordered) == deep
+    assert found(reordered, replace(reordered, swizzle=4)) == reordered
+    assert found(*others) is None
+
+
+def test_the_default_is_the_first_stock_config_that_is_a_candidate() -> None:
+    stock = stock_configs(LINEAR_BF16, H200)
+    assert StockDefault(H200).rank(PROBLEM, (stock[5], C, stock[3])) == [stock[3], stock[5]]
+
+
+def test_the_best_fixed_subset_is_greedy() -> None:
+    subset = BestFixedSubset("burst").fit(TABLE)
+    # A is best on two problems and counts as the slowest on the third, which C mends.
+    assert subset.subset_ == [A, C, B, D]
+    assert subset.rank(PROBLEM, (D, C)) == [C, D]
+    assert BestFixedSubset("burst", size=2).fit(TABLE).subset_ == [A, C]
+
+
+def test_the_nearest_neighbour_lends_its_ranking() -> None:
+    neighbour = NearestNeighbour("burst").fit(TABLE)
+    assert neighbour.rank(_problem(70), (C, B, A), limit=2) == [A, B]
+    assert neighbour.rank(_problem(8192), (A, B, C, D)) == [C, B, D, A]
+    assert neighbour.rank(_problem(8192), (A, B, C, D), limit=4) == [C, B, D, A]
+
+
+@pytest.mark.parametrize("heuristic", [BestFixedSubset(), NearestNeighbour()])
+def test_an_unfitted_baseline_says_so(heuristic) -> None:
+    with pytest.raises(TilecastError, match=r"is not fitted; allowed: .*call fit\(table\)"):
+        heuristic.rank(PROBLEM, (A,))
+
+
+def test_the_library_is_asked_in_its_own_words() -> None:
+    assert (precision(LINEAR_BF16), layout(LINEAR_BF16)) == ("TST", "TN_ROW_MAJOR")
+    half = GemmOperands.from_layout("crc", "float16", "float32")
+    assert (precision(half), layout(half)) == ("HSS", "NT_COL_MAJOR")
+
+
+def test_proposals_are_mapped_once_each_in_their_order() -> None:
+    kernels = {(128, 64, 1, 1): A, (128, 128, 1, 1): B}
+    proposals = [(128, 128, 1, 1), (64, 64, 1, 1), (128, 128, 1, 1), (128, 64, 1, 1)]
+    assert select(proposals, kernels) == [B, A]
+    assert select([], kernels) == []
+
+
+def test_the_library_ranks_stock_kernels_only() -> None:
+    pytest.importorskip("nvMatmulHeuristics")
+    heuristic = NvMatmulHeuristic(H200)
+    configs = candidates(PROBLEM, H200)
+    ranking = rank(heuristic, PROBLEM, configs)
+    assert ranking
+    assert set(ranking) <= set(stock_candidates(LINEAR_BF16, H200, configs).values())
+    assert rank(heuristic, PROBLEM, configs, limit=1) == ranking[:1]
+    assert rank(heuristic, PROBLEM, [config for config in configs if config.swap_ab]) == []
+
+
+def test_a_gpu_that_the_library_does_not_know_is_refused() -> None:
+    with pytest.raises(TilecastError, match="'B9' is not known to nvMatmul.*; allowed: H200, H100"):
+        NvMatmulHeuristic(replace(H200, name="B9")).rank(PROBLEM, (A,))
+
+
+def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "nvMatmulHeuristics", None)
+    with pytest.raises(TilecastError, match="not installed .*; allowed: nvidia-matmul-heuristics"):
+        NvMatmulHeuristic(H200).rank(PROBLEM, (A,))

@@ -1,0 +1,97 @@
+"""The collect command around a collection that is faked; the real one is tested where it lives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tilecast.data_collection import collect as collecting
+from tilecast.data_collection.collect import CollectOptions
+from tilecast.data_collection.collector import Progress
+from tilecast.data_collection.dataset import read_dataset
+from tilecast.data_collection.measurement import Measurement
+from tilecast.data_collection.store import MeasurementStore
+from tilecast.data_collection.suites import suite
+from tilecast.heuristics.cli.main import main
+from tilecast.heuristics.config import KernelConfig
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[CollectOptions]:
+    """Stands in for the collection; returns the options that it was called with."""
+    calls: list[CollectOptions] = []
+
+    def fake(options: CollectOptions, report: Callable[[Progress], None]) -> None:
+        calls.append(options)
+        report(Progress("measure", 0, 1, 0, 0.0, None))
+        report(Progress("measure", 1, 1, 1, 20.0, 0.0))
+        store = MeasurementStore(options.store)
+        store.begin_run({"gpu": options.gpu})
+        row = Measurement(
+            options.problems[0], KernelConfig(64, 64, 64), "burst", "screen", 12.5, 0.0, 3
+        )
+        store.add([row], "card")
+        store.close()
+
+    monkeypatch.setattr(collecting, "collect", fake)
+    return calls
+
+
+def test_collects_and_exports(
+    asked: list[CollectOptions], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    export = tmp_path / "data.parquet"
+    arguments = ["--suite", "deepgemm", "--suite", "square", "--store", str(tmp_path / "store")]
+    arguments += ["--export", str(export), "--devices", "0,2", "--budget", "60", "--workers", "3"]
+    assert main(["collect", *arguments, "--cache", str(tmp_path / "objects")]) == 0
+    captured = capsys.readouterr()
+    assert "measurements: 1" in captured.out
+    assert "measure 1/1, 1 measurements, 20 s, 0 s left" in captured.err
+    (options,) = asked
+    assert set(options.problems) == {*suite("deepgemm"), *suite("square")}
+    assert (options.devices, options.seconds, options.workers) == ((0, 2), 60, 3)
+    assert options.objects.root == tmp_path / "objects"
+    assert read_dataset(export).rows["microseconds"].tolist() == [12.5]
+
+
+def test_defaults(asked: list[CollectOptions], tmp_path: Path) -> None:
+    assert main(["collect", "--store", str(tmp_path / "store"), "--json"]) == 0
+    (options,) = asked
+    assert options.problems == suite("training")
+    assert (options.gpu, options.devices) == ("H200", (0,))
+    assert options.seconds == float("inf")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--suite", "mine"), "suite 'mine' is not known; allowed: training, llm, "),
+        (("--devices", "first"), "--devices 'first' is not a list; allowed: numbers such as 0"),
+        (("--devices", "0,"), "--devices '0,' is not a list; allowed: numbers such as 0"),
+        (("--budget", "0"), "--budget '0' is out of range; allowed: an integer, 1 or more"),
+        (("--workers", "-1"), "--workers '-1' is out of range; allowed: an integer, 1 or more"),
+    ],
+)
+def test_refuses(
+    asked: list[CollectOptions],
+    refused: Callable[..., str],
+    tmp_path: Path,
+    arguments: tuple[str, ...],
+    message: str,
+) -> None:
+    store = tmp_path / "store"
+    assert refused("collect", "--store", str(store), *arguments).startswith(message)
+    assert not asked
+    assert not store.exists()
+
+
+def test_unknown_gpu_is_refused(refused: Callable[..., str], tmp_path: Path) -> None:
+    line = refused("collect", "--store", str(tmp_path / "store"), "--gpu", "B200")
+    assert line.startswith("gpu 'B200' is not known; allowed: H200, H100")
+
+
+def test_store_that_cannot_be_made_is_told(refused: Callable[..., str]) -> None:
+    line = refused("collect", "--store", "/proc/tilecast/store")
+    assert line.startswith("store /proc/tilecast/store cannot be opened")

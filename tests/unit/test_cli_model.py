@@ -1,0 +1,344 @@
+"""The commands around a model: train, evaluate, predict, and compiling what it ranks first."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tilecast.data_collection.dataset import Dataset, write_dataset
+from tilecast.heuristics.cli.main import main
+from tilecast.heuristics.cli.measured import measured
+from tilecast.heuristics.hardware import GPUS
+from tilecast.heuristics.problem import GemmProblem
+from tilecast.heuristics.space import candidates
+
+Answer = Callable[..., dict]
+Refused = Callable[..., str]
+
+MEASURED = ("--m", "64", "--n", "4096", "--k", "4096")
+UNMEASURED = ("--m", "48", "--n", "1024", "--k", "512")
+
+
+@pytest.fixture(scope="module")
+def data(synthetic_dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("data") / "data.parquet"
+    write_dataset(synthetic_dataset, path)
+    return str(path)
+
+
+@pytest.fixture
+def model(model_folder: Path) -> str:
+    return str(model_folder)
+
+
+# ---- predict
+
+
+@pytest.mark.parametrize("power", ["robust", "burst", "sustained"])
+def test_predict_ranks_explains_and_shows_the_truth(
+    answer: Answer, model: str, data: str, power: str
+) -> None:
+    document = answer(
+        "predict", *MEASURED, "--model", model, "--data", data, "--power", power, "-k", "7"
+    )
+    problem = GemmProblem(64, 4096, 4096)
+    names = {config.name for config in candidates(problem, GPUS[0])}
+    ranking = document["ranking"]
+    assert [entry["rank"] for entry in ranking] == list(range(1, 8))
+    assert len({entry["config"] for entry in ranking} & names) == 7
+    losses = [entry["predicted_slowdown"] for entry in ranking]
+    assert losses == sorted(losses)
+    assert document["candidates"] == len(names)
+    assert document["roofline"]["bound"] == "memory"
+    microseconds = problem.min_bytes / GPUS[0].dram_bytes_per_second * 1e6
+    assert document["roofline"]["microseconds"] == pytest.approx(microseconds)
+    assert len(document["reasons"]) >= 3
+    for truth in document["measured"].values():
+        assert truth["best"] in names
+        assert truth["microseconds"] > 0
+    for entry in ranking:
+        for times in entry["measured"].values():
+            assert times["slowdown"] is None or times["slowdown"] >= 0
+
+
+def test_predict_does_without_measurements(answer: Answer, model: str, data: str) -> None:
+    document = answer("predict", *UNMEASURED, "--model", model, "--data", data)
+    assert document["measured"] == {}
+    assert len(document["ranking"]) == 5
+    assert all(entry["measured"] == {} for entry in document["ranking"])
+
+
+def test_predict_in_tables(model: str, data: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["predict", *MEASURED, "--model", model, "--data", data]) == 0
+    text = capsys.readouterr().out
+    for part in ("64x4096x4096 bfloat16 rcr on H200", "roofline", "measured in burst", "torch.mm"):
+        assert part in text
+    assert main(["predict", *UNMEASURED, "--model", model, "--data", data]) == 0
+    assert "not in the data set" in capsys.readouterr().out
+
+
+def test_predict_loads_nothing_slow(model: str, data: str) -> None:
+    """What makes a cold start quick; how quick is measured in the benchmarks."""
+    code = (
+        "import sys; from tilecast.heuristics.cli.main import main; "
+        f"status = main({['predict', *MEASURED, '--model', model, '--data', data]!r}); "
+        "slow = {'torch', 'cutlass', 'xgboost', 'sklearn', 'pandas', 'scipy', 'joblib'}; "
+        "sys.exit(f'loaded {slow & set(sys.modules)}' if slow & set(sys.modules) else status)"
+    )
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert process.stderr == ""
+    assert process.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("-k", "0"), "-k '0' is out of range; allowed: an integer, 1 or more"),
+        (("-k", "all"), "-k 'all' is out of range; allowed: an integer, 1 or more"),
+        (("--power", "eco"), "power 'eco' is not known; allowed: "),
+        (("--dtype", "float16"), "model "),
+        (("--gpu", "H100"), "model "),
+        (("--model", "/nowhere"), "model /nowhere is refused: manifest.json cannot be read"),
+        (("--data", "/nowhere.parquet"), "data set /nowhere.parquet does not exist; allowed: "),
+    ],
+)
+def test_predict_refuses(
+    refused: Refused, model: str, data: str, arguments: tuple[str, ...], message: str
+) -> None:
+    line = refused("predict", *MEASURED, "--model", model, "--data", data, *arguments)
+    assert line.startswith(message)
+    assert "allowed: " in line
+
+
+# ---- damaged models
+
+
+def _manifest(folder: Path, **changes: object) -> None:
+    path = folder / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def _cut_manifest(folder: Path) -> None:
+    path = folder / "manifest.json"
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def _cut_booster(folder: Path) -> None:
+    path = next(folder.glob("robust-*.ubj"))
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def _remove_booster(folder: Path) -> None:
+    next(folder.glob("burst-*.ubj")).unlink()
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (_cut_manifest, "manifest.json is cut short or edited"),
+        (_cut_booster, "is cut short or edited: its digest does not match"),
+        (_remove_booster, "cannot be read (No such file or directory)"),
+        (lambda folder: _manifest(folder, calibration={}), "manifest.json was edited"),
+        (lambda folder: _manifest(folder, features_version=99), "its features_version is 99"),
+        (lambda folder: _manifest(folder, space_version=99), "its space_version is 99"),
+        (lambda folder: _manifest(folder, artifact_version=0), "its artifact_version is 0"),
+        (lambda folder: _manifest(folder, features=["log_m"]), "manifest.json was edited"),
+    ],
+)
+def test_damaged_model_is_refused(
+    refused: Refused,
+    model: str,
+    tmp_path: Path,
+    damage: Callable[[Path], None],
+    message: str,
+) -> None:
+    for path in Path(model).iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    damage(tmp_path)
+    line = refused("predict", *MEASURED, "--model", str(tmp_path))
+    assert line.startswith(f"model {tmp_path} is refused: ")
+    assert message in line
+    assert "train it again" in line
+
+
+# ---- damaged data sets
+
+
+def _drop_column(dataset: Dataset, path: Path) -> None:
+    table = _table(dataset, path)
+    _write(table.drop_columns(["microseconds"]), path)
+
+
+def _nan(dataset: Dataset, path: Path) -> None:
+    import pyarrow as pa
+
+    table = _table(dataset, path)
+    index = table.column_names.index("microseconds")
+    values = pa.array(np.full(table.num_rows, np.nan, np.float32), from_pandas=False)
+    _write(table.set_column(index, "microseconds", values), path)
+
+
+def _other_version(dataset: Dataset, path: Path) -> None:
+    table = _table(dataset, path)
+    facts = json.dumps({"version": 99, "provenance": {}})
+    _write(table.replace_schema_metadata({b"tilecast": facts.encode()}), path)
+
+
+def _cut(dataset: Dataset, path: Path) -> None:
+    write_dataset(dataset, path)
+    path.write_bytes(path.read_bytes()[:-500])
+
+
+def _table(dataset: Dataset, path: Path):
+    import pyarrow.parquet as pq
+
+    write_dataset(dataset, path)
+    return pq.read_table(path)
+
+
+def _write(table, path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    pq.write_table(table, path)
+
+
+@pytest.mark.parametrize("command", ["predict", "train", "evaluate"])
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (_drop_column, "lacks column 'microseconds'"),
+        (_nan, "has microseconds="),
+        (_other_version, "has version 99; allowed: 1"),
+        (_cut, "cannot be read"),
+    ],
+)
+def test_damaged_data_set_is_refused(
+    refused: Refused,
+    model: str,
+    synthetic_dataset: Dataset,
+    tmp_path: Path,
+    command: str,
+    damage: Callable[[Dataset, Path], None],
+    message: str,
+) -> None:
+    path = tmp_path / "data.parquet"
+    damage(synthetic_dataset, path)
+    more = {
+        "predict": [*MEASURED, "--model", model],
+        "train": ["--out", str(tmp_path / "model")],
+        "evaluate": [],
+    }
+    line = refused(command, "--data", str(path), *more[command])
+    assert line.startswith(f"data set {path} {message}")
+    assert not (tmp_path / "model").exists()
+
+
+# ---- train and evaluate
+
+
+def test_train_prints_held_out_regret(
+    data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", "--data", data, "--out", str(tmp_path), "--jobs", "2"]) == 0
+    text = capsys.readouterr().out
+    for part in ("Held-out regret", "tilecast", "noise floor", "sustained", "written to"):
+        assert part in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--seed", "-1"), "--seed '-1' is out of range; allowed: an integer, 0 or more"),
+        (("--jobs", "0"), "--jobs '0' is out of range; allowed: an integer, 1 or more"),
+        (("--out", "/proc/tilecast"), "cannot write /proc/tilecast ("),
+    ],
+)
+def test_train_refuses(
+    refused: Refused, data: str, tmp_path: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    line = refused("train", "--data", data, "--out", str(tmp_path), *arguments)
+    assert line.startswith(message)
+
+
+def test_evaluate_scores_the_baselines(answer: Answer, data: str) -> None:
+    names = ("random", "best fixed subset", "nearest neighbour")
+    only = [part for name in names for part in ("--only", name)]
+    document = answer("evaluate", "--data", data, "--power", "burst", "--jobs", "1", *only)
+    assert {row["heuristic"] for row in document["regret"]} == set(names)
+    assert {row["power"] for row in document["regret"]} == {"burst"}
+    assert document["families"] == 6
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--only", "oracle"), "heuristic 'oracle' is not known; allowed: tilecast, "),
+        (("--power", "eco"), "power 'eco' is not known; allowed: "),
+    ],
+)
+def test_evaluate_refuses(
+    refused: Refused, data: str, arguments: tuple[str, ...], message: str
+) -> None:
+    assert refused("evaluate", "--data", data, *arguments).startswith(message)
+
+
+def test_evaluate_refuses_a_model_on_what_it_was_trained_on(
+    refused: Refused, data: str, model: str
+) -> None:
+    line = refused("evaluate", "--data", data, "--model", model)
+    assert "was trained on this data set; allowed: data that it has not seen" in line
+
+
+def test_evaluate_scores_a_model_on_other_data(
+    answer: Answer, synthetic_dataset: Dataset, model: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "other.parquet"
+    rows = synthetic_dataset.rows
+    rows = rows.assign(microseconds=rows["microseconds"] * np.float32(1.5))
+    write_dataset(Dataset(rows, synthetic_dataset.provenance), path)
+    document = answer(
+        "evaluate", "--data", str(path), "--model", model, "--only", "random", "--power", "robust"
+    )
+    assert {row["heuristic"] for row in document["regret"]} == {"random", "as trained"}
+
+
+# ---- compile
+
+
+def test_compile_builds_what_the_model_ranks_first(
+    answer: Answer, model: str, tmp_path: Path
+) -> None:
+    predicted = answer("predict", *UNMEASURED, "--model", model, "-k", "2")["ranking"]
+    built = answer(
+        "compile", "48x1024x512", "-k", "2", "--model", model,
+        "--cache", str(tmp_path), "--workers", "2",
+    )  # fmt: skip
+    assert built["compiled"] == 2
+    assert {k["config"] for k in built["kernels"]} == {entry["config"] for entry in predicted}
+
+
+# ---- the truth of one problem
+
+
+def test_measured_agrees_with_the_table(synthetic_dataset: Dataset, data: str) -> None:
+    problem = GemmProblem(4096, 4096, 4096)
+    truths = measured(Path(data), problem)
+    assert set(truths) == {"burst", "sustained"}
+    rows = synthetic_dataset.rows.query("m == 4096 and n == 4096 and k == 4096")
+    rows = rows.query("config != 'torch.mm' and microseconds > 0")
+    for regime, truth in truths.items():
+        latest: dict[str, float] = {}
+        for stage in ("screen", "race", "verify"):
+            timed = rows.query(f"regime == '{regime}' and stage == '{stage}'")
+            latest |= dict(zip(timed["config"], timed["microseconds"], strict=True))
+        assert truth.times == pytest.approx(latest)
+        assert truth.best == min(latest, key=latest.__getitem__)
+        assert truth.slowdown(truth.best) == 0
+        assert truth.slowdown("not measured") is None
+    assert truths["sustained"].reference

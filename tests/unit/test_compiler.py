@@ -1,0 +1,143 @@
+"""Ahead-of-time compilation, for real: configs spread over the space, built with no GPU."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tilecast.heuristics import resources, space
+from tilecast.heuristics.config import KernelConfig
+from tilecast.heuristics.hardware import GPUS
+from tilecast.heuristics.problem import LINEAR_BF16, GemmOperands
+from tilecast.kernels.compiler import CompileResult, compile_all, function_name
+from tilecast.kernels.object_cache import ObjectCache
+from tilecast.kernels.spec import KernelSpec
+
+AXES = ("tile_m", "tile_n", "tile_k", "stages", "warp_groups", "ctas_per_sm", "raster", "swizzle")
+OTHER_OPERANDS = (
+    GemmOperands("float16", "float16"),
+    GemmOperands(out_dtype="float32"),
+    GemmOperands.from_layout("rrr"),
+    GemmOperands.from_layout("ccc"),
+)
+ENOUGH = 22
+WORKERS = 2
+
+
+def _facts(config: KernelConfig) -> set[object]:
+    """What a sample must show at least once: each axis value, and swap_ab beside each cluster."""
+    return {
+        *((axis, getattr(config, axis)) for axis in AXES),
+        (config.swap_ab, config.cluster_m, config.cluster_n),
+        (config.warp_groups, config.ctas_per_sm),
+    }
+
+
+def _spread(configs: tuple[KernelConfig, ...]) -> list[KernelConfig]:
+    """Configs that show every fact, found greedily in an order that is always the same."""
+    shuffled = random.Random(0).sample(configs, min(2_000, len(configs)))
+    missing = set().union(*map(_facts, shuffled))
+    chosen: list[KernelConfig] = []
+    while missing:
+        best = max(shuffled, key=lambda config: len(_facts(config) & missing))
+        chosen.append(best)
+        missing -= _facts(best)
+    others = [config for config in shuffled if config not in chosen]
+    return [*chosen, *others[: max(0, ENOUGH - len(chosen))]]
+
+
+def _specs() -> list[KernelSpec]:
+    configs = _spread(space.valid_configs(LINEAR_BF16, GPUS[0]))
+    specs = [KernelSpec(config, LINEAR_BF16) for config in configs]
+    plain = KernelConfig(128, 128, 64, stages=3, warp_groups=2)
+    specs += [KernelSpec(plain, operands) for operands in OTHER_OPERANDS]
+    specs.append(KernelSpec(plain, LINEAR_BF16, batched=True))
+    return specs
+
+
+@dataclasses.dataclass(frozen=True)
+class Built:
+    """What one run of the pool left."""
+
+    specs: list[KernelSpec]
+    cache: ObjectCache
+    results: list[CompileResult]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    cache = ObjectCache(tmp_path_factory.mktemp("objects"))
+    specs = _specs()
+    return Built(specs, cache, list(compile_all(specs, cache, WORKERS)))
+
+
+def test_at_least_twenty_configs_over_all_axes(built: Built) -> None:
+    configs = {spec.config for spec in built.specs}
+    assert len(configs) >= 20
+    assert {config.tile_m for config in configs} == set(space.TILE_M)
+    assert {config.tile_n for config in configs} == set(space.TILE_N)
+    assert {(config.cluster_m, config.cluster_n) for config in configs} == set(space.CLUSTERS)
+    assert {config.ctas_per_sm for config in configs} == set(space.CTAS_PER_SM)
+    assert {config.swap_ab for config in configs} == {False, True}
+
+
+def test_every_spec_compiles(built: Built) -> None:
+    assert {result.error for result in built.results} == {None}
+    assert {result.spec for result in built.results} == set(built.specs)
+    assert len(built.results) == len(built.specs)
+    assert all(result.seconds > 0 for result in built.results)
+
+
+def test_launch_registers_are_what_arithmetic_says_and_nothing_spills(built: Built) -> None:
+    for spec in built.specs:
+        facts = built.cache.resources(spec)
+        assert facts is not None, spec.config
+        assert facts.registers == resources.launch_registers(spec.config), spec.config
+        assert facts.spill_bytes == 0, spec.config
+
+
+def test_objects_export_names_of_their_own(built: Built) -> None:
+    names = {function_name(spec) for spec in built.specs}
+    assert len(names) == len(built.specs)
+    for spec in built.specs:
+        assert function_name(spec).encode() in built.cache.path(spec).read_bytes()
+
+
+def test_second_run_compiles_nothing(built: Built) -> None:
+    before = {path: path.stat().st_mtime_ns for path in built.cache.root.iterdir()}
+    again = list(compile_all([*built.specs, *built.specs], built.cache, WORKERS))
+    assert [result.spec for result in again] == built.specs
+    assert {(result.seconds, result.error) for result in again} == {(0.0, None)}
+    assert {path: path.stat().st_mtime_ns for path in built.cache.root.iterdir()} == before
+
+
+def test_damaged_object_is_rebuilt_and_a_bad_config_stops_nobody(built: Built) -> None:
+    damaged = built.specs[0]
+    path = built.cache.path(damaged)
+    path.write_bytes(path.read_bytes()[:1000])
+    # Invalid on purpose: the space never proposes a tile that WGMMA has no instruction for.
+    bad = KernelSpec(KernelConfig(100, 100, 64), LINEAR_BF16)
+    results = {r.spec: r for r in compile_all([bad, damaged], built.cache, WORKERS)}
+    assert results[damaged].error is None
+    assert results[damaged].seconds > 0
+    assert built.cache.resources(damaged) is not None
+    error = results[bad].error
+    assert error
+    assert "\n" not in error
+    assert built.cache.resources(bad) is None
+
+
+def test_cache_that_cannot_be_written_is_told(
+    object_file: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tilecast.heuristics.errors import TilecastError
+    from tilecast.kernels import compiler
+
+    monkeypatch.setattr(compiler, "compile_object", lambda spec: object_file(168, 0))
+    spec = KernelSpec(KernelConfig(128, 128, 64), LINEAR_BF16)
+    with pytest.raises(TilecastError, match="cannot write /proc/tilecast"):
+        compiler._compile_into(spec, ObjectCache(Path("/proc/tilecast")))

@@ -1,0 +1,64 @@
+"""Config names: they round-trip, are distinct, and a wrong one is refused."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tilecast.heuristics.config import KernelConfig
+from tilecast.heuristics.errors import TilecastError
+
+numbers = st.integers(1, 512)
+configs = st.builds(
+    KernelConfig,
+    tile_m=numbers,
+    tile_n=numbers,
+    tile_k=numbers,
+    cluster_m=numbers,
+    cluster_n=numbers,
+    stages=numbers,
+    warp_groups=numbers,
+    ctas_per_sm=numbers,
+    raster=st.sampled_from("mn"),
+    swizzle=numbers,
+    split_k=numbers,
+    swap_ab=st.booleans(),
+)
+
+
+@given(configs)
+def test_name_round_trip(config: KernelConfig) -> None:
+    assert KernelConfig.parse(config.name) == config
+    assert str(config) == config.name
+
+
+@given(configs, configs)
+def test_names_are_distinct(one: KernelConfig, other: KernelConfig) -> None:
+    assert (one.name == other.name) == (one == other)
+
+
+def test_name_is_readable() -> None:
+    config = KernelConfig(128, 256, 64, cluster_m=2, stages=4, warp_groups=2)
+    assert config.name == "128x256x64_c2x1_s4_w2_o1_rm1"
+    swapped = KernelConfig(64, 16, 128, raster="n", swizzle=8, split_k=4, swap_ab=True)
+    assert swapped.name == "swap_64x16x128_c1x1_s2_w1_o1_rn8_k4"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "128x256",
+        "128x256x64",
+        "128x256x64_c2x1_s4_w2_o1_rk1",
+        "128x256x64_c2x1_s4_w2_o1_rm1_",
+        " 128x256x64_c2x1_s4_w2_o1_rm1",
+        "128x256x64_c2x1_s4_w2_o1_rm1\n",
+        "128x-256x64_c2x1_s4_w2_o1_rm1",
+        "torch.mm",
+    ],
+)
+def test_what_is_no_name_is_refused(name: str) -> None:
+    with pytest.raises(TilecastError, match="is not a config name; allowed: names such as"):
+        KernelConfig.parse(name)

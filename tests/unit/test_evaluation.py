@@ -1,0 +1,153 @@
+"""The evaluator scores by the truth, holds families out and checks the contract."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from tilecast.heuristics.baselines import BestFixedSubset, RandomChoice
+from tilecast.heuristics.errors import TilecastError
+from tilecast.models.evaluation import (
+    BUCKETS,
+    MAX_K,
+    HeldOut,
+    evaluate,
+    folds,
+    held_out,
+    noise_floor,
+    regrets,
+    side_by_side,
+    summarise,
+)
+from tilecast.models.labels import ProblemLabels
+
+
+class Oracle:
+    """Knows the truth."""
+
+    name = "oracle"
+
+    def __init__(self, power: str, table: list[ProblemLabels]):
+        self.orders = {
+            labels.problem: [labels.configs[i] for i in np.argsort(labels.cost(power, truth=True))]
+            for labels in table
+        }
+
+    def rank(self, problem, candidates, *, limit=None):
+        return self.orders[problem][:limit]
+
+
+class Recorder:
+    """Writes down what it was fitted on and asked about."""
+
+    name = "recorder"
+
+    def __init__(self, log: list):
+        self.log = log
+
+    def fit(self, table):
+        self.families = {labels.problem.family for labels in table}
+        return self
+
+    def rank(self, problem, candidates, *, limit=None):
+        self.log.append((self.families, problem.family))
+        return list(candidates[:limit])
+
+
+class Silent:
+    """Proposes nothing."""
+
+    name = "silent"
+
+    def rank(self, problem, candidates, *, limit=None):
+        return []
+
+
+class Inventor(Silent):
+    """Proposes what it was not given."""
+
+    def rank(self, problem, candidates, *, limit=None):
+        return ["a config of its own"]
+
+
+def test_families_are_held_out_and_every_problem_is_asked_once(synthetic_table) -> None:
+    splits = folds(synthetic_table)
+    asked = np.concatenate([part for _, part in splits])
+    assert sorted(asked) == list(range(len(synthetic_table)))
+    log: list = []
+    held_out(lambda power: Recorder(log), synthetic_table, "burst", splits)
+    assert len(log) == len(synthetic_table)
+    assert all(family not in fitted for fitted, family in log)
+
+
+def test_too_few_families_are_refused(synthetic_table) -> None:
+    one = [labels for labels in synthetic_table if labels.problem.n == 4096]
+    with pytest.raises(
+        TilecastError, match=r"2 \(n, k\) families are too few for 5 folds; allowed"
+    ):
+        folds(one)
+
+
+@pytest.mark.parametrize("power", ["burst", "sustained", "robust"])
+def test_the_oracle_has_no_regret(power: str, synthetic_table) -> None:
+    splits = folds(synthetic_table)
+    result = held_out(lambda p: Oracle(p, synthetic_table), synthetic_table, power, splits)
+    rows = summarise(result, synthetic_table)
+    assert {row.max for row in rows} == {0}
+    assert {row.within_2_percent for row in rows} == {1}
+    everything = [row for row in rows if row.problems == "all"]
+    assert [row.k for row in everything] == list(range(1, MAX_K + 1))
+    assert {row.count for row in everything} == {len(synthetic_table)}
+    buckets = {row.problems: row.count for row in rows if row.problems in BUCKETS}
+    assert sum(buckets.values()) == len(synthetic_table)
+
+
+def test_regret_is_by_the_truth_and_falls_with_k(synthetic_table) -> None:
+    labels = synthetic_table[0]
+    slowdown = labels.slowdown("burst", truth=True)
+    slowest, fastest = int(slowdown.argmax()), int(slowdown.argmin())
+    result = HeldOut("x", "burst", ((slowest, fastest),))
+    expected = [slowdown.max() - 1] + [0] * (MAX_K - 1)
+    np.testing.assert_allclose(regrets(result, [labels])[0], expected)
+    (one, two) = (row for row in summarise(result, [labels]) if row.problems == "all" and row.k < 3)
+    assert (one.proposed, two.proposed) == (1, 2)
+    assert one.p95 == one.max == pytest.approx(one.geomean) == pytest.approx(slowdown.max() - 1)
+    assert (one.within_2_percent, two.within_2_percent) == (0, 1)
+
+
+def test_proposing_nothing_scores_as_the_slowest(synthetic_table) -> None:
+    result = held_out(lambda p: Silent(), synthetic_table, "burst", folds(synthetic_table))
+    worst = [labels.slowdown("burst", truth=True).max() - 1 for labels in synthetic_table]
+    np.testing.assert_allclose(regrets(result, synthetic_table)[:, -1], worst)
+
+
+def test_inventing_is_caught(synthetic_table) -> None:
+    with pytest.raises(TilecastError, match="proposed a config of its own, which is no candidate"):
+        held_out(lambda p: Inventor(), synthetic_table, "burst", folds(synthetic_table))
+
+
+def test_heuristics_are_scored_side_by_side_as_plain_data(synthetic_table) -> None:
+    makers = (RandomChoice, BestFixedSubset)
+    result = evaluate(makers, synthetic_table, ("burst", "robust"), jobs=2)
+    assert json.loads(json.dumps(result)) == result
+    assert (result["problems"], result["families"]) == (24, 6)
+    at_one = {
+        (row["heuristic"], row["power"]): row["geomean"]
+        for row in result["regret"]
+        if row["problems"] == "all" and row["k"] == 1
+    }
+    assert len(at_one) == 4
+    assert at_one["best fixed subset", "burst"] < at_one["random", "burst"]
+    assert result == evaluate(makers, synthetic_table, ("burst", "robust"))
+
+
+def test_the_noise_floor_is_small(synthetic_table) -> None:
+    floor = noise_floor(synthetic_table, "burst")
+    assert 0 <= floor["p95"] <= floor["max"] < 0.01
+    assert floor["geomean"] <= floor["max"]
+
+
+def test_calls_side_by_side_keep_their_order() -> None:
+    assert side_by_side(2, [lambda i=i: i for i in range(20)]) == list(range(20))

@@ -1,0 +1,113 @@
+"""Features are finite, mean what their table says and do not depend on how configs are passed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tilecast.heuristics.config import KernelConfig
+from tilecast.heuristics.hardware import Hardware, hardware
+from tilecast.heuristics.problem import GemmProblem
+from tilecast.heuristics.space import candidates
+from tilecast.models.features import FEATURE_NAMES, FEATURES, featurize
+
+H200 = hardware("H200")
+PLAIN = KernelConfig(128, 256, 64, 1, 1, 4, 2)
+PROBLEM = GemmProblem(4096, 4096, 4096)
+
+
+def _features(problem: GemmProblem, config: KernelConfig, gpu: Hardware = H200) -> dict[str, float]:
+    (row,) = featurize(problem, [config], gpu)
+    return dict(zip(FEATURE_NAMES, row.tolist(), strict=True))
+
+
+def test_every_feature_has_a_meaning() -> None:
+    assert tuple(FEATURES) == FEATURE_NAMES
+    assert all(meaning and "\n" not in meaning for meaning in FEATURES.values())
+
+
+@given(
+    m=st.integers(1, 2**17),
+    n=st.integers(1, 2**14).map(lambda x: 8 * x),
+    k=st.integers(1, 2**14).map(lambda x: 8 * x),
+)
+def test_features_of_all_candidates_are_finite(m: int, n: int, k: int) -> None:
+    problem = GemmProblem(m, n, k)
+    configs = candidates(problem, H200)
+    table = featurize(problem, configs, H200)
+    assert table.shape == (len(configs), len(FEATURE_NAMES))
+    assert table.dtype == np.float32
+    assert np.isfinite(table).all()
+
+
+def test_a_list_and_any_part_of_it_give_the_same_rows() -> None:
+    configs = candidates(PROBLEM, H200)
+    table = featurize(PROBLEM, configs, H200)
+    np.testing.assert_array_equal(featurize(PROBLEM, list(configs), H200), table)
+    np.testing.assert_array_equal(featurize(PROBLEM, configs[7:1:-2], H200), table[7:1:-2])
+    assert featurize(PROBLEM, [], H200).shape == (0, len(FEATURE_NAMES))
+
+
+def test_waves_of_tiles() -> None:
+    # 32 x 16 tiles on 132 SMs.
+    features = _features(PROBLEM, PLAIN)
+    assert features["tiles"] == 9
+    np.testing.assert_allclose(features["waves"], 512 / 132, rtol=1e-6)
+    np.testing.assert_allclose(features["last_wave_fill"], 512 / 132 - 3, rtol=1e-6)
+    np.testing.assert_allclose(features["wave_efficiency"], 512 / 132 / 4, rtol=1e-6)
+    two_per_sm = _features(PROBLEM, KernelConfig(128, 64, 64, 1, 1, 3, 1, ctas_per_sm=2))
+    np.testing.assert_allclose(two_per_sm["waves"], 32 * 64 / 264, rtol=1e-6)
+
+
+def test_clusters_and_swizzle_bands_are_padded() -> None:
+    problem = GemmProblem(128 * 5, 256 * 9, 4096)
+    assert _features(problem, PLAIN)["padding_clusters"] == 1
+    clustered = _features(problem, replace(PLAIN, cluster_m=2))
+    np.testing.assert_allclose(clustered["padding_clusters"], 5 / 6, rtol=1e-6)
+    # Raster along m: bands of 4 along n, so 9 columns of tiles become 12.
+    banded = _features(problem, replace(PLAIN, swizzle=4))
+    np.testing.assert_allclose(banded["padding_clusters"], 9 / 12, rtol=1e-6)
+    banded = _features(problem, replace(PLAIN, raster="n", swizzle=4))
+    np.testing.assert_allclose(banded["padding_clusters"], 5 / 8, rtol=1e-6)
+
+
+def test_padding_of_ragged_extents() -> None:
+    features = _features(GemmProblem(100, 4000, 4104), PLAIN)
+    np.testing.assert_allclose(features["padding_m"], 100 / 128, rtol=1e-6)
+    np.testing.assert_allclose(features["padding_n"], 4000 / 4096, rtol=1e-6)
+    np.testing.assert_allclose(features["padding_k"], 4104 / (65 * 64), rtol=1e-6)
+
+
+def test_exchanged_operands_exchange_the_extents() -> None:
+    here = _features(GemmProblem(64, 4096, 2048), PLAIN)
+    there = _features(GemmProblem(4096, 64, 2048), replace(PLAIN, swap_ab=True))
+    own = {"log_m", "log_n", "swap_ab"}
+    assert {name: here[name] for name in FEATURES if name not in own} == {
+        name: there[name] for name in FEATURES if name not in own
+    }
+
+
+def test_multicast_saves_loads_from_l2() -> None:
+    alone, shared = (_features(PROBLEM, replace(PLAIN, cluster_m=c)) for c in (1, 2))
+    assert shared["l2_time"] < alone["l2_time"]
+
+
+def test_a_wave_walks_along_its_raster() -> None:
+    # 132 clusters of one tile, 32 x 16 tiles.
+    along_m, along_n, banded = (
+        _features(PROBLEM, replace(PLAIN, raster=raster, swizzle=swizzle))
+        for raster, swizzle in (("m", 1), ("n", 1), ("n", 4))
+    )
+    for features, rows, columns in ((along_m, 32, 5), (along_n, 9, 16), (banded, 12, 16)):
+        np.testing.assert_allclose(2 ** features["wave_rows"], rows, rtol=1e-5)
+        np.testing.assert_allclose(2 ** features["wave_columns"], columns, rtol=1e-5)
+
+
+def test_the_analytic_time_respects_the_roofline() -> None:
+    for problem in (PROBLEM, GemmProblem(1, 8192, 8192)):
+        configs = candidates(problem, H200)
+        table = featurize(problem, configs, H200)
+        assert (table[:, FEATURE_NAMES.index("analytic_to_roofline")] >= 0).all()

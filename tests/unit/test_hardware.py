@@ -1,0 +1,45 @@
+"""GPUs: how they are found, and the roofline that is computed from them."""
+
+from __future__ import annotations
+
+import pytest
+
+from tilecast.heuristics.errors import TilecastError
+from tilecast.heuristics.hardware import GPUS, Hardware, hardware
+
+
+@pytest.mark.parametrize("gpu", GPUS, ids=lambda gpu: gpu.name)
+def test_every_gpu_is_found_by_each_of_its_names(gpu: Hardware) -> None:
+    for name in (gpu.name, *gpu.device_names):
+        assert hardware(name) is gpu
+
+
+@pytest.mark.parametrize("name", ["", "h200", "B200", "NVIDIA H20", "H200 "])
+def test_unknown_gpu_is_refused_with_the_known_ones(name: str) -> None:
+    with pytest.raises(TilecastError, match=r"is not known; allowed: H200, H100; describe"):
+        hardware(name)
+
+
+def test_unknown_dtype_has_no_peak(h200: Hardware) -> None:
+    with pytest.raises(TilecastError, match="dtype 'int4' has no peak rate on H200; allowed: bf"):
+        h200.peak("int4")
+
+
+def test_names_are_unique() -> None:
+    names = [name for gpu in GPUS for name in (gpu.name, *gpu.device_names)]
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("gpu", GPUS, ids=lambda gpu: gpu.name)
+def test_figures_are_of_a_hopper_part(gpu: Hardware) -> None:
+    assert gpu.arch == "sm_90a"
+    assert 114 <= gpu.sm_count <= 132
+    assert gpu.smem_bytes_per_block + gpu.smem_bytes_reserved <= gpu.smem_bytes_per_sm
+    assert 1e12 < gpu.dram_bytes_per_second < 1e13
+
+
+def test_roofline_is_the_slower_of_arithmetic_and_traffic(h200: Hardware) -> None:
+    compute = h200.roofline_seconds(989.4e12, 0, "bfloat16")
+    assert compute == pytest.approx(1.0)
+    assert h200.roofline_seconds(0, 4.8e12, "bfloat16") == pytest.approx(1.0)
+    assert h200.roofline_seconds(989.4e12, 9.6e12, "bfloat16") == pytest.approx(2.0)

@@ -1,0 +1,174 @@
+"""The two rankers: contract, determinism, and agreement with the libraries that trained them."""
+
+from __future__ import annotations
+
+import json
+import pickle
+
+import numpy as np
+import pytest
+
+from tilecast.heuristics.errors import TilecastError
+from tilecast.heuristics.hardware import hardware
+from tilecast.heuristics.heuristic import rank
+from tilecast.models.booster import Booster
+from tilecast.models.features import featurize
+from tilecast.models.labels import ProblemLabels
+from tilecast.models.ranker import ConfigRanker, NotFittedError
+from tilecast.models.targets import training_rows
+from tilecast.models.tree_linear import TreeLinearRanker
+
+H200 = hardware("H200")
+RANKERS = (ConfigRanker, TreeLinearRanker)
+
+
+@pytest.fixture(scope="module")
+def fitted(synthetic_table: list[ProblemLabels]) -> ConfigRanker:
+    return ConfigRanker(H200, "sustained").fit(synthetic_table)
+
+
+@pytest.fixture(scope="module")
+def tree(synthetic_table: list[ProblemLabels]) -> TreeLinearRanker:
+    return TreeLinearRanker(H200, "sustained").fit(synthetic_table)
+
+
+def _features(labels: ProblemLabels) -> np.ndarray:
+    return featurize(labels.problem, labels.configs, H200)
+
+
+@pytest.mark.parametrize("make", RANKERS)
+def test_init_only_stores_and_fit_returns_self(make, synthetic_table) -> None:
+    ranker = make(H200, "burst", focus=3.0)
+    assert (ranker.hardware, ranker.power, ranker.focus) == (H200, "burst", 3.0)
+    assert not [name for name in vars(ranker) if name.endswith("_")]
+    assert ranker.fit(synthetic_table[:4]) is ranker
+
+
+@pytest.mark.parametrize("make", RANKERS)
+def test_an_unfitted_ranker_says_so(make, synthetic_table) -> None:
+    labels = synthetic_table[0]
+    with pytest.raises(NotFittedError, match=r"is not fitted; allowed: .*call fit\(table\)"):
+        make(H200).rank(labels.problem, labels.configs)
+
+
+@pytest.mark.parametrize("make", RANKERS)
+def test_an_unknown_power_is_refused(make, synthetic_table) -> None:
+    with pytest.raises(TilecastError, match="power 'cold' is not known; allowed: burst"):
+        make(H200, "cold").fit(synthetic_table[:1])
+
+
+@pytest.mark.parametrize("name", ["fitted", "tree"])
+def test_ranking_keeps_the_contract(name, request, synthetic_table) -> None:
+    ranker = request.getfixturevalue(name)
+    for labels in synthetic_table[:6]:
+        everything = rank(ranker, labels.problem, labels.configs)
+        assert sorted(everything) == sorted(labels.configs)
+        assert rank(ranker, labels.problem, labels.configs, limit=3) == everything[:3]
+
+
+@pytest.mark.parametrize("name", ["fitted", "tree"])
+def test_what_was_learned_is_known(name, request, synthetic_table) -> None:
+    ranker = request.getfixturevalue(name)
+    best = []
+    for labels in synthetic_table:
+        picks = [labels.configs.index(c) for c in ranker.rank(labels.problem, labels.configs)[:3]]
+        best.append(labels.slowdown("sustained", truth=True)[picks].min())
+    assert np.log(best).mean() < np.log(1.05)
+
+
+def test_the_coarse_step_only_drops(synthetic_table) -> None:
+    whole, cascade = (
+        ConfigRanker(H200, rounds=60, coarse_rounds=20, survivors=survivors).fit(synthetic_table)
+        for survivors in (10_000, 8)
+    )
+    labels = max(synthetic_table, key=lambda labels: len(labels.configs))
+    features = _features(labels)
+    scores = whole.scores(features)
+    np.testing.assert_array_equal(whole.order(features), np.argsort(scores, kind="stable"))
+    order = cascade.order(features)
+    assert sorted(order) == list(range(len(labels.configs)))
+    assert (np.diff(scores[order[:8]]) >= 0).all()
+
+
+def test_the_same_seed_gives_the_same_bytes(synthetic_table) -> None:
+    models = [
+        ConfigRanker(H200, rounds=10, seed=seed).fit(synthetic_table).booster_.model
+        for seed in (0, 0, 1)
+    ]
+    assert models[0] == models[1] != models[2]
+
+
+def test_times_are_predicted_for_regimes_only(fitted, synthetic_table) -> None:
+    for labels in synthetic_table:
+        best = int(labels.cost("sustained").argmin())
+        time = fitted.best_microseconds(_features(labels)[[best]])
+        assert time == pytest.approx(labels.cost("sustained")[best], rel=0.2)
+    robust = ConfigRanker(H200, rounds=2).fit(synthetic_table)
+    with pytest.raises(TilecastError, match="power robust has no time of its own; allowed: burst"):
+        robust.best_microseconds(_features(synthetic_table[0])[:1])
+
+
+def test_far_configs_are_thinned_and_weighed_up(synthetic_table) -> None:
+    rows = training_rows(synthetic_table, H200, "burst", 6.0)
+    slowdown = np.concatenate([labels.slowdown("burst") for labels in synthetic_table])
+    near = slowdown <= 1.5
+    assert (rows.slowdown <= 1.5).sum() == near.sum()
+    assert 0 < (rows.slowdown > 1.5).sum() < (~near).sum() / 2
+    assert rows.weight[rows.slowdown == 1].max() == pytest.approx(1.02)
+
+
+def test_the_c_library_predicts_as_the_package_does(fitted, synthetic_table) -> None:
+    xgboost = pytest.importorskip("xgboost")
+    features = _features(synthetic_table[-1])
+    package = xgboost.Booster(model_file=bytearray(fitted.booster_.model))
+    for rounds in ((0, 0), (0, 24), (24, 60)):
+        np.testing.assert_array_equal(
+            fitted.booster_.predict(features, rounds),
+            package.inplace_predict(features, iteration_range=rounds),
+        )
+
+
+def test_contributions_add_up(fitted, synthetic_table) -> None:
+    features = _features(synthetic_table[-1])
+    parts = fitted.booster_.contributions(features)
+    np.testing.assert_allclose(parts.sum(1), fitted.booster_.predict(features), atol=1e-4)
+    effects, scores = fitted.contributions(features).sum(1), fitted.scores(features)
+    np.testing.assert_allclose(effects - effects[0], scores - scores[0], atol=1e-3)
+
+
+def test_a_booster_survives_a_change_of_process(fitted, synthetic_table) -> None:
+    features = _features(synthetic_table[0])
+    again = pickle.loads(pickle.dumps(fitted.booster_))
+    np.testing.assert_array_equal(again.predict(features), fitted.booster_.predict(features))
+
+
+def test_what_is_no_model_is_refused() -> None:
+    with pytest.raises(TilecastError, match="xgboost refused the model .*; allowed: .*train it"):
+        Booster(b"no model").predict(np.zeros((1, 3), np.float32))
+
+
+def test_a_tree_as_plain_data_predicts_the_same(tree, synthetic_table) -> None:
+    state = json.loads(json.dumps(tree.state()))
+    again = TreeLinearRanker(H200, "sustained").restore(state)
+    for labels in synthetic_table:
+        features = _features(labels)
+        np.testing.assert_array_equal(again.scores(features), tree.scores(features))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda state: state.pop("left"),
+        lambda state: state["feature"].append(1),
+        lambda state: state["left"].__setitem__(0, 0),
+        lambda state: state["right"].__setitem__(0, 10_000),
+        lambda state: state["feature"].__setitem__(0, 10_000),
+        lambda state: state["threshold"].__setitem__(0, "x"),
+        lambda state: [row.pop() for row in state["coefficients"]],
+    ],
+)
+def test_a_damaged_tree_is_refused(change, tree) -> None:
+    state = json.loads(json.dumps(tree.state()))
+    change(state)
+    with pytest.raises(TilecastError, match="decision tree cannot be read .*; allowed: .*train it"):
+        TreeLinearRanker(H200, "sustained").restore(state)

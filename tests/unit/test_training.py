@@ -1,0 +1,84 @@
+"""Training: the same bytes again, held-out metrics that hold, and data that is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tilecast.data_collection.dataset import Dataset
+from tilecast.heuristics.errors import TilecastError
+from tilecast.heuristics.hardware import hardware
+from tilecast.heuristics.problem import LINEAR_BF16
+from tilecast.models.artifact import save
+from tilecast.models.labels import POWERS
+from tilecast.models.training import dataset_hardware, train
+
+
+def _files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_the_same_data_and_seed_give_the_same_bytes(
+    trained, synthetic_dataset: Dataset, tmp_path: Path
+) -> None:
+    save(trained, tmp_path / "one")
+    save(train(synthetic_dataset, jobs=2), tmp_path / "two")
+    assert _files(tmp_path / "one") == _files(tmp_path / "two")
+
+
+def test_another_seed_gives_another_model(trained, synthetic_dataset: Dataset) -> None:
+    other = train(synthetic_dataset, seed=1)
+    for power in POWERS:
+        assert other.rankers[power].booster_.model != trained.rankers[power].booster_.model
+
+
+def test_what_was_trained_on_is_recorded(trained, synthetic_dataset: Dataset) -> None:
+    assert (trained.hardware, trained.operands) == (hardware("H200"), LINEAR_BF16)
+    assert trained.name == "H200-bfloat16-rcr"
+    assert trained.facts["dataset"] == {
+        "sha256": synthetic_dataset.digest,
+        "rows": len(synthetic_dataset.rows),
+        "problems": 24,
+        "families": 6,
+        "dates": ["2026-11-21T00:00:00+00:00"],
+    }
+    assert {"numpy", "scikit-learn", "tilecast"} <= set(trained.facts["versions"])
+
+
+def test_held_out_metrics_are_those_of_a_model_that_learned(trained) -> None:
+    held_out = trained.facts["held_out"]
+    assert set(held_out) == {"tilecast", "tree+linear"}
+    for power in POWERS:
+        metrics = held_out["tilecast"][power]
+        assert metrics["regret@1"]["geomean"] < 0.1
+        assert metrics["regret@5"]["geomean"] <= metrics["regret@1"]["geomean"]
+        assert ("time_error" in metrics) == (power != "robust")
+        intercept, slope = trained.calibration[power]
+        assert 0 <= intercept < 0.1
+        assert 0 < slope < 2
+
+
+def test_a_data_set_of_several_layouts_is_refused(synthetic_dataset: Dataset) -> None:
+    rows = synthetic_dataset.rows.copy()
+    rows["layout"] = np.where(rows["m"] == 64, "rrr", "rcr")
+    mixed = Dataset(rows.astype({"layout": "category"}), synthetic_dataset.provenance)
+    with pytest.raises(TilecastError, match="mixes bfloat16 rcr, bfloat16 rrr; allowed: one dtype"):
+        train(mixed)
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        ([], r"names 0 GPU models \(\); allowed: one"),
+        (["NVIDIA H200", "NVIDIA H100 80GB HBM3"], "names 2 GPU models .*; allowed: one"),
+        (["TPU"], "gpu 'TPU' is not known; allowed: H200"),
+    ],
+)
+def test_a_data_set_must_name_one_known_gpu(
+    names: list[str], message: str, synthetic_dataset: Dataset
+) -> None:
+    provenance = {"runs": [{"gpus": [{"name": name} for name in names]}]}
+    with pytest.raises(TilecastError, match=message):
+        dataset_hardware(Dataset(synthetic_dataset.rows, provenance))
