@@ -1,21 +1,26 @@
 """Measure a wide space on a few problems, to learn which of its axes pay.
 
-Two steps, each on the GPU: ``base`` varies tile, cluster, warp groups, CTAs per SM and swap_ab with as many
-stages as fit; ``schedule`` varies stages, raster and swizzle of the base configs that were near the best.
-``benchmarks/space_pruning.py`` reads both results.
+Two steps, each on the GPU: ``base`` varies tile, cluster, warp groups, CTAs per SM and swap_ab with
+as many stages as fit; ``schedule`` varies stages, raster and swizzle of the base configs that were
+near the best. Both export ``benchmarks/results/space_pilot_*.parquet``, which
+``benchmarks/space_pruning.py`` reads.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from tilecast.data_collection.collector import Collector
+from tilecast.data_collection.dataset import write_dataset
 from tilecast.data_collection.environment import describe
 from tilecast.data_collection.gpu_session import GpuSessionFactory
 from tilecast.data_collection.measurement import REGIMES
@@ -24,10 +29,26 @@ from tilecast.data_collection.suites import suite
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.problem import LINEAR_BF16, GemmProblem
-from tilecast.heuristics.space import PROBLEM_RULES, RASTERS, SWIZZLES, valid_configs
+from tilecast.heuristics.space import (
+    CLUSTERS,
+    CTAS_PER_SM,
+    PROBLEM_RULES,
+    RASTERS,
+    RULES,
+    SWIZZLES,
+    TILE_K,
+    TILE_M,
+    TILE_N,
+    WARP_GROUPS,
+    ConfigColumns,
+    most_stages,
+)
 from tilecast.kernels.compiler import compile_all
 from tilecast.kernels.object_cache import ObjectCache
 from tilecast.kernels.spec import KernelSpec
+
+GPU = hardware("H200")
+RESULTS = Path(__file__).with_name("results")
 
 PROBLEMS = 32
 """Problems of the pilot, spread evenly over the training suite."""
@@ -47,13 +68,16 @@ def pilot_problems() -> list[GemmProblem]:
 
 
 def base_configs() -> list[KernelConfig]:
-    """Every valid config with the most stages that fit, raster m and no swizzle."""
-    deepest: dict[KernelConfig, KernelConfig] = {}
-    for config in valid_configs(LINEAR_BF16, hardware("H200")):
-        if config.raster == "m" and config.swizzle == 1:
-            base = replace(config, stages=0)
-            deepest[base] = max(deepest.get(base, config), config, key=lambda c: c.stages)
-    return sorted(deepest.values())
+    """Everything that runs, with the most stages that fit, raster m and no swizzle."""
+    configs = []
+    for tm, tn, tk, (cm, cn), groups, ctas, swap in itertools.product(
+        TILE_M, TILE_N, TILE_K, CLUSTERS, WARP_GROUPS, CTAS_PER_SM, (False, True)
+    ):
+        shape = KernelConfig(tm, tn, tk, cm, cn, 2, groups, ctas, swap_ab=swap)
+        config = replace(shape, stages=most_stages(shape, LINEAR_BF16, GPU))
+        if not any(rule.complaint(config, LINEAR_BF16, GPU) for rule in RULES):
+            configs.append(config)
+    return sorted(configs)
 
 
 def schedules(base: KernelConfig) -> list[KernelConfig]:
@@ -70,7 +94,11 @@ def schedule_plan(base: MeasurementStore) -> dict[GemmProblem, tuple[KernelConfi
         rows, _ = base.raced(problem)
         near = set()
         for regime in REGIMES:
-            times = {r.config: r.microseconds for r in rows if r.regime == regime and r.config}
+            times = {
+                row.config: row.microseconds
+                for row in rows
+                if row.regime == regime and row.config and row.microseconds
+            }
             ranked = sorted(times, key=lambda config: times[config])[:MOST]
             near |= {config for config in ranked if times[config] <= NEAR * times[ranked[0]]}
         plan[problem] = tuple(sorted({c for config in near for c in schedules(config)}))
@@ -78,12 +106,16 @@ def schedule_plan(base: MeasurementStore) -> dict[GemmProblem, tuple[KernelConfi
 
 
 def candidates_among(
-    configs: Iterable[KernelConfig], problem: GemmProblem
+    configs: Sequence[KernelConfig], problem: GemmProblem
 ) -> tuple[KernelConfig, ...]:
-    """The configs that no arithmetic rules out for the problem."""
-    return tuple(
-        c for c in configs if not any(rule.complaint(c, problem) for rule in PROBLEM_RULES)
-    )
+    """The configs that no arithmetic rules out; the limit on loads from L2 is learned here."""
+    columns = ConfigColumns.of(tuple(configs))
+    kept = np.ones(len(configs), bool)
+    for rule in PROBLEM_RULES:
+        if rule.name != "l2-traffic":
+            value, limit = rule.sides(columns, problem, GPU)
+            kept &= value <= limit
+    return tuple(itertools.compress(configs, kept))
 
 
 def main() -> None:
@@ -106,7 +138,8 @@ def main() -> None:
     objects = ObjectCache(arguments.objects)
     specs = {KernelSpec.for_problem(c, p) for p, configs in plan.items() for c in configs}
     failed = {}
-    for done, result in enumerate(compile_all(sorted(specs, key=str), objects, os.cpu_count() or 1)):
+    compiled = compile_all(sorted(specs, key=str), objects, os.cpu_count() or 1)
+    for done, result in enumerate(compiled):
         if result.error:
             failed[result.spec] = result.error
             print(result.spec.config, result.error[:120], flush=True)
@@ -128,9 +161,10 @@ def main() -> None:
     ).collect(plan)
     failures = {key: why for key, why in store.checks().items() if why}
     rows = store.count()
+    write_dataset(store.export(), RESULTS / f"space_pilot_{arguments.step}.parquet")
     store.close()
-    print(json.dumps({"rows": rows, "seconds": time.monotonic() - start,
-                      "failures": failures}))  # fmt: skip
+    seconds = time.monotonic() - start
+    print(json.dumps({"rows": rows, "seconds": seconds, "failures": failures}))
 
 
 if __name__ == "__main__":

@@ -49,8 +49,8 @@ def collect(options: CollectOptions, report: Callable[[Progress], None]) -> None
     """Bring the store to where every problem is measured and verified, or time is up.
 
     Raises:
-        TilecastError: the GPU is unknown, the store or cache cannot be written, or a worker fails with
-            no kernel to blame.
+        TilecastError: the GPU is unknown, the store or cache cannot be written, or a worker fails
+            with no kernel to blame.
     """
     from tilecast.data_collection.environment import describe, gpu_states
     from tilecast.data_collection.gpu_session import GpuSessionFactory

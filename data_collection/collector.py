@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any
 
 from tilecast.data_collection.measurement import Measurement
 from tilecast.data_collection.protocol import Entrant, Settings
@@ -25,7 +28,10 @@ from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.spec import KernelSpec
 
 CHECKS_PER_JOB = 64
-"""Kernels of one check job: enough to keep its overhead small, few enough to repeat after a hang."""
+"""Kernels of one check job: enough to keep its overhead small, few to repeat after a hang."""
+
+START_FACTOR = 4
+"""A worker that starts loads libraries and makes a GPU context, and may be silent longer."""
 
 Plan = dict[GemmProblem, tuple[KernelConfig, ...]]
 """What to measure: each problem with its candidates."""
@@ -54,7 +60,7 @@ class _Worker:
     """One child process and what it is doing."""
 
     factory: SessionFactory
-    process: multiprocessing.process.BaseProcess
+    process: BaseProcess
     connection: Connection
     card: str | None = None
     job: Job | None = None
@@ -66,8 +72,8 @@ class _Worker:
 class Collector:
     """Checks, measures and verifies a plan on one or more GPUs.
 
-    Every finished job is in the store before the next one starts, so a run that is killed goes on where
-    it was. A kernel that hangs, crashes or is wrong is recorded and left out from then on.
+    Every finished job is in the store before the next one starts, so a run that is killed goes on
+    where it was. A kernel that hangs, crashes or is wrong is recorded and left out from then on.
     """
 
     def __init__(
@@ -86,7 +92,8 @@ class Collector:
             factories: one session factory per GPU.
             settings: the protocol's numbers.
             report: told of progress after every job.
-            silence_seconds: a worker that says nothing for so long is killed.
+            silence_seconds: a worker that says nothing for so long is killed; one that starts may
+                take `START_FACTOR` times as long.
             deadline: `time.monotonic` after which no further job starts.
         """
         self._store = store
@@ -134,7 +141,8 @@ class Collector:
     def _verify_jobs(self, plan: Plan) -> list[Job]:
         verified, measured = self._store.measured("verify"), self._store.measured("race")
         todo = [problem for problem in plan if problem in measured and problem not in verified]
-        return [VerifyJob(p, tuple(rows), card) for p in todo for rows, card in [self._store.raced(p)]]
+        raced = {problem: self._store.raced(problem) for problem in todo}
+        return [VerifyJob(problem, tuple(rows), card) for problem, (rows, card) in raced.items()]
 
     def _run(self, phase: str, jobs: list[Job]) -> None:
         """Work through the jobs of one phase on all workers."""
@@ -153,7 +161,11 @@ class Collector:
                     spent = time.monotonic() - start
                     self._report(
                         Progress(
-                            phase, done, total, self._taken, time.monotonic() - self._begun,
+                            phase,
+                            done,
+                            total,
+                            self._taken,
+                            time.monotonic() - self._begun,
                             spent / done * (total - done),
                         )  # fmt: skip
                     )
@@ -161,10 +173,9 @@ class Collector:
                     waiting[:0] = self._recover(worker, message[1], message[2])
 
     def _send(self, worker: _Worker, waiting: list[Job]) -> None:
-        """Give a worker its next job: one that its card must do, if there is any."""
-        others = {other.card for other in self._workers} - {worker.card}
-        free = (j for j in waiting if not isinstance(j, VerifyJob) or j.card not in others)
-        job = next(free, None)
+        """Give a worker its next job; a verification is left to the card that raced."""
+        others = {other.card for other in self._workers if other is not worker}
+        job = next((job for job in waiting if _may_do(worker.card, job, others)), None)
         if job is None:
             return
         waiting.remove(job)
@@ -172,7 +183,8 @@ class Collector:
         if isinstance(job, MeasureJob):
             worker.left_out = self._failures(job)
             job = replace(job, configs=tuple(c for c in job.configs if c not in worker.left_out))
-        worker.connection.send(job)
+        with contextlib.suppress(OSError):  # it has died; `_messages` will find out
+            worker.connection.send(job)
 
     def _messages(self) -> Iterator[tuple[_Worker, tuple]]:
         """What the workers say within a second, and a failure for each that died or went silent."""
@@ -184,7 +196,7 @@ class Collector:
                 except (EOFError, OSError):
                     worker.process.join(timeout=5)
                     reason = f"crashed: exit code {worker.process.exitcode}"
-                    yield worker, ("failed", self._suspect(worker), reason)
+                    yield worker, ("failed", None, reason)
                     continue
                 worker.heard = time.monotonic()
                 if message[0] == "running":
@@ -193,13 +205,17 @@ class Collector:
                     worker.card = message[1]
                 else:
                     yield worker, message
-            elif worker.job and time.monotonic() - worker.heard > self._silence:
-                reason = f"hung: no sign of life for {self._silence:g} s"
-                yield worker, ("failed", self._suspect(worker), reason)
+            elif time.monotonic() - worker.heard > (allowed := self._allowed_silence(worker)):
+                yield worker, ("failed", None, f"hung: no sign of life for {allowed:g} s")
+
+    def _allowed_silence(self, worker: _Worker) -> float:
+        if worker.card is None:
+            return START_FACTOR * self._silence
+        return self._silence if worker.job else float("inf")
 
     @staticmethod
     def _suspect(worker: _Worker) -> Entrant:
-        """The kernel to blame when a worker died without a word: known if kernels ran one by one."""
+        """The kernel to blame if a worker failed and named none: known when they ran one by one."""
         one_by_one = isinstance(worker.job, CheckJob) or (worker.job and worker.job.careful)
         return worker.running if one_by_one else None
 
@@ -209,29 +225,28 @@ class Collector:
         Raises:
             TilecastError: no kernel can be blamed.
         """
-        job = worker.job
+        job, culprit = worker.job, culprit or self._suspect(worker)
         _stop(worker)
         self._workers[self._workers.index(worker)] = self._spawn(worker.factory)
-        if culprit is None and isinstance(job, CheckJob):
-            culprit = worker.running
         if culprit is None and isinstance(job, (MeasureJob, VerifyJob)) and not job.careful:
             return [replace(job, careful=True)]
         if culprit is None or job is None:
             raise TilecastError(
-                f"a worker failed with no kernel to blame ({reason}); allowed: a GPU with free memory "
-                "and a working driver; see `tilecast doctor`, then run again: it goes on where it was"
+                f"a worker failed with no kernel to blame ({reason}); allowed: a GPU with free "
+                "memory and a working driver; see `tilecast doctor`, then run again: it goes on "
+                "where it was"
             )
         if isinstance(job, CheckJob):
             broken = next(spec for spec in job.specs if spec.config == culprit)
             self._store.add_checks({broken: reason})
             rest = tuple(spec for spec in job.specs if spec != broken)
-            return [CheckJob(rest)] if rest else []
+            return [CheckJob(rest)]
         self._store.add_checks({KernelSpec.for_problem(culprit, job.problem): reason})
         if isinstance(job, VerifyJob):
             return [replace(job, raced=tuple(row for row in job.raced if row.config != culprit))]
         return [job]
 
-    def _keep(self, worker: _Worker, result: dict | list) -> None:
+    def _keep(self, worker: _Worker, result: Any) -> None:
         """Put a finished job's result into the store."""
         job, card = worker.job, worker.card or ""
         if isinstance(job, CheckJob):
@@ -259,6 +274,11 @@ class Collector:
         process.start()
         theirs.close()
         return _Worker(factory, process, ours)
+
+
+def _may_do(card: str | None, job: Job, others: set[str | None]) -> bool:
+    """Whether a card may take a job, given the others; None is one that still starts."""
+    return not isinstance(job, VerifyJob) or job.card == card or not others & {job.card, None}
 
 
 def _stop(worker: _Worker) -> None:

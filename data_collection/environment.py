@@ -42,13 +42,15 @@ def gpu_states() -> list[dict[str, str]]:
     """
     if shutil.which("nvidia-smi") is None:
         raise TilecastError(
-            "nvidia-smi is not found; allowed: a host with an NVIDIA driver; collect on the target GPU"
+            "nvidia-smi is not found; allowed: a host with an NVIDIA driver; "
+            "collect on the target GPU"
         )
     query = ["nvidia-smi", f"--query-gpu={','.join(_GPU_FIELDS)}", "--format=csv,noheader,nounits"]
     lines = subprocess.run(query, capture_output=True, text=True, check=True).stdout.splitlines()
     states = []
     for line in lines:
-        state = dict(zip(_GPU_FIELDS, (value.strip() for value in line.split(",")), strict=True))
+        values = [value.strip() for value in line.split(",")]
+        state: dict[str, str] = dict(zip(_GPU_FIELDS, values, strict=True))
         state["uuid_hash"] = device_hash(state.pop("uuid"))
         states.append(state)
     return states

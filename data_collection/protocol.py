@@ -1,8 +1,8 @@
 """The measurement protocol: which kernels are timed when, and how often. Knows nothing of CUDA.
 
 Screen: every candidate, a few interleaved rounds, with the card busy. Race: those near the best, in
-interleaved rounds until the leader is stable, in each power regime that matters. Verify: the best again,
-later, for scoring only.
+interleaved rounds until the leader is stable, in each power regime that matters. Verify: the best
+again, later, for scoring only.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Settings:
     max_finalists: int = 32
     """Most kernels in a race."""
     burst_rounds: int = 8
-    """Rounds between two looks at a race's order in the burst regime, where each costs an idle gap."""
+    """Rounds between two looks at a race's order in the burst regime; each costs an idle gap."""
     sustained_rounds: int = 12
     """The same in the sustained regime, where warming up costs more than the rounds."""
     max_batches: int = 3
@@ -77,7 +77,8 @@ class Bench(Protocol):
             entrants: what to time.
             regime: ``burst`` or ``sustained``.
             rounds: most times that each is timed.
-            give_up: an entrant this many times slower than the best of our kernels is not timed again.
+            give_up: an entrant this many times slower than the best of our kernels is not timed
+                again.
 
         Returns:
             For each entrant its microseconds per launch, one number a round that it took part in.
@@ -103,11 +104,14 @@ def measure(
         settings: the protocol's numbers.
 
     Returns:
-        A screen row for every entrant and a race row for every finalist and regime.
+        A screen row for every entrant and a race row for every finalist and regime; no race where
+        the library's kernel is alone.
     """
     screened = bench.time(entrants, "sustained", settings.screen_rounds, settings.second_look)
     times = dict(zip(entrants, screened, strict=True))
     rows = [_row(problem, entrant, "sustained", "screen", times[entrant]) for entrant in entrants]
+    if all(entrant is None for entrant in entrants):
+        return rows  # every candidate was left out: there is nobody to race
     finalists = _within(times, settings.finalist)[: settings.max_finalists]
     if None in times and None not in finalists:
         finalists.append(None)
@@ -178,9 +182,9 @@ def _within(times: dict[Entrant, list[float]], factor: float) -> list[Entrant]:
 def without_drift(rounds: Sequence[Sequence[float]]) -> list[list[float]]:
     """Take out what all entrants of a round share.
 
-    Clock and power wander from round to round, and every entrant of a round meets them alike. So each
-    time is divided by its round's level (the geometric mean over the entrants) and multiplied by the
-    median level.
+    Clock and power wander from round to round, and every entrant of a round meets them alike. So
+    each time is divided by its round's level (the geometric mean over the entrants) and multiplied
+    by the median level.
 
     Args:
         rounds: for each entrant its times, one a round, the same number for all.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Mapping
-from contextlib import closing
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,8 +26,8 @@ CREATE TABLE IF NOT EXISTS runs (id INTEGER PRIMARY KEY, provenance TEXT NOT NUL
 CREATE TABLE IF NOT EXISTS kernels (key TEXT PRIMARY KEY, config TEXT NOT NULL, failure TEXT);
 CREATE TABLE IF NOT EXISTS measurements (
     m INTEGER, n INTEGER, k INTEGER, batch INTEGER, dtype TEXT, out_dtype TEXT, layout TEXT,
-    config TEXT, regime TEXT, stage TEXT, microseconds REAL, spread REAL, rounds INTEGER, failure TEXT,
-    device TEXT, run INTEGER REFERENCES runs (id),
+    config TEXT, regime TEXT, stage TEXT, microseconds REAL, spread REAL, rounds INTEGER,
+    failure TEXT, device TEXT, run INTEGER REFERENCES runs (id),
     PRIMARY KEY (m, n, k, batch, dtype, out_dtype, layout, config, regime, stage)
 ) WITHOUT ROWID;
 """
@@ -46,27 +46,52 @@ class MeasurementStore:
         Raises:
             TilecastError: the file cannot be written, is no store, or belongs to another version.
         """
+        self._path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._database = sqlite3.connect(path)
-            self._database.execute("PRAGMA journal_mode = WAL")
-            self._database.execute("PRAGMA synchronous = FULL")
-            self._database.executescript(_SCHEMA)
-            with self._database:
-                self._database.executemany(
-                    "INSERT OR IGNORE INTO facts VALUES (?, ?)", _VERSIONS.items()
-                )
+            try:
+                self._prepare()
+            except Exception:
+                self.close()
+                raise
         except (sqlite3.Error, OSError) as error:
             raise TilecastError(
                 f"store {path} cannot be opened ({error}); allowed: a new file, or one that "
                 "`tilecast collect` wrote, on a writable disk with free space; name another one"
             ) from error
+        self._run: int | None = None
+
+    def _prepare(self) -> None:
+        """Make the tables of a new file, or see that they are those of a store of this version."""
+        tables = {name for (name,) in self._database.execute("SELECT name FROM sqlite_master")}
+        if tables and "measurements" not in tables:
+            raise sqlite3.DatabaseError("a database of something else")
+        self._database.execute("PRAGMA journal_mode = WAL")
+        self._database.execute("PRAGMA synchronous = FULL")
+        self._database.executescript(_SCHEMA)
+        with self._database:
+            self._database.executemany(
+                "INSERT OR IGNORE INTO facts VALUES (?, ?)", _VERSIONS.items()
+            )
         found = dict(self._database.execute("SELECT name, value FROM facts"))
         if found != _VERSIONS:
             raise TilecastError(
-                f"store {path} was made with versions {found}; allowed: {_VERSIONS}; start a new store"
+                f"store {self._path} was made with versions {found}; allowed: {_VERSIONS}; "
+                "start a new store"
             )
-        self._run: int | None = None
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """What is written inside is on disk afterwards, or none of it is."""
+        try:
+            with self._database:
+                yield
+        except sqlite3.OperationalError as error:
+            raise TilecastError(
+                f"store {self._path} cannot be written ({error}); allowed: a writable disk with "
+                "free space and no other run in the same store; run again: it goes on where it was"
+            ) from error
 
     def close(self) -> None:
         """Let go of the file."""
@@ -74,7 +99,7 @@ class MeasurementStore:
 
     def begin_run(self, provenance: dict[str, object]) -> None:
         """Record where the measurements from now on come from."""
-        with self._database:
+        with self._transaction():
             cursor = self._database.execute(
                 "INSERT INTO runs (provenance) VALUES (?)", (json.dumps(provenance),)
             )
@@ -82,7 +107,7 @@ class MeasurementStore:
 
     def end_run(self, facts: dict[str, object]) -> None:
         """Add to the current run's provenance what is known once it is over, under ``end``."""
-        with self._database:
+        with self._transaction():
             self._database.execute(
                 "UPDATE runs SET provenance = json_set(provenance, '$.end', json(?)) WHERE id = ?",
                 (json.dumps(facts), self._run),
@@ -90,7 +115,7 @@ class MeasurementStore:
 
     def add_checks(self, failures: Mapping[KernelSpec, str | None]) -> None:
         """Record for each kernel what is wrong with it, or None."""
-        with self._database:
+        with self._transaction():
             self._database.executemany(
                 "INSERT OR REPLACE INTO kernels VALUES (?, ?, ?)",
                 [(spec.key, spec.config.name, failure) for spec, failure in failures.items()],
@@ -104,10 +129,10 @@ class MeasurementStore:
         """Record measurements taken on a card.
 
         Raises:
-            TilecastError: one of them is there already.
+            TilecastError: one of them is there already, or the file cannot be written.
         """
         try:
-            with self._database:
+            with self._transaction():
                 self._database.executemany(
                     f"INSERT INTO measurements VALUES ({', '.join('?' * 16)})",
                     [(*_values(row), card, self._run) for row in rows],
@@ -129,8 +154,8 @@ class MeasurementStore:
     def raced(self, problem: GemmProblem) -> tuple[list[Measurement], str]:
         """Race rows of a problem, and the card that ran them."""
         query = (
-            "SELECT * FROM measurements WHERE stage = 'race' AND (m, n, k, batch, dtype, out_dtype, "
-            "layout) = (?, ?, ?, ?, ?, ?, ?)"
+            "SELECT * FROM measurements WHERE stage = 'race' AND "
+            "(m, n, k, batch, dtype, out_dtype, layout) = (?, ?, ?, ?, ?, ?, ?)"
         )
         rows = self._database.execute(query, _problem_values(problem)).fetchall()
         return [_measurement(row) for row in rows], rows[0][14]
@@ -186,7 +211,8 @@ def _values(row: Measurement) -> tuple:
 
 def _problem(row: tuple) -> GemmProblem:
     operands = GemmOperands.from_layout(row[6], row[4], row[5])
-    return GemmProblem(*row[:4], operands)
+    m, n, k, batch = row[:4]
+    return GemmProblem(m, n, k, batch, operands)
 
 
 def _measurement(row: tuple) -> Measurement:

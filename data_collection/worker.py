@@ -1,8 +1,8 @@
 """The child process that touches the GPU: it takes jobs from a pipe and dies with its kernels.
 
-It sends tuples: ``("ready", card)`` once; ``("running", entrant)`` before a kernel runs; ``("done",
-result)`` after a job; and ``("failed", culprit, reason)``, its last word. The culprit is a config, or None
-where several kernels were in flight.
+It sends tuples: ``("ready", card)`` once; ``("running", entrant)`` before a kernel runs;
+``("done", result)`` after a job; and ``("failed", culprit, reason)``, its last word. The culprit is
+a config, or None where several kernels were in flight.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 from tilecast.data_collection.measurement import Measurement
 from tilecast.data_collection.protocol import (
@@ -100,7 +100,10 @@ Job = CheckJob | MeasureJob | VerifyJob
 
 def work(connection: Connection, make_session: SessionFactory, settings: Settings) -> None:
     """Run jobs until the parent sends None or goes away."""
-    session = make_session(lambda entrant: connection.send(("running", entrant)))
+    try:
+        session = make_session(lambda entrant: connection.send(("running", entrant)))
+    except Exception as error:
+        _die(connection, None, _one_line(error))
     connection.send(("ready", session.card))
     with contextlib.suppress(EOFError):
         while (job := connection.recv()) is not None:
@@ -109,11 +112,15 @@ def work(connection: Connection, make_session: SessionFactory, settings: Setting
             except KernelFailure as failure:
                 _die(connection, failure.entrant, failure.reason)
             except Exception as error:  # the parent decides; this process's GPU context may be gone
-                _die(connection, None, f"{type(error).__name__}: {' '.join(str(error).split())[:200]}")
+                _die(connection, None, _one_line(error))
 
 
-def _die(connection: Connection, culprit: Entrant, reason: str) -> None:
-    connection.send(("failed", culprit, reason))
-    connection.close()
+def _one_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+
+
+def _die(connection: Connection, culprit: Entrant, reason: str) -> NoReturn:
+    with contextlib.suppress(OSError):  # the parent may be gone, and its GPU must not stay taken
+        connection.send(("failed", culprit, reason))
     # A regular exit would wait for the GPU, and a hanging kernel never ends.
     os._exit(1)

@@ -57,9 +57,7 @@ def load_kernel(spec: KernelSpec, objects: ObjectCache, device: int = 0) -> Load
     module = cute.runtime.load_module(str(objects.path(spec)), enable_tvm_ffi=True)
     config = spec.config
     clusters = max_active_clusters(config.cluster_m * config.cluster_n, device)
-    return LoadedKernel(
-        spec, getattr(module, function_name(spec)), clusters * config.ctas_per_sm
-    )
+    return LoadedKernel(spec, getattr(module, function_name(spec)), clusters * config.ctas_per_sm)
 
 
 @cache

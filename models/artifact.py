@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.files import write_atomically
@@ -148,7 +149,8 @@ def _contents(artifact: Artifact) -> dict[str, bytes]:
     files = {}
     for power in POWERS:
         ranker = artifact.rankers[power]
-        files[f"{power}.ubj"] = ranker.booster_.model
+        files[f"{power}-distance.ubj"] = ranker.distance_.model
+        files[f"{power}-order.ubj"] = ranker.order_.model
         if ranker.level_ is not None:
             files[f"{power}-level.ubj"] = ranker.level_.model
     trees = {power: artifact.trees[power].state() for power in POWERS}
@@ -157,19 +159,21 @@ def _contents(artifact: Artifact) -> dict[str, bytes]:
 
 
 def _ranker(
-    gpu: Hardware, power: str, settings: Mapping[str, int], contents: Mapping[str, bytes]
+    gpu: Hardware, power: str, settings: Mapping[str, Any], contents: Mapping[str, bytes]
 ) -> ConfigRanker:
     ranker = ConfigRanker(gpu, power, **settings)
-    ranker.booster_ = Booster(contents[f"{power}.ubj"])
+    ranker.distance_ = Booster(contents[f"{power}-distance.ubj"])
+    ranker.order_ = Booster(contents[f"{power}-order.ubj"])
     level = contents.get(f"{power}-level.ubj")
     ranker.level_ = None if level is None else Booster(level)
     return ranker
 
 
-def _settings(artifact: Artifact) -> dict[str, int]:
+def _settings(artifact: Artifact) -> dict[str, float]:
     """What a ranker needs to know beside its boosters."""
     ranker = artifact.rankers[POWERS[0]]
-    return {"coarse_rounds": ranker.coarse_rounds, "survivors": ranker.survivors}
+    names = ("entrants", "coarse_rounds", "survivors", "blend")
+    return {name: getattr(ranker, name) for name in names}
 
 
 def _hardware_facts(gpu: Hardware) -> dict[str, object]:

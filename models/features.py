@@ -7,6 +7,7 @@ are the problem's n and m under swap_ab, which is called "rows" and "columns" he
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
@@ -67,6 +68,8 @@ FEATURES = {
     "l2_time": "log2 of the time of the loads from L2, multicast counted once",
     "latency_time": "log2 of the time when each pipeline waits for the latency of its loads",
     "epilogue_time": "log2 of the time to store the tiles of one SM",
+    "tile_epilogue_share": "time to store a tile over the time to multiply it",
+    "serial_time": "log2 of the time when a CTA stores a tile before it multiplies the next",
     "wave_rows": "log2 of the tile rows that one wave touches",
     "wave_columns": "log2 of the tile columns that one wave touches",
     "wave_bytes": "log2 of the distinct bytes that one wave loads, over the L2's size",
@@ -75,18 +78,46 @@ FEATURES = {
     "compute_to_memory": "log2 of compute time over the slower memory time",
     "analytic_time": "log2 of the analytic time",
     "analytic_to_roofline": "log2 of the analytic time over the roofline",
+    "load_alignment": "log2 of the bytes that rows of A and B are aligned to, up to 128",
+    "store_alignment": "log2 of the bytes that rows of the output are aligned to, up to 128",
 }
-"""Name and meaning of every feature, in the order of the columns."""
+"""Name and meaning of every feature of a config by itself, in the order of the columns."""
+
+COMPARED = (
+    "waves",
+    "wave_efficiency",
+    "tiles",
+    "k_steps",
+    "compute_time",
+    "l2_time",
+    "latency_time",
+    "epilogue_time",
+    "serial_time",
+    "wave_bytes",
+    "wave_traffic_time",
+    "analytic_time",
+)
+"""Features that are also given as the distance from the least among the configs that compete."""
+
+FEATURES |= {
+    f"{name}_over_least": f"{FEATURES[name]}: distance from the least of all candidates"
+    for name in COMPARED
+}
 
 FEATURE_NAMES = tuple(FEATURES)
 
+CACHE_LINE_BYTES = 128
+"""Alignment beyond which nothing is gained: the L2's line."""
+
 CLUSTERS_AT_ONCE = (0, 132, 66, 44, 30)
-"""Clusters of 0 to 4 CTAs that 132 SMs hold, one CTA each; fours leave some groups of SMs with a rest
-(``cuOccupancyMaxActiveClusters`` on an H200)."""
+"""Clusters of 0 to 4 CTAs that 132 SMs hold, one CTA each; fours leave some groups of SMs with a
+rest (``cuOccupancyMaxActiveClusters`` on an H200)."""
 LOAD_LATENCY = 0.9
 """Microseconds from asking for a tile to having it, under load; its order of magnitude matters."""
 LAUNCH_TIME = 2.5
 """Microseconds that a kernel takes beside its tiles: launch, descriptors, first load, drain."""
+STORE_TIME = 0.5
+"""Microseconds that storing a tile takes beside its bytes."""
 L2_BYTES_PER_SECOND = 5.5e12
 """What all SMs together can load from L2; only the order of magnitude matters."""
 MMA_CYCLES_PER_COLUMN = 0.5
@@ -194,7 +225,8 @@ def featurize(
 
     Args:
         problem: what is to be multiplied.
-        configs: configs that are valid for its operands.
+        configs: configs that are valid for its operands: all that compete, since some features
+            compare them with each other.
         hardware: the GPU.
 
     Returns:
@@ -203,9 +235,22 @@ def featurize(
     columns = _config_columns(_Identity(tuple(configs)), problem.operands)
     values = _features(problem, columns, hardware)
     table = np.empty((len(FEATURE_NAMES), len(configs)), np.float32)
-    for row, name in zip(table, FEATURE_NAMES, strict=True):
+    own = len(FEATURE_NAMES) - len(COMPARED)
+    for row, name in zip(table[:own], FEATURE_NAMES[:own], strict=True):
         row[:] = values[name]
+    if configs:
+        compared = table[_COMPARED_ROWS]
+        table[own:] = compared - compared.min(1, keepdims=True)
     return np.ascontiguousarray(table.T)
+
+
+_COMPARED_ROWS = [FEATURE_NAMES.index(name) for name in COMPARED]
+
+
+def _log_alignment(elements: int, element_bytes: int) -> float:
+    """log2 of the largest power of two that divides a row of so many elements, in bytes."""
+    row = elements * element_bytes
+    return np.log2(min(row & -row, CACHE_LINE_BYTES))
 
 
 def _ceil(numerator: np.ndarray | int, denominator: np.ndarray) -> np.ndarray:
@@ -215,8 +260,12 @@ def _ceil(numerator: np.ndarray | int, denominator: np.ndarray) -> np.ndarray:
 def _features(
     problem: GemmProblem, config: _ConfigColumns, hardware: Hardware
 ) -> dict[str, np.ndarray | float]:
-    in_bytes = DTYPE_BYTES[problem.operands.dtype]
-    out_bytes = DTYPE_BYTES[problem.operands.out_dtype]
+    operands = problem.operands
+    in_bytes, out_bytes = DTYPE_BYTES[operands.dtype], DTYPE_BYTES[operands.out_dtype]
+    contiguous_load = math.gcd(
+        problem.k if operands.a_major == "row" else problem.m,
+        problem.k if operands.b_major == "col" else problem.n,
+    )
     swapped = config.swap_ab > 0
     rows = np.where(swapped, problem.n, problem.m)
     columns = np.where(swapped, problem.m, problem.n)
@@ -268,7 +317,14 @@ def _features(
     wave_bytes = (wave_rows * config.tile_m + wave_columns * config.tile_n) * problem.k * in_bytes
     wave_traffic = np.maximum(dram, waves * wave_bytes / dram_rate)
     memory = np.maximum(np.maximum(dram, l2), latency)
-    analytic = LAUNCH_TIME + np.maximum(compute, memory) + epilogue / rounds
+    # A CTA's MMA warps also store its tile, so they do not overlap; those of two CTAs on an SM do.
+    tile_multiply = np.maximum(tile_flops / (sm_flops * mma_efficiency), loads / l2_rate)
+    tile_store = (
+        STORE_TIME + config.tile_m * config.tile_n * out_bytes * hardware.sm_count / dram_rate
+    )
+    alone = tile_multiply + tile_store
+    serial = whole_waves * np.where(ctas_on_sm > 1, np.maximum(2 * tile_multiply, alone), alone)
+    analytic = LAUNCH_TIME + np.maximum(serial, memory)
     roofline = 1e6 * hardware.roofline_seconds(
         problem.flops, problem.min_bytes, problem.operands.dtype
     )
@@ -318,6 +374,8 @@ def _features(
         "l2_time": np.log2(l2),
         "latency_time": np.log2(latency),
         "epilogue_time": np.log2(epilogue),
+        "tile_epilogue_share": tile_store / tile_multiply,
+        "serial_time": np.log2(serial),
         "wave_rows": np.log2(wave_rows),
         "wave_columns": np.log2(wave_columns),
         "wave_bytes": np.log2(wave_bytes / hardware.l2_bytes),
@@ -326,4 +384,8 @@ def _features(
         "compute_to_memory": np.log2(compute / memory),
         "analytic_time": np.log2(analytic),
         "analytic_to_roofline": np.log2(analytic / roofline),
+        "load_alignment": _log_alignment(contiguous_load, in_bytes),
+        "store_alignment": _log_alignment(
+            problem.n if operands.out_major == "row" else problem.m, out_bytes
+        ),
     }

@@ -12,9 +12,27 @@ from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.models.booster import Booster
-from tilecast.models.features import featurize
+from tilecast.models.features import FEATURE_NAMES, featurize
 from tilecast.models.labels import ProblemLabels, check_power
-from tilecast.models.targets import ANALYTIC, log_analytic, training_rows
+from tilecast.models.targets import ANALYTIC, TrainingRows, log_analytic, training_rows
+
+DISTINCT = 10
+"""Configs at the head of a ranking that differ in more than their schedule."""
+
+_SHAPE = [
+    FEATURE_NAMES.index(name)
+    for name in (
+        "tile_m",
+        "tile_n",
+        "tile_k",
+        "cluster_m",
+        "cluster_n",
+        "warp_groups",
+        "ctas_per_sm",
+        "swap_ab",
+    )
+]
+"""Columns of what remains of a config without its schedule."""
 
 
 class NotFittedError(TilecastError):
@@ -29,10 +47,15 @@ class NotFittedError(TilecastError):
 
 
 class ConfigRanker:
-    """Ranks configs with XGBoost, in two steps: a few trees prune, all trees rank what is left.
+    """Ranks configs with two sets of boosted trees whose errors differ.
+
+    The first is fitted to the distance of a config's cost from its analytic time, the second
+    (LambdaMART) to the order of the configs of a problem. The analytic time and
+    then a few of the first one's trees prune; all trees of both rank what is left.
 
     Attributes:
-        booster_: predicts log(cost / analytic time) up to a constant of the problem; set by `fit`.
+        distance_: predicts log(cost / analytic time) up to a constant of the problem; set by `fit`.
+        order_: predicts a number that is higher for a config that is nearer the best; set by `fit`.
         level_: predicts log(time / analytic time) of good configs; set by `fit`, None for
             ``robust``, whose cost is no time.
     """
@@ -44,12 +67,14 @@ class ConfigRanker:
         hardware: Hardware,
         power: str = "robust",
         *,
-        rounds: int = 200,
+        rounds: int = 240,
+        entrants: int = 384,
         coarse_rounds: int = 24,
-        survivors: int = 96,
-        max_depth: int = 6,
-        learning_rate: float = 0.1,
+        survivors: int = 48,
+        max_depth: int = 8,
+        learning_rate: float = 0.08,
         focus: float = 6.0,
+        blend: float = 0.04,
         seed: int = 0,
         threads: int = 1,
     ):
@@ -58,12 +83,14 @@ class ConfigRanker:
         Args:
             hardware: the GPU that labels were measured on and rankings are for.
             power: whose cost to learn.
-            rounds: trees.
-            coarse_rounds: trees that all candidates pass through.
-            survivors: candidates that pass through the rest.
+            rounds: trees of each set.
+            entrants: candidates that the analytic time lets through to the trees.
+            coarse_rounds: trees that all entrants pass through.
+            survivors: candidates that pass through all trees.
             max_depth: depth of a tree.
             learning_rate: shrinkage of each tree.
             focus: how strongly training looks at the best configs (`training_rows`).
+            blend: log cost that one unit of ``order_`` stands for.
             seed: of the row and column sampling.
             threads: that `fit` uses; the result may differ in the last digits from one number to
                 another.
@@ -71,11 +98,13 @@ class ConfigRanker:
         self.hardware = hardware
         self.power = power
         self.rounds = rounds
+        self.entrants = entrants
         self.coarse_rounds = coarse_rounds
         self.survivors = survivors
         self.max_depth = max_depth
         self.learning_rate = learning_rate
         self.focus = focus
+        self.blend = blend
         self.seed = seed
         self.threads = threads
 
@@ -89,45 +118,48 @@ class ConfigRanker:
             TilecastError: ``power`` is not known.
         """
         rows = training_rows(table, self.hardware, check_power(self.power), self.focus)
-        self.booster_ = self._train(
-            rows.features, rows.residual, rows.weight, self.rounds, self.max_depth
+        self.distance_ = self._regress(rows, rows.residual, np.full(len(rows.level), True))
+        self.order_ = self._train(
+            {"label": _relevance(rows.slowdown), "qid": rows.problem.astype(np.int32)},
+            rows.features,
+            _ORDER_OBJECTIVE,
         )
         self.level_ = None
         if self.power != "robust":
-            good = rows.slowdown < _GOOD
-            self.level_ = self._train(
-                rows.features[good],
-                rows.level[good],
-                rows.weight[good],
-                _LEVEL_ROUNDS,
-                _LEVEL_DEPTH,
-            )
+            self.level_ = self._regress(rows, rows.level, rows.slowdown < _GOOD)
         return self
 
+    def _regress(self, rows: TrainingRows, target: np.ndarray, kept: np.ndarray) -> Booster:
+        return self._train(
+            {"label": target[kept], "weight": rows.weight[kept]},
+            rows.features[kept],
+            {"objective": "reg:squarederror"},
+        )
+
     def _train(
-        self, features: np.ndarray, target: np.ndarray, weight: np.ndarray, rounds: int, depth: int
+        self, targets: dict[str, np.ndarray], features: np.ndarray, objective: dict[str, object]
     ) -> Booster:
         import xgboost
 
-        parameters = {
-            "objective": "reg:squarederror",
+        parameters = objective | {
             "tree_method": "hist",
-            "max_depth": depth,
+            "max_bin": 64,
+            "max_depth": self.max_depth,
             "learning_rate": self.learning_rate,
             "subsample": 0.7,
-            "colsample_bytree": 0.6,
+            "colsample_bytree": 0.5,
             "seed": self.seed,
             "nthread": self.threads,
         }
-        matrix = xgboost.DMatrix(features, target, weight=weight, nthread=self.threads)
-        booster = xgboost.train(parameters, matrix, num_boost_round=rounds)
+        matrix = xgboost.DMatrix(features, nthread=self.threads, **targets)
+        booster = xgboost.train(parameters, matrix, num_boost_round=self.rounds)
         return Booster(bytes(booster.save_raw("ubj")))
 
     def scores(self, features: np.ndarray) -> np.ndarray:
         """Expected log(cost) of configs, up to a constant of the problem; lower is better.
 
         Args:
-            features: `featurize` of one problem.
+            features: rows of `featurize` of one problem.
 
         Returns:
             float32 array [configs].
@@ -135,14 +167,18 @@ class ConfigRanker:
         Raises:
             NotFittedError: `fit` has not been called.
         """
-        if not hasattr(self, "booster_"):
+        if not hasattr(self, "distance_"):
             raise NotFittedError(self)
-        return self.booster_.predict(features) + log_analytic(features)
+        distance = self.distance_.predict(features) + log_analytic(features)
+        return distance - np.float32(self.blend) * self.order_.predict(features)
 
     def order(self, features: np.ndarray) -> np.ndarray:
         """Indices of configs, best first.
 
-        The candidates that the coarse step drops follow the others in its own order.
+        The first `DISTINCT` differ in more than their schedule (stages, raster, swizzle): two
+        schedules of one shape are right or wrong together, so the second adds little to what a
+        short list finds. Candidates that a step drops follow the others in that step's
+        order.
 
         Args:
             features: `featurize` of one problem.
@@ -150,19 +186,24 @@ class ConfigRanker:
         Raises:
             NotFittedError: `fit` has not been called.
         """
-        if not hasattr(self, "booster_"):
+        if not hasattr(self, "distance_"):
             raise NotFittedError(self)
-        coarse = self.booster_.predict(features, (0, self.coarse_rounds)) + log_analytic(features)
-        order = np.argsort(coarse, kind="stable")
+        analytic = log_analytic(features)
+        order = np.argsort(analytic, kind="stable")
+        entrants = order[: self.entrants]
+        coarse = self.distance_.predict(features[entrants], (0, self.coarse_rounds))
+        order[: self.entrants] = entrants[np.argsort(coarse + analytic[entrants], kind="stable")]
         survivors = order[: self.survivors]
-        fine = np.argsort(self.scores(features[survivors]), kind="stable")
-        return np.concatenate([survivors[fine], order[self.survivors :]])
+        fine = survivors[np.argsort(self.scores(features[survivors]), kind="stable")]
+        _, first = np.unique(features[fine][:, _SHAPE], axis=0, return_index=True)
+        lead = np.sort(first)[:DISTINCT]
+        return np.concatenate([fine[lead], np.delete(fine, lead), order[self.survivors :]])
 
     def contributions(self, features: np.ndarray) -> np.ndarray:
         """What each feature adds to each score, the analytic time's own part included.
 
         Args:
-            features: `featurize` of one problem.
+            features: rows of `featurize` of one problem.
 
         Returns:
             float32 array [configs, features]; differences between configs add up to those of
@@ -171,9 +212,10 @@ class ConfigRanker:
         Raises:
             NotFittedError: `fit` has not been called.
         """
-        if not hasattr(self, "booster_"):
+        if not hasattr(self, "distance_"):
             raise NotFittedError(self)
-        parts = self.booster_.contributions(features)[:, :-1]
+        parts = self.distance_.contributions(features)[:, :-1]
+        parts -= np.float32(self.blend) * self.order_.contributions(features)[:, :-1]
         parts[:, ANALYTIC] += log_analytic(features)
         return parts
 
@@ -206,4 +248,17 @@ class ConfigRanker:
 
 _GOOD = 1.05
 """Slowdown up to which a config tells the level of a problem's times."""
-_LEVEL_ROUNDS, _LEVEL_DEPTH = 60, 5
+_NEAR = 0.02
+"""Slowdown, less 1, over which a config's relevance for the order falls to 1/e."""
+_ORDER_OBJECTIVE: dict[str, object] = {
+    "objective": "rank:ndcg",
+    "lambdarank_pair_method": "topk",
+    "lambdarank_num_pair_per_sample": 8,
+    "ndcg_exp_gain": False,
+}
+"""LambdaMART on pairs with one of the first 8 of a problem: the order matters at the top."""
+
+
+def _relevance(slowdown: np.ndarray) -> np.ndarray:
+    """Whole numbers from 31, which is the most that XGBoost takes, for the best, down to 0."""
+    return np.floor(31 * np.exp(-(slowdown - 1) / _NEAR))

@@ -39,13 +39,15 @@ class TrainingRows:
     """float32 [rows]: near 1 at the best config of a problem, falling with the slowdown."""
     slowdown: np.ndarray
     """float32 [rows]: cost over the problem's best."""
+    problem: np.ndarray
+    """float32 [rows]: index of the problem, in rising order."""
 
 
 FLOOR = 0.02
 """Weight that even the slowest config keeps, so that it is not mistaken for a fast one."""
-FAR = 1.5
+FAR = 1.25
 """Slowdown from which configs are thinned out."""
-THINNING = 4
+THINNING = 8
 """One in so many of the far ones is kept, with the weight of all: they teach little."""
 
 
@@ -61,15 +63,15 @@ def training_rows(
         focus: exponent of the weight, slowdown ** -focus: where the order matters is at the top.
     """
     parts = []
-    for labels in table:
+    for index, labels in enumerate(table):
         features = featurize(labels.problem, labels.configs, hardware)
         slowdown = labels.slowdown(power)
         level = np.log(labels.cost(power)) - log_analytic(features)
         residual = level - np.average(level, weights=slowdown**-focus)
         far = slowdown > FAR
         weight = (slowdown**-focus + FLOOR) * np.where(far, THINNING, 1)
-        kept = ~far | (np.arange(len(far)) % THINNING == 0)
-        columns = (features, residual, level, weight, slowdown)
+        kept = ~far | ((np.arange(len(far)) + index) % THINNING == 0)
+        columns = (features, residual, level, weight, slowdown, np.full(len(far), index))
         parts.append([column[kept] for column in columns])
     columns = (np.concatenate(column) for column in zip(*parts, strict=True))
     return TrainingRows(*(np.asarray(column, np.float32) for column in columns))

@@ -1,4 +1,8 @@
-"""From a data set to an artifact: cross-validation first, then the models that are kept."""
+"""From a data set to an artifact: one fold of families is held out first, then none.
+
+All folds, and every baseline, are scored by `tilecast evaluate`; one fold is enough to calibrate,
+and to record in the manifest what to expect.
+"""
 
 from __future__ import annotations
 
@@ -28,11 +32,11 @@ _REPORTED_K = (1, 3, 5, 10)
 
 
 @dataclass(frozen=True, eq=False)
-class _Fold:
+class _HeldOut:
     """What a ranker said of problems whose families it had not seen."""
 
-    picks: dict[int, tuple[int, ...]]
-    """Problem to its first `MAX_K` configs."""
+    picks: tuple[tuple[int, ...], ...]
+    """For each problem its first `MAX_K` configs."""
     gaps: np.ndarray
     """Predicted log slowdown against the first, of each problem's first `_CALIBRATED`."""
     slowdowns: np.ndarray
@@ -42,7 +46,7 @@ class _Fold:
 
 
 def train(dataset: Dataset, *, seed: int = 0, jobs: int = 1) -> Artifact:
-    """Cross-validate on held-out families, then fit on everything.
+    """Score on one fold of held-out families, then fit on everything.
 
     The same data, seed and library versions give the same artifact, byte for byte, whatever
     ``jobs``.
@@ -58,7 +62,7 @@ def train(dataset: Dataset, *, seed: int = 0, jobs: int = 1) -> Artifact:
     gpu = dataset_hardware(dataset)
     table = label_table(dataset)
     operands = _single_operands(table)
-    splits = folds(table)
+    fitted, asked = folds(table)[0]
 
     def boosted(power: str) -> ConfigRanker:
         return ConfigRanker(gpu, power, seed=seed)
@@ -66,41 +70,33 @@ def train(dataset: Dataset, *, seed: int = 0, jobs: int = 1) -> Artifact:
     def readable(power: str) -> TreeLinearRanker:
         return TreeLinearRanker(gpu, power)
 
-    rankers = side_by_side(jobs, [partial(boosted(power).fit, table) for power in POWERS])
-    trees = side_by_side(jobs, [partial(readable(power).fit, table) for power in POWERS])
-    validated = {
-        make: side_by_side(
-            jobs,
-            [
-                partial(_validate, make(power), table, *split)
-                for power in POWERS
-                for split in splits
-            ],
-        )
-        for make in (boosted, readable)
-    }
-    count = len(splits)
-    parts = {
-        (make, power): results[i * count : (i + 1) * count]
-        for make, results in validated.items()
-        for i, power in enumerate(POWERS)
+    calls = [partial(boosted(power).fit, table) for power in POWERS]
+    calls += [partial(boosted(power).fit, [table[i] for i in fitted]) for power in POWERS]
+    rankers, validated = _halves(side_by_side(jobs, calls))
+    calls = [partial(readable(power).fit, table) for power in POWERS]
+    calls += [partial(readable(power).fit, [table[i] for i in fitted]) for power in POWERS]
+    trees, validated_trees = _halves(side_by_side(jobs, calls))
+    unseen = [table[i] for i in asked]
+    answers = {
+        (ranker.name, ranker.power): _validate(ranker, unseen)
+        for ranker in (*validated, *validated_trees)
     }
     held_out = {
-        name: {power: _metrics(parts[make, power], table, power) for power in POWERS}
-        for name, make in ((ConfigRanker.name, boosted), (TreeLinearRanker.name, readable))
+        name: {power: _metrics(answers[name, power], unseen, power) for power in POWERS}
+        for name in (ConfigRanker.name, TreeLinearRanker.name)
     }
     return Artifact(
         gpu,
         operands,
         dict(zip(POWERS, rankers, strict=True)),
         dict(zip(POWERS, trees, strict=True)),
-        {power: _calibration(parts[boosted, power]) for power in POWERS},
+        {power: _calibration(answers[ConfigRanker.name, power]) for power in POWERS},
         {
             "dataset": _describe(dataset, table),
             "seed": seed,
             "versions": {name: found for name in _PACKAGES if (found := _version(name))},
             "held_out": held_out,
-            "noise_floor": {power: noise_floor(table, power) for power in POWERS},
+            "noise_floor": {power: noise_floor(unseen, power) for power in POWERS},
         },
     )
 
@@ -133,19 +129,18 @@ def _single_operands(table: Sequence[ProblemLabels]) -> GemmOperands:
     return found.pop()
 
 
-def _validate(
-    ranker: ConfigRanker | TreeLinearRanker,
-    table: Sequence[ProblemLabels],
-    fitted: np.ndarray,
-    asked: np.ndarray,
-) -> _Fold:
-    ranker = ranker.fit([table[i] for i in fitted])
-    picks, gaps, slowdowns, errors = {}, [], [], []
-    for i in asked.tolist():
-        labels = table[i]
+def _halves(results: list) -> tuple[list, list]:
+    """What was fitted on everything, and what was fitted without the held-out fold."""
+    return results[: len(POWERS)], results[len(POWERS) :]
+
+
+def _validate(ranker: ConfigRanker | TreeLinearRanker, unseen: Sequence[ProblemLabels]) -> _HeldOut:
+    """Ask a ranker about problems whose families it was not fitted on."""
+    picks, gaps, slowdowns, errors = [], [], [], []
+    for labels in unseen:
         features = featurize(labels.problem, labels.configs, ranker.hardware)
         order = ranker.order(features)
-        picks[i] = tuple(order[:MAX_K].tolist())
+        picks.append(tuple(order[:MAX_K].tolist()))
         first = order[:_CALIBRATED]
         scores = ranker.scores(features[first])
         gaps.append(scores - scores[0])
@@ -153,36 +148,30 @@ def _validate(
         if isinstance(ranker, ConfigRanker) and ranker.level_ is not None:
             time = ranker.best_microseconds(features[order[:1]])
             errors.append(np.log(time / labels.cost(ranker.power, truth=True)[order[0]]))
-    return _Fold(picks, np.concatenate(gaps), np.concatenate(slowdowns), np.array(errors))
+    return _HeldOut(tuple(picks), np.concatenate(gaps), np.concatenate(slowdowns), np.array(errors))
 
 
-def _metrics(
-    parts: Sequence[_Fold], table: Sequence[ProblemLabels], power: str
-) -> dict[str, object]:
-    picks = {i: pick for part in parts for i, pick in part.picks.items()}
-    result = HeldOut("", power, tuple(picks[i] for i in range(len(table))))
-    rows = summarise(result, table)
+def _metrics(answer: _HeldOut, unseen: Sequence[ProblemLabels], power: str) -> dict[str, object]:
+    rows = summarise(HeldOut("", power, answer.picks), unseen)
     shown = ("geomean", "p95", "max", "within_2_percent")
     metrics: dict[str, object] = {
         f"regret@{row.k}": {name: round(asdict(row)[name], 6) for name in shown}
         for row in rows
         if row.problems == "all" and row.k in _REPORTED_K
     }
-    errors = np.abs(np.concatenate([part.time_errors for part in parts]))
-    if len(errors):
-        median, p90 = np.expm1(np.percentile(errors, [50, 90]))
+    if len(answer.time_errors):
+        median, p90 = np.expm1(np.percentile(np.abs(answer.time_errors), [50, 90]))
         metrics["time_error"] = {"median": round(float(median), 6), "p90": round(float(p90), 6)}
     return metrics
 
 
-def _calibration(parts: Sequence[_Fold]) -> tuple[float, float]:
+def _calibration(answer: _HeldOut) -> tuple[float, float]:
     """Intercept and slope of the measured log slowdown over the predicted one.
 
     The intercept is the mean of what the first picks lost; the slope is fitted to what the others
     lost on top of it.
     """
-    gaps = np.concatenate([part.gaps for part in parts])
-    slowdowns = np.concatenate([part.slowdowns for part in parts])
+    gaps, slowdowns = answer.gaps, answer.slowdowns
     intercept = slowdowns[gaps == 0].mean()
     slope = gaps @ (slowdowns - intercept) / (gaps @ gaps)
     return round(float(intercept), 6), round(float(slope), 6)

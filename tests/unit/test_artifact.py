@@ -72,7 +72,7 @@ def test_nothing_on_disk_is_code(folder: Path) -> None:
 
 
 def test_a_new_model_replaces_the_old_files(trained, folder: Path) -> None:
-    stale = folder / "robust-0123456789ab.ubj"
+    stale = folder / "robust-distance-0123456789ab.ubj"
     stale.write_bytes(b"of a former model")
     other = folder / "notes.txt"
     other.write_text("not ours")
@@ -104,7 +104,9 @@ def test_a_folder_that_cannot_be_made_is_named(trained, tmp_path: Path) -> None:
         save(trained, tmp_path / "file" / "model")
 
 
-@pytest.mark.parametrize("pattern", ["robust-*.ubj", "burst-level-*.ubj", "tree-linear-*.json"])
+@pytest.mark.parametrize(
+    "pattern", ["robust-distance-*.ubj", "burst-level-*.ubj", "tree-linear-*.json"]
+)
 @pytest.mark.parametrize(
     ("damage", "reason"),
     [
@@ -137,7 +139,7 @@ def test_a_damaged_file_is_refused(folder: Path, pattern: str, damage, reason: s
         (lambda m: m["hardware"].update(l2_bytes=1), "trained with another description of H200"),
         (lambda m: m["hardware"].update(name="B9"), "gpu 'B9' is not known; allowed: H200"),
         (lambda m: m["operands"].update(dtype="int8"), "dtype 'int8' is not known; allowed"),
-        (lambda m: m["files"].pop("robust.ubj"), "its contents are not understood"),
+        (lambda m: m["files"].pop("robust-distance.ubj"), "its contents are not understood"),
         (lambda m: m["settings"].update(depth=1), "its contents are not understood"),
         (lambda m: m.pop("calibration"), "its contents are not understood"),
     ],

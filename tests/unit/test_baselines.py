@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -92,13 +93,14 @@ def test_there_are_24_stock_configs_in_listing_order() -> None:
 
 
 def test_stock_configs_are_those_of_the_library() -> None:
-    pytest.importorskip("cutlass.operators")
-    import cutlass.operators as operators
+    operators: Any = pytest.importorskip("cutlass.operators")
+    arguments_module: Any = pytest.importorskip("cutlass.operators.arguments")
     import torch
-    from cutlass.operators.arguments import GemmArguments
 
     a, b, out = (torch.empty(512, 512, dtype=torch.bfloat16) for _ in range(3))
-    arguments = GemmArguments(A=a, B=b.t(), out=out, accumulator_type=torch.float32)
+    arguments = arguments_module.GemmArguments(
+        A=a, B=b.t(), out=out, accumulator_type=torch.float32
+    )
     listed = [
         (*design.tile_shape, *design.cluster_shape[:2])
         for operator in operators.get_operators(arguments, target_sm="90a")

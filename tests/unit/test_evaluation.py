@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
 
 from tilecast.heuristics.baselines import BestFixedSubset, RandomChoice
+from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
 from tilecast.models.evaluation import (
     BUCKETS,
@@ -69,7 +71,7 @@ class Inventor(Silent):
     """Proposes what it was not given."""
 
     def rank(self, problem, candidates, *, limit=None):
-        return ["a config of its own"]
+        return [KernelConfig(64, 16, 64, 4, 4)]
 
 
 def test_families_are_held_out_and_every_problem_is_asked_once(synthetic_table) -> None:
@@ -124,13 +126,13 @@ def test_proposing_nothing_scores_as_the_slowest(synthetic_table) -> None:
 
 
 def test_inventing_is_caught(synthetic_table) -> None:
-    with pytest.raises(TilecastError, match="proposed a config of its own, which is no candidate"):
+    with pytest.raises(TilecastError, match="proposed 64x16x64_c4x4.*, which is no candidate"):
         held_out(lambda p: Inventor(), synthetic_table, "burst", folds(synthetic_table))
 
 
 def test_heuristics_are_scored_side_by_side_as_plain_data(synthetic_table) -> None:
     makers = (RandomChoice, BestFixedSubset)
-    result = evaluate(makers, synthetic_table, ("burst", "robust"), jobs=2)
+    result: dict[str, Any] = evaluate(makers, synthetic_table, ("burst", "robust"), jobs=2)
     assert json.loads(json.dumps(result)) == result
     assert (result["problems"], result["families"]) == (24, 6)
     at_one = {

@@ -43,11 +43,11 @@ def test_features_of_all_candidates_are_finite(m: int, n: int, k: int) -> None:
     assert np.isfinite(table).all()
 
 
-def test_a_list_and_any_part_of_it_give_the_same_rows() -> None:
+def test_a_list_in_another_order_gives_the_same_rows() -> None:
     configs = candidates(PROBLEM, H200)
     table = featurize(PROBLEM, configs, H200)
     np.testing.assert_array_equal(featurize(PROBLEM, list(configs), H200), table)
-    np.testing.assert_array_equal(featurize(PROBLEM, configs[7:1:-2], H200), table[7:1:-2])
+    np.testing.assert_array_equal(featurize(PROBLEM, configs[::-1], H200), table[::-1])
     assert featurize(PROBLEM, [], H200).shape == (0, len(FEATURE_NAMES))
 
 

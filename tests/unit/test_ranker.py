@@ -15,7 +15,7 @@ from tilecast.models.booster import Booster
 from tilecast.models.features import featurize
 from tilecast.models.labels import ProblemLabels
 from tilecast.models.ranker import ConfigRanker, NotFittedError
-from tilecast.models.targets import training_rows
+from tilecast.models.targets import FAR, THINNING, training_rows
 from tilecast.models.tree_linear import TreeLinearRanker
 
 H200 = hardware("H200")
@@ -92,7 +92,7 @@ def test_the_coarse_step_only_drops(synthetic_table) -> None:
 
 def test_the_same_seed_gives_the_same_bytes(synthetic_table) -> None:
     models = [
-        ConfigRanker(H200, rounds=10, seed=seed).fit(synthetic_table).booster_.model
+        ConfigRanker(H200, rounds=10, seed=seed).fit(synthetic_table).distance_.model
         for seed in (0, 0, 1)
     ]
     assert models[0] == models[1] != models[2]
@@ -111,35 +111,35 @@ def test_times_are_predicted_for_regimes_only(fitted, synthetic_table) -> None:
 def test_far_configs_are_thinned_and_weighed_up(synthetic_table) -> None:
     rows = training_rows(synthetic_table, H200, "burst", 6.0)
     slowdown = np.concatenate([labels.slowdown("burst") for labels in synthetic_table])
-    near = slowdown <= 1.5
-    assert (rows.slowdown <= 1.5).sum() == near.sum()
-    assert 0 < (rows.slowdown > 1.5).sum() < (~near).sum() / 2
+    near = slowdown <= FAR
+    assert (rows.slowdown <= FAR).sum() == near.sum()
+    assert 0 < (rows.slowdown > FAR).sum() < (~near).sum() / (THINNING - 1)
     assert rows.weight[rows.slowdown == 1].max() == pytest.approx(1.02)
 
 
 def test_the_c_library_predicts_as_the_package_does(fitted, synthetic_table) -> None:
     xgboost = pytest.importorskip("xgboost")
     features = _features(synthetic_table[-1])
-    package = xgboost.Booster(model_file=bytearray(fitted.booster_.model))
+    package = xgboost.Booster(model_file=bytearray(fitted.distance_.model))
     for rounds in ((0, 0), (0, 24), (24, 60)):
         np.testing.assert_array_equal(
-            fitted.booster_.predict(features, rounds),
+            fitted.distance_.predict(features, rounds),
             package.inplace_predict(features, iteration_range=rounds),
         )
 
 
 def test_contributions_add_up(fitted, synthetic_table) -> None:
     features = _features(synthetic_table[-1])
-    parts = fitted.booster_.contributions(features)
-    np.testing.assert_allclose(parts.sum(1), fitted.booster_.predict(features), atol=1e-4)
+    parts = fitted.distance_.contributions(features)
+    np.testing.assert_allclose(parts.sum(1), fitted.distance_.predict(features), atol=1e-4)
     effects, scores = fitted.contributions(features).sum(1), fitted.scores(features)
     np.testing.assert_allclose(effects - effects[0], scores - scores[0], atol=1e-3)
 
 
 def test_a_booster_survives_a_change_of_process(fitted, synthetic_table) -> None:
     features = _features(synthetic_table[0])
-    again = pickle.loads(pickle.dumps(fitted.booster_))
-    np.testing.assert_array_equal(again.predict(features), fitted.booster_.predict(features))
+    again = pickle.loads(pickle.dumps(fitted.distance_))
+    np.testing.assert_array_equal(again.predict(features), fitted.distance_.predict(features))
 
 
 def test_what_is_no_model_is_refused() -> None:

@@ -31,7 +31,7 @@ def test_the_same_data_and_seed_give_the_same_bytes(
 def test_another_seed_gives_another_model(trained, synthetic_dataset: Dataset) -> None:
     other = train(synthetic_dataset, seed=1)
     for power in POWERS:
-        assert other.rankers[power].booster_.model != trained.rankers[power].booster_.model
+        assert other.rankers[power].distance_.model != trained.rankers[power].distance_.model
 
 
 def test_what_was_trained_on_is_recorded(trained, synthetic_dataset: Dataset) -> None:

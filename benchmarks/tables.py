@@ -1,0 +1,164 @@
+"""The README's tables of held-out regret, rendered from ``benchmarks/results``.
+
+A table stands in the README between ``<!-- table: NAME -->`` and ``<!-- end of table -->``.
+``python benchmarks/tables.py`` writes each anew from the result file; a test asserts that nothing
+would change.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tilecast.heuristics.errors import TilecastError
+from tilecast.heuristics.files import write_atomically
+
+RESULT = Path(__file__).with_name("results") / "selection_regret.json"
+README = Path(__file__).parents[1] / "README.md"
+
+SHOWN_K = (1, 3, 5)
+_SLOT = re.compile(r"(<!-- table: (?P<name>[^>]*?) -->\n).*?(<!-- end of table -->)", re.DOTALL)
+_FLAT_LIST = re.compile(r"\[[^\[\]{}\"]*\]")
+
+
+def compact(document: Mapping[str, Any]) -> str:
+    """JSON with one line per list of numbers."""
+    text = json.dumps(document, indent=1)
+    return _FLAT_LIST.sub(lambda found: " ".join(found[0].split()), text) + "\n"
+
+
+def markdown(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table whose first column is text and whose others are numbers."""
+    lines = [heading, ["---", *["---:"] * (len(heading) - 1)], *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def percent(share: float) -> str:
+    """A share as text: two decimals below 1%, one below 100%, none beyond."""
+    digits = 2 if share < 0.00995 else 1 if share < 0.9995 else 0
+    return f"{share:.{digits}%}"
+
+
+def regret(power: str) -> Callable[[Mapping[str, Any]], str]:
+    """Renders the table of one power: every heuristic at k = 1, 3, 5 over all problems."""
+
+    def render(document: Mapping[str, Any]) -> str:
+        heading = [f"held-out, {power}"]
+        for k in SHOWN_K:
+            heading += [f"regret@{k}", "p95", "max", "≤ 2%"]
+        rows = []
+        for name, series in document["regret"][power]["all"].items():
+            row = [_ours(name)]
+            for k in SHOWN_K:
+                figures = [percent(series[figure][k - 1]) for figure in ("geomean", "p95", "max")]
+                row += [*figures, f"{series['within_2_percent'][k - 1]:.0%}"]
+            rows.append(row)
+        floor = document["noise_floor"][power]
+        figures = [percent(floor[figure]) for figure in ("geomean", "p95", "max")]
+        rows.append(["noise floor", *figures, *[""] * (len(heading) - 4)])
+        return markdown(heading, rows)
+
+    return render
+
+
+def by_m(power: str) -> Callable[[Mapping[str, Any]], str]:
+    """Renders the geometric mean regret of one power by m, each cell at k = 1, 3 and 5."""
+
+    def render(document: Mapping[str, Any]) -> str:
+        groups = document["regret"][power]
+        counts = document["counts"]
+        names = [name for name in counts if name != "all"]
+        heading = [f"regret@{'/'.join(map(str, SHOWN_K))}, {power}"]
+        heading += [f"{name.replace('<=', '≤')} ({counts[name]})" for name in names]
+        rows = [
+            [
+                _ours(heuristic),
+                *(
+                    " / ".join(percent(groups[name][heuristic]["geomean"][k - 1]) for k in SHOWN_K)
+                    for name in names
+                ),
+            ]
+            for heuristic in groups["all"]
+        ]
+        return markdown(heading, rows)
+
+    return render
+
+
+def cross_regime(document: Mapping[str, Any]) -> str:
+    """Render what choosing for one regime loses in another: geometric mean at k = 1, and p95."""
+    found = document["cross_regime"]["regret"]
+    powers = list(document["regret"])
+    heading = ["chosen by, for", *(f"{power}, p95" for power in powers)]
+    rows = [
+        [
+            f"{_ours(name)}, {made_for}",
+            *(f"{percent(cell['geomean'][0])}, {percent(cell['p95'][0])}" for cell in run.values()),
+        ]
+        for name, losses in found.items()
+        for made_for, run in losses.items()
+    ]
+    return markdown(heading, rows)
+
+
+def among_stock(document: Mapping[str, Any]) -> str:
+    """Render what choosing among the stock kernels loses, over the problems that have one."""
+    heading = ["chosen among the stock kernels"]
+    cells: dict[str, list[str]] = {}
+    for where, found in document["among_stock"].items():
+        for power in ("burst", "sustained"):
+            heading.append(f"{where} ({found['problems']}), {power}")
+            for name, series in found["regret"][power].items():
+                figures = [percent(series["geomean"][k - 1]) for k in SHOWN_K]
+                cells.setdefault(name, []).append(" / ".join(figures))
+    return markdown(heading, [[name, *row] for name, row in cells.items()])
+
+
+def _ours(name: str) -> str:
+    return f"**{name}**" if name == "tilecast" else name
+
+
+TABLES: dict[str, Callable[[Mapping[str, Any]], str]] = {
+    **{f"regret {power}": regret(power) for power in ("burst", "sustained", "robust")},
+    **{f"regret by m {power}": by_m(power) for power in ("burst", "sustained", "robust")},
+    "cross regime": cross_regime,
+    "among stock": among_stock,
+}
+"""What may stand in the README, by name."""
+
+
+def fill(text: str, document: Mapping[str, Any]) -> str:
+    """Put each table that a text has a place for into it.
+
+    Raises:
+        TilecastError: a place asks for a table that is not known.
+    """
+
+    def table(slot: re.Match[str]) -> str:
+        if slot["name"] not in TABLES:
+            raise TilecastError(
+                f"table {slot['name']!r} is not known; allowed: {', '.join(TABLES)}"
+            )
+        return f"{slot[1]}{TABLES[slot['name']](document)}\n{slot[3]}"
+
+    return _SLOT.sub(table, text)
+
+
+def main() -> None:
+    """Fill the README in."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--result", type=Path, default=RESULT)
+    parser.add_argument("--readme", type=Path, default=README)
+    options = parser.parse_args()
+    before = options.readme.read_text()
+    after = fill(before, json.loads(options.result.read_text()))
+    write_atomically(options.readme, lambda path: path.write_text(after))
+    print(json.dumps({"tables": len(_SLOT.findall(after)), "changed": after != before}))
+
+
+if __name__ == "__main__":
+    main()

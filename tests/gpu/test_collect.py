@@ -1,0 +1,77 @@
+"""A whole collection on a GPU: two problems, a few configs, real worker processes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+from tilecast.data_collection import collect as collecting
+from tilecast.data_collection.collect import CollectOptions, collect
+from tilecast.data_collection.collector import Progress
+from tilecast.data_collection.environment import device_hash
+from tilecast.data_collection.store import MeasurementStore
+from tilecast.heuristics.problem import GemmProblem
+
+if TYPE_CHECKING:
+    from conftest import Kernels
+
+PROBLEMS = (GemmProblem(16, 1024, 1024), GemmProblem(512, 1024, 1024))
+"""Raced in one power regime, and in both."""
+
+
+def _times(rows, stage: str, regime: str) -> dict[str, float]:
+    """Time of each config."""
+    part = rows[(rows["stage"] == stage) & (rows["regime"] == regime)]
+    return dict(zip(part["config"].tolist(), part["microseconds"].tolist(), strict=True))
+
+
+def test_collects_into_a_store_and_has_nothing_to_do_twice(
+    kernels: Kernels, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configs = kernels.configs[:5]
+    monkeypatch.setattr(collecting, "candidates", lambda problem, target: configs)
+    options = CollectOptions(PROBLEMS, tmp_path / "store", kernels.objects, "H200")
+    told: list[Progress] = []
+    collect(options, told.append)
+
+    last = {progress.phase: (progress.done, progress.total) for progress in told}
+    assert last == {"compile": (5, 5), "check": (1, 1), "measure": (2, 2), "verify": (2, 2)}
+    store = MeasurementStore(options.store)
+    assert list(store.checks().values()) == [None] * 5
+    dataset = store.export()
+    store.close()
+    rows = dataset.rows
+    assert len(rows) == told[-1].measurements
+    assert set(dataset.problems()) == set(PROBLEMS)
+    assert rows["failure"].dropna().tolist() == []
+    assert all(1 < time < 1000 for time in rows["microseconds"].tolist())
+    card = device_hash(str(torch.cuda.get_device_properties(0).uuid))
+    assert set(rows["device"]) == {card}
+    for problem in PROBLEMS:
+        mine = rows[rows["m"] == problem.m]
+        screened = mine[mine["stage"] == "screen"]
+        assert set(screened["config"]) == {*(c.name for c in configs), "torch.mm"}
+        regimes = {"burst"} if problem.m == 16 else {"burst", "sustained"}
+        for stage in ("race", "verify"):
+            assert set(mine[mine["stage"] == stage]["regime"]) == regimes
+        for regime in regimes:
+            raced, verified = (_times(mine, stage, regime) for stage in ("race", "verify"))
+            assert set(verified) <= set(raced)
+            # Kernels of some microseconds; the data set's own noise is a result, not a test.
+            for config, time in verified.items():
+                assert time == pytest.approx(raced[config], rel=0.1)
+    (run,) = dataset.provenance["runs"]
+    assert run["gpu"] == "H200"
+    assert run["end"]["seconds"] > 0
+
+    told.clear()
+    collect(options, told.append)
+    assert {progress.phase for progress in told} == {"compile"}
+    store = MeasurementStore(options.store)
+    again = store.export()
+    store.close()
+    assert again.digest == dataset.digest
+    assert len(again.provenance["runs"]) == 2

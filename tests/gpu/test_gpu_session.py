@@ -1,0 +1,183 @@
+"""Timing on a GPU: plausible, repeatable, and not stopped by a kernel that does not end."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+from tilecast.data_collection import gpu_session
+from tilecast.data_collection.environment import describe, gpu_states
+from tilecast.data_collection.gpu_session import GpuSession, wait
+from tilecast.data_collection.protocol import Entrant, KernelFailure
+from tilecast.heuristics.config import KernelConfig
+from tilecast.heuristics.errors import TilecastError
+from tilecast.heuristics.problem import LINEAR_BF16, GemmOperands, GemmProblem
+from tilecast.kernels.spec import KernelSpec
+
+if TYPE_CHECKING:
+    from conftest import Kernels
+
+PROBLEM = GemmProblem(512, 4096, 4096)
+ONE_SECOND = 2_000_000_000
+"""Clock cycles; a little more than a second at 1.98 GHz."""
+
+
+@pytest.fixture
+def announced() -> list[Entrant]:
+    return []
+
+
+@pytest.fixture
+def session(kernels: Kernels, announced: list[Entrant]) -> GpuSession:
+    return GpuSession(kernels.objects, 0, announced.append)
+
+
+def _medians(times: list[list[float]]) -> list[float]:
+    return [statistics.median(rounds) for rounds in times]
+
+
+def test_times_are_those_of_the_hardware_and_repeat(kernels: Kernels, session: GpuSession) -> None:
+    entrants = [*kernels.configs[:3], None]
+    bench = session.bench(PROBLEM, careful=False)
+    burst = bench.time(entrants, "burst", 6)
+    sustained = bench.time(entrants, "sustained", 6)
+    assert [len(rounds) for rounds in burst + sustained] == [6] * 8
+    # 17.4 us at the data sheet's peak rate.
+    assert all(17 < time < 1000 for rounds in burst + sustained for time in rounds)
+    for cool, busy in zip(_medians(burst), _medians(sustained), strict=True):
+        assert 1 / 1.5 < busy / cool < 1.5
+    for regime, first in (("burst", burst), ("sustained", sustained)):
+        again = _medians(bench.time(entrants, regime, 6))
+        assert again == pytest.approx(_medians(first), rel=0.1)
+
+
+def test_careful_times_are_the_same_and_every_replay_is_announced(
+    kernels: Kernels, session: GpuSession, announced: list[Entrant]
+) -> None:
+    entrants = [kernels.configs[0], None]
+    usual = _medians(session.bench(PROBLEM, careful=False).time(entrants, "burst", 5))
+    # Once each, before its first launch.
+    assert announced == entrants
+    announced.clear()
+    careful = session.bench(PROBLEM, careful=True).time(entrants, "burst", 5)
+    assert _medians(careful) == pytest.approx(usual, rel=0.1)
+    assert [announced.count(entrant) for entrant in entrants] == [6, 6]
+
+
+def test_slow_entrant_is_given_up(kernels: Kernels, session: GpuSession) -> None:
+    # The smallest tile multiplies mostly what others have loaded already: far from the best here.
+    slow = min(kernels.configs, key=lambda c: (c.tile_m * c.tile_n, c.stages))
+    fast = kernels.configs[0]
+    bench = session.bench(GemmProblem(2048, 4096, 4096), careful=False)
+    everything = _medians(bench.time([fast, slow], "burst", 4))
+    assert everything[1] > 1.2 * everything[0]
+    rounds = [len(times) for times in bench.time([fast, slow], "burst", 4, give_up=1.1)]
+    # Its first time is known once its second round has begun.
+    assert rounds == [4, 2]
+
+
+def test_check_accepts_right_results_and_tells_wrong_ones(
+    kernels: Kernels,
+    session: GpuSession,
+    announced: list[Entrant],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    specs = [*(KernelSpec(c, LINEAR_BF16) for c in kernels.configs[:4]), *kernels.others]
+    specs += kernels.batched
+    assert [session.check(spec) for spec in specs] == [None] * len(specs)
+    assert announced == [spec.config for spec in specs]
+
+    def nearly(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
+        torch.matmul(a, b, out=out)
+        out[-1, -8:] = 0
+
+    def nothing(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
+        pass
+
+    for launch, complaint in ((nearly, "relative error 0."), (nothing, "relative error nan")):
+        monkeypatch.setitem(session._kernels, specs[0], launch)  # type: ignore[arg-type]
+        found = session.check(specs[0])
+        assert found is not None
+        assert found.startswith(complaint)
+        assert "allowed 0.01" in found
+
+
+def test_operands_are_random_and_stored_as_asked() -> None:
+    operands = GemmOperands.from_layout("crc", "float16", "float32")
+    problem = GemmProblem(64, 128, 256, 3, operands)
+    a, b = gpu_session.random_operands(problem, 2)
+    out = gpu_session.empty_out(problem)
+    for tensor, shape, strides, dtype in (
+        (a[0], (3, 64, 256), (64 * 256, 1, 64), torch.float16),
+        (b[0], (3, 256, 128), (256 * 128, 128, 1), torch.float16),
+        (out, (3, 64, 128), (64 * 128, 1, 64), torch.float32),
+    ):
+        assert (tuple(tensor.shape), tensor.stride(), tensor.dtype) == (shape, strides, dtype)
+    assert not torch.equal(a[0], a[1])
+    assert a[0].float().mean().abs().item() < 0.05
+    assert a[0].float().std().item() == pytest.approx(1, abs=0.05)
+
+
+def test_waiting_ends_when_a_kernel_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_session, "HANG_SECONDS", 0.2)
+    config = KernelConfig(64, 64, 64)
+    done = torch.cuda.Event()
+    torch.cuda._sleep(ONE_SECOND)
+    done.record()
+    start = time.perf_counter()
+    with pytest.raises(KernelFailure, match=r"hung: not done after 0\.2 s") as caught:
+        wait(done, config)
+    assert 0.2 <= time.perf_counter() - start < 0.6
+    assert caught.value.entrant == config
+    torch.cuda.synchronize()
+    wait(done, config)
+
+
+@pytest.mark.parametrize("careful", [False, True])
+def test_only_a_careful_bench_names_the_kernel_whose_first_launch_hangs(
+    kernels: Kernels, monkeypatch: pytest.MonkeyPatch, careful: bool
+) -> None:
+    culprit = kernels.configs[1]
+
+    class Session(GpuSession):
+        """One kernel takes a second whenever it is launched outside a graph."""
+
+        def launcher(self, entrant: Entrant, problem: GemmProblem) -> Callable[..., object]:
+            launch = super().launcher(entrant, problem)
+
+            def slow(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
+                if not torch.cuda.is_current_stream_capturing():
+                    torch.cuda._sleep(ONE_SECOND)
+                launch(a, b, out)
+
+            return slow if entrant == culprit else launch
+
+    session = Session(kernels.objects, 0, lambda entrant: None)
+    bench = session.bench(PROBLEM, careful)
+    bench.time(kernels.configs[:1], "burst", 1)
+    monkeypatch.setattr(gpu_session, "HANG_SECONDS", 0.2)
+    with pytest.raises(KernelFailure) as caught:
+        bench.time(kernels.configs[:3], "burst", 2)
+    torch.cuda.synchronize()
+    assert caught.value.entrant == (culprit if careful else None)
+
+
+def test_kernel_that_is_not_compiled_is_told(session: GpuSession) -> None:
+    absent = KernelConfig(64, 256, 64, stages=2)
+    with pytest.raises(TilecastError, match="is not compiled"):
+        session.bench(PROBLEM, careful=False).time([absent], "burst", 1)
+
+
+def test_environment_says_what_was_measured_on(session: GpuSession) -> None:
+    states = gpu_states()
+    assert session.card in {state["uuid_hash"] for state in states}
+    assert all("uuid" not in state for state in states)
+    assert all(float(state["power.limit"]) > 0 for state in states)
+    facts = describe()
+    assert facts["cuda"] == torch.version.cuda
+    assert facts["versions"]["torch"]  # type: ignore[index]

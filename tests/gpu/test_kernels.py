@@ -1,0 +1,167 @@
+"""Compiled kernels on a GPU: right results for any extents, strides, stream and device state."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+from tilecast.data_collection.gpu_session import empty_out, random_operands
+from tilecast.heuristics.errors import TilecastError
+from tilecast.heuristics.problem import LINEAR_BF16, GemmOperands, GemmProblem
+from tilecast.heuristics.space import CLUSTERS, TILE_N
+from tilecast.kernels.launch import LoadedKernel, load_kernel, max_active_clusters
+from tilecast.kernels.object_cache import ObjectCache
+from tilecast.kernels.spec import KernelSpec
+
+if TYPE_CHECKING:
+    from conftest import Kernels
+
+RAGGED = ((1, 264, 200), (37, 1112, 1032), (300, 520, 8), (1000, 2056, 4104))
+"""m, n, k that no tile divides; one row; a k below one stage; several waves."""
+TOLERANCE = 5e-3
+"""Rounding float32 to bf16 costs 2^-9 = 0.2% at most; a wrong element costs far more."""
+Error = Callable[..., float]
+
+
+def _load(kernels: Kernels, position: int = 0) -> LoadedKernel:
+    return load_kernel(KernelSpec(kernels.configs[position], LINEAR_BF16), kernels.objects)
+
+
+def _operands(m: int, n: int, k: int, batch: int = 1, operands: GemmOperands = LINEAR_BF16):
+    """A, B and an out full of NaN."""
+    problem = GemmProblem(m, n, k, batch, operands)
+    (a,), (b,) = random_operands(problem, 1)
+    return a, b, empty_out(problem).fill_(math.nan)
+
+
+def test_the_spread_shows_every_kind_of_kernel(kernels: Kernels) -> None:
+    configs = kernels.configs
+    assert len(configs) >= 16
+    assert {config.swap_ab for config in configs} == {False, True}
+    assert {config.ctas_per_sm for config in configs} == {1, 2}
+    assert {config.warp_groups for config in configs} == {1, 2}
+    assert {(config.cluster_m, config.cluster_n) for config in configs} == set(CLUSTERS)
+    assert {config.tile_n for config in configs} == set(TILE_N)
+
+
+@pytest.mark.parametrize("extents", RAGGED, ids=str)
+def test_every_config_is_right_on_ragged_problems(
+    kernels: Kernels, relative_error: Error, extents: tuple[int, int, int]
+) -> None:
+    a, b, _ = _operands(*extents)
+    wrong = {}
+    for position, config in enumerate(kernels.configs):
+        out = torch.full(extents[:2], math.nan, dtype=torch.bfloat16, device="cuda")
+        _load(kernels, position)(a, b, out)
+        error = relative_error(out, a, b)
+        if not error <= TOLERANCE:
+            wrong[config.name] = error
+    assert wrong == {}
+
+
+def test_other_dtypes_and_majors(kernels: Kernels, relative_error: Error) -> None:
+    for spec in kernels.others:
+        a, b, out = _operands(136, 264, 520, operands=spec.operands)
+        load_kernel(spec, kernels.objects)(a, b, out)
+        assert out.dtype == getattr(torch, spec.operands.out_dtype)
+        assert relative_error(out, a, b) <= TOLERANCE, spec.operands
+
+
+def test_batches_are_kept_apart(kernels: Kernels, relative_error: Error) -> None:
+    for spec in kernels.batched:
+        a, b, out = _operands(77, 200, 136, batch=5)
+        load_kernel(spec, kernels.objects)(a, b, out)
+        for i in range(5):
+            assert relative_error(out[i], a[i], b[i]) <= TOLERANCE, (spec.config, i)
+
+
+def test_views_with_strides_and_offsets_touch_nothing_else(
+    kernels: Kernels, relative_error: Error
+) -> None:
+    m, n, k = 129, 264, 200
+    whole_a = torch.randn(m + 5, k + 24, dtype=torch.bfloat16, device="cuda")
+    whole_b = torch.randn(n + 7, k + 40, dtype=torch.bfloat16, device="cuda")
+    a, b = whole_a[3 : 3 + m, 8 : 8 + k], whole_b[7:, 16 : 16 + k].T
+    for position, config in enumerate(kernels.configs):
+        whole_out = torch.full((m + 4, n + 16), 7.0, dtype=torch.bfloat16, device="cuda")
+        out = whole_out[2 : 2 + m, 8 : 8 + n]
+        _load(kernels, position)(a, b, out)
+        assert relative_error(out, a, b) <= TOLERANCE, config
+        out.fill_(7.0)
+        assert bool((whole_out == 7.0).all()), config
+
+
+@pytest.mark.parametrize("what", ["dtype", "extents", "rank", "majors"])
+def test_operands_that_the_kernel_was_not_compiled_for_are_refused(
+    kernels: Kernels, what: str
+) -> None:
+    a, b, out = _operands(64, 64, 64)
+    bad = {"dtype": a.half(), "extents": a[:, :56], "rank": a[None], "majors": a.T.contiguous().T}
+    with pytest.raises((TypeError, ValueError, RuntimeError)):
+        _load(kernels)(bad[what], b, out)
+    torch.cuda.synchronize()
+    assert bool(out.isnan().all())
+
+
+def test_launches_on_the_current_stream_behind_what_is_queued_there(
+    kernels: Kernels, relative_error: Error
+) -> None:
+    a, b, out = _operands(256, 512, 1024)
+    late = torch.zeros_like(a)
+    kernel = _load(kernels)
+    kernel(late, b, out)
+    torch.cuda.synchronize()
+    with torch.cuda.stream(torch.cuda.Stream()):
+        # 0.1 s at 2 GHz: a launch on any other stream would read the zeros.
+        torch.cuda._sleep(200_000_000)
+        late.copy_(a)
+        kernel(late, b, out)
+        torch.cuda.current_stream().synchronize()
+    assert relative_error(out, a, b) <= TOLERANCE
+
+
+def test_graph_replays_with_new_values(kernels: Kernels, relative_error: Error) -> None:
+    for position in (0, len(kernels.configs) // 2, len(kernels.configs) - 1):
+        a, b, out = _operands(200, 520, 264)
+        kernel = _load(kernels, position)
+        kernel(a, b, out)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            kernel(a, b, out)
+        for _ in range(3):
+            a.normal_()
+            out.fill_(math.nan)
+            graph.replay()
+            assert relative_error(out, a, b) <= TOLERANCE, kernels.configs[position]
+
+
+def test_results_repeat_bit_for_bit(kernels: Kernels) -> None:
+    a, b, out = _operands(1000, 2056, 520)
+    kernel = _load(kernels)
+    kernel(a, b, out)
+    again = torch.empty_like(out)
+    for _ in range(5):
+        kernel(a, b, again)
+        assert torch.equal(out, again)
+
+
+def test_active_clusters_are_what_the_multiprocessors_hold(kernels: Kernels) -> None:
+    multiprocessors = torch.cuda.get_device_properties(0).multi_processor_count
+    assert max_active_clusters(1) == multiprocessors
+    # A graphics processing cluster of 16 or 18 SMs may leave up to three of them over.
+    for size in (2, 4):
+        assert 0.75 * multiprocessors / size <= max_active_clusters(size) <= multiprocessors / size
+    for position, config in enumerate(kernels.configs):
+        clusters = max_active_clusters(config.cluster_m * config.cluster_n)
+        assert _load(kernels, position).max_active_clusters == clusters * config.ctas_per_sm
+
+
+def test_kernel_that_is_not_compiled_is_told(kernels: Kernels, tmp_path) -> None:
+    spec = KernelSpec(kernels.configs[0], LINEAR_BF16)
+    with pytest.raises(TilecastError, match="is not compiled in .*tilecast compile"):
+        load_kernel(spec, ObjectCache(tmp_path))

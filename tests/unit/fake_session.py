@@ -1,0 +1,181 @@
+"""A GPU that is none: sessions with known times and faults, and a collection in its own process.
+
+Worker processes import this module by its name, so the tests put its folder on the path.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import signal
+import threading
+import time
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tilecast.data_collection.collector import Collector, Plan, Progress
+from tilecast.data_collection.protocol import Entrant, KernelFailure, Settings
+from tilecast.data_collection.store import MeasurementStore
+from tilecast.heuristics.config import KernelConfig
+from tilecast.heuristics.problem import GemmProblem
+from tilecast.kernels.spec import KernelSpec
+
+PROBLEMS = tuple(GemmProblem(m, 4096, 4096) for m in (16, 24, 64, 512, 1024))
+"""Three that are raced in one power regime, two in both."""
+CONFIGS = tuple(KernelConfig(64, 128, 64, stages=2 + i) for i in range(6))
+PLAN: Plan = dict.fromkeys(PROBLEMS, CONFIGS)
+FOR_EVER = 3600.0
+
+
+def microseconds(problem: GemmProblem, entrant: Entrant) -> float:
+    """A run time that is always the same; all of a problem lie within 10%."""
+    return 20.0 + zlib.crc32(f"{problem} {entrant}".encode()) % 2000 / 1000
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What a kernel does when it should run."""
+
+    config: KernelConfig
+    """The kernel."""
+    stage: str
+    """``check`` or ``time``."""
+    action: str
+    """``hang``: for ever; ``exit``: takes the process with it; ``raise``: an error without a name;
+    ``report``: a hang that the session noticed; ``wrong``: bad results."""
+
+
+@dataclass(frozen=True)
+class FakeFactory:
+    """Makes a fake session in a worker process."""
+
+    log: Path
+    """A line for each time that a kernel is checked or timed."""
+    card: str = "card"
+    faults: tuple[Fault, ...] = ()
+    pace: float = 0.0
+    """Seconds that one timing of all kernels takes."""
+    slow_start: float = 0.0
+    """Seconds until the session is ready."""
+    broken: str = ""
+    """Error with which the session does not start."""
+
+    def __call__(self, announce: Callable[[Entrant], None]) -> FakeSession:
+        time.sleep(self.slow_start)
+        if self.broken:
+            raise RuntimeError(self.broken)
+        return FakeSession(self, announce)
+
+
+class FakeSession:
+    """See `tilecast.data_collection.worker.Session`."""
+
+    def __init__(self, factory: FakeFactory, announce: Callable[[Entrant], None]):
+        self.card = factory.card
+        self._factory = factory
+        self.announce = announce
+
+    def check(self, spec: KernelSpec) -> str | None:
+        self.announce(spec.config)
+        fault = self.fault(spec.config, "check")
+        self.note(["check", spec.config.name])
+        return "relative error 0.5" if fault == "wrong" else None
+
+    def bench(self, problem: GemmProblem, careful: bool) -> FakeBench:
+        return FakeBench(self, problem, careful)
+
+    def fault(self, entrant: Entrant, stage: str) -> str | None:
+        """Do what a fault says; what is to be returned for it."""
+        for fault in self._factory.faults:
+            if (fault.config, fault.stage) == (entrant, stage):
+                if fault.action == "hang":
+                    time.sleep(FOR_EVER)
+                if fault.action == "exit":
+                    os._exit(139)
+                if fault.action == "raise":
+                    raise RuntimeError("an illegal memory access\nwas encountered")
+                if fault.action == "report":
+                    raise KernelFailure(entrant, "hung: not done after 5 s")
+                return fault.action
+        return None
+
+    def note(self, *lines: list[str]) -> None:
+        """Append lines to the log, all at once."""
+        text = "".join(json.dumps([*line, self.card, os.getpid()]) + "\n" for line in lines)
+        with self._factory.log.open("a") as file:
+            file.write(text)
+
+    def spend(self) -> None:
+        """Take the time that a GPU would."""
+        time.sleep(self._factory.pace)
+
+
+class FakeBench:
+    """See `tilecast.data_collection.protocol.Bench`."""
+
+    def __init__(self, session: FakeSession, problem: GemmProblem, careful: bool):
+        self._session = session
+        self._problem = problem
+        self._careful = careful
+
+    def time(
+        self, entrants: Sequence[Entrant], regime: str, rounds: int, give_up: float = math.inf
+    ) -> list[list[float]]:
+        # As on a GPU: every kernel is announced when it is captured, long before it is waited for.
+        for entrant in entrants:
+            self._session.announce(entrant)
+        for entrant in entrants:
+            if self._careful:
+                self._session.announce(entrant)
+            self._session.fault(entrant, "time")
+        self._session.spend()
+        stage = "verify" if rounds == 2 * Settings().rounds(regime) else "race"
+        stage = "screen" if give_up < math.inf else stage
+        self._session.note(*([stage, regime, str(self._problem), str(e)] for e in entrants))
+        return [[microseconds(self._problem, entrant)] * rounds for entrant in entrants]
+
+
+class DyingStore(MeasurementStore):
+    """Takes its process with it, by SIGKILL, when it is about to run its nth SQL statement."""
+
+    def __init__(self, path: Path, statements: int):
+        super().__init__(path)
+        self._left = statements
+
+        def count(statement: str) -> None:
+            self._left -= 1
+            if self._left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        self._database.set_trace_callback(count)
+
+
+def main() -> None:
+    """Collect `PLAN`; one line of output per job that is finished and kept."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("store", type=Path)
+    parser.add_argument("log", type=Path)
+    parser.add_argument("--statements", type=int, default=0)
+    parser.add_argument("--pace", type=float, default=0.0)
+    parser.add_argument("--die-with-worker", type=float, default=0.0)
+    arguments = parser.parse_args()
+    store = DyingStore(arguments.store, arguments.statements)
+    store.begin_run({"gpu": "none"})
+    if arguments.die_with_worker:
+        threading.Timer(arguments.die_with_worker, os.kill, (os.getpid(), signal.SIGKILL)).start()
+
+    def tell(progress: Progress) -> None:
+        print(progress.phase, store.count(), len(store.checks()), flush=True)
+
+    factory = FakeFactory(arguments.log, pace=arguments.pace)
+    Collector(store, [factory], report=tell).collect(PLAN)
+    print("finished", store.count(), len(store.checks()), flush=True)
+    store.close()
+
+
+if __name__ == "__main__":
+    main()

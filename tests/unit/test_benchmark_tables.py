@@ -1,0 +1,96 @@
+"""The README's tables are those that `benchmarks/tables.py` renders from the committed result."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tilecast.heuristics.errors import TilecastError
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def tables() -> ModuleType:
+    """The script, as a module."""
+    spec = importlib.util.spec_from_file_location("tables", ROOT / "benchmarks" / "tables.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _series(geomean: float) -> dict[str, list[float]]:
+    names = ("proposed", "geomean", "p95", "max", "within_2_percent")
+    return {name: [geomean * scale / k for k in range(1, 11)] for scale, name in enumerate(names)}
+
+
+@pytest.fixture
+def document() -> dict:
+    heuristics = {"tilecast": _series(0.0123), "random": _series(1.5)}
+    groups = {"all": heuristics, "m <= 16": heuristics, "m > 1024": heuristics}
+    powers = ("burst", "sustained", "robust")
+    losses = {made: {run: _series(0.02) for run in powers} for made in powers}
+    stock = {"problems": 7, "regret": {power: heuristics for power in powers}}
+    return {
+        "counts": {"all": 12, "m <= 16": 5, "m > 1024": 7},
+        "noise_floor": {p: {"geomean": 0.001, "p95": 0.004, "max": 0.02} for p in powers},
+        "regret": dict.fromkeys(powers, groups),
+        "cross_regime": {"regret": {"oracle": losses, "tilecast": losses}},
+        "among_stock": {"data set": stock, "pilot": stock},
+    }
+
+
+def test_readme_shows_the_committed_result(tables: ModuleType) -> None:
+    readme = tables.README.read_text()
+    if "<!-- table: " in readme:
+        assert tables.fill(readme, json.loads(tables.RESULT.read_text())) == readme
+
+
+def test_every_table_is_rectangular(tables: ModuleType, document: dict) -> None:
+    for render in tables.TABLES.values():
+        widths = {line.count("|") for line in render(document).splitlines()}
+        assert len(widths) == 1
+
+
+def test_regret_table_shows_k_1_3_5(tables: ModuleType, document: dict) -> None:
+    lines = tables.TABLES["regret burst"](document).splitlines()
+    ours = [cell.strip() for cell in lines[2].strip("|").split("|")]
+    assert ours[0] == "**tilecast**"
+    assert ours[1::4] == ["1.2%", "0.41%", "0.25%"]
+    assert lines[-1].startswith("| noise floor | 0.10% | 0.40% | 2.0% |")
+
+
+def test_fill_replaces_only_what_stands_between_the_marks(
+    tables: ModuleType, document: dict
+) -> None:
+    text = "before\n<!-- table: cross regime -->\nold\n<!-- end of table -->\nafter\n"
+    filled = tables.fill(text, document)
+    assert filled.startswith("before\n<!-- table: cross regime -->\n| chosen by, for |")
+    assert filled.endswith("|\n<!-- end of table -->\nafter\n")
+    assert tables.fill(filled, document) == filled
+
+
+def test_unknown_table_is_named_with_those_allowed(tables: ModuleType, document: dict) -> None:
+    with pytest.raises(TilecastError, match="'regret cold' is not known; allowed: regret burst"):
+        tables.fill("<!-- table: regret cold -->\n<!-- end of table -->", document)
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [(0.0, "0.00%"), (0.00994, "0.99%"), (0.00999, "1.0%"), (0.1234, "12.3%"), (3.45, "345%")],
+)
+def test_percent(tables: ModuleType, share: float, text: str) -> None:
+    assert tables.percent(share) == text
+
+
+def test_compact_is_json_with_lists_of_numbers_on_one_line(
+    tables: ModuleType, document: dict
+) -> None:
+    text = tables.compact(document | {"names": ["a [b]", "c"], "numbers": [1, 2.5]})
+    assert json.loads(text) == document | {"names": ["a [b]", "c"], "numbers": [1, 2.5]}
+    assert '"numbers": [ 1, 2.5 ]' in text

@@ -1,0 +1,438 @@
+"""The collector, with real worker processes around a fake GPU, killed and broken in every way."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+# Spawned workers get this process's path, and find the module that their factories come from.
+sys.path.insert(0, str(Path(__file__).parent))
+
+import fake_session
+from fake_session import CONFIGS, PLAN, PROBLEMS, FakeFactory, Fault, microseconds
+
+from tilecast.data_collection.collector import Collector, Progress
+from tilecast.data_collection.measurement import Measurement
+from tilecast.data_collection.protocol import regimes
+from tilecast.data_collection.store import MeasurementStore
+from tilecast.heuristics.errors import TilecastError
+from tilecast.heuristics.problem import LINEAR_BF16, GemmProblem
+from tilecast.kernels.spec import KernelSpec
+
+SILENCE = 1.5
+"""Seconds after which a worker counts as hung; more than a stall of a busy machine."""
+ENTRANTS = len(CONFIGS) + 1
+
+
+Answer = TypeVar("Answer")
+
+
+@dataclass
+class Bed:
+    """A store, a log of what was run, and collectors that use both."""
+
+    folder: Path
+    progress: list[Progress] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.path, self.log = self.folder / "store", self.folder / "log"
+        self.log.touch()
+
+    def factory(self, **changes) -> FakeFactory:
+        return FakeFactory(self.log, **changes)
+
+    def collect(self, *factories: FakeFactory, plan=PLAN, store=None, **changes) -> None:
+        own = store or MeasurementStore(self.path)
+        try:
+            own.begin_run({"gpu": "none"})
+            Collector(
+                own, factories or [self.factory()], report=self.progress.append, **changes
+            ).collect(plan)
+        finally:
+            if store is None:
+                own.close()
+
+    def read(self, ask: Callable[[MeasurementStore], Answer]) -> Answer:
+        store = MeasurementStore(self.path)
+        try:
+            return ask(store)
+        finally:
+            store.close()
+
+    def rows(self) -> list[tuple]:
+        return self.read(lambda s: s._database.execute("SELECT * FROM measurements").fetchall())
+
+    def checks(self) -> dict[str, str | None]:
+        return self.read(lambda store: store.checks())
+
+    def logged(self) -> list[tuple]:
+        return [tuple(json.loads(line)) for line in self.log.read_text().splitlines()]
+
+
+@pytest.fixture
+def bed(tmp_path: Path) -> Iterator[Bed]:
+    yield Bed(tmp_path)
+    assert multiprocessing.active_children() == []
+
+
+def _failed(rows: list[tuple]) -> dict[str, set[tuple]]:
+    """Failure of each (config) with the problems (m, stage) that it is recorded for."""
+    failed: dict[str, set[tuple]] = {}
+    for row in rows:
+        if row[13]:
+            failed.setdefault(row[7], set()).add((row[0], row[9], row[13]))
+    return failed
+
+
+def _timed(rows: list[tuple], config: str) -> set[tuple]:
+    return {(row[0], row[9]) for row in rows if row[7] == config and row[13] is None}
+
+
+def _jobs(lines: list[tuple]) -> Counter:
+    """How often each kernel was checked, or timed on a problem in a stage and regime."""
+    return Counter(line[:-2] for line in lines)
+
+
+def _expected(rows: list[tuple]) -> Counter:
+    """What a log must hold if all these rows were measured once: a race has two batches."""
+    expected = Counter()
+    for row in rows:
+        entrant = "None" if row[7] == "torch.mm" else row[7]
+        batches = 2 if row[9] == "race" else 1
+        expected[row[9], row[8], str(GemmProblem(*row[:3])), entrant] += batches
+    return expected
+
+
+def test_everything_is_checked_and_measured_once(bed: Bed) -> None:
+    bed.collect()
+    rows = bed.rows()
+    assert {row[0] for row in rows} == {problem.m for problem in PROBLEMS}
+    for problem in PROBLEMS:
+        stages = Counter((row[9], row[8]) for row in rows if row[0] == problem.m)
+        assert stages["screen", "sustained"] == ENTRANTS
+        for regime in regimes(problem, fake_session.Settings()):
+            assert stages["race", regime] == ENTRANTS
+            assert 2 <= stages["verify", regime] <= ENTRANTS
+    for row in rows:
+        config = None if row[7] == "torch.mm" else next(c for c in CONFIGS if c.name == row[7])
+        assert row[10] == pytest.approx(microseconds(GemmProblem(*row[:3]), config))
+    log = _jobs(bed.logged())
+    checks = Counter({("check", config.name): 1 for config in CONFIGS})
+    assert log == _expected(rows) + checks
+    assert set(bed.checks().values()) == {None}
+
+
+def test_second_run_has_nothing_to_do(bed: Bed) -> None:
+    bed.collect()
+    rows, lines = bed.rows(), bed.logged()
+    bed.progress.clear()
+    bed.collect()
+    assert bed.rows() == rows
+    assert bed.logged() == lines
+    assert bed.progress == []
+
+
+def test_progress_counts_jobs_and_measurements(bed: Bed) -> None:
+    bed.collect()
+    by_phase = {phase: [p for p in bed.progress if p.phase == phase]
+                for phase in ("check", "measure", "verify")}  # fmt: skip
+    assert [len(by_phase[phase]) for phase in by_phase] == [1, 5, 5]
+    for phase in by_phase.values():
+        assert [p.done for p in phase] == list(range(1, len(phase) + 1))
+        assert {p.total for p in phase} == {len(phase)}
+        assert phase[-1].seconds_left == 0
+    assert by_phase["measure"][0].seconds_left is not None
+    assert by_phase["measure"][0].seconds_left > 0
+    for before, after in pairwise(bed.progress):
+        assert after.seconds >= before.seconds
+        assert after.measurements >= before.measurements
+    assert bed.progress[-1].measurements == len(bed.rows())
+    assert by_phase["check"][-1].measurements == 0
+
+
+def _run(bed: Bed, *options: str, **popen) -> subprocess.Popen[str]:
+    """A collection in a process of its own."""
+    command = [sys.executable, fake_session.__file__, str(bed.path), str(bed.log), *options]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_killed_at_any_moment_nothing_is_lost_or_measured_twice(bed: Bed) -> None:
+    seen = 0
+    checked: set[str] = set()
+    before: list[tuple] = []
+    # The nth statement of each run, most rows being one: amid the checks, at their commit, after
+    # it, amid the first measurements, after them, amid and at the commit of later ones, amid the
+    # first and a later verification.
+    deaths = (9, 12, 13, 15, 24, 60, 55, 41, 24)
+    for statements in (*deaths, 0):
+        process = _run(bed, "--statements", str(statements))
+        output, errors = process.communicate(timeout=60)
+        assert process.returncode == (-9 if statements else 0), errors
+        assert errors == ""
+        lines = bed.logged()
+        fresh, seen = lines[seen:], len(lines)
+        rows = bed.rows()
+        # Nothing lost: what was there, and what the run had told before it died.
+        assert set(before) <= set(rows)
+        told = [line.split() for line in output.splitlines()]
+        assert len(rows) >= max([int(words[1]) for words in told], default=0)
+        # Nothing twice: what was kept before this run is not run again.
+        kept = {(*line[:2], line[2]) for line in _expected(before)}
+        again = {(*line[:2], line[2]) for line in _jobs(fresh) if line[0] != "check"}
+        assert kept & again == set()
+        assert not checked & {line[1] for line in fresh if line[0] == "check"}
+        # Nothing half: a problem has all rows of a job or none.
+        for problem in PROBLEMS:
+            stages = Counter(row[9] for row in rows if row[0] == problem.m)
+            raced = len(regimes(problem, fake_session.Settings()))
+            assert (stages["screen"], stages["race"]) in {(0, 0), (ENTRANTS, raced * ENTRANTS)}
+        done = bed.checks()
+        checked = {c.name for c in CONFIGS if KernelSpec(c, LINEAR_BF16).key in done}
+        assert len(checked) in (0, len(CONFIGS))
+        before = rows
+    undisturbed = Bed(bed.folder / "other") if (bed.folder / "other").mkdir() is None else bed
+    undisturbed.collect()
+    assert {row[:14] for row in before} == {row[:14] for row in undisturbed.rows()}
+    # The kills did hit: more was run than was kept.
+    assert len(bed.logged()) > len(undisturbed.logged())
+
+
+def _alive(process: int) -> bool:
+    """Whether it runs; one that nobody has reaped yet does not."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_workers_do_not_outlive_a_collector_that_is_killed(bed: Bed) -> None:
+    process = _run(bed, "--pace", "0.3")
+    deadline = time.monotonic() + 30
+    while not any(line[0] == "screen" for line in bed.logged()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    worker = bed.logged()[0][-1]
+    assert _alive(worker)
+    process.kill()
+    # The worker holds the other end of stderr: this returns when it is gone, and it says nothing.
+    output, errors = process.communicate(timeout=20)
+    assert errors == ""
+    assert not _alive(worker)
+    assert "finished" not in output
+
+
+@pytest.mark.parametrize(
+    ("action", "reason"),
+    [
+        ("hang", "hung: no sign of life for 1.5 s"),
+        ("exit", "crashed: exit code 139"),
+        ("report", "hung: not done after 5 s"),
+        ("wrong", "relative error 0.5"),
+        ("raise", "RuntimeError: an illegal memory access was encountered"),
+    ],
+)
+def test_kernel_that_fails_its_check_is_left_out_everywhere(
+    bed: Bed, action: str, reason: str
+) -> None:
+    broken = CONFIGS[3]
+    factory = bed.factory(faults=(Fault(broken, "check", action),))
+    bed.collect(factory, silence_seconds=SILENCE)
+    rows = bed.rows()
+    everywhere = {(problem.m, "screen", reason) for problem in PROBLEMS}
+    assert _failed(rows) == {broken.name: everywhere}
+    assert _timed(rows, broken.name) == set()
+    assert sum(row[9] == "screen" for row in rows) == len(PROBLEMS) * ENTRANTS
+    assert [why for why in bed.checks().values() if why] == [reason]
+    assert len(bed.checks()) == len(CONFIGS)
+    assert not any(line[3] == broken.name for line in bed.logged() if line[0] != "check")
+    failed_rows = [row for row in rows if row[13]]
+    assert {(row[10], row[11], row[12]) for row in failed_rows} == {(None, None, 0)}
+
+
+@pytest.mark.parametrize(
+    ("action", "reason"),
+    [
+        ("hang", "hung: no sign of life for 1.5 s"),
+        ("exit", "crashed: exit code 139"),
+        ("raise", "RuntimeError: an illegal memory access was encountered"),
+    ],
+)
+def test_kernel_that_fails_only_when_timed_is_found_by_running_one_by_one(
+    bed: Bed, action: str, reason: str
+) -> None:
+    # In the middle of the field, so that neither the first nor the last announced is to blame.
+    broken = CONFIGS[2]
+    factory = bed.factory(faults=(Fault(broken, "time", action),))
+    bed.collect(factory, silence_seconds=SILENCE)
+    rows = bed.rows()
+    assert _failed(rows) == {broken.name: {(p.m, "screen", reason) for p in PROBLEMS}}
+    assert _timed(rows, broken.name) == set()
+    for config in CONFIGS:
+        if config != broken:
+            screened = {(problem.m, "screen") for problem in PROBLEMS}
+            assert screened <= _timed(rows, config.name)
+
+
+def test_kernel_that_fails_late_keeps_its_earlier_times(bed: Bed) -> None:
+    plan = dict.fromkeys(PROBLEMS[:2], CONFIGS)
+    bed.collect(plan=dict.fromkeys(PROBLEMS[:1], CONFIGS))
+    first = bed.rows()
+    factory = bed.factory(faults=(Fault(CONFIGS[5], "time", "exit"),))
+    bed.collect(factory, plan=plan)
+    rows = bed.rows()
+    assert set(first) <= set(rows)
+    assert _failed(rows) == {CONFIGS[5].name: {(PROBLEMS[1].m, "screen", "crashed: exit code 139")}}
+
+
+def test_several_bad_kernels_on_two_cards(bed: Bed) -> None:
+    faults = (
+        Fault(CONFIGS[0], "check", "exit"),
+        Fault(CONFIGS[1], "check", "wrong"),
+        Fault(CONFIGS[4], "time", "exit"),
+        Fault(CONFIGS[5], "time", "report"),
+    )
+    bed.collect(bed.factory(card="left", faults=faults), bed.factory(card="right", faults=faults))
+    failed = _failed(bed.rows())
+    assert {name: {why for _, _, why in found} for name, found in failed.items()} == {
+        CONFIGS[0].name: {"crashed: exit code 139"},
+        CONFIGS[1].name: {"relative error 0.5"},
+        CONFIGS[4].name: {"crashed: exit code 139"},
+        CONFIGS[5].name: {"hung: not done after 5 s"},
+    }
+    assert all(len(found) == len(PROBLEMS) for found in failed.values())
+    for config in CONFIGS[2:4]:
+        assert {(p.m, "screen") for p in PROBLEMS} <= _timed(bed.rows(), config.name)
+
+
+def test_problem_whose_kernels_all_fail_does_not_stop_the_rest(bed: Bed) -> None:
+    plan = {PROBLEMS[0]: CONFIGS[:1], PROBLEMS[1]: CONFIGS}
+    bed.collect(bed.factory(faults=(Fault(CONFIGS[0], "check", "exit"),)), plan=plan)
+    rows = bed.rows()
+    alone = {(row[7], row[9]) for row in rows if row[0] == PROBLEMS[0].m}
+    assert alone == {(CONFIGS[0].name, "screen"), ("torch.mm", "screen")}
+    assert len(_failed(rows)[CONFIGS[0].name]) == 2
+    assert {(PROBLEMS[1].m, stage) for stage in ("screen", "race")} <= _timed(rows, "torch.mm")
+
+
+def test_a_check_job_of_one_bad_kernel_still_counts_as_done(bed: Bed) -> None:
+    bed.collect(bed.factory(faults=(Fault(CONFIGS[0], "check", "exit"),)),
+                plan={PROBLEMS[0]: CONFIGS[:1]})  # fmt: skip
+    assert [(p.done, p.total) for p in bed.progress if p.phase == "check"] == [(1, 1)]
+
+
+def test_deadline_lets_the_job_in_hand_finish_and_the_next_run_goes_on(bed: Bed) -> None:
+    bed.collect(deadline=time.monotonic() - 1)
+    assert (bed.rows(), bed.checks()) == ([], {})
+
+    # Time for the workers to start and for some jobs of 0.4 s and 0.6 s.
+    bed.collect(bed.factory(pace=0.2), deadline=time.monotonic() + 1.5)
+    part = bed.rows()
+    assert {row[0] for row in part} < {problem.m for problem in PROBLEMS}
+    jobs = Counter((row[0], row[9]) for row in part)
+    assert all(count % ENTRANTS == 0 for (_, stage), count in jobs.items() if stage != "verify")
+    bed.collect()
+    assert set(part) <= set(bed.rows())
+    assert _jobs(bed.logged()) == _expected(bed.rows()) + Counter(
+        {("check", config.name): 1 for config in CONFIGS}
+    )
+
+
+def test_verification_goes_to_the_card_that_raced(bed: Bed) -> None:
+    bed.collect(bed.factory(card="left", pace=0.02), bed.factory(card="right", pace=0.02))
+    cards = _cards(bed.rows())
+    assert {card for race, _ in cards.values() for card in race} == {"left", "right"}
+    assert all(race == verify and len(race) == 1 for race, verify in cards.values())
+
+
+def _raced_on(card: str, path: Path) -> None:
+    """Make a store in which two problems wait for their verification."""
+    store = MeasurementStore(path)
+    store.begin_run({"gpu": "none"})
+    for problem in PROBLEMS[:2]:
+        times = {entrant: microseconds(problem, entrant) for entrant in (*CONFIGS, None)}
+        store.add(
+            [
+                Measurement(problem, entrant, regime, stage, time, None, 3)
+                for regime, stage in (("sustained", "screen"), ("burst", "race"))
+                for entrant, time in times.items()
+            ],
+            card,
+        )
+    store.add_checks({KernelSpec(config, LINEAR_BF16): None for config in CONFIGS})
+    store.close()
+
+
+def test_verification_waits_for_its_card_after_a_restart(bed: Bed) -> None:
+    _raced_on("right", bed.path)
+    right = bed.factory(card="right", slow_start=1.5)
+    bed.collect(bed.factory(card="left"), right, plan=dict.fromkeys(PROBLEMS[:2], CONFIGS))
+    assert list(_cards(bed.rows()).values()) == [({"right"}, {"right"})] * 2
+
+
+def _cards(rows: list[tuple]) -> dict[int, tuple[set[str], set[str]]]:
+    """For each problem's m, the cards that raced it and those that verified it."""
+    return {
+        problem: (
+            {row[14] for row in rows if (row[0], row[9]) == (problem, "race")},
+            {row[14] for row in rows if (row[0], row[9]) == (problem, "verify")},
+        )
+        for problem in sorted({row[0] for row in rows})
+    }
+
+
+def test_another_card_verifies_when_its_own_is_not_there(bed: Bed) -> None:
+    _raced_on("gone", bed.path)
+    bed.collect(bed.factory(card="here"), plan=dict.fromkeys(PROBLEMS[:2], CONFIGS))
+    assert list(_cards(bed.rows()).values()) == [({"gone"}, {"here"})] * 2
+
+
+def test_worker_that_dies_between_two_jobs_is_replaced(bed: Bed) -> None:
+    killed: list[int] = []
+
+    def kill_the_worker(progress: Progress) -> None:
+        if progress.phase == "measure" and progress.done == 2:
+            for child in multiprocessing.active_children():
+                child.kill()
+                child.join()
+                killed.append(child.pid or 0)
+
+    store = MeasurementStore(bed.path)
+    store.begin_run({"gpu": "none"})
+    Collector(store, [bed.factory()], report=kill_the_worker).collect(PLAN)
+    store.close()
+    assert len(killed) == 1
+    assert _failed(bed.rows()) == {}
+    assert {line[-1] for line in bed.logged()} > set(killed)
+    assert {row[0] for row in bed.rows() if row[9] == "verify"} == {p.m for p in PROBLEMS}
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"broken": "CUDA out of memory"}, "RuntimeError: CUDA out of memory"),
+        ({"slow_start": fake_session.FOR_EVER}, "hung: no sign of life for 2 s"),
+        # The library's kernel is nobody whom one could leave out.
+        ({"faults": (Fault(None, "time", "exit"),)}, "crashed: exit code 139"),  # type: ignore[arg-type]
+    ],
+)
+def test_failure_with_nobody_to_blame_stops_the_run_in_one_line(
+    bed: Bed, capfd: pytest.CaptureFixture[str], changes: dict, reason: str
+) -> None:
+    with pytest.raises(TilecastError) as caught:
+        bed.collect(bed.factory(**changes), silence_seconds=0.5)
+    message = str(caught.value)
+    assert message.startswith(f"a worker failed with no kernel to blame ({reason}); allowed: ")
+    assert "\n" not in message
+    assert capfd.readouterr().err == ""
+    assert all(row[13] is None for row in bed.rows())
