@@ -1,15 +1,14 @@
 # Everything from a checkout, Python 3.11 and make: each target sets up .venv first when it has to.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
-INSTALLED := .venv/.installed
 DEMO := build/demo
 
 .PHONY: demo test lint clean
 
 # The main job on the shipped data: train, score on held-out families, predict, compile.
-demo: $(INSTALLED)
+demo: .venv/.with-baselines
 	$(BIN)/tilecast train --out $(DEMO)/model
-	$(BIN)/tilecast evaluate --power robust $(BASELINES)
+	$(BIN)/tilecast evaluate --power robust
 	@echo 'The model below has seen these problems; the tables above are of families held out.'
 	$(call predict,attention output of Llama 2 7B at 4 tokens,--m 4 --n 4096 --k 4096)
 	$(call predict,QKV of Llama 3 70B at 48 tokens,--m 48 --n 10240 --k 8192)
@@ -18,29 +17,26 @@ demo: $(INSTALLED)
 	$(BIN)/tilecast compile -k 5 --model $(DEMO)/model --cache $(DEMO)/objects \
 		4x4096x4096 48x10240x8192 2048x4096x11008 4096x28672x3584
 
-BASELINES := --only 'nearest neighbour' --only 'best fixed subset' --only 'default config' \
-	--only random --only nvMatmulHeuristics
-
 define predict
 @printf '\n--- %s\n' '$(1)'
 $(BIN)/tilecast predict $(2) --model $(DEMO)/model
 endef
 
 # One file stays in one worker, so that its compiled kernels are compiled once.
-test: $(INSTALLED)
+test: .venv/.with-dev
 	$(BIN)/pytest --numprocesses 2 --dist loadfile
 
-lint: $(INSTALLED)
+lint: .venv/.with-dev
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
 # Installed again only when what is asked for has changed; the checkout itself is linked, not copied.
 # Byte code is left to the first import: compiling gigabytes of it would take a third of the time.
-$(INSTALLED): pyproject.toml constraints.txt
+.venv/.with-%: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --no-compile --disable-pip-version-check \
-		--constraint constraints.txt --editable '.[dev]'
+		--constraint constraints.txt --editable '.[$*]'
 	touch $@
 
 clean:

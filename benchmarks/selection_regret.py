@@ -43,7 +43,6 @@ from tilecast.models.evaluation import (
     HeldOut,
     MakeHeuristic,
     evaluate,
-    folds,
     held_out,
     summarise,
 )
@@ -58,10 +57,31 @@ FIGURES = ("proposed", "geomean", "p95", "max", "within_2_percent")
 DIGITS = 5
 
 
-def makers(gpu: Hardware) -> list[MakeHeuristic]:
+Answers = dict[str, dict[GemmProblem, list[KernelConfig]]]
+"""Power to problem to the configs that were proposed for it."""
+
+
+class Remembering(ConfigRanker):
+    """Our ranker, keeping what it answered: `evaluate` asks about each problem once, held out."""
+
+    def __init__(self, gpu: Hardware, power: str, answers: Answers):
+        """Take the place for the answers."""
+        super().__init__(gpu, power)
+        self.answers = answers
+
+    def rank(
+        self, problem: GemmProblem, candidates: Sequence[KernelConfig], *, limit: int | None = None
+    ) -> list[KernelConfig]:
+        """Rank, and keep the answer."""
+        ranking = super().rank(problem, candidates, limit=limit)
+        self.answers.setdefault(self.power, {})[problem] = ranking
+        return ranking
+
+
+def makers(gpu: Hardware, answers: Answers) -> list[MakeHeuristic]:
     """Everything that is scored, ours first."""
     return [
-        lambda power: ConfigRanker(gpu, power),
+        lambda power: Remembering(gpu, power, answers),
         lambda power: TreeLinearRanker(gpu, power),
         NearestNeighbour,
         BestFixedSubset,
@@ -82,35 +102,36 @@ def by_k(rows: Sequence[dict]) -> dict[str, dict]:
     return nested
 
 
-def cross_regime(table: Sequence[ProblemLabels], gpu: Hardware, jobs: int) -> dict[str, object]:
+def cross_regime(table: Sequence[ProblemLabels], answers: Answers) -> dict[str, object]:
     """What a ranking made for one power loses when the card runs in another.
 
     Only problems that were raced in both regimes count: on the others the power limit is out of
     reach and both are one. ``oracle`` is the config that is best by the truth of the first power.
     """
-    both = [i for i, labels in enumerate(table) if len(regimes(labels.problem, Settings())) > 1]
-    problems = [table[i] for i in both]
-    splits = folds(table)
+    problems = [labels for labels in table if len(regimes(labels.problem, Settings())) > 1]
     losses: dict[str, dict] = {"oracle": {}, ConfigRanker.name: {}}
     for made_for in POWERS:
-        best = [(int(labels.cost(made_for, truth=True).argmin()),) for labels in problems]
-        ranked = held_out(lambda power: ConfigRanker(gpu, power), table, made_for, splits, jobs)
-        for name, picks in (
-            ("oracle", best),
-            (ConfigRanker.name, [ranked.picks[i] for i in both]),
-        ):
+        picks = {
+            "oracle": [(_best(labels, made_for),) for labels in problems],
+            ConfigRanker.name: [
+                tuple(labels.configs.index(c) for c in answers[made_for][labels.problem])
+                for labels in problems
+            ],
+        }
+        for name, chosen in picks.items():
             losses[name][made_for] = {
-                run_in: _losses(HeldOut(name, run_in, tuple(picks)), problems) for run_in in POWERS
+                run_in: _losses(HeldOut(name, run_in, tuple(chosen)), problems) for run_in in POWERS
             }
-    changed = [
-        len({int(labels.cost(regime, truth=True).argmin()) for regime in REGIMES}) > 1
-        for labels in problems
-    ]
+    changed = [len({_best(labels, regime) for regime in REGIMES}) > 1 for labels in problems]
     return {
         "problems": len(problems),
         "other_winner": round(float(np.mean(changed)), DIGITS),
         "regret": losses,
     }
+
+
+def _best(labels: ProblemLabels, power: str) -> int:
+    return int(labels.cost(power, truth=True).argmin())
 
 
 class BestStock:
@@ -201,7 +222,8 @@ def main() -> None:
     dataset = read_dataset(options.data)
     gpu = dataset_hardware(dataset)
     table = thinned(label_table(dataset), options.problems)
-    scored = evaluate(makers(gpu), table, POWERS, options.jobs)
+    answers: Answers = {}
+    scored = evaluate(makers(gpu, answers), table, POWERS, options.jobs)
     rows = cast("list[dict]", scored.pop("regret"))
     counts = {row["problems"]: row["count"] for row in rows}
     document = {
@@ -210,7 +232,7 @@ def main() -> None:
         "counts": {name: counts[name] for name in ("all", *BUCKETS) if name in counts},
         "k": list(range(1, MAX_K + 1)),
         "regret": by_k(rows),
-        "cross_regime": cross_regime(table, gpu, options.jobs),
+        "cross_regime": cross_regime(table, answers),
         "among_stock": {
             "data set": among_stock(table, gpu),
             "pilot": among_stock(label_table(read_dataset(PILOT)), gpu),

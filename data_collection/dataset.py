@@ -1,4 +1,4 @@
-"""The data set as a table: one row per `Measurement`, Parquet on disk, provenance in its metadata."""
+"""The data set as a table: one row per `Measurement`, as Parquet with its provenance."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from tilecast.data_collection.measurement import PASSES, REFERENCE, REGIMES
 from tilecast.heuristics.errors import TilecastError
@@ -37,8 +37,8 @@ COLUMNS = {
     "failure": "category",
     "device": "category",
 }
-"""Column names and their pandas dtypes. ``device`` is a hash of the card's UUID. ``microseconds`` and
-``spread`` are NaN exactly where ``failure`` says why."""
+"""Column names and their pandas dtypes. ``device`` is a hash of the card's UUID. ``microseconds``
+and ``spread`` are NaN exactly where ``failure`` says why."""
 
 _METADATA_KEY = b"tilecast"
 
@@ -50,7 +50,8 @@ class Dataset:
     rows: pd.DataFrame
     """One row per measurement, with the columns of `COLUMNS`."""
     provenance: dict
-    """GPU, driver, versions, clocks, protocol, date and command, as recorded when it was measured."""
+    """GPU, driver, versions, clocks, protocol, date and command, as recorded when it was
+    measured."""
 
     @property
     def digest(self) -> str:
@@ -137,7 +138,7 @@ def _checked(rows: pd.DataFrame, name: str) -> pd.DataFrame:
             f"data set {name} lacks column {missing[0]!r}; allowed: {', '.join(COLUMNS)}; "
             "export it again with `tilecast collect`"
         )
-    rows = rows[list(COLUMNS)]
+    rows = cast("pd.DataFrame", rows[list(COLUMNS)])
     failed = rows["failure"].notna()
     bad = {
         "microseconds": ~failed & ~(rows["microseconds"] > 0),
@@ -151,13 +152,13 @@ def _checked(rows: pd.DataFrame, name: str) -> pd.DataFrame:
         if mask.any():
             index = int(mask.to_numpy().argmax())
             raise TilecastError(
-                f"data set {name} has {column}={rows[column].iloc[index]!r} in row {index}; allowed: "
-                "a positive time or a failure, known regimes and stages, no NaN elsewhere; "
-                "drop the row or measure it again"
+                f"data set {name} has {column}={rows[column].iloc[index]!r} in row {index}; "
+                "allowed: a positive time or a failure, known regimes and stages, no NaN "
+                "elsewhere; drop the row or measure it again"
             )
     return rows.astype(COLUMNS).reset_index(drop=True)
 
 
 def is_reference(rows: pd.DataFrame) -> pd.Series:
     """Which rows time the library's kernel instead of one of ours."""
-    return rows["config"] == REFERENCE
+    return cast("pd.Series", rows["config"] == REFERENCE)

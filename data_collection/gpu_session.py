@@ -101,8 +101,7 @@ class GpuSession:
         """
         self._announce(spec.config)
         kernel = self._kernel(spec)
-        for extents in CHECK_EXTENTS:
-            problem = GemmProblem(*extents, batch=3 if spec.batched else 1, operands=spec.operands)
+        for problem in check_problems(spec):
             a, b, reference = self._reference(problem)
             out = empty_out(problem).fill_(math.nan)
             kernel(a, b, out)
@@ -257,6 +256,16 @@ class GpuBench:
     def _collect(graphs: list[_Graph], times: list[list[float]], index: int) -> None:
         wait(graphs[index].done, graphs[index].entrant)
         times[index].append(graphs[index].microseconds())
+
+
+def check_problems(spec: KernelSpec) -> list[GemmProblem]:
+    """The ragged problems of a check; m is padded where the 16-byte rule is on it."""
+    operands = spec.operands
+    step = 8 if "col" in (operands.a_major, operands.out_major) else 1
+    return [
+        GemmProblem(-(-m // step) * step, n, k, 3 if spec.batched else 1, operands)
+        for m, n, k in CHECK_EXTENTS
+    ]
 
 
 def wait(event: torch.cuda.Event, entrant: Entrant) -> None:

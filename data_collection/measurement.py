@@ -8,11 +8,12 @@ from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.problem import GemmProblem
 
 REGIMES = ("burst", "sustained")
-"""``burst``: the card has had idle gaps; ``sustained``: it has been busy long enough to meet its power limit."""
+"""``burst``: the card has had idle gaps; ``sustained``: it has been busy long enough to meet its
+power limit."""
 
 PASSES = ("screen", "race", "verify")
-"""``screen``: every candidate, briefly; ``race``: those near the best, interleaved until the order is
-stable; ``verify``: the best again, later, for scoring only."""
+"""``screen``: every candidate, briefly; ``race``: those near the best, interleaved until the order
+is stable; ``verify``: the best again, later, for scoring only."""
 
 REFERENCE = "torch.mm"
 """Stands in the config column where the library's kernel was timed beside ours."""
@@ -20,7 +21,7 @@ REFERENCE = "torch.mm"
 
 @dataclass(frozen=True)
 class Measurement:
-    """One problem, one config, one power regime, one pass: a run time or the reason there is none."""
+    """One problem, config, power regime and pass: a run time, or the reason there is none."""
 
     problem: GemmProblem
     """What was multiplied."""

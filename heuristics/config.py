@@ -31,7 +31,7 @@ class KernelConfig:
     stages: int = 2
     """Stages of the A and B pipeline in shared memory."""
     warp_groups: int = 1
-    """MMA warp groups of 128 threads that split the tile along m; a load warp group comes on top."""
+    """MMA warp groups of 128 threads that split the tile along m; one that loads comes on top."""
     ctas_per_sm: int = 1
     """CTAs that share one SM, its shared memory and registers."""
     raster: str = "m"

@@ -12,14 +12,14 @@ from tilecast.heuristics.errors import TilecastError
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """Let ``write`` fill a temporary file beside ``path``, flush it to disk and rename it to ``path``.
+    """Let ``write`` fill a temporary file beside ``path``, flush it and rename it to ``path``.
 
     Args:
         path: where the file shall be; missing folders are made.
         write: takes the temporary path and writes the whole content to it.
 
     Raises:
-        TilecastError: the folder is read-only, the disk is full, or the like; ``path`` is as it was.
+        TilecastError: the folder is read-only or the disk full, say; ``path`` is as it was.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -43,6 +43,6 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
 
 def _unwritable(path: Path, error: OSError) -> TilecastError:
     return TilecastError(
-        f"cannot write {path}: {error.strerror or error}; allowed: a writable folder with free space; "
-        "name another one or free some"
+        f"cannot write {path}: {error.strerror or error}; allowed: a writable folder with free "
+        "space; name another one or free some"
     )

@@ -45,7 +45,8 @@ class Hardware:
         """
         if dtype not in self._peaks:
             raise TilecastError(
-                f"dtype {dtype!r} has no peak rate on {self.name}; allowed: {', '.join(self._peaks)}"
+                f"dtype {dtype!r} has no peak rate on {self.name}; "
+                f"allowed: {', '.join(self._peaks)}"
             )
         return self._peaks[dtype]
 

@@ -27,8 +27,8 @@ class Heuristic(Protocol):
             limit: how many the caller wants; all when left out.
 
         Returns:
-            An ordered subset of ``candidates``, best first, at most ``limit`` long: a heuristic prunes and
-            never invents.
+            An ordered subset of ``candidates``, best first, at most ``limit`` long: a heuristic
+            prunes and never invents.
         """
         ...
 
@@ -57,6 +57,7 @@ def rank(
     if len(set(ranking)) < len(ranking) or (limit is not None and len(ranking) > limit):
         raise TilecastError(
             f"heuristic {heuristic.name!r} returned {len(ranking)} configs, {len(set(ranking))} of "
-            f"them distinct; allowed: at most {limit or len(candidates)}, each once; fix the heuristic"
+            f"them distinct; allowed: at most {limit or len(candidates)}, each once; "
+            "fix the heuristic"
         )
     return ranking

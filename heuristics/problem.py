@@ -45,7 +45,8 @@ class GemmOperands:
     a_major: str = "row"
     """``row``: A is contiguous along k; ``col``: along m."""
     b_major: str = "col"
-    """``col``: B is contiguous along k, as ``torch.nn.Linear`` stores its weight; ``row``: along n."""
+    """``col``: B is contiguous along k, as ``torch.nn.Linear`` stores its weight; ``row``: along
+    n."""
     out_major: str = "row"
     """``row``: out is contiguous along n; ``col``: along m."""
     epilogue: str = "none"

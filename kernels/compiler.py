@@ -44,7 +44,7 @@ def compile_object(spec: KernelSpec) -> bytes:
         spec: a kernel whose config is valid for its operands.
 
     Returns:
-        A relocatable host object file with the device code inside, loaded by `tilecast.kernels.launch`.
+        A host object file with the device code inside, loaded by `tilecast.kernels.launch`.
     """
     import cutlass
     import cutlass.cute as cute
@@ -124,7 +124,8 @@ def _compile_into(spec: KernelSpec, cache: ObjectCache) -> CompileResult:
         code = compile_object(spec)
     except TilecastError:
         raise
-    except Exception as error:  # the DSL raises whatever it meets; a bad config must not stop the rest
+    except Exception as error:
+        # The DSL raises whatever it meets; one bad config must not stop the rest.
         return CompileResult(spec, time.perf_counter() - start, _one_line(error))
     cache.put(spec, code)
     return CompileResult(spec, time.perf_counter() - start)

@@ -31,12 +31,12 @@ class LoadedKernel:
         """Write a @ b to ``out`` on the current stream.
 
         Args:
-            a: (m, k), or (batch, m, k) when the spec is batched, dtypes and majors as the spec says.
+            a: (m, k), or (batch, m, k) when the spec is batched; dtypes and majors as it says.
             b: (k, n) or (batch, k, n).
             out: (m, n) or (batch, m, n).
 
         Raises:
-            Exception: the compiled function refuses dtype, stride, alignment or extents that differ.
+            Exception: the compiled function refuses other dtypes, strides or alignments.
         """
         self.function(a, b, out, self.max_active_clusters)
 
@@ -48,8 +48,9 @@ def load_kernel(spec: KernelSpec, objects: ObjectCache, device: int = 0) -> Load
         TilecastError: the cache does not hold it whole.
     """
     if objects.resources(spec) is None:
+        operands = spec.operands
         raise TilecastError(
-            f"kernel {spec.config} for {spec.operands.dtype} {spec.operands.layout} is not compiled in "
+            f"kernel {spec.config} for {operands.dtype} {operands.layout} is not compiled in "
             f"{objects.root}; allowed: what `tilecast compile` built there; run it first"
         )
     import cutlass.cute as cute

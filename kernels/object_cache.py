@@ -1,7 +1,7 @@
 """Compiled kernels on disk, shared by processes and sessions.
 
-Each spec has two files: ``KEY.o``, and ``KEY.json``, written last, with the object's digest and facts.
-An entry whose digest does not match counts as absent, so it is compiled again.
+Each spec has two files: ``KEY.o``, and ``KEY.json``, written last, with the object's digest and
+facts. An entry whose digest does not match counts as absent, so it is compiled again.
 """
 
 from __future__ import annotations

@@ -42,9 +42,12 @@ def read_resources(code: bytes) -> KernelResources:
         try:
             elf = ELFFile(io.BytesIO(code[start:]))
             if elf.header["e_machine"] in (_CUDA_MACHINE, "EM_CUDA"):
-                attributes = _attributes(elf.get_section_by_name(".nv.info").data())
+                section = elf.get_section_by_name(".nv.info")
+                if section is None:
+                    raise ELFError("no .nv.info section")
+                attributes = _attributes(section.data())
                 return KernelResources(attributes[_REGISTER_COUNT], attributes[_FRAME_SIZE])
-        except (ELFError, KeyError, AttributeError, struct.error) as error:
+        except (ELFError, KeyError, struct.error) as error:
             raise TilecastError(
                 f"the object file is damaged ({error}); allowed: what `tilecast compile` wrote; "
                 "delete it and compile again"

@@ -2,9 +2,14 @@
 
 The device function, its TMA set-up and its shared-memory layouts are inherited from
 ``cutlass.operators``; what decides speed (tile, stages, warp groups, CTAs per SM, raster, swizzle,
-operand exchange) is set here from a `KernelConfig`. ``tests/unit/test_kernel_contract.py`` states what
-this relies on.
+operand exchange) is set here from a `KernelConfig`. ``tests/unit/test_kernel_contract.py`` states
+what this relies on.
 """
+
+# The DSL reads its struct annotations as code, and its packages are joined at import time: a type
+# checker sees neither.
+# pyright: reportMissingImports=false, reportPrivateImportUsage=false
+# pyright: reportInvalidTypeArguments=false
 
 from __future__ import annotations
 
@@ -32,9 +37,9 @@ _BUFFER_ALIGNMENT = 1024
 class TunableGemmKernel(Sm90StaticPersistentGemmKernel):
     """out = A @ B on Hopper, with every tuning parameter taken from a `KernelConfig`.
 
-    Calling it (under ``cute.compile``) takes A (batch, m, k), B (batch, k, n) and out (batch, m, n), or
-    the same without the batch; ``max_active_clusters``, the clusters that fit on the GPU at once; and a
-    stream. Extents, strides and ``max_active_clusters`` stay run-time values.
+    Calling it (under ``cute.compile``) takes A (batch, m, k), B (batch, k, n) and out (batch, m,
+    n), or the same without the batch; ``max_active_clusters``, the clusters that fit on the GPU at
+    once; and a stream. Extents, strides and ``max_active_clusters`` stay run-time values.
     """
 
     def __init__(self, config: KernelConfig, acc_dtype: type[cutlass.Numeric] = cutlass.Float32):

@@ -18,12 +18,13 @@ _SOURCES = (
     Path(__file__).with_name("compiler.py"),
     Path(str(resources.__file__)),
 )
-"""Files whose text decides what code a config compiles to; the inherited device code is pinned by version."""
+"""Files whose text decides what code a config compiles to; the inherited device code is pinned by
+version."""
 
 
 @dataclass(frozen=True)
 class KernelSpec:
-    """One kernel to compile: a config for operands of given dtypes and majors on one architecture."""
+    """One kernel to compile: a config for given dtypes and majors on one architecture."""
 
     config: KernelConfig
     """Tile, cluster, pipeline and schedule."""

@@ -1,4 +1,4 @@
-"""A trained model on disk: boosters as UBJSON, trees as JSON, and a manifest of what they are.
+"""A trained model on disk: boosters as UBJSON, trees as JSON, both packed, and a manifest of them.
 
 It is data and never code: nothing here unpickles. The manifest is written last and names each file
 by its digest, so a reader finds the old model or the new one, and an edited or cut file is refused.
@@ -6,8 +6,10 @@ by its digest, so a reader finds the old model or the new one, and an edited or 
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -91,8 +93,10 @@ def save(artifact: Artifact, folder: Path) -> None:
     for name, content in contents.items():
         digest = hashlib.sha256(content).hexdigest()
         stem, suffix = name.split(".")
-        files[name] = {"file": f"{stem}-{digest[:12]}.{suffix}", "sha256": digest}
-        write_atomically(folder / files[name]["file"], _writer(content))
+        files[name] = {"file": f"{stem}-{digest[:12]}.{suffix}.gz", "sha256": digest}
+        # Without a time stamp, so that the same model gives the same bytes.
+        packed = gzip.compress(content, mtime=0)
+        write_atomically(folder / files[name]["file"], _writer(packed))
     manifest = {
         "artifact_version": ARTIFACT_VERSION,
         "hardware": _hardware_facts(artifact.hardware),
@@ -111,7 +115,7 @@ def save(artifact: Artifact, folder: Path) -> None:
     current = {entry["file"] for entry in files.values()}
     for name in contents:
         stem, suffix = name.split(".")
-        for path in folder.glob(f"{stem}-{'[0-9a-f]' * 12}.{suffix}"):
+        for path in folder.glob(f"{stem}-{'[0-9a-f]' * 12}.{suffix}.gz"):
             if path.name not in current:
                 path.unlink()
 
@@ -222,9 +226,9 @@ def _manifest(folder: Path) -> dict:
 
 def _content(path: Path, sha256: str) -> bytes:
     try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise _refused(path.parent, f"{path.name} cannot be read ({error.strerror})") from error
+        content = gzip.decompress(path.read_bytes())
+    except (OSError, EOFError, zlib.error) as error:
+        raise _refused(path.parent, f"{path.name} cannot be read ({error})") from error
     if hashlib.sha256(content).hexdigest() != sha256:
         raise _refused(
             path.parent, f"{path.name} is cut short or edited: its digest does not match"

@@ -48,7 +48,7 @@ class RegretRow:
     problems: str
     """``all`` or one of `BUCKETS`."""
     count: int
-    """Problems in the group."""
+    """Problems in the group for which it proposed anything."""
     k: int
     """Distinct kernels that it might propose."""
     proposed: float
@@ -163,28 +163,30 @@ def _fold(
 def regrets(result: HeldOut, table: Sequence[ProblemLabels]) -> np.ndarray:
     """Regret of every problem at every k.
 
-    A heuristic that proposes fewer than k is scored by what it proposed; one that proposes nothing
-    for a problem is scored by that problem's slowest config.
+    A heuristic that proposes fewer than k is scored by what it proposed.
 
     Returns:
-        float64 array [problems, MAX_K].
+        float64 array [problems, MAX_K]; NaN where nothing was proposed.
     """
-    rows = []
-    for labels, picks in zip(table, result.picks, strict=True):
-        slowdown = labels.slowdown(result.power, truth=True)
-        times = slowdown[list(picks)] if picks else slowdown.max(keepdims=True)
-        best = np.minimum.accumulate(times)
-        rows.append(np.pad(best, (0, MAX_K - len(best)), mode="edge") - 1)
-    return np.array(rows)
+    rows = np.full((len(table), MAX_K), np.nan)
+    for row, labels, picks in zip(rows, table, result.picks, strict=True):
+        if picks:
+            times = labels.slowdown(result.power, truth=True)[list(picks)]
+            best = np.minimum.accumulate(times)
+            row[:] = np.pad(best, (0, MAX_K - len(best)), mode="edge") - 1
+    return rows
 
 
 def summarise(result: HeldOut, table: Sequence[ProblemLabels]) -> list[RegretRow]:
-    """Regret for k = 1 to `MAX_K` over all problems and over each of `BUCKETS`."""
+    """Regret for k = 1 to `MAX_K` over all problems and over each of `BUCKETS`.
+
+    A problem for which the heuristic proposed nothing counts in none of its rows.
+    """
     regret = regrets(result, table)
     m = np.array([labels.problem.m for labels in table])
     proposed = np.array([len(picks) for picks in result.picks])
-    groups = {"all": np.full(len(table), True)} | {
-        name: (m >= low) & (m <= high) for name, (low, high) in BUCKETS.items()
+    groups = {"all": proposed > 0} | {
+        name: (m >= low) & (m <= high) & (proposed > 0) for name, (low, high) in BUCKETS.items()
     }
     return [
         RegretRow(

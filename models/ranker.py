@@ -14,7 +14,7 @@ from tilecast.heuristics.problem import GemmProblem
 from tilecast.models.booster import Booster
 from tilecast.models.features import FEATURE_NAMES, featurize
 from tilecast.models.labels import ProblemLabels, check_power
-from tilecast.models.targets import ANALYTIC, TrainingRows, log_analytic, training_rows
+from tilecast.models.targets import ANALYTIC, log_analytic, training_rows
 
 DISTINCT = 10
 """Configs at the head of a ranking that differ in more than their schedule."""
@@ -67,12 +67,12 @@ class ConfigRanker:
         hardware: Hardware,
         power: str = "robust",
         *,
-        rounds: int = 240,
-        entrants: int = 384,
+        rounds: int = 200,
+        entrants: int = 512,
         coarse_rounds: int = 24,
-        survivors: int = 48,
+        survivors: int = 64,
         max_depth: int = 8,
-        learning_rate: float = 0.08,
+        learning_rate: float = 0.1,
         focus: float = 6.0,
         blend: float = 0.04,
         seed: int = 0,
@@ -118,30 +118,35 @@ class ConfigRanker:
             TilecastError: ``power`` is not known.
         """
         rows = training_rows(table, self.hardware, check_power(self.power), self.focus)
-        self.distance_ = self._regress(rows, rows.residual, np.full(len(rows.level), True))
+        self.distance_ = self._train(
+            {"label": rows.residual, "weight": rows.weight}, rows.features, _REGRESSION
+        )
         self.order_ = self._train(
             {"label": _relevance(rows.slowdown), "qid": rows.problem.astype(np.int32)},
             rows.features,
-            _ORDER_OBJECTIVE,
+            _ORDER,
         )
         self.level_ = None
         if self.power != "robust":
-            self.level_ = self._regress(rows, rows.level, rows.slowdown < _GOOD)
+            good = rows.slowdown < _GOOD
+            self.level_ = self._train(
+                {"label": rows.level[good], "weight": rows.weight[good]},
+                rows.features[good],
+                _REGRESSION | {"max_depth": 5},
+                rounds=100,
+            )
         return self
 
-    def _regress(self, rows: TrainingRows, target: np.ndarray, kept: np.ndarray) -> Booster:
-        return self._train(
-            {"label": target[kept], "weight": rows.weight[kept]},
-            rows.features[kept],
-            {"objective": "reg:squarederror"},
-        )
-
     def _train(
-        self, targets: dict[str, np.ndarray], features: np.ndarray, objective: dict[str, object]
+        self,
+        targets: dict[str, np.ndarray],
+        features: np.ndarray,
+        objective: dict[str, object],
+        rounds: int | None = None,
     ) -> Booster:
         import xgboost
 
-        parameters = objective | {
+        parameters = {
             "tree_method": "hist",
             "max_bin": 64,
             "max_depth": self.max_depth,
@@ -150,9 +155,9 @@ class ConfigRanker:
             "colsample_bytree": 0.5,
             "seed": self.seed,
             "nthread": self.threads,
-        }
+        } | objective
         matrix = xgboost.DMatrix(features, nthread=self.threads, **targets)
-        booster = xgboost.train(parameters, matrix, num_boost_round=self.rounds)
+        booster = xgboost.train(parameters, matrix, num_boost_round=rounds or self.rounds)
         return Booster(bytes(booster.save_raw("ubj")))
 
     def scores(self, features: np.ndarray) -> np.ndarray:
@@ -250,7 +255,8 @@ _GOOD = 1.05
 """Slowdown up to which a config tells the level of a problem's times."""
 _NEAR = 0.02
 """Slowdown, less 1, over which a config's relevance for the order falls to 1/e."""
-_ORDER_OBJECTIVE: dict[str, object] = {
+_REGRESSION: dict[str, object] = {"objective": "reg:squarederror"}
+_ORDER: dict[str, object] = {
     "objective": "rank:ndcg",
     "lambdarank_pair_method": "topk",
     "lambdarank_num_pair_per_sample": 8,

@@ -30,7 +30,8 @@ class Truth:
     """What was measured for one problem in one power regime, in microseconds."""
 
     times: Mapping[str, float]
-    """Config name to run time, by the latest pass that timed it."""
+    """Config name to run time in the latest pass. The card is warmer or cooler from pass to pass,
+    so the times of those that only an earlier one timed are brought to its level, as labels are."""
     best: str
     """The oracle: the fastest."""
     reference: float | None
@@ -66,8 +67,11 @@ def measured(path: Path, problem: GemmProblem) -> dict[str, Truth]:
 
 def _truth(by_stage: Mapping[str, Mapping[str, list[float]]]) -> Truth | None:
     times: dict[str, float] = {}
-    for stage in PASSES:
-        times |= {config: median(values) for config, values in by_stage[stage].items()}
+    for stage in reversed(PASSES):
+        timed = {config: median(values) for config, values in by_stage[stage].items()}
+        ratios = [times[c] / timed[c] for c in timed if c in times and c != REFERENCE]
+        level = median(ratios) if ratios else 1.0
+        times = {config: level * time for config, time in timed.items()} | times
     reference = times.pop(REFERENCE, None)
     return Truth(times, min(times, key=times.__getitem__), reference) if times else None
 

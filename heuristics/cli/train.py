@@ -81,7 +81,7 @@ def _table(facts: Mapping[str, Any]) -> Table:
         for power, floor in facts["noise_floor"].items()
     ]
     columns = {"model": "", "power": "", "k": "d"} | dict.fromkeys(_FIGURES.values(), ".2%")
-    return Table("Held-out regret at k kernels", columns, rows)
+    return Table("Regret at k kernels on one fold of families, held out", columns, rows)
 
 
 _FIGURES = {"geomean": "geomean", "p95": "p95", "max": "max", "within_2_percent": "within 2%"}

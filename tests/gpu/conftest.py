@@ -6,6 +6,7 @@ import os
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 import pytest
 
@@ -14,6 +15,7 @@ from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.problem import LINEAR_BF16, GemmOperands
 from tilecast.heuristics.space import valid_configs
 from tilecast.kernels.compiler import compile_all
+from tilecast.kernels.launch import LoadedKernel, load_kernel
 from tilecast.kernels.object_cache import ObjectCache
 from tilecast.kernels.spec import KernelSpec
 
@@ -47,6 +49,17 @@ class Kernels:
     """Kernels with a batch in front."""
     objects: ObjectCache
     """Where they lie."""
+
+    def load(self, spec: KernelSpec) -> LoadedKernel:
+        """One of them, loaded once in this process."""
+        return _load(spec, self.objects)
+
+    def config(self, position: int) -> LoadedKernel:
+        """The kernel of one of `configs`."""
+        return self.load(KernelSpec(self.configs[position], LINEAR_BF16))
+
+
+_load = cache(load_kernel)
 
 
 @pytest.fixture(scope="session")

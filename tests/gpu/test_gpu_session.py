@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
@@ -27,14 +26,21 @@ ONE_SECOND = 2_000_000_000
 """Clock cycles; a little more than a second at 1.98 GHz."""
 
 
-@pytest.fixture
-def announced() -> list[Entrant]:
+@pytest.fixture(scope="module")
+def announcements() -> list[Entrant]:
     return []
 
 
+@pytest.fixture(scope="module")
+def session(kernels: Kernels, announcements: list[Entrant]) -> GpuSession:
+    return GpuSession(kernels.objects, 0, announcements.append)
+
+
 @pytest.fixture
-def session(kernels: Kernels, announced: list[Entrant]) -> GpuSession:
-    return GpuSession(kernels.objects, 0, announced.append)
+def announced(announcements: list[Entrant]) -> list[Entrant]:
+    """What the session has announced in this test."""
+    announcements.clear()
+    return announcements
 
 
 def _medians(times: list[list[float]]) -> list[float]:
@@ -136,35 +142,6 @@ def test_waiting_ends_when_a_kernel_does_not(monkeypatch: pytest.MonkeyPatch) ->
     assert caught.value.entrant == config
     torch.cuda.synchronize()
     wait(done, config)
-
-
-@pytest.mark.parametrize("careful", [False, True])
-def test_only_a_careful_bench_names_the_kernel_whose_first_launch_hangs(
-    kernels: Kernels, monkeypatch: pytest.MonkeyPatch, careful: bool
-) -> None:
-    culprit = kernels.configs[1]
-
-    class Session(GpuSession):
-        """One kernel takes a second whenever it is launched outside a graph."""
-
-        def launcher(self, entrant: Entrant, problem: GemmProblem) -> Callable[..., object]:
-            launch = super().launcher(entrant, problem)
-
-            def slow(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
-                if not torch.cuda.is_current_stream_capturing():
-                    torch.cuda._sleep(ONE_SECOND)
-                launch(a, b, out)
-
-            return slow if entrant == culprit else launch
-
-    session = Session(kernels.objects, 0, lambda entrant: None)
-    bench = session.bench(PROBLEM, careful)
-    bench.time(kernels.configs[:1], "burst", 1)
-    monkeypatch.setattr(gpu_session, "HANG_SECONDS", 0.2)
-    with pytest.raises(KernelFailure) as caught:
-        bench.time(kernels.configs[:3], "burst", 2)
-    torch.cuda.synchronize()
-    assert caught.value.entrant == (culprit if careful else None)
 
 
 def test_kernel_that_is_not_compiled_is_told(session: GpuSession) -> None:

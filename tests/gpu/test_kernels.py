@@ -13,7 +13,7 @@ from tilecast.data_collection.gpu_session import empty_out, random_operands
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.problem import LINEAR_BF16, GemmOperands, GemmProblem
 from tilecast.heuristics.space import CLUSTERS, TILE_N
-from tilecast.kernels.launch import LoadedKernel, load_kernel, max_active_clusters
+from tilecast.kernels.launch import load_kernel, max_active_clusters
 from tilecast.kernels.object_cache import ObjectCache
 from tilecast.kernels.spec import KernelSpec
 
@@ -25,10 +25,6 @@ RAGGED = ((1, 264, 200), (37, 1112, 1032), (300, 520, 8), (1000, 2056, 4104))
 TOLERANCE = 5e-3
 """Rounding float32 to bf16 costs 2^-9 = 0.2% at most; a wrong element costs far more."""
 Error = Callable[..., float]
-
-
-def _load(kernels: Kernels, position: int = 0) -> LoadedKernel:
-    return load_kernel(KernelSpec(kernels.configs[position], LINEAR_BF16), kernels.objects)
 
 
 def _operands(m: int, n: int, k: int, batch: int = 1, operands: GemmOperands = LINEAR_BF16):
@@ -56,7 +52,7 @@ def test_every_config_is_right_on_ragged_problems(
     wrong = {}
     for position, config in enumerate(kernels.configs):
         out = torch.full(extents[:2], math.nan, dtype=torch.bfloat16, device="cuda")
-        _load(kernels, position)(a, b, out)
+        kernels.config(position)(a, b, out)
         error = relative_error(out, a, b)
         if not error <= TOLERANCE:
             wrong[config.name] = error
@@ -66,7 +62,7 @@ def test_every_config_is_right_on_ragged_problems(
 def test_other_dtypes_and_majors(kernels: Kernels, relative_error: Error) -> None:
     for spec in kernels.others:
         a, b, out = _operands(136, 264, 520, operands=spec.operands)
-        load_kernel(spec, kernels.objects)(a, b, out)
+        kernels.load(spec)(a, b, out)
         assert out.dtype == getattr(torch, spec.operands.out_dtype)
         assert relative_error(out, a, b) <= TOLERANCE, spec.operands
 
@@ -74,7 +70,7 @@ def test_other_dtypes_and_majors(kernels: Kernels, relative_error: Error) -> Non
 def test_batches_are_kept_apart(kernels: Kernels, relative_error: Error) -> None:
     for spec in kernels.batched:
         a, b, out = _operands(77, 200, 136, batch=5)
-        load_kernel(spec, kernels.objects)(a, b, out)
+        kernels.load(spec)(a, b, out)
         for i in range(5):
             assert relative_error(out[i], a[i], b[i]) <= TOLERANCE, (spec.config, i)
 
@@ -89,7 +85,7 @@ def test_views_with_strides_and_offsets_touch_nothing_else(
     for position, config in enumerate(kernels.configs):
         whole_out = torch.full((m + 4, n + 16), 7.0, dtype=torch.bfloat16, device="cuda")
         out = whole_out[2 : 2 + m, 8 : 8 + n]
-        _load(kernels, position)(a, b, out)
+        kernels.config(position)(a, b, out)
         assert relative_error(out, a, b) <= TOLERANCE, config
         out.fill_(7.0)
         assert bool((whole_out == 7.0).all()), config
@@ -102,7 +98,7 @@ def test_operands_that_the_kernel_was_not_compiled_for_are_refused(
     a, b, out = _operands(64, 64, 64)
     bad = {"dtype": a.half(), "extents": a[:, :56], "rank": a[None], "majors": a.T.contiguous().T}
     with pytest.raises((TypeError, ValueError, RuntimeError)):
-        _load(kernels)(bad[what], b, out)
+        kernels.config(0)(bad[what], b, out)
     torch.cuda.synchronize()
     assert bool(out.isnan().all())
 
@@ -112,7 +108,7 @@ def test_launches_on_the_current_stream_behind_what_is_queued_there(
 ) -> None:
     a, b, out = _operands(256, 512, 1024)
     late = torch.zeros_like(a)
-    kernel = _load(kernels)
+    kernel = kernels.config(0)
     kernel(late, b, out)
     torch.cuda.synchronize()
     with torch.cuda.stream(torch.cuda.Stream()):
@@ -127,7 +123,7 @@ def test_launches_on_the_current_stream_behind_what_is_queued_there(
 def test_graph_replays_with_new_values(kernels: Kernels, relative_error: Error) -> None:
     for position in (0, len(kernels.configs) // 2, len(kernels.configs) - 1):
         a, b, out = _operands(200, 520, 264)
-        kernel = _load(kernels, position)
+        kernel = kernels.config(position)
         kernel(a, b, out)
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
@@ -142,7 +138,7 @@ def test_graph_replays_with_new_values(kernels: Kernels, relative_error: Error) 
 
 def test_results_repeat_bit_for_bit(kernels: Kernels) -> None:
     a, b, out = _operands(1000, 2056, 520)
-    kernel = _load(kernels)
+    kernel = kernels.config(0)
     kernel(a, b, out)
     again = torch.empty_like(out)
     for _ in range(5):
@@ -158,7 +154,15 @@ def test_active_clusters_are_what_the_multiprocessors_hold(kernels: Kernels) -> 
         assert 0.75 * multiprocessors / size <= max_active_clusters(size) <= multiprocessors / size
     for position, config in enumerate(kernels.configs):
         clusters = max_active_clusters(config.cluster_m * config.cluster_n)
-        assert _load(kernels, position).max_active_clusters == clusters * config.ctas_per_sm
+        assert kernels.config(position).max_active_clusters == clusters * config.ctas_per_sm
+
+
+def test_kernel_may_be_loaded_twice(kernels: Kernels, relative_error: Error) -> None:
+    spec = KernelSpec(kernels.configs[0], LINEAR_BF16)
+    for _ in range(2):
+        a, b, out = _operands(64, 72, 80)
+        load_kernel(spec, kernels.objects)(a, b, out)
+        assert relative_error(out, a, b) <= TOLERANCE
 
 
 def test_kernel_that_is_not_compiled_is_told(kernels: Kernels, tmp_path) -> None:

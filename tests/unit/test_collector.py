@@ -46,6 +46,7 @@ class Bed:
     progress: list[Progress] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        self.folder.mkdir(exist_ok=True)
         self.path, self.log = self.folder / "store", self.folder / "log"
         self.log.touch()
 
@@ -161,7 +162,7 @@ def test_progress_counts_jobs_and_measurements(bed: Bed) -> None:
     assert by_phase["check"][-1].measurements == 0
 
 
-def _run(bed: Bed, *options: str, **popen) -> subprocess.Popen[str]:
+def _run(bed: Bed, *options: str) -> subprocess.Popen[str]:
     """A collection in a process of its own."""
     command = [sys.executable, fake_session.__file__, str(bed.path), str(bed.log), *options]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -201,7 +202,7 @@ def test_killed_at_any_moment_nothing_is_lost_or_measured_twice(bed: Bed) -> Non
         checked = {c.name for c in CONFIGS if KernelSpec(c, LINEAR_BF16).key in done}
         assert len(checked) in (0, len(CONFIGS))
         before = rows
-    undisturbed = Bed(bed.folder / "other") if (bed.folder / "other").mkdir() is None else bed
+    undisturbed = Bed(bed.folder / "undisturbed")
     undisturbed.collect()
     assert {row[:14] for row in before} == {row[:14] for row in undisturbed.rows()}
     # The kills did hit: more was run than was kept.
@@ -282,6 +283,31 @@ def test_kernel_that_fails_only_when_timed_is_found_by_running_one_by_one(
         if config != broken:
             screened = {(problem.m, "screen") for problem in PROBLEMS}
             assert screened <= _timed(rows, config.name)
+
+
+@pytest.mark.parametrize(("stage", "last"), [("race", 3), ("verify", 1)])
+def test_kernel_that_fails_in_a_later_stage_is_the_only_one_blamed(
+    bed: Bed, stage: str, last: int
+) -> None:
+    problem, broken, why = PROBLEMS[0], CONFIGS[0], "crashed: exit code 139"
+    bed.collect(plan={problem: CONFIGS})
+    # There it is announced amid the others, and one of ours after all of them.
+    order = [line[3] for line in bed.logged() if line[0] == stage]
+    assert order[-1] == CONFIGS[last].name
+    assert broken.name in order[1:-1]
+
+    bed = Bed(bed.folder / stage)
+    bed.collect(bed.factory(faults=(Fault(broken, stage, "exit"),)), plan={problem: CONFIGS})
+    failures = {KernelSpec(c, LINEAR_BF16).key: why if c == broken else None for c in CONFIGS}
+    assert bed.checks() == failures
+    rows = bed.rows()
+    if stage == "race":
+        assert _failed(rows) == {broken.name: {(problem.m, "screen", why)}}
+        assert _timed(rows, broken.name) == set()
+    else:
+        assert _failed(rows) == {}
+        assert _timed(rows, broken.name) == {(problem.m, "screen"), (problem.m, "race")}
+    assert (problem.m, stage) in _timed(rows, CONFIGS[last].name)
 
 
 def test_kernel_that_fails_late_keeps_its_earlier_times(bed: Bed) -> None:
@@ -423,7 +449,7 @@ def test_worker_that_dies_between_two_jobs_is_replaced(bed: Bed) -> None:
         ({"broken": "CUDA out of memory"}, "RuntimeError: CUDA out of memory"),
         ({"slow_start": fake_session.FOR_EVER}, "hung: no sign of life for 2 s"),
         # The library's kernel is nobody whom one could leave out.
-        ({"faults": (Fault(None, "time", "exit"),)}, "crashed: exit code 139"),  # type: ignore[arg-type]
+        ({"faults": (Fault(None, "time", "exit"),)}, "crashed: exit code 139"),
     ],
 )
 def test_failure_with_nobody_to_blame_stops_the_run_in_one_line(

@@ -5,6 +5,7 @@ import sys
 from collections import Counter, defaultdict
 
 import pytest
+
 from tilecast.data_collection.language_models import DEEPSEEK_V3, MODELS
 from tilecast.data_collection.suites import (
     MAX_TRAINING_BYTES,
