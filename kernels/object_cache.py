@@ -43,7 +43,7 @@ class ObjectCache:
             if hashlib.sha256(code).hexdigest() != entry["sha256"]:
                 return None
             return KernelResources(**entry["resources"])
-        except (FileNotFoundError, json.JSONDecodeError, KeyError, TypeError):
+        except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
             return None
 
     def put(self, spec: KernelSpec, code: bytes) -> KernelResources:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
-import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -91,11 +90,11 @@ def save(artifact: Artifact, folder: Path) -> None:
     contents = _contents(artifact)
     files = {}
     for name, content in contents.items():
-        digest = hashlib.sha256(content).hexdigest()
-        stem, suffix = name.split(".")
-        files[name] = {"file": f"{stem}-{digest[:12]}.{suffix}.gz", "sha256": digest}
         # Without a time stamp, so that the same model gives the same bytes.
         packed = gzip.compress(content, mtime=0)
+        digest = hashlib.sha256(packed).hexdigest()
+        stem, suffix = name.split(".")
+        files[name] = {"file": f"{stem}-{digest[:12]}.{suffix}.gz", "sha256": digest}
         write_atomically(folder / files[name]["file"], _writer(packed))
     manifest = {
         "artifact_version": ARTIFACT_VERSION,
@@ -226,14 +225,14 @@ def _manifest(folder: Path) -> dict:
 
 def _content(path: Path, sha256: str) -> bytes:
     try:
-        content = gzip.decompress(path.read_bytes())
-    except (OSError, EOFError, zlib.error) as error:
-        raise _refused(path.parent, f"{path.name} cannot be read ({error})") from error
-    if hashlib.sha256(content).hexdigest() != sha256:
+        packed = path.read_bytes()
+    except OSError as error:
+        raise _refused(path.parent, f"{path.name} cannot be read ({error.strerror})") from error
+    if hashlib.sha256(packed).hexdigest() != sha256:
         raise _refused(
             path.parent, f"{path.name} is cut short or edited: its digest does not match"
         )
-    return content
+    return gzip.decompress(packed)
 
 
 def _refused(folder: Path, reason: str) -> TilecastError:

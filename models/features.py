@@ -110,8 +110,8 @@ CACHE_LINE_BYTES = 128
 """Alignment beyond which nothing is gained: the L2's line."""
 
 CLUSTERS_AT_ONCE = (0, 132, 66, 44, 30)
-"""Clusters of 0 to 4 CTAs that 132 SMs hold, one CTA each; fours leave some groups of SMs with a
-rest (``cuOccupancyMaxActiveClusters`` on an H200)."""
+"""Clusters of 0 to 4 CTAs that an H200 holds, one CTA per SM: ``cuOccupancyMaxActiveClusters`` for
+1, 2 and 4, a third of the SMs for 3, which the space does not use. Fours leave SMs over."""
 LOAD_LATENCY = 0.9
 """Microseconds from asking for a tile to having it, under load; its order of magnitude matters."""
 LAUNCH_TIME = 2.5

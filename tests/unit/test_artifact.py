@@ -66,13 +66,13 @@ def test_saving_again_gives_the_same_files(folder: Path, tmp_path: Path) -> None
 
 
 def test_nothing_on_disk_is_code(folder: Path) -> None:
-    assert {path.suffix for path in folder.iterdir()} == {".json", ".ubj"}
+    assert {path.suffix for path in folder.iterdir()} == {".json", ".gz"}
     for path in folder.glob("*.json"):
         json.loads(path.read_text())
 
 
 def test_a_new_model_replaces_the_old_files(trained, folder: Path) -> None:
-    stale = folder / "robust-distance-0123456789ab.ubj"
+    stale = folder / "robust-distance-0123456789ab.ubj.gz"
     stale.write_bytes(b"of a former model")
     other = folder / "notes.txt"
     other.write_text("not ours")
@@ -105,7 +105,7 @@ def test_a_folder_that_cannot_be_made_is_named(trained, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "pattern", ["robust-distance-*.ubj", "burst-level-*.ubj", "tree-linear-*.json"]
+    "pattern", ["robust-distance-*.ubj.gz", "burst-level-*.ubj.gz", "tree-linear-*.json.gz"]
 )
 @pytest.mark.parametrize(
     ("damage", "reason"),
