@@ -3,6 +3,10 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 DEMO := build/demo
 
+# Installing leaves byte code to the first import, which may therefore not be forbidden to keep it:
+# compiling all of it at once would take a third of the time of setting up.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test lint clean
 
 # The main job on the shipped data: train, score on held-out families, predict, compile.
@@ -32,7 +36,6 @@ lint: .venv/.with-dev
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
 # Installed again only when what is asked for has changed; the checkout itself is linked, not copied.
-# Byte code is left to the first import: compiling gigabytes of it would take a third of the time.
 .venv/.with-%: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --no-compile --disable-pip-version-check \

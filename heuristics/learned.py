@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from tilecast.models.artifact import Artifact
 
 
+RIVALS = 8
+"""Configs that an explained one is compared with; each costs some milliseconds."""
+
+
 @dataclass(frozen=True)
 class Prediction:
     """What is expected of one config."""
@@ -121,7 +125,7 @@ class LearnedHeuristic:
     ) -> list[Reason]:
         """The features that decided for or against a config.
 
-        It is compared with the average of the candidates in contention.
+        It is compared with the average of the first `RIVALS` of the ranking.
 
         Args:
             problem: what is to be multiplied.
@@ -146,7 +150,7 @@ class LearnedHeuristic:
             )
         ranker = self.artifact.rankers[self.power]
         features = featurize(problem, candidates, ranker.hardware)
-        rivals = ranker.order(features)[: ranker.survivors]
+        rivals = ranker.order(features)[:RIVALS]
         here = features[[candidates.index(config)]]
         effects = ranker.contributions(here)[0] - ranker.contributions(features[rivals]).mean(0)
         order = np.argsort(-np.abs(effects), kind="stable")[:limit]

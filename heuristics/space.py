@@ -158,12 +158,9 @@ RULES = (
 
 def most_stages(config: KernelConfig, operands: GemmOperands, hardware: Hardware) -> int:
     """The deepest pipeline that fits with the config's tile, within `STAGES`; 1 if none does."""
-    fits = (
-        stages
-        for stages in reversed(STAGES)
-        if smem_bytes(replace(config, stages=stages), operands) <= smem_limit(config, hardware)
-    )
-    return next(fits, 1)
+    none, one = (smem_bytes(replace(config, stages=stages), operands) for stages in (0, 1))
+    fits = (smem_limit(config, hardware) - none) // (one - none)
+    return min(fits, STAGES[-1]) if fits >= STAGES[0] else 1
 
 
 def _stages_tried(most: int) -> tuple[int, ...]:
