@@ -116,14 +116,22 @@ def read_dataset(path: Path) -> Dataset:
             f"data set {path} cannot be read ({error}); allowed: a whole Parquet file that "
             "`tilecast collect` exported; export it again"
         ) from error
-    metadata = table.schema.metadata or {}
-    facts = json.loads(metadata.get(_METADATA_KEY, b"{}"))
-    if facts.get("version") != DATASET_VERSION:
+    version, provenance = _facts((table.schema.metadata or {}).get(_METADATA_KEY, b"{}"))
+    if version != DATASET_VERSION or provenance is None:
         raise TilecastError(
-            f"data set {path} has version {facts.get('version')}; allowed: {DATASET_VERSION}; "
+            f"data set {path} has version {version}; allowed: {DATASET_VERSION}; "
             "export it again with this version of tilecast"
         )
-    return Dataset(_checked(table.to_pandas(), str(path)), facts["provenance"])
+    return Dataset(_checked(table.to_pandas(), str(path)), provenance)
+
+
+def _facts(text: bytes) -> tuple[object, dict | None]:
+    """Version and provenance out of a file's metadata; None for what is not there."""
+    try:
+        facts = json.loads(text)
+        return facts.get("version"), facts.get("provenance")
+    except (ValueError, AttributeError):
+        return None, None
 
 
 def _checked(rows: pd.DataFrame, name: str) -> pd.DataFrame:

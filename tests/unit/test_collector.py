@@ -83,8 +83,10 @@ class Bed:
 
 @pytest.fixture
 def bed(tmp_path: Path) -> Iterator[Bed]:
+    # Another file's test may have left the processes of its compile pool on their way out.
+    before = set(multiprocessing.active_children())
     yield Bed(tmp_path)
-    assert multiprocessing.active_children() == []
+    assert set(multiprocessing.active_children()) <= before
 
 
 def _failed(rows: list[tuple]) -> dict[str, set[tuple]]:

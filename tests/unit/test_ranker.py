@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,10 +12,12 @@ import pytest
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.heuristic import rank
+from tilecast.heuristics.problem import GemmProblem
+from tilecast.heuristics.space import candidates
 from tilecast.models.booster import Booster
 from tilecast.models.features import featurize
 from tilecast.models.labels import ProblemLabels
-from tilecast.models.ranker import ConfigRanker, NotFittedError
+from tilecast.models.ranker import DISTINCT, ConfigRanker, NotFittedError
 from tilecast.models.targets import FAR, THINNING, training_rows
 from tilecast.models.tree_linear import TreeLinearRanker
 
@@ -76,18 +79,35 @@ def test_what_was_learned_is_known(name, request, synthetic_table) -> None:
     assert np.log(best).mean() < np.log(1.05)
 
 
-def test_the_coarse_step_only_drops(synthetic_table) -> None:
+def _shape(config) -> tuple:
+    return replace(config, stages=0, raster="m", swizzle=1)
+
+
+def test_dropping_candidates_early_only_drops(synthetic_table) -> None:
     whole, cascade = (
-        ConfigRanker(H200, rounds=60, coarse_rounds=20, survivors=survivors).fit(synthetic_table)
-        for survivors in (10_000, 8)
+        ConfigRanker(H200, rounds=60, coarse_rounds=20, entrants=entrants, survivors=survivors).fit(
+            synthetic_table
+        )
+        for entrants, survivors in ((10_000, 10_000), (40, 8))
     )
     labels = max(synthetic_table, key=lambda labels: len(labels.configs))
     features = _features(labels)
     scores = whole.scores(features)
-    np.testing.assert_array_equal(whole.order(features), np.argsort(scores, kind="stable"))
+    everything = whole.order(features)
+    assert sorted(everything) == list(range(len(labels.configs)))
+    assert (np.diff(scores[everything[DISTINCT:]]) >= 0).all()
     order = cascade.order(features)
     assert sorted(order) == list(range(len(labels.configs)))
-    assert (np.diff(scores[order[:8]]) >= 0).all()
+    kept = [i for i in everything if i in set(order[:8])]
+    assert order[0] == kept[0] == order[:8][np.argmin(scores[order[:8]])]
+
+
+def test_the_head_of_a_ranking_differs_in_more_than_schedule(fitted) -> None:
+    problem = GemmProblem(3000, 4096, 2560)
+    ranking = fitted.rank(problem, candidates(problem, H200))
+    shapes = [_shape(config) for config in ranking]
+    assert len(set(shapes[:DISTINCT])) == DISTINCT
+    assert len(set(shapes[: 2 * DISTINCT])) < 2 * DISTINCT
 
 
 def test_the_same_seed_gives_the_same_bytes(synthetic_table) -> None:
