@@ -40,7 +40,8 @@ COLUMNS = {
 """Column names and their pandas dtypes. ``device`` is a hash of the card's UUID. ``microseconds``
 and ``spread`` are NaN exactly where ``failure`` says why."""
 
-_METADATA_KEY = b"tilecast"
+METADATA_KEY = b"tilecast"
+"""Key of version and provenance among the file's metadata."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ def write_dataset(dataset: Dataset, path: Path) -> None:
     rows = _checked(dataset.rows, str(path))
     table = pa.Table.from_pandas(rows, preserve_index=False)
     facts = json.dumps({"version": DATASET_VERSION, "provenance": dataset.provenance})
-    table = table.replace_schema_metadata({**(table.schema.metadata or {}), _METADATA_KEY: facts})
+    table = table.replace_schema_metadata({**(table.schema.metadata or {}), METADATA_KEY: facts})
     write_atomically(path, lambda file: pq.write_table(table, file, compression="zstd"))
 
 
@@ -116,7 +117,7 @@ def read_dataset(path: Path) -> Dataset:
             f"data set {path} cannot be read ({error}); allowed: a whole Parquet file that "
             "`tilecast collect` exported; export it again"
         ) from error
-    version, provenance = _facts((table.schema.metadata or {}).get(_METADATA_KEY, b"{}"))
+    version, provenance = _facts((table.schema.metadata or {}).get(METADATA_KEY, b"{}"))
     if version != DATASET_VERSION or provenance is None:
         raise TilecastError(
             f"data set {path} has version {version}; allowed: {DATASET_VERSION}; "

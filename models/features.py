@@ -211,7 +211,7 @@ class _Identity:
         return isinstance(other, _Identity) and self.configs is other.configs
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def _config_columns(key: _Identity, operands: GemmOperands) -> _ConfigColumns:
     return _config_table(operands).columns(key.configs)
 

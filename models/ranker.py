@@ -33,6 +33,8 @@ _SHAPE = [
     )
 ]
 """Columns of what remains of a config without its schedule."""
+_SHAPE_DIGITS = 2.0 ** np.array([0, 9, 18, 26, 29, 32, 34, 36])
+"""Turns these columns into one number for each combination: bits enough for every column."""
 
 
 class NotFittedError(TilecastError):
@@ -200,7 +202,7 @@ class ConfigRanker:
         order[: self.entrants] = entrants[np.argsort(coarse + analytic[entrants], kind="stable")]
         survivors = order[: self.survivors]
         fine = survivors[np.argsort(self.scores(features[survivors]), kind="stable")]
-        _, first = np.unique(features[fine][:, _SHAPE], axis=0, return_index=True)
+        _, first = np.unique(features[fine][:, _SHAPE] @ _SHAPE_DIGITS, return_index=True)
         lead = np.sort(first)[:DISTINCT]
         return np.concatenate([fine[lead], np.delete(fine, lead), order[self.survivors :]])
 

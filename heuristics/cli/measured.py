@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tilecast.data_collection.dataset import (
-    _METADATA_KEY,
     COLUMNS,
     DATASET_VERSION,
+    METADATA_KEY,
     read_dataset,
 )
 from tilecast.data_collection.measurement import PASSES, REFERENCE
@@ -86,7 +86,7 @@ def _rows(path: Path, problem: GemmProblem) -> Iterator[tuple[str, str, str, flo
     types = {"dtype": stored.dtype, "out_dtype": stored.out_dtype, "layout": stored.layout}
     try:
         file = pq.ParquetFile(path)
-        facts = json.loads((file.schema_arrow.metadata or {})[_METADATA_KEY])
+        facts = json.loads((file.schema_arrow.metadata or {})[METADATA_KEY])
         sound = facts["version"] == DATASET_VERSION and set(COLUMNS) <= set(file.schema_arrow.names)
         table = file.read(columns=[*extents, *types, *_VALUES, "failure"])
     except (OSError, pa.ArrowInvalid, KeyError, ValueError, TypeError):
