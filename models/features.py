@@ -19,6 +19,7 @@ from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.problem import DTYPE_BYTES, GemmOperands, GemmProblem
 from tilecast.heuristics.resources import accumulator_registers, mma_registers, smem_bytes
+from tilecast.heuristics.space import L2_BYTES_PER_SECOND
 
 FEATURES_VERSION = 1
 """Raised when a feature changes its meaning."""
@@ -118,8 +119,6 @@ LAUNCH_TIME = 2.5
 """Microseconds that a kernel takes beside its tiles: launch, descriptors, first load, drain."""
 STORE_TIME = 0.5
 """Microseconds that storing a tile takes beside its bytes."""
-L2_BYTES_PER_SECOND = 5.5e12
-"""What all SMs together can load from L2; only the order of magnitude matters."""
 MMA_CYCLES_PER_COLUMN = 0.5
 """Cycles of one SM's tensor cores for 64 rows x 1 column x 16 deep in 16-bit operands."""
 SMEM_ROWS_PER_CYCLE = 4.0
