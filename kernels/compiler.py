@@ -107,7 +107,7 @@ def compile_all(
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(min(workers, len(missing)), mp_context=context)
     try:
-        for future in as_completed([pool.submit(_compile_into, spec, cache) for spec in missing]):
+        for future in as_completed([pool.submit(compile_into, spec, cache) for spec in missing]):
             yield future.result()
     except BrokenProcessPool as error:
         raise TilecastError(
@@ -118,7 +118,12 @@ def compile_all(
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _compile_into(spec: KernelSpec, cache: ObjectCache) -> CompileResult:
+def compile_into(spec: KernelSpec, cache: ObjectCache) -> CompileResult:
+    """Compile one kernel in this process and store it; what the DSL raises is in the result.
+
+    Raises:
+        TilecastError: the cache cannot be written.
+    """
     start = time.perf_counter()
     try:
         code = compile_object(spec)

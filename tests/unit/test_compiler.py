@@ -140,4 +140,4 @@ def test_cache_that_cannot_be_written_is_told(
     monkeypatch.setattr(compiler, "compile_object", lambda spec: object_file(168, 0))
     spec = KernelSpec(KernelConfig(128, 128, 64), LINEAR_BF16)
     with pytest.raises(TilecastError, match="cannot write /proc/tilecast"):
-        compiler._compile_into(spec, ObjectCache(Path("/proc/tilecast")))
+        compiler.compile_into(spec, ObjectCache(Path("/proc/tilecast")))

@@ -1,0 +1,71 @@
+"""Which way an operand is stored, and whether the kernel's TMA can read it that way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from tilecast.heuristics.errors import TilecastError
+from tilecast.heuristics.problem import ALIGNMENT_BYTES
+
+ELEMENT_BYTES = 2
+"""Of the dtypes that kernels take."""
+
+
+class Knowledge(Protocol):
+    """What is known of extents: everything of integers, some of symbols (Inductor's `SizeVars`)."""
+
+    def statically_known_equals(self, left: Any, right: Any) -> bool:
+        """Whether two extents are the same in every case."""
+        ...
+
+    def statically_known_multiple_of(self, numerator: Any, denominator: Any) -> bool:
+        """Whether one extent divides the other in every case."""
+        ...
+
+
+class Integers:
+    """Knowledge of extents that are numbers."""
+
+    def statically_known_equals(self, left: int, right: int) -> bool:
+        """Whether they are the same."""
+        return left == right
+
+    def statically_known_multiple_of(self, numerator: int, denominator: int) -> bool:
+        """Whether one divides the other."""
+        return numerator % denominator == 0
+
+
+def major(name: str, strides: Sequence[Any], known: Knowledge | None = None) -> str:
+    """``row`` or ``col``: the way along which an operand is contiguous.
+
+    Args:
+        name: what messages call the operand.
+        strides: of (rows, columns) or (batch, rows, columns), in elements of 2 bytes.
+        known: what is known of them; that they are integers when left out.
+
+    Raises:
+        TilecastError: no stride is 1, or another is no multiple of 16 bytes, or 0, as an expanded
+            operand's is: TMA reads neither (CUDA driver API, ``cuTensorMapEncodeTiled``).
+    """
+    known = known or Integers()
+    *batch, rows, columns = strides
+    if known.statically_known_equals(columns, 1):
+        found, others = "row", (rows, *batch)
+    elif known.statically_known_equals(rows, 1):
+        found, others = "col", (columns, *batch)
+    else:
+        raise TilecastError(
+            f"{name} has strides {tuple(strides)}; allowed: 1 along rows or columns; "
+            "call contiguous() on it"
+        )
+    multiple = ALIGNMENT_BYTES // ELEMENT_BYTES
+    for stride in others:
+        if known.statically_known_equals(stride, 0) or not known.statically_known_multiple_of(
+            stride, multiple
+        ):
+            raise TilecastError(
+                f"{name} has strides {tuple(strides)}; allowed beside the 1: multiples of "
+                f"{multiple} other than 0; pad it or call contiguous() on it"
+            )
+    return found

@@ -1,0 +1,151 @@
+"""Reading a matrix multiplication out of Inductor's IR: what it is, or why it is not for us."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tilecast.heuristics.errors import TilecastError
+from tilecast.heuristics.problem import ALIGNMENT_BYTES, DTYPE_BYTES, GemmOperands, GemmProblem
+from tilecast.inductor_hook.layout import major
+
+OPS = ("mm", "addmm", "bmm")
+"""The operators that get choices."""
+_LARGEST_M = 16384
+"""Where the sweep over a symbolic m ends; larger problems want what this one does."""
+
+
+class NotCovered(Exception):
+    """A multiplication gets no choice of ours; the message says why, in a few words."""
+
+
+@dataclass(frozen=True)
+class Matmul:
+    """A multiplication in a graph."""
+
+    hint: GemmProblem
+    """Its extents; of a symbolic one, those that Inductor benchmarks with."""
+    batched: bool
+    """Whether its operands carry a batch."""
+    m_range: tuple[int, int] | None = None
+    """Least and greatest m of a symbolic one; None where all extents are fixed."""
+    alpha: float = 1
+    """Factor of the product, for addmm."""
+    beta: float = 1
+    """Factor of the bias, for addmm."""
+
+    def sweep(self) -> Iterator[GemmProblem]:
+        """Problems that stand for every m: powers of two and the midpoints between them."""
+        least, most = self.m_range or (self.hint.m, self.hint.m)
+        most = min(most, _LARGEST_M)
+        extents = {min(max(least, 1), most), most}
+        for exponent in range(15):
+            extents |= {m for m in (2**exponent, 3 * 2**exponent // 2) if least <= m <= most}
+        multiple = ALIGNMENT_BYTES // DTYPE_BYTES[self.hint.operands.dtype]
+        aligned = self.hint.operands.a_major == "row" and self.hint.operands.out_major == "row"
+        for m in sorted(extents):
+            if aligned or m % multiple == 0:
+                yield replace(self.hint, m=m)
+
+
+def read(kernel_inputs: Any, op: str) -> Matmul:
+    """Read a multiplication.
+
+    Args:
+        kernel_inputs: Inductor's ``MMKernelInputs``.
+        op: the operator's name.
+
+    Raises:
+        NotCovered: it is none of ours.
+    """
+    from torch._inductor.virtualized import V
+
+    if op not in OPS:
+        raise NotCovered(f"operator {op}")
+    if kernel_inputs.device_type != "cuda":
+        raise NotCovered(f"device {kernel_inputs.device_type}")
+    if V.graph.cpp_wrapper:
+        raise NotCovered("C++ wrapper: the kernel is launched from Python")
+    a, b = kernel_inputs.mat1mat2()
+    out = kernel_inputs.output_layout(flexible=False)
+    if a.get_name() == b.get_name():
+        raise NotCovered("A and B are views of one buffer")
+    dtypes = {_name(a.get_dtype()), _name(b.get_dtype())}
+    if len(dtypes) > 1:
+        raise NotCovered(f"A and B differ in dtype: {' and '.join(sorted(dtypes))}")
+    for name, node in (("A", a), ("B", b)):
+        _check_alignment(name, node, V.graph)
+
+    *batch, rows, depth = a.get_size()
+    columns = b.get_size()[-1]
+    sizes = V.graph.sizevars
+    try:
+        operands = GemmOperands(
+            dtypes.pop(),
+            _name(out.dtype),
+            "float32",
+            major("A", a.get_stride(), sizes),
+            major("B", b.get_stride(), sizes),
+            major("out", out.stride, sizes),
+        )
+        hint = GemmProblem(
+            _hint(rows, sizes),
+            _fixed("n", columns),
+            _fixed("k", depth),
+            _fixed("batch", batch[0]) if batch else 1,
+            operands,
+        )
+    except TilecastError as error:
+        raise NotCovered(str(error)) from error
+    alpha, beta = _factors(kernel_inputs, op)
+    m_range = None if _is_fixed(rows) else _bounds(rows)
+    if m_range and "col" in (operands.a_major, operands.out_major):
+        raise NotCovered("m is symbolic and contiguous: its alignment is not known")
+    return Matmul(hint, bool(batch), m_range, alpha, beta)
+
+
+def _name(dtype: Any) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _is_fixed(extent: Any) -> bool:
+    return isinstance(extent, int) or extent.is_Integer
+
+
+def _fixed(name: str, extent: Any) -> int:
+    if not _is_fixed(extent):
+        raise NotCovered(f"{name} is symbolic")
+    return int(extent)
+
+
+def _hint(extent: Any, sizes: Any) -> int:
+    return int(extent) if _is_fixed(extent) else int(sizes.optimization_hint(extent, fallback=1024))
+
+
+def _bounds(extent: Any) -> tuple[int, int]:
+    from torch._inductor.virtualized import V
+    from torch.utils._sympy.value_ranges import bound_sympy
+
+    shapes = V.graph.sizevars.shape_env
+    found = bound_sympy(extent, {s: shapes.var_to_range[s] for s in extent.free_symbols})
+    least = int(found.lower) if found.lower.is_Integer else 1
+    most = int(found.upper) if found.upper.is_Integer else _LARGEST_M
+    return max(least, 1), max(most, 1)
+
+
+def _check_alignment(name: str, node: Any, graph: Any) -> None:
+    offset = node.get_layout().offset * node.get_dtype().itemsize
+    if node.get_name() in graph.unaligned_buffers or not (
+        graph.sizevars.statically_known_multiple_of(offset, ALIGNMENT_BYTES)
+    ):
+        raise NotCovered(f"{name} does not start at a multiple of {ALIGNMENT_BYTES} bytes")
+
+
+def _factors(kernel_inputs: Any, op: str) -> tuple[float, float]:
+    if op != "addmm":
+        return 1, 1
+    alpha, beta = kernel_inputs.get_scalar("alpha"), kernel_inputs.get_scalar("beta")
+    if 1 not in (alpha, beta):
+        raise NotCovered(f"alpha={alpha} and beta={beta}: one of them must be 1")
+    return alpha, beta

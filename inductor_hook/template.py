@@ -1,0 +1,216 @@
+"""Inductor's CuteDSL template for our kernels: generated source, choice and benchmark request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, cast
+
+import torch
+from torch._inductor.autotune_process import CuteDSLBenchmarkRequest
+from torch._inductor.codegen.cutedsl.cutedsl_kernel import CuteDSLTemplateKernel
+from torch._inductor.codegen.cutedsl.cutedsl_template import (
+    CuteDSLTemplate,
+    CuteDSLTemplateCaller,
+)
+
+from tilecast.heuristics.config import KernelConfig
+from tilecast.heuristics.errors import TilecastError
+from tilecast.inductor_hook import report
+from tilecast.inductor_hook.launcher import errors_raised
+from tilecast.inductor_hook.problems import Matmul
+from tilecast.kernels.background import object_builder
+from tilecast.kernels.spec import KernelSpec
+
+FAILED_MS = 1e9
+"""Time of a choice that does not run. Finite, because Inductor gives up a graph whose choices are
+all infinite, while ours would still multiply, with torch."""
+
+_SOURCE = """
+import torch
+from tilecast.inductor_hook.launcher import {{constructor}}{% if biased %}, add_bias{% endif %}
+
+
+# Chosen by model {{model}}.
+matmul = {{constructor}}.named(
+    {{arguments}}
+)
+
+
+def {{kernel_name}}_precompile(**metadata):
+    matmul.compile()
+
+
+{% if biased %}{{def_kernel("bias", "A", "B")}}{% else %}{{def_kernel("A", "B")}}{% endif %}
+    matmul(A, B, {{get_output()}})
+{%- if biased %}
+    add_bias({{get_output()}}, bias, {{alpha}}, {{beta}})
+{%- endif %}
+"""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What one choice of ours is: everything that its generated source depends on."""
+
+    matmul: Matmul
+    """The multiplication."""
+    biased: bool
+    """Whether a bias is added after it."""
+    configs: tuple[KernelConfig, ...]
+    """The config; several where m is symbolic, of which each call picks one."""
+    arch: str
+    """Target of the compiler."""
+    model: str
+    """Digest of the model that chose."""
+    folder: str
+    """Where that model lies; "" for the shipped ones."""
+    power: str
+    """The power regime aimed at."""
+    microseconds: float
+    """What the model expects of the product."""
+    sole: bool
+    """Whether it is taken without a benchmark."""
+
+    @property
+    def specs(self) -> tuple[KernelSpec, ...]:
+        """The kernels that it runs."""
+        operands, batched = self.matmul.hint.operands, self.matmul.batched
+        return tuple(KernelSpec(config, operands, batched, self.arch) for config in self.configs)
+
+    @property
+    def name(self) -> str:
+        """What Inductor's tables call it."""
+        return f"tilecast_{self.configs[0]}" if len(self.configs) == 1 else "tilecast_dynamic"
+
+    @property
+    def description(self) -> str:
+        """What Inductor's tables say beside the time."""
+        return f"predicted {self.microseconds / 1000:.4f} ms, model {self.model}"
+
+    def variables(self) -> dict[str, Any]:
+        """What the template is rendered with."""
+        operands = self.matmul.hint.operands
+        dynamic = self.matmul.m_range is not None
+        names = tuple(config.name for config in self.configs)
+        arguments = [
+            repr(names if dynamic else names[0]),
+            repr(operands.layout),
+            repr(operands.dtype),
+            repr(operands.out_dtype),
+            f"batched={self.matmul.batched}",
+            f"arch={self.arch!r}",
+        ]
+        if dynamic:
+            arguments += [f"model={self.folder!r}", f"power={self.power!r}"]
+        return {
+            "constructor": "DynamicMatmul" if dynamic else "StaticMatmul",
+            "arguments": ", ".join(arguments),
+            "model": self.model,
+            "biased": self.biased,
+            "alpha": self.matmul.alpha,
+            "beta": self.matmul.beta,
+        }
+
+
+class TilecastKernel(CuteDSLTemplateKernel):
+    """A generated module that imports our launcher and nothing of the DSL."""
+
+    def gen_imports(self, *args: Any, **kwargs: Any) -> str:
+        """No import beyond the template's: those of the DSL take a second."""
+        return ""
+
+
+class TilecastBenchmarkRequest(CuteDSLBenchmarkRequest):
+    """Times a choice as Inductor times any other; one that fails is very slow, not an error."""
+
+    @classmethod
+    def of(cls, request: CuteDSLBenchmarkRequest) -> TilecastBenchmarkRequest:
+        """The same request with our way to fail."""
+        ours = cls.__new__(cls)
+        ours.__dict__.update(request.__dict__)
+        return ours
+
+    def make_run_fn(self, *tensors: torch.Tensor, out: torch.Tensor) -> Callable[[], None]:
+        """One call on the operands as the graph has them.
+
+        Inductor hands templates the buffers that operands are views of, since Triton's sources
+        spell strides out; ours take them from the tensors.
+        """
+        operands = [
+            torch.as_strided(tensor, meta.sizes, meta.strides, meta.offset)
+            for tensor, meta in zip(tensors, self.input_tensor_meta, strict=True)
+        ]
+        return super().make_run_fn(*operands, out=out)
+
+    def benchmark(self, *tensors: Any, **kwargs: Any) -> float:
+        """Milliseconds of one call; `FAILED_MS` when the kernel does not load or launch."""
+        try:
+            # The launcher would otherwise multiply with torch, whose time would pass for ours.
+            with errors_raised():
+                return super().benchmark(*tensors, **kwargs)
+        except Exception as error:
+            report.warn_once("benchmarking", error)
+            return FAILED_MS
+
+
+class TilecastCaller(CuteDSLTemplateCaller):
+    """A choice of ours as Inductor's autotuner handles it."""
+
+    def __init__(self, caller: CuteDSLTemplateCaller, choice: Choice):
+        """Take what the template generated, and the choice that it stands for."""
+        super().__init__(
+            name=choice.name,
+            input_nodes=caller.input_nodes,
+            layout=caller.layout,
+            make_kernel_render=self._render_compiled,
+            bmreq=TilecastBenchmarkRequest.of(caller.bmreq),
+            template=caller.template,
+            mutated_inputs=caller.mutated_inputs,
+        )
+        self.choice = choice
+        self.description = choice.description
+        self._render = caller.make_kernel_render
+
+    def _render_compiled(self, *args: Any, **kwargs: Any) -> Any:
+        """The source of the chosen kernel, once it is compiled: no call of the graph waits for it.
+
+        Not earlier, so that the kernels of a whole graph compile at once while it is lowered.
+        """
+        self.precompile()
+        return self._render(*args, **kwargs)
+
+    def precompile(self) -> None:
+        """Wait for the kernel that a worker has been compiling since the graph was lowered."""
+        for spec in self.choice.specs:
+            try:
+                object_builder().wait(spec)
+            except TilecastError as error:
+                report.warn_once("compiling", error)
+
+    def hash_key(self) -> str:
+        """Key of its timing in Inductor's autotune cache; another model makes another one."""
+        return "-".join(("tilecast", *map(str, self.choice.variables().values())))
+
+
+class TilecastTemplate(CuteDSLTemplate):
+    """Renders a `Choice` into a module that launches it."""
+
+    kernel_type = TilecastKernel
+
+    def generate(self, **kwargs: Any) -> TilecastCaller:
+        """The caller of a choice.
+
+        Args:
+            kwargs: ``choice``, a `Choice`; ``input_nodes`` and ``layout`` as Inductor gives them.
+        """
+        choice = kwargs.pop("choice")
+        stock = cast(CuteDSLTemplateCaller, super().generate(**kwargs, **choice.variables()))
+        return TilecastCaller(stock, choice)
+
+
+@cache
+def template() -> TilecastTemplate:
+    """The one template; Inductor allows no second one of its name."""
+    return TilecastTemplate("tilecast_matmul", _SOURCE)

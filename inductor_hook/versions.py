@@ -1,0 +1,61 @@
+"""What differs between the versions of PyTorch that the hook runs on: 2.11 to 2.15."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+OLDEST = (2, 11)
+"""The first version with CuteDSL templates as the hook uses them."""
+OLDEST_NVGEMM = (2, 14)
+"""The first version whose NVGEMM backend takes its kernels from ``cutlass.operators``."""
+
+
+def torch_version() -> tuple[int, int]:
+    """Major and minor version of the installed PyTorch."""
+    import torch
+
+    major, minor = torch.__version__.split(".")[:2]
+    return int(major), int(minor)
+
+
+def is_last_call(op: str, templates: Sequence[Any]) -> bool:
+    """Whether Inductor asks for the last time for the choices of a multiplication.
+
+    It asks once, except for addmm since 2.12: first for ATen's choices and those of a contiguous
+    copy, with the bias as it is, and last for the others, with the bias expanded as ours expect it.
+    """
+    if op != "addmm" or torch_version() < (2, 12):
+        return True
+    from torch._inductor.kernel import mm
+
+    early = (mm.aten_addmm, mm.aten_bias_addmm, mm.addmm_contiguous_subgraph_template)
+    return not templates or any(template not in early for template in templates)
+
+
+def stock_handler(factory: Any) -> Any:
+    """The choices handler that would be used without ours.
+
+    Args:
+        factory: ``config.inductor_choices_class`` of the time, or None.
+    """
+    from torch._inductor import choices
+
+    # 2.15: other packages may have registered theirs beside it.
+    create = getattr(choices, "create_inductor_choices", None)
+    if create:
+        return create(factory)
+    return factory() if factory else choices.InductorChoices()
+
+
+def template_params(**params: Any) -> Any:
+    """What a template is rendered with; its class has moved in 2.15."""
+    from torch._inductor import kernel_template_choice
+
+    return vars(kernel_template_choice)["DictKernelTemplateParams"](params)
+
+
+def nvgemm_home() -> str:
+    """Name of the module that keeps the object which ranks the kernels of NVGEMM."""
+    package = "heuristics.template" if torch_version() >= (2, 15) else "template_heuristics"
+    return f"torch._inductor.{package}.nv_universal_gemm"
