@@ -41,6 +41,11 @@ class LoadedKernel:
         self.function(a, b, out, self.max_active_clusters)
 
 
+def preload() -> None:
+    """Import what loads kernels: a second's work, which can go on while they are compiled."""
+    import cutlass.cute  # noqa: F401
+
+
 def load_kernel(spec: KernelSpec, objects: ObjectCache, device: int = 0) -> LoadedKernel:
     """Load a compiled kernel from the cache.
 

@@ -1,0 +1,96 @@
+"""Why max-autotune gives a multiplication a choice of ours, or none: for ``tilecast doctor``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from importlib.metadata import entry_points
+
+from tilecast.heuristics.doctor import Finding
+from tilecast.heuristics.errors import TilecastError
+from tilecast.heuristics.hardware import Hardware
+from tilecast.heuristics.problem import GemmOperands, GemmProblem
+from tilecast.inductor_hook.autoload import VARIABLE
+from tilecast.inductor_hook.selection import Settings, shortlist
+from tilecast.inductor_hook.versions import OLDEST, torch_version
+from tilecast.kernels.object_cache import ObjectCache
+from tilecast.kernels.spec import KernelSpec
+
+_AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
+
+
+def check_hook(environment: Mapping[str, str] = os.environ) -> Iterator[Finding]:
+    """Whether a script that is started here would get choices of ours without a line of code.
+
+    Args:
+        environment: its environment variables.
+    """
+    found = torch_version()
+    yield Finding(
+        "inductor",
+        f"PyTorch {found[0]}.{found[1]}",
+        found >= OLDEST,
+        needed=False,
+        advice=f"install PyTorch {OLDEST[0]}.{OLDEST[1]} or later for max-autotune",
+    )
+    named = "TILECAST" in map(str.strip, environment.get(VARIABLE, "").upper().split(","))
+    yield Finding(
+        "inductor",
+        f"{VARIABLE} {'names' if named else 'does not name'} TILECAST",
+        named,
+        needed=False,
+        advice=f"set {VARIABLE}=ATEN,TRITON,TILECAST, or call tilecast.inductor_hook.install()",
+    )
+    loads = any(entry.name == "tilecast" for entry in entry_points(group="torch.backends"))
+    switched_off = environment.get(_AUTOLOAD, "1") != "1"
+    yield Finding(
+        "inductor",
+        f"{_AUTOLOAD} is off" if switched_off else "loaded by import torch" if loads else "unknown",
+        loads and not switched_off,
+        needed=False,
+        advice=f"unset {_AUTOLOAD}" if switched_off else "install tilecast again",
+    )
+
+
+def explain(
+    extents: tuple[int, int, int, int],
+    operands: GemmOperands,
+    gpu: Hardware,
+    settings: Settings,
+    objects: ObjectCache,
+) -> Iterator[Finding]:
+    """What stands between a multiplication and a choice of ours, up to the first thing that does.
+
+    Args:
+        extents: m, n, k and batch.
+        operands: dtypes and majors.
+        gpu: where it would run.
+        settings: those of the hook.
+        objects: where compiled kernels lie.
+    """
+    m, n, k, batch = extents
+    try:
+        problem = GemmProblem(m, n, k, batch, operands)
+        yield Finding("problem", f"{problem} {operands.dtype} {operands.layout}", True, False)
+    except TilecastError as error:
+        yield Finding(
+            "problem", f"{m}x{n}x{k}: the kernels cannot read it", False, False, str(error)
+        )
+        return
+    try:
+        predictions = shortlist(settings, problem, gpu)
+    except TilecastError as error:
+        yield Finding("model", f"none decides for {gpu.name}", False, False, str(error))
+        return
+    shown = ", ".join(prediction.config.name for prediction in predictions)
+    yield Finding("choices", f"{len(predictions)}: {shown}", True, False)
+    specs = [KernelSpec.for_problem(prediction.config, problem) for prediction in predictions]
+    compiled = sum(objects.resources(spec) is not None for spec in specs)
+    yield Finding(
+        "compiled",
+        f"{compiled} of {len(specs)} in {objects.root}",
+        compiled == len(specs),
+        False,
+        f"the first compile of a graph takes a second more; `tilecast compile -k {len(specs)} "
+        f"{problem}` spares it",
+    )

@@ -1,0 +1,206 @@
+"""Stock NVGEMM kernels in a model's order.
+
+Inductor asks one object which GEMMs of ``cutlass.operators`` it shall compile, and that one asks
+nvMatmulHeuristics. `rank_with_model` puts another in its place, which asks a model, and the first
+where no model can tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from tilecast.heuristics.baselines import stock_configs
+from tilecast.heuristics.config import KernelConfig
+from tilecast.heuristics.errors import TilecastError
+from tilecast.heuristics.hardware import hardware
+from tilecast.heuristics.problem import GemmOperands, GemmProblem
+from tilecast.inductor_hook import report
+
+Choose = Callable[[GemmProblem, Sequence[KernelConfig], int], Sequence[KernelConfig]]
+"""Takes a problem, the configs at hand and how many are wanted; returns the best, best first.
+Raises `TilecastError` when no model knows the problem or the GPU."""
+
+STOCK_OPERATOR = "Sm90StaticPersistentGemmOperator"
+"""The class of ``cutlass.operators`` whose kernels a `KernelConfig` describes."""
+HOPPER = hardware("H200")
+"""Any GPU of the architecture: the class sizes its pipeline for sm_90, whatever the card."""
+
+
+def kernel_operands(metadata: Any) -> GemmOperands:
+    """Dtypes and majors of a kernel.
+
+    Args:
+        metadata: ``OperatorMetadata`` of a `STOCK_OPERATOR`.
+
+    Raises:
+        TilecastError: a dtype that no config is for, such as fp8.
+    """
+    a, b, out = metadata.operands.A, metadata.operands.B, metadata.operands.out
+    return GemmOperands(
+        _name(a.dtype),
+        _name(out.dtype),
+        _name(metadata.operands.accumulator_type),
+        _major(a.stride),
+        _major(b.stride),
+        _major(out.stride),
+    )
+
+
+def _name(dtype: Any) -> str:
+    """``BFloat16`` of the DSL is ``bfloat16`` of torch."""
+    return str(dtype).lower()
+
+
+def _major(stride: Sequence[int]) -> str:
+    """Metadata has a stride of 1 for the contiguous extent and 0 for the others."""
+    return "row" if stride[-1] == 1 else "col"
+
+
+def kernel_config(metadata: Any) -> KernelConfig | None:
+    """The config that a kernel is built from.
+
+    Args:
+        metadata: ``OperatorMetadata`` of any operator.
+
+    Returns:
+        Its config, or None if it is not one of `stock_configs`: of another class, for another
+        architecture, or of a newer library's tile.
+
+    Raises:
+        TilecastError: as `kernel_operands`.
+    """
+    if metadata.operator_class.__name__ != STOCK_OPERATOR:
+        return None
+    design = metadata.design
+    shape = (*design.tile_shape, *design.cluster_shape)
+    for config in stock_configs(kernel_operands(metadata), HOPPER):
+        if shape == (
+            *(config.tile_m, config.tile_n, config.tile_k),
+            *(config.cluster_m, config.cluster_n, 1),
+        ):
+            return config
+    return None
+
+
+def rank_kernels(
+    kernels: Sequence[Any],
+    extents: tuple[int, int, int, int],
+    count: int,
+    choose: Choose,
+    *,
+    swap_ab: bool = False,
+) -> list[Any]:
+    """Order kernels as a model does; those that it does not know come last.
+
+    Args:
+        kernels: operators for one problem, so all with the same operands.
+        extents: m, n, k and batch of what the kernels multiply.
+        count: how many are wanted.
+        choose: asks the model.
+        swap_ab: whether these extents are those of out^T = B^T A^T.
+
+    Raises:
+        TilecastError: the model knows none of the kernels, or not the problem.
+    """
+    known: dict[KernelConfig, Any] = {}
+    unknown = []
+    for kernel in kernels:
+        config = kernel_config(kernel.metadata)
+        if config is None:
+            unknown.append(kernel)
+        else:
+            known[replace(config, swap_ab=swap_ab)] = kernel
+    if not known:
+        classes = sorted({kernel.metadata.operator_class.__name__ for kernel in kernels})
+        raise TilecastError(
+            f"kernels of {', '.join(classes)} have no model; allowed: {STOCK_OPERATOR}; "
+            "leave them to PyTorch"
+        )
+    m, n, k, batch = extents
+    operands = kernel_operands(next(iter(known.values())).metadata)
+    if swap_ab:
+        # The model knows an exchanged kernel by the problem that was asked for.
+        m, n, operands = n, m, _exchanged(operands)
+    ranking = choose(GemmProblem(m, n, k, batch, operands), list(known), count)
+    return [*(known[config] for config in ranking), *unknown][:count]
+
+
+def _exchanged(operands: GemmOperands) -> GemmOperands:
+    """Operands of out = A B, from those of out^T = B^T A^T."""
+    other = {"row": "col", "col": "row"}
+    return replace(
+        operands,
+        a_major=other[operands.b_major],
+        b_major=other[operands.a_major],
+        out_major=other[operands.out_major],
+    )
+
+
+class _ModelRanking:
+    """The method that a ranking object of Inductor's has to answer."""
+
+    def __init__(self, stock: Any, choose: Choose):
+        """Store the object that stands behind this one, and the way to the model."""
+        super().__init__()
+        self.stock = stock
+        self._choose = choose
+
+    def filter_kernels(
+        self, kernels: list[Any], inputs: Any, count: int, *rest: Any, **options: Any
+    ) -> list[Any]:
+        """The best ``count`` kernels, best first; the stock answer where no model has one.
+
+        Args:
+            kernels: operators that support the problem; none where Hopper has none, as with a
+                fused epilogue.
+            inputs: ``MMKernelInputs``; a symbolic extent counts as its hint, as it does to PyTorch.
+            count: how many are wanted.
+            rest: what else the installed PyTorch passes on.
+            options: likewise; of these ``swap_ab`` matters here.
+        """
+        if kernels:
+            try:
+                extents = (*inputs.mnk_hinted(), inputs.batch_hinted())
+                swap_ab = options.get("swap_ab", False)
+                return rank_kernels(kernels, extents, count, self._choose, swap_ab=swap_ab)
+            except Exception as error:
+                # Whatever went wrong here, the user's program shall compile.
+                report.warn_once("ranking NVGEMM kernels", error)
+        return self.stock.filter_kernels(kernels, inputs, count, *rest, **options)
+
+
+def rank_with_model(home: Any, choose: Choose) -> None:
+    """Have the model choose among the stock kernels; a second call replaces the first.
+
+    Args:
+        home: the module of Inductor that keeps the ranking object.
+        choose: asks the model.
+
+    Raises:
+        TilecastError: the installed PyTorch keeps the object in another way.
+    """
+    restore(home)
+    stock = home.get_nvgemm_heuristics()
+    if getattr(home, "_nvgemm_heuristics", None) is not stock:
+        raise TilecastError(
+            f"{home.__name__} does not keep its ranking object in _nvgemm_heuristics; "
+            "allowed: PyTorch 2.14 or 2.15; leave rank_nvgemm off"
+        )
+
+    class ModelRankedHeuristics(_ModelRanking, type(stock)):
+        """Inductor's heuristics with another order."""
+
+    home._nvgemm_heuristics = ModelRankedHeuristics(stock, choose)
+
+
+def restore(home: Any) -> None:
+    """Give Inductor its own ranking object back; does nothing if it has it.
+
+    Args:
+        home: as for `rank_with_model`.
+    """
+    ranking = home.get_nvgemm_heuristics()
+    if isinstance(ranking, _ModelRanking):
+        home._nvgemm_heuristics = ranking.stock

@@ -1,0 +1,179 @@
+"""Stock NVGEMM kernels in the model's order, from ``torch.compile`` to the result."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch.torch_version import TorchVersion
+
+from tilecast.heuristics.config import KernelConfig
+from tilecast.heuristics.errors import TilecastError
+from tilecast.heuristics.hardware import hardware
+from tilecast.heuristics.learned import LearnedHeuristic, load_heuristic
+from tilecast.heuristics.problem import LINEAR_BF16, GemmProblem
+from tilecast.inductor_hook import report
+from tilecast.inductor_hook.nvgemm import kernel_config, rank_with_model, restore
+
+pytestmark = pytest.mark.skipif(
+    TorchVersion(torch.__version__) < "2.14", reason="needs PyTorch 2.14 or later"
+)
+
+M, N, K = 16, 6144, 4096
+OPTIONS: dict[str, Any] = {
+    "max_autotune_gemm": True,
+    "max_autotune_gemm_backends": "ATEN,NVGEMM",
+    "nvgemm_max_profiling_configs": 3,
+}
+
+
+class Model:
+    """The shipped model, remembering its answers."""
+
+    def __init__(self) -> None:
+        self.answers: list[tuple[GemmProblem, int, list[KernelConfig]]] = []
+
+    def __call__(
+        self, problem: GemmProblem, configs: Sequence[KernelConfig], limit: int
+    ) -> list[KernelConfig]:
+        ranking = _heuristic(problem).rank(problem, configs, limit=limit)
+        self.answers.append((problem, len(configs), ranking))
+        return ranking
+
+
+def _heuristic(problem: GemmProblem) -> LearnedHeuristic:
+    return load_heuristic(hardware(torch.cuda.get_device_name()), problem.operands)
+
+
+@pytest.fixture(autouse=True)
+def gpu_with_a_model() -> None:
+    pytest.importorskip("cutlass.operators")
+    try:
+        load_heuristic(hardware(torch.cuda.get_device_name()), LINEAR_BF16)
+    except TilecastError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def home() -> Iterator[Any]:
+    """The module that keeps the ranking object which the code generator asks."""
+    from torch._inductor.codegen.nv_universal_gemm import nv_universal_gemm as codegen
+
+    module: Any = inspect.getmodule(vars(codegen)["get_nvgemm_heuristics"])
+    report.forget()
+    yield module
+    restore(module)
+
+
+Compiled = Callable[..., list[Any]]
+
+
+@pytest.fixture
+def choices_of() -> Iterator[Compiled]:
+    """Compiles a function, checks its result and returns the NVGEMM choices, in their order."""
+    from torch._inductor import select_algorithm
+    from torch._inductor.utils import fresh_cache
+
+    seen: list[Any] = []
+
+    def see(choices: list[Any]) -> list[Any]:
+        seen.extend(c for c in choices if type(c).__name__ == "NVUniversalGemmCaller")
+        return choices
+
+    def compiled(function: Callable, *inputs: torch.Tensor, **options: Any) -> list[Any]:
+        seen.clear()
+        torch._dynamo.reset()
+        with fresh_cache():
+            result = torch.compile(function, options=OPTIONS | options)(*inputs)
+        torch.testing.assert_close(result, function(*inputs), rtol=2e-2, atol=2e-2 * K**0.5)
+        return list(seen)
+
+    select_algorithm.add_preprocessing_fn(see)
+    yield compiled
+    select_algorithm.clear_preprocessing_fns()
+
+
+def _operands(dtype: torch.dtype = torch.bfloat16) -> tuple[torch.Tensor, torch.Tensor]:
+    return (
+        torch.randn(M, K, device="cuda", dtype=dtype),
+        torch.randn(N, K, device="cuda", dtype=dtype),
+    )
+
+
+def _names(choices: list[Any]) -> list[str]:
+    return [choice.kernel.metadata.operator_name for choice in choices]
+
+
+def _linear(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.linear(x, weight)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_choices_stand_in_the_order_of_the_model(home, choices_of, caplog, count: int) -> None:
+    model = Model()
+    rank_with_model(home, model)
+    choices = choices_of(_linear, *_operands(), nvgemm_max_profiling_configs=count)
+    ((problem, available, ranking),) = model.answers
+    assert (problem, available) == (GemmProblem(M, N, K), 24)
+    assert [kernel_config(choice.kernel.metadata) for choice in choices] == ranking
+    assert len(choices) == count
+    assert not [record for record in caplog.records if record.name.startswith("tilecast")]
+
+
+def test_exchanged_operands_are_ranked_too(home, choices_of) -> None:
+    from torch._inductor import config
+
+    if not hasattr(config, "nvgemm_swap_ab"):
+        pytest.skip("this PyTorch does not exchange operands")
+    model = Model()
+    rank_with_model(home, model)
+    choices = choices_of(_linear, *_operands(), nvgemm_swap_ab=True)
+    (plain, _, _), (exchanged, _, ranking) = model.answers
+    assert plain == exchanged == GemmProblem(M, N, K)
+    assert all(config.swap_ab for config in ranking)
+    assert [choice.swap_ab for choice in choices] == [False] * 3 + [True] * 3
+
+
+def test_a_fused_epilogue_is_no_reason_to_warn(home, choices_of, caplog) -> None:
+    rank_with_model(home, Model())
+
+    def fused(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return torch.relu(torch.nn.functional.linear(x, weight)) + 1
+
+    def biased(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.linear(x, weight, weight[:, 0])
+
+    choices_of(fused, *_operands())
+    choices_of(biased, *_operands())
+    assert not [record for record in caplog.records if record.name.startswith("tilecast")]
+
+
+def test_a_batch_is_ranked(home, choices_of) -> None:
+    model = Model()
+    rank_with_model(home, model)
+    a = torch.randn(4, 256, 512, device="cuda", dtype=torch.bfloat16)
+    b = torch.randn(4, 1024, 512, device="cuda", dtype=torch.bfloat16).mT
+    choices = choices_of(torch.bmm, a, b)
+    ((problem, _, ranking),) = model.answers
+    assert problem == GemmProblem(256, 1024, 512, 4)
+    assert [kernel_config(choice.kernel.metadata) for choice in choices] == ranking
+
+
+def test_a_dtype_without_a_model_keeps_the_stock_order(home, choices_of, caplog) -> None:
+    operands = _operands(torch.float16)
+    stock = _names(choices_of(_linear, *operands))
+    rank_with_model(home, Model())
+    assert _names(choices_of(_linear, *operands)) == stock != []
+    (record,) = [record for record in caplog.records if record.name.startswith("tilecast")]
+    assert "PyTorch ranks its own NVGEMM kernels: " in record.getMessage()
+
+
+def test_restoring_brings_the_stock_order_back(home, choices_of) -> None:
+    before, stock = home.get_nvgemm_heuristics(), _names(choices_of(_linear, *_operands()))
+    rank_with_model(home, Model())
+    restore(home)
+    assert home.get_nvgemm_heuristics() is before
+    assert _names(choices_of(_linear, *_operands())) == stock

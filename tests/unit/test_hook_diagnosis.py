@@ -1,0 +1,86 @@
+"""What ``tilecast doctor`` says of the hook and of single multiplications."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tilecast.heuristics.doctor import Finding
+from tilecast.heuristics.hardware import hardware
+from tilecast.heuristics.problem import LINEAR_BF16, GemmOperands
+from tilecast.inductor_hook.autoload import VARIABLE
+from tilecast.inductor_hook.diagnosis import check_hook, explain
+from tilecast.inductor_hook.selection import Settings
+from tilecast.kernels.object_cache import ObjectCache
+from tilecast.kernels.spec import KernelSpec
+
+H200 = hardware("H200")
+FINE = {VARIABLE: "ATEN,TRITON,TILECAST"}
+
+
+def explained(
+    folder: Path,
+    extents: tuple[int, int, int, int] = (512, 4096, 4096, 1),
+    operands: GemmOperands = LINEAR_BF16,
+    k: int | str = 3,
+) -> list[Finding]:
+    return list(explain(extents, operands, H200, Settings(k=k), ObjectCache(folder)))
+
+
+def test_a_named_backend_that_is_loaded_is_fine() -> None:
+    assert [finding.works for finding in check_hook(FINE)] == [True, True, True]
+
+
+@pytest.mark.parametrize("value", ["", "ATEN,TRITON", "TILECASTS"])
+def test_a_backend_list_without_us_is_told_how_to_name_us(value: str) -> None:
+    _, named, _ = check_hook({VARIABLE: value})
+    assert not named.works
+    assert f"{VARIABLE}=ATEN,TRITON,TILECAST" in named.advice
+
+
+def test_autoloading_that_is_switched_off_is_told() -> None:
+    *_, loaded = check_hook(FINE | {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"})
+    assert not loaded.works
+    assert loaded.advice == "unset TORCH_DEVICE_BACKEND_AUTOLOAD"
+
+
+def test_a_problem_that_is_covered_shows_its_choices_and_what_is_not_compiled(
+    tmp_path: Path,
+) -> None:
+    problem, choices, compiled = explained(tmp_path)
+    assert problem.works
+    assert choices.works
+    assert choices.found.startswith("3: ")
+    assert not compiled.works
+    assert compiled.found == f"0 of 3 in {tmp_path}"
+    assert "tilecast compile -k 3 512x4096x4096" in compiled.advice
+
+
+def test_an_extent_that_tma_cannot_read_ends_the_story(tmp_path: Path) -> None:
+    (only,) = explained(tmp_path, (512, 4096, 4095, 1))
+    assert not only.works
+    assert "pad k to 4096" in only.advice
+
+
+def test_a_layout_no_model_has_seen_is_ranked_but_not_decided(tmp_path: Path) -> None:
+    operands = GemmOperands.from_layout("rrr")
+    assert explained(tmp_path, operands=operands, k=5)[1].works
+    _, model = explained(tmp_path, operands=operands, k=1)
+    assert not model.works
+    assert "no model has seen layout rrr" in model.advice
+
+
+def test_a_result_that_no_model_is_for_is_told(tmp_path: Path) -> None:
+    _, model = explained(tmp_path, operands=GemmOperands(out_dtype="float32"))
+    assert not model.works
+    assert "no model is for bfloat16 rcr with float32 out" in model.advice
+
+
+def test_batched_problems_are_asked_for_batched_kernels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[KernelSpec] = []
+    monkeypatch.setattr(ObjectCache, "resources", lambda self, spec: asked.append(spec))
+    explained(tmp_path, (64, 512, 512, 8))
+    assert [spec.batched for spec in asked] == [True] * 3

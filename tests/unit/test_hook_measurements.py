@@ -1,0 +1,86 @@
+"""The arithmetic of the hook's benchmarks: timings in, figures out."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+sys.path.insert(0, str(BENCHMARKS))
+
+import call_overhead  # noqa: E402
+import inductor_timing  # noqa: E402
+import layout_transfer  # noqa: E402
+from inductor_timing import Timed  # noqa: E402
+
+DATA = BENCHMARKS.parent / "data_collection" / "data" / "h200_bf16_rcr.parquet"
+
+
+def timed(careful: tuple[float, ...], *inductor: tuple[float, ...]) -> Timed:
+    return Timed("1x8x8", tuple("abc"[: len(careful)]), careful, inductor)
+
+
+def test_problems_of_the_timing_are_of_families_that_were_never_measured() -> None:
+    rows = pd.read_parquet(DATA, columns=["n", "k"]).drop_duplicates()
+    measured = set(zip(rows["n"], rows["k"], strict=True))
+    assert not measured & set(inductor_timing.FAMILIES)
+    assert not measured & {(n, k) for _, n, k in layout_transfer.EXTENTS}
+
+
+@pytest.mark.parametrize(
+    ("times", "band", "picked"),
+    [
+        ((1.0, 0.9, 0.95), 0.0, 1),
+        ((1.0, 0.9, 0.95), 0.06, 1),
+        ((1.0, 0.9, 0.95), 0.2, 0),
+        ((1.0, 0.996, 0.99), 0.007, 1),
+    ],
+)
+def test_within_a_tie_band_the_models_order_decides(
+    times: tuple[float, ...], band: float, picked: int
+) -> None:
+    assert inductor_timing.pick(times, band) == picked
+
+
+def test_a_right_first_choice_that_loses_is_overturned() -> None:
+    right = timed((10.0, 11.0), (5.0, 6.0), (6.0, 5.0))
+    wrong = timed((11.0, 10.0), (6.0, 5.0), (6.0, 5.0))
+    figures = inductor_timing.overturned([right, wrong])
+    assert figures["right_first_choices"] == 1
+    assert figures["overturned_share"] == 0.5
+    assert figures["mean_loss_when_overturned"] == pytest.approx(0.1)
+
+
+def test_an_endless_band_is_the_model_alone() -> None:
+    figures = inductor_timing.regret_by_band([timed((11.0, 10.0), (6.0, 5.0))])
+    assert figures["0"]["geomean"] == pytest.approx(0.0)
+    assert figures["inf"]["geomean"] == pytest.approx(0.1)
+
+
+def test_regret_of_a_lent_model_counts_what_the_sample_finds() -> None:
+    one = layout_transfer.Transfer("rrr", "bfloat16", "1x8x8", (12.0, 11.0, 15.0), (10.0, 30.0))
+    assert one.regret(1) == pytest.approx(0.2)
+    assert one.regret(3) == pytest.approx(0.1)
+    figures = layout_transfer.figures([one])
+    assert figures["regret"]["bfloat16 rrr"]["@1"]["max"] == pytest.approx(0.2)
+
+
+def test_contestants_take_turns_and_the_median_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(call_overhead, "ROUNDS", 3)
+    monkeypatch.setattr(call_overhead, "CALLS", 2)
+    now = [0.0]
+    cost = {"a": iter([1.0, 1.0, 1.0, 1.0, 9.0, 9.0]), "b": iter([2.0] * 6)}
+    order: list[str] = []
+
+    def call(name: str) -> None:
+        order.append(name)
+        now[0] += next(cost[name])
+
+    times = call_overhead.take_turns(
+        {name: lambda name=name: call(name) for name in cost}, lambda: None, lambda: now[0]
+    )
+    assert times == {"a": 1e6, "b": 2e6}
+    assert "".join(order) == "aabb" * 3
