@@ -20,7 +20,7 @@ from typing import cast
 
 import numpy as np
 import result
-from tables import RESULT, TABLES, compact
+from tables import REGRET_TABLES, RESULT, compact
 
 from tilecast.data_collection.dataset import Dataset, read_dataset
 from tilecast.data_collection.measurement import REGIMES
@@ -242,7 +242,7 @@ def main() -> None:
     scoring = {name: version(name) for name in ("scikit-learn", "nvidia-matmul-heuristics")}
     document["provenance"] = result.provenance() | {"scoring": scoring}
     write_atomically(options.out, lambda path: path.write_text(compact(document)))
-    for render in TABLES.values():
+    for render in REGRET_TABLES.values():
         print(render(document), end="\n\n")
     ours = {power: document["regret"][power]["all"][ConfigRanker.name] for power in POWERS}
     summary = {power: {name: ours[power][name][:5] for name in FIGURES[1:]} for power in POWERS}

@@ -18,6 +18,7 @@ from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.files import write_atomically
 
 RESULT = Path(__file__).with_name("results") / "selection_regret.json"
+ADAPTIVE = RESULT.with_name("adaptive_k.json")
 README = Path(__file__).parents[1] / "README.md"
 
 SHOWN_K = (1, 3, 5)
@@ -118,17 +119,110 @@ def among_stock(document: Mapping[str, Any]) -> str:
     return markdown(heading, [[name, *row] for name, row in cells.items()])
 
 
+def adaptive(document: Mapping[str, Any]) -> str:
+    """Render what choosing k gains: geometric mean and p95, by candidates per problem."""
+    found = document["adaptive_k"]
+    heading = ["candidates per problem", *(f"{mean}, p95" for mean in found["means"])]
+    rows = []
+    for power, by_mean in found["powers"].items():
+        for name, shown in (("adaptive", "**adaptive k**"), ("fixed", "fixed k")):
+            cells = (cell[name] for cell in by_mean)
+            figures = [f"{percent(cell['geomean'])}, {percent(cell['p95'])}" for cell in cells]
+            rows.append([f"{shown}, {power}", *figures])
+        needed = [f"{cell['fixed_for_the_same']:.1f}" for cell in by_mean]
+        rows.append([f"fixed k that finds as much, {power}", *needed])
+    return markdown(heading, rows)
+
+
+def compile_time(document: Mapping[str, Any]) -> str:
+    """Render seconds per GEMM and for a whole model, and ratios of sums over the same GEMMs."""
+    found = _newest(document["compile_time"])
+    heading = ["seconds to compile", "GEMMs", "first", "median", "sum"]
+    heading += ["to TRITON", "to NVGEMM", "2-layer model"]
+    rows = []
+    for name, gemm in found["gemm"].items():
+        ratios = [_given(gemm["to"].get(rival), "{:.2f}x") for rival in ("TRITON", "NVGEMM")]
+        seconds = [_given(gemm[figure], "{:.2f}") for figure in ("first", "median", "sum")]
+        model = _given(found["model"].get(name), "{:.1f}")
+        rows.append([_hook(name), str(gemm["problems"]), *seconds, *ratios, model])
+    return markdown(heading, rows)
+
+
+def kernel_speed(document: Mapping[str, Any]) -> str:
+    """Render how fast the selected kernels are: time over that of another selection."""
+    heading = ["selected by, against", "regime", "GEMMs", "time", "faster", "level (1%)"]
+    heading += ["worst", "noise"]
+    rows = [
+        [
+            f"{_hook(ours)}, {theirs}",
+            regime,
+            str(pair["problems"]),
+            f"{pair['geomean']:.3f}x",
+            f"{pair['faster']:.0%}",
+            f"{pair['level']:.0%}",
+            f"{pair['worst']:.3f}x",
+            percent(pair["noise"]),
+        ]
+        for regime, part in _newest(document["kernel_speed"])["compared"].items()
+        for ours, pairs in part.items()
+        for theirs, pair in pairs.items()
+    ]
+    return markdown(heading, rows)
+
+
+def end_to_end(document: Mapping[str, Any]) -> str:
+    """Render time, speed over the default mode, compile time and our share of GEMMs of a layer."""
+    heading = ["Llama 3.1 layer", "compiled with", "ms", "tokens/s", "speed", "compile s", "ours"]
+    rows = [
+        [
+            case,
+            _hook(name),
+            f"{one['milliseconds']:.3f}",
+            f"{one['tokens_per_second']:,.0f}",
+            f"{one['speedup']:.2f}x",
+            f"{one['compile_seconds']:.1f}",
+            _given(one["tilecast_share"], "{:.0%}"),
+        ]
+        for case, variants in _newest(document["end_to_end"]).items()
+        for name, one in variants.items()
+    ]
+    return markdown(heading, rows)
+
+
+def _newest(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The figures of the newest PyTorch that there are any of."""
+    figures = document["figures"]
+    return figures[
+        max(figures, key=lambda version: [*map(int, version.split("+")[0].split(".")[:2])])
+    ]
+
+
+def _given(figure: float | None, shape: str) -> str:
+    return "" if figure is None else shape.format(figure)
+
+
+def _hook(name: str) -> str:
+    return f"**{name}**" if "TILECAST" in name else name
+
+
 def _ours(name: str) -> str:
     return f"**{name}**" if name == "tilecast" else name
 
 
-TABLES: dict[str, Callable[[Mapping[str, Any]], str]] = {
+REGRET_TABLES: dict[str, Callable[[Mapping[str, Any]], str]] = {
     **{f"regret {power}": regret(power) for power in ("burst", "sustained", "robust")},
     **{f"regret by m {power}": by_m(power) for power in ("burst", "sustained", "robust")},
     "cross regime": cross_regime,
     "among stock": among_stock,
 }
+"""What `RESULT` alone is rendered as, by name."""
+TABLES = REGRET_TABLES | {"adaptive k": adaptive}
 """What may stand in the README, by name."""
+
+
+def results(regret: Path = RESULT, adaptive_k: Path = ADAPTIVE) -> dict[str, Any]:
+    """Everything that tables are rendered from, as one document."""
+    return json.loads(regret.read_text()) | {"adaptive_k": json.loads(adaptive_k.read_text())}
 
 
 def fill(text: str, document: Mapping[str, Any]) -> str:
@@ -152,10 +246,11 @@ def main() -> None:
     """Fill the README in."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--result", type=Path, default=RESULT)
+    parser.add_argument("--adaptive-k", type=Path, default=ADAPTIVE)
     parser.add_argument("--readme", type=Path, default=README)
     options = parser.parse_args()
     before = options.readme.read_text()
-    after = fill(before, json.loads(options.result.read_text()))
+    after = fill(before, results(options.result, options.adaptive_k))
     write_atomically(options.readme, lambda path: path.write_text(after))
     print(json.dumps({"tables": len(_SLOT.findall(after)), "changed": after != before}))
 

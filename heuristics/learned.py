@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from tilecast.models.artifact import Artifact
 
 
+USUAL_MEAN = 4
+"""Candidates per problem, on average, of a short list whose length the model chooses."""
 RIVALS = 8
 """Configs that an explained one is compared with; each costs some milliseconds."""
 
@@ -97,22 +99,66 @@ class LearnedHeuristic:
         Raises:
             TilecastError: the model was trained for other dtypes or majors.
         """
+        order, features = self._ranked(problem, candidates, limit)
+        scores = self.artifact.rankers[self.power].scores(features)
+        return self._predictions([candidates[i] for i in order], features, scores)
+
+    def shortlist(
+        self,
+        problem: GemmProblem,
+        candidates: Sequence[KernelConfig],
+        *,
+        mean: int = USUAL_MEAN,
+    ) -> list[Prediction]:
+        """The candidates that are worth compiling: many where the model doubts, one where not.
+
+        Args:
+            problem: what is to be multiplied.
+            candidates: configs that are valid for it, at least one.
+            mean: how many on average over many problems, held to within 0.2 for each power.
+
+        Returns:
+            The first 1 to 8 of `predict`.
+
+        Raises:
+            TilecastError: the model was trained for other dtypes or majors, or it has no rule for
+                ``mean``.
+        """
+        from tilecast.models.shortlist import MOST, doubts
+
+        order, features = self._ranked(problem, candidates, MOST)
+        ranker = self.artifact.rankers[self.power]
+        distance, relevance = ranker.opinions(features)
+        size = self.artifact.rule.size(doubts(distance, relevance), mean)
+        scores = ranker.blended(distance, relevance)[:size]
+        return self._predictions([candidates[i] for i in order[:size]], features[:size], scores)
+
+    def _ranked(
+        self, problem: GemmProblem, candidates: Sequence[KernelConfig], limit: int | None
+    ) -> tuple[list[int], np.ndarray]:
+        """Indices of the first candidates, and their features in that order."""
         from tilecast.models.features import featurize
 
         self._check(problem)
         ranker = self.artifact.rankers[self.power]
         features = featurize(problem, candidates, ranker.hardware)
         order = ranker.order(features)[:limit]
-        scores = ranker.scores(features[order]).astype(np.float64)
+        return order.tolist(), features[order]
+
+    def _predictions(
+        self, configs: Sequence[KernelConfig], features: np.ndarray, scores: np.ndarray
+    ) -> list[Prediction]:
+        """What is expected of the first configs of a ranking, from their features and scores."""
+        scores = scores.astype(np.float64)
         intercept, slope = self.artifact.calibration[self.power]
         # The coarse step may have put a config last that the whole model likes better: no time
         # falls below the one before it.
         gaps = slope * np.maximum.accumulate(scores - scores[0])
         timer = "sustained" if self.power == "robust" else self.power
-        best = self.artifact.rankers[timer].best_microseconds(features[order[:1]])
+        best = self.artifact.rankers[timer].best_microseconds(features[:1])
         return [
-            Prediction(candidates[i], best * float(np.exp(gap)), float(np.exp(intercept + gap)))
-            for i, gap in zip(order.tolist(), gaps, strict=True)
+            Prediction(config, best * float(np.exp(gap)), float(np.exp(intercept + gap)))
+            for config, gap in zip(configs, gaps, strict=True)
         ]
 
     def explain(

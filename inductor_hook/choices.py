@@ -91,8 +91,13 @@ class TilecastChoices(InductorChoices):
             matmul = read(kernel_inputs, op)
             device = kernel_inputs.device().index or 0
             choices = plan(self._settings, matmul, op, gpu_of(device))
-        except (NotCovered, TilecastError) as reason:
+        except NotCovered as reason:
             report.count(f"not covered: {op}")
+            log.info("tilecast: no choice for %s: %s", op, reason)
+            return []
+        except TilecastError as reason:
+            report.count(f"not covered: {op}")
+            report.say_once("no model", f"some multiplications get no choice of ours: {reason}")
             log.info("tilecast: no choice for %s: %s", op, reason)
             return []
         # Whatever goes wrong in here, the graph compiles without us.

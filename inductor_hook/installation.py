@@ -15,15 +15,17 @@ from tilecast.heuristics.errors import TilecastError
 from tilecast.inductor_hook import report
 from tilecast.inductor_hook.selection import Settings, model_digest
 from tilecast.inductor_hook.versions import (
+    NVGEMM_HOME,
     OLDEST,
     OLDEST_NVGEMM,
-    nvgemm_home,
+    assign,
     torch_version,
 )
 
 BACKEND = "TILECAST"
 """Our name in ``TORCHINDUCTOR_MAX_AUTOTUNE_GEMM_BACKENDS``."""
 _CONFIG = "torch._inductor.config"
+_CHOICES, _BACKENDS = "inductor_choices_class", "max_autotune_gemm_backends"
 
 _undo: Callable[[], None] | None = None
 
@@ -65,8 +67,7 @@ def install(
     undo = ExitStack()
     undo.callback(_once_imported(_CONFIG, lambda: _attach(settings)))
     if rank_nvgemm:
-        home = nvgemm_home()
-        undo.callback(_once_imported(home, lambda: _attach_nvgemm(settings, sys.modules[home])))
+        undo.callback(_once_imported(NVGEMM_HOME, lambda: _attach_nvgemm(settings)))
     _undo = undo.close
 
 
@@ -132,27 +133,28 @@ def _attach(settings: Settings) -> Callable[[], None]:
 
     factory = ChoicesFactory(settings, model_digest(settings.model), config.inductor_choices_class)
     backends = config.max_autotune_gemm_backends
-    config.inductor_choices_class = factory
-    config.max_autotune_gemm_backends = ",".join([*_others(backends), BACKEND])
+    assign(config, _CHOICES, factory)
+    assign(config, _BACKENDS, ",".join([*_others(backends), BACKEND]))
     _set_handler(lambda choices, handler: choices.compose(handler, settings))
 
     def undo() -> None:
         if config.inductor_choices_class is factory:
-            config.inductor_choices_class = factory.previous
+            assign(config, _CHOICES, factory.previous)
         # Named in the environment, TILECAST is in the list that was found, and goes too.
-        config.max_autotune_gemm_backends = ",".join(_others(config.max_autotune_gemm_backends))
+        assign(config, _BACKENDS, ",".join(_others(config.max_autotune_gemm_backends)))
         _set_handler(lambda choices, handler: choices.without(handler))
 
     return undo
 
 
-def _attach_nvgemm(settings: Settings, home: Any) -> Callable[[], None]:
+def _attach_nvgemm(settings: Settings) -> Callable[[], None]:
     """Put the model in front of the kernels of NVGEMM; returns what undoes it."""
     import torch
 
     from tilecast.inductor_hook import nvgemm
     from tilecast.inductor_hook.selection import gpu_of, ranked
 
+    home = sys.modules[NVGEMM_HOME]
     nvgemm.rank_with_model(
         home,
         lambda problem, configs, limit: ranked(

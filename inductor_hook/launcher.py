@@ -11,7 +11,6 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 from tilecast.heuristics.config import KernelConfig
-from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.problem import GemmOperands, GemmProblem
 from tilecast.inductor_hook import report
 from tilecast.kernels.background import object_builder
@@ -56,7 +55,7 @@ class StaticMatmul:
         """Take what to run; nothing is loaded before the first call."""
         self.spec = spec
         self._kernels: dict[int, LoadedKernel] = {}
-        self._broken: TilecastError | None = None
+        self._broken: Exception | None = None
 
     @classmethod
     def named(cls, config: str, layout: str, dtype: str, out_dtype: str, batched: bool, arch: str):
@@ -87,7 +86,8 @@ class StaticMatmul:
         """Bring the kernel into the object cache, which a worker of Inductor does ahead of time."""
         try:
             object_builder().wait(self.spec)
-        except TilecastError as error:
+        # Not a worker's business: the launcher meets it again and knows what to do.
+        except Exception as error:
             report.warn_once(f"compiling {self.spec.config}", error)
 
     def _load(self, device: int) -> LoadedKernel:
@@ -95,7 +95,7 @@ class StaticMatmul:
             raise self._broken
         try:
             kernel = self._kernels[device] = loaded_kernel(self.spec, device)
-        except TilecastError as error:
+        except Exception as error:
             # Kept: trying again would cost each call of the graph.
             self._broken = error
             raise

@@ -9,6 +9,8 @@ OLDEST = (2, 11)
 """The first version with CuteDSL templates as the hook uses them."""
 OLDEST_NVGEMM = (2, 14)
 """The first version whose NVGEMM backend takes its kernels from ``cutlass.operators``."""
+NVGEMM_HOME = "torch._inductor.heuristics.template.nv_universal_gemm"
+"""The module that keeps the object which ranks the kernels of NVGEMM, since then."""
 
 
 def torch_version() -> tuple[int, int]:
@@ -55,7 +57,11 @@ def template_params(**params: Any) -> Any:
     return vars(kernel_template_choice)["DictKernelTemplateParams"](params)
 
 
-def nvgemm_home() -> str:
-    """Name of the module that keeps the object which ranks the kernels of NVGEMM."""
-    package = "heuristics.template" if torch_version() >= (2, 15) else "template_heuristics"
-    return f"torch._inductor.{package}.nv_universal_gemm"
+def assign(config: Any, name: str, value: Any) -> None:
+    """Set an entry of Inductor's configuration for every thread.
+
+    Since 2.13 an assignment is seen by the thread that made it alone, and a graph may be compiled
+    by any; the others see the default.
+    """
+    setattr(config, name, value)
+    config._config[name].default = value

@@ -23,10 +23,11 @@ from tilecast.models.booster import Booster
 from tilecast.models.features import FEATURE_NAMES, FEATURES_VERSION
 from tilecast.models.labels import POWERS
 from tilecast.models.ranker import ConfigRanker
+from tilecast.models.shortlist import ShortlistRule
 from tilecast.models.tree_linear import TreeLinearRanker
 
-ARTIFACT_VERSION = 1
-"""Raised when the files of an artifact change."""
+ARTIFACT_VERSION = 2
+"""Raised when the files of an artifact, or what its manifest must say, change."""
 MANIFEST = "manifest.json"
 SHIPPED = Path(__file__).with_name("artifacts")
 """The models that come with the package, one folder each."""
@@ -46,6 +47,8 @@ class Artifact:
     """The readable alternative of each power."""
     calibration: Mapping[str, tuple[float, float]]
     """For each power a and b of: expected log slowdown = a + b x (score - best score), held out."""
+    rule: ShortlistRule
+    """How many candidates a problem deserves."""
     facts: Mapping[str, object]
     """Data set, versions, seed and held-out metrics, as plain data."""
 
@@ -104,6 +107,7 @@ def save(artifact: Artifact, folder: Path) -> None:
         "features_version": FEATURES_VERSION,
         "features": list(FEATURE_NAMES),
         "calibration": {power: list(line) for power, line in artifact.calibration.items()},
+        "shortlist": json.loads(json.dumps(asdict(artifact.rule))),
         "settings": _settings(artifact),
         "files": files,
         "facts": artifact.facts,
@@ -141,9 +145,10 @@ def load(folder: Path) -> Artifact:
             {power: _ranker(gpu, power, settings, contents) for power in POWERS},
             {power: TreeLinearRanker(gpu, power).restore(trees[power]) for power in POWERS},
             {power: (line[0], line[1]) for power, line in manifest["calibration"].items()},
+            _rule(manifest["shortlist"]),
             manifest["facts"],
         )
-    except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
+    except (LookupError, TypeError, AttributeError, json.JSONDecodeError) as error:
         raise _refused(folder, f"its contents are not understood ({error!r})") from error
 
 
@@ -170,6 +175,12 @@ def _ranker(
     level = contents.get(f"{power}-level.ubj")
     ranker.level_ = None if level is None else Booster(level)
     return ranker
+
+
+def _rule(facts: Mapping[str, Any]) -> ShortlistRule:
+    weights = facts["weights"]
+    least = {int(mean): bound for mean, bound in facts["least"].items()}
+    return ShortlistRule(facts["constant"], (weights[0], weights[1], weights[2]), least)
 
 
 def _settings(artifact: Artifact) -> dict[str, float]:

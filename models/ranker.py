@@ -174,10 +174,29 @@ class ConfigRanker:
         Raises:
             NotFittedError: `fit` has not been called.
         """
+        return self.blended(*self.opinions(features))
+
+    def opinions(self, features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """What each set of trees says of configs, before the two are blended.
+
+        Args:
+            features: rows of `featurize` of one problem.
+
+        Returns:
+            Two float32 arrays [configs]: expected log(cost) up to a constant of the problem, from
+            ``distance_``; a number that is higher for a better config, from ``order_``.
+
+        Raises:
+            NotFittedError: `fit` has not been called.
+        """
         if not hasattr(self, "distance_"):
             raise NotFittedError(self)
         distance = self.distance_.predict(features) + log_analytic(features)
-        return distance - np.float32(self.blend) * self.order_.predict(features)
+        return distance, self.order_.predict(features)
+
+    def blended(self, distance: np.ndarray, order: np.ndarray) -> np.ndarray:
+        """The `scores` of configs of which `opinions` are known."""
+        return distance - np.float32(self.blend) * order
 
     def order(self, features: np.ndarray) -> np.ndarray:
         """Indices of configs, best first.

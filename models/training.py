@@ -1,12 +1,13 @@
-"""From a data set to an artifact: one fold of families is held out first, then none.
+"""From a data set to an artifact: each fold of families is held out once, then none.
 
 All folds, and every baseline, are scored by `tilecast evaluate`; one fold is enough to calibrate,
-and to record in the manifest what to expect.
+and to record in the manifest what to expect. How many candidates a problem deserves is learned
+from all of them: further candidates seldom gain anything, so it takes many problems to learn when.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -22,6 +23,7 @@ from tilecast.models.evaluation import MAX_K, HeldOut, folds, noise_floor, side_
 from tilecast.models.features import featurize
 from tilecast.models.labels import POWERS, ProblemLabels, label_table
 from tilecast.models.ranker import ConfigRanker
+from tilecast.models.shortlist import ShortlistRule, fit_rule, head
 from tilecast.models.tree_linear import TreeLinearRanker
 
 _PACKAGES = ("numpy", "scikit-learn", "xgboost-cpu", "xgboost", "tilecast")
@@ -46,7 +48,7 @@ class _HeldOut:
 
 
 def train(dataset: Dataset, *, seed: int = 0, jobs: int = 1) -> Artifact:
-    """Score on one fold of held-out families, then fit on everything.
+    """Hold out each fold of families, then fit on everything.
 
     The same data, seed and library versions give the same artifact, byte for byte, whatever
     ``jobs``.
@@ -62,24 +64,22 @@ def train(dataset: Dataset, *, seed: int = 0, jobs: int = 1) -> Artifact:
     gpu = dataset_hardware(dataset)
     table = label_table(dataset)
     operands = _single_operands(table)
-    fitted, asked = folds(table)[0]
-
-    def boosted(power: str) -> ConfigRanker:
-        return ConfigRanker(gpu, power, seed=seed)
+    splits = folds(table)
+    fitted, asked = splits[0]
 
     def readable(power: str) -> TreeLinearRanker:
         return TreeLinearRanker(gpu, power)
 
-    calls = [partial(boosted(power).fit, table) for power in POWERS]
-    calls += [partial(boosted(power).fit, [table[i] for i in fitted]) for power in POWERS]
-    rankers, validated = _halves(side_by_side(jobs, calls))
+    rankers, *validated = fit_rankers(
+        gpu, [table, *([table[i] for i in fitted] for fitted, _ in splits)], seed=seed, jobs=jobs
+    )
     calls = [partial(readable(power).fit, table) for power in POWERS]
     calls += [partial(readable(power).fit, [table[i] for i in fitted]) for power in POWERS]
     trees, validated_trees = _halves(side_by_side(jobs, calls))
     unseen = [table[i] for i in asked]
     answers = {
         (ranker.name, ranker.power): _validate(ranker, unseen)
-        for ranker in (*validated, *validated_trees)
+        for ranker in (*validated[0].values(), *validated_trees)
     }
     held_out = {
         name: {power: _metrics(answers[name, power], unseen, power) for power in POWERS}
@@ -88,9 +88,10 @@ def train(dataset: Dataset, *, seed: int = 0, jobs: int = 1) -> Artifact:
     return Artifact(
         gpu,
         operands,
-        dict(zip(POWERS, rankers, strict=True)),
+        rankers,
         dict(zip(POWERS, trees, strict=True)),
         {power: _calibration(answers[ConfigRanker.name, power]) for power in POWERS},
+        shortlist_rule(validated, table, splits),
         {
             "dataset": _describe(dataset, table),
             "seed": seed,
@@ -98,6 +99,53 @@ def train(dataset: Dataset, *, seed: int = 0, jobs: int = 1) -> Artifact:
             "held_out": held_out,
             "noise_floor": {power: noise_floor(unseen, power) for power in POWERS},
         },
+    )
+
+
+def fit_rankers(
+    gpu: Hardware, tables: Sequence[Sequence[ProblemLabels]], *, seed: int = 0, jobs: int = 1
+) -> list[dict[str, ConfigRanker]]:
+    """Fit a ranker of every power to each of several tables.
+
+    Args:
+        gpu: what the tables were measured on.
+        tables: labels to learn from.
+        seed: of the models' sampling.
+        jobs: fits that run side by side.
+
+    Returns:
+        For each table its rankers by power.
+    """
+    calls = [
+        partial(ConfigRanker(gpu, power, seed=seed).fit, table)
+        for table in tables
+        for power in POWERS
+    ]
+    fitted = iter(side_by_side(jobs, calls))
+    return [{power: next(fitted) for power in POWERS} for _ in tables]
+
+
+def shortlist_rule(
+    rankers: Sequence[Mapping[str, ConfigRanker]],
+    table: Sequence[ProblemLabels],
+    splits: Sequence[tuple[np.ndarray, np.ndarray]],
+) -> ShortlistRule:
+    """Learn how many candidates a problem deserves from rankings of held-out problems.
+
+    All powers count alike: how much the two sets of trees are to be trusted is the same for each.
+
+    Args:
+        rankers: of each split, fitted to what it does not hold out.
+        table: the problems with their labels.
+        splits: `folds` of the table.
+    """
+    return fit_rule(
+        [
+            head(ranker, table[i])
+            for (_, asked), fitted in zip(splits, rankers, strict=True)
+            for ranker in fitted.values()
+            for i in asked
+        ]
     )
 
 

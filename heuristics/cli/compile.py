@@ -33,7 +33,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="MxNxK",
         help="problems to compile candidates for (default: the whole space)",
     )
-    parser.add_argument("-k", metavar="N", dest="top", help="only the N that the model ranks first")
+    parser.add_argument(
+        "-k",
+        metavar="N",
+        dest="top",
+        help="only the N that the model ranks first, or auto for as many as it thinks worth it",
+    )
     shared.add_model(parser)
     parser.add_argument(
         "--config",
@@ -96,13 +101,16 @@ def _of_problems(
 
     if options.top is None:
         return [(c, p.batch > 1) for p in problems for c in space.candidates(p, gpu)]
-    top = shared.number("-k", options.top, least=1)
+    top = shared.top(options.top)
     model = load_heuristic(gpu, problems[0].operands, options.power, options.model)
-    return [
-        (config, problem.batch > 1)
-        for problem in problems
-        for config in rank(model, problem, space.candidates(problem, gpu), limit=top)
-    ]
+
+    def chosen(problem: GemmProblem) -> list[KernelConfig]:
+        candidates = space.candidates(problem, gpu)
+        if top is None:
+            return [prediction.config for prediction in model.shortlist(problem, candidates)]
+        return rank(model, problem, candidates, limit=top)
+
+    return [(config, problem.batch > 1) for problem in problems for config in chosen(problem)]
 
 
 def _runnable(name: str, operands: GemmOperands, gpu: Hardware) -> KernelConfig:

@@ -141,6 +141,22 @@ def parallel(name: str, value: str | None) -> int:
     return number(name, value or str(os.cpu_count() or 1), least=1)
 
 
+def top(value: str) -> int | None:
+    """Read how many candidates are wanted; None for ``auto``, which leaves it to the model.
+
+    Raises:
+        TilecastError: it is neither ``auto`` nor an integer, or below 1.
+    """
+    if value == "auto":
+        return None
+    found = _integer(value)
+    if not isinstance(found, int) or found < 1:
+        raise TilecastError(
+            f"-k {value!r} is out of range; allowed: auto, or an integer, 1 or more"
+        )
+    return found
+
+
 def number(name: str, value: str, *, least: int) -> int:
     """Read an integer that is not too small.
 

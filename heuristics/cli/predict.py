@@ -27,7 +27,13 @@ REASONS = 6
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's options."""
     shared.add_problem(parser, required=True)
-    parser.add_argument("-k", metavar="N", dest="top", default="5", help="how many (default: 5)")
+    parser.add_argument(
+        "-k",
+        metavar="N",
+        dest="top",
+        default="5",
+        help="how many, or auto for as many as the model thinks worth compiling (default: 5)",
+    )
     shared.add_model(parser)
     shared.add_data(parser)
 
@@ -35,13 +41,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> Report:
     """Rank, explain the first, and look the problem up in the data set."""
     problem, gpu = shared.problem(options), hardware(options.gpu)
-    top = shared.number("-k", options.top, least=1)
+    top = shared.top(options.top)
 
     from tilecast.heuristics.learned import load_heuristic
 
     heuristic = load_heuristic(gpu, problem.operands, options.power, options.model)
     candidates = space.candidates(problem, gpu)
     ranking = heuristic.predict(problem, candidates)
+    if top is None:
+        top = len(heuristic.shortlist(problem, candidates))
     reasons = heuristic.explain(problem, candidates, ranking[0].config, limit=REASONS)
     truths = _truths(options, problem, gpu)
     document = {

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import random
+import shutil
 import zlib
 from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -17,6 +21,8 @@ from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.problem import LINEAR_BF16, GemmProblem
 from tilecast.heuristics.space import candidates, valid_configs
+from tilecast.kernels.spec import KernelSpec
+from tilecast.models.artifact import MANIFEST, SHIPPED
 
 FAMILIES = ((4096, 4096), (12288, 4096), (4096, 11008), (2112, 7168), (1280, 8192), (7168, 2048))
 EXTENTS = (8, 64, 512, 4096)
@@ -116,3 +122,40 @@ def trained(synthetic_dataset: Dataset):
     from tilecast.models.training import train
 
     return train(synthetic_dataset)
+
+
+@pytest.fixture
+def hook(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[KernelSpec]]:
+    """The hook as on an H200, not installed; gives the kernels that it begins to compile.
+
+    None is compiled: that takes seconds, and tests/unit/test_hook_background.py sees to it.
+    """
+    from torch._dynamo.utils import counters
+
+    from tilecast.inductor_hook import choices, eager, report, uninstall
+    from tilecast.kernels.background import ObjectBuilder
+
+    started: list[KernelSpec] = []
+    monkeypatch.setenv("TILECAST_CACHE", str(tmp_path / "objects"))
+    monkeypatch.setattr(ObjectBuilder, "start", lambda self, spec: started.append(spec))
+    for module in (choices, eager):
+        monkeypatch.setattr(module, "gpu_of", lambda device: hardware("H200"))
+    report.forget()
+    counters["tilecast"].clear()
+    yield started
+    uninstall()
+    report.forget()
+
+
+@pytest.fixture
+def another_model(tmp_path: Path) -> Path:
+    """A copy of the shipped model that counts as another: its facts differ."""
+    folder = tmp_path / "another"
+    shutil.copytree(SHIPPED / "H200-bfloat16-rcr", folder)
+    manifest = json.loads((folder / MANIFEST).read_text())
+    manifest["facts"]["note"] = "another"
+    del manifest["sha256"]
+    text = json.dumps(manifest, sort_keys=True)
+    manifest["sha256"] = hashlib.sha256(text.encode()).hexdigest()
+    (folder / MANIFEST).write_text(json.dumps(manifest))
+    return folder

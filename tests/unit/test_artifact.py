@@ -46,6 +46,7 @@ def test_a_round_trip_changes_nothing(trained, folder: Path, synthetic_table) ->
     again = load(folder)
     assert (again.hardware, again.operands) == (trained.hardware, trained.operands)
     assert (again.calibration, again.facts) == (trained.calibration, trained.facts)
+    assert again.rule == trained.rule
     for labels in synthetic_table:
         features = featurize(labels.problem, labels.configs, again.hardware)
         for power in POWERS:
@@ -131,7 +132,7 @@ def test_a_damaged_file_is_refused(folder: Path, pattern: str, damage, reason: s
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda m: m.update(artifact_version=0), "its artifact_version is 0, this tilecast has 1"),
+        (lambda m: m.update(artifact_version=0), "its artifact_version is 0, this tilecast has 2"),
         (lambda m: m.update(space_version=99), "its space_version is 99"),
         (lambda m: m.update(features_version=99), "its features_version is 99"),
         (lambda m: m["features"].append("x"), r"its feature list differs .* in \['x'\]"),
@@ -142,6 +143,8 @@ def test_a_damaged_file_is_refused(folder: Path, pattern: str, damage, reason: s
         (lambda m: m["files"].pop("robust-distance.ubj"), "its contents are not understood"),
         (lambda m: m["settings"].update(depth=1), "its contents are not understood"),
         (lambda m: m.pop("calibration"), "its contents are not understood"),
+        (lambda m: m.pop("shortlist"), "its contents are not understood"),
+        (lambda m: m["shortlist"]["weights"].pop(), "its contents are not understood"),
     ],
 )
 def test_a_model_that_does_not_fit_is_refused(folder: Path, change, reason: str) -> None:

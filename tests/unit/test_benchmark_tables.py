@@ -29,6 +29,13 @@ def _series(geomean: float) -> dict[str, list[float]]:
     return {name: [geomean * scale / k for k in range(1, 11)] for scale, name in enumerate(names)}
 
 
+_COMPARED = {
+    "adaptive": {"geomean": 0.004, "p95": 0.02},
+    "fixed": {"geomean": 0.005, "p95": 0.03},
+    "fixed_for_the_same": 3.61,
+}
+
+
 @pytest.fixture
 def document() -> dict:
     heuristics = {"tilecast": _series(0.0123), "random": _series(1.5)}
@@ -42,13 +49,14 @@ def document() -> dict:
         "regret": dict.fromkeys(powers, groups),
         "cross_regime": {"regret": {"oracle": losses, "tilecast": losses}},
         "among_stock": {"data set": stock, "pilot": stock},
+        "adaptive_k": {"means": [2, 3], "powers": {power: [_COMPARED] * 2 for power in powers}},
     }
 
 
 def test_readme_shows_the_committed_result(tables: ModuleType) -> None:
     readme = tables.README.read_text()
     if "<!-- table: " in readme:
-        assert tables.fill(readme, json.loads(tables.RESULT.read_text())) == readme
+        assert tables.fill(readme, tables.results()) == readme
 
 
 def test_every_table_is_rectangular(tables: ModuleType, document: dict) -> None:
@@ -63,6 +71,13 @@ def test_regret_table_shows_k_1_3_5(tables: ModuleType, document: dict) -> None:
     assert ours[0] == "**tilecast**"
     assert ours[1::4] == ["1.2%", "0.41%", "0.25%"]
     assert lines[-1].startswith("| noise floor | 0.10% | 0.40% | 2.0% |")
+
+
+def test_adaptive_table_sets_both_side_by_side(tables: ModuleType, document: dict) -> None:
+    lines = tables.TABLES["adaptive k"](document).splitlines()
+    assert lines[2] == "| **adaptive k**, burst | 0.40%, 2.0% | 0.40%, 2.0% |"
+    assert lines[3] == "| fixed k, burst | 0.50%, 3.0% | 0.50%, 3.0% |"
+    assert lines[4] == "| fixed k that finds as much, burst | 3.6 | 3.6 |"
 
 
 def test_fill_replaces_only_what_stands_between_the_marks(

@@ -15,6 +15,7 @@ from tilecast.data_collection.dataset import Dataset, write_dataset
 from tilecast.heuristics.cli.main import main
 from tilecast.heuristics.cli.measured import measured
 from tilecast.heuristics.hardware import GPUS
+from tilecast.heuristics.learned import load_heuristic
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.heuristics.space import candidates
 from tilecast.models.labels import ProblemLabels
@@ -75,6 +76,17 @@ def test_predict_does_without_measurements(answer: Answer, model: str, data: str
     assert all(entry["measured"] == {} for entry in document["ranking"])
 
 
+def test_predict_shows_as_many_as_the_model_thinks_worth_compiling(
+    answer: Answer, model: str, data: str
+) -> None:
+    document = answer("predict", *MEASURED, "--model", model, "--data", data, "-k", "auto")
+    problem = GemmProblem(64, 4096, 4096)
+    heuristic = load_heuristic(GPUS[0], problem.operands, folder=Path(model))
+    wanted = heuristic.shortlist(problem, candidates(problem, GPUS[0]))
+    names = [prediction.config.name for prediction in wanted]
+    assert [entry["config"] for entry in document["ranking"]] == names
+
+
 def test_predict_in_tables(model: str, data: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["predict", *MEASURED, "--model", model, "--data", data]) == 0
     text = capsys.readouterr().out
@@ -100,8 +112,8 @@ def test_predict_loads_nothing_slow(model: str, data: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("-k", "0"), "-k '0' is out of range; allowed: an integer, 1 or more"),
-        (("-k", "all"), "-k 'all' is out of range; allowed: an integer, 1 or more"),
+        (("-k", "0"), "-k '0' is out of range; allowed: auto, or an integer, 1 or more"),
+        (("-k", "all"), "-k 'all' is out of range; allowed: auto, or an integer, 1 or more"),
         (("--power", "eco"), "power 'eco' is not known; allowed: "),
         (("--dtype", "float16"), "model "),
         (("--gpu", "H100"), "model "),
@@ -316,15 +328,16 @@ def test_evaluate_scores_a_model_on_other_data(
 # ---- compile
 
 
+@pytest.mark.parametrize("top", ["2", "auto"])
 def test_compile_builds_what_the_model_ranks_first(
-    answer: Answer, model: str, tmp_path: Path
+    answer: Answer, model: str, tmp_path: Path, top: str
 ) -> None:
-    predicted = answer("predict", *UNMEASURED, "--model", model, "-k", "2")["ranking"]
+    predicted = answer("predict", *UNMEASURED, "--model", model, "-k", top)["ranking"]
     built = answer(
-        "compile", "48x1024x512", "-k", "2", "--model", model,
+        "compile", "48x1024x512", "-k", top, "--model", model,
         "--cache", str(tmp_path), "--workers", "2",
     )  # fmt: skip
-    assert built["compiled"] == 2
+    assert built["compiled"] == len(predicted)
     assert {k["config"] for k in built["kernels"]} == {entry["config"] for entry in predicted}
 
 

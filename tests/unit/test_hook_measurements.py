@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
+import call_overhead
+import inductor_timing
+import layout_transfer
 import pandas as pd
 import pytest
+from inductor_timing import Timed
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-sys.path.insert(0, str(BENCHMARKS))
-
-import call_overhead  # noqa: E402
-import inductor_timing  # noqa: E402
-import layout_transfer  # noqa: E402
-from inductor_timing import Timed  # noqa: E402
-
-DATA = BENCHMARKS.parent / "data_collection" / "data" / "h200_bf16_rcr.parquet"
+DATA = Path(__file__).parents[2] / "data_collection" / "data" / "h200_bf16_rcr.parquet"
 
 
 def timed(careful: tuple[float, ...], *inductor: tuple[float, ...]) -> Timed:

@@ -17,6 +17,7 @@ from tilecast.heuristics.space import candidates
 from tilecast.models.artifact import save
 from tilecast.models.features import FEATURES
 from tilecast.models.labels import POWERS
+from tilecast.models.shortlist import MEANS, MOST
 
 H200 = hardware("H200")
 PROBLEM = GemmProblem(1000, 5120, 3072)
@@ -35,6 +36,19 @@ def test_predictions_follow_the_ranking(trained, power: str) -> None:
     assert slowdowns[0] == pytest.approx(np.exp(trained.calibration[power][0]))
     times = [prediction.microseconds for prediction in predictions]
     np.testing.assert_allclose(np.array(times) / times[0], np.array(slowdowns) / slowdowns[0])
+
+
+def test_a_shortlist_is_the_head_of_the_ranking(trained) -> None:
+    heuristic = LearnedHeuristic(trained, "burst")
+    ranking = heuristic.predict(PROBLEM, CONFIGS, limit=MOST)
+    sizes = []
+    for mean in MEANS:
+        chosen = heuristic.shortlist(PROBLEM, CONFIGS, mean=mean)
+        assert chosen == ranking[: len(chosen)] == heuristic.shortlist(PROBLEM, CONFIGS, mean=mean)
+        sizes.append(len(chosen))
+    assert sizes == sorted(sizes)
+    assert sizes[0] >= 1
+    assert heuristic.shortlist(PROBLEM, CONFIGS[:1]) == heuristic.predict(PROBLEM, CONFIGS[:1])
 
 
 def test_predicted_times_are_near_the_measured(trained, synthetic_table) -> None:
@@ -81,7 +95,8 @@ def test_an_unknown_power_is_refused(trained) -> None:
 def test_other_operands_are_refused(trained) -> None:
     problem = GemmProblem(64, 64, 64, operands=GemmOperands.from_layout("rrr", "float16"))
     message = "cannot rank float16 rrr with float16 out; allowed: bfloat16 rcr with bfloat16 out"
-    for ask in (LearnedHeuristic(trained).rank, LearnedHeuristic(trained).predict):
+    heuristic = LearnedHeuristic(trained)
+    for ask in (heuristic.rank, heuristic.predict, heuristic.shortlist):
         with pytest.raises(TilecastError, match=message):
             ask(problem, CONFIGS)
 

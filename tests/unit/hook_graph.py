@@ -1,0 +1,70 @@
+"""Multiplications as Inductor holds them while it lowers a graph; no tensor is made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch._inductor import config, ir
+from torch._inductor.graph import GraphLowering
+from torch._inductor.kernel_inputs import MMKernelInputs
+from torch._inductor.virtualized import V
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+
+@contextmanager
+def lowering(symbols: ShapeEnv | None = None) -> Iterator[GraphLowering]:
+    """Inside, a graph is being lowered for ``mode="max-autotune"``."""
+    graph = GraphLowering(torch.fx.symbolic_trace(lambda a, b: a @ b), shape_env=symbols)
+    with V.set_graph_handler(graph), config.patch(max_autotune=True):
+        yield graph
+
+
+def node(
+    name: str,
+    size: Sequence[Any],
+    stride: Sequence[Any] | None = None,
+    *,
+    dtype: torch.dtype = torch.bfloat16,
+    device: str = "cuda:0",
+    offset: Any = 0,
+) -> ir.InputBuffer:
+    """An input of the graph; contiguous when no strides are given."""
+    if stride is None:
+        stride = ir.FlexibleLayout.contiguous_strides(list(size))
+    layout = ir.FixedLayout(torch.device(device), dtype, list(size), list(stride), offset)
+    buffer = ir.InputBuffer(name=name, layout=layout)
+    V.graph.graph_inputs[name] = ir.TensorBox(ir.StorageBox(buffer))
+    V.graph.name_to_buffer[name] = buffer
+    return buffer
+
+
+def linear(m: Any = 512, n: int = 4096, k: int = 4096, **kind: Any) -> MMKernelInputs:
+    """``x @ weight.T``."""
+    return MMKernelInputs([node("a", [m, k], [k, 1], **kind), node("b", [k, n], [1, k], **kind)])
+
+
+def biased_linear(
+    m: Any = 512, n: int = 4096, k: int = 4096, alpha: float = 1, beta: float = 1
+) -> MMKernelInputs:
+    """``addmm`` with a bias of n numbers, expanded as Inductor expands it."""
+    bias = node("bias", [m, n], [0, 1])
+    return MMKernelInputs([bias, *linear(m, n, k).nodes()], scalars={"alpha": alpha, "beta": beta})
+
+
+def batched(m: Any = 512, n: int = 128, k: int = 4096, batch: Any = 4) -> MMKernelInputs:
+    """``bmm`` of A by B^T."""
+    return MMKernelInputs([node("a", [batch, m, k]), node("b", [batch, k, n], [n * k, 1, k])])
+
+
+def choices_of(inputs: MMKernelInputs, op: str, templates: Sequence[Any] = ()) -> list[Any]:
+    """What the handler in use would benchmark."""
+    return V.choices.get_template_configs(inputs, list(templates), op)
+
+
+def source_of(choice: Any) -> str:
+    """The module that a choice of ours generates."""
+    return Path(choice.bmreq.module_path).read_text()

@@ -1,0 +1,63 @@
+"""The problems that kernel speed is measured on are new to the shipped model."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tilecast.data_collection.dataset import read_dataset
+from tilecast.data_collection.language_models import DEEPSEEK_V3, MODELS
+from tilecast.heuristics.problem import GemmProblem
+
+ROOT = Path(__file__).parents[2]
+DATA = ROOT / "data_collection" / "data" / "h200_bf16_rcr.parquet"
+
+
+@pytest.fixture(scope="module")
+def problems() -> tuple[GemmProblem, ...]:
+    path = ROOT / "benchmarks" / "held_out_problems.py"
+    spec = importlib.util.spec_from_file_location("held_out_problems", path)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.PROBLEMS
+
+
+def _size(problem: GemmProblem) -> str:
+    limits = (16, 64, 256, 1024)
+    return next((f"<= {limit}" for limit in limits if problem.m <= limit), "larger")
+
+
+def test_no_family_was_trained_on(problems: tuple[GemmProblem, ...]) -> None:
+    rows = read_dataset(DATA).rows
+    trained = set(zip(rows["n"].tolist(), rows["k"].tolist(), strict=True))
+    assert len(trained) > 90
+    assert not {problem.family for problem in problems} & trained
+
+
+def test_no_family_is_of_a_model_that_training_drew_from(
+    problems: tuple[GemmProblem, ...],
+) -> None:
+    known = {family for model in MODELS for family in model.families()} | set(DEEPSEEK_V3)
+    assert not {problem.family for problem in problems} & known
+
+
+def test_at_least_sixty_problems_of_as_many_families(problems: tuple[GemmProblem, ...]) -> None:
+    assert len(problems) >= 60
+    assert len({problem.family for problem in problems}) == len(problems)
+
+
+def test_every_size_has_its_share(problems: tuple[GemmProblem, ...]) -> None:
+    counts = Counter(map(_size, problems))
+    assert len(counts) == 5
+    assert min(counts.values()) >= len(problems) // 6
+    assert min(p.m for p in problems) == 1
+    assert max(p.m for p in problems) == 8192
+
+
+def test_any_five_in_a_row_are_of_five_sizes(problems: tuple[GemmProblem, ...]) -> None:
+    for start in range(len(problems) - 4):
+        assert len({_size(problem) for problem in problems[start : start + 5]}) == 5

@@ -1,0 +1,162 @@
+"""The entry point that PyTorch calls on import: one variable switches the hook on, at no cost."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import pytest
+
+from tilecast.inductor_hook.autoload import autoload
+
+BACKENDS = "TORCHINDUCTOR_MAX_AUTOTUNE_GEMM_BACKENDS"
+NAMED = {BACKENDS: "ATEN,TRITON,TILECAST"}
+MILLISECONDS = 1.0
+"""What every ``import torch`` may pay for us."""
+
+
+def _python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("TILECAST_")}
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env={**clean, **environment}
+    )
+
+
+def test_pytorch_finds_the_entry_point() -> None:
+    (point,) = [point for point in entry_points(group="torch.backends") if point.name == "tilecast"]
+    assert point.value == "tilecast.inductor_hook.autoload:autoload"
+
+
+def test_naming_the_backend_is_enough(another_model: Path) -> None:
+    process = _python(
+        """
+import sys, torch
+assert "torch._inductor.config" not in sys.modules
+from torch._inductor import config
+from torch._inductor.virtualized import V
+print(config.max_autotune_gemm_backends, *V.choices.uuid()[:5])
+""",
+        **NAMED,
+        TILECAST_K="3",
+        TILECAST_MODEL=str(another_model),
+    )
+    assert process.returncode == 0, process.stderr
+    assert process.stderr == ""
+    backends, name, _, count, power, digest = process.stdout.split()
+    assert (backends, name, count, power) == ("ATEN,TRITON,TILECAST", "tilecast", "3", "robust")
+    manifest = json.loads((another_model / "manifest.json").read_text())
+    assert digest == manifest["sha256"][:16]
+
+
+UNTOUCHED = """
+import sys, torch
+print(*sorted(name for name in sys.modules if name.startswith("tilecast")))
+"""
+
+
+def test_without_the_backend_nothing_but_the_entry_point_is_loaded() -> None:
+    process = _python(UNTOUCHED, **{BACKENDS: "ATEN,TRITON"})
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.split() == [
+        "tilecast",
+        "tilecast.inductor_hook",
+        "tilecast.inductor_hook.autoload",
+    ]
+
+
+def test_pytorchs_own_switch_keeps_it_out() -> None:
+    process = _python(UNTOUCHED, **NAMED, TORCH_DEVICE_BACKEND_AUTOLOAD="0")
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.split() == []
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "reason"),
+    [
+        ("TILECAST_K", "lots", "k='lots' is out of range; allowed: 1 to 64, or 'auto'"),
+        ("TILECAST_K", "0", "k=0 is out of range"),
+        ("TILECAST_K", "", "k='' is out of range"),
+        ("TILECAST_K", "²", "installing from the environment failed"),
+        ("TILECAST_MODEL", "/nowhere", "model /nowhere has no manifest.json"),
+    ],
+)
+def test_a_bad_setting_is_one_warning(
+    hook: object,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    variable: str,
+    value: str,
+    reason: str,
+) -> None:
+    from torch._inductor import config
+
+    monkeypatch.setenv(BACKENDS, "TILECAST,ATEN")
+    monkeypatch.setenv(variable, value)
+    autoload()
+    (record,) = caplog.records
+    assert reason in record.getMessage()
+    assert "\n" not in record.getMessage()
+    assert config.inductor_choices_class is None
+
+
+def test_a_bad_setting_leaves_the_import_of_pytorch_alone() -> None:
+    process = _python("import torch; print(torch.ones(2).sum().item())", **NAMED, TILECAST_K="lots")
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.strip() == "2.0"
+    (line,) = process.stderr.splitlines()
+    assert "k='lots' is out of range" in line
+
+
+def test_a_model_whose_manifest_is_cut_short_leaves_torch_compile_alone(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text('{"sha256"')
+    process = _python(
+        """
+import torch
+compiled = torch.compile(lambda a, b: a @ b, backend="inductor")
+print(compiled(torch.ones(2, 2), torch.ones(2, 2)).sum().item())
+""",
+        **NAMED,
+        TILECAST_MODEL=str(tmp_path),
+    )
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.strip() == "8.0"
+    assert process.stderr.count("tilecast: ") == 1
+
+
+def test_the_entry_point_costs_less_than_a_millisecond() -> None:
+    """Import and call, each the least of several, in a process that has imported torch."""
+    process = _python(
+        """
+import importlib, sys, time
+import torch
+
+def least(action):
+    times = []
+    for _ in range(20):
+        for name in [name for name in sys.modules if name.startswith("tilecast")]:
+            del sys.modules[name]
+        start = time.perf_counter()
+        action()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+def load_and_call():
+    importlib.import_module("tilecast.inductor_hook.autoload").autoload()
+
+print(1000 * least(load_and_call))
+from tilecast.inductor_hook.autoload import autoload
+start = time.perf_counter()
+for _ in range(1000):
+    autoload()
+print(time.perf_counter() - start)
+""",
+        **{BACKENDS: "ATEN,TRITON"},
+    )
+    assert process.returncode == 0, process.stderr
+    loaded, called = map(float, process.stdout.split())
+    assert loaded < MILLISECONDS
+    assert called < MILLISECONDS / 10

@@ -1,0 +1,180 @@
+"""Whatever fails in the hook, the compile goes on: one warning, and the stock choices are there."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch._dynamo.utils import counters
+from torch._inductor import config, ir
+from torch._inductor.kernel import mm
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from hook_graph import biased_linear, choices_of, linear, lowering, source_of
+
+from tilecast.heuristics.config import KernelConfig
+from tilecast.heuristics.hardware import hardware
+from tilecast.heuristics.learned import LearnedHeuristic, Prediction
+from tilecast.inductor_hook import choices as hook_choices
+from tilecast.inductor_hook import install, report
+from tilecast.inductor_hook.template import Choice
+from tilecast.kernels.background import ObjectBuilder, object_builder
+from tilecast.kernels.spec import KernelSpec
+
+REALLY_START = ObjectBuilder.start
+BAD = KernelConfig(100, 100, 64)
+"""No tile that WGMMA has an instruction for; the space never proposes it."""
+
+
+@pytest.fixture
+def graph(hook: list[KernelSpec]) -> Iterator[Any]:
+    with lowering() as graph:
+        yield graph
+
+
+def _warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
+
+
+def _stock_is_left(caplog: pytest.LogCaptureFixture, reason: str) -> None:
+    """Several products get their stock choices, or ATen's where none are; one warning says why."""
+    for _ in range(3):
+        assert [choice.name for choice in choices_of(linear(), "mm", [mm.aten_mm])] == ["mm"]
+    with config.patch(max_autotune_gemm_backends="TILECAST"):
+        assert [choice.name for choice in choices_of(linear(), "mm")] == ["mm"]
+        assert [choice.name for choice in choices_of(biased_linear(), "addmm")] == ["addmm"]
+    (warning,) = _warnings(caplog)
+    assert reason in warning
+    assert "\n" not in warning
+
+
+@pytest.mark.parametrize("count", [1, 3, "auto"])
+@pytest.mark.parametrize("damage", ["cut", "removed", "manifest edited"])
+def test_a_model_damaged_after_the_installation(
+    graph: Any, caplog: pytest.LogCaptureFixture, another_model: Path, damage: str, count: Any
+) -> None:
+    install(k=count, model=another_model)
+    manifest = another_model / "manifest.json"
+    if damage == "manifest edited":
+        manifest.write_text(manifest.read_text().replace("another", "a third"))
+    for path in another_model.glob("*.gz"):
+        if damage == "cut":
+            path.write_bytes(path.read_bytes()[:100])
+        elif damage == "removed":
+            path.unlink()
+    _stock_is_left(caplog, f"model {another_model} is refused")
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_prediction_that_fails(
+    graph: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    def predict(*arguments: Any, **options: Any) -> list[Prediction]:
+        raise ZeroDivisionError("float division\nby zero")
+
+    monkeypatch.setattr(LearnedHeuristic, "predict", predict)
+    monkeypatch.setattr(hook_choices, "shortlist", hook_choices.shortlist.__wrapped__)
+    install(k=count)
+    _stock_is_left(caplog, "ZeroDivisionError: float division by zero")
+    assert counters["tilecast"]["failed: choosing kernels"] == 5
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_compiler_that_cannot_start(
+    graph: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    def start(self: ObjectBuilder, spec: KernelSpec) -> None:
+        raise OSError("Too many open files")
+
+    monkeypatch.setattr(ObjectBuilder, "start", start)
+    install(k=count)
+    _stock_is_left(caplog, "OSError: Too many open files")
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_source_that_cannot_be_generated(
+    graph: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    def variables(self: Choice) -> dict[str, Any]:
+        raise KeyError("layout")
+
+    monkeypatch.setattr(Choice, "variables", variables)
+    install(k=count)
+    _stock_is_left(caplog, "KeyError: 'layout'")
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_gpu_that_is_not_known_is_said_once(
+    graph: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    monkeypatch.setattr(hook_choices, "gpu_of", lambda device: hardware("NVIDIA A100-SXM4-40GB"))
+    install(k=count)
+    _stock_is_left(caplog, "gpu 'NVIDIA A100-SXM4-40GB' is not known; allowed: H200")
+    assert counters["tilecast"]["not covered: mm"] == 4
+
+
+def test_a_product_that_is_not_covered_is_no_reason_to_warn(
+    graph: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    install(k=3)
+    assert [choice.name for choice in choices_of(linear(n=1001), "mm", [mm.aten_mm])] == ["mm"]
+    assert _warnings(caplog) == []
+
+
+def test_a_kernel_that_does_not_compile(
+    graph: Any,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """Its choice is there until it is benchmarked; as the only one it multiplies with torch."""
+    monkeypatch.setattr(ObjectBuilder, "start", REALLY_START)
+    monkeypatch.setattr(hook_choices, "shortlist", lambda *problem: (Prediction(BAD, 10.0, 1.0),))
+    install(k=1)
+    (choice,) = choices_of(linear(m=16, n=64, k=128), "mm", [mm.aten_mm])
+    output = ir.Buffer(name="buf0", layout=choice.layout)
+    graph.name_to_buffer["buf0"] = output
+    _, render = choice.make_kernel_render(output)
+    assert BAD.name in render().finalize_all()
+    (warning,) = _warnings(caplog)
+    assert f"compiling failed (TilecastError: kernel {BAD}" in warning
+    assert object_builder().objects.resources(choice.choice.specs[0]) is None
+
+    path = tmp_path / "generated.py"
+    path.write_text(source_of(choice))
+    spec = importlib.util.spec_from_file_location("generated", path)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    a, b = torch.randn(16, 128).bfloat16(), torch.randn(64, 128).bfloat16()
+    out = torch.empty(16, 64, dtype=torch.bfloat16)
+    for _ in range(2):
+        getattr(module, f"{choice.bmreq.kernel_name}_main")(a, b.T, out, stream=0)
+        assert torch.equal(out, a @ b.T)
+    assert len(_warnings(caplog)) == 2
+    assert f"running {BAD} failed" in _warnings(caplog)[1]
+
+
+def test_warnings_are_given_once_and_counted_always(
+    hook: list[KernelSpec], caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(3):
+        report.warn_once("loading", RuntimeError("a\n  b"))
+        report.warn_once("ranking", "no reason")
+        report.say_once("eager", "goes to torch")
+    assert _warnings(caplog) == [
+        "tilecast: loading failed (RuntimeError: a b); PyTorch's own kernels are used",
+        "tilecast: ranking failed (no reason); PyTorch's own kernels are used",
+        "tilecast: goes to torch",
+    ]
+    assert counters["tilecast"] == {"failed: loading": 3, "failed: ranking": 3, "said: eager": 3}
+    report.forget()
+    report.warn_once("loading", "again")
+    assert len(_warnings(caplog)) == 4

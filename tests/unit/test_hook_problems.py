@@ -1,0 +1,250 @@
+"""What is read out of a graph: which multiplication it is, or why it gets no choice of ours."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch._inductor.kernel_inputs import MMKernelInputs
+from torch._inductor.virtualized import V
+from torch.export import Dim, export
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from hook_graph import batched, biased_linear, linear, lowering, node
+
+from tilecast.heuristics.errors import TilecastError
+from tilecast.heuristics.problem import GemmOperands, GemmProblem
+from tilecast.inductor_hook.layout import major
+from tilecast.inductor_hook.problems import Matmul, NotCovered, read
+
+M, N, K = 512, 4096, 1024
+
+
+@pytest.fixture
+def graph() -> Iterator[Any]:
+    with lowering() as graph:
+        yield graph
+
+
+def _mm(a: Any, b: Any, **options: Any) -> MMKernelInputs:
+    return MMKernelInputs([a, b], **options)
+
+
+@pytest.mark.parametrize(
+    ("a_stride", "b_stride", "layout"),
+    [
+        ((K, 1), (1, K), "rcr"),
+        ((K, 1), (N, 1), "rrr"),
+        ((1, M), (1, K), "ccr"),
+        ((3 * K, 1), (1, 2 * K), "rcr"),
+        ((K + 8, 1), (1, K + 8), "rcr"),
+    ],
+)
+def test_mm(graph: Any, a_stride: tuple, b_stride: tuple, layout: str) -> None:
+    inputs = _mm(node("a", [M, K], a_stride), node("b", [K, N], b_stride))
+    hint = GemmProblem(M, N, K, 1, GemmOperands.from_layout(layout))
+    assert read(inputs, "mm") == Matmul(hint, batched=False)
+
+
+def test_bmm(graph: Any) -> None:
+    hint = GemmProblem(M, 128, K, 4)
+    assert read(batched(M, 128, K, batch=4), "bmm") == Matmul(hint, batched=True)
+    assert read(batched(M, 128, K, batch=1), "bmm").hint.batch == 1
+    assert read(batched(M, 128, K, batch=1), "bmm").batched
+
+
+@pytest.mark.parametrize(("alpha", "beta"), [(1, 1), (2.5, 1), (1, 0.5), (1, 0)])
+def test_addmm(graph: Any, alpha: float, beta: float) -> None:
+    found = read(biased_linear(M, N, K, alpha, beta), "addmm")
+    assert found == Matmul(GemmProblem(M, N, K), False, None, alpha, beta)
+
+
+def test_float16_and_wider_output(graph: Any) -> None:
+    half = read(linear(M, N, K, dtype=torch.float16), "mm")
+    assert half.hint.operands == GemmOperands("float16", "float16")
+    a, b = linear(M, N, K).nodes()
+    widened = read(_mm(a, b, out_dtype=torch.float32), "mm")
+    assert widened.hint.operands == GemmOperands("bfloat16", "float32")
+
+
+def _two(a: dict[str, Any] | None = None, b: dict[str, Any] | None = None) -> MMKernelInputs:
+    left: dict[str, Any] = {"size": [M, K], "stride": [K, 1]} | (a or {})
+    right: dict[str, Any] = {"size": [K, N], "stride": [1, K]} | (b or {})
+    return _mm(node("a", **left), node("b", **right))
+
+
+def _unaligned() -> MMKernelInputs:
+    inputs = _two()
+    V.graph.unaligned_buffers.add("b")
+    return inputs
+
+
+REFUSALS: list[tuple[Callable[[], MMKernelInputs], str, str]] = [
+    (lambda: batched(), "baddbmm", "operator baddbmm"),
+    (lambda: linear(device="cpu"), "mm", "device cpu"),
+    (lambda: _mm(node("x", [M, K]), node("x", [K, N], [1, K])), "mm", "views of one buffer"),
+    (lambda: linear(dtype=torch.float32), "mm", "dtype 'float32' is not known"),
+    (lambda: linear(dtype=torch.int8), "mm", "dtype 'int8' is not known"),
+    (lambda: _two(b={"dtype": torch.float16}), "mm", "differ in dtype: bfloat16 and float16"),
+    (lambda: _two(a={"offset": 4}), "mm", "A does not start at a multiple of 16 bytes"),
+    (lambda: _two(b={"offset": 1}), "mm", "B does not start at a multiple of 16 bytes"),
+    (_unaligned, "mm", "B does not start at a multiple of 16 bytes"),
+    (lambda: _two(a={"stride": [0, 1]}), "mm", "A has strides .*multiples of 8 other than 0"),
+    (lambda: _two(b={"stride": [1, 0]}), "mm", "B has strides .*multiples of 8 other than 0"),
+    (lambda: _two(a={"stride": [K + 1, 1]}), "mm", "A has strides .*multiples of 8"),
+    (lambda: _two(a={"stride": [2 * K, 2]}), "mm", "A has strides .*allowed: 1 along rows or col"),
+    (lambda: _mm(node("a", [M, 100]), node("b", [100, N], [1, 104])), "mm", "A has strides"),
+    (lambda: linear(n=1001), "mm", "out has strides .*multiples of 8"),
+    (lambda: linear(m=0), "mm", "m=0 is out of range"),
+    (lambda: linear(k=0), "mm", "stride"),
+    (lambda: batched(batch=0), "bmm", "batch=0 is out of range"),
+    (lambda: biased_linear(alpha=2, beta=3), "addmm", "alpha=2 and beta=3: one of them must be 1"),
+]
+
+
+@pytest.mark.parametrize(("inputs", "op", "reason"), REFUSALS, ids=[r[2] for r in REFUSALS])
+def test_what_is_not_covered_says_why(
+    graph: Any, inputs: Callable[[], MMKernelInputs], op: str, reason: str
+) -> None:
+    with pytest.raises(NotCovered, match=reason) as refusal:
+        read(inputs(), op)
+    assert "\n" not in str(refusal.value)
+
+
+def test_an_aligned_offset_is_covered(graph: Any) -> None:
+    """As slices of a fused QKV weight have it."""
+    inputs = _two(a={"offset": 8 * K, "stride": [3 * K, 1]}, b={"offset": 16})
+    assert read(inputs, "mm").hint == GemmProblem(M, N, K)
+
+
+def test_a_batch_that_is_expanded_is_refused(graph: Any) -> None:
+    a, b = node("a", [4, M, K], [0, K, 1]), node("b", [4, K, N], [K * N, 1, K])
+    with pytest.raises(NotCovered, match="A has strides .*other than 0"):
+        read(_mm(a, b), "bmm")
+
+
+def test_the_cpp_wrapper_is_refused(graph: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graph, "cpp_wrapper", True)
+    with pytest.raises(NotCovered, match="C\\+\\+ wrapper"):
+        read(_two(), "mm")
+
+
+class Product(torch.nn.Module):
+    def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return a @ b
+
+
+@contextmanager
+def _symbolic(
+    a: torch.Tensor, b: torch.Tensor, dynamic: tuple[dict | None, dict | None]
+) -> Iterator[MMKernelInputs]:
+    """The operands of an exported product, with the symbols that torch.export gives them."""
+    program = export(Product(), (a, b), dynamic_shapes=dynamic)
+    values = [n.meta["val"] for n in program.graph.nodes if n.op == "placeholder"]
+
+    def expressions(extents: Any) -> list[Any]:
+        return [e.node.expr if isinstance(e, torch.SymInt) else e for e in extents]
+
+    with lowering(values[0].fake_mode.shape_env):
+        a_node, b_node = (
+            node(name, expressions(value.shape), expressions(value.stride()))
+            for name, value in zip("ab", values, strict=True)
+        )
+        yield _mm(a_node, b_node)
+
+
+def _bf16(*shape: int) -> torch.Tensor:
+    return torch.zeros(shape, dtype=torch.bfloat16)
+
+
+def test_a_symbolic_m_has_a_range_and_a_sweep_over_it() -> None:
+    dynamic = ({0: Dim("m", min=3, max=200)}, None)
+    with _symbolic(_bf16(17, 64), _bf16(32, 64).T, dynamic) as inputs:
+        found = read(inputs, "mm")
+        assert found == Matmul(GemmProblem(17, 32, 64), False, (3, 200))
+        extents = [problem.m for problem in found.sweep()]
+        assert extents == [3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 200]
+        assert {(p.n, p.k, p.operands) for p in found.sweep()} == {(32, 64, found.hint.operands)}
+
+
+def test_an_m_without_a_bound_is_swept_up_to_16384() -> None:
+    with _symbolic(_bf16(17, 64), _bf16(32, 64).T, ({0: Dim("m")}, None)) as inputs:
+        found = read(inputs, "mm")
+        extents = [problem.m for problem in found.sweep()]
+        assert extents[0] in (1, 2)
+        assert extents[-3:] == [8192, 12288, 16384]
+        assert len(extents) <= 30
+
+
+def test_a_large_least_m_is_swept_by_one_problem() -> None:
+    found = Matmul(GemmProblem(20000, 32, 64), False, (20000, 40000))
+    assert [problem.m for problem in found.sweep()] == [16384]
+
+
+def test_a_symbolic_m_of_a_batch_is_covered() -> None:
+    dynamic = ({1: Dim("m", min=2, max=64)}, None)
+    with _symbolic(_bf16(4, 16, 64), _bf16(4, 32, 64).mT, dynamic) as inputs:
+        found = read(inputs, "bmm")
+        assert (found.hint, found.m_range) == (GemmProblem(16, 32, 64, 4), (2, 64))
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "dynamic", "reason"),
+    [
+        # Of a symbolic n the kernel needs to know that it is a multiple of 8, which none says.
+        (_bf16(16, 64), _bf16(64, 32), (None, {1: Dim("n", min=8, max=64)}), "B has strides"),
+        (_bf16(16, 64), _bf16(32, 64).T, (None, {1: Dim("n", min=8, max=64)}), "out has strides"),
+        (
+            _bf16(16, 64),
+            _bf16(32, 64).T,
+            (None, {1: 8 * Dim("n8", min=1, max=8)}),  # type: ignore[operator]
+            "n is symbolic",
+        ),
+        (
+            _bf16(4, 16, 64),
+            _bf16(4, 32, 64).mT,
+            ({0: Dim("batch")}, {0: Dim("batch")}),
+            "batch is symbolic",
+        ),
+        (
+            _bf16(64, 16).T,
+            _bf16(32, 64).T,
+            ({0: 8 * Dim("m8", min=1, max=8)}, None),  # type: ignore[operator]
+            "m is symbolic and contiguous",
+        ),
+        (
+            _bf16(16, 64),
+            _bf16(32, 64).T,
+            ({1: 8 * Dim("k8", min=1, max=32)}, {0: 8 * Dim("k8", min=1, max=32)}),  # type: ignore[operator]
+            "k is symbolic",
+        ),
+    ],
+    ids=["n of a row-major B", "n", "a multiple as n", "batch", "m of a col-major A", "k"],
+)
+def test_other_symbolic_extents_are_not_covered(
+    a: torch.Tensor, b: torch.Tensor, dynamic: tuple, reason: str
+) -> None:
+    with _symbolic(a, b, dynamic) as inputs, pytest.raises(NotCovered, match=reason):
+        read(inputs, "mm" if a.ndim == 2 else "bmm")
+
+
+@pytest.mark.parametrize(
+    ("strides", "expected"),
+    [((64, 1), "row"), ((1, 64), "col"), ((4096, 64, 1), "row"), ((4096, 1, 64), "col")],
+)
+def test_the_major_is_the_contiguous_way(strides: tuple[int, ...], expected: str) -> None:
+    assert major("A", strides) == expected
+
+
+@pytest.mark.parametrize(
+    "strides", [(64, 2), (63, 1), (1, 63), (0, 1), (1, 0), (0, 64, 1), (100, 64, 1), (64, 64)]
+)
+def test_strides_that_tma_cannot_read_are_refused(strides: tuple[int, ...]) -> None:
+    with pytest.raises(TilecastError, match=r"B has strides .*; allowed.*; .*contiguous\(\)"):
+        major("B", strides)

@@ -1,0 +1,119 @@
+"""How many candidates a problem gets: more where there is doubt, and better than a fixed k."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tilecast.heuristics.errors import TilecastError
+from tilecast.heuristics.hardware import hardware
+from tilecast.heuristics.problem import LINEAR_BF16
+from tilecast.models.artifact import load_shipped
+from tilecast.models.labels import POWERS
+from tilecast.models.shortlist import MEANS, MOST, Head, ShortlistRule, doubts, fit_rule
+
+RESULT = Path(__file__).parents[2] / "benchmarks" / "results" / "adaptive_k.json"
+RULE = ShortlistRule(-5.0, (-1.0, -0.5, 40.0), {2: -5.5, 4: -7.0})
+
+
+@pytest.fixture(scope="module")
+def shipped() -> ShortlistRule:
+    return load_shipped(hardware("H200"), LINEAR_BF16).rule
+
+
+def _rankings(count: int) -> list[np.ndarray]:
+    """Pairs of opinions such as rankings have: rising costs, falling relevance, and noise."""
+    source = np.random.default_rng(0)
+    rise = np.arange(MOST) * np.array([[0.01], [-0.4]])
+    return [rise + source.normal(0, [[0.02], [0.8]], (2, MOST)) for _ in range(count)]
+
+
+def test_doubts_compare_with_the_best_before() -> None:
+    found = doubts(np.array([1.0, 1.2, 0.9, 0.8]), np.array([3.0, 3.5, 2.0, 4.0]))
+    expected = [[0, 0, 0], [np.log(2), 1.5, 0.1], [np.log(3), 0, 0.1]]
+    np.testing.assert_allclose(found, expected, atol=1e-12)
+
+
+def test_one_candidate_leaves_no_doubt() -> None:
+    assert RULE.size(doubts(np.zeros(1), np.zeros(1)), 2) == 1
+
+
+def test_candidates_are_taken_until_the_first_that_is_not_worth_it() -> None:
+    # Expected log gains: -5, -5 - log 2 - 1 and -5 - log 3 + 8.
+    rows = np.array([[0, 0, 0], [np.log(2), 2, 0], [np.log(3), 0, 0.2]])
+    assert RULE.size(rows, 2) == 2
+    assert RULE.size(rows, 4) == 4
+
+
+def test_a_problem_gets_one_to_eight(shipped: ShortlistRule) -> None:
+    for mean in MEANS:
+        sizes = {shipped.size(doubts(*ranking), mean) for ranking in _rankings(400)}
+        assert 1 <= min(sizes) < max(sizes) <= MOST
+    certain = doubts(np.arange(MOST) / 10, -10.0 * np.arange(MOST))
+    torn = doubts(-np.arange(MOST) / 10, np.arange(MOST) / 10)
+    for mean in MEANS:
+        assert shipped.size(certain, mean) == 1
+        assert shipped.size(torn, mean) == MOST
+
+
+def test_more_doubt_never_gives_fewer(shipped: ShortlistRule) -> None:
+    for ranking in _rankings(200):
+        rows = doubts(*ranking)
+        for mean in MEANS:
+            size = shipped.size(rows, mean)
+            assert shipped.size(rows * [1, 0.5, 1], mean) >= size
+            assert shipped.size(rows + [0, 0, 0.01], mean) >= size
+
+
+def test_a_larger_mean_never_gives_fewer(shipped: ShortlistRule) -> None:
+    for ranking in _rankings(200):
+        sizes = [shipped.size(doubts(*ranking), mean) for mean in MEANS]
+        assert sizes == sorted(sizes)
+
+
+def test_an_unknown_mean_is_refused() -> None:
+    with pytest.raises(TilecastError, match="a mean of 3 candidates .*; allowed: 2, 4; give"):
+        RULE.size(np.zeros((7, 3)), 3)
+
+
+def _planted(count: int) -> list[Head]:
+    """Heads whose candidates gain, one time in three, three times what `RULE` expects."""
+    source = np.random.default_rng(1)
+    heads = []
+    for ranking in _rankings(count):
+        rows = doubts(*ranking)
+        gains = 3 * np.exp(RULE.expected(rows)) * (source.random(len(rows)) < 1 / 3)
+        heads.append(Head(rows, np.exp(-np.cumsum([0, *gains]))))
+    return heads
+
+
+def test_what_decides_is_learned_from_gains() -> None:
+    rule = fit_rule(_planted(4000))
+    found, planted = (rule.constant, *rule.weights), (RULE.constant, *RULE.weights)
+    np.testing.assert_allclose(found, planted, rtol=0.1)
+
+
+def test_the_mean_is_kept_over_what_was_learned_from() -> None:
+    heads = _planted(1000)
+    rule = fit_rule(heads)
+    for mean in MEANS:
+        assert np.mean([rule.size(h.doubts, mean) for h in heads]) == pytest.approx(mean, abs=0.05)
+
+
+def test_adaptive_k_beats_fixed_k_on_held_out_problems() -> None:
+    result = json.loads(RESULT.read_text())
+    assert result["problems"] == 470
+    assert result["means"] == list(MEANS)
+    for power in POWERS:
+        for mean, cell in zip(MEANS, result["powers"][power], strict=True):
+            assert cell["mean"] == pytest.approx(mean, abs=0.2)
+            assert cell["adaptive"]["geomean"] < cell["fixed"]["geomean"]
+            assert cell["adaptive"]["p95"] <= cell["fixed"]["p95"]
+    assert all(each["not_better"] < 0.05 for each in result["over_powers"])
+
+
+def test_the_rule_costs_next_to_nothing() -> None:
+    assert json.loads(RESULT.read_text())["rule_microseconds"] < 100
