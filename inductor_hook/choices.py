@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from functools import cache
+from types import MethodType
 from typing import Any
 
 from torch._inductor import config
@@ -17,12 +18,11 @@ from torch._logging._internal import getArtifactLogger
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
 from tilecast.inductor_hook import report
-from tilecast.inductor_hook.installation import BACKEND
+from tilecast.inductor_hook.installation import BACKEND, active
 from tilecast.inductor_hook.problems import Matmul, NotCovered, read
 from tilecast.inductor_hook.selection import (
     Settings,
     gpu_of,
-    model_digest,
     portfolio,
     shortlist,
 )
@@ -46,7 +46,6 @@ class TilecastChoices(InductorChoices):
     Made by `compose`, so that whatever else the other handler decides stays decided by it.
     """
 
-    _settings: Settings
     _inner: InductorChoices
 
     def _finalize_template_configs(
@@ -64,12 +63,13 @@ class TilecastChoices(InductorChoices):
                 template_choices, kernel_inputs, templates, op_name, kwarg_overrides
             )
 
+        settings = active()
         tuned = config.max_autotune or config.max_autotune_gemm
-        if not tuned or not _use_autotune_backend(BACKEND):
+        if not settings or not tuned or not _use_autotune_backend(BACKEND):
             return stock()
         last = is_last_call(op_name, templates)
-        sole = self._settings.k == 1
-        ours = self._ours(kernel_inputs, op_name) if last or sole else []
+        sole = settings.k == 1
+        ours = self._ours(settings, kernel_inputs, op_name) if last or sole else []
         if ours and sole:
             # The others are generators: those that are not asked for cost nothing.
             return ours if last else []
@@ -82,15 +82,24 @@ class TilecastChoices(InductorChoices):
         """What Inductor's caches see of this handler: the settings and the model behind them."""
         inner = getattr(self._inner, "uuid", None)
         return (
-            *cache_key(self._settings),
+            *cache_key(active()),
             inner() if inner else type(self._inner).__qualname__,
         )
 
-    def _ours(self, kernel_inputs: Any, op: str) -> list[KernelTemplateChoice]:
+    def _ours(self, settings: Settings, kernel_inputs: Any, op: str) -> list[KernelTemplateChoice]:
         try:
             matmul = read(kernel_inputs, op)
             device = kernel_inputs.device().index or 0
-            choices = plan(self._settings, matmul, op, gpu_of(device))
+            choices = plan(settings, matmul, op, gpu_of(device))
+            layout = kernel_inputs.output_layout(flexible=False)
+            found = [
+                KernelTemplateChoice(
+                    template(), template_params(choice=choice), {}, layout, kernel_inputs
+                )
+                for choice in choices
+            ]
+            # Generated here and now: where none can be, others have to be there.
+            return [ktc for ktc in found if ktc.choice is not None]
         except NotCovered as reason:
             report.count(f"not covered: {op}")
             log.info("tilecast: no choice for %s: %s", op, reason)
@@ -104,13 +113,6 @@ class TilecastChoices(InductorChoices):
         except Exception as error:
             report.warn_once("choosing kernels", error)
             return []
-        layout = kernel_inputs.output_layout(flexible=False)
-        return [
-            KernelTemplateChoice(
-                template(), template_params(choice=choice), {}, layout, kernel_inputs
-            )
-            for choice in choices
-        ]
 
     def _net(self, kernel_inputs: Any, op: str) -> list[KernelTemplateChoice]:
         """ATen's choice, for what we do not cover where no other backend was named."""
@@ -132,12 +134,17 @@ class TilecastChoices(InductorChoices):
         return list(self._inner.get_ktc(kernel_inputs, aten, op, overrides))
 
 
-def compose(inner: InductorChoices, settings: Settings) -> InductorChoices:
+def compose(inner: InductorChoices) -> InductorChoices:
     """A handler that decides like ``inner`` and has our choices too."""
     inner = without(inner)
     kind = type("TilecastChoices", (TilecastChoices, type(inner)), {})
     handler = kind.__new__(kind)
-    handler.__dict__.update(inner.__dict__, _inner=inner, _settings=settings)
+    handler.__dict__.update(inner.__dict__, _inner=inner)
+    # In the instance, too: a handler of PyTorch 2.15 that joins several looks for a method there
+    # before it asks them one after another.
+    handler.__dict__["_finalize_template_configs"] = MethodType(
+        TilecastChoices._finalize_template_configs, handler
+    )
     _follow_autotuning()
     return handler
 
@@ -147,15 +154,11 @@ def without(handler: InductorChoices) -> InductorChoices:
     return handler._inner if isinstance(handler, TilecastChoices) else handler
 
 
-def cache_key(settings: Settings) -> tuple[Any, ...]:
+def cache_key(settings: Settings | None) -> tuple[Any, ...]:
     """What a compiled graph depends on beside the graph: settings, model, our version."""
-    return (
-        "tilecast",
-        _version(),
-        settings.k,
-        settings.power,
-        model_digest(settings.model),
-    )
+    if settings is None:
+        return ("tilecast", None)
+    return ("tilecast", _version(), settings.k, settings.power, settings.digest)
 
 
 def plan(settings: Settings, matmul: Matmul, op: str, gpu: Hardware) -> list[Choice]:
@@ -176,7 +179,7 @@ def plan(settings: Settings, matmul: Matmul, op: str, gpu: Hardware) -> list[Cho
             op == "addmm",
             configs,
             gpu.arch,
-            model_digest(settings.model),
+            settings.digest,
             settings.model or "",
             settings.power,
             prediction.microseconds,

@@ -11,11 +11,12 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
+from torch.autograd import forward_ad
 
 from tilecast.heuristics.errors import TilecastError
-from tilecast.heuristics.problem import GemmOperands, GemmProblem
+from tilecast.heuristics.problem import ALIGNMENT_BYTES, GemmOperands, GemmProblem
 from tilecast.inductor_hook import report
-from tilecast.inductor_hook.launcher import StaticMatmul, add_bias
+from tilecast.inductor_hook.launcher import StaticMatmul, add_bias, adds
 from tilecast.inductor_hook.layout import major
 from tilecast.inductor_hook.selection import Settings, gpu_of, shortlist
 from tilecast.kernels.spec import KernelSpec
@@ -46,14 +47,14 @@ def mm(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None) -> 
     """
     if out is None and _plain(a) and _plain(b):
         return _product(torch.mm, a, b)
-    return _dispatched(torch.ops.tilecast.mm, (a, b), {}, out)
+    return _dispatched(torch.ops.tilecast.mm, torch.mm, (a, b), {}, out)
 
 
 def bmm(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
     """``torch.bmm`` likewise: (batch, m, k) by (batch, k, n) is (batch, m, n)."""
     if out is None and _plain(a) and _plain(b):
         return _product(torch.bmm, a, b)
-    return _dispatched(torch.ops.tilecast.bmm, (a, b), {}, out)
+    return _dispatched(torch.ops.tilecast.bmm, torch.bmm, (a, b), {}, out)
 
 
 def addmm(
@@ -81,7 +82,7 @@ def addmm(
     factors = {"alpha": alpha, "beta": beta}
     if out is None and _plain(a) and _plain(b) and _plain(bias):
         return _addmm(bias, a, b, **factors)
-    return _dispatched(torch.ops.tilecast.addmm, (bias, a, b), factors, out)
+    return _dispatched(torch.ops.tilecast.addmm, torch.addmm, (bias, a, b), factors, out)
 
 
 def _plain(tensor: torch.Tensor) -> bool:
@@ -93,10 +94,20 @@ def _plain(tensor: torch.Tensor) -> bool:
         and not torch.compiler.is_compiling()
         and not torch._C._len_torch_dispatch_stack()
         and not torch._C._are_functorch_transforms_active()
+        and forward_ad._current_level < 0
     )
 
 
-def _dispatched(op: Any, operands: tuple, factors: dict[str, float], out: torch.Tensor | None):
+def _dispatched(
+    op: Any,
+    stock: Callable[..., torch.Tensor],
+    operands: tuple[torch.Tensor, ...],
+    factors: dict[str, float],
+    out: torch.Tensor | None,
+) -> torch.Tensor:
+    if forward_ad._current_level >= 0:
+        # An operator of a library has no rule for tangents, and would lose them.
+        return stock(*operands, **factors, out=out)
     if out is None:
         return op.default(*operands, **factors)
     if torch.is_grad_enabled() and any(t.requires_grad for t in (*operands, out)):
@@ -110,7 +121,7 @@ def _dispatched(op: Any, operands: tuple, factors: dict[str, float], out: torch.
 
 def _product(stock: Callable[..., torch.Tensor], a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     plan = _plan(a.shape, b.shape, a.stride(), b.stride(), a.dtype, b.dtype, a.get_device())
-    if plan is None:
+    if plan is None or not _aligned(a, b):
         return stock(a, b)
     out = a.new_empty(plan.shape)
     _launch(plan.kernel, a, b, out)
@@ -147,7 +158,7 @@ def _addmm(
     bias: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, alpha: float = 1, beta: float = 1
 ) -> torch.Tensor:
     plan = _plan(a.shape, b.shape, a.stride(), b.stride(), a.dtype, b.dtype, a.get_device())
-    if plan is None or not _adds(bias, plan.shape, a.dtype, alpha, beta):
+    if plan is None or not _aligned(a, b) or not _adds(bias, plan.shape, a.dtype, alpha, beta):
         return torch.addmm(bias, a, b, alpha=alpha, beta=beta)
     out = a.new_empty(plan.shape)
     _launch(plan.kernel, a, b, out)
@@ -181,7 +192,22 @@ def _adds(
     broadcasts = all(
         have in (1, want) for have, want in zip(reversed(bias.shape), reversed(shape), strict=False)
     )
-    return 1 in (alpha, beta) and bias.dtype == dtype and bias.ndim <= 2 and broadcasts
+    return adds(alpha, beta) and bias.dtype == dtype and bias.ndim <= 2 and broadcasts
+
+
+def _aligned(*operands: torch.Tensor) -> bool:
+    """Whether TMA can read operands from where they start."""
+    start = 0
+    for operand in operands:
+        start |= operand.data_ptr()
+    if start % ALIGNMENT_BYTES == 0:
+        return True
+    report.say_once(
+        "alignment",
+        f"a multiplication goes to torch, as others like it: an operand starts at no multiple of "
+        f"{ALIGNMENT_BYTES} bytes",
+    )
+    return False
 
 
 def _launch(kernel: StaticMatmul, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
@@ -198,7 +224,7 @@ def _plan_into(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> Plan | No
     )
     # Any other output is refused or resized by torch, in its own words.
     fits = plan and out.shape == plan.shape and out.dtype == a.dtype and out.device == a.device
-    return plan if fits else None
+    return plan if fits and _aligned(a, b, out) else None
 
 
 @lru_cache(_REMEMBERED)
@@ -244,16 +270,27 @@ def _plan(
     return Plan(StaticMatmul(KernelSpec(config, operands, batched, gpu.arch)), shape)
 
 
-def _product_shape(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    torch._check(a.ndim == b.ndim, lambda: f"{a.ndim} and {b.ndim} dimensions")
-    torch._check(a.shape[-1] == b.shape[-2], lambda: f"{a.shape} by {b.shape}")
-    return a.new_empty((*a.shape[:-1], b.shape[-1]))
+def _mm_shape(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    torch._check(a.ndim == b.ndim == 2, lambda: f"mm of {a.ndim} and {b.ndim} dimensions, not 2")
+    torch._check(a.shape[1] == b.shape[0], lambda: f"mm of {tuple(a.shape)} by {tuple(b.shape)}")
+    return a.new_empty((a.shape[0], b.shape[1]))
+
+
+def _bmm_shape(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    torch._check(a.ndim == b.ndim == 3, lambda: f"bmm of {a.ndim} and {b.ndim} dimensions, not 3")
+    torch._check(
+        a.shape[0] == b.shape[0] and a.shape[2] == b.shape[1],
+        lambda: f"bmm of {tuple(a.shape)} by {tuple(b.shape)}",
+    )
+    return a.new_empty((*a.shape[:2], b.shape[2]))
 
 
 def _addmm_shape(
     bias: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, alpha: float = 1, beta: float = 1
 ) -> torch.Tensor:
-    return _product_shape(a, b)
+    out = _mm_shape(a, b)
+    bias.expand(out.shape)  # raises where it cannot be added
+    return out
 
 
 def _written(*operands: torch.Tensor, **kwargs: Any) -> None:
@@ -299,8 +336,8 @@ def _register() -> torch.library.Library:
     addition = "(Tensor bias, Tensor a, Tensor b, *, float alpha=1., float beta=1.{}) -> {}"
     written = "Tensor(a!) out"
     for name, schema, separator, kernel, kernel_out, shape in (
-        ("mm", product, ", *, ", _mm, _mm_out, _product_shape),
-        ("bmm", product, ", *, ", _bmm, _bmm_out, _product_shape),
+        ("mm", product, ", *, ", _mm, _mm_out, _mm_shape),
+        ("bmm", product, ", *, ", _bmm, _bmm_out, _bmm_shape),
         ("addmm", addition, ", ", _addmm, _addmm_out, _addmm_shape),
     ):
         library.define(name + schema.format("", "Tensor"))

@@ -13,7 +13,7 @@ from typing import Any
 
 from tilecast.heuristics.errors import TilecastError
 from tilecast.inductor_hook import report
-from tilecast.inductor_hook.selection import Settings, model_digest
+from tilecast.inductor_hook.selection import Settings
 from tilecast.inductor_hook.versions import (
     NVGEMM_HOME,
     OLDEST,
@@ -28,6 +28,15 @@ _CONFIG = "torch._inductor.config"
 _CHOICES, _BACKENDS = "inductor_choices_class", "max_autotune_gemm_backends"
 
 _undo: Callable[[], None] | None = None
+_active: Settings | None = None
+
+
+def active() -> Settings | None:
+    """The settings in force, or None.
+
+    Handlers ask for them anew each time: a thread keeps its handler when another one installs.
+    """
+    return _active
 
 
 def install(
@@ -54,8 +63,10 @@ def install(
     Raises:
         TilecastError: an argument is not allowed, or PyTorch is too old.
     """
-    global _undo
-    settings = Settings(k, str(model) if model else None, power, rank_nvgemm)
+    global _undo, _active
+    # The folder is spelled out in generated code, which may run anywhere.
+    folder = str(Path(model).absolute()) if model else None
+    settings = Settings(k, folder, power, rank_nvgemm)
     oldest = OLDEST_NVGEMM if rank_nvgemm else OLDEST
     if torch_version() < oldest:
         raise TilecastError(
@@ -64,17 +75,18 @@ def install(
             f"{'.'.join(map(str, oldest))} or later; upgrade it"
         )
     uninstall()
-    undo = ExitStack()
-    undo.callback(_once_imported(_CONFIG, lambda: _attach(settings)))
-    if rank_nvgemm:
-        undo.callback(_once_imported(NVGEMM_HOME, lambda: _attach_nvgemm(settings)))
-    _undo = undo.close
+    with ExitStack() as undo:
+        undo.callback(_once_imported(_CONFIG, lambda: _attach(settings)))
+        if rank_nvgemm:
+            undo.callback(_once_imported(NVGEMM_HOME, lambda: _attach_nvgemm(settings)))
+        _undo = undo.pop_all().close
+    _active = settings
 
 
 def uninstall() -> None:
     """Put everything back as `install` found it; nothing to do when it is not installed."""
-    global _undo
-    undo, _undo = _undo, None
+    global _undo, _active
+    undo, _undo, _active = _undo, None, None
     if undo:
         undo()
 
@@ -113,9 +125,7 @@ class ChoicesFactory:
     """
 
     settings: Settings
-    """What was asked for."""
-    model: str
-    """Digest of the model: another model makes another cache key."""
+    """What was asked for, of which model: another one makes another cache key."""
     previous: Any
     """The factory that was set before, or None."""
 
@@ -124,18 +134,18 @@ class ChoicesFactory:
         from tilecast.inductor_hook.choices import compose
         from tilecast.inductor_hook.versions import stock_handler
 
-        return compose(stock_handler(self.previous), self.settings)
+        return compose(stock_handler(self.previous))
 
 
 def _attach(settings: Settings) -> Callable[[], None]:
     """Set Inductor's configuration; returns what undoes it."""
     from torch._inductor import config
 
-    factory = ChoicesFactory(settings, model_digest(settings.model), config.inductor_choices_class)
+    factory = ChoicesFactory(settings, config.inductor_choices_class)
     backends = config.max_autotune_gemm_backends
     assign(config, _CHOICES, factory)
     assign(config, _BACKENDS, ",".join([*_others(backends), BACKEND]))
-    _set_handler(lambda choices, handler: choices.compose(handler, settings))
+    _set_handler(lambda choices, handler: choices.compose(handler))
 
     def undo() -> None:
         if config.inductor_choices_class is factory:
@@ -199,7 +209,11 @@ class _ImportWatch:
 
         def execute_and_act(module: Any) -> None:
             execute(module)
-            self._action()
+            try:
+                self._action()
+            # The module is Inductor's, and shall work whatever becomes of us.
+            except Exception as error:
+                report.warn_once("installing", error)
 
         spec.loader.exec_module = execute_and_act
         return spec

@@ -5,7 +5,7 @@ Generated code imports this module alone. Importing it touches neither the DSL n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
@@ -116,7 +116,7 @@ class DynamicMatmul:
         self.matmuls = {spec.config: StaticMatmul(spec) for spec in specs}
         self._model = model
         self._power = power
-        self._chosen: dict[tuple[int, ...], StaticMatmul] = {}
+        self._chosen: dict[tuple[int, ...], Callable[..., None]] = {}
 
     @classmethod
     def named(
@@ -148,7 +148,9 @@ class DynamicMatmul:
         for matmul in self.matmuls.values():
             matmul.compile()
 
-    def _choose(self, a: torch.Tensor, b: torch.Tensor) -> StaticMatmul:
+    def _choose(self, a: torch.Tensor, b: torch.Tensor) -> Callable[..., None]:
+        if 0 in a.shape:
+            return _write_nothing
         from tilecast.inductor_hook.selection import Settings, gpu_of, ranked
 
         first = next(iter(self.matmuls.values()))
@@ -165,21 +167,32 @@ class DynamicMatmul:
             return first
 
 
+def adds(alpha: float, beta: float) -> bool:
+    """Whether `add_bias` does it with these factors, in one pass over the output."""
+    return beta == 0 or 1 in (alpha, beta)
+
+
 def add_bias(out: torch.Tensor, bias: torch.Tensor, alpha: float, beta: float) -> None:
-    """``out = alpha * out + beta * bias`` in place, one of the factors being 1.
+    """``out = alpha * out + beta * bias`` in place, for factors that `adds`.
 
     Args:
         out: (m, n).
         bias: broadcastable to it.
         alpha: factor of the product.
-        beta: factor of the bias.
+        beta: factor of the bias; with 0 its values do not matter, not even those that are none.
     """
     import torch
 
-    if beta == 1:
+    if beta == 0:
+        out.mul_(alpha)
+    elif beta == 1:
         torch.add(bias, out, alpha=alpha, out=out)
     else:
         torch.add(out, bias, alpha=beta, out=out)
+
+
+def _write_nothing(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
+    """What a product without rows takes."""
 
 
 def _batch(shape: Sequence[int]) -> int:

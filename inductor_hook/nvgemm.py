@@ -167,7 +167,12 @@ class _ModelRanking:
                 return rank_kernels(kernels, extents, count, self._choose, swap_ab=swap_ab)
             except Exception as error:
                 # Whatever went wrong here, the user's program shall compile.
-                report.warn_once("ranking NVGEMM kernels", error)
+                known = isinstance(error, TilecastError)
+                reason = str(error) if known else f"{type(error).__name__}: {error}"
+                report.count("failed: ranking NVGEMM kernels")
+                report.say_once(
+                    f"NVGEMM: {reason}", f"PyTorch ranks its own NVGEMM kernels: {reason}"
+                )
         return self.stock.filter_kernels(kernels, inputs, count, *rest, **options)
 
 

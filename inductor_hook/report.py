@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 
 log = logging.getLogger(__name__)
@@ -44,10 +45,10 @@ def forget() -> None:
 
 
 def count(event: str) -> None:
-    """Add one to ``torch._dynamo.utils.counters["tilecast"][event]``."""
-    from torch._dynamo.utils import counters
-
-    counters["tilecast"][event] += 1
+    """Add one to ``torch._dynamo.utils.counters["tilecast"][event]``, where Dynamo is in use."""
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    if dynamo:
+        dynamo.counters["tilecast"][event] += 1
 
 
 def _line(text: str) -> str:

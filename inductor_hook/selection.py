@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from pathlib import Path
+from typing import Any
 
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
@@ -35,12 +36,14 @@ class Settings:
     """Power regime to aim at: ``burst``, ``sustained``, or ``robust``."""
     rank_nvgemm: bool = False
     """Whether the model also ranks the kernels of PyTorch's NVGEMM backend."""
+    digest: str = field(init=False)
+    """What identifies the model in every cache, of ours and of Inductor's, when this was made."""
 
     def __post_init__(self) -> None:
         """Check every field that can be checked without loading the model.
 
         Raises:
-            TilecastError: a value is not allowed.
+            TilecastError: a value is not allowed, or the model's manifest cannot be read.
         """
         if self.k != "auto" and not (type(self.k) is int and 1 <= self.k <= MOST):
             raise TilecastError(
@@ -51,24 +54,37 @@ class Settings:
             raise TilecastError(
                 f"power {self.power!r} is not known; allowed: burst, sustained, robust"
             )
-        if self.model is not None and not Path(self.model, "manifest.json").is_file():
-            raise TilecastError(
-                f"model {self.model} has no manifest.json; allowed: a folder that "
-                "`tilecast train --out` wrote"
-            )
+        object.__setattr__(self, "digest", model_digest(self.model))
 
 
-@cache
 def model_digest(folder: str | None) -> str:
-    """What identifies the model in cache keys: the SHA-256 that its manifest states.
+    """What identifies a model: the head of the SHA-256 that its manifest states.
 
     Args:
         folder: a model's folder; all shipped models when None.
+
+    Raises:
+        TilecastError: there is no manifest, or it is none.
     """
     from tilecast.models.artifact import MANIFEST, SHIPPED
 
     manifests = [Path(folder, MANIFEST)] if folder else sorted(SHIPPED.glob(f"*/{MANIFEST}"))
-    return "+".join(json.loads(path.read_text())["sha256"][:16] for path in manifests)
+    return "+".join(str(_manifest(path)["sha256"])[:16] for path in manifests)
+
+
+def _manifest(path: Path) -> dict[str, Any]:
+    try:
+        manifest = json.loads(path.read_text())
+        if {"sha256", "operands"} <= manifest.keys():
+            return manifest
+        found = "a manifest.json that does not say what it is for"
+    except FileNotFoundError:
+        found = "no manifest.json"
+    except (OSError, ValueError, AttributeError) as error:
+        found = f"a manifest.json that cannot be read ({error})"
+    raise TilecastError(
+        f"model {path.parent} has {found}; allowed: a folder that `tilecast train --out` wrote"
+    )
 
 
 @cache
@@ -142,7 +158,7 @@ def _known(
     bits loses nothing, another layout 0.3 to 0.6% in the first 5 and 4% in the first
     (benchmarks/results/layout_transfer.json).
     """
-    heuristic = _heuristic(gpu, problem.operands, settings.power, settings.model)
+    heuristic = _heuristic(gpu, problem.operands, settings.power, settings.model, settings.digest)
     trained = heuristic.artifact.operands
     if _widths(problem.operands) != _widths(trained):
         raise TilecastError(
@@ -159,12 +175,12 @@ def _widths(operands: GemmOperands) -> tuple[int, int, str]:
 
 @cache
 def _heuristic(
-    gpu: Hardware, operands: GemmOperands, power: str, model: str | None
+    gpu: Hardware, operands: GemmOperands, power: str, model: str | None, digest: str
 ) -> LearnedHeuristic:
     from tilecast.models.artifact import MANIFEST, artifact_name, shipped_names
 
     if model:
-        operands = GemmOperands(**json.loads(Path(model, MANIFEST).read_text())["operands"])
+        operands = GemmOperands(**_manifest(Path(model, MANIFEST))["operands"])
         return load_heuristic(gpu, operands, power, Path(model))
     shipped = artifact_name(gpu, operands) in shipped_names()
     return load_heuristic(gpu, operands if shipped else LINEAR_BF16, power)

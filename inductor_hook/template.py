@@ -201,6 +201,15 @@ class TilecastTemplate(CuteDSLTemplate):
 
     kernel_type = TilecastKernel
 
+    def maybe_append_choice(self, choices: list[Any], **kwargs: Any) -> NotImplementedError | None:
+        """Append the caller of a choice, or tell why there is none, which Inductor would not."""
+        try:
+            choices.append(self.generate(**kwargs))
+        except Exception as error:
+            report.warn_once("generating source", error)
+            return NotImplementedError(str(error))
+        return None
+
     def generate(self, **kwargs: Any) -> TilecastCaller:
         """The caller of a choice.
 

@@ -46,7 +46,7 @@ class ObjectBuilder:
             if job is not None and not job.done():
                 return
             if self.objects.resources(spec) is None:
-                self._jobs[spec] = self._workers_pool().submit(compile_into, spec, self.objects)
+                self._jobs[spec] = self._submit(spec)
             else:
                 self._jobs.pop(spec, None)
 
@@ -65,14 +65,20 @@ class ObjectBuilder:
         except FutureTimeout:
             error = f"no result after {DEADLINE_SECONDS} s"
         except BrokenProcessPool:
-            with self._lock:
-                self._pool = None
             error = "its worker process died (out of memory?)"
         if error:
             raise TilecastError(
                 f"kernel {spec.config} for {spec.operands.dtype} {spec.operands.layout} did not "
                 f"compile: {error}; see `tilecast compile --config {spec.config}`"
             )
+
+    def _submit(self, spec: KernelSpec) -> Future[CompileResult]:
+        try:
+            return self._workers_pool().submit(compile_into, spec, self.objects)
+        except BrokenProcessPool:
+            # A worker died of something else: these start anew.
+            self._pool = None
+            return self._workers_pool().submit(compile_into, spec, self.objects)
 
     def _workers_pool(self) -> Executor:
         if self._pool is None:

@@ -76,5 +76,6 @@ def max_active_clusters(cluster_size: int, device: int = 0) -> int:
     from cutlass.utils import HardwareInfo
 
     with torch.cuda.device(device):
-        torch.cuda.current_stream().synchronize()  # makes the context that HardwareInfo reads
+        if not torch.cuda.is_current_stream_capturing():
+            torch.cuda.current_stream().synchronize()  # makes the context that HardwareInfo reads
         return HardwareInfo(device).get_max_active_clusters(cluster_size)

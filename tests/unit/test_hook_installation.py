@@ -150,7 +150,8 @@ def test_every_thread_gets_the_settings_installed_last(there: Callable) -> None:
         install(k=count)
         assert there(lambda: _handler().uuid())[2] == count
     uninstall()
-    assert there(lambda: type(_handler())) is InductorChoices
+    # It keeps its handler, which adds nothing any more.
+    assert there(lambda: _handler().uuid())[:2] == ("tilecast", None)
 
 
 @pytest.mark.parametrize(
@@ -334,7 +335,6 @@ import torch._inductor.config as config
 assert "ATEN" in config.max_autotune_gemm_backends
 """)
     assert process.returncode == 0, process.stderr
-    assert len([line for line in process.stderr.splitlines() if "tilecast" in line]) == 1
 
 
 def test_settings_are_what_was_asked_for() -> None:
