@@ -150,6 +150,7 @@ def _step(case: Case, call: Callable[..., Any], layer: Any, arguments: tuple[Any
 
     x = arguments[0].requires_grad_()
     wanted = [x, *layer.parameters()]
+    torch.manual_seed(1)  # every variant's gradients are of the same loss
     upstream = torch.randn_like(x)
 
     def train() -> Any:

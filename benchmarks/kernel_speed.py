@@ -3,8 +3,8 @@
 On every problem of `held_out_problems` each variant compiles, then all that they selected and
 `torch.mm` are timed side by side as `tilecast collect` times kernels: CUDA graphs over rotating
 operand sets that exceed the L2, rounds interleaved, with idle gaps (``burst``) and, where the power
-limit can matter, under load (``sustained``). Everything is timed twice; how far the two differ is
-the noise.
+limit can matter, under load (``sustained``). Everything is timed twice; how far the two differ, and
+how far two variants that selected the same kernel do, is the noise.
 
 The outputs are what each call allocates, since that is what compiled code does.
 """
@@ -17,7 +17,7 @@ import math
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any, cast
@@ -192,18 +192,39 @@ def ratios(
     return found
 
 
-def noise_of(pairs: Mapping[str, Sequence[float]]) -> float:
-    """How far the ratio of one batch and that of the other are apart, at the 95th percentile."""
-    return result.quantile([abs(math.log(r[0] / r[-1])) for r in pairs.values()], 0.95)
+def noise_of(pairs: Mapping[str, Sequence[float]], alike: Collection[str] = ()) -> float:
+    """What a difference must exceed to be one: the larger of two 95th percentiles.
+
+    Args:
+        pairs: ratios by problem, one a batch.
+        alike: problems on which both selected the same kernel, so that all of the difference is
+            where their memory lies and when they run.
+
+    Returns:
+        How far the ratios of two batches are apart, or those of the same kernel from 1.
+    """
+    repeats = [abs(math.log(r[0] / r[-1])) for r in pairs.values()]
+    same = [abs(math.log(statistics.geometric_mean(pairs[problem]))) for problem in alike]
+    return max(result.quantile(sample, 0.95) for sample in (repeats, same) if sample)
 
 
-def comparison(pairs: Mapping[str, Sequence[float]]) -> dict[str, Any]:
+def alike(records: Sequence[Record], ours: str, theirs: str) -> set[str]:
+    """Problems on which two variants selected the same kernel."""
+    return {
+        record["problem"]
+        for record in records
+        if record["selected"].get(ours, ours) == record["selected"].get(theirs, theirs)
+    }
+
+
+def comparison(pairs: Mapping[str, Sequence[float]], alike: Collection[str] = ()) -> dict[str, Any]:
     """Figures of one pair over its problems, from the geometric mean of each problem's batches.
 
-    ``slower_beyond_noise`` counts problems that every batch finds slower by more than the noise.
+    ``slower_beyond_noise`` counts problems that every batch finds slower by more than the noise,
+    of those on which the two selected different kernels.
     """
     levels = {problem: statistics.geometric_mean(r) for problem, r in pairs.items()}
-    noise = noise_of(pairs)
+    noise = noise_of(pairs, alike)
     worst = max(levels, key=lambda problem: levels[problem])
     count = len(levels)
     return {
@@ -215,7 +236,10 @@ def comparison(pairs: Mapping[str, Sequence[float]]) -> dict[str, Any]:
         "worst": levels[worst],
         "worst_problem": worst,
         "noise": noise,
-        "slower_beyond_noise": sum(min(r) > 1 + noise for r in pairs.values()),
+        "same_kernel": len(alike),
+        "slower_beyond_noise": sum(
+            min(r) > 1 + noise for problem, r in pairs.items() if problem not in alike
+        ),
     }
 
 
@@ -224,7 +248,8 @@ def _compared(records: Sequence[Record], regime: str) -> dict[str, dict[str, Any
     for ours, theirs in [*product(OURS, RIVALS), ("TRITON", CUBLAS), ("ATEN,TRITON", CUBLAS)]:
         pairs = ratios(records, regime, ours, theirs)
         if pairs:
-            found.setdefault(ours, {})[theirs] = comparison(pairs)
+            same = alike(records, ours, theirs) & pairs.keys()
+            found.setdefault(ours, {})[theirs] = comparison(pairs, same)
     return found
 
 

@@ -1,4 +1,4 @@
-"""The README's tables of held-out regret, rendered from ``benchmarks/results``.
+"""The README's tables, rendered from ``benchmarks/results``.
 
 A table stands in the README between ``<!-- table: NAME -->`` and ``<!-- end of table -->``.
 ``python benchmarks/tables.py`` writes each anew from the result file; a test asserts that nothing
@@ -21,7 +21,16 @@ RESULT = Path(__file__).with_name("results") / "selection_regret.json"
 ADAPTIVE = RESULT.with_name("adaptive_k.json")
 README = Path(__file__).parents[1] / "README.md"
 
+HOOK = ("compile_time", "kernel_speed", "end_to_end")
+"""Results of the Inductor hook, each in a file of its own beside `RESULT`."""
 SHOWN_K = (1, 3, 5)
+SHOWN_SPEED = (
+    ("TILECAST k=5", ("cuBLAS", "TRITON", "NVGEMM")),
+    ("TILECAST k=1", ("cuBLAS", "TRITON", "NVGEMM")),
+    ("TILECAST k=auto", ("NVGEMM",)),
+    ("ATEN,TRITON,TILECAST k=5", ("ATEN,TRITON",)),
+)
+"""Comparisons that the table of kernel speed shows; the result file has all."""
 _SLOT = re.compile(r"(<!-- table: (?P<name>[^>]*?) -->\n).*?(<!-- end of table -->)", re.DOTALL)
 _FLAT_LIST = re.compile(r"\[[^\[\]{}\"]*\]")
 
@@ -137,11 +146,12 @@ def adaptive(document: Mapping[str, Any]) -> str:
 def compile_time(document: Mapping[str, Any]) -> str:
     """Render seconds per GEMM and for a whole model, and ratios of sums over the same GEMMs."""
     found = _newest(document["compile_time"])
+    rivals = [name for name in ("TRITON", "NVGEMM") if name in found["gemm"]]
     heading = ["seconds to compile", "GEMMs", "first", "median", "sum"]
-    heading += ["to TRITON", "to NVGEMM", "2-layer model"]
+    heading += [*(f"to {rival}" for rival in rivals), "2-layer model"]
     rows = []
     for name, gemm in found["gemm"].items():
-        ratios = [_given(gemm["to"].get(rival), "{:.2f}x") for rival in ("TRITON", "NVGEMM")]
+        ratios = [_given(gemm["to"].get(rival), "{:.2f}x") for rival in rivals]
         seconds = [_given(gemm[figure], "{:.2f}") for figure in ("first", "median", "sum")]
         model = _given(found["model"].get(name), "{:.1f}")
         rows.append([_hook(name), str(gemm["problems"]), *seconds, *ratios, model])
@@ -163,9 +173,11 @@ def kernel_speed(document: Mapping[str, Any]) -> str:
             f"{pair['worst']:.3f}x",
             percent(pair["noise"]),
         ]
+        for ours, rivals in SHOWN_SPEED
+        for theirs in rivals
         for regime, part in _newest(document["kernel_speed"])["compared"].items()
-        for ours, pairs in part.items()
-        for theirs, pair in pairs.items()
+        for pair in [part.get(ours, {}).get(theirs)]
+        if pair
     ]
     return markdown(heading, rows)
 
@@ -183,10 +195,16 @@ def end_to_end(document: Mapping[str, Any]) -> str:
             f"{one['compile_seconds']:.1f}",
             _given(one["tilecast_share"], "{:.0%}"),
         ]
-        for case, variants in _newest(document["end_to_end"]).items()
+        for case, variants in sorted(_newest(document["end_to_end"]).items(), key=_case)
         for name, one in variants.items()
     ]
     return markdown(heading, rows)
+
+
+def _case(item: tuple[str, Any]) -> tuple[int, str, int]:
+    """Where a case stands: by size, what is done, and batch."""
+    size, kind, extents = item[0].split()
+    return int(size.removesuffix("B")), kind, int(extents.split("x")[0])
 
 
 def _newest(document: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -216,13 +234,22 @@ REGRET_TABLES: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "among stock": among_stock,
 }
 """What `RESULT` alone is rendered as, by name."""
-TABLES = REGRET_TABLES | {"adaptive k": adaptive}
+HOOK_TABLES: dict[str, Callable[[Mapping[str, Any]], str]] = {
+    "compile time": compile_time,
+    "kernel speed": kernel_speed,
+    "end to end": end_to_end,
+}
+"""What the results of `HOOK` are rendered as."""
+TABLES = REGRET_TABLES | {"adaptive k": adaptive} | HOOK_TABLES
 """What may stand in the README, by name."""
 
 
 def results(regret: Path = RESULT, adaptive_k: Path = ADAPTIVE) -> dict[str, Any]:
     """Everything that tables are rendered from, as one document."""
-    return json.loads(regret.read_text()) | {"adaptive_k": json.loads(adaptive_k.read_text())}
+    hook = {name: json.loads(RESULT.with_name(f"{name}.json").read_text()) for name in HOOK}
+    return (
+        json.loads(regret.read_text()) | hook | {"adaptive_k": json.loads(adaptive_k.read_text())}
+    )
 
 
 def fill(text: str, document: Mapping[str, Any]) -> str:

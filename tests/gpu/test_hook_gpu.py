@@ -486,7 +486,9 @@ spec = importlib.util.spec_from_file_location("generated", sys.argv[1])
 module = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(module)
 x, weight = torch.load(sys.argv[2])
-(result,) = module.call([x.clone(), weight.clone()])
+code = open(sys.argv[1]).read()
+first = f"assert_size_stride(arg0_1, ({x.shape[0]}, {x.shape[1]})" in code
+(result,) = module.call([x.clone(), weight.clone()] if first else [weight.clone(), x.clone()])
 exact = x.float() @ weight.float().T
 print((torch.linalg.norm(result.float() - exact) / torch.linalg.norm(exact)).item() < 1e-2)
 print("tilecast.inductor_hook.installation" in sys.modules)
