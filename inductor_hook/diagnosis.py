@@ -92,5 +92,5 @@ def explain(
         compiled == len(specs),
         False,
         f"the first compile of a graph takes a second more; `tilecast compile -k {len(specs)} "
-        f"{problem}` spares it",
+        f"{problem} --dtype {operands.dtype} --layout {operands.layout}` spares it",
     )

@@ -96,21 +96,18 @@ def _of_problems(
     problems: Sequence[GemmProblem], options: argparse.Namespace, gpu: Hardware
 ) -> list[tuple[KernelConfig, bool]]:
     """Configs for problems, with ``-k`` those that the model ranks first, and whether batched."""
-    from tilecast.heuristics.heuristic import rank
-    from tilecast.heuristics.learned import load_heuristic
+    from tilecast.inductor_hook.selection import Settings, shortlist
 
     if options.top is None:
         return [(c, p.batch > 1) for p in problems for c in space.candidates(p, gpu)]
-    top = shared.top(options.top)
-    model = load_heuristic(gpu, problems[0].operands, options.power, options.model)
-
-    def chosen(problem: GemmProblem) -> list[KernelConfig]:
-        candidates = space.candidates(problem, gpu)
-        if top is None:
-            return [prediction.config for prediction in model.shortlist(problem, candidates)]
-        return rank(model, problem, candidates, limit=top)
-
-    return [(config, problem.batch > 1) for problem in problems for config in chosen(problem)]
+    folder = str(options.model) if options.model else None
+    # As the hook asks, so that it finds what it asks for.
+    settings = Settings(shared.top(options.top) or "auto", folder, options.power)
+    return [
+        (prediction.config, problem.batch > 1)
+        for problem in problems
+        for prediction in shortlist(settings, problem, gpu)
+    ]
 
 
 def _runnable(name: str, operands: GemmOperands, gpu: Hardware) -> KernelConfig:

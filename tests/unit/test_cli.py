@@ -189,8 +189,14 @@ def test_compile_builds_once(answer: Callable[..., dict], tmp_path: Path) -> Non
         (("16x64xk",), "k='k' is not an integer; allowed: 1 to"),
         (("16x64x63",), "k=63 breaks the 16-byte rule of A"),
         (("0x64x64",), "m=0 is out of range; allowed: 1 to"),
-        (("16x64x64", "-k", "0"), "-k '0' is out of range; allowed: an integer, 1 or more"),
-        (("16x64x64", "-k", "some"), "-k 'some' is out of range; allowed: an integer, 1 or more"),
+        (
+            ("16x64x64", "-k", "0"),
+            "-k '0' is out of range; allowed: auto, or an integer, 1 or more",
+        ),
+        (
+            ("16x64x64", "-k", "some"),
+            "-k 'some' is out of range; allowed: auto, or an integer, 1 or more",
+        ),
         (("--config", VALID, "--workers", "0"), "--workers '0' is out of range; allowed: an int"),
         (("--config", VALID, "--gpu", "B200"), "gpu 'B200' is not known; allowed: H200, H100"),
     ],
