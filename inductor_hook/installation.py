@@ -18,7 +18,7 @@ from tilecast.inductor_hook.versions import (
     NVGEMM_HOME,
     OLDEST,
     OLDEST_NVGEMM,
-    assign,
+    change,
     torch_version,
 )
 
@@ -141,20 +141,22 @@ def _attach(settings: Settings) -> Callable[[], None]:
     """Set Inductor's configuration; returns what undoes it."""
     from torch._inductor import config
 
-    factory = ChoicesFactory(settings, config.inductor_choices_class)
-    backends = config.max_autotune_gemm_backends
-    assign(config, _CHOICES, factory)
-    assign(config, _BACKENDS, ",".join([*_others(backends), BACKEND]))
+    change(config, _CHOICES, lambda factory: ChoicesFactory(settings, factory))
+    change(config, _BACKENDS, lambda names: ",".join([*_others(names), BACKEND]))
     _set_handler(lambda choices, handler: choices.compose(handler))
 
     def undo() -> None:
-        if config.inductor_choices_class is factory:
-            assign(config, _CHOICES, factory.previous)
+        change(config, _CHOICES, _without_ours)
         # Named in the environment, TILECAST is in the list that was found, and goes too.
-        assign(config, _BACKENDS, ",".join(_others(config.max_autotune_gemm_backends)))
+        change(config, _BACKENDS, lambda names: ",".join(_others(names)))
         _set_handler(lambda choices, handler: choices.without(handler))
 
     return undo
+
+
+def _without_ours(factory: Any) -> Any:
+    """The factory that ours stands before; any other as it is, whoever set it since."""
+    return factory.previous if isinstance(factory, ChoicesFactory) else factory
 
 
 def _attach_nvgemm(settings: Settings) -> Callable[[], None]:

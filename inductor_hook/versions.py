@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 OLDEST = (2, 11)
@@ -57,11 +57,18 @@ def template_params(**params: Any) -> Any:
     return vars(kernel_template_choice)["DictKernelTemplateParams"](params)
 
 
-def assign(config: Any, name: str, value: Any) -> None:
-    """Set an entry of Inductor's configuration for every thread.
+def change(config: Any, name: str, how: Callable[[Any], Any]) -> None:
+    """Change an entry of Inductor's configuration for every thread.
 
     Since 2.13 an assignment is seen by the thread that made it alone, and a graph may be compiled
     by any; the others see the default.
+
+    Args:
+        config: ``torch._inductor.config``.
+        name: the entry.
+        how: takes a value, this thread's or the default, and returns the new one.
     """
-    setattr(config, name, value)
-    config._config[name].default = value
+    entry = config._config[name]
+    here, elsewhere = getattr(config, name), entry.default
+    setattr(config, name, how(here))
+    entry.default = how(elsewhere)

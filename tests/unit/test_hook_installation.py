@@ -244,6 +244,10 @@ def test_a_factory_set_after_us_stays() -> None:
     with config.patch(inductor_choices_class=Custom):
         uninstall()
         assert config.inductor_choices_class is Custom
+    # What the patch found, and put back, is ours: it adds nothing any more.
+    found: Any = config.inductor_choices_class
+    assert found().uuid()[:2] == ("tilecast", None)
+    config.inductor_choices_class = None
 
 
 def test_every_override_of_the_handler_in_use_is_kept(custom: Custom) -> None:
