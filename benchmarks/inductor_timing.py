@@ -26,7 +26,7 @@ from tilecast.inductor_hook.selection import Settings, shortlist
 
 M = (1, 16, 64, 128, 256, 512, 1024, 2048, 4096)
 FAMILIES = ((6400, 2560), (2560, 6912), (9216, 3072), (3072, 8640))
-"""(n, k) pairs that the shipped model never saw; tests/unit/test_benchmark_problems.py checks."""
+"""(n, k) pairs that the shipped model never saw; tests/unit/test_hook_measurements.py checks."""
 K = 5
 REPEATS = 5
 """Times that Inductor's benchmark is run."""

@@ -176,7 +176,7 @@ def _attach_nvgemm(settings: Settings) -> Callable[[], None]:
     return lambda: nvgemm.restore(home)
 
 
-def _set_handler(change: Callable[[Any, Any], Any]) -> None:
+def _set_handler(how: Callable[[Any, Any], Any]) -> None:
     """Change the choices handler that this thread already uses, if it does.
 
     Threads that have none yet, such as those of a backward pass, ask the factory for theirs.
@@ -186,7 +186,7 @@ def _set_handler(change: Callable[[Any, Any], Any]) -> None:
     if virtualized and handler:
         from tilecast.inductor_hook import choices
 
-        virtualized.V.set_choices_handler(change(choices, handler))
+        virtualized.V.set_choices_handler(how(choices, handler))
 
 
 def _others(backends: str) -> list[str]:
