@@ -18,7 +18,8 @@ from torch._logging._internal import getArtifactLogger
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
 from tilecast.inductor_hook import report
-from tilecast.inductor_hook.installation import BACKEND, active
+from tilecast.inductor_hook.autoload import BACKEND
+from tilecast.inductor_hook.installation import active
 from tilecast.inductor_hook.problems import Matmul, NotCovered, read
 from tilecast.inductor_hook.selection import (
     Settings,

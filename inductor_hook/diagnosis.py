@@ -10,7 +10,7 @@ from tilecast.heuristics.doctor import Finding
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.problem import GemmOperands, GemmProblem
-from tilecast.inductor_hook.autoload import VARIABLE
+from tilecast.inductor_hook.autoload import VARIABLE, is_named
 from tilecast.inductor_hook.selection import Settings, shortlist
 from tilecast.inductor_hook.versions import OLDEST, torch_version
 from tilecast.kernels.object_cache import ObjectCache
@@ -33,7 +33,7 @@ def check_hook(environment: Mapping[str, str] = os.environ) -> Iterator[Finding]
         needed=False,
         advice=f"install PyTorch {OLDEST[0]}.{OLDEST[1]} or later for max-autotune",
     )
-    named = "TILECAST" in map(str.strip, environment.get(VARIABLE, "").upper().split(","))
+    named = is_named(environment)
     yield Finding(
         "inductor",
         f"{VARIABLE} {'names' if named else 'does not name'} TILECAST",

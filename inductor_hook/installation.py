@@ -13,6 +13,7 @@ from typing import Any
 
 from tilecast.heuristics.errors import TilecastError
 from tilecast.inductor_hook import report
+from tilecast.inductor_hook.autoload import BACKEND
 from tilecast.inductor_hook.selection import Settings
 from tilecast.inductor_hook.versions import (
     NVGEMM_HOME,
@@ -22,8 +23,6 @@ from tilecast.inductor_hook.versions import (
     torch_version,
 )
 
-BACKEND = "TILECAST"
-"""Our name in ``TORCHINDUCTOR_MAX_AUTOTUNE_GEMM_BACKENDS``."""
 _CONFIG = "torch._inductor.config"
 _CHOICES, _BACKENDS = "inductor_choices_class", "max_autotune_gemm_backends"
 

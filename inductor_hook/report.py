@@ -20,22 +20,16 @@ def warn_once(what: str, error: BaseException | str) -> None:
         error: the reason, shown in one line.
     """
     count(f"failed: {what}")
-    with _lock:
-        if what in _told:
-            return
-        _told.add(what)
-    reason = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
-    log.warning("tilecast: %s failed (%s); PyTorch's own kernels are used", what, _line(reason))
+    if _is_new(what):
+        reason = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
+        log.warning("tilecast: %s failed (%s); PyTorch's own kernels are used", what, _line(reason))
 
 
 def say_once(kind: str, message: str) -> None:
     """Log a warning that is no failure: the first of its kind only."""
     count(f"said: {kind}")
-    with _lock:
-        if kind in _told:
-            return
-        _told.add(kind)
-    log.warning("tilecast: %s", message)
+    if _is_new(kind):
+        log.warning("tilecast: %s", message)
 
 
 def forget() -> None:
@@ -49,6 +43,13 @@ def count(event: str) -> None:
     dynamo = sys.modules.get("torch._dynamo.utils")
     if dynamo:
         dynamo.counters["tilecast"][event] += 1
+
+
+def _is_new(kind: str) -> bool:
+    with _lock:
+        new = kind not in _told
+        _told.add(kind)
+        return new
 
 
 def _line(text: str) -> str:

@@ -94,8 +94,6 @@ class ObjectBuilder:
 
 def _load_compiler() -> None:
     """Import what compiling needs, which takes longer than compiling a kernel."""
-    import cutlass.cute  # noqa: F401
-
     import tilecast.kernels.sm90_gemm  # noqa: F401
 
 

@@ -68,7 +68,7 @@ def _explained(options: argparse.Namespace, root: Path) -> list[Finding]:
             "as 512x4096x4096"
         )
     *batch, m, n, k = map(int, options.problem.split("x"))
-    count = options.k if options.k == "auto" else shared.number("-k", options.k, least=1)
+    count = shared.top(options.k) or "auto"
     settings = Settings(count, str(options.model) if options.model else None, options.power)
     operands, gpu = shared.operands(options), hardware(options.gpu)
     extents = (m, n, k, batch[0] if batch else 1)

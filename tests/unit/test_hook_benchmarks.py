@@ -3,68 +3,24 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import compile_time
+import decoder
+import end_to_end
+import kernel_speed
+import pieces
 import pytest
-
-NAMES = ("pieces", "variants", "tables", "compile_time", "kernel_speed", "end_to_end")
-FOLDER = Path(__file__).parents[2] / "benchmarks"
-
-
-@pytest.fixture(scope="module")
-def scripts() -> Iterator[dict[str, ModuleType]]:
-    """The scripts as modules, which import each other as scripts do."""
-    sys.path.insert(0, str(FOLDER))
-    before = set(sys.modules)
-    try:
-        yield {name: importlib.import_module(name) for name in NAMES}
-    finally:
-        sys.path.remove(str(FOLDER))
-        for name in set(sys.modules) - before:
-            if str(getattr(sys.modules[name], "__file__", "")).startswith(str(FOLDER)):
-                del sys.modules[name]
-
-
-@pytest.fixture
-def pieces(scripts: dict[str, ModuleType]) -> ModuleType:
-    return scripts["pieces"]
-
-
-@pytest.fixture
-def variants(scripts: dict[str, ModuleType]) -> ModuleType:
-    return scripts["variants"]
-
-
-@pytest.fixture
-def compile_time(scripts: dict[str, ModuleType]) -> ModuleType:
-    return scripts["compile_time"]
-
-
-@pytest.fixture
-def kernel_speed(scripts: dict[str, ModuleType]) -> ModuleType:
-    return scripts["kernel_speed"]
-
-
-@pytest.fixture
-def end_to_end(scripts: dict[str, ModuleType]) -> ModuleType:
-    return scripts["end_to_end"]
-
-
-@pytest.fixture
-def tables(scripts: dict[str, ModuleType]) -> ModuleType:
-    return scripts["tables"]
-
+import tables
+import variants
 
 # Pieces
 
 
-def test_a_record_replaces_the_one_of_the_same_identity(pieces: ModuleType) -> None:
+def test_a_record_replaces_the_one_of_the_same_identity() -> None:
     old = [{"problem": "a", "torch": "1", "t": 1}, {"problem": "b", "torch": "1", "t": 2}]
     new = {"problem": "a", "torch": "1", "t": 3}
     assert pieces.merged(old, new, ("problem", "torch")) == [old[1], new]
@@ -72,7 +28,7 @@ def test_a_record_replaces_the_one_of_the_same_identity(pieces: ModuleType) -> N
     assert pieces.merged(old, other, ("problem", "torch")) == [*old, other]
 
 
-def test_a_result_grows_by_pieces_and_keeps_what_it_has(pieces: ModuleType, tmp_path: Path) -> None:
+def test_a_result_grows_by_pieces_and_keeps_what_it_has(tmp_path: Path) -> None:
     path = tmp_path / "result.json"
     for problem, time in (("a", 1), ("b", 2), ("a", 3)):
         kept = pieces.ResultFile(path, ("problem",), lambda records: {"n": len(records)})
@@ -84,7 +40,7 @@ def test_a_result_grows_by_pieces_and_keeps_what_it_has(pieces: ModuleType, tmp_
     assert not kept.has(problem="c")
 
 
-def test_deadline_stops_before_what_would_not_end_in_time(pieces: ModuleType) -> None:
+def test_deadline_stops_before_what_would_not_end_in_time() -> None:
     now = [0.0]
     deadline = pieces.Deadline(100, longest=30, clock=lambda: now[0])
     now[0] = 60
@@ -97,17 +53,17 @@ def test_deadline_stops_before_what_would_not_end_in_time(pieces: ModuleType) ->
 @pytest.mark.parametrize(
     ("text", "expected"), [("0:3", [0, 1, 2]), ("8:", [8, 9]), (":2", [0, 1]), (":", [*range(10)])]
 )
-def test_span(pieces: ModuleType, text: str, expected: list[int]) -> None:
+def test_span(text: str, expected: list[int]) -> None:
     assert list(range(10))[pieces.span(text)] == expected
 
 
 @pytest.mark.parametrize("text", ["", "3", "a:b", "-1:2", "1:2:3"])
-def test_what_is_no_span_is_refused(pieces: ModuleType, text: str) -> None:
+def test_what_is_no_span_is_refused(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="allowed: START:STOP"):
         pieces.span(text)
 
 
-def test_shares_cover_a_span_once(pieces: ModuleType) -> None:
+def test_shares_cover_a_span_once() -> None:
     assert pieces.shares(slice(0, None), 10, 4) == ["0:2", "2:5", "5:7", "7:10"]
     assert pieces.shares(slice(3, 5), 10, 4) == ["3:4", "4:5"]
 
@@ -139,12 +95,12 @@ ATEN_CODE = """
 """
 
 
-def test_gemms_of_generated_code_are_counted_by_backend(variants: ModuleType) -> None:
+def test_gemms_of_generated_code_are_counted_by_backend() -> None:
     assert variants.gemm_calls(TILECAST_CODE) == {"tilecast": 1}
     assert variants.gemm_calls(TRITON_CODE + ATEN_CODE) == {"triton": 1, "aten": 2}
 
 
-def test_selection_names_the_kernel(variants: ModuleType) -> None:
+def test_selection_names_the_kernel() -> None:
     assert variants.selection(TILECAST_CODE) == "tilecast 128x256x64_c2x1_s4_w2_o1_rm1"
     assert variants.selection(TRITON_CODE) == "triton 64x128x32 stages 4 warps 8"
     assert variants.selection(ATEN_CODE) == "aten"
@@ -153,7 +109,7 @@ def test_selection_names_the_kernel(variants: ModuleType) -> None:
     assert variants.selection(nvgemm) == "nvgemm cutlass_sm90"
 
 
-def test_generated_code_of_this_pytorch_is_read(variants: ModuleType) -> None:
+def test_generated_code_of_this_pytorch_is_read() -> None:
     import torch
 
     variant = variants.Variant("default", None)
@@ -164,7 +120,7 @@ def test_generated_code_of_this_pytorch_is_read(variants: ModuleType) -> None:
     assert variants.selection("\n".join(sources)) == "aten"
 
 
-def test_nvgemm_needs_a_pytorch_that_has_it(variants: ModuleType) -> None:
+def test_nvgemm_needs_a_pytorch_that_has_it() -> None:
     both = [variants.Variant("TRITON", "TRITON"), variants.Variant("NVGEMM", "NVGEMM")]
     assert variants.named(both, None, (2, 11)) == both[:1]
     assert variants.named(both, None, (2, 15)) == both
@@ -180,7 +136,7 @@ def _compile_record(variant: str, job: str, seconds: float, first: bool = False)
 
 
 @pytest.fixture
-def compile_records(compile_time: ModuleType) -> list[dict[str, Any]]:
+def compile_records() -> list[dict[str, Any]]:
     seconds = {
         "ATEN": (0.2, 0.2),
         "TRITON": (3.0, 2.0),
@@ -197,14 +153,12 @@ def compile_records(compile_time: ModuleType) -> list[dict[str, Any]]:
     return [*gemms, _compile_record("TILECAST k=5", compile_time.MODEL, 5.0)]
 
 
-def test_ratio_of_sums_is_over_what_both_compiled(compile_time: ModuleType) -> None:
+def test_ratio_of_sums_is_over_what_both_compiled() -> None:
     assert compile_time.ratio_of_sums({"a": 1, "b": 2}, {"a": 2, "b": 4, "c": 9}) == 0.5
     assert compile_time.ratio_of_sums({"a": 1}, {"b": 2}) is None
 
 
-def test_compile_time_figures_and_bars(
-    compile_time: ModuleType, compile_records: list[dict[str, Any]]
-) -> None:
+def test_compile_time_figures_and_bars(compile_records: list[dict[str, Any]]) -> None:
     found = compile_time.figures(compile_records)["2.15.0"]
     assert found["gemm"]["TILECAST k=5"]["to"]["TRITON"] == pytest.approx(1.6 / 5)
     assert found["gemm"]["TILECAST k=5"]["to"]["NVGEMM"] == pytest.approx(0.12)
@@ -219,7 +173,7 @@ def test_compile_time_figures_and_bars(
 
 
 def test_what_failed_to_compile_is_told_and_counts_nowhere(
-    compile_time: ModuleType, compile_records: list[dict[str, Any]]
+    compile_records: list[dict[str, Any]],
 ) -> None:
     broken = _compile_record("NVGEMM", "b", 0) | {"error": "NoValidChoicesError"}
     del broken["seconds"]
@@ -228,13 +182,13 @@ def test_what_failed_to_compile_is_told_and_counts_nowhere(
     assert found["gemm"]["NVGEMM"]["problems"] == 1
 
 
-def test_turns_rotate_but_cold_comes_first(compile_time: ModuleType) -> None:
+def test_turns_rotate_but_cold_comes_first() -> None:
     names = ["ATEN", "TRITON", compile_time.COLD, "TILECAST k=5"]
     assert compile_time.turn(names, 1) == [compile_time.COLD, "TRITON", "TILECAST k=5", "ATEN"]
     assert compile_time.turn(names[:2], 3) == ["TRITON", "ATEN"]
 
 
-def test_jobs_spare_nvgemm_most_gemms_and_end_with_the_model(compile_time: ModuleType) -> None:
+def test_jobs_spare_nvgemm_most_gemms_and_end_with_the_model() -> None:
     jobs = compile_time.jobs(compile_time.VARIANTS)
     assert [job.extents for job in jobs] == [*compile_time.PROBLEMS, None]
     assert sum("NVGEMM" in job.variants for job in jobs) == 3
@@ -268,7 +222,7 @@ def speed_records() -> list[dict[str, Any]]:
     return [_speed_record("a", times(9.0, 10.0)), _speed_record("b", times(10.05, 10.0))]
 
 
-def test_ratios_are_of_one_record_and_the_last_one_counts(kernel_speed: ModuleType) -> None:
+def test_ratios_are_of_one_record_and_the_last_one_counts() -> None:
     records = [
         _speed_record("a", {"x": [1.0, 1.0], "y": [2.0, 2.0]}),
         _speed_record("b", {"x": [1.0, 1.0]}),
@@ -278,7 +232,7 @@ def test_ratios_are_of_one_record_and_the_last_one_counts(kernel_speed: ModuleTy
     assert kernel_speed.ratios(records, "sustained", "x", "y") == {}
 
 
-def test_comparison_counts_by_problem(kernel_speed: ModuleType) -> None:
+def test_comparison_counts_by_problem() -> None:
     pairs = {"a": [0.9, 0.9], "b": [1.0, 1.004], "c": [1.1, 1.1], "d": [0.98, 0.98]}
     found = kernel_speed.comparison(pairs)
     assert found["faster"] == 0.5
@@ -289,14 +243,12 @@ def test_comparison_counts_by_problem(kernel_speed: ModuleType) -> None:
     assert found["slower_beyond_noise"] == 1
 
 
-def test_slower_in_one_batch_alone_is_noise(kernel_speed: ModuleType) -> None:
+def test_slower_in_one_batch_alone_is_noise() -> None:
     pairs = {"a": [1.03, 1.0], "b": [1.0, 1.03], "c": [1.0, 1.0]}
     assert kernel_speed.comparison(pairs)["slower_beyond_noise"] == 0
 
 
-def test_kernel_speed_figures_and_bars(
-    kernel_speed: ModuleType, speed_records: list[dict[str, Any]]
-) -> None:
+def test_kernel_speed_figures_and_bars(speed_records: list[dict[str, Any]]) -> None:
     found = kernel_speed.figures(speed_records)["2.15.0"]
     assert found["problems"] == 2
     assert list(found["compared"]) == ["burst"]
@@ -309,13 +261,11 @@ def test_kernel_speed_figures_and_bars(
     }
 
 
-def test_bars_of_what_was_not_measured_are_empty(kernel_speed: ModuleType) -> None:
+def test_bars_of_what_was_not_measured_are_empty() -> None:
     assert all(holds == {} for holds in kernel_speed.bars({"burst": {}}).values())
 
 
-def test_wrong_results_are_told(
-    kernel_speed: ModuleType, speed_records: list[dict[str, Any]]
-) -> None:
+def test_wrong_results_are_told(speed_records: list[dict[str, Any]]) -> None:
     errors = {"TRITON": 0.001, "NVGEMM": "RuntimeError: no", "ATEN": float("nan")}
     speed_records[0]["error"] = errors
     assert kernel_speed.figures(speed_records)["2.15.0"]["failed"] == [
@@ -324,7 +274,7 @@ def test_wrong_results_are_told(
     ]
 
 
-def test_load_matters_from_256_rows_on(kernel_speed: ModuleType) -> None:
+def test_load_matters_from_256_rows_on() -> None:
     small, large = (kernel_speed.GemmProblem(m, 64, 64) for m in (255, 256))
     assert kernel_speed.regimes(small) == ("burst",)
     assert kernel_speed.regimes(large) == ("burst", "sustained")
@@ -333,7 +283,7 @@ def test_load_matters_from_256_rows_on(kernel_speed: ModuleType) -> None:
 # End to end
 
 
-def test_steps_take_turns(end_to_end: ModuleType) -> None:
+def test_steps_take_turns() -> None:
     order: list[str] = []
 
     def timer(step: Any, count: int) -> float:
@@ -359,30 +309,28 @@ def layer_records() -> list[dict[str, Any]]:
     return [{"torch": "2.15.0", "case": "8B prefill 1x2048", "run": 0, "variants": variants}]
 
 
-def test_end_to_end_figures(end_to_end: ModuleType, layer_records: list[dict[str, Any]]) -> None:
+def test_end_to_end_figures(layer_records: list[dict[str, Any]]) -> None:
     found = end_to_end.figures(layer_records)["2.15.0"]["8B prefill 1x2048"]
     assert found["ATEN,TILECAST k=1"]["speedup"] == 1.25
     assert found["ATEN,TILECAST k=1"]["tilecast_share"] == 1.0
     assert found["default"]["tilecast_share"] == 0.0
 
 
-def test_share_of_no_gemms_is_none(end_to_end: ModuleType) -> None:
+def test_share_of_no_gemms_is_none() -> None:
     assert end_to_end.tilecast_share({}) is None
     assert end_to_end.tilecast_share({"tilecast": 1, "aten": 3}) == 0.25
 
 
-def test_decoder_layer_attends_to_its_cache_as_to_a_prefix(
-    scripts: dict[str, ModuleType],
-) -> None:
+def test_decoder_layer_attends_to_its_cache_as_to_a_prefix() -> None:
     import torch
 
-    decoder = importlib.import_module("decoder")
     size = decoder.Size(64, 96, 4, 2, 16)
     torch.manual_seed(0)
     layer = decoder.DecoderLayer(size).requires_grad_(False)
     x = torch.randn(2, 6, 64)
     positions = [part.float() for part in decoder.rotary(range(6), 16, "cpu")]
-    cache = decoder.Cache(*(torch.zeros(2, 2, 6, 16) for _ in range(2)), torch.tensor([0]))
+    keys, values = (torch.zeros(2, 2, 6, 16) for _ in range(2))
+    cache = decoder.Cache(keys, values, torch.tensor([0]))
     whole = layer(x, *positions)
     for token in range(5):
         _, key, value = layer.qkv(layer.attention_norm(x[:, token : token + 1])).split(
@@ -409,33 +357,27 @@ def _document(script: ModuleType, records: list[dict[str, Any]]) -> dict[str, An
     return {script.__name__: {"figures": script.figures(records)}}
 
 
-def test_compile_time_table(
-    tables: ModuleType, compile_time: ModuleType, compile_records: list[dict[str, Any]]
-) -> None:
+def test_compile_time_table(compile_records: list[dict[str, Any]]) -> None:
     lines = tables.compile_time(_document(compile_time, compile_records)).splitlines()
     assert len({line.count("|") for line in lines}) == 1
     ours = ["**TILECAST k=5**", "2", "1.20", "0.80", "1.60", "0.32x", "0.12x", "5.0"]
     assert _cells(lines[-1]) == ours
 
 
-def test_kernel_speed_table(
-    tables: ModuleType, kernel_speed: ModuleType, speed_records: list[dict[str, Any]]
-) -> None:
+def test_kernel_speed_table(speed_records: list[dict[str, Any]]) -> None:
     text = tables.kernel_speed(_document(kernel_speed, speed_records))
     assert len({line.count("|") for line in text.splitlines()}) == 1
     row = "| **ATEN,TRITON,TILECAST k=5**, ATEN,TRITON | burst | 2 | 0.951x | 50% | 50% | 1.005x |"
     assert row in text
 
 
-def test_end_to_end_table(
-    tables: ModuleType, end_to_end: ModuleType, layer_records: list[dict[str, Any]]
-) -> None:
+def test_end_to_end_table(layer_records: list[dict[str, Any]]) -> None:
     lines = tables.end_to_end(_document(end_to_end, layer_records)).splitlines()
     assert len({line.count("|") for line in lines}) == 1
     ours = ["8B prefill 1x2048", "**ATEN,TILECAST k=1**", "1.600", "1,280,000", "1.25x", "3.0"]
     assert _cells(lines[-1]) == [*ours, "100%"]
 
 
-def test_tables_show_the_newest_pytorch(tables: ModuleType) -> None:
+def test_tables_show_the_newest_pytorch() -> None:
     figures = {"2.9.1": {"old": {}}, "2.15.0+cu130": {}}
     assert "old" not in tables.end_to_end({"end_to_end": {"figures": figures}})
