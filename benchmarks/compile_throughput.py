@@ -20,8 +20,8 @@ import result
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.problem import LINEAR_BF16
-from tilecast.heuristics.space import valid_configs
 from tilecast.kernels.compiler import compile_all
+from tilecast.kernels.cutlass_sm90.space import valid_configs
 from tilecast.kernels.launch import load_kernel
 from tilecast.kernels.object_cache import ObjectCache
 from tilecast.kernels.spec import KernelSpec

@@ -17,9 +17,9 @@ import result
 
 from tilecast.data_collection.suites import suite
 from tilecast.heuristics.hardware import hardware
-from tilecast.heuristics.learned import load_heuristic
 from tilecast.heuristics.problem import LINEAR_BF16
-from tilecast.heuristics.space import candidates
+from tilecast.kernels.cutlass_sm90.space import candidates
+from tilecast.models.learned import load_heuristic
 
 PROBLEMS = 120
 """Ranked; spread evenly over the training suite."""
@@ -46,7 +46,7 @@ def cold_starts(repeats: int, model: Path | None) -> dict[str, object]:
     ]
     code = f"import {', '.join(modules)}"
     check = f"{code}, sys; sys.exit('torch' in sys.modules)"
-    predict = [sys.executable, "-m", "tilecast.heuristics.cli.main", *PREDICT]
+    predict = [sys.executable, "-m", "tilecast.cli.main", *PREDICT]
     predict += ["--model", str(model)] if model else []
     nothing = wall_seconds([sys.executable, "-c", "pass"], repeats)
     imported = wall_seconds([sys.executable, "-c", code], repeats)

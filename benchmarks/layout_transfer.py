@@ -22,9 +22,9 @@ import result
 
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.hardware import hardware
-from tilecast.heuristics.learned import load_heuristic
 from tilecast.heuristics.problem import LINEAR_BF16, GemmOperands, GemmProblem
-from tilecast.heuristics.space import candidates
+from tilecast.kernels.cutlass_sm90.space import candidates
+from tilecast.models.learned import load_heuristic
 
 OPERANDS = (
     LINEAR_BF16,

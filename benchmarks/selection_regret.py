@@ -25,18 +25,17 @@ from tables import REGRET_TABLES, RESULT, compact
 from tilecast.data_collection.dataset import Dataset, read_dataset
 from tilecast.data_collection.measurement import REGIMES
 from tilecast.data_collection.protocol import Settings, regimes
-from tilecast.heuristics.baselines import (
+from tilecast.heuristics.config import KernelConfig
+from tilecast.heuristics.files import write_atomically
+from tilecast.heuristics.hardware import Hardware
+from tilecast.heuristics.problem import GemmProblem
+from tilecast.models.baselines import (
     BestFixedSubset,
     NearestNeighbour,
     RandomChoice,
     StockDefault,
     stock_candidates,
 )
-from tilecast.heuristics.config import KernelConfig
-from tilecast.heuristics.files import write_atomically
-from tilecast.heuristics.hardware import Hardware
-from tilecast.heuristics.nvmatmul import NvMatmulHeuristic
-from tilecast.heuristics.problem import GemmProblem
 from tilecast.models.evaluation import (
     BUCKETS,
     MAX_K,
@@ -47,6 +46,7 @@ from tilecast.models.evaluation import (
     summarise,
 )
 from tilecast.models.labels import POWERS, ProblemLabels, label_table
+from tilecast.models.nvmatmul import NvMatmulHeuristic
 from tilecast.models.ranker import ConfigRanker
 from tilecast.models.training import dataset_hardware
 from tilecast.models.tree_linear import TreeLinearRanker

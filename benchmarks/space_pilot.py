@@ -29,7 +29,8 @@ from tilecast.data_collection.suites import suite
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.problem import LINEAR_BF16, GemmProblem
-from tilecast.heuristics.space import (
+from tilecast.kernels.compiler import compile_all
+from tilecast.kernels.cutlass_sm90.space import (
     CLUSTERS,
     CTAS_PER_SM,
     PROBLEM_RULES,
@@ -43,7 +44,6 @@ from tilecast.heuristics.space import (
     ConfigColumns,
     most_stages,
 )
-from tilecast.kernels.compiler import compile_all
 from tilecast.kernels.object_cache import ObjectCache
 from tilecast.kernels.spec import KernelSpec
 

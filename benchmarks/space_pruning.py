@@ -1,4 +1,4 @@
-"""Derive from the pilot what `tilecast.heuristics.pilot` states, and count what each rule leaves.
+"""Derive the exclusions of the pilot, and count what each rule of the space leaves.
 
 Reads ``benchmarks/results/space_pilot_base.parquet`` and ``space_pilot_schedule.parquet``, which
 ``benchmarks/space_pilot.py`` measured; writes ``space_pruning.json`` beside them. Needs no GPU.
@@ -20,9 +20,9 @@ import result
 from tilecast.data_collection.dataset import Dataset, is_reference, problem_of, read_dataset
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.hardware import hardware
-from tilecast.heuristics.pilot import SCHEDULES
 from tilecast.heuristics.problem import LINEAR_BF16, GemmProblem
-from tilecast.heuristics.space import (
+from tilecast.kernels.cutlass_sm90.exclusions import SCHEDULES
+from tilecast.kernels.cutlass_sm90.space import (
     CLUSTERS,
     CTAS_PER_SM,
     L2_SLACK,

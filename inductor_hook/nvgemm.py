@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from tilecast.heuristics.baselines import stock_configs
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.problem import GemmOperands, GemmProblem
 from tilecast.inductor_hook import report
+from tilecast.models.baselines import stock_configs
 
 Choose = Callable[[GemmProblem, Sequence[KernelConfig], int], Sequence[KernelConfig]]
 """Takes a problem, the configs at hand and how many are wanted; returns the best, best first.

@@ -13,9 +13,9 @@ from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware, hardware
 from tilecast.heuristics.heuristic import rank
-from tilecast.heuristics.learned import LearnedHeuristic, Prediction, load_heuristic
 from tilecast.heuristics.problem import DTYPE_BYTES, LINEAR_BF16, GemmOperands, GemmProblem
-from tilecast.heuristics.space import candidates
+from tilecast.kernels.cutlass_sm90.space import candidates
+from tilecast.models.learned import LearnedHeuristic, Prediction, load_heuristic
 
 MOST = 64
 """The largest k: more would be an exhaustive search, which `tilecast collect` does better."""

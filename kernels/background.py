@@ -94,7 +94,7 @@ class ObjectBuilder:
 
 def _load_compiler() -> None:
     """Import what compiling needs, which takes longer than compiling a kernel."""
-    import tilecast.kernels.sm90_gemm  # noqa: F401
+    import tilecast.kernels.cutlass_sm90.kernel  # noqa: F401
 
 
 def object_builder() -> ObjectBuilder:

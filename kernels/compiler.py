@@ -50,7 +50,7 @@ def compile_object(spec: KernelSpec) -> bytes:
     import cutlass.cute as cute
     from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
 
-    from tilecast.kernels.sm90_gemm import TunableGemmKernel
+    from tilecast.kernels.cutlass_sm90.kernel import TunableGemmKernel
 
     operands = spec.operands
     batch = (cute.sym_int32(),) if spec.batched else ()

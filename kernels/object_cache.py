@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tilecast.heuristics.files import write_atomically
-from tilecast.kernels.resources import KernelResources, read_resources
+from tilecast.kernels.object_facts import KernelResources, read_resources
 from tilecast.kernels.spec import KernelSpec
 
 

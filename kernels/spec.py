@@ -9,12 +9,12 @@ from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
-from tilecast.heuristics import resources
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.problem import GemmOperands, GemmProblem
+from tilecast.kernels.cutlass_sm90 import resources
 
 _SOURCES = (
-    Path(__file__).with_name("sm90_gemm.py"),
+    Path(__file__).with_name("cutlass_sm90") / "kernel.py",
     Path(__file__).with_name("compiler.py"),
     Path(str(resources.__file__)),
 )

@@ -18,8 +18,8 @@ import numpy as np
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.problem import DTYPE_BYTES, GemmOperands, GemmProblem
-from tilecast.heuristics.resources import accumulator_registers, mma_registers, smem_bytes
-from tilecast.heuristics.space import L2_BYTES_PER_SECOND
+from tilecast.kernels.cutlass_sm90.resources import accumulator_registers, mma_registers, smem_bytes
+from tilecast.kernels.cutlass_sm90.space import L2_BYTES_PER_SECOND
 
 FEATURES_VERSION = 1
 """Raised when a feature changes its meaning."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
-from tilecast.heuristics.cli.main import main
+from tilecast.cli.main import main
 from tilecast.heuristics.hardware import Hardware, hardware
 from tilecast.heuristics.problem import LINEAR_BF16, GemmOperands
 

@@ -13,8 +13,8 @@ import pytest
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.problem import LINEAR_BF16, GemmOperands
-from tilecast.heuristics.space import valid_configs
 from tilecast.kernels.compiler import compile_all
+from tilecast.kernels.cutlass_sm90.space import valid_configs
 from tilecast.kernels.launch import LoadedKernel, load_kernel
 from tilecast.kernels.object_cache import ObjectCache
 from tilecast.kernels.spec import KernelSpec

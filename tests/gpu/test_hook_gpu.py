@@ -18,7 +18,6 @@ from torch._dynamo.utils import counters
 
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
-from tilecast.heuristics.learned import load_heuristic
 from tilecast.heuristics.problem import LINEAR_BF16, GemmProblem
 from tilecast.inductor_hook import addmm, bmm, eager, installed, launcher, mm, report
 from tilecast.inductor_hook.launcher import StaticMatmul, errors_raised
@@ -26,6 +25,7 @@ from tilecast.inductor_hook.selection import Settings, shortlist
 from tilecast.kernels import launch
 from tilecast.kernels.background import object_builder
 from tilecast.kernels.spec import KernelSpec
+from tilecast.models.learned import load_heuristic
 
 TOLERANCE = 1e-2
 """Rounding to bf16 costs 2^-8 = 0.4% at most, twice with a bias; a wrong element far more."""

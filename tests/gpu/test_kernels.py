@@ -12,7 +12,7 @@ import torch
 from tilecast.data_collection.gpu_session import empty_out, random_operands
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.problem import LINEAR_BF16, GemmOperands, GemmProblem
-from tilecast.heuristics.space import CLUSTERS, TILE_N
+from tilecast.kernels.cutlass_sm90.space import CLUSTERS, TILE_N
 from tilecast.kernels.launch import load_kernel, max_active_clusters
 from tilecast.kernels.object_cache import ObjectCache
 from tilecast.kernels.spec import KernelSpec

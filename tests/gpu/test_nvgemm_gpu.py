@@ -13,10 +13,10 @@ from torch.torch_version import TorchVersion
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
-from tilecast.heuristics.learned import LearnedHeuristic, load_heuristic
 from tilecast.heuristics.problem import LINEAR_BF16, GemmProblem
 from tilecast.inductor_hook import report
 from tilecast.inductor_hook.nvgemm import kernel_config, rank_with_model, restore
+from tilecast.models.learned import LearnedHeuristic, load_heuristic
 
 pytestmark = pytest.mark.skipif(
     TorchVersion(torch.__version__) < "2.14", reason="needs PyTorch 2.14 or later"

@@ -16,13 +16,13 @@ import pytest
 
 from tilecast.data_collection.dataset import COLUMNS, Dataset
 from tilecast.data_collection.measurement import REFERENCE
-from tilecast.heuristics.baselines import stock_candidates
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.problem import LINEAR_BF16, GemmProblem
-from tilecast.heuristics.space import candidates, valid_configs
+from tilecast.kernels.cutlass_sm90.space import candidates, valid_configs
 from tilecast.kernels.spec import KernelSpec
 from tilecast.models.artifact import MANIFEST, SHIPPED
+from tilecast.models.baselines import stock_candidates
 
 FAMILIES = ((4096, 4096), (12288, 4096), (4096, 11008), (2112, 7168), (1280, 8192), (7168, 2048))
 EXTENTS = (8, 64, 512, 4096)

@@ -201,9 +201,9 @@ def test_loading_and_ranking_needs_numpy_alone(folder: Path) -> None:
 import sys
 from pathlib import Path
 from tilecast.heuristics.hardware import hardware
-from tilecast.heuristics.learned import load_heuristic
+from tilecast.models.learned import load_heuristic
 from tilecast.heuristics.problem import LINEAR_BF16, GemmProblem
-from tilecast.heuristics.space import candidates
+from tilecast.kernels.cutlass_sm90.space import candidates
 gpu, problem = hardware("H200"), GemmProblem(256, 4096, 4096)
 heuristic = load_heuristic(gpu, LINEAR_BF16, folder=Path({str(folder)!r}))
 configs = candidates(problem, gpu)

@@ -8,7 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tilecast.heuristics.baselines import (
+from tilecast.heuristics.config import KernelConfig
+from tilecast.heuristics.errors import TilecastError
+from tilecast.heuristics.hardware import hardware
+from tilecast.heuristics.heuristic import rank
+from tilecast.heuristics.problem import LINEAR_BF16, GemmOperands, GemmProblem
+from tilecast.kernels.cutlass_sm90.space import candidates
+from tilecast.models.baselines import (
     BestFixedSubset,
     NearestNeighbour,
     RandomChoice,
@@ -16,13 +22,7 @@ from tilecast.heuristics.baselines import (
     stock_candidates,
     stock_configs,
 )
-from tilecast.heuristics.config import KernelConfig
-from tilecast.heuristics.errors import TilecastError
-from tilecast.heuristics.hardware import hardware
-from tilecast.heuristics.heuristic import rank
-from tilecast.heuristics.nvmatmul import NvMatmulHeuristic, layout, precision, select
-from tilecast.heuristics.problem import LINEAR_BF16, GemmOperands, GemmProblem
-from tilecast.heuristics.space import candidates
+from tilecast.models.nvmatmul import NvMatmulHeuristic, layout, precision, select
 
 H200 = hardware("H200")
 PROBLEM = GemmProblem(2048, 4096, 4096)

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tilecast.heuristics import space
-from tilecast.heuristics.cli.main import COMMANDS, main
-from tilecast.heuristics.cli.report import Report, Table, show
+from tilecast.cli.main import COMMANDS, main
+from tilecast.cli.report import Report, Table, show
 from tilecast.heuristics.hardware import GPUS
 from tilecast.heuristics.problem import LINEAR_BF16, GemmProblem
+from tilecast.kernels.cutlass_sm90 import space
 
 VALID = "128x128x64_c1x1_s3_w2_o1_rm1"
 INVALID = "256x256x64_c1x1_s2_w2_o1_rm1"
@@ -67,13 +67,13 @@ def test_interrupt_is_one_line_and_130(
     def interrupted(options: object) -> Report:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("tilecast.heuristics.cli.space.run", interrupted)
+    monkeypatch.setattr("tilecast.cli.space.run", interrupted)
     assert main(["space"]) == 130
     assert capsys.readouterr().err == "tilecast: interrupted\n"
 
 
 def test_reader_that_stops_early_gets_no_traceback() -> None:
-    command = f"{sys.executable} -m tilecast.heuristics.cli.main space --list | head -1"
+    command = f"{sys.executable} -m tilecast.cli.main space --list | head -1"
     process = subprocess.run(command, shell=True, capture_output=True, text=True, check=True)
     assert process.stderr == ""
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tilecast.cli.main import main
 from tilecast.data_collection import collect as collecting
 from tilecast.data_collection.collect import CollectOptions
 from tilecast.data_collection.collector import Progress
@@ -14,7 +15,6 @@ from tilecast.data_collection.dataset import read_dataset
 from tilecast.data_collection.measurement import Measurement
 from tilecast.data_collection.store import MeasurementStore
 from tilecast.data_collection.suites import suite
-from tilecast.heuristics.cli.main import main
 from tilecast.heuristics.config import KernelConfig
 
 

@@ -11,14 +11,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tilecast.cli.main import main
 from tilecast.data_collection.dataset import Dataset, write_dataset
-from tilecast.heuristics.cli.main import main
-from tilecast.heuristics.cli.measured import measured
+from tilecast.data_collection.truth import measured
 from tilecast.heuristics.hardware import GPUS
-from tilecast.heuristics.learned import load_heuristic
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.heuristics.space import candidates
+from tilecast.kernels.cutlass_sm90.space import candidates
 from tilecast.models.labels import ProblemLabels
+from tilecast.models.learned import load_heuristic
 
 Answer = Callable[..., dict]
 Refused = Callable[..., str]
@@ -99,7 +99,7 @@ def test_predict_in_tables(model: str, data: str, capsys: pytest.CaptureFixture[
 def test_predict_loads_nothing_slow(model: str, data: str) -> None:
     """What makes a cold start quick; how quick is measured in the benchmarks."""
     code = (
-        "import sys; from tilecast.heuristics.cli.main import main; "
+        "import sys; from tilecast.cli.main import main; "
         f"status = main({['predict', *MEASURED, '--model', model, '--data', data]!r}); "
         "slow = {'torch', 'cutlass', 'xgboost', 'sklearn', 'pandas', 'scipy', 'joblib'}; "
         "sys.exit(f'loaded {slow & set(sys.modules)}' if slow & set(sys.modules) else status)"

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tilecast.heuristics import resources, space
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.hardware import GPUS
 from tilecast.heuristics.problem import LINEAR_BF16, GemmOperands
 from tilecast.kernels.compiler import CompileResult, compile_all, function_name
+from tilecast.kernels.cutlass_sm90 import resources, space
 from tilecast.kernels.object_cache import ObjectCache
 from tilecast.kernels.spec import KernelSpec
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tilecast.heuristics import doctor
+from tilecast.cli import checks
 from tilecast.models import artifact
 
 
@@ -41,18 +41,18 @@ def test_cache_that_cannot_be_written(answer: Callable[..., dict], shipped: Path
 
 
 def test_models(shipped: Path) -> None:
-    assert [f.found for f in doctor.check_models([])] == ["H200-bfloat16-rcr"]
-    ours, other = doctor.check_models(["NVIDIA H100 80GB HBM3"])
+    assert [f.found for f in checks.check_models([])] == ["H200-bfloat16-rcr"]
+    ours, other = checks.check_models(["NVIDIA H100 80GB HBM3"])
     assert (ours.works, other.works, other.needed) == (True, False, False)
     assert "train with `tilecast train`" in other.advice
     (shipped / "manifest.json").write_text("{}")
-    (damaged,) = doctor.check_models([])
+    (damaged,) = checks.check_models([])
     assert (damaged.works, damaged.needed) == (False, True)
     assert "is refused" in damaged.advice
 
 
 def _absent(name: str) -> str:
-    raise doctor.PackageNotFoundError(name)
+    raise checks.PackageNotFoundError(name)
 
 
 def _broken(name: str) -> object:
@@ -64,7 +64,7 @@ def _fine(name: str) -> object:
 
 
 def test_packages() -> None:
-    check = doctor.check_package
+    check = checks.check_package
     gone = check("torch", "torch", ">=2.11", needed=True, version_of=_absent, load=_fine)
     assert (gone.found, gone.works) == ("not installed", False)
     assert gone.advice == "run `pip install 'torch>=2.11'`"
@@ -81,25 +81,25 @@ def test_accepts_the_other_build_of_xgboost() -> None:
     def only_xgboost(name: str) -> str:
         return "3.2.0" if name == "xgboost" else _absent(name)
 
-    finding = doctor.check_package(
+    finding = checks.check_package(
         "xgboost-cpu", "xgboost", ">=3.2", needed=True, version_of=only_xgboost, load=_fine
     )
     assert finding.works
 
 
 def test_python_and_gpus() -> None:
-    assert doctor.check_python((3, 11)).works
-    assert not doctor.check_python((3, 10)).works
-    (none,) = doctor.check_gpus([])
+    assert checks.check_python((3, 11)).works
+    assert not checks.check_python((3, 10)).works
+    (none,) = checks.check_gpus([])
     assert not none.needed
-    known, unknown = doctor.check_gpus(["NVIDIA H200", "NVIDIA H200", "Tesla K80"])
+    known, unknown = checks.check_gpus(["NVIDIA H200", "NVIDIA H200", "Tesla K80"])
     assert (known.found, known.works) == ("2 x NVIDIA H200, known as H200", True)
     assert "describe a new one" in unknown.advice
-    assert doctor.usable([none, known, unknown])
+    assert checks.usable([none, known, unknown])
 
 
 def test_reads_the_pins_of_this_package() -> None:
-    wanted = doctor.requirements()
+    wanted = checks.requirements()
     assert wanted["nvidia-cutlass-dsl"].startswith("==")
     assert wanted["nvidia-cutlass-operators"].startswith("==")
     assert "torch" in wanted

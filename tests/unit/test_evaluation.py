@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tilecast.heuristics.baselines import BestFixedSubset, RandomChoice
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
+from tilecast.models.baselines import BestFixedSubset, RandomChoice
 from tilecast.models.evaluation import (
     BUCKETS,
     MAX_K,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.hardware import Hardware, hardware
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.heuristics.space import candidates
+from tilecast.kernels.cutlass_sm90.space import candidates
 from tilecast.models.features import FEATURE_NAMES, FEATURES, featurize
 
 H200 = hardware("H200")

@@ -25,13 +25,13 @@ sys.path.insert(0, str(Path(__file__).parent))
 from hook_graph import batched, biased_linear, choices_of, linear, lowering, node, source_of
 
 from tilecast.heuristics.hardware import hardware
-from tilecast.heuristics.learned import load_heuristic
 from tilecast.heuristics.problem import LINEAR_BF16, GemmProblem
-from tilecast.heuristics.space import candidates
 from tilecast.inductor_hook import install, installed, uninstall
 from tilecast.inductor_hook.template import TilecastCaller
 from tilecast.inductor_hook.versions import is_last_call, torch_version
+from tilecast.kernels.cutlass_sm90.space import candidates
 from tilecast.kernels.spec import KernelSpec
+from tilecast.models.learned import load_heuristic
 
 H200 = hardware("H200")
 M, N, K = 512, 4096, 4096

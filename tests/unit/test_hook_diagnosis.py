@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tilecast.heuristics.doctor import Finding
+from tilecast.cli.checks import Finding
+from tilecast.cli.diagnosis import check_hook, explain
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.problem import LINEAR_BF16, GemmOperands
 from tilecast.inductor_hook.autoload import VARIABLE
-from tilecast.inductor_hook.diagnosis import check_hook, explain
 from tilecast.inductor_hook.selection import Settings
 from tilecast.kernels.object_cache import ObjectCache
 from tilecast.kernels.spec import KernelSpec

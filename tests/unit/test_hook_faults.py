@@ -21,12 +21,12 @@ from hook_graph import biased_linear, choices_of, linear, lowering, source_of
 
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.hardware import hardware
-from tilecast.heuristics.learned import LearnedHeuristic, Prediction
 from tilecast.inductor_hook import choices as hook_choices
 from tilecast.inductor_hook import install, report
 from tilecast.inductor_hook.template import Choice
 from tilecast.kernels.background import ObjectBuilder, object_builder
 from tilecast.kernels.spec import KernelSpec
+from tilecast.models.learned import LearnedHeuristic, Prediction
 
 REALLY_START = ObjectBuilder.start
 BAD = KernelConfig(100, 100, 64)

@@ -15,9 +15,7 @@ from torch._dynamo.utils import counters
 
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
-from tilecast.heuristics.learned import load_heuristic
 from tilecast.heuristics.problem import LINEAR_BF16, GemmProblem
-from tilecast.heuristics.space import candidates
 from tilecast.inductor_hook import launcher, selection
 from tilecast.inductor_hook.launcher import (
     DynamicMatmul,
@@ -26,8 +24,10 @@ from tilecast.inductor_hook.launcher import (
     errors_raised,
     loaded_kernel,
 )
+from tilecast.kernels.cutlass_sm90.space import candidates
 from tilecast.kernels.launch import LoadedKernel
 from tilecast.kernels.spec import KernelSpec
+from tilecast.models.learned import load_heuristic
 
 H200 = hardware("H200")
 N, K = 64, 128

@@ -1,4 +1,4 @@
-"""What `tilecast.kernels.sm90_gemm` relies on in ``cutlass.operators``, none of which is promised.
+"""What our SM90 kernel relies on in ``cutlass.operators``, none of which is promised.
 
 When a newer version breaks one of these, the kernel must be read against it before the pin moves.
 """
@@ -20,7 +20,7 @@ from cutlass.operators.providers.cutedsl.gemm.implementations.sm90_static_persis
 )
 
 from tilecast.heuristics.config import KernelConfig
-from tilecast.kernels.sm90_gemm import TunableGemmKernel
+from tilecast.kernels.cutlass_sm90.kernel import TunableGemmKernel
 
 ROOT = Path(__file__).parents[2]
 

@@ -11,12 +11,12 @@ from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.heuristic import rank
-from tilecast.heuristics.learned import LearnedHeuristic, load_heuristic
 from tilecast.heuristics.problem import LINEAR_BF16, GemmOperands, GemmProblem
-from tilecast.heuristics.space import candidates
+from tilecast.kernels.cutlass_sm90.space import candidates
 from tilecast.models.artifact import save
 from tilecast.models.features import FEATURES
 from tilecast.models.labels import POWERS
+from tilecast.models.learned import LearnedHeuristic, load_heuristic
 from tilecast.models.shortlist import MEANS, MOST
 
 H200 = hardware("H200")

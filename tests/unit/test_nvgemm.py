@@ -17,11 +17,9 @@ from torch._inductor.kernel_inputs import MMKernelInputs
 from torch._inductor.virtualized import V
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from tilecast.heuristics.baselines import stock_configs
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
-from tilecast.heuristics.learned import load_heuristic
 from tilecast.heuristics.problem import LINEAR_BF16, GemmOperands, GemmProblem
 from tilecast.inductor_hook import report
 from tilecast.inductor_hook.nvgemm import (
@@ -32,6 +30,8 @@ from tilecast.inductor_hook.nvgemm import (
     rank_with_model,
     restore,
 )
+from tilecast.models.baselines import stock_configs
+from tilecast.models.learned import load_heuristic
 
 H200 = hardware("H200")
 LAYOUTS = tuple("".join(letters) for letters in itertools.product("rc", repeat=3))

@@ -14,7 +14,7 @@ from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.problem import LINEAR_BF16
 from tilecast.kernels.object_cache import ObjectCache, default_root
-from tilecast.kernels.resources import KernelResources
+from tilecast.kernels.object_facts import KernelResources
 from tilecast.kernels.spec import KernelSpec
 
 SPEC = KernelSpec(KernelConfig(128, 128, 64), LINEAR_BF16)

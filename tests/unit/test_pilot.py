@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tilecast.heuristics import pilot, space
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.problem import LINEAR_BF16
+from tilecast.kernels.cutlass_sm90 import exclusions, space
 
 DERIVED = json.loads(
     Path(__file__).parents[2].joinpath("benchmarks/results/space_pruning.json").read_text()
@@ -23,13 +23,15 @@ def _key(values: dict[str, object]) -> tuple:
 
 def test_pairs_never_near_are_those_derived() -> None:
     derived = {_key(e["values"]): round(e["margin"], 3) for e in DERIVED["pairs"]["never_near"]}
-    stated = {_key(loser.values): loser.margin for loser in pilot.NEVER_NEAR}
-    assert len(stated) == len(pilot.NEVER_NEAR)
+    stated = {_key(loser.values): loser.margin for loser in exclusions.NEVER_NEAR}
+    assert len(stated) == len(exclusions.NEVER_NEAR)
     assert stated == derived
 
 
 def test_schedules_are_those_scored() -> None:
-    assert [tuple(order) for order in DERIVED["schedule"]["schedules"]] == list(pilot.SCHEDULES)
+    assert [tuple(order) for order in DERIVED["schedule"]["schedules"]] == list(
+        exclusions.SCHEDULES
+    )
     loss = DERIVED["schedule"]["loss"]
     assert loss["stages: all; orders: three"]["geomean"] < 0.0002
     assert loss["stages: all; orders: first"]["geomean"] > 0.001
@@ -60,9 +62,9 @@ def test_space_has_the_size_derived() -> None:
 def test_loser_matches_both_values_only(
     values: dict[str, object], config: KernelConfig, matches: bool
 ) -> None:
-    assert pilot.Loser(values, 0.02).matches(config) is matches
+    assert exclusions.Loser(values, 0.02).matches(config) is matches
 
 
 def test_loser_is_described_by_its_values() -> None:
-    loser = pilot.Loser({"tile_n": 64, "cluster": (2, 1)}, 0.02)
-    assert pilot.describe(loser) == "tile_n 64 with cluster (2, 1)"
+    loser = exclusions.Loser({"tile_n": 64, "cluster": (2, 1)}, 0.02)
+    assert exclusions.describe(loser) == "tile_n 64 with cluster (2, 1)"

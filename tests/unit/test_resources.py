@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilecast.heuristics import resources
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.problem import GemmOperands
-from tilecast.kernels.resources import KernelResources, read_resources
+from tilecast.kernels.cutlass_sm90 import resources
+from tilecast.kernels.object_facts import KernelResources, read_resources
 
 schedules = st.builds(
     KernelConfig,

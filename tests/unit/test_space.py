@@ -1,7 +1,7 @@
 """The candidate space: valid configs against arithmetic done again here, and every rule seen.
 
 The numbers below are written out from NVIDIA's documents instead of imported, so that a slip in
-`tilecast.heuristics.resources` cannot hide.
+`tilecast.kernels.cutlass_sm90.resources` cannot hide.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilecast.heuristics import space
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.hardware import GPUS, Hardware
 from tilecast.heuristics.problem import INPUT_DTYPES, LINEAR_BF16, GemmOperands, GemmProblem
+from tilecast.kernels.cutlass_sm90 import space
 
 H200 = GPUS[0]
 BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}

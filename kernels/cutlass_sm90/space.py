@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.hardware import Hardware
-from tilecast.heuristics.pilot import NEVER_NEAR, SCHEDULES, describe
 from tilecast.heuristics.problem import DTYPE_BYTES, GemmOperands, GemmProblem
-from tilecast.heuristics.resources import (
+from tilecast.kernels.cutlass_sm90.exclusions import NEVER_NEAR, SCHEDULES, describe
+from tilecast.kernels.cutlass_sm90.resources import (
     ADDRESSING_REGISTERS,
     TMA_ROWS,
     WGMMA_M,

@@ -8,13 +8,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tilecast.heuristics import space
-from tilecast.heuristics.cli import options as shared
-from tilecast.heuristics.cli.report import Report, Table
+from tilecast.cli import options as shared
+from tilecast.cli.report import Report, Table
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware, hardware
 from tilecast.heuristics.problem import GemmOperands, GemmProblem
+from tilecast.kernels.cutlass_sm90 import space
 
 if TYPE_CHECKING:
     from tilecast.kernels.compiler import CompileResult

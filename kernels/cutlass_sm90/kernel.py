@@ -23,7 +23,7 @@ from cutlass.operators.providers.cutedsl.gemm.implementations.sm90_static_persis
 from cutlass.tensor_utils import LayoutEnum
 
 from tilecast.heuristics.config import KernelConfig
-from tilecast.heuristics.resources import (
+from tilecast.kernels.cutlass_sm90.resources import (
     EPILOGUE_STAGES,
     LOAD_REGISTERS,
     epilogue_tile,
@@ -46,7 +46,7 @@ class TunableGemmKernel(Sm90StaticPersistentGemmKernel):
         """Set what does not depend on the operands.
 
         Args:
-            config: a config that is valid for the target (`tilecast.heuristics.space`).
+            config: a config that is valid for the target (`tilecast.kernels.cutlass_sm90.space`).
             acc_dtype: accumulator dtype.
         """
         super().__init__(

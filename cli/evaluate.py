@@ -8,8 +8,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tilecast.heuristics.cli import options as shared
-from tilecast.heuristics.cli.report import Report, Table
+from tilecast.cli import options as shared
+from tilecast.cli.report import Report, Table
 from tilecast.heuristics.errors import TilecastError
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def run(options: argparse.Namespace) -> Report:
 
 def _makers(gpu: Hardware) -> dict[str, MakeHeuristic]:
     """Everything that can be scored here, by name."""
-    from tilecast.heuristics import baselines, nvmatmul
+    from tilecast.models import baselines, nvmatmul
     from tilecast.models.ranker import ConfigRanker
     from tilecast.models.tree_linear import TreeLinearRanker
 
@@ -95,7 +95,7 @@ def _as_trained(artifact: Artifact, dataset: Dataset) -> MakeHeuristic:
     Raises:
         TilecastError: it was trained on this very data, so that nothing would be held out.
     """
-    from tilecast.heuristics.learned import LearnedHeuristic
+    from tilecast.models.learned import LearnedHeuristic
 
     facts: Mapping[str, Any] = artifact.facts
     if facts["dataset"]["sha256"] == dataset.digest:

@@ -10,9 +10,9 @@ import re
 from dataclasses import asdict
 from pathlib import Path
 
-from tilecast.heuristics.cli import options as shared
-from tilecast.heuristics.cli.report import Report, Table
-from tilecast.heuristics.doctor import Finding
+from tilecast.cli import options as shared
+from tilecast.cli.checks import Finding
+from tilecast.cli.report import Report, Table
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
 
@@ -35,8 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> Report:
     """Check everything; exit status 1 when something that is needed does not work."""
-    from tilecast.heuristics.doctor import examine, usable
-    from tilecast.inductor_hook.diagnosis import check_hook
+    from tilecast.cli.checks import examine, usable
+    from tilecast.cli.diagnosis import check_hook
     from tilecast.kernels.object_cache import default_root
 
     root = options.cache or default_root()
@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> Report:
 
 
 def _explained(options: argparse.Namespace, root: Path) -> list[Finding]:
-    from tilecast.inductor_hook.diagnosis import explain
+    from tilecast.cli.diagnosis import explain
     from tilecast.inductor_hook.selection import Settings
     from tilecast.kernels.object_cache import ObjectCache
 

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tilecast.heuristics.cli import options as shared
-from tilecast.heuristics.cli.report import Report
+from tilecast.cli import options as shared
+from tilecast.cli.report import Report
 from tilecast.heuristics.errors import TilecastError
 
 if TYPE_CHECKING:

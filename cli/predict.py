@@ -7,15 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from tilecast.heuristics import space
-from tilecast.heuristics.cli import options as shared
-from tilecast.heuristics.cli.report import Report, Table
+from tilecast.cli import options as shared
+from tilecast.cli.report import Report, Table
 from tilecast.heuristics.hardware import Hardware, hardware
 from tilecast.heuristics.problem import GemmProblem
+from tilecast.kernels.cutlass_sm90 import space
 
 if TYPE_CHECKING:
-    from tilecast.heuristics.cli.measured import Truth
-    from tilecast.heuristics.learned import Prediction
+    from tilecast.data_collection.truth import Truth
+    from tilecast.models.learned import Prediction
 
 NAME = "predict"
 HELP = "rank the candidates of a problem"
@@ -43,7 +43,7 @@ def run(options: argparse.Namespace) -> Report:
     problem, gpu = shared.problem(options), hardware(options.gpu)
     top = shared.top(options.top)
 
-    from tilecast.heuristics.learned import load_heuristic
+    from tilecast.models.learned import load_heuristic
 
     heuristic = load_heuristic(gpu, problem.operands, options.power, options.model)
     candidates = space.candidates(problem, gpu)
@@ -73,7 +73,7 @@ def _truths(options: argparse.Namespace, problem: GemmProblem, gpu: Hardware) ->
     path = options.data or shared.shipped_data(gpu, problem.operands)
     if path is None:
         return {}
-    from tilecast.heuristics.cli.measured import measured
+    from tilecast.data_collection.truth import measured
 
     return measured(path, problem)
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 from importlib.metadata import entry_points
 
-from tilecast.heuristics.doctor import Finding
+from tilecast.cli.checks import Finding
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.problem import GemmOperands, GemmProblem

@@ -7,12 +7,12 @@ import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from tilecast.heuristics import space
-from tilecast.heuristics.cli import options as shared
-from tilecast.heuristics.cli.report import Report, Table
+from tilecast.cli import options as shared
+from tilecast.cli.report import Report, Table
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.hardware import Hardware, hardware
 from tilecast.heuristics.problem import GemmOperands, GemmProblem
+from tilecast.kernels.cutlass_sm90 import space
 
 NAME = "space"
 HELP = "list and count configs; say why one is invalid"

@@ -12,7 +12,7 @@ from tilecast.heuristics.hardware import GPUS, Hardware, hardware
 from tilecast.heuristics.problem import LINEAR_BF16, GemmOperands, GemmProblem
 
 DEFAULT_GPU = GPUS[0].name
-_DATA = Path(__file__).parents[2] / "data_collection" / "data"
+_DATA = Path(__file__).parents[1] / "data_collection" / "data"
 _SHORT = {"bfloat16": "bf16", "float16": "fp16"}
 
 

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tilecast.heuristics.cli import options as shared
-from tilecast.heuristics.cli.report import Report, Table
+from tilecast.cli import options as shared
+from tilecast.cli.report import Report, Table
 from tilecast.heuristics.errors import TilecastError
 
 NAME = "train"

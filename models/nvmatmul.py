@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-from tilecast.heuristics.baselines import stock_candidates
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.problem import GemmOperands, GemmProblem
+from tilecast.models.baselines import stock_candidates
 
 TileKey = tuple[int, int, int, int]
 """tile_m, tile_n, cluster_m, cluster_n: what PyTorch matches a proposal and a kernel by."""

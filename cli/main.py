@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from tilecast.heuristics.cli import (
+from tilecast.cli import (
     collect,
     compile,
     doctor,
@@ -17,7 +17,7 @@ from tilecast.heuristics.cli import (
     space,
     train,
 )
-from tilecast.heuristics.cli.report import show
+from tilecast.cli.report import show
 from tilecast.heuristics.errors import TilecastError
 
 COMMANDS = (predict, space, compile, collect, train, evaluate, doctor)

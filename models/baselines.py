@@ -20,7 +20,7 @@ from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.problem import GemmOperands, GemmProblem
-from tilecast.heuristics.resources import smem_bytes
+from tilecast.kernels.cutlass_sm90.resources import smem_bytes
 
 
 class Labels(Protocol):
