@@ -14,7 +14,7 @@ from tilecast.kernels.cutlass_sm90 import exclusions, space
 
 DERIVED = json.loads(
     Path(__file__).parents[2].joinpath("benchmarks/results/space_pruning.json").read_text()
-)
+)["figures"]
 
 
 def _key(values: dict[str, object]) -> tuple:
