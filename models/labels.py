@@ -5,12 +5,18 @@ Which measurement counts is decided in `tilecast.data_collection.truth`.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from tilecast.data_collection.dataset import Dataset
 from tilecast.data_collection.measurement import REGIMES
 from tilecast.data_collection.truth import MeasuredProblem, measured_problems
+from tilecast.heuristics.candidates import Candidates
+from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
+from tilecast.heuristics.operands import GemmOperands
+from tilecast.kernels.candidates import config_table
 
 POWERS: tuple[str, ...] = (*REGIMES, "robust")
 """What a ranking may aim at: the best time in one regime, or the smallest worst case over both."""
@@ -30,8 +36,12 @@ def check_power(power: str) -> str:
     return power
 
 
+@dataclass(frozen=True, eq=False)
 class ProblemLabels(MeasuredProblem):
     """The configs of one problem that ran, with their times and what follows from these."""
+
+    candidates: Candidates
+    """The same configs, in the same order, as rows of a table that all problems share."""
 
     def cost(self, power: str, *, truth: bool = False) -> np.ndarray:
         """What ``power`` asks to minimise, of each config.
@@ -69,10 +79,17 @@ def label_table(dataset: Dataset) -> list[ProblemLabels]:
     Raises:
         TilecastError: no config of the data set has a time to learn from.
     """
-    table = [ProblemLabels(**vars(found)) for found in measured_problems(dataset.columns())]
-    if not table:
+    found = measured_problems(dataset.columns())
+    if not found:
         raise TilecastError(
             "the data set has no config with a time to learn from; allowed: at least one problem "
             "that was screened or raced; run `tilecast collect`"
         )
-    return table
+    timed: dict[GemmOperands, dict[KernelConfig, None]] = {}
+    for one in found:
+        timed.setdefault(one.problem.operands, {}).update(dict.fromkeys(one.configs))
+    whole = {operands: config_table(configs, operands).all() for operands, configs in timed.items()}
+    return [
+        ProblemLabels(**vars(one), candidates=whole[one.problem.operands].select(one.configs))
+        for one in found
+    ]

@@ -177,6 +177,12 @@ def test_an_unknown_power_is_refused() -> None:
         check_power("idle")
 
 
+def test_candidates_are_the_configs_in_one_table(synthetic_table: list[ProblemLabels]) -> None:
+    for labels in synthetic_table:
+        assert tuple(labels.candidates) == labels.configs
+        assert labels.candidates.table is synthetic_table[0].candidates.table
+
+
 def test_problems_are_in_order_whatever_the_order_of_rows(synthetic_dataset: Dataset) -> None:
     shuffled = Dataset(synthetic_dataset.rows.sample(frac=1, random_state=0), {})
     table, again = label_table(synthetic_dataset), label_table(shuffled)

@@ -87,15 +87,14 @@ def test_a_problem_that_was_not_measured(columns: Columns) -> None:
 def test_a_config_without_a_time_has_no_slowdown(columns: Columns) -> None:
     truth = look_up(columns, GemmProblem(16, 12288, 4096))["burst"]
     assert truth.slowdown("not measured") is None
-    slowdowns = [truth.slowdown(config) for config in truth.times]
-    assert min(slowdowns) == 0 < max(slowdowns)
+    others = [truth.slowdown(config) for config in truth.times if config != truth.best]
+    assert len(others) > 20 and all(slowdown and slowdown > 0 for slowdown in others)
 
 
 def test_a_data_set_without_the_reference(
     columns: Columns, tmp_path: Path, synthetic_dataset: Dataset
 ) -> None:
-    rows = synthetic_dataset.rows
-    rows = rows[rows["config"] != "torch.mm"]
+    rows = synthetic_dataset.rows.query("config != 'torch.mm'")
     write_dataset(Dataset(rows, synthetic_dataset.provenance), tmp_path / "data.parquet")
     truths = measured(tmp_path / "data.parquet", GemmProblem(8, 4096, 4096))
     assert [truth.reference for truth in truths.values()] == [None, None]
