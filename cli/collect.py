@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tilecast.cli import options as shared
@@ -27,13 +26,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="suite of problems; repeatable (default: training)",
     )
-    parser.add_argument("--store", type=Path, required=True, help="SQLite file; made when absent")
-    parser.add_argument("--export", type=Path, help="write the data set to this Parquet file")
+    parser.add_argument(
+        "--store", type=shared.path, required=True, help="SQLite file; made when absent"
+    )
+    parser.add_argument(
+        "--export", type=shared.path, help="write the data set to this Parquet file"
+    )
     parser.add_argument("--devices", default="0", help="CUDA devices, as 0,1 (default: 0)")
     parser.add_argument("--budget", help="seconds after which no further job starts")
     parser.add_argument("--gpu", default=shared.DEFAULT_GPU, help="GPU model that is measured")
-    parser.add_argument("--cache", type=Path, help="object cache (default: that of this user)")
-    parser.add_argument("--workers", help="processes that compile (default: one per core)")
+    shared.add_cache(parser)
+    shared.add_workers(parser)
 
 
 def run(options: argparse.Namespace) -> Report:
@@ -44,6 +47,8 @@ def run(options: argparse.Namespace) -> Report:
     from tilecast.data_collection.suites import problems
     from tilecast.kernels.object_cache import ObjectCache, default_root
 
+    if options.export:
+        shared.check_writable_file(options.export)
     budget = options.budget
     wanted = CollectOptions(
         problems=problems(options.suite or ["training"]),

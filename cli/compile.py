@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from tilecast.cli import options as shared
@@ -13,8 +12,11 @@ from tilecast.cli.report import Report, Table
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware, hardware
-from tilecast.heuristics.problem import GemmOperands, GemmProblem
-from tilecast.kernels.cutlass_sm90 import space
+from tilecast.heuristics.operands import GemmOperands
+from tilecast.heuristics.problem import GemmProblem
+from tilecast.kernels.candidates import candidates, space
+from tilecast.kernels.families import family_of, parse_config
+from tilecast.kernels.family import HARDWARE
 
 if TYPE_CHECKING:
     from tilecast.kernels.compiler import CompileResult
@@ -48,8 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="compile this config; repeatable",
     )
     shared.add_operands(parser)
-    parser.add_argument("--cache", type=Path, help="object cache (default: that of this user)")
-    parser.add_argument("--workers", help="processes (default: one per core)")
+    shared.add_cache(parser)
+    shared.add_workers(parser)
 
 
 def run(options: argparse.Namespace) -> Report:
@@ -74,51 +76,60 @@ def _specs(options: argparse.Namespace) -> list[KernelSpec]:
     from tilecast.kernels.spec import KernelSpec
 
     gpu, operands = hardware(options.gpu), shared.operands(options)
-    problems = [shared.named_problem(text, operands) for text in options.problems]
-    if options.config and (problems or options.top):
+    problems = [GemmProblem.parse(text, operands) for text in options.problems]
+    _check_together(options)
+    if problems:
+        specs = [
+            KernelSpec.for_problem(config, problem)
+            for problem, configs in _chosen(problems, options, gpu)
+            for config in configs
+        ]
+    elif options.config:
+        specs = [KernelSpec(_runnable(name, operands, gpu), operands) for name in options.config]
+    else:
+        specs = [KernelSpec(config, operands) for config in space(operands, gpu).configs]
+    return list(dict.fromkeys(specs))
+
+
+def _check_together(options: argparse.Namespace) -> None:
+    """See that options that need or exclude others are given with or without them.
+
+    Raises:
+        TilecastError: they are not.
+    """
+    ranked = options.top is not None
+    if options.config and (options.problems or ranked):
         raise TilecastError(
             "--config stands alone; allowed: configs, or problems with or without -k"
         )
-    if options.top and not problems:
+    if ranked and not options.problems:
         raise TilecastError("-k needs problems to rank for; allowed: MxNxK in front of it")
-    if problems:
-        chosen = _of_problems(problems, options, gpu)
-    elif options.config:
-        chosen = [(_runnable(name, operands, gpu), False) for name in options.config]
-    else:
-        chosen = [(config, False) for config in space.valid_configs(operands, gpu)]
-    return [
-        KernelSpec(config, operands, batched, gpu.arch) for config, batched in dict.fromkeys(chosen)
-    ]
+    if not ranked:
+        shared.check_no_model(options, "with -k")
 
 
-def _of_problems(
+def _chosen(
     problems: Sequence[GemmProblem], options: argparse.Namespace, gpu: Hardware
-) -> list[tuple[KernelConfig, bool]]:
-    """Configs for problems, with ``-k`` those that the model ranks first, and whether batched."""
-    from tilecast.inductor_hook.selection import Settings, shortlist
-
+) -> Iterator[tuple[GemmProblem, Iterable[KernelConfig]]]:
+    """Each problem with its candidates; with ``-k`` with those that the hook would ask for."""
     if options.top is None:
-        return [(c, p.batch > 1) for p in problems for c in space.candidates(p, gpu)]
-    folder = str(options.model) if options.model else None
-    # As the hook asks, so that it finds what it asks for.
-    settings = Settings(shared.top(options.top) or "auto", folder, options.power)
-    return [
-        (prediction.config, problem.batch > 1)
-        for problem in problems
-        for prediction in shortlist(settings, problem, gpu)
-    ]
+        yield from ((problem, candidates(problem, gpu)) for problem in problems)
+        return
+    from tilecast.inductor_hook.selection import shortlist
+
+    settings = shared.settings(options)
+    for problem in problems:
+        yield problem, [found.config for found in shortlist(settings, problem, gpu)]
 
 
 def _runnable(name: str, operands: GemmOperands, gpu: Hardware) -> KernelConfig:
-    """Read the name of a config that runs, whether or not the pilot left it in the space."""
-    config = KernelConfig.parse(name)
-    for rule, complaint in space.complaints(config, operands, gpu):
-        if rule in space.RULES:
+    """Read the name of a config that runs, whether or not a pilot left it in the space."""
+    config = parse_config(name)
+    for found in family_of(config).violations(config, operands, gpu):
+        if found.rule.kind == HARDWARE:
             raise TilecastError(
-                f"config {name} is invalid for {operands.dtype} {operands.layout} on {gpu.name}: "
-                f"{complaint}; allowed: what `tilecast space --list` prints; "
-                f"see `tilecast space --why {name}`"
+                f"config {name} is invalid for {operands} on {gpu.name}: {found.text}; allowed: "
+                f"what `tilecast space --list` prints; see `tilecast space --why {name}`"
             )
     return config
 

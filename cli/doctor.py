@@ -6,15 +6,17 @@ With a problem, also say whether max-autotune would get kernels of tilecast for 
 from __future__ import annotations
 
 import argparse
-import re
 from dataclasses import asdict
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tilecast.cli import options as shared
 from tilecast.cli.checks import Finding
 from tilecast.cli.report import Report, Table
-from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
+from tilecast.heuristics.problem import GemmProblem
+
+if TYPE_CHECKING:
+    from tilecast.kernels.object_cache import ObjectCache
 
 NAME = "doctor"
 HELP = "check this machine, or why a multiplication gets no kernel of ours"
@@ -29,19 +31,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     shared.add_operands(parser)
     shared.add_model(parser)
-    parser.add_argument("-k", default="5", metavar="N", help="what install(k=...) is given")
-    parser.add_argument("--cache", type=Path, help="object cache (default: that of this user)")
+    parser.add_argument(
+        "-k", dest="top", default="5", metavar="N", help="what install(k=...) is given"
+    )
+    shared.add_cache(parser)
 
 
 def run(options: argparse.Namespace) -> Report:
     """Check everything; exit status 1 when something that is needed does not work."""
     from tilecast.cli.checks import examine, usable
     from tilecast.cli.diagnosis import check_hook
-    from tilecast.kernels.object_cache import default_root
+    from tilecast.kernels.object_cache import ObjectCache, default_root
 
-    root = options.cache or default_root()
-    findings = [*examine(root), *check_hook()]
-    about = _explained(options, root) if options.problem else []
+    objects = ObjectCache(options.cache or default_root())
+    about = _explained(options, objects)
+    findings = [*examine(objects.root), *check_hook()]
     fine = usable(findings)
     tables = [Table("This machine", _COLUMNS, _rows(findings))]
     if about:
@@ -57,22 +61,18 @@ def run(options: argparse.Namespace) -> Report:
     )
 
 
-def _explained(options: argparse.Namespace, root: Path) -> list[Finding]:
-    from tilecast.cli.diagnosis import explain
-    from tilecast.inductor_hook.selection import Settings
-    from tilecast.kernels.object_cache import ObjectCache
-
-    if not re.fullmatch(r"(\d+x)?\d+x\d+x\d+", options.problem):
-        raise TilecastError(
-            f"problem {options.problem!r} is not understood; allowed: MxNxK or BATCHxMxNxK, such "
-            "as 512x4096x4096"
-        )
-    *batch, m, n, k = map(int, options.problem.split("x"))
-    count = shared.top(options.k) or "auto"
-    settings = Settings(count, str(options.model) if options.model else None, options.power)
+def _explained(options: argparse.Namespace, objects: ObjectCache) -> list[Finding]:
+    """What is to be said of the problem; nothing where none is given."""
     operands, gpu = shared.operands(options), hardware(options.gpu)
-    extents = (m, n, k, batch[0] if batch else 1)
-    return list(explain(extents, operands, gpu, settings, ObjectCache(root)))
+    shared.top(options.top)
+    if options.problem is None:
+        shared.check_no_model(options, "with a problem")
+        return []
+    from tilecast.cli.diagnosis import explain
+
+    problem = GemmProblem.parse(options.problem, operands)
+    extents = (problem.m, problem.n, problem.k, problem.batch)
+    return list(explain(extents, operands, gpu, shared.settings(options), objects))
 
 
 def _rows(findings: list[Finding]) -> list[tuple[str, ...]]:

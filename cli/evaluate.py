@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tilecast.cli import options as shared
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 NAME = "evaluate"
 HELP = "score the learned heuristics and the baselines on held-out families"
 
-POWERS = ("robust", "burst", "sustained")
 SHOWN_K = (1, 3, 5)
 
 
@@ -30,14 +28,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     shared.add_data(parser)
     parser.add_argument(
         "--model",
-        type=Path,
+        type=shared.path,
         help="score this trained model, too; on data that it was not trained on",
     )
     parser.add_argument(
         "--only", action="append", metavar="NAME", help="score this heuristic only; repeatable"
     )
     parser.add_argument(
-        "--power", action="append", metavar="POWER", help=f"{', '.join(POWERS)} (default: all)"
+        "--power", action="append", metavar="POWER", help="score for this one only; repeatable"
     )
     shared.add_jobs(parser)
 
@@ -49,7 +47,7 @@ def run(options: argparse.Namespace) -> Report:
     from tilecast.data_collection.dataset import read_dataset
     from tilecast.models.artifact import load
     from tilecast.models.evaluation import evaluate
-    from tilecast.models.labels import check_power, label_table
+    from tilecast.models.labels import POWERS, check_power, label_table
     from tilecast.models.training import dataset_hardware
 
     powers = [check_power(power) for power in options.power or POWERS]
@@ -77,7 +75,7 @@ def _makers(gpu: Hardware) -> dict[str, MakeHeuristic]:
     ]
     if find_spec("nvMatmulHeuristics"):
         makers.append(lambda power: nvmatmul.NvMatmulHeuristic(gpu, power))
-    return {make(POWERS[0]).name: make for make in makers}
+    return {make(shared.DEFAULT_POWER).name: make for make in makers}
 
 
 def _named(

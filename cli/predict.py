@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from tilecast.cli import options as shared
 from tilecast.cli.report import Report, Table
 from tilecast.heuristics.hardware import Hardware, hardware
-from tilecast.heuristics.problem import GemmProblem
-from tilecast.kernels.cutlass_sm90 import space
+from tilecast.heuristics.problem import PROBLEM_FIELDS, GemmProblem
+from tilecast.kernels.candidates import candidates
 
 if TYPE_CHECKING:
     from tilecast.data_collection.truth import Truth
@@ -46,21 +46,20 @@ def run(options: argparse.Namespace) -> Report:
     from tilecast.models.learned import load_heuristic
 
     heuristic = load_heuristic(gpu, problem.operands, options.power, options.model)
-    candidates = space.candidates(problem, gpu)
-    ranking = heuristic.predict(problem, candidates)
-    if top is None:
-        top = len(heuristic.shortlist(problem, candidates))
-    reasons = heuristic.explain(problem, candidates, ranking[0].config, limit=REASONS)
+    among = candidates(problem, gpu)
+    ranking = heuristic.predict(problem, among)
+    shown = len(heuristic.shortlist(problem, among)) if isinstance(top, str) else top
+    reasons = heuristic.explain(problem, among, ranking[0].config, limit=REASONS)
     truths = _truths(options, problem, gpu)
     document = {
-        "problem": _facts(problem),
+        "problem": dict(zip(PROBLEM_FIELDS, problem.row(), strict=True)),
         "gpu": gpu.name,
         "power": options.power,
-        "candidates": len(candidates),
+        "candidates": len(among),
         "roofline": _roofline(problem, gpu),
         "ranking": [
             _expected(position, prediction, truths)
-            for position, prediction in enumerate(ranking[:top], 1)
+            for position, prediction in enumerate(ranking[:shown], 1)
         ],
         "reasons": [asdict(reason) for reason in reasons],
         "measured": {regime: _oracle(truth, ranking) for regime, truth in truths.items()},
@@ -78,17 +77,9 @@ def _truths(options: argparse.Namespace, problem: GemmProblem, gpu: Hardware) ->
     return measured(path, problem)
 
 
-def _facts(problem: GemmProblem) -> dict[str, object]:
-    stored = problem.operands
-    return {
-        **{name: getattr(problem, name) for name in ("m", "n", "k", "batch")},
-        **{"dtype": stored.dtype, "out_dtype": stored.out_dtype, "layout": stored.layout},
-    }
-
-
 def _roofline(problem: GemmProblem, gpu: Hardware) -> dict[str, object]:
     """The lower bound on the run time, and what sets it."""
-    dtype = problem.operands.dtype
+    dtype = problem.operands.a.dtype
     bounds = {
         "arithmetic": gpu.roofline_seconds(problem.flops, 0, dtype),
         "memory": gpu.roofline_seconds(0, problem.min_bytes, dtype),
@@ -125,7 +116,6 @@ def _oracle(truth: Truth, ranking: Sequence[Prediction]) -> dict[str, object]:
 
 def _shown(problem: GemmProblem, document: Mapping[str, Any]) -> list[Table | str]:
     """The document as tables and lines."""
-    stored, roofline = problem.operands, document["roofline"]
     regimes = list(document["measured"])
     columns = {"": "d", "config": "", "predicted us": ".1f", "predicted loss": ".1%"}
     for regime in regimes:
@@ -140,7 +130,7 @@ def _shown(problem: GemmProblem, document: Mapping[str, Any]) -> list[Table | st
             )
         )
     title = (
-        f"{problem} {stored.dtype} {stored.layout} on {document['gpu']}, {document['power']}: "
+        f"{problem} {problem.operands} on {document['gpu']}, {document['power']}: "
         f"{len(rows)} of {document['candidates']} candidates"
     )
     reasons = [
@@ -150,7 +140,7 @@ def _shown(problem: GemmProblem, document: Mapping[str, Any]) -> list[Table | st
     decided = {"feature": "", "value": ".4g", "effect on cost": "+.1%", "meaning": ""}
     return [
         Table(title, columns, rows),
-        "roofline {microseconds:.1f} us, set by {bound}".format(**roofline),
+        "roofline {microseconds:.1f} us, set by {bound}".format(**document["roofline"]),
         *(_oracle_line(regime, oracle) for regime, oracle in document["measured"].items()),
         *([] if regimes else ["not in the data set: no measured times"]),
         "",
