@@ -14,7 +14,7 @@ from tilecast.data_collection.protocol import PROTOCOL_VERSION
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.problem import GemmOperands, GemmProblem
-from tilecast.kernels.cutlass_sm90.space import SPACE_VERSION
+from tilecast.kernels.candidates import SPACE_VERSION
 from tilecast.kernels.spec import KernelSpec
 
 if TYPE_CHECKING:
