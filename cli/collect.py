@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from tilecast.cli import options as shared
 from tilecast.cli.report import Report
-from tilecast.heuristics.errors import TilecastError
 
 if TYPE_CHECKING:
     from tilecast.data_collection.collector import Progress
@@ -49,11 +48,13 @@ def run(options: argparse.Namespace) -> Report:
 
     if options.export:
         shared.check_writable_file(options.export)
+    objects = ObjectCache(options.cache or default_root())
+    shared.check_writable(objects.root)
     budget = options.budget
     wanted = CollectOptions(
         problems=problems(options.suite or ["training"]),
         store=options.store,
-        objects=ObjectCache(options.cache or default_root()),
+        objects=objects,
         gpu=options.gpu,
         devices=_devices(options.devices),
         workers=shared.parallel("--workers", options.workers),
@@ -82,10 +83,14 @@ def run(options: argparse.Namespace) -> Report:
 
 
 def _devices(text: str) -> tuple[int, ...]:
+    """Read a list such as ``0,1``; each device once."""
     parts = text.split(",")
-    if not all(part.isdecimal() for part in parts):
-        raise TilecastError(f"--devices {text!r} is not a list; allowed: numbers such as 0 or 0,1")
-    return tuple(dict.fromkeys(map(int, parts)))
+    also = "numbers such as 0 or 0,1, each "
+    found = (shared.number("--devices", p, least=0, most=_LAST_DEVICE, also=also) for p in parts)
+    return tuple(dict.fromkeys(found))
+
+
+_LAST_DEVICE = 63
 
 
 @contextmanager

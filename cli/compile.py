@@ -62,6 +62,7 @@ def run(options: argparse.Namespace) -> Report:
     workers = shared.parallel("--workers", options.workers)
     specs = _specs(options)
     cache = ObjectCache(options.cache or default_root())
+    shared.check_writable(cache.root)
     start = time.perf_counter()
     results = _with_progress(compile_all(specs, cache, workers), len(specs))
     return _report(results, cache, time.perf_counter() - start)

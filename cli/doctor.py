@@ -39,12 +39,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> Report:
     """Check everything; exit status 1 when something that is needed does not work."""
-    from tilecast.cli.checks import examine, usable
-    from tilecast.cli.diagnosis import check_hook
     from tilecast.kernels.object_cache import ObjectCache, default_root
 
     objects = ObjectCache(options.cache or default_root())
+    # First, because checking everything takes seconds.
     about = _explained(options, objects)
+
+    from tilecast.cli.checks import examine, usable
+    from tilecast.cli.diagnosis import check_hook
+
     findings = [*examine(objects.root), *check_hook()]
     fine = usable(findings)
     tables = [Table("This machine", _COLUMNS, _rows(findings))]

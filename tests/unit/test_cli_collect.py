@@ -68,10 +68,10 @@ def test_defaults(asked: list[CollectOptions], tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (("--suite", "mine"), "suite 'mine' is not known; allowed: training, llm, "),
-        (("--devices", "first"), "--devices 'first' is not a list; allowed: numbers such as 0"),
-        (("--devices", "0,"), "--devices '0,' is not a list; allowed: numbers such as 0"),
-        (("--budget", "0"), "--budget '0' is out of range; allowed: an integer, 1 or more"),
-        (("--workers", "-1"), "--workers '-1' is out of range; allowed: an integer, 1 or more"),
+        (("--devices", "first"), "--devices 'first' is out of range; allowed: numbers such as 0"),
+        (("--devices", "0,"), "--devices '' is out of range; allowed: numbers such as 0 or 0,1, each an"),
+        (("--budget", "0"), "--budget '0' is out of range; allowed: an integer from 1 to "),
+        (("--workers", "-1"), "--workers '-1' is out of range; allowed: an integer from 1 to "),
     ],
 )
 def test_refuses(

@@ -90,7 +90,7 @@ def test_predict_shows_as_many_as_the_model_thinks_worth_compiling(
 def test_predict_in_tables(model: str, data: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["predict", *MEASURED, "--model", model, "--data", data]) == 0
     text = capsys.readouterr().out
-    for part in ("64x4096x4096 bfloat16 rcr on H200", "roofline", "measured in burst", "torch.mm"):
+    for part in ("64x4096x4096 bf16:rcr on H200", "roofline", "measured in burst", "torch.mm"):
         assert part in text
     assert main(["predict", *UNMEASURED, "--model", model, "--data", data]) == 0
     assert "not in the data set" in capsys.readouterr().out
@@ -112,10 +112,10 @@ def test_predict_loads_nothing_slow(model: str, data: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("-k", "0"), "-k '0' is out of range; allowed: auto, or an integer, 1 or more"),
-        (("-k", "all"), "-k 'all' is out of range; allowed: auto, or an integer, 1 or more"),
+        (("-k", "0"), "-k '0' is out of range; allowed: auto, or an integer from 1 to "),
+        (("-k", "all"), "-k 'all' is out of range; allowed: auto, or an integer from 1 to "),
         (("--power", "eco"), "power 'eco' is not known; allowed: "),
-        (("--dtype", "float16"), "model "),
+        (("--operands", "fp16:rcr"), "model "),
         (("--gpu", "H100"), "model "),
         (("--model", "/nowhere"), "model /nowhere is refused: manifest.json cannot be read"),
         (("--data", "/nowhere.parquet"), "data set /nowhere.parquet does not exist; allowed: "),
@@ -271,8 +271,9 @@ def test_train_prints_held_out_regret(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--seed", "-1"), "--seed '-1' is out of range; allowed: an integer, 0 or more"),
-        (("--jobs", "0"), "--jobs '0' is out of range; allowed: an integer, 1 or more"),
+        (("--seed", "-1"), "--seed '-1' is out of range; allowed: an integer from 0 to "),
+        (("--jobs", "0"), "--jobs '0' is out of range; allowed: an integer from 1 to 1024"),
+        (("--jobs", ""), "--jobs '' is out of range; allowed: an integer from 1 to 1024"),
         (("--out", "/proc/tilecast"), "cannot write /proc/tilecast ("),
     ],
 )
