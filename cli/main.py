@@ -42,7 +42,8 @@ class _Parser(argparse.ArgumentParser):
 
     def print_help(self, file: IO[str] | None = None) -> None:
         with answering():
-            super().print_help(file)
+            # argparse itself would not say that it cannot print.
+            (file or sys.stdout).write(self.format_help())
 
 
 def parser() -> argparse.ArgumentParser:

@@ -6,7 +6,10 @@ own can show, such as a full standard output, comes last.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +18,7 @@ import pytest
 from tilecast.cli.main import main
 from tilecast.data_collection.collect import CollectOptions
 from tilecast.data_collection.store import MeasurementStore
+from tilecast.heuristics.hardware import hardware
 
 VALID = "128x128x64_c1x1_s3_w2_o1_rm1"
 MEASURED = ("--m", "64", "--n", "4096", "--k", "4096")
@@ -52,7 +56,7 @@ NO_PROBLEM = (
     *(*NO_NAME, "16", "16x64", "16x64x", "x16x64x64", "1x2x3x4x5", "16x64xk", "-16x64x64"),
     *("16X64X64", "1.5x64x64", "0x64x64", "16x64x63", "2147483648x64x64", "9" * 5000 + "x64x64"),
 )
-NO_CONFIG = (*NO_NAME, "128x128", "torch.mm", VALID + "0", VALID.replace("128", "9" * 5000))
+NO_CONFIG = (*NO_NAME, "128x128", "torch.mm", VALID.replace("128", "9" * 5000))
 NO_FOLDER = ["missing", "file", "folder", "loop", "dangling", "long", "below", "device"]
 """Names of what lies in the fixture `ground`."""
 MANIFESTS = {
@@ -84,6 +88,12 @@ class Attack:
     on_ground: bool = False
     """Whether the values are names in `ground`."""
 
+    def commands(self, ground: Path) -> Iterator[list[str]]:
+        for value in self.values:
+            shown = _place(ground, value) if self.on_ground else value
+            bad = f"{self.option}={shown}" if self.option else shown
+            yield [self.command, *self.before, bad]
+
     def __str__(self) -> str:
         return f"{self.command} {self.option or 'alone'} {' '.join(self.before)[:20]}"
 
@@ -103,7 +113,7 @@ def _attacks() -> Iterator[Attack]:
         yield Attack(*command, "--model", ("", *NO_TEXT))
         yield Attack(*command, "--model", NO_MODEL, on_ground=True)
     yield Attack("space", (), "--why", NO_CONFIG)
-    yield Attack("compile", (), "--config", NO_CONFIG)
+    yield Attack("compile", (), "--config", (*NO_CONFIG, VALID + "0"))
     for command in ("compile", "doctor"):
         yield Attack(command, (), "", NO_PROBLEM)
     for command, more, option in (
@@ -200,7 +210,7 @@ def ground(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def _value(ground: Path, name: str) -> str:
+def _place(ground: Path, name: str) -> str:
     special = {"long": "x" * 300, "below": "file/below/it"}
     return str(ground / special.get(name, name))
 
@@ -251,6 +261,7 @@ def _reached(*arguments: object, **named: object) -> None:
 
 
 def _opened(options: CollectOptions, report: object) -> None:
+    hardware(options.gpu)
     MeasurementStore(options.store).close()
     _reached()
 
@@ -258,7 +269,7 @@ def _opened(options: CollectOptions, report: object) -> None:
 def _ill_told(err: str) -> str | None:
     """What is wrong with a refusal on standard error."""
     line = err.removesuffix("\n")
-    if not line.startswith("tilecast: error: ") or "allowed: " not in line:
+    if not line.startswith("tilecast: error: ") or "allowed" not in line:
         return f"said {err[:500]!r}"
     if not line.isprintable() or len(line) > 700 or "fault of tilecast" in line:
         return f"said {err[:1000]!r}"
@@ -269,24 +280,20 @@ def _ill_told(err: str) -> str | None:
 def test_bad_value_is_refused_in_one_line(
     attack: Attack, ground: Path, complaint: Callable[[Sequence[str]], str | None]
 ) -> None:
-    values = [_value(ground, name) for name in attack.values] if attack.on_ground else attack.values
-    tried = [
-        [
-            attack.command,
-            *attack.before,
-            *([f"{attack.option}={value}"] if attack.option else [value]),
-        ]
-        for value in values
-    ]
-    wrong = {repr(arguments)[:300]: complaint(arguments) for arguments in tried}
-    assert {key: text for key, text in wrong.items() if text} == {}
+    _expect_refusals(complaint, attack.commands(ground))
 
 
 def test_missing_and_excluding_companions(
     complaint: Callable[[Sequence[str]], str | None],
 ) -> None:
-    wrong = {repr(arguments): complaint(arguments) for arguments in ALONE}
-    assert {key: text for key, text in wrong.items() if text} == {}
+    _expect_refusals(complaint, ALONE)
+
+
+def _expect_refusals(
+    complaint: Callable[[Sequence[str]], str | None], commands: Iterable[Sequence[str]]
+) -> None:
+    wrong = [(text, repr(command)) for command in commands if (text := complaint(command))]
+    assert not wrong, "\n".join(f"{command[:200]} {text}" for text, command in wrong)
 
 
 def test_there_are_more_than_four_hundred() -> None:
@@ -296,3 +303,64 @@ def test_there_are_more_than_four_hundred() -> None:
         for value in attack.values
     }
     assert len(distinct) + len(ALONE) > 400
+
+
+# ---- in a process of its own
+
+
+def _shell(command: str, **environment: str | bytes) -> subprocess.CompletedProcess[bytes]:
+    """Run ``tilecast`` as a shell does, with ``$T`` for what starts it."""
+    start = f"{sys.executable} -m tilecast.cli.main"
+    names = {os.fsencode(k): os.fsencode(v) for k, v in (os.environ | environment).items()}
+    return subprocess.run(
+        ["bash", "-c", command], env=names | {b"T": start.encode()}, capture_output=True, timeout=60
+    )
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        f"$T space --why {VALID} > /dev/full",
+        f"$T space --why {VALID} --json > /dev/full",
+        "$T space --help > /dev/full",
+        "$T --help > /dev/full",
+        f"$T space --why {VALID} >&-",
+        "$T space --help >&-",
+        "$T space --gpu $'\\xff'",
+        "$T $'space\\xc3'",
+        "$T space --why=$'a\\x1b[2J\\n\\tb'",
+        "$T space --m=--",
+        "$T space --m $(printf '9%.0s' {1..5000}) --n 8 --k 8",
+    ],
+)
+def test_process_is_refused_in_one_line(command: str) -> None:
+    process = _shell(command)
+    assert (process.returncode, process.stdout) == (2, b"")
+    assert _ill_told(process.stderr.decode()) is None
+
+
+@pytest.mark.parametrize("closed", ["2>&-", "2>/dev/full"])
+def test_without_standard_error_the_status_still_tells(closed: str) -> None:
+    process = _shell(f"$T space --gpu x {closed}")
+    assert (process.returncode, process.stdout, process.stderr) == (2, b"", b"")
+
+
+@pytest.mark.parametrize("cache", ["~nosuchuser", "loop", "file", "long", "below", "dangling"])
+def test_cache_named_in_the_environment(
+    cache: str,
+    ground: Path,
+    complaint: Callable[[Sequence[str]], str | None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TILECAST_CACHE", cache if "~" in cache else _place(ground, cache))
+    assert complaint(["compile", "--config", VALID]) is None
+
+
+def test_narrow_locale_is_no_reason_to_fail() -> None:
+    process = _shell(
+        f"$T space --why {VALID} --m 8 --n 8 --k 8",
+        LC_ALL="C",
+        PYTHONUTF8="0",
+        PYTHONCOERCECLOCALE="0",
+    )
+    assert (process.returncode, process.stderr) == (0, b"")

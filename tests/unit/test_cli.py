@@ -109,9 +109,10 @@ def test_what_was_typed_is_shown_short_and_printable(
     assert "allowed: H200, H100" in line
 
 
-def test_markup_in_a_name_is_printed_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
-    show(Report({}, ["written to /tmp/[/]"]), as_json=False)
-    assert capsys.readouterr().out == "written to /tmp/[/]\n"
+@pytest.mark.parametrize(("name", "shown"), [("/tmp/[/]", "/tmp/[/]"), ("\udcff", "\\udcff")])
+def test_any_name_can_be_printed(capsys: pytest.CaptureFixture[str], name: str, shown: str) -> None:
+    show(Report({}, [f"written to {name}"]), as_json=False)
+    assert capsys.readouterr().out == f"written to {shown}\n"
 
 
 def test_reader_that_stops_early_gets_no_traceback() -> None:
