@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from tilecast.cli import options as shared
 from tilecast.cli.report import Report
+from tilecast.heuristics.errors import TilecastError
 
 if TYPE_CHECKING:
     from tilecast.data_collection.collector import Progress
@@ -31,11 +32,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--export", type=shared.path, help="write the data set to this Parquet file"
     )
-    parser.add_argument("--devices", default="0", help="CUDA devices, as 0,1 (default: 0)")
-    parser.add_argument("--budget", help="seconds after which no further job starts")
-    parser.add_argument("--gpu", default=shared.DEFAULT_GPU, help="GPU model that is measured")
+    about = "CUDA devices, as 0,1 (default: 0)"
+    parser.add_argument("--devices", type=_devices, default="0", help=about)
+    about = "seconds after which no further job starts"
+    parser.add_argument("--budget", type=shared.integer(1), help=about)
+    shared.add_gpu(parser)
     shared.add_cache(parser)
-    shared.add_workers(parser)
 
 
 def run(options: argparse.Namespace) -> Report:
@@ -47,18 +49,19 @@ def run(options: argparse.Namespace) -> Report:
     from tilecast.kernels.object_cache import ObjectCache, default_root
 
     if options.export:
-        shared.check_writable_file(options.export)
+        if options.export.is_dir():
+            raise TilecastError(f"cannot write {options.export} (a folder); allowed: a file")
+        shared.check_writable(options.export.parent)
     objects = ObjectCache(options.cache or default_root())
     shared.check_writable(objects.root)
-    budget = options.budget
     wanted = CollectOptions(
         problems=problems(options.suite or ["training"]),
         store=options.store,
         objects=objects,
-        gpu=options.gpu,
-        devices=_devices(options.devices),
-        workers=shared.parallel("--workers", options.workers),
-        seconds=float("inf") if budget is None else shared.number("--budget", budget, least=1),
+        gpu=options.gpu.name,
+        devices=options.devices,
+        workers=options.workers,
+        seconds=options.budget or float("inf"),
     )
     with _telling() as tell:
         collect(wanted, tell)
@@ -84,10 +87,8 @@ def run(options: argparse.Namespace) -> Report:
 
 def _devices(text: str) -> tuple[int, ...]:
     """Read a list such as ``0,1``; each device once."""
-    parts = text.split(",")
-    also = "numbers such as 0 or 0,1, each "
-    found = (shared.number("--devices", p, least=0, most=_LAST_DEVICE, also=also) for p in parts)
-    return tuple(dict.fromkeys(found))
+    read = shared.integer(0, _LAST_DEVICE, also="numbers such as 0 or 0,1, each ")
+    return tuple(dict.fromkeys(map(read, text.split(","))))
 
 
 _LAST_DEVICE = 63

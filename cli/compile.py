@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from tilecast.cli import options as shared
 from tilecast.cli.report import Report, Table
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
-from tilecast.heuristics.hardware import Hardware, hardware
+from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.candidates import candidates, space
@@ -29,29 +29,15 @@ HELP = "compile kernels ahead of time into the object cache"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's options."""
-    parser.add_argument(
-        "problems",
-        nargs="*",
-        metavar="MxNxK",
-        help="problems to compile candidates for (default: the whole space)",
-    )
-    parser.add_argument(
-        "-k",
-        metavar="N",
-        dest="top",
-        help="only the N that the model ranks first, or auto for as many as it thinks worth it",
-    )
+    about = "problems to compile candidates for (default: the whole space)"
+    parser.add_argument("problems", nargs="*", metavar="MxNxK", help=about)
+    about = "only the N that the model ranks first, or auto for as many as it thinks worth it"
+    parser.add_argument("-k", metavar="N", dest="top", type=shared.top, help=about)
     shared.add_model(parser)
-    parser.add_argument(
-        "--config",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="compile this config; repeatable",
-    )
+    config = {"type": shared.reads(parse_config), "action": "append", "default": []}
+    parser.add_argument("--config", metavar="NAME", help="compile this one; repeatable", **config)
     shared.add_operands(parser)
     shared.add_cache(parser)
-    shared.add_workers(parser)
 
 
 def run(options: argparse.Namespace) -> Report:
@@ -59,45 +45,36 @@ def run(options: argparse.Namespace) -> Report:
     from tilecast.kernels.compiler import compile_all
     from tilecast.kernels.object_cache import ObjectCache, default_root
 
-    workers = shared.parallel("--workers", options.workers)
     specs = _specs(options)
     cache = ObjectCache(options.cache or default_root())
     shared.check_writable(cache.root)
     start = time.perf_counter()
-    results = _with_progress(compile_all(specs, cache, workers), len(specs))
+    results = _with_progress(compile_all(specs, cache, options.workers), len(specs))
     return _report(results, cache, time.perf_counter() - start)
 
 
 def _specs(options: argparse.Namespace) -> list[KernelSpec]:
-    """The kernels that the options ask for, each once.
-
-    Raises:
-        TilecastError: options exclude each other, or one has a value that is not allowed.
-    """
+    """The kernels that the options ask for, each once."""
     from tilecast.kernels.spec import KernelSpec
 
-    gpu, operands = hardware(options.gpu), shared.operands(options)
+    gpu, operands = options.gpu, options.operands
     problems = [GemmProblem.parse(text, operands) for text in options.problems]
     _check_together(options)
-    if problems:
-        specs = [
-            KernelSpec.for_problem(config, problem)
-            for problem, configs in _chosen(problems, options, gpu)
-            for config in configs
-        ]
-    elif options.config:
-        specs = [KernelSpec(_runnable(name, operands, gpu), operands) for name in options.config]
-    else:
-        specs = [KernelSpec(config, operands) for config in space(operands, gpu).configs]
+    for config in options.config:
+        _check_runs(config, operands, gpu)
+    specs = [
+        KernelSpec.for_problem(config, problem)
+        for problem in problems
+        for config in _configs(problem, options)
+    ]
+    if not problems:
+        configs = options.config or space(operands, gpu).configs
+        specs = [KernelSpec(config, operands) for config in configs]
     return list(dict.fromkeys(specs))
 
 
 def _check_together(options: argparse.Namespace) -> None:
-    """See that options that need or exclude others are given with or without them.
-
-    Raises:
-        TilecastError: they are not.
-    """
+    """See that no option is given that excludes another one, or lacks the one it belongs to."""
     ranked = options.top is not None
     if options.config and (options.problems or ranked):
         raise TilecastError(
@@ -105,34 +82,28 @@ def _check_together(options: argparse.Namespace) -> None:
         )
     if ranked and not options.problems:
         raise TilecastError("-k needs problems to rank for; allowed: MxNxK in front of it")
-    if not ranked:
-        shared.check_no_model(options, "with -k")
+    if not ranked and (options.model or options.power != shared.DEFAULT_POWER):
+        raise TilecastError("--model and --power choose what ranks; allowed: with -k")
 
 
-def _chosen(
-    problems: Sequence[GemmProblem], options: argparse.Namespace, gpu: Hardware
-) -> Iterator[tuple[GemmProblem, Iterable[KernelConfig]]]:
-    """Each problem with its candidates; with ``-k`` with those that the hook would ask for."""
+def _configs(problem: GemmProblem, options: argparse.Namespace) -> Iterable[KernelConfig]:
+    """The candidates of a problem; with ``-k`` those that the hook would ask for."""
     if options.top is None:
-        yield from ((problem, candidates(problem, gpu)) for problem in problems)
-        return
+        return candidates(problem, options.gpu)
     from tilecast.inductor_hook.selection import shortlist
 
-    settings = shared.settings(options)
-    for problem in problems:
-        yield problem, [found.config for found in shortlist(settings, problem, gpu)]
+    predictions = shortlist(shared.settings(options), problem, options.gpu)
+    return [prediction.config for prediction in predictions]
 
 
-def _runnable(name: str, operands: GemmOperands, gpu: Hardware) -> KernelConfig:
-    """Read the name of a config that runs, whether or not a pilot left it in the space."""
-    config = parse_config(name)
+def _check_runs(config: KernelConfig, operands: GemmOperands, gpu: Hardware) -> None:
+    """See that a config runs, whether or not a pilot left it in the space."""
     for found in family_of(config).violations(config, operands, gpu):
         if found.rule.kind == HARDWARE:
             raise TilecastError(
-                f"config {name} is invalid for {operands} on {gpu.name}: {found.text}; allowed: "
-                f"what `tilecast space --list` prints; see `tilecast space --why {name}`"
+                f"config {config} is invalid for {operands} on {gpu.name}: {found.text}; allowed: "
+                f"what `tilecast space --list` prints; see `tilecast space --why {config}`"
             )
-    return config
 
 
 def _with_progress(results: Iterable[CompileResult], total: int) -> list[CompileResult]:
@@ -149,19 +120,7 @@ def _with_progress(results: Iterable[CompileResult], total: int) -> list[Compile
 def _report(results: Sequence[CompileResult], cache: ObjectCache, seconds: float) -> Report:
     failed = [result for result in results if result.error]
     compiled = [result for result in results if result.seconds and not result.error]
-    kernels = []
-    for result in sorted(results, key=lambda result: result.spec.config):
-        facts = cache.resources(result.spec)
-        kernels.append(
-            {
-                "config": result.spec.config.name,
-                "key": result.spec.key,
-                "registers": facts.registers if facts else None,
-                "spill_bytes": facts.spill_bytes if facts else None,
-                "seconds": round(result.seconds, 3),
-                "error": result.error,
-            }
-        )
+    kernels = [_facts(result, cache) for result in sorted(results, key=lambda r: r.spec.config)]
     summary = {
         "cache": str(cache.root),
         "asked": len(results),
@@ -181,6 +140,18 @@ def _report(results: Sequence[CompileResult], cache: ObjectCache, seconds: float
         [*([table] if len(kernels) <= _MOST else []), line],
         status=1 if failed else 0,
     )
+
+
+def _facts(result: CompileResult, cache: ObjectCache) -> dict[str, object]:
+    found = cache.resources(result.spec)
+    return {
+        "config": result.spec.config.name,
+        "key": result.spec.key,
+        "registers": found and found.registers,
+        "spill_bytes": found and found.spill_bytes,
+        "seconds": round(result.seconds, 3),
+        "error": result.error,
+    }
 
 
 _SHOWN = {"config": "", "registers": "d", "spill_bytes": "d", "seconds": ".2f", "error": ""}

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from tilecast.cli import options as shared
 from tilecast.cli.checks import Finding
 from tilecast.cli.report import Report, Table
-from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.problem import GemmProblem
 
 if TYPE_CHECKING:
@@ -26,15 +25,13 @@ _COLUMNS = {"": "", "what": "", "found": "", "to do": ""}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's options."""
-    parser.add_argument(
-        "problem", nargs="?", metavar="MxNxK", help="a multiplication, or BATCHxMxNxK"
-    )
+    about = "a multiplication, or BATCHxMxNxK"
+    parser.add_argument("problem", nargs="?", metavar="MxNxK", help=about)
     shared.add_operands(parser)
     shared.add_model(parser)
-    parser.add_argument(
-        "-k", dest="top", default="5", metavar="N", help="what install(k=...) is given"
-    )
-    shared.add_cache(parser)
+    about = "what install(k=...) is given"
+    parser.add_argument("-k", dest="top", type=shared.top, default=5, metavar="N", help=about)
+    parser.add_argument("--cache", type=shared.path, help="object cache to look at")
 
 
 def run(options: argparse.Namespace) -> Report:
@@ -66,16 +63,14 @@ def run(options: argparse.Namespace) -> Report:
 
 def _explained(options: argparse.Namespace, objects: ObjectCache) -> list[Finding]:
     """What is to be said of the problem; nothing where none is given."""
-    operands, gpu = shared.operands(options), hardware(options.gpu)
-    shared.top(options.top)
     if options.problem is None:
-        shared.check_no_model(options, "with a problem")
         return []
     from tilecast.cli.diagnosis import explain
 
-    problem = GemmProblem.parse(options.problem, operands)
+    problem = GemmProblem.parse(options.problem, options.operands)
     extents = (problem.m, problem.n, problem.k, problem.batch)
-    return list(explain(extents, operands, gpu, shared.settings(options), objects))
+    settings = shared.settings(options)
+    return list(explain(extents, problem.operands, options.gpu, settings, objects))
 
 
 def _rows(findings: list[Finding]) -> list[tuple[str, ...]]:

@@ -26,36 +26,29 @@ SHOWN_K = (1, 3, 5)
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's options."""
     shared.add_data(parser)
-    parser.add_argument(
-        "--model",
-        type=shared.path,
-        help="score this trained model, too; on data that it was not trained on",
-    )
-    parser.add_argument(
-        "--only", action="append", metavar="NAME", help="score this heuristic only; repeatable"
-    )
-    parser.add_argument(
-        "--power", action="append", metavar="POWER", help="score for this one only; repeatable"
-    )
-    shared.add_jobs(parser)
+    about = "score this trained model, too; on data that it was not trained on"
+    parser.add_argument("--model", type=shared.path, help=about)
+    about = "score this heuristic only; repeatable"
+    parser.add_argument("--only", action="append", metavar="NAME", help=about)
+    about = "burst, sustained or robust (default: all); repeatable"
+    parser.add_argument("--power", type=shared.power, action="append", help=about)
+    shared.add_parallel(parser, "--jobs", "fits that run side by side")
 
 
 def run(options: argparse.Namespace) -> Report:
     """Fit, ask and score every heuristic, fold by fold."""
-    jobs = shared.parallel("--jobs", options.jobs)
-
     from tilecast.data_collection.dataset import read_dataset
     from tilecast.models.artifact import load
     from tilecast.models.evaluation import evaluate
-    from tilecast.models.labels import POWERS, check_power, label_table
+    from tilecast.models.labels import POWERS, label_table
     from tilecast.models.training import dataset_hardware
 
-    powers = [check_power(power) for power in options.power or POWERS]
+    powers = options.power or POWERS
     dataset = read_dataset(shared.data(options))
     makers = _named(_makers(dataset_hardware(dataset)), options.only)
     if options.model is not None:
         makers |= {"as trained": _as_trained(load(options.model), dataset)}
-    scored = evaluate(list(makers.values()), label_table(dataset), powers, jobs)
+    scored = evaluate(list(makers.values()), label_table(dataset), powers, options.jobs)
     return Report(scored, _tables(scored, powers))
 
 

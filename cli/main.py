@@ -7,17 +7,9 @@ import contextlib
 import re
 import sys
 from collections.abc import Sequence
-from typing import IO, NoReturn
+from typing import NoReturn
 
-from tilecast.cli import (
-    collect,
-    compile,
-    doctor,
-    evaluate,
-    predict,
-    space,
-    train,
-)
+from tilecast.cli import collect, compile, doctor, evaluate, predict, space, train
 from tilecast.cli.report import answering, show
 from tilecast.heuristics.errors import TilecastError
 
@@ -38,21 +30,19 @@ class _Parser(argparse.ArgumentParser):
     """A parser that raises what is wrong instead of printing its usage and leaving."""
 
     def error(self, message: str) -> NoReturn:
-        raise TilecastError(f"{message}; `{self.prog} --help` says what is allowed")
+        advice = "" if "allowed: " in message else f"; `{self.prog} --help` says what is allowed"
+        raise TilecastError(f"{message}{advice}")
 
-    def print_help(self, file: IO[str] | None = None) -> None:
+    def print_help(self, file=None) -> None:
+        # argparse itself would not say that it cannot print.
         with answering():
-            # argparse itself would not say that it cannot print.
             (file or sys.stdout).write(self.format_help())
 
 
 def parser() -> argparse.ArgumentParser:
     """The whole command line."""
-    root = _Parser(
-        prog="tilecast",
-        description="Learned selection of CuTe DSL GEMM kernels.",
-        allow_abbrev=False,
-    )
+    about = "Learned selection of CuTe DSL GEMM kernels."
+    root = _Parser(prog="tilecast", description=about, allow_abbrev=False)
     commands = root.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for module in COMMANDS:
         command = commands.add_parser(
@@ -119,9 +109,7 @@ def _one_line(message: str) -> str:
     line = _BULK.sub(r"\1...\2", " ".join(message.split()))
     if len(line) > _HEAD + _TAIL:
         line = f"{line[:_HEAD]} ... {line[-_TAIL:]}"
-    return "".join(
-        character if character.isprintable() else ascii(character)[1:-1] for character in line
-    )
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
 
 
 def _say(line: str) -> None:

@@ -1,11 +1,12 @@
-"""Options that several commands share, and the domain objects made from them."""
+"""Options that several commands share, how their values are read, and what is made from them."""
 
 from __future__ import annotations
 
 import argparse
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import GPUS, Hardware, hardware
@@ -15,70 +16,111 @@ from tilecast.heuristics.problem import MAX_EXTENT, GemmProblem
 if TYPE_CHECKING:
     from tilecast.inductor_hook.selection import Settings
 
-DEFAULT_GPU = GPUS[0].name
 DEFAULT_POWER = "robust"
 _DATA = Path(__file__).parents[1] / "data_collection" / "data"
-_EXTENTS = {
-    "m": "rows of A and out",
-    "n": "columns of B and out",
-    "k": "columns of A, rows of B",
-}
-_ONE = "1"
+_EXTENTS = {"m": "rows of A and out", "n": "columns of B and out", "k": "columns of A, rows of B"}
+_AUTO = "auto"
 _MOST = 2**31 - 1
 """The largest number that any option takes."""
 _MOST_PARALLEL = 1024
 
 
-def path(text: str) -> Path:
-    """Read the name of a file or folder.
+# ---- how values are read
 
-    Raises:
-        ValueError: it is empty, which would silently mean the folder that one is in.
-    """
+
+def reads(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """What an option's ``type`` may be: argparse shows the words of no other exception."""
+
+    def read(text: str) -> Any:
+        try:
+            return parse(text)
+        except TilecastError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return read
+
+
+def integer(least: int, most: int = _MOST, *, also: str = "") -> Callable[[str], int]:
+    """Reads an integer from ``least`` to ``most``; ``also`` says what else is allowed."""
+
+    def read(text: str) -> int:
+        try:
+            found = int(text)
+        except ValueError:
+            found = None
+        if found is None or not least <= found <= most:
+            raise argparse.ArgumentTypeError(
+                f"{text!r} is out of range; allowed: {also}an integer from {least} to {most}"
+            )
+        return found
+
+    return read
+
+
+def top(text: str) -> int | str:
+    """Read how many candidates are wanted; ``auto`` leaves it to the model."""
+    return text if text == _AUTO else integer(1, also="auto, or ")(text)
+
+
+def parallel(text: str) -> int:
+    """Read how much shall run side by side; ``auto`` is one per core that this process may use."""
+    if text != _AUTO:
+        return integer(1, _MOST_PARALLEL, also="auto, or ")(text)
+    from joblib.externals.loky import cpu_count
+
+    return cpu_count()
+
+
+def power(text: str) -> str:
+    """Read the power regime to aim at."""
+    from tilecast.models.labels import check_power
+
+    return reads(check_power)(text)
+
+
+def path(text: str) -> Path:
+    """Read the name of a file or folder; none would mean the folder that one is in."""
     if not text:
-        raise ValueError(text)
+        raise argparse.ArgumentTypeError("'' is no path; allowed: the name of a file or folder")
     return Path(text)
+
+
+# ---- options
+
+
+def add_gpu(parser: argparse.ArgumentParser) -> None:
+    """Add the option that names the GPU."""
+    gpu = GPUS[0].name
+    parser.add_argument("--gpu", type=reads(hardware), default=gpu, help=f"GPU (default: {gpu})")
 
 
 def add_operands(parser: argparse.ArgumentParser) -> None:
     """Add the options that say how operands are stored, and the GPU."""
     parser.add_argument(
         "--operands",
+        type=reads(GemmOperands.parse),
         default=LINEAR_BF16.text,
         metavar="TEXT",
         help="dtype of A and B, majors of A, B and out, each r or c, and > with the dtype of out "
         f"where it is another one, as fp16:rcr>fp32 (default: {LINEAR_BF16}, torch.nn.Linear)",
     )
-    parser.add_argument("--gpu", default=DEFAULT_GPU, help=f"target (default: {DEFAULT_GPU})")
+    add_gpu(parser)
 
 
 def add_problem(parser: argparse.ArgumentParser, *, required: bool) -> None:
     """Add the options of one problem: extents, and everything of `add_operands`."""
-    for name, help_text in _EXTENTS.items():
-        parser.add_argument(f"--{name}", required=required, help=help_text)
-    parser.add_argument("--batch", default=_ONE, help="products of the same extents (default: 1)")
+    extent, more = integer(1, MAX_EXTENT), "products of the same extents (default: 1)"
+    for name, about in _EXTENTS.items():
+        parser.add_argument(f"--{name}", type=extent, required=required, help=about)
+    parser.add_argument("--batch", type=extent, default=1, help=more)
     add_operands(parser)
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
     """Add the options that choose what ranks."""
     parser.add_argument("--model", type=path, help="folder of a model (default: the shipped one)")
-    parser.add_argument(
-        "--power",
-        default=DEFAULT_POWER,
-        help="burst, sustained, or robust for the smallest worst case of both "
-        f"(default: {DEFAULT_POWER})",
-    )
-
-
-def check_no_model(options: argparse.Namespace, where: str) -> None:
-    """See that no model is asked for where none ranks.
-
-    Raises:
-        TilecastError: an option of `add_model` is given.
-    """
-    if options.model or options.power != DEFAULT_POWER:
-        raise TilecastError(f"--model and --power choose what ranks; allowed: {where}")
+    about = "burst, sustained, or robust for the smallest worst case of both (default: robust)"
+    parser.add_argument("--power", type=power, default=DEFAULT_POWER, help=about)
 
 
 def add_data(parser: argparse.ArgumentParser) -> None:
@@ -87,50 +129,37 @@ def add_data(parser: argparse.ArgumentParser) -> None:
 
 
 def add_cache(parser: argparse.ArgumentParser) -> None:
-    """Add the option that names the object cache."""
+    """Add the options that say where kernels are compiled to, and by how many processes."""
     parser.add_argument("--cache", type=path, help="object cache (default: that of this user)")
+    add_parallel(parser, "--workers", "processes that compile")
 
 
-def add_workers(parser: argparse.ArgumentParser) -> None:
-    """Add the option that says how many processes compile."""
-    parser.add_argument("--workers", help="processes that compile (default: one per core)")
+def add_parallel(parser: argparse.ArgumentParser, name: str, what: str) -> None:
+    """Add an option that says how much runs side by side."""
+    about = f"{what} (default: one per core)"
+    parser.add_argument(name, type=parallel, default=_AUTO, metavar="N", help=about)
 
 
-def add_jobs(parser: argparse.ArgumentParser) -> None:
-    """Add the option that says how much runs side by side."""
-    parser.add_argument("--jobs", help="fits that run side by side (default: one per core)")
-
-
-def operands(options: argparse.Namespace) -> GemmOperands:
-    """The operands that the options describe.
-
-    Raises:
-        TilecastError: they are not understood.
-    """
-    return GemmOperands.parse(options.operands)
+# ---- what is made from them
 
 
 def problem(options: argparse.Namespace) -> GemmProblem:
     """The problem that the options describe.
 
     Raises:
-        TilecastError: an extent is not allowed, or the operands are not understood.
+        TilecastError: it breaks the 16-byte rule.
     """
-    m, n, k, batch = (
-        number(f"--{name}", getattr(options, name), least=1, most=MAX_EXTENT)
-        for name in (*_EXTENTS, "batch")
-    )
-    return GemmProblem(m, n, k, batch, operands(options))
+    return GemmProblem(options.m, options.n, options.k, options.batch, options.operands)
 
 
 def problem_if_any(options: argparse.Namespace) -> GemmProblem | None:
     """The problem that the options describe; None when no extent is given.
 
     Raises:
-        TilecastError: some extents are given and others not, or one is not allowed.
+        TilecastError: some extents are given and others not, or it breaks the 16-byte rule.
     """
     missing = [name for name in _EXTENTS if getattr(options, name) is None]
-    if len(missing) == len(_EXTENTS) and options.batch == _ONE:
+    if len(missing) == len(_EXTENTS) and options.batch == 1:
         return None
     if missing:
         raise TilecastError(
@@ -151,7 +180,7 @@ def data(options: argparse.Namespace) -> Path:
     Raises:
         TilecastError: none is named and none is shipped.
     """
-    found = options.data or shipped_data(hardware(DEFAULT_GPU), LINEAR_BF16)
+    found = options.data or shipped_data(GPUS[0], LINEAR_BF16)
     if found is None:
         raise TilecastError(
             "no data set is shipped; allowed: --data with what `tilecast collect` exported"
@@ -163,58 +192,11 @@ def settings(options: argparse.Namespace) -> Settings:
     """What `install` would be given, so that the hook finds what it asks for.
 
     Raises:
-        TilecastError: a value is not allowed, or the model cannot be read.
+        TilecastError: ``-k`` is more than the hook allows, or the model cannot be read.
     """
     from tilecast.inductor_hook.selection import Settings
 
-    folder = str(options.model) if options.model else None
-    return Settings(top(options.top), folder, options.power)
-
-
-def top(value: str) -> int | str:
-    """Read how many candidates are wanted; ``auto`` leaves it to the model.
-
-    Raises:
-        TilecastError: it is neither ``auto`` nor an integer, or below 1.
-    """
-    return value if value == "auto" else number("-k", value, least=1, also="auto, or ")
-
-
-def parallel(name: str, value: str | None) -> int:
-    """Read how much shall run side by side; one per core when left out.
-
-    Raises:
-        TilecastError: it is not an integer, below 1 or absurd.
-    """
-    if value is None:
-        from joblib.externals.loky import cpu_count
-
-        return cpu_count()
-    return number(name, value, least=1, most=_MOST_PARALLEL)
-
-
-def number(name: str, value: str, *, least: int, most: int = _MOST, also: str = "") -> int:
-    """Read an integer that is neither too small nor too large.
-
-    Args:
-        name: the option, for the message.
-        value: what was given.
-        least: the smallest allowed.
-        most: the largest allowed.
-        also: what else is allowed, for the message.
-
-    Raises:
-        TilecastError: it is not an integer or out of range.
-    """
-    try:
-        found = int(value)
-    except ValueError:
-        found = None
-    if found is None or not least <= found <= most:
-        raise TilecastError(
-            f"{name} {value!r} is out of range; allowed: {also}an integer from {least} to {most}"
-        )
-    return found
+    return Settings(options.top, str(options.model) if options.model else None, options.power)
 
 
 def check_writable(folder: Path) -> None:
@@ -232,17 +214,6 @@ def check_writable(folder: Path) -> None:
             f"cannot write {folder} ({error.strerror}); allowed: a writable folder with free "
             "space; name another one"
         ) from error
-
-
-def check_writable_file(file: Path) -> None:
-    """See that a file can be made or replaced.
-
-    Raises:
-        TilecastError: it cannot. Nothing was made.
-    """
-    if file.is_dir():
-        raise TilecastError(f"cannot write {file} (a folder); allowed: the name of a file")
-    check_writable(file.parent)
 
 
 def _lowest(folder: Path) -> Path:

@@ -47,20 +47,15 @@ def answering() -> Iterator[None]:
     try:
         yield
         sys.stdout.flush()
-    except BrokenPipeError:
-        # The reader has seen enough (`| head`).
-        _print_no_more()
     except OSError as error:
-        _print_no_more()
-        raise TilecastError(
-            f"the answer cannot be written ({error.strerror}); allowed: a terminal, a pipe, or a "
-            "file on a disk with free space"
-        ) from error
-
-
-def _print_no_more() -> None:
-    """Let Python, which prints what is left as it exits, find nothing to complain about."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # Python, which prints what is left as it exits, shall find nothing to complain about.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader of a broken pipe has seen enough (`| head`).
+        if not isinstance(error, BrokenPipeError):
+            raise TilecastError(
+                f"the answer cannot be written ({error.strerror}); allowed: a terminal, a pipe, or "
+                "a file on a disk with free space"
+            ) from error
 
 
 def show(report: Report, *, as_json: bool) -> None:

@@ -8,7 +8,7 @@ from collections import Counter
 from tilecast.cli import options as shared
 from tilecast.cli.report import Report, Table
 from tilecast.heuristics.config import KernelConfig
-from tilecast.heuristics.hardware import Hardware, hardware
+from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels import candidates
@@ -24,17 +24,17 @@ _COLUMNS = {"rule": "", "takes away": ",", "left": ",", "because": ""}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's options."""
     shared.add_problem(parser, required=False)
-    parser.add_argument("--why", metavar="CONFIG", help="say which rules this config breaks")
+    config, about = shared.reads(parse_config), "say which rules this config breaks"
+    parser.add_argument("--why", type=config, metavar="CONFIG", help=about)
     parser.add_argument("--list", action="store_true", help="print every config's name")
 
 
 def run(options: argparse.Namespace) -> Report:
     """Answer for one config, for one problem, or for the whole space."""
-    gpu, operands = hardware(options.gpu), shared.operands(options)
-    problem = shared.problem_if_any(options)
+    target = options.operands, options.gpu, shared.problem_if_any(options)
     if options.why is not None:
-        return _why(parse_config(options.why), operands, gpu, problem)
-    return _counts(operands, gpu, problem, names=options.list)
+        return _why(options.why, *target)
+    return _counts(*target, names=options.list)
 
 
 def _why(

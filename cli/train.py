@@ -17,17 +17,15 @@ HELP = "train a model and write its artifact"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's options."""
     shared.add_data(parser)
-    parser.add_argument(
-        "--out", type=shared.path, required=True, help="folder that the artifact goes to"
-    )
-    parser.add_argument("--seed", default="0", help="of the models' sampling (default: 0)")
-    shared.add_jobs(parser)
+    about = "folder that the artifact goes to"
+    parser.add_argument("--out", type=shared.path, required=True, help=about)
+    about = "of the models' sampling (default: 0)"
+    parser.add_argument("--seed", type=shared.integer(0), default=0, help=about)
+    shared.add_parallel(parser, "--jobs", "fits that run side by side")
 
 
 def run(options: argparse.Namespace) -> Report:
     """Cross-validate, fit on everything, write the artifact."""
-    jobs = shared.parallel("--jobs", options.jobs)
-    seed = shared.number("--seed", options.seed, least=0)
     shared.check_writable(options.out)
 
     from tilecast.data_collection.dataset import read_dataset
@@ -36,7 +34,7 @@ def run(options: argparse.Namespace) -> Report:
 
     start = time.perf_counter()
     dataset = read_dataset(shared.data(options))
-    artifact = train(dataset, seed=seed, jobs=jobs)
+    artifact = train(dataset, seed=options.seed, jobs=options.jobs)
     save(artifact, options.out)
     seconds = time.perf_counter() - start
     facts: Mapping[str, Any] = artifact.facts

@@ -185,8 +185,8 @@ ALONE = [
     ["train", "--out"],
     ["train", "--out", "/proc/tilecast"],
     ["train", "--out", "/dev/full"],
-    ["doctor", "--power", "burst"],
-    ["doctor", "--model", "."],
+    ["doctor", "--power", "eco"],
+    ["doctor", "-k", "0"],
     ["doctor", "64x4096x4096", "extra"],
     ["doctor", "64x4096x4096", "-k", "65"],
 ]

@@ -112,9 +112,12 @@ def test_predict_loads_nothing_slow(model: str, data: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("-k", "0"), "-k '0' is out of range; allowed: auto, or an integer from 1 to "),
-        (("-k", "all"), "-k 'all' is out of range; allowed: auto, or an integer from 1 to "),
-        (("--power", "eco"), "power 'eco' is not known; allowed: "),
+        (("-k", "0"), "argument -k: '0' is out of range; allowed: auto, or an integer from 1 to "),
+        (
+            ("-k", "all"),
+            "argument -k: 'all' is out of range; allowed: auto, or an integer from 1 to ",
+        ),
+        (("--power", "eco"), "argument --power: power 'eco' is not known; allowed: "),
         (("--operands", "fp16:rcr"), "model "),
         (("--gpu", "H100"), "model "),
         (("--model", "/nowhere"), "model /nowhere is refused: manifest.json cannot be read"),
@@ -271,9 +274,12 @@ def test_train_prints_held_out_regret(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--seed", "-1"), "--seed '-1' is out of range; allowed: an integer from 0 to "),
-        (("--jobs", "0"), "--jobs '0' is out of range; allowed: an integer from 1 to 1024"),
-        (("--jobs", ""), "--jobs '' is out of range; allowed: an integer from 1 to 1024"),
+        (("--seed", "-1"), "argument --seed: '-1' is out of range; allowed: an integer from 0 to "),
+        (
+            ("--jobs", "0"),
+            "argument --jobs: '0' is out of range; allowed: auto, or an",
+        ),
+        (("--jobs", ""), "argument --jobs: '' is out of range; allowed: auto, or an"),
         (("--out", "/proc/tilecast"), "cannot write /proc/tilecast ("),
     ],
 )
@@ -297,7 +303,7 @@ def test_evaluate_scores_the_baselines(answer: Answer, data: str) -> None:
     ("arguments", "message"),
     [
         (("--only", "oracle"), "heuristic 'oracle' is not known; allowed: tilecast, "),
-        (("--power", "eco"), "power 'eco' is not known; allowed: "),
+        (("--power", "eco"), "argument --power: power 'eco' is not known; allowed: "),
     ],
 )
 def test_evaluate_refuses(

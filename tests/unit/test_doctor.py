@@ -128,9 +128,9 @@ def test_a_checkout_that_is_not_installed_is_told(monkeypatch: pytest.MonkeyPatc
         (("",), "'' is not a problem; allowed: MxNxK or BATCHxMxNxK"),
         (("512x4096",), "'512x4096' is not a problem; allowed: "),
         (("512x4096x4095",), "k=4095 breaks the 16-byte rule of A"),
-        (("-k", "0"), "-k '0' is out of range; allowed: auto, or an integer from 1"),
-        (("--gpu", "B200"), "gpu 'B200' is not known; allowed: "),
-        (("--power", "burst"), "--model and --power choose what ranks; allowed: with a problem"),
+        (("-k", "0"), "argument -k: '0' is out of range; allowed: auto, or an integer from 1"),
+        (("--gpu", "B200"), "argument --gpu: gpu 'B200' is not known; allowed: "),
+        (("--power", "eco"), "argument --power: power 'eco' is not known; allowed: "),
     ],
 )
 def test_refuses(refused: Callable[..., str], arguments: tuple[str, ...], message: str) -> None:
