@@ -15,7 +15,7 @@ from tilecast.data_collection.dataset import read_dataset
 from tilecast.data_collection.measurement import Measurement
 from tilecast.data_collection.store import MeasurementStore
 from tilecast.data_collection.suites import suite
-from tilecast.heuristics.config import KernelConfig
+from tilecast.kernels.cutlass_sm90.config import Sm90Config
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[CollectOptions]:
         store = MeasurementStore(options.store)
         store.begin_run({"gpu": options.gpu})
         row = Measurement(
-            options.problems[0], KernelConfig(64, 64, 64), "burst", "screen", 12.5, 0.0, 3
+            options.problems[0], Sm90Config(64, 64, 64), "burst", "screen", 12.5, 0.0, 3
         )
         store.add([row], "card")
         store.close()

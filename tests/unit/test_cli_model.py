@@ -16,7 +16,7 @@ from tilecast.data_collection.dataset import Dataset, write_dataset
 from tilecast.data_collection.truth import measured
 from tilecast.heuristics.hardware import GPUS
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.kernels.cutlass_sm90.space import candidates
+from tilecast.kernels.candidates import candidates
 from tilecast.models.labels import ProblemLabels
 from tilecast.models.learned import load_heuristic
 
