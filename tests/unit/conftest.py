@@ -16,11 +16,11 @@ import pytest
 
 from tilecast.data_collection.dataset import COLUMNS, Dataset
 from tilecast.data_collection.measurement import REFERENCE
-from tilecast.kernels.cutlass_sm90.config import Sm90Config
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.heuristics.problem import PROBLEM_FIELDS, GemmProblem
 from tilecast.kernels.candidates import candidates
+from tilecast.kernels.cutlass_sm90.config import Sm90Config
 from tilecast.kernels.cutlass_sm90.space import valid_configs
 from tilecast.kernels.cutlass_sm90.stock import stock_candidates
 from tilecast.kernels.spec import KernelSpec
