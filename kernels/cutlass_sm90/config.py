@@ -9,9 +9,10 @@ from typing import ClassVar
 from tilecast.heuristics.config import KernelConfig
 
 _NAME = re.compile(
-    r"(?P<swap_ab>swap_)?(?P<tile_m>\d{1,9})x(?P<tile_n>\d{1,9})x(?P<tile_k>\d{1,9})"
-    r"_c(?P<cluster_m>\d{1,9})x(?P<cluster_n>\d{1,9})_s(?P<stages>\d{1,9})"
-    r"_w(?P<warp_groups>\d{1,9})_o(?P<ctas_per_sm>\d{1,9})_r(?P<raster>[mn])(?P<swizzle>\d{1,9})",
+    r"(?P<swap_ab>swap_)?(?P<tile_m>[1-9]\d{0,8})x(?P<tile_n>[1-9]\d{0,8})x(?P<tile_k>[1-9]\d{0,8})"
+    r"_c(?P<cluster_m>[1-9]\d{0,8})x(?P<cluster_n>[1-9]\d{0,8})_s(?P<stages>[1-9]\d{0,8})"
+    r"_w(?P<warp_groups>[1-9]\d{0,8})_o(?P<ctas_per_sm>[1-9]\d{0,8})"
+    r"_r(?P<raster>[mn])(?P<swizzle>[1-9]\d{0,8})",
     re.ASCII,
 )
 

@@ -18,7 +18,7 @@ from tilecast.data_collection.dataset import COLUMNS, Dataset
 from tilecast.data_collection.measurement import REFERENCE
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import LINEAR_BF16
-from tilecast.heuristics.problem import GemmProblem
+from tilecast.heuristics.problem import PROBLEM_FIELDS, GemmProblem
 from tilecast.kernels.candidates import candidates
 from tilecast.kernels.cutlass_sm90.config import Sm90Config
 from tilecast.kernels.cutlass_sm90.space import valid_configs
@@ -85,9 +85,14 @@ def _rows(
 
 def _row(problem, config, regime, stage, microseconds, failure) -> dict[str, object]:
     return {
-        **{"m": problem.m, "n": problem.n, "k": problem.k, "batch": problem.batch},
-        **{"dtype": "bfloat16", "out_dtype": "bfloat16", "layout": "rcr", "config": config},
-        **{"regime": regime, "stage": stage, "microseconds": microseconds, "rounds": 3},
+        **dict(zip(PROBLEM_FIELDS, problem.row(), strict=True)),
+        **{
+            "config": config,
+            "regime": regime,
+            "stage": stage,
+            "microseconds": microseconds,
+            "rounds": 3,
+        },
         **{"spread": None if failure else 0.01, "failure": failure, "device": "synthetic"},
     }
 
