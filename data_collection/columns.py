@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import compress
 from typing import TYPE_CHECKING, cast
@@ -49,16 +49,19 @@ class Text:
     names: list[str]
     """Each text once, sorted."""
     codes: np.ndarray
-    """int32 [rows]: indices into ``names``, -1 for none."""
+    """Integers [rows], as narrow as fits: indices into ``names``, -1 for none."""
 
     @classmethod
-    def of(cls, names: Sequence[str | None], codes: np.ndarray) -> Text:
+    def of(cls, names: list, codes: np.ndarray) -> Text:
         """A column from names in any order, some of them equal, unused or None perhaps."""
         counts = np.zeros(len(names) + 1, bool)
         counts[codes] = True  # Code -1 is an index like any other: it finds the last.
         used = sorted({name for name in compress(names, counts) if name is not None})
+        kind = np.min_scalar_type(-len(used) - 1)
+        if used == names:
+            return cls(used, codes.astype(kind))
         places: dict[str | None, int] = {name: place for place, name in enumerate(used)}
-        moved = np.array([*(places.get(name, -1) for name in names), -1], np.int32)
+        moved = np.array([*(places.get(name, -1) for name in names), -1], kind)
         return cls(used, moved[codes])
 
     def each(self, value: Callable[[str], int], none: int = -1) -> np.ndarray:

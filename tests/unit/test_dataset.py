@@ -24,7 +24,7 @@ from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 
-SHIPPED = "7606a5a3c5116dd751e3ba6e3eb72e562a377e10d51e2db6878bc64ed1259001"
+SHIPPED = "ab1286890e6ddf5f08f3b090f5b61588a44eb4fd90d1be0ff49e7ef36ced4695"
 """Digest of the values of the data set that comes with the package."""
 PROVENANCE = {"gpu": "NVIDIA H200", "driver": "580", "versions": {"torch": "2.13.0"}}
 
