@@ -57,6 +57,11 @@ class KernelSpec:
         }
 
 
+def build_facts() -> dict[str, str]:
+    """What every kernel's code depends on beside its spec: our sources and the compiler."""
+    return {"kernel sources": _source_digest()[:16], **_compiler_versions()}
+
+
 @cache
 def _compiler_versions() -> dict[str, str]:
     return {name: version(name) for name in ("nvidia-cutlass-dsl", "nvidia-cutlass-operators")}

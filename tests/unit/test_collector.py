@@ -9,7 +9,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TypeVar
@@ -20,7 +20,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 import fake_session
-from fake_session import CONFIGS, PLAN, PROBLEMS, FakeFactory, Fault, microseconds
+from fake_session import CONFIGS, PROBLEMS, WORKLOAD, FakeFactory, Fault, microseconds
 
 from tilecast.data_collection.collector import Collector, Progress
 from tilecast.data_collection.measurement import Measurement
@@ -53,13 +53,13 @@ class Bed:
     def factory(self, **changes) -> FakeFactory:
         return FakeFactory(self.log, **changes)
 
-    def collect(self, *factories: FakeFactory, plan=PLAN, store=None, **changes) -> None:
+    def collect(self, *factories: FakeFactory, workload=WORKLOAD, store=None, **changes) -> None:
         own = store or MeasurementStore(self.path)
         try:
             own.begin_run({"gpu": "none"})
             Collector(
                 own, factories or [self.factory()], report=self.progress.append, **changes
-            ).collect(plan)
+            ).collect(workload)
         finally:
             if store is None:
                 own.close()
@@ -124,7 +124,7 @@ def test_everything_is_checked_and_measured_once(bed: Bed) -> None:
     for problem in PROBLEMS:
         stages = Counter((row[9], row[8]) for row in rows if row[0] == problem.m)
         assert stages["screen", "sustained"] == ENTRANTS
-        for regime in regimes(problem, fake_session.Settings()):
+        for regime in regimes(problem, fake_session.ProtocolSettings()):
             assert stages["race", regime] == ENTRANTS
             assert 2 <= stages["verify", regime] <= ENTRANTS
     for row in rows:
@@ -198,7 +198,7 @@ def test_killed_at_any_moment_nothing_is_lost_or_measured_twice(bed: Bed) -> Non
         # Nothing half: a problem has all rows of a job or none.
         for problem in PROBLEMS:
             stages = Counter(row[9] for row in rows if row[0] == problem.m)
-            raced = len(regimes(problem, fake_session.Settings()))
+            raced = len(regimes(problem, fake_session.ProtocolSettings()))
             assert (stages["screen"], stages["race"]) in {(0, 0), (ENTRANTS, raced * ENTRANTS)}
         done = bed.checks()
         checked = {c.name for c in CONFIGS if KernelSpec(c, LINEAR_BF16).key in done}
@@ -263,6 +263,24 @@ def test_kernel_that_fails_its_check_is_left_out_everywhere(
     assert {(row[10], row[11], row[12]) for row in failed_rows} == {(None, None, 0)}
 
 
+@pytest.mark.parametrize("batched", [False, True])
+@pytest.mark.parametrize("stage", ["check", "time"])
+def test_kernel_is_blamed_and_not_its_namesake_of_other_operands(
+    bed: Bed, stage: str, batched: bool
+) -> None:
+    plain, batch = PROBLEMS[0], replace(PROBLEMS[0], batch=3)
+    broken = CONFIGS[2]
+    fault = Fault(broken, stage, "exit", batched=batched)
+    bed.collect(bed.factory(faults=(fault,)), workload={plain: CONFIGS, batch: CONFIGS})
+    failed = {key for key, why in bed.checks().items() if why}
+    assert failed == {KernelSpec(broken, LINEAR_BF16, batched=batched).key}
+    assert [(row[3], row[7]) for row in bed.rows() if row[13]] == [
+        (3 if batched else 1, broken.name)
+    ]
+    sound = {row[9] for row in bed.rows() if (row[3], row[7]) == (1 if batched else 3, broken.name)}
+    assert {"screen", "race"} <= sound
+
+
 @pytest.mark.parametrize(
     ("action", "reason"),
     [
@@ -292,14 +310,14 @@ def test_kernel_that_fails_in_a_later_stage_is_the_only_one_blamed(
     bed: Bed, stage: str, last: int
 ) -> None:
     problem, broken, why = PROBLEMS[0], CONFIGS[0], "crashed: exit code 139"
-    bed.collect(plan={problem: CONFIGS})
+    bed.collect(workload={problem: CONFIGS})
     # There it is announced amid the others, and one of ours after all of them.
     order = [line[3] for line in bed.logged() if line[0] == stage]
     assert order[-1] == CONFIGS[last].name
     assert broken.name in order[1:-1]
 
     bed = Bed(bed.folder / stage)
-    bed.collect(bed.factory(faults=(Fault(broken, stage, "exit"),)), plan={problem: CONFIGS})
+    bed.collect(bed.factory(faults=(Fault(broken, stage, "exit"),)), workload={problem: CONFIGS})
     failures = {KernelSpec(c, LINEAR_BF16).key: why if c == broken else None for c in CONFIGS}
     assert bed.checks() == failures
     rows = bed.rows()
@@ -314,10 +332,10 @@ def test_kernel_that_fails_in_a_later_stage_is_the_only_one_blamed(
 
 def test_kernel_that_fails_late_keeps_its_earlier_times(bed: Bed) -> None:
     plan = dict.fromkeys(PROBLEMS[:2], CONFIGS)
-    bed.collect(plan=dict.fromkeys(PROBLEMS[:1], CONFIGS))
+    bed.collect(workload=dict.fromkeys(PROBLEMS[:1], CONFIGS))
     first = bed.rows()
     factory = bed.factory(faults=(Fault(CONFIGS[5], "time", "exit"),))
-    bed.collect(factory, plan=plan)
+    bed.collect(factory, workload=plan)
     rows = bed.rows()
     assert set(first) <= set(rows)
     assert _failed(rows) == {CONFIGS[5].name: {(PROBLEMS[1].m, "screen", "crashed: exit code 139")}}
@@ -345,7 +363,7 @@ def test_several_bad_kernels_on_two_cards(bed: Bed) -> None:
 
 def test_problem_whose_kernels_all_fail_does_not_stop_the_rest(bed: Bed) -> None:
     plan = {PROBLEMS[0]: CONFIGS[:1], PROBLEMS[1]: CONFIGS}
-    bed.collect(bed.factory(faults=(Fault(CONFIGS[0], "check", "exit"),)), plan=plan)
+    bed.collect(bed.factory(faults=(Fault(CONFIGS[0], "check", "exit"),)), workload=plan)
     rows = bed.rows()
     alone = {(row[7], row[9]) for row in rows if row[0] == PROBLEMS[0].m}
     assert alone == {(CONFIGS[0].name, "screen"), ("torch.mm", "screen")}
@@ -355,7 +373,7 @@ def test_problem_whose_kernels_all_fail_does_not_stop_the_rest(bed: Bed) -> None
 
 def test_a_check_job_of_one_bad_kernel_still_counts_as_done(bed: Bed) -> None:
     bed.collect(bed.factory(faults=(Fault(CONFIGS[0], "check", "exit"),)),
-                plan={PROBLEMS[0]: CONFIGS[:1]})  # fmt: skip
+                workload={PROBLEMS[0]: CONFIGS[:1]})  # fmt: skip
     assert [(p.done, p.total) for p in bed.progress if p.phase == "check"] == [(1, 1)]
 
 
@@ -404,7 +422,7 @@ def _raced_on(card: str, path: Path) -> None:
 def test_verification_waits_for_its_card_after_a_restart(bed: Bed) -> None:
     _raced_on("right", bed.path)
     right = bed.factory(card="right", slow_start=1.5)
-    bed.collect(bed.factory(card="left"), right, plan=dict.fromkeys(PROBLEMS[:2], CONFIGS))
+    bed.collect(bed.factory(card="left"), right, workload=dict.fromkeys(PROBLEMS[:2], CONFIGS))
     assert list(_cards(bed.rows()).values()) == [({"right"}, {"right"})] * 2
 
 
@@ -421,7 +439,7 @@ def _cards(rows: list[tuple]) -> dict[int, tuple[set[str], set[str]]]:
 
 def test_another_card_verifies_when_its_own_is_not_there(bed: Bed) -> None:
     _raced_on("gone", bed.path)
-    bed.collect(bed.factory(card="here"), plan=dict.fromkeys(PROBLEMS[:2], CONFIGS))
+    bed.collect(bed.factory(card="here"), workload=dict.fromkeys(PROBLEMS[:2], CONFIGS))
     assert list(_cards(bed.rows()).values()) == [({"gone"}, {"here"})] * 2
 
 
@@ -437,7 +455,7 @@ def test_worker_that_dies_between_two_jobs_is_replaced(bed: Bed) -> None:
 
     store = MeasurementStore(bed.path)
     store.begin_run({"gpu": "none"})
-    Collector(store, [bed.factory()], report=kill_the_worker).collect(PLAN)
+    Collector(store, [bed.factory()], report=kill_the_worker).collect(WORKLOAD)
     store.close()
     assert len(killed) == 1
     assert _failed(bed.rows()) == {}
