@@ -71,6 +71,8 @@ class MeasurementStore:
         self._run: int | None = None
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            if path.exists() and not path.is_file():
+                raise self._unusable("not a regular file")
             # Absolute: SQLite would keep a file named ":memory:" in memory.
             self._database = sqlite3.connect(path.absolute(), timeout=0)
         except (sqlite3.Error, OSError) as error:

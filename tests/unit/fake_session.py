@@ -151,15 +151,17 @@ class DyingStore(MeasurementStore):
     """Takes its process with it, by SIGKILL, when it is about to run its nth SQL statement."""
 
     def __init__(self, path: Path, statements: int):
-        super().__init__(path)
         self._left = statements
+        super().__init__(path)
 
+    def _lock(self) -> None:
         def count(statement: str) -> None:
             self._left -= 1
             if self._left == 0:
                 os.kill(os.getpid(), signal.SIGKILL)
 
         self._database.set_trace_callback(count)
+        super()._lock()
 
 
 def main() -> None:

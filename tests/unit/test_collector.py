@@ -8,9 +8,9 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import TypeVar
 
@@ -22,12 +22,15 @@ sys.path.insert(0, str(Path(__file__).parent))
 import fake_session
 from fake_session import CONFIGS, PROBLEMS, WORKLOAD, FakeFactory, Fault, microseconds
 
+from tilecast.data_collection import collector
 from tilecast.data_collection.collector import Collector, Progress
 from tilecast.data_collection.measurement import Measurement
 from tilecast.data_collection.protocol import regimes
 from tilecast.data_collection.store import MeasurementStore
+from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.problem import LINEAR_BF16, GemmProblem
+from tilecast.kernels.compiler import CompileResult
 from tilecast.kernels.spec import KernelSpec
 
 SILENCE = 1.5
@@ -170,15 +173,17 @@ def _run(bed: Bed, *options: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
+# The nth statement of each run, most rows being one: while the tables are made, amid the checks, at
+# their commit and after it, amid the first measurements and after them, amid and at the commit of
+# later ones, amid the first and a later verification.
+DEATHS = (3, 8, 14, 17, 24, 27, 31, 34, 19, 21, 36, 30, 40, 47, 22, 28, 55, 26, 33, 36)
+
+
 def test_killed_at_any_moment_nothing_is_lost_or_measured_twice(bed: Bed) -> None:
     seen = 0
     checked: set[str] = set()
     before: list[tuple] = []
-    # The nth statement of each run, most rows being one: amid the checks, at their commit, after
-    # it, amid the first measurements, after them, amid and at the commit of later ones, amid the
-    # first and a later verification.
-    deaths = (9, 12, 13, 15, 24, 60, 55, 41, 24)
-    for statements in (*deaths, 0):
+    for statements in (*DEATHS, 0):
         process = _run(bed, "--statements", str(statements))
         output, errors = process.communicate(timeout=60)
         assert process.returncode == (-9 if statements else 0), errors
@@ -392,6 +397,58 @@ def test_deadline_lets_the_job_in_hand_finish_and_the_next_run_goes_on(bed: Bed)
     assert _jobs(bed.logged()) == _expected(bed.rows()) + Counter(
         {("check", config.name): 1 for config in CONFIGS}
     )
+
+
+@dataclass
+class Builder:
+    """Stands in for the compiler; every kernel takes a while."""
+
+    seconds: float = 0.0
+    broken: KernelConfig | None = None
+    asked: list[list[KernelSpec]] = field(default_factory=list)
+    built: int = 0
+
+    def __call__(self, kernels: Sequence[KernelSpec]) -> Iterator[CompileResult]:
+        self.asked.append(list(kernels))
+        for spec in kernels:
+            time.sleep(self.seconds)
+            self.built += 1
+            yield CompileResult(spec, 0.0, "no code" if spec.config == self.broken else None)
+
+
+def test_budget_bounds_compiling_too(bed: Bed) -> None:
+    builder = Builder(seconds=0.1)
+    begun = time.monotonic()
+    bed.collect(build=builder, deadline=begun + 0.25)
+    assert time.monotonic() - begun < 2
+    assert 1 <= builder.built < len(CONFIGS)
+    assert (bed.rows(), bed.checks(), bed.logged()) == ([], {}, [])
+    bed.collect(build=builder)
+    assert {row[0] for row in bed.rows() if row[9] == "verify"} == {p.m for p in PROBLEMS}
+
+
+def test_what_the_next_problems_need_is_compiled_as_it_goes(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collector, "STRETCH", 2)
+    candidates = (CONFIGS[:2], CONFIGS[:2], CONFIGS[1:4], CONFIGS[:4], CONFIGS)
+    workload = dict(zip(PROBLEMS, candidates, strict=True))
+    builder = Builder(broken=CONFIGS[1])
+    bed.collect(workload=workload, build=builder)
+    asked = [{spec.config for spec in kernels} for kernels in builder.asked]
+    # What does not compile is not tried again; what is verified has been raced.
+    sound = {*CONFIGS} - {CONFIGS[1]}
+    assert asked == [{*CONFIGS[:2]}, {CONFIGS[0], *CONFIGS[2:4]}, sound, sound]
+    phases = [name for name, _ in groupby(p.phase for p in bed.progress)]
+    assert phases == ["compile", "check", "measure"] * 3 + ["compile", "verify"]
+    measured = [(p.done, p.total) for p in bed.progress if p.phase == "measure"]
+    assert measured == [(done, 5) for done in range(1, 6)]
+    assert _failed(bed.rows()) == {CONFIGS[1].name: {(p.m, "screen", "no code") for p in PROBLEMS}}
+
+
+def test_run_that_has_nothing_to_do_starts_no_worker(bed: Bed) -> None:
+    bed.collect()
+    bed.collect(bed.factory(broken="CUDA out of memory"))
 
 
 def test_verification_goes_to_the_card_that_raced(bed: Bed) -> None:
