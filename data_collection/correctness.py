@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tilecast.heuristics.problem import GemmProblem
+from tilecast.heuristics.problem import ALIGNMENT_BYTES, GemmProblem
 from tilecast.kernels.spec import KernelSpec
 
 if TYPE_CHECKING:
@@ -15,13 +15,19 @@ CHECK_EXTENTS = ((2056, 10008, 520), (37, 1112, 1032), (1, 264, 200))
 
 
 def check_problems(spec: KernelSpec) -> list[GemmProblem]:
-    """The ragged problems of a check; m is padded where the 16-byte rule is on it."""
+    """The ragged problems of a check; extents are padded where the 16-byte rule is on them."""
     operands = spec.operands
-    step = 8 if "col" in (operands.a_major, operands.out_major) else 1
+    step = 8 * ALIGNMENT_BYTES // min(operands.a.dtype.bits, operands.b.dtype.bits, 16)
+    rows = step if "col" in (operands.a.major, operands.out.major) else 1
+    batch = 3 if spec.batched else 1
     return [
-        GemmProblem(-(-m // step) * step, n, k, 3 if spec.batched else 1, operands)
+        GemmProblem(_up(m, rows), _up(n, step), _up(k, step), batch, operands)
         for m, n, k in CHECK_EXTENTS
     ]
+
+
+def _up(extent: int, step: int) -> int:
+    return -(-extent // step) * step
 
 
 def wrong_elements(out: torch.Tensor, reference: torch.Tensor, k: int) -> str | None:
@@ -43,8 +49,11 @@ def wrong_elements(out: torch.Tensor, reference: torch.Tensor, k: int) -> str | 
     """
     import torch
 
-    lost = k * k * torch.finfo(torch.float32).eps
-    allowed = torch.finfo(out.dtype).eps * reference.abs() + lost
+    if out.dtype.is_floating_point:
+        lost = k * k * torch.finfo(torch.float32).eps
+        allowed = torch.finfo(out.dtype).eps * reference.abs() + lost
+    else:
+        allowed = torch.full_like(reference, 0.5)  # whole numbers are exact
     wrong = ~((out.float() - reference).abs() <= allowed)  # NaN is not below anything
     if not wrong.any():
         return None
