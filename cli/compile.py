@@ -17,7 +17,7 @@ from tilecast.heuristics.problem import GemmOperands, GemmProblem
 from tilecast.kernels.cutlass_sm90 import space
 
 if TYPE_CHECKING:
-    from tilecast.kernels.compiler import CompileResult
+    from tilecast.kernels.builder import CompileResult
     from tilecast.kernels.object_cache import ObjectCache
     from tilecast.kernels.spec import KernelSpec
 
@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> Report:
     """Compile what is missing and say what each kernel takes."""
-    from tilecast.kernels.compiler import compile_all
+    from tilecast.kernels.builder import compile_all
     from tilecast.kernels.object_cache import ObjectCache, default_root
 
     workers = shared.parallel("--workers", options.workers)

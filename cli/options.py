@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
 from typing import Any
 
@@ -138,7 +137,9 @@ def parallel(name: str, value: str | None) -> int:
     Raises:
         TilecastError: it is not an integer, or below 1.
     """
-    return number(name, value or str(os.cpu_count() or 1), least=1)
+    from joblib import cpu_count
+
+    return number(name, value or str(cpu_count()), least=1)
 
 
 def top(value: str) -> int | None:

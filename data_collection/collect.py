@@ -12,7 +12,7 @@ from tilecast.data_collection.collector import Collector, Plan, Progress
 from tilecast.data_collection.store import MeasurementStore
 from tilecast.heuristics.hardware import Hardware, hardware
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.kernels.compiler import compile_all
+from tilecast.kernels.builder import compile_all
 from tilecast.kernels.cutlass_sm90.space import candidates
 from tilecast.kernels.object_cache import ObjectCache
 from tilecast.kernels.spec import KernelSpec

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
@@ -52,7 +55,8 @@ def load_kernel(spec: KernelSpec, objects: ObjectCache, device: int = 0) -> Load
     Raises:
         TilecastError: the cache does not hold it whole.
     """
-    if objects.resources(spec) is None:
+    code = objects.code(spec)
+    if code is None:
         operands = spec.operands
         raise TilecastError(
             f"kernel {spec.config} for {operands.dtype} {operands.layout} is not compiled in "
@@ -60,22 +64,50 @@ def load_kernel(spec: KernelSpec, objects: ObjectCache, device: int = 0) -> Load
         )
     import cutlass.cute as cute
 
-    module = cute.runtime.load_module(str(objects.path(spec)), enable_tvm_ffi=True)
+    with _sealed(code) as path:
+        module = cute.runtime.load_module(path, enable_tvm_ffi=True)
     config = spec.config
     clusters = max_active_clusters(config.cluster_m * config.cluster_n, device)
     return LoadedKernel(spec, getattr(module, function_name(spec)), clusters * config.ctas_per_sm)
 
 
-@cache
-def max_active_clusters(cluster_size: int, device: int = 0) -> int:
-    """Clusters of one CTA per SM that the device holds at once, as its driver says.
+@contextmanager
+def _sealed(code: bytes) -> Iterator[str]:
+    """Path of a file in memory that holds these bytes and can hold no others.
 
-    Fewer than SMs / cluster size where graphics processing clusters do not divide evenly.
+    The library takes a path alone, and what lies in the cache may have changed since it was read.
     """
+    handle = os.memfd_create("tilecast", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        with os.fdopen(handle, "wb", closefd=False) as file:
+            file.write(code)
+        seals = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
+        fcntl.fcntl(handle, fcntl.F_ADD_SEALS, seals)
+        yield f"/proc/self/fd/{handle}"
+    finally:
+        os.close(handle)
+
+
+def max_active_clusters(cluster_size: int, device: int = 0) -> int:
+    """Clusters of one CTA per SM that the current context of a device holds at once.
+
+    As its driver says: fewer than SMs / cluster size where graphics processing clusters do not
+    divide evenly, and in a green context fewer still.
+    """
+    import cuda.bindings.driver as driver
     import torch
-    from cutlass.utils import HardwareInfo
 
     with torch.cuda.device(device):
-        if not torch.cuda.is_current_stream_capturing():
-            torch.cuda.current_stream().synchronize()  # makes the context that HardwareInfo reads
-        return HardwareInfo(device).get_max_active_clusters(cluster_size)
+        there = int(driver.cuCtxGetCurrent()[1] or 0)
+        if not there and not torch.cuda.is_current_stream_capturing():
+            torch.cuda.current_stream().synchronize()  # makes the context that is asked
+        # Its number, as the next green context may get its address.
+        return _max_active_clusters(cluster_size, device, driver.cuCtxGetId(None)[1])
+
+
+@cache
+def _max_active_clusters(cluster_size: int, device: int, context: int) -> int:
+    """Of the current context, whose number never names another: asking takes a compilation."""
+    from cutlass.utils import HardwareInfo
+
+    return HardwareInfo(device).get_max_active_clusters(cluster_size)

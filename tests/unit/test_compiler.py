@@ -10,9 +10,12 @@ from pathlib import Path
 import pytest
 
 from tilecast.heuristics.config import KernelConfig
+from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import GPUS
 from tilecast.heuristics.problem import LINEAR_BF16, GemmOperands
-from tilecast.kernels.compiler import CompileResult, compile_all, function_name
+from tilecast.kernels import builder, launch
+from tilecast.kernels.builder import CompileResult, compile_all
+from tilecast.kernels.compiler import function_name
 from tilecast.kernels.cutlass_sm90 import resources, space
 from tilecast.kernels.object_cache import ObjectCache
 from tilecast.kernels.spec import KernelSpec
@@ -107,6 +110,17 @@ def test_objects_export_names_of_their_own(built: Built) -> None:
         assert function_name(spec).encode() in built.cache.path(spec).read_bytes()
 
 
+def test_objects_load_with_no_gpu(built: Built, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the library reads is a file in memory that is gone afterwards."""
+    monkeypatch.setattr(launch, "max_active_clusters", lambda size, device: 132 // size)
+    for spec in built.specs[:3]:
+        kernel = launch.load_kernel(spec, built.cache)
+        assert callable(kernel.function)
+        config = spec.config
+        clusters = 132 // (config.cluster_m * config.cluster_n)
+        assert kernel.max_active_clusters == clusters * config.ctas_per_sm
+
+
 def test_second_run_compiles_nothing(built: Built) -> None:
     before = {path: path.stat().st_mtime_ns for path in built.cache.root.iterdir()}
     again = list(compile_all([*built.specs, *built.specs], built.cache, WORKERS))
@@ -134,10 +148,7 @@ def test_damaged_object_is_rebuilt_and_a_bad_config_stops_nobody(built: Built) -
 def test_cache_that_cannot_be_written_is_told(
     object_file: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tilecast.heuristics.errors import TilecastError
-    from tilecast.kernels import compiler
-
-    monkeypatch.setattr(compiler, "compile_object", lambda spec: object_file(168, 0))
+    monkeypatch.setattr(builder, "compile_object", lambda spec: object_file(168, 0))
     spec = KernelSpec(KernelConfig(128, 128, 64), LINEAR_BF16)
     with pytest.raises(TilecastError, match="cannot write /proc/tilecast"):
-        compiler.compile_into(spec, ObjectCache(Path("/proc/tilecast")))
+        builder.compile_into(spec, ObjectCache(Path("/proc/tilecast")))
