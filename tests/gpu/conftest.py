@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 
 import pytest
+from joblib import cpu_count
 
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
-from tilecast.kernels.compiler import compile_all
+from tilecast.kernels.builder import compile_all
 from tilecast.kernels.cutlass_sm90.config import Sm90Config
 from tilecast.kernels.cutlass_sm90.space import valid_configs
 from tilecast.kernels.launch import LoadedKernel, load_kernel
@@ -69,7 +69,7 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> Kernels:
     objects = ObjectCache(tmp_path_factory.mktemp("objects"))
     specs = [*(KernelSpec(config, LINEAR_BF16) for config in (PLAIN, *configs)), *others, *batched]
     assert len(specs) <= 44
-    results = list(compile_all(specs, objects, os.cpu_count() or 1))
+    results = list(compile_all(specs, objects, cpu_count()))
     assert {result.error for result in results} == {None}
     return Kernels((PLAIN, *configs), others, batched, objects)
 

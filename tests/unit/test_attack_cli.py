@@ -238,7 +238,7 @@ def complaint(
     for target in (
         "tilecast.models.training.train",
         "tilecast.models.evaluation.evaluate",
-        "tilecast.kernels.compiler.compile_all",
+        "tilecast.kernels.builder.compile_all",
     ):
         monkeypatch.setattr(target, _reached)
 

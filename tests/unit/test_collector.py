@@ -30,7 +30,7 @@ from tilecast.data_collection.store import MeasurementStore
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.problem import LINEAR_BF16, GemmProblem
-from tilecast.kernels.compiler import CompileResult
+from tilecast.kernels.builder import CompileResult
 from tilecast.kernels.spec import KernelSpec
 
 SILENCE = 1.5
