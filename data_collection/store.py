@@ -72,21 +72,20 @@ class MeasurementStore:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             if path.exists() and not path.is_file():
-                raise self._unusable("not a regular file")
+                raise OSError("not a regular file")
             # Absolute: SQLite would keep a file named ":memory:" in memory.
             self._database = sqlite3.connect(path.absolute(), timeout=0)
-        except (sqlite3.Error, OSError) as error:
-            raise self._unusable(error) from error
-        try:
-            with self._access():
+            try:
                 self._lock()
                 self._prepare()
                 self._database.commit()
                 self._database.execute("PRAGMA journal_mode = WAL")
                 self._database.execute("PRAGMA synchronous = FULL")
-        except BaseException:
-            self.close()
-            raise
+            except BaseException:
+                self.close()
+                raise
+        except (sqlite3.Error, OSError) as error:
+            raise self._unusable(error) from error
 
     def _lock(self) -> None:
         """Take the file for this process, until it is closed; the kernel frees it after a kill."""
@@ -144,12 +143,8 @@ class MeasurementStore:
         try:
             with self._database:
                 yield self._database
-        except sqlite3.Error as error:
+        except (sqlite3.Error, TilecastError) as error:
             raise self._unusable(error) from error
-
-    def _read(self, query: str, values: tuple = ()) -> list[tuple]:
-        with self._access() as database:
-            return database.execute(query, values).fetchall()
 
     def close(self) -> None:
         """Let go of the file."""
@@ -181,7 +176,8 @@ class MeasurementStore:
 
     def checks(self) -> dict[str, str | None]:
         """For each checked kernel's key, what is wrong with it, or None."""
-        return dict(self._read("SELECT key, failure FROM kernels"))
+        with self._access() as database:
+            return dict(database.execute("SELECT key, failure FROM kernels"))
 
     def add(self, rows: Iterable[Measurement], card: str) -> None:
         """Record measurements taken on a card.
@@ -205,7 +201,8 @@ class MeasurementStore:
     def measured(self, pass_: str) -> set[GemmProblem]:
         """Problems that have rows of a pass."""
         query = f"SELECT DISTINCT {_PROBLEM_NAMES} FROM measurements WHERE stage = ?"
-        return {_problem(*row) for row in self._read(query, (pass_,))}
+        with self._access() as database:
+            return {_problem(*row) for row in database.execute(query, (pass_,))}
 
     def raced(self, problem: GemmProblem) -> tuple[list[Measurement], str]:
         """Race rows of a problem, and the card that ran them."""
@@ -214,12 +211,14 @@ class MeasurementStore:
             f"SELECT device, {', '.join(_RESULT)} FROM measurements "
             f"WHERE stage = 'race' AND ({_PROBLEM_NAMES}) = ({places})"
         )
-        rows = self._read(query, _problem_values(problem))
-        return [_measurement(problem, *result) for _, *result in rows], rows[0][0]
+        with self._access() as database:
+            rows = database.execute(query, _problem_values(problem)).fetchall()
+            return [_measurement(problem, *result) for _, *result in rows], rows[0][0]
 
     def count(self) -> int:
         """Measurements so far."""
-        return self._read("SELECT COUNT(*) FROM measurements")[0][0]
+        with self._access() as database:
+            return database.execute("SELECT COUNT(*) FROM measurements").fetchone()[0]
 
     def export(self) -> Dataset:
         """Everything as a data set, in a stable order, with the provenance of every run."""
@@ -228,8 +227,9 @@ class MeasurementStore:
         from tilecast.data_collection.dataset import COLUMNS, Dataset
 
         names = ", ".join(COLUMNS)
-        rows = self._read(f"SELECT {names} FROM measurements ORDER BY {names}")
-        runs = self._read("SELECT provenance FROM runs ORDER BY id")
+        with self._access() as database:
+            rows = database.execute(f"SELECT {names} FROM measurements ORDER BY {names}").fetchall()
+            runs = database.execute("SELECT provenance FROM runs ORDER BY id").fetchall()
         facts = {
             "runs": [json.loads(text) for (text,) in runs],
             "space_version": SPACE_VERSION,
