@@ -7,24 +7,21 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from tilecast.data_collection.measurement import PASSES, REFERENCE, REGIMES, Measurement
 from tilecast.data_collection.protocol import PROTOCOL_VERSION
-from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
-from tilecast.heuristics.problem import MAX_EXTENT, GemmOperands, GemmProblem
-from tilecast.kernels.cutlass_sm90.space import SPACE_VERSION
-from tilecast.kernels.spec import KernelSpec, build_facts
+from tilecast.heuristics.problem import MAX_EXTENT, PROBLEM_FIELDS, GemmProblem
+from tilecast.kernels.candidates import SPACE_VERSION
+from tilecast.kernels.families import FAMILIES, parse_config
+from tilecast.kernels.spec import KernelSpec, family_facts
 
 if TYPE_CHECKING:
     from tilecast.data_collection.dataset import Dataset
 
 _EXTENT = f"INTEGER NOT NULL CHECK ({{0}} BETWEEN 1 AND {MAX_EXTENT})"
-_PROBLEM = dict.fromkeys(("m", "n", "k", "batch"), _EXTENT) | dict.fromkeys(
-    ("dtype", "out_dtype", "layout"), "TEXT NOT NULL"
-)
-"""The columns of a problem, as `_problem_values` gives them and `_problem` reads them."""
+_PROBLEM = dict.fromkeys(PROBLEM_FIELDS, _EXTENT) | {"operands": "TEXT NOT NULL"}
 _RESULT = {
     "config": "TEXT NOT NULL",
     "regime": f"TEXT NOT NULL CHECK ({{0}} IN {REGIMES})",
@@ -37,7 +34,7 @@ _RESULT = {
 """The columns of what was measured, in the order of `Measurement`'s fields."""
 _ORIGIN = {"device": "TEXT NOT NULL", "run": "INTEGER REFERENCES runs (id)"}
 _COLUMNS = {**_PROBLEM, **_RESULT, **_ORIGIN}
-_PROBLEM_NAMES = ", ".join(_PROBLEM)
+_PROBLEM_NAMES = ", ".join(PROBLEM_FIELDS)
 
 _SCHEMA = f"""
 CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -185,7 +182,7 @@ class MeasurementStore:
         Raises:
             TilecastError: one of them is there already or is none, or the file cannot be written.
         """
-        values = [(*_problem_values(r.problem), *_result_values(r), card, self._run) for r in rows]
+        values = [(*r.problem.row(), *_result(r), card, self._run) for r in rows]
         places = ", ".join("?" * len(_COLUMNS))
         try:
             with self._database:
@@ -202,7 +199,7 @@ class MeasurementStore:
         """Problems that have rows of a pass."""
         query = f"SELECT DISTINCT {_PROBLEM_NAMES} FROM measurements WHERE stage = ?"
         with self._access() as database:
-            return {_problem(*row) for row in database.execute(query, (pass_,))}
+            return {GemmProblem.from_row(row) for row in database.execute(query, (pass_,))}
 
     def raced(self, problem: GemmProblem) -> tuple[list[Measurement], str]:
         """Race rows of a problem, and the card that ran them."""
@@ -212,7 +209,7 @@ class MeasurementStore:
             f"WHERE stage = 'race' AND ({_PROBLEM_NAMES}) = ({places})"
         )
         with self._access() as database:
-            rows = database.execute(query, _problem_values(problem)).fetchall()
+            rows = database.execute(query, problem.row()).fetchall()
             return [_measurement(problem, *result) for _, *result in rows], rows[0][0]
 
     def count(self) -> int:
@@ -240,7 +237,12 @@ class MeasurementStore:
 
 def _versions() -> dict[str, str]:
     """What all measurements of a store have in common."""
-    return {"protocol": str(PROTOCOL_VERSION), "space": str(SPACE_VERSION), **build_facts()}
+    found = {"protocol": str(PROTOCOL_VERSION), "space": str(SPACE_VERSION)}
+    for name in FAMILIES:
+        facts = family_facts(name)
+        found[f"{name} sources"] = str(facts["sources"])[:16]
+        found |= cast("dict[str, str]", facts["versions"])
+    return found
 
 
 def _tables(database: sqlite3.Connection) -> dict[str, str | None]:
@@ -248,19 +250,7 @@ def _tables(database: sqlite3.Connection) -> dict[str, str | None]:
     return dict(database.execute("SELECT name, sql FROM sqlite_master"))
 
 
-def _problem_values(problem: GemmProblem) -> tuple:
-    operands = problem.operands
-    extents = (problem.m, problem.n, problem.k, problem.batch)
-    return (*extents, operands.dtype, operands.out_dtype, operands.layout)
-
-
-def _problem(
-    m: int, n: int, k: int, batch: int, dtype: str, out_dtype: str, layout: str
-) -> GemmProblem:
-    return GemmProblem(m, n, k, batch, GemmOperands.from_layout(layout, dtype, out_dtype))
-
-
-def _result_values(row: Measurement) -> tuple:
+def _result(row: Measurement) -> tuple:
     config = row.config.name if row.config else REFERENCE
     return (
         config, row.regime, row.stage, row.microseconds, row.spread, row.rounds, row.failure
@@ -268,5 +258,4 @@ def _result_values(row: Measurement) -> tuple:
 
 
 def _measurement(problem: GemmProblem, config: str, *result: Any) -> Measurement:
-    kernel = None if config == REFERENCE else KernelConfig.parse(config)
-    return Measurement(problem, kernel, *result)
+    return Measurement(problem, None if config == REFERENCE else parse_config(config), *result)

@@ -18,7 +18,7 @@ from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.files import write_atomically
 from tilecast.heuristics.hardware import Hardware, hardware
 from tilecast.heuristics.problem import GemmOperands
-from tilecast.kernels.cutlass_sm90.space import SPACE_VERSION
+from tilecast.kernels.candidates import SPACE_VERSION
 from tilecast.models.booster import Booster
 from tilecast.models.features import FEATURE_NAMES, FEATURES_VERSION
 from tilecast.models.labels import POWERS

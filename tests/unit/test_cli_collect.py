@@ -20,7 +20,7 @@ from tilecast.data_collection.dataset import read_dataset
 from tilecast.data_collection.measurement import Measurement
 from tilecast.data_collection.store import MeasurementStore
 from tilecast.data_collection.suites import suite
-from tilecast.heuristics.config import KernelConfig
+from tilecast.kernels.cutlass_sm90.config import Sm90Config
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[CollectOptions]:
         store = MeasurementStore(options.store)
         store.begin_run({"gpu": options.gpu})
         row = Measurement(
-            options.problems[0], KernelConfig(64, 64, 64), "burst", "screen", 12.5, 0.0, 3
+            options.problems[0], Sm90Config(64, 64, 64), "burst", "screen", 12.5, 0.0, 3
         )
         store.add([row], "card")
         store.close()
@@ -73,10 +73,19 @@ def test_defaults(asked: list[CollectOptions], tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (("--suite", "mine"), "suite 'mine' is not known; allowed: training, llm, "),
-        (("--devices", "first"), "--devices 'first' is not a list; allowed: numbers such as 0"),
-        (("--devices", "0,"), "--devices '0,' is not a list; allowed: numbers such as 0"),
-        (("--budget", "0"), "--budget '0' is out of range; allowed: an integer, 1 or more"),
-        (("--workers", "-1"), "--workers '-1' is out of range; allowed: an integer, 1 or more"),
+        (
+            ("--devices", "first"),
+            "argument --devices: 'first' is out of range; allowed: numbers such as 0",
+        ),
+        (("--devices", "0,"), "argument --devices: '' is out of range; allowed: numbers such as 0"),
+        (
+            ("--budget", "0"),
+            "argument --budget: '0' is out of range; allowed: an integer from 1 to ",
+        ),
+        (
+            ("--workers", "-1"),
+            "argument --workers: '-1' is out of range; allowed: auto, ",
+        ),
     ],
 )
 def test_refuses(
@@ -94,7 +103,7 @@ def test_refuses(
 
 def test_unknown_gpu_is_refused(refused: Callable[..., str], tmp_path: Path) -> None:
     line = refused("collect", "--store", str(tmp_path / "store"), "--gpu", "B200")
-    assert line.startswith("gpu 'B200' is not known; allowed: H200, H100")
+    assert line.startswith("argument --gpu: gpu 'B200' is not known; allowed: H200, H100")
 
 
 @pytest.fixture

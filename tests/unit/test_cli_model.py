@@ -16,7 +16,7 @@ from tilecast.data_collection.dataset import Dataset, write_dataset
 from tilecast.data_collection.truth import measured
 from tilecast.heuristics.hardware import GPUS
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.kernels.cutlass_sm90.space import candidates
+from tilecast.kernels.candidates import candidates
 from tilecast.models.labels import ProblemLabels
 from tilecast.models.learned import load_heuristic
 
@@ -90,7 +90,7 @@ def test_predict_shows_as_many_as_the_model_thinks_worth_compiling(
 def test_predict_in_tables(model: str, data: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["predict", *MEASURED, "--model", model, "--data", data]) == 0
     text = capsys.readouterr().out
-    for part in ("64x4096x4096 bfloat16 rcr on H200", "roofline", "measured in burst", "torch.mm"):
+    for part in ("64x4096x4096 bf16:rcr on H200", "roofline", "measured in burst", "torch.mm"):
         assert part in text
     assert main(["predict", *UNMEASURED, "--model", model, "--data", data]) == 0
     assert "not in the data set" in capsys.readouterr().out
@@ -112,10 +112,13 @@ def test_predict_loads_nothing_slow(model: str, data: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("-k", "0"), "-k '0' is out of range; allowed: auto, or an integer, 1 or more"),
-        (("-k", "all"), "-k 'all' is out of range; allowed: auto, or an integer, 1 or more"),
-        (("--power", "eco"), "power 'eco' is not known; allowed: "),
-        (("--dtype", "float16"), "model "),
+        (("-k", "0"), "argument -k: '0' is out of range; allowed: auto, or an integer from 1 to "),
+        (
+            ("-k", "all"),
+            "argument -k: 'all' is out of range; allowed: auto, or an integer from 1 to ",
+        ),
+        (("--power", "eco"), "argument --power: power 'eco' is not known; allowed: "),
+        (("--operands", "fp16:rcr"), "model "),
         (("--gpu", "H100"), "model "),
         (("--model", "/nowhere"), "model /nowhere is refused: manifest.json cannot be read"),
         (("--data", "/nowhere.parquet"), "data set /nowhere.parquet does not exist; allowed: "),
@@ -271,8 +274,12 @@ def test_train_prints_held_out_regret(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--seed", "-1"), "--seed '-1' is out of range; allowed: an integer, 0 or more"),
-        (("--jobs", "0"), "--jobs '0' is out of range; allowed: an integer, 1 or more"),
+        (("--seed", "-1"), "argument --seed: '-1' is out of range; allowed: an integer from 0 to "),
+        (
+            ("--jobs", "0"),
+            "argument --jobs: '0' is out of range; allowed: auto, or an",
+        ),
+        (("--jobs", ""), "argument --jobs: '' is out of range; allowed: auto, or an"),
         (("--out", "/proc/tilecast"), "cannot write /proc/tilecast ("),
     ],
 )
@@ -296,7 +303,7 @@ def test_evaluate_scores_the_baselines(answer: Answer, data: str) -> None:
     ("arguments", "message"),
     [
         (("--only", "oracle"), "heuristic 'oracle' is not known; allowed: tilecast, "),
-        (("--power", "eco"), "power 'eco' is not known; allowed: "),
+        (("--power", "eco"), "argument --power: power 'eco' is not known; allowed: "),
     ],
 )
 def test_evaluate_refuses(
