@@ -7,15 +7,15 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from tilecast.data_collection.measurement import PASSES, REFERENCE, REGIMES, Measurement
 from tilecast.data_collection.protocol import PROTOCOL_VERSION
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.problem import MAX_EXTENT, PROBLEM_FIELDS, GemmProblem
 from tilecast.kernels.candidates import SPACE_VERSION
-from tilecast.kernels.families import parse_config
-from tilecast.kernels.spec import KernelSpec, build_facts
+from tilecast.kernels.families import FAMILIES, parse_config
+from tilecast.kernels.spec import KernelSpec, family_facts
 
 if TYPE_CHECKING:
     from tilecast.data_collection.dataset import Dataset
@@ -34,7 +34,7 @@ _RESULT = {
 """The columns of what was measured, in the order of `Measurement`'s fields."""
 _ORIGIN = {"device": "TEXT NOT NULL", "run": "INTEGER REFERENCES runs (id)"}
 _COLUMNS = {**_PROBLEM, **_RESULT, **_ORIGIN}
-_PROBLEM_NAMES = ", ".join(_PROBLEM)
+_PROBLEM_NAMES = ", ".join(PROBLEM_FIELDS)
 
 _SCHEMA = f"""
 CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -69,21 +69,20 @@ class MeasurementStore:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             if path.exists() and not path.is_file():
-                raise self._unusable("not a regular file")
+                raise OSError("not a regular file")
             # Absolute: SQLite would keep a file named ":memory:" in memory.
             self._database = sqlite3.connect(path.absolute(), timeout=0)
-        except (sqlite3.Error, OSError) as error:
-            raise self._unusable(error) from error
-        try:
-            with self._access():
+            try:
                 self._lock()
                 self._prepare()
                 self._database.commit()
                 self._database.execute("PRAGMA journal_mode = WAL")
                 self._database.execute("PRAGMA synchronous = FULL")
-        except BaseException:
-            self.close()
-            raise
+            except BaseException:
+                self.close()
+                raise
+        except (sqlite3.Error, OSError) as error:
+            raise self._unusable(error) from error
 
     def _lock(self) -> None:
         """Take the file for this process, until it is closed; the kernel frees it after a kill."""
@@ -141,12 +140,8 @@ class MeasurementStore:
         try:
             with self._database:
                 yield self._database
-        except sqlite3.Error as error:
+        except (sqlite3.Error, TilecastError) as error:
             raise self._unusable(error) from error
-
-    def _read(self, query: str, values: tuple = ()) -> list[tuple]:
-        with self._access() as database:
-            return database.execute(query, values).fetchall()
 
     def close(self) -> None:
         """Let go of the file."""
@@ -178,7 +173,8 @@ class MeasurementStore:
 
     def checks(self) -> dict[str, str | None]:
         """For each checked kernel's key, what is wrong with it, or None."""
-        return dict(self._read("SELECT key, failure FROM kernels"))
+        with self._access() as database:
+            return dict(database.execute("SELECT key, failure FROM kernels"))
 
     def add(self, rows: Iterable[Measurement], card: str) -> None:
         """Record measurements taken on a card.
@@ -186,7 +182,7 @@ class MeasurementStore:
         Raises:
             TilecastError: one of them is there already or is none, or the file cannot be written.
         """
-        values = [(*r.problem.row(), *_result_values(r), card, self._run) for r in rows]
+        values = [(*r.problem.row(), *_result(r), card, self._run) for r in rows]
         places = ", ".join("?" * len(_COLUMNS))
         try:
             with self._database:
@@ -202,7 +198,8 @@ class MeasurementStore:
     def measured(self, pass_: str) -> set[GemmProblem]:
         """Problems that have rows of a pass."""
         query = f"SELECT DISTINCT {_PROBLEM_NAMES} FROM measurements WHERE stage = ?"
-        return {GemmProblem.from_row(row) for row in self._read(query, (pass_,))}
+        with self._access() as database:
+            return {GemmProblem.from_row(row) for row in database.execute(query, (pass_,))}
 
     def raced(self, problem: GemmProblem) -> tuple[list[Measurement], str]:
         """Race rows of a problem, and the card that ran them."""
@@ -211,12 +208,14 @@ class MeasurementStore:
             f"SELECT device, {', '.join(_RESULT)} FROM measurements "
             f"WHERE stage = 'race' AND ({_PROBLEM_NAMES}) = ({places})"
         )
-        rows = self._read(query, problem.row())
-        return [_measurement(problem, *result) for _, *result in rows], rows[0][0]
+        with self._access() as database:
+            rows = database.execute(query, problem.row()).fetchall()
+            return [_measurement(problem, *result) for _, *result in rows], rows[0][0]
 
     def count(self) -> int:
         """Measurements so far."""
-        return self._read("SELECT COUNT(*) FROM measurements")[0][0]
+        with self._access() as database:
+            return database.execute("SELECT COUNT(*) FROM measurements").fetchone()[0]
 
     def export(self) -> Dataset:
         """Everything as a data set, in a stable order, with the provenance of every run."""
@@ -225,8 +224,9 @@ class MeasurementStore:
         from tilecast.data_collection.dataset import COLUMNS, Dataset
 
         names = ", ".join(COLUMNS)
-        rows = self._read(f"SELECT {names} FROM measurements ORDER BY {names}")
-        runs = self._read("SELECT provenance FROM runs ORDER BY id")
+        with self._access() as database:
+            rows = database.execute(f"SELECT {names} FROM measurements ORDER BY {names}").fetchall()
+            runs = database.execute("SELECT provenance FROM runs ORDER BY id").fetchall()
         facts = {
             "runs": [json.loads(text) for (text,) in runs],
             "space_version": SPACE_VERSION,
@@ -237,7 +237,12 @@ class MeasurementStore:
 
 def _versions() -> dict[str, str]:
     """What all measurements of a store have in common."""
-    return {"protocol": str(PROTOCOL_VERSION), "space": str(SPACE_VERSION), **build_facts()}
+    found = {"protocol": str(PROTOCOL_VERSION), "space": str(SPACE_VERSION)}
+    for name in FAMILIES:
+        facts = family_facts(name)
+        found[f"{name} sources"] = str(facts["sources"])[:16]
+        found |= cast("dict[str, str]", facts["versions"])
+    return found
 
 
 def _tables(database: sqlite3.Connection) -> dict[str, str | None]:
@@ -245,7 +250,7 @@ def _tables(database: sqlite3.Connection) -> dict[str, str | None]:
     return dict(database.execute("SELECT name, sql FROM sqlite_master"))
 
 
-def _result_values(row: Measurement) -> tuple:
+def _result(row: Measurement) -> tuple:
     config = row.config.name if row.config else REFERENCE
     return (
         config, row.regime, row.stage, row.microseconds, row.spread, row.rounds, row.failure
@@ -253,5 +258,4 @@ def _result_values(row: Measurement) -> tuple:
 
 
 def _measurement(problem: GemmProblem, config: str, *result: Any) -> Measurement:
-    kernel = None if config == REFERENCE else parse_config(config)
-    return Measurement(problem, kernel, *result)
+    return Measurement(problem, None if config == REFERENCE else parse_config(config), *result)

@@ -8,7 +8,6 @@ import platform
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib.metadata import version
-from typing import Any
 
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.operands import GemmOperands
@@ -65,17 +64,8 @@ class KernelSpec:
         return f"{self.config} for {self.operands}"
 
 
-def build_facts() -> dict[str, str]:
-    """What the code of all kernels depends on beside their specs: our sources and the compilers."""
-    facts: dict[str, str] = {}
-    for family in FAMILIES:
-        found = family_facts(family)
-        facts |= {f"{family} sources": str(found["sources"])[:16], **found["versions"]}
-    return facts
-
-
 @cache
-def family_facts(family: str) -> dict[str, Any]:
+def family_facts(family: str) -> dict[str, object]:
     """What all kernels of a family depend on: versions of the compiler, and our own source."""
     digest = hashlib.sha256()
     for path in FAMILIES[family].sources:
