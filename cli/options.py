@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tilecast.heuristics.errors import TilecastError
-from tilecast.heuristics.hardware import GPUS, Hardware, hardware
+from tilecast.heuristics.hardware import GPUS, hardware
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.heuristics.problem import MAX_EXTENT, GemmProblem
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from tilecast.inductor_hook.selection import Settings
 
 DEFAULT_POWER = "robust"
-_DATA = Path(__file__).parents[1] / "data_collection" / "data"
 _EXTENTS = {"m": "rows of A and out", "n": "columns of B and out", "k": "columns of A, rows of B"}
 _AUTO = "auto"
 _MOST = 2**31 - 1
@@ -168,18 +167,14 @@ def problem_if_any(options: argparse.Namespace) -> GemmProblem | None:
     return problem(options)
 
 
-def shipped_data(gpu: Hardware, stored: GemmOperands) -> Path | None:
-    """The data set of a GPU and operands that comes with the package; None where none does."""
-    found = _DATA / f"{gpu.name.lower()}_{stored.text.replace(':', '_')}.parquet"
-    return found if found.exists() else None
-
-
 def data(options: argparse.Namespace) -> Path:
     """The data set that the options name.
 
     Raises:
         TilecastError: none is named and none is shipped.
     """
+    from tilecast.data_collection.dataset import shipped_data
+
     found = options.data or shipped_data(GPUS[0], LINEAR_BF16)
     if found is None:
         raise TilecastError(

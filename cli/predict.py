@@ -40,11 +40,11 @@ def run(options: argparse.Namespace) -> Report:
     from tilecast.models.learned import load_heuristic
 
     heuristic = load_heuristic(gpu, problem.operands, options.power, options.model)
+    truths = _truths(options, problem, gpu)
     among = candidates(problem, gpu)
     ranking = heuristic.predict(problem, among)
     shown = len(heuristic.shortlist(problem, among)) if isinstance(top, str) else top
     reasons = heuristic.explain(problem, among, ranking[0].config, limit=REASONS)
-    truths = _truths(options, problem, gpu)
     document = {
         "problem": dict(zip(PROBLEM_FIELDS, problem.row(), strict=True)),
         "gpu": gpu.name,
@@ -63,12 +63,11 @@ def run(options: argparse.Namespace) -> Report:
 
 def _truths(options: argparse.Namespace, problem: GemmProblem, gpu: Hardware) -> dict[str, Truth]:
     """What was measured for the problem; nothing where no data set is named or shipped."""
-    path = options.data or shared.shipped_data(gpu, problem.operands)
-    if path is None:
-        return {}
+    from tilecast.data_collection.dataset import shipped_data
     from tilecast.data_collection.truth import measured
 
-    return measured(path, problem)
+    path = options.data or shipped_data(gpu, problem.operands)
+    return measured(path, problem) if path else {}
 
 
 def _roofline(problem: GemmProblem, gpu: Hardware) -> dict[str, object]:

@@ -29,7 +29,7 @@ from tilecast.inductor_hook.selection import (
 )
 from tilecast.inductor_hook.template import Choice, TilecastCaller, template
 from tilecast.inductor_hook.versions import is_last_call, template_params
-from tilecast.kernels.background import object_builder
+from tilecast.kernels.builder import object_builder
 
 # Under the name of Inductor, whose handlers TORCH_LOGS sets up; our own would reach none.
 log = getArtifactLogger("torch._inductor.tilecast", "autotuning")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.problem import GemmOperands, GemmProblem
 from tilecast.inductor_hook import report
-from tilecast.kernels.background import object_builder
+from tilecast.kernels.builder import object_builder
 from tilecast.kernels.launch import LoadedKernel, load_kernel
 from tilecast.kernels.spec import KernelSpec
 

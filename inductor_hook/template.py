@@ -19,7 +19,7 @@ from tilecast.heuristics.config import KernelConfig
 from tilecast.inductor_hook import report
 from tilecast.inductor_hook.launcher import errors_raised
 from tilecast.inductor_hook.problems import Matmul
-from tilecast.kernels.background import object_builder
+from tilecast.kernels.builder import object_builder
 from tilecast.kernels.launch import preload
 from tilecast.kernels.spec import KernelSpec
 

@@ -23,7 +23,7 @@ from tilecast.inductor_hook import addmm, bmm, eager, installed, launcher, mm, r
 from tilecast.inductor_hook.launcher import StaticMatmul, errors_raised
 from tilecast.inductor_hook.selection import Settings, shortlist
 from tilecast.kernels import launch
-from tilecast.kernels.background import object_builder
+from tilecast.kernels.builder import object_builder
 from tilecast.kernels.spec import KernelSpec
 from tilecast.models.learned import load_heuristic
 
@@ -583,7 +583,7 @@ def _forget_kernels() -> None:
     """As in a process that has multiplied nothing yet."""
     eager._plan.cache_clear()
     launcher._loaded.clear()
-    launch.max_active_clusters.cache_clear()
+    launch._max_active_clusters.cache_clear()
 
 
 def test_eager_mm_runs_the_kernel_that_the_model_chooses(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -140,7 +140,7 @@ def hook(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[Kerne
     from torch._dynamo.utils import counters
 
     from tilecast.inductor_hook import choices, eager, report, uninstall
-    from tilecast.kernels.background import ObjectBuilder
+    from tilecast.kernels.builder import ObjectBuilder
 
     started: list[KernelSpec] = []
     monkeypatch.setenv("TILECAST_CACHE", str(tmp_path / "objects"))

@@ -24,7 +24,7 @@ from tilecast.heuristics.hardware import hardware
 from tilecast.inductor_hook import choices as hook_choices
 from tilecast.inductor_hook import install, report
 from tilecast.inductor_hook.template import Choice
-from tilecast.kernels.background import ObjectBuilder, object_builder
+from tilecast.kernels.builder import ObjectBuilder, object_builder
 from tilecast.kernels.spec import KernelSpec
 from tilecast.models.learned import LearnedHeuristic, Prediction
 
