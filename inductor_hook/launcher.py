@@ -105,17 +105,20 @@ class StaticMatmul:
 class DynamicMatmul:
     """Several compiled kernels, of which the model picks one for the extents of each call."""
 
-    def __init__(self, specs: Sequence[KernelSpec], model: str, power: str):
+    def __init__(self, specs: Sequence[KernelSpec], model: str, power: str, digest: str):
         """Take what may run.
 
         Args:
             specs: at least one; they differ in their configs alone.
             model: folder of the model that chooses; "" for the shipped one.
             power: what the model aims at.
+            digest: `tilecast.inductor_hook.settings.model_digest` of that model; another one does
+                not choose.
         """
         self.matmuls = {spec.config: StaticMatmul(spec) for spec in specs}
         self._model = model
         self._power = power
+        self._digest = digest
         self._chosen: dict[tuple[int, ...], Callable[..., None]] = {}
 
     @classmethod
@@ -129,11 +132,12 @@ class DynamicMatmul:
         arch: str,
         model: str,
         power: str,
+        digest: str,
     ):
         """From what generated code spells out: names instead of objects."""
         operands = GemmOperands.from_layout(layout, dtype, out_dtype)
         specs = [KernelSpec(KernelConfig.parse(c), operands, batched, arch) for c in configs]
-        return cls(specs, model, power)
+        return cls(specs, model, power, digest)
 
     def __call__(self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
         """Write a @ b to ``out``; see `StaticMatmul`."""
@@ -151,14 +155,15 @@ class DynamicMatmul:
     def _choose(self, a: torch.Tensor, b: torch.Tensor) -> Callable[..., None]:
         if 0 in a.shape:
             return _write_nothing
-        from tilecast.inductor_hook.selection import Settings, gpu_of, ranked
+        from tilecast.inductor_hook.selection import gpu_of, ranked
+        from tilecast.inductor_hook.settings import Settings
 
         first = next(iter(self.matmuls.values()))
         try:
             problem = GemmProblem(
                 a.shape[-2], b.shape[-1], a.shape[-1], _batch(a.shape), first.spec.operands
             )
-            settings = Settings(k=1, model=self._model or None, power=self._power)
+            settings = Settings(1, self._model or None, self._power, digest=self._digest)
             gpu = gpu_of(a.get_device())
             return self.matmuls[ranked(settings, problem, gpu, tuple(self.matmuls), 1)[0]]
         # Any of them multiplies correctly.

@@ -24,6 +24,7 @@ from tilecast.inductor_hook.launcher import (
     errors_raised,
     loaded_kernel,
 )
+from tilecast.inductor_hook.settings import model_digest
 from tilecast.kernels.cutlass_sm90.space import candidates
 from tilecast.kernels.launch import LoadedKernel
 from tilecast.kernels.spec import KernelSpec
@@ -104,7 +105,7 @@ def test_each_extent_runs_what_the_model_prefers_for_it(loads: Callable) -> None
     assert len(names) > 1
     loaded = loads(_product)
     matmul = DynamicMatmul.named(
-        names, *OPERANDS, batched=False, arch="sm_90a", model="", power="robust"
+        names, *OPERANDS, False, "sm_90a", model="", power="robust", digest=model_digest(None)
     )
     for m, expected in zip(extents, _firsts(*extents), strict=True):
         for _ in range(2):
@@ -118,12 +119,13 @@ def test_each_extent_runs_what_the_model_prefers_for_it(loads: Callable) -> None
             assert torch.equal(out, a @ b)
 
 
+@pytest.mark.parametrize(("model", "digest"), [("/gone", "0" * 16), ("", "another")])
 def test_a_model_that_is_gone_leaves_a_kernel_that_runs(
-    loads: Callable, caplog: pytest.LogCaptureFixture
+    loads: Callable, caplog: pytest.LogCaptureFixture, model: str, digest: str
 ) -> None:
     loaded = loads(_product)
     matmul = DynamicMatmul.named(
-        _firsts(16, 4096), *OPERANDS, batched=False, arch="sm_90a", model="/gone", power="robust"
+        _firsts(16, 4096), *OPERANDS, False, "sm_90a", model=model, power="robust", digest=digest
     )
     for m in (16, 17, 4096):
         a, b, out = _operands(m)
