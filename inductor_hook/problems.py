@@ -88,9 +88,9 @@ def read(kernel_inputs: Any, op: str) -> Matmul:
             dtypes.pop(),
             _name(out.dtype),
             "float32",
-            major("A", a.get_stride(), sizes),
-            major("B", b.get_stride(), sizes),
-            major("out", out.stride, sizes),
+            major("A", a.get_stride(), a.get_dtype().itemsize, sizes),
+            major("B", b.get_stride(), b.get_dtype().itemsize, sizes),
+            major("out", out.stride, out.dtype.itemsize, sizes),
         )
         hint = GemmProblem(
             _hint(rows, sizes),
