@@ -178,3 +178,16 @@ def test_warnings_are_given_once_and_counted_always(
     report.forget()
     report.warn_once("loading", "again")
     assert len(_warnings(caplog)) == 4
+
+
+def test_a_reason_is_its_message_without_numbers(
+    hook: list[KernelSpec], caplog: pytest.LogCaptureFixture
+) -> None:
+    for message in ("m=7 of 7x8x64: bfloat16", "m=9 of 9x8x64: bfloat16", "m=9: float16"):
+        report.say_once("no model", message)
+    report.say_once("eager", "m=9: float16")
+    assert _warnings(caplog) == [
+        "tilecast: m=7 of 7x8x64: bfloat16",
+        "tilecast: m=9: float16",
+        "tilecast: m=9: float16",
+    ]

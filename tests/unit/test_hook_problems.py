@@ -239,7 +239,7 @@ def test_other_symbolic_extents_are_not_covered(
     [((64, 1), "row"), ((1, 64), "col"), ((4096, 64, 1), "row"), ((4096, 1, 64), "col")],
 )
 def test_the_major_is_the_contiguous_way(strides: tuple[int, ...], expected: str) -> None:
-    assert major("A", strides) == expected
+    assert major("A", strides, 2) == expected
 
 
 @pytest.mark.parametrize(
@@ -247,4 +247,11 @@ def test_the_major_is_the_contiguous_way(strides: tuple[int, ...], expected: str
 )
 def test_strides_that_tma_cannot_read_are_refused(strides: tuple[int, ...]) -> None:
     with pytest.raises(TilecastError, match=r"B has strides .*; allowed.*; .*contiguous\(\)"):
-        major("B", strides)
+        major("B", strides, 2)
+
+
+@pytest.mark.parametrize(("itemsize", "multiple"), [(1, 16), (2, 8), (4, 4)])
+def test_the_16_bytes_of_a_stride_are_counted_in_elements(itemsize: int, multiple: int) -> None:
+    assert major("A", (multiple, 1), itemsize) == "row"
+    with pytest.raises(TilecastError, match=f"multiples of {multiple} other than 0"):
+        major("A", (multiple // 2, 1), itemsize)
