@@ -205,10 +205,6 @@ class LearnedHeuristic:
             )
 
 
-def _widths(operands: GemmOperands) -> tuple[int, int, str]:
-    return DTYPE_BYTES[operands.dtype], DTYPE_BYTES[operands.out_dtype], operands.out_major
-
-
 def _widths(operands: GemmOperands) -> tuple[object, ...]:
     """What operands must share with those of a model, which is lent to them."""
     bits = (operands.a.dtype.bits, operands.b.dtype.bits, operands.out.dtype.bits)

@@ -18,10 +18,12 @@ from torch._dynamo.utils import counters
 
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
-from tilecast.heuristics.problem import LINEAR_BF16, GemmProblem
+from tilecast.heuristics.operands import LINEAR_BF16
+from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook import addmm, bmm, eager, installed, launcher, mm, report
 from tilecast.inductor_hook.launcher import StaticMatmul, errors_raised
-from tilecast.inductor_hook.selection import Settings, shortlist
+from tilecast.inductor_hook.selection import shortlist
+from tilecast.inductor_hook.settings import Settings
 from tilecast.kernels import launch
 from tilecast.kernels.builder import object_builder
 from tilecast.kernels.spec import KernelSpec
