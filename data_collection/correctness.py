@@ -17,7 +17,7 @@ CHECK_EXTENTS = ((2056, 10008, 520), (37, 1112, 1032), (1, 264, 200))
 def check_problems(spec: KernelSpec) -> list[GemmProblem]:
     """The ragged problems of a check; m is padded where the 16-byte rule is on it."""
     operands = spec.operands
-    step = 8 if "col" in (operands.a_major, operands.out_major) else 1
+    step = 8 if "col" in (operands.a.major, operands.out.major) else 1
     return [
         GemmProblem(-(-m // step) * step, n, k, 3 if spec.batched else 1, operands)
         for m, n, k in CHECK_EXTENTS

@@ -14,7 +14,8 @@ import torch
 from tilecast.data_collection.correctness import check_problems, wrong_elements
 from tilecast.data_collection.environment import device_hash
 from tilecast.data_collection.protocol import Entrant, KernelFailure
-from tilecast.heuristics.problem import GemmOperands, GemmProblem
+from tilecast.heuristics.operands import TensorSpec
+from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.launch import LoadedKernel, load_kernel
 from tilecast.kernels.object_cache import ObjectCache
 from tilecast.kernels.spec import KernelSpec
@@ -266,30 +267,26 @@ def random_operands(
     problem: GemmProblem, sets: int
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """``sets`` pairs of normal random A (m, k) and B (k, n), batch in front where there is one."""
-    operands = problem.operands
-    a = [_random(problem, problem.m, problem.k, operands.a_major, operands) for _ in range(sets)]
-    b = [_random(problem, problem.k, problem.n, operands.b_major, operands) for _ in range(sets)]
+    a = [_random(problem, problem.m, problem.k, problem.operands.a) for _ in range(sets)]
+    b = [_random(problem, problem.k, problem.n, problem.operands.b) for _ in range(sets)]
     return a, b
 
 
 def empty_out(problem: GemmProblem) -> torch.Tensor:
     """An unwritten out (m, n), batch in front where there is one, stored as the operands say."""
-    return _empty(
-        problem, problem.m, problem.n, problem.operands.out_major, problem.operands.out_dtype
-    )
+    return _empty(problem, problem.m, problem.n, problem.operands.out)
 
 
-def _random(
-    problem: GemmProblem, rows: int, columns: int, major: str, operands: GemmOperands
-) -> torch.Tensor:
-    return _empty(problem, rows, columns, major, operands.dtype).normal_()
+def _random(problem: GemmProblem, rows: int, columns: int, spec: TensorSpec) -> torch.Tensor:
+    return _empty(problem, rows, columns, spec).normal_()
 
 
-def _empty(problem: GemmProblem, rows: int, columns: int, major: str, dtype: str) -> torch.Tensor:
+def _empty(problem: GemmProblem, rows: int, columns: int, spec: TensorSpec) -> torch.Tensor:
     batch = (problem.batch,) if problem.batch > 1 else ()
-    shape = (rows, columns) if major == "row" else (columns, rows)
-    tensor = torch.empty(*batch, *shape, dtype=getattr(torch, dtype), device="cuda")
-    return tensor if major == "row" else tensor.mT
+    shape = (rows, columns) if spec.major == "row" else (columns, rows)
+    dtype = getattr(torch, spec.dtype.torch)
+    tensor = torch.empty(*batch, *shape, dtype=dtype, device="cuda")
+    return tensor if spec.major == "row" else tensor.mT
 
 
 def _library_launch(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
