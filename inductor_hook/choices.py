@@ -29,7 +29,7 @@ from tilecast.inductor_hook.template import (
     without_failures,
 )
 from tilecast.inductor_hook.versions import is_last_call, template_params
-from tilecast.kernels.background import object_builder
+from tilecast.kernels.builder import object_builder
 
 # Under the name of Inductor, whose handlers TORCH_LOGS sets up; our own would reach none.
 log = getArtifactLogger("torch._inductor.tilecast", "autotuning")
@@ -202,7 +202,6 @@ def plan(settings: Settings, matmul: Matmul, op: str, gpu: Hardware) -> list[Cho
             matmul,
             op == "addmm",
             configs,
-            gpu.arch,
             settings.digest,
             settings.model or "",
             settings.power,
@@ -221,18 +220,16 @@ def plan(settings: Settings, matmul: Matmul, op: str, gpu: Hardware) -> list[Cho
 
 def _log_plan(op: str, matmul: Matmul, choices: Sequence[Choice], seconds: float) -> None:
     report.count("problems")
-    operands = matmul.hint.operands
     shown = ", ".join(
         f"{position}. {' or '.join(config.name for config in choice.configs)} "
         f"(predicted {choice.microseconds / 1000:.4f} ms)"
         for position, choice in enumerate(choices, 1)
     )
     log.info(
-        "tilecast: %s %s %s %s, ranked in %.1f ms: %s",
+        "tilecast: %s %s %s, ranked in %.1f ms: %s",
         op,
         matmul.hint,
-        operands.dtype,
-        operands.layout,
+        matmul.hint.operands,
         seconds * 1000,
         shown,
     )

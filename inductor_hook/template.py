@@ -19,7 +19,7 @@ from tilecast.heuristics.config import KernelConfig
 from tilecast.inductor_hook import report
 from tilecast.inductor_hook.launcher import errors_raised
 from tilecast.inductor_hook.problems import Matmul
-from tilecast.kernels.background import object_builder
+from tilecast.kernels.builder import object_builder
 from tilecast.kernels.launch import preload
 from tilecast.kernels.spec import KernelSpec
 
@@ -62,8 +62,6 @@ class Choice:
     """Whether a bias is added after it."""
     configs: tuple[KernelConfig, ...]
     """The config; several where m is symbolic, of which each call picks one."""
-    arch: str
-    """Target of the compiler."""
     model: str
     """Digest of the model that chose."""
     folder: str
@@ -79,7 +77,7 @@ class Choice:
     def specs(self) -> tuple[KernelSpec, ...]:
         """The kernels that it runs."""
         operands, batched = self.matmul.hint.operands, self.matmul.batched
-        return tuple(KernelSpec(config, operands, batched, self.arch) for config in self.configs)
+        return tuple(KernelSpec(config, operands, batched) for config in self.configs)
 
     @property
     def name(self) -> str:
@@ -98,11 +96,8 @@ class Choice:
         names = tuple(config.name for config in self.configs)
         arguments = [
             repr(names if dynamic else names[0]),
-            repr(operands.layout),
-            repr(operands.dtype),
-            repr(operands.out_dtype),
+            repr(operands.text),
             f"batched={self.matmul.batched}",
-            f"arch={self.arch!r}",
         ]
         if dynamic:
             names_of_model = {"model": self.folder, "power": self.power, "digest": self.model}

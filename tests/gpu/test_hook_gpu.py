@@ -18,13 +18,14 @@ from torch._dynamo.utils import counters
 
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
-from tilecast.heuristics.problem import LINEAR_BF16, GemmProblem
+from tilecast.heuristics.operands import LINEAR_BF16
+from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook import addmm, bmm, eager, installed, launcher, mm, report
 from tilecast.inductor_hook.launcher import StaticMatmul, errors_raised
 from tilecast.inductor_hook.selection import shortlist
 from tilecast.inductor_hook.settings import Settings
 from tilecast.kernels import launch
-from tilecast.kernels.background import object_builder
+from tilecast.kernels.builder import object_builder
 from tilecast.kernels.spec import KernelSpec
 from tilecast.models.learned import load_heuristic
 
@@ -622,7 +623,7 @@ def _forget_kernels() -> None:
     """As in a process that has multiplied nothing yet."""
     eager._plan.cache_clear()
     launcher._loaded.clear()
-    launch.max_active_clusters.cache_clear()
+    launch._max_active_clusters.cache_clear()
 
 
 def test_eager_mm_runs_the_kernel_that_the_model_chooses(monkeypatch: pytest.MonkeyPatch) -> None:

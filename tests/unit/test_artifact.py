@@ -14,7 +14,7 @@ import pytest
 
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
-from tilecast.heuristics.problem import LINEAR_BF16, GemmOperands
+from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.models import artifact as artifacts
 from tilecast.models.artifact import MANIFEST, load, load_shipped, save, shipped_names
 from tilecast.models.features import FEATURE_NAMES, featurize
@@ -189,7 +189,7 @@ def test_a_model_that_is_not_shipped_names_those_that_are(
     folder.rename(folder.parent / "H200-bfloat16-rcr")
     assert shipped_names() == ["H200-bfloat16-rcr"]
     assert load_shipped(hardware("H200"), LINEAR_BF16).name == "H200-bfloat16-rcr"
-    for gpu, operands in (("H100", LINEAR_BF16), ("H200", GemmOperands.from_layout("rrr"))):
+    for gpu, operands in (("H100", LINEAR_BF16), ("H200", GemmOperands.parse("bf16:rrr"))):
         with pytest.raises(
             TilecastError, match="no model is shipped .*; allowed: H200-bfloat16-rcr"
         ):
@@ -202,8 +202,9 @@ import sys
 from pathlib import Path
 from tilecast.heuristics.hardware import hardware
 from tilecast.models.learned import load_heuristic
-from tilecast.heuristics.problem import LINEAR_BF16, GemmProblem
-from tilecast.kernels.cutlass_sm90.space import candidates
+from tilecast.heuristics.operands import LINEAR_BF16
+from tilecast.heuristics.problem import GemmProblem
+from tilecast.kernels.candidates import candidates
 gpu, problem = hardware("H200"), GemmProblem(256, 4096, 4096)
 heuristic = load_heuristic(gpu, LINEAR_BF16, folder=Path({str(folder)!r}))
 configs = candidates(problem, gpu)

@@ -8,9 +8,9 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from itertools import pairwise
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import TypeVar
 
@@ -20,14 +20,17 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 import fake_session
-from fake_session import CONFIGS, PLAN, PROBLEMS, FakeFactory, Fault, microseconds
+from fake_session import CONFIGS, PROBLEMS, WORKLOAD, FakeFactory, Fault, microseconds
 
+from tilecast.data_collection import collector
 from tilecast.data_collection.collector import Collector, Progress
 from tilecast.data_collection.measurement import Measurement
 from tilecast.data_collection.protocol import regimes
 from tilecast.data_collection.store import MeasurementStore
+from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.problem import LINEAR_BF16, GemmProblem
+from tilecast.kernels.builder import CompileResult
 from tilecast.kernels.spec import KernelSpec
 
 SILENCE = 1.5
@@ -53,13 +56,13 @@ class Bed:
     def factory(self, **changes) -> FakeFactory:
         return FakeFactory(self.log, **changes)
 
-    def collect(self, *factories: FakeFactory, plan=PLAN, store=None, **changes) -> None:
+    def collect(self, *factories: FakeFactory, workload=WORKLOAD, store=None, **changes) -> None:
         own = store or MeasurementStore(self.path)
         try:
             own.begin_run({"gpu": "none"})
             Collector(
                 own, factories or [self.factory()], report=self.progress.append, **changes
-            ).collect(plan)
+            ).collect(workload)
         finally:
             if store is None:
                 own.close()
@@ -124,7 +127,7 @@ def test_everything_is_checked_and_measured_once(bed: Bed) -> None:
     for problem in PROBLEMS:
         stages = Counter((row[9], row[8]) for row in rows if row[0] == problem.m)
         assert stages["screen", "sustained"] == ENTRANTS
-        for regime in regimes(problem, fake_session.Settings()):
+        for regime in regimes(problem, fake_session.ProtocolSettings()):
             assert stages["race", regime] == ENTRANTS
             assert 2 <= stages["verify", regime] <= ENTRANTS
     for row in rows:
@@ -170,15 +173,17 @@ def _run(bed: Bed, *options: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
+# The nth statement of each run, most rows being one: while the tables are made, amid the checks, at
+# their commit and after it, amid the first measurements and after them, amid and at the commit of
+# later ones, amid the first and a later verification.
+DEATHS = (3, 8, 14, 17, 24, 27, 31, 34, 19, 21, 36, 30, 40, 47, 22, 28, 55, 26, 33, 36)
+
+
 def test_killed_at_any_moment_nothing_is_lost_or_measured_twice(bed: Bed) -> None:
     seen = 0
     checked: set[str] = set()
     before: list[tuple] = []
-    # The nth statement of each run, most rows being one: amid the checks, at their commit, after
-    # it, amid the first measurements, after them, amid and at the commit of later ones, amid the
-    # first and a later verification.
-    deaths = (9, 12, 13, 15, 24, 60, 55, 41, 24)
-    for statements in (*deaths, 0):
+    for statements in (*DEATHS, 0):
         process = _run(bed, "--statements", str(statements))
         output, errors = process.communicate(timeout=60)
         assert process.returncode == (-9 if statements else 0), errors
@@ -198,7 +203,7 @@ def test_killed_at_any_moment_nothing_is_lost_or_measured_twice(bed: Bed) -> Non
         # Nothing half: a problem has all rows of a job or none.
         for problem in PROBLEMS:
             stages = Counter(row[9] for row in rows if row[0] == problem.m)
-            raced = len(regimes(problem, fake_session.Settings()))
+            raced = len(regimes(problem, fake_session.ProtocolSettings()))
             assert (stages["screen"], stages["race"]) in {(0, 0), (ENTRANTS, raced * ENTRANTS)}
         done = bed.checks()
         checked = {c.name for c in CONFIGS if KernelSpec(c, LINEAR_BF16).key in done}
@@ -263,6 +268,24 @@ def test_kernel_that_fails_its_check_is_left_out_everywhere(
     assert {(row[10], row[11], row[12]) for row in failed_rows} == {(None, None, 0)}
 
 
+@pytest.mark.parametrize("batched", [False, True])
+@pytest.mark.parametrize("stage", ["check", "time"])
+def test_kernel_is_blamed_and_not_its_namesake_of_other_operands(
+    bed: Bed, stage: str, batched: bool
+) -> None:
+    plain, batch = PROBLEMS[0], replace(PROBLEMS[0], batch=3)
+    broken = CONFIGS[2]
+    fault = Fault(broken, stage, "exit", batched=batched)
+    bed.collect(bed.factory(faults=(fault,)), workload={plain: CONFIGS, batch: CONFIGS})
+    failed = {key for key, why in bed.checks().items() if why}
+    assert failed == {KernelSpec(broken, LINEAR_BF16, batched=batched).key}
+    assert [(row[3], row[7]) for row in bed.rows() if row[13]] == [
+        (3 if batched else 1, broken.name)
+    ]
+    sound = {row[9] for row in bed.rows() if (row[3], row[7]) == (1 if batched else 3, broken.name)}
+    assert {"screen", "race"} <= sound
+
+
 @pytest.mark.parametrize(
     ("action", "reason"),
     [
@@ -292,14 +315,14 @@ def test_kernel_that_fails_in_a_later_stage_is_the_only_one_blamed(
     bed: Bed, stage: str, last: int
 ) -> None:
     problem, broken, why = PROBLEMS[0], CONFIGS[0], "crashed: exit code 139"
-    bed.collect(plan={problem: CONFIGS})
+    bed.collect(workload={problem: CONFIGS})
     # There it is announced amid the others, and one of ours after all of them.
     order = [line[3] for line in bed.logged() if line[0] == stage]
     assert order[-1] == CONFIGS[last].name
     assert broken.name in order[1:-1]
 
     bed = Bed(bed.folder / stage)
-    bed.collect(bed.factory(faults=(Fault(broken, stage, "exit"),)), plan={problem: CONFIGS})
+    bed.collect(bed.factory(faults=(Fault(broken, stage, "exit"),)), workload={problem: CONFIGS})
     failures = {KernelSpec(c, LINEAR_BF16).key: why if c == broken else None for c in CONFIGS}
     assert bed.checks() == failures
     rows = bed.rows()
@@ -314,10 +337,10 @@ def test_kernel_that_fails_in_a_later_stage_is_the_only_one_blamed(
 
 def test_kernel_that_fails_late_keeps_its_earlier_times(bed: Bed) -> None:
     plan = dict.fromkeys(PROBLEMS[:2], CONFIGS)
-    bed.collect(plan=dict.fromkeys(PROBLEMS[:1], CONFIGS))
+    bed.collect(workload=dict.fromkeys(PROBLEMS[:1], CONFIGS))
     first = bed.rows()
     factory = bed.factory(faults=(Fault(CONFIGS[5], "time", "exit"),))
-    bed.collect(factory, plan=plan)
+    bed.collect(factory, workload=plan)
     rows = bed.rows()
     assert set(first) <= set(rows)
     assert _failed(rows) == {CONFIGS[5].name: {(PROBLEMS[1].m, "screen", "crashed: exit code 139")}}
@@ -345,7 +368,7 @@ def test_several_bad_kernels_on_two_cards(bed: Bed) -> None:
 
 def test_problem_whose_kernels_all_fail_does_not_stop_the_rest(bed: Bed) -> None:
     plan = {PROBLEMS[0]: CONFIGS[:1], PROBLEMS[1]: CONFIGS}
-    bed.collect(bed.factory(faults=(Fault(CONFIGS[0], "check", "exit"),)), plan=plan)
+    bed.collect(bed.factory(faults=(Fault(CONFIGS[0], "check", "exit"),)), workload=plan)
     rows = bed.rows()
     alone = {(row[7], row[9]) for row in rows if row[0] == PROBLEMS[0].m}
     assert alone == {(CONFIGS[0].name, "screen"), ("torch.mm", "screen")}
@@ -355,7 +378,7 @@ def test_problem_whose_kernels_all_fail_does_not_stop_the_rest(bed: Bed) -> None
 
 def test_a_check_job_of_one_bad_kernel_still_counts_as_done(bed: Bed) -> None:
     bed.collect(bed.factory(faults=(Fault(CONFIGS[0], "check", "exit"),)),
-                plan={PROBLEMS[0]: CONFIGS[:1]})  # fmt: skip
+                workload={PROBLEMS[0]: CONFIGS[:1]})  # fmt: skip
     assert [(p.done, p.total) for p in bed.progress if p.phase == "check"] == [(1, 1)]
 
 
@@ -374,6 +397,58 @@ def test_deadline_lets_the_job_in_hand_finish_and_the_next_run_goes_on(bed: Bed)
     assert _jobs(bed.logged()) == _expected(bed.rows()) + Counter(
         {("check", config.name): 1 for config in CONFIGS}
     )
+
+
+@dataclass
+class Builder:
+    """Stands in for the compiler; every kernel takes a while."""
+
+    seconds: float = 0.0
+    broken: KernelConfig | None = None
+    asked: list[list[KernelSpec]] = field(default_factory=list)
+    built: int = 0
+
+    def __call__(self, kernels: Sequence[KernelSpec]) -> Iterator[CompileResult]:
+        self.asked.append(list(kernels))
+        for spec in kernels:
+            time.sleep(self.seconds)
+            self.built += 1
+            yield CompileResult(spec, 0.0, "no code" if spec.config == self.broken else None)
+
+
+def test_budget_bounds_compiling_too(bed: Bed) -> None:
+    builder = Builder(seconds=0.1)
+    begun = time.monotonic()
+    bed.collect(build=builder, deadline=begun + 0.25)
+    assert time.monotonic() - begun < 2
+    assert 1 <= builder.built < len(CONFIGS)
+    assert (bed.rows(), bed.checks(), bed.logged()) == ([], {}, [])
+    bed.collect(build=builder)
+    assert {row[0] for row in bed.rows() if row[9] == "verify"} == {p.m for p in PROBLEMS}
+
+
+def test_what_the_next_problems_need_is_compiled_as_it_goes(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collector, "STRETCH", 2)
+    candidates = (CONFIGS[:2], CONFIGS[:2], CONFIGS[1:4], CONFIGS[:4], CONFIGS)
+    workload = dict(zip(PROBLEMS, candidates, strict=True))
+    builder = Builder(broken=CONFIGS[1])
+    bed.collect(workload=workload, build=builder)
+    asked = [{spec.config for spec in kernels} for kernels in builder.asked]
+    # What does not compile is not tried again; what is verified has been raced.
+    sound = {*CONFIGS} - {CONFIGS[1]}
+    assert asked == [{*CONFIGS[:2]}, {CONFIGS[0], *CONFIGS[2:4]}, sound, sound]
+    phases = [name for name, _ in groupby(p.phase for p in bed.progress)]
+    assert phases == ["compile", "check", "measure"] * 3 + ["compile", "verify"]
+    measured = [(p.done, p.total) for p in bed.progress if p.phase == "measure"]
+    assert measured == [(done, 5) for done in range(1, 6)]
+    assert _failed(bed.rows()) == {CONFIGS[1].name: {(p.m, "screen", "no code") for p in PROBLEMS}}
+
+
+def test_run_that_has_nothing_to_do_starts_no_worker(bed: Bed) -> None:
+    bed.collect()
+    bed.collect(bed.factory(broken="CUDA out of memory"))
 
 
 def test_verification_goes_to_the_card_that_raced(bed: Bed) -> None:
@@ -404,7 +479,7 @@ def _raced_on(card: str, path: Path) -> None:
 def test_verification_waits_for_its_card_after_a_restart(bed: Bed) -> None:
     _raced_on("right", bed.path)
     right = bed.factory(card="right", slow_start=1.5)
-    bed.collect(bed.factory(card="left"), right, plan=dict.fromkeys(PROBLEMS[:2], CONFIGS))
+    bed.collect(bed.factory(card="left"), right, workload=dict.fromkeys(PROBLEMS[:2], CONFIGS))
     assert list(_cards(bed.rows()).values()) == [({"right"}, {"right"})] * 2
 
 
@@ -421,7 +496,7 @@ def _cards(rows: list[tuple]) -> dict[int, tuple[set[str], set[str]]]:
 
 def test_another_card_verifies_when_its_own_is_not_there(bed: Bed) -> None:
     _raced_on("gone", bed.path)
-    bed.collect(bed.factory(card="here"), plan=dict.fromkeys(PROBLEMS[:2], CONFIGS))
+    bed.collect(bed.factory(card="here"), workload=dict.fromkeys(PROBLEMS[:2], CONFIGS))
     assert list(_cards(bed.rows()).values()) == [({"gone"}, {"here"})] * 2
 
 
@@ -437,7 +512,7 @@ def test_worker_that_dies_between_two_jobs_is_replaced(bed: Bed) -> None:
 
     store = MeasurementStore(bed.path)
     store.begin_run({"gpu": "none"})
-    Collector(store, [bed.factory()], report=kill_the_worker).collect(PLAN)
+    Collector(store, [bed.factory()], report=kill_the_worker).collect(WORKLOAD)
     store.close()
     assert len(killed) == 1
     assert _failed(bed.rows()) == {}

@@ -41,7 +41,8 @@ from hook_graph import (
 )
 
 from tilecast.heuristics.hardware import hardware
-from tilecast.heuristics.problem import LINEAR_BF16, GemmProblem
+from tilecast.heuristics.operands import LINEAR_BF16
+from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook import choices as hook_choices
 from tilecast.inductor_hook import install, installed, uninstall
 from tilecast.inductor_hook import settings as hook_settings
@@ -55,7 +56,7 @@ from tilecast.inductor_hook.template import (
 )
 from tilecast.inductor_hook.versions import is_last_call, torch_version
 from tilecast.kernels import spec as spec_module
-from tilecast.kernels.cutlass_sm90.space import candidates
+from tilecast.kernels.candidates import candidates
 from tilecast.kernels.spec import KernelSpec
 from tilecast.models.learned import load_heuristic
 

@@ -20,18 +20,18 @@ sys.path.insert(0, str(Path(__file__).parent))
 from hook_graph import choices_of, linear, lowered, lowering, names_of, node, source_of
 from test_hook_selection import trained_anew
 
-from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.hardware import hardware
 from tilecast.inductor_hook import choices as hook_choices
 from tilecast.inductor_hook import install, report
 from tilecast.inductor_hook.template import Choice
-from tilecast.kernels.background import ObjectBuilder, object_builder
+from tilecast.kernels.builder import ObjectBuilder, object_builder
+from tilecast.kernels.cutlass_sm90.config import Sm90Config
 from tilecast.kernels.spec import KernelSpec
 from tilecast.models.learned import LearnedHeuristic, Prediction
 
 aten = torch.ops.aten
 REALLY_START = ObjectBuilder.start
-BAD = KernelConfig(100, 100, 64)
+BAD = Sm90Config(100, 100, 64)
 """No tile that WGMMA has an instruction for; the space never proposes it."""
 
 
@@ -193,3 +193,16 @@ def test_warnings_are_given_once_and_counted_always(
     report.forget()
     report.warn_once("loading", "again")
     assert len(_warnings(caplog)) == 4
+
+
+def test_a_reason_is_its_message_without_numbers(
+    hook: list[KernelSpec], caplog: pytest.LogCaptureFixture
+) -> None:
+    for message in ("m=7 of 7x8x64: bfloat16", "m=9 of 9x8x64: bfloat16", "m=9: float16"):
+        report.say_once("no model", message)
+    report.say_once("eager", "m=9: float16")
+    assert _warnings(caplog) == [
+        "tilecast: m=7 of 7x8x64: bfloat16",
+        "tilecast: m=9: float16",
+        "tilecast: m=9: float16",
+    ]

@@ -13,12 +13,13 @@ import pytest
 
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
-from tilecast.heuristics.problem import LINEAR_BF16, GemmOperands, GemmProblem
+from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
+from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook import selection
 from tilecast.inductor_hook.problems import Matmul
 from tilecast.inductor_hook.selection import portfolio, ranked, shortlist
 from tilecast.inductor_hook.settings import Settings, model_digest
-from tilecast.kernels.cutlass_sm90.space import candidates
+from tilecast.kernels.candidates import candidates
 from tilecast.models.artifact import _digest
 from tilecast.models.baselines import stock_configs
 from tilecast.models.learned import load_heuristic
@@ -87,7 +88,7 @@ def test_a_lent_model_ranks_the_problem_as_it_is(
 
 
 def test_wider_results_are_not_lent_to() -> None:
-    problem = GemmProblem(512, 4096, 4096, operands=GemmOperands(out_dtype="float32"))
+    problem = GemmProblem(512, 4096, 4096, operands=GemmOperands.parse("bf16:rcr>fp32"))
     with pytest.raises(TilecastError, match="no model is for bfloat16 rcr with float32 out"):
         shortlist(Settings(), problem, H200)
 

@@ -7,12 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.heuristic import rank
-from tilecast.heuristics.problem import LINEAR_BF16, GemmOperands, GemmProblem
-from tilecast.kernels.cutlass_sm90.space import candidates
+from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
+from tilecast.heuristics.problem import GemmProblem
+from tilecast.kernels.candidates import candidates
+from tilecast.kernels.cutlass_sm90.config import Sm90Config
 from tilecast.models.artifact import save
 from tilecast.models.features import FEATURES
 from tilecast.models.labels import POWERS
@@ -82,7 +83,7 @@ def test_all_reasons_together_are_the_predicted_difference(trained) -> None:
 
 
 def test_only_a_candidate_is_explained(trained) -> None:
-    stranger = KernelConfig(64, 16, 64, 4, 4)
+    stranger = Sm90Config(64, 16, 64, 4, 4)
     with pytest.raises(TilecastError, match="is no candidate for 1000x5120x3072; allowed: one of"):
         LearnedHeuristic(trained).explain(PROBLEM, CONFIGS, stranger)
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tilecast.data_collection.measurement import Measurement
 from tilecast.data_collection.protocol import (
     Entrant,
-    Settings,
+    ProtocolSettings,
     measure,
     regimes,
     verify,
@@ -25,7 +25,7 @@ from tilecast.heuristics.problem import GemmProblem
 
 MEMORY_BOUND = GemmProblem(16, 4096, 4096)
 COMPUTE_BOUND = GemmProblem(4096, 4096, 4096)
-SETTINGS = Settings()
+SETTINGS = ProtocolSettings()
 
 
 def _configs(count: int) -> list[KernelConfig]:

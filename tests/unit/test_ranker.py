@@ -13,7 +13,7 @@ from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.heuristic import rank
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.kernels.cutlass_sm90.space import candidates
+from tilecast.kernels.candidates import candidates
 from tilecast.models.booster import Booster
 from tilecast.models.features import featurize
 from tilecast.models.labels import ProblemLabels

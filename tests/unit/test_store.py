@@ -6,6 +6,9 @@ import sqlite3
 import subprocess
 import sys
 import textwrap
+import time
+from contextlib import closing
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -114,33 +117,94 @@ def test_export_does_not_depend_on_the_order_of_arrival(tmp_path: Path) -> None:
 def test_second_measurement_is_refused_and_its_batch_with_it(store: MeasurementStore) -> None:
     store.add(ROWS[:1], "card")
     again = Measurement(LINEAR, CONFIG, "sustained", "screen", 99.0, None, 3)
-    with pytest.raises(TilecastError, match="a measurement is in the store already") as caught:
+    with pytest.raises(TilecastError, match="a measurement cannot be stored .*UNIQUE") as caught:
         store.add([*ROWS[1:], again], "card")
-    assert "allowed: each problem, config, regime and stage once" in str(caught.value)
+    assert "allowed: each problem, config, regime and pass once" in str(caught.value)
     assert store.count() == 1
     assert store.export().rows["microseconds"].tolist() == [18.25]
 
 
-@pytest.mark.parametrize("fact", ["protocol", "space"])
+@pytest.mark.parametrize(
+    "fact",
+    ["protocol", "space", "kernel sources", "nvidia-cutlass-dsl", "nvidia-cutlass-operators"],
+)
 def test_store_of_another_version_is_refused_and_left_alone(
     path: Path, monkeypatch: pytest.MonkeyPatch, fact: str
 ) -> None:
     store = MeasurementStore(path)
     store.add(ROWS, "card")
     store.close()
+    others = {**storing._versions(), fact: "another"}
     with monkeypatch.context() as patch:
-        patch.setitem(storing._VERSIONS, fact, "0")
-        with pytest.raises(TilecastError, match="was made with versions .* start a new store"):
+        patch.setattr(storing, "_versions", lambda: others)
+        wanted = f"was made with {fact} '.*'; allowed: {fact} 'another'; start a new store"
+        with pytest.raises(TilecastError, match=wanted):
             MeasurementStore(path)
     again = MeasurementStore(path)
     assert again.count() == 6
     again.close()
 
 
+def test_store_knows_the_kernel_that_it_measured(path: Path) -> None:
+    MeasurementStore(path).close()
+    with closing(sqlite3.connect(path)) as database:
+        facts = dict(database.execute("SELECT name, value FROM facts"))
+    assert facts["nvidia-cutlass-dsl"] == version("nvidia-cutlass-dsl")
+    assert len(facts["kernel sources"]) == 16
+
+
+@pytest.mark.parametrize("removed", ["protocol", "nvidia-cutlass-dsl", "%"])
+def test_store_without_version_facts_is_not_taken_for_current(path: Path, removed: str) -> None:
+    MeasurementStore(path).close()
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("DELETE FROM facts WHERE name LIKE ?", (removed,))
+    with pytest.raises(TilecastError, match="was made with .*None.*; allowed: .*start a new store"):
+        MeasurementStore(path)
+
+
+def test_store_in_use_is_refused_at_once(store: MeasurementStore, path: Path) -> None:
+    start = time.monotonic()
+    with pytest.raises(TilecastError, match="store .* is in use; allowed: one run at a time; wait"):
+        MeasurementStore(path)
+    assert time.monotonic() - start < 1
+    store.add(ROWS, "card")
+    assert store.count() == 6
+
+
+def test_file_named_memory_is_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for count in (0, 6):
+        store = MeasurementStore(Path(":memory:"))
+        assert store.count() == count
+        if not count:
+            store.add(ROWS, "card")
+        store.close()
+    assert (tmp_path / ":memory:").is_file()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        Measurement(LINEAR, CONFIG, "idle", "race", 1.0, None, 1),
+        Measurement(LINEAR, CONFIG, "burst", "final", 1.0, None, 1),
+        Measurement(LINEAR, CONFIG, "burst", "race", 0.0, None, 1),
+        Measurement(LINEAR, CONFIG, "burst", "race", float("nan"), None, 1),
+        Measurement(LINEAR, CONFIG, "burst", "race", float("inf"), None, 1),
+        Measurement(LINEAR, CONFIG, "burst", "race", None, None, 1),
+        Measurement(LINEAR, CONFIG, "burst", "race", 1.0, None, 1, "hung"),
+        Measurement(LINEAR, CONFIG, "burst", "race", 1.0, None, 40_000),
+    ],
+)
+def test_what_is_no_measurement_is_refused(store: MeasurementStore, wrong: Measurement) -> None:
+    with pytest.raises(TilecastError, match="a measurement cannot be stored .*CHECK"):
+        store.add([*ROWS, wrong], "card")
+    assert store.count() == 0
+
+
 def test_file_that_is_no_store_is_refused_and_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "notes"
     path.write_text("not a database " * 100)
-    with pytest.raises(TilecastError, match=r"notes cannot be opened \(file is not a database\)"):
+    with pytest.raises(TilecastError, match=r"notes cannot be used \(file is not a database\)"):
         MeasurementStore(path)
     assert path.read_text() == "not a database " * 100
 
@@ -151,14 +215,24 @@ def test_database_of_somebody_else_is_refused_and_left_alone(tmp_path: Path) -> 
         database.execute("CREATE TABLE birds (name TEXT)")
     database.close()
     before = path.read_bytes()
-    with pytest.raises(TilecastError, match=r"cannot be opened \(a database of something else\)"):
+    with pytest.raises(TilecastError, match=r"cannot be used \(a database of something else\)"):
         MeasurementStore(path)
     assert path.read_bytes() == before
 
 
-@pytest.mark.parametrize("path", ["/proc/tilecast/store", "/proc/store", "/"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/proc/tilecast/store",
+        "/proc/store",
+        "/",
+        "/dev/null",
+        f"/tmp/{300 * 'x'}",
+        "/etc/passwd/store",
+    ],
+)
 def test_path_that_cannot_be_written_is_told(path: str) -> None:
-    with pytest.raises(TilecastError, match="cannot be opened .* allowed: a new file, or one that"):
+    with pytest.raises(TilecastError, match="cannot be used .* allowed: a new file, or one that"):
         MeasurementStore(Path(path))
 
 
@@ -168,7 +242,7 @@ def test_full_disk_is_told_and_keeps_what_was_there(store: MeasurementStore) -> 
     store._database.execute(f"PRAGMA max_page_count = {pages}")
     many = [Measurement(GemmProblem(m, 8, 8), CONFIG, "burst", "race", 1.0, 0.0, 8)
             for m in range(1, 2001)]  # fmt: skip
-    with pytest.raises(TilecastError, match="cannot be written .*full.*run again"):
+    with pytest.raises(TilecastError, match="cannot be used .*full.*run again"):
         store.add(many, "card")
     assert store.count() == 3
     store._database.execute("PRAGMA max_page_count = 100000")

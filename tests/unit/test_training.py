@@ -10,7 +10,7 @@ import pytest
 from tilecast.data_collection.dataset import Dataset
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
-from tilecast.heuristics.problem import LINEAR_BF16
+from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.models.artifact import save
 from tilecast.models.labels import POWERS
 from tilecast.models.training import dataset_hardware, train
