@@ -158,7 +158,7 @@ def hook(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[Kerne
 def another_model(tmp_path: Path) -> Path:
     """A copy of the shipped model that counts as another: its facts differ."""
     folder = tmp_path / "another"
-    shutil.copytree(SHIPPED / "H200-bfloat16-rcr", folder)
+    shutil.copytree(SHIPPED / "H200-bf16-rcr", folder)
     manifest = json.loads((folder / MANIFEST).read_text())
     manifest["facts"]["note"] = "another"
     del manifest["sha256"]

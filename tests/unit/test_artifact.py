@@ -186,13 +186,11 @@ def test_a_model_that_is_not_shipped_names_those_that_are(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(artifacts, "SHIPPED", folder.parent)
-    folder.rename(folder.parent / "H200-bfloat16-rcr")
-    assert shipped_names() == ["H200-bfloat16-rcr"]
-    assert load_shipped(hardware("H200"), LINEAR_BF16).name == "H200-bfloat16-rcr"
+    folder.rename(folder.parent / "H200-bf16-rcr")
+    assert shipped_names() == ["H200-bf16-rcr"]
+    assert load_shipped(hardware("H200"), LINEAR_BF16).name == "H200-bf16-rcr"
     for gpu, operands in (("H100", LINEAR_BF16), ("H200", GemmOperands.parse("bf16:rrr"))):
-        with pytest.raises(
-            TilecastError, match="no model is shipped .*; allowed: H200-bfloat16-rcr"
-        ):
+        with pytest.raises(TilecastError, match="no model is shipped .*; allowed: H200-bf16-rcr"):
             load_shipped(hardware(gpu), operands)
 
 

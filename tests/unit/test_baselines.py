@@ -163,7 +163,7 @@ def test_an_unfitted_baseline_says_so(heuristic) -> None:
 
 def test_the_library_is_asked_in_its_own_words() -> None:
     assert (precision(LINEAR_BF16), layout(LINEAR_BF16)) == ("TST", "TN_ROW_MAJOR")
-    half = GemmOperands.from_layout("crc", "float16", "float32")
+    half = GemmOperands.parse("fp16:crc>fp32")
     assert (precision(half), layout(half)) == ("HSS", "NT_COL_MAJOR")
 
 

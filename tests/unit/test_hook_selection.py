@@ -67,18 +67,18 @@ def test_a_part_of_the_candidates_stands_in_the_order_of_all(extents: tuple[int,
 @pytest.mark.parametrize(
     ("layout", "dtype", "extents"),
     [
-        ("crr", "bfloat16", (512, 4096, 1001)),
-        ("crr", "float16", (512, 4096, 1001)),
-        ("rrr", "bfloat16", (1001, 4096, 4104)),
-        ("ccr", "bfloat16", (512, 4096, 4104)),
-        ("rcr", "float16", (512, 4096, 4096)),
+        ("crr", "bf16", (512, 4096, 1001)),
+        ("crr", "fp16", (512, 4096, 1001)),
+        ("rrr", "bf16", (1001, 4096, 4104)),
+        ("ccr", "bf16", (512, 4096, 4104)),
+        ("rcr", "fp16", (512, 4096, 4096)),
     ],
 )
 def test_a_lent_model_ranks_the_problem_as_it_is(
     layout: str, dtype: str, extents: tuple[int, ...]
 ) -> None:
     """It was trained on bf16 rcr, whose rows may not be 1001 deep, nor aligned as these are."""
-    problem = GemmProblem(*extents, operands=GemmOperands.from_layout(layout, dtype))
+    problem = GemmProblem(*extents, operands=GemmOperands.parse(f"{dtype}:{layout}"))
     rivals = candidates(problem, H200)
     ranker = load_heuristic(H200, LINEAR_BF16).artifact.rankers["robust"]
     expected = ranker.rank(problem, rivals)

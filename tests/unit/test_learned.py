@@ -94,7 +94,7 @@ def test_an_unknown_power_is_refused(trained) -> None:
 
 
 def test_other_operands_are_refused(trained) -> None:
-    operands = GemmOperands.from_layout("rrr", "float16", "float32")
+    operands = GemmOperands.parse("fp16:rrr>fp32")
     problem = GemmProblem(64, 64, 64, operands=operands)
     message = "no model is for float16 rrr with float32 out; allowed: what is stored like bfloat16"
     heuristic = LearnedHeuristic(trained)
@@ -108,12 +108,10 @@ def test_a_model_of_ones_own_is_loaded_by_its_folder(trained, tmp_path: Path) ->
     loaded = load_heuristic(H200, LINEAR_BF16, "burst", tmp_path)
     expected = LearnedHeuristic(trained, "burst").predict(PROBLEM, CONFIGS, limit=9)
     assert loaded.predict(PROBLEM, CONFIGS, limit=9) == expected
-    with pytest.raises(TilecastError, match="is for H200-bfloat16-rcr; allowed: one for H100-"):
+    with pytest.raises(TilecastError, match="is for H200-bf16-rcr; allowed: one for H100-"):
         load_heuristic(hardware("H100"), LINEAR_BF16, folder=tmp_path)
 
 
 def test_a_gpu_without_a_model_is_refused() -> None:
-    with pytest.raises(
-        TilecastError, match="no model is shipped for H100-bfloat16-rcr .*; allowed"
-    ):
+    with pytest.raises(TilecastError, match="no model is shipped for H100-bf16-rcr .*; allowed"):
         load_heuristic(hardware("H100"), LINEAR_BF16)

@@ -10,7 +10,7 @@ import pytest
 
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
-from tilecast.heuristics.problem import LINEAR_BF16
+from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.models.artifact import load_shipped
 from tilecast.models.labels import POWERS
 from tilecast.models.shortlist import MEANS, MOST, Head, ShortlistRule, doubts, fit_rule

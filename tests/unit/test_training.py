@@ -36,7 +36,7 @@ def test_another_seed_gives_another_model(trained, synthetic_dataset: Dataset) -
 
 def test_what_was_trained_on_is_recorded(trained, synthetic_dataset: Dataset) -> None:
     assert (trained.hardware, trained.operands) == (hardware("H200"), LINEAR_BF16)
-    assert trained.name == "H200-bfloat16-rcr"
+    assert trained.name == "H200-bf16-rcr"
     assert trained.facts["dataset"] == {
         "sha256": synthetic_dataset.digest,
         "rows": len(synthetic_dataset.rows),
