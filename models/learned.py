@@ -78,7 +78,7 @@ class LearnedHeuristic:
         """Order candidates by expected cost; see `tilecast.heuristics.heuristic.Heuristic`.
 
         Raises:
-            TilecastError: the model was trained for other operands.
+            TilecastError: the model is for operands of other widths.
         """
         self._check(problem)
         return self._ranker.rank(problem, candidates, limit=limit)
@@ -97,7 +97,7 @@ class LearnedHeuristic:
             Predictions in the order of `rank`.
 
         Raises:
-            TilecastError: the model was trained for other operands.
+            TilecastError: the model is for operands of other widths.
         """
         ranking, features = self._ranked(problem, candidates, limit)
         return self._predictions(ranking, features, self._ranker.scores(features))
@@ -116,7 +116,8 @@ class LearnedHeuristic:
             The first 1 to 8 of `predict`.
 
         Raises:
-            TilecastError: the model was trained for other operands, or it has no rule for ``mean``.
+            TilecastError: the model is for operands of other widths, or it has no rule for
+                ``mean``.
         """
         ranking, features = self._ranked(problem, candidates, MAX_TAKEN)
         distance, relevance = self._ranker.model_scores(features)
@@ -171,7 +172,7 @@ class LearnedHeuristic:
             Reasons by the size of their effect, largest first.
 
         Raises:
-            TilecastError: ``config`` is no candidate, or the model was trained for other operands.
+            TilecastError: ``config`` is no candidate, or the model is for operands of other widths.
         """
         self._check(problem)
         if config not in candidates:
@@ -195,12 +196,19 @@ class LearnedHeuristic:
         ]
 
     def _check(self, problem: GemmProblem) -> None:
-        trained = self.artifact.operands
-        if problem.operands != trained:
+        """Refuse operands that are not stored in as many bits as those it was trained on."""
+        asked, trained = problem.operands, self.artifact.operands
+        if _widths(asked) != _widths(trained):
             raise TilecastError(
-                f"the model cannot rank {problem.operands}; allowed: {trained}; "
-                "load the model of these operands or train one with `tilecast train`"
+                f"no model is for {asked}; allowed: what is stored in as many bits as {trained}, "
+                "its result as that is; train one with `tilecast train`"
             )
+
+
+def _widths(operands: GemmOperands) -> tuple[object, ...]:
+    """What operands must share with those of a model, which is lent to them."""
+    bits = (operands.a.dtype.bits, operands.b.dtype.bits, operands.out.dtype.bits)
+    return *bits, operands.out.major, operands.scales, operands.epilogue
 
 
 def load_heuristic(

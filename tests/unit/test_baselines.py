@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.heuristic import rank
-from tilecast.heuristics.problem import LINEAR_BF16, GemmOperands, GemmProblem
-from tilecast.kernels.cutlass_sm90.space import candidates
+from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
+from tilecast.heuristics.problem import GemmProblem
+from tilecast.kernels.candidates import candidates
+from tilecast.kernels.cutlass_sm90.config import Sm90Config
 from tilecast.models.baselines import (
     BestFixedSubset,
     NearestNeighbour,
@@ -26,7 +27,7 @@ from tilecast.models.nvmatmul import NvMatmulHeuristic, layout, precision, selec
 
 H200 = hardware("H200")
 PROBLEM = GemmProblem(2048, 4096, 4096)
-A, B, C, D = (KernelConfig(128, n, 64) for n in (64, 128, 192, 256))
+A, B, C, D = (Sm90Config(128, n, 64) for n in (64, 128, 192, 256))
 
 
 @dataclass(frozen=True)
@@ -34,10 +35,10 @@ class Measured:
     """Labels of one problem, written down."""
 
     problem: GemmProblem
-    times: dict[KernelConfig, float]
+    times: dict[Sm90Config, float]
 
     @property
-    def configs(self) -> tuple[KernelConfig, ...]:
+    def configs(self) -> tuple[Sm90Config, ...]:
         return tuple(self.times)
 
     def cost(self, power: str) -> np.ndarray:
@@ -125,7 +126,7 @@ def test_a_stock_config_is_stood_in_for_by_the_nearest() -> None:
     ]
     reordered = replace(stock, raster="n")
 
-    def found(*configs: KernelConfig) -> KernelConfig | None:
+    def found(*configs: Sm90Config) -> Sm90Config | None:
         return stock_candidates(LINEAR_BF16, H200, configs).get(stock)
 
     assert found(shallow, stock, deep) == stock
@@ -162,7 +163,7 @@ def test_an_unfitted_baseline_says_so(heuristic) -> None:
 
 def test_the_library_is_asked_in_its_own_words() -> None:
     assert (precision(LINEAR_BF16), layout(LINEAR_BF16)) == ("TST", "TN_ROW_MAJOR")
-    half = GemmOperands.from_layout("crc", "float16", "float32")
+    half = GemmOperands.parse("fp16:crc>fp32")
     assert (precision(half), layout(half)) == ("HSS", "NT_COL_MAJOR")
 
 

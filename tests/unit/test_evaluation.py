@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
+from tilecast.kernels.cutlass_sm90.config import Sm90Config
 from tilecast.models.baselines import BestFixedSubset, RandomChoice
 from tilecast.models.evaluation import (
     BUCKETS,
@@ -71,7 +71,7 @@ class Inventor(Silent):
     """Proposes what it was not given."""
 
     def rank(self, problem, candidates, *, limit=None):
-        return [KernelConfig(64, 16, 64, 4, 4)]
+        return [Sm90Config(64, 16, 64, 4, 4)]
 
 
 def test_families_are_held_out_and_every_problem_is_asked_once(synthetic_table) -> None:

@@ -19,7 +19,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from hook_graph import batched, biased_linear, linear, lowering, node
 
 from tilecast.heuristics.errors import TilecastError
-from tilecast.heuristics.problem import GemmOperands, GemmProblem
+from tilecast.heuristics.operands import GemmOperands
+from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook.layout import major
 from tilecast.inductor_hook.problems import Matmul, NotCovered, read
 
@@ -48,7 +49,7 @@ def _mm(a: Any, b: Any, **options: Any) -> MMKernelInputs:
 )
 def test_mm(graph: Any, a_stride: tuple, b_stride: tuple, layout: str) -> None:
     inputs = _mm(node("a", [M, K], a_stride), node("b", [K, N], b_stride))
-    hint = GemmProblem(M, N, K, 1, GemmOperands.from_layout(layout))
+    hint = GemmProblem(M, N, K, 1, GemmOperands.parse(f"bf16:{layout}"))
     assert read(inputs, "mm") == Matmul(hint, batched=False)
 
 
@@ -67,7 +68,7 @@ def test_addmm(graph: Any, alpha: float, beta: float) -> None:
 
 def test_float16_and_wider_output(graph: Any) -> None:
     half = read(linear(M, N, K, dtype=torch.float16), "mm")
-    assert half.hint.operands == GemmOperands("float16", "float16")
+    assert half.hint.operands == GemmOperands.parse("fp16:rcr")
     a, b = linear(M, N, K).nodes()
     widened = read(_mm(a, b, out_dtype=torch.float32), "mm")
     assert widened.hint.operands == GemmOperands("bfloat16", "float32")
@@ -239,7 +240,7 @@ def test_other_symbolic_extents_are_not_covered(
     [((64, 1), "row"), ((1, 64), "col"), ((4096, 64, 1), "row"), ((4096, 1, 64), "col")],
 )
 def test_the_major_is_the_contiguous_way(strides: tuple[int, ...], expected: str) -> None:
-    assert major("A", strides) == expected
+    assert major("A", strides, 2) == expected
 
 
 @pytest.mark.parametrize(
@@ -247,4 +248,11 @@ def test_the_major_is_the_contiguous_way(strides: tuple[int, ...], expected: str
 )
 def test_strides_that_tma_cannot_read_are_refused(strides: tuple[int, ...]) -> None:
     with pytest.raises(TilecastError, match=r"B has strides .*; allowed.*; .*contiguous\(\)"):
-        major("B", strides)
+        major("B", strides, 2)
+
+
+@pytest.mark.parametrize(("itemsize", "multiple"), [(1, 16), (2, 8), (4, 4)])
+def test_the_16_bytes_of_a_stride_are_counted_in_elements(itemsize: int, multiple: int) -> None:
+    assert major("A", (multiple, 1), itemsize) == "row"
+    with pytest.raises(TilecastError, match=f"multiples of {multiple} other than 0"):
+        major("A", (multiple // 2, 1), itemsize)

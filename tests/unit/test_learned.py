@@ -7,12 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.heuristic import rank
-from tilecast.heuristics.problem import LINEAR_BF16, GemmOperands, GemmProblem
-from tilecast.kernels.cutlass_sm90.space import candidates
+from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
+from tilecast.heuristics.problem import GemmProblem
+from tilecast.kernels.candidates import candidates
+from tilecast.kernels.cutlass_sm90.config import Sm90Config
 from tilecast.models.artifact import save
 from tilecast.models.features import FEATURES
 from tilecast.models.labels import POWERS
@@ -82,7 +83,7 @@ def test_all_reasons_together_are_the_predicted_difference(trained) -> None:
 
 
 def test_only_a_candidate_is_explained(trained) -> None:
-    stranger = KernelConfig(64, 16, 64, 4, 4)
+    stranger = Sm90Config(64, 16, 64, 4, 4)
     with pytest.raises(TilecastError, match="is no candidate for 1000x5120x3072; allowed: one of"):
         LearnedHeuristic(trained).explain(PROBLEM, CONFIGS, stranger)
 
@@ -93,8 +94,9 @@ def test_an_unknown_power_is_refused(trained) -> None:
 
 
 def test_other_operands_are_refused(trained) -> None:
-    problem = GemmProblem(64, 64, 64, operands=GemmOperands.from_layout("rrr", "float16"))
-    message = "cannot rank float16 rrr with float16 out; allowed: bfloat16 rcr with bfloat16 out"
+    operands = GemmOperands.parse("fp16:rrr>fp32")
+    problem = GemmProblem(64, 64, 64, operands=operands)
+    message = "no model is for float16 rrr with float32 out; allowed: what is stored like bfloat16"
     heuristic = LearnedHeuristic(trained)
     for ask in (heuristic.rank, heuristic.predict, heuristic.shortlist):
         with pytest.raises(TilecastError, match=message):
@@ -106,12 +108,10 @@ def test_a_model_of_ones_own_is_loaded_by_its_folder(trained, tmp_path: Path) ->
     loaded = load_heuristic(H200, LINEAR_BF16, "burst", tmp_path)
     expected = LearnedHeuristic(trained, "burst").predict(PROBLEM, CONFIGS, limit=9)
     assert loaded.predict(PROBLEM, CONFIGS, limit=9) == expected
-    with pytest.raises(TilecastError, match="is for H200-bfloat16-rcr; allowed: one for H100-"):
+    with pytest.raises(TilecastError, match="is for H200-bf16-rcr; allowed: one for H100-"):
         load_heuristic(hardware("H100"), LINEAR_BF16, folder=tmp_path)
 
 
 def test_a_gpu_without_a_model_is_refused() -> None:
-    with pytest.raises(
-        TilecastError, match="no model is shipped for H100-bfloat16-rcr .*; allowed"
-    ):
+    with pytest.raises(TilecastError, match="no model is shipped for H100-bf16-rcr .*; allowed"):
         load_heuristic(hardware("H100"), LINEAR_BF16)

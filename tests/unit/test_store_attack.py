@@ -19,11 +19,11 @@ from tilecast.data_collection.dataset import read_dataset
 from tilecast.data_collection.measurement import Measurement
 from tilecast.data_collection.store import MeasurementStore
 from tilecast.data_collection.suites import suite
-from tilecast.heuristics.config import KernelConfig
-from tilecast.heuristics.problem import LINEAR_BF16
+from tilecast.heuristics.operands import LINEAR_BF16
+from tilecast.kernels.cutlass_sm90.config import Sm90Config
 from tilecast.kernels.spec import KernelSpec
 
-CONFIGS = tuple(KernelConfig(64, 128, 64, stages=2 + i) for i in range(6))
+CONFIGS = tuple(Sm90Config(64, 128, 64, stages=2 + i) for i in range(6))
 Damage = Callable[[Path], None]
 
 
@@ -88,7 +88,7 @@ FORMS = (
     "DROP TABLE measurements",
     "DROP TABLE facts",
     "ALTER TABLE measurements RENAME TO timings",
-    "ALTER TABLE measurements RENAME COLUMN layout TO majors",
+    "ALTER TABLE measurements RENAME COLUMN operands TO layout",
     "ALTER TABLE measurements DROP COLUMN spread",
     "ALTER TABLE measurements ADD COLUMN note TEXT",
     "CREATE TABLE notes (text)",
@@ -108,7 +108,7 @@ VALUES = (
     "UPDATE measurements SET microseconds = 9e999 WHERE m = 512",
     "UPDATE measurements SET regime = 'idle' WHERE stage = 'screen'",
     "UPDATE measurements SET failure = 'hung' WHERE m = 512",
-    "UPDATE measurements SET layout = 'xyz'",
+    "UPDATE measurements SET operands = 'bf16:xyz'",
     "UPDATE measurements SET config = 'swap' || config WHERE stage = 'race'",
     "UPDATE runs SET provenance = '{'",
 )
