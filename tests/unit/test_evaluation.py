@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tilecast.heuristics.baselines import RandomChoice
 from tilecast.heuristics.errors import TilecastError
 from tilecast.kernels.cutlass_sm90.config import Sm90Config
-from tilecast.models.baselines import BestFixedSubset, RandomChoice
+from tilecast.models.baselines import BestFixedSubset
 from tilecast.models.evaluation import (
     BUCKETS,
     MAX_K,
