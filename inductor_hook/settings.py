@@ -104,7 +104,7 @@ def _stated_digest(path: Path) -> str:
         found = "a manifest.json whose sha256 is none"
     except FileNotFoundError:
         found = "no manifest.json"
-    except (OSError, ValueError, LookupError, TypeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         found = f"a manifest.json that cannot be read ({error!r})"
     raise TilecastError(
         f"model {path.parent} has {found}; allowed: a folder that `tilecast train --out` wrote"

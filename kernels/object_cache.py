@@ -48,6 +48,8 @@ def default_root() -> Path:
     try:
         named = os.environ.get("TILECAST_CACHE")
         root = Path(named).expanduser() if named else platformdirs.user_cache_path("tilecast")
+        if not named and not root.is_absolute():  # by its older versions
+            root = Path("~/.cache/tilecast").expanduser()
         if root.is_absolute():
             return root
         reason = f"{str(root)!r} is relative"

@@ -19,13 +19,13 @@ from pathlib import Path
 from tilecast.data_collection.collector import Collector, Progress, Workload
 from tilecast.data_collection.protocol import Entrant, KernelFailure, ProtocolSettings
 from tilecast.data_collection.store import MeasurementStore
-from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.problem import GemmProblem
+from tilecast.kernels.cutlass_sm90.config import Sm90Config
 from tilecast.kernels.spec import KernelSpec
 
 PROBLEMS = tuple(GemmProblem(m, 4096, 4096) for m in (16, 24, 64, 512, 1024))
 """Three that are raced in one power regime, two in both."""
-CONFIGS = tuple(KernelConfig(64, 128, 64, stages=2 + i) for i in range(6))
+CONFIGS = tuple(Sm90Config(64, 128, 64, stages=2 + i) for i in range(6))
 WORKLOAD: Workload = dict.fromkeys(PROBLEMS, CONFIGS)
 FOR_EVER = 3600.0
 
@@ -94,11 +94,7 @@ class FakeSession:
         for fault in self._factory.faults:
             stages = ("screen", "race", "verify") if fault.stage == "time" else (fault.stage,)
             mine = fault.config == (spec and spec.config)
-            if (
-                mine
-                and stage in stages
-                and (fault.batched is None or fault.batched == spec.batched)
-            ):
+            if mine and stage in stages and fault.batched in (None, spec and spec.batched):
                 if fault.action == "hang":
                     time.sleep(FOR_EVER)
                 if fault.action == "exit":

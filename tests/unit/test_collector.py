@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import pytest
 
@@ -27,10 +27,11 @@ from tilecast.data_collection.collector import Collector, Progress
 from tilecast.data_collection.measurement import Measurement
 from tilecast.data_collection.protocol import regimes
 from tilecast.data_collection.store import MeasurementStore
-from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
-from tilecast.heuristics.problem import LINEAR_BF16, GemmProblem
+from tilecast.heuristics.operands import LINEAR_BF16
+from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.builder import CompileResult
+from tilecast.kernels.cutlass_sm90.config import Sm90Config
 from tilecast.kernels.spec import KernelSpec
 
 SILENCE = 1.5
@@ -39,6 +40,25 @@ ENTRANTS = len(CONFIGS) + 1
 
 
 Answer = TypeVar("Answer")
+
+
+class Row(NamedTuple):
+    """A row of the store's measurements."""
+
+    m: int
+    n: int
+    k: int
+    batch: int
+    operands: str
+    config: str
+    regime: str
+    stage: str
+    microseconds: float | None
+    spread: float | None
+    rounds: int
+    failure: str | None
+    device: str
+    run: int
 
 
 @dataclass
@@ -74,8 +94,9 @@ class Bed:
         finally:
             store.close()
 
-    def rows(self) -> list[tuple]:
-        return self.read(lambda s: s._database.execute("SELECT * FROM measurements").fetchall())
+    def rows(self) -> list[Row]:
+        rows = self.read(lambda s: s._database.execute("SELECT * FROM measurements").fetchall())
+        return [Row(*row) for row in rows]
 
     def checks(self) -> dict[str, str | None]:
         return self.read(lambda store: store.checks())
@@ -92,17 +113,17 @@ def bed(tmp_path: Path) -> Iterator[Bed]:
     assert set(multiprocessing.active_children()) <= before
 
 
-def _failed(rows: list[tuple]) -> dict[str, set[tuple]]:
+def _failed(rows: list[Row]) -> dict[str, set[tuple]]:
     """Failure of each (config) with the problems (m, stage) that it is recorded for."""
     failed: dict[str, set[tuple]] = {}
     for row in rows:
-        if row[13]:
-            failed.setdefault(row[7], set()).add((row[0], row[9], row[13]))
+        if row.failure:
+            failed.setdefault(row.config, set()).add((row.m, row.stage, row.failure))
     return failed
 
 
-def _timed(rows: list[tuple], config: str) -> set[tuple]:
-    return {(row[0], row[9]) for row in rows if row[7] == config and row[13] is None}
+def _timed(rows: list[Row], config: str) -> set[tuple]:
+    return {(row.m, row.stage) for row in rows if row.config == config and row.failure is None}
 
 
 def _jobs(lines: list[tuple]) -> Counter:
@@ -110,29 +131,31 @@ def _jobs(lines: list[tuple]) -> Counter:
     return Counter(line[:-2] for line in lines)
 
 
-def _expected(rows: list[tuple]) -> Counter:
+def _expected(rows: list[Row]) -> Counter:
     """What a log must hold if all these rows were measured once: a race has two batches."""
     expected = Counter()
     for row in rows:
-        entrant = "None" if row[7] == "torch.mm" else row[7]
-        batches = 2 if row[9] == "race" else 1
-        expected[row[9], row[8], str(GemmProblem(*row[:3])), entrant] += batches
+        entrant = "None" if row.config == "torch.mm" else row.config
+        batches = 2 if row.stage == "race" else 1
+        expected[row.stage, row.regime, str(GemmProblem(*row[:3])), entrant] += batches
     return expected
 
 
 def test_everything_is_checked_and_measured_once(bed: Bed) -> None:
     bed.collect()
     rows = bed.rows()
-    assert {row[0] for row in rows} == {problem.m for problem in PROBLEMS}
+    assert {row.m for row in rows} == {problem.m for problem in PROBLEMS}
     for problem in PROBLEMS:
-        stages = Counter((row[9], row[8]) for row in rows if row[0] == problem.m)
+        stages = Counter((row.stage, row.regime) for row in rows if row.m == problem.m)
         assert stages["screen", "sustained"] == ENTRANTS
         for regime in regimes(problem, fake_session.ProtocolSettings()):
             assert stages["race", regime] == ENTRANTS
             assert 2 <= stages["verify", regime] <= ENTRANTS
     for row in rows:
-        config = None if row[7] == "torch.mm" else next(c for c in CONFIGS if c.name == row[7])
-        assert row[10] == pytest.approx(microseconds(GemmProblem(*row[:3]), config))
+        config = (
+            None if row.config == "torch.mm" else next(c for c in CONFIGS if c.name == row.config)
+        )
+        assert row.microseconds == pytest.approx(microseconds(GemmProblem(*row[:3]), config))
     log = _jobs(bed.logged())
     checks = Counter({("check", config.name): 1 for config in CONFIGS})
     assert log == _expected(rows) + checks
@@ -182,7 +205,7 @@ DEATHS = (3, 8, 14, 17, 24, 27, 31, 34, 19, 21, 36, 30, 40, 47, 22, 28, 55, 26, 
 def test_killed_at_any_moment_nothing_is_lost_or_measured_twice(bed: Bed) -> None:
     seen = 0
     checked: set[str] = set()
-    before: list[tuple] = []
+    before: list[Row] = []
     for statements in (*DEATHS, 0):
         process = _run(bed, "--statements", str(statements))
         output, errors = process.communicate(timeout=60)
@@ -202,7 +225,7 @@ def test_killed_at_any_moment_nothing_is_lost_or_measured_twice(bed: Bed) -> Non
         assert not checked & {line[1] for line in fresh if line[0] == "check"}
         # Nothing half: a problem has all rows of a job or none.
         for problem in PROBLEMS:
-            stages = Counter(row[9] for row in rows if row[0] == problem.m)
+            stages = Counter(row.stage for row in rows if row.m == problem.m)
             raced = len(regimes(problem, fake_session.ProtocolSettings()))
             assert (stages["screen"], stages["race"]) in {(0, 0), (ENTRANTS, raced * ENTRANTS)}
         done = bed.checks()
@@ -211,7 +234,7 @@ def test_killed_at_any_moment_nothing_is_lost_or_measured_twice(bed: Bed) -> Non
         before = rows
     undisturbed = Bed(bed.folder / "undisturbed")
     undisturbed.collect()
-    assert {row[:14] for row in before} == {row[:14] for row in undisturbed.rows()}
+    assert {row[:12] for row in before} == {row[:12] for row in undisturbed.rows()}
     # The kills did hit: more was run than was kept.
     assert len(bed.logged()) > len(undisturbed.logged())
 
@@ -260,12 +283,12 @@ def test_kernel_that_fails_its_check_is_left_out_everywhere(
     everywhere = {(problem.m, "screen", reason) for problem in PROBLEMS}
     assert _failed(rows) == {broken.name: everywhere}
     assert _timed(rows, broken.name) == set()
-    assert sum(row[9] == "screen" for row in rows) == len(PROBLEMS) * ENTRANTS
+    assert sum(row.stage == "screen" for row in rows) == len(PROBLEMS) * ENTRANTS
     assert [why for why in bed.checks().values() if why] == [reason]
     assert len(bed.checks()) == len(CONFIGS)
     assert not any(line[3] == broken.name for line in bed.logged() if line[0] != "check")
-    failed_rows = [row for row in rows if row[13]]
-    assert {(row[10], row[11], row[12]) for row in failed_rows} == {(None, None, 0)}
+    failed_rows = [row for row in rows if row.failure]
+    assert {(row.microseconds, row.spread, row.rounds) for row in failed_rows} == {(None, None, 0)}
 
 
 @pytest.mark.parametrize("batched", [False, True])
@@ -279,10 +302,9 @@ def test_kernel_is_blamed_and_not_its_namesake_of_other_operands(
     bed.collect(bed.factory(faults=(fault,)), workload={plain: CONFIGS, batch: CONFIGS})
     failed = {key for key, why in bed.checks().items() if why}
     assert failed == {KernelSpec(broken, LINEAR_BF16, batched=batched).key}
-    assert [(row[3], row[7]) for row in bed.rows() if row[13]] == [
-        (3 if batched else 1, broken.name)
-    ]
-    sound = {row[9] for row in bed.rows() if (row[3], row[7]) == (1 if batched else 3, broken.name)}
+    rows = [row for row in bed.rows() if row.config == broken.name]
+    assert {row.batch == 3 for row in rows if row.failure} == {batched}
+    sound = {row.stage for row in rows if (row.batch == 3) != batched}
     assert {"screen", "race"} <= sound
 
 
@@ -370,7 +392,7 @@ def test_problem_whose_kernels_all_fail_does_not_stop_the_rest(bed: Bed) -> None
     plan = {PROBLEMS[0]: CONFIGS[:1], PROBLEMS[1]: CONFIGS}
     bed.collect(bed.factory(faults=(Fault(CONFIGS[0], "check", "exit"),)), workload=plan)
     rows = bed.rows()
-    alone = {(row[7], row[9]) for row in rows if row[0] == PROBLEMS[0].m}
+    alone = {(row.config, row.stage) for row in rows if row.m == PROBLEMS[0].m}
     assert alone == {(CONFIGS[0].name, "screen"), ("torch.mm", "screen")}
     assert len(_failed(rows)[CONFIGS[0].name]) == 2
     assert {(PROBLEMS[1].m, stage) for stage in ("screen", "race")} <= _timed(rows, "torch.mm")
@@ -389,8 +411,8 @@ def test_deadline_lets_the_job_in_hand_finish_and_the_next_run_goes_on(bed: Bed)
     # Time for the workers to start and for some jobs of 0.4 s and 0.6 s.
     bed.collect(bed.factory(pace=0.2), deadline=time.monotonic() + 1.5)
     part = bed.rows()
-    assert {row[0] for row in part} < {problem.m for problem in PROBLEMS}
-    jobs = Counter((row[0], row[9]) for row in part)
+    assert {row.m for row in part} < {problem.m for problem in PROBLEMS}
+    jobs = Counter((row.m, row.stage) for row in part)
     assert all(count % ENTRANTS == 0 for (_, stage), count in jobs.items() if stage != "verify")
     bed.collect()
     assert set(part) <= set(bed.rows())
@@ -404,7 +426,7 @@ class Builder:
     """Stands in for the compiler; every kernel takes a while."""
 
     seconds: float = 0.0
-    broken: KernelConfig | None = None
+    broken: Sm90Config | None = None
     asked: list[list[KernelSpec]] = field(default_factory=list)
     built: int = 0
 
@@ -424,7 +446,7 @@ def test_budget_bounds_compiling_too(bed: Bed) -> None:
     assert 1 <= builder.built < len(CONFIGS)
     assert (bed.rows(), bed.checks(), bed.logged()) == ([], {}, [])
     bed.collect(build=builder)
-    assert {row[0] for row in bed.rows() if row[9] == "verify"} == {p.m for p in PROBLEMS}
+    assert {row.m for row in bed.rows() if row.stage == "verify"} == {p.m for p in PROBLEMS}
 
 
 def test_what_the_next_problems_need_is_compiled_as_it_goes(
@@ -483,14 +505,14 @@ def test_verification_waits_for_its_card_after_a_restart(bed: Bed) -> None:
     assert list(_cards(bed.rows()).values()) == [({"right"}, {"right"})] * 2
 
 
-def _cards(rows: list[tuple]) -> dict[int, tuple[set[str], set[str]]]:
+def _cards(rows: list[Row]) -> dict[int, tuple[set[str], set[str]]]:
     """For each problem's m, the cards that raced it and those that verified it."""
     return {
         problem: (
-            {row[14] for row in rows if (row[0], row[9]) == (problem, "race")},
-            {row[14] for row in rows if (row[0], row[9]) == (problem, "verify")},
+            {row.device for row in rows if (row.m, row.stage) == (problem, "race")},
+            {row.device for row in rows if (row.m, row.stage) == (problem, "verify")},
         )
-        for problem in sorted({row[0] for row in rows})
+        for problem in sorted({row.m for row in rows})
     }
 
 
@@ -517,7 +539,7 @@ def test_worker_that_dies_between_two_jobs_is_replaced(bed: Bed) -> None:
     assert len(killed) == 1
     assert _failed(bed.rows()) == {}
     assert {line[-1] for line in bed.logged()} > set(killed)
-    assert {row[0] for row in bed.rows() if row[9] == "verify"} == {p.m for p in PROBLEMS}
+    assert {row.m for row in bed.rows() if row.stage == "verify"} == {p.m for p in PROBLEMS}
 
 
 @pytest.mark.parametrize(
@@ -538,4 +560,4 @@ def test_failure_with_nobody_to_blame_stops_the_run_in_one_line(
     assert message.startswith(f"a worker failed with no kernel to blame ({reason}); allowed: ")
     assert "\n" not in message
     assert capfd.readouterr().err == ""
-    assert all(row[13] is None for row in bed.rows())
+    assert all(row.failure is None for row in bed.rows())

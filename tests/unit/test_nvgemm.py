@@ -17,9 +17,10 @@ from torch._inductor.kernel_inputs import MMKernelInputs
 from torch._inductor.virtualized import V
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
+from tilecast.heuristics.dtypes import dtype_of_torch
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
-from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
+from tilecast.heuristics.operands import LINEAR_BF16, MAJORS, GemmOperands, TensorSpec
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook import report
 from tilecast.inductor_hook.nvgemm import (
@@ -31,7 +32,7 @@ from tilecast.inductor_hook.nvgemm import (
     restore,
 )
 from tilecast.kernels.cutlass_sm90.config import Sm90Config
-from tilecast.models.baselines import stock_configs
+from tilecast.kernels.cutlass_sm90.stock import stock_configs
 from tilecast.models.learned import load_heuristic
 
 H200 = hardware("H200")
@@ -95,7 +96,9 @@ class Asked:
 @pytest.mark.parametrize("layout", ["rcr", "rrr", "ccc"])
 def test_every_stock_kernel_has_its_config(layout: str, dtype: str, out_dtype: str) -> None:
     kernels = _kernels(layout, getattr(torch, dtype), getattr(torch, out_dtype))
-    operands = GemmOperands.from_layout(layout, dtype, out_dtype)
+    dtypes = [dtype_of_torch(name) for name in (dtype, dtype, out_dtype)]
+    majors = [MAJORS[letter] for letter in layout]
+    operands = GemmOperands.product(*map(TensorSpec, dtypes, majors))
     assert _configs(_stock(kernels)) == list(stock_configs(operands, H200))
 
 

@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+import platformdirs
 import pytest
 
 from tilecast.heuristics.errors import TilecastError
@@ -322,6 +323,13 @@ def test_default_folder_is_never_the_working_directory(
             monkeypatch.setenv(name, value)
     expected = "/caches/tilecast" if home == "/caches" else "/users/me/.cache/tilecast"
     assert default_root() == Path(expected)
+
+
+def test_default_folder_with_an_older_platformdirs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/users/me")
+    monkeypatch.delenv("TILECAST_CACHE", raising=False)
+    monkeypatch.setattr(platformdirs, "user_cache_path", lambda name: Path("caches", name))
+    assert default_root() == Path("/users/me/.cache/tilecast")
 
 
 def test_default_folder_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

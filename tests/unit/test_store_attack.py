@@ -5,9 +5,11 @@ from __future__ import annotations
 import random
 import shutil
 import sqlite3
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -19,11 +21,11 @@ from tilecast.data_collection.dataset import read_dataset
 from tilecast.data_collection.measurement import Measurement
 from tilecast.data_collection.store import MeasurementStore
 from tilecast.data_collection.suites import suite
-from tilecast.heuristics.config import KernelConfig
-from tilecast.heuristics.problem import LINEAR_BF16
+from tilecast.heuristics.operands import LINEAR_BF16
+from tilecast.kernels.cutlass_sm90.config import Sm90Config
 from tilecast.kernels.spec import KernelSpec
 
-CONFIGS = tuple(KernelConfig(64, 128, 64, stages=2 + i) for i in range(6))
+CONFIGS = tuple(Sm90Config(64, 128, 64, stages=2 + i) for i in range(6))
 Damage = Callable[[Path], None]
 
 
@@ -88,7 +90,7 @@ FORMS = (
     "DROP TABLE measurements",
     "DROP TABLE facts",
     "ALTER TABLE measurements RENAME TO timings",
-    "ALTER TABLE measurements RENAME COLUMN layout TO majors",
+    "ALTER TABLE measurements RENAME COLUMN operands TO layout",
     "ALTER TABLE measurements DROP COLUMN spread",
     "ALTER TABLE measurements ADD COLUMN note TEXT",
     "CREATE TABLE notes (text)",
@@ -108,7 +110,7 @@ VALUES = (
     "UPDATE measurements SET microseconds = 9e999 WHERE m = 512",
     "UPDATE measurements SET regime = 'idle' WHERE stage = 'screen'",
     "UPDATE measurements SET failure = 'hung' WHERE m = 512",
-    "UPDATE measurements SET layout = 'xyz'",
+    "UPDATE measurements SET operands = 'bf16:xyz'",
     "UPDATE measurements SET config = 'swap' || config WHERE stage = 'race'",
     "UPDATE runs SET provenance = '{'",
 )
@@ -128,6 +130,10 @@ def test_damaged_stores(
 ) -> None:
     monkeypatch.setattr(environment, "cards", lambda devices, target: ["attacked"])
     monkeypatch.setattr(environment, "gpu_states", lambda cards: [])
+    monkeypatch.setattr(environment, "describe", lambda cards: {"gpus": []})
+    # Never called, and PyTorch takes longer to load than all that is tested here.
+    session = SimpleNamespace(GpuSessionFactory=lambda objects, device: None)
+    monkeypatch.setitem(sys.modules, "tilecast.data_collection.gpu_session", session)
     monkeypatch.setattr(
         collecting, "workload", lambda problems, target: dict.fromkeys(problems, CONFIGS)
     )
