@@ -154,7 +154,7 @@ def kept(kinds: Sequence[str], aten_named: bool) -> list[bool]:
 def _kind(choice: Any) -> str:
     """What `kept` calls a choice."""
     if isinstance(choice, TilecastCaller):
-        return "forced" if choice.choice.forced else "ours"
+        return "forced" if choice.choice.settings.k == 1 else "ours"
     asked = choice.annotations.get("ktc")
     return "aten" if asked and isinstance(asked.template, ExternKernelChoice) else "other"
 
@@ -206,16 +206,7 @@ def plan(settings: Settings, matmul: Matmul, op: str, gpu: Hardware) -> list[Cho
     else:
         shortlists = [((prediction.config,), prediction) for prediction in predictions]
     choices = [
-        Choice(
-            matmul,
-            op == "addmm",
-            configs,
-            settings.digest,
-            settings.model or "",
-            settings.power,
-            prediction.microseconds,
-            forced=settings.k == 1,
-        )
+        Choice(matmul, op == "addmm", configs, settings, prediction.microseconds)
         for configs, prediction in shortlists
     ]
     builder = object_builder()
