@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -52,6 +53,9 @@ CREATE TABLE measurements (
 ) WITHOUT ROWID;
 """
 """The constraints are checked when a row is written, and all of them when a store is opened."""
+
+_FOLDERS = re.compile(r"(?<![\w/])/(?:[^\s/]+/)+")
+"""Of an absolute path: stores are published, and folders name users."""
 
 
 class MeasurementStore:
@@ -175,7 +179,10 @@ class MeasurementStore:
         with self._access() as database:
             database.executemany(
                 "INSERT OR REPLACE INTO kernels VALUES (?, ?, ?)",
-                [(spec.key, spec.config.name, failure) for spec, failure in failures.items()],
+                [
+                    (spec.key, spec.config.name, reason and _FOLDERS.sub("", reason))
+                    for spec, reason in failures.items()
+                ],
             )
 
     def checks(self) -> dict[str, str | None]:
