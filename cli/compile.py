@@ -19,7 +19,7 @@ from tilecast.kernels.families import family_of, parse_config
 from tilecast.kernels.family import HARDWARE
 
 if TYPE_CHECKING:
-    from tilecast.kernels.compiler import CompileResult
+    from tilecast.kernels.builder import CompileResult
     from tilecast.kernels.object_cache import ObjectCache
     from tilecast.kernels.spec import KernelSpec
 
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> Report:
     """Compile what is missing and say what each kernel takes."""
-    from tilecast.kernels.compiler import compile_all
+    from tilecast.kernels.builder import compile_all
     from tilecast.kernels.object_cache import ObjectCache, default_root
 
     specs = _specs(options)

@@ -54,6 +54,7 @@ def run(options: argparse.Namespace) -> Report:
 
 def _makers(gpu: Hardware) -> dict[str, MakeHeuristic]:
     """Everything that can be scored here, by name."""
+    from tilecast.heuristics.baselines import RandomChoice
     from tilecast.models import baselines, nvmatmul
     from tilecast.models.ranker import ConfigRanker
     from tilecast.models.tree_linear import TreeLinearRanker
@@ -64,7 +65,7 @@ def _makers(gpu: Hardware) -> dict[str, MakeHeuristic]:
         baselines.NearestNeighbour,
         baselines.BestFixedSubset,
         lambda power: baselines.StockDefault(gpu, power),
-        baselines.RandomChoice,
+        RandomChoice,
     ]
     if find_spec("nvMatmulHeuristics"):
         makers.append(lambda power: nvmatmul.NvMatmulHeuristic(gpu, power))

@@ -14,7 +14,7 @@ from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.heuristics.problem import MAX_EXTENT, GemmProblem
 
 if TYPE_CHECKING:
-    from tilecast.inductor_hook.selection import Settings
+    from tilecast.inductor_hook.settings import Settings
 
 DEFAULT_POWER = "robust"
 _EXTENTS = {"m": "rows of A and out", "n": "columns of B and out", "k": "columns of A, rows of B"}
@@ -189,7 +189,7 @@ def settings(options: argparse.Namespace) -> Settings:
     Raises:
         TilecastError: ``-k`` is more than the hook allows, or the model cannot be read.
     """
-    from tilecast.inductor_hook.selection import Settings
+    from tilecast.inductor_hook.settings import Settings
 
     return Settings(options.top, str(options.model) if options.model else None, options.power)
 

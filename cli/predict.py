@@ -40,11 +40,11 @@ def run(options: argparse.Namespace) -> Report:
     from tilecast.models.learned import load_heuristic
 
     heuristic = load_heuristic(gpu, problem.operands, options.power, options.model)
+    truths = _truths(options, problem, gpu)
     among = candidates(problem, gpu)
     ranking = heuristic.predict(problem, among)
     shown = len(heuristic.shortlist(problem, among)) if isinstance(top, str) else top
     reasons = heuristic.explain(problem, among, ranking[0].config, limit=REASONS)
-    truths = _truths(options, problem, gpu)
     document = {
         "problem": dict(zip(PROBLEM_FIELDS, problem.row(), strict=True)),
         "gpu": gpu.name,

@@ -13,8 +13,8 @@ from tilecast.data_collection.collector import Collector, Progress, Workload
 from tilecast.data_collection.store import MeasurementStore
 from tilecast.heuristics.hardware import Hardware, hardware
 from tilecast.heuristics.problem import GemmProblem
+from tilecast.kernels.builder import compile_all
 from tilecast.kernels.candidates import candidates
-from tilecast.kernels.compiler import compile_all
 from tilecast.kernels.object_cache import ObjectCache
 
 

@@ -25,7 +25,7 @@ from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.spec import KernelSpec
 
 if TYPE_CHECKING:
-    from tilecast.kernels.compiler import CompileResult
+    from tilecast.kernels.builder import CompileResult
 
 STRETCH = 16
 """Problems per GPU that are compiled, checked and measured before the next: some two minutes."""

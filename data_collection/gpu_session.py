@@ -34,6 +34,8 @@ MIN_SETS = 4
 """Fewest operand sets: where a set lies in memory can move a kernel's time by 1%."""
 COLD_FACTOR = 4
 """Operand sets together exceed the L2 this many times."""
+INT8_SPREAD = 32
+"""Standard deviation of random int8 numbers: four of them reach the range's ends."""
 HANG_SECONDS = 5.0
 """A replay that takes longer is taken for a hang."""
 
@@ -108,10 +110,11 @@ class GpuSession:
         kernel = self._kernel(spec)
         for problem in check_problems(spec):
             a, b, reference = self._reference(problem)
-            out = empty_out(problem).fill_(math.nan)
+            out = poisoned_out(problem)
             kernel(a, b, out)
             self.finish(spec)
-            if wrong := wrong_elements(out, reference, problem.k):
+            narrow = a.dtype.is_floating_point and a.dtype.itemsize == 1
+            if wrong := wrong_elements(out, reference, problem.k, narrow=narrow):
                 return f"{wrong}, on {problem}"
         return None
 
@@ -277,16 +280,30 @@ def empty_out(problem: GemmProblem) -> torch.Tensor:
     return _empty(problem, problem.m, problem.n, problem.operands.out)
 
 
-def _random(problem: GemmProblem, rows: int, columns: int, spec: TensorSpec) -> torch.Tensor:
-    return _empty(problem, rows, columns, spec).normal_()
+def poisoned_out(problem: GemmProblem) -> torch.Tensor:
+    """The same, full of what no product is: NaN, or the least whole number."""
+    out = empty_out(problem)
+    return out.fill_(math.nan if out.dtype.is_floating_point else torch.iinfo(out.dtype).min)
 
 
-def _empty(problem: GemmProblem, rows: int, columns: int, spec: TensorSpec) -> torch.Tensor:
+def _random(problem: GemmProblem, rows: int, columns: int, stored: TensorSpec) -> torch.Tensor:
+    tensor = _empty(problem, rows, columns, stored)
+    if stored.dtype.bits >= 16:
+        return tensor.normal_()
+    # torch draws no 8-bit numbers: whole ones spread over the range of int8, others as they fall.
+    wide = torch.empty_like(tensor, dtype=torch.float32).normal_()
+    if not tensor.dtype.is_floating_point:
+        wide = wide.mul_(INT8_SPREAD).round_().clamp_(-128, 127)
+    return tensor.copy_(wide)
+
+
+def _empty(problem: GemmProblem, rows: int, columns: int, stored: TensorSpec) -> torch.Tensor:
     batch = (problem.batch,) if problem.batch > 1 else ()
-    shape = (rows, columns) if spec.major == "row" else (columns, rows)
-    dtype = getattr(torch, spec.dtype.torch)
+    row_major = stored.major == "row"
+    shape = (rows, columns) if row_major else (columns, rows)
+    dtype = getattr(torch, stored.dtype.torch)
     tensor = torch.empty(*batch, *shape, dtype=dtype, device="cuda")
-    return tensor if spec.major == "row" else tensor.mT
+    return tensor if row_major else tensor.mT
 
 
 def _library_launch(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:

@@ -49,6 +49,7 @@ DTYPES = {
 """Every element type by its short name."""
 
 _BY_TORCH = {row.torch: row for row in DTYPES.values()}
+_BY_CUTLASS = {row.cutlass: row for row in DTYPES.values()}
 
 
 def dtype(name: str) -> DType:
@@ -72,3 +73,15 @@ def dtype_of_torch(torch_dtype: object) -> DType:
     if name not in _BY_TORCH:
         raise TilecastError(f"dtype {name} is not known; allowed: {', '.join(_BY_TORCH)}")
     return _BY_TORCH[name]
+
+
+def dtype_of_cutlass(cutlass_dtype: object) -> DType:
+    """Look an element type up by what the CuTe DSL calls it, such as ``cutlass.BFloat16``.
+
+    Raises:
+        TilecastError: it is not known.
+    """
+    name = str(cutlass_dtype)
+    if name not in _BY_CUTLASS:
+        raise TilecastError(f"dtype {name} is not known; allowed: {', '.join(_BY_CUTLASS)}")
+    return _BY_CUTLASS[name]

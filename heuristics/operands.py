@@ -107,6 +107,11 @@ class GemmOperands:
         return self.text.replace(">", "-to-").replace(":", "-").replace("@", "-in-")
 
     @classmethod
+    def product(cls, a: TensorSpec, b: TensorSpec, out: TensorSpec) -> GemmOperands:
+        """Those of a bare product, added up as A's dtype asks for."""
+        return cls(a, b, out, dtype(a.dtype.accumulator))
+
+    @classmethod
     def parse(cls, text: str) -> GemmOperands:
         """Read operands back from their text.
 

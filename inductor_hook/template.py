@@ -19,13 +19,15 @@ from tilecast.heuristics.config import KernelConfig
 from tilecast.inductor_hook import report
 from tilecast.inductor_hook.launcher import errors_raised
 from tilecast.inductor_hook.problems import Matmul
-from tilecast.kernels.background import object_builder
+from tilecast.kernels.builder import object_builder
 from tilecast.kernels.launch import preload
 from tilecast.kernels.spec import KernelSpec
 
 FAILED_MS = 1e9
 """Time of a choice that does not run. Finite, because Inductor gives up a graph whose choices are
 all infinite, while ours would still multiply, with torch."""
+_KEY = "tilecast"
+"""What the keys of our timings begin with."""
 
 _SOURCE = """
 import torch
@@ -60,8 +62,6 @@ class Choice:
     """Whether a bias is added after it."""
     configs: tuple[KernelConfig, ...]
     """The config; several where m is symbolic, of which each call picks one."""
-    arch: str
-    """Target of the compiler."""
     model: str
     """Digest of the model that chose."""
     folder: str
@@ -70,14 +70,14 @@ class Choice:
     """The power regime aimed at."""
     microseconds: float
     """What the model expects of the product."""
-    sole: bool
+    forced: bool
     """Whether it is taken without a benchmark."""
 
     @property
     def specs(self) -> tuple[KernelSpec, ...]:
         """The kernels that it runs."""
         operands, batched = self.matmul.hint.operands, self.matmul.batched
-        return tuple(KernelSpec(config, operands, batched, self.arch) for config in self.configs)
+        return tuple(KernelSpec(config, operands, batched) for config in self.configs)
 
     @property
     def name(self) -> str:
@@ -96,18 +96,16 @@ class Choice:
         names = tuple(config.name for config in self.configs)
         arguments = [
             repr(names if dynamic else names[0]),
-            repr(operands.layout),
-            repr(operands.dtype),
-            repr(operands.out_dtype),
+            repr(operands.text),
             f"batched={self.matmul.batched}",
-            f"arch={self.arch!r}",
         ]
         if dynamic:
-            arguments += [f"model={self.folder!r}", f"power={self.power!r}"]
+            names_of_model = {"model": self.folder, "power": self.power, "digest": self.model}
+            arguments += [f"{name}={value!r}" for name, value in names_of_model.items()]
         return {
             "constructor": "DynamicMatmul" if dynamic else "StaticMatmul",
             "arguments": ", ".join(arguments),
-            "model": self.model,
+            "model": repr(self.model),
             "biased": self.biased,
             "alpha": self.matmul.alpha,
             "beta": self.matmul.beta,
@@ -192,8 +190,12 @@ class TilecastCaller(CuteDSLTemplateCaller):
             report.warn_once("compiling", error)
 
     def hash_key(self) -> str:
-        """Key of its timing in Inductor's autotune cache; another model makes another one."""
-        return "-".join(("tilecast", *map(str, self.choice.variables().values())))
+        """Key of its timing in Inductor's autotune cache.
+
+        Another model, kernel source or compiler makes another one.
+        """
+        kernels = (spec.key for spec in self.choice.specs)
+        return "-".join((_KEY, *kernels, *map(str, self.choice.variables().values())))
 
 
 class TilecastTemplate(CuteDSLTemplate):
@@ -219,6 +221,22 @@ class TilecastTemplate(CuteDSLTemplate):
         choice = kwargs.pop("choice")
         stock = cast(CuteDSLTemplateCaller, super().generate(**kwargs, **choice.variables()))
         return TilecastCaller(stock, choice)
+
+
+def without_failures(timings: dict[str, Any]) -> dict[str, Any]:
+    """Inductor's cache of timings without those of our choices that did not run.
+
+    Kept on disk, they would retire a kernel for good, though a worker may only have run out of
+    memory. Inductor benchmarks anew what it has no timing of.
+
+    Args:
+        timings: milliseconds by ``hash_key``, in dictionaries by whatever else they depend on.
+    """
+    return {
+        key: without_failures(value) if isinstance(value, dict) else value
+        for key, value in timings.items()
+        if isinstance(value, dict) or not (key.startswith(_KEY) and value >= FAILED_MS)
+    }
 
 
 @cache

@@ -102,6 +102,10 @@ class KernelFamily(Protocol):
         """What a config takes from an SM."""
         ...
 
+    def preload(self) -> None:
+        """Import what compiling needs; a builder process does it once, before the first kernel."""
+        ...
+
     def compile(self, spec: KernelSpec) -> bytes:
         """Compile a kernel into an object file that exports ``spec.symbol``; needs no GPU.
 

@@ -111,6 +111,10 @@ class CutlassSm90:
             smem_bytes(config, operands), mma_registers(config), accumulator_registers(config)
         )
 
+    def preload(self) -> None:
+        """Import the DSL, which takes longer than compiling a kernel."""
+        import tilecast.kernels.cutlass_sm90.compile  # noqa: F401
+
     def compile(self, spec: KernelSpec) -> bytes:
         """Compile a kernel into an object file that exports ``spec.symbol``."""
         from tilecast.kernels.cutlass_sm90.compile import compile_object

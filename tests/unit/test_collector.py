@@ -27,11 +27,11 @@ from tilecast.data_collection.collector import Collector, Progress
 from tilecast.data_collection.measurement import Measurement
 from tilecast.data_collection.protocol import regimes
 from tilecast.data_collection.store import MeasurementStore
-from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.kernels.compiler import CompileResult
+from tilecast.kernels.builder import CompileResult
+from tilecast.kernels.cutlass_sm90.config import Sm90Config
 from tilecast.kernels.spec import KernelSpec
 
 SILENCE = 1.5
@@ -425,7 +425,7 @@ class Builder:
     """Stands in for the compiler; every kernel takes a while."""
 
     seconds: float = 0.0
-    broken: KernelConfig | None = None
+    broken: Sm90Config | None = None
     asked: list[list[KernelSpec]] = field(default_factory=list)
     built: int = 0
 

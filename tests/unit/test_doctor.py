@@ -17,7 +17,7 @@ from tilecast.models import artifact
 @pytest.fixture
 def shipped(model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A model among those that come with the package."""
-    folder = tmp_path / "models" / "H200-bfloat16-rcr"
+    folder = tmp_path / "models" / "H200-bf16-rcr"
     shutil.copytree(model_folder, folder)
     monkeypatch.setattr(artifact, "SHIPPED", folder.parent)
     return folder
@@ -43,7 +43,7 @@ def test_cache_that_cannot_be_written(answer: Callable[..., dict], shipped: Path
 
 
 def test_models(shipped: Path) -> None:
-    assert [f.found for f in checks.check_models([])] == ["H200-bfloat16-rcr"]
+    assert [f.found for f in checks.check_models([])] == ["H200-bf16-rcr"]
     ours, other = checks.check_models(["NVIDIA H100 80GB HBM3"])
     assert (ours.works, other.works, other.needed) == (True, False, False)
     assert "train with `tilecast train`" in other.advice

@@ -16,7 +16,8 @@ from tilecast.data_collection.suites import (
     suite,
 )
 from tilecast.heuristics.errors import TilecastError
-from tilecast.heuristics.problem import LINEAR_BF16, GemmProblem
+from tilecast.heuristics.operands import LINEAR_BF16
+from tilecast.heuristics.problem import GemmProblem
 
 PEAK_FLOPS = 6e14
 """What a good bf16 kernel sustains on an H200, FLOP a second."""

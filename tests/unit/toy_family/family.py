@@ -64,6 +64,9 @@ class Toy:
     def resources(self, config: ToyConfig, operands) -> Resources:
         return Resources(1024, 32, 1)
 
+    def preload(self) -> None:
+        import toy_family.kernel  # noqa: F401
+
     def compile(self, spec) -> bytes:
         from toy_family.kernel import compile_object
 
