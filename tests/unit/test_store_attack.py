@@ -112,6 +112,13 @@ VALUES = (
     "UPDATE measurements SET failure = 'hung' WHERE m = 512",
     "UPDATE measurements SET operands = 'bf16:xyz'",
     "UPDATE measurements SET config = 'swap' || config WHERE stage = 'race'",
+    "UPDATE measurements SET operands = CAST(operands AS BLOB)",
+    "UPDATE measurements SET config = CAST(config AS BLOB)",
+    "UPDATE measurements SET device = CAST(device AS BLOB)",
+    "UPDATE measurements SET failure = CAST('hung' AS BLOB), microseconds = NULL",
+    "UPDATE kernels SET key = CAST(key AS BLOB)",
+    "UPDATE kernels SET failure = CAST('hung' AS BLOB)",
+    "UPDATE facts SET name = CAST(name AS BLOB) WHERE name = 'space'",
     "UPDATE runs SET provenance = '{'",
 )
 
@@ -148,7 +155,7 @@ def test_damaged_stores(
         damage(path)
         status = main(["collect", "--suite", "square", "--store", str(path),
                        "--export", str(export)])  # fmt: skip
-        lines = [line for line in capsys.readouterr().err.splitlines() if "starting" not in line]
+        lines = capsys.readouterr().err.splitlines()
         statuses.append(status)
         if status == 0:
             assert not serious, number
