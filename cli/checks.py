@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import sys
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ from packaging.specifiers import SpecifierSet
 
 from tilecast.cli.options import check_writable
 from tilecast.heuristics.errors import TilecastError
+from tilecast.heuristics.files import own_folder
 from tilecast.heuristics.hardware import GPUS, hardware
 from tilecast.heuristics.operands import LINEAR_BF16
 
@@ -176,11 +178,13 @@ def check_models(names: list[str]) -> Iterator[Finding]:
 
 
 def check_cache(root: Path) -> Finding:
-    """The object cache: writable, and how much is in it."""
+    """The object cache: writable, by this user alone, and how much is in it."""
     try:
         check_writable(root)
+        with contextlib.suppress(FileNotFoundError), own_folder(root):
+            pass
     except TilecastError as error:
-        advice = f"{error} with --cache or in TILECAST_CACHE"
+        advice = f"{error}, with --cache or in TILECAST_CACHE"
         return Finding("object cache", str(root), False, advice=advice)
     count = sum(1 for _ in root.glob("*.o"))
     return Finding("object cache", f"{root}: {count} objects", True)

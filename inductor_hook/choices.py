@@ -43,7 +43,7 @@ benchmark repeats within 1.3% at the median, and overturned 43% of the model's r
 _bound: WeakValueDictionary[int, InductorChoices] = WeakValueDictionary()
 """The handlers, of whatever thread, that are bound, by identity: a user's may not hash."""
 _met: WeakValueDictionary[int, InductorChoices] = WeakValueDictionary()
-"""Those that `bind` was ever given: a thread keeps its handler from one installation to the next."""
+"""Those that were ever bound: a thread keeps its handler from one installation to the next."""
 
 
 def bind(handler: InductorChoices) -> InductorChoices:

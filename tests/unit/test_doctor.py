@@ -42,6 +42,14 @@ def test_cache_that_cannot_be_written(answer: Callable[..., dict], shipped: Path
     assert "--cache" in finding["advice"]
 
 
+def test_cache_that_others_may_write(tmp_path: Path) -> None:
+    assert checks.check_cache(tmp_path).works
+    tmp_path.chmod(0o777)
+    finding = checks.check_cache(tmp_path)
+    assert not finding.works
+    assert "may hold code of others" in finding.advice
+
+
 def test_models(shipped: Path) -> None:
     assert [f.found for f in checks.check_models([])] == ["H200-bf16-rcr"]
     ours, other = checks.check_models(["NVIDIA H100 80GB HBM3"])
