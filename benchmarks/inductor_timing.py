@@ -21,8 +21,9 @@ from tilecast.data_collection.protocol import without_drift
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.inductor_hook.selection import Settings, shortlist
-from tilecast.kernels.background import object_builder
+from tilecast.inductor_hook.selection import shortlist
+from tilecast.inductor_hook.settings import Settings
+from tilecast.kernels.builder import object_builder
 from tilecast.kernels.spec import KernelSpec
 
 M = (1, 16, 64, 128, 256, 512, 1024, 2048, 4096)

@@ -17,8 +17,10 @@ from runner import Row
 
 from tilecast.data_collection.dataset import read_dataset
 from tilecast.data_collection.measurement import REGIMES
-from tilecast.data_collection.protocol import Settings, regimes
+from tilecast.data_collection.protocol import regimes
+from tilecast.heuristics.baselines import RandomChoice
 from tilecast.heuristics.hardware import Hardware
+from tilecast.kernels.cutlass_sm90.stock import stock_candidates
 from tilecast.models import baselines, evaluation
 from tilecast.models.evaluation import HeldOut, MakeHeuristic, held_out
 from tilecast.models.labels import POWERS, ProblemLabels, label_table
@@ -67,7 +69,7 @@ def cross_regime(table: Table, asked: Mapping[str, HeldOut]) -> Row:
     Only problems that were raced in both regimes count: on the others the power limit is out of
     reach and both are one. ``oracle`` is the config that is best by the truth of the first power.
     """
-    raced = [i for i, one in enumerate(table) if len(regimes(one.problem, Settings())) > 1]
+    raced = [i for i, one in enumerate(table) if len(regimes(one.problem)) > 1]
     problems = [table[i] for i in raced]
     best = {p: [int(one.cost(p, truth=True).argmin()) for one in problems] for p in POWERS}
     picks = {
@@ -95,7 +97,7 @@ def among_stock(table: Table, gpu: Hardware) -> Row:
     """
     problems, indices = [], []
     for one in table:
-        stock = baselines.stock_candidates(one.problem.operands, gpu, one.configs).values()
+        stock = stock_candidates(one.problem.operands, gpu, one.configs).values()
         if stock:
             problems.append(one)
             indices.append(sorted({one.configs.index(config) for config in stock}))
@@ -125,7 +127,7 @@ def main() -> None:
         baselines.BestFixedSubset,
         lambda power: NvMatmulHeuristic(gpu, power),
         lambda power: baselines.StockDefault(gpu, power),
-        baselines.RandomChoice,
+        RandomChoice,
     ]
     regret, ours = {power: {} for power in POWERS}, {}
     for power in POWERS:

@@ -10,8 +10,9 @@ from tilecast.cli.checks import Finding
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.problem import GemmOperands, GemmProblem
-from tilecast.inductor_hook.autoload import VARIABLE, is_named
-from tilecast.inductor_hook.selection import Settings, shortlist
+from tilecast.inductor_hook.autoload import VARIABLE, names
+from tilecast.inductor_hook.selection import shortlist
+from tilecast.inductor_hook.settings import Settings
 from tilecast.inductor_hook.versions import OLDEST, torch_version
 from tilecast.kernels.object_cache import ObjectCache
 from tilecast.kernels.spec import KernelSpec
@@ -33,7 +34,7 @@ def check_hook(environment: Mapping[str, str] = os.environ) -> Iterator[Finding]
         needed=False,
         advice=f"install PyTorch {OLDEST[0]}.{OLDEST[1]} or later for max-autotune",
     )
-    named = is_named(environment)
+    named = names(environment.get(VARIABLE, ""))
     yield Finding(
         "inductor",
         f"{VARIABLE} {'names' if named else 'does not name'} TILECAST",
@@ -71,7 +72,7 @@ def explain(
     m, n, k, batch = extents
     try:
         problem = GemmProblem(m, n, k, batch, operands)
-        yield Finding("problem", f"{problem} {operands.dtype} {operands.layout}", True, False)
+        yield Finding("problem", f"{problem} {operands}", True, False)
     except TilecastError as error:
         yield Finding(
             "problem", f"{m}x{n}x{k}: the kernels cannot read it", False, False, str(error)
@@ -92,5 +93,5 @@ def explain(
         compiled == len(specs),
         False,
         f"the first compile of a graph takes a second more; `tilecast compile -k {len(specs)} "
-        f"{problem} --dtype {operands.dtype} --layout {operands.layout}` spares it",
+        f"{problem} --operands '{operands}'` spares it",
     )

@@ -7,31 +7,27 @@ dispatcher, which costs more in Python than choosing and launching do.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
 from torch.autograd import forward_ad
 
+from tilecast.heuristics.dtypes import dtype_of_torch
 from tilecast.heuristics.errors import TilecastError
-from tilecast.heuristics.problem import ALIGNMENT_BYTES, GemmOperands, GemmProblem
+from tilecast.heuristics.operands import GemmOperands, TensorSpec
+from tilecast.heuristics.problem import ALIGNMENT_BYTES, GemmProblem
 from tilecast.inductor_hook import report
+from tilecast.inductor_hook.failures import Failures
 from tilecast.inductor_hook.launcher import StaticMatmul, add_bias, adds
 from tilecast.inductor_hook.layout import major
-from tilecast.inductor_hook.selection import Settings, gpu_of, shortlist
+from tilecast.inductor_hook.selection import gpu_of, shortlist
+from tilecast.inductor_hook.settings import Settings
 from tilecast.kernels.spec import KernelSpec
 
 _REMEMBERED = 4096
 """Problems whose kernel is kept, those used last."""
-
-
-class Plan(NamedTuple):
-    """How a multiplication is done."""
-
-    kernel: StaticMatmul
-    """The kernel."""
-    shape: tuple[int, ...]
-    """Shape of its result."""
 
 
 def mm(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
@@ -45,16 +41,16 @@ def mm(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None) -> 
     Returns:
         (m, n).
     """
-    if out is None and _plain(a) and _plain(b):
-        return _product(torch.mm, a, b)
-    return _dispatched(torch.ops.tilecast.mm, torch.mm, (a, b), {}, out)
+    if out is None and _plain(a, b):
+        return MM.multiply(a, b)
+    return _dispatched(MM, (a, b), {}, out)
 
 
 def bmm(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
     """``torch.bmm`` likewise: (batch, m, k) by (batch, k, n) is (batch, m, n)."""
-    if out is None and _plain(a) and _plain(b):
-        return _product(torch.bmm, a, b)
-    return _dispatched(torch.ops.tilecast.bmm, torch.bmm, (a, b), {}, out)
+    if out is None and _plain(a, b):
+        return BMM.multiply(a, b)
+    return _dispatched(BMM, (a, b), {}, out)
 
 
 def addmm(
@@ -79,35 +75,123 @@ def addmm(
     Returns:
         (m, n).
     """
-    factors = {"alpha": alpha, "beta": beta}
-    if out is None and _plain(a) and _plain(b) and _plain(bias):
-        return _addmm(bias, a, b, **factors)
-    return _dispatched(torch.ops.tilecast.addmm, torch.addmm, (bias, a, b), factors, out)
+    if out is None and _plain(a, b, bias):
+        return ADDMM.add(bias, a, b, alpha=alpha, beta=beta)
+    return _dispatched(ADDMM, (bias, a, b), {"alpha": alpha, "beta": beta}, out)
 
 
-def _plain(tensor: torch.Tensor) -> bool:
-    """Whether nothing of PyTorch wants to see what is done with a tensor."""
-    return (
-        type(tensor) in (torch.Tensor, torch.nn.Parameter)
-        and tensor.is_cuda
-        and not (tensor.requires_grad and torch.is_grad_enabled())
-        and not torch.compiler.is_compiling()
-        and not torch._C._len_torch_dispatch_stack()
-        and not torch._C._are_functorch_transforms_active()
-        and forward_ad._current_level < 0
-    )
+@dataclass(frozen=True)
+class Operator:
+    """A multiplication as torch offers it: how it is declared and run, and its gradients."""
+
+    name: str
+    """What torch calls it, which does what no kernel of ours does."""
+    rank: int
+    """Dimensions of A, B and the result."""
+    biased: bool = False
+    """Whether a bias comes before A and B, and factors after them."""
+
+    @property
+    def parameters(self) -> str:
+        """Its parameters in the language of schemas."""
+        if self.biased:
+            return "Tensor bias, Tensor a, Tensor b, *, float alpha=1., float beta=1."
+        return "Tensor a, Tensor b"
+
+    @property
+    def run(self) -> Callable[..., torch.Tensor]:
+        """What it does."""
+        return self.add if self.biased else self.multiply
+
+    def multiply(
+        self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """A @ B."""
+        plan = _plan_for(self.rank, a, b, out)
+        if plan is None:
+            return getattr(torch, self.name)(a, b, out=out)
+        return plan.launch(a, b, out)
+
+    def add(
+        self,
+        bias: torch.Tensor,
+        a: torch.Tensor,
+        b: torch.Tensor,
+        *,
+        alpha: float = 1,
+        beta: float = 1,
+        out: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """The same times ``alpha``, and ``beta`` times the bias."""
+        plan = _plan_for(self.rank, a, b, out)
+        if plan is None or not _adds(bias, plan.shape, a.dtype, alpha, beta) or _shared(bias, out):
+            return getattr(torch, self.name)(bias, a, b, alpha=alpha, beta=beta, out=out)
+        out = plan.launch(a, b, out)
+        add_bias(out, bias, alpha, beta)
+        return out
+
+    def save(
+        self, ctx: Any, inputs: tuple, output: torch.Tensor, keyword_only_inputs: Any = None
+    ) -> None:
+        """Keep what `gradients` needs."""
+        *bias, a, b = inputs
+        ctx.save_for_backward(a, b)
+        ctx.bias_shapes = [tensor.shape for tensor in bias]
+        ctx.factors = keyword_only_inputs or {"alpha": 1, "beta": 1}
+
+    def gradients(self, ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        """Of every operand that wants one."""
+        a, b = ctx.saved_tensors
+        alpha, beta = ctx.factors["alpha"], ctx.factors["beta"]
+        *wanted_biases, wanted_a, wanted_b = ctx.needs_input_grad
+        multiply = mm if self.rank == 2 else bmm
+        scaled = gradient if alpha == 1 else gradient * alpha
+        return (
+            *(
+                gradient.sum_to_size(shape) * beta if wanted else None
+                for shape, wanted in zip(ctx.bias_shapes, wanted_biases, strict=True)
+            ),
+            multiply(scaled, b.mT) if wanted_a else None,
+            multiply(a.mT, scaled) if wanted_b else None,
+        )
+
+
+MM, BMM, ADDMM = OPERATORS = (
+    Operator("mm", 2),
+    Operator("bmm", 3),
+    Operator("addmm", 2, biased=True),
+)
+
+
+def _plain(*tensors: torch.Tensor) -> bool:
+    """Whether nothing of PyTorch wants to see what is done with some tensors."""
+    if (
+        torch.compiler.is_dynamo_compiling()
+        or torch.is_autocast_enabled()  # on CUDA; told which device, it takes twice as long
+        or torch._C._len_torch_dispatch_stack()
+        or torch._C._are_functorch_transforms_active()
+        or forward_ad._current_level >= 0
+    ):
+        return False
+    recorded = torch.is_grad_enabled()
+    for tensor in tensors:
+        if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or not tensor.is_cuda:
+            return False
+        if recorded and tensor.requires_grad:
+            return False
+    return True
 
 
 def _dispatched(
-    op: Any,
-    stock: Callable[..., torch.Tensor],
+    operator: Operator,
     operands: tuple[torch.Tensor, ...],
     factors: dict[str, float],
     out: torch.Tensor | None,
 ) -> torch.Tensor:
     if forward_ad._current_level >= 0:
         # An operator of a library has no rule for tangents, and would lose them.
-        return stock(*operands, **factors, out=out)
+        return getattr(torch, operator.name)(*operands, **factors, out=out)
+    op = getattr(torch.ops.tilecast, operator.name)
     if out is None:
         return op.default(*operands, **factors)
     if torch.is_grad_enabled() and any(t.requires_grad for t in (*operands, out)):
@@ -119,88 +203,26 @@ def _dispatched(
     return out
 
 
-def _product(stock: Callable[..., torch.Tensor], a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    plan = _plan(a.shape, b.shape, a.stride(), b.stride(), a.dtype, b.dtype, a.get_device())
-    if plan is None or not _aligned(a, b):
-        return stock(a, b)
-    out = a.new_empty(plan.shape)
-    _launch(plan.kernel, a, b, out)
-    return out
-
-
-def _product_out(
-    stock: Callable[..., torch.Tensor], a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor
-) -> None:
-    plan = _plan_into(a, b, out)
-    if plan is None:
-        stock(a, b, out=out)
-    else:
-        _launch(plan.kernel, a, b, out)
-
-
-def _mm(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    return _product(torch.mm, a, b)
-
-
-def _mm_out(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> None:
-    _product_out(torch.mm, a, b, out=out)
-
-
-def _bmm(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    return _product(torch.bmm, a, b)
-
-
-def _bmm_out(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> None:
-    _product_out(torch.bmm, a, b, out=out)
-
-
-def _addmm(
-    bias: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, alpha: float = 1, beta: float = 1
-) -> torch.Tensor:
-    plan = _plan(a.shape, b.shape, a.stride(), b.stride(), a.dtype, b.dtype, a.get_device())
-    if plan is None or not _aligned(a, b) or not _adds(bias, plan.shape, a.dtype, alpha, beta):
-        return torch.addmm(bias, a, b, alpha=alpha, beta=beta)
-    out = a.new_empty(plan.shape)
-    _launch(plan.kernel, a, b, out)
-    add_bias(out, bias, alpha, beta)
-    return out
-
-
-def _addmm_out(
-    bias: torch.Tensor,
-    a: torch.Tensor,
-    b: torch.Tensor,
-    *,
-    alpha: float = 1,
-    beta: float = 1,
-    out: torch.Tensor,
-) -> None:
-    plan = _plan_into(a, b, out)
-    # A bias that shares the output's memory would be overwritten before it is added.
-    shared = bias.untyped_storage().data_ptr() == out.untyped_storage().data_ptr()
-    if plan is None or shared or not _adds(bias, plan.shape, a.dtype, alpha, beta):
-        torch.addmm(bias, a, b, alpha=alpha, beta=beta, out=out)
-    else:
-        _launch(plan.kernel, a, b, out)
-        add_bias(out, bias, alpha, beta)
-
-
 def _adds(
     bias: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype, alpha: float, beta: float
 ) -> bool:
-    """Whether `add_bias` can add this; torch refuses the rest, or does it."""
+    """Whether `add_bias` can add this to a product; torch refuses the rest, or does it."""
     broadcasts = all(
         have in (1, want) for have, want in zip(reversed(bias.shape), reversed(shape), strict=False)
     )
-    return adds(alpha, beta) and bias.dtype == dtype and bias.ndim <= 2 and broadcasts
+    return adds(alpha, beta) and bias.dtype == dtype and bias.ndim <= len(shape) and broadcasts
 
 
-def _aligned(*operands: torch.Tensor) -> bool:
-    """Whether TMA can read operands from where they start."""
-    start = 0
-    for operand in operands:
-        start |= operand.data_ptr()
-    if start % ALIGNMENT_BYTES == 0:
+def _shared(bias: torch.Tensor, out: torch.Tensor | None) -> bool:
+    """Whether the product would overwrite the bias before it is added."""
+    return out is not None and (
+        bias.untyped_storage().data_ptr() == out.untyped_storage().data_ptr()
+    )
+
+
+def _aligned(address: int) -> bool:
+    """Whether TMA can read from an address, or from all of several or-ed together."""
+    if address % ALIGNMENT_BYTES == 0:
         return True
     report.say_once(
         "alignment",
@@ -210,151 +232,134 @@ def _aligned(*operands: torch.Tensor) -> bool:
     return False
 
 
-def _launch(kernel: StaticMatmul, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
-    if torch._C._cuda_getDevice() == a.get_device():
-        kernel(a, b, out)
-    else:
-        with torch.cuda.device(a.get_device()):
-            kernel(a, b, out)
+class Plan(NamedTuple):
+    """How a multiplication is done."""
+
+    kernel: StaticMatmul
+    """The kernel."""
+    shape: tuple[int, ...]
+    """Shape of its result."""
+
+    def launch(
+        self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """A @ B, in ``out`` where that is given."""
+        out = a.new_empty(self.shape) if out is None else out
+        if torch._C._cuda_getDevice() == a.get_device():
+            self.kernel(a, b, out)
+        else:
+            with torch.cuda.device(a.get_device()):
+                self.kernel(a, b, out)
+        return out
 
 
-def _plan_into(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> Plan | None:
-    plan = _plan(
-        a.shape, b.shape, a.stride(), b.stride(), a.dtype, b.dtype, a.get_device(), out.stride()
-    )
-    # Any other output is refused or resized by torch, in its own words.
-    fits = plan and out.shape == plan.shape and out.dtype == a.dtype and out.device == a.device
-    return plan if fits and _aligned(a, b, out) else None
+_failures = Failures()
 
 
-@lru_cache(_REMEMBERED)
-def _plan(
-    a_shape: tuple[int, ...],
-    b_shape: tuple[int, ...],
-    a_stride: tuple[int, ...],
-    b_stride: tuple[int, ...],
-    a_dtype: torch.dtype,
-    b_dtype: torch.dtype,
-    device: int,
-    out_stride: tuple[int, ...] | None = None,
-) -> Plan | None:
-    """How operands of these shapes and strides are multiplied; None where torch does it."""
-    matching = a_dtype == b_dtype and a_shape[-1] == b_shape[-2] and a_shape[:-2] == b_shape[:-2]
-    if not matching:
-        return None  # torch says what is wrong
-    shape = (*a_shape[:-1], b_shape[-1])
-    dtype = str(a_dtype).removeprefix("torch.")
-    batched = len(shape) == 3
+def _plan_for(rank: int, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None) -> Plan | None:
+    """How operands are multiplied; None where torch does it."""
     try:
-        if device < 0:
-            raise TilecastError("its operands are not on a GPU")
-        operands = GemmOperands(
-            dtype,
-            dtype,
-            "float32",
-            major("A", a_stride),
-            major("B", b_stride),
-            major("out", out_stride) if out_stride else "row",
+        plan = _plan(
+            rank,
+            (a.shape, a.stride(), a.dtype, a.get_device()),
+            (b.shape, b.stride(), b.dtype, b.get_device()),
+            None if out is None else out.stride(),
         )
-        batch = shape[0] if batched else 1
-        problem = GemmProblem(shape[-2], shape[-1], a_shape[-1], batch, operands)
-        gpu = gpu_of(device)
-        config = shortlist(Settings(k=1), problem, gpu)[0].config
-    except TilecastError as error:
-        report.say_once("eager", f"a multiplication goes to torch, as others like it: {error}")
-        return None
-    # Whatever goes wrong in here, torch multiplies.
+    # Whatever goes wrong in there, torch multiplies.
     except Exception as error:
         report.warn_once("choosing a kernel", error)
         return None
-    return Plan(StaticMatmul(KernelSpec(config, operands, batched, gpu.arch)), shape)
+    if plan is None:
+        return None
+    if out is None:
+        return plan if _aligned(a.data_ptr() | b.data_ptr()) else None
+    # Any other output is refused or resized by torch, in its own words.
+    fits = out.shape == plan.shape and out.dtype == a.dtype and out.device == a.device
+    aligned = fits and _aligned(a.data_ptr() | b.data_ptr() | out.data_ptr())
+    return plan if aligned else None
 
 
-def _mm_shape(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    torch._check(a.ndim == b.ndim == 2, lambda: f"mm of {a.ndim} and {b.ndim} dimensions, not 2")
-    torch._check(a.shape[1] == b.shape[0], lambda: f"mm of {tuple(a.shape)} by {tuple(b.shape)}")
-    return a.new_empty((a.shape[0], b.shape[1]))
+@lru_cache(_REMEMBERED)
+def _plan(*what: Any) -> Plan | None:
+    """What `_choose` says, remembered; what it raises is no decision, and is tried again."""
+    return _failures.attempt(what, lambda: _choose(*what))
 
 
-def _bmm_shape(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    torch._check(a.ndim == b.ndim == 3, lambda: f"bmm of {a.ndim} and {b.ndim} dimensions, not 3")
-    torch._check(
-        a.shape[0] == b.shape[0] and a.shape[2] == b.shape[1],
-        lambda: f"bmm of {tuple(a.shape)} by {tuple(b.shape)}",
+def _choose(rank: int, a: tuple, b: tuple, out_stride: tuple[int, ...] | None) -> Plan | None:
+    """The plan for operands given as shape, strides, dtype and device."""
+    a_shape, a_stride, dtype, device = a
+    b_shape, b_stride, *others = b
+    fit = (
+        len(a_shape) == len(b_shape) == rank
+        and a_shape[:-2] == b_shape[:-2]
+        and a_shape[-1] == b_shape[-2]
+        and others == [dtype, device]
     )
-    return a.new_empty((*a.shape[:2], b.shape[2]))
-
-
-def _addmm_shape(
-    bias: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, alpha: float = 1, beta: float = 1
-) -> torch.Tensor:
-    out = _mm_shape(a, b)
-    bias.expand(out.shape)  # raises where it cannot be added
-    return out
-
-
-def _written(*operands: torch.Tensor, **kwargs: Any) -> None:
-    """What an out variant returns: nothing."""
-
-
-def _save_product(ctx: Any, inputs: tuple, output: torch.Tensor) -> None:
-    ctx.save_for_backward(*inputs)
-
-
-def _product_gradients(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-    a, b = ctx.saved_tensors
-    multiply = mm if a.ndim == 2 else bmm
-    wanted_a, wanted_b = ctx.needs_input_grad
-    return (
-        multiply(gradient, b.mT) if wanted_a else None,
-        multiply(a.mT, gradient) if wanted_b else None,
-    )
-
-
-def _save_addmm(ctx: Any, inputs: tuple, keyword_only_inputs: dict, output: torch.Tensor) -> None:
-    bias, a, b = inputs
-    ctx.save_for_backward(a, b)
-    ctx.bias_shape = bias.shape
-    ctx.alpha, ctx.beta = keyword_only_inputs["alpha"], keyword_only_inputs["beta"]
-
-
-def _addmm_gradients(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-    a, b = ctx.saved_tensors
-    wanted_bias, wanted_a, wanted_b = ctx.needs_input_grad
-    scaled = gradient if ctx.alpha == 1 else gradient * ctx.alpha
-    return (
-        gradient.sum_to_size(ctx.bias_shape) * ctx.beta if wanted_bias else None,
-        mm(scaled, b.mT) if wanted_a else None,
-        mm(a.mT, scaled) if wanted_b else None,
-    )
-
-
-def _register() -> torch.library.Library:
-    """Define the operators: kernels for CUDA, torch's for the rest, shapes, gradients."""
-    library = torch.library.Library("tilecast", "DEF")
-    product = "(Tensor a, Tensor b{}) -> {}"
-    addition = "(Tensor bias, Tensor a, Tensor b, *, float alpha=1., float beta=1.{}) -> {}"
-    written = "Tensor(a!) out"
-    for name, schema, separator, kernel, kernel_out, shape in (
-        ("mm", product, ", *, ", _mm, _mm_out, _mm_shape),
-        ("bmm", product, ", *, ", _bmm, _bmm_out, _bmm_shape),
-        ("addmm", addition, ", ", _addmm, _addmm_out, _addmm_shape),
-    ):
-        library.define(name + schema.format("", "Tensor"))
-        library.define(f"{name}.out" + schema.format(separator + written, "()"))
-        library.impl(name, kernel, "CompositeExplicitAutograd")
-        library.impl(f"{name}.out", kernel_out, "CompositeExplicitAutograd")
-        torch.library.register_fake(f"tilecast::{name}", shape, lib=library)
-        torch.library.register_fake(f"tilecast::{name}.out", _written, lib=library)
-    for name in ("mm", "bmm"):
-        torch.library.register_autograd(
-            f"tilecast::{name}", _product_gradients, setup_context=_save_product, lib=library
+    if not fit:
+        return None  # torch says what is wrong
+    try:
+        if device < 0:
+            raise TilecastError("its operands are not on a GPU")
+        element = dtype_of_torch(dtype)
+        operands = GemmOperands.product(
+            TensorSpec(element, major("A", a_stride, dtype.itemsize)),
+            TensorSpec(element, major("B", b_stride, dtype.itemsize)),
+            TensorSpec(element, major("out", out_stride, dtype.itemsize) if out_stride else "row"),
         )
+        *batch, m, k = a_shape
+        problem = GemmProblem(m, b_shape[-1], k, *batch, operands=operands)
+        config = shortlist(Settings(k=1), problem, gpu_of(device))[0].config
+    except TilecastError as error:
+        report.say_once("eager", f"a multiplication goes to torch, as others like it: {error}")
+        return None
+    kernel = StaticMatmul(KernelSpec(config, operands, rank == 3))
+    return Plan(kernel, (*batch, m, problem.n))
+
+
+def _define(library: torch.library.Library, operator: Operator) -> None:
+    """Define an operator and its out variant: how they run, shapes, gradients, autocast."""
+    name, parameters, run = operator.name, operator.parameters, operator.run
+
+    def run_out(*operands: torch.Tensor, **options: Any) -> None:
+        run(*operands, **options)
+
+    library.define(f"{name}({parameters}) -> Tensor")
+    written = "Tensor(a!) out" if operator.biased else "*, Tensor(a!) out"
+    library.define(f"{name}.out({parameters}, {written}) -> ()")
+    library.impl(name, run, "CompositeExplicitAutograd")
+    library.impl(f"{name}.out", run_out, "CompositeExplicitAutograd")
+    # Torch's own operator knows what comes of operands without values.
+    torch.library.register_fake(f"tilecast::{name}", getattr(torch, name), lib=library)
+    torch.library.register_fake(f"tilecast::{name}.out", lambda *_, **__: None, lib=library)
     torch.library.register_autograd(
-        "tilecast::addmm", _addmm_gradients, setup_context=_save_addmm, lib=library
+        f"tilecast::{name}", operator.gradients, setup_context=operator.save, lib=library
     )
-    return library
+    for device in ("cuda", "cpu"):
+        library.impl(name, _autocast(name, device), f"Autocast{device.upper()}")
 
 
-_LIBRARY = _register()
+def _autocast(name: str, device: str) -> Callable[..., torch.Tensor]:
+    """An operator as it runs under autocast, which casts operands of the device as torch does.
+
+    Not by ``torch.library.register_autocast``, which knows one dtype for ever, and no factors. An
+    out variant is left alone, as torch leaves its own.
+    """
+
+    def run(*operands: torch.Tensor, **factors: float) -> torch.Tensor:
+        dtype = torch.get_autocast_dtype(device)
+        cast = (
+            t.to(dtype)
+            if t.device.type == device and t.is_floating_point() and t.dtype != torch.double
+            else t
+            for t in operands
+        )
+        with torch._C._DisableAutocast():
+            return getattr(torch.ops.tilecast, name).default(*cast, **factors)
+
+    return run
+
+
+_LIBRARY = torch.library.Library("tilecast", "DEF")
 """Kept, because the operators go when it does."""
+for _operator in OPERATORS:
+    _define(_LIBRARY, _operator)

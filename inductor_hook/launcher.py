@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
-from tilecast.heuristics.config import KernelConfig
-from tilecast.heuristics.problem import GemmOperands, GemmProblem
+from tilecast.heuristics.operands import GemmOperands
+from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook import report
-from tilecast.kernels.background import object_builder
+from tilecast.inductor_hook.failures import Failures
+from tilecast.kernels.builder import object_builder
+from tilecast.kernels.families import parse_config
 from tilecast.kernels.launch import LoadedKernel, load_kernel
 from tilecast.kernels.spec import KernelSpec
 
@@ -55,13 +57,12 @@ class StaticMatmul:
         """Take what to run; nothing is loaded before the first call."""
         self.spec = spec
         self._kernels: dict[int, LoadedKernel] = {}
-        self._broken: Exception | None = None
+        self._failures = Failures()
 
     @classmethod
-    def named(cls, config: str, layout: str, dtype: str, out_dtype: str, batched: bool, arch: str):
+    def named(cls, config: str, operands: str, batched: bool) -> Self:
         """From what generated code spells out: names instead of objects."""
-        operands = GemmOperands.from_layout(layout, dtype, out_dtype)
-        return cls(KernelSpec(KernelConfig.parse(config), operands, batched, arch))
+        return cls(*_specs((config,), operands, batched))
 
     def __call__(self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
         """Write a @ b to ``out`` on the current stream of its device.
@@ -71,16 +72,15 @@ class StaticMatmul:
             b: (k, n) or (batch, k, n).
             out: (m, n) or (batch, m, n).
         """
+        device = out.get_device()
         try:
-            (self._kernels.get(out.get_device()) or self._load(out.get_device()))(a, b, out)
+            (self._kernels.get(device) or self._load(device))(a, b, out)
         # Whatever loading or launching raises: a graph that compiled must run.
         except Exception as error:
             if _raises.get():
                 raise
             report.warn_once(f"running {self.spec.config}", error)
-            import torch
-
-            torch.matmul(a, b, out=out)
+            _multiply(a, b, out)
 
     def compile(self) -> None:
         """Bring the kernel into the object cache, which a worker of Inductor does ahead of time."""
@@ -91,56 +91,48 @@ class StaticMatmul:
             report.warn_once(f"compiling {self.spec.config}", error)
 
     def _load(self, device: int) -> LoadedKernel:
-        if self._broken:
-            raise self._broken
-        try:
-            kernel = self._kernels[device] = loaded_kernel(self.spec, device)
-        except Exception as error:
-            # Kept: trying again would cost each call of the graph.
-            self._broken = error
-            raise
+        kernel = self._failures.attempt(device, lambda: loaded_kernel(self.spec, device))
+        self._kernels[device] = kernel
         return kernel
 
 
 class DynamicMatmul:
     """Several compiled kernels, of which the model picks one for the extents of each call."""
 
-    def __init__(self, specs: Sequence[KernelSpec], model: str, power: str):
+    def __init__(self, specs: Sequence[KernelSpec], model: str, power: str, digest: str):
         """Take what may run.
 
         Args:
             specs: at least one; they differ in their configs alone.
             model: folder of the model that chooses; "" for the shipped one.
             power: what the model aims at.
+            digest: `tilecast.inductor_hook.settings.model_digest` of that model; another one does
+                not choose.
         """
         self.matmuls = {spec.config: StaticMatmul(spec) for spec in specs}
         self._model = model
         self._power = power
+        self._digest = digest
         self._chosen: dict[tuple[int, ...], Callable[..., None]] = {}
+        self._failures = Failures()
 
     @classmethod
     def named(
         cls,
         configs: Sequence[str],
-        layout: str,
-        dtype: str,
-        out_dtype: str,
+        operands: str,
         batched: bool,
-        arch: str,
         model: str,
         power: str,
-    ):
+        digest: str,
+    ) -> Self:
         """From what generated code spells out: names instead of objects."""
-        operands = GemmOperands.from_layout(layout, dtype, out_dtype)
-        specs = [KernelSpec(KernelConfig.parse(c), operands, batched, arch) for c in configs]
-        return cls(specs, model, power)
+        return cls(_specs(configs, operands, batched), model, power, digest)
 
     def __call__(self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
         """Write a @ b to ``out``; see `StaticMatmul`."""
         # n and k are fixed where this was generated: the shape of A tells all that varies.
-        matmul = self._chosen.get(a.shape)
-        if matmul is None:
-            matmul = self._chosen[tuple(a.shape)] = self._choose(a, b)
+        matmul = self._chosen.get(a.shape) or self._choose(a, b)
         matmul(a, b, out)
 
     def compile(self) -> None:
@@ -149,22 +141,29 @@ class DynamicMatmul:
             matmul.compile()
 
     def _choose(self, a: torch.Tensor, b: torch.Tensor) -> Callable[..., None]:
-        if 0 in a.shape:
-            return _write_nothing
-        from tilecast.inductor_hook.selection import Settings, gpu_of, ranked
-
-        first = next(iter(self.matmuls.values()))
+        shape = tuple(a.shape)
         try:
-            problem = GemmProblem(
-                a.shape[-2], b.shape[-1], a.shape[-1], _batch(a.shape), first.spec.operands
-            )
-            settings = Settings(k=1, model=self._model or None, power=self._power)
-            gpu = gpu_of(a.get_device())
-            return self.matmuls[ranked(settings, problem, gpu, tuple(self.matmuls), 1)[0]]
+            chosen = self._failures.attempt(shape, lambda: self._best(a, b))
         # Any of them multiplies correctly.
         except Exception as error:
             report.warn_once("choosing a kernel for a dynamic extent", error)
-            return first
+            return next(iter(self.matmuls.values()))
+        self._chosen[shape] = chosen
+        return chosen
+
+    def _best(self, a: torch.Tensor, b: torch.Tensor) -> Callable[..., None]:
+        """The one that ranks first for these extents among all candidates."""
+        if 0 in a.shape:
+            return _write_nothing
+        from tilecast.inductor_hook.selection import gpu_of, ranked
+        from tilecast.inductor_hook.settings import Settings
+
+        operands = next(iter(self.matmuls.values())).spec.operands
+        batch = a.shape[0] if a.ndim == 3 else 1
+        problem = GemmProblem(a.shape[-2], b.shape[-1], a.shape[-1], batch, operands)
+        settings = Settings(1, self._model or None, self._power, digest=self._digest)
+        gpu = gpu_of(a.get_device())
+        return self.matmuls[ranked(settings, problem, gpu, tuple(self.matmuls), 1)[0]]
 
 
 def adds(alpha: float, beta: float) -> bool:
@@ -191,9 +190,30 @@ def add_bias(out: torch.Tensor, bias: torch.Tensor, alpha: float, beta: float) -
         torch.add(out, bias, alpha=beta, out=out)
 
 
+def _multiply(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
+    """Write a @ b to ``out`` with torch, rounded as a kernel does: once, to out's dtype.
+
+    Args:
+        a: (m, k) or (batch, m, k).
+        b: (k, n) or (batch, k, n), of A's dtype.
+        out: (m, n) or (batch, m, n), perhaps of another dtype, which ``torch.matmul`` refuses.
+    """
+    import torch
+
+    # The dtype that holds every value of both: bf16 operands are exact in fp32.
+    wide = torch.promote_types(a.dtype, out.dtype)
+    product = out if out.dtype == wide else out.new_empty(out.shape, dtype=wide)
+    # With an output even here, because autocast would narrow what has none.
+    torch.matmul(a.to(wide), b.to(wide), out=product)
+    if product is not out:
+        out.copy_(product)
+
+
 def _write_nothing(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
     """What a product without rows takes."""
 
 
-def _batch(shape: Sequence[int]) -> int:
-    return shape[0] if len(shape) == 3 else 1
+def _specs(configs: Sequence[str], operands: str, batched: bool) -> list[KernelSpec]:
+    """The kernels that generated code names."""
+    stored = GemmOperands.parse(operands)
+    return [KernelSpec(parse_config(name), stored, batched) for name in configs]

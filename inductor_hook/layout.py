@@ -8,24 +8,21 @@ from typing import Any, Protocol
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.problem import ALIGNMENT_BYTES
 
-ELEMENT_BYTES = 2
-"""Of the dtypes that kernels take."""
 
-
-class Knowledge(Protocol):
-    """What is known of extents: everything of integers, some of symbols (Inductor's `SizeVars`)."""
+class SizeVars(Protocol):
+    """What is known of extents in every case: of Inductor's symbols, as its ``SizeVars`` says."""
 
     def statically_known_equals(self, left: Any, right: Any) -> bool:
-        """Whether two extents are the same in every case."""
+        """Whether two extents are the same."""
         ...
 
     def statically_known_multiple_of(self, numerator: Any, denominator: Any) -> bool:
-        """Whether one extent divides the other in every case."""
+        """Whether one extent divides the other."""
         ...
 
 
-class Integers:
-    """Knowledge of extents that are numbers."""
+class FixedSizes:
+    """The same of extents that are numbers."""
 
     def statically_known_equals(self, left: int, right: int) -> bool:
         """Whether they are the same."""
@@ -36,32 +33,33 @@ class Integers:
         return numerator % denominator == 0
 
 
-def major(name: str, strides: Sequence[Any], known: Knowledge | None = None) -> str:
+def major(name: str, strides: Sequence[Any], itemsize: int, sizes: SizeVars | None = None) -> str:
     """``row`` or ``col``: the way along which an operand is contiguous.
 
     Args:
         name: what messages call the operand.
-        strides: of (rows, columns) or (batch, rows, columns), in elements of 2 bytes.
-        known: what is known of them; that they are integers when left out.
+        strides: of (rows, columns) or (batch, rows, columns), in elements.
+        itemsize: bytes of an element.
+        sizes: what is known of the strides; that they are numbers when left out.
 
     Raises:
         TilecastError: no stride is 1, or another is no multiple of 16 bytes, or 0, as an expanded
             operand's is: TMA reads neither (CUDA driver API, ``cuTensorMapEncodeTiled``).
     """
-    known = known or Integers()
+    sizes = sizes or FixedSizes()
     *batch, rows, columns = strides
-    if known.statically_known_equals(columns, 1):
+    if sizes.statically_known_equals(columns, 1):
         found, others = "row", (rows, *batch)
-    elif known.statically_known_equals(rows, 1):
+    elif sizes.statically_known_equals(rows, 1):
         found, others = "col", (columns, *batch)
     else:
         raise TilecastError(
             f"{name} has strides {tuple(strides)}; allowed: 1 along rows or columns; "
             "call contiguous() on it"
         )
-    multiple = ALIGNMENT_BYTES // ELEMENT_BYTES
+    multiple = ALIGNMENT_BYTES // itemsize
     for stride in others:
-        if known.statically_known_equals(stride, 0) or not known.statically_known_multiple_of(
+        if sizes.statically_known_equals(stride, 0) or not sizes.statically_known_multiple_of(
             stride, multiple
         ):
             raise TilecastError(

@@ -1,8 +1,8 @@
 """Stock NVGEMM kernels in a model's order.
 
 Inductor asks one object which GEMMs of ``cutlass.operators`` it shall compile, and that one asks
-nvMatmulHeuristics. `rank_with_model` puts another in its place, which asks a model, and the first
-where no model can tell.
+nvMatmulHeuristics. `rank_with_model` has it ask a model first, and nvMatmulHeuristics where no
+model can tell.
 """
 
 from __future__ import annotations
@@ -12,18 +12,21 @@ from dataclasses import replace
 from typing import Any
 
 from tilecast.heuristics.config import KernelConfig
+from tilecast.heuristics.dtypes import dtype_of_cutlass
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
-from tilecast.heuristics.problem import GemmOperands, GemmProblem
+from tilecast.heuristics.operands import GemmOperands, TensorSpec
+from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook import report
-from tilecast.models.baselines import stock_configs
+from tilecast.kernels.cutlass_sm90.config import Sm90Config
+from tilecast.kernels.cutlass_sm90.stock import stock_configs
 
 Choose = Callable[[GemmProblem, Sequence[KernelConfig], int], Sequence[KernelConfig]]
 """Takes a problem, the configs at hand and how many are wanted; returns the best, best first.
 Raises `TilecastError` when no model knows the problem or the GPU."""
 
 STOCK_OPERATOR = "Sm90StaticPersistentGemmOperator"
-"""The class of ``cutlass.operators`` whose kernels a `KernelConfig` describes."""
+"""The class of ``cutlass.operators`` whose kernels an `Sm90Config` describes."""
 HOPPER = hardware("H200")
 """Any GPU of the architecture: the class sizes its pipeline for sm_90, whatever the card."""
 
@@ -38,19 +41,8 @@ def kernel_operands(metadata: Any) -> GemmOperands:
         TilecastError: a dtype that no config is for, such as fp8.
     """
     a, b, out = metadata.operands.A, metadata.operands.B, metadata.operands.out
-    return GemmOperands(
-        _name(a.dtype),
-        _name(out.dtype),
-        _name(metadata.operands.accumulator_type),
-        _major(a.stride),
-        _major(b.stride),
-        _major(out.stride),
-    )
-
-
-def _name(dtype: Any) -> str:
-    """``BFloat16`` of the DSL is ``bfloat16`` of torch."""
-    return str(dtype).lower()
+    specs = (TensorSpec(dtype_of_cutlass(x.dtype), _major(x.stride)) for x in (a, b, out))
+    return GemmOperands(*specs, dtype_of_cutlass(metadata.operands.accumulator_type))
 
 
 def _major(stride: Sequence[int]) -> str:
@@ -58,7 +50,7 @@ def _major(stride: Sequence[int]) -> str:
     return "row" if stride[-1] == 1 else "col"
 
 
-def kernel_config(metadata: Any) -> KernelConfig | None:
+def kernel_config(metadata: Any) -> Sm90Config | None:
     """The config that a kernel is built from.
 
     Args:
@@ -104,7 +96,7 @@ def rank_kernels(
     Raises:
         TilecastError: the model knows none of the kernels, or not the problem.
     """
-    known: dict[KernelConfig, Any] = {}
+    known: dict[Sm90Config, Any] = {}
     unknown = []
     for kernel in kernels:
         config = kernel_config(kernel.metadata)
@@ -115,8 +107,8 @@ def rank_kernels(
     if not known:
         classes = sorted({kernel.metadata.operator_class.__name__ for kernel in kernels})
         raise TilecastError(
-            f"kernels of {', '.join(classes)} have no model; allowed: {STOCK_OPERATOR}; "
-            "leave them to PyTorch"
+            f"kernels of {', '.join(classes)} have no model; allowed: {STOCK_OPERATOR} with a "
+            "stage of 128 bytes; leave them to PyTorch"
         )
     m, n, k, batch = extents
     operands = kernel_operands(next(iter(known.values())).metadata)
@@ -129,83 +121,61 @@ def rank_kernels(
 
 def _exchanged(operands: GemmOperands) -> GemmOperands:
     """Operands of out = A B, from those of out^T = B^T A^T."""
-    other = {"row": "col", "col": "row"}
-    return replace(
-        operands,
-        a_major=other[operands.b_major],
-        b_major=other[operands.a_major],
-        out_major=other[operands.out_major],
-    )
 
+    def turned(spec: TensorSpec) -> TensorSpec:
+        return replace(spec, major="col" if spec.major == "row" else "row")
 
-class _ModelRanking:
-    """The method that a ranking object of Inductor's has to answer."""
-
-    def __init__(self, stock: Any, choose: Choose):
-        """Store the object that stands behind this one, and the way to the model."""
-        super().__init__()
-        self.stock = stock
-        self._choose = choose
-
-    def filter_kernels(
-        self, kernels: list[Any], inputs: Any, count: int, *rest: Any, **options: Any
-    ) -> list[Any]:
-        """The best ``count`` kernels, best first; the stock answer where no model has one.
-
-        Args:
-            kernels: operators that support the problem; none where Hopper has none, as with a
-                fused epilogue.
-            inputs: ``MMKernelInputs``; a symbolic extent counts as its hint, as it does to PyTorch.
-            count: how many are wanted.
-            rest: what else the installed PyTorch passes on.
-            options: likewise; of these ``swap_ab`` matters here.
-        """
-        if kernels:
-            try:
-                extents = (*inputs.mnk_hinted(), inputs.batch_hinted())
-                swap_ab = options.get("swap_ab", False)
-                return rank_kernels(kernels, extents, count, self._choose, swap_ab=swap_ab)
-            except Exception as error:
-                # Whatever went wrong here, the user's program shall compile.
-                known = isinstance(error, TilecastError)
-                reason = str(error) if known else f"{type(error).__name__}: {error}"
-                report.count("failed: ranking NVGEMM kernels")
-                report.say_once(
-                    f"NVGEMM: {reason}", f"PyTorch ranks its own NVGEMM kernels: {reason}"
-                )
-        return self.stock.filter_kernels(kernels, inputs, count, *rest, **options)
+    a, b, out = operands.b, operands.a, operands.out
+    return replace(operands, a=turned(a), b=turned(b), out=turned(out))
 
 
 def rank_with_model(home: Any, choose: Choose) -> None:
     """Have the model choose among the stock kernels; a second call replaces the first.
 
     Args:
-        home: the module of Inductor that keeps the ranking object.
+        home: the module of Inductor that keeps the object which ranks them.
         choose: asks the model.
 
     Raises:
-        TilecastError: the installed PyTorch keeps the object in another way.
+        TilecastError: the installed PyTorch keeps no such object.
     """
     restore(home)
     stock = home.get_nvgemm_heuristics()
-    if getattr(home, "_nvgemm_heuristics", None) is not stock:
+    if home.get_nvgemm_heuristics() is not stock:
         raise TilecastError(
-            f"{home.__name__} does not keep its ranking object in _nvgemm_heuristics; "
-            "allowed: PyTorch 2.14 or 2.15; leave rank_nvgemm off"
+            f"{home.__name__} does not keep its ranking object; allowed: PyTorch 2.14 or 2.15; "
+            "leave rank_nvgemm off"
         )
+    stock_filter = stock.filter_kernels
 
-    class ModelRankedHeuristics(_ModelRanking, type(stock)):
-        """Inductor's heuristics with another order."""
+    def filter_kernels(
+        kernels: list[Any], inputs: Any, count: int, *rest: Any, **options: Any
+    ) -> list[Any]:
+        """The best kernels, best first; of the options ``swap_ab`` matters here."""
+        # None where Hopper has none, as with a fused epilogue.
+        if kernels:
+            try:
+                # A symbolic extent counts as its hint, as it does to PyTorch.
+                extents = (*inputs.mnk_hinted(), inputs.batch_hinted())
+                swap_ab = options.get("swap_ab", False)
+                return rank_kernels(kernels, extents, count, choose, swap_ab=swap_ab)
+            # Whatever went wrong here, the user's program shall compile.
+            except Exception as error:
+                known = isinstance(error, TilecastError)
+                reason = str(error) if known else f"{type(error).__name__}: {error}"
+                report.count("failed: ranking NVGEMM kernels")
+                report.say_once(
+                    f"NVGEMM: {reason}", f"PyTorch ranks its own NVGEMM kernels: {reason}"
+                )
+        return stock_filter(kernels, inputs, count, *rest, **options)
 
-    home._nvgemm_heuristics = ModelRankedHeuristics(stock, choose)
+    vars(stock)["filter_kernels"] = filter_kernels
 
 
 def restore(home: Any) -> None:
-    """Give Inductor its own ranking object back; does nothing if it has it.
+    """Have Inductor rank by itself again; does nothing if it does.
 
     Args:
         home: as for `rank_with_model`.
     """
-    ranking = home.get_nvgemm_heuristics()
-    if isinstance(ranking, _ModelRanking):
-        home._nvgemm_heuristics = ranking.stock
+    vars(home.get_nvgemm_heuristics()).pop("filter_kernels", None)

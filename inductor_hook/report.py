@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import sys
 import threading
 
@@ -10,6 +11,8 @@ log = logging.getLogger(__name__)
 
 _told: set[str] = set()
 _lock = threading.Lock()
+_NUMBER = re.compile(r"(?<!\w)\d[\dx]*")
+"""A number by itself or extents, such as 7 or 8x16; not the 16 of a dtype's name."""
 
 
 def warn_once(what: str, error: BaseException | str) -> None:
@@ -21,14 +24,20 @@ def warn_once(what: str, error: BaseException | str) -> None:
     """
     count(f"failed: {what}")
     if _is_new(what):
-        reason = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
-        log.warning("tilecast: %s failed (%s); PyTorch's own kernels are used", what, _line(reason))
+        why = _line(error) if isinstance(error, str) else reason(error)
+        log.warning("tilecast: %s failed (%s); PyTorch's own kernels are used", what, why)
 
 
 def say_once(kind: str, message: str) -> None:
-    """Log a warning that is no failure: the first of its kind only."""
+    """Log a warning that is no failure, the first time that this kind has this reason.
+
+    Args:
+        kind: what it is counted as.
+        message: what happens and why. Messages that differ in numbers alone give one reason: there
+            may be as many as extents.
+    """
     count(f"said: {kind}")
-    if _is_new(kind):
+    if _is_new(f"{kind}: {_NUMBER.sub('0', message)}"):
         log.warning("tilecast: %s", message)
 
 
@@ -43,6 +52,11 @@ def count(event: str) -> None:
     dynamo = sys.modules.get("torch._dynamo.utils")
     if dynamo:
         dynamo.counters["tilecast"][event] += 1
+
+
+def reason(error: BaseException) -> str:
+    """An exception in one line."""
+    return _line(f"{type(error).__name__}: {error}")
 
 
 def _is_new(kind: str) -> bool:

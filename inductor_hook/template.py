@@ -19,13 +19,16 @@ from tilecast.heuristics.config import KernelConfig
 from tilecast.inductor_hook import report
 from tilecast.inductor_hook.launcher import errors_raised
 from tilecast.inductor_hook.problems import Matmul
-from tilecast.kernels.background import object_builder
+from tilecast.inductor_hook.settings import Settings
+from tilecast.kernels.builder import object_builder
 from tilecast.kernels.launch import preload
 from tilecast.kernels.spec import KernelSpec
 
 FAILED_MS = 1e9
 """Time of a choice that does not run. Finite, because Inductor gives up a graph whose choices are
 all infinite, while ours would still multiply, with torch."""
+_KEY = "tilecast"
+"""What the keys of our timings begin with."""
 
 _SOURCE = """
 import torch
@@ -60,24 +63,16 @@ class Choice:
     """Whether a bias is added after it."""
     configs: tuple[KernelConfig, ...]
     """The config; several where m is symbolic, of which each call picks one."""
-    arch: str
-    """Target of the compiler."""
-    model: str
-    """Digest of the model that chose."""
-    folder: str
-    """Where that model lies; "" for the shipped ones."""
-    power: str
-    """The power regime aimed at."""
+    settings: Settings
+    """What was asked for, of which model."""
     microseconds: float
     """What the model expects of the product."""
-    sole: bool
-    """Whether it is taken without a benchmark."""
 
     @property
     def specs(self) -> tuple[KernelSpec, ...]:
         """The kernels that it runs."""
         operands, batched = self.matmul.hint.operands, self.matmul.batched
-        return tuple(KernelSpec(config, operands, batched, self.arch) for config in self.configs)
+        return tuple(KernelSpec(config, operands, batched) for config in self.configs)
 
     @property
     def name(self) -> str:
@@ -87,7 +82,7 @@ class Choice:
     @property
     def description(self) -> str:
         """What Inductor's tables say beside the time."""
-        return f"predicted {self.microseconds / 1000:.4f} ms, model {self.model}"
+        return f"predicted {self.microseconds / 1000:.4f} ms, model {self.settings.digest}"
 
     def variables(self) -> dict[str, Any]:
         """What the template is rendered with."""
@@ -96,18 +91,19 @@ class Choice:
         names = tuple(config.name for config in self.configs)
         arguments = [
             repr(names if dynamic else names[0]),
-            repr(operands.layout),
-            repr(operands.dtype),
-            repr(operands.out_dtype),
+            repr(operands.text),
             f"batched={self.matmul.batched}",
-            f"arch={self.arch!r}",
         ]
         if dynamic:
-            arguments += [f"model={self.folder!r}", f"power={self.power!r}"]
+            arguments += [
+                f"model={self.settings.model or ''!r}",
+                f"power={self.settings.power!r}",
+                f"digest={self.settings.digest!r}",
+            ]
         return {
             "constructor": "DynamicMatmul" if dynamic else "StaticMatmul",
             "arguments": ", ".join(arguments),
-            "model": self.model,
+            "model": repr(self.settings.digest),
             "biased": self.biased,
             "alpha": self.matmul.alpha,
             "beta": self.matmul.beta,
@@ -192,8 +188,12 @@ class TilecastCaller(CuteDSLTemplateCaller):
             report.warn_once("compiling", error)
 
     def hash_key(self) -> str:
-        """Key of its timing in Inductor's autotune cache; another model makes another one."""
-        return "-".join(("tilecast", *map(str, self.choice.variables().values())))
+        """Key of its timing in Inductor's autotune cache.
+
+        Another model, kernel source or compiler makes another one.
+        """
+        kernels = (spec.key for spec in self.choice.specs)
+        return "-".join((_KEY, *kernels, *map(str, self.choice.variables().values())))
 
 
 class TilecastTemplate(CuteDSLTemplate):
@@ -219,6 +219,22 @@ class TilecastTemplate(CuteDSLTemplate):
         choice = kwargs.pop("choice")
         stock = cast(CuteDSLTemplateCaller, super().generate(**kwargs, **choice.variables()))
         return TilecastCaller(stock, choice)
+
+
+def without_failures(timings: dict[str, Any]) -> dict[str, Any]:
+    """Inductor's cache of timings without those of our choices that did not run.
+
+    Kept on disk, they would retire a kernel for good, though a worker may only have run out of
+    memory. Inductor benchmarks anew what it has no timing of.
+
+    Args:
+        timings: milliseconds by ``hash_key``, in dictionaries by whatever else they depend on.
+    """
+    return {
+        key: without_failures(value) if isinstance(value, dict) else value
+        for key, value in timings.items()
+        if isinstance(value, dict) or not (key.startswith(_KEY) and value >= FAILED_MS)
+    }
 
 
 @cache

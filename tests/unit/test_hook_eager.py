@@ -1,9 +1,14 @@
-"""The eager operators on the CPU, where torch multiplies: values, shapes, gradients, transforms."""
+"""The eager operators on the CPU: values, shapes, gradients, transforms, autocast.
+
+There torch multiplies; with the fixture `gpu` tensors pass for a GPU's, and kernels are functions.
+"""
 
 from __future__ import annotations
 
+import gc
 import logging
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -12,7 +17,8 @@ from torch._subclasses import FakeTensorMode
 from torch.func import grad, jvp, vmap
 
 from tilecast.heuristics.errors import TilecastError
-from tilecast.inductor_hook import addmm, bmm, mm
+from tilecast.inductor_hook import addmm, bmm, eager, failures, launcher, mm
+from tilecast.kernels.launch import LoadedKernel
 from tilecast.kernels.spec import KernelSpec
 
 pytestmark = pytest.mark.usefixtures("hook")
@@ -30,6 +36,36 @@ def op(request: pytest.FixtureRequest) -> tuple[Callable, Callable, list[tuple[i
     return OPS[request.param]
 
 
+@pytest.fixture
+def gpu(hook: list[KernelSpec], monkeypatch: pytest.MonkeyPatch) -> Iterator[list[KernelSpec]]:
+    """Has tensors of the CPU pass for a GPU's; gives the kernels that are launched."""
+    launched: list[KernelSpec] = []
+
+    def load(spec: KernelSpec, objects: object, device: int) -> LoadedKernel:
+        def function(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
+            launched.append(spec)
+            out.copy_(torch.matmul(a.float(), b.float()))
+
+        return LoadedKernel(spec, function)
+
+    monkeypatch.setattr(launcher, "load_kernel", load)
+    monkeypatch.setattr(launcher, "_loaded", {})
+    monkeypatch.setattr(torch.Tensor, "is_cuda", True)
+    monkeypatch.setattr(torch.Tensor, "get_device", lambda tensor: 0)
+    monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: 0, raising=False)
+    eager._plan.cache_clear()
+    yield launched
+    eager._plan.cache_clear()
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time that pauses after failures are counted in, in seconds."""
+    now = [1000.0]
+    monkeypatch.setattr(failures.time, "monotonic", lambda: now[0])
+    return now
+
+
 def _tensors(shapes: list[tuple[int, ...]], **options: Any) -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
     dtype = options.pop("dtype", torch.float32)
@@ -38,6 +74,14 @@ def _tensors(shapes: list[tuple[int, ...]], **options: Any) -> list[torch.Tensor
 
 def _constants(shapes: list[tuple[int, ...]], dtype: torch.dtype = torch.float32) -> list:
     return _tensors(shapes, dtype=dtype, requires_grad=False)
+
+
+def _linear(name: str = "mm", k: int = 128) -> list[torch.Tensor]:
+    """Operands that a kernel takes: bf16, with B stored as ``torch.nn.Linear`` stores weights."""
+    batch = (3,) if name == "bmm" else ()
+    bias = [(64,)] if name == "addmm" else []
+    *others, b = _constants([*bias, (*batch, 16, k), (*batch, 64, k)], torch.bfloat16)
+    return [*others, b.mT]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.double])
@@ -84,23 +128,64 @@ def test_addmm_with_factors(alpha: float, beta: float, bias: tuple[int, ...]) ->
     torch.testing.assert_close(out, expected)
 
 
+@pytest.mark.parametrize("way", ["quick", "dispatched", "out"])
+def test_a_kernel_multiplies_on_a_gpu(op: tuple, way: str, gpu: list[KernelSpec]) -> None:
+    ours, stock, _ = op
+    operands = _linear(ours.__name__)
+    expected = stock(*operands)
+    out = torch.empty_like(expected)
+    if way == "quick":
+        out = ours(*operands)
+    elif way == "dispatched":
+        out = getattr(torch.ops.tilecast, ours.__name__)(*operands)
+    else:
+        assert ours(*operands, out=out) is out
+    torch.testing.assert_close(out, expected, rtol=2**-7, atol=2**-7)
+    (spec,) = gpu
+    assert (spec.operands.layout, spec.batched) == ("rcr", ours is bmm)
+
+
 @pytest.mark.parametrize(
-    "operands",
+    ("ours", "shapes"),
     [
-        ((8, 16), (15, 4)),
-        ((8,), (8, 4)),
-        ((3, 8, 16), (16, 4)),
-        ((3, 8, 16), (3, 16, 4)),
+        (mm, [(8, 16), (15, 4)]),
+        (mm, [(8,), (8, 4)]),
+        (mm, [(16, 128), (128,)]),
+        (mm, [(3, 16, 128), (128, 64)]),
+        (mm, [(3, 16, 128), (3, 128, 64)]),
+        (bmm, [(16, 128), (128, 64)]),
+        (bmm, [(3, 16, 128), (2, 128, 64)]),
+        (bmm, [(2, 3, 16, 128), (2, 3, 128, 64)]),
+        (addmm, [(64,), (3, 16, 128), (3, 128, 64)]),
+        (addmm, [(63,), (16, 128), (128, 64)]),
+        (addmm, [(1, 16, 64), (16, 128), (128, 64)]),
     ],
-    ids=str,
+    ids=lambda value: getattr(value, "__name__", str(value)),
 )
-def test_what_torch_refuses_is_refused_as_torch_does(operands: tuple) -> None:
-    tensors = _constants(list(operands))
+@pytest.mark.parametrize("where", ["cpu", "gpu"])
+def test_what_torch_refuses_is_refused_as_torch_does(
+    ours: Callable, shapes: list[tuple[int, ...]], where: str, request: pytest.FixtureRequest
+) -> None:
+    launched = request.getfixturevalue("gpu") if where == "gpu" else []
+    stock = getattr(torch, ours.__name__)
+    *others, b = _constants(shapes, torch.bfloat16)
+    # Stored as a kernel would take it.
+    operands = [*others, b if b.ndim == 1 else b.mT.contiguous().mT]
     with pytest.raises((RuntimeError, ValueError)) as theirs:
-        torch.mm(*tensors)
-    with pytest.raises(type(theirs.value)) as ours:
-        mm(*tensors)
-    assert str(ours.value) == str(theirs.value)
+        stock(*operands)
+    with pytest.raises(type(theirs.value)) as mine:
+        ours(*operands)
+    assert str(mine.value) == str(theirs.value)
+    assert launched == []
+
+
+def test_operands_of_two_devices_are_left_to_torch(
+    gpu: list[KernelSpec], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = _linear()
+    monkeypatch.setattr(torch.Tensor, "get_device", lambda tensor: int(tensor is b))
+    assert torch.equal(mm(a, b), torch.mm(a, b))
+    assert gpu == []
 
 
 def test_schemas_fake_kernels_and_autograd_fit_together(op: tuple) -> None:
@@ -203,13 +288,187 @@ def test_shapes_that_do_not_fit_are_refused_without_values_too(
         ours(*(torch.empty(s, device="meta") for s in shapes))
 
 
+def _said(caplog: pytest.LogCaptureFixture) -> list[str]:
+    records = [r for r in caplog.records if r.name.startswith("tilecast")]
+    assert all(record.levelno == logging.WARNING for record in records)
+    return [record.getMessage() for record in records]
+
+
 def test_that_torch_multiplies_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
     for m in range(40, 44):
         mm(*_constants([(m, 16), (16, 4)]))
         addmm(*_constants([(4,), (m, 16), (16, 4)]))
-    (record,) = [r for r in caplog.records if r.name.startswith("tilecast")]
-    assert record.levelno == logging.WARNING
-    assert "a multiplication goes to torch, as others like it: its operands" in record.getMessage()
+    (said,) = _said(caplog)
+    assert "a multiplication goes to torch, as others like it: its operands" in said
+
+
+def test_each_reason_why_torch_multiplies_is_said_once(
+    gpu: list[KernelSpec], caplog: pytest.LogCaptureFixture
+) -> None:
+    for k in (33, 35, 37):
+        mm(*_linear(k=k))
+    for dtype in (torch.float32, torch.float64):
+        mm(*(operand.to(dtype) for operand in _linear()))
+    (start,) = _constants([(16 * 128 + 1,)], torch.bfloat16)
+    for _ in range(3):
+        mm(start[1:].view(16, 128), _linear()[1])
+    assert gpu == []
+    stride, single, double, address = _said(caplog)
+    assert "A has strides (33, 1)" in stride
+    assert "A is fp32" in single
+    assert "float64" in double
+    assert "starts at no multiple of 16 bytes" in address
+
+
+def test_a_failure_to_choose_passes(
+    gpu: list[KernelSpec],
+    clock: list[float],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    chosen, tries = eager.shortlist, []
+
+    def shortlist(*arguments: Any) -> Any:
+        tries.append(arguments)
+        if clock[0] < 1015:
+            raise RuntimeError("out of memory for a moment")
+        return chosen(*arguments)
+
+    monkeypatch.setattr(eager, "shortlist", shortlist)
+    a, b = _linear()
+    for _ in range(100):
+        assert torch.equal(mm(a, b), torch.mm(a, b))
+        clock[0] += 0.01
+    assert (len(tries), gpu) == (1, []), "each call pays for it"
+    for seconds in range(1, 40):
+        clock[0] = 1000 + seconds
+        mm(a, b)
+    assert len(tries) == 3
+    assert len(gpu) == 20
+    (said,) = _said(caplog)
+    assert "choosing a kernel failed (RuntimeError: out of memory for a moment)" in said
+
+
+def test_a_refusal_to_choose_lasts(
+    gpu: list[KernelSpec], clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries = []
+
+    def shortlist(*arguments: Any) -> Any:
+        tries.append(arguments)
+        raise TilecastError("no model is for this")
+
+    monkeypatch.setattr(eager, "shortlist", shortlist)
+    a, b = _linear()
+    for _ in range(5):
+        assert torch.equal(mm(a, b), torch.mm(a, b))
+        clock[0] += 1e6
+    assert (len(tries), gpu) == (1, [])
+
+
+def test_failures_to_choose_keep_no_tensor_alive(
+    gpu: list[KernelSpec], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def shortlist(*arguments: Any) -> Any:
+        raise RuntimeError("injected")
+
+    monkeypatch.setattr(eager, "shortlist", shortlist)
+    alive: list[weakref.ref] = []
+    for _ in range(50):
+        operands = _linear()
+        alive += map(weakref.ref, (*operands, mm(*operands)))
+    del operands
+    gc.collect()
+    assert [ref for ref in alive if ref() is not None] == []
+
+
+AUTOCAST = [torch.bfloat16, torch.float16]
+
+
+@pytest.mark.parametrize("given", [torch.float32, torch.bfloat16, torch.float16, torch.double])
+@pytest.mark.parametrize("dtype", AUTOCAST, ids=str)
+def test_autocast_casts_as_torch_does(op: tuple, given: torch.dtype, dtype: torch.dtype) -> None:
+    ours, stock, shapes = op
+    operands = _constants(shapes, given)
+    with torch.autocast("cpu", dtype=dtype):
+        found, expected = ours(*operands), stock(*operands)
+        with torch.autocast("cpu", enabled=False):
+            assert ours(*operands).dtype == given
+    assert found.dtype == expected.dtype == (given if given == torch.double else dtype)
+    assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["backward outside", "backward inside"])
+@pytest.mark.parametrize("dtype", AUTOCAST, ids=str)
+def test_training_under_autocast(op: tuple, dtype: torch.dtype, inside: bool) -> None:
+    results = []
+    for multiply in op[:2]:
+        operands = _tensors(op[2], requires_grad=True)
+        with torch.autocast("cpu", dtype=dtype):
+            result = multiply(*operands)
+            loss = result.float().square().sum()
+            if inside:
+                loss.backward()
+        if not inside:
+            loss.backward()
+        results.append([result, *(operand.grad for operand in operands)])
+    for found, expected in zip(*results, strict=True):
+        assert found.dtype == expected.dtype
+        torch.testing.assert_close(found, expected)
+
+
+def test_autocast_leaves_out_variants_alone(op: tuple) -> None:
+    ours, stock, shapes = op
+    operands = _constants(shapes)
+    expected = stock(*operands)
+    out = torch.empty_like(expected)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        ours(*operands, out=out)
+    assert torch.equal(out, expected)
+
+
+def test_autocast_of_addmm_with_factors() -> None:
+    operands = _constants([(4,), (8, 16), (16, 4)])
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = addmm(*operands, alpha=0.5, beta=2)
+        assert torch.equal(found, torch.addmm(*operands, alpha=0.5, beta=2))
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["around the graph", "in the graph"])
+def test_autocast_in_a_compiled_graph(op: tuple, inside: bool) -> None:
+    ours, stock, shapes = op
+
+    def function(multiply: Callable, *operands: torch.Tensor) -> torch.Tensor:
+        if not inside:
+            return multiply(*operands)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return multiply(*operands)
+
+    results = []
+    for call in (
+        lambda *o: torch.compile(function, backend="aot_eager", fullgraph=True)(ours, *o),
+        lambda *o: function(stock, *o),
+    ):
+        torch._dynamo.reset()
+        operands = _tensors(shapes, requires_grad=True)
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=not inside):
+            result = call(*operands)
+        results.append([result, *torch.autograd.grad(result.float().square().sum(), operands)])
+    for found, expected in zip(*results, strict=True):
+        assert found.dtype == expected.dtype
+        torch.testing.assert_close(found, expected)
+    assert results[0][0].dtype == torch.bfloat16
+
+
+def test_the_quick_way_is_not_taken_under_autocast(gpu: list[KernelSpec]) -> None:
+    """PyTorch's dispatcher knows what to cast."""
+    a, b = _linear()
+    assert eager._plain(a, b)
+    torch.set_autocast_enabled("cuda", True)
+    try:
+        assert not eager._plain(a, b)
+    finally:
+        torch.set_autocast_enabled("cuda", False)
 
 
 def _weight_gradient(multiply: Callable, y: torch.Tensor) -> Callable:

@@ -17,19 +17,21 @@ from torch._inductor.kernel import mm
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from hook_graph import biased_linear, choices_of, linear, lowering, source_of
+from hook_graph import choices_of, linear, lowered, lowering, names_of, node, source_of
+from test_hook_selection import trained_anew
 
-from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.hardware import hardware
 from tilecast.inductor_hook import choices as hook_choices
 from tilecast.inductor_hook import install, report
 from tilecast.inductor_hook.template import Choice
-from tilecast.kernels.background import ObjectBuilder, object_builder
+from tilecast.kernels.builder import ObjectBuilder, object_builder
+from tilecast.kernels.cutlass_sm90.config import Sm90Config
 from tilecast.kernels.spec import KernelSpec
 from tilecast.models.learned import LearnedHeuristic, Prediction
 
+aten = torch.ops.aten
 REALLY_START = ObjectBuilder.start
-BAD = KernelConfig(100, 100, 64)
+BAD = Sm90Config(100, 100, 64)
 """No tile that WGMMA has an instruction for; the space never proposes it."""
 
 
@@ -48,8 +50,9 @@ def _stock_is_left(caplog: pytest.LogCaptureFixture, reason: str) -> None:
     for _ in range(3):
         assert [choice.name for choice in choices_of(linear(), "mm", [mm.aten_mm])] == ["mm"]
     with config.patch(max_autotune_gemm_backends="TILECAST"):
-        assert [choice.name for choice in choices_of(linear(), "mm")] == ["mm"]
-        assert [choice.name for choice in choices_of(biased_linear(), "addmm")] == ["addmm"]
+        assert names_of(lowered(aten.mm, *linear().nodes())) == ["mm"]
+        bias = node("c", [4096])
+        assert names_of(lowered(aten.addmm, bias, *linear().nodes())) == ["addmm"]
     (warning,) = _warnings(caplog)
     assert reason in warning
     assert "\n" not in warning
@@ -70,6 +73,18 @@ def test_a_model_damaged_after_the_installation(
         elif damage == "removed":
             path.unlink()
     _stock_is_left(caplog, f"model {another_model} is refused")
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_model_trained_anew_after_the_installation(
+    graph: Any, caplog: pytest.LogCaptureFixture, another_model: Path, count: int
+) -> None:
+    """Caches know the old one's digest; its successor takes another installation."""
+    install(k=count, model=another_model)
+    trained_anew(another_model)
+    _stock_is_left(caplog, f"model {another_model} has changed since it was installed")
+    install(k=count, model=another_model)
+    assert len(choices_of(linear(), "mm", [mm.aten_mm])) == (1 if count == 1 else 4)
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -178,3 +193,16 @@ def test_warnings_are_given_once_and_counted_always(
     report.forget()
     report.warn_once("loading", "again")
     assert len(_warnings(caplog)) == 4
+
+
+def test_a_reason_is_its_message_without_numbers(
+    hook: list[KernelSpec], caplog: pytest.LogCaptureFixture
+) -> None:
+    for message in ("m=7 of 7x8x64: bfloat16", "m=9 of 9x8x64: bfloat16", "m=9: float16"):
+        report.say_once("no model", message)
+    report.say_once("eager", "m=9: float16")
+    assert _warnings(caplog) == [
+        "tilecast: m=7 of 7x8x64: bfloat16",
+        "tilecast: m=9: float16",
+        "tilecast: m=9: float16",
+    ]

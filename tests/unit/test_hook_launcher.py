@@ -5,18 +5,24 @@ On tensors of the CPU, with functions in place of compiled kernels.
 
 from __future__ import annotations
 
+import gc
 import logging
+import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch._dynamo.utils import counters
 
+from tilecast.heuristics.dtypes import dtype_of_torch
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
-from tilecast.heuristics.problem import LINEAR_BF16, GemmProblem
-from tilecast.inductor_hook import launcher, selection
+from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands, TensorSpec
+from tilecast.heuristics.problem import GemmProblem
+from tilecast.inductor_hook import failures, launcher, selection
+from tilecast.inductor_hook.failures import Failures
 from tilecast.inductor_hook.launcher import (
     DynamicMatmul,
     StaticMatmul,
@@ -24,7 +30,8 @@ from tilecast.inductor_hook.launcher import (
     errors_raised,
     loaded_kernel,
 )
-from tilecast.kernels.cutlass_sm90.space import candidates
+from tilecast.inductor_hook.settings import model_digest
+from tilecast.kernels.candidates import candidates
 from tilecast.kernels.launch import LoadedKernel
 from tilecast.kernels.spec import KernelSpec
 from tilecast.models.learned import load_heuristic
@@ -33,15 +40,20 @@ H200 = hardware("H200")
 N, K = 64, 128
 
 
+def _ranking(m: int, n: int = N, k: int = K) -> list[str]:
+    """The model's ranking of all candidates."""
+    problem = GemmProblem(m, n, k)
+    ranked = load_heuristic(H200, LINEAR_BF16).rank(problem, candidates(problem, H200))
+    return [config.name for config in ranked]
+
+
 def _firsts(*extents: int) -> list[str]:
     """The model's choices for several m."""
-    heuristic = load_heuristic(H200, LINEAR_BF16)
-    problems = [GemmProblem(m, N, K) for m in extents]
-    return [heuristic.rank(p, candidates(p, H200), limit=1)[0].name for p in problems]
+    return [_ranking(m)[0] for m in extents]
 
 
 NAME = _firsts(16)[0]
-OPERANDS = ("rcr", "bfloat16", "bfloat16")
+OPERANDS = "bf16:rcr"
 
 Function = Callable[..., object]
 
@@ -54,7 +66,7 @@ def loads(hook: list[KernelSpec], monkeypatch: pytest.MonkeyPatch) -> Callable[[
     def loads_as(function: Function) -> list[KernelSpec]:
         def load(spec: KernelSpec, objects: object, device: int) -> LoadedKernel:
             loaded.append(spec)
-            return LoadedKernel(spec, function, 132)
+            return LoadedKernel(spec, function)
 
         monkeypatch.setattr(launcher, "load_kernel", load)
         return loaded
@@ -64,7 +76,15 @@ def loads(hook: list[KernelSpec], monkeypatch: pytest.MonkeyPatch) -> Callable[[
     return loads_as
 
 
-def _product(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, clusters: int) -> None:
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time that pauses after failures are counted in, in seconds."""
+    now = [1000.0]
+    monkeypatch.setattr(failures.time, "monotonic", lambda: now[0])
+    return now
+
+
+def _product(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
     out.copy_(a @ b)
 
 
@@ -79,7 +99,7 @@ def _operands(m: int = 16) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 
 
 def _static() -> StaticMatmul:
-    return StaticMatmul.named(NAME, *OPERANDS, batched=False, arch="sm_90a")
+    return StaticMatmul.named(NAME, OPERANDS, batched=False)
 
 
 def _warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -98,32 +118,76 @@ def test_a_kernel_is_loaded_once_for_all_that_run_it(loads: Callable) -> None:
     assert loaded_kernel(loaded[0], -1) is loaded_kernel(loaded[0], -1)
 
 
-def test_each_extent_runs_what_the_model_prefers_for_it(loads: Callable) -> None:
-    extents = (16, 100, 512, 4096)
-    names = list(dict.fromkeys(_firsts(*extents)))
-    assert len(names) > 1
-    loaded = loads(_product)
+@pytest.mark.parametrize(("n", "k"), [(4096, 4096), (2112, 7168), (8192, 1280)])
+def test_each_extent_runs_what_ranks_first_of_all_that_is_compiled(
+    loads: Callable, n: int, k: int
+) -> None:
+    """As where m is fixed, and not as if the compiled ones were all that there is."""
+    sweep = sorted({2**e for e in range(14)} | {3 * 2**e // 2 for e in range(1, 13)})
+    names = list(dict.fromkeys(_ranking(m, n, k)[0] for m in sweep))
+    assert len(names) > 5
+    launched: list[str] = []
+    loads(lambda *arguments: None)
     matmul = DynamicMatmul.named(
-        names, *OPERANDS, batched=False, arch="sm_90a", model="", power="robust"
+        names, OPERANDS, False, model="", power="robust", digest=model_digest(None)
     )
-    for m, expected in zip(extents, _firsts(*extents), strict=True):
-        for _ in range(2):
-            a, b, out = _operands(m)
-            loaded.clear()
-            launcher._loaded.clear()
-            for static in matmul.matmuls.values():
-                static._kernels.clear()
-            matmul(a, b, out)
-            assert [spec.config.name for spec in loaded] == [expected]
-            assert torch.equal(out, a @ b)
+    for config, static in matmul.matmuls.items():
+        static._kernels[-1] = lambda *_, name=config.name: launched.append(name)  # pyright: ignore
+    b = torch.empty(k, n, device="meta")
+    extents = [m + offset for m in sweep[4:] for offset in (0, 1, 7)]
+    expected = []
+    for m in extents:
+        expected.append(next(name for name in _ranking(m, n, k) if name in names))
+        matmul(torch.empty(m, k, device="meta"), b, torch.empty(m, n, device="meta"))
+    assert launched == expected
 
 
-def test_a_model_that_is_gone_leaves_a_kernel_that_runs(
+def test_an_extent_that_none_was_compiled_for_runs_one_that_was(
     loads: Callable, caplog: pytest.LogCaptureFixture
 ) -> None:
     loaded = loads(_product)
+    small = [name for name in _ranking(1) if name not in _ranking(2000)][:3]
     matmul = DynamicMatmul.named(
-        _firsts(16, 4096), *OPERANDS, batched=False, arch="sm_90a", model="/gone", power="robust"
+        small, OPERANDS, False, model="", power="robust", digest=model_digest(None)
+    )
+    a, b, out = _operands(2000)
+    matmul(a, b, out)
+    assert torch.equal(out, a @ b)
+    assert [spec.config.name in small for spec in loaded] == [True]
+    assert _warnings(caplog) == []
+
+
+def test_a_failure_to_choose_for_an_extent_passes(
+    loads: Callable, clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen, tries = selection.ranked, []
+
+    def ranked(*arguments: Any) -> Any:
+        tries.append(arguments)
+        if clock[0] < 1005:
+            raise RuntimeError("out of memory for a moment")
+        return chosen(*arguments)
+
+    monkeypatch.setattr(selection, "ranked", ranked)
+    loaded = loads(_product)
+    worst, best = _ranking(16)[-1], _ranking(16)[0]
+    matmul = DynamicMatmul.named(
+        [worst, best], OPERANDS, False, model="", power="robust", digest=model_digest(None)
+    )
+    for seconds in (0, 1, 9, 11, 12):
+        clock[0] = 1000 + seconds
+        matmul(*_operands())
+    assert [spec.config.name for spec in loaded] == [worst, best]
+    assert len(tries) == 2
+
+
+@pytest.mark.parametrize(("model", "digest"), [("/gone", "0" * 16), ("", "another")])
+def test_a_model_that_is_gone_leaves_a_kernel_that_runs(
+    loads: Callable, caplog: pytest.LogCaptureFixture, model: str, digest: str
+) -> None:
+    loaded = loads(_product)
+    matmul = DynamicMatmul.named(
+        _firsts(16, 4096), OPERANDS, False, model=model, power="robust", digest=digest
     )
     for m in (16, 17, 4096):
         a, b, out = _operands(m)
@@ -174,6 +238,122 @@ def test_a_load_that_fails_is_tried_once_and_torch_multiplies(
         assert torch.equal(out, a @ b)
     assert len(_warnings(caplog)) == 1
     assert len(tries) == 1, "each call of a graph pays for it"
+
+
+def _fails(*arguments: Any) -> LoadedKernel:
+    raise RuntimeError("out of memory for a moment")
+
+
+def test_a_load_that_failed_is_tried_again_after_a_pause(
+    loads: Callable, clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = loads(_product)
+    matmul = _static()
+    with monkeypatch.context() as patch:
+        patch.setattr(launcher, "load_kernel", _fails)
+        matmul(*_operands())
+    for seconds in (1, 9, 11, 12):
+        clock[0] = 1000 + seconds
+        with errors_raised():
+            if seconds < 10:
+                with pytest.raises(TilecastError, match="^RuntimeError: out of memory for a"):
+                    matmul(*_operands())
+            else:
+                matmul(*_operands())
+    assert len(loaded) == 1
+
+
+def test_failures_keep_no_tensor_alive(loads: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    loads(_product)
+    monkeypatch.setattr(launcher, "load_kernel", _fails)
+    matmul = _static()
+    alive: list[weakref.ref] = []
+    for call in range(50):
+        operands = _operands()
+        alive += map(weakref.ref, operands)
+        if call % 2:
+            matmul(*operands)
+        else:
+            with errors_raised(), pytest.raises((RuntimeError, TilecastError)):
+                matmul(*operands)
+    del operands
+    gc.collect()
+    assert [ref for ref in alive if ref() is not None] == []
+
+
+def test_a_device_that_fails_leaves_the_others_alone(
+    loads: Callable, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    loads(_product)
+    load, tried, device = launcher.load_kernel, [], [0]
+
+    def load_on(spec: KernelSpec, objects: Any, index: int) -> LoadedKernel:
+        tried.append(index)
+        return load(spec, objects, index) if index != 1 else _fails()
+
+    monkeypatch.setattr(launcher, "load_kernel", load_on)
+    monkeypatch.setattr(torch.Tensor, "get_device", lambda tensor: device[0])
+    matmul = _static()
+    with errors_raised():
+        for device[0] in (1, 0, 2, 1, 0, 2):
+            a, b, out = _operands()
+            if device[0] == 1:
+                with pytest.raises((RuntimeError, TilecastError), match="out of memory"):
+                    matmul(a, b, out)
+            else:
+                matmul(a, b, out)
+                assert torch.equal(out, a @ b)
+    assert tried == [1, 0, 2]
+
+
+@pytest.mark.parametrize("took", [0.0, 0.05, 30.0])
+def test_attempts_take_one_percent_of_the_time_at_most(clock: list[float], took: float) -> None:
+    attempts, kept = [], Failures()
+
+    def fails() -> None:
+        attempts.append(clock[0])
+        clock[0] += took
+        raise ValueError("no")
+
+    end = clock[0] + 1000 * max(took, 1)
+    while clock[0] < end:
+        with pytest.raises((ValueError, TilecastError), match="no"):
+            kept.attempt("a", fails)
+        clock[0] += max(took, 1) / 10
+    assert kept.attempt("another", lambda: 3) == 3
+    pauses = [after - before for before, after in zip(attempts, attempts[1:], strict=False)]
+    assert min(pauses) >= max(10, 100 * took)
+    assert max(pauses) <= 1.1 * max(10, 100 * took) + took
+
+
+@pytest.mark.parametrize("batched", [False, True])
+@pytest.mark.parametrize(
+    ("dtype", "out_dtype", "error"),
+    [
+        ("bfloat16", "float32", 1e-6),
+        ("float16", "float32", 1e-6),
+        ("bfloat16", "float16", 2**-11),
+        ("float16", "bfloat16", 2**-8),
+        ("bfloat16", "bfloat16", 2**-8),
+    ],
+)
+def test_torch_multiplies_into_any_dtype_and_rounds_once(
+    loads: Callable, batched: bool, dtype: str, out_dtype: str, error: float
+) -> None:
+    loads(_refuses)
+    stored = TensorSpec(dtype_of_torch(dtype), "row")
+    out = TensorSpec(dtype_of_torch(out_dtype), "row")
+    operands = GemmOperands.product(stored, replace(stored, major="col"), out)
+    matmul = StaticMatmul.named(NAME, operands.text, batched=batched)
+    batch = (3,) if batched else ()
+    a = torch.rand(*batch, 16, K).to(getattr(torch, dtype))
+    b = torch.rand(*batch, N, K).to(getattr(torch, dtype)).mT
+    for autocast in (False, True):
+        out = torch.full((*batch, 16, N), torch.nan, dtype=getattr(torch, out_dtype))
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+            matmul(a, b, out)
+        exact = a.double() @ b.double()
+        assert ((out.double() - exact).abs() / exact).max() <= 1.01 * error
 
 
 def test_a_benchmark_sees_what_fails(loads: Callable) -> None:
