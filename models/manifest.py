@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from errno import EFBIG, EINVAL
+from os import fstat
 from pathlib import Path
 from stat import S_ISREG
 from typing import Any, NoReturn
@@ -87,10 +88,9 @@ def read_bytes(path: Path) -> bytes:
     if not S_ISREG(path.lstat().st_mode):
         raise OSError(EINVAL, "it is no plain file")
     with path.open("rb") as file:
-        content = file.read(MAX_BYTES + 1)
-    if len(content) > MAX_BYTES:
-        raise OSError(EFBIG, f"it is longer than {MAX_BYTES} bytes")
-    return content
+        if fstat(file.fileno()).st_size > MAX_BYTES:
+            raise OSError(EFBIG, f"it is longer than {MAX_BYTES} bytes")
+        return file.read()
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:

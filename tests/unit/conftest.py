@@ -24,7 +24,11 @@ from tilecast.kernels.cutlass_sm90.config import Sm90Config
 from tilecast.kernels.cutlass_sm90.space import valid_configs
 from tilecast.kernels.cutlass_sm90.stock import stock_candidates
 from tilecast.kernels.spec import KernelSpec
-from tilecast.models.artifact import MANIFEST, SHIPPED
+from tilecast.models.artifact import SHIPPED, Artifact
+from tilecast.models.labels import POWERS
+from tilecast.models.manifest import MANIFEST
+from tilecast.models.ranker import ConfigRanker
+from tilecast.models.stopping import MEANS, StoppingRule
 
 FAMILIES = ((4096, 4096), (12288, 4096), (4096, 11008), (2112, 7168), (1280, 8192), (7168, 2048))
 EXTENTS = (8, 64, 512, 4096)
@@ -121,6 +125,20 @@ def synthetic_table(synthetic_dataset: Dataset):
     from tilecast.models.labels import label_table
 
     return label_table(synthetic_dataset)
+
+
+@pytest.fixture(scope="session")
+def small_model(synthetic_table) -> Artifact:
+    """A whole artifact of a few shallow trees, which is quick to make, write and read."""
+    gpu = hardware("H200")
+    rankers = {
+        power: ConfigRanker(gpu, power, rounds=12, max_depth=4, coarse_rounds=4) for power in POWERS
+    }
+    for ranker in rankers.values():
+        ranker.fit(synthetic_table)
+    rule = StoppingRule(-5.0, (-1.0, -0.5, 50.0), {mean: -5.0 - mean / 2 for mean in MEANS})
+    line = dict.fromkeys(POWERS, (0.015, 0.4))
+    return Artifact(gpu, LINEAR_BF16, rankers, line, rule, {"dataset": {"sha256": "none"}})
 
 
 @pytest.fixture(scope="session")

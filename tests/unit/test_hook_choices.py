@@ -226,12 +226,16 @@ def test_aten_steps_in_where_nobody_else_has_a_choice(
     """Triton is for other GPUs than the one that is not there."""
     op, operands, options = UNCOVERED[case]
     with installed(k=count), config.patch(max_autotune_gemm_backends=backends):
-        assert names_of(lowered(op, *operands(), **options)) == [case.split()[0]]
+        # PyTorch 2.11 has an addmm for biases that are vectors, too, and calls both ATen's.
+        found = [name for name in names_of(lowered(op, *operands(), **options))]
+        assert set(found) - {"bias_addmm"} == {case.split()[0]}
         ours = lowered(aten.mm, *linear().nodes())
         assert len(_ours(ours)) == len(ours) == count, "ATEN is not named"
     # The net stays: naming us is harmless in every thread that has not heard of it.
     with config.patch(max_autotune_gemm_backends=backends):
-        assert names_of(lowered(op, *operands(), **options)) == [case.split()[0]]
+        # PyTorch 2.11 has an addmm for biases that are vectors, too, and calls both ATen's.
+        found = [name for name in names_of(lowered(op, *operands(), **options))]
+        assert set(found) - {"bias_addmm"} == {case.split()[0]}
     with config.patch(max_autotune_gemm_backends="TRITON"):
         assert lowered(op, *operands(), **options) == [], "theirs to say"
 
@@ -439,7 +443,7 @@ def test_the_source_names_what_it_runs(symbols: ShapeEnv) -> None:
     install(k=1)
     (choice,) = choices_of(batched(M, 128, K, 4), "bmm")
     (spec,) = choice.choice.specs
-    for text in (repr(spec.config.name), "'rcr'", "batched=True", "arch='sm_90a'"):
+    for text in (repr(spec.config.name), "'bf16:rcr'", "batched=True"):
         assert text in source_of(choice)
     (biased,) = choices_of(biased_linear(alpha=0.5), "addmm")
     assert "add_bias(out_ptr0, bias, 0.5, 1)" in source_of(biased)
@@ -540,7 +544,9 @@ def test_keys_see_everything_that_a_choice_depends_on(
     install(k=1)
     seen = []
     for version in ("here", "there"):
-        monkeypatch.setattr(spec_module, "_source_digest", lambda version=version: version)
+        facts = {"family": "cutlass_sm90", "sources": version}
+        monkeypatch.setattr(spec_module, "family_facts", lambda name, facts=facts: facts)
+        monkeypatch.setattr(hook_settings, "family_facts", lambda name, facts=facts: facts)
         hook_settings._toolchain.cache_clear()
         (choice,) = choices_of(linear(), "mm")
         seen.append((cache_key(settings), choice.hash_key(), _graph_key()))

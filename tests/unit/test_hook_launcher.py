@@ -9,15 +9,17 @@ import gc
 import logging
 import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch._dynamo.utils import counters
 
+from tilecast.heuristics.dtypes import dtype_of_torch
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
-from tilecast.heuristics.operands import LINEAR_BF16
+from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands, TensorSpec
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook import failures, launcher, selection
 from tilecast.inductor_hook.failures import Failures
@@ -51,7 +53,7 @@ def _firsts(*extents: int) -> list[str]:
 
 
 NAME = _firsts(16)[0]
-OPERANDS = ("rcr", "bfloat16", "bfloat16")
+OPERANDS = "bf16:rcr"
 
 Function = Callable[..., object]
 
@@ -64,7 +66,7 @@ def loads(hook: list[KernelSpec], monkeypatch: pytest.MonkeyPatch) -> Callable[[
     def loads_as(function: Function) -> list[KernelSpec]:
         def load(spec: KernelSpec, objects: object, device: int) -> LoadedKernel:
             loaded.append(spec)
-            return LoadedKernel(spec, function, 132)
+            return LoadedKernel(spec, function)
 
         monkeypatch.setattr(launcher, "load_kernel", load)
         return loaded
@@ -82,7 +84,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def _product(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, clusters: int) -> None:
+def _product(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
     out.copy_(a @ b)
 
 
@@ -97,7 +99,7 @@ def _operands(m: int = 16) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 
 
 def _static() -> StaticMatmul:
-    return StaticMatmul.named(NAME, *OPERANDS, batched=False, arch="sm_90a")
+    return StaticMatmul.named(NAME, OPERANDS, batched=False)
 
 
 def _warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -127,7 +129,7 @@ def test_each_extent_runs_what_ranks_first_of_all_that_is_compiled(
     launched: list[str] = []
     loads(lambda *arguments: None)
     matmul = DynamicMatmul.named(
-        names, *OPERANDS, False, "sm_90a", model="", power="robust", digest=model_digest(None)
+        names, OPERANDS, False, model="", power="robust", digest=model_digest(None)
     )
     for config, static in matmul.matmuls.items():
         static._kernels[-1] = lambda *_, name=config.name: launched.append(name)  # pyright: ignore
@@ -146,7 +148,7 @@ def test_an_extent_that_none_was_compiled_for_runs_one_that_was(
     loaded = loads(_product)
     small = [name for name in _ranking(1) if name not in _ranking(2000)][:3]
     matmul = DynamicMatmul.named(
-        small, *OPERANDS, batched=False, arch="sm_90a", model="", power="robust"
+        small, OPERANDS, False, model="", power="robust", digest=model_digest(None)
     )
     a, b, out = _operands(2000)
     matmul(a, b, out)
@@ -170,7 +172,7 @@ def test_a_failure_to_choose_for_an_extent_passes(
     loaded = loads(_product)
     worst, best = _ranking(16)[-1], _ranking(16)[0]
     matmul = DynamicMatmul.named(
-        [worst, best], *OPERANDS, batched=False, arch="sm_90a", model="", power="robust"
+        [worst, best], OPERANDS, False, model="", power="robust", digest=model_digest(None)
     )
     for seconds in (0, 1, 9, 11, 12):
         clock[0] = 1000 + seconds
@@ -185,7 +187,7 @@ def test_a_model_that_is_gone_leaves_a_kernel_that_runs(
 ) -> None:
     loaded = loads(_product)
     matmul = DynamicMatmul.named(
-        _firsts(16, 4096), *OPERANDS, False, "sm_90a", model=model, power="robust", digest=digest
+        _firsts(16, 4096), OPERANDS, False, model=model, power="robust", digest=digest
     )
     for m in (16, 17, 4096):
         a, b, out = _operands(m)
@@ -339,7 +341,10 @@ def test_torch_multiplies_into_any_dtype_and_rounds_once(
     loads: Callable, batched: bool, dtype: str, out_dtype: str, error: float
 ) -> None:
     loads(_refuses)
-    matmul = StaticMatmul.named(NAME, "rcr", dtype, out_dtype, batched=batched, arch="sm_90a")
+    stored = TensorSpec(dtype_of_torch(dtype), "row")
+    out = TensorSpec(dtype_of_torch(out_dtype), "row")
+    operands = GemmOperands.product(stored, replace(stored, major="col"), out)
+    matmul = StaticMatmul.named(NAME, operands.text, batched=batched)
     batch = (3,) if batched else ()
     a = torch.rand(*batch, 16, K).to(getattr(torch, dtype))
     b = torch.rand(*batch, N, K).to(getattr(torch, dtype)).mT

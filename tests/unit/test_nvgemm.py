@@ -32,7 +32,7 @@ from tilecast.inductor_hook.nvgemm import (
     restore,
 )
 from tilecast.kernels.cutlass_sm90.config import Sm90Config
-from tilecast.models.baselines import stock_configs
+from tilecast.kernels.cutlass_sm90.stock import stock_configs
 from tilecast.models.learned import load_heuristic
 
 H200 = hardware("H200")

@@ -5,9 +5,11 @@ from __future__ import annotations
 import random
 import shutil
 import sqlite3
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -128,6 +130,10 @@ def test_damaged_stores(
 ) -> None:
     monkeypatch.setattr(environment, "cards", lambda devices, target: ["attacked"])
     monkeypatch.setattr(environment, "gpu_states", lambda cards: [])
+    monkeypatch.setattr(environment, "describe", lambda cards: {"gpus": []})
+    # Never called, and PyTorch takes longer to load than all that is tested here.
+    session = SimpleNamespace(GpuSessionFactory=lambda objects, device: None)
+    monkeypatch.setitem(sys.modules, "tilecast.data_collection.gpu_session", session)
     monkeypatch.setattr(
         collecting, "workload", lambda problems, target: dict.fromkeys(problems, CONFIGS)
     )
