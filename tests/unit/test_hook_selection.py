@@ -81,7 +81,7 @@ def test_a_lent_model_ranks_the_problem_as_it_is(
     problem = GemmProblem(*extents, operands=GemmOperands.parse(f"{dtype}:{layout}"))
     rivals = candidates(problem, H200)
     ranker = load_heuristic(H200, LINEAR_BF16).artifact.rankers["robust"]
-    expected = ranker.rank(problem, rivals)
+    expected = list(ranker.rank(problem, rivals))
     predictions = shortlist(Settings(k=5), problem, H200)
     assert [prediction.config for prediction in predictions] == expected[:5]
     assert ranked(Settings(), problem, H200, tuple(rivals), 9) == tuple(expected[:9])
