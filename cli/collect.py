@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 from tilecast.cli import options as shared
@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     about = "CUDA devices, as 0,1 (default: 0)"
     parser.add_argument("--devices", type=_devices, default="0", help=about)
-    about = "seconds after which no further job starts"
+    about = "seconds after which nothing further is compiled or measured"
     parser.add_argument("--budget", type=shared.integer(1), help=about)
     shared.add_gpu(parser)
     shared.add_cache(parser)
@@ -65,22 +65,18 @@ def run(options: argparse.Namespace) -> Report:
     )
     with _telling() as tell:
         collect(wanted, tell)
-    store = MeasurementStore(options.store)
-    try:
-        failures = {key: reason for key, reason in store.checks().items() if reason}
+    with closing(MeasurementStore(options.store)) as store:
         document = {
             "store": str(options.store),
             "problems": len(wanted.problems),
             "measured": len(store.measured("screen")),
             "verified": len(store.measured("verify")),
             "measurements": store.count(),
-            "failed_kernels": len(failures),
+            "failed_kernels": sum(reason is not None for reason in store.checks().values()),
             "export": str(options.export) if options.export else None,
         }
         if options.export:
             write_dataset(store.export(), options.export)
-    finally:
-        store.close()
     lines = [f"{name.replace('_', ' ')}: {value}" for name, value in document.items() if value]
     return Report(document, lines)
 
@@ -117,8 +113,7 @@ _SECONDS_BETWEEN_LINES = 15.0
 
 
 def _line(progress: Progress) -> str:
-    left = progress.seconds_left
     return (
         f"{progress.phase} {progress.done}/{progress.total}, {progress.measurements} measurements, "
-        f"{progress.seconds:.0f} s" + ("" if left is None else f", {left:.0f} s left")
+        f"{progress.seconds:.0f} s, {progress.seconds_left:.0f} s left"
     )

@@ -17,7 +17,6 @@ from tilecast.data_collection.jobs import (
     SessionFactory,
     VerifyJob,
 )
-from tilecast.data_collection.protocol import ProtocolSettings
 from tilecast.data_collection.store import MeasurementStore
 from tilecast.data_collection.worker import Worker
 from tilecast.heuristics.config import KernelConfig
@@ -52,8 +51,8 @@ class Progress:
     """Measurements taken by this run."""
     seconds: float
     """Time since the run began."""
-    seconds_left: float | None
-    """Time that the rest of the phase will take at the pace so far; None before the first job."""
+    seconds_left: float
+    """Time that the rest of the phase will take at the pace so far."""
 
 
 @dataclass
@@ -77,7 +76,6 @@ class Collector:
         self,
         store: MeasurementStore,
         factories: Sequence[SessionFactory],
-        settings: ProtocolSettings | None = None,
         build: Callable[[Sequence[KernelSpec]], Iterable[CompileResult]] = lambda kernels: (),
         report: Callable[[Progress], None] = lambda progress: None,
         silence_seconds: float = 60.0,
@@ -88,7 +86,6 @@ class Collector:
         Args:
             store: where results go and what is done already is read from.
             factories: one session factory per GPU.
-            settings: the protocol's numbers.
             build: compiles kernels, one result after another; nothing where all are compiled.
             report: told of progress after every job.
             silence_seconds: a worker that says nothing for so long is killed; one that starts may
@@ -97,7 +94,6 @@ class Collector:
         """
         self._store = store
         self._factories = list(factories)
-        self._settings = settings or ProtocolSettings()
         self._build = build
         self._report = report
         self._silence = silence_seconds
@@ -245,7 +241,7 @@ class Collector:
         return now
 
     def _spawn(self, factory: SessionFactory) -> Worker:
-        return Worker(factory, self._settings, self._silence)
+        return Worker(factory, self._silence)
 
 
 def _may_do(card: str | None, job: Job, others: set[str | None]) -> bool:

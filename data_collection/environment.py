@@ -22,25 +22,11 @@ from tilecast.heuristics.hardware import Hardware
 NVIDIA_SMI_SECONDS = 30.0
 """nvidia-smi that takes longer is taken for a hang; on eight cards it takes two seconds."""
 
-_PACKAGES = (
-    "torch",
-    "triton",
-    "nvidia-cutlass-dsl",
-    "nvidia-cutlass-operators",
-    "apache-tvm-ffi",
-)
+_PACKAGES = ("torch", "triton", "nvidia-cutlass-dsl", "nvidia-cutlass-operators", "apache-tvm-ffi")
 _GPU_FIELDS = (
-    "index",
-    "name",
-    "uuid",
-    "driver_version",
-    "clocks.sm",
-    "clocks.mem",
-    "clocks.max.sm",
-    "power.draw",
-    "power.limit",
-    "temperature.gpu",
-)
+    "index", "name", "uuid", "driver_version", "clocks.sm", "clocks.mem", "clocks.max.sm",
+    "power.draw", "power.limit", "temperature.gpu",
+)  # fmt: skip
 
 
 def gpu_states(cards: Collection[str] | None = None) -> list[dict[str, str]]:

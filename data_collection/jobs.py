@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, Protocol
 
 from tilecast.data_collection.measurement import Measurement
-from tilecast.data_collection.protocol import Bench, ProtocolSettings, measure, verify
+from tilecast.data_collection.protocol import DEFAULTS, Bench, Entrant, measure, verify
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.spec import KernelSpec
@@ -46,7 +46,7 @@ class CheckJob:
         """The same, less the kernels whose keys are among the failures."""
         return CheckJob(tuple(spec for spec in self.specs if spec.key not in failures))
 
-    def run(self, session: Session, settings: ProtocolSettings) -> dict[KernelSpec, str | None]:
+    def run(self, session: Session) -> dict[KernelSpec, str | None]:
         """What is wrong with each, or None."""
         return {spec: session.check(spec) for spec in self.specs}
 
@@ -66,15 +66,15 @@ class MeasureJob:
 
     def without(self, failures: Mapping[str, str]) -> MeasureJob:
         """The same, with the kernels whose keys are among the failures known to fail."""
-        found = {c: failures.get(KernelSpec.for_problem(c, self.problem).key) for c in self.configs}
+        found = {c: _failure(c, self.problem, failures) for c in self.configs}
         failed = {config: reason for config, reason in found.items() if reason}
         rest = tuple(config for config in self.configs if config not in failed)
         return replace(self, configs=rest, known_failures={**self.known_failures, **failed})
 
-    def run(self, session: Session, settings: ProtocolSettings) -> list[Measurement]:
+    def run(self, session: Session) -> list[Measurement]:
         """Screen and race rows."""
         bench = session.bench(self.problem, self.careful)
-        return measure(bench, self.problem, (*self.configs, None), settings) + [
+        return measure(bench, self.problem, (*self.configs, None), DEFAULTS) + [
             Measurement(self.problem, config, "sustained", "screen", None, None, 0, reason)
             for config, reason in self.known_failures.items()
         ]
@@ -95,18 +95,17 @@ class VerifyJob:
 
     def without(self, failures: Mapping[str, str]) -> VerifyJob:
         """The same, less the kernels whose keys are among the failures."""
-        sound = tuple(
-            row
-            for row in self.raced
-            if not row.config
-            or KernelSpec.for_problem(row.config, self.problem).key not in failures
-        )
-        return replace(self, raced=sound)
+        sound = (r for r in self.raced if not _failure(r.config, self.problem, failures))
+        return replace(self, raced=tuple(sound))
 
-    def run(self, session: Session, settings: ProtocolSettings) -> list[Measurement]:
+    def run(self, session: Session) -> list[Measurement]:
         """Verify rows."""
         bench = session.bench(self.problem, self.careful)
-        return verify(bench, self.problem, self.raced, settings)
+        return verify(bench, self.problem, self.raced, DEFAULTS)
+
+
+def _failure(entrant: Entrant, problem: GemmProblem, failures: Mapping[str, str]) -> str | None:
+    return entrant and failures.get(KernelSpec.for_problem(entrant, problem).key)
 
 
 Job = CheckJob | MeasureJob | VerifyJob

@@ -66,6 +66,10 @@ class ProtocolSettings:
         return self.burst_rounds if regime == "burst" else self.sustained_rounds
 
 
+DEFAULTS = ProtocolSettings()
+"""What data sets are collected with."""
+
+
 class Bench(Protocol):
     """Times kernels of one problem."""
 
@@ -87,7 +91,7 @@ class Bench(Protocol):
         ...
 
 
-def regimes(problem: GemmProblem, settings: ProtocolSettings) -> tuple[str, ...]:
+def regimes(problem: GemmProblem, settings: ProtocolSettings = DEFAULTS) -> tuple[str, ...]:
     """The power regimes that a problem is raced in: one where the power limit is out of reach."""
     compute_bound = problem.flops / problem.min_bytes > settings.compute_bound
     return ("sustained", "burst") if compute_bound else ("burst",)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from tilecast.data_collection.measurement import PASSES, REFERENCE, REGIMES, Measurement
 from tilecast.data_collection.protocol import PROTOCOL_VERSION
@@ -20,19 +21,20 @@ from tilecast.kernels.spec import KernelSpec, family_facts
 if TYPE_CHECKING:
     from tilecast.data_collection.dataset import Dataset
 
+_TEXT = "TEXT NOT NULL CHECK (typeof({0}) = 'text')"
 _EXTENT = f"INTEGER NOT NULL CHECK ({{0}} BETWEEN 1 AND {MAX_EXTENT})"
-_PROBLEM = dict.fromkeys(PROBLEM_FIELDS, _EXTENT) | {"operands": "TEXT NOT NULL"}
+_PROBLEM = dict.fromkeys(PROBLEM_FIELDS, _EXTENT) | {"operands": _TEXT}
 _RESULT = {
-    "config": "TEXT NOT NULL",
+    "config": _TEXT,
     "regime": f"TEXT NOT NULL CHECK ({{0}} IN {REGIMES})",
     "stage": f"TEXT NOT NULL CHECK ({{0}} IN {PASSES})",
     "microseconds": "REAL CHECK (typeof({0}) IN ('real', 'null') AND {0} > 0 AND {0} < 1e12)",
     "spread": "REAL CHECK (typeof({0}) IN ('real', 'null') AND {0} >= 0 AND {0} < 1e12)",
     "rounds": "INTEGER NOT NULL CHECK ({0} BETWEEN 0 AND 32767)",
-    "failure": "TEXT CHECK (({0} IS NULL) = (microseconds IS NOT NULL))",
+    "failure": "TEXT CHECK (typeof({0}) = iif(microseconds, 'null', 'text'))",
 }
 """The columns of what was measured, in the order of `Measurement`'s fields."""
-_ORIGIN = {"device": "TEXT NOT NULL", "run": "INTEGER REFERENCES runs (id)"}
+_ORIGIN = {"device": _TEXT, "run": "INTEGER REFERENCES runs (id)"}
 _COLUMNS = {**_PROBLEM, **_RESULT, **_ORIGIN}
 _PROBLEM_NAMES = ", ".join(PROBLEM_FIELDS)
 
@@ -41,13 +43,19 @@ CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE runs (
     id INTEGER PRIMARY KEY, provenance TEXT NOT NULL CHECK (json_valid(provenance))
 );
-CREATE TABLE kernels (key TEXT PRIMARY KEY, config TEXT NOT NULL, failure TEXT) WITHOUT ROWID;
+CREATE TABLE kernels (
+    key {_TEXT.format("key")} PRIMARY KEY, config TEXT NOT NULL,
+    failure TEXT CHECK (typeof(failure) IN ('text', 'null'))
+) WITHOUT ROWID;
 CREATE TABLE measurements (
     {", ".join(f"{name} {kind.format(name)}" for name, kind in _COLUMNS.items())},
     PRIMARY KEY ({_PROBLEM_NAMES}, config, regime, stage)
 ) WITHOUT ROWID;
 """
 """The constraints are checked when a row is written, and all of them when a store is opened."""
+
+_FOLDERS = re.compile(r"(?<![\w/])/(?:[^\s/]+/)+")
+"""Of an absolute path: stores are published, and folders name users."""
 
 
 class MeasurementStore:
@@ -110,7 +118,7 @@ class MeasurementStore:
             raise self._unusable("a database of something else")
         found = dict(self._database.execute("SELECT name, value FROM facts"))
         if found != wanted:
-            names = sorted(n for n in found | wanted if found.get(n) != wanted.get(n))
+            names = sorted({name for name, _ in found.items() ^ wanted.items()}, key=str)
             theirs, ours = (
                 ", ".join(f"{name} {facts.get(name)!r}" for name in names)
                 for facts in (found, wanted)
@@ -140,6 +148,11 @@ class MeasurementStore:
         try:
             with self._database:
                 yield self._database
+        except sqlite3.IntegrityError as error:
+            raise TilecastError(
+                f"a measurement cannot be stored ({error}); allowed: each problem, config, regime "
+                "and pass once, with a time or a failure; start a new store to measure it again"
+            ) from error
         except (sqlite3.Error, TilecastError) as error:
             raise self._unusable(error) from error
 
@@ -150,10 +163,8 @@ class MeasurementStore:
     def begin_run(self, provenance: dict[str, object]) -> None:
         """Record where the measurements from now on come from."""
         with self._access() as database:
-            values = (json.dumps(provenance),)
-            self._run = database.execute(
-                "INSERT INTO runs (provenance) VALUES (?)", values
-            ).lastrowid
+            query = "INSERT INTO runs (provenance) VALUES (?)"
+            self._run = database.execute(query, (json.dumps(provenance),)).lastrowid
 
     def end_run(self, facts: dict[str, object]) -> None:
         """Add to the current run's provenance what is known once it is over, under ``end``."""
@@ -168,7 +179,10 @@ class MeasurementStore:
         with self._access() as database:
             database.executemany(
                 "INSERT OR REPLACE INTO kernels VALUES (?, ?, ?)",
-                [(spec.key, spec.config.name, failure) for spec, failure in failures.items()],
+                [
+                    (spec.key, spec.config.name, reason and _FOLDERS.sub("", reason))
+                    for spec, reason in failures.items()
+                ],
             )
 
     def checks(self) -> dict[str, str | None]:
@@ -182,18 +196,15 @@ class MeasurementStore:
         Raises:
             TilecastError: one of them is there already or is none, or the file cannot be written.
         """
-        values = [(*r.problem.row(), *_result(r), card, self._run) for r in rows]
+        values = [
+            (*row.problem.row(), row.config.name if row.config else REFERENCE)
+            + tuple(getattr(row, name) for name in list(_RESULT)[1:])
+            + (card, self._run)
+            for row in rows
+        ]
         places = ", ".join("?" * len(_COLUMNS))
-        try:
-            with self._database:
-                self._database.executemany(f"INSERT INTO measurements VALUES ({places})", values)
-        except sqlite3.IntegrityError as error:
-            raise TilecastError(
-                f"a measurement cannot be stored ({error}); allowed: each problem, config, regime "
-                "and pass once, with a time or a failure; start a new store to measure it again"
-            ) from error
-        except sqlite3.Error as error:
-            raise self._unusable(error) from error
+        with self._access() as database:
+            database.executemany(f"INSERT INTO measurements VALUES ({places})", values)
 
     def measured(self, pass_: str) -> set[GemmProblem]:
         """Problems that have rows of a pass."""
@@ -210,7 +221,10 @@ class MeasurementStore:
         )
         with self._access() as database:
             rows = database.execute(query, problem.row()).fetchall()
-            return [_measurement(problem, *result) for _, *result in rows], rows[0][0]
+            return [
+                Measurement(problem, None if name == REFERENCE else parse_config(name), *result)
+                for _, name, *result in rows
+            ], rows[0][0]
 
     def count(self) -> int:
         """Measurements so far."""
@@ -248,14 +262,3 @@ def _versions() -> dict[str, str]:
 def _tables(database: sqlite3.Connection) -> dict[str, str | None]:
     """Name and definition of everything in a database."""
     return dict(database.execute("SELECT name, sql FROM sqlite_master"))
-
-
-def _result(row: Measurement) -> tuple:
-    config = row.config.name if row.config else REFERENCE
-    return (
-        config, row.regime, row.stage, row.microseconds, row.spread, row.rounds, row.failure
-    )  # fmt: skip
-
-
-def _measurement(problem: GemmProblem, config: str, *result: Any) -> Measurement:
-    return Measurement(problem, None if config == REFERENCE else parse_config(config), *result)

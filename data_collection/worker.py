@@ -18,7 +18,7 @@ from tilecast.data_collection.jobs import (
     Running,
     SessionFactory,
 )
-from tilecast.data_collection.protocol import KernelFailure, ProtocolSettings
+from tilecast.data_collection.protocol import KernelFailure
 from tilecast.kernels.spec import KernelSpec
 
 START_FACTOR = 4
@@ -28,11 +28,11 @@ START_FACTOR = 4
 class Worker:
     """One child process: it starts, says which card it has, then does one job after another."""
 
-    def __init__(self, factory: SessionFactory, settings: ProtocolSettings, silence: float):
+    def __init__(self, factory: SessionFactory, silence: float):
         """Start it; ``silence`` is how many seconds without a message count as a hang."""
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
-        self._process = context.Process(target=work, args=(theirs, factory, settings), daemon=True)
+        self._process = context.Process(target=work, args=(theirs, factory), daemon=True)
         self._process.start()
         theirs.close()
         self.factory = factory
@@ -87,7 +87,7 @@ class Worker:
         self.connection.close()
 
 
-def work(connection: Connection, make_session: SessionFactory, settings: ProtocolSettings) -> None:
+def work(connection: Connection, make_session: SessionFactory) -> None:
     """Run jobs until the parent goes away."""
     try:
         session = make_session(lambda spec: connection.send(Running(spec)))
@@ -98,7 +98,7 @@ def work(connection: Connection, make_session: SessionFactory, settings: Protoco
         while True:
             job: Job = connection.recv()
             try:
-                connection.send(Done(job.run(session, settings)))
+                connection.send(Done(job.run(session)))
             except KernelFailure as failure:
                 _die(connection, Failed(failure.culprit, failure.reason))
             except Exception as error:  # the parent decides; this process's GPU context may be gone

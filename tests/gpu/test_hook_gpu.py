@@ -565,7 +565,7 @@ def test_every_config_of_a_shortlist_is_right_on_ragged_problems() -> None:
     ]
     configs = {p.config for problem in problems for p in shortlist(Settings(k=5), problem, gpu)}
     assert len(configs) >= 20
-    specs = [KernelSpec(config, LINEAR_BF16, arch=gpu.arch) for config in sorted(configs)]
+    specs = [KernelSpec(config, LINEAR_BF16) for config in sorted(configs)]
     for spec in specs:
         object_builder().start(spec)
     wrong = {}

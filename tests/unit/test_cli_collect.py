@@ -30,7 +30,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[CollectOptions]:
 
     def fake(options: CollectOptions, report: Callable[[Progress], None]) -> None:
         calls.append(options)
-        report(Progress("measure", 0, 1, 0, 0.0, None))
+        report(Progress("check", 1, 1, 0, 0.0, 0.0))
         report(Progress("measure", 1, 1, 1, 20.0, 0.0))
         store = MeasurementStore(options.store)
         store.begin_run({"gpu": options.gpu})

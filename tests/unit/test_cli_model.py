@@ -161,7 +161,7 @@ def _remove_file(folder: Path) -> None:
     [
         (_cut_manifest, "manifest.json is cut short or edited"),
         (_cut_file, "allowed: a whole model"),
-        (_remove_file, "cannot be read"),
+        (_remove_file, "the file with its trees is not there"),
         (lambda folder: _manifest(folder, calibration={}), "manifest.json was edited"),
         (lambda folder: _manifest(folder, features_version=99), "its features_version is 99"),
         (lambda folder: _manifest(folder, space_version=99), "its space_version is 99"),
@@ -278,7 +278,7 @@ def test_train_prints_held_out_regret(
             "argument --jobs: '0' is out of range; allowed: auto, or an",
         ),
         (("--jobs", ""), "argument --jobs: '' is out of range; allowed: auto, or an"),
-        (("--out", "/proc/tilecast"), "cannot write /proc/tilecast ("),
+        (("--out", "/proc/tilecast"), "cannot write /proc/tilecast: "),
     ],
 )
 def test_train_refuses(

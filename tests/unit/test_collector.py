@@ -148,7 +148,7 @@ def test_everything_is_checked_and_measured_once(bed: Bed) -> None:
     for problem in PROBLEMS:
         stages = Counter((row.stage, row.regime) for row in rows if row.m == problem.m)
         assert stages["screen", "sustained"] == ENTRANTS
-        for regime in regimes(problem, fake_session.ProtocolSettings()):
+        for regime in regimes(problem):
             assert stages["race", regime] == ENTRANTS
             assert 2 <= stages["verify", regime] <= ENTRANTS
     for row in rows:
@@ -181,7 +181,6 @@ def test_progress_counts_jobs_and_measurements(bed: Bed) -> None:
         assert [p.done for p in phase] == list(range(1, len(phase) + 1))
         assert {p.total for p in phase} == {len(phase)}
         assert phase[-1].seconds_left == 0
-    assert by_phase["measure"][0].seconds_left is not None
     assert by_phase["measure"][0].seconds_left > 0
     for before, after in pairwise(bed.progress):
         assert after.seconds >= before.seconds
@@ -226,7 +225,7 @@ def test_killed_at_any_moment_nothing_is_lost_or_measured_twice(bed: Bed) -> Non
         # Nothing half: a problem has all rows of a job or none.
         for problem in PROBLEMS:
             stages = Counter(row.stage for row in rows if row.m == problem.m)
-            raced = len(regimes(problem, fake_session.ProtocolSettings()))
+            raced = len(regimes(problem))
             assert (stages["screen"], stages["race"]) in {(0, 0), (ENTRANTS, raced * ENTRANTS)}
         done = bed.checks()
         checked = {c.name for c in CONFIGS if KernelSpec(c, LINEAR_BF16).key in done}

@@ -81,3 +81,14 @@ def test_one_element_of_a_batch_is_told(corner: torch.Tensor) -> None:
     found = wrong_elements(out, batch, K)
     assert found is not None
     assert found.startswith("1 wrong elements within [2:3, 30:31, 7:8], the first ")
+
+
+def test_what_tensor_cores_lose_of_floats_of_8_bits_is_allowed_and_a_tile_still_shows() -> None:
+    generator = torch.Generator().manual_seed(0)
+    exact = torch.randn(256, 256, generator=generator) * math.sqrt(K)
+    rounded = exact + 0.04 * torch.randn(256, 256, generator=generator).clamp_(-1, 1)
+    assert wrong_elements(rounded, exact, K, narrow=True) is None
+    assert wrong_elements(rounded, exact, K) is not None
+    rounded[64:128, 128:152] = 0
+    found = wrong_elements(rounded, exact, K, narrow=True)
+    assert found is not None and "[64:128, 128:152]" in found

@@ -8,16 +8,18 @@ from __future__ import annotations
 import gc
 import logging
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch._dynamo.utils import counters
 
+from tilecast.heuristics.dtypes import dtype_of_torch
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
-from tilecast.heuristics.operands import LINEAR_BF16
+from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands, TensorSpec
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook import failures, launcher, selection
 from tilecast.inductor_hook.failures import Failures
@@ -51,7 +53,7 @@ def _firsts(*extents: int) -> list[str]:
 
 
 NAME = _firsts(16)[0]
-OPERANDS = ("rcr", "bfloat16", "bfloat16")
+OPERANDS = "bf16:rcr"
 
 Function = Callable[..., object]
 
@@ -64,7 +66,7 @@ def loads(hook: list[KernelSpec], monkeypatch: pytest.MonkeyPatch) -> Callable[[
     def loads_as(function: Function) -> list[KernelSpec]:
         def load(spec: KernelSpec, objects: object, device: int) -> LoadedKernel:
             loaded.append(spec)
-            return LoadedKernel(spec, function, 132)
+            return LoadedKernel(spec, function)
 
         monkeypatch.setattr(launcher, "load_kernel", load)
         return loaded
@@ -82,7 +84,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def _product(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, clusters: int) -> None:
+def _product(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
     out.copy_(a @ b)
 
 
@@ -97,7 +99,7 @@ def _operands(m: int = 16) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 
 
 def _static() -> StaticMatmul:
-    return StaticMatmul.named(NAME, *OPERANDS, batched=False, arch="sm_90a")
+    return StaticMatmul.named(NAME, OPERANDS, batched=False)
 
 
 def _warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -116,41 +118,45 @@ def test_a_kernel_is_loaded_once_for_all_that_run_it(loads: Callable) -> None:
     assert loaded_kernel(loaded[0], -1) is loaded_kernel(loaded[0], -1)
 
 
-@pytest.mark.parametrize(("n", "k"), [(4096, 4096), (2112, 7168), (8192, 1280)])
-def test_each_extent_runs_what_ranks_first_of_all_that_is_compiled(
-    loads: Callable, n: int, k: int
-) -> None:
+WIDE = (4096, 4096)
+
+
+def _dynamic(names: Collection[str]) -> DynamicMatmul:
+    return DynamicMatmul.named(
+        list(names), OPERANDS, False, model="", power="robust", digest=model_digest(None)
+    )
+
+
+def _without_values(m: int) -> list[torch.Tensor]:
+    """Operands of a `WIDE` product, whose extents alone matter."""
+    n, k = WIDE
+    return [torch.empty(shape, device="meta") for shape in ((m, k), (k, n), (m, n))]
+
+
+def test_each_extent_runs_what_ranks_first_of_all_that_is_compiled(loads: Callable) -> None:
     """As where m is fixed, and not as if the compiled ones were all that there is."""
     sweep = sorted({2**e for e in range(14)} | {3 * 2**e // 2 for e in range(1, 13)})
-    names = list(dict.fromkeys(_ranking(m, n, k)[0] for m in sweep))
-    assert len(names) > 5
-    launched: list[str] = []
+    names = list(dict.fromkeys(_ranking(m, *WIDE)[0] for m in sweep))
+    assert len(names) > 10
     loads(lambda *arguments: None)
-    matmul = DynamicMatmul.named(
-        names, *OPERANDS, False, "sm_90a", model="", power="robust", digest=model_digest(None)
-    )
+    matmul = _dynamic(names)
+    launched: list[str] = []
     for config, static in matmul.matmuls.items():
         static._kernels[-1] = lambda *_, name=config.name: launched.append(name)  # pyright: ignore
-    b = torch.empty(k, n, device="meta")
-    extents = [m + offset for m in sweep[4:] for offset in (0, 1, 7)]
     expected = []
-    for m in extents:
-        expected.append(next(name for name in _ranking(m, n, k) if name in names))
-        matmul(torch.empty(m, k, device="meta"), b, torch.empty(m, n, device="meta"))
+    for m in [m + offset for m in sweep[4:] for offset in (0, 7)]:
+        expected.append(next(name for name in _ranking(m, *WIDE) if name in names))
+        matmul(*_without_values(m))
     assert launched == expected
 
 
 def test_an_extent_that_none_was_compiled_for_runs_one_that_was(
     loads: Callable, caplog: pytest.LogCaptureFixture
 ) -> None:
-    loaded = loads(_product)
-    small = [name for name in _ranking(1) if name not in _ranking(2000)][:3]
-    matmul = DynamicMatmul.named(
-        small, *OPERANDS, batched=False, arch="sm_90a", model="", power="robust"
-    )
-    a, b, out = _operands(2000)
-    matmul(a, b, out)
-    assert torch.equal(out, a @ b)
+    loaded = loads(lambda *arguments: None)
+    large = set(_ranking(8192, *WIDE))
+    small = [name for name in _ranking(1, *WIDE) if name not in large][:3]
+    _dynamic(small)(*_without_values(8192))
     assert [spec.config.name in small for spec in loaded] == [True]
     assert _warnings(caplog) == []
 
@@ -168,14 +174,12 @@ def test_a_failure_to_choose_for_an_extent_passes(
 
     monkeypatch.setattr(selection, "ranked", ranked)
     loaded = loads(_product)
-    worst, best = _ranking(16)[-1], _ranking(16)[0]
-    matmul = DynamicMatmul.named(
-        [worst, best], *OPERANDS, batched=False, arch="sm_90a", model="", power="robust"
-    )
+    ends = [_ranking(16)[-1], _ranking(16)[0]]
+    matmul = _dynamic(ends)
     for seconds in (0, 1, 9, 11, 12):
         clock[0] = 1000 + seconds
         matmul(*_operands())
-    assert [spec.config.name for spec in loaded] == [worst, best]
+    assert [spec.config.name for spec in loaded] == ends
     assert len(tries) == 2
 
 
@@ -185,7 +189,7 @@ def test_a_model_that_is_gone_leaves_a_kernel_that_runs(
 ) -> None:
     loaded = loads(_product)
     matmul = DynamicMatmul.named(
-        _firsts(16, 4096), *OPERANDS, False, "sm_90a", model=model, power="robust", digest=digest
+        _firsts(16, 4096), OPERANDS, False, model=model, power="robust", digest=digest
     )
     for m in (16, 17, 4096):
         a, b, out = _operands(m)
@@ -265,16 +269,17 @@ def test_failures_keep_no_tensor_alive(loads: Callable, monkeypatch: pytest.Monk
     loads(_product)
     monkeypatch.setattr(launcher, "load_kernel", _fails)
     matmul = _static()
-    alive: list[weakref.ref] = []
-    for call in range(50):
+
+    def multiply(raised: bool) -> list[weakref.ref]:
         operands = _operands()
-        alive += map(weakref.ref, operands)
-        if call % 2:
-            matmul(*operands)
-        else:
+        if raised:
             with errors_raised(), pytest.raises((RuntimeError, TilecastError)):
                 matmul(*operands)
-    del operands
+        else:
+            matmul(*operands)
+        return [weakref.ref(tensor) for tensor in operands]
+
+    alive = [ref for call in range(50) for ref in multiply(raised=call % 2 == 0)]
     gc.collect()
     assert [ref for ref in alive if ref() is not None] == []
 
@@ -339,7 +344,10 @@ def test_torch_multiplies_into_any_dtype_and_rounds_once(
     loads: Callable, batched: bool, dtype: str, out_dtype: str, error: float
 ) -> None:
     loads(_refuses)
-    matmul = StaticMatmul.named(NAME, "rcr", dtype, out_dtype, batched=batched, arch="sm_90a")
+    stored = TensorSpec(dtype_of_torch(dtype), "row")
+    result = TensorSpec(dtype_of_torch(out_dtype), "row")
+    operands = GemmOperands.product(stored, replace(stored, major="col"), result)
+    matmul = StaticMatmul.named(NAME, operands.text, batched=batched)
     batch = (3,) if batched else ()
     a = torch.rand(*batch, 16, K).to(getattr(torch, dtype))
     b = torch.rand(*batch, N, K).to(getattr(torch, dtype)).mT

@@ -20,9 +20,9 @@ from tilecast.inductor_hook.problems import Matmul
 from tilecast.inductor_hook.selection import portfolio, ranked, shortlist
 from tilecast.inductor_hook.settings import Settings, model_digest
 from tilecast.kernels.candidates import candidates
-from tilecast.models.artifact import _digest
-from tilecast.models.baselines import stock_configs
+from tilecast.kernels.cutlass_sm90.stock import stock_configs
 from tilecast.models.learned import load_heuristic
+from tilecast.models.manifest import digest_of
 
 H200 = hardware("H200")
 FAMILIES = ((4096, 4096), (12288, 4096), (2112, 7168), (7168, 2048))
@@ -89,7 +89,7 @@ def test_a_lent_model_ranks_the_problem_as_it_is(
 
 def test_wider_results_are_not_lent_to() -> None:
     problem = GemmProblem(512, 4096, 4096, operands=GemmOperands.parse("bf16:rcr>fp32"))
-    with pytest.raises(TilecastError, match="no model is for bfloat16 rcr with float32 out"):
+    with pytest.raises(TilecastError, match="no model is for bf16:rcr>fp32"):
         shortlist(Settings(), problem, H200)
 
 
@@ -98,7 +98,7 @@ def trained_anew(folder: Path) -> None:
     path = folder / "manifest.json"
     manifest = json.loads(path.read_text())
     manifest["facts"]["note"] = "trained anew"
-    manifest["sha256"] = _digest(manifest)
+    manifest["sha256"] = digest_of(manifest)
     path.write_text(json.dumps(manifest))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,8 +26,18 @@ def _key(values: dict[str, object]) -> tuple:
     return tuple(sorted((n, tuple(v) if isinstance(v, list) else v) for n, v in values.items()))
 
 
+def _in_bytes(values: dict[str, Any]) -> dict[str, object]:
+    """The benchmark states the depth of a stage in elements of the pilot's operands."""
+    return {
+        "tile_k_bytes" if name == "tile_k" else name: 2 * value if name == "tile_k" else value
+        for name, value in values.items()
+    }
+
+
 def test_pairs_never_near_are_those_derived() -> None:
-    derived = {_key(e["values"]): round(e["margin"], 3) for e in DERIVED["pairs"]["never_near"]}
+    derived = {
+        _key(_in_bytes(e["values"])): round(e["margin"], 3) for e in DERIVED["pairs"]["never_near"]
+    }
     stated = {_key(pair.values): pair.margin for pair in PILOT.exclusions}
     assert len(stated) == len(PILOT.exclusions)
     assert stated == derived

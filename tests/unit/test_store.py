@@ -72,6 +72,12 @@ def test_checks_come_back_and_a_later_one_counts(store: MeasurementStore, path: 
     again.close()
 
 
+def test_failure_names_no_folder(store: MeasurementStore) -> None:
+    spec = KernelSpec(CONFIG, LINEAR_BF16)
+    store.add_checks({spec: "error at '/home/alice/lib/kernel.py:12' of 1/2, see /tmp/alice/x"})
+    assert store.checks() == {spec.key: "error at 'kernel.py:12' of 1/2, see x"}
+
+
 def test_export_is_a_data_set_and_survives_parquet(store: MeasurementStore, tmp_path: Path) -> None:
     store.add(ROWS[:3], "left")
     store.end_run({"seconds": 12.5})

@@ -5,9 +5,11 @@ from __future__ import annotations
 import random
 import shutil
 import sqlite3
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -110,6 +112,13 @@ VALUES = (
     "UPDATE measurements SET failure = 'hung' WHERE m = 512",
     "UPDATE measurements SET operands = 'bf16:xyz'",
     "UPDATE measurements SET config = 'swap' || config WHERE stage = 'race'",
+    "UPDATE measurements SET operands = CAST(operands AS BLOB)",
+    "UPDATE measurements SET config = CAST(config AS BLOB)",
+    "UPDATE measurements SET device = CAST(device AS BLOB)",
+    "UPDATE measurements SET failure = CAST('hung' AS BLOB), microseconds = NULL",
+    "UPDATE kernels SET key = CAST(key AS BLOB)",
+    "UPDATE kernels SET failure = CAST('hung' AS BLOB)",
+    "UPDATE facts SET name = CAST(name AS BLOB) WHERE name = 'space'",
     "UPDATE runs SET provenance = '{'",
 )
 
@@ -128,6 +137,10 @@ def test_damaged_stores(
 ) -> None:
     monkeypatch.setattr(environment, "cards", lambda devices, target: ["attacked"])
     monkeypatch.setattr(environment, "gpu_states", lambda cards: [])
+    monkeypatch.setattr(environment, "describe", lambda cards: {"gpus": []})
+    # Never called, and PyTorch takes longer to load than all that is tested here.
+    session = SimpleNamespace(GpuSessionFactory=lambda objects, device: None)
+    monkeypatch.setitem(sys.modules, "tilecast.data_collection.gpu_session", session)
     monkeypatch.setattr(
         collecting, "workload", lambda problems, target: dict.fromkeys(problems, CONFIGS)
     )
@@ -142,7 +155,7 @@ def test_damaged_stores(
         damage(path)
         status = main(["collect", "--suite", "square", "--store", str(path),
                        "--export", str(export)])  # fmt: skip
-        lines = [line for line in capsys.readouterr().err.splitlines() if "starting" not in line]
+        lines = capsys.readouterr().err.splitlines()
         statuses.append(status)
         if status == 0:
             assert not serious, number
