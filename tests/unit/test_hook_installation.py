@@ -249,7 +249,7 @@ def test_what_a_patch_brings_back_does_nothing(there: Callable, backends: str) -
         ({"k": True}, "k=True is out of range"),
         ({"k": None}, "k=None is out of range"),
         ({"power": "eco"}, "power 'eco' is not known; allowed: burst, sustained, robust"),
-        ({"model": "/nowhere"}, "model /nowhere has no manifest.json; allowed: a folder that"),
+        ({"model": "/nowhere"}, "model /nowhere is refused: manifest.json cannot be read"),
     ],
     ids=str,
 )
