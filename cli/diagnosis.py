@@ -10,8 +10,9 @@ from tilecast.cli.checks import Finding
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.problem import GemmOperands, GemmProblem
-from tilecast.inductor_hook.autoload import VARIABLE, is_named
-from tilecast.inductor_hook.selection import Settings, shortlist
+from tilecast.inductor_hook.autoload import VARIABLE, names
+from tilecast.inductor_hook.selection import shortlist
+from tilecast.inductor_hook.settings import Settings
 from tilecast.inductor_hook.versions import OLDEST, torch_version
 from tilecast.kernels.object_cache import ObjectCache
 from tilecast.kernels.spec import KernelSpec
@@ -33,7 +34,7 @@ def check_hook(environment: Mapping[str, str] = os.environ) -> Iterator[Finding]
         needed=False,
         advice=f"install PyTorch {OLDEST[0]}.{OLDEST[1]} or later for max-autotune",
     )
-    named = is_named(environment)
+    named = names(environment.get(VARIABLE, ""))
     yield Finding(
         "inductor",
         f"{VARIABLE} {'names' if named else 'does not name'} TILECAST",

@@ -4,16 +4,15 @@ Every ``import torch`` pays for this module, so it reads one variable and import
 """
 
 import os
-from collections.abc import Mapping
 
 VARIABLE = "TORCHINDUCTOR_MAX_AUTOTUNE_GEMM_BACKENDS"
 BACKEND = "TILECAST"
 """Our name in it."""
 
 
-def is_named(environment: Mapping[str, str]) -> bool:
-    """Whether the list of GEMM backends in some environment variables names us."""
-    return BACKEND in map(str.strip, environment.get(VARIABLE, "").upper().split(","))
+def names(backends: str, backend: str = BACKEND) -> bool:
+    """Whether a list of GEMM backends names one, us when left out."""
+    return backend in map(str.strip, backends.upper().split(","))
 
 
 def autoload() -> None:
@@ -21,7 +20,7 @@ def autoload() -> None:
 
     ``TORCH_DEVICE_BACKEND_AUTOLOAD=0`` keeps PyTorch from calling it.
     """
-    if is_named(os.environ):
+    if names(os.environ.get(VARIABLE, "")):
         from tilecast.inductor_hook.installation import install_from_environment
 
         install_from_environment()

@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from functools import cache
-from types import MethodType
+from collections.abc import Callable, Sequence
+from functools import cached_property, partial
 from typing import Any
+from weakref import WeakValueDictionary
 
 from torch._inductor import config
 from torch._inductor.choices import InductorChoices
 from torch._inductor.kernel_template_choice import KernelTemplateChoice
-from torch._inductor.select_algorithm import get_algorithm_selector_cache
-from torch._inductor.utils import _use_autotune_backend, use_aten_gemm_kernels
+from torch._inductor.select_algorithm import ExternKernelChoice, get_algorithm_selector_cache
 from torch._logging._internal import getArtifactLogger
 
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
 from tilecast.inductor_hook import report
-from tilecast.inductor_hook.autoload import BACKEND
-from tilecast.inductor_hook.installation import active
+from tilecast.inductor_hook.autoload import names
 from tilecast.inductor_hook.problems import Matmul, NotCovered, read
-from tilecast.inductor_hook.selection import (
-    Settings,
-    gpu_of,
-    portfolio,
-    shortlist,
+from tilecast.inductor_hook.selection import gpu_of, portfolio, shortlist
+from tilecast.inductor_hook.settings import Settings, active, cache_key
+from tilecast.inductor_hook.template import (
+    FAILED_MS,
+    Choice,
+    TilecastCaller,
+    template,
+    without_failures,
 )
-from tilecast.inductor_hook.template import Choice, TilecastCaller, template
 from tilecast.inductor_hook.versions import is_last_call, template_params
 from tilecast.kernels.background import object_builder
 
@@ -40,126 +40,149 @@ TIE = 0.005
 benchmark repeats within 1.3% at the median, and overturned 43% of the model's right first choices
 (benchmarks/results/inductor_timing.json)."""
 
+_bound: WeakValueDictionary[int, InductorChoices] = WeakValueDictionary()
+"""The handlers, of whatever thread, that `bind` was given, by identity: a user's may not hash."""
 
-class TilecastChoices(InductorChoices):
-    """Adds our choices for multiplications to those of another handler.
 
-    Made by `compose`, so that whatever else the other handler decides stays decided by it.
-    """
+def bind(handler: InductorChoices) -> InductorChoices:
+    """Have a handler offer our choices too, until `release`; all else stays decided by it."""
+    if active():
+        _follow_autotuning(True)
+    if id(handler) in _bound:
+        return handler
+    stock, stock_uuid = handler._finalize_template_configs, getattr(handler, "uuid", None)
+    kind = type(handler).__qualname__
 
-    _inner: InductorChoices
-
-    def _finalize_template_configs(
-        self,
-        template_choices: dict[str, Any],
+    def finalize(
+        template_choices: Any,
         kernel_inputs: Any,
-        templates: list[Any],
+        templates: Any,
         op_name: str,
-        kwarg_overrides: dict[str, dict[str, Any]] | None = None,
+        *rest: Any,
+        **kw: Any,
     ) -> list[KernelTemplateChoice]:
-        """The choices of one multiplication; see `InductorChoices`."""
+        theirs = partial(stock, template_choices, kernel_inputs, templates, op_name, *rest, **kw)
+        return _offered(theirs, kernel_inputs, templates, op_name)
 
-        def stock() -> list[KernelTemplateChoice]:
-            return self._inner._finalize_template_configs(
-                template_choices, kernel_inputs, templates, op_name, kwarg_overrides
-            )
+    def uuid() -> tuple[Any, ...]:
+        return (*cache_key(active()), stock_uuid() if stock_uuid else kind)
 
-        settings = active()
-        tuned = config.max_autotune or config.max_autotune_gemm
-        if not settings or not tuned or not _use_autotune_backend(BACKEND):
-            return stock()
-        last = is_last_call(op_name, templates)
-        sole = settings.k == 1
-        ours = self._ours(settings, kernel_inputs, op_name) if last or sole else []
-        if ours and sole:
-            # The others are generators: those that are not asked for cost nothing.
-            return ours if last else []
-        found = [*stock(), *(ours if last else [])]
-        if not found and last and not use_aten_gemm_kernels():
-            return self._net(kernel_inputs, op_name)
-        return found
-
-    def uuid(self) -> tuple[Any, ...]:
-        """What Inductor's caches see of this handler: the settings and the model behind them."""
-        inner = getattr(self._inner, "uuid", None)
-        return (
-            *cache_key(active()),
-            inner() if inner else type(self._inner).__qualname__,
-        )
-
-    def _ours(self, settings: Settings, kernel_inputs: Any, op: str) -> list[KernelTemplateChoice]:
-        try:
-            matmul = read(kernel_inputs, op)
-            device = kernel_inputs.device().index or 0
-            choices = plan(settings, matmul, op, gpu_of(device))
-            layout = kernel_inputs.output_layout(flexible=False)
-            found = [
-                KernelTemplateChoice(
-                    template(), template_params(choice=choice), {}, layout, kernel_inputs
-                )
-                for choice in choices
-            ]
-            # Generated here and now: where none can be, others have to be there.
-            return [ktc for ktc in found if ktc.choice is not None]
-        except NotCovered as reason:
-            report.count(f"not covered: {op}")
-            log.info("tilecast: no choice for %s: %s", op, reason)
-            return []
-        except TilecastError as reason:
-            report.count(f"not covered: {op}")
-            report.say_once("no model", f"some multiplications get no choice of ours: {reason}")
-            log.info("tilecast: no choice for %s: %s", op, reason)
-            return []
-        # Whatever goes wrong in here, the graph compiles without us.
-        except Exception as error:
-            report.warn_once("choosing kernels", error)
-            return []
-
-    def _net(self, kernel_inputs: Any, op: str) -> list[KernelTemplateChoice]:
-        """ATen's choice, for what we do not cover where no other backend was named."""
-        from torch._inductor.kernel import bmm, mm
-
-        widened = kernel_inputs.out_dtype() != kernel_inputs.dtype()
-        names = {
-            ("mm", False): mm.aten_mm,
-            ("mm", True): mm.aten_mm_dtype,
-            ("addmm", False): mm.aten_addmm,
-            ("bmm", False): bmm.aten_bmm,
-            ("bmm", True): bmm.aten_bmm_dtype,
-            ("baddbmm", False): bmm.aten_baddbmm,
-        }
-        aten = names.get((op, widened))
-        if aten is None:
-            return []
-        overrides = {"out_dtype": kernel_inputs.out_dtype()} if widened else {}
-        return list(self._inner.get_ktc(kernel_inputs, aten, op, overrides))
-
-
-def compose(inner: InductorChoices) -> InductorChoices:
-    """A handler that decides like ``inner`` and has our choices too."""
-    inner = without(inner)
-    kind = type("TilecastChoices", (TilecastChoices, type(inner)), {})
-    handler = kind.__new__(kind)
-    handler.__dict__.update(inner.__dict__, _inner=inner)
-    # In the instance, too: a handler of PyTorch 2.15 that joins several looks for a method there
-    # before it asks them one after another.
-    handler.__dict__["_finalize_template_configs"] = MethodType(
-        TilecastChoices._finalize_template_configs, handler
-    )
-    _follow_autotuning()
+    # In the instance: a handler of PyTorch 2.15 that joins several looks for a method there before
+    # it asks them one after another.
+    vars(handler).update(_finalize_template_configs=finalize, uuid=uuid)
+    _bound[id(handler)] = handler
     return handler
 
 
-def without(handler: InductorChoices) -> InductorChoices:
-    """The handler that `compose` was given, or the same where it was not ours."""
-    return handler._inner if isinstance(handler, TilecastChoices) else handler
+def release() -> None:
+    """Undo every `bind`, and leave Inductor's autotuner alone."""
+    for handler in list(_bound.values()):
+        del vars(handler)["_finalize_template_configs"], vars(handler)["uuid"]
+    _bound.clear()
+    _follow_autotuning(False)
 
 
-def cache_key(settings: Settings | None) -> tuple[Any, ...]:
-    """What a compiled graph depends on beside the graph: settings, model, our version."""
-    if settings is None:
-        return ("tilecast", None)
-    return ("tilecast", _version(), settings.k, settings.power, settings.digest)
+def _follow_autotuning(wanted: bool) -> None:
+    """Have Inductor's autotuner pass us its choices and its timings, or no longer."""
+    autotuner: Any = get_algorithm_selector_cache()
+    for functions, ours in (
+        (autotuner.preprocessing_fns, _benchmarked),
+        (autotuner.feedback_saver_fns, _settle),
+    ):
+        if wanted != (ours in functions):
+            (functions.append if wanted else functions.remove)(ours)
+
+
+def _asked() -> Settings | None:
+    """The settings, where Inductor autotunes and its list of backends names us."""
+    tuned = config.max_autotune or config.max_autotune_gemm
+    return active() if tuned and names(config.max_autotune_gemm_backends) else None
+
+
+def _offered(
+    stock: Callable[[], list[KernelTemplateChoice]], kernel_inputs: Any, templates: Any, op: str
+) -> list[KernelTemplateChoice]:
+    """What a handler offers for a multiplication, where it offers ``stock`` without us."""
+    settings = _asked()
+    ours = _ours(settings, kernel_inputs, op) if settings and is_last_call(op, templates) else []
+    if settings and settings.k == 1 and ours:
+        # The others are generators: those that are not asked for cost nothing.
+        return ours
+    return [*stock(), *ours]
+
+
+def _benchmarked(choices: list[Any]) -> list[Any]:
+    """Those of all choices for a multiplication that stay; called before they are benchmarked."""
+    if not _asked():
+        return choices
+    aten_named = names(config.max_autotune_gemm_backends, "ATEN")
+    stay = kept([_kind(choice) for choice in choices], aten_named)
+    return [choice for choice, stays in zip(choices, stay, strict=True) if stays]
+
+
+def kept(kinds: Sequence[str], aten_named: bool) -> list[bool]:
+    """Which of the choices for a multiplication stay.
+
+    ======================================  ==========
+    there are                               stay
+    ======================================  ==========
+    forced ones                             the forced
+    ATen's, which nobody named, and others  the others
+    anything else                           all
+    ======================================  ==========
+
+    Args:
+        kinds: of each choice: ``forced`` (ours, k is 1), ``ours``, ``aten``, or ``other``.
+        aten_named: whether the list of backends names ATEN; where it does not, ATen was asked for
+            the sake of multiplications that nobody else covers.
+    """
+    if "forced" in kinds:
+        return [kind == "forced" for kind in kinds]
+    if not aten_named and set(kinds) - {"aten"}:
+        return [kind != "aten" for kind in kinds]
+    return [True] * len(kinds)
+
+
+def _kind(choice: Any) -> str:
+    """What `kept` calls a choice."""
+    if isinstance(choice, TilecastCaller):
+        return "forced" if choice.choice.forced else "ours"
+    asked = choice.annotations.get("ktc")
+    return "aten" if asked and isinstance(asked.template, ExternKernelChoice) else "other"
+
+
+class _OurTemplateChoice(KernelTemplateChoice):
+    """A choice that is generated once; Inductor would do it anew with the layout that it has."""
+
+    @cached_property
+    def choice(self) -> TilecastCaller | None:  # type: ignore[override]
+        """The generated choice; None where that failed."""
+        return super().choice  # type: ignore[return-value]
+
+
+def _ours(settings: Settings, kernel_inputs: Any, op: str) -> list[KernelTemplateChoice]:
+    """Our choices for a multiplication; none, and why, where there are none."""
+    try:
+        matmul = read(kernel_inputs, op)
+        choices = plan(settings, matmul, op, gpu_of(kernel_inputs.device().index or 0))
+        layout = kernel_inputs.output_layout(flexible=False)
+        found = [
+            _OurTemplateChoice(
+                template(), template_params(choice=choice), {}, layout, kernel_inputs
+            )
+            for choice in choices
+        ]
+        # Generated here and now: where none can be, others have to be there.
+        return [ours for ours in found if ours.choice is not None]
+    except (NotCovered, TilecastError) as reason:
+        report.count(f"not covered: {op}")
+        log.info("tilecast: no choice for %s: %s", op, reason)
+        if isinstance(reason, TilecastError):
+            report.say_once("no model", f"some multiplications get no choice of ours: {reason}")
+    # Whatever goes wrong in here, the graph compiles without us.
+    except Exception as error:
+        report.warn_once("choosing kernels", error)
+    return []
 
 
 def plan(settings: Settings, matmul: Matmul, op: str, gpu: Hardware) -> list[Choice]:
@@ -184,7 +207,7 @@ def plan(settings: Settings, matmul: Matmul, op: str, gpu: Hardware) -> list[Cho
             settings.model or "",
             settings.power,
             prediction.microseconds,
-            sole=settings.k == 1,
+            forced=settings.k == 1,
         )
         for configs, prediction in shortlists
     ]
@@ -215,21 +238,6 @@ def _log_plan(op: str, matmul: Matmul, choices: Sequence[Choice], seconds: float
     )
 
 
-def _follow_autotuning() -> None:
-    """Have Inductor's autotuner pass us its choices and its timings."""
-    cache = get_algorithm_selector_cache()
-    if _only_sole not in cache.preprocessing_fns:
-        cache.add_preprocessing_fn(_only_sole)
-    if _settle not in cache.feedback_saver_fns:
-        cache.add_feedback_saver(_settle)
-
-
-def _only_sole(choices: list[Any]) -> list[Any]:
-    """Of choices with a sole one of ours that one: backends that ask nobody may have added more."""
-    sole = [c for c in choices if isinstance(c, TilecastCaller) and c.choice.sole]
-    return sole or choices
-
-
 def _settle(timings: dict[Any, float], op: str, nodes: Any, *rest: Any) -> None:
     """Tell what Inductor measured of our choices, and let the model decide between equals.
 
@@ -253,16 +261,12 @@ def _settle(timings: dict[Any, float], op: str, nodes: Any, *rest: Any) -> None:
             timings[caller],
             timings[caller] / fastest,
         )
+    if config.autotune_local_cache and max(timings[caller] for caller in ours) >= FAILED_MS:
+        autotuner = get_algorithm_selector_cache()
+        autotuner.update_local_cache(without_failures(autotuner.get_local_cache()))
     limit = min(timings[caller] for caller in ours) * (1 + TIE)
     preferred = next(caller for caller in ours if timings[caller] <= limit)
     for caller in ours:
         if timings[caller] < timings[preferred]:
             del timings[caller]
     report.count("won" if timings[preferred] <= min(timings.values()) else "lost")
-
-
-@cache
-def _version() -> str:
-    from importlib.metadata import version
-
-    return version("tilecast")

@@ -20,7 +20,8 @@ from tilecast.inductor_hook import report
 from tilecast.inductor_hook.failures import Failures
 from tilecast.inductor_hook.launcher import StaticMatmul, add_bias, adds
 from tilecast.inductor_hook.layout import major
-from tilecast.inductor_hook.selection import Settings, gpu_of, shortlist
+from tilecast.inductor_hook.selection import gpu_of, shortlist
+from tilecast.inductor_hook.settings import Settings
 from tilecast.kernels.spec import KernelSpec
 
 _REMEMBERED = 4096

@@ -2,40 +2,28 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+from wrapt import register_post_import_hook
 
 from tilecast.heuristics.errors import TilecastError
 from tilecast.inductor_hook import report
-from tilecast.inductor_hook.autoload import BACKEND
-from tilecast.inductor_hook.selection import Settings
+from tilecast.inductor_hook.autoload import BACKEND, names
+from tilecast.inductor_hook.settings import Settings, activate, active, cache_key
 from tilecast.inductor_hook.versions import (
     NVGEMM_HOME,
     OLDEST,
     OLDEST_NVGEMM,
+    ask_for_aten,
     change,
     torch_version,
 )
-
-_CONFIG = "torch._inductor.config"
-_CHOICES, _BACKENDS = "inductor_choices_class", "max_autotune_gemm_backends"
-
-_undo: Callable[[], None] | None = None
-_active: Settings | None = None
-
-
-def active() -> Settings | None:
-    """The settings in force, or None.
-
-    Handlers ask for them anew each time: a thread keeps its handler when another one installs.
-    """
-    return _active
 
 
 def install(
@@ -47,8 +35,8 @@ def install(
 ) -> None:
     """Give ``mode="max-autotune"`` our choices for matrix multiplications, from now on.
 
-    Adds ``TILECAST`` to Inductor's list of GEMM backends and wraps the choices handler in use.
-    Installing again replaces the settings.
+    Adds ``TILECAST`` to Inductor's list of GEMM backends and our choices to the choices handler in
+    use. Installing again replaces the settings.
 
     Args:
         k: configs per problem that are generated and benchmarked; 1 takes the model's first choice
@@ -62,7 +50,6 @@ def install(
     Raises:
         TilecastError: an argument is not allowed, or PyTorch is too old.
     """
-    global _undo, _active
     # The folder is spelled out in generated code, which may run anywhere.
     folder = str(Path(model).absolute()) if model else None
     settings = Settings(k, folder, power, rank_nvgemm)
@@ -73,21 +60,13 @@ def install(
             f"{' for rank_nvgemm' if rank_nvgemm else ''}; allowed: "
             f"{'.'.join(map(str, oldest))} or later; upgrade it"
         )
-    uninstall()
-    with ExitStack() as undo:
-        undo.callback(_once_imported(_CONFIG, lambda: _attach(settings)))
-        if rank_nvgemm:
-            undo.callback(_once_imported(NVGEMM_HOME, lambda: _attach_nvgemm(settings)))
-        _undo = undo.pop_all().close
-    _active = settings
+    _put(settings)
 
 
 def uninstall() -> None:
-    """Put everything back as `install` found it; nothing to do when it is not installed."""
-    global _undo, _active
-    undo, _undo, _active = _undo, None, None
-    if undo:
-        undo()
+    """Take everything back, in whatever thread; nothing to do when it is not installed."""
+    if active():
+        _put(None)
 
 
 @contextmanager
@@ -98,139 +77,138 @@ def installed(
     power: str = "robust",
     rank_nvgemm: bool = False,
 ) -> Iterator[None]:
-    """Install for the time of a ``with`` block; arguments and errors as `install`."""
+    """Install for the time of a ``with`` block; arguments and errors as `install`.
+
+    What was installed before is so again behind it.
+    """
+    outer = active()
     install(k, model, power=power, rank_nvgemm=rank_nvgemm)
     try:
         yield
     finally:
-        uninstall()
+        _put(outer)
 
 
 def install_from_environment() -> None:
-    """Install as ``TILECAST_K`` and ``TILECAST_MODEL`` say; a warning where that cannot be."""
+    """Install as ``TILECAST_K``, ``TILECAST_MODEL`` and ``TILECAST_POWER`` say.
+
+    Where that cannot be, a warning says why, and a list that names us alone is left with ATEN.
+    """
     k = os.environ.get("TILECAST_K", "5")
+    power = os.environ.get("TILECAST_POWER", "robust")
     try:
-        install(int(k) if k.isdigit() else k, os.environ.get("TILECAST_MODEL"))
+        install(int(k) if k.isdigit() else k, os.environ.get("TILECAST_MODEL"), power=power)
     # PyTorch loads us from its own import, which must not fail for our sake.
     except Exception as error:
         report.warn_once("installing from the environment", error)
+        _put(None)
 
 
-@dataclass(frozen=True)
-class ChoicesFactory:
+class ChoicesFactory(NamedTuple):
     """Makes the choices handler; what ``config.inductor_choices_class`` is set to.
 
-    Data, not a closure: PyTorch 2.11 puts it into its cache keys by pickling it.
+    Data, not a closure: PyTorch 2.11 puts it into its cache keys by pickling it. And a tuple:
+    since 2.13 each thread that reads an entry keeps a copy of its own of anything mutable, where
+    `uninstall` could not reach it.
     """
 
     settings: Settings
-    """What was asked for, of which model: another one makes another cache key."""
+    """What was asked for."""
+    key: tuple[Any, ...]
+    """`cache_key` of the settings."""
     previous: Any
     """The factory that was set before, or None."""
 
     def __call__(self) -> Any:
         """A handler that decides like the one before and has our choices too."""
-        from tilecast.inductor_hook.choices import compose
+        from tilecast.inductor_hook.choices import bind
         from tilecast.inductor_hook.versions import stock_handler
 
-        return compose(stock_handler(self.previous))
+        return bind(stock_handler(self.previous))
 
 
-def _attach(settings: Settings) -> Callable[[], None]:
-    """Set Inductor's configuration; returns what undoes it."""
+def _put(settings: Settings | None) -> None:
+    """Put settings in force, or none, and have what is loaded of Inductor follow."""
+    before = active()
+    activate(settings)
+    try:
+        for module, follow in _FOLLOWERS.items():
+            if module in sys.modules:
+                follow()
+            else:
+                _follow_once_imported(module)
+    except Exception:
+        if settings != before:
+            _put(before)
+        raise
+
+
+@cache
+def _follow_once_imported(module: str) -> None:
+    def follow(_: Any) -> None:
+        try:
+            _FOLLOWERS[module]()
+        # The module is Inductor's, and shall work whatever becomes of us.
+        except Exception as error:
+            report.warn_once("installing", error)
+
+    register_post_import_hook(follow, module)
+
+
+def _configure() -> None:
+    """Have Inductor's configuration, and its handlers, say what is in force."""
     from torch._inductor import config
 
-    change(config, _CHOICES, lambda factory: ChoicesFactory(settings, factory))
-    change(config, _BACKENDS, lambda names: ",".join([*_others(names), BACKEND]))
-    _set_handler(lambda choices, handler: choices.compose(handler))
+    change(config, "inductor_choices_class", _factory)
+    change(config, "max_autotune_gemm_backends", _backends)
+    if not active():
+        if "tilecast.inductor_hook.choices" in sys.modules:
+            sys.modules["tilecast.inductor_hook.choices"].release()
+        return
+    # The handler that this thread already uses. Threads that have none yet, such as those of a
+    # backward pass, ask the factory for theirs.
+    virtualized = sys.modules.get("torch._inductor.virtualized")
+    handler = virtualized and getattr(virtualized.threadlocal, virtualized._choices._key, None)
+    if handler:
+        from tilecast.inductor_hook.choices import bind
 
-    def undo() -> None:
-        change(config, _CHOICES, _without_ours)
-        # Named in the environment, TILECAST is in the list that was found, and goes too.
-        change(config, _BACKENDS, lambda names: ",".join(_others(names)))
-        _set_handler(lambda choices, handler: choices.without(handler))
-
-    return undo
-
-
-def _without_ours(factory: Any) -> Any:
-    """The factory that ours stands before; any other as it is, whoever set it since."""
-    return factory.previous if isinstance(factory, ChoicesFactory) else factory
+        bind(handler)
 
 
-def _attach_nvgemm(settings: Settings) -> Callable[[], None]:
-    """Put the model in front of the kernels of NVGEMM; returns what undoes it."""
+def _factory(found: Any) -> Any:
+    """The factory to be set in place of one; whoever set it, ours stands in front once at most."""
+    settings = active()
+    stock = found.previous if isinstance(found, ChoicesFactory) else found
+    return ChoicesFactory(settings, cache_key(settings), stock) if settings else stock
+
+
+def _backends(found: str) -> str:
+    """The list of backends to be set in place of one; never empty: nothing compiles with that."""
+    others = [name for name in found.split(",") if name.strip() and not names(name)]
+    return ",".join([*others, BACKEND] if active() else others or ["ATEN"])
+
+
+def _rank_nvgemm() -> None:
+    """Put the model in front of the kernels of NVGEMM, or take it away."""
     import torch
 
     from tilecast.inductor_hook import nvgemm
     from tilecast.inductor_hook.selection import gpu_of, ranked
 
-    home = sys.modules[NVGEMM_HOME]
+    home, settings = sys.modules[NVGEMM_HOME], active()
+    if settings is None or not settings.rank_nvgemm:
+        return nvgemm.restore(home)
     nvgemm.rank_with_model(
         home,
         lambda problem, configs, limit: ranked(
             settings, problem, gpu_of(torch.cuda.current_device()), tuple(configs), limit
         ),
     )
-    return lambda: nvgemm.restore(home)
 
 
-def _set_handler(how: Callable[[Any, Any], Any]) -> None:
-    """Change the choices handler that this thread already uses, if it does.
-
-    Threads that have none yet, such as those of a backward pass, ask the factory for theirs.
-    """
-    virtualized = sys.modules.get("torch._inductor.virtualized")
-    handler = virtualized and getattr(virtualized.threadlocal, virtualized._choices._key, None)
-    if virtualized and handler:
-        from tilecast.inductor_hook import choices
-
-        virtualized.V.set_choices_handler(how(choices, handler))
-
-
-def _others(backends: str) -> list[str]:
-    return [name for name in backends.split(",") if name.strip().upper() != BACKEND]
-
-
-class _ImportWatch:
-    """A finder that finds nothing itself, and acts once a module that others find is loaded."""
-
-    def __init__(self, name: str, action: Callable[[], object]):
-        self._name = name
-        self._action = action
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        if name != self._name:
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        if spec is None or spec.loader is None:
-            return spec
-        execute = spec.loader.exec_module
-
-        def execute_and_act(module: Any) -> None:
-            execute(module)
-            try:
-                self._action()
-            # The module is Inductor's, and shall work whatever becomes of us.
-            except Exception as error:
-                report.warn_once("installing", error)
-
-        spec.loader.exec_module = execute_and_act
-        return spec
-
-
-def _once_imported(name: str, attach: Callable[[], Callable[[], None]]) -> Callable[[], None]:
-    """Attach now if a module is loaded, else once it is; returns what undoes it or calls it off."""
-    if name in sys.modules:
-        return attach()
-    undo = ExitStack()
-    watch = _ImportWatch(name, lambda: undo.callback(attach()))
-    sys.meta_path.insert(0, watch)
-
-    def undo_all() -> None:
-        if watch in sys.meta_path:
-            sys.meta_path.remove(watch)
-        undo.close()
-
-    return undo_all
+_FOLLOWERS: dict[str, Callable[[], None]] = {
+    "torch._inductor.utils": ask_for_aten,
+    "torch._inductor.config": _configure,
+    NVGEMM_HOME: _rank_nvgemm,
+}
+"""What is done once a module of Inductor is loaded, and whenever other settings come into force."""

@@ -98,17 +98,20 @@ class StaticMatmul:
 class DynamicMatmul:
     """Several compiled kernels, of which the model picks one for the extents of each call."""
 
-    def __init__(self, specs: Sequence[KernelSpec], model: str, power: str):
+    def __init__(self, specs: Sequence[KernelSpec], model: str, power: str, digest: str):
         """Take what may run.
 
         Args:
             specs: at least one; they differ in their configs alone.
             model: folder of the model that chooses; "" for the shipped one.
             power: what the model aims at.
+            digest: `tilecast.inductor_hook.settings.model_digest` of that model; another one does
+                not choose.
         """
         self.matmuls = {spec.config: StaticMatmul(spec) for spec in specs}
         self._model = model
         self._power = power
+        self._digest = digest
         self._chosen: dict[tuple[int, ...], Callable[..., None]] = {}
         self._failures = Failures()
 
@@ -123,9 +126,11 @@ class DynamicMatmul:
         arch: str,
         model: str,
         power: str,
+        digest: str,
     ):
         """From what generated code spells out: names instead of objects."""
-        return cls(_specs(configs, layout, dtype, out_dtype, batched, arch), model, power)
+        specs = _specs(configs, layout, dtype, out_dtype, batched, arch)
+        return cls(specs, model, power, digest)
 
     def __call__(self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
         """Write a @ b to ``out``; see `StaticMatmul`."""
@@ -150,21 +155,18 @@ class DynamicMatmul:
         return chosen
 
     def _best(self, a: torch.Tensor, b: torch.Tensor) -> Callable[..., None]:
-        """The one that ranks first for these extents among all candidates."""
+        """The one that ranks first for these extents, as among all candidates."""
         if 0 in a.shape:
             return _write_nothing
-        from tilecast.inductor_hook.selection import Settings, gpu_of, ranked
-        from tilecast.kernels.cutlass_sm90.space import candidates
+        from tilecast.inductor_hook.selection import gpu_of, ranked
+        from tilecast.inductor_hook.settings import Settings
 
         operands = next(iter(self.matmuls.values())).spec.operands
-        batch = a.shape[0] if a.ndim == 3 else 1
-        problem = GemmProblem(a.shape[-2], b.shape[-1], a.shape[-1], batch, operands)
-        gpu = gpu_of(a.get_device())
-        # What a rule excludes for this m is still valid, and right where there is nothing else.
-        wanted = set(candidates(problem, gpu))
-        configs = tuple(config for config in self.matmuls if config in wanted)
-        settings = Settings(k=1, model=self._model or None, power=self._power)
-        return self.matmuls[ranked(settings, problem, gpu, configs or tuple(self.matmuls), 1)[0]]
+        *batch, m, k = a.shape
+        problem = GemmProblem(m, b.shape[-1], k, *batch, operands=operands)
+        settings = Settings(1, self._model or None, self._power, digest=self._digest)
+        configs = tuple(self.matmuls)
+        return self.matmuls[ranked(settings, problem, gpu_of(a.get_device()), configs, 1)[0]]
 
 
 def adds(alpha: float, beta: float) -> bool:

@@ -1,8 +1,8 @@
 """Stock NVGEMM kernels in a model's order.
 
 Inductor asks one object which GEMMs of ``cutlass.operators`` it shall compile, and that one asks
-nvMatmulHeuristics. `rank_with_model` puts another in its place, which asks a model, and the first
-where no model can tell.
+nvMatmulHeuristics. `rank_with_model` has it ask a model first, and nvMatmulHeuristics where no
+model can tell.
 """
 
 from __future__ import annotations
@@ -138,74 +138,53 @@ def _exchanged(operands: GemmOperands) -> GemmOperands:
     )
 
 
-class _ModelRanking:
-    """The method that a ranking object of Inductor's has to answer."""
+def rank_with_model(home: Any, choose: Choose) -> None:
+    """Have the model choose among the stock kernels; a second call replaces the first.
 
-    def __init__(self, stock: Any, choose: Choose):
-        """Store the object that stands behind this one, and the way to the model."""
-        super().__init__()
-        self.stock = stock
-        self._choose = choose
+    Args:
+        home: the module of Inductor that keeps the object which ranks them.
+        choose: asks the model.
+
+    Raises:
+        TilecastError: the installed PyTorch keeps no such object.
+    """
+    restore(home)
+    stock = home.get_nvgemm_heuristics()
+    if home.get_nvgemm_heuristics() is not stock:
+        raise TilecastError(
+            f"{home.__name__} does not keep its ranking object; allowed: PyTorch 2.14 or 2.15; "
+            "leave rank_nvgemm off"
+        )
+    stock_filter = stock.filter_kernels
 
     def filter_kernels(
-        self, kernels: list[Any], inputs: Any, count: int, *rest: Any, **options: Any
+        kernels: list[Any], inputs: Any, count: int, *rest: Any, **options: Any
     ) -> list[Any]:
-        """The best ``count`` kernels, best first; the stock answer where no model has one.
-
-        Args:
-            kernels: operators that support the problem; none where Hopper has none, as with a
-                fused epilogue.
-            inputs: ``MMKernelInputs``; a symbolic extent counts as its hint, as it does to PyTorch.
-            count: how many are wanted.
-            rest: what else the installed PyTorch passes on.
-            options: likewise; of these ``swap_ab`` matters here.
-        """
+        """The best kernels, best first; of the options ``swap_ab`` matters here."""
+        # None where Hopper has none, as with a fused epilogue.
         if kernels:
             try:
+                # A symbolic extent counts as its hint, as it does to PyTorch.
                 extents = (*inputs.mnk_hinted(), inputs.batch_hinted())
                 swap_ab = options.get("swap_ab", False)
-                return rank_kernels(kernels, extents, count, self._choose, swap_ab=swap_ab)
+                return rank_kernels(kernels, extents, count, choose, swap_ab=swap_ab)
+            # Whatever went wrong here, the user's program shall compile.
             except Exception as error:
-                # Whatever went wrong here, the user's program shall compile.
                 known = isinstance(error, TilecastError)
                 reason = str(error) if known else f"{type(error).__name__}: {error}"
                 report.count("failed: ranking NVGEMM kernels")
                 report.say_once(
                     f"NVGEMM: {reason}", f"PyTorch ranks its own NVGEMM kernels: {reason}"
                 )
-        return self.stock.filter_kernels(kernels, inputs, count, *rest, **options)
+        return stock_filter(kernels, inputs, count, *rest, **options)
 
-
-def rank_with_model(home: Any, choose: Choose) -> None:
-    """Have the model choose among the stock kernels; a second call replaces the first.
-
-    Args:
-        home: the module of Inductor that keeps the ranking object.
-        choose: asks the model.
-
-    Raises:
-        TilecastError: the installed PyTorch keeps the object in another way.
-    """
-    restore(home)
-    stock = home.get_nvgemm_heuristics()
-    if getattr(home, "_nvgemm_heuristics", None) is not stock:
-        raise TilecastError(
-            f"{home.__name__} does not keep its ranking object in _nvgemm_heuristics; "
-            "allowed: PyTorch 2.14 or 2.15; leave rank_nvgemm off"
-        )
-
-    class ModelRankedHeuristics(_ModelRanking, type(stock)):
-        """Inductor's heuristics with another order."""
-
-    home._nvgemm_heuristics = ModelRankedHeuristics(stock, choose)
+    vars(stock)["filter_kernels"] = filter_kernels
 
 
 def restore(home: Any) -> None:
-    """Give Inductor its own ranking object back; does nothing if it has it.
+    """Have Inductor rank by itself again; does nothing if it does.
 
     Args:
         home: as for `rank_with_model`.
     """
-    ranking = home.get_nvgemm_heuristics()
-    if isinstance(ranking, _ModelRanking):
-        home._nvgemm_heuristics = ranking.stock
+    vars(home.get_nvgemm_heuristics()).pop("filter_kernels", None)

@@ -26,6 +26,8 @@ from tilecast.kernels.spec import KernelSpec
 FAILED_MS = 1e9
 """Time of a choice that does not run. Finite, because Inductor gives up a graph whose choices are
 all infinite, while ours would still multiply, with torch."""
+_KEY = "tilecast"
+"""What the keys of our timings begin with."""
 
 _SOURCE = """
 import torch
@@ -70,7 +72,7 @@ class Choice:
     """The power regime aimed at."""
     microseconds: float
     """What the model expects of the product."""
-    sole: bool
+    forced: bool
     """Whether it is taken without a benchmark."""
 
     @property
@@ -103,11 +105,12 @@ class Choice:
             f"arch={self.arch!r}",
         ]
         if dynamic:
-            arguments += [f"model={self.folder!r}", f"power={self.power!r}"]
+            names_of_model = {"model": self.folder, "power": self.power, "digest": self.model}
+            arguments += [f"{name}={value!r}" for name, value in names_of_model.items()]
         return {
             "constructor": "DynamicMatmul" if dynamic else "StaticMatmul",
             "arguments": ", ".join(arguments),
-            "model": self.model,
+            "model": repr(self.model),
             "biased": self.biased,
             "alpha": self.matmul.alpha,
             "beta": self.matmul.beta,
@@ -192,8 +195,12 @@ class TilecastCaller(CuteDSLTemplateCaller):
             report.warn_once("compiling", error)
 
     def hash_key(self) -> str:
-        """Key of its timing in Inductor's autotune cache; another model makes another one."""
-        return "-".join(("tilecast", *map(str, self.choice.variables().values())))
+        """Key of its timing in Inductor's autotune cache.
+
+        Another model, kernel source or compiler makes another one.
+        """
+        kernels = (spec.key for spec in self.choice.specs)
+        return "-".join((_KEY, *kernels, *map(str, self.choice.variables().values())))
 
 
 class TilecastTemplate(CuteDSLTemplate):
@@ -219,6 +226,22 @@ class TilecastTemplate(CuteDSLTemplate):
         choice = kwargs.pop("choice")
         stock = cast(CuteDSLTemplateCaller, super().generate(**kwargs, **choice.variables()))
         return TilecastCaller(stock, choice)
+
+
+def without_failures(timings: dict[str, Any]) -> dict[str, Any]:
+    """Inductor's cache of timings without those of our choices that did not run.
+
+    Kept on disk, they would retire a kernel for good, though a worker may only have run out of
+    memory. Inductor benchmarks anew what it has no timing of.
+
+    Args:
+        timings: milliseconds by ``hash_key``, in dictionaries by whatever else they depend on.
+    """
+    return {
+        key: without_failures(value) if isinstance(value, dict) else value
+        for key, value in timings.items()
+        if isinstance(value, dict) or not (key.startswith(_KEY) and value >= FAILED_MS)
+    }
 
 
 @cache

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import wraps
 from typing import Any
+
+from tilecast.inductor_hook.autoload import BACKEND
 
 OLDEST = (2, 11)
 """The first version with CuteDSL templates as the hook uses them."""
@@ -60,8 +63,8 @@ def template_params(**params: Any) -> Any:
 def change(config: Any, name: str, how: Callable[[Any], Any]) -> None:
     """Change an entry of Inductor's configuration for every thread.
 
-    Since 2.13 an assignment is seen by the thread that made it alone, and a graph may be compiled
-    by any; the others see the default.
+    Since 2.13 an assignment is seen by the thread that made it alone; the others see the default,
+    which any thread can change back. So this thread gets a value of its own only if it had one.
 
     Args:
         config: ``torch._inductor.config``.
@@ -70,5 +73,30 @@ def change(config: Any, name: str, how: Callable[[Any], Any]) -> None:
     """
     entry = config._config[name]
     here, elsewhere = getattr(config, name), entry.default
-    setattr(config, name, how(here))
     entry.default = how(elsewhere)
+    if here == elsewhere:
+        # The one way, on every version, to drop a thread's own value and what was computed of it.
+        delattr(config, name)
+        entry.hide = False
+    else:
+        setattr(config, name, how(here))
+
+
+def ask_for_aten() -> None:
+    """Have Inductor ask ATen for choices wherever a list of backends names us without it.
+
+    Ours may be missing: for an operator that is none of ours, or because we are not installed,
+    which another thread or an environment may not know. This stays for good for that reason, and
+    does nothing to a list without our name. All of Inductor asks through one function.
+    """
+    from torch._inductor import utils
+
+    stock = utils._use_autotune_backend
+    if hasattr(stock, "__wrapped__"):
+        return
+
+    @wraps(stock)
+    def use_autotune_backend(backend: str) -> bool:
+        return stock(backend) or (backend.upper() == "ATEN" and stock(BACKEND))
+
+    utils._use_autotune_backend = use_autotune_backend

@@ -12,7 +12,7 @@ import numpy as np
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
-from tilecast.heuristics.problem import GemmOperands, GemmProblem
+from tilecast.heuristics.problem import DTYPE_BYTES, GemmOperands, GemmProblem
 
 if TYPE_CHECKING:
     from tilecast.models.artifact import Artifact
@@ -78,7 +78,7 @@ class LearnedHeuristic:
         """Order candidates by expected cost; see `tilecast.heuristics.heuristic.Heuristic`.
 
         Raises:
-            TilecastError: the model was trained for other dtypes or majors.
+            TilecastError: the model is for operands of other widths.
         """
         self._check(problem)
         return self.artifact.rankers[self.power].rank(problem, candidates, limit=limit)
@@ -97,7 +97,7 @@ class LearnedHeuristic:
             Predictions in the order of `rank`.
 
         Raises:
-            TilecastError: the model was trained for other dtypes or majors.
+            TilecastError: the model is for operands of other widths.
         """
         order, features = self._ranked(problem, candidates, limit)
         scores = self.artifact.rankers[self.power].scores(features)
@@ -121,7 +121,7 @@ class LearnedHeuristic:
             The first 1 to 8 of `predict`.
 
         Raises:
-            TilecastError: the model was trained for other dtypes or majors, or it has no rule for
+            TilecastError: the model is for operands of other widths, or it has no rule for
                 ``mean``.
         """
         from tilecast.models.shortlist import MOST, doubts
@@ -183,8 +183,7 @@ class LearnedHeuristic:
             Reasons by the size of their effect, largest first.
 
         Raises:
-            TilecastError: ``config`` is no candidate, or the model was trained for other dtypes or
-                majors.
+            TilecastError: ``config`` is no candidate, or the model is for operands of other widths.
         """
         from tilecast.models.features import FEATURE_NAMES, FEATURES, featurize
 
@@ -211,14 +210,18 @@ class LearnedHeuristic:
         ]
 
     def _check(self, problem: GemmProblem) -> None:
-        trained = self.artifact.operands
-        if problem.operands != trained:
-            asked = problem.operands
+        """Refuse operands that are not stored in as many bytes as those it was trained on."""
+        asked, trained = problem.operands, self.artifact.operands
+        if _widths(asked) != _widths(trained):
             raise TilecastError(
-                f"the model cannot rank {asked.dtype} {asked.layout} with {asked.out_dtype} out; "
-                f"allowed: {trained.dtype} {trained.layout} with {trained.out_dtype} out; "
-                "load the model of these operands or train one with `tilecast train`"
+                f"no model is for {asked.dtype} {asked.layout} with {asked.out_dtype} out; "
+                f"allowed: what is stored like {trained.dtype} with {trained.out_major}-major "
+                f"{trained.out_dtype} out; train one with `tilecast train`"
             )
+
+
+def _widths(operands: GemmOperands) -> tuple[int, int, str]:
+    return DTYPE_BYTES[operands.dtype], DTYPE_BYTES[operands.out_dtype], operands.out_major
 
 
 def load_heuristic(

@@ -6,11 +6,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
-from torch._inductor import config, ir
+from torch._inductor import config, ir, utils
 from torch._inductor.graph import GraphLowering
 from torch._inductor.kernel_inputs import MMKernelInputs
+from torch._inductor.lowering import lowerings
+from torch._inductor.select_algorithm import NoValidChoicesError, get_algorithm_selector_cache
 from torch._inductor.virtualized import V
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
@@ -63,6 +66,40 @@ def batched(m: Any = 512, n: int = 128, k: int = 4096, batch: Any = 4) -> MMKern
 def choices_of(inputs: MMKernelInputs, op: str, templates: Sequence[Any] = ()) -> list[Any]:
     """What the handler in use would benchmark."""
     return V.choices.get_template_configs(inputs, list(templates), op)
+
+
+def lowered(op: Any, *operands: ir.InputBuffer, **options: Any) -> list[Any]:
+    """What Inductor's own lowering of an operator would benchmark in the end.
+
+    Args:
+        op: a function of ``torch.ops.aten``, or the lowering itself.
+        operands: its tensors.
+        options: its other arguments.
+    """
+    seen: list[Any] = []
+
+    def see(choices: list[Any]) -> list[Any]:
+        seen.extend(choices)
+        return choices
+
+    lower: Any = lowerings.get(op, op)
+    _ = V.choices  # with the first handler of a thread, ours sees the choices; before `see` does
+    functions = get_algorithm_selector_cache().preprocessing_fns
+    functions.append(see)
+    try:
+        # No GPU is there whose size could be asked.
+        with mock.patch.object(utils, "is_big_gpu", lambda device: False):
+            lower(*(ir.TensorBox(ir.StorageBox(node)) for node in operands), **options)
+    except NoValidChoicesError:
+        assert seen == []
+    finally:
+        functions.remove(see)
+    return seen
+
+
+def names_of(choices: Sequence[Any]) -> list[str]:
+    """What Inductor calls them."""
+    return [choice.name for choice in choices]
 
 
 def source_of(choice: Any) -> str:

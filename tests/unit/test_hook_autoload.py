@@ -43,11 +43,12 @@ print(config.max_autotune_gemm_backends, *V.choices.uuid()[:5])
         **NAMED,
         TILECAST_K="3",
         TILECAST_MODEL=str(another_model),
+        TILECAST_POWER="sustained",
     )
     assert process.returncode == 0, process.stderr
     assert process.stderr == ""
     backends, name, _, count, power, digest = process.stdout.split()
-    assert (backends, name, count, power) == ("ATEN,TRITON,TILECAST", "tilecast", "3", "robust")
+    assert (backends, name, count, power) == ("ATEN,TRITON,TILECAST", "tilecast", "3", "sustained")
     manifest = json.loads((another_model / "manifest.json").read_text())
     assert digest == manifest["sha256"][:16]
 
@@ -82,6 +83,7 @@ def test_pytorchs_own_switch_keeps_it_out() -> None:
         ("TILECAST_K", "", "k='' is out of range"),
         ("TILECAST_K", "²", "installing from the environment failed"),
         ("TILECAST_MODEL", "/nowhere", "model /nowhere has no manifest.json"),
+        ("TILECAST_POWER", "eco", "power 'eco' is not known; allowed: burst, sustained, robust"),
     ],
 )
 def test_a_bad_setting_is_one_warning(
@@ -109,6 +111,34 @@ def test_a_bad_setting_leaves_the_import_of_pytorch_alone() -> None:
     assert process.stdout.strip() == "2.0"
     (line,) = process.stderr.splitlines()
     assert "k='lots' is out of range" in line
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [{"TILECAST_K": "0"}, {"TILECAST_MODEL": "/nowhere"}, {"TILECAST_POWER": "eco"}, {}],
+    ids=str,
+)
+def test_alone_in_the_list_and_not_installed_leaves_aten(variables: dict[str, str]) -> None:
+    process = _python(
+        """
+import torch
+from tilecast.inductor_hook import uninstall
+uninstall()
+from torch._inductor import config
+print(config.max_autotune_gemm_backends, config.inductor_choices_class)
+for again in (False, True):
+    torch._dynamo.reset()
+    # As torch.compile(options=...) does, which no uninstall hears of.
+    options = {"max_autotune": True} | ({"max_autotune_gemm_backends": "TILECAST"} if again else {})
+    product = torch.compile(lambda a, b: a @ b + a @ b, options=options)
+    print(product(torch.ones(4, 8), torch.ones(8, 2)).sum().item())
+""",
+        **{BACKENDS: "TILECAST"},
+        **variables,
+    )
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.split() == ["ATEN", "None", "128.0", "128.0"]
+    assert process.stderr.count("tilecast: ") == len(variables)
 
 
 def test_a_model_whose_manifest_is_cut_short_leaves_torch_compile_alone(tmp_path: Path) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import pickle
+import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,25 +19,50 @@ from torch._dynamo.utils import counters
 from torch._inductor import config
 from torch._inductor.codecache import compiled_fx_graph_hash
 from torch._inductor.kernel import bmm, mm
+from torch._inductor.kernel.mm_plus_mm import tuned_mm_plus_mm
 from torch._inductor.kernel_inputs import MMKernelInputs
+from torch._inductor.select_algorithm import get_algorithm_selector_cache
+from torch._inductor.utils import fresh_cache
 from torch._inductor.virtualized import V
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from hook_graph import batched, biased_linear, choices_of, linear, lowering, node, source_of
+from hook_graph import (
+    batched,
+    biased_linear,
+    choices_of,
+    linear,
+    lowered,
+    lowering,
+    names_of,
+    node,
+    source_of,
+)
 
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.problem import LINEAR_BF16, GemmProblem
+from tilecast.inductor_hook import choices as hook_choices
 from tilecast.inductor_hook import install, installed, uninstall
-from tilecast.inductor_hook.template import TilecastCaller
+from tilecast.inductor_hook import settings as hook_settings
+from tilecast.inductor_hook.choices import kept
+from tilecast.inductor_hook.settings import Settings, cache_key
+from tilecast.inductor_hook.template import (
+    FAILED_MS,
+    TilecastCaller,
+    TilecastTemplate,
+    without_failures,
+)
 from tilecast.inductor_hook.versions import is_last_call, torch_version
+from tilecast.kernels import spec as spec_module
 from tilecast.kernels.cutlass_sm90.space import candidates
 from tilecast.kernels.spec import KernelSpec
 from tilecast.models.learned import load_heuristic
 
 H200 = hardware("H200")
 M, N, K = 512, 4096, 4096
+KINDS = ("forced", "ours", "aten", "other")
+aten = torch.ops.aten
 
 
 @pytest.fixture
@@ -175,69 +203,108 @@ def test_max_autotune_gemm_is_enough(graph: Any) -> None:
         assert len(_ours(choices_of(linear(), "mm"))) == 2
 
 
+UNCOVERED: dict[str, tuple[Any, Callable[[], Sequence[Any]], dict[str, Any]]] = {
+    "mm": (aten.mm, lambda: linear(n=1001).nodes(), {}),
+    "mm in fp32": (aten.mm, lambda: linear(dtype=torch.float32).nodes(), {}),
+    "mm_dtype": (aten.mm, lambda: linear(n=1001).nodes(), {"out_dtype": torch.float32}),
+    "bmm": (aten.bmm, lambda: batched(n=33).nodes(), {}),
+    "baddbmm": (aten.baddbmm, lambda: [node("c", [4, 512, 128]), *batched().nodes()], {}),
+    "addmm": (aten.addmm, lambda: [node("c", [1001]), *linear(n=1001).nodes()], {}),
+    "_int_mm": (aten._int_mm, lambda: linear(dtype=torch.int8).nodes(), {}),
+    "_mm_plus_mm": (tuned_mm_plus_mm, lambda: [*linear().nodes(), *linear().nodes()], {}),
+}
+"""Operators, operands that we do not cover, and other arguments."""
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("backends", ["TILECAST", "TRITON, tilecast"])
+@pytest.mark.parametrize("case", UNCOVERED)
+def test_aten_steps_in_where_nobody_else_has_a_choice(
+    graph: Any, backends: str, case: str, count: int
+) -> None:
+    """Triton is for other GPUs than the one that is not there."""
+    op, operands, options = UNCOVERED[case]
+    with installed(k=count), config.patch(max_autotune_gemm_backends=backends):
+        assert names_of(lowered(op, *operands(), **options)) == [case.split()[0]]
+        ours = lowered(aten.mm, *linear().nodes())
+        assert len(_ours(ours)) == len(ours) == count, "ATEN is not named"
+    # The net stays: naming us is harmless in every thread that has not heard of it.
+    with config.patch(max_autotune_gemm_backends=backends):
+        assert names_of(lowered(op, *operands(), **options)) == [case.split()[0]]
+    with config.patch(max_autotune_gemm_backends="TRITON"):
+        assert lowered(op, *operands(), **options) == [], "theirs to say"
+
+
 @pytest.mark.parametrize(
-    ("op", "inputs", "name"),
-    [
-        ("mm", lambda: linear(n=1001), "mm"),
-        ("bmm", lambda: batched(n=33), "bmm"),
-        ("addmm", lambda: biased_linear(n=1001), "addmm"),
-        ("mm", lambda: linear(dtype=torch.float32), "mm"),
-    ],
+    "function",
+    [lambda a, b: a @ b, lambda a, b: a @ b + a @ b, lambda a, b: torch.ops.aten._int_mm(a, b)],
+    ids=["mm", "mm_plus_mm", "int_mm"],
 )
-def test_aten_steps_in_where_tilecast_is_alone(graph: Any, op: str, inputs: Any, name: str) -> None:
-    install(k=3)
-    with config.patch(max_autotune_gemm_backends="TILECAST"):
-        assert [choice.name for choice in choices_of(inputs(), op)] == [name]
-        assert len(_ours(choices_of(linear(), "mm"))) == 3
-    # Others were asked for and have nothing: that is theirs to say.
-    assert choices_of(inputs(), op) == []
-
-
-def test_aten_steps_in_with_a_wider_output(graph: Any) -> None:
-    install(k=3)
-    a, b = linear(n=1001).nodes()
-    with config.patch(max_autotune_gemm_backends="TILECAST"):
-        inputs = MMKernelInputs([a, b], out_dtype=torch.float32)
-        (choice,) = choices_of(inputs, "mm")
-    assert choice.name == "mm_dtype"
-    assert choice.layout.dtype == torch.float32
-
-
-def test_a_graph_of_uncovered_products_compiles_with_tilecast_alone(hook: list[KernelSpec]) -> None:
+def test_uncovered_products_compile_with_tilecast_alone(
+    hook: list[KernelSpec], function: Callable
+) -> None:
     """On the CPU, where nothing is covered."""
-    from torch._inductor.utils import fresh_cache
-
-    a, b = torch.randn(8, 16), torch.randn(16, 24)
+    a, b = (torch.arange(n, dtype=torch.int32) % 7 - 3 for n in (32 * 16, 16 * 24))
+    a, b = a.reshape(32, 16), b.reshape(16, 24)
+    kind = torch.int8 if "_int_mm" in function.__code__.co_names else torch.float32
+    torch._dynamo.reset()
     with (
         installed(k=3),
         fresh_cache(),
         config.patch(max_autotune=True, max_autotune_gemm_backends="TILECAST"),
     ):
-        product = torch.compile(lambda a, b: a @ b, fullgraph=True)(a, b)
-    torch.testing.assert_close(product, a @ b)
-    assert counters["tilecast"]["not covered: mm"] >= 1
+        result = torch.compile(function, fullgraph=True)(a.to(kind), b.to(kind))
+    assert torch.equal(result, function(a.to(kind), b.to(kind)))
+    assert any(event.startswith("not covered") for event in counters["tilecast"])
+
+
+@pytest.mark.parametrize("kinds", [c for n in range(5) for c in itertools.combinations(KINDS, n)])
+def test_which_choices_are_benchmarked(kinds: tuple[str, ...]) -> None:
+    """Every case: forced or not, ours or none, stock ones or none, ATen's or not, ATEN named."""
+    for aten_named in (True, False):
+        stay = [kind for kind, stays in zip(kinds, kept(kinds, aten_named), strict=True) if stays]
+        if "forced" in kinds:
+            assert stay == ["forced"]
+        elif aten_named or set(kinds) <= {"aten"}:
+            assert stay == list(kinds)
+        else:
+            assert stay == [kind for kind in kinds if kind != "aten"]
+        assert bool(stay) == bool(kinds), "none of them may be lost"
+
+
+@pytest.mark.parametrize("last", [True, False])
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("covered", [True, False])
+@pytest.mark.parametrize("stock", [True, False])
+def test_what_each_call_for_choices_is_answered_with(
+    graph: Any, monkeypatch: pytest.MonkeyPatch, last: bool, count: int, covered: bool, stock: bool
+) -> None:
+    """Every case: the last call for a product or not, k is 1 or not, ours or none, stock or none.
+
+    ATEN named or not matters in the end only, when all choices are known.
+    """
+    install(k=count)
+    monkeypatch.setattr(hook_choices, "is_last_call", lambda *call: last)
+    theirs: Any = {"aten": iter(["theirs"] if stock else [])}
+    inputs = linear(n=N if covered else 1001)
+    found = V.choices._finalize_template_configs(theirs, inputs, [], "mm")
+    ours = [choice for choice in found if choice != "theirs"]
+    assert len(ours) == (count if last and covered else 0)
+    alone = last and covered and count == 1
+    assert found == [*(["theirs"] if stock and not alone else []), *ours]
 
 
 @pytest.mark.skipif(torch_version() < (2, 12), reason="asks once")
 @pytest.mark.parametrize("count", [1, 3])
-def test_early_calls_for_addmm_add_nothing(graph: Any, count: int) -> None:
-    """ATen's choices are asked for first, then those of a contiguous copy; the bias differs."""
+@pytest.mark.parametrize("backends", ["TILECAST", "ATEN,TILECAST"])
+def test_addmm_asks_for_atens_choices_first(graph: Any, count: int, backends: str) -> None:
+    """With the bias as it is, while ours expect it expanded."""
     install(k=count)
-    narrow = MMKernelInputs(
-        [node("bias", [N], [1]), *linear(M, N, K).nodes()], scalars={"alpha": 1, "beta": 1}
-    )
-    early = [
-        choice
-        for templates in ([mm.aten_addmm], [mm.addmm_contiguous_subgraph_template])
-        for choice in choices_of(narrow, "addmm", templates)
-    ]
-    assert _ours(early) == []
-    assert bool(early) == (count > 1)
-    last = V.choices._finalize_template_configs(
-        {}, biased_linear(M, N, K), [mm.mm_template], "addmm"
-    )
-    assert len(last) == count
-    assert len(_ours(choices_of(biased_linear(M, N, K), "addmm"))) == count
+    with config.patch(max_autotune_gemm_backends=backends):
+        choices = lowered(aten.addmm, node("bias", [N]), *linear(M, N, K).nodes())
+    assert _names(choices) == _first(GemmProblem(M, N, K), count)
+    others = ["addmm"] if count > 1 and "ATEN" in backends else []
+    assert names_of(choices[: len(choices) - count])[:1] == others
 
 
 def test_last_calls() -> None:
@@ -287,8 +354,6 @@ def test_another_layout_is_ranked_but_not_without_a_benchmark(graph: Any) -> Non
 
 def _settled(choices: list[Any], *milliseconds: float) -> list[Any]:
     """The choices by their time, as Inductor sees them after its benchmark."""
-    from torch._inductor.select_algorithm import get_algorithm_selector_cache
-
     timings = dict(zip(choices, milliseconds, strict=True))
     saver: Any  # 2.15 passes on more than 2.11
     for saver in get_algorithm_selector_cache().feedback_saver_fns:
@@ -310,18 +375,16 @@ def test_the_model_decides_between_equals(graph: Any) -> None:
     assert _settled([aten], 1.0) == [aten]
 
 
-def test_a_sole_choice_stays_alone_whatever_other_backends_add(graph: Any) -> None:
-    from torch._inductor.select_algorithm import get_algorithm_selector_cache
-
+def test_a_forced_choice_stays_alone_whatever_other_backends_add(graph: Any) -> None:
     def remaining(choices: list[Any]) -> list[Any]:
         for function in get_algorithm_selector_cache().preprocessing_fns:
             choices = function(choices)
         return choices
 
     install(k=1)
-    (sole,) = choices_of(linear(), "mm", [mm.aten_mm])
+    (forced,) = choices_of(linear(), "mm", [mm.aten_mm])
     (aten,) = choices_of(linear(n=1001), "mm", [mm.aten_mm])
-    assert remaining([aten, sole]) == [sole]
+    assert remaining([aten, forced]) == [forced]
     assert remaining([aten]) == [aten]
     install(k=2)
     ours = choices_of(linear(), "mm")
@@ -454,3 +517,89 @@ def test_pytorch_2_11_keys_by_pickling_the_factory(
         assert pickle.dumps(config.inductor_choices_class) in pickled
     assert len(pickled) == 3
     uninstall()
+
+
+def test_keys_see_everything_that_a_choice_depends_on(
+    graph: Any, monkeypatch: pytest.MonkeyPatch, another_model: Path
+) -> None:
+    """Of a compiled graph and of a timing: settings, the model's folder, source and compiler."""
+    folder = str(another_model)
+    moved = shutil.copytree(another_model, another_model.with_name("moved"))
+    settings = Settings(3, folder)
+    others = [
+        *(Settings(5, folder), Settings(3, folder, "burst"), Settings(3)),
+        *(Settings(3, folder, rank_nvgemm=True), Settings(3, str(moved))),
+        replace(settings, digest="0" * 16),
+    ]
+    assert settings.digest == others[4].digest
+    assert len({cache_key(each) for each in (settings, *others, None)}) == len(others) + 2
+
+    install(k=1)
+    seen = []
+    for version in ("here", "there"):
+        monkeypatch.setattr(spec_module, "_source_digest", lambda version=version: version)
+        hook_settings._toolchain.cache_clear()
+        (choice,) = choices_of(linear(), "mm")
+        seen.append((cache_key(settings), choice.hash_key(), _graph_key()))
+        assert choice.hash_key() == choice.hash_key()
+    assert all(here != there for here, there in zip(*seen, strict=True))
+
+
+def test_choices_are_generated_once(graph: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    generate, calls = TilecastTemplate.generate, []
+
+    def counted(self: Any, **kwargs: Any) -> Any:
+        calls.append(kwargs)
+        return generate(self, **kwargs)
+
+    monkeypatch.setattr(TilecastTemplate, "generate", counted)
+    install(k=3)
+    choices = choices_of(linear(), "mm", [mm.aten_mm])
+    assert len(_ours(choices)) == len(calls) == 3
+    assert all(choice.layout == choices[0].layout for choice in _ours(choices))
+
+
+def _looked_up(choices: list[Any], *milliseconds: float) -> tuple[bool, dict[Any, float]]:
+    """Whether Inductor benchmarks choices, as its autotuner does, and the times that it has then.
+
+    Args:
+        choices: the choices.
+        milliseconds: what a benchmark would find.
+    """
+    benchmarked = []
+
+    def benchmark(asked: list[Any]) -> dict[Any, float]:
+        benchmarked.extend(asked)
+        return dict(zip(asked, milliseconds, strict=True))
+
+    tuner = get_algorithm_selector_cache()
+    timings = tuner.lookup(choices, "mm", "inputs", benchmark)
+    found = dict(timings)
+    saver: Any  # 2.15 passes on more than 2.11
+    for saver in tuner.feedback_saver_fns:
+        saver(timings, "mm", [], choices, None, None)
+    return bool(benchmarked), found
+
+
+@pytest.mark.parametrize("failed", [FAILED_MS, float("inf")])
+def test_a_kernel_that_failed_once_is_tried_again(graph: Any, failed: float) -> None:
+    """A worker may have run out of memory. In a fresh cache, for two problems."""
+    install(k=2)
+    with fresh_cache():
+        aten, first, second = choices_of(linear(), "mm", [mm.aten_mm])
+        other = choices_of(linear(n=1024), "mm")
+        assert _looked_up(other, 3, 4)[0]
+        assert _looked_up([aten, first, second], 2, failed, 1)[0]
+        benchmarked, timings = _looked_up([aten, first, second], 2, 0.5, 1)
+        assert benchmarked
+        assert timings[first] == 0.5
+        assert not _looked_up([aten, first, second], 9, 9, 9)[0]
+        assert not _looked_up(other, 9, 9)[0]
+
+
+def test_only_our_failures_are_forgotten() -> None:
+    ours, theirs = "tilecast-a", "mm-b"
+    timings = {"mm": {"inputs": {"highest": {ours: FAILED_MS, theirs: FAILED_MS, f"{ours}c": 1.0}}}}
+    kept = {"mm": {"inputs": {"highest": {theirs: FAILED_MS, f"{ours}c": 1.0}}}}
+    assert without_failures(timings) == kept
+    assert without_failures({}) == {}

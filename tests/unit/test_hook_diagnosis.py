@@ -11,7 +11,7 @@ from tilecast.cli.diagnosis import check_hook, explain
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.problem import LINEAR_BF16, GemmOperands
 from tilecast.inductor_hook.autoload import VARIABLE
-from tilecast.inductor_hook.selection import Settings
+from tilecast.inductor_hook.settings import Settings
 from tilecast.kernels.object_cache import ObjectCache
 from tilecast.kernels.spec import KernelSpec
 

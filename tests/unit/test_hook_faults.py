@@ -17,7 +17,8 @@ from torch._inductor.kernel import mm
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from hook_graph import biased_linear, choices_of, linear, lowering, source_of
+from hook_graph import choices_of, linear, lowered, lowering, names_of, node, source_of
+from test_hook_selection import trained_anew
 
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.hardware import hardware
@@ -28,6 +29,7 @@ from tilecast.kernels.background import ObjectBuilder, object_builder
 from tilecast.kernels.spec import KernelSpec
 from tilecast.models.learned import LearnedHeuristic, Prediction
 
+aten = torch.ops.aten
 REALLY_START = ObjectBuilder.start
 BAD = KernelConfig(100, 100, 64)
 """No tile that WGMMA has an instruction for; the space never proposes it."""
@@ -48,8 +50,9 @@ def _stock_is_left(caplog: pytest.LogCaptureFixture, reason: str) -> None:
     for _ in range(3):
         assert [choice.name for choice in choices_of(linear(), "mm", [mm.aten_mm])] == ["mm"]
     with config.patch(max_autotune_gemm_backends="TILECAST"):
-        assert [choice.name for choice in choices_of(linear(), "mm")] == ["mm"]
-        assert [choice.name for choice in choices_of(biased_linear(), "addmm")] == ["addmm"]
+        assert names_of(lowered(aten.mm, *linear().nodes())) == ["mm"]
+        bias = node("c", [4096])
+        assert names_of(lowered(aten.addmm, bias, *linear().nodes())) == ["addmm"]
     (warning,) = _warnings(caplog)
     assert reason in warning
     assert "\n" not in warning
@@ -70,6 +73,18 @@ def test_a_model_damaged_after_the_installation(
         elif damage == "removed":
             path.unlink()
     _stock_is_left(caplog, f"model {another_model} is refused")
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_model_trained_anew_after_the_installation(
+    graph: Any, caplog: pytest.LogCaptureFixture, another_model: Path, count: int
+) -> None:
+    """Caches know the old one's digest; its successor takes another installation."""
+    install(k=count, model=another_model)
+    trained_anew(another_model)
+    _stock_is_left(caplog, f"model {another_model} has changed since it was installed")
+    install(k=count, model=another_model)
+    assert len(choices_of(linear(), "mm", [mm.aten_mm])) == (1 if count == 1 else 4)
 
 
 @pytest.mark.parametrize("count", [1, 3])

@@ -93,8 +93,9 @@ def test_an_unknown_power_is_refused(trained) -> None:
 
 
 def test_other_operands_are_refused(trained) -> None:
-    problem = GemmProblem(64, 64, 64, operands=GemmOperands.from_layout("rrr", "float16"))
-    message = "cannot rank float16 rrr with float16 out; allowed: bfloat16 rcr with bfloat16 out"
+    operands = GemmOperands.from_layout("rrr", "float16", "float32")
+    problem = GemmProblem(64, 64, 64, operands=operands)
+    message = "no model is for float16 rrr with float32 out; allowed: what is stored like bfloat16"
     heuristic = LearnedHeuristic(trained)
     for ask in (heuristic.rank, heuristic.predict, heuristic.shortlist):
         with pytest.raises(TilecastError, match=message):

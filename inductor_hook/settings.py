@@ -1,0 +1,117 @@
+"""What the hook was asked for: the settings in force, their model, and what caches see of them."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from tilecast.heuristics.config import KernelConfig
+from tilecast.heuristics.errors import TilecastError
+from tilecast.heuristics.problem import LINEAR_BF16
+from tilecast.kernels.spec import KernelSpec
+from tilecast.models.artifact import MANIFEST, SHIPPED
+from tilecast.models.labels import check_power
+
+MOST = 64
+"""The largest k: more would be an exhaustive search, which `tilecast collect` does better."""
+_DIGITS = 16
+"""Of a SHA-256, as many as identify a model here."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What `install` was asked for."""
+
+    k: int | str = 5
+    """Candidates per problem; 1 takes the model's word without a benchmark, ``auto`` lets the
+    model's uncertainty decide, from 1 to 8."""
+    model: str | None = None
+    """Folder of a model of one's own; the shipped ones when left out."""
+    power: str = "robust"
+    """Power regime to aim at: ``burst``, ``sustained``, or ``robust``."""
+    rank_nvgemm: bool = False
+    """Whether the model also ranks the kernels of PyTorch's NVGEMM backend."""
+    digest: str = ""
+    """`model_digest` of the model that is meant; of the one that is there now when left out."""
+
+    def __post_init__(self) -> None:
+        """Check every field that can be checked without loading the model.
+
+        Raises:
+            TilecastError: a value is not allowed, or the model's manifest cannot be read.
+        """
+        if self.k != "auto" and not (type(self.k) is int and 1 <= self.k <= MOST):
+            raise TilecastError(
+                f"k={self.k!r} is out of range; allowed: 1 to {MOST}, or 'auto'; "
+                "1 picks without a benchmark"
+            )
+        check_power(self.power)
+        if not self.digest:
+            object.__setattr__(self, "digest", model_digest(self.model))
+
+
+_active: Settings | None = None
+
+
+def active() -> Settings | None:
+    """The settings in force, or None.
+
+    Handlers ask for them anew each time: a thread keeps its handler when another one installs.
+    """
+    return _active
+
+
+def activate(settings: Settings | None) -> None:
+    """Put settings in force, or none; `tilecast.inductor_hook.install` does what else it takes."""
+    global _active
+    _active = settings
+
+
+def cache_key(settings: Settings | None) -> tuple[Any, ...]:
+    """What a compiled graph depends on beside the graph, for Inductor's caches."""
+    if settings is None:
+        return ("tilecast", None)
+    return (
+        *("tilecast", version("tilecast"), settings.k, settings.power, settings.digest),
+        *(settings.model, settings.rank_nvgemm, _toolchain()),
+    )
+
+
+def model_digest(folder: str | None) -> str:
+    """What identifies a model: the head of the SHA-256 that its manifest states.
+
+    Args:
+        folder: a model's folder; all shipped models when None.
+
+    Raises:
+        TilecastError: there is no manifest, or it is none.
+    """
+    manifests = [Path(folder, MANIFEST)] if folder else sorted(SHIPPED.glob(f"*/{MANIFEST}"))
+    return "+".join(map(_stated_digest, manifests))
+
+
+def _stated_digest(path: Path) -> str:
+    try:
+        # It goes into generated source: hexadecimal digits and nothing else.
+        digest = re.fullmatch("[0-9a-f]{64}", json.loads(path.read_text())["sha256"])
+        if digest:
+            return digest[0][:_DIGITS]
+        found = "a manifest.json whose sha256 is none"
+    except FileNotFoundError:
+        found = "no manifest.json"
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        found = f"a manifest.json that cannot be read ({error!r})"
+    raise TilecastError(
+        f"model {path.parent} has {found}; allowed: a folder that `tilecast train --out` wrote"
+    )
+
+
+@cache
+def _toolchain() -> str:
+    """Digest of our kernel source and the compiler's versions, as any kernel's key has them."""
+    return KernelSpec(KernelConfig(128, 128, 64), LINEAR_BF16).key

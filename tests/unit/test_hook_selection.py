@@ -1,0 +1,164 @@
+"""What the model answers the hook: for other operands, for some configs, when trained anew."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tilecast.heuristics.errors import TilecastError
+from tilecast.heuristics.hardware import hardware
+from tilecast.heuristics.problem import LINEAR_BF16, GemmOperands, GemmProblem
+from tilecast.inductor_hook import selection
+from tilecast.inductor_hook.problems import Matmul
+from tilecast.inductor_hook.selection import portfolio, ranked, shortlist
+from tilecast.inductor_hook.settings import Settings, model_digest
+from tilecast.kernels.cutlass_sm90.space import candidates
+from tilecast.models.artifact import _digest
+from tilecast.models.baselines import stock_configs
+from tilecast.models.learned import load_heuristic
+
+H200 = hardware("H200")
+FAMILIES = ((4096, 4096), (12288, 4096), (2112, 7168), (7168, 2048))
+EXTENTS = (*range(1, 17, 3), *range(24, 200, 8), *range(210, 2000, 91), *range(2100, 16384, 611))
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=str)
+def test_a_symbolic_m_runs_what_a_fixed_one_runs(family: tuple[int, int]) -> None:
+    """Wherever the portfolio holds it; and no config that is excluded for an extent."""
+    single = Settings(k=1)
+    matmul = Matmul(GemmProblem(1024, *family), batched=False, m_range=(1, 16384))
+    configs = portfolio(single, tuple(matmul.sweep()), H200)
+    assert len(configs) > 5
+    held = 0
+    for m in EXTENTS:
+        problem = GemmProblem(m, *family)
+        (picked,) = ranked(single, problem, H200, configs, 1)
+        first = shortlist(single, problem, H200)[0].config
+        held += first in configs
+        assert picked == first or first not in configs, m
+        valid = set(candidates(problem, H200))
+        assert picked in valid or valid.isdisjoint(configs), m
+    assert held > len(EXTENTS) / 3
+
+
+@pytest.mark.parametrize("extents", [(1, 6144, 4096), (37, 1112, 1032), (4096, 24576, 1536)])
+def test_a_part_of_the_candidates_stands_in_the_order_of_all(extents: tuple[int, ...]) -> None:
+    """Stock kernels, some of which are no candidates: these come last."""
+    problem, stock = GemmProblem(*extents), tuple(stock_configs(LINEAR_BF16, H200))
+    rivals = candidates(problem, H200)
+    order = load_heuristic(H200, LINEAR_BF16).rank(problem, rivals)
+    ranking = ranked(Settings(), problem, H200, stock, len(stock))
+    known = [config for config in order if config in stock]
+    assert list(ranking[: len(known)]) == known
+    assert set(ranking) == set(stock)
+    assert len(ranking) == len(stock) > len(known) > 0
+    for limit in (1, len(known), len(known) + 1):
+        assert ranked(Settings(), problem, H200, stock, limit) == ranking[:limit]
+    assert ranked(Settings(), problem, H200, stock[::-1], len(stock)) == ranking
+
+
+@pytest.mark.parametrize(
+    ("layout", "dtype", "extents"),
+    [
+        ("crr", "bfloat16", (512, 4096, 1001)),
+        ("crr", "float16", (512, 4096, 1001)),
+        ("rrr", "bfloat16", (1001, 4096, 4104)),
+        ("ccr", "bfloat16", (512, 4096, 4104)),
+        ("rcr", "float16", (512, 4096, 4096)),
+    ],
+)
+def test_a_lent_model_ranks_the_problem_as_it_is(
+    layout: str, dtype: str, extents: tuple[int, ...]
+) -> None:
+    """It was trained on bf16 rcr, whose rows may not be 1001 deep, nor aligned as these are."""
+    problem = GemmProblem(*extents, operands=GemmOperands.from_layout(layout, dtype))
+    rivals = candidates(problem, H200)
+    ranker = load_heuristic(H200, LINEAR_BF16).artifact.rankers["robust"]
+    expected = ranker.rank(problem, rivals)
+    predictions = shortlist(Settings(k=5), problem, H200)
+    assert [prediction.config for prediction in predictions] == expected[:5]
+    assert ranked(Settings(), problem, H200, tuple(rivals), 9) == tuple(expected[:9])
+
+
+def test_wider_results_are_not_lent_to() -> None:
+    problem = GemmProblem(512, 4096, 4096, operands=GemmOperands(out_dtype="float32"))
+    with pytest.raises(TilecastError, match="no model is for bfloat16 rcr with float32 out"):
+        shortlist(Settings(), problem, H200)
+
+
+def trained_anew(folder: Path) -> None:
+    """Put another model into a folder, whole and with a digest of its own."""
+    path = folder / "manifest.json"
+    manifest = json.loads(path.read_text())
+    manifest["facts"]["note"] = "trained anew"
+    manifest["sha256"] = _digest(manifest)
+    path.write_text(json.dumps(manifest))
+
+
+def _while_loading(folder: Path, load: Callable[[Path], Any], path: Path) -> Any:
+    artifact = load(path)
+    trained_anew(folder)
+    return artifact
+
+
+@pytest.mark.parametrize("when", ["before", "during"])
+def test_a_model_trained_anew_is_never_taken_for_the_one_installed(
+    another_model: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    settings, problem = Settings(model=str(another_model)), GemmProblem(512, 4096, 4096)
+    if when == "before":
+        trained_anew(another_model)
+    else:
+        monkeypatch.setattr(
+            selection, "load", partial(_while_loading, another_model, selection.load)
+        )
+    with pytest.raises(TilecastError, match=f"has changed since .* was {settings.digest}; allowed"):
+        shortlist(settings, problem, H200)
+    now = Settings(model=str(another_model))
+    assert now.digest != settings.digest
+    monkeypatch.undo()
+    assert shortlist(now, problem, H200)
+
+
+def test_a_model_in_use_stays_itself_when_its_folder_changes(another_model: Path) -> None:
+    settings, problem = Settings(model=str(another_model)), GemmProblem(512, 4096, 4096)
+    before = shortlist(settings, problem, H200)
+    trained_anew(another_model)
+    assert shortlist(settings, problem, H200) == before
+    assert shortlist(settings, replace(problem, m=100), H200)
+
+
+def test_the_manifest_is_read_once_for_many_extents(
+    another_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = Settings(model=str(another_model))
+    shortlist(settings, GemmProblem(512, 4096, 4096), H200)
+    monkeypatch.setattr(Path, "read_text", None)
+    matmul = Matmul(GemmProblem(1024, 4096, 4096), batched=False, m_range=(1, 16384))
+    assert portfolio(settings, tuple(matmul.sweep()), H200)
+
+
+def test_a_model_for_another_gpu_is_refused(another_model: Path) -> None:
+    problem = GemmProblem(512, 4096, 4096)
+    with pytest.raises(TilecastError, match="is for H200; allowed: one for H100"):
+        shortlist(Settings(model=str(another_model)), problem, hardware("H100"))
+
+
+@pytest.mark.parametrize("digest", ["0" * 63, "A" * 64, "0" * 64 + "\n", '"""\nimport os', 7, None])
+def test_a_digest_that_is_none_never_gets_into_generated_source(
+    tmp_path: Path, digest: object
+) -> None:
+    (tmp_path / "manifest.json").write_text(json.dumps({"sha256": digest, "operands": {}}))
+    with pytest.raises(
+        TilecastError, match=r"manifest\.json (whose sha256|that cannot)"
+    ) as refusal:
+        Settings(model=str(tmp_path))
+    assert "\n" not in str(refusal.value)
+    (tmp_path / "manifest.json").write_text(json.dumps({"sha256": "0123456789abcdef" * 4}))
+    assert model_digest(str(tmp_path)) == "0123456789abcdef"
