@@ -7,7 +7,7 @@ DEMO := build/demo
 # compiling all of it at once would take a third of the time of setting up.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test lint clean
+.PHONY: demo test lint wheel clean
 
 # The main job on the shipped data: train, score on held-out families, predict, compile.
 demo: .venv/.with-baselines
@@ -34,6 +34,10 @@ lint: .venv/.with-dev
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/pyright --pythonpath $(BIN)/python
+
+# What `pip install` puts beside a PyTorch that is there already.
+wheel:
+	$(PYTHON) -m pip wheel --quiet --no-deps --wheel-dir dist .
 
 # Installed again only when what is asked for has changed; the checkout itself is linked, not copied.
 .venv/.with-%: pyproject.toml constraints.txt

@@ -20,7 +20,7 @@ import result
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.problem import LINEAR_BF16
-from tilecast.kernels.compiler import compile_all
+from tilecast.kernels.builder import compile_all
 from tilecast.kernels.cutlass_sm90.space import valid_configs
 from tilecast.kernels.launch import load_kernel
 from tilecast.kernels.object_cache import ObjectCache

@@ -104,7 +104,7 @@ def measure(problem: GemmProblem) -> Timed:
 
     from tilecast.data_collection.gpu_session import GpuSession, empty_out, random_operands
     from tilecast.data_collection.protocol import without_drift
-    from tilecast.kernels.background import object_builder
+    from tilecast.kernels.builder import object_builder
     from tilecast.kernels.spec import KernelSpec
 
     predictions = shortlist(Settings(k=K), problem, hardware(torch.cuda.get_device_name()))

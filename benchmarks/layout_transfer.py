@@ -106,7 +106,7 @@ def measure(problem: GemmProblem) -> Transfer:
     """Time one problem's entrants on the current GPU."""
     from tilecast.data_collection.gpu_session import GpuSession
     from tilecast.data_collection.protocol import without_drift
-    from tilecast.kernels.background import object_builder
+    from tilecast.kernels.builder import object_builder
 
     head, sample = entrants(problem)
     session = GpuSession(object_builder().objects, 0, lambda entrant: None)
@@ -128,7 +128,7 @@ def measure(problem: GemmProblem) -> Transfer:
 
 def compile_missing(problems: Sequence[GemmProblem], deadline: float) -> None:
     """Compile everything that is timed, in parallel."""
-    from tilecast.kernels.compiler import compile_all
+    from tilecast.kernels.builder import compile_all
     from tilecast.kernels.object_cache import ObjectCache, default_root
     from tilecast.kernels.spec import KernelSpec
 

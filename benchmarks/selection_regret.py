@@ -24,7 +24,7 @@ from tables import REGRET_TABLES, RESULT, compact
 
 from tilecast.data_collection.dataset import Dataset, read_dataset
 from tilecast.data_collection.measurement import REGIMES
-from tilecast.data_collection.protocol import Settings, regimes
+from tilecast.data_collection.protocol import regimes
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.files import write_atomically
 from tilecast.heuristics.hardware import Hardware
@@ -108,7 +108,7 @@ def cross_regime(table: Sequence[ProblemLabels], answers: Answers) -> dict[str, 
     Only problems that were raced in both regimes count: on the others the power limit is out of
     reach and both are one. ``oracle`` is the config that is best by the truth of the first power.
     """
-    problems = [labels for labels in table if len(regimes(labels.problem, Settings())) > 1]
+    problems = [labels for labels in table if len(regimes(labels.problem)) > 1]
     losses: dict[str, dict] = {"oracle": {}, ConfigRanker.name: {}}
     for made_for in POWERS:
         picks = {

@@ -29,7 +29,7 @@ from tilecast.data_collection.suites import suite
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.problem import LINEAR_BF16, GemmProblem
-from tilecast.kernels.compiler import compile_all
+from tilecast.kernels.builder import compile_all
 from tilecast.kernels.cutlass_sm90.space import (
     CLUSTERS,
     CTAS_PER_SM,

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
-import re
 import sys
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+
+from tilecast.cli.options import check_writable
 from tilecast.heuristics.errors import TilecastError
+from tilecast.heuristics.files import own_folder
 from tilecast.heuristics.hardware import GPUS, hardware
-from tilecast.heuristics.problem import LINEAR_BF16
+from tilecast.heuristics.operands import LINEAR_BF16
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,7 @@ def examine(cache_root: Path) -> list[Finding]:
     return [
         check_python(sys.version_info[:2]),
         *(
-            check_package(name, module, wanted.get(name, ""), needed=needed)
+            check_package(name, module, wanted.get(name, SpecifierSet()), needed=needed)
             for name, module, needed in _PACKAGES
         ),
         *check_gpus(gpus := visible_gpus()),
@@ -79,45 +83,34 @@ def check_python(found: tuple[int, int]) -> Finding:
     return Finding("python", shown, found >= (3, 11), advice="install Python 3.11 or later")
 
 
-def requirements() -> dict[str, str]:
-    """What tilecast's own metadata asks of each distribution, such as ``==4.8.1``; "" for any."""
-    pattern = re.compile(r"([A-Za-z0-9._-]+)(?:\[[^]]*\])?\s*([^;]*)")
-    matches = filter(None, map(pattern.match, requires("tilecast") or ()))
-    return {match[1]: match[2].strip() for match in matches}
+def requirements() -> dict[str, SpecifierSet]:
+    """What tilecast's own metadata asks of each distribution."""
+    wanted = map(Requirement, requires("tilecast") or ())
+    return {requirement.name: requirement.specifier for requirement in wanted}
 
 
-def check_package(
-    name: str,
-    module: str,
-    wanted: str,
-    *,
-    needed: bool,
-    version_of: Callable[[str], str] = version,
-    load: Callable[[str], object] = importlib.import_module,
-) -> Finding:
+def check_package(name: str, module: str, wanted: SpecifierSet, *, needed: bool) -> Finding:
     """One distribution: there, of the version that is pinned, and importable.
 
     Args:
         name: the distribution.
         module: the module that is imported from it.
-        wanted: version specifier of tilecast's metadata; only ``==`` is checked here.
+        wanted: the versions that tilecast's metadata allows.
         needed: whether tilecast is unusable without it.
-        version_of: looks an installed version up.
-        load: imports a module.
     """
     advice = f"run `pip install '{name}{wanted}'`"
     for distribution in filter(None, (name, _SAME_MODULE.get(name))):
         try:
-            found = version_of(distribution)
+            found = version(distribution)
             break
         except PackageNotFoundError:
             continue
     else:
         return Finding(name, "not installed", False, needed, advice)
-    if wanted.startswith("==") and found != wanted[2:]:
-        return Finding(name, f"{found}, not {wanted[2:]}", False, needed, advice)
+    if not wanted.contains(found, prereleases=True):
+        return Finding(name, f"{found}, not {wanted}", False, needed, advice)
     try:
-        load(module)
+        importlib.import_module(module)
     # Whatever importing it raises is what this is here to tell.
     except Exception as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())
@@ -166,13 +159,13 @@ def check_models(names: list[str]) -> Iterator[Finding]:
 
 
 def check_cache(root: Path) -> Finding:
-    """The object cache: writable, and how much is in it."""
-    there = next(folder for folder in (root, *root.parents) if folder.exists())
-    advice = "name a writable folder with --cache or in TILECAST_CACHE"
+    """The object cache: writable, by this user alone, and how much is in it."""
     try:
-        with tempfile.TemporaryFile(dir=there) as file:
-            file.write(bytes(4096))
-        count = sum(1 for _ in root.glob("*.o"))
-        return Finding("object cache", f"{root}: {count} objects", True, advice=advice)
-    except OSError as error:
-        return Finding("object cache", f"{root}: {error.strerror}", False, advice=advice)
+        check_writable(root)
+        with contextlib.suppress(FileNotFoundError), own_folder(root):
+            pass
+    except TilecastError as error:
+        advice = f"{error}, with --cache or in TILECAST_CACHE"
+        return Finding("object cache", str(root), False, advice=advice)
+    count = sum(1 for _ in root.glob("*.o"))
+    return Finding("object cache", f"{root}: {count} objects", True)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 from tilecast.cli import options as shared
@@ -27,13 +26,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="suite of problems; repeatable (default: training)",
     )
-    parser.add_argument("--store", type=Path, required=True, help="SQLite file; made when absent")
-    parser.add_argument("--export", type=Path, help="write the data set to this Parquet file")
-    parser.add_argument("--devices", default="0", help="CUDA devices, as 0,1 (default: 0)")
-    parser.add_argument("--budget", help="seconds after which no further job starts")
-    parser.add_argument("--gpu", default=shared.DEFAULT_GPU, help="GPU model that is measured")
-    parser.add_argument("--cache", type=Path, help="object cache (default: that of this user)")
-    parser.add_argument("--workers", help="processes that compile (default: one per core)")
+    parser.add_argument(
+        "--store", type=shared.path, required=True, help="SQLite file; made when absent"
+    )
+    parser.add_argument(
+        "--export", type=shared.path, help="write the data set to this Parquet file"
+    )
+    about = "CUDA devices, as 0,1 (default: 0)"
+    parser.add_argument("--devices", type=_devices, default="0", help=about)
+    about = "seconds after which nothing further is compiled or measured"
+    parser.add_argument("--budget", type=shared.integer(1), help=about)
+    shared.add_gpu(parser)
+    shared.add_cache(parser)
 
 
 def run(options: argparse.Namespace) -> Report:
@@ -44,43 +48,46 @@ def run(options: argparse.Namespace) -> Report:
     from tilecast.data_collection.suites import problems
     from tilecast.kernels.object_cache import ObjectCache, default_root
 
-    budget = options.budget
+    if options.export:
+        if options.export.is_dir():
+            raise TilecastError(f"cannot write {options.export} (a folder); allowed: a file")
+        shared.check_writable(options.export.parent)
+    objects = ObjectCache(options.cache or default_root())
+    shared.check_writable(objects.root)
     wanted = CollectOptions(
         problems=problems(options.suite or ["training"]),
         store=options.store,
-        objects=ObjectCache(options.cache or default_root()),
-        gpu=options.gpu,
-        devices=_devices(options.devices),
-        workers=shared.parallel("--workers", options.workers),
-        seconds=float("inf") if budget is None else shared.number("--budget", budget, least=1),
+        objects=objects,
+        gpu=options.gpu.name,
+        devices=options.devices,
+        workers=options.workers,
+        seconds=options.budget or float("inf"),
     )
     with _telling() as tell:
         collect(wanted, tell)
-    store = MeasurementStore(options.store)
-    try:
-        failures = {key: reason for key, reason in store.checks().items() if reason}
+    with closing(MeasurementStore(options.store)) as store:
         document = {
             "store": str(options.store),
             "problems": len(wanted.problems),
             "measured": len(store.measured("screen")),
             "verified": len(store.measured("verify")),
             "measurements": store.count(),
-            "failed_kernels": len(failures),
+            "failed_kernels": sum(reason is not None for reason in store.checks().values()),
             "export": str(options.export) if options.export else None,
         }
         if options.export:
             write_dataset(store.export(), options.export)
-    finally:
-        store.close()
     lines = [f"{name.replace('_', ' ')}: {value}" for name, value in document.items() if value]
     return Report(document, lines)
 
 
 def _devices(text: str) -> tuple[int, ...]:
-    parts = text.split(",")
-    if not all(part.isdecimal() for part in parts):
-        raise TilecastError(f"--devices {text!r} is not a list; allowed: numbers such as 0 or 0,1")
-    return tuple(dict.fromkeys(map(int, parts)))
+    """Read a list such as ``0,1``; each device once."""
+    read = shared.integer(0, _LAST_DEVICE, also="numbers such as 0 or 0,1, each ")
+    return tuple(dict.fromkeys(map(read, text.split(","))))
+
+
+_LAST_DEVICE = 63
 
 
 @contextmanager
@@ -106,8 +113,7 @@ _SECONDS_BETWEEN_LINES = 15.0
 
 
 def _line(progress: Progress) -> str:
-    left = progress.seconds_left
     return (
         f"{progress.phase} {progress.done}/{progress.total}, {progress.measurements} measurements, "
-        f"{progress.seconds:.0f} s" + ("" if left is None else f", {left:.0f} s left")
+        f"{progress.seconds:.0f} s, {progress.seconds_left:.0f} s left"
     )

@@ -5,19 +5,21 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tilecast.cli import options as shared
 from tilecast.cli.report import Report, Table
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
-from tilecast.heuristics.hardware import Hardware, hardware
-from tilecast.heuristics.problem import GemmOperands, GemmProblem
-from tilecast.kernels.cutlass_sm90 import space
+from tilecast.heuristics.hardware import Hardware
+from tilecast.heuristics.operands import GemmOperands
+from tilecast.heuristics.problem import GemmProblem
+from tilecast.kernels.candidates import candidates, space
+from tilecast.kernels.families import family_of, parse_config
+from tilecast.kernels.family import HARDWARE
 
 if TYPE_CHECKING:
-    from tilecast.kernels.compiler import CompileResult
+    from tilecast.kernels.builder import CompileResult
     from tilecast.kernels.object_cache import ObjectCache
     from tilecast.kernels.spec import KernelSpec
 
@@ -27,100 +29,81 @@ HELP = "compile kernels ahead of time into the object cache"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's options."""
-    parser.add_argument(
-        "problems",
-        nargs="*",
-        metavar="MxNxK",
-        help="problems to compile candidates for (default: the whole space)",
-    )
-    parser.add_argument(
-        "-k",
-        metavar="N",
-        dest="top",
-        help="only the N that the model ranks first, or auto for as many as it thinks worth it",
-    )
+    about = "problems to compile candidates for (default: the whole space)"
+    parser.add_argument("problems", nargs="*", metavar="MxNxK", help=about)
+    about = "only the N that the model ranks first, or auto for as many as it thinks worth it"
+    parser.add_argument("-k", metavar="N", dest="top", type=shared.top, help=about)
     shared.add_model(parser)
-    parser.add_argument(
-        "--config",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="compile this config; repeatable",
-    )
+    config = {"type": shared.reads(parse_config), "action": "append", "default": []}
+    parser.add_argument("--config", metavar="NAME", help="compile this one; repeatable", **config)
     shared.add_operands(parser)
-    parser.add_argument("--cache", type=Path, help="object cache (default: that of this user)")
-    parser.add_argument("--workers", help="processes (default: one per core)")
+    shared.add_cache(parser)
 
 
 def run(options: argparse.Namespace) -> Report:
     """Compile what is missing and say what each kernel takes."""
-    from tilecast.kernels.compiler import compile_all
+    from tilecast.kernels.builder import compile_all
     from tilecast.kernels.object_cache import ObjectCache, default_root
 
-    workers = shared.parallel("--workers", options.workers)
     specs = _specs(options)
     cache = ObjectCache(options.cache or default_root())
+    shared.check_writable(cache.root)
     start = time.perf_counter()
-    results = _with_progress(compile_all(specs, cache, workers), len(specs))
+    results = _with_progress(compile_all(specs, cache, options.workers), len(specs))
     return _report(results, cache, time.perf_counter() - start)
 
 
 def _specs(options: argparse.Namespace) -> list[KernelSpec]:
-    """The kernels that the options ask for, each once.
-
-    Raises:
-        TilecastError: options exclude each other, or one has a value that is not allowed.
-    """
+    """The kernels that the options ask for, each once."""
     from tilecast.kernels.spec import KernelSpec
 
-    gpu, operands = hardware(options.gpu), shared.operands(options)
-    problems = [shared.named_problem(text, operands) for text in options.problems]
-    if options.config and (problems or options.top):
+    gpu, operands = options.gpu, options.operands
+    problems = [GemmProblem.parse(text, operands) for text in options.problems]
+    _check_together(options)
+    for config in options.config:
+        _check_runs(config, operands, gpu)
+    specs = [
+        KernelSpec.for_problem(config, problem)
+        for problem in problems
+        for config in _configs(problem, options)
+    ]
+    if not problems:
+        configs = options.config or space(operands, gpu).configs
+        specs = [KernelSpec(config, operands) for config in configs]
+    return list(dict.fromkeys(specs))
+
+
+def _check_together(options: argparse.Namespace) -> None:
+    """See that no option is given that excludes another one, or lacks the one it belongs to."""
+    ranked = options.top is not None
+    if options.config and (options.problems or ranked):
         raise TilecastError(
             "--config stands alone; allowed: configs, or problems with or without -k"
         )
-    if options.top and not problems:
+    if ranked and not options.problems:
         raise TilecastError("-k needs problems to rank for; allowed: MxNxK in front of it")
-    if problems:
-        chosen = _of_problems(problems, options, gpu)
-    elif options.config:
-        chosen = [(_runnable(name, operands, gpu), False) for name in options.config]
-    else:
-        chosen = [(config, False) for config in space.valid_configs(operands, gpu)]
-    return [
-        KernelSpec(config, operands, batched, gpu.arch) for config, batched in dict.fromkeys(chosen)
-    ]
+    if not ranked and (options.model or options.power != shared.DEFAULT_POWER):
+        raise TilecastError("--model and --power choose what ranks; allowed: with -k")
 
 
-def _of_problems(
-    problems: Sequence[GemmProblem], options: argparse.Namespace, gpu: Hardware
-) -> list[tuple[KernelConfig, bool]]:
-    """Configs for problems, with ``-k`` those that the model ranks first, and whether batched."""
-    from tilecast.inductor_hook.selection import Settings, shortlist
-
+def _configs(problem: GemmProblem, options: argparse.Namespace) -> Iterable[KernelConfig]:
+    """The candidates of a problem; with ``-k`` those that the hook would ask for."""
     if options.top is None:
-        return [(c, p.batch > 1) for p in problems for c in space.candidates(p, gpu)]
-    folder = str(options.model) if options.model else None
-    # As the hook asks, so that it finds what it asks for.
-    settings = Settings(shared.top(options.top) or "auto", folder, options.power)
-    return [
-        (prediction.config, problem.batch > 1)
-        for problem in problems
-        for prediction in shortlist(settings, problem, gpu)
-    ]
+        return candidates(problem, options.gpu)
+    from tilecast.inductor_hook.selection import shortlist
+
+    predictions = shortlist(shared.settings(options), problem, options.gpu)
+    return [prediction.config for prediction in predictions]
 
 
-def _runnable(name: str, operands: GemmOperands, gpu: Hardware) -> KernelConfig:
-    """Read the name of a config that runs, whether or not the pilot left it in the space."""
-    config = KernelConfig.parse(name)
-    for rule, complaint in space.complaints(config, operands, gpu):
-        if rule in space.RULES:
+def _check_runs(config: KernelConfig, operands: GemmOperands, gpu: Hardware) -> None:
+    """See that a config runs, whether or not a pilot left it in the space."""
+    for found in family_of(config).violations(config, operands, gpu):
+        if found.rule.kind == HARDWARE:
             raise TilecastError(
-                f"config {name} is invalid for {operands.dtype} {operands.layout} on {gpu.name}: "
-                f"{complaint}; allowed: what `tilecast space --list` prints; "
-                f"see `tilecast space --why {name}`"
+                f"config {config} is invalid for {operands} on {gpu.name}: {found.text}; allowed: "
+                f"what `tilecast space --list` prints; see `tilecast space --why {config}`"
             )
-    return config
 
 
 def _with_progress(results: Iterable[CompileResult], total: int) -> list[CompileResult]:
@@ -137,19 +120,7 @@ def _with_progress(results: Iterable[CompileResult], total: int) -> list[Compile
 def _report(results: Sequence[CompileResult], cache: ObjectCache, seconds: float) -> Report:
     failed = [result for result in results if result.error]
     compiled = [result for result in results if result.seconds and not result.error]
-    kernels = []
-    for result in sorted(results, key=lambda result: result.spec.config):
-        facts = cache.resources(result.spec)
-        kernels.append(
-            {
-                "config": result.spec.config.name,
-                "key": result.spec.key,
-                "registers": facts.registers if facts else None,
-                "spill_bytes": facts.spill_bytes if facts else None,
-                "seconds": round(result.seconds, 3),
-                "error": result.error,
-            }
-        )
+    kernels = [_facts(result, cache) for result in sorted(results, key=lambda r: r.spec.config)]
     summary = {
         "cache": str(cache.root),
         "asked": len(results),
@@ -169,6 +140,18 @@ def _report(results: Sequence[CompileResult], cache: ObjectCache, seconds: float
         [*([table] if len(kernels) <= _MOST else []), line],
         status=1 if failed else 0,
     )
+
+
+def _facts(result: CompileResult, cache: ObjectCache) -> dict[str, object]:
+    found = cache.resources(result.spec)
+    return {
+        "config": result.spec.config.name,
+        "key": result.spec.key,
+        "registers": found and found.registers,
+        "spill_bytes": found and found.spill_bytes,
+        "seconds": round(result.seconds, 3),
+        "error": result.error,
+    }
 
 
 _SHOWN = {"config": "", "registers": "d", "spill_bytes": "d", "seconds": ".2f", "error": ""}

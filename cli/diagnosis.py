@@ -72,7 +72,7 @@ def explain(
     m, n, k, batch = extents
     try:
         problem = GemmProblem(m, n, k, batch, operands)
-        yield Finding("problem", f"{problem} {operands.dtype} {operands.layout}", True, False)
+        yield Finding("problem", f"{problem} {operands}", True, False)
     except TilecastError as error:
         yield Finding(
             "problem", f"{m}x{n}x{k}: the kernels cannot read it", False, False, str(error)
@@ -93,5 +93,5 @@ def explain(
         compiled == len(specs),
         False,
         f"the first compile of a graph takes a second more; `tilecast compile -k {len(specs)} "
-        f"{problem} --dtype {operands.dtype} --layout {operands.layout}` spares it",
+        f"{problem} --operands '{operands}'` spares it",
     )

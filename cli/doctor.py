@@ -6,15 +6,16 @@ With a problem, also say whether max-autotune would get kernels of tilecast for 
 from __future__ import annotations
 
 import argparse
-import re
 from dataclasses import asdict
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tilecast.cli import options as shared
 from tilecast.cli.checks import Finding
 from tilecast.cli.report import Report, Table
-from tilecast.heuristics.errors import TilecastError
-from tilecast.heuristics.hardware import hardware
+from tilecast.heuristics.problem import GemmProblem
+
+if TYPE_CHECKING:
+    from tilecast.kernels.object_cache import ObjectCache
 
 NAME = "doctor"
 HELP = "check this machine, or why a multiplication gets no kernel of ours"
@@ -24,24 +25,27 @@ _COLUMNS = {"": "", "what": "", "found": "", "to do": ""}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's options."""
-    parser.add_argument(
-        "problem", nargs="?", metavar="MxNxK", help="a multiplication, or BATCHxMxNxK"
-    )
+    about = "a multiplication, or BATCHxMxNxK"
+    parser.add_argument("problem", nargs="?", metavar="MxNxK", help=about)
     shared.add_operands(parser)
     shared.add_model(parser)
-    parser.add_argument("-k", default="5", metavar="N", help="what install(k=...) is given")
-    parser.add_argument("--cache", type=Path, help="object cache (default: that of this user)")
+    about = "what install(k=...) is given"
+    parser.add_argument("-k", dest="top", type=shared.top, default=5, metavar="N", help=about)
+    parser.add_argument("--cache", type=shared.path, help="object cache to look at")
 
 
 def run(options: argparse.Namespace) -> Report:
     """Check everything; exit status 1 when something that is needed does not work."""
+    from tilecast.kernels.object_cache import ObjectCache, default_root
+
+    objects = ObjectCache(options.cache or default_root())
+    # First, because checking everything takes seconds.
+    about = _explained(options, objects)
+
     from tilecast.cli.checks import examine, usable
     from tilecast.cli.diagnosis import check_hook
-    from tilecast.kernels.object_cache import default_root
 
-    root = options.cache or default_root()
-    findings = [*examine(root), *check_hook()]
-    about = _explained(options, root) if options.problem else []
+    findings = [*examine(objects.root), *check_hook()]
     fine = usable(findings)
     tables = [Table("This machine", _COLUMNS, _rows(findings))]
     if about:
@@ -57,22 +61,16 @@ def run(options: argparse.Namespace) -> Report:
     )
 
 
-def _explained(options: argparse.Namespace, root: Path) -> list[Finding]:
+def _explained(options: argparse.Namespace, objects: ObjectCache) -> list[Finding]:
+    """What is to be said of the problem; nothing where none is given."""
+    if options.problem is None:
+        return []
     from tilecast.cli.diagnosis import explain
-    from tilecast.inductor_hook.selection import Settings
-    from tilecast.kernels.object_cache import ObjectCache
 
-    if not re.fullmatch(r"(\d+x)?\d+x\d+x\d+", options.problem):
-        raise TilecastError(
-            f"problem {options.problem!r} is not understood; allowed: MxNxK or BATCHxMxNxK, such "
-            "as 512x4096x4096"
-        )
-    *batch, m, n, k = map(int, options.problem.split("x"))
-    count = shared.top(options.k) or "auto"
-    settings = Settings(count, str(options.model) if options.model else None, options.power)
-    operands, gpu = shared.operands(options), hardware(options.gpu)
-    extents = (m, n, k, batch[0] if batch else 1)
-    return list(explain(extents, operands, gpu, settings, ObjectCache(root)))
+    problem = GemmProblem.parse(options.problem, options.operands)
+    extents = (problem.m, problem.n, problem.k, problem.batch)
+    settings = shared.settings(options)
+    return list(explain(extents, problem.operands, options.gpu, settings, objects))
 
 
 def _rows(findings: list[Finding]) -> list[tuple[str, ...]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tilecast.cli import options as shared
@@ -21,48 +20,41 @@ if TYPE_CHECKING:
 NAME = "evaluate"
 HELP = "score the learned heuristics and the baselines on held-out families"
 
-POWERS = ("robust", "burst", "sustained")
 SHOWN_K = (1, 3, 5)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's options."""
     shared.add_data(parser)
-    parser.add_argument(
-        "--model",
-        type=Path,
-        help="score this trained model, too; on data that it was not trained on",
-    )
-    parser.add_argument(
-        "--only", action="append", metavar="NAME", help="score this heuristic only; repeatable"
-    )
-    parser.add_argument(
-        "--power", action="append", metavar="POWER", help=f"{', '.join(POWERS)} (default: all)"
-    )
-    shared.add_jobs(parser)
+    about = "score this trained model, too; on data that it was not trained on"
+    parser.add_argument("--model", type=shared.path, help=about)
+    about = "score this heuristic only; repeatable"
+    parser.add_argument("--only", action="append", metavar="NAME", help=about)
+    about = "burst, sustained or robust (default: all); repeatable"
+    parser.add_argument("--power", type=shared.power, action="append", help=about)
+    shared.add_parallel(parser, "--jobs", "fits that run side by side")
 
 
 def run(options: argparse.Namespace) -> Report:
     """Fit, ask and score every heuristic, fold by fold."""
-    jobs = shared.parallel("--jobs", options.jobs)
-
     from tilecast.data_collection.dataset import read_dataset
     from tilecast.models.artifact import load
     from tilecast.models.evaluation import evaluate
-    from tilecast.models.labels import check_power, label_table
+    from tilecast.models.labels import POWERS, label_table
     from tilecast.models.training import dataset_hardware
 
-    powers = [check_power(power) for power in options.power or POWERS]
+    powers = options.power or POWERS
     dataset = read_dataset(shared.data(options))
     makers = _named(_makers(dataset_hardware(dataset)), options.only)
     if options.model is not None:
         makers |= {"as trained": _as_trained(load(options.model), dataset)}
-    scored = evaluate(list(makers.values()), label_table(dataset), powers, jobs)
+    scored = evaluate(list(makers.values()), label_table(dataset), powers, options.jobs)
     return Report(scored, _tables(scored, powers))
 
 
 def _makers(gpu: Hardware) -> dict[str, MakeHeuristic]:
     """Everything that can be scored here, by name."""
+    from tilecast.heuristics.baselines import RandomChoice
     from tilecast.models import baselines, nvmatmul
     from tilecast.models.ranker import ConfigRanker
     from tilecast.models.tree_linear import TreeLinearRanker
@@ -73,11 +65,11 @@ def _makers(gpu: Hardware) -> dict[str, MakeHeuristic]:
         baselines.NearestNeighbour,
         baselines.BestFixedSubset,
         lambda power: baselines.StockDefault(gpu, power),
-        baselines.RandomChoice,
+        RandomChoice,
     ]
     if find_spec("nvMatmulHeuristics"):
         makers.append(lambda power: nvmatmul.NvMatmulHeuristic(gpu, power))
-    return {make(POWERS[0]).name: make for make in makers}
+    return {make(shared.DEFAULT_POWER).name: make for make in makers}
 
 
 def _named(

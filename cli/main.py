@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import os
+import contextlib
+import re
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from tilecast.cli import (
-    collect,
-    compile,
-    doctor,
-    evaluate,
-    predict,
-    space,
-    train,
-)
-from tilecast.cli.report import show
+from tilecast.cli import collect, compile, doctor, evaluate, predict, space, train
+from tilecast.cli.report import answering, show
 from tilecast.heuristics.errors import TilecastError
 
 COMMANDS = (predict, space, compile, collect, train, evaluate, doctor)
@@ -25,21 +18,31 @@ COMMANDS = (predict, space, compile, collect, train, evaluate, doctor)
 
 BAD_REQUEST, INTERRUPTED = 2, 130
 
+_NO_TEXT = re.compile("[\0\ud800-\udfff]")
+"""What no text holds; Python reads bytes that it cannot decode as halves of surrogates."""
+_BULK = re.compile(r"(\S{100})\S{101,}(\S{10})")
+"""A stretch that nobody reads to its end, such as a number of 5,000 digits."""
+_HEAD, _TAIL = 200, 400
+"""Characters of a longer message that are shown: the value, and what is allowed."""
+
 
 class _Parser(argparse.ArgumentParser):
     """A parser that raises what is wrong instead of printing its usage and leaving."""
 
     def error(self, message: str) -> NoReturn:
-        raise TilecastError(f"{message}; `{self.prog} --help` says what is allowed")
+        advice = "" if "allowed: " in message else f"; `{self.prog} --help` says what is allowed"
+        raise TilecastError(f"{message}{advice}")
+
+    def print_help(self, file=None) -> None:
+        # argparse itself would not say that it cannot print.
+        with answering():
+            (file or sys.stdout).write(self.format_help())
 
 
 def parser() -> argparse.ArgumentParser:
     """The whole command line."""
-    root = _Parser(
-        prog="tilecast",
-        description="Learned selection of CuTe DSL GEMM kernels.",
-        allow_abbrev=False,
-    )
+    about = "Learned selection of CuTe DSL GEMM kernels."
+    root = _Parser(prog="tilecast", description=about, allow_abbrev=False)
     commands = root.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for module in COMMANDS:
         command = commands.add_parser(
@@ -63,21 +66,57 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit status: 0, what the command says, or 2 for a request that cannot be met.
     """
     try:
-        options = parser().parse_args(arguments)
+        options = _read(sys.argv[1:] if arguments is None else arguments)
         report = options.run(options)
         show(report, as_json=options.json)
-        sys.stdout.flush()
-    except TilecastError as error:
-        print(f"tilecast: error: {error}", file=sys.stderr)
-        return BAD_REQUEST
-    except BrokenPipeError:
-        # The reader has seen enough (`| head`); Python would complain once more while it exits.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return report.status
     except KeyboardInterrupt:
-        print("tilecast: interrupted", file=sys.stderr)
+        _say("tilecast: interrupted")
         return INTERRUPTED
-    return report.status
+    except TilecastError as error:
+        message = str(error)
+    except OSError as error:
+        message = (
+            f"{error.filename or 'a file'}: {error.strerror or error}; allowed: files and folders "
+            "that can be read and, where tilecast writes, written; name another one"
+        )
+    # Whatever nobody foresaw is told in one line, too: a traceback teaches nothing to who typed.
+    except Exception as error:
+        message = f"{type(error).__name__}: {error}; this is a fault of tilecast: please report it"
+    _say(f"tilecast: error: {_one_line(message)}")
+    return BAD_REQUEST
+
+
+def _read(arguments: Sequence[str]) -> argparse.Namespace:
+    """The options that are given.
+
+    Raises:
+        TilecastError: they are not understood, or there is nowhere to answer.
+    """
+    if sys.stdout is None:
+        raise TilecastError("standard output is closed; allowed: a terminal, a file or a pipe")
+    for argument in arguments:
+        if _NO_TEXT.search(argument):
+            raise TilecastError(f"argument {argument!r} is no text; allowed: valid UTF-8 only")
+        if argument.startswith("-") and argument.endswith("=--"):
+            # argparse takes the `--` for the end of options and leaves a list where text should be.
+            raise TilecastError(f"argument {argument!r} has no value; allowed: one that is not --")
+    return parser().parse_args(arguments)
+
+
+def _one_line(message: str) -> str:
+    """A message without the bulk of what was typed, printable."""
+    line = _BULK.sub(r"\1...\2", " ".join(message.split()))
+    if len(line) > _HEAD + _TAIL:
+        line = f"{line[:_HEAD]} ... {line[-_TAIL:]}"
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
+
+
+def _say(line: str) -> None:
+    """Print on standard error, unless it is closed or full: then nobody listens."""
+    if sys.stderr is not None:
+        with contextlib.suppress(OSError):
+            print(line, file=sys.stderr)
 
 
 if __name__ == "__main__":

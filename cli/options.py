@@ -1,87 +1,165 @@
-"""Options that several commands share, and the domain objects made from them."""
+"""Options that several commands share, how their values are read, and what is made from them."""
 
 from __future__ import annotations
 
 import argparse
-import os
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tilecast.heuristics.errors import TilecastError
-from tilecast.heuristics.hardware import GPUS, Hardware, hardware
-from tilecast.heuristics.problem import LINEAR_BF16, GemmOperands, GemmProblem
+from tilecast.heuristics.files import unwritable
+from tilecast.heuristics.hardware import GPUS, hardware
+from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
+from tilecast.heuristics.problem import MAX_EXTENT, GemmProblem
 
-DEFAULT_GPU = GPUS[0].name
-_DATA = Path(__file__).parents[1] / "data_collection" / "data"
-_SHORT = {"bfloat16": "bf16", "float16": "fp16"}
+if TYPE_CHECKING:
+    from tilecast.inductor_hook.settings import Settings
+
+DEFAULT_POWER = "robust"
+_EXTENTS = {"m": "rows of A and out", "n": "columns of B and out", "k": "columns of A, rows of B"}
+_AUTO = "auto"
+_MOST = 2**31 - 1
+"""The largest number that any option takes."""
+_MOST_PARALLEL = 1024
+
+
+# ---- how values are read
+
+
+def reads(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """What an option's ``type`` may be: argparse shows the words of no other exception."""
+
+    def read(text: str) -> Any:
+        try:
+            return parse(text)
+        except TilecastError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return read
+
+
+def integer(least: int, most: int = _MOST, *, also: str = "") -> Callable[[str], int]:
+    """Reads an integer from ``least`` to ``most``; ``also`` says what else is allowed."""
+
+    def read(text: str) -> int:
+        try:
+            found = int(text)
+        except ValueError:
+            found = None
+        if found is None or not least <= found <= most:
+            raise argparse.ArgumentTypeError(
+                f"{text!r} is out of range; allowed: {also}an integer from {least} to {most}"
+            )
+        return found
+
+    return read
+
+
+def top(text: str) -> int | str:
+    """Read how many candidates are wanted; ``auto`` leaves it to the model."""
+    return text if text == _AUTO else integer(1, also="auto, or ")(text)
+
+
+def parallel(text: str) -> int:
+    """Read how much shall run side by side; ``auto`` is one per core that this process may use."""
+    if text != _AUTO:
+        return integer(1, _MOST_PARALLEL, also="auto, or ")(text)
+    from joblib.externals.loky import cpu_count
+
+    return cpu_count()
+
+
+def power(text: str) -> str:
+    """Read the power regime to aim at."""
+    from tilecast.models.labels import check_power
+
+    return reads(check_power)(text)
+
+
+def path(text: str) -> Path:
+    """Read the name of a file or folder; none would mean the folder that one is in."""
+    if not text:
+        raise argparse.ArgumentTypeError("'' is no path; allowed: the name of a file or folder")
+    return Path(text)
+
+
+# ---- options
+
+
+def add_gpu(parser: argparse.ArgumentParser) -> None:
+    """Add the option that names the GPU."""
+    gpu = GPUS[0].name
+    parser.add_argument("--gpu", type=reads(hardware), default=gpu, help=f"GPU (default: {gpu})")
 
 
 def add_operands(parser: argparse.ArgumentParser) -> None:
     """Add the options that say how operands are stored, and the GPU."""
-    parser.add_argument("--dtype", default="bfloat16", help="of A and B (default: bfloat16)")
-    parser.add_argument("--out-dtype", help="of the result (default: that of A and B)")
     parser.add_argument(
-        "--layout",
-        default="rcr",
-        help="majors of A, B and out, each r or c (default: rcr, as torch.nn.Linear stores them)",
+        "--operands",
+        type=reads(GemmOperands.parse),
+        default=LINEAR_BF16.text,
+        metavar="TEXT",
+        help="dtype of A and B, majors of A, B and out, each r or c, and > with the dtype of out "
+        f"where it is another one, as fp16:rcr>fp32 (default: {LINEAR_BF16}, torch.nn.Linear)",
     )
-    parser.add_argument("--gpu", default=DEFAULT_GPU, help=f"target (default: {DEFAULT_GPU})")
+    add_gpu(parser)
 
 
 def add_problem(parser: argparse.ArgumentParser, *, required: bool) -> None:
     """Add the options of one problem: extents, and everything of `add_operands`."""
-    for name, help_text in (
-        ("m", "rows of A and out"),
-        ("n", "columns of B and out"),
-        ("k", "columns of A, rows of B"),
-    ):
-        parser.add_argument(f"--{name}", required=required, help=help_text)
-    parser.add_argument("--batch", default="1", help="products of the same extents (default: 1)")
+    extent, more = integer(1, MAX_EXTENT), "products of the same extents (default: 1)"
+    for name, about in _EXTENTS.items():
+        parser.add_argument(f"--{name}", type=extent, required=required, help=about)
+    parser.add_argument("--batch", type=extent, default=1, help=more)
     add_operands(parser)
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
     """Add the options that choose what ranks."""
-    parser.add_argument("--model", type=Path, help="folder of a model (default: the shipped one)")
-    parser.add_argument(
-        "--power",
-        default="robust",
-        help="burst, sustained, or robust for the smallest worst case of both (default: robust)",
-    )
+    parser.add_argument("--model", type=path, help="folder of a model (default: the shipped one)")
+    about = "burst, sustained, or robust for the smallest worst case of both (default: robust)"
+    parser.add_argument("--power", type=power, default=DEFAULT_POWER, help=about)
 
 
 def add_data(parser: argparse.ArgumentParser) -> None:
     """Add the option that names the data set."""
-    parser.add_argument("--data", type=Path, help="data set (default: the shipped one)")
+    parser.add_argument("--data", type=path, help="data set (default: the shipped one)")
 
 
-def operands(options: argparse.Namespace) -> GemmOperands:
-    """The operands that the options describe.
+def add_cache(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say where kernels are compiled to, and by how many processes."""
+    parser.add_argument("--cache", type=path, help="object cache (default: that of this user)")
+    add_parallel(parser, "--workers", "processes that compile")
 
-    Raises:
-        TilecastError: the dtype or layout is not known.
-    """
-    return GemmOperands.from_layout(options.layout, options.dtype, options.out_dtype)
+
+def add_parallel(parser: argparse.ArgumentParser, name: str, what: str) -> None:
+    """Add an option that says how much runs side by side."""
+    about = f"{what} (default: one per core)"
+    parser.add_argument(name, type=parallel, default=_AUTO, metavar="N", help=about)
+
+
+# ---- what is made from them
 
 
 def problem(options: argparse.Namespace) -> GemmProblem:
     """The problem that the options describe.
 
     Raises:
-        TilecastError: an extent, dtype or layout is not allowed.
+        TilecastError: it breaks the 16-byte rule.
     """
-    extents = (_integer(getattr(options, name)) for name in ("m", "n", "k", "batch"))
-    return GemmProblem(*extents, operands=operands(options))
+    return GemmProblem(options.m, options.n, options.k, options.batch, options.operands)
 
 
 def problem_if_any(options: argparse.Namespace) -> GemmProblem | None:
     """The problem that the options describe; None when no extent is given.
 
     Raises:
-        TilecastError: some extents are given and others not, or one is not allowed.
+        TilecastError: some extents are given and others not, or it breaks the 16-byte rule.
     """
-    missing = [name for name in ("m", "n", "k") if getattr(options, name) is None]
-    if len(missing) == 3:
+    missing = [name for name in _EXTENTS if getattr(options, name) is None]
+    if len(missing) == len(_EXTENTS) and options.batch == 1:
         return None
     if missing:
         raise TilecastError(
@@ -90,90 +168,51 @@ def problem_if_any(options: argparse.Namespace) -> GemmProblem | None:
     return problem(options)
 
 
-def named_problem(text: str, stored: GemmOperands) -> GemmProblem:
-    """Read a problem written as ``MxNxK``, or ``BATCHxMxNxK``.
-
-    Raises:
-        TilecastError: the text is not of that form, or an extent is not allowed.
-    """
-    parts = text.split("x")
-    if len(parts) not in (3, 4):
-        raise TilecastError(
-            f"{text!r} is not a problem; allowed: MxNxK or BATCHxMxNxK, such as 16x6144x4096"
-        )
-    batch, m, n, k = map(_integer, ["1", *parts][-4:])
-    return GemmProblem(m, n, k, batch, stored)
-
-
-def shipped_data(gpu: Hardware, stored: GemmOperands) -> Path | None:
-    """The data set of a GPU, dtype and layout that comes with the package; None where none does."""
-    path = _DATA / f"{gpu.name.lower()}_{_SHORT[stored.dtype]}_{stored.layout}.parquet"
-    return path if path.exists() else None
-
-
 def data(options: argparse.Namespace) -> Path:
     """The data set that the options name.
 
     Raises:
         TilecastError: none is named and none is shipped.
     """
-    if options.data is not None:
-        return options.data
-    path = shipped_data(hardware(DEFAULT_GPU), LINEAR_BF16)
-    if path is None:
+    from tilecast.data_collection.dataset import shipped_data
+
+    found = options.data or shipped_data(GPUS[0], LINEAR_BF16)
+    if found is None:
         raise TilecastError(
             "no data set is shipped; allowed: --data with what `tilecast collect` exported"
         )
-    return path
-
-
-def add_jobs(parser: argparse.ArgumentParser) -> None:
-    """Add the option that says how much runs side by side."""
-    parser.add_argument("--jobs", help="fits that run side by side (default: one per core)")
-
-
-def parallel(name: str, value: str | None) -> int:
-    """Read how much shall run side by side; one per core when left out.
-
-    Raises:
-        TilecastError: it is not an integer, or below 1.
-    """
-    return number(name, value or str(os.cpu_count() or 1), least=1)
-
-
-def top(value: str) -> int | None:
-    """Read how many candidates are wanted; None for ``auto``, which leaves it to the model.
-
-    Raises:
-        TilecastError: it is neither ``auto`` nor an integer, or below 1.
-    """
-    if value == "auto":
-        return None
-    found = _integer(value)
-    if not isinstance(found, int) or found < 1:
-        raise TilecastError(
-            f"-k {value!r} is out of range; allowed: auto, or an integer, 1 or more"
-        )
     return found
 
 
-def number(name: str, value: str, *, least: int) -> int:
-    """Read an integer that is not too small.
+def settings(options: argparse.Namespace) -> Settings:
+    """What `install` would be given, so that the hook finds what it asks for.
 
     Raises:
-        TilecastError: it is not an integer, or below ``least``.
+        TilecastError: ``-k`` is more than the hook allows, or the model cannot be read.
     """
-    found = _integer(value)
-    if not isinstance(found, int) or found < least:
-        raise TilecastError(
-            f"{name} {value!r} is out of range; allowed: an integer, {least} or more"
-        )
-    return found
+    from tilecast.inductor_hook.settings import Settings
+
+    return Settings(options.top, str(options.model) if options.model else None, options.power)
 
 
-def _integer(text: str) -> Any:
-    """The number, or the text as it is, which the domain then refuses in its own words."""
+def check_writable(folder: Path) -> None:
+    """See, before the work and not after it, that a folder can be made and written to.
+
+    Raises:
+        TilecastError: it cannot. Nothing was made.
+    """
     try:
-        return int(text)
-    except ValueError:
-        return text
+        with tempfile.TemporaryFile(dir=_lowest(folder)) as file:
+            # Full disks still make empty files.
+            file.write(bytes(4096))
+    except OSError as error:
+        raise unwritable(folder, error) from error
+
+
+def _lowest(folder: Path) -> Path:
+    """The lowest part of a path that is there, whatever it is."""
+    try:
+        folder.lstat()
+    except FileNotFoundError:
+        return _lowest(folder.parent)
+    return folder

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from tilecast.cli import options as shared
 from tilecast.cli.report import Report, Table
-from tilecast.heuristics.hardware import Hardware, hardware
-from tilecast.heuristics.problem import GemmProblem
-from tilecast.kernels.cutlass_sm90 import space
+from tilecast.heuristics.hardware import Hardware
+from tilecast.heuristics.problem import PROBLEM_FIELDS, GemmProblem
+from tilecast.kernels.candidates import candidates
 
 if TYPE_CHECKING:
     from tilecast.data_collection.truth import Truth
@@ -27,40 +27,33 @@ REASONS = 6
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's options."""
     shared.add_problem(parser, required=True)
-    parser.add_argument(
-        "-k",
-        metavar="N",
-        dest="top",
-        default="5",
-        help="how many, or auto for as many as the model thinks worth compiling (default: 5)",
-    )
+    about = "how many, or auto for as many as the model thinks worth compiling (default: 5)"
+    parser.add_argument("-k", metavar="N", dest="top", type=shared.top, default=5, help=about)
     shared.add_model(parser)
     shared.add_data(parser)
 
 
 def run(options: argparse.Namespace) -> Report:
     """Rank, explain the first, and look the problem up in the data set."""
-    problem, gpu = shared.problem(options), hardware(options.gpu)
-    top = shared.top(options.top)
+    problem, gpu, top = shared.problem(options), options.gpu, options.top
 
     from tilecast.models.learned import load_heuristic
 
     heuristic = load_heuristic(gpu, problem.operands, options.power, options.model)
-    candidates = space.candidates(problem, gpu)
-    ranking = heuristic.predict(problem, candidates)
-    if top is None:
-        top = len(heuristic.shortlist(problem, candidates))
-    reasons = heuristic.explain(problem, candidates, ranking[0].config, limit=REASONS)
     truths = _truths(options, problem, gpu)
+    among = candidates(problem, gpu)
+    ranking = heuristic.predict(problem, among)
+    shown = len(heuristic.shortlist(problem, among)) if isinstance(top, str) else top
+    reasons = heuristic.explain(problem, among, ranking[0].config, limit=REASONS)
     document = {
-        "problem": _facts(problem),
+        "problem": dict(zip(PROBLEM_FIELDS, problem.row(), strict=True)),
         "gpu": gpu.name,
         "power": options.power,
-        "candidates": len(candidates),
+        "candidates": len(among),
         "roofline": _roofline(problem, gpu),
         "ranking": [
             _expected(position, prediction, truths)
-            for position, prediction in enumerate(ranking[:top], 1)
+            for position, prediction in enumerate(ranking[:shown], 1)
         ],
         "reasons": [asdict(reason) for reason in reasons],
         "measured": {regime: _oracle(truth, ranking) for regime, truth in truths.items()},
@@ -70,25 +63,16 @@ def run(options: argparse.Namespace) -> Report:
 
 def _truths(options: argparse.Namespace, problem: GemmProblem, gpu: Hardware) -> dict[str, Truth]:
     """What was measured for the problem; nothing where no data set is named or shipped."""
-    path = options.data or shared.shipped_data(gpu, problem.operands)
-    if path is None:
-        return {}
+    from tilecast.data_collection.dataset import shipped_data
     from tilecast.data_collection.truth import measured
 
-    return measured(path, problem)
-
-
-def _facts(problem: GemmProblem) -> dict[str, object]:
-    stored = problem.operands
-    return {
-        **{name: getattr(problem, name) for name in ("m", "n", "k", "batch")},
-        **{"dtype": stored.dtype, "out_dtype": stored.out_dtype, "layout": stored.layout},
-    }
+    path = options.data or shipped_data(gpu, problem.operands)
+    return measured(path, problem) if path else {}
 
 
 def _roofline(problem: GemmProblem, gpu: Hardware) -> dict[str, object]:
     """The lower bound on the run time, and what sets it."""
-    dtype = problem.operands.dtype
+    dtype = problem.operands.a.dtype
     bounds = {
         "arithmetic": gpu.roofline_seconds(problem.flops, 0, dtype),
         "memory": gpu.roofline_seconds(0, problem.min_bytes, dtype),
@@ -100,6 +84,7 @@ def _roofline(problem: GemmProblem, gpu: Hardware) -> dict[str, object]:
 def _expected(
     position: int, prediction: Prediction, truths: Mapping[str, Truth]
 ) -> dict[str, object]:
+    """One row of the ranking, in the order of the table's columns."""
     name = prediction.config.name
     return {
         "rank": position,
@@ -125,40 +110,29 @@ def _oracle(truth: Truth, ranking: Sequence[Prediction]) -> dict[str, object]:
 
 def _shown(problem: GemmProblem, document: Mapping[str, Any]) -> list[Table | str]:
     """The document as tables and lines."""
-    stored, roofline = problem.operands, document["roofline"]
-    regimes = list(document["measured"])
     columns = {"": "d", "config": "", "predicted us": ".1f", "predicted loss": ".1%"}
-    for regime in regimes:
+    for regime in document["measured"]:
         columns |= {f"{regime} us": ".1f", f"{regime} loss": ".1%"}
     rows = []
     for entry in document["ranking"]:
-        measured = [entry["measured"][regime] for regime in regimes]
-        rows.append(
-            (
-                *(entry[name] for name in _EXPECTED),
-                *(value for times in measured for value in times.values()),
-            )
-        )
+        *expected, measured = entry.values()
+        times = (value for regime in measured.values() for value in regime.values())
+        rows.append((*expected, *times))
     title = (
-        f"{problem} {stored.dtype} {stored.layout} on {document['gpu']}, {document['power']}: "
+        f"{problem} {problem.operands} on {document['gpu']}, {document['power']}: "
         f"{len(rows)} of {document['candidates']} candidates"
     )
-    reasons = [
-        (reason["feature"], reason["value"], reason["effect"], reason["meaning"])
-        for reason in document["reasons"]
-    ]
+    names = ("feature", "value", "effect", "meaning")
+    reasons = [[reason[name] for name in names] for reason in document["reasons"]]
     decided = {"feature": "", "value": ".4g", "effect on cost": "+.1%", "meaning": ""}
     return [
         Table(title, columns, rows),
-        "roofline {microseconds:.1f} us, set by {bound}".format(**roofline),
+        "roofline {microseconds:.1f} us, set by {bound}".format(**document["roofline"]),
         *(_oracle_line(regime, oracle) for regime, oracle in document["measured"].items()),
-        *([] if regimes else ["not in the data set: no measured times"]),
+        *([] if document["measured"] else ["not in the data set: no measured times"]),
         "",
         Table("What decided for the first, against its rivals", decided, reasons),
     ]
-
-
-_EXPECTED = ("rank", "config", "predicted_microseconds", "predicted_slowdown")
 
 
 def _oracle_line(regime: str, oracle: Mapping[str, Any]) -> str:

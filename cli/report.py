@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+
+from tilecast.heuristics.errors import TilecastError
 
 
 @dataclass(frozen=True)
@@ -32,17 +37,50 @@ class Report:
     """Exit status."""
 
 
+@contextmanager
+def answering() -> Iterator[None]:
+    """Print on standard output inside, and see that it gets there.
+
+    Raises:
+        TilecastError: what was printed cannot be written.
+    """
+    try:
+        yield
+        sys.stdout.flush()
+    except OSError as error:
+        # Python, which prints what is left as it exits, shall find nothing to complain about.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader of a broken pipe has seen enough (`| head`).
+        if not isinstance(error, BrokenPipeError):
+            raise TilecastError(
+                f"the answer cannot be written ({error.strerror}); allowed: a terminal, a pipe, or "
+                "a file on a disk with free space"
+            ) from error
+
+
 def show(report: Report, *, as_json: bool) -> None:
-    """Print a report on standard output."""
-    if as_json:
-        json.dump(report.document, sys.stdout, indent=1, allow_nan=False)
-        sys.stdout.write("\n")
-        return
+    """Print a report on standard output.
+
+    Raises:
+        TilecastError: it cannot be written.
+    """
+    with answering():
+        if as_json:
+            json.dump(report.document, sys.stdout, indent=1, allow_nan=False)
+            sys.stdout.write("\n")
+        else:
+            _print(report.tables)
+
+
+def _print(parts: Sequence[Table | str]) -> None:
     from rich.console import Console
 
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # The name of a folder need not be text; where it is not, escapes are shown.
+        sys.stdout.reconfigure(errors="backslashreplace")
     # Tables that go into a file or a pipe are as wide as they need to be.
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
-    for part in report.tables:
+    console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 200)
+    for part in parts:
         console.print(
             part if isinstance(part, str) else _rich(part), soft_wrap=isinstance(part, str)
         )

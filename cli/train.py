@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import tempfile
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from tilecast.cli import options as shared
 from tilecast.cli.report import Report, Table
-from tilecast.heuristics.errors import TilecastError
 
 NAME = "train"
 HELP = "train a model and write its artifact"
@@ -20,17 +17,16 @@ HELP = "train a model and write its artifact"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's options."""
     shared.add_data(parser)
-    parser.add_argument("--out", type=Path, required=True, help="folder that the artifact goes to")
-    parser.add_argument("--seed", default="0", help="of the models' sampling (default: 0)")
-    shared.add_jobs(parser)
+    about = "folder that the artifact goes to"
+    parser.add_argument("--out", type=shared.path, required=True, help=about)
+    about = "of the models' sampling (default: 0)"
+    parser.add_argument("--seed", type=shared.integer(0), default=0, help=about)
+    shared.add_parallel(parser, "--jobs", "fits that run side by side")
 
 
 def run(options: argparse.Namespace) -> Report:
     """Cross-validate, fit on everything, write the artifact."""
-    jobs, seed = (
-        shared.parallel("--jobs", options.jobs),
-        shared.number("--seed", options.seed, least=0),
-    )
+    shared.check_writable(options.out)
 
     from tilecast.data_collection.dataset import read_dataset
     from tilecast.models.artifact import save
@@ -38,8 +34,7 @@ def run(options: argparse.Namespace) -> Report:
 
     start = time.perf_counter()
     dataset = read_dataset(shared.data(options))
-    _check_writable(options.out)
-    artifact = train(dataset, seed=seed, jobs=jobs)
+    artifact = train(dataset, seed=options.seed, jobs=options.jobs)
     save(artifact, options.out)
     seconds = time.perf_counter() - start
     facts: Mapping[str, Any] = artifact.facts
@@ -50,22 +45,6 @@ def run(options: argparse.Namespace) -> Report:
         f"{used['families']} families, written to {options.out}"
     )
     return Report(document, [_table(facts), summary])
-
-
-def _check_writable(folder: Path) -> None:
-    """Find out before minutes of training, not after them.
-
-    Raises:
-        TilecastError: the folder cannot be made or written to.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()
-    except OSError as error:
-        raise TilecastError(
-            f"cannot write {folder} ({error.strerror}); allowed: a writable folder with free "
-            "space; name another one with --out"
-        ) from error
 
 
 def _table(facts: Mapping[str, Any]) -> Table:

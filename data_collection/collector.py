@@ -2,39 +2,39 @@
 
 from __future__ import annotations
 
-import contextlib
-import multiprocessing
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from multiprocessing.connection import wait
+from typing import TYPE_CHECKING
 
-from tilecast.data_collection.measurement import Measurement
-from tilecast.data_collection.protocol import Entrant, Settings
-from tilecast.data_collection.store import MeasurementStore
-from tilecast.data_collection.worker import (
+from tilecast.data_collection.jobs import (
     CheckJob,
+    Done,
+    Failed,
     Job,
     MeasureJob,
     SessionFactory,
     VerifyJob,
-    work,
 )
+from tilecast.data_collection.store import MeasurementStore
+from tilecast.data_collection.worker import Worker
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.spec import KernelSpec
 
+if TYPE_CHECKING:
+    from tilecast.kernels.builder import CompileResult
+
+STRETCH = 16
+"""Problems per GPU that are compiled, checked and measured before the next: some two minutes."""
+
 CHECKS_PER_JOB = 64
 """Kernels of one check job: enough to keep its overhead small, few to repeat after a hang."""
 
-START_FACTOR = 4
-"""A worker that starts loads libraries and makes a GPU context, and may be silent longer."""
-
-Plan = dict[GemmProblem, tuple[KernelConfig, ...]]
-"""What to measure: each problem with its candidates."""
+Workload = Mapping[GemmProblem, Sequence[KernelConfig]]
+"""Problems, each with its candidates."""
 
 
 @dataclass(frozen=True)
@@ -42,45 +42,41 @@ class Progress:
     """How far a collection is."""
 
     phase: str
-    """``check``, ``measure`` or ``verify``."""
+    """``compile``, ``check``, ``measure`` or ``verify``."""
     done: int
     """Jobs of the phase that are finished."""
     total: int
-    """Jobs of the phase."""
+    """Jobs of the phase: all problems to measure or verify, or the kernels of the next ones."""
     measurements: int
     """Measurements taken by this run."""
     seconds: float
     """Time since the run began."""
-    seconds_left: float | None
-    """Time that the rest of the phase will take at the pace so far; None before the first job."""
+    seconds_left: float
+    """Time that the rest of the phase will take at the pace so far."""
 
 
 @dataclass
-class _Worker:
-    """One child process and what it is doing."""
+class _Phase:
+    """Jobs of one kind; their pace tells how long the rest will take."""
 
-    factory: SessionFactory
-    process: BaseProcess
-    connection: Connection
-    card: str | None = None
-    job: Job | None = None
-    left_out: dict[KernelConfig, str] = field(default_factory=dict)
-    running: Entrant = None
-    heard: float = field(default_factory=time.monotonic)
+    name: str
+    total: int
+    done: int = 0
+    seconds: float = 0.0
 
 
 class Collector:
-    """Checks, measures and verifies a plan on one or more GPUs.
+    """Checks, measures and verifies problems on one or more GPUs.
 
     Every finished job is in the store before the next one starts, so a run that is killed goes on
-    where it was. A kernel that hangs, crashes or is wrong is recorded and left out from then on.
+    where it was. A kernel that hangs, crashes or is wrong is recorded and not run from then on.
     """
 
     def __init__(
         self,
         store: MeasurementStore,
         factories: Sequence[SessionFactory],
-        settings: Settings | None = None,
+        build: Callable[[Sequence[KernelSpec]], Iterable[CompileResult]] = lambda kernels: (),
         report: Callable[[Progress], None] = lambda progress: None,
         silence_seconds: float = 60.0,
         deadline: float = float("inf"),
@@ -90,7 +86,7 @@ class Collector:
         Args:
             store: where results go and what is done already is read from.
             factories: one session factory per GPU.
-            settings: the protocol's numbers.
+            build: compiles kernels, one result after another; nothing where all are compiled.
             report: told of progress after every job.
             silence_seconds: a worker that says nothing for so long is killed; one that starts may
                 take `START_FACTOR` times as long.
@@ -98,190 +94,156 @@ class Collector:
         """
         self._store = store
         self._factories = list(factories)
-        self._settings = settings or Settings()
+        self._build = build
         self._report = report
         self._silence = silence_seconds
         self._deadline = deadline
-        self._workers: list[_Worker] = []
+        self._workers: list[Worker] = []
         self._taken = 0
 
-    def collect(self, plan: Plan) -> None:
-        """Run what the store does not hold yet.
+    def collect(self, workload: Workload) -> None:
+        """Run what the store does not hold yet: each problem with its candidates, in this order.
 
         Raises:
             TilecastError: a job fails with no kernel to blame.
         """
         self._begun = time.monotonic()
         try:
-            self._workers = [self._spawn(factory) for factory in self._factories]
-            self._run("check", self._check_jobs(plan))
-            self._run("measure", self._measure_jobs(plan))
-            self._run("verify", self._verify_jobs(plan))
+            self._measure(workload)
+            self._verify(workload)
         finally:
             for worker in self._workers:
-                _stop(worker)
+                worker.stop()
 
-    def _check_jobs(self, plan: Plan) -> list[Job]:
-        checked = self._store.checks()
-        specs = dict.fromkeys(
-            KernelSpec.for_problem(config, problem)
-            for problem, configs in plan.items()
-            for config in configs
-        )
-        todo = [spec for spec in specs if spec.key not in checked]
-        return [
-            CheckJob(tuple(todo[start : start + CHECKS_PER_JOB]))
-            for start in range(0, len(todo), CHECKS_PER_JOB)
-        ]
-
-    def _measure_jobs(self, plan: Plan) -> list[Job]:
+    def _measure(self, workload: Workload) -> None:
+        """Stretch by stretch: a run that ends early has measured the first problems whole."""
         measured = self._store.measured("screen")
-        return [MeasureJob(p, configs) for p, configs in plan.items() if p not in measured]
+        todo = [problem for problem in workload if problem not in measured]
+        phase, step = _Phase("measure", len(todo)), STRETCH * len(self._factories)
+        for start in range(0, len(todo), step):
+            if self._late():
+                return
+            stretch = {problem: tuple(workload[problem]) for problem in todo[start : start + step]}
+            self._check(self._compiled(stretch))
+            self._run(phase, [MeasureJob(*candidates) for candidates in stretch.items()])
 
-    def _verify_jobs(self, plan: Plan) -> list[Job]:
-        verified, measured = self._store.measured("verify"), self._store.measured("race")
-        todo = [problem for problem in plan if problem in measured and problem not in verified]
-        raced = {problem: self._store.raced(problem) for problem in todo}
-        return [VerifyJob(problem, tuple(rows), card) for problem, (rows, card) in raced.items()]
+    def _check(self, kernels: Sequence[KernelSpec]) -> None:
+        checked = self._store.checks()
+        todo = [spec for spec in kernels if spec.key not in checked]
+        starts = range(0, len(todo), CHECKS_PER_JOB)
+        jobs = [CheckJob(tuple(todo[start : start + CHECKS_PER_JOB])) for start in starts]
+        self._run(_Phase("check", len(jobs)), jobs)
 
-    def _run(self, phase: str, jobs: list[Job]) -> None:
-        """Work through the jobs of one phase on all workers."""
-        waiting, total, done = list(jobs), len(jobs), 0
-        start = time.monotonic()
-        while waiting or any(worker.job for worker in self._workers):
-            if time.monotonic() > self._deadline:
-                waiting.clear()
-            for worker in self._workers:
-                if worker.job is None and worker.card and waiting:
-                    self._send(worker, waiting)
-            for worker, message in self._messages():
-                if message[0] == "done" and worker.job:
-                    self._keep(worker, message[1])
-                    worker.job, done = None, done + 1
-                    spent = time.monotonic() - start
-                    self._report(
-                        Progress(
-                            phase,
-                            done,
-                            total,
-                            self._taken,
-                            time.monotonic() - self._begun,
-                            spent / done * (total - done),
-                        )  # fmt: skip
-                    )
-                elif message[0] == "failed":
-                    waiting[:0] = self._recover(worker, message[1], message[2])
+    def _verify(self, workload: Workload) -> None:
+        verified, raced = self._store.measured("verify"), self._store.measured("race")
+        jobs = []
+        for problem in workload:
+            if problem in raced and problem not in verified:
+                rows, card = self._store.raced(problem)
+                jobs.append(VerifyJob(problem, tuple(rows), card))
+        self._compiled({job.problem: [r.config for r in job.raced if r.config] for job in jobs})
+        self._run(_Phase("verify", len(jobs)), jobs)
 
-    def _send(self, worker: _Worker, waiting: list[Job]) -> None:
-        """Give a worker its next job; a verification is left to the card that raced."""
-        others = {other.card for other in self._workers if other is not worker}
-        job = next((job for job in waiting if _may_do(worker.card, job, others)), None)
-        if job is None:
+    def _compiled(self, stretch: Workload) -> list[KernelSpec]:
+        """The kernels of some problems, less those that are known to fail; compiled by now."""
+        failures = self._failures()
+        specs = dict.fromkeys(
+            KernelSpec.for_problem(c, problem) for problem, cs in stretch.items() for c in cs
+        )
+        kernels = [spec for spec in specs if spec.key not in failures]
+        phase, since = _Phase("compile", len(kernels)), time.monotonic()
+        for result in () if self._late() else self._build(kernels):
+            if result.error:
+                self._store.add_checks({result.spec: result.error})
+            since = self._tell(phase, since)
+            if self._late():
+                break
+        return kernels
+
+    def _late(self) -> bool:
+        return time.monotonic() > self._deadline
+
+    def _failures(self) -> dict[str, str]:
+        return {key: reason for key, reason in self._store.checks().items() if reason}
+
+    def _run(self, phase: _Phase, jobs: Sequence[Job]) -> None:
+        """Work through jobs of one phase on all workers."""
+        if not jobs or self._late():
             return
-        waiting.remove(job)
-        worker.job, worker.running, worker.heard = job, None, time.monotonic()
-        if isinstance(job, MeasureJob):
-            worker.left_out = self._failures(job)
-            job = replace(job, configs=tuple(c for c in job.configs if c not in worker.left_out))
-        with contextlib.suppress(OSError):  # it has died; `_messages` will find out
-            worker.connection.send(job)
+        waiting, since = list(jobs), time.monotonic()
+        if not self._workers:
+            self._workers = [self._spawn(factory) for factory in self._factories]
+        while waiting or any(worker.job for worker in self._workers):
+            if self._late():
+                waiting.clear()
+            self._hand_out(waiting)
+            for worker, news in self._news():
+                if isinstance(news, Failed):
+                    waiting[:0] = self._recover(worker, news)
+                else:
+                    self._keep(worker, news)
+                    since = self._tell(phase, since)
 
-    def _messages(self) -> Iterator[tuple[_Worker, tuple]]:
-        """What the workers say within a second, and a failure for each that died or went silent."""
+    def _hand_out(self, waiting: list[Job]) -> None:
+        """Give workers without a job their next; a verification is left to the card that raced."""
+        for worker in self._workers:
+            others = {other.card for other in self._workers if other is not worker}
+            job = next((job for job in waiting if _may_do(worker.card, job, others)), None)
+            if job and worker.card and not worker.job:
+                waiting.remove(job)
+                worker.give(job.without(self._failures()))
+
+    def _news(self) -> Iterator[tuple[Worker, Done | Failed]]:
+        """What happens within a second: jobs that are done, and workers that failed."""
         ready = wait([worker.connection for worker in self._workers], timeout=1.0)
         for worker in list(self._workers):
-            if worker.connection in ready:
-                try:
-                    message = worker.connection.recv()
-                except (EOFError, OSError):
-                    worker.process.join(timeout=5)
-                    reason = f"crashed: exit code {worker.process.exitcode}"
-                    yield worker, ("failed", None, reason)
-                    continue
-                worker.heard = time.monotonic()
-                if message[0] == "running":
-                    worker.running = message[1]
-                elif message[0] == "ready":
-                    worker.card = message[1]
-                else:
-                    yield worker, message
-            elif time.monotonic() - worker.heard > (allowed := self._allowed_silence(worker)):
-                yield worker, ("failed", None, f"hung: no sign of life for {allowed:g} s")
+            if news := worker.hear() if worker.connection in ready else worker.silent():
+                yield worker, news
 
-    def _allowed_silence(self, worker: _Worker) -> float:
-        if worker.card is None:
-            return START_FACTOR * self._silence
-        return self._silence if worker.job else float("inf")
-
-    @staticmethod
-    def _suspect(worker: _Worker) -> Entrant:
-        """The kernel to blame if a worker failed and named none: known when they ran one by one."""
-        one_by_one = isinstance(worker.job, CheckJob) or (worker.job and worker.job.careful)
-        return worker.running if one_by_one else None
-
-    def _recover(self, worker: _Worker, culprit: Entrant, reason: str) -> list[Job]:
-        """Replace a worker; return what is left of its job.
+    def _recover(self, worker: Worker, failed: Failed) -> list[Job]:
+        """Record the culprit and replace the worker; the job that is to be tried again.
 
         Raises:
             TilecastError: no kernel can be blamed.
         """
-        job, culprit = worker.job, culprit or self._suspect(worker)
-        _stop(worker)
-        self._workers[self._workers.index(worker)] = self._spawn(worker.factory)
-        if culprit is None and isinstance(job, (MeasureJob, VerifyJob)) and not job.careful:
-            return [replace(job, careful=True)]
-        if culprit is None or job is None:
+        job = worker.job
+        if job and failed.culprit:
+            self._store.add_checks({failed.culprit: failed.reason})
+        elif isinstance(job, MeasureJob | VerifyJob) and not job.careful:
+            job = replace(job, careful=True)
+        else:
             raise TilecastError(
-                f"a worker failed with no kernel to blame ({reason}); allowed: a GPU with free "
-                "memory and a working driver; see `tilecast doctor`, then run again: it goes on "
-                "where it was"
+                f"a worker failed with no kernel to blame ({failed.reason}); allowed: a GPU with "
+                "free memory and a working driver; see `tilecast doctor`, then run again: it goes "
+                "on where it was"
             )
-        if isinstance(job, CheckJob):
-            broken = next(spec for spec in job.specs if spec.config == culprit)
-            self._store.add_checks({broken: reason})
-            rest = tuple(spec for spec in job.specs if spec != broken)
-            return [CheckJob(rest)]
-        self._store.add_checks({KernelSpec.for_problem(culprit, job.problem): reason})
-        if isinstance(job, VerifyJob):
-            return [replace(job, raced=tuple(row for row in job.raced if row.config != culprit))]
+        worker.stop()
+        self._workers[self._workers.index(worker)] = self._spawn(worker.factory)
         return [job]
 
-    def _keep(self, worker: _Worker, result: Any) -> None:
+    def _keep(self, worker: Worker, done: Done) -> None:
         """Put a finished job's result into the store."""
-        job, card = worker.job, worker.card or ""
-        if isinstance(job, CheckJob):
-            self._store.add_checks(result)
-            return
-        rows = list(result)
-        if isinstance(job, MeasureJob):
-            rows += [
-                Measurement(job.problem, config, "sustained", "screen", None, None, 0, reason)
-                for config, reason in worker.left_out.items()
-            ]
-        self._store.add(rows, card)
-        self._taken += len(rows)
+        worker.job = None
+        if isinstance(done.result, dict):
+            self._store.add_checks(done.result)
+        else:
+            self._store.add(done.result, worker.card or "")
+            self._taken += len(done.result)
 
-    def _failures(self, job: MeasureJob) -> dict[KernelConfig, str]:
-        checks = self._store.checks()
-        specs = {config: KernelSpec.for_problem(config, job.problem) for config in job.configs}
-        failures = {config: checks.get(spec.key) for config, spec in specs.items()}
-        return {config: reason for config, reason in failures.items() if reason}
+    def _tell(self, phase: _Phase, since: float) -> float:
+        """Count one more job, begun at some time, and report; the time now."""
+        now = time.monotonic()
+        phase.done += 1
+        phase.seconds += now - since
+        left = phase.seconds / phase.done * (phase.total - phase.done)
+        spent = now - self._begun
+        self._report(Progress(phase.name, phase.done, phase.total, self._taken, spent, left))
+        return now
 
-    def _spawn(self, factory: SessionFactory) -> _Worker:
-        context = multiprocessing.get_context("spawn")
-        ours, theirs = context.Pipe()
-        process = context.Process(target=work, args=(theirs, factory, self._settings), daemon=True)
-        process.start()
-        theirs.close()
-        return _Worker(factory, process, ours)
+    def _spawn(self, factory: SessionFactory) -> Worker:
+        return Worker(factory, self._silence)
 
 
 def _may_do(card: str | None, job: Job, others: set[str | None]) -> bool:
     """Whether a card may take a job, given the others; None is one that still starts."""
     return not isinstance(job, VerifyJob) or job.card == card or not others & {job.card, None}
-
-
-def _stop(worker: _Worker) -> None:
-    worker.process.kill()
-    worker.process.join(timeout=10)
-    worker.connection.close()

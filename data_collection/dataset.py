@@ -1,47 +1,29 @@
-"""The data set as a table: one row per `Measurement`, as Parquet with its provenance."""
+"""The data set: one row per `Measurement`, as a Parquet file with its provenance."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from tilecast.data_collection.measurement import PASSES, REFERENCE, REGIMES
+from tilecast.data_collection.columns import COLUMNS, Columns, columns_of
+from tilecast.data_collection.measurement import REFERENCE
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.files import write_atomically
-from tilecast.heuristics.problem import GemmOperands, GemmProblem
+from tilecast.heuristics.hardware import Hardware
+from tilecast.heuristics.operands import GemmOperands
+from tilecast.heuristics.problem import PROBLEM_FIELDS, GemmProblem
 
 if TYPE_CHECKING:
     import pandas as pd
 
-DATASET_VERSION = 1
+DATASET_VERSION = 2
 """Raised when a column changes its meaning."""
 
-COLUMNS = {
-    "m": "int32",
-    "n": "int32",
-    "k": "int32",
-    "batch": "int32",
-    "dtype": "category",
-    "out_dtype": "category",
-    "layout": "category",
-    "config": "category",
-    "regime": "category",
-    "stage": "category",
-    "microseconds": "float32",
-    "spread": "float32",
-    "rounds": "int16",
-    "failure": "category",
-    "device": "category",
-}
-"""Column names and their pandas dtypes. ``device`` is a hash of the card's UUID. ``microseconds``
-and ``spread`` are NaN exactly where ``failure`` says why."""
-
 METADATA_KEY = b"tilecast"
-"""Key of version and provenance among the file's metadata."""
+"""Key of version, provenance and seal among the file's metadata."""
 
 
 @dataclass(frozen=True)
@@ -57,28 +39,31 @@ class Dataset:
     @property
     def digest(self) -> str:
         """SHA-256 of the values in row order, whatever file they came from."""
-        digest = hashlib.sha256()
-        for name in COLUMNS:
-            column = self.rows[name]
-            values = column.astype("string").fillna("") if column.dtype == "category" else column
-            digest.update("\n".join(map(str, values.tolist())).encode())
-        return digest.hexdigest()
+        return self.columns().digest
+
+    def columns(self, name: str = "in memory") -> Columns:
+        """The rows column by column.
+
+        Args:
+            name: what to call the data set in errors.
+
+        Raises:
+            TilecastError: they break the contract of `COLUMNS`.
+        """
+        import pyarrow as pa
+
+        try:
+            table = pa.Table.from_pandas(self.rows, preserve_index=False)
+        except (pa.ArrowException, TypeError, ValueError) as error:
+            raise TilecastError(
+                f"data set {name} is no table ({_line(error)}); allowed: columns of one type each"
+            ) from error
+        return columns_of(table, name)
 
     def problems(self) -> list[GemmProblem]:
         """Every problem once, in order of first appearance."""
-        keys = ["m", "n", "k", "batch", "dtype", "out_dtype", "layout"]
-        return [
-            problem_of(*row) for row in self.rows[keys].drop_duplicates().itertuples(index=False)
-        ]
-
-
-@lru_cache(maxsize=4096)
-def problem_of(
-    m: int, n: int, k: int, batch: int, dtype: str, out_dtype: str, layout: str
-) -> GemmProblem:
-    """The problem that a row's first columns describe."""
-    operands = GemmOperands.from_layout(layout, dtype, out_dtype)
-    return GemmProblem(int(m), int(n), int(k), int(batch), operands)
+        rows = self.rows[list(PROBLEM_FIELDS)].drop_duplicates()
+        return [GemmProblem.from_row(row) for row in rows.itertuples(index=False)]
 
 
 def write_dataset(dataset: Dataset, path: Path) -> None:
@@ -90,84 +75,104 @@ def write_dataset(dataset: Dataset, path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    rows = _checked(dataset.rows, str(path))
-    table = pa.Table.from_pandas(rows, preserve_index=False)
-    facts = json.dumps({"version": DATASET_VERSION, "provenance": dataset.provenance})
-    table = table.replace_schema_metadata({**(table.schema.metadata or {}), METADATA_KEY: facts})
-    write_atomically(path, lambda file: pq.write_table(table, file, compression="zstd"))
+    columns = dataset.columns(str(path))
+    facts = {
+        "version": DATASET_VERSION,
+        "provenance": dataset.provenance,
+        "seal": _seal(columns, dataset.provenance),
+    }
+    table = pa.Table.from_pandas(columns.frame(), preserve_index=False)
+    table = table.replace_schema_metadata({METADATA_KEY: json.dumps(facts)})
+    # Hardly a time repeats, so a dictionary of them does not pay; their exponents alone compress.
+    split = {"microseconds": "BYTE_STREAM_SPLIT"}
+    options = {
+        "compression": "zstd",
+        "write_page_checksum": True,
+        "use_dictionary": [name for name in COLUMNS if name not in split],
+        "column_encoding": split,
+    }
+    write_atomically(path, lambda file: pq.write_table(table, file, **options))
 
 
 def read_dataset(path: Path) -> Dataset:
     """Read and check a Parquet file that `write_dataset` wrote.
 
     Raises:
-        TilecastError: it is absent, no Parquet, of another version, lacks a column or holds NaN.
+        TilecastError: it is absent, no Parquet, of another version, damaged, or breaks the contract
+            of `COLUMNS`.
+    """
+    columns, provenance = read_columns(path)
+    return Dataset(columns.frame(), provenance)
+
+
+def read_columns(path: Path) -> tuple[Columns, dict]:
+    """Rows and provenance of such a file, without pandas.
+
+    Raises:
+        TilecastError: as `read_dataset` does.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        table = pq.read_table(path)
+        # Not by its path, which Parquet would try as an address, too.
+        with pa.OSFile(str(path)) as source:
+            file = pq.ParquetFile(source, page_checksum_verification=True)
+            facts = _facts((file.metadata.metadata or {}).get(METADATA_KEY, b""))
+            if facts.get("version") != DATASET_VERSION:
+                raise TilecastError(
+                    f"data set {path} has version {repr(facts.get('version'))[:100]}; allowed: "
+                    f"{DATASET_VERSION}; collect it again, or, from version 1, put a column "
+                    "operands such as bf16:rcr in place of dtype, out_dtype and layout, and write "
+                    "it with tilecast.data_collection.dataset.write_dataset"
+                )
+            table = file.read(columns=list(COLUMNS))
+            table.validate(full=True)
+            columns = columns_of(table, str(path))
     except FileNotFoundError as error:
         raise TilecastError(
             f"data set {path} does not exist; allowed: a file that `tilecast collect` exported"
         ) from error
-    except (pa.ArrowInvalid, OSError) as error:
-        raise TilecastError(
-            f"data set {path} cannot be read ({error}); allowed: a whole Parquet file that "
-            "`tilecast collect` exported; export it again"
-        ) from error
-    version, provenance = _facts((table.schema.metadata or {}).get(METADATA_KEY, b"{}"))
-    if version != DATASET_VERSION or provenance is None:
-        raise TilecastError(
-            f"data set {path} has version {version}; allowed: {DATASET_VERSION}; "
-            "export it again with this version of tilecast"
-        )
-    return Dataset(_checked(table.to_pandas(), str(path)), provenance)
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise _unreadable(path, _line(error)) from error
+    provenance = facts.get("provenance")
+    if not isinstance(provenance, dict) or facts.get("seal") != _seal(columns, provenance):
+        raise _unreadable(path, "it is not what was written: the digests differ")
+    return columns, provenance
 
 
-def _facts(text: bytes) -> tuple[object, dict | None]:
-    """Version and provenance out of a file's metadata; None for what is not there."""
-    try:
-        facts = json.loads(text)
-        return facts.get("version"), facts.get("provenance")
-    except (ValueError, AttributeError):
-        return None, None
-
-
-def _checked(rows: pd.DataFrame, name: str) -> pd.DataFrame:
-    """Rows with exactly the contract's columns and dtypes.
-
-    Raises:
-        TilecastError: a column is missing, or a value is NaN, out of range or unknown.
-    """
-    missing = [column for column in COLUMNS if column not in rows]
-    if missing:
-        raise TilecastError(
-            f"data set {name} lacks column {missing[0]!r}; allowed: {', '.join(COLUMNS)}; "
-            "export it again with `tilecast collect`"
-        )
-    rows = cast("pd.DataFrame", rows[list(COLUMNS)])
-    failed = rows["failure"].notna()
-    bad = {
-        "microseconds": ~failed & ~(rows["microseconds"] > 0),
-        "failure": failed & rows["microseconds"].notna(),
-        "regime": ~rows["regime"].isin(REGIMES),
-        "stage": ~rows["stage"].isin(PASSES),
-    }
-    for column in ("m", "n", "k", "batch", "dtype", "out_dtype", "layout", "config", "device"):
-        bad[column] = rows[column].isna()
-    for column, mask in bad.items():
-        if mask.any():
-            index = int(mask.to_numpy().argmax())
-            raise TilecastError(
-                f"data set {name} has {column}={rows[column].iloc[index]!r} in row {index}; "
-                "allowed: a positive time or a failure, known regimes and stages, no NaN "
-                "elsewhere; drop the row or measure it again"
-            )
-    return rows.astype(COLUMNS).reset_index(drop=True)
+def shipped_data(gpu: Hardware, operands: GemmOperands) -> Path | None:
+    """The data set of a GPU and operands that comes with the package; None where none does."""
+    name = f"{gpu.name.lower()}-{operands.file_name}.parquet"
+    path = Path(__file__).with_name("data") / name
+    return path if path.exists() else None
 
 
 def is_reference(rows: pd.DataFrame) -> pd.Series:
     """Which rows time the library's kernel instead of one of ours."""
     return cast("pd.Series", rows["config"] == REFERENCE)
+
+
+def _facts(text: bytes) -> dict:
+    """Version, provenance and seal out of a file's metadata; empty where these are damaged."""
+    try:
+        facts = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return facts if isinstance(facts, dict) else {}
+
+
+def _seal(columns: Columns, provenance: dict) -> str:
+    """SHA-256 of values and provenance: checksums of pages do not cover the rest of a file."""
+    return hashlib.sha256(f"{columns.digest} {json.dumps(provenance)}".encode()).hexdigest()
+
+
+def _unreadable(path: Path, why: str) -> TilecastError:
+    return TilecastError(
+        f"data set {path} cannot be read ({why}); allowed: a whole Parquet file that "
+        "`tilecast collect` exported; export it again"
+    )
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]

@@ -3,57 +3,133 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import platform
-import shutil
+import socket
 import subprocess
 import sys
+import warnings
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 from tilecast.data_collection.protocol import PROTOCOL_VERSION
 from tilecast.heuristics.errors import TilecastError
+from tilecast.heuristics.hardware import Hardware
 
-_PACKAGES = (
-    "torch",
-    "triton",
-    "nvidia-cutlass-dsl",
-    "nvidia-cutlass-operators",
-    "apache-tvm-ffi",
-)
+NVIDIA_SMI_SECONDS = 30.0
+"""nvidia-smi that takes longer is taken for a hang; on eight cards it takes two seconds."""
+
+_PACKAGES = ("torch", "triton", "nvidia-cutlass-dsl", "nvidia-cutlass-operators", "apache-tvm-ffi")
 _GPU_FIELDS = (
-    "index",
-    "name",
-    "uuid",
-    "driver_version",
-    "clocks.sm",
-    "clocks.mem",
-    "clocks.max.sm",
-    "power.draw",
-    "power.limit",
-    "temperature.gpu",
-)
+    "index", "name", "uuid", "driver_version", "clocks.sm", "clocks.mem", "clocks.max.sm",
+    "power.draw", "power.limit", "temperature.gpu",
+)  # fmt: skip
 
 
-def gpu_states() -> list[dict[str, str]]:
-    """Name, UUID hash, driver, clocks (MHz), power (W) and temperature (C) of every GPU, now.
+def gpu_states(cards: Collection[str] | None = None) -> list[dict[str, str]]:
+    """Name, UUID hash, driver, clocks (MHz), power (W) and temperature (C) of GPUs, now.
+
+    Args:
+        cards: hashes of the GPUs that are asked for; every GPU when left out.
 
     Raises:
-        TilecastError: there is no NVIDIA driver.
+        TilecastError: there is no NVIDIA driver, it does not answer, or it does not list a card.
     """
-    if shutil.which("nvidia-smi") is None:
-        raise TilecastError(
-            "nvidia-smi is not found; allowed: a host with an NVIDIA driver; "
-            "collect on the target GPU"
-        )
-    query = ["nvidia-smi", f"--query-gpu={','.join(_GPU_FIELDS)}", "--format=csv,noheader,nounits"]
-    lines = subprocess.run(query, capture_output=True, text=True, check=True).stdout.splitlines()
     states = []
-    for line in lines:
+    for line in _nvidia_smi().splitlines():
         values = [value.strip() for value in line.split(",")]
+        if len(values) != len(_GPU_FIELDS):
+            raise _no_answer(f"it says {line[:80]!r}")
         state: dict[str, str] = dict(zip(_GPU_FIELDS, values, strict=True))
         state["uuid_hash"] = device_hash(state.pop("uuid"))
         states.append(state)
-    return states
+    listed = {state["uuid_hash"]: state for state in states}
+    if cards is None:
+        return states
+    if missing := [card for card in cards if card not in listed]:
+        raise _no_answer(f"it does not list GPU {missing[0]}")
+    return [listed[card] for card in cards]
+
+
+def _nvidia_smi() -> str:
+    query = ["nvidia-smi", f"--query-gpu={','.join(_GPU_FIELDS)}", "--format=csv,noheader,nounits"]
+    try:
+        process = subprocess.Popen(
+            query, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace"
+        )
+    except OSError as error:
+        raise _no_answer(str(error)) from error
+    try:
+        # Not `subprocess.run`: it waits for what it kills, and nothing ends amid a driver call.
+        output, errors = process.communicate(timeout=NVIDIA_SMI_SECONDS)
+    except subprocess.TimeoutExpired as error:
+        process.kill()
+        raise _no_answer(f"it hangs for {NVIDIA_SMI_SECONDS:g} s") from error
+    if process.returncode:
+        said = " ".join((output + errors).split())[:200]
+        raise _no_answer(f"status {process.returncode}: {said}")
+    return output
+
+
+def _no_answer(reason: str) -> TilecastError:
+    return TilecastError(
+        f"nvidia-smi does not say which GPUs there are ({reason}); allowed: a host with a working "
+        "NVIDIA driver; collect on the target GPU"
+    )
+
+
+def cards(devices: Sequence[int], target: Hardware) -> list[str]:
+    """Hashes of CUDA devices, each of which is the GPU that is to be measured.
+
+    Raises:
+        TilecastError: a device is not there, or is another GPU.
+    """
+    import torch
+
+    with warnings.catch_warnings(action="ignore"):  # what PyTorch finds amiss is told below
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    found = []
+    for device in devices:
+        if device >= count:
+            raise TilecastError(
+                f"CUDA device {device} is not there; allowed: the {count} that PyTorch sees, "
+                "counted from 0; name others with --devices, or see `tilecast doctor`"
+            )
+        properties = torch.cuda.get_device_properties(device)
+        if properties.name not in target.device_names:
+            raise TilecastError(
+                f"CUDA device {device} is an {properties.name!r}, no {target.name}; allowed: "
+                f"{', '.join(target.device_names)}; name what it is with --gpu, or others with "
+                "--devices"
+            )
+        found.append(device_hash(str(properties.uuid)))
+    return found
+
+
+@contextmanager
+def claimed(cards: Iterable[str]) -> Iterator[None]:
+    """Hold GPUs, so that no other collector on this host, whoever's, times on them meanwhile.
+
+    A name among Linux's abstract sockets is one process's at a time and free once that ends,
+    however it ends. Containers with networks of their own do not see each other's.
+
+    Raises:
+        TilecastError: a GPU is held already.
+    """
+    with ExitStack() as stack:
+        for card in cards:
+            holder = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+            try:
+                holder.bind(f"\0tilecast-gpu-{card}")
+            except OSError as error:
+                raise TilecastError(
+                    f"GPU {card} is in use by another collection ({error.strerror}); allowed: one "
+                    "at a time; wait for the other one, or name other --devices"
+                ) from error
+        yield
 
 
 def device_hash(uuid: str) -> str:
@@ -61,19 +137,40 @@ def device_hash(uuid: str) -> str:
     return hashlib.sha256(uuid.removeprefix("GPU-").encode()).hexdigest()[:8]
 
 
-def describe() -> dict[str, object]:
-    """GPUs, versions, protocol, date and command of this run, as plain data."""
+def describe(cards: Collection[str] | None = None) -> dict[str, object]:
+    """GPUs, versions, protocol, date and command of this run, as plain data.
+
+    Args:
+        cards: hashes of the GPUs that are measured; every GPU when left out.
+    """
     import torch
 
     return {
-        "gpus": gpu_states(),
+        "gpus": gpu_states(cards),
         "cuda": torch.version.cuda,
         "python": platform.python_version(),
         "versions": {name: _version(name) for name in _PACKAGES},
         "protocol_version": PROTOCOL_VERSION,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": " ".join(sys.argv),
+        "command": public_command(sys.argv),
     }
+
+
+def public_command(arguments: Sequence[str]) -> str:
+    """A command as one line that names no folder, and so no user.
+
+    Args:
+        arguments: program and arguments; a path keeps its last part, or ``.`` if it is a folder.
+    """
+    words = []
+    for argument in arguments:
+        assigned = argument.startswith("-") and "=" in argument
+        option, equals, value = argument.partition("=") if assigned else ("", "", argument)
+        if "/" in value:
+            # `Path.is_dir` raises where it may not look.
+            value = "." if os.path.isdir(value) else Path(value).name  # noqa: PTH112
+        words.append(option + equals + value)
+    return " ".join(words)
 
 
 def _version(package: str) -> str | None:

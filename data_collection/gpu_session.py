@@ -7,13 +7,15 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
+from tilecast.data_collection.correctness import check_problems, wrong_elements
 from tilecast.data_collection.environment import device_hash
 from tilecast.data_collection.protocol import Entrant, KernelFailure
-from tilecast.heuristics.problem import GemmOperands, GemmProblem
+from tilecast.heuristics.operands import TensorSpec
+from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.launch import LoadedKernel, load_kernel
 from tilecast.kernels.object_cache import ObjectCache
 from tilecast.kernels.spec import KernelSpec
@@ -32,27 +34,30 @@ MIN_SETS = 4
 """Fewest operand sets: where a set lies in memory can move a kernel's time by 1%."""
 COLD_FACTOR = 4
 """Operand sets together exceed the L2 this many times."""
+INT8_SPREAD = 32
+"""Standard deviation of random int8 numbers: four of them reach the range's ends."""
 HANG_SECONDS = 5.0
 """A replay that takes longer is taken for a hang."""
-MAX_RELATIVE_ERROR = 1e-2
-"""Largest allowed ||out - reference|| / ||reference||."""
-CHECK_EXTENTS = ((2056, 10008, 520), (37, 1112, 1032), (1, 264, 200))
-"""m, n, k of the correctness checks: ragged everywhere; many tiles per CTA, a deep k, one row."""
 
 
-@dataclass
+@dataclass(eq=False)
 class _Graph:
     """Several launches of one kernel on successive operand sets, between two timing events."""
 
-    entrant: Entrant
+    spec: KernelSpec | None
+    """None for the library's."""
     graph: torch.cuda.CUDAGraph
     start: torch.cuda.Event
     end: torch.cuda.Event
     done: torch.cuda.Event
     launches: int
+    times: list[float] = field(default_factory=list)
+    """Microseconds per launch of each replay so far."""
 
-    def microseconds(self) -> float:
-        return self.start.elapsed_time(self.end) * 1e3 / self.launches
+    def read(self) -> None:
+        """Wait for the last replay and take its time."""
+        wait(self.done, self.spec)
+        self.times.append(self.start.elapsed_time(self.end) * 1e3 / self.launches)
 
 
 @dataclass(frozen=True)
@@ -64,7 +69,7 @@ class GpuSessionFactory:
     device: int
     """CUDA device index."""
 
-    def __call__(self, announce: Callable[[Entrant], None]) -> GpuSession:
+    def __call__(self, announce: Callable[[KernelSpec | None], None]) -> GpuSession:
         """Make it."""
         return GpuSession(self.objects, self.device, announce)
 
@@ -72,20 +77,22 @@ class GpuSessionFactory:
 class GpuSession:
     """Loaded kernels on one device; lives as long as its process."""
 
-    def __init__(self, objects: ObjectCache, device: int, announce: Callable[[Entrant], None]):
+    def __init__(
+        self, objects: ObjectCache, device: int, announce: Callable[[KernelSpec | None], None]
+    ):
         """Bind a device.
 
         Args:
             objects: compiled kernels.
             device: CUDA device index.
-            announce: told of each kernel before it runs for the first time.
+            announce: told of each kernel before it runs for the first time; None is the library's.
         """
         torch.cuda.set_device(device)
         torch.manual_seed(0)
         self.card = device_hash(str(torch.cuda.get_device_properties(device).uuid))
         self._objects = objects
         self._device = device
-        self._announce = announce
+        self.announce = announce
         self._kernels: dict[KernelSpec, LoadedKernel] = {}
         self._references: dict[GemmProblem, tuple[torch.Tensor, ...]] = {}
         self._l2_bytes = torch.cuda.get_device_properties(device).L2_cache_size
@@ -99,17 +106,16 @@ class GpuSession:
         Raises:
             KernelFailure: it hung or crashed.
         """
-        self._announce(spec.config)
+        self.announce(spec)
         kernel = self._kernel(spec)
         for problem in check_problems(spec):
             a, b, reference = self._reference(problem)
-            out = empty_out(problem).fill_(math.nan)
+            out = poisoned_out(problem)
             kernel(a, b, out)
-            self.finish(spec.config)
-            difference = torch.linalg.norm(out.float() - reference)
-            error = (difference / torch.linalg.norm(reference)).item()
-            if not error <= MAX_RELATIVE_ERROR:
-                return f"relative error {error:.3g} on {problem}, allowed {MAX_RELATIVE_ERROR:g}"
+            self.finish(spec)
+            narrow = a.dtype.is_floating_point and a.dtype.itemsize == 1
+            if wrong := wrong_elements(out, reference, problem.k, narrow=narrow):
+                return f"{wrong}, on {problem}"
         return None
 
     def bench(self, problem: GemmProblem, careful: bool) -> GpuBench:
@@ -127,10 +133,6 @@ class GpuSession:
             return _library_launch
         return self._kernel(KernelSpec.for_problem(entrant, problem))
 
-    def announce(self, entrant: Entrant) -> None:
-        """Say that this entrant runs next."""
-        self._announce(entrant)
-
     def _kernel(self, spec: KernelSpec) -> LoadedKernel:
         if spec not in self._kernels:
             self._kernels[spec] = load_kernel(spec, self._objects, self._device)
@@ -143,15 +145,15 @@ class GpuSession:
             self._references[problem] = (a, b, a.float() @ b.float())
         return self._references[problem]
 
-    def finish(self, entrant: Entrant) -> None:
-        """Wait for all launches so far.
+    def finish(self, spec: KernelSpec | None) -> None:
+        """Wait for all launches so far, which are a kernel's, or None for several kernels'.
 
         Raises:
             KernelFailure: they hang.
         """
         done = torch.cuda.Event()
         done.record()
-        wait(done, entrant)
+        wait(done, spec)
 
 
 class GpuBench:
@@ -181,43 +183,36 @@ class GpuBench:
             self._session.finish(None)
             if regime == "sustained":
                 self._warm_up(graphs)
-            times: list[list[float]] = [[] for _ in graphs]
-            in_flight: list[int] = []
-            active = list(range(len(graphs)))
+            in_flight: deque[_Graph] = deque()
+            active = graphs
             for turn in range(rounds):
                 shift = turn * len(active) // rounds
-                order = active[shift:] + active[:shift]
-                for index in order:
-                    # A graph's events are read before it runs again; all others stay queued behind
-                    # the one that is waited for, so in the sustained regime the card never idles.
-                    while index in in_flight or (regime == "burst" and in_flight):
-                        self._collect(graphs, times, in_flight.pop(0))
-                    if regime == "burst":
-                        time.sleep(GAP_SECONDS)
-                    self._replay(graphs[index])
-                    in_flight.append(index)
-                active = self._still_near(entrants, times, active, give_up)
-            while in_flight:
-                self._collect(graphs, times, in_flight.pop(0))
-        return times
+                for graph in active[shift:] + active[:shift]:
+                    self._take_turn(graph, in_flight, regime)
+                active = _still_near(active, give_up)
+            for graph in in_flight:
+                graph.read()
+        return [graph.times for graph in graphs]
 
-    @staticmethod
-    def _still_near(
-        entrants: Sequence[Entrant], times: list[list[float]], active: list[int], give_up: float
-    ) -> list[int]:
-        seen = [min(times[i]) for i in active if times[i] and entrants[i] is not None]
-        if not seen:
-            return active
-        limit = give_up * min(seen)
-        return [i for i in active if not times[i] or min(times[i]) <= limit or entrants[i] is None]
+    def _take_turn(self, graph: _Graph, in_flight: deque[_Graph], regime: str) -> None:
+        """Replay a graph, behind those in flight or, in the burst regime, after an idle gap."""
+        # A graph's events are read before it runs again; all others stay queued behind the one
+        # that is waited for, so in the sustained regime the card never idles.
+        while graph in in_flight or (regime == "burst" and in_flight):
+            in_flight.popleft().read()
+        if regime == "burst":
+            time.sleep(GAP_SECONDS)
+        self._replay(graph)
+        in_flight.append(graph)
 
     def _capture(self, entrant: Entrant) -> _Graph:
         launch = self._session.launcher(entrant, self._problem)
+        spec = None if entrant is None else KernelSpec.for_problem(entrant, self._problem)
         # Outside the graph first: loading the code may not be captured.
-        self._session.announce(entrant)
+        self._session.announce(spec)
         launch(self._a[0], self._b[0], self._out[0])
         if self._careful:
-            self._session.finish(entrant)
+            self._session.finish(spec)
         graph = torch.cuda.CUDAGraph()
         start, end = (torch.cuda.Event(enable_timing=True, external=True) for _ in range(2))
         graph.capture_begin()
@@ -229,7 +224,7 @@ class GpuBench:
             launch(self._a[i], self._b[i], self._out[i])
         end.record()
         graph.capture_end()
-        return _Graph(entrant, graph, start, end, torch.cuda.Event(), self._launches)
+        return _Graph(spec, graph, start, end, torch.cuda.Event(), self._launches)
 
     def _warm_up(self, graphs: list[_Graph]) -> None:
         """Keep the card busy; returns with work still queued, so that it stays so."""
@@ -240,36 +235,27 @@ class GpuBench:
             queued.append(graph)
             if len(queued) > WARM_UP_DEPTH:
                 first = queued.popleft()
-                wait(first.done, first.entrant)
+                wait(first.done, first.spec)
             if time.perf_counter() > deadline:
                 return
 
     def _replay(self, graph: _Graph) -> None:
         if self._careful:
-            self._session.announce(graph.entrant)
+            self._session.announce(graph.spec)
         graph.graph.replay()
         graph.done.record()
         if self._careful:
-            wait(graph.done, graph.entrant)
-
-    @staticmethod
-    def _collect(graphs: list[_Graph], times: list[list[float]], index: int) -> None:
-        wait(graphs[index].done, graphs[index].entrant)
-        times[index].append(graphs[index].microseconds())
+            wait(graph.done, graph.spec)
 
 
-def check_problems(spec: KernelSpec) -> list[GemmProblem]:
-    """The ragged problems of a check; m is padded where the 16-byte rule is on it."""
-    operands = spec.operands
-    step = 8 if "col" in (operands.a_major, operands.out_major) else 1
-    return [
-        GemmProblem(-(-m // step) * step, n, k, 3 if spec.batched else 1, operands)
-        for m, n, k in CHECK_EXTENTS
-    ]
+def _still_near(graphs: list[_Graph], give_up: float) -> list[_Graph]:
+    """Those that are timed on: the library, and what is near the best of ours so far."""
+    best = min((min(g.times) for g in graphs if g.times and g.spec), default=math.inf)
+    return [g for g in graphs if not (g.times and g.spec) or min(g.times) <= give_up * best]
 
 
-def wait(event: torch.cuda.Event, entrant: Entrant) -> None:
-    """Wait for an event, but not for ever.
+def wait(event: torch.cuda.Event, spec: KernelSpec | None) -> None:
+    """Wait for an event of a kernel, None for the library's, but not for ever.
 
     Raises:
         KernelFailure: it does not happen within `HANG_SECONDS`.
@@ -277,37 +263,47 @@ def wait(event: torch.cuda.Event, entrant: Entrant) -> None:
     deadline = time.perf_counter() + HANG_SECONDS
     while not event.query():
         if time.perf_counter() > deadline:
-            raise KernelFailure(entrant, f"hung: not done after {HANG_SECONDS:g} s")
+            raise KernelFailure(spec, f"hung: not done after {HANG_SECONDS:g} s")
 
 
 def random_operands(
     problem: GemmProblem, sets: int
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """``sets`` pairs of normal random A (m, k) and B (k, n), batch in front where there is one."""
-    operands = problem.operands
-    a = [_random(problem, problem.m, problem.k, operands.a_major, operands) for _ in range(sets)]
-    b = [_random(problem, problem.k, problem.n, operands.b_major, operands) for _ in range(sets)]
+    a = [_random(problem, problem.m, problem.k, problem.operands.a) for _ in range(sets)]
+    b = [_random(problem, problem.k, problem.n, problem.operands.b) for _ in range(sets)]
     return a, b
 
 
 def empty_out(problem: GemmProblem) -> torch.Tensor:
     """An unwritten out (m, n), batch in front where there is one, stored as the operands say."""
-    return _empty(
-        problem, problem.m, problem.n, problem.operands.out_major, problem.operands.out_dtype
-    )
+    return _empty(problem, problem.m, problem.n, problem.operands.out)
 
 
-def _random(
-    problem: GemmProblem, rows: int, columns: int, major: str, operands: GemmOperands
-) -> torch.Tensor:
-    return _empty(problem, rows, columns, major, operands.dtype).normal_()
+def poisoned_out(problem: GemmProblem) -> torch.Tensor:
+    """The same, full of what no product is: NaN, or the least whole number."""
+    out = empty_out(problem)
+    return out.fill_(math.nan if out.dtype.is_floating_point else torch.iinfo(out.dtype).min)
 
 
-def _empty(problem: GemmProblem, rows: int, columns: int, major: str, dtype: str) -> torch.Tensor:
+def _random(problem: GemmProblem, rows: int, columns: int, stored: TensorSpec) -> torch.Tensor:
+    tensor = _empty(problem, rows, columns, stored)
+    if stored.dtype.bits >= 16:
+        return tensor.normal_()
+    # torch draws no 8-bit numbers: whole ones spread over the range of int8, others as they fall.
+    wide = torch.empty_like(tensor, dtype=torch.float32).normal_()
+    if not tensor.dtype.is_floating_point:
+        wide = wide.mul_(INT8_SPREAD).round_().clamp_(-128, 127)
+    return tensor.copy_(wide)
+
+
+def _empty(problem: GemmProblem, rows: int, columns: int, stored: TensorSpec) -> torch.Tensor:
     batch = (problem.batch,) if problem.batch > 1 else ()
-    shape = (rows, columns) if major == "row" else (columns, rows)
-    tensor = torch.empty(*batch, *shape, dtype=getattr(torch, dtype), device="cuda")
-    return tensor if major == "row" else tensor.mT
+    row_major = stored.major == "row"
+    shape = (rows, columns) if row_major else (columns, rows)
+    dtype = getattr(torch, stored.dtype.torch)
+    tensor = torch.empty(*batch, *shape, dtype=dtype, device="cuda")
+    return tensor if row_major else tensor.mT
 
 
 def _library_launch(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:

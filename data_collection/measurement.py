@@ -30,7 +30,7 @@ class Measurement:
     regime: str
     """One of `REGIMES`."""
     stage: str
-    """One of `PASSES`."""
+    """The pass, one of `PASSES`; named as the data set's column is."""
     microseconds: float | None
     """Median time of one launch; None when it failed."""
     spread: float | None

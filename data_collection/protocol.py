@@ -15,6 +15,7 @@ from typing import Protocol
 from tilecast.data_collection.measurement import Measurement
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.problem import GemmProblem
+from tilecast.kernels.spec import KernelSpec
 
 PROTOCOL_VERSION = 1
 """Raised when the same kernel would be given another time."""
@@ -26,15 +27,15 @@ Entrant = KernelConfig | None
 class KernelFailure(Exception):
     """A kernel hung or crashed; the GPU context is lost with it."""
 
-    def __init__(self, entrant: Entrant, reason: str):
-        """Name the culprit and say in one line what it did."""
+    def __init__(self, culprit: KernelSpec | None, reason: str):
+        """Name the culprit, None for the library's own kernel, and say in one line what it did."""
         super().__init__(reason)
-        self.entrant = entrant
+        self.culprit = culprit
         self.reason = reason
 
 
 @dataclass(frozen=True)
-class Settings:
+class ProtocolSettings:
     """The protocol's numbers. Factors are relative to the fastest of our kernels."""
 
     screen_rounds: int = 3
@@ -65,6 +66,10 @@ class Settings:
         return self.burst_rounds if regime == "burst" else self.sustained_rounds
 
 
+DEFAULTS = ProtocolSettings()
+"""What data sets are collected with."""
+
+
 class Bench(Protocol):
     """Times kernels of one problem."""
 
@@ -86,14 +91,14 @@ class Bench(Protocol):
         ...
 
 
-def regimes(problem: GemmProblem, settings: Settings) -> tuple[str, ...]:
+def regimes(problem: GemmProblem, settings: ProtocolSettings = DEFAULTS) -> tuple[str, ...]:
     """The power regimes that a problem is raced in: one where the power limit is out of reach."""
     compute_bound = problem.flops / problem.min_bytes > settings.compute_bound
     return ("sustained", "burst") if compute_bound else ("burst",)
 
 
 def measure(
-    bench: Bench, problem: GemmProblem, entrants: Sequence[Entrant], settings: Settings
+    bench: Bench, problem: GemmProblem, entrants: Sequence[Entrant], settings: ProtocolSettings
 ) -> list[Measurement]:
     """Screen all entrants and race the finalists.
 
@@ -122,7 +127,7 @@ def measure(
 
 
 def verify(
-    bench: Bench, problem: GemmProblem, raced: Sequence[Measurement], settings: Settings
+    bench: Bench, problem: GemmProblem, raced: Sequence[Measurement], settings: ProtocolSettings
 ) -> list[Measurement]:
     """Time the best of each race again.
 
@@ -151,7 +156,7 @@ def verify(
 
 
 def _race(
-    bench: Bench, finalists: Sequence[Entrant], regime: str, settings: Settings
+    bench: Bench, finalists: Sequence[Entrant], regime: str, settings: ProtocolSettings
 ) -> dict[Entrant, list[float]]:
     """Rounds until the leader of all rounds so far also leads, or ties, in the latest batch."""
     times: dict[Entrant, list[float]] = {entrant: [] for entrant in finalists}
@@ -198,11 +203,11 @@ def without_drift(rounds: Sequence[Sequence[float]]) -> list[list[float]]:
 
 
 def _row(
-    problem: GemmProblem, entrant: Entrant, regime: str, stage: str, rounds: Sequence[float]
+    problem: GemmProblem, entrant: Entrant, regime: str, pass_: str, rounds: Sequence[float]
 ) -> Measurement:
     median = statistics.median(rounds)
     spread = None
     if len(rounds) >= 4:
         low, _, high = statistics.quantiles(rounds, n=4, method="inclusive")
         spread = (high - low) / median
-    return Measurement(problem, entrant, regime, stage, median, spread, len(rounds))
+    return Measurement(problem, entrant, regime, pass_, median, spread, len(rounds))

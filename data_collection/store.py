@@ -3,95 +3,158 @@
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
-from tilecast.data_collection.measurement import REFERENCE, Measurement
+from tilecast.data_collection.measurement import PASSES, REFERENCE, REGIMES, Measurement
 from tilecast.data_collection.protocol import PROTOCOL_VERSION
-from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
-from tilecast.heuristics.problem import GemmOperands, GemmProblem
-from tilecast.kernels.cutlass_sm90.space import SPACE_VERSION
-from tilecast.kernels.spec import KernelSpec
+from tilecast.heuristics.problem import MAX_EXTENT, PROBLEM_FIELDS, GemmProblem
+from tilecast.kernels.candidates import SPACE_VERSION
+from tilecast.kernels.families import FAMILIES, parse_config
+from tilecast.kernels.spec import KernelSpec, family_facts
 
 if TYPE_CHECKING:
     from tilecast.data_collection.dataset import Dataset
 
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS runs (id INTEGER PRIMARY KEY, provenance TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS kernels (key TEXT PRIMARY KEY, config TEXT NOT NULL, failure TEXT);
-CREATE TABLE IF NOT EXISTS measurements (
-    m INTEGER, n INTEGER, k INTEGER, batch INTEGER, dtype TEXT, out_dtype TEXT, layout TEXT,
-    config TEXT, regime TEXT, stage TEXT, microseconds REAL, spread REAL, rounds INTEGER,
-    failure TEXT, device TEXT, run INTEGER REFERENCES runs (id),
-    PRIMARY KEY (m, n, k, batch, dtype, out_dtype, layout, config, regime, stage)
+_TEXT = "TEXT NOT NULL CHECK (typeof({0}) = 'text')"
+_EXTENT = f"INTEGER NOT NULL CHECK ({{0}} BETWEEN 1 AND {MAX_EXTENT})"
+_PROBLEM = dict.fromkeys(PROBLEM_FIELDS, _EXTENT) | {"operands": _TEXT}
+_RESULT = {
+    "config": _TEXT,
+    "regime": f"TEXT NOT NULL CHECK ({{0}} IN {REGIMES})",
+    "stage": f"TEXT NOT NULL CHECK ({{0}} IN {PASSES})",
+    "microseconds": "REAL CHECK (typeof({0}) IN ('real', 'null') AND {0} > 0 AND {0} < 1e12)",
+    "spread": "REAL CHECK (typeof({0}) IN ('real', 'null') AND {0} >= 0 AND {0} < 1e12)",
+    "rounds": "INTEGER NOT NULL CHECK ({0} BETWEEN 0 AND 32767)",
+    "failure": "TEXT CHECK (typeof({0}) = iif(microseconds, 'null', 'text'))",
+}
+"""The columns of what was measured, in the order of `Measurement`'s fields."""
+_ORIGIN = {"device": _TEXT, "run": "INTEGER REFERENCES runs (id)"}
+_COLUMNS = {**_PROBLEM, **_RESULT, **_ORIGIN}
+_PROBLEM_NAMES = ", ".join(PROBLEM_FIELDS)
+
+_SCHEMA = f"""
+CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE runs (
+    id INTEGER PRIMARY KEY, provenance TEXT NOT NULL CHECK (json_valid(provenance))
+);
+CREATE TABLE kernels (
+    key {_TEXT.format("key")} PRIMARY KEY, config TEXT NOT NULL,
+    failure TEXT CHECK (typeof(failure) IN ('text', 'null'))
+) WITHOUT ROWID;
+CREATE TABLE measurements (
+    {", ".join(f"{name} {kind.format(name)}" for name, kind in _COLUMNS.items())},
+    PRIMARY KEY ({_PROBLEM_NAMES}, config, regime, stage)
 ) WITHOUT ROWID;
 """
-_VERSIONS = {"protocol": str(PROTOCOL_VERSION), "space": str(SPACE_VERSION)}
+"""The constraints are checked when a row is written, and all of them when a store is opened."""
+
+_FOLDERS = re.compile(r"(?<![\w/])/(?:[^\s/]+/)+")
+"""Of an absolute path: stores are published, and folders name users."""
 
 
 class MeasurementStore:
     """One collection: checked kernels, measurements and the runs that they came from.
 
-    Each call that writes is one transaction, on disk when it returns.
+    Each call that writes is one transaction, on disk when it returns. The file is locked while it
+    is open: a second collection cannot use it at the same time.
     """
 
     def __init__(self, path: Path):
         """Open or create a store.
 
         Raises:
-            TilecastError: the file cannot be written, is no store, or belongs to another version.
+            TilecastError: the file cannot be written, is no store, is damaged, was made with other
+                versions, or is in use.
         """
         self._path = path
+        self._run: int | None = None
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._database = sqlite3.connect(path)
+            if path.exists() and not path.is_file():
+                raise OSError("not a regular file")
+            # Absolute: SQLite would keep a file named ":memory:" in memory.
+            self._database = sqlite3.connect(path.absolute(), timeout=0)
             try:
+                self._lock()
                 self._prepare()
-            except Exception:
+                self._database.commit()
+                self._database.execute("PRAGMA journal_mode = WAL")
+                self._database.execute("PRAGMA synchronous = FULL")
+            except BaseException:
                 self.close()
                 raise
         except (sqlite3.Error, OSError) as error:
+            raise self._unusable(error) from error
+
+    def _lock(self) -> None:
+        """Take the file for this process, until it is closed; the kernel frees it after a kill."""
+        try:
+            self._database.execute("PRAGMA locking_mode = EXCLUSIVE")
+            self._database.execute("BEGIN EXCLUSIVE")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:  # the rest says why it is busy
+                raise
             raise TilecastError(
-                f"store {path} cannot be opened ({error}); allowed: a new file, or one that "
-                "`tilecast collect` wrote, on a writable disk with free space; name another one"
+                f"store {self._path} is in use; allowed: one run at a time; wait for the other "
+                "one, or name another store"
             ) from error
-        self._run: int | None = None
 
     def _prepare(self) -> None:
-        """Make the tables of a new file, or see that they are those of a store of this version."""
-        tables = {name for (name,) in self._database.execute("SELECT name FROM sqlite_master")}
-        if tables and "measurements" not in tables:
-            raise sqlite3.DatabaseError("a database of something else")
-        self._database.execute("PRAGMA journal_mode = WAL")
-        self._database.execute("PRAGMA synchronous = FULL")
-        self._database.executescript(_SCHEMA)
-        with self._database:
-            self._database.executemany(
-                "INSERT OR IGNORE INTO facts VALUES (?, ?)", _VERSIONS.items()
-            )
+        """Make the tables of a new file, or see that they are whole and of these versions."""
+        wanted = _versions()
+        tables = _tables(self._database)
+        if not tables:
+            for statement in _SCHEMA.split(";"):  # `executescript` would end the transaction
+                self._database.execute(statement)
+            self._database.executemany("INSERT INTO facts VALUES (?, ?)", wanted.items())
+            return
+        if not {"facts", "measurements"} <= tables.keys():
+            raise self._unusable("a database of something else")
         found = dict(self._database.execute("SELECT name, value FROM facts"))
-        if found != _VERSIONS:
-            raise TilecastError(
-                f"store {self._path} was made with versions {found}; allowed: {_VERSIONS}; "
-                "start a new store"
+        if found != wanted:
+            names = sorted({name for name, _ in found.items() ^ wanted.items()}, key=str)
+            theirs, ours = (
+                ", ".join(f"{name} {facts.get(name)!r}" for name in names)
+                for facts in (found, wanted)
             )
+            raise TilecastError(
+                f"store {self._path} was made with {theirs}; allowed: {ours}; start a new store, "
+                "as times of different kernels do not mix"
+            )
+        with closing(sqlite3.connect(":memory:")) as model:
+            model.executescript(_SCHEMA)
+            if tables != _tables(model):
+                raise self._unusable("its tables have another form")
+        ((verdict,), *_) = self._database.execute("PRAGMA quick_check(1)")
+        if verdict != "ok":
+            raise self._unusable(f"damaged: {verdict}")
+
+    def _unusable(self, reason: object) -> TilecastError:
+        return TilecastError(
+            f"store {self._path} cannot be used ({' '.join(str(reason).split())}); allowed: a new "
+            "file, or one that `tilecast collect` wrote, whole, on a writable disk with free "
+            "space; free some and run again, or name another one"
+        )
 
     @contextmanager
-    def _transaction(self) -> Iterator[None]:
+    def _access(self) -> Iterator[sqlite3.Connection]:
         """What is written inside is on disk afterwards, or none of it is."""
         try:
             with self._database:
-                yield
-        except sqlite3.OperationalError as error:
+                yield self._database
+        except sqlite3.IntegrityError as error:
             raise TilecastError(
-                f"store {self._path} cannot be written ({error}); allowed: a writable disk with "
-                "free space and no other run in the same store; run again: it goes on where it was"
+                f"a measurement cannot be stored ({error}); allowed: each problem, config, regime "
+                "and pass once, with a time or a failure; start a new store to measure it again"
             ) from error
+        except (sqlite3.Error, TilecastError) as error:
+            raise self._unusable(error) from error
 
     def close(self) -> None:
         """Let go of the file."""
@@ -99,70 +162,74 @@ class MeasurementStore:
 
     def begin_run(self, provenance: dict[str, object]) -> None:
         """Record where the measurements from now on come from."""
-        with self._transaction():
-            cursor = self._database.execute(
-                "INSERT INTO runs (provenance) VALUES (?)", (json.dumps(provenance),)
-            )
-        self._run = cursor.lastrowid
+        with self._access() as database:
+            query = "INSERT INTO runs (provenance) VALUES (?)"
+            self._run = database.execute(query, (json.dumps(provenance),)).lastrowid
 
     def end_run(self, facts: dict[str, object]) -> None:
         """Add to the current run's provenance what is known once it is over, under ``end``."""
-        with self._transaction():
-            self._database.execute(
+        with self._access() as database:
+            database.execute(
                 "UPDATE runs SET provenance = json_set(provenance, '$.end', json(?)) WHERE id = ?",
                 (json.dumps(facts), self._run),
             )
 
     def add_checks(self, failures: Mapping[KernelSpec, str | None]) -> None:
         """Record for each kernel what is wrong with it, or None."""
-        with self._transaction():
-            self._database.executemany(
+        with self._access() as database:
+            database.executemany(
                 "INSERT OR REPLACE INTO kernels VALUES (?, ?, ?)",
-                [(spec.key, spec.config.name, failure) for spec, failure in failures.items()],
+                [
+                    (spec.key, spec.config.name, reason and _FOLDERS.sub("", reason))
+                    for spec, reason in failures.items()
+                ],
             )
 
     def checks(self) -> dict[str, str | None]:
         """For each checked kernel's key, what is wrong with it, or None."""
-        return dict(self._database.execute("SELECT key, failure FROM kernels"))
+        with self._access() as database:
+            return dict(database.execute("SELECT key, failure FROM kernels"))
 
     def add(self, rows: Iterable[Measurement], card: str) -> None:
         """Record measurements taken on a card.
 
         Raises:
-            TilecastError: one of them is there already, or the file cannot be written.
+            TilecastError: one of them is there already or is none, or the file cannot be written.
         """
-        try:
-            with self._transaction():
-                self._database.executemany(
-                    f"INSERT INTO measurements VALUES ({', '.join('?' * 16)})",
-                    [(*_values(row), card, self._run) for row in rows],
-                )
-        except sqlite3.IntegrityError as error:
-            raise TilecastError(
-                f"a measurement is in the store already ({error}); allowed: each problem, config, "
-                "regime and stage once; start a new store to measure it again"
-            ) from error
+        values = [
+            (*row.problem.row(), row.config.name if row.config else REFERENCE)
+            + tuple(getattr(row, name) for name in list(_RESULT)[1:])
+            + (card, self._run)
+            for row in rows
+        ]
+        places = ", ".join("?" * len(_COLUMNS))
+        with self._access() as database:
+            database.executemany(f"INSERT INTO measurements VALUES ({places})", values)
 
-    def measured(self, stage: str) -> set[GemmProblem]:
-        """Problems that have rows of a stage."""
-        query = (
-            "SELECT DISTINCT m, n, k, batch, dtype, out_dtype, layout FROM measurements "
-            "WHERE stage = ?"
-        )
-        return {_problem(row) for row in self._database.execute(query, (stage,))}
+    def measured(self, pass_: str) -> set[GemmProblem]:
+        """Problems that have rows of a pass."""
+        query = f"SELECT DISTINCT {_PROBLEM_NAMES} FROM measurements WHERE stage = ?"
+        with self._access() as database:
+            return {GemmProblem.from_row(row) for row in database.execute(query, (pass_,))}
 
     def raced(self, problem: GemmProblem) -> tuple[list[Measurement], str]:
         """Race rows of a problem, and the card that ran them."""
+        places = ", ".join("?" * len(_PROBLEM))
         query = (
-            "SELECT * FROM measurements WHERE stage = 'race' AND "
-            "(m, n, k, batch, dtype, out_dtype, layout) = (?, ?, ?, ?, ?, ?, ?)"
+            f"SELECT device, {', '.join(_RESULT)} FROM measurements "
+            f"WHERE stage = 'race' AND ({_PROBLEM_NAMES}) = ({places})"
         )
-        rows = self._database.execute(query, _problem_values(problem)).fetchall()
-        return [_measurement(row) for row in rows], rows[0][14]
+        with self._access() as database:
+            rows = database.execute(query, problem.row()).fetchall()
+            return [
+                Measurement(problem, None if name == REFERENCE else parse_config(name), *result)
+                for _, name, *result in rows
+            ], rows[0][0]
 
     def count(self) -> int:
         """Measurements so far."""
-        return self._database.execute("SELECT COUNT(*) FROM measurements").fetchone()[0]
+        with self._access() as database:
+            return database.execute("SELECT COUNT(*) FROM measurements").fetchone()[0]
 
     def export(self) -> Dataset:
         """Everything as a data set, in a stable order, with the provenance of every run."""
@@ -171,50 +238,27 @@ class MeasurementStore:
         from tilecast.data_collection.dataset import COLUMNS, Dataset
 
         names = ", ".join(COLUMNS)
-        query = f"SELECT {names} FROM measurements ORDER BY {names}"
-        with closing(self._database.execute(query)) as cursor:
-            rows = pd.DataFrame(cursor.fetchall(), columns=list(COLUMNS))
-        runs = self._database.execute("SELECT provenance FROM runs ORDER BY id")
+        with self._access() as database:
+            rows = database.execute(f"SELECT {names} FROM measurements ORDER BY {names}").fetchall()
+            runs = database.execute("SELECT provenance FROM runs ORDER BY id").fetchall()
         facts = {
             "runs": [json.loads(text) for (text,) in runs],
             "space_version": SPACE_VERSION,
             "protocol_version": PROTOCOL_VERSION,
         }
-        return Dataset(rows.astype(COLUMNS), facts)
+        return Dataset(pd.DataFrame(rows, columns=list(COLUMNS)).astype(COLUMNS), facts)
 
 
-def _problem_values(problem: GemmProblem) -> tuple:
-    operands = problem.operands
-    return (
-        problem.m,
-        problem.n,
-        problem.k,
-        problem.batch,
-        operands.dtype,
-        operands.out_dtype,
-        operands.layout,
-    )
+def _versions() -> dict[str, str]:
+    """What all measurements of a store have in common."""
+    found = {"protocol": str(PROTOCOL_VERSION), "space": str(SPACE_VERSION)}
+    for name in FAMILIES:
+        facts = family_facts(name)
+        found[f"{name} sources"] = str(facts["sources"])[:16]
+        found |= cast("dict[str, str]", facts["versions"])
+    return found
 
 
-def _values(row: Measurement) -> tuple:
-    return (
-        *_problem_values(row.problem),
-        row.config.name if row.config else REFERENCE,
-        row.regime,
-        row.stage,
-        row.microseconds,
-        row.spread,
-        row.rounds,
-        row.failure,
-    )
-
-
-def _problem(row: tuple) -> GemmProblem:
-    operands = GemmOperands.from_layout(row[6], row[4], row[5])
-    m, n, k, batch = row[:4]
-    return GemmProblem(m, n, k, batch, operands)
-
-
-def _measurement(row: tuple) -> Measurement:
-    config = None if row[7] == REFERENCE else KernelConfig.parse(row[7])
-    return Measurement(_problem(row), config, *row[8:14])
+def _tables(database: sqlite3.Connection) -> dict[str, str | None]:
+    """Name and definition of everything in a database."""
+    return dict(database.execute("SELECT name, sql FROM sqlite_master"))

@@ -7,14 +7,19 @@ fixed selection from the others; the shipped data set is collected on it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import json
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
-from itertools import cycle, islice, product
+from itertools import product
+from pathlib import Path
 
 from tilecast.data_collection.language_models import DEEPSEEK_V3, MODELS, Family
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.problem import GemmProblem
+
+TRAINING_PROBLEMS = Path(__file__).with_name("data") / "training_problems.json"
+"""n, k and every m of each family, as benchmarks/training_suite.py chose them."""
 
 _LLM_M = (1, 8, 16, 64, 256, 1024, 4096, 8192)
 
@@ -88,88 +93,10 @@ def _large_k() -> tuple[GemmProblem, ...]:
     )
 
 
-MAX_TRAINING_BYTES = 4e9
-"""Operands and result of one training problem, so that several sets of them fit on any card."""
-
-MAX_TRAINING_FLOPS = 4e12
-"""Work of one training problem: about 6 ms on an H200."""
-
-# Most families stop here: collection time goes with the sum, and a problem of this size already has
-# hundreds of waves. Every `_LARGE_EVERY`-th family may go to MAX_TRAINING_FLOPS.
-_USUAL_FLOPS = 1e12
-_LARGE_EVERY = 6
-
-_FAMILIES_FROM = {
-    "llama_shapes": 12,
-    "deepgemm": 7,
-    "int8_issue": 1,
-    "square": 8,
-    "ragged": 8,
-    "skinny": 8,
-    "large_k": 6,
-    "llm": 44,
-}
-"""Families that each suite gives to ``training``, beyond those that a suite above it gave."""
-
-_M_BANDS = (
-    (1, 2, 3, 4, 7, 8, 12, 16, 24, 32, 48, 64),
-    (96, 128, 192, 256, 384, 512, 640, 768, 1000, 1024),
-    (1536, 2048, 3000, 4096, 6144, 8192, 12288, 16384),
-)
-_BAND_STEPS = (5, 3, 3)
-"""Stride through each band. Prime to its length, so every m comes up equally often, and above one,
-so that a family's own are far apart."""
-
-
-def _training_families() -> Iterator[tuple[str, Family]]:
-    """Each chosen (n, k) once, with its suite: evenly spaced in the order of the weight's size."""
-    taken: set[Family] = set()
-    for name, count in _FAMILIES_FROM.items():
-        families = sorted(
-            {problem.family for problem in suite(name)} - taken,
-            key=lambda family: (family[0] * family[1], family),
-        )
-        chosen = [families[(2 * i + 1) * len(families) // (2 * count)] for i in range(count)]
-        taken.update(chosen)
-        for family in chosen:
-            yield name, family
-
-
 def _training() -> tuple[GemmProblem, ...]:
-    """Five m for every chosen family, a third of them from each band over any three families.
-
-    A family that its suite pairs with one m only (m = n in ``square`` and ``large_k``) keeps it.
-    """
-    rotations = [
-        cycle([ms[i * step % len(ms)] for i in range(len(ms))])
-        for ms, step in zip(_M_BANDS, _BAND_STEPS, strict=True)
-    ]
-
-    def draw(band: int, n: int, k: int, max_flops: float, drawn: set[GemmProblem]) -> GemmProblem:
-        """The next of the band that is affordable and new; where none is, of the band below."""
-        return next(
-            problem
-            for lower in range(band, -1, -1)
-            for m in islice(rotations[lower], len(_M_BANDS[lower]))
-            if (problem := GemmProblem(m, n, k)) not in drawn
-            and problem.flops <= max_flops
-            and problem.min_bytes <= MAX_TRAINING_BYTES
-        )
-
-    result = []
-    for index, (name, (n, k)) in enumerate(_training_families()):
-        max_flops = MAX_TRAINING_FLOPS if index % _LARGE_EVERY == 0 else _USUAL_FLOPS
-        # Two of each band, but one of the band whose turn it is.
-        bands = [band for band in range(len(_M_BANDS)) for _ in range(2)]
-        bands.remove(index % len(_M_BANDS))
-        own = {problem for problem in suite(name) if problem.family == (n, k)}
-        drawn = own if len(own) == 1 else set()
-        for problem in drawn:
-            bands.remove(next(band for band, ms in enumerate(_M_BANDS) if problem.m <= ms[-1]))
-        for band in reversed(bands):
-            drawn.add(draw(band, n, k, max_flops, drawn))
-        result.extend(sorted(drawn, key=lambda problem: problem.m))
-    return tuple(result)
+    """Frozen, so that a data set stays one of this suite when another suite grows."""
+    families = json.loads(TRAINING_PROBLEMS.read_text())
+    return tuple(GemmProblem(m, n, k) for n, k, ms in families for m in ms)
 
 
 @dataclass(frozen=True)

@@ -1,28 +1,59 @@
-"""The measured truth of one problem, read from the data set without pandas, which loads slowly."""
+"""From measurements to two times for each config of a problem: to learn from, and to be scored by.
+
+The one place that decides which of several measurements counts: labels, scores and what a person is
+shown come from here. A config that failed once on a problem, in whatever pass, is left out of that
+problem. Repeated measurements of one pass count by their median.
+"""
 
 from __future__ import annotations
 
-import json
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from itertools import compress
 from pathlib import Path
-from statistics import median
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tilecast.data_collection.dataset import (
-    COLUMNS,
-    DATASET_VERSION,
-    METADATA_KEY,
-    read_dataset,
-)
-from tilecast.data_collection.measurement import PASSES, REFERENCE
-from tilecast.heuristics.problem import GemmProblem
+from tilecast.data_collection.columns import Columns
+from tilecast.data_collection.dataset import read_columns
+from tilecast.data_collection.measurement import PASSES, REFERENCE, REGIMES
+from tilecast.heuristics.config import KernelConfig
+from tilecast.heuristics.problem import PROBLEM_FIELDS, GemmProblem
+from tilecast.kernels.families import parse_config
 
-if TYPE_CHECKING:
-    import pyarrow as pa
+SAME, OTHER = 0, 1
+LABEL = ((SAME, "race"), (OTHER, "race"), (SAME, "screen"), (OTHER, "screen"))
+"""Where the time to learn from is looked for, first choice first: in this regime or the other one,
+and in which pass. The screen comes last, since the other regime's race orders the best of them
+better than a brief look does."""
+TRUTH = (
+    (SAME, "verify"),
+    (SAME, "race"),
+    (OTHER, "verify"),
+    (OTHER, "race"),
+    (SAME, "screen"),
+    (OTHER, "screen"),
+)
+"""The same for the time to be scored by."""
+
+
+@dataclass(frozen=True, eq=False)
+class MeasuredProblem:
+    """What was measured for one problem: every config has a time in every regime."""
+
+    problem: GemmProblem
+    """What was multiplied."""
+    configs: tuple[KernelConfig, ...]
+    """The configs that never failed, sorted."""
+    label: dict[str, np.ndarray]
+    """Regime to microseconds of each config, to learn from; float64."""
+    truth: dict[str, np.ndarray]
+    """Regime to microseconds of each config, to be scored by; float64."""
+    reference: dict[str, float]
+    """Regime to microseconds of the library's own kernel, brought to the level of ``truth``; NaN
+    where it was not measured."""
 
 
 @dataclass(frozen=True)
@@ -30,8 +61,7 @@ class Truth:
     """What was measured for one problem in one power regime, in microseconds."""
 
     times: Mapping[str, float]
-    """Config name to run time in the latest pass. The card is warmer or cooler from pass to pass,
-    so the times of those that only an earlier one timed are brought to its level, as labels are."""
+    """Config name to run time."""
     best: str
     """The oracle: the fastest."""
     reference: float | None
@@ -56,69 +86,120 @@ def measured(path: Path, problem: GemmProblem) -> dict[str, Truth]:
     Raises:
         TilecastError: the file is absent, damaged or of another version.
     """
-    passes: dict[str, dict[str, dict[str, list[float]]]] = defaultdict(
-        lambda: {stage: defaultdict(list) for stage in PASSES}
+    return look_up(read_columns(path)[0], problem)
+
+
+def look_up(columns: Columns, problem: GemmProblem) -> dict[str, Truth]:
+    """The same in a data set that is read already."""
+    *extents, (name, text) = zip(PROBLEM_FIELDS, problem.row(), strict=True)
+    rows = np.flatnonzero(columns.texts[name].each(text.__eq__, False))
+    for name, extent in extents:
+        rows = rows[columns.numbers[name][rows] == extent]
+    return {
+        regime: _truth(found, regime)
+        for found in measured_problems(columns.take(rows))
+        for regime in REGIMES
+    }
+
+
+def _truth(found: MeasuredProblem, regime: str) -> Truth:
+    names = [config.name for config in found.configs]
+    times, reference = found.truth[regime], found.reference[regime]
+    best = names[int(times.argmin())]
+    known = dict(zip(names, times.tolist(), strict=True))
+    return Truth(known, best, None if math.isnan(reference) else reference)
+
+
+def measured_problems(columns: Columns) -> list[MeasuredProblem]:
+    """What was measured for every problem, sorted by extents and operands.
+
+    A config that only ``verify`` timed is left out, as there is nothing to learn from, and so is a
+    problem without configs.
+    """
+    names = [name for name in columns.texts["config"].names if name != REFERENCE]
+    ranked = sorted(((config := parse_config(name)).family, config, name) for name in names)
+    configs = [config for _, config, _ in ranked]
+    # The reference comes last.
+    places = {name: place for place, (*_, name) in enumerate(ranked)} | {REFERENCE: len(configs)}
+    config = columns.texts["config"].each(places.__getitem__)
+    regime = columns.texts["regime"].each(REGIMES.index)
+    stage = columns.texts["stage"].each(PASSES.index)
+    microseconds = columns.numbers["microseconds"].astype(np.float64)
+    found = []
+    for problem, rows in _by_problem(columns):
+        rows = rows[~np.isin(config[rows], config[rows[np.isnan(microseconds[rows])]])]
+        used, column = np.unique(np.append(config[rows], len(configs)), return_inverse=True)
+        cells = (regime[rows], stage[rows], column[:-1])
+        passes = _medians(cells, microseconds[rows], (len(REGIMES), len(PASSES), len(used)))
+        found.append(_measured(problem, [configs[i] for i in used[:-1]], passes))
+    return [problem for problem in found if problem.configs]
+
+
+def _by_problem(columns: Columns) -> Iterator[tuple[GemmProblem, np.ndarray]]:
+    """Every problem in order, with the indices of its rows."""
+    *extents, operands = PROBLEM_FIELDS
+    keys = np.stack([*(columns.numbers[n] for n in extents), columns.texts[operands].codes])
+    order = np.lexsort(keys[::-1])
+    starts = np.flatnonzero(np.diff(keys[:, order], prepend=-1).any(axis=0))
+    for rows in np.split(order, starts)[1:]:
+        *values, code = keys[:, rows[0]].tolist()
+        yield GemmProblem.from_row((*values, columns.texts[operands].names[code])), rows
+
+
+def _medians(
+    cells: tuple[np.ndarray, ...], times: np.ndarray, shape: tuple[int, ...]
+) -> np.ndarray:
+    """The median of the times of each cell of an array, NaN where there are none.
+
+    Args:
+        cells: for each axis the index of every time, int [times].
+        times: what to take medians of, float64 [times].
+        shape: of the array.
+    """
+    flat = np.ravel_multi_index(cells, shape)
+    order = np.lexsort((times, flat))
+    filled, first, count = np.unique(flat[order], return_index=True, return_counts=True)
+    ordered, medians = times[order], np.full(shape, np.nan)
+    medians.flat[filled] = (ordered[first + (count - 1) // 2] + ordered[first + count // 2]) / 2
+    return medians
+
+
+def _measured(
+    problem: GemmProblem, configs: Sequence[KernelConfig], passes: np.ndarray
+) -> MeasuredProblem:
+    """Complete the times of one problem.
+
+    Args:
+        problem: what was multiplied.
+        configs: those that never failed, sorted.
+        passes: float64 [regime, pass, configs and the reference]; NaN for what was not timed.
+    """
+
+    def times(chain: Sequence[tuple[int, str]]) -> dict[str, np.ndarray]:
+        """Regime to the first time that a table of fallbacks finds, of each."""
+        return {
+            regime: reduce(_filled, (passes[i ^ other, PASSES.index(p)] for other, p in chain))
+            for i, regime in enumerate(REGIMES)
+        }
+
+    label, truth = times(LABEL), times(TRUTH)
+    kept = ~np.isnan(label[REGIMES[0]][:-1])
+    return MeasuredProblem(
+        problem,
+        tuple(compress(configs, kept)),
+        {regime: label[regime][:-1][kept] for regime in REGIMES},
+        {regime: truth[regime][:-1][kept] for regime in REGIMES},
+        {regime: float(truth[regime][-1]) for regime in REGIMES},
     )
-    for config, regime, stage, microseconds in _rows(path, problem):
-        passes[regime][stage][config].append(microseconds)
-    found = {regime: _truth(by_stage) for regime, by_stage in passes.items()}
-    return {regime: truth for regime, truth in found.items() if truth}
 
 
-def _truth(by_stage: Mapping[str, Mapping[str, list[float]]]) -> Truth | None:
-    times: dict[str, float] = {}
-    for stage in reversed(PASSES):
-        timed = {config: median(values) for config, values in by_stage[stage].items()}
-        ratios = [times[c] / timed[c] for c in timed if c in times and c != REFERENCE]
-        level = median(ratios) if ratios else 1.0
-        times = {config: level * time for config, time in timed.items()} | times
-    reference = times.pop(REFERENCE, None)
-    return Truth(times, min(times, key=times.__getitem__), reference) if times else None
+def _filled(times: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """``times`` with its gaps taken from ``other``, scaled by the median ratio where both have one.
 
-
-def _rows(path: Path, problem: GemmProblem) -> Iterator[tuple[str, str, str, float]]:
-    """Config, regime, pass and microseconds of every measurement of the problem that succeeded."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    extents = {"m": problem.m, "n": problem.n, "k": problem.k, "batch": problem.batch}
-    stored = problem.operands
-    types = {"dtype": stored.dtype, "out_dtype": stored.out_dtype, "layout": stored.layout}
-    try:
-        file = pq.ParquetFile(path)
-        facts = json.loads((file.schema_arrow.metadata or {})[METADATA_KEY])
-        sound = facts["version"] == DATASET_VERSION and set(COLUMNS) <= set(file.schema_arrow.names)
-        table = file.read(columns=[*extents, *types, *_VALUES, "failure"])
-    except (OSError, pa.ArrowInvalid, KeyError, ValueError, TypeError):
-        sound, table = False, None
-    if table is None or not sound:
-        # Slow, and knows how to say what is wrong.
-        table = pa.Table.from_pandas(read_dataset(path).rows)
-    table = table.combine_chunks()
-    mine = np.logical_and.reduce(
-        [_integers(table[name]) == value for name, value in extents.items()]
-    )
-    for start, stop in _runs(mine):
-        for row in table.slice(start, stop - start).to_pylist():
-            if row["failure"] is None and all(row[name] == types[name] for name in types):
-                if not row["microseconds"] > 0:
-                    read_dataset(path)
-                yield tuple(row[name] for name in _VALUES)
-
-
-_VALUES = ("config", "regime", "stage", "microseconds")
-
-
-def _integers(column: pa.ChunkedArray) -> np.ndarray:
-    """An int32 column without nulls; ``to_numpy`` would import pandas to say the same."""
-    parts = [
-        np.frombuffer(chunk.buffers()[1], np.int32, len(chunk), 4 * chunk.offset)
-        for chunk in column.chunks
-    ]
-    return np.concatenate([np.empty(0, np.int32), *parts])
-
-
-def _runs(mask: np.ndarray) -> list[tuple[int, int]]:
-    """First and one after the last index of every run of true values."""
-    edges = np.flatnonzero(np.diff(mask, prepend=False, append=False))
-    return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
+    The card is warmer or cooler in another pass or regime; the ratio, which is of our kernels
+    alone, takes that out of the comparison.
+    """
+    both = ~np.isnan(times) & ~np.isnan(other)
+    both[-1] = False
+    ratio = float(np.median(times[both] / other[both])) if both.any() else 1.0
+    return np.where(np.isnan(times), other * ratio, times)

@@ -1,126 +1,116 @@
-"""The child process that touches the GPU: it takes jobs from a pipe and dies with its kernels.
-
-It sends tuples: ``("ready", card)`` once; ``("running", entrant)`` before a kernel runs;
-``("done", result)`` after a job; and ``("failed", culprit, reason)``, its last word. The culprit is
-a config, or None where several kernels were in flight.
-"""
+"""The child process that touches the GPU and dies with its kernels, and its parent's hold on it."""
 
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+import time
 from multiprocessing.connection import Connection
-from typing import NoReturn, Protocol
+from typing import NoReturn
 
-from tilecast.data_collection.measurement import Measurement
-from tilecast.data_collection.protocol import (
-    Bench,
-    Entrant,
-    KernelFailure,
-    Settings,
-    measure,
-    verify,
+from tilecast.data_collection.jobs import (
+    Done,
+    Failed,
+    Job,
+    Message,
+    Ready,
+    Running,
+    SessionFactory,
 )
-from tilecast.heuristics.config import KernelConfig
-from tilecast.heuristics.problem import GemmProblem
+from tilecast.data_collection.protocol import KernelFailure
 from tilecast.kernels.spec import KernelSpec
 
-
-class Session(Protocol):
-    """What a worker needs of a GPU."""
-
-    card: str
-    """Short name of the card."""
-
-    def check(self, spec: KernelSpec) -> str | None:
-        """What is wrong with a kernel's results, or None; raises KernelFailure when it hangs."""
-        ...
-
-    def bench(self, problem: GemmProblem, careful: bool) -> Bench:
-        """A bench for one problem; careful: each replay is announced and waited for."""
-        ...
+START_FACTOR = 4
+"""A worker that starts loads libraries and makes a GPU context, and may be silent longer."""
 
 
-SessionFactory = Callable[[Callable[[Entrant], None]], Session]
-"""Makes a session in the worker, given what to call before a kernel runs. Must pickle."""
+class Worker:
+    """One child process: it starts, says which card it has, then does one job after another."""
+
+    def __init__(self, factory: SessionFactory, silence: float):
+        """Start it; ``silence`` is how many seconds without a message count as a hang."""
+        context = multiprocessing.get_context("spawn")
+        self.connection, theirs = context.Pipe()
+        self._process = context.Process(target=work, args=(theirs, factory), daemon=True)
+        self._process.start()
+        theirs.close()
+        self.factory = factory
+        self.card: str | None = None
+        """None while it starts."""
+        self.job: Job | None = None
+        """None while it has nothing to do."""
+        self._running: KernelSpec | None = None
+        self._heard = time.monotonic()
+        self._silence = silence
+
+    def give(self, job: Job) -> None:
+        """Start a job."""
+        self.job, self._running, self._heard = job, None, time.monotonic()
+        with contextlib.suppress(OSError):  # it has died; `hear` will find out
+            self.connection.send(job)
+
+    def hear(self) -> Done | Failed | None:
+        """Read one message, which is there; None when it is nothing to act on."""
+        try:
+            message: Message = self.connection.recv()
+        except (EOFError, OSError):
+            self._process.join(timeout=5)
+            message = Failed(None, f"crashed: exit code {self._process.exitcode}")
+        self._heard = time.monotonic()
+        match message:
+            case Ready(card):
+                self.card = card
+            case Running(kernel):
+                self._running = kernel
+            case Failed(None, reason):
+                return self._failed(reason)
+            case _:
+                return message
+
+    def silent(self) -> Failed | None:
+        """Its failure, once it has said nothing for too long; it may while it has no job."""
+        allowed = self._silence * (1 if self.card else START_FACTOR)
+        idle = self.card and not self.job
+        if idle or time.monotonic() - self._heard <= allowed:
+            return None
+        return self._failed(f"hung: no sign of life for {allowed:g} s")
+
+    def _failed(self, reason: str) -> Failed:
+        """A failure without a name is that of the running kernel, where they run one by one."""
+        return Failed(self._running if self.job and self.job.careful else None, reason)
+
+    def stop(self) -> None:
+        """End the process, whatever it is doing."""
+        self._process.kill()
+        self._process.join(timeout=10)
+        self.connection.close()
 
 
-@dataclass(frozen=True)
-class CheckJob:
-    """Compare kernels with the library's results."""
-
-    specs: tuple[KernelSpec, ...]
-    """The kernels."""
-
-    def run(self, session: Session, settings: Settings) -> dict[KernelSpec, str | None]:
-        """What is wrong with each, or None."""
-        return {spec: session.check(spec) for spec in self.specs}
-
-
-@dataclass(frozen=True)
-class MeasureJob:
-    """Screen and race the kernels of a problem."""
-
-    problem: GemmProblem
-    """What to multiply."""
-    configs: tuple[KernelConfig, ...]
-    """Its candidates; the library's kernel is timed beside them."""
-    careful: bool = False
-    """Announce and wait for each replay, so that a failure has a name."""
-
-    def run(self, session: Session, settings: Settings) -> list[Measurement]:
-        """Screen and race rows."""
-        bench = session.bench(self.problem, self.careful)
-        return measure(bench, self.problem, (*self.configs, None), settings)
-
-
-@dataclass(frozen=True)
-class VerifyJob:
-    """Time the best kernels of a problem again."""
-
-    problem: GemmProblem
-    """What to multiply."""
-    raced: tuple[Measurement, ...]
-    """Its race rows."""
-    card: str
-    """The card that ran the race."""
-    careful: bool = False
-    """Announce and wait for each replay, so that a failure has a name."""
-
-    def run(self, session: Session, settings: Settings) -> list[Measurement]:
-        """Verify rows."""
-        bench = session.bench(self.problem, self.careful)
-        return verify(bench, self.problem, self.raced, settings)
-
-
-Job = CheckJob | MeasureJob | VerifyJob
-
-
-def work(connection: Connection, make_session: SessionFactory, settings: Settings) -> None:
-    """Run jobs until the parent sends None or goes away."""
+def work(connection: Connection, make_session: SessionFactory) -> None:
+    """Run jobs until the parent goes away."""
     try:
-        session = make_session(lambda entrant: connection.send(("running", entrant)))
+        session = make_session(lambda spec: connection.send(Running(spec)))
     except Exception as error:
-        _die(connection, None, _one_line(error))
-    connection.send(("ready", session.card))
+        _die(connection, Failed(None, _one_line(error)))
+    connection.send(Ready(session.card))
     with contextlib.suppress(EOFError):
-        while (job := connection.recv()) is not None:
+        while True:
+            job: Job = connection.recv()
             try:
-                connection.send(("done", job.run(session, settings)))
+                connection.send(Done(job.run(session)))
             except KernelFailure as failure:
-                _die(connection, failure.entrant, failure.reason)
+                _die(connection, Failed(failure.culprit, failure.reason))
             except Exception as error:  # the parent decides; this process's GPU context may be gone
-                _die(connection, None, _one_line(error))
+                _die(connection, Failed(None, _one_line(error)))
 
 
 def _one_line(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
-def _die(connection: Connection, culprit: Entrant, reason: str) -> NoReturn:
+def _die(connection: Connection, last_word: Failed) -> NoReturn:
     with contextlib.suppress(OSError):  # the parent may be gone, and its GPU must not stay taken
-        connection.send(("failed", culprit, reason))
+        connection.send(last_word)
     # A regular exit would wait for the GPU, and a hanging kernel never ends.
     os._exit(1)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
+from tilecast.heuristics.dtypes import DType
 from tilecast.heuristics.errors import TilecastError
 
 
@@ -24,8 +24,13 @@ class Hardware:
     """Level 2 cache."""
     dram_bytes_per_second: float
     """Read plus write bandwidth that a copy reaches."""
-    peak_flops: tuple[tuple[str, float], ...]
-    """Dense matrix rate by input dtype."""
+    l2_bytes_per_second: float
+    """What all SMs together load from level 2; only its order of magnitude matters."""
+    peak_flops: float
+    """Dense matrix rate in bf16."""
+    clusters_at_once: tuple[int, ...]
+    """Clusters of 0, 1, 2, ... CTAs that the GPU holds, one CTA per SM
+    (``cuOccupancyMaxActiveClusters``); sizes that kernels do not use are interpolated."""
     smem_bytes_per_sm: int = 233_472
     """Shared memory of one SM (CUDA programming guide, compute capability 9.0: 228 KB)."""
     smem_bytes_per_block: int = 232_448
@@ -33,35 +38,37 @@ class Hardware:
     smem_bytes_reserved: int = 1_024
     """Taken by the system from the SM for every resident block (same guide)."""
 
-    @cached_property
-    def _peaks(self) -> dict[str, float]:
-        return dict(self.peak_flops)
-
-    def peak(self, dtype: str) -> float:
+    def peak(self, dtype: DType) -> float:
         """Dense FLOP/s for an input dtype.
 
         Raises:
-            TilecastError: no rate is known for the dtype.
+            TilecastError: tensor cores do not multiply it.
         """
-        if dtype not in self._peaks:
-            raise TilecastError(
-                f"dtype {dtype!r} has no peak rate on {self.name}; "
-                f"allowed: {', '.join(self._peaks)}"
-            )
-        return self._peaks[dtype]
+        if dtype.speed is None:
+            raise TilecastError(f"dtype {dtype} has no peak rate; allowed: what is multiplied")
+        return self.peak_flops * dtype.speed
 
-    def roofline_seconds(self, flops: float, dram_bytes: float, dtype: str) -> float:
+    def roofline_seconds(self, flops: float, dram_bytes: float, dtype: DType) -> float:
         """Lower bound on a kernel's run time: the slower of arithmetic and DRAM traffic."""
         return max(flops / self.peak(dtype), dram_bytes / self.dram_bytes_per_second)
 
 
-_HOPPER_PEAKS = (("bfloat16", 989.4e12), ("float16", 989.4e12))
-"""Dense tensor rates of the SXM parts (NVIDIA H100 and H200 data sheets)."""
+_HOPPER_PEAK = 989.4e12
+"""Dense tensor rate of the SXM parts in bf16 (NVIDIA H100 and H200 data sheets)."""
+_HOPPER_CLUSTERS = (0, 132, 66, 44, 30)
+"""As an H200 reports them; fours leave SMs over."""
+_HOPPER_L2 = 5.5e12
 
 GPUS = (
-    Hardware("H200", ("NVIDIA H200",), "sm_90a", 132, 60 * 2**20, 4.8e12, _HOPPER_PEAKS),
-    Hardware("H100", ("NVIDIA H100 80GB HBM3",), "sm_90a", 132, 50 * 2**20, 3.35e12, _HOPPER_PEAKS),
-)
+    Hardware(
+        "H200", ("NVIDIA H200",), "sm_90a", 132, 60 * 2**20, 4.8e12,
+        _HOPPER_L2, _HOPPER_PEAK, _HOPPER_CLUSTERS,
+    ),
+    Hardware(
+        "H100", ("NVIDIA H100 80GB HBM3",), "sm_90a", 132, 50 * 2**20, 3.35e12,
+        _HOPPER_L2, _HOPPER_PEAK, _HOPPER_CLUSTERS,
+    ),
+)  # fmt: skip
 """Bandwidths are the data sheets'; an H200 copy reaches about 4.3e12."""
 
 

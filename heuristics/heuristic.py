@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Protocol
 
-from tilecast.heuristics.config import KernelConfig
+import numpy as np
+
+from tilecast.heuristics.candidates import Candidates
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.problem import GemmProblem
 
@@ -17,13 +18,13 @@ class Heuristic(Protocol):
     """Short key, used in tables."""
 
     def rank(
-        self, problem: GemmProblem, candidates: Sequence[KernelConfig], *, limit: int | None = None
-    ) -> list[KernelConfig]:
+        self, problem: GemmProblem, candidates: Candidates, *, limit: int | None = None
+    ) -> Candidates:
         """Order candidates by expected run time.
 
         Args:
             problem: what is to be multiplied.
-            candidates: configs that are valid for it, without repeats.
+            candidates: configs that are valid for it.
             limit: how many the caller wants; all when left out.
 
         Returns:
@@ -36,10 +37,10 @@ class Heuristic(Protocol):
 def rank(
     heuristic: Heuristic,
     problem: GemmProblem,
-    candidates: Sequence[KernelConfig],
+    candidates: Candidates,
     *,
     limit: int | None = None,
-) -> list[KernelConfig]:
+) -> Candidates:
     """Ask a heuristic and check that its answer is an ordered subset of ``candidates``.
 
     Raises:
@@ -48,15 +49,17 @@ def rank(
     if limit is not None and limit < 1:
         raise TilecastError(f"limit {limit} is out of range; allowed: 1 or more")
     ranking = heuristic.rank(problem, candidates, limit=limit)
-    strangers = set(ranking) - set(candidates)
-    if strangers:
+    proposed = np.unique(ranking.rows)
+    strangers = np.setdiff1d(proposed, candidates.rows, assume_unique=True)
+    if ranking.table is not candidates.table or len(strangers):
+        stranger = ranking.table.configs[strangers[0]] if len(strangers) else "another table"
         raise TilecastError(
-            f"heuristic {heuristic.name!r} proposed {min(strangers)}, which is no candidate for "
+            f"heuristic {heuristic.name!r} proposed {stranger}, which is no candidate for "
             f"{problem}; allowed: an ordered subset of what it was given; fix the heuristic"
         )
-    if len(set(ranking)) < len(ranking) or (limit is not None and len(ranking) > limit):
+    if len(proposed) < len(ranking) or (limit is not None and len(ranking) > limit):
         raise TilecastError(
-            f"heuristic {heuristic.name!r} returned {len(ranking)} configs, {len(set(ranking))} of "
+            f"heuristic {heuristic.name!r} returned {len(ranking)} configs, {len(proposed)} of "
             f"them distinct; allowed: at most {limit or len(candidates)}, each once; "
             "fix the heuristic"
         )

@@ -2,98 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 from tilecast.heuristics.errors import TilecastError
+from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 
-DTYPE_BYTES = {
-    "bfloat16": 2,
-    "float16": 2,
-    "float32": 4,
-}
-"""Bytes per element of every dtype that an operand may have, named as torch names them."""
-
-INPUT_DTYPES = ("bfloat16", "float16")
-OUT_DTYPES = ("bfloat16", "float16", "float32")
-MAJORS = ("row", "col")
-EPILOGUES = ("none",)
-MAX_EXTENT = 2**31
+MAX_EXTENT = 2**31 - 1
+"""Extents are 32-bit numbers in kernels and in the data set."""
 ALIGNMENT_BYTES = 16
 """A TMA descriptor needs every global stride to be a multiple of 16 bytes (CUDA driver API,
 ``cuTensorMapEncodeTiled``), so the contiguous extent of each operand must be one too."""
 
-
-def _one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise TilecastError(f"{name} {value!r} is not known; allowed: {', '.join(allowed)}")
-
-
-@dataclass(frozen=True)
-class GemmOperands:
-    """How A (m x k), B (k x n) and out (m x n) are typed and stored.
-
-    Together with a `KernelConfig` this is everything a compiled kernel depends on: extents and
-    strides are run-time values.
-    """
-
-    dtype: str = "bfloat16"
-    """Dtype of A and B."""
-    out_dtype: str = "bfloat16"
-    """Dtype of the result."""
-    acc_dtype: str = "float32"
-    """Dtype that products are accumulated in."""
-    a_major: str = "row"
-    """``row``: A is contiguous along k; ``col``: along m."""
-    b_major: str = "col"
-    """``col``: B is contiguous along k, as ``torch.nn.Linear`` stores its weight; ``row``: along
-    n."""
-    out_major: str = "row"
-    """``row``: out is contiguous along n; ``col``: along m."""
-    epilogue: str = "none"
-    """What is fused after the product."""
-
-    def __post_init__(self) -> None:
-        """Check every field.
-
-        Raises:
-            TilecastError: a field has a value that is not allowed.
-        """
-        _one_of("dtype", self.dtype, INPUT_DTYPES)
-        _one_of("out_dtype", self.out_dtype, OUT_DTYPES)
-        _one_of("acc_dtype", self.acc_dtype, ("float32",))
-        for name in ("a_major", "b_major", "out_major"):
-            _one_of(name, getattr(self, name), MAJORS)
-        _one_of("epilogue", self.epilogue, EPILOGUES)
-
-    @property
-    def layout(self) -> str:
-        """Majors of A, B and out as three letters, such as ``rcr`` for ``torch.nn.Linear``."""
-        return self.a_major[0] + self.b_major[0] + self.out_major[0]
-
-    @classmethod
-    def from_layout(cls, layout: str, dtype: str = "bfloat16", out_dtype: str | None = None):
-        """Build operands from a three-letter layout.
-
-        Args:
-            layout: majors of A, B and out, each ``r`` (row) or ``c`` (column).
-            dtype: dtype of A and B.
-            out_dtype: dtype of the result; that of A and B when left out.
-
-        Raises:
-            TilecastError: the layout or a dtype is not known.
-        """
-        majors = {"r": "row", "c": "col"}
-        if not isinstance(layout, str) or len(layout) != 3 or set(layout) - set(majors):
-            raise TilecastError(
-                f"layout {layout!r} is not known; allowed: three letters r or c for A, B and out; "
-                "use rcr for torch.nn.Linear"
-            )
-        a, b, out = (majors[letter] for letter in layout)
-        return cls(dtype, out_dtype or dtype, "float32", a, b, out)
-
-
-LINEAR_BF16 = GemmOperands()
-"""bf16 with weights as ``torch.nn.Linear`` stores them."""
+PROBLEM_FIELDS = ("m", "n", "k", "batch", "operands")
+"""The columns that a problem takes in a table: `GemmProblem.row` and `GemmProblem.from_row`."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +31,7 @@ class GemmProblem:
     batch: int = 1
     """Independent products of the same extents."""
     operands: GemmOperands = field(default=LINEAR_BF16)
-    """Dtypes and majors."""
+    """How A, B and out are typed and stored."""
 
     def __post_init__(self) -> None:
         """Check the extents and the 16-byte rule.
@@ -119,26 +41,57 @@ class GemmProblem:
         """
         for name in ("m", "n", "k", "batch"):
             value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool):
+            if type(value) is not int:
                 raise TilecastError(
-                    f"{name}={value!r} is not an integer; allowed: 1 to {MAX_EXTENT}"
+                    f"{name}={str(value)[:100]!r} is not an integer; allowed: 1 to {MAX_EXTENT}"
                 )
             if not 1 <= value <= MAX_EXTENT:
-                raise TilecastError(f"{name}={value} is out of range; allowed: 1 to {MAX_EXTENT}")
+                shown = value if abs(value) < 10**18 else "a number of many digits"
+                raise TilecastError(f"{name}={shown} is out of range; allowed: 1 to {MAX_EXTENT}")
         operands = self.operands
-        for operand, extent, dtype in (
-            ("A", "k" if operands.a_major == "row" else "m", operands.dtype),
-            ("B", "k" if operands.b_major == "col" else "n", operands.dtype),
-            ("out", "n" if operands.out_major == "row" else "m", operands.out_dtype),
+        for name, spec, (rows, columns) in (
+            ("A", operands.a, ("m", "k")),
+            ("B", operands.b, ("k", "n")),
+            ("out", operands.out, ("m", "n")),
         ):
-            multiple = ALIGNMENT_BYTES // DTYPE_BYTES[dtype]
+            extent = columns if spec.major == "row" else rows
+            multiple = ALIGNMENT_BYTES * 8 // spec.dtype.bits
             value = getattr(self, extent)
             if value % multiple:
                 raise TilecastError(
-                    f"{extent}={value} breaks the 16-byte rule of {operand} ({dtype}, contiguous "
+                    f"{extent}={value} breaks the 16-byte rule of {name} ({spec.dtype}, contiguous "
                     f"along {extent}); allowed: multiples of {multiple}; pad {extent} to "
                     f"{-(-value // multiple) * multiple}"
                 )
+
+    @classmethod
+    def parse(cls, text: str, operands: GemmOperands = LINEAR_BF16) -> GemmProblem:
+        """Read a problem written as ``MxNxK``, or ``BATCHxMxNxK``.
+
+        Raises:
+            TilecastError: the text is not of that form, or an extent is not allowed.
+        """
+        if not re.fullmatch(r"[0-9]{1,18}(x[0-9]{1,18}){2,3}", text):
+            raise TilecastError(
+                f"{text[:100]!r} is not a problem; allowed: MxNxK or BATCHxMxNxK, such as "
+                "16x6144x4096"
+            )
+        batch, m, n, k = map(int, ["1", *text.split("x")][-4:])
+        return cls(m, n, k, batch, operands)
+
+    def row(self) -> tuple[int, int, int, int, str]:
+        """The values of `PROBLEM_FIELDS`; operands as their text."""
+        return (self.m, self.n, self.k, self.batch, self.operands.text)
+
+    @classmethod
+    def from_row(cls, row: tuple) -> GemmProblem:
+        """The problem of which `row` returned this.
+
+        Raises:
+            TilecastError: a value is not allowed.
+        """
+        m, n, k, batch, operands = row
+        return cls(int(m), int(n), int(k), int(batch), GemmOperands.parse(operands))
 
     @property
     def flops(self) -> int:
@@ -146,11 +99,12 @@ class GemmProblem:
         return 2 * self.m * self.n * self.k * self.batch
 
     @property
-    def min_bytes(self) -> int:
+    def min_bytes(self) -> float:
         """Bytes that must cross DRAM: each input read once, the output written once."""
         operands = self.operands
-        inputs = (self.m * self.k + self.k * self.n) * DTYPE_BYTES[operands.dtype]
-        return (inputs + self.m * self.n * DTYPE_BYTES[operands.out_dtype]) * self.batch
+        a = operands.a.dtype.bytes(self.m * self.k)
+        b = operands.b.dtype.bytes(self.k * self.n)
+        return (a + b + operands.out.dtype.bytes(self.m * self.n)) * self.batch
 
     @property
     def family(self) -> tuple[int, int]:

@@ -29,7 +29,7 @@ from tilecast.inductor_hook.template import (
     without_failures,
 )
 from tilecast.inductor_hook.versions import is_last_call, template_params
-from tilecast.kernels.background import object_builder
+from tilecast.kernels.builder import object_builder
 
 # Under the name of Inductor, whose handlers TORCH_LOGS sets up; our own would reach none.
 log = getArtifactLogger("torch._inductor.tilecast", "autotuning")
@@ -41,7 +41,9 @@ benchmark repeats within 1.3% at the median, and overturned 43% of the model's r
 (benchmarks/results/inductor_timing.json)."""
 
 _bound: WeakValueDictionary[int, InductorChoices] = WeakValueDictionary()
-"""The handlers, of whatever thread, that `bind` was given, by identity: a user's may not hash."""
+"""The handlers, of whatever thread, that are bound, by identity: a user's may not hash."""
+_met: WeakValueDictionary[int, InductorChoices] = WeakValueDictionary()
+"""Those that were ever bound: a thread keeps its handler from one installation to the next."""
 
 
 def bind(handler: InductorChoices) -> InductorChoices:
@@ -70,8 +72,14 @@ def bind(handler: InductorChoices) -> InductorChoices:
     # In the instance: a handler of PyTorch 2.15 that joins several looks for a method there before
     # it asks them one after another.
     vars(handler).update(_finalize_template_configs=finalize, uuid=uuid)
-    _bound[id(handler)] = handler
+    _bound[id(handler)] = _met[id(handler)] = handler
     return handler
+
+
+def bind_again() -> None:
+    """`bind` the handlers of all threads that were bound before."""
+    for handler in list(_met.values()):
+        bind(handler)
 
 
 def release() -> None:
@@ -146,7 +154,7 @@ def kept(kinds: Sequence[str], aten_named: bool) -> list[bool]:
 def _kind(choice: Any) -> str:
     """What `kept` calls a choice."""
     if isinstance(choice, TilecastCaller):
-        return "forced" if choice.choice.forced else "ours"
+        return "forced" if choice.choice.settings.k == 1 else "ours"
     asked = choice.annotations.get("ktc")
     return "aten" if asked and isinstance(asked.template, ExternKernelChoice) else "other"
 
@@ -198,17 +206,7 @@ def plan(settings: Settings, matmul: Matmul, op: str, gpu: Hardware) -> list[Cho
     else:
         shortlists = [((prediction.config,), prediction) for prediction in predictions]
     choices = [
-        Choice(
-            matmul,
-            op == "addmm",
-            configs,
-            gpu.arch,
-            settings.digest,
-            settings.model or "",
-            settings.power,
-            prediction.microseconds,
-            forced=settings.k == 1,
-        )
+        Choice(matmul, op == "addmm", configs, settings, prediction.microseconds)
         for configs, prediction in shortlists
     ]
     builder = object_builder()
@@ -221,18 +219,16 @@ def plan(settings: Settings, matmul: Matmul, op: str, gpu: Hardware) -> list[Cho
 
 def _log_plan(op: str, matmul: Matmul, choices: Sequence[Choice], seconds: float) -> None:
     report.count("problems")
-    operands = matmul.hint.operands
     shown = ", ".join(
         f"{position}. {' or '.join(config.name for config in choice.configs)} "
         f"(predicted {choice.microseconds / 1000:.4f} ms)"
         for position, choice in enumerate(choices, 1)
     )
     log.info(
-        "tilecast: %s %s %s %s, ranked in %.1f ms: %s",
+        "tilecast: %s %s %s, ranked in %.1f ms: %s",
         op,
         matmul.hint,
-        operands.dtype,
-        operands.layout,
+        matmul.hint.operands,
         seconds * 1000,
         shown,
     )

@@ -14,8 +14,10 @@ from typing import Any, NamedTuple
 import torch
 from torch.autograd import forward_ad
 
+from tilecast.heuristics.dtypes import dtype_of_torch
 from tilecast.heuristics.errors import TilecastError
-from tilecast.heuristics.problem import ALIGNMENT_BYTES, GemmOperands, GemmProblem
+from tilecast.heuristics.operands import GemmOperands, TensorSpec
+from tilecast.heuristics.problem import ALIGNMENT_BYTES, GemmProblem
 from tilecast.inductor_hook import report
 from tilecast.inductor_hook.failures import Failures
 from tilecast.inductor_hook.launcher import StaticMatmul, add_bias, adds
@@ -295,26 +297,22 @@ def _choose(rank: int, a: tuple, b: tuple, out_stride: tuple[int, ...] | None) -
     )
     if not fit:
         return None  # torch says what is wrong
-    name = str(dtype).removeprefix("torch.")
     try:
         if device < 0:
             raise TilecastError("its operands are not on a GPU")
-        operands = GemmOperands(
-            name,
-            name,
-            "float32",
-            major("A", a_stride, dtype.itemsize),
-            major("B", b_stride, dtype.itemsize),
-            major("out", out_stride, dtype.itemsize) if out_stride else "row",
+        element = dtype_of_torch(dtype)
+        operands = GemmOperands.product(
+            TensorSpec(element, major("A", a_stride, dtype.itemsize)),
+            TensorSpec(element, major("B", b_stride, dtype.itemsize)),
+            TensorSpec(element, major("out", out_stride, dtype.itemsize) if out_stride else "row"),
         )
         *batch, m, k = a_shape
         problem = GemmProblem(m, b_shape[-1], k, *batch, operands=operands)
-        gpu = gpu_of(device)
-        config = shortlist(Settings(k=1), problem, gpu)[0].config
+        config = shortlist(Settings(k=1), problem, gpu_of(device))[0].config
     except TilecastError as error:
         report.say_once("eager", f"a multiplication goes to torch, as others like it: {error}")
         return None
-    kernel = StaticMatmul(KernelSpec(config, operands, rank == 3, gpu.arch))
+    kernel = StaticMatmul(KernelSpec(config, operands, rank == 3))
     return Plan(kernel, (*batch, m, problem.n))
 
 

@@ -108,7 +108,7 @@ class ChoicesFactory(NamedTuple):
     """Makes the choices handler; what ``config.inductor_choices_class`` is set to.
 
     Data, not a closure: PyTorch 2.11 puts it into its cache keys by pickling it. And a tuple:
-    since 2.13 each thread that reads an entry keeps a copy of its own of anything mutable, where
+    since 2.12 each thread that reads an entry keeps a copy of its own of anything mutable, where
     `uninstall` could not reach it.
     """
 
@@ -128,19 +128,24 @@ class ChoicesFactory(NamedTuple):
 
 
 def _put(settings: Settings | None) -> None:
-    """Put settings in force, or none, and have what is loaded of Inductor follow."""
+    """Put settings in force, or none; those before stay where that fails."""
     before = active()
     activate(settings)
     try:
-        for module, follow in _FOLLOWERS.items():
-            if module in sys.modules:
-                follow()
-            else:
-                _follow_once_imported(module)
+        _follow()
     except Exception:
-        if settings != before:
-            _put(before)
+        activate(before)
+        _follow()
         raise
+
+
+def _follow() -> None:
+    """Bring what is loaded of Inductor in line with the settings in force, the rest once it is."""
+    for module, follow in _FOLLOWERS.items():
+        if module in sys.modules:
+            follow()
+        else:
+            _follow_once_imported(module)
 
 
 @cache
@@ -165,6 +170,8 @@ def _configure() -> None:
         if "tilecast.inductor_hook.choices" in sys.modules:
             sys.modules["tilecast.inductor_hook.choices"].release()
         return
+    if "tilecast.inductor_hook.choices" in sys.modules:
+        sys.modules["tilecast.inductor_hook.choices"].bind_again()
     # The handler that this thread already uses. Threads that have none yet, such as those of a
     # backward pass, ask the factory for theirs.
     virtualized = sys.modules.get("torch._inductor.virtualized")
@@ -190,20 +197,21 @@ def _backends(found: str) -> str:
 
 def _rank_nvgemm() -> None:
     """Put the model in front of the kernels of NVGEMM, or take it away."""
-    import torch
-
-    from tilecast.inductor_hook import nvgemm
-    from tilecast.inductor_hook.selection import gpu_of, ranked
-
     home, settings = sys.modules[NVGEMM_HOME], active()
-    if settings is None or not settings.rank_nvgemm:
-        return nvgemm.restore(home)
-    nvgemm.rank_with_model(
-        home,
-        lambda problem, configs, limit: ranked(
-            settings, problem, gpu_of(torch.cuda.current_device()), tuple(configs), limit
-        ),
-    )
+    if settings and settings.rank_nvgemm:
+        import torch
+
+        from tilecast.inductor_hook import nvgemm
+        from tilecast.inductor_hook.selection import gpu_of, ranked
+
+        nvgemm.rank_with_model(
+            home,
+            lambda problem, configs, limit: ranked(
+                settings, problem, gpu_of(torch.cuda.current_device()), tuple(configs), limit
+            ),
+        )
+    elif "tilecast.inductor_hook.nvgemm" in sys.modules:
+        sys.modules["tilecast.inductor_hook.nvgemm"].restore(home)
 
 
 _FOLLOWERS: dict[str, Callable[[], None]] = {

@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
-from tilecast.heuristics.config import KernelConfig
-from tilecast.heuristics.problem import GemmOperands, GemmProblem
+from tilecast.heuristics.operands import GemmOperands
+from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook import report
 from tilecast.inductor_hook.failures import Failures
-from tilecast.kernels.background import object_builder
+from tilecast.kernels.builder import object_builder
+from tilecast.kernels.families import parse_config
 from tilecast.kernels.launch import LoadedKernel, load_kernel
 from tilecast.kernels.spec import KernelSpec
 
@@ -59,9 +60,9 @@ class StaticMatmul:
         self._failures = Failures()
 
     @classmethod
-    def named(cls, config: str, layout: str, dtype: str, out_dtype: str, batched: bool, arch: str):
+    def named(cls, config: str, operands: str, batched: bool) -> Self:
         """From what generated code spells out: names instead of objects."""
-        return cls(*_specs((config,), layout, dtype, out_dtype, batched, arch))
+        return cls(*_specs((config,), operands, batched))
 
     def __call__(self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
         """Write a @ b to ``out`` on the current stream of its device.
@@ -119,18 +120,14 @@ class DynamicMatmul:
     def named(
         cls,
         configs: Sequence[str],
-        layout: str,
-        dtype: str,
-        out_dtype: str,
+        operands: str,
         batched: bool,
-        arch: str,
         model: str,
         power: str,
         digest: str,
-    ):
+    ) -> Self:
         """From what generated code spells out: names instead of objects."""
-        specs = _specs(configs, layout, dtype, out_dtype, batched, arch)
-        return cls(specs, model, power, digest)
+        return cls(_specs(configs, operands, batched), model, power, digest)
 
     def __call__(self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
         """Write a @ b to ``out``; see `StaticMatmul`."""
@@ -216,9 +213,7 @@ def _write_nothing(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
     """What a product without rows takes."""
 
 
-def _specs(
-    configs: Sequence[str], layout: str, dtype: str, out_dtype: str, batched: bool, arch: str
-) -> list[KernelSpec]:
+def _specs(configs: Sequence[str], operands: str, batched: bool) -> list[KernelSpec]:
     """The kernels that generated code names."""
-    operands = GemmOperands.from_layout(layout, dtype, out_dtype)
-    return [KernelSpec(KernelConfig.parse(name), operands, batched, arch) for name in configs]
+    stored = GemmOperands.parse(operands)
+    return [KernelSpec(parse_config(name), stored, batched) for name in configs]

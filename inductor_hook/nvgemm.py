@@ -12,18 +12,21 @@ from dataclasses import replace
 from typing import Any
 
 from tilecast.heuristics.config import KernelConfig
+from tilecast.heuristics.dtypes import dtype_of_cutlass
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
-from tilecast.heuristics.problem import GemmOperands, GemmProblem
+from tilecast.heuristics.operands import GemmOperands, TensorSpec
+from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook import report
-from tilecast.models.baselines import stock_configs
+from tilecast.kernels.cutlass_sm90.config import Sm90Config
+from tilecast.kernels.cutlass_sm90.stock import stock_configs
 
 Choose = Callable[[GemmProblem, Sequence[KernelConfig], int], Sequence[KernelConfig]]
 """Takes a problem, the configs at hand and how many are wanted; returns the best, best first.
 Raises `TilecastError` when no model knows the problem or the GPU."""
 
 STOCK_OPERATOR = "Sm90StaticPersistentGemmOperator"
-"""The class of ``cutlass.operators`` whose kernels a `KernelConfig` describes."""
+"""The class of ``cutlass.operators`` whose kernels an `Sm90Config` describes."""
 HOPPER = hardware("H200")
 """Any GPU of the architecture: the class sizes its pipeline for sm_90, whatever the card."""
 
@@ -38,19 +41,8 @@ def kernel_operands(metadata: Any) -> GemmOperands:
         TilecastError: a dtype that no config is for, such as fp8.
     """
     a, b, out = metadata.operands.A, metadata.operands.B, metadata.operands.out
-    return GemmOperands(
-        _name(a.dtype),
-        _name(out.dtype),
-        _name(metadata.operands.accumulator_type),
-        _major(a.stride),
-        _major(b.stride),
-        _major(out.stride),
-    )
-
-
-def _name(dtype: Any) -> str:
-    """``BFloat16`` of the DSL is ``bfloat16`` of torch."""
-    return str(dtype).lower()
+    specs = (TensorSpec(dtype_of_cutlass(x.dtype), _major(x.stride)) for x in (a, b, out))
+    return GemmOperands(*specs, dtype_of_cutlass(metadata.operands.accumulator_type))
 
 
 def _major(stride: Sequence[int]) -> str:
@@ -58,7 +50,7 @@ def _major(stride: Sequence[int]) -> str:
     return "row" if stride[-1] == 1 else "col"
 
 
-def kernel_config(metadata: Any) -> KernelConfig | None:
+def kernel_config(metadata: Any) -> Sm90Config | None:
     """The config that a kernel is built from.
 
     Args:
@@ -104,7 +96,7 @@ def rank_kernels(
     Raises:
         TilecastError: the model knows none of the kernels, or not the problem.
     """
-    known: dict[KernelConfig, Any] = {}
+    known: dict[Sm90Config, Any] = {}
     unknown = []
     for kernel in kernels:
         config = kernel_config(kernel.metadata)
@@ -115,8 +107,8 @@ def rank_kernels(
     if not known:
         classes = sorted({kernel.metadata.operator_class.__name__ for kernel in kernels})
         raise TilecastError(
-            f"kernels of {', '.join(classes)} have no model; allowed: {STOCK_OPERATOR}; "
-            "leave them to PyTorch"
+            f"kernels of {', '.join(classes)} have no model; allowed: {STOCK_OPERATOR} with a "
+            "stage of 128 bytes; leave them to PyTorch"
         )
     m, n, k, batch = extents
     operands = kernel_operands(next(iter(known.values())).metadata)
@@ -129,13 +121,12 @@ def rank_kernels(
 
 def _exchanged(operands: GemmOperands) -> GemmOperands:
     """Operands of out = A B, from those of out^T = B^T A^T."""
-    other = {"row": "col", "col": "row"}
-    return replace(
-        operands,
-        a_major=other[operands.b_major],
-        b_major=other[operands.a_major],
-        out_major=other[operands.out_major],
-    )
+
+    def turned(spec: TensorSpec) -> TensorSpec:
+        return replace(spec, major="col" if spec.major == "row" else "row")
+
+    a, b, out = operands.b, operands.a, operands.out
+    return replace(operands, a=turned(a), b=turned(b), out=turned(out))
 
 
 def rank_with_model(home: Any, choose: Choose) -> None:

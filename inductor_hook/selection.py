@@ -7,13 +7,17 @@ from dataclasses import replace
 from functools import cache, lru_cache
 from pathlib import Path
 
+import numpy as np
+
+from tilecast.heuristics.candidates import Candidates
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware, hardware
 from tilecast.heuristics.heuristic import rank
-from tilecast.heuristics.problem import LINEAR_BF16, GemmOperands, GemmProblem
+from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
+from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook.settings import Settings, model_digest
-from tilecast.kernels.cutlass_sm90.space import candidates
+from tilecast.kernels.candidates import candidates, config_table
 from tilecast.models.artifact import artifact_name, load, load_shipped, shipped_names
 from tilecast.models.learned import LearnedHeuristic, Prediction
 
@@ -42,11 +46,11 @@ def shortlist(settings: Settings, problem: GemmProblem, gpu: Hardware) -> tuple[
             without a benchmark where ``settings.k`` is 1.
     """
     heuristic = _heuristic(gpu, problem.operands, settings.power, settings.model, settings.digest)
-    trained = heuristic.artifact.operands.layout
-    if settings.k == 1 and trained != problem.operands.layout:
+    seen = heuristic.artifact.operands.layout
+    if settings.k == 1 and seen != problem.operands.layout:
         raise TilecastError(
             f"no model has seen layout {problem.operands.layout}; allowed without a benchmark: "
-            f"{trained}; train one or take k=5"
+            f"{seen}; train one or take k=5"
         )
     configs = candidates(problem, gpu)
     if settings.k == "auto":
@@ -72,12 +76,19 @@ def ranked(
     """
     heuristic = _heuristic(gpu, problem.operands, settings.power, settings.model, settings.digest)
     rivals = candidates(problem, gpu)
-    wanted = set(configs)
-    best = [config for config in rank(heuristic, problem, rivals) if config in wanted]
-    others = wanted - set(best)
+    best = _those_among(configs, rank(heuristic, problem, rivals))[:limit]
+    others = set(configs) - set(rivals.select(configs))
     if others and len(best) < limit:
-        best += [c for c in rank(heuristic, problem, (*rivals, *sorted(others))) if c in others]
+        every = config_table((*rivals, *sorted(others, key=str)), problem.operands).all()
+        best += _those_among(tuple(others), rank(heuristic, problem, every))
     return tuple(best[:limit])
+
+
+def _those_among(configs: Sequence[KernelConfig], ranking: Candidates) -> list[KernelConfig]:
+    """Some configs in the order of a ranking, those that are in it."""
+    index = ranking.table.index
+    wanted = [index[config] for config in configs if config in index]
+    return list(ranking.take(np.flatnonzero(np.isin(ranking.rows, wanted))))
 
 
 def portfolio(

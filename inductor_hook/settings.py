@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from dataclasses import dataclass
@@ -10,10 +11,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
-from tilecast.heuristics.problem import LINEAR_BF16
-from tilecast.kernels.spec import KernelSpec
+from tilecast.kernels.families import FAMILIES
+from tilecast.kernels.spec import family_facts
 from tilecast.models.artifact import MANIFEST, SHIPPED
 from tilecast.models.labels import check_power
 
@@ -104,7 +104,7 @@ def _stated_digest(path: Path) -> str:
         found = "a manifest.json whose sha256 is none"
     except FileNotFoundError:
         found = "no manifest.json"
-    except (OSError, ValueError, LookupError, TypeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         found = f"a manifest.json that cannot be read ({error!r})"
     raise TilecastError(
         f"model {path.parent} has {found}; allowed: a folder that `tilecast train --out` wrote"
@@ -113,5 +113,6 @@ def _stated_digest(path: Path) -> str:
 
 @cache
 def _toolchain() -> str:
-    """Digest of our kernel source and the compiler's versions, as any kernel's key has them."""
-    return KernelSpec(KernelConfig(128, 128, 64), LINEAR_BF16).key
+    """Digest of the kernels' sources and the compilers' versions."""
+    facts = [family_facts(name) for name in FAMILIES]
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()

@@ -63,7 +63,7 @@ def template_params(**params: Any) -> Any:
 def change(config: Any, name: str, how: Callable[[Any], Any]) -> None:
     """Change an entry of Inductor's configuration for every thread.
 
-    Since 2.13 an assignment is seen by the thread that made it alone; the others see the default,
+    Since 2.12 an assignment is seen by the thread that made it alone; the others see the default,
     which any thread can change back. So this thread gets a value of its own only if it had one.
 
     Args:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from threading import Lock
 from typing import TYPE_CHECKING
 
 from tilecast.heuristics.errors import TilecastError
-from tilecast.kernels.compiler import function_name
+from tilecast.kernels.families import family_of
 from tilecast.kernels.object_cache import ObjectCache
 from tilecast.kernels.spec import KernelSpec
 
@@ -22,10 +26,8 @@ class LoadedKernel:
 
     spec: KernelSpec
     """What it computes."""
-    function: Callable[..., object]
-    """The compiled entry point."""
-    max_active_clusters: int
-    """Clusters that the device holds at once: the persistent grid is no larger."""
+    launch: Callable[..., object]
+    """Takes a, b and out."""
 
     def __call__(self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
         """Write a @ b to ``out`` on the current stream.
@@ -38,7 +40,7 @@ class LoadedKernel:
         Raises:
             Exception: the compiled function refuses other dtypes, strides or alignments.
         """
-        self.function(a, b, out, self.max_active_clusters)
+        self.launch(a, b, out)
 
 
 def preload() -> None:
@@ -52,30 +54,61 @@ def load_kernel(spec: KernelSpec, objects: ObjectCache, device: int = 0) -> Load
     Raises:
         TilecastError: the cache does not hold it whole.
     """
-    if objects.resources(spec) is None:
-        operands = spec.operands
+    code = objects.code(spec)
+    if code is None:
         raise TilecastError(
-            f"kernel {spec.config} for {operands.dtype} {operands.layout} is not compiled in "
-            f"{objects.root}; allowed: what `tilecast compile` built there; run it first"
+            f"kernel {spec} is not compiled in {objects.root}; allowed: what `tilecast compile` "
+            "built there; run it first"
         )
     import cutlass.cute as cute
 
-    module = cute.runtime.load_module(str(objects.path(spec)), enable_tvm_ffi=True)
-    config = spec.config
-    clusters = max_active_clusters(config.cluster_m * config.cluster_n, device)
-    return LoadedKernel(spec, getattr(module, function_name(spec)), clusters * config.ctas_per_sm)
+    with _sealed(code) as path:
+        module = cute.runtime.load_module(path, enable_tvm_ffi=True)
+    function = getattr(module, spec.symbol)
+    return LoadedKernel(spec, family_of(spec.config).launcher(function, spec, device))
+
+
+@contextmanager
+def _sealed(code: bytes) -> Iterator[str]:
+    """Path of a file in memory that holds these bytes and can hold no others.
+
+    The library takes a path alone, and what lies in the cache may have changed since it was read.
+    """
+    handle = os.memfd_create("tilecast", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        with os.fdopen(handle, "wb", closefd=False) as file:
+            file.write(code)
+        seals = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
+        fcntl.fcntl(handle, fcntl.F_ADD_SEALS, seals)
+        yield f"/proc/self/fd/{handle}"
+    finally:
+        os.close(handle)
+
+
+_asking = Lock()
+
+
+def max_active_clusters(cluster_size: int, device: int = 0) -> int:
+    """Clusters of one CTA per SM that the current context of a device holds at once.
+
+    As its driver says: fewer than SMs / cluster size where graphics processing clusters do not
+    divide evenly, and in a green context fewer still.
+    """
+    import cuda.bindings.driver as driver
+    import torch
+
+    # The library compiles a kernel to find out, which no two threads may do at once.
+    with _asking, torch.cuda.device(device):
+        there = int(driver.cuCtxGetCurrent()[1] or 0)
+        if not there and not torch.cuda.is_current_stream_capturing():
+            torch.cuda.current_stream().synchronize()  # makes the context that is asked
+        # Its number, as the next green context may get its address.
+        return _max_active_clusters(cluster_size, device, driver.cuCtxGetId(None)[1])
 
 
 @cache
-def max_active_clusters(cluster_size: int, device: int = 0) -> int:
-    """Clusters of one CTA per SM that the device holds at once, as its driver says.
-
-    Fewer than SMs / cluster size where graphics processing clusters do not divide evenly.
-    """
-    import torch
+def _max_active_clusters(cluster_size: int, device: int, context: int) -> int:
+    """Of the current context, whose number never names another: asking takes a compilation."""
     from cutlass.utils import HardwareInfo
 
-    with torch.cuda.device(device):
-        if not torch.cuda.is_current_stream_capturing():
-            torch.cuda.current_stream().synchronize()  # makes the context that HardwareInfo reads
-        return HardwareInfo(device).get_max_active_clusters(cluster_size)
+    return HardwareInfo(device).get_max_active_clusters(cluster_size)

@@ -4,27 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
-from functools import cache
+import platform
+from dataclasses import dataclass
+from functools import cache, cached_property
 from importlib.metadata import version
-from pathlib import Path
 
 from tilecast.heuristics.config import KernelConfig
-from tilecast.heuristics.problem import GemmOperands, GemmProblem
-from tilecast.kernels.cutlass_sm90 import resources
-
-_SOURCES = (
-    Path(__file__).with_name("cutlass_sm90") / "kernel.py",
-    Path(__file__).with_name("compiler.py"),
-    Path(str(resources.__file__)),
-)
-"""Files whose text decides what code a config compiles to; the inherited device code is pinned by
-version."""
+from tilecast.heuristics.operands import GemmOperands
+from tilecast.heuristics.problem import GemmProblem
+from tilecast.kernels.families import FAMILIES, family_of
 
 
 @dataclass(frozen=True)
 class KernelSpec:
-    """One kernel to compile: a config for given dtypes and majors on one architecture."""
+    """One kernel to compile: a config for given operands on one architecture."""
 
     config: KernelConfig
     """Tile, cluster, pipeline and schedule."""
@@ -32,8 +25,6 @@ class KernelSpec:
     """Dtypes and majors."""
     batched: bool = False
     """Whether operands carry a leading batch extent."""
-    arch: str = "sm_90a"
-    """Target of the compiler."""
 
     @classmethod
     def for_problem(cls, config: KernelConfig, problem: GemmProblem) -> KernelSpec:
@@ -41,30 +32,47 @@ class KernelSpec:
         return cls(config, problem.operands, batched=problem.batch > 1)
 
     @property
+    def arch(self) -> str:
+        """Target of the compiler."""
+        return family_of(self.config).arch
+
+    @cached_property
     def key(self) -> str:
-        """Digest of the facts and of our sources, 32 hexadecimal digits."""
-        text = json.dumps(self.facts() | {"sources": _source_digest()}, sort_keys=True)
+        """Digest of the facts, 32 hexadecimal digits."""
+        text = json.dumps(self.facts(), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
+    @property
+    def symbol(self) -> str:
+        """What its object exports; unique, so that many objects load into one process."""
+        return f"tilecast_{self.key}"
+
     def facts(self) -> dict[str, object]:
-        """The spec and the compiler's versions as plain data."""
+        """The spec and what else its code depends on, as plain data."""
         return {
             "config": self.config.name,
-            "operands": asdict(self.operands),
+            "operands": self.operands.text,
             "batched": self.batched,
             "arch": self.arch,
-            "versions": _compiler_versions(),
+            # Objects are loaded by the host: they are its code, too.
+            "host": platform.machine(),
+            **family_facts(self.config.family),
         }
 
+    def __str__(self) -> str:
+        """Config and operands."""
+        return f"{self.config} for {self.operands}"
+
 
 @cache
-def _compiler_versions() -> dict[str, str]:
-    return {name: version(name) for name in ("nvidia-cutlass-dsl", "nvidia-cutlass-operators")}
-
-
-@cache
-def _source_digest() -> str:
+def family_facts(family: str) -> dict[str, object]:
+    """What all kernels of a family depend on: versions of the compiler, and our own source."""
     digest = hashlib.sha256()
-    for path in _SOURCES:
+    for path in FAMILIES[family].sources:
         digest.update(path.read_bytes())
-    return digest.hexdigest()
+    packages = FAMILIES[family].packages
+    return {
+        "family": family,
+        "versions": {name: version(name) for name in packages},
+        "sources": digest.hexdigest(),
+    }

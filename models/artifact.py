@@ -1,7 +1,9 @@
-"""A trained model on disk: boosters as UBJSON, trees as JSON, both packed, and a manifest of them.
+"""A trained model on disk: the trees as packed arrays, and a manifest in JSON that describes them.
 
-It is data and never code: nothing here unpickles. The manifest is written last and names each file
-by its digest, so a reader finds the old model or the new one, and an edited or cut file is refused.
+It is data and never code: nothing here unpickles, and the trees are handed to no library. The
+manifest is written last and names the trees by their digest, so a reader finds the old model or the
+new one, and an edited or cut file is refused. The digest has no key: whoever may write the folder
+may put a model there, so all that is read is also checked to be sound.
 """
 
 from __future__ import annotations
@@ -9,58 +11,84 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+import re
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.files import write_atomically
 from tilecast.heuristics.hardware import Hardware, hardware
-from tilecast.heuristics.problem import GemmOperands
-from tilecast.kernels.cutlass_sm90.space import SPACE_VERSION
-from tilecast.models.booster import Booster
-from tilecast.models.features import FEATURE_NAMES, FEATURES_VERSION
+from tilecast.heuristics.operands import GemmOperands
+from tilecast.models.features import FEATURE_NAMES
+from tilecast.models.forest import Forest
 from tilecast.models.labels import POWERS
+from tilecast.models.manifest import (
+    MANIFEST,
+    MAX_BYTES,
+    VERSIONS,
+    digest_of,
+    hardware_facts,
+    number,
+    read_bytes,
+    read_manifest,
+    refuse,
+    understood,
+)
 from tilecast.models.ranker import ConfigRanker
-from tilecast.models.shortlist import ShortlistRule
-from tilecast.models.tree_linear import TreeLinearRanker
+from tilecast.models.stopping import MEANS, StoppingRule
 
-ARTIFACT_VERSION = 2
-"""Raised when the files of an artifact, or what its manifest must say, change."""
-MANIFEST = "manifest.json"
 SHIPPED = Path(__file__).with_name("artifacts")
 """The models that come with the package, one folder each."""
+
+_FORESTS = sorted(
+    [f"{power}-{part}" for power in POWERS for part in ("distance", "relevance")]
+    + [f"{power}-level" for power in POWERS if power != "robust"]
+)
+"""The trees of a model, in the order in which they are packed."""
+_FILE = re.compile(r"forests-[0-9a-f]{12}\.bin\.gz")
+_SETTINGS = {
+    "entrants": (1, 2**20),
+    "coarse_rounds": (1, 2**20),
+    "survivors": (1, 2**20),
+    "blend": (0.0, 1.0),
+}
+"""What a ranker needs to know beside its trees, with the least and the most of it."""
+_INTERCEPT, _SLOPE = (-10.0, 10.0), (-3.0, 3.0)
+"""Bounds within which no predicted time is beyond a float."""
+_WEIGHT = (-1e6, 1e6)
 
 
 @dataclass(frozen=True, eq=False)
 class Artifact:
-    """Everything that predicting for one GPU, dtype and layout takes."""
+    """Everything that predicting for one GPU and kind of operands takes."""
 
     hardware: Hardware
     """The GPU that it was trained for."""
     operands: GemmOperands
-    """The dtypes and majors that it was trained for."""
+    """The operands that it was trained for."""
     rankers: Mapping[str, ConfigRanker]
     """The fitted ranker of each power."""
-    trees: Mapping[str, TreeLinearRanker]
-    """The readable alternative of each power."""
     calibration: Mapping[str, tuple[float, float]]
     """For each power a and b of: expected log slowdown = a + b x (score - best score), held out."""
-    rule: ShortlistRule
+    rule: StoppingRule
     """How many candidates a problem deserves."""
     facts: Mapping[str, object]
     """Data set, versions, seed and held-out metrics, as plain data."""
+    digest: str | None = None
+    """SHA-256 that its manifest states; None before it is saved."""
 
     @property
     def name(self) -> str:
-        """Name of its folder among the shipped ones, such as ``H200-bfloat16-rcr``."""
+        """Name of its folder among the shipped ones, such as ``H200-bf16-rcr``."""
         return artifact_name(self.hardware, self.operands)
 
 
 def artifact_name(gpu: Hardware, operands: GemmOperands) -> str:
-    """Name of the folder that a model of a GPU, dtype and layout is shipped in."""
-    return f"{gpu.name}-{operands.dtype}-{operands.layout}"
+    """Name of the folder that a model of a GPU and operands is shipped in."""
+    return f"{gpu.name}-{operands.file_name}"
 
 
 def shipped_names() -> list[str]:
@@ -68,186 +96,225 @@ def shipped_names() -> list[str]:
     return sorted(path.parent.name for path in SHIPPED.glob(f"*/{MANIFEST}"))
 
 
-def load_shipped(gpu: Hardware, operands: GemmOperands) -> Artifact:
+def load_shipped(gpu: Hardware, operands: GemmOperands, *, digest: str | None = None) -> Artifact:
     """Load the model that comes with the package.
 
+    Args:
+        gpu: the GPU that it is for.
+        operands: the operands that it is for.
+        digest: which model is wanted, as for `load`.
+
     Raises:
-        TilecastError: there is none for this GPU, dtype and layout, or it is damaged.
+        TilecastError: there is none for this GPU and these operands, or `load` refuses it.
     """
     name = artifact_name(gpu, operands)
     if name not in shipped_names():
         raise TilecastError(
-            f"no model is shipped for {name} (GPU, dtype, layout); allowed: "
+            f"no model is shipped for {name} (GPU, dtypes, layout); allowed: "
             f"{', '.join(shipped_names()) or 'none so far'}; measure with `tilecast collect`, "
             "train with `tilecast train` and name the model's folder"
         )
-    return load(SHIPPED / name)
+    return load(SHIPPED / name, digest=digest)
 
 
-def save(artifact: Artifact, folder: Path) -> None:
+def save(artifact: Artifact, folder: Path) -> str:
     """Write an artifact, replacing the one that is there.
 
+    Returns:
+        Its digest.
+
     Raises:
-        TilecastError: the folder is read-only or the disk is full; what was there stays whole.
+        TilecastError: the folder is read-only, the disk is full, or the model could not be read
+            back; what was there stays whole.
     """
-    contents = _contents(artifact)
-    files = {}
-    for name, content in contents.items():
-        # Without a time stamp, so that the same model gives the same bytes.
-        packed = gzip.compress(content, mtime=0)
-        digest = hashlib.sha256(packed).hexdigest()
-        stem, suffix = name.split(".")
-        files[name] = {"file": f"{stem}-{digest[:12]}.{suffix}.gz", "sha256": digest}
-        write_atomically(folder / files[name]["file"], _writer(packed))
-    manifest = {
-        "artifact_version": ARTIFACT_VERSION,
-        "hardware": _hardware_facts(artifact.hardware),
-        "operands": asdict(artifact.operands),
-        "space_version": SPACE_VERSION,
-        "features_version": FEATURES_VERSION,
+    forests = _forests(artifact)
+    # Without a time stamp, so that the same model gives the same bytes.
+    packed = gzip.compress(b"".join(forest.pack() for forest in forests.values()), mtime=0)
+    manifest = _manifest(artifact, forests, hashlib.sha256(packed).hexdigest())
+    with understood(folder):
+        _artifact(manifest, packed)
+    text = json.dumps(manifest, indent=1, sort_keys=True) + "\n"
+    replaced = _data_file(folder)
+    data = folder / manifest["file"]["name"]
+    write_atomically(data, lambda path: path.write_bytes(packed))
+    write_atomically(folder / MANIFEST, lambda path: path.write_text(text, encoding="utf-8"))
+    if replaced is not None and replaced != data:
+        replaced.unlink(missing_ok=True)
+    return manifest["sha256"]
+
+
+def load(folder: Path, *, digest: str | None = None) -> Artifact:
+    """Read an artifact and check that it is whole, sound and fits this version.
+
+    Args:
+        folder: where it is.
+        digest: which model is wanted, as `model_digest` told it earlier; any when left out.
+
+    Raises:
+        TilecastError: a file is absent, cut short, edited or unsound; it was made for another
+            artifact, space or feature version, feature list or description of the GPU; or it is not
+            the model of ``digest``.
+    """
+    while True:
+        version = _version(folder)
+        manifest = read_manifest(folder)
+        if digest is not None and manifest["sha256"] != digest:
+            raise TilecastError(
+                f"model {folder} is not the one that was asked for: its digest is "
+                f"{manifest['sha256'][:16]}; allowed: {digest[:16]}; it was replaced since, so "
+                "start anew, or put the former model back"
+            )
+        try:
+            packed = _packed(folder, manifest)
+        except FileNotFoundError:
+            # Another process may have put a new model there since: then that one is read.
+            if _version(folder) == version:
+                refuse(folder, "the file with its trees is not there")
+        else:
+            with understood(folder):
+                return _artifact(manifest, packed)
+
+
+def model_digest(folder: Path) -> str:
+    """What identifies the model in a folder: the SHA-256 that its manifest states.
+
+    Raises:
+        TilecastError: `load` would refuse its manifest.
+    """
+    return read_manifest(folder)["sha256"]
+
+
+def _forests(artifact: Artifact) -> dict[str, Forest]:
+    parts = (name.split("-") for name in _FORESTS)
+    return {
+        f"{power}-{part}": getattr(artifact.rankers[power], f"{part}_") for power, part in parts
+    }
+
+
+def _manifest(artifact: Artifact, forests: Mapping[str, Forest], sha256: str) -> dict[str, Any]:
+    ranker, rule = artifact.rankers[POWERS[0]], artifact.rule
+    manifest: dict[str, Any] = VERSIONS | {
+        "hardware": hardware_facts(artifact.hardware),
+        "operands": artifact.operands.text,
         "features": list(FEATURE_NAMES),
+        "forests": {
+            name: {"trees": forest.trees, "depth": forest.depth, "base": forest.base}
+            for name, forest in forests.items()
+        },
+        "file": {"name": f"forests-{sha256[:12]}.bin.gz", "sha256": sha256},
+        "settings": {name: getattr(ranker, name) for name in _SETTINGS},
         "calibration": {power: list(line) for power, line in artifact.calibration.items()},
-        "shortlist": json.loads(json.dumps(asdict(artifact.rule))),
-        "settings": _settings(artifact),
-        "files": files,
+        "stopping_rule": {
+            "constant": rule.constant,
+            "weights": list(rule.weights),
+            "thresholds": {str(mean): bound for mean, bound in rule.thresholds.items()},
+        },
         "facts": artifact.facts,
     }
-    manifest["sha256"] = _digest(manifest)
-    text = json.dumps(manifest, indent=1, sort_keys=True) + "\n"
-    write_atomically(folder / MANIFEST, _writer(text.encode()))
-    current = {entry["file"] for entry in files.values()}
-    for name in contents:
-        stem, suffix = name.split(".")
-        for path in folder.glob(f"{stem}-{'[0-9a-f]' * 12}.{suffix}.gz"):
-            if path.name not in current:
-                path.unlink()
+    return manifest | {"sha256": digest_of(manifest)}
 
 
-def load(folder: Path) -> Artifact:
-    """Read an artifact and check that it is whole and fits this version.
+def _artifact(manifest: Mapping[str, Any], packed: bytes) -> Artifact:
+    """What a manifest and its trees say.
 
     Raises:
-        TilecastError: a file is absent, cut short or edited, or it was made for another artifact,
-            space or feature version, feature list or description of the GPU.
+        LookupError, TypeError, ValueError: they say it wrongly, or it is unsound.
     """
-    manifest = _manifest(folder)
+    gpu = hardware(manifest["hardware"]["name"])
+    settings = {
+        name: number(manifest["settings"][name], *bounds) for name, bounds in _SETTINGS.items()
+    }
+    lines = {power: manifest["calibration"][power] for power in POWERS}
+    if not isinstance(manifest["facts"]["dataset"]["sha256"], str):
+        raise ValueError("no digest of a data set")
+    forests = _unpacked(manifest["forests"], packed)
+    return Artifact(
+        gpu,
+        GemmOperands.parse(manifest["operands"]),
+        {power: _ranker(gpu, power, settings, forests) for power in POWERS},
+        {power: (number(a, *_INTERCEPT), number(b, *_SLOPE)) for power, (a, b) in lines.items()},
+        _rule(manifest["stopping_rule"]),
+        manifest["facts"],
+        manifest["sha256"],
+    )
+
+
+def _unpacked(shapes: Mapping[str, Mapping[str, Any]], packed: bytes) -> dict[str, Forest]:
+    """The trees, which are not inflated beyond what their description announces."""
+    if sorted(shapes) != _FORESTS:
+        raise ValueError(f"trees {sorted(shapes)}")
+    sizes = [Forest.packed_bytes(shapes[name]["trees"], shapes[name]["depth"]) for name in _FORESTS]
+    total = sum(sizes)
+    content = _inflated(packed, total)
+    forests, start = {}, 0
+    for name, size in zip(_FORESTS, sizes, strict=True):
+        part = content[start : start + size]
+        forests[name] = Forest.unpack(part, features=len(FEATURE_NAMES), **shapes[name])
+        start += size
+    return forests
+
+
+def _inflated(packed: bytes, size: int) -> bytes:
+    inflater = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
     try:
-        contents = {
-            name: _content(folder / entry["file"], entry["sha256"])
-            for name, entry in manifest["files"].items()
-        }
-        gpu, operands = hardware(manifest["hardware"]["name"]), GemmOperands(**manifest["operands"])
-        settings = manifest["settings"]
-        trees = json.loads(contents["tree-linear.json"])
-        return Artifact(
-            gpu,
-            operands,
-            {power: _ranker(gpu, power, settings, contents) for power in POWERS},
-            {power: TreeLinearRanker(gpu, power).restore(trees[power]) for power in POWERS},
-            {power: (line[0], line[1]) for power, line in manifest["calibration"].items()},
-            _rule(manifest["shortlist"]),
-            manifest["facts"],
-        )
-    except (LookupError, TypeError, AttributeError, json.JSONDecodeError) as error:
-        raise _refused(folder, f"its contents are not understood ({error!r})") from error
-
-
-def _contents(artifact: Artifact) -> dict[str, bytes]:
-    """The data files by their plain names."""
-    files = {}
-    for power in POWERS:
-        ranker = artifact.rankers[power]
-        files[f"{power}-distance.ubj"] = ranker.distance_.model
-        files[f"{power}-order.ubj"] = ranker.order_.model
-        if ranker.level_ is not None:
-            files[f"{power}-level.ubj"] = ranker.level_.model
-    trees = {power: artifact.trees[power].state() for power in POWERS}
-    files["tree-linear.json"] = json.dumps(trees, sort_keys=True).encode()
-    return files
+        content = inflater.decompress(packed, size + 1) if size <= MAX_BYTES else b""
+    except zlib.error as error:
+        raise ValueError(f"trees that are not packed by gzip: {error}") from error
+    if len(content) != size or not inflater.eof or inflater.unused_data:
+        raise ValueError(f"trees that do not take the {size} bytes that they should")
+    return content
 
 
 def _ranker(
-    gpu: Hardware, power: str, settings: Mapping[str, Any], contents: Mapping[str, bytes]
+    gpu: Hardware, power: str, settings: Mapping[str, Any], forests: Mapping[str, Forest]
 ) -> ConfigRanker:
     ranker = ConfigRanker(gpu, power, **settings)
-    ranker.distance_ = Booster(contents[f"{power}-distance.ubj"])
-    ranker.order_ = Booster(contents[f"{power}-order.ubj"])
-    level = contents.get(f"{power}-level.ubj")
-    ranker.level_ = None if level is None else Booster(level)
+    ranker.distance_ = forests[f"{power}-distance"]
+    ranker.relevance_ = forests[f"{power}-relevance"]
+    ranker.level_ = forests.get(f"{power}-level")
     return ranker
 
 
-def _rule(facts: Mapping[str, Any]) -> ShortlistRule:
-    weights = facts["weights"]
-    least = {int(mean): bound for mean, bound in facts["least"].items()}
-    return ShortlistRule(facts["constant"], (weights[0], weights[1], weights[2]), least)
+def _rule(stated: Mapping[str, Any]) -> StoppingRule:
+    first, second, third = (number(weight, *_WEIGHT) for weight in stated["weights"])
+    thresholds = {mean: number(stated["thresholds"][str(mean)], *_WEIGHT) for mean in MEANS}
+    return StoppingRule(number(stated["constant"], *_WEIGHT), (first, second, third), thresholds)
 
 
-def _settings(artifact: Artifact) -> dict[str, float]:
-    """What a ranker needs to know beside its boosters."""
-    ranker = artifact.rankers[POWERS[0]]
-    names = ("entrants", "coarse_rounds", "survivors", "blend")
-    return {name: getattr(ranker, name) for name in names}
+def _packed(folder: Path, manifest: Mapping[str, Any]) -> bytes:
+    """The packed trees, which are those that the manifest speaks of.
 
-
-def _hardware_facts(gpu: Hardware) -> dict[str, object]:
-    """The GPU as plain JSON data: features depend on its numbers."""
-    return json.loads(json.dumps(asdict(gpu)))
-
-
-def _digest(manifest: Mapping[str, object]) -> str:
-    """SHA-256 of a manifest without its own digest."""
-    rest = {name: value for name, value in manifest.items() if name != "sha256"}
-    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
-
-
-def _writer(content: bytes) -> Callable[[Path], object]:
-    return lambda path: path.write_bytes(content)
-
-
-def _manifest(folder: Path) -> dict:
-    """The manifest, once it is known to be whole and to fit."""
+    Raises:
+        FileNotFoundError: there is no such file.
+    """
+    with understood(folder):
+        name, sha256 = manifest["file"]["name"], manifest["file"]["sha256"]
+        if not _FILE.fullmatch(name):
+            raise ValueError(f"file {name}")
     try:
-        manifest = json.loads((folder / MANIFEST).read_text())
+        packed = read_bytes(folder / name)
+    except FileNotFoundError:
+        raise
     except OSError as error:
-        raise _refused(folder, f"{MANIFEST} cannot be read ({error.strerror})") from error
-    except ValueError as error:
-        raise _refused(folder, f"{MANIFEST} is cut short or edited ({error})") from error
-    if not isinstance(manifest, dict):
-        raise _refused(folder, f"{MANIFEST} is no JSON object")
-    for name, ours in (
-        ("artifact_version", ARTIFACT_VERSION),
-        ("features_version", FEATURES_VERSION),
-        ("space_version", SPACE_VERSION),
-    ):
-        if manifest.get(name) != ours:
-            raise _refused(folder, f"its {name} is {manifest.get(name)}, this tilecast has {ours}")
-    if manifest.get("sha256") != _digest(manifest):
-        raise _refused(folder, f"{MANIFEST} was edited: its digest does not match")
-    theirs, ours = manifest["features"], list(FEATURE_NAMES)
-    if theirs != ours:
-        other = sorted(set(theirs) ^ set(ours)) or "the order"
-        raise _refused(folder, f"its feature list differs from this tilecast's in {other}")
-    gpu = hardware(manifest["hardware"]["name"])
-    if manifest["hardware"] != _hardware_facts(gpu):
-        raise _refused(folder, f"it was trained with another description of {gpu.name}")
-    return manifest
-
-
-def _content(path: Path, sha256: str) -> bytes:
-    try:
-        packed = path.read_bytes()
-    except OSError as error:
-        raise _refused(path.parent, f"{path.name} cannot be read ({error.strerror})") from error
+        refuse(folder, f"{name} cannot be read ({error.strerror})")
     if hashlib.sha256(packed).hexdigest() != sha256:
-        raise _refused(
-            path.parent, f"{path.name} is cut short or edited: its digest does not match"
-        )
-    return gzip.decompress(packed)
+        refuse(folder, f"{name} is cut short or edited: its digest does not match")
+    return packed
 
 
-def _refused(folder: Path, reason: str) -> TilecastError:
-    return TilecastError(
-        f"model {folder} is refused: {reason}; allowed: a whole model that this version of "
-        "tilecast wrote; train it again with `tilecast train` or reinstall tilecast"
-    )
+def _data_file(folder: Path) -> Path | None:
+    """The file with the trees of the model that is there; None where there is none that fits."""
+    try:
+        name = read_manifest(folder)["file"]["name"]
+    except (TilecastError, LookupError, TypeError):
+        return None
+    return folder / name if isinstance(name, str) and _FILE.fullmatch(name) else None
+
+
+def _version(folder: Path) -> tuple[int, int]:
+    """What changes whenever a manifest is replaced."""
+    try:
+        stat = (folder / MANIFEST).stat()
+    except (OSError, ValueError):
+        return (0, 0)
+    return (stat.st_ino, stat.st_mtime_ns)

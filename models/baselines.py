@@ -7,20 +7,18 @@ Those that learn take labels in ``fit``, one object per training problem, such a
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Sequence
-from dataclasses import replace
-from functools import lru_cache
-from itertools import islice, product
+from itertools import islice
 from typing import Protocol, Self
 
 import numpy as np
 
+from tilecast.heuristics.candidates import Candidates
 from tilecast.heuristics.config import KernelConfig
-from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
-from tilecast.heuristics.problem import GemmOperands, GemmProblem
-from tilecast.kernels.cutlass_sm90.resources import smem_bytes
+from tilecast.heuristics.problem import GemmProblem
+from tilecast.kernels.cutlass_sm90.stock import stock_candidates
+from tilecast.models.fitted import check_fitted
 
 
 class Labels(Protocol):
@@ -41,83 +39,6 @@ class Labels(Protocol):
         ...
 
 
-class RandomChoice:
-    """Any order, the same for the same problem."""
-
-    name = "random"
-
-    def __init__(self, power: str = "robust", *, seed: int = 0):
-        """Store the settings.
-
-        Args:
-            power: makes no difference.
-            seed: another one is another order.
-        """
-        self.power = power
-        self.seed = seed
-
-    def rank(
-        self, problem: GemmProblem, candidates: Sequence[KernelConfig], *, limit: int | None = None
-    ) -> list[KernelConfig]:
-        """Shuffle the candidates."""
-        return random.Random(f"{self.seed} {problem}").sample(
-            list(candidates), min(len(candidates), limit or len(candidates))
-        )
-
-
-@lru_cache(maxsize=16)
-def stock_configs(operands: GemmOperands, hardware: Hardware) -> tuple[KernelConfig, ...]:
-    """The 24 SM90 GEMMs of ``cutlass.operators`` 0.3.0, in the order in which it lists them.
-
-    Tiles and clusters are those that its ``Sm90StaticPersistentGemmOperator`` enumerates; two warp
-    groups where its kernel takes two, and as many stages as one CTA's shared memory holds.
-    """
-    configs = []
-    for tile_m, tile_n, cluster_m, cluster_n in product((64, 128), (64, 128, 256), (1, 2), (1, 2)):
-        groups = 2 if tile_m > 64 and tile_n > 128 else 1
-        empty = KernelConfig(tile_m, tile_n, 64, cluster_m, cluster_n, 0, groups)
-        fixed = smem_bytes(empty, operands)
-        stage = smem_bytes(replace(empty, stages=1), operands) - fixed
-        stages = (hardware.smem_bytes_per_block - fixed) // stage
-        configs.append(replace(empty, stages=stages))
-    return tuple(configs)
-
-
-def stock_candidates(
-    operands: GemmOperands, hardware: Hardware, candidates: Sequence[KernelConfig]
-) -> dict[KernelConfig, KernelConfig]:
-    """Which candidate stands for each stock config, in the order of `stock_configs`.
-
-    Tile, cluster, warp groups and CTAs per SM agree and operands are not exchanged; where no such
-    candidate is scheduled as the stock kernel is, the nearest swizzle, raster or number of stages
-    stands in. Stock configs without any are left out.
-    """
-    alike: dict[tuple, list[KernelConfig]] = {}
-    for config in candidates:
-        alike.setdefault(_kernel(config), []).append(config)
-    return {
-        stock: min(
-            alike[_kernel(stock)],
-            key=lambda config: (
-                config.swizzle != stock.swizzle,
-                config.raster != stock.raster,
-                abs(config.stages - stock.stages),
-                config,
-            ),
-        )
-        for stock in stock_configs(operands, hardware)
-        if _kernel(stock) in alike
-    }
-
-
-def _kernel(config: KernelConfig) -> tuple:
-    """What `stock_candidates` matches by."""
-    return (
-        *(config.tile_m, config.tile_n, config.tile_k, config.cluster_m, config.cluster_n),
-        *(config.warp_groups, config.ctas_per_sm, config.split_k, config.swap_ab),
-    )
-
-
 class StockDefault:
     """The stock kernels in listing order: what PyTorch takes without nvMatmulHeuristics."""
 
@@ -134,11 +55,11 @@ class StockDefault:
         self.power = power
 
     def rank(
-        self, problem: GemmProblem, candidates: Sequence[KernelConfig], *, limit: int | None = None
-    ) -> list[KernelConfig]:
+        self, problem: GemmProblem, candidates: Candidates, *, limit: int | None = None
+    ) -> Candidates:
         """The candidates that are stock configs, in the order of `stock_configs`."""
         found = stock_candidates(problem.operands, self.hardware, candidates)
-        return list(dict.fromkeys(found.values()))[:limit]
+        return candidates.select(found.values())[:limit]
 
 
 class BestFixedSubset:
@@ -165,7 +86,8 @@ class BestFixedSubset:
 
         A config that a problem was not measured with counts there as the slowest that was.
         """
-        configs = sorted({config for labels in table for config in labels.configs})
+        found = {config for labels in table for config in labels.configs}
+        configs = sorted(found, key=lambda config: (config.family, config))
         index = {config: i for i, config in enumerate(configs)}
         slowdown = np.empty((len(table), len(configs)))
         for row, labels in zip(slowdown, table, strict=True):
@@ -184,16 +106,15 @@ class BestFixedSubset:
         return self
 
     def rank(
-        self, problem: GemmProblem, candidates: Sequence[KernelConfig], *, limit: int | None = None
-    ) -> list[KernelConfig]:
+        self, problem: GemmProblem, candidates: Candidates, *, limit: int | None = None
+    ) -> Candidates:
         """The configs of the subset that are candidates, in the order of choice.
 
         Raises:
-            TilecastError: `fit` has not been called.
+            NotFittedError: `fit` has not been called.
         """
-        _check_fitted(self, "subset_")
-        available = set(candidates)
-        return list(islice((config for config in self.subset_ if config in available), limit))
+        check_fitted(self, "subset_")
+        return candidates.select(self.subset_)[:limit]
 
 
 class NearestNeighbour:
@@ -224,34 +145,25 @@ class NearestNeighbour:
         return self
 
     def rank(
-        self, problem: GemmProblem, candidates: Sequence[KernelConfig], *, limit: int | None = None
-    ) -> list[KernelConfig]:
+        self, problem: GemmProblem, candidates: Candidates, *, limit: int | None = None
+    ) -> Candidates:
         """The nearest problem's configs that are candidates, then those of the next nearest.
 
         Raises:
-            TilecastError: `fit` has not been called.
+            NotFittedError: `fit` has not been called.
         """
-        _check_fitted(self, "rankings_")
-        available = set(candidates)
-        limit = limit or len(available)
+        check_fitted(self, "rankings_")
+        limit = limit or len(candidates)
         distance = np.linalg.norm(self.points_ - _point(problem), axis=1)
         # A dict keeps what came first and forgets repeats.
         chosen: dict[KernelConfig, None] = {}
         for neighbour in np.argsort(distance, kind="stable"):
-            ranking = (c for c in self.rankings_[neighbour] if c in available and c not in chosen)
+            ranking = (c for c in self.rankings_[neighbour] if c in candidates and c not in chosen)
             chosen |= dict.fromkeys(islice(ranking, limit - len(chosen)))
             if len(chosen) == limit:
                 break
-        return list(chosen)
+        return candidates.select(chosen)
 
 
 def _point(problem: GemmProblem) -> tuple[float, float, float]:
     return math.log2(problem.m), math.log2(problem.n), math.log2(problem.k)
-
-
-def _check_fitted(heuristic: object, attribute: str) -> None:
-    if not hasattr(heuristic, attribute):
-        raise TilecastError(
-            f"{type(heuristic).__name__} is not fitted; allowed: one that has been; "
-            "call fit(table) first"
-        )

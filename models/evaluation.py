@@ -33,6 +33,9 @@ CLOSE = 0.02
 
 Result = TypeVar("Result")
 
+Splits = Sequence[tuple[np.ndarray, np.ndarray]]
+"""For each fold the indices of the problems to fit on, and of those to be scored on."""
+
 MakeHeuristic = Callable[[str], Heuristic]
 """Makes an unfitted heuristic for a power."""
 
@@ -104,7 +107,7 @@ def held_out(
     make: MakeHeuristic,
     table: Sequence[ProblemLabels],
     power: str,
-    splits: Sequence[tuple[np.ndarray, np.ndarray]],
+    splits: Splits,
     jobs: int = 1,
 ) -> HeldOut:
     """Fit and ask a heuristic fold by fold.
@@ -154,9 +157,8 @@ def _fold(
         heuristic = fit(fitted)
     picks = {}
     for i, labels in asked:
-        index = {config: j for j, config in enumerate(labels.configs)}
-        ranking = rank(heuristic, labels.problem, labels.configs, limit=MAX_K)
-        picks[i] = tuple(index[config] for config in ranking)
+        ranking = rank(heuristic, labels.problem, labels.candidates, limit=MAX_K)
+        picks[i] = tuple(labels.candidates.index(config) for config in ranking)
     return picks
 
 

@@ -8,18 +8,15 @@ are the problem's n and m under swap_ab, which is called "rows" and "columns" he
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import lru_cache
-from threading import Lock
 
 import numpy as np
 
-from tilecast.heuristics.config import KernelConfig
+from tilecast.heuristics.candidates import Candidates, ConfigColumns, ConfigTable
 from tilecast.heuristics.hardware import Hardware
-from tilecast.heuristics.problem import DTYPE_BYTES, GemmOperands, GemmProblem
-from tilecast.kernels.cutlass_sm90.resources import accumulator_registers, mma_registers, smem_bytes
-from tilecast.kernels.cutlass_sm90.space import L2_BYTES_PER_SECOND
+from tilecast.heuristics.operands import GemmOperands
+from tilecast.heuristics.problem import GemmProblem
 
 FEATURES_VERSION = 1
 """Raised when a feature changes its meaning."""
@@ -110,9 +107,6 @@ FEATURE_NAMES = tuple(FEATURES)
 CACHE_LINE_BYTES = 128
 """Alignment beyond which nothing is gained: the L2's line."""
 
-CLUSTERS_AT_ONCE = (0, 132, 66, 44, 30)
-"""Clusters of 0 to 4 CTAs that an H200 holds, one CTA per SM: ``cuOccupancyMaxActiveClusters`` for
-1, 2 and 4, a third of the SMs for 3, which the space does not use. Fours leave SMs over."""
 LOAD_LATENCY = 0.9
 """Microseconds from asking for a tile to having it, under load; its order of magnitude matters."""
 LAUNCH_TIME = 2.5
@@ -120,124 +114,29 @@ LAUNCH_TIME = 2.5
 STORE_TIME = 0.5
 """Microseconds that storing a tile takes beside its bytes."""
 MMA_CYCLES_PER_COLUMN = 0.5
-"""Cycles of one SM's tensor cores for 64 rows x 1 column x 16 deep in 16-bit operands."""
+"""Cycles of one SM's tensor cores for 64 rows x 1 column x 32 bytes of depth."""
 SMEM_ROWS_PER_CYCLE = 4.0
-"""Rows of 16 16-bit operands that shared memory feeds the tensor cores in a cycle (128 bytes)."""
+"""Rows of 32 bytes that shared memory feeds the tensor cores in a cycle (128 bytes)."""
 
 
-@dataclass(frozen=True, eq=False)
-class _ConfigColumns:
-    """The fields of many configs, one float64 array each."""
-
-    tile_m: np.ndarray
-    tile_n: np.ndarray
-    tile_k: np.ndarray
-    cluster_m: np.ndarray
-    cluster_n: np.ndarray
-    stages: np.ndarray
-    warp_groups: np.ndarray
-    ctas_per_sm: np.ndarray
-    swizzle: np.ndarray
-    raster_m: np.ndarray
-    swap_ab: np.ndarray
-    smem_bytes: np.ndarray
-    mma_registers: np.ndarray
-    accumulator_registers: np.ndarray
-
-
-def _config_row(config: KernelConfig, operands: GemmOperands) -> tuple[float, ...]:
-    """The fields of `_ConfigColumns` for one config."""
-    return (
-        config.tile_m,
-        config.tile_n,
-        config.tile_k,
-        config.cluster_m,
-        config.cluster_n,
-        config.stages,
-        config.warp_groups,
-        config.ctas_per_sm,
-        config.swizzle,
-        config.raster == "m",
-        config.swap_ab,
-        smem_bytes(config, operands),
-        mma_registers(config),
-        accumulator_registers(config),
-    )
-
-
-class _ConfigTable:
-    """Rows of every config met so far: a new problem's candidates are looked up, not computed."""
-
-    def __init__(self, operands: GemmOperands):
-        self._operands = operands
-        self._lock = Lock()
-        self._index: dict[KernelConfig, int] = {}
-        self._rows = np.empty((0, len(fields(_ConfigColumns))))
-
-    def columns(self, configs: tuple[KernelConfig, ...]) -> _ConfigColumns:
-        """Columns of some configs, in their order."""
-        try:
-            rows = [self._index[config] for config in configs]
-        except KeyError:
-            self._add(configs)
-            rows = [self._index[config] for config in configs]
-        return _ConfigColumns(*np.ascontiguousarray(self._rows[rows].T))
-
-    def _add(self, configs: tuple[KernelConfig, ...]) -> None:
-        with self._lock:
-            new = [config for config in dict.fromkeys(configs) if config not in self._index]
-            added = [_config_row(config, self._operands) for config in new]
-            added = np.array(added, np.float64).reshape(len(new), self._rows.shape[1])
-            first = len(self._rows)
-            # Rows before index: a thread that finds an index finds its row.
-            self._rows = np.concatenate([self._rows, added])
-            self._index.update((config, first + i) for i, config in enumerate(new))
-
-
-_config_table = lru_cache(maxsize=16)(_ConfigTable)
-
-
-class _Identity:
-    """A key that compares by identity: the same tuple again costs nothing."""
-
-    def __init__(self, configs: tuple[KernelConfig, ...]):
-        self.configs = configs
-
-    def __hash__(self) -> int:
-        return id(self.configs)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Identity) and self.configs is other.configs
-
-
-@lru_cache(maxsize=256)
-def _config_columns(key: _Identity, operands: GemmOperands) -> _ConfigColumns:
-    return _config_table(operands).columns(key.configs)
-
-
-def featurize(
-    problem: GemmProblem, configs: Sequence[KernelConfig], hardware: Hardware
-) -> np.ndarray:
+def featurize(problem: GemmProblem, candidates: Candidates, hardware: Hardware) -> np.ndarray:
     """Compute the features of every config on one problem.
-
-    Passing the same tuple again is quicker than passing a list.
 
     Args:
         problem: what is to be multiplied.
-        configs: configs that are valid for its operands: all that compete, since some features
-            compare them with each other.
+        candidates: configs that are valid for it: all that compete, since some features compare
+            them with each other.
         hardware: the GPU.
 
     Returns:
-        float32 array [len(configs), len(FEATURE_NAMES)], finite.
+        float32 array [len(candidates), len(FEATURE_NAMES)], finite.
     """
-    columns = _config_columns(_Identity(tuple(configs)), problem.operands)
-    values = _features(problem, columns, hardware)
-    table = np.empty((len(FEATURE_NAMES), len(configs)), np.float32)
+    values = _features(problem, candidates, hardware)
+    table = np.empty((len(FEATURE_NAMES), len(candidates)), np.float32)
     own = len(FEATURE_NAMES) - len(COMPARED)
     for row, name in zip(table[:own], FEATURE_NAMES[:own], strict=True):
         row[:] = values[name]
-    if configs:
+    if len(candidates):
         compared = table[_COMPARED_ROWS]
         table[own:] = compared - compared.min(1, keepdims=True)
     return np.ascontiguousarray(table.T)
@@ -245,103 +144,173 @@ def featurize(
 
 _COMPARED_ROWS = [FEATURE_NAMES.index(name) for name in COMPARED]
 
-
-def _log_alignment(elements: int, element_bytes: int) -> float:
-    """log2 of the largest power of two that divides a row of so many elements, in bytes."""
-    row = elements * element_bytes
-    return np.log2(min(row & -row, CACHE_LINE_BYTES))
+Values = dict[str, np.ndarray | float]
+"""Features by name, for all configs or the same for each."""
 
 
-def _ceil(numerator: np.ndarray | int, denominator: np.ndarray) -> np.ndarray:
-    return np.ceil(numerator / denominator)
-
-
-def _features(
-    problem: GemmProblem, config: _ConfigColumns, hardware: Hardware
-) -> dict[str, np.ndarray | float]:
-    operands = problem.operands
-    in_bytes, out_bytes = DTYPE_BYTES[operands.dtype], DTYPE_BYTES[operands.out_dtype]
-    contiguous_load = math.gcd(
-        problem.k if operands.a_major == "row" else problem.m,
-        problem.k if operands.b_major == "col" else problem.n,
+def _features(problem: GemmProblem, candidates: Candidates, hardware: Hardware) -> Values:
+    """Every feature of a config by itself."""
+    config = candidates.columns
+    tile = _tile_numbers(candidates.table, problem.operands).of(candidates.rows)
+    grid = _grid(problem, config, hardware)
+    return (
+        _of_problem(problem)
+        | _of_config(config, tile)
+        | _of_grid(problem, config, grid, hardware)
+        | _times(problem, config, tile, grid, hardware)
     )
-    swapped = config.swap_ab > 0
+
+
+@dataclass(frozen=True, eq=False)
+class _Tile:
+    """What a pipeline step and a tile of each config amount to; float64 arrays [configs]."""
+
+    a_bytes: np.ndarray
+    """Of A in a step."""
+    b_bytes: np.ndarray
+    """Of B in a step."""
+    flops: np.ndarray
+    """Arithmetic of a step."""
+    out_bytes: np.ndarray
+    """Of the result."""
+    log_area: np.ndarray
+    """log2 of the elements of the result."""
+    mma_efficiency: np.ndarray
+    """Share of the tensor core's rate that the instruction's shape can reach."""
+
+    def of(self, rows: np.ndarray) -> _Tile:
+        """The numbers of some configs."""
+        return _Tile(*(getattr(self, name)[rows] for name in self.__dataclass_fields__))
+
+
+@lru_cache(maxsize=16)
+def _tile_numbers(table: ConfigTable, operands: GemmOperands) -> _Tile:
+    """The numbers of all configs of a table: they hold for every problem."""
+    config = table.columns
+    a, b = operands.a.dtype, operands.b.dtype
+    steps = (config.tile_m * config.tile_k, config.tile_n * config.tile_k)
+    area = config.tile_m * config.tile_n
+    cycles = config.tile_n * MMA_CYCLES_PER_COLUMN
+    return _Tile(
+        np.where(config.swap_ab > 0, b.bytes(1), a.bytes(1)) * steps[0],
+        np.where(config.swap_ab > 0, a.bytes(1), b.bytes(1)) * steps[1],
+        2 * area * config.tile_k,
+        area * operands.out.dtype.bytes(1),
+        np.log2(area),
+        cycles / np.maximum(cycles, (64 + config.tile_n) / SMEM_ROWS_PER_CYCLE),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Grid:
+    """How a problem is cut into tiles, and tiles into waves; float64 arrays [configs]."""
+
+    rows: np.ndarray
+    """Extent that the tile's m runs along."""
+    columns: np.ndarray
+    """Extent that the tile's n runs along."""
+    tiles_m: np.ndarray
+    """Tiles along rows."""
+    tiles_n: np.ndarray
+    """Tiles along columns."""
+    handed_out: np.ndarray
+    """Tiles that are handed out, idle ones of clusters and bands included."""
+    waves: np.ndarray
+    """Rounds of tiles that the GPU needs."""
+    whole_waves: np.ndarray
+    """The same rounded up."""
+    busy_sms: np.ndarray
+    """SMs that have a tile at all."""
+    ctas_on_sm: np.ndarray
+    """CTAs that a busy SM holds."""
+    wave_rows: np.ndarray
+    """Tile rows that one wave touches."""
+    wave_columns: np.ndarray
+    """Tile columns that one wave touches."""
+    k_steps: np.ndarray
+    """Pipeline steps of one tile."""
+
+
+def _grid(problem: GemmProblem, config: ConfigColumns, hardware: Hardware) -> _Grid:
+    swapped, along_m, band = config.swap_ab > 0, config.raster_m > 0, config.swizzle
     rows = np.where(swapped, problem.n, problem.m)
     columns = np.where(swapped, problem.m, problem.n)
-    along_m = config.raster_m > 0
 
     # Tiles are handed out in whole clusters, and clusters in whole bands of the swizzle: what pads
     # them takes as long as a real tile.
-    tiles_m, tiles_n = _ceil(rows, config.tile_m), _ceil(columns, config.tile_n)
-    clusters_m, clusters_n = _ceil(tiles_m, config.cluster_m), _ceil(tiles_n, config.cluster_n)
-    band = config.swizzle
-    clusters_m = np.where(along_m, clusters_m, _ceil(clusters_m, band) * band)
-    clusters_n = np.where(along_m, _ceil(clusters_n, band) * band, clusters_n)
+    tiles_m, tiles_n = np.ceil(rows / config.tile_m), np.ceil(columns / config.tile_n)
+    clusters_m, clusters_n = (
+        np.ceil(tiles_m / config.cluster_m),
+        np.ceil(tiles_n / config.cluster_n),
+    )
+    clusters_m = np.where(along_m, clusters_m, np.ceil(clusters_m / band) * band)
+    clusters_n = np.where(along_m, np.ceil(clusters_n / band) * band, clusters_n)
     cluster = config.cluster_m * config.cluster_n
     clusters = clusters_m * clusters_n * problem.batch
-    slots = np.take(CLUSTERS_AT_ONCE, cluster.astype(int)) * config.ctas_per_sm
+    slots = np.take(hardware.clusters_at_once, cluster.astype(int)) * config.ctas_per_sm
     waves = clusters / slots
-    whole_waves = np.ceil(waves)
     resident = np.minimum(clusters, slots) * cluster
     busy_sms = np.minimum(resident, hardware.sm_count)
-    ctas_on_sm = resident / busy_sms
 
     # One wave walks a band of `swizzle` clusters across, then along the raster.
     length = np.where(along_m, clusters_m, clusters_n)
     wave_clusters = np.minimum(slots, clusters_m * clusters_n)
-    along = np.minimum(length, _ceil(wave_clusters, band))
-    across = band * _ceil(wave_clusters, length * band)
-    wave_rows = np.where(along_m, along, across) * config.cluster_m
-    wave_columns = np.where(along_m, across, along) * config.cluster_n
-
-    k_steps = _ceil(problem.k, config.tile_k)
-    a_bytes = config.tile_m * config.tile_k * in_bytes
-    b_bytes = config.tile_n * config.tile_k * in_bytes
-    stage_bytes = a_bytes + b_bytes
-    bytes_in_flight = config.stages * stage_bytes * ctas_on_sm
-    mma_cycles = config.tile_n * MMA_CYCLES_PER_COLUMN
-    mma_efficiency = mma_cycles / np.maximum(mma_cycles, (64 + config.tile_n) / SMEM_ROWS_PER_CYCLE)
-
-    sm_flops = hardware.peak(problem.operands.dtype) / hardware.sm_count * 1e-6
-    tile_flops = 2 * config.tile_m * config.tile_n * config.tile_k * k_steps
-    rounds = whole_waves * ctas_on_sm
-    compute = rounds * tile_flops / (sm_flops * mma_efficiency)
-    dram_rate = hardware.dram_bytes_per_second * 1e-6
-    dram = problem.min_bytes / dram_rate
-    loads = k_steps * (a_bytes / config.cluster_n + b_bytes / config.cluster_m)
-    l2_rate = L2_BYTES_PER_SECOND / hardware.sm_count * 1e-6
-    l2 = rounds * loads / l2_rate
-    latency = rounds * k_steps * stage_bytes * LOAD_LATENCY / bytes_in_flight
-    epilogue = rounds * config.tile_m * config.tile_n * out_bytes / l2_rate
-    wave_bytes = (wave_rows * config.tile_m + wave_columns * config.tile_n) * problem.k * in_bytes
-    wave_traffic = np.maximum(dram, waves * wave_bytes / dram_rate)
-    memory = np.maximum(np.maximum(dram, l2), latency)
-    # A CTA's MMA warps also store its tile, so they do not overlap; those of two CTAs on an SM do.
-    tile_multiply = np.maximum(tile_flops / (sm_flops * mma_efficiency), loads / l2_rate)
-    tile_store = (
-        STORE_TIME + config.tile_m * config.tile_n * out_bytes * hardware.sm_count / dram_rate
-    )
-    alone = tile_multiply + tile_store
-    serial = whole_waves * np.where(ctas_on_sm > 1, np.maximum(2 * tile_multiply, alone), alone)
-    analytic = LAUNCH_TIME + np.maximum(serial, memory)
-    roofline = 1e6 * hardware.roofline_seconds(
-        problem.flops, problem.min_bytes, problem.operands.dtype
+    along = np.minimum(length, np.ceil(wave_clusters / band))
+    across = band * np.ceil(wave_clusters / (length * band))
+    return _Grid(
+        rows,
+        columns,
+        tiles_m,
+        tiles_n,
+        clusters * cluster,
+        waves,
+        np.ceil(waves),
+        busy_sms,
+        resident / busy_sms,
+        np.where(along_m, along, across) * config.cluster_m,
+        np.where(along_m, across, along) * config.cluster_n,
+        np.ceil(problem.k / config.tile_k),
     )
 
+
+def _of_problem(problem: GemmProblem) -> Values:
+    """What all configs share."""
+    operands = problem.operands
+    contiguous = {
+        "A": problem.k if operands.a.major == "row" else problem.m,
+        "B": problem.k if operands.b.major == "col" else problem.n,
+        "out": problem.n if operands.out.major == "row" else problem.m,
+    }
     return {
-        "log_m": np.log2(problem.m),
-        "log_n": np.log2(problem.n),
-        "log_k": np.log2(problem.k),
-        "log_rows": np.log2(rows),
-        "log_columns": np.log2(columns),
-        "log_flops": np.log2(problem.flops),
-        "problem_intensity": np.log2(problem.flops / problem.min_bytes),
+        "log_m": math.log2(problem.m),
+        "log_n": math.log2(problem.n),
+        "log_k": math.log2(problem.k),
+        "log_flops": math.log2(problem.flops),
+        "problem_intensity": math.log2(problem.flops / problem.min_bytes),
+        "load_alignment": _log_alignment(
+            math.gcd(
+                int(operands.a.dtype.bytes(contiguous["A"])),
+                int(operands.b.dtype.bytes(contiguous["B"])),
+            )
+        ),
+        "store_alignment": _log_alignment(int(operands.out.dtype.bytes(contiguous["out"]))),
+    }
+
+
+def _log_alignment(row_bytes: int) -> float:
+    """log2 of the largest power of two that divides a row, in bytes."""
+    return math.log2(min(row_bytes & -row_bytes, CACHE_LINE_BYTES))
+
+
+def _of_config(config: ConfigColumns, tile: _Tile) -> Values:
+    """What a config is, whatever it multiplies."""
+    return {
         "swap_ab": config.swap_ab,
         "tile_m": config.tile_m,
         "tile_n": config.tile_n,
         "tile_k": config.tile_k,
-        "tile_area": np.log2(config.tile_m * config.tile_n),
-        "tile_intensity": 2 * config.tile_m * config.tile_n * config.tile_k / stage_bytes,
+        "tile_area": tile.log_area,
+        "tile_intensity": tile.flops / (tile.a_bytes + tile.b_bytes),
         "cluster_m": config.cluster_m,
         "cluster_n": config.cluster_n,
         "stages": config.stages,
@@ -352,39 +321,82 @@ def _features(
         "smem_bytes": config.smem_bytes,
         "mma_registers": config.mma_registers,
         "accumulator_registers": config.accumulator_registers,
-        "bytes_in_flight": bytes_in_flight,
-        "tiles_m": np.log2(tiles_m),
-        "tiles_n": np.log2(tiles_n),
-        "tiles": np.log2(clusters * cluster),
-        "waves": waves,
-        "last_wave_fill": waves - whole_waves + 1,
-        "wave_efficiency": waves / whole_waves,
-        "padding_m": rows / (tiles_m * config.tile_m),
-        "padding_n": columns / (tiles_n * config.tile_n),
-        "padding_k": problem.k / (k_steps * config.tile_k),
-        "padding_clusters": tiles_m * tiles_n * problem.batch / (clusters * cluster),
-        "k_steps": np.log2(k_steps),
-        "k_steps_per_stage": k_steps / config.stages,
-        "busy_sms": busy_sms / hardware.sm_count,
-        "ctas_on_sm": ctas_on_sm,
-        "mma_efficiency": mma_efficiency,
+        "mma_efficiency": tile.mma_efficiency,
+    }
+
+
+def _of_grid(
+    problem: GemmProblem, config: ConfigColumns, grid: _Grid, hardware: Hardware
+) -> Values:
+    """How well tiles and waves cover the problem and the GPU."""
+    return {
+        "log_rows": np.log2(grid.rows),
+        "log_columns": np.log2(grid.columns),
+        "tiles_m": np.log2(grid.tiles_m),
+        "tiles_n": np.log2(grid.tiles_n),
+        "tiles": np.log2(grid.handed_out),
+        "waves": grid.waves,
+        "last_wave_fill": grid.waves - grid.whole_waves + 1,
+        "wave_efficiency": grid.waves / grid.whole_waves,
+        "padding_m": grid.rows / (grid.tiles_m * config.tile_m),
+        "padding_n": grid.columns / (grid.tiles_n * config.tile_n),
+        "padding_k": problem.k / (grid.k_steps * config.tile_k),
+        "padding_clusters": grid.tiles_m * grid.tiles_n * problem.batch / grid.handed_out,
+        "k_steps": np.log2(grid.k_steps),
+        "k_steps_per_stage": grid.k_steps / config.stages,
+        "busy_sms": grid.busy_sms / hardware.sm_count,
+        "ctas_on_sm": grid.ctas_on_sm,
+        "wave_rows": np.log2(grid.wave_rows),
+        "wave_columns": np.log2(grid.wave_columns),
+        "wave_square": np.log2(
+            grid.wave_rows * config.tile_m / (grid.wave_columns * config.tile_n)
+        ),
+    }
+
+
+def _times(
+    problem: GemmProblem, config: ConfigColumns, tile: _Tile, grid: _Grid, hardware: Hardware
+) -> Values:
+    """What each part of the work would take alone, and all of it together."""
+    dtype = problem.operands.a.dtype
+    sm_flops = hardware.peak(dtype) / hardware.sm_count * 1e-6
+    dram_rate = hardware.dram_bytes_per_second * 1e-6
+    l2_rate = hardware.l2_bytes_per_second / hardware.sm_count * 1e-6
+    stage_bytes = tile.a_bytes + tile.b_bytes
+    in_flight = config.stages * stage_bytes * grid.ctas_on_sm
+    rounds = grid.whole_waves * grid.ctas_on_sm
+
+    tile_compute = tile.flops * grid.k_steps / (sm_flops * tile.mma_efficiency)
+    loads = grid.k_steps * (tile.a_bytes / config.cluster_n + tile.b_bytes / config.cluster_m)
+    compute, l2 = rounds * tile_compute, rounds * loads / l2_rate
+    dram = problem.min_bytes / dram_rate
+    latency = rounds * grid.k_steps * stage_bytes * LOAD_LATENCY / in_flight
+    epilogue = rounds * tile.out_bytes / l2_rate
+    k_bytes = dtype.bytes(problem.k)
+    wave_bytes = (grid.wave_rows * config.tile_m + grid.wave_columns * config.tile_n) * k_bytes
+    wave_traffic = np.maximum(dram, grid.waves * wave_bytes / dram_rate)
+    memory = np.maximum(np.maximum(dram, l2), latency)
+
+    # A CTA's MMA warps also store its tile, so they do not overlap; those of two CTAs on an SM do.
+    tile_multiply = np.maximum(tile_compute, loads / l2_rate)
+    tile_store = STORE_TIME + tile.out_bytes * hardware.sm_count / dram_rate
+    alone = tile_multiply + tile_store
+    overlapped = np.maximum(2 * tile_multiply, alone)
+    serial = grid.whole_waves * np.where(grid.ctas_on_sm > 1, overlapped, alone)
+    analytic = LAUNCH_TIME + np.maximum(serial, memory)
+    roofline = 1e6 * hardware.roofline_seconds(problem.flops, problem.min_bytes, dtype)
+    return {
+        "bytes_in_flight": in_flight,
         "compute_time": np.log2(compute),
-        "dram_time": np.log2(dram),
+        "dram_time": math.log2(dram),
         "l2_time": np.log2(l2),
         "latency_time": np.log2(latency),
         "epilogue_time": np.log2(epilogue),
         "tile_epilogue_share": tile_store / tile_multiply,
         "serial_time": np.log2(serial),
-        "wave_rows": np.log2(wave_rows),
-        "wave_columns": np.log2(wave_columns),
         "wave_bytes": np.log2(wave_bytes / hardware.l2_bytes),
         "wave_traffic_time": np.log2(wave_traffic),
-        "wave_square": np.log2(wave_rows * config.tile_m / (wave_columns * config.tile_n)),
         "compute_to_memory": np.log2(compute / memory),
         "analytic_time": np.log2(analytic),
         "analytic_to_roofline": np.log2(analytic / roofline),
-        "load_alignment": _log_alignment(contiguous_load, in_bytes),
-        "store_alignment": _log_alignment(
-            problem.n if operands.out_major == "row" else problem.m, out_bytes
-        ),
     }

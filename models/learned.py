@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tilecast.heuristics.candidates import Candidates
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
-from tilecast.heuristics.problem import DTYPE_BYTES, GemmOperands, GemmProblem
-
-if TYPE_CHECKING:
-    from tilecast.models.artifact import Artifact
-
+from tilecast.heuristics.operands import GemmOperands
+from tilecast.heuristics.problem import GemmProblem
+from tilecast.models.artifact import Artifact, artifact_name, load, load_shipped
+from tilecast.models.features import FEATURE_NAMES, FEATURES, featurize
+from tilecast.models.labels import check_power
+from tilecast.models.stopping import MAX_TAKEN, stop_features
 
 USUAL_MEAN = 4
 """Candidates per problem, on average, of a short list whose length the model chooses."""
@@ -67,24 +68,23 @@ class LearnedHeuristic:
         Raises:
             TilecastError: ``power`` is not known.
         """
-        from tilecast.models.labels import check_power
-
         self.artifact = artifact
         self.power = check_power(power)
+        self._ranker = artifact.rankers[power]
 
     def rank(
-        self, problem: GemmProblem, candidates: Sequence[KernelConfig], *, limit: int | None = None
-    ) -> list[KernelConfig]:
+        self, problem: GemmProblem, candidates: Candidates, *, limit: int | None = None
+    ) -> Candidates:
         """Order candidates by expected cost; see `tilecast.heuristics.heuristic.Heuristic`.
 
         Raises:
             TilecastError: the model is for operands of other widths.
         """
         self._check(problem)
-        return self.artifact.rankers[self.power].rank(problem, candidates, limit=limit)
+        return self._ranker.rank(problem, candidates, limit=limit)
 
     def predict(
-        self, problem: GemmProblem, candidates: Sequence[KernelConfig], *, limit: int | None = None
+        self, problem: GemmProblem, candidates: Candidates, *, limit: int | None = None
     ) -> list[Prediction]:
         """Rank candidates and say what is expected of each.
 
@@ -99,16 +99,11 @@ class LearnedHeuristic:
         Raises:
             TilecastError: the model is for operands of other widths.
         """
-        order, features = self._ranked(problem, candidates, limit)
-        scores = self.artifact.rankers[self.power].scores(features)
-        return self._predictions([candidates[i] for i in order], features, scores)
+        ranking, features = self._ranked(problem, candidates, limit)
+        return self._predictions(ranking, features, self._ranker.scores(features))
 
     def shortlist(
-        self,
-        problem: GemmProblem,
-        candidates: Sequence[KernelConfig],
-        *,
-        mean: int = USUAL_MEAN,
+        self, problem: GemmProblem, candidates: Candidates, *, mean: int = USUAL_MEAN
     ) -> list[Prediction]:
         """The candidates that are worth compiling: many where the model doubts, one where not.
 
@@ -124,29 +119,23 @@ class LearnedHeuristic:
             TilecastError: the model is for operands of other widths, or it has no rule for
                 ``mean``.
         """
-        from tilecast.models.shortlist import MOST, doubts
-
-        order, features = self._ranked(problem, candidates, MOST)
-        ranker = self.artifact.rankers[self.power]
-        distance, relevance = ranker.opinions(features)
-        size = self.artifact.rule.size(doubts(distance, relevance), mean)
-        scores = ranker.blended(distance, relevance)[:size]
-        return self._predictions([candidates[i] for i in order[:size]], features[:size], scores)
+        ranking, features = self._ranked(problem, candidates, MAX_TAKEN)
+        distance, relevance = self._ranker.model_scores(features)
+        size = self.artifact.rule.size(stop_features(distance, relevance), mean)
+        scores = self._ranker.blended(distance, relevance)
+        return self._predictions(ranking[:size], features[:size], scores[:size])
 
     def _ranked(
-        self, problem: GemmProblem, candidates: Sequence[KernelConfig], limit: int | None
-    ) -> tuple[list[int], np.ndarray]:
-        """Indices of the first candidates, and their features in that order."""
-        from tilecast.models.features import featurize
-
+        self, problem: GemmProblem, candidates: Candidates, limit: int | None
+    ) -> tuple[Candidates, np.ndarray]:
+        """The first candidates, and their features in that order."""
         self._check(problem)
-        ranker = self.artifact.rankers[self.power]
-        features = featurize(problem, candidates, ranker.hardware)
-        order = ranker.order(features)[:limit]
-        return order.tolist(), features[order]
+        features = featurize(problem, candidates, self._ranker.hardware)
+        order = self._ranker.order(features)[:limit]
+        return candidates.take(order), features[order]
 
     def _predictions(
-        self, configs: Sequence[KernelConfig], features: np.ndarray, scores: np.ndarray
+        self, configs: Iterable[KernelConfig], features: np.ndarray, scores: np.ndarray
     ) -> list[Prediction]:
         """What is expected of the first configs of a ranking, from their features and scores."""
         scores = scores.astype(np.float64)
@@ -164,7 +153,7 @@ class LearnedHeuristic:
     def explain(
         self,
         problem: GemmProblem,
-        candidates: Sequence[KernelConfig],
+        candidates: Candidates,
         config: KernelConfig,
         *,
         limit: int = 5,
@@ -185,43 +174,41 @@ class LearnedHeuristic:
         Raises:
             TilecastError: ``config`` is no candidate, or the model is for operands of other widths.
         """
-        from tilecast.models.features import FEATURE_NAMES, FEATURES, featurize
-
         self._check(problem)
         if config not in candidates:
             raise TilecastError(
                 f"config {config} is no candidate for {problem}; allowed: one of its "
                 f"{len(candidates)} candidates; `tilecast space` lists them"
             )
-        ranker = self.artifact.rankers[self.power]
-        features = featurize(problem, candidates, ranker.hardware)
-        rivals = ranker.order(features)[:RIVALS]
-        here = features[[candidates.index(config)]]
-        effects = ranker.contributions(here)[0] - ranker.contributions(features[rivals]).mean(0)
+        features = featurize(problem, candidates, self._ranker.hardware)
+        here, rivals = candidates.index(config), self._ranker.order(features)[:RIVALS]
+        parts = self._ranker.contributions(features[[here, *rivals]])
+        effects = parts[0] - parts[1:].mean(0)
         order = np.argsort(-np.abs(effects), kind="stable")[:limit]
         return [
             Reason(
                 FEATURE_NAMES[i],
                 FEATURES[FEATURE_NAMES[i]],
-                float(here[0, i]),
+                float(features[here, i]),
                 float(np.expm1(effects[i])),
             )
             for i in order.tolist()
         ]
 
     def _check(self, problem: GemmProblem) -> None:
-        """Refuse operands that are not stored in as many bytes as those it was trained on."""
+        """Refuse operands that are not stored in as many bits as those it was trained on."""
         asked, trained = problem.operands, self.artifact.operands
         if _widths(asked) != _widths(trained):
             raise TilecastError(
-                f"no model is for {asked.dtype} {asked.layout} with {asked.out_dtype} out; "
-                f"allowed: what is stored like {trained.dtype} with {trained.out_major}-major "
-                f"{trained.out_dtype} out; train one with `tilecast train`"
+                f"no model is for {asked}; allowed: what is stored in as many bits as {trained}, "
+                "its result as that is; train one with `tilecast train`"
             )
 
 
-def _widths(operands: GemmOperands) -> tuple[int, int, str]:
-    return DTYPE_BYTES[operands.dtype], DTYPE_BYTES[operands.out_dtype], operands.out_major
+def _widths(operands: GemmOperands) -> tuple[object, ...]:
+    """What operands must share with those of a model, which is lent to them."""
+    bits = (operands.a.dtype.bits, operands.b.dtype.bits, operands.out.dtype.bits)
+    return *bits, operands.out.major, operands.scales, operands.epilogue
 
 
 def load_heuristic(
@@ -229,24 +216,26 @@ def load_heuristic(
     operands: GemmOperands,
     power: str = "robust",
     folder: Path | None = None,
+    *,
+    digest: str | None = None,
 ) -> LearnedHeuristic:
-    """The heuristic for a GPU, dtype and layout.
+    """The heuristic for a GPU and operands.
 
     Args:
         hardware: the GPU that kernels will run on.
         operands: dtypes and majors of the problems.
         power: what to aim at.
         folder: a model of one's own; the shipped one when left out.
+        digest: which model is wanted, as `tilecast.models.artifact.model_digest` told it earlier;
+            any when left out.
 
     Raises:
         TilecastError: there is no such model, it is damaged, or it is for another GPU or other
             operands.
     """
-    from tilecast.models.artifact import artifact_name, load, load_shipped
-
     if folder is None:
-        return LearnedHeuristic(load_shipped(hardware, operands), power)
-    artifact = load(folder)
+        return LearnedHeuristic(load_shipped(hardware, operands, digest=digest), power)
+    artifact = load(folder, digest=digest)
     if artifact.name != artifact_name(hardware, operands):
         raise TilecastError(
             f"model {folder} is for {artifact.name}; allowed: one for "

@@ -7,14 +7,16 @@ cluster, not stages, raster or swizzle, and PyTorch lets it choose among the 24 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from tilecast.heuristics.candidates import Candidates
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
-from tilecast.heuristics.problem import GemmOperands, GemmProblem
-from tilecast.models.baselines import stock_candidates
+from tilecast.heuristics.operands import GemmOperands
+from tilecast.heuristics.problem import GemmProblem
+from tilecast.kernels.cutlass_sm90.stock import stock_candidates
 
 TileKey = tuple[int, int, int, int]
 """tile_m, tile_n, cluster_m, cluster_n: what PyTorch matches a proposal and a kernel by."""
@@ -22,16 +24,15 @@ TileKey = tuple[int, int, int, int]
 GPUS = {"H200": "H200_SXM", "H100": "H100_SXM"}
 """Our names of GPUs to the library's."""
 
-_LETTERS = {"bfloat16": "T", "float16": "H", "float32": "S"}
+_LETTERS = {"bf16": "T", "fp16": "H", "fp32": "S"}
 _OVERFETCH = 8
 """Proposals asked for per stock kernel: many differ only in what a stock kernel cannot vary."""
 
 
 def precision(operands: GemmOperands) -> str:
     """The library's letters for A and B, accumulator and out: ``TST`` for bf16."""
-    return "".join(
-        _LETTERS[dtype] for dtype in (operands.dtype, operands.acc_dtype, operands.out_dtype)
-    )
+    dtypes = (operands.a.dtype, operands.acc, operands.out.dtype)
+    return "".join(_LETTERS[dtype.name] for dtype in dtypes)
 
 
 def layout(operands: GemmOperands) -> str:
@@ -40,13 +41,12 @@ def layout(operands: GemmOperands) -> str:
     ``T`` is a row-major operand and ``N`` a column-major one.
     """
     letters = {"row": "T", "col": "N"}
-    return (
-        f"{letters[operands.a_major]}{letters[operands.b_major]}_{operands.out_major.upper()}_MAJOR"
-    )
+    a, b, out = operands.a.major, operands.b.major, operands.out.major
+    return f"{letters[a]}{letters[b]}_{out.upper()}_MAJOR"
 
 
 def select(
-    proposals: Iterable[TileKey], kernels: dict[TileKey, KernelConfig]
+    proposals: Iterable[TileKey], kernels: Mapping[TileKey, KernelConfig]
 ) -> list[KernelConfig]:
     """The kernels that proposals stand for, each once, in the order of the proposals."""
     return list(dict.fromkeys(kernels[key] for key in proposals if key in kernels))
@@ -68,8 +68,8 @@ class NvMatmulHeuristic:
         self.power = power
 
     def rank(
-        self, problem: GemmProblem, candidates: Sequence[KernelConfig], *, limit: int | None = None
-    ) -> list[KernelConfig]:
+        self, problem: GemmProblem, candidates: Candidates, *, limit: int | None = None
+    ) -> Candidates:
         """Order the stock kernels among the candidates by the library's estimate.
 
         Raises:
@@ -81,7 +81,7 @@ class NvMatmulHeuristic:
             for config, candidate in stock.items()
         }
         proposals = _Library(self.hardware).proposals(problem, kernels)
-        return select(proposals, kernels)[:limit]
+        return candidates.select(select(proposals, kernels))[:limit]
 
 
 class _Library:

@@ -2,50 +2,40 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Self
 
 import numpy as np
 
-from tilecast.heuristics.config import KernelConfig
+from tilecast.heuristics.candidates import Candidates
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.models.booster import Booster
 from tilecast.models.features import FEATURE_NAMES, featurize
+from tilecast.models.fitted import check_fitted
+from tilecast.models.forest import Forest
 from tilecast.models.labels import ProblemLabels, check_power
-from tilecast.models.targets import ANALYTIC, log_analytic, training_rows
+from tilecast.models.shapley import contributions
+from tilecast.models.targets import ANALYTIC, TrainingRows, log_analytic, training_rows
 
 DISTINCT = 10
 """Configs at the head of a ranking that differ in more than their schedule."""
 
-_SHAPE = [
-    FEATURE_NAMES.index(name)
-    for name in (
-        "tile_m",
-        "tile_n",
-        "tile_k",
-        "cluster_m",
-        "cluster_n",
-        "warp_groups",
-        "ctas_per_sm",
-        "swap_ab",
-    )
-]
-"""Columns of what remains of a config without its schedule."""
-_SHAPE_DIGITS = 2.0 ** np.array([0, 9, 18, 26, 29, 32, 34, 36])
-"""Turns these columns into one number for each combination: bits enough for every column."""
-
-
-class NotFittedError(TilecastError):
-    """A ranker was asked before it was fitted."""
-
-    def __init__(self, ranker: object):
-        """Name the ranker."""
-        super().__init__(
-            f"{type(ranker).__name__} is not fitted; allowed: one that has been; "
-            "call fit(table) first or load an artifact"
-        )
+_SHAPE_BITS = {
+    "tile_m": 9,
+    "tile_n": 9,
+    "tile_k": 8,
+    "cluster_m": 3,
+    "cluster_n": 3,
+    "warp_groups": 2,
+    "ctas_per_sm": 2,
+    "swap_ab": 1,
+}
+"""What remains of a config without its schedule, and how many bits each number takes."""
+_SHAPE = np.array([FEATURE_NAMES.index(name) for name in _SHAPE_BITS])
+_SHAPE_DIGITS = 2.0 ** np.cumsum([0, *_SHAPE_BITS.values()])[:-1]
+"""Turns these columns into one number for each combination."""
 
 
 class ConfigRanker:
@@ -57,9 +47,10 @@ class ConfigRanker:
 
     Attributes:
         distance_: predicts log(cost / analytic time) up to a constant of the problem; set by `fit`.
-        order_: predicts a number that is higher for a config that is nearer the best; set by `fit`.
-        level_: predicts log(time / analytic time) of good configs; set by `fit`, None for
-            ``robust``, whose cost is no time.
+        relevance_: predicts a number that is higher for a config that is nearer the best; set by
+            `fit`.
+        level_: predicts log(time / analytic time) of good configs; set by `fit`, None where times
+            are not asked for and for ``robust``, whose cost is no time.
     """
 
     name = "tilecast"
@@ -77,6 +68,7 @@ class ConfigRanker:
         learning_rate: float = 0.1,
         focus: float = 6.0,
         blend: float = 0.04,
+        times: bool = True,
         seed: int = 0,
         threads: int = 1,
     ):
@@ -92,7 +84,8 @@ class ConfigRanker:
             max_depth: depth of a tree.
             learning_rate: shrinkage of each tree.
             focus: how strongly training looks at the best configs (`training_rows`).
-            blend: log cost that one unit of ``order_`` stands for.
+            blend: log cost that one unit of ``relevance_`` stands for.
+            times: learn run times, too; a ranking needs none.
             seed: of the row and column sampling.
             threads: that `fit` uses; the result may differ in the last digits from one number to
                 another.
@@ -107,6 +100,7 @@ class ConfigRanker:
         self.learning_rate = learning_rate
         self.focus = focus
         self.blend = blend
+        self.times = times
         self.seed = seed
         self.threads = threads
 
@@ -120,32 +114,35 @@ class ConfigRanker:
             TilecastError: ``power`` is not known.
         """
         rows = training_rows(table, self.hardware, check_power(self.power), self.focus)
-        self.distance_ = self._train(
-            {"label": rows.residual, "weight": rows.weight}, rows.features, _REGRESSION
+        self.distance_ = self._trained(
+            rows.features, _REGRESSION, label=rows.residual, weight=rows.weight
         )
-        self.order_ = self._train(
-            {"label": _relevance(rows.slowdown), "qid": rows.problem.astype(np.int32)},
+        self.relevance_ = self._trained(
             rows.features,
             _ORDER,
+            label=_relevance(rows.slowdown),
+            qid=rows.problem.astype(np.int32),
         )
-        self.level_ = None
-        if self.power != "robust":
-            good = rows.slowdown < _GOOD
-            self.level_ = self._train(
-                {"label": rows.level[good], "weight": rows.weight[good]},
-                rows.features[good],
-                _REGRESSION | {"max_depth": 5},
-                rounds=100,
-            )
+        self.level_ = self._level(rows) if self.times and self.power != "robust" else None
         return self
 
-    def _train(
+    def _level(self, rows: TrainingRows) -> Forest:
+        good = rows.slowdown < _GOOD
+        return self._trained(
+            rows.features[good],
+            _REGRESSION | {"max_depth": 5},
+            rounds=100,
+            label=rows.level[good],
+            weight=rows.weight[good],
+        )
+
+    def _trained(
         self,
-        targets: dict[str, np.ndarray],
         features: np.ndarray,
         objective: dict[str, object],
         rounds: int | None = None,
-    ) -> Booster:
+        **targets: np.ndarray,
+    ) -> Forest:
         import xgboost
 
         parameters = {
@@ -160,7 +157,7 @@ class ConfigRanker:
         } | objective
         matrix = xgboost.DMatrix(features, nthread=self.threads, **targets)
         booster = xgboost.train(parameters, matrix, num_boost_round=rounds or self.rounds)
-        return Booster(bytes(booster.save_raw("ubj")))
+        return Forest.of(json.loads(booster.save_raw("json")))
 
     def scores(self, features: np.ndarray) -> np.ndarray:
         """Expected log(cost) of configs, up to a constant of the problem; lower is better.
@@ -174,9 +171,9 @@ class ConfigRanker:
         Raises:
             NotFittedError: `fit` has not been called.
         """
-        return self.blended(*self.opinions(features))
+        return self.blended(*self.model_scores(features))
 
-    def opinions(self, features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def model_scores(self, features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """What each set of trees says of configs, before the two are blended.
 
         Args:
@@ -184,27 +181,26 @@ class ConfigRanker:
 
         Returns:
             Two float32 arrays [configs]: expected log(cost) up to a constant of the problem, from
-            ``distance_``; a number that is higher for a better config, from ``order_``.
+            ``distance_``; a number that is higher for a better config, from ``relevance_``.
 
         Raises:
             NotFittedError: `fit` has not been called.
         """
-        if not hasattr(self, "distance_"):
-            raise NotFittedError(self)
+        check_fitted(self, "distance_")
         distance = self.distance_.predict(features) + log_analytic(features)
-        return distance, self.order_.predict(features)
+        return distance, self.relevance_.predict(features)
 
-    def blended(self, distance: np.ndarray, order: np.ndarray) -> np.ndarray:
-        """The `scores` of configs of which `opinions` are known."""
-        return distance - np.float32(self.blend) * order
+    def blended(self, distance: np.ndarray, relevance: np.ndarray) -> np.ndarray:
+        """The `scores` of configs of which `model_scores` are known."""
+        return distance - np.float32(self.blend) * relevance
 
     def order(self, features: np.ndarray) -> np.ndarray:
         """Indices of configs, best first.
 
-        The first `DISTINCT` differ in more than their schedule (stages, raster, swizzle): two
-        schedules of one shape are right or wrong together, so the second adds little to what a
-        short list finds. Candidates that a step drops follow the others in that step's
-        order.
+        Three steps, each on what the one before let through: the analytic time, a few trees, all
+        trees. What a step drops follows the others in that step's order. The first `DISTINCT`
+        differ in more than their schedule (stages, raster, swizzle): two schedules of one shape are
+        right or wrong together, so the second adds little to what a short list finds.
 
         Args:
             features: `featurize` of one problem.
@@ -212,18 +208,21 @@ class ConfigRanker:
         Raises:
             NotFittedError: `fit` has not been called.
         """
-        if not hasattr(self, "distance_"):
-            raise NotFittedError(self)
+        check_fitted(self, "distance_")
         analytic = log_analytic(features)
-        order = np.argsort(analytic, kind="stable")
-        entrants = order[: self.entrants]
-        coarse = self.distance_.predict(features[entrants], (0, self.coarse_rounds))
-        order[: self.entrants] = entrants[np.argsort(coarse + analytic[entrants], kind="stable")]
-        survivors = order[: self.survivors]
-        fine = survivors[np.argsort(self.scores(features[survivors]), kind="stable")]
-        _, first = np.unique(features[fine][:, _SHAPE] @ _SHAPE_DIGITS, return_index=True)
-        lead = np.sort(first)[:DISTINCT]
-        return np.concatenate([fine[lead], np.delete(fine, lead), order[self.survivors :]])
+        by_analytic = _ascending(analytic)
+        entrants, dropped = by_analytic[: self.entrants], by_analytic[self.entrants :]
+
+        coarse = self.distance_.predict(features[entrants], self.coarse_rounds)
+        by_coarse = entrants[_ascending(coarse + analytic[entrants])]
+        survivors, late = by_coarse[: self.survivors], by_coarse[self.survivors :]
+
+        kept = features[survivors]
+        by_score = _ascending(self.scores(kept))
+        leading = np.zeros(len(by_score), bool)
+        leading[_first_of_each(kept[by_score[:, None], _SHAPE] @ _SHAPE_DIGITS)] = True
+        ranked = survivors[by_score]
+        return np.concatenate([ranked[leading], ranked[~leading], late, dropped])
 
     def contributions(self, features: np.ndarray) -> np.ndarray:
         """What each feature adds to each score, the analytic time's own part included.
@@ -232,25 +231,23 @@ class ConfigRanker:
             features: rows of `featurize` of one problem.
 
         Returns:
-            float32 array [configs, features]; differences between configs add up to those of
+            float64 array [configs, features]; differences between configs add up to those of
             `scores`.
 
         Raises:
             NotFittedError: `fit` has not been called.
         """
-        if not hasattr(self, "distance_"):
-            raise NotFittedError(self)
-        parts = self.distance_.contributions(features)[:, :-1]
-        parts -= np.float32(self.blend) * self.order_.contributions(features)[:, :-1]
+        check_fitted(self, "distance_")
+        parts = contributions(self.distance_, features)
+        parts -= self.blend * contributions(self.relevance_, features)
         parts[:, ANALYTIC] += log_analytic(features)
         return parts
 
     def rank(
-        self, problem: GemmProblem, candidates: Sequence[KernelConfig], *, limit: int | None = None
-    ) -> list[KernelConfig]:
+        self, problem: GemmProblem, candidates: Candidates, *, limit: int | None = None
+    ) -> Candidates:
         """Order candidates by expected cost; see `tilecast.heuristics.heuristic.Heuristic`."""
-        order = self.order(featurize(problem, candidates, self.hardware))
-        return [candidates[i] for i in order[:limit].tolist()]
+        return candidates.take(self.order(featurize(problem, candidates, self.hardware))[:limit])
 
     def best_microseconds(self, features: np.ndarray) -> float:
         """Expected time of a config that is among the best.
@@ -260,22 +257,37 @@ class ConfigRanker:
 
         Raises:
             NotFittedError: `fit` has not been called.
-            TilecastError: the ranker is for ``robust``, whose cost is no time.
+            TilecastError: the ranker has learned no times: it is for ``robust``, whose cost is
+                none, or was told not to.
         """
-        if not hasattr(self, "level_"):
-            raise NotFittedError(self)
+        check_fitted(self, "level_")
         if self.level_ is None:
             raise TilecastError(
-                "power robust has no time of its own; allowed: burst, sustained; "
+                f"this ranker for {self.power} has learned no times; allowed: burst, sustained; "
                 "ask the ranker of one"
             )
         return float(np.exp(self.level_.predict(features) + log_analytic(features))[0])
 
 
+def _ascending(values: np.ndarray) -> np.ndarray:
+    """Indices from the smallest on; of equal ones the earlier comes first."""
+    return np.argsort(values, kind="stable")
+
+
+def _first_of_each(shapes: np.ndarray) -> list[int]:
+    """Where each of the first `DISTINCT` shapes stands first."""
+    first: dict[float, int] = {}
+    for position, shape in enumerate(shapes.tolist()):
+        first.setdefault(shape, position)
+        if len(first) == DISTINCT:
+            break
+    return list(first.values())
+
+
 _GOOD = 1.05
 """Slowdown up to which a config tells the level of a problem's times."""
 _NEAR = 0.02
-"""Slowdown, less 1, over which a config's relevance for the order falls to 1/e."""
+"""Slowdown, less 1, over which a config's relevance falls to 1/e."""
 _REGRESSION: dict[str, object] = {"objective": "reg:squarederror"}
 _ORDER: dict[str, object] = {
     "objective": "rank:ndcg",

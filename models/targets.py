@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -23,6 +24,14 @@ ANALYTIC = FEATURE_NAMES.index("analytic_time")
 def log_analytic(features: np.ndarray) -> np.ndarray:
     """Natural logarithm of the analytic time in microseconds; features are [rows, features]."""
     return features[:, ANALYTIC] * np.log(np.float32(2))
+
+
+@lru_cache(maxsize=1024)
+def problem_features(labels: ProblemLabels, hardware: Hardware) -> np.ndarray:
+    """The `featurize` of a labelled problem, kept: folds and powers share it."""
+    features = featurize(labels.problem, labels.candidates, hardware)
+    features.flags.writeable = False
+    return features
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +73,7 @@ def training_rows(
     """
     parts = []
     for index, labels in enumerate(table):
-        features = featurize(labels.problem, labels.configs, hardware)
+        features = problem_features(labels, hardware)
         slowdown = labels.slowdown(power)
         level = np.log(labels.cost(power)) - log_analytic(features)
         residual = level - np.average(level, weights=slowdown**-focus)

@@ -2,7 +2,9 @@
 
 All folds, and every baseline, are scored by `tilecast evaluate`; one fold is enough to calibrate,
 and to record in the manifest what to expect. How many candidates a problem deserves is learned
-from all of them: further candidates seldom gain anything, so it takes many problems to learn when.
+from all of them, since further candidates seldom gain anything: it takes many problems to learn
+when. But one power will do, for how much the two sets of trees are to be trusted is the same for
+each (EXPERIMENTS.md).
 """
 
 from __future__ import annotations
@@ -17,14 +19,21 @@ import numpy as np
 from tilecast.data_collection.dataset import Dataset
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware, hardware
-from tilecast.heuristics.problem import GemmOperands
+from tilecast.heuristics.operands import GemmOperands
 from tilecast.models.artifact import Artifact
-from tilecast.models.evaluation import MAX_K, HeldOut, folds, noise_floor, side_by_side, summarise
-from tilecast.models.features import featurize
+from tilecast.models.evaluation import (
+    MAX_K,
+    HeldOut,
+    Splits,
+    folds,
+    noise_floor,
+    side_by_side,
+    summarise,
+)
 from tilecast.models.labels import POWERS, ProblemLabels, label_table
 from tilecast.models.ranker import ConfigRanker
-from tilecast.models.shortlist import ShortlistRule, fit_rule, head
-from tilecast.models.tree_linear import TreeLinearRanker
+from tilecast.models.stopping import StoppingRule, first_candidates, fit_stopping_rule
+from tilecast.models.targets import problem_features
 
 _PACKAGES = ("numpy", "scikit-learn", "xgboost-cpu", "xgboost", "tilecast")
 _CALIBRATED = 20
@@ -34,7 +43,7 @@ _REPORTED_K = (1, 3, 5, 10)
 
 
 @dataclass(frozen=True, eq=False)
-class _HeldOut:
+class _Answers:
     """What a ranker said of problems whose families it had not seen."""
 
     picks: tuple[tuple[int, ...], ...]
@@ -54,94 +63,85 @@ def train(dataset: Dataset, *, seed: int = 0, jobs: int = 1) -> Artifact:
     ``jobs``.
 
     Args:
-        dataset: measurements of one GPU, dtype and layout.
+        dataset: measurements of one GPU and kind of operands.
         seed: of the models' sampling.
         jobs: fits that run side by side.
 
     Raises:
-        TilecastError: the data set holds more than one GPU, dtype or layout, or too few families.
+        TilecastError: the data set holds more than one GPU or kind of operands, or too few
+            families.
     """
     gpu = dataset_hardware(dataset)
     table = label_table(dataset)
     operands = _single_operands(table)
     splits = folds(table)
-    fitted, asked = splits[0]
-
-    def readable(power: str) -> TreeLinearRanker:
-        return TreeLinearRanker(gpu, power)
-
-    rankers, *validated = fit_rankers(
-        gpu, [table, *([table[i] for i in fitted] for fitted, _ in splits)], seed=seed, jobs=jobs
-    )
-    calls = [partial(readable(power).fit, table) for power in POWERS]
-    calls += [partial(readable(power).fit, [table[i] for i in fitted]) for power in POWERS]
-    trees, validated_trees = _halves(side_by_side(jobs, calls))
-    unseen = [table[i] for i in asked]
-    answers = {
-        (ranker.name, ranker.power): _validate(ranker, unseen)
-        for ranker in (*validated[0].values(), *validated_trees)
-    }
-    held_out = {
-        name: {power: _metrics(answers[name, power], unseen, power) for power in POWERS}
-        for name in (ConfigRanker.name, TreeLinearRanker.name)
-    }
+    rankers, validated = fit_rankers(gpu, table, splits, seed=seed, jobs=jobs)
+    unseen = [table[i] for i in splits[0][1]]
+    answers = {power: _ask(ranker, unseen) for power, ranker in validated[0].items()}
     return Artifact(
         gpu,
         operands,
         rankers,
-        dict(zip(POWERS, trees, strict=True)),
-        {power: _calibration(answers[ConfigRanker.name, power]) for power in POWERS},
-        shortlist_rule(validated, table, splits),
+        {power: _calibration(answers[power]) for power in POWERS},
+        stopping_rule(validated, table, splits),
         {
             "dataset": _describe(dataset, table),
             "seed": seed,
             "versions": {name: found for name in _PACKAGES if (found := _version(name))},
-            "held_out": held_out,
+            "held_out": {
+                ConfigRanker.name: {p: _metrics(answers[p], unseen, p) for p in POWERS},
+            },
             "noise_floor": {power: noise_floor(unseen, power) for power in POWERS},
         },
     )
 
 
 def fit_rankers(
-    gpu: Hardware, tables: Sequence[Sequence[ProblemLabels]], *, seed: int = 0, jobs: int = 1
-) -> list[dict[str, ConfigRanker]]:
-    """Fit a ranker of every power to each of several tables.
+    gpu: Hardware, table: Sequence[ProblemLabels], splits: Splits, *, seed: int = 0, jobs: int = 1
+) -> tuple[dict[str, ConfigRanker], list[dict[str, ConfigRanker]]]:
+    """Fit rankers to a whole table, and to what each split of it does not hold out.
 
     Args:
-        gpu: what the tables were measured on.
-        tables: labels to learn from.
+        gpu: what the table was measured on.
+        table: labels to learn from.
+        splits: `folds` of the table.
         seed: of the models' sampling.
         jobs: fits that run side by side.
 
     Returns:
-        For each table its rankers by power.
+        The rankers of the whole table by power; and by power those of each split: of every power
+        for the first one, which calibrates; of ``robust`` alone for the others.
     """
+    tables = {None: table} | {i: [table[j] for j in seen] for i, (seen, _) in enumerate(splits)}
+    asked = [(split, power) for split in (None, 0) for power in POWERS]
+    asked += [(split, "robust") for split in range(1, len(splits))]
     calls = [
-        partial(ConfigRanker(gpu, power, seed=seed).fit, table)
-        for table in tables
-        for power in POWERS
+        partial(ConfigRanker(gpu, power, seed=seed, times=split in (None, 0)).fit, tables[split])
+        for split, power in asked
     ]
-    fitted = iter(side_by_side(jobs, calls))
-    return [{power: next(fitted) for power in POWERS} for _ in tables]
+    fitted = dict(zip(asked, side_by_side(jobs, calls), strict=True))
+
+    def of(wanted: int | None) -> dict[str, ConfigRanker]:
+        return {power: ranker for (split, power), ranker in fitted.items() if split == wanted}
+
+    return of(None), [of(split) for split in range(len(splits))]
 
 
-def shortlist_rule(
+def stopping_rule(
     rankers: Sequence[Mapping[str, ConfigRanker]],
     table: Sequence[ProblemLabels],
-    splits: Sequence[tuple[np.ndarray, np.ndarray]],
-) -> ShortlistRule:
+    splits: Splits,
+) -> StoppingRule:
     """Learn how many candidates a problem deserves from rankings of held-out problems.
-
-    All powers count alike: how much the two sets of trees are to be trusted is the same for each.
 
     Args:
         rankers: of each split, fitted to what it does not hold out.
         table: the problems with their labels.
         splits: `folds` of the table.
     """
-    return fit_rule(
+    return fit_stopping_rule(
         [
-            head(ranker, table[i])
+            first_candidates(ranker, table[i])
             for (_, asked), fitted in zip(splits, rankers, strict=True)
             for ranker in fitted.values()
             for i in asked
@@ -152,54 +152,60 @@ def shortlist_rule(
 def dataset_hardware(dataset: Dataset) -> Hardware:
     """The GPU that a data set was measured on.
 
+    A run says which one it measured; a run that does not had one model in its host.
+
     Raises:
         TilecastError: it names none, several, or one that is not known.
     """
-    names = {
-        gpu["name"] for run in dataset.provenance.get("runs", ()) for gpu in run.get("gpus", ())
-    }
-    if len(names) != 1:
+    try:
+        named = {
+            name
+            for run in dataset.provenance["runs"]
+            for name in ([run["gpu"]] if "gpu" in run else [gpu["name"] for gpu in run["gpus"]])
+        }
+    except (LookupError, TypeError) as error:
         raise TilecastError(
-            f"the data set names {len(names)} GPU models ({', '.join(sorted(names))}); "
+            f"the data set does not say which GPU it was measured on ({error!r}); allowed: runs "
+            "that name theirs; export it again with `tilecast collect`"
+        ) from error
+    found = {hardware(name) for name in named}
+    if len(found) != 1:
+        raise TilecastError(
+            f"the data set names {len(found)} GPU models ({', '.join(sorted(named))}); "
             "allowed: one; train on each GPU's measurements apart"
         )
-    return hardware(names.pop())
+    return found.pop()
 
 
 def _single_operands(table: Sequence[ProblemLabels]) -> GemmOperands:
     found = {labels.problem.operands for labels in table}
     if len(found) > 1:
-        names = sorted(f"{operands.dtype} {operands.layout}" for operands in found)
+        names = sorted(operands.text for operands in found)
         raise TilecastError(
-            f"the data set mixes {', '.join(names)}; allowed: one dtype and layout; "
+            f"the data set mixes operands {', '.join(names)}; allowed: one kind; "
             "train on each apart"
         )
     return found.pop()
 
 
-def _halves(results: list) -> tuple[list, list]:
-    """What was fitted on everything, and what was fitted without the held-out fold."""
-    return results[: len(POWERS)], results[len(POWERS) :]
-
-
-def _validate(ranker: ConfigRanker | TreeLinearRanker, unseen: Sequence[ProblemLabels]) -> _HeldOut:
+def _ask(ranker: ConfigRanker, unseen: Sequence[ProblemLabels]) -> _Answers:
     """Ask a ranker about problems whose families it was not fitted on."""
     picks, gaps, slowdowns, errors = [], [], [], []
     for labels in unseen:
-        features = featurize(labels.problem, labels.configs, ranker.hardware)
+        features = problem_features(labels, ranker.hardware)
         order = ranker.order(features)
         picks.append(tuple(order[:MAX_K].tolist()))
         first = order[:_CALIBRATED]
         scores = ranker.scores(features[first])
         gaps.append(scores - scores[0])
         slowdowns.append(np.log(labels.slowdown(ranker.power, truth=True)[first]))
-        if isinstance(ranker, ConfigRanker) and ranker.level_ is not None:
+        if ranker.level_ is not None:
             time = ranker.best_microseconds(features[order[:1]])
             errors.append(np.log(time / labels.cost(ranker.power, truth=True)[order[0]]))
-    return _HeldOut(tuple(picks), np.concatenate(gaps), np.concatenate(slowdowns), np.array(errors))
+    return _Answers(tuple(picks), np.concatenate(gaps), np.concatenate(slowdowns), np.array(errors))
 
 
-def _metrics(answer: _HeldOut, unseen: Sequence[ProblemLabels], power: str) -> dict[str, object]:
+def _metrics(answer: _Answers, unseen: Sequence[ProblemLabels], power: str) -> dict[str, object]:
     rows = summarise(HeldOut("", power, answer.picks), unseen)
     shown = ("geomean", "p95", "max", "within_2_percent")
     metrics: dict[str, object] = {
@@ -213,7 +219,7 @@ def _metrics(answer: _HeldOut, unseen: Sequence[ProblemLabels], power: str) -> d
     return metrics
 
 
-def _calibration(answer: _HeldOut) -> tuple[float, float]:
+def _calibration(answer: _Answers) -> tuple[float, float]:
     """Intercept and slope of the measured log slowdown over the predicted one.
 
     The intercept is the mean of what the first picks lost; the slope is fitted to what the others

@@ -13,7 +13,7 @@ from hypothesis import settings
 
 from tilecast.cli.main import main
 from tilecast.heuristics.hardware import Hardware, hardware
-from tilecast.heuristics.problem import LINEAR_BF16, GemmOperands
+from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 
 if TYPE_CHECKING:
     from tilecast.data_collection.dataset import Dataset

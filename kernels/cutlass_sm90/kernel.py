@@ -2,7 +2,7 @@
 
 The device function, its TMA set-up and its shared-memory layouts are inherited from
 ``cutlass.operators``; what decides speed (tile, stages, warp groups, CTAs per SM, raster, swizzle,
-operand exchange) is set here from a `KernelConfig`. ``tests/unit/test_kernel_contract.py`` states
+operand exchange) is set here from a `Sm90Config`. ``tests/unit/test_kernel_contract.py`` states
 what this relies on.
 """
 
@@ -22,7 +22,7 @@ from cutlass.operators.providers.cutedsl.gemm.implementations.sm90_static_persis
 )
 from cutlass.tensor_utils import LayoutEnum
 
-from tilecast.heuristics.config import KernelConfig
+from tilecast.kernels.cutlass_sm90.config import Sm90Config
 from tilecast.kernels.cutlass_sm90.resources import (
     EPILOGUE_STAGES,
     LOAD_REGISTERS,
@@ -35,14 +35,14 @@ _BUFFER_ALIGNMENT = 1024
 
 
 class TunableGemmKernel(Sm90StaticPersistentGemmKernel):
-    """out = A @ B on Hopper, with every tuning parameter taken from a `KernelConfig`.
+    """out = A @ B on Hopper, with every tuning parameter taken from a `Sm90Config`.
 
     Calling it (under ``cute.compile``) takes A (batch, m, k), B (batch, k, n) and out (batch, m,
     n), or the same without the batch; ``max_active_clusters``, the clusters that fit on the GPU at
     once; and a stream. Extents, strides and ``max_active_clusters`` stay run-time values.
     """
 
-    def __init__(self, config: KernelConfig, acc_dtype: type[cutlass.Numeric] = cutlass.Float32):
+    def __init__(self, config: Sm90Config, acc_dtype: type[cutlass.Numeric] = cutlass.Float32):
         """Set what does not depend on the operands.
 
         Args:

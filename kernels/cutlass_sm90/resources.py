@@ -5,9 +5,9 @@ The kernel is built from these numbers and the space is pruned by them, so they 
 
 from __future__ import annotations
 
-from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.hardware import Hardware
-from tilecast.heuristics.problem import DTYPE_BYTES, GemmOperands
+from tilecast.heuristics.operands import GemmOperands
+from tilecast.kernels.cutlass_sm90.config import Sm90Config
 
 EPILOGUE_STAGES = 4
 """Shared-memory buffers that the store of the output tile cycles through."""
@@ -29,23 +29,23 @@ BARRIER_BYTES = 1024
 """Room for the pipeline barriers, rounded up to the alignment of the buffers behind them."""
 
 
-def epilogue_tile(config: KernelConfig) -> tuple[int, int]:
+def epilogue_tile(config: Sm90Config) -> tuple[int, int]:
     """Rows and columns of the output that are stored at once."""
     return WGMMA_M * config.warp_groups, 32 if config.tile_n % 32 == 0 else 16
 
 
-def threads(config: KernelConfig) -> int:
+def threads(config: Sm90Config) -> int:
     """Threads of one CTA: the MMA warp groups and one that loads."""
     return (config.warp_groups + 1) * WARP_GROUP
 
 
-def launch_registers(config: KernelConfig) -> int:
+def launch_registers(config: Sm90Config) -> int:
     """Registers per thread that the CTA is launched with: its share of the SM, in steps of 8."""
     share = REGISTERS_PER_SM // (threads(config) * config.ctas_per_sm)
     return min(share // 8 * 8, MMA_REGISTERS)
 
 
-def mma_registers(config: KernelConfig) -> int:
+def mma_registers(config: Sm90Config) -> int:
     """Registers per MMA thread once the load warp group has given its own back, in steps of 8.
 
     ``setmaxnreg.inc`` waits for ever for registers that the CTA was not launched with (PTX ISA,
@@ -55,20 +55,23 @@ def mma_registers(config: KernelConfig) -> int:
     return min(MMA_REGISTERS, pool // (config.warp_groups * WARP_GROUP) // 8 * 8)
 
 
-def accumulator_registers(config: KernelConfig) -> int:
+def accumulator_registers(config: Sm90Config) -> int:
     """fp32 accumulators per MMA thread."""
     return config.tile_m * config.tile_n // (config.warp_groups * WARP_GROUP)
 
 
-def smem_bytes(config: KernelConfig, operands: GemmOperands) -> int:
+def smem_bytes(config: Sm90Config, operands: GemmOperands) -> int:
     """Shared memory of one CTA: barriers, the A and B pipeline, the epilogue buffers."""
-    stage = (config.tile_m + config.tile_n) * config.tile_k * DTYPE_BYTES[operands.dtype]
+    a, b = operands.a.dtype, operands.b.dtype
+    if config.swap_ab:
+        a, b = b, a
+    stage = a.bytes(config.tile_m * config.tile_k) + b.bytes(config.tile_n * config.tile_k)
     rows, columns = epilogue_tile(config)
-    epilogue = rows * columns * DTYPE_BYTES[operands.out_dtype] * EPILOGUE_STAGES
-    return BARRIER_BYTES + config.stages * stage + epilogue
+    epilogue = operands.out.dtype.bytes(rows * columns * EPILOGUE_STAGES)
+    return int(BARRIER_BYTES + config.stages * stage + epilogue)
 
 
-def smem_limit(config: KernelConfig, hardware: Hardware) -> int:
+def smem_limit(config: Sm90Config, hardware: Hardware) -> int:
     """Shared memory that one CTA may take when ``ctas_per_sm`` of them share an SM."""
     share = hardware.smem_bytes_per_sm // config.ctas_per_sm - hardware.smem_bytes_reserved
     return min(share, hardware.smem_bytes_per_block)

@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import pytest
+from joblib import cpu_count
 
-from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.hardware import hardware
-from tilecast.heuristics.problem import LINEAR_BF16, GemmOperands
-from tilecast.kernels.compiler import compile_all
+from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
+from tilecast.kernels.builder import compile_all
+from tilecast.kernels.cutlass_sm90.config import Sm90Config
 from tilecast.kernels.cutlass_sm90.space import valid_configs
 from tilecast.kernels.launch import LoadedKernel, load_kernel
 from tilecast.kernels.object_cache import ObjectCache
 from tilecast.kernels.spec import KernelSpec
 
-PLAIN = KernelConfig(128, 128, 64, stages=4, warp_groups=2)
-OTHERS = (
-    GemmOperands.from_layout("rrr"),
-    GemmOperands.from_layout("ccc"),
-    GemmOperands("float16", "float16"),
-    GemmOperands(out_dtype="float32"),
-)
+PLAIN = Sm90Config(128, 128, 64, stages=4, warp_groups=2)
+WIDE = ("bf16:rrr", "bf16:ccc", "fp16:rcr", "bf16:rcr>fp32")
+NARROW = ("e4m3:rcr>bf16", "e5m2:rcr>fp16", "int8:rcr>int32")
+"""Operands of 16 and of 8 bits; a stage is as deep in bytes for both."""
 
 
-def spread() -> tuple[KernelConfig, ...]:
+def spread() -> tuple[Sm90Config, ...]:
     """A config for each cluster, number of CTAs per SM and swap_ab, and one for each tile_n."""
     configs = list(valid_configs(LINEAR_BF16, hardware("H200")))
     random.Random(0).shuffle(configs)
@@ -41,10 +38,10 @@ def spread() -> tuple[KernelConfig, ...]:
 class Kernels:
     """What was compiled for these tests."""
 
-    configs: tuple[KernelConfig, ...]
+    configs: tuple[Sm90Config, ...]
     """The spread; each for bf16 as ``torch.nn.Linear`` stores it."""
     others: tuple[KernelSpec, ...]
-    """`PLAIN` for other operands."""
+    """`PLAIN`, or one as deep, for other operands."""
     batched: tuple[KernelSpec, ...]
     """Kernels with a batch in front."""
     objects: ObjectCache
@@ -65,12 +62,14 @@ _load = cache(load_kernel)
 @pytest.fixture(scope="session")
 def kernels(tmp_path_factory: pytest.TempPathFactory) -> Kernels:
     configs = spread()
-    others = tuple(KernelSpec(PLAIN, operands) for operands in OTHERS)
+    others = tuple(KernelSpec(PLAIN, GemmOperands.parse(text)) for text in WIDE)
+    deep = replace(PLAIN, tile_k=128)
+    others += tuple(KernelSpec(deep, GemmOperands.parse(text)) for text in NARROW)
     batched = tuple(KernelSpec(c, LINEAR_BF16, batched=True) for c in (PLAIN, configs[-1]))
     objects = ObjectCache(tmp_path_factory.mktemp("objects"))
     specs = [*(KernelSpec(config, LINEAR_BF16) for config in (PLAIN, *configs)), *others, *batched]
-    assert len(specs) <= 40
-    results = list(compile_all(specs, objects, os.cpu_count() or 1))
+    assert len(specs) <= 44
+    results = list(compile_all(specs, objects, cpu_count()))
     assert {result.error for result in results} == {None}
     return Kernels((PLAIN, *configs), others, batched, objects)
 

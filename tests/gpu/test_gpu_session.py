@@ -10,12 +10,14 @@ import pytest
 import torch
 
 from tilecast.data_collection import gpu_session
-from tilecast.data_collection.environment import describe, gpu_states
+from tilecast.data_collection.environment import cards, describe, gpu_states
 from tilecast.data_collection.gpu_session import GpuSession, wait
-from tilecast.data_collection.protocol import Entrant, KernelFailure
-from tilecast.heuristics.config import KernelConfig
+from tilecast.data_collection.protocol import KernelFailure
 from tilecast.heuristics.errors import TilecastError
-from tilecast.heuristics.problem import LINEAR_BF16, GemmOperands, GemmProblem
+from tilecast.heuristics.hardware import hardware
+from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
+from tilecast.heuristics.problem import GemmProblem
+from tilecast.kernels.cutlass_sm90.config import Sm90Config
 from tilecast.kernels.spec import KernelSpec
 
 if TYPE_CHECKING:
@@ -27,17 +29,17 @@ ONE_SECOND = 2_000_000_000
 
 
 @pytest.fixture(scope="module")
-def announcements() -> list[Entrant]:
+def announcements() -> list[KernelSpec | None]:
     return []
 
 
 @pytest.fixture(scope="module")
-def session(kernels: Kernels, announcements: list[Entrant]) -> GpuSession:
+def session(kernels: Kernels, announcements: list[KernelSpec | None]) -> GpuSession:
     return GpuSession(kernels.objects, 0, announcements.append)
 
 
 @pytest.fixture
-def announced(announcements: list[Entrant]) -> list[Entrant]:
+def announced(announcements: list[KernelSpec | None]) -> list[KernelSpec | None]:
     """What the session has announced in this test."""
     announcements.clear()
     return announcements
@@ -63,16 +65,17 @@ def test_times_are_those_of_the_hardware_and_repeat(kernels: Kernels, session: G
 
 
 def test_careful_times_are_the_same_and_every_replay_is_announced(
-    kernels: Kernels, session: GpuSession, announced: list[Entrant]
+    kernels: Kernels, session: GpuSession, announced: list[KernelSpec | None]
 ) -> None:
     entrants = [kernels.configs[0], None]
     usual = _medians(session.bench(PROBLEM, careful=False).time(entrants, "burst", 5))
     # Once each, before its first launch.
-    assert announced == entrants
+    specs = [KernelSpec.for_problem(kernels.configs[0], PROBLEM), None]
+    assert announced == specs
     announced.clear()
     careful = session.bench(PROBLEM, careful=True).time(entrants, "burst", 5)
     assert _medians(careful) == pytest.approx(usual, rel=0.1)
-    assert [announced.count(entrant) for entrant in entrants] == [6, 6]
+    assert [announced.count(spec) for spec in specs] == [6, 6]
 
 
 def test_slow_entrant_is_given_up(kernels: Kernels, session: GpuSession) -> None:
@@ -90,31 +93,34 @@ def test_slow_entrant_is_given_up(kernels: Kernels, session: GpuSession) -> None
 def test_check_accepts_right_results_and_tells_wrong_ones(
     kernels: Kernels,
     session: GpuSession,
-    announced: list[Entrant],
+    announced: list[KernelSpec | None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     specs = [*(KernelSpec(c, LINEAR_BF16) for c in kernels.configs[:4]), *kernels.others]
     specs += kernels.batched
     assert [session.check(spec) for spec in specs] == [None] * len(specs)
-    assert announced == [spec.config for spec in specs]
+    assert announced == specs
 
-    def nearly(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
+    def tile_left_out(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
         torch.matmul(a, b, out=out)
-        out[-1, -8:] = 0
+        out[1984:2048, 128:152] = 0  # of the large problem only: 7e-5 of it
 
     def nothing(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
         pass
 
-    for launch, complaint in ((nearly, "relative error 0."), (nothing, "relative error nan")):
+    for launch, place, value in (
+        (tile_left_out, "[1984:2048, 128:152]", "0"),
+        (nothing, "[0:2056, 0:10008]", "nan"),
+    ):
         monkeypatch.setitem(session._kernels, specs[0], launch)  # type: ignore[arg-type]
         found = session.check(specs[0])
         assert found is not None
-        assert found.startswith(complaint)
-        assert "allowed 0.01" in found
+        assert f"wrong elements within {place}, the first {value} instead of " in found
+        assert found.endswith(", on 2056x10008x520")
 
 
 def test_operands_are_random_and_stored_as_asked() -> None:
-    operands = GemmOperands.from_layout("crc", "float16", "float32")
+    operands = GemmOperands.parse("fp16:crc>fp32")
     problem = GemmProblem(64, 128, 256, 3, operands)
     a, b = gpu_session.random_operands(problem, 2)
     out = gpu_session.empty_out(problem)
@@ -131,30 +137,32 @@ def test_operands_are_random_and_stored_as_asked() -> None:
 
 def test_waiting_ends_when_a_kernel_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_session, "HANG_SECONDS", 0.2)
-    config = KernelConfig(64, 64, 64)
+    spec = KernelSpec(Sm90Config(64, 64, 64), LINEAR_BF16)
     done = torch.cuda.Event()
     torch.cuda._sleep(ONE_SECOND)
     done.record()
     start = time.perf_counter()
     with pytest.raises(KernelFailure, match=r"hung: not done after 0\.2 s") as caught:
-        wait(done, config)
+        wait(done, spec)
     assert 0.2 <= time.perf_counter() - start < 0.6
-    assert caught.value.entrant == config
+    assert caught.value.culprit == spec
     torch.cuda.synchronize()
-    wait(done, config)
+    wait(done, spec)
 
 
 def test_kernel_that_is_not_compiled_is_told(session: GpuSession) -> None:
-    absent = KernelConfig(64, 256, 64, stages=2)
+    absent = Sm90Config(64, 256, 64, stages=2)
     with pytest.raises(TilecastError, match="is not compiled"):
         session.bench(PROBLEM, careful=False).time([absent], "burst", 1)
 
 
 def test_environment_says_what_was_measured_on(session: GpuSession) -> None:
-    states = gpu_states()
-    assert session.card in {state["uuid_hash"] for state in states}
+    states = gpu_states([session.card])
+    assert [state["uuid_hash"] for state in states] == [session.card]
+    assert cards((0,), hardware(states[0]["name"])) == [session.card]
     assert all("uuid" not in state for state in states)
     assert all(float(state["power.limit"]) > 0 for state in states)
-    facts = describe()
+    facts = describe([session.card])
+    assert [state["index"] for state in facts["gpus"]] == [states[0]["index"]]  # type: ignore[index]
     assert facts["cuda"] == torch.version.cuda
     assert facts["versions"]["torch"]  # type: ignore[index]

@@ -18,12 +18,14 @@ from torch._dynamo.utils import counters
 
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
-from tilecast.heuristics.problem import LINEAR_BF16, GemmProblem
+from tilecast.heuristics.operands import LINEAR_BF16
+from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook import addmm, bmm, eager, installed, launcher, mm, report
 from tilecast.inductor_hook.launcher import StaticMatmul, errors_raised
-from tilecast.inductor_hook.selection import Settings, shortlist
+from tilecast.inductor_hook.selection import shortlist
+from tilecast.inductor_hook.settings import Settings
 from tilecast.kernels import launch
-from tilecast.kernels.background import object_builder
+from tilecast.kernels.builder import object_builder
 from tilecast.kernels.spec import KernelSpec
 from tilecast.models.learned import load_heuristic
 
@@ -177,6 +179,16 @@ def test_other_majors(compiled: Callable, a: str, b: str) -> None:
     _is_right(torch.mm, left, right, compiled=compiled)
 
 
+def _two_products(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """Which Inductor makes one operator of."""
+    return x @ weight.T + (x * 2) @ (weight * 3).T
+
+
+def _int_product(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    a, b = x.float().round().to(torch.int8), weight.float().round().to(torch.int8)
+    return torch.ops.aten._int_mm(a, b.T).float()
+
+
 def _misaligned_view(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return x[:, 3 : 3 + K] @ weight.T
 
@@ -188,8 +200,10 @@ def _misaligned_view(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         (_linear, (M, K + 1), (N, K + 1)),
         (_linear, (M, K), (N + 1, K)),
         (_linear, (0, K), (N, K)),
+        (_two_products, (M, K), (N, K)),
+        (_int_product, (M, K), (N, K)),
     ],
-    ids=["misaligned", "odd k", "odd n", "empty"],
+    ids=["misaligned", "odd k", "odd n", "empty", "two products", "int8"],
 )
 def test_what_is_not_covered_is_right_too(
     compiled: Callable, function: Function, a: tuple, b: tuple
@@ -404,6 +418,32 @@ def test_choices_that_fail_lose(
     assert "StaticMatmul" in code
 
 
+def test_a_kernel_that_failed_once_is_benchmarked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the same cache of timings: what failed may have been out of memory."""
+    from torch._inductor import config
+    from torch._inductor.utils import fresh_cache
+
+    def fails(*arguments: Any) -> Any:
+        raise RuntimeError("injected")
+
+    operands = _bf16(M, K), _bf16(N, K)
+    # A graph that is kept would spare the benchmark, too.
+    options = _settings("ATEN,TILECAST") | {"fx_graph_cache": False}
+    with installed(k=3), fresh_cache(), config.patch(options):
+        for round_, failing in enumerate((True, False, False)):
+            torch._dynamo.reset()
+            counters.clear()
+            with monkeypatch.context() as patch:
+                patch.setattr(launcher, "_loaded", {})
+                if failing:
+                    patch.setattr(launcher, "load_kernel", fails)
+                result = torch.compile(_linear, fullgraph=True)(*operands)
+            assert _error(result, _exact(_linear, *operands)) < TOLERANCE
+            # The third finds every timing of the second.
+            assert counters["inductor"]["select_algorithm_autotune"] == (round_ < 2)
+            assert bool(_failures()) == failing
+
+
 def test_mode_max_autotune_with_cuda_graphs() -> None:
     from torch._inductor import config
     from torch._inductor.utils import fresh_cache
@@ -525,7 +565,7 @@ def test_every_config_of_a_shortlist_is_right_on_ragged_problems() -> None:
     ]
     configs = {p.config for problem in problems for p in shortlist(Settings(k=5), problem, gpu)}
     assert len(configs) >= 20
-    specs = [KernelSpec(config, LINEAR_BF16, arch=gpu.arch) for config in sorted(configs)]
+    specs = [KernelSpec(config, LINEAR_BF16) for config in sorted(configs)]
     for spec in specs:
         object_builder().start(spec)
     wrong = {}
@@ -583,7 +623,7 @@ def _forget_kernels() -> None:
     """As in a process that has multiplied nothing yet."""
     eager._plan.cache_clear()
     launcher._loaded.clear()
-    launch.max_active_clusters.cache_clear()
+    launch._max_active_clusters.cache_clear()
 
 
 def test_eager_mm_runs_the_kernel_that_the_model_chooses(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,12 +10,13 @@ import pytest
 import torch
 from torch.torch_version import TorchVersion
 
-from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
-from tilecast.heuristics.problem import LINEAR_BF16, GemmProblem
+from tilecast.heuristics.operands import LINEAR_BF16
+from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook import report
 from tilecast.inductor_hook.nvgemm import kernel_config, rank_with_model, restore
+from tilecast.kernels.cutlass_sm90.config import Sm90Config
 from tilecast.models.learned import LearnedHeuristic, load_heuristic
 
 pytestmark = pytest.mark.skipif(
@@ -34,11 +35,11 @@ class Model:
     """The shipped model, remembering its answers."""
 
     def __init__(self) -> None:
-        self.answers: list[tuple[GemmProblem, int, list[KernelConfig]]] = []
+        self.answers: list[tuple[GemmProblem, int, list[Sm90Config]]] = []
 
     def __call__(
-        self, problem: GemmProblem, configs: Sequence[KernelConfig], limit: int
-    ) -> list[KernelConfig]:
+        self, problem: GemmProblem, configs: Sequence[Sm90Config], limit: int
+    ) -> list[Sm90Config]:
         ranking = _heuristic(problem).rank(problem, configs, limit=limit)
         self.answers.append((problem, len(configs), ranking))
         return ranking

@@ -16,13 +16,19 @@ import pytest
 
 from tilecast.data_collection.dataset import COLUMNS, Dataset
 from tilecast.data_collection.measurement import REFERENCE
-from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.hardware import hardware
-from tilecast.heuristics.problem import LINEAR_BF16, GemmProblem
-from tilecast.kernels.cutlass_sm90.space import candidates, valid_configs
+from tilecast.heuristics.operands import LINEAR_BF16
+from tilecast.heuristics.problem import PROBLEM_FIELDS, GemmProblem
+from tilecast.kernels.candidates import candidates
+from tilecast.kernels.cutlass_sm90.config import Sm90Config
+from tilecast.kernels.cutlass_sm90.space import valid_configs
+from tilecast.kernels.cutlass_sm90.stock import stock_candidates
 from tilecast.kernels.spec import KernelSpec
-from tilecast.models.artifact import MANIFEST, SHIPPED
-from tilecast.models.baselines import stock_candidates
+from tilecast.models.artifact import SHIPPED, Artifact
+from tilecast.models.labels import POWERS
+from tilecast.models.manifest import MANIFEST
+from tilecast.models.ranker import ConfigRanker
+from tilecast.models.stopping import MEANS, StoppingRule
 
 FAMILIES = ((4096, 4096), (12288, 4096), (4096, 11008), (2112, 7168), (1280, 8192), (7168, 2048))
 EXTENTS = (8, 64, 512, 4096)
@@ -35,14 +41,14 @@ FINALIST = 1.15
 """Within this of the best after the screen: raced."""
 
 
-def synthetic_configs() -> frozenset[KernelConfig]:
+def synthetic_configs() -> frozenset[Sm90Config]:
     """Every twentieth config of the space, and those of it that are stock."""
     gpu = hardware("H200")
     space = valid_configs(LINEAR_BF16, gpu)
     return frozenset(space[::20]) | set(stock_candidates(LINEAR_BF16, gpu, space).values())
 
 
-def synthetic_microseconds(problem: GemmProblem, config: KernelConfig, regime: str) -> float:
+def synthetic_microseconds(problem: GemmProblem, config: Sm90Config, regime: str) -> float:
     """A run time that a GPU might take: whole waves, a memory bound, a config's efficiency."""
     rows, columns = (problem.n, problem.m) if config.swap_ab else (problem.m, problem.n)
     tiles = math.ceil(rows / config.tile_m) * math.ceil(columns / config.tile_n)
@@ -59,9 +65,9 @@ def synthetic_microseconds(problem: GemmProblem, config: KernelConfig, regime: s
 
 
 def _rows(
-    problem: GemmProblem, configs: Collection[KernelConfig], noise: Callable[[], float]
+    problem: GemmProblem, configs: Collection[Sm90Config], noise: Callable[[], float]
 ) -> Iterator[dict[str, object]]:
-    def row(config: KernelConfig, regime: str, stage: str, error: float, failure=None) -> dict:
+    def row(config: Sm90Config, regime: str, stage: str, error: float, failure=None) -> dict:
         time = None if failure else synthetic_microseconds(problem, config, regime) * error
         return _row(problem, config.name, regime, stage, time, failure)
 
@@ -83,14 +89,19 @@ def _rows(
 
 def _row(problem, config, regime, stage, microseconds, failure) -> dict[str, object]:
     return {
-        **{"m": problem.m, "n": problem.n, "k": problem.k, "batch": problem.batch},
-        **{"dtype": "bfloat16", "out_dtype": "bfloat16", "layout": "rcr", "config": config},
-        **{"regime": regime, "stage": stage, "microseconds": microseconds, "rounds": 3},
+        **dict(zip(PROBLEM_FIELDS, problem.row(), strict=True)),
+        **{
+            "config": config,
+            "regime": regime,
+            "stage": stage,
+            "microseconds": microseconds,
+            "rounds": 3,
+        },
         **{"spread": None if failure else 0.01, "failure": failure, "device": "synthetic"},
     }
 
 
-def make_dataset(problems: list[GemmProblem], configs: Collection[KernelConfig]) -> Dataset:
+def make_dataset(problems: list[GemmProblem], configs: Collection[Sm90Config]) -> Dataset:
     """Measurements of problems, the same every time."""
     source = random.Random(0)
     rows = [
@@ -117,6 +128,20 @@ def synthetic_table(synthetic_dataset: Dataset):
 
 
 @pytest.fixture(scope="session")
+def small_model(synthetic_table) -> Artifact:
+    """A whole artifact of a few shallow trees, which is quick to make, write and read."""
+    gpu = hardware("H200")
+    rankers = {
+        power: ConfigRanker(gpu, power, rounds=12, max_depth=4, coarse_rounds=4) for power in POWERS
+    }
+    for ranker in rankers.values():
+        ranker.fit(synthetic_table)
+    rule = StoppingRule(-5.0, (-1.0, -0.5, 50.0), {mean: -5.0 - mean / 2 for mean in MEANS})
+    line = dict.fromkeys(POWERS, (0.015, 0.4))
+    return Artifact(gpu, LINEAR_BF16, rankers, line, rule, {"dataset": {"sha256": "none"}})
+
+
+@pytest.fixture(scope="session")
 def trained(synthetic_dataset: Dataset):
     """An artifact trained on it."""
     from tilecast.models.training import train
@@ -133,7 +158,7 @@ def hook(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[Kerne
     from torch._dynamo.utils import counters
 
     from tilecast.inductor_hook import choices, eager, report, uninstall
-    from tilecast.kernels.background import ObjectBuilder
+    from tilecast.kernels.builder import ObjectBuilder
 
     started: list[KernelSpec] = []
     monkeypatch.setenv("TILECAST_CACHE", str(tmp_path / "objects"))
@@ -151,7 +176,7 @@ def hook(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[Kerne
 def another_model(tmp_path: Path) -> Path:
     """A copy of the shipped model that counts as another: its facts differ."""
     folder = tmp_path / "another"
-    shutil.copytree(SHIPPED / "H200-bfloat16-rcr", folder)
+    shutil.copytree(SHIPPED / "H200-bf16-rcr", folder)
     manifest = json.loads((folder / MANIFEST).read_text())
     manifest["facts"]["note"] = "another"
     del manifest["sha256"]

@@ -16,17 +16,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tilecast.data_collection.collector import Collector, Plan, Progress
-from tilecast.data_collection.protocol import Entrant, KernelFailure, Settings
+from tilecast.data_collection.collector import Collector, Progress, Workload
+from tilecast.data_collection.protocol import DEFAULTS, Entrant, KernelFailure
 from tilecast.data_collection.store import MeasurementStore
-from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.problem import GemmProblem
+from tilecast.kernels.cutlass_sm90.config import Sm90Config
 from tilecast.kernels.spec import KernelSpec
 
 PROBLEMS = tuple(GemmProblem(m, 4096, 4096) for m in (16, 24, 64, 512, 1024))
 """Three that are raced in one power regime, two in both."""
-CONFIGS = tuple(KernelConfig(64, 128, 64, stages=2 + i) for i in range(6))
-PLAN: Plan = dict.fromkeys(PROBLEMS, CONFIGS)
+CONFIGS = tuple(Sm90Config(64, 128, 64, stages=2 + i) for i in range(6))
+WORKLOAD: Workload = dict.fromkeys(PROBLEMS, CONFIGS)
 FOR_EVER = 3600.0
 
 
@@ -46,6 +46,8 @@ class Fault:
     action: str
     """``hang``: for ever; ``exit``: takes the process with it; ``raise``: an error without a name;
     ``report``: a hang that the session noticed; ``wrong``: bad results."""
+    batched: bool | None = None
+    """Only in the kernel with a batch, or only in the one without."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ class FakeFactory:
     broken: str = ""
     """Error with which the session does not start."""
 
-    def __call__(self, announce: Callable[[Entrant], None]) -> FakeSession:
+    def __call__(self, announce: Callable[[KernelSpec | None], None]) -> FakeSession:
         time.sleep(self.slow_start)
         if self.broken:
             raise RuntimeError(self.broken)
@@ -71,27 +73,28 @@ class FakeFactory:
 
 
 class FakeSession:
-    """See `tilecast.data_collection.worker.Session`."""
+    """See `tilecast.data_collection.jobs.Session`."""
 
-    def __init__(self, factory: FakeFactory, announce: Callable[[Entrant], None]):
+    def __init__(self, factory: FakeFactory, announce: Callable[[KernelSpec | None], None]):
         self.card = factory.card
         self._factory = factory
         self.announce = announce
 
     def check(self, spec: KernelSpec) -> str | None:
-        self.announce(spec.config)
-        fault = self.fault(spec.config, "check")
+        self.announce(spec)
+        fault = self.fault(spec, "check")
         self.note(["check", spec.config.name])
         return "relative error 0.5" if fault == "wrong" else None
 
     def bench(self, problem: GemmProblem, careful: bool) -> FakeBench:
         return FakeBench(self, problem, careful)
 
-    def fault(self, entrant: Entrant, stage: str) -> str | None:
+    def fault(self, spec: KernelSpec | None, stage: str) -> str | None:
         """Do what a fault says; what is to be returned for it."""
         for fault in self._factory.faults:
             stages = ("screen", "race", "verify") if fault.stage == "time" else (fault.stage,)
-            if fault.config == entrant and stage in stages:
+            mine = fault.config == (spec and spec.config)
+            if mine and stage in stages and fault.batched in (None, spec and spec.batched):
                 if fault.action == "hang":
                     time.sleep(FOR_EVER)
                 if fault.action == "exit":
@@ -99,7 +102,7 @@ class FakeSession:
                 if fault.action == "raise":
                     raise RuntimeError("an illegal memory access\nwas encountered")
                 if fault.action == "report":
-                    raise KernelFailure(entrant, "hung: not done after 5 s")
+                    raise KernelFailure(spec, "hung: not done after 5 s")
                 return fault.action
         return None
 
@@ -126,14 +129,15 @@ class FakeBench:
         self, entrants: Sequence[Entrant], regime: str, rounds: int, give_up: float = math.inf
     ) -> list[list[float]]:
         # As on a GPU: every kernel is announced when it is captured, long before it is waited for.
-        for entrant in entrants:
-            self._session.announce(entrant)
-        stage = "verify" if rounds == 2 * Settings().rounds(regime) else "race"
+        specs = [e and KernelSpec.for_problem(e, self._problem) for e in entrants]
+        for spec in specs:
+            self._session.announce(spec)
+        stage = "verify" if rounds == 2 * DEFAULTS.rounds(regime) else "race"
         stage = "screen" if give_up < math.inf else stage
-        for entrant in entrants:
+        for spec in specs:
             if self._careful:
-                self._session.announce(entrant)
-            self._session.fault(entrant, stage)
+                self._session.announce(spec)
+            self._session.fault(spec, stage)
         self._session.spend()
         self._session.note(*([stage, regime, str(self._problem), str(e)] for e in entrants))
         return [[microseconds(self._problem, entrant)] * rounds for entrant in entrants]
@@ -143,19 +147,21 @@ class DyingStore(MeasurementStore):
     """Takes its process with it, by SIGKILL, when it is about to run its nth SQL statement."""
 
     def __init__(self, path: Path, statements: int):
-        super().__init__(path)
         self._left = statements
+        super().__init__(path)
 
+    def _lock(self) -> None:
         def count(statement: str) -> None:
             self._left -= 1
             if self._left == 0:
                 os.kill(os.getpid(), signal.SIGKILL)
 
         self._database.set_trace_callback(count)
+        super()._lock()
 
 
 def main() -> None:
-    """Collect `PLAN`; one line of output per job that is finished and kept."""
+    """Collect `WORKLOAD`; one line of output per job that is finished and kept."""
     parser = argparse.ArgumentParser()
     parser.add_argument("store", type=Path)
     parser.add_argument("log", type=Path)
@@ -169,7 +175,7 @@ def main() -> None:
         print(progress.phase, store.count(), len(store.checks()), flush=True)
 
     factory = FakeFactory(arguments.log, pace=arguments.pace)
-    Collector(store, [factory], report=tell).collect(PLAN)
+    Collector(store, [factory], report=tell).collect(WORKLOAD)
     print("finished", store.count(), len(store.checks()), flush=True)
     store.close()
 

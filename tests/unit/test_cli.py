@@ -12,11 +12,15 @@ import pytest
 from tilecast.cli.main import COMMANDS, main
 from tilecast.cli.report import Report, Table, show
 from tilecast.heuristics.hardware import GPUS
-from tilecast.heuristics.problem import LINEAR_BF16, GemmProblem
-from tilecast.kernels.cutlass_sm90 import space
+from tilecast.heuristics.operands import LINEAR_BF16
+from tilecast.heuristics.problem import GemmProblem
+from tilecast.kernels.candidates import candidates, space
+from tilecast.kernels.families import FAMILIES
+from tilecast.kernels.family import PROBLEM
 
 VALID = "128x128x64_c1x1_s3_w2_o1_rm1"
 INVALID = "256x256x64_c1x1_s2_w2_o1_rm1"
+RANGE = "is out of range; allowed: an integer from 1 to 2147483647"
 
 
 def _extents(**changes: str) -> list[str]:
@@ -72,6 +76,45 @@ def test_interrupt_is_one_line_and_130(
     assert capsys.readouterr().err == "tilecast: interrupted\n"
 
 
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (RuntimeError("odd\n\tthing"), "RuntimeError: odd thing; this is a fault of tilecast"),
+        (RecursionError("deep"), "RecursionError: deep; this is a fault of tilecast"),
+        (MemoryError(), "MemoryError: ; this is a fault of tilecast: please report it"),
+        (UnicodeEncodeError("utf-8", "\udcff", 0, 1, "no"), "UnicodeEncodeError: "),
+        (OSError(40, "Too many links", "/a"), "/a: Too many links; allowed: files and folders"),
+        (OSError(28, "No space left on device"), "a file: No space left on device; allowed: "),
+        (BrokenPipeError(32, "Broken pipe"), "a file: Broken pipe; allowed: "),
+    ],
+)
+def test_what_nobody_foresaw_is_one_line_and_2(
+    refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch, error: Exception, message: str
+) -> None:
+    def broken(options: object) -> Report:
+        raise error
+
+    monkeypatch.setattr("tilecast.cli.space.run", broken)
+    assert refused("space").startswith(message)
+
+
+@pytest.mark.parametrize("value", ["9" * 5000, "a " * 5000, "9" * 300 + "\x1b[31m"])
+def test_what_was_typed_is_shown_short_and_printable(
+    refused: Callable[..., str], value: str
+) -> None:
+    line = refused("space", "--gpu", value)
+    assert len(line) < 650
+    assert line.isprintable()
+    assert line.startswith(f"argument --gpu: gpu '{value[:80]}")
+    assert "allowed: H200, H100" in line
+
+
+@pytest.mark.parametrize(("name", "shown"), [("/tmp/[/]", "/tmp/[/]"), ("\udcff", "\\udcff")])
+def test_any_name_can_be_printed(capsys: pytest.CaptureFixture[str], name: str, shown: str) -> None:
+    show(Report({}, [f"written to {name}"]), as_json=False)
+    assert capsys.readouterr().out == f"written to {shown}\n"
+
+
 def test_reader_that_stops_early_gets_no_traceback() -> None:
     command = f"{sys.executable} -m tilecast.cli.main space --list | head -1"
     process = subprocess.run(command, shell=True, capture_output=True, text=True, check=True)
@@ -93,25 +136,25 @@ def test_tables_show_every_cell(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"m": "0"}, "m=0 is out of range; allowed: 1 to 2147483648"),
-        ({"m": "-16"}, "m=-16 is out of range; allowed: 1 to 2147483648"),
-        ({"m": "2147483649"}, "m=2147483649 is out of range; allowed: 1 to 2147483648"),
-        ({"n": "0"}, "n=0 is out of range; allowed: 1 to"),
-        ({"k": "99999999999999999999"}, "k=99999999999999999999 is out of range; allowed: 1 to"),
-        ({"m": "1.5"}, "m='1.5' is not an integer; allowed: 1 to"),
-        ({"m": "1e3"}, "m='1e3' is not an integer; allowed: 1 to"),
-        ({"k": "many"}, "k='many' is not an integer; allowed: 1 to"),
-        ({"n": ""}, "n='' is not an integer; allowed: 1 to"),
-        ({"batch": "0"}, "batch=0 is out of range; allowed: 1 to"),
-        ({"k": "4100"}, "k=4100 breaks the 16-byte rule of A (bfloat16, contiguous along k); "
+        ({"m": "0"}, f"argument --m: '0' {RANGE}"),
+        ({"m": "-16"}, f"argument --m: '-16' {RANGE}"),
+        ({"m": "2147483648"}, f"argument --m: '2147483648' {RANGE}"),
+        ({"n": "0"}, f"argument --n: '0' {RANGE}"),
+        ({"k": "99999999999999999999"}, f"argument --k: '99999999999999999999' {RANGE}"),
+        ({"m": "1.5"}, f"argument --m: '1.5' {RANGE}"),
+        ({"m": "1e3"}, f"argument --m: '1e3' {RANGE}"),
+        ({"k": "many"}, f"argument --k: 'many' {RANGE}"),
+        ({"n": ""}, f"argument --n: '' {RANGE}"),
+        ({"batch": "0"}, f"argument --batch: '0' {RANGE}"),
+        ({"k": "4100"}, "k=4100 breaks the 16-byte rule of A (bf16, contiguous along k); "
          "allowed: multiples of 8; pad k to 4104"),
-        ({"n": "6141"}, "n=6141 breaks the 16-byte rule of out (bfloat16, contiguous along n); "
+        ({"n": "6141"}, "n=6141 breaks the 16-byte rule of out (bf16, contiguous along n); "
          "allowed: multiples of 8; pad n to 6144"),
-        ({"m": "7", "layout": "ccr"}, "m=7 breaks the 16-byte rule of A"),
-        ({"dtype": "int4"}, "dtype 'int4' is not known; allowed: bfloat16, float16"),
-        ({"out-dtype": "bool"}, "out_dtype 'bool' is not known; allowed: bfloat16, float16"),
-        ({"layout": "nt"}, "layout 'nt' is not known; allowed: three letters r or c"),
-        ({"gpu": "GTX 480"}, "gpu 'GTX 480' is not known; allowed: H200, H100; describe a new one"),
+        ({"m": "7", "operands": "bf16:ccr"}, "m=7 breaks the 16-byte rule of A"),
+        ({"operands": "int4:rcr"}, "argument --operands: dtype 'int4' is not known; allowed: bf16"),
+        ({"operands": "bf16:rcr>bool"}, "argument --operands: dtype 'bool' is not known; allowed"),
+        ({"operands": "bf16:nt"}, "argument --operands: operands 'bf16:nt' are not understood; al"),
+        ({"gpu": "GTX 480"}, "argument --gpu: gpu 'GTX 480' is not known; allowed: H200, "),
     ],
 )  # fmt: skip
 def test_bad_problem_is_refused(
@@ -125,21 +168,23 @@ def test_bad_problem_is_refused(
 
 def test_space_counts_down_from_the_axes_to_the_valid_configs(answer: Callable[..., dict]) -> None:
     document = answer("space")
-    steps = document["steps"]
+    ((name, steps),) = document["families"].items()
     for before, after in zip(steps, steps[1:], strict=False):
         assert after["left"] == before["left"] - after["taken"]
-    assert [step["rule"] for step in steps[1:]] == [
-        rule.name for rule in space.RULES + space.MEASURED_RULES
-    ]
+    rules = [rule.name for rule in FAMILIES[name].rules if rule.kind != PROBLEM]
+    assert [step["rule"] for step in steps[1:]] == rules
     assert all(step["reason"] for step in steps[1:])
-    assert document["count"] == len(space.valid_configs(LINEAR_BF16, GPUS[0]))
+    assert document["count"] == len(space(LINEAR_BF16, GPUS[0]).configs) == 2384
+    assert steps[0]["left"] == 253_440
 
 
 def test_space_of_a_problem_lists_its_candidates(answer: Callable[..., dict]) -> None:
     document = answer("space", *_extents(), "--list")
-    expected = space.candidates(GemmProblem(16, 6144, 4096), GPUS[0])
+    expected = candidates(GemmProblem(16, 6144, 4096), GPUS[0])
     assert document["configs"] == [config.name for config in expected]
-    assert document["count"] == len(expected) == document["steps"][-1]["left"]
+    assert document["count"] == len(expected)
+    (steps,) = document["families"].values()
+    assert steps[-1]["left"] == len(expected)
 
 
 def test_space_says_why(answer: Callable[..., dict]) -> None:
@@ -155,11 +200,15 @@ def test_space_says_why(answer: Callable[..., dict]) -> None:
 @pytest.mark.parametrize("name", ["128x128", "torch.mm", ""])
 def test_space_refuses_what_is_no_config(refused: Callable[..., str], name: str) -> None:
     line = refused("space", "--why", name)
-    assert line.startswith(f"config {name!r} is not a config name; allowed: names such as")
+    assert line.startswith(
+        f"argument --why: config {name!r} is not a config name; allowed: names such as"
+    )
 
 
 def test_space_wants_all_extents_or_none(refused: Callable[..., str]) -> None:
-    assert refused("space", "--n", "8").startswith("--m is missing; allowed: all of --m, --n")
+    for given in ("--n", "--batch"):
+        line = refused("space", given, "8")
+        assert line.startswith("--m is missing; allowed: all of --m, --n")
 
 
 # ---- compile
@@ -181,24 +230,45 @@ def test_compile_builds_once(answer: Callable[..., dict], tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--config", "guess"), "config 'guess' is not a config name; allowed: names such as"),
-        (("--config", INVALID), f"config {INVALID} is invalid for bfloat16 rcr on H200: "),
+        (
+            ("--config", "guess"),
+            "argument --config: config 'guess' is not a config name; allowed: names such as",
+        ),
+        (("--config", INVALID), f"config {INVALID} is invalid for bf16:rcr on H200: "),
         (("--config", VALID, "16x64x64"), "--config stands alone; allowed: configs, or problems"),
         (("-k", "3"), "-k needs problems to rank for; allowed: MxNxK"),
         (("16x64",), "'16x64' is not a problem; allowed: MxNxK or BATCHxMxNxK"),
-        (("16x64xk",), "k='k' is not an integer; allowed: 1 to"),
+        (("16x64xk",), "'16x64xk' is not a problem; allowed: MxNxK or BATCHxMxNxK"),
         (("16x64x63",), "k=63 breaks the 16-byte rule of A"),
         (("0x64x64",), "m=0 is out of range; allowed: 1 to"),
         (
             ("16x64x64", "-k", "0"),
-            "-k '0' is out of range; allowed: auto, or an integer, 1 or more",
+            "argument -k: '0' is out of range; allowed: auto, or an integer from 1",
+        ),
+        (
+            ("16x64x64", "-k", ""),
+            "argument -k: '' is out of range; allowed: auto, or an integer from 1",
         ),
         (
             ("16x64x64", "-k", "some"),
-            "-k 'some' is out of range; allowed: auto, or an integer, 1 or more",
+            "argument -k: 'some' is out of range; allowed: auto, or an integer",
         ),
-        (("--config", VALID, "--workers", "0"), "--workers '0' is out of range; allowed: an int"),
-        (("--config", VALID, "--gpu", "B200"), "gpu 'B200' is not known; allowed: H200, H100"),
+        (
+            ("16x64x64", "--power", "burst"),
+            "--model and --power choose what ranks; allowed: with -k",
+        ),
+        (
+            ("--config", VALID, "--workers", "0"),
+            "argument --workers: '0' is out of range; allowed: auto, ",
+        ),
+        (
+            ("--config", VALID, "--workers", ""),
+            "argument --workers: '' is out of range; allowed: auto, ",
+        ),
+        (
+            ("--config", VALID, "--gpu", "B200"),
+            "argument --gpu: gpu 'B200' is not known; allowed: H200, H100",
+        ),
     ],
 )
 def test_compile_refuses(
@@ -212,5 +282,5 @@ def test_compile_into_a_folder_that_cannot_be_written(
     refused: Callable[..., str], cache: str
 ) -> None:
     line = refused("compile", "--config", VALID, "--cache", cache, "--workers", "1")
-    assert line.startswith(f"cannot write {cache}/")
+    assert line.startswith(f"cannot write {cache}: ")
     assert "allowed: a writable folder with free space; name another one" in line

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from tilecast.cli.main import main
 from tilecast.data_collection import collect as collecting
+from tilecast.data_collection import environment
 from tilecast.data_collection.collect import CollectOptions
 from tilecast.data_collection.collector import Progress
 from tilecast.data_collection.dataset import read_dataset
 from tilecast.data_collection.measurement import Measurement
 from tilecast.data_collection.store import MeasurementStore
 from tilecast.data_collection.suites import suite
-from tilecast.heuristics.config import KernelConfig
+from tilecast.kernels.cutlass_sm90.config import Sm90Config
 
 
 @pytest.fixture
@@ -25,12 +30,12 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[CollectOptions]:
 
     def fake(options: CollectOptions, report: Callable[[Progress], None]) -> None:
         calls.append(options)
-        report(Progress("measure", 0, 1, 0, 0.0, None))
+        report(Progress("check", 1, 1, 0, 0.0, 0.0))
         report(Progress("measure", 1, 1, 1, 20.0, 0.0))
         store = MeasurementStore(options.store)
         store.begin_run({"gpu": options.gpu})
         row = Measurement(
-            options.problems[0], KernelConfig(64, 64, 64), "burst", "screen", 12.5, 0.0, 3
+            options.problems[0], Sm90Config(64, 64, 64), "burst", "screen", 12.5, 0.0, 3
         )
         store.add([row], "card")
         store.close()
@@ -68,10 +73,19 @@ def test_defaults(asked: list[CollectOptions], tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (("--suite", "mine"), "suite 'mine' is not known; allowed: training, llm, "),
-        (("--devices", "first"), "--devices 'first' is not a list; allowed: numbers such as 0"),
-        (("--devices", "0,"), "--devices '0,' is not a list; allowed: numbers such as 0"),
-        (("--budget", "0"), "--budget '0' is out of range; allowed: an integer, 1 or more"),
-        (("--workers", "-1"), "--workers '-1' is out of range; allowed: an integer, 1 or more"),
+        (
+            ("--devices", "first"),
+            "argument --devices: 'first' is out of range; allowed: numbers such as 0",
+        ),
+        (("--devices", "0,"), "argument --devices: '' is out of range; allowed: numbers such as 0"),
+        (
+            ("--budget", "0"),
+            "argument --budget: '0' is out of range; allowed: an integer from 1 to ",
+        ),
+        (
+            ("--workers", "-1"),
+            "argument --workers: '-1' is out of range; allowed: auto, ",
+        ),
     ],
 )
 def test_refuses(
@@ -89,9 +103,66 @@ def test_refuses(
 
 def test_unknown_gpu_is_refused(refused: Callable[..., str], tmp_path: Path) -> None:
     line = refused("collect", "--store", str(tmp_path / "store"), "--gpu", "B200")
-    assert line.startswith("gpu 'B200' is not known; allowed: H200, H100")
+    assert line.startswith("argument --gpu: gpu 'B200' is not known; allowed: H200, H100")
 
 
-def test_store_that_cannot_be_made_is_told(refused: Callable[..., str]) -> None:
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """PyTorch and nvidia-smi as on a host with one GPU, and nothing that is measured on it."""
+    found = SimpleNamespace(name="NVIDIA H200", uuid="test")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: found)
+    monkeypatch.setattr(environment, "gpu_states", lambda cards: [{"uuid_hash": c} for c in cards])
+    monkeypatch.setattr(collecting, "workload", lambda problems, target: {})
+    return found
+
+
+def test_store_that_cannot_be_made_is_told(gpu: None, refused: Callable[..., str]) -> None:
     line = refused("collect", "--store", "/proc/tilecast/store")
-    assert line.startswith("store /proc/tilecast/store cannot be opened")
+    assert line.startswith("store /proc/tilecast/store cannot be used")
+
+
+def test_another_gpu_is_refused_before_anything_is_written(
+    gpu: SimpleNamespace, refused: Callable[..., str], tmp_path: Path
+) -> None:
+    gpu.name = "NVIDIA H100 80GB HBM3"
+    line = refused("collect", "--store", str(tmp_path / "store"), "--cache", str(tmp_path / "c"))
+    assert line.startswith("CUDA device 0 is an 'NVIDIA H100 80GB HBM3', no H200; allowed: ")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_gpu_in_use_is_refused_before_anything_is_written(
+    gpu: SimpleNamespace, refused: Callable[..., str], tmp_path: Path
+) -> None:
+    with environment.claimed([environment.device_hash(gpu.uuid)]):
+        line = refused("collect", "--store", str(tmp_path / "store"))
+    assert "is in use by another collection" in line
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_store_in_use_is_refused(
+    gpu: SimpleNamespace, refused: Callable[..., str], tmp_path: Path
+) -> None:
+    with closing(MeasurementStore(tmp_path / "store")):
+        line = refused("collect", "--store", str(tmp_path / "store"))
+    assert "is in use; allowed: one run at a time" in line
+
+
+def test_neither_store_nor_export_names_a_folder(
+    gpu: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "alice"
+    folder.mkdir()
+    arguments = ["collect", "--suite", "square", "--store", str(folder / "store"),
+                 f"--export={folder / 'data.parquet'}", "--cache", str(folder)]  # fmt: skip
+    monkeypatch.setattr(sys, "argv", [f"{folder}/bin/tilecast", *arguments])
+    assert main(arguments) == 0
+    for name in ("store", "data.parquet"):
+        assert b"alice" not in (folder / name).read_bytes()
+    with closing(MeasurementStore(folder / "store")) as store:
+        (run,) = store.export().provenance["runs"]
+    assert run["command"] == (
+        "tilecast collect --suite square --store store --export=data.parquet --cache ."
+    )
+    assert run["gpus"] == run["end"]["gpus"] == [{"uuid_hash": environment.device_hash("test")}]

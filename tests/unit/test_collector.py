@@ -8,11 +8,11 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from itertools import pairwise
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby, pairwise
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import pytest
 
@@ -20,14 +20,18 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 import fake_session
-from fake_session import CONFIGS, PLAN, PROBLEMS, FakeFactory, Fault, microseconds
+from fake_session import CONFIGS, PROBLEMS, WORKLOAD, FakeFactory, Fault, microseconds
 
+from tilecast.data_collection import collector
 from tilecast.data_collection.collector import Collector, Progress
 from tilecast.data_collection.measurement import Measurement
 from tilecast.data_collection.protocol import regimes
 from tilecast.data_collection.store import MeasurementStore
 from tilecast.heuristics.errors import TilecastError
-from tilecast.heuristics.problem import LINEAR_BF16, GemmProblem
+from tilecast.heuristics.operands import LINEAR_BF16
+from tilecast.heuristics.problem import GemmProblem
+from tilecast.kernels.builder import CompileResult
+from tilecast.kernels.cutlass_sm90.config import Sm90Config
 from tilecast.kernels.spec import KernelSpec
 
 SILENCE = 1.5
@@ -36,6 +40,25 @@ ENTRANTS = len(CONFIGS) + 1
 
 
 Answer = TypeVar("Answer")
+
+
+class Row(NamedTuple):
+    """A row of the store's measurements."""
+
+    m: int
+    n: int
+    k: int
+    batch: int
+    operands: str
+    config: str
+    regime: str
+    stage: str
+    microseconds: float | None
+    spread: float | None
+    rounds: int
+    failure: str | None
+    device: str
+    run: int
 
 
 @dataclass
@@ -53,13 +76,13 @@ class Bed:
     def factory(self, **changes) -> FakeFactory:
         return FakeFactory(self.log, **changes)
 
-    def collect(self, *factories: FakeFactory, plan=PLAN, store=None, **changes) -> None:
+    def collect(self, *factories: FakeFactory, workload=WORKLOAD, store=None, **changes) -> None:
         own = store or MeasurementStore(self.path)
         try:
             own.begin_run({"gpu": "none"})
             Collector(
                 own, factories or [self.factory()], report=self.progress.append, **changes
-            ).collect(plan)
+            ).collect(workload)
         finally:
             if store is None:
                 own.close()
@@ -71,8 +94,9 @@ class Bed:
         finally:
             store.close()
 
-    def rows(self) -> list[tuple]:
-        return self.read(lambda s: s._database.execute("SELECT * FROM measurements").fetchall())
+    def rows(self) -> list[Row]:
+        rows = self.read(lambda s: s._database.execute("SELECT * FROM measurements").fetchall())
+        return [Row(*row) for row in rows]
 
     def checks(self) -> dict[str, str | None]:
         return self.read(lambda store: store.checks())
@@ -89,17 +113,17 @@ def bed(tmp_path: Path) -> Iterator[Bed]:
     assert set(multiprocessing.active_children()) <= before
 
 
-def _failed(rows: list[tuple]) -> dict[str, set[tuple]]:
+def _failed(rows: list[Row]) -> dict[str, set[tuple]]:
     """Failure of each (config) with the problems (m, stage) that it is recorded for."""
     failed: dict[str, set[tuple]] = {}
     for row in rows:
-        if row[13]:
-            failed.setdefault(row[7], set()).add((row[0], row[9], row[13]))
+        if row.failure:
+            failed.setdefault(row.config, set()).add((row.m, row.stage, row.failure))
     return failed
 
 
-def _timed(rows: list[tuple], config: str) -> set[tuple]:
-    return {(row[0], row[9]) for row in rows if row[7] == config and row[13] is None}
+def _timed(rows: list[Row], config: str) -> set[tuple]:
+    return {(row.m, row.stage) for row in rows if row.config == config and row.failure is None}
 
 
 def _jobs(lines: list[tuple]) -> Counter:
@@ -107,29 +131,31 @@ def _jobs(lines: list[tuple]) -> Counter:
     return Counter(line[:-2] for line in lines)
 
 
-def _expected(rows: list[tuple]) -> Counter:
+def _expected(rows: list[Row]) -> Counter:
     """What a log must hold if all these rows were measured once: a race has two batches."""
     expected = Counter()
     for row in rows:
-        entrant = "None" if row[7] == "torch.mm" else row[7]
-        batches = 2 if row[9] == "race" else 1
-        expected[row[9], row[8], str(GemmProblem(*row[:3])), entrant] += batches
+        entrant = "None" if row.config == "torch.mm" else row.config
+        batches = 2 if row.stage == "race" else 1
+        expected[row.stage, row.regime, str(GemmProblem(*row[:3])), entrant] += batches
     return expected
 
 
 def test_everything_is_checked_and_measured_once(bed: Bed) -> None:
     bed.collect()
     rows = bed.rows()
-    assert {row[0] for row in rows} == {problem.m for problem in PROBLEMS}
+    assert {row.m for row in rows} == {problem.m for problem in PROBLEMS}
     for problem in PROBLEMS:
-        stages = Counter((row[9], row[8]) for row in rows if row[0] == problem.m)
+        stages = Counter((row.stage, row.regime) for row in rows if row.m == problem.m)
         assert stages["screen", "sustained"] == ENTRANTS
-        for regime in regimes(problem, fake_session.Settings()):
+        for regime in regimes(problem):
             assert stages["race", regime] == ENTRANTS
             assert 2 <= stages["verify", regime] <= ENTRANTS
     for row in rows:
-        config = None if row[7] == "torch.mm" else next(c for c in CONFIGS if c.name == row[7])
-        assert row[10] == pytest.approx(microseconds(GemmProblem(*row[:3]), config))
+        config = (
+            None if row.config == "torch.mm" else next(c for c in CONFIGS if c.name == row.config)
+        )
+        assert row.microseconds == pytest.approx(microseconds(GemmProblem(*row[:3]), config))
     log = _jobs(bed.logged())
     checks = Counter({("check", config.name): 1 for config in CONFIGS})
     assert log == _expected(rows) + checks
@@ -155,7 +181,6 @@ def test_progress_counts_jobs_and_measurements(bed: Bed) -> None:
         assert [p.done for p in phase] == list(range(1, len(phase) + 1))
         assert {p.total for p in phase} == {len(phase)}
         assert phase[-1].seconds_left == 0
-    assert by_phase["measure"][0].seconds_left is not None
     assert by_phase["measure"][0].seconds_left > 0
     for before, after in pairwise(bed.progress):
         assert after.seconds >= before.seconds
@@ -170,15 +195,17 @@ def _run(bed: Bed, *options: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
+# The nth statement of each run, most rows being one: while the tables are made, amid the checks, at
+# their commit and after it, amid the first measurements and after them, amid and at the commit of
+# later ones, amid the first and a later verification.
+DEATHS = (3, 8, 14, 17, 24, 27, 31, 34, 19, 21, 36, 30, 40, 47, 22, 28, 55, 26, 33, 36)
+
+
 def test_killed_at_any_moment_nothing_is_lost_or_measured_twice(bed: Bed) -> None:
     seen = 0
     checked: set[str] = set()
-    before: list[tuple] = []
-    # The nth statement of each run, most rows being one: amid the checks, at their commit, after
-    # it, amid the first measurements, after them, amid and at the commit of later ones, amid the
-    # first and a later verification.
-    deaths = (9, 12, 13, 15, 24, 60, 55, 41, 24)
-    for statements in (*deaths, 0):
+    before: list[Row] = []
+    for statements in (*DEATHS, 0):
         process = _run(bed, "--statements", str(statements))
         output, errors = process.communicate(timeout=60)
         assert process.returncode == (-9 if statements else 0), errors
@@ -197,8 +224,8 @@ def test_killed_at_any_moment_nothing_is_lost_or_measured_twice(bed: Bed) -> Non
         assert not checked & {line[1] for line in fresh if line[0] == "check"}
         # Nothing half: a problem has all rows of a job or none.
         for problem in PROBLEMS:
-            stages = Counter(row[9] for row in rows if row[0] == problem.m)
-            raced = len(regimes(problem, fake_session.Settings()))
+            stages = Counter(row.stage for row in rows if row.m == problem.m)
+            raced = len(regimes(problem))
             assert (stages["screen"], stages["race"]) in {(0, 0), (ENTRANTS, raced * ENTRANTS)}
         done = bed.checks()
         checked = {c.name for c in CONFIGS if KernelSpec(c, LINEAR_BF16).key in done}
@@ -206,7 +233,7 @@ def test_killed_at_any_moment_nothing_is_lost_or_measured_twice(bed: Bed) -> Non
         before = rows
     undisturbed = Bed(bed.folder / "undisturbed")
     undisturbed.collect()
-    assert {row[:14] for row in before} == {row[:14] for row in undisturbed.rows()}
+    assert {row[:12] for row in before} == {row[:12] for row in undisturbed.rows()}
     # The kills did hit: more was run than was kept.
     assert len(bed.logged()) > len(undisturbed.logged())
 
@@ -255,12 +282,29 @@ def test_kernel_that_fails_its_check_is_left_out_everywhere(
     everywhere = {(problem.m, "screen", reason) for problem in PROBLEMS}
     assert _failed(rows) == {broken.name: everywhere}
     assert _timed(rows, broken.name) == set()
-    assert sum(row[9] == "screen" for row in rows) == len(PROBLEMS) * ENTRANTS
+    assert sum(row.stage == "screen" for row in rows) == len(PROBLEMS) * ENTRANTS
     assert [why for why in bed.checks().values() if why] == [reason]
     assert len(bed.checks()) == len(CONFIGS)
     assert not any(line[3] == broken.name for line in bed.logged() if line[0] != "check")
-    failed_rows = [row for row in rows if row[13]]
-    assert {(row[10], row[11], row[12]) for row in failed_rows} == {(None, None, 0)}
+    failed_rows = [row for row in rows if row.failure]
+    assert {(row.microseconds, row.spread, row.rounds) for row in failed_rows} == {(None, None, 0)}
+
+
+@pytest.mark.parametrize("batched", [False, True])
+@pytest.mark.parametrize("stage", ["check", "time"])
+def test_kernel_is_blamed_and_not_its_namesake_of_other_operands(
+    bed: Bed, stage: str, batched: bool
+) -> None:
+    plain, batch = PROBLEMS[0], replace(PROBLEMS[0], batch=3)
+    broken = CONFIGS[2]
+    fault = Fault(broken, stage, "exit", batched=batched)
+    bed.collect(bed.factory(faults=(fault,)), workload={plain: CONFIGS, batch: CONFIGS})
+    failed = {key for key, why in bed.checks().items() if why}
+    assert failed == {KernelSpec(broken, LINEAR_BF16, batched=batched).key}
+    rows = [row for row in bed.rows() if row.config == broken.name]
+    assert {row.batch == 3 for row in rows if row.failure} == {batched}
+    sound = {row.stage for row in rows if (row.batch == 3) != batched}
+    assert {"screen", "race"} <= sound
 
 
 @pytest.mark.parametrize(
@@ -292,14 +336,14 @@ def test_kernel_that_fails_in_a_later_stage_is_the_only_one_blamed(
     bed: Bed, stage: str, last: int
 ) -> None:
     problem, broken, why = PROBLEMS[0], CONFIGS[0], "crashed: exit code 139"
-    bed.collect(plan={problem: CONFIGS})
+    bed.collect(workload={problem: CONFIGS})
     # There it is announced amid the others, and one of ours after all of them.
     order = [line[3] for line in bed.logged() if line[0] == stage]
     assert order[-1] == CONFIGS[last].name
     assert broken.name in order[1:-1]
 
     bed = Bed(bed.folder / stage)
-    bed.collect(bed.factory(faults=(Fault(broken, stage, "exit"),)), plan={problem: CONFIGS})
+    bed.collect(bed.factory(faults=(Fault(broken, stage, "exit"),)), workload={problem: CONFIGS})
     failures = {KernelSpec(c, LINEAR_BF16).key: why if c == broken else None for c in CONFIGS}
     assert bed.checks() == failures
     rows = bed.rows()
@@ -314,10 +358,10 @@ def test_kernel_that_fails_in_a_later_stage_is_the_only_one_blamed(
 
 def test_kernel_that_fails_late_keeps_its_earlier_times(bed: Bed) -> None:
     plan = dict.fromkeys(PROBLEMS[:2], CONFIGS)
-    bed.collect(plan=dict.fromkeys(PROBLEMS[:1], CONFIGS))
+    bed.collect(workload=dict.fromkeys(PROBLEMS[:1], CONFIGS))
     first = bed.rows()
     factory = bed.factory(faults=(Fault(CONFIGS[5], "time", "exit"),))
-    bed.collect(factory, plan=plan)
+    bed.collect(factory, workload=plan)
     rows = bed.rows()
     assert set(first) <= set(rows)
     assert _failed(rows) == {CONFIGS[5].name: {(PROBLEMS[1].m, "screen", "crashed: exit code 139")}}
@@ -345,9 +389,9 @@ def test_several_bad_kernels_on_two_cards(bed: Bed) -> None:
 
 def test_problem_whose_kernels_all_fail_does_not_stop_the_rest(bed: Bed) -> None:
     plan = {PROBLEMS[0]: CONFIGS[:1], PROBLEMS[1]: CONFIGS}
-    bed.collect(bed.factory(faults=(Fault(CONFIGS[0], "check", "exit"),)), plan=plan)
+    bed.collect(bed.factory(faults=(Fault(CONFIGS[0], "check", "exit"),)), workload=plan)
     rows = bed.rows()
-    alone = {(row[7], row[9]) for row in rows if row[0] == PROBLEMS[0].m}
+    alone = {(row.config, row.stage) for row in rows if row.m == PROBLEMS[0].m}
     assert alone == {(CONFIGS[0].name, "screen"), ("torch.mm", "screen")}
     assert len(_failed(rows)[CONFIGS[0].name]) == 2
     assert {(PROBLEMS[1].m, stage) for stage in ("screen", "race")} <= _timed(rows, "torch.mm")
@@ -355,7 +399,7 @@ def test_problem_whose_kernels_all_fail_does_not_stop_the_rest(bed: Bed) -> None
 
 def test_a_check_job_of_one_bad_kernel_still_counts_as_done(bed: Bed) -> None:
     bed.collect(bed.factory(faults=(Fault(CONFIGS[0], "check", "exit"),)),
-                plan={PROBLEMS[0]: CONFIGS[:1]})  # fmt: skip
+                workload={PROBLEMS[0]: CONFIGS[:1]})  # fmt: skip
     assert [(p.done, p.total) for p in bed.progress if p.phase == "check"] == [(1, 1)]
 
 
@@ -366,14 +410,66 @@ def test_deadline_lets_the_job_in_hand_finish_and_the_next_run_goes_on(bed: Bed)
     # Time for the workers to start and for some jobs of 0.4 s and 0.6 s.
     bed.collect(bed.factory(pace=0.2), deadline=time.monotonic() + 1.5)
     part = bed.rows()
-    assert {row[0] for row in part} < {problem.m for problem in PROBLEMS}
-    jobs = Counter((row[0], row[9]) for row in part)
+    assert {row.m for row in part} < {problem.m for problem in PROBLEMS}
+    jobs = Counter((row.m, row.stage) for row in part)
     assert all(count % ENTRANTS == 0 for (_, stage), count in jobs.items() if stage != "verify")
     bed.collect()
     assert set(part) <= set(bed.rows())
     assert _jobs(bed.logged()) == _expected(bed.rows()) + Counter(
         {("check", config.name): 1 for config in CONFIGS}
     )
+
+
+@dataclass
+class Builder:
+    """Stands in for the compiler; every kernel takes a while."""
+
+    seconds: float = 0.0
+    broken: Sm90Config | None = None
+    asked: list[list[KernelSpec]] = field(default_factory=list)
+    built: int = 0
+
+    def __call__(self, kernels: Sequence[KernelSpec]) -> Iterator[CompileResult]:
+        self.asked.append(list(kernels))
+        for spec in kernels:
+            time.sleep(self.seconds)
+            self.built += 1
+            yield CompileResult(spec, 0.0, "no code" if spec.config == self.broken else None)
+
+
+def test_budget_bounds_compiling_too(bed: Bed) -> None:
+    builder = Builder(seconds=0.1)
+    begun = time.monotonic()
+    bed.collect(build=builder, deadline=begun + 0.25)
+    assert time.monotonic() - begun < 2
+    assert 1 <= builder.built < len(CONFIGS)
+    assert (bed.rows(), bed.checks(), bed.logged()) == ([], {}, [])
+    bed.collect(build=builder)
+    assert {row.m for row in bed.rows() if row.stage == "verify"} == {p.m for p in PROBLEMS}
+
+
+def test_what_the_next_problems_need_is_compiled_as_it_goes(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collector, "STRETCH", 2)
+    candidates = (CONFIGS[:2], CONFIGS[:2], CONFIGS[1:4], CONFIGS[:4], CONFIGS)
+    workload = dict(zip(PROBLEMS, candidates, strict=True))
+    builder = Builder(broken=CONFIGS[1])
+    bed.collect(workload=workload, build=builder)
+    asked = [{spec.config for spec in kernels} for kernels in builder.asked]
+    # What does not compile is not tried again; what is verified has been raced.
+    sound = {*CONFIGS} - {CONFIGS[1]}
+    assert asked == [{*CONFIGS[:2]}, {CONFIGS[0], *CONFIGS[2:4]}, sound, sound]
+    phases = [name for name, _ in groupby(p.phase for p in bed.progress)]
+    assert phases == ["compile", "check", "measure"] * 3 + ["compile", "verify"]
+    measured = [(p.done, p.total) for p in bed.progress if p.phase == "measure"]
+    assert measured == [(done, 5) for done in range(1, 6)]
+    assert _failed(bed.rows()) == {CONFIGS[1].name: {(p.m, "screen", "no code") for p in PROBLEMS}}
+
+
+def test_run_that_has_nothing_to_do_starts_no_worker(bed: Bed) -> None:
+    bed.collect()
+    bed.collect(bed.factory(broken="CUDA out of memory"))
 
 
 def test_verification_goes_to_the_card_that_raced(bed: Bed) -> None:
@@ -404,24 +500,24 @@ def _raced_on(card: str, path: Path) -> None:
 def test_verification_waits_for_its_card_after_a_restart(bed: Bed) -> None:
     _raced_on("right", bed.path)
     right = bed.factory(card="right", slow_start=1.5)
-    bed.collect(bed.factory(card="left"), right, plan=dict.fromkeys(PROBLEMS[:2], CONFIGS))
+    bed.collect(bed.factory(card="left"), right, workload=dict.fromkeys(PROBLEMS[:2], CONFIGS))
     assert list(_cards(bed.rows()).values()) == [({"right"}, {"right"})] * 2
 
 
-def _cards(rows: list[tuple]) -> dict[int, tuple[set[str], set[str]]]:
+def _cards(rows: list[Row]) -> dict[int, tuple[set[str], set[str]]]:
     """For each problem's m, the cards that raced it and those that verified it."""
     return {
         problem: (
-            {row[14] for row in rows if (row[0], row[9]) == (problem, "race")},
-            {row[14] for row in rows if (row[0], row[9]) == (problem, "verify")},
+            {row.device for row in rows if (row.m, row.stage) == (problem, "race")},
+            {row.device for row in rows if (row.m, row.stage) == (problem, "verify")},
         )
-        for problem in sorted({row[0] for row in rows})
+        for problem in sorted({row.m for row in rows})
     }
 
 
 def test_another_card_verifies_when_its_own_is_not_there(bed: Bed) -> None:
     _raced_on("gone", bed.path)
-    bed.collect(bed.factory(card="here"), plan=dict.fromkeys(PROBLEMS[:2], CONFIGS))
+    bed.collect(bed.factory(card="here"), workload=dict.fromkeys(PROBLEMS[:2], CONFIGS))
     assert list(_cards(bed.rows()).values()) == [({"gone"}, {"here"})] * 2
 
 
@@ -437,12 +533,12 @@ def test_worker_that_dies_between_two_jobs_is_replaced(bed: Bed) -> None:
 
     store = MeasurementStore(bed.path)
     store.begin_run({"gpu": "none"})
-    Collector(store, [bed.factory()], report=kill_the_worker).collect(PLAN)
+    Collector(store, [bed.factory()], report=kill_the_worker).collect(WORKLOAD)
     store.close()
     assert len(killed) == 1
     assert _failed(bed.rows()) == {}
     assert {line[-1] for line in bed.logged()} > set(killed)
-    assert {row[0] for row in bed.rows() if row[9] == "verify"} == {p.m for p in PROBLEMS}
+    assert {row.m for row in bed.rows() if row.stage == "verify"} == {p.m for p in PROBLEMS}
 
 
 @pytest.mark.parametrize(
@@ -463,4 +559,4 @@ def test_failure_with_nobody_to_blame_stops_the_run_in_one_line(
     assert message.startswith(f"a worker failed with no kernel to blame ({reason}); allowed: ")
     assert "\n" not in message
     assert capfd.readouterr().err == ""
-    assert all(row[13] is None for row in bed.rows())
+    assert all(row.failure is None for row in bed.rows())

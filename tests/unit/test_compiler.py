@@ -9,26 +9,29 @@ from pathlib import Path
 
 import pytest
 
-from tilecast.heuristics.config import KernelConfig
+from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import GPUS
-from tilecast.heuristics.problem import LINEAR_BF16, GemmOperands
-from tilecast.kernels.compiler import CompileResult, compile_all, function_name
+from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
+from tilecast.kernels import builder, launch
+from tilecast.kernels.builder import CompileResult, compile_all
 from tilecast.kernels.cutlass_sm90 import resources, space
+from tilecast.kernels.cutlass_sm90.config import Sm90Config
+from tilecast.kernels.families import family_of
 from tilecast.kernels.object_cache import ObjectCache
 from tilecast.kernels.spec import KernelSpec
 
 AXES = ("tile_m", "tile_n", "tile_k", "stages", "warp_groups", "ctas_per_sm", "raster", "swizzle")
 OTHER_OPERANDS = (
-    GemmOperands("float16", "float16"),
-    GemmOperands(out_dtype="float32"),
-    GemmOperands.from_layout("rrr"),
-    GemmOperands.from_layout("ccc"),
+    GemmOperands.parse("fp16:rcr"),
+    GemmOperands.parse("bf16:rcr>fp32"),
+    GemmOperands.parse("bf16:rrr"),
+    GemmOperands.parse("bf16:ccc"),
 )
 ENOUGH = 22
 WORKERS = 2
 
 
-def _facts(config: KernelConfig) -> set[object]:
+def _facts(config: Sm90Config) -> set[object]:
     """What a sample must show at least once: each axis value, and swap_ab beside each cluster."""
     return {
         *((axis, getattr(config, axis)) for axis in AXES),
@@ -37,11 +40,11 @@ def _facts(config: KernelConfig) -> set[object]:
     }
 
 
-def _spread(configs: tuple[KernelConfig, ...]) -> list[KernelConfig]:
+def _spread(configs: tuple[Sm90Config, ...]) -> list[Sm90Config]:
     """Configs that show every fact, found greedily in an order that is always the same."""
     shuffled = random.Random(0).sample(configs, min(2_000, len(configs)))
     missing = set().union(*map(_facts, shuffled))
-    chosen: list[KernelConfig] = []
+    chosen: list[Sm90Config] = []
     while missing:
         best = max(shuffled, key=lambda config: len(_facts(config) & missing))
         chosen.append(best)
@@ -53,7 +56,7 @@ def _spread(configs: tuple[KernelConfig, ...]) -> list[KernelConfig]:
 def _specs() -> list[KernelSpec]:
     configs = _spread(space.valid_configs(LINEAR_BF16, GPUS[0]))
     specs = [KernelSpec(config, LINEAR_BF16) for config in configs]
-    plain = KernelConfig(128, 128, 64, stages=3, warp_groups=2)
+    plain = Sm90Config(128, 128, 64, stages=3, warp_groups=2)
     specs += [KernelSpec(plain, operands) for operands in OTHER_OPERANDS]
     specs.append(KernelSpec(plain, LINEAR_BF16, batched=True))
     return specs
@@ -101,10 +104,29 @@ def test_launch_registers_are_what_arithmetic_says_and_nothing_spills(built: Bui
 
 
 def test_objects_export_names_of_their_own(built: Built) -> None:
-    names = {function_name(spec) for spec in built.specs}
+    names = {spec.symbol for spec in built.specs}
     assert len(names) == len(built.specs)
     for spec in built.specs:
-        assert function_name(spec).encode() in built.cache.path(spec).read_bytes()
+        assert spec.symbol.encode() in built.cache.path(spec).read_bytes()
+
+
+def test_objects_load_with_no_gpu(built: Built, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the library reads is a file in memory that is gone afterwards."""
+    monkeypatch.setattr(launch, "max_active_clusters", lambda size, device: 132 // size)
+    for spec in built.specs[:3]:
+        kernel = launch.load_kernel(spec, built.cache)
+        with pytest.raises(TypeError):  # loaded, and asked for tensors
+            kernel(1, 2, 3)
+
+
+def test_a_launch_hands_over_as_many_clusters_as_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "max_active_clusters", lambda size, device: 132 // size)
+    config = Sm90Config(128, 64, 64, 2, 1, stages=3, ctas_per_sm=2)
+    called: list[tuple] = []
+    spec = KernelSpec(config, LINEAR_BF16)
+    start = family_of(config).launcher(lambda *values: called.append(values), spec, 0)
+    start("a", "b", "out")
+    assert called == [("a", "b", "out", 132)]
 
 
 def test_second_run_compiles_nothing(built: Built) -> None:
@@ -120,7 +142,7 @@ def test_damaged_object_is_rebuilt_and_a_bad_config_stops_nobody(built: Built) -
     path = built.cache.path(damaged)
     path.write_bytes(path.read_bytes()[:1000])
     # Invalid on purpose: the space never proposes a tile that WGMMA has no instruction for.
-    bad = KernelSpec(KernelConfig(100, 100, 64), LINEAR_BF16)
+    bad = KernelSpec(Sm90Config(100, 100, 64), LINEAR_BF16)
     results = {r.spec: r for r in compile_all([bad, damaged], built.cache, WORKERS)}
     assert results[damaged].error is None
     assert results[damaged].seconds > 0
@@ -134,10 +156,7 @@ def test_damaged_object_is_rebuilt_and_a_bad_config_stops_nobody(built: Built) -
 def test_cache_that_cannot_be_written_is_told(
     object_file: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tilecast.heuristics.errors import TilecastError
-    from tilecast.kernels import compiler
-
-    monkeypatch.setattr(compiler, "compile_object", lambda spec: object_file(168, 0))
-    spec = KernelSpec(KernelConfig(128, 128, 64), LINEAR_BF16)
+    monkeypatch.setattr(builder, "compile_object", lambda spec: object_file(168, 0))
+    spec = KernelSpec(Sm90Config(128, 128, 64), LINEAR_BF16)
     with pytest.raises(TilecastError, match="cannot write /proc/tilecast"):
-        compiler.compile_into(spec, ObjectCache(Path("/proc/tilecast")))
+        builder.compile_into(spec, ObjectCache(Path("/proc/tilecast")))

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from packaging.specifiers import SpecifierSet
 
 from tilecast.cli import checks
 from tilecast.models import artifact
@@ -15,7 +16,7 @@ from tilecast.models import artifact
 @pytest.fixture
 def shipped(model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A model among those that come with the package."""
-    folder = tmp_path / "models" / "H200-bfloat16-rcr"
+    folder = tmp_path / "models" / "H200-bf16-rcr"
     shutil.copytree(model_folder, folder)
     monkeypatch.setattr(artifact, "SHIPPED", folder.parent)
     return folder
@@ -40,8 +41,16 @@ def test_cache_that_cannot_be_written(answer: Callable[..., dict], shipped: Path
     assert "--cache" in finding["advice"]
 
 
+def test_cache_that_others_may_write(tmp_path: Path) -> None:
+    assert checks.check_cache(tmp_path).works
+    tmp_path.chmod(0o777)
+    finding = checks.check_cache(tmp_path)
+    assert not finding.works
+    assert "may hold code of others" in finding.advice
+
+
 def test_models(shipped: Path) -> None:
-    assert [f.found for f in checks.check_models([])] == ["H200-bfloat16-rcr"]
+    assert [f.found for f in checks.check_models([])] == ["H200-bf16-rcr"]
     ours, other = checks.check_models(["NVIDIA H100 80GB HBM3"])
     assert (ours.works, other.works, other.needed) == (True, False, False)
     assert "train with `tilecast train`" in other.advice
@@ -51,40 +60,60 @@ def test_models(shipped: Path) -> None:
     assert "is refused" in damaged.advice
 
 
-def _absent(name: str) -> str:
-    raise checks.PackageNotFoundError(name)
+@pytest.fixture
+def check(monkeypatch: pytest.MonkeyPatch) -> Callable[..., checks.Finding]:
+    """Checks a package that is wanted, as if some were installed and importing raised or not."""
+
+    def run(name: str, wanted: str, installed: dict[str, str], broken: str = "") -> checks.Finding:
+        def version(name: str) -> str:
+            if name in installed:
+                return installed[name]
+            raise checks.PackageNotFoundError(name)
+
+        def load(module: str) -> None:
+            if broken:
+                raise ImportError(broken)
+
+        monkeypatch.setattr(checks, "version", version)
+        monkeypatch.setattr(checks.importlib, "import_module", load)
+        return checks.check_package(name, name, SpecifierSet(wanted), needed=True)
+
+    return run
 
 
-def _broken(name: str) -> object:
-    raise ImportError("libcuda.so.1:\n cannot open")
+def test_package_that_is_absent(check: Callable[..., checks.Finding]) -> None:
+    finding = check("torch", ">=2.11", {})
+    assert (finding.found, finding.works) == ("not installed", False)
+    assert finding.advice == "run `pip install 'torch>=2.11'`"
 
 
-def _fine(name: str) -> object:
-    return None
+@pytest.mark.parametrize(
+    ("found", "wanted"), [("4.9.0", "==4.8.1"), ("2.10.1", ">=2.11"), ("5.0", "<5,>=3.2")]
+)
+def test_package_of_another_version(
+    check: Callable[..., checks.Finding], found: str, wanted: str
+) -> None:
+    finding = check("x", wanted, {"x": found})
+    assert (finding.found, finding.works) == (f"{found}, not {SpecifierSet(wanted)}", False)
 
 
-def test_packages() -> None:
-    check = checks.check_package
-    gone = check("torch", "torch", ">=2.11", needed=True, version_of=_absent, load=_fine)
-    assert (gone.found, gone.works) == ("not installed", False)
-    assert gone.advice == "run `pip install 'torch>=2.11'`"
-    other = check("x", "x", "==4.8.1", needed=True, version_of=lambda _: "4.9.0", load=_fine)
-    assert (other.found, other.works) == ("4.9.0, not 4.8.1", False)
-    broken = check("x", "x", "", needed=True, version_of=lambda _: "1", load=_broken)
-    assert broken.found == "1, which does not import (ImportError: libcuda.so.1: cannot open)"
-    assert broken.advice == "reinstall it: run `pip install --force-reinstall 'x'`"
-    fine = check("x", "x", "==1", needed=True, version_of=lambda _: "1", load=_fine)
-    assert fine.works
+@pytest.mark.parametrize(
+    ("found", "wanted"), [("1", "==1"), ("2.15.0.dev20261101+cu130", ">=2.11"), ("4.8.1", "")]
+)
+def test_package_that_is_wanted(
+    check: Callable[..., checks.Finding], found: str, wanted: str
+) -> None:
+    assert check("x", wanted, {"x": found}).works
 
 
-def test_accepts_the_other_build_of_xgboost() -> None:
-    def only_xgboost(name: str) -> str:
-        return "3.2.0" if name == "xgboost" else _absent(name)
+def test_package_that_does_not_import(check: Callable[..., checks.Finding]) -> None:
+    finding = check("x", "", {"x": "1"}, broken="libcuda.so.1:\n cannot open")
+    assert finding.found == "1, which does not import (ImportError: libcuda.so.1: cannot open)"
+    assert finding.advice == "reinstall it: run `pip install --force-reinstall 'x'`"
 
-    finding = checks.check_package(
-        "xgboost-cpu", "xgboost", ">=3.2", needed=True, version_of=only_xgboost, load=_fine
-    )
-    assert finding.works
+
+def test_accepts_the_other_build_of_xgboost(check: Callable[..., checks.Finding]) -> None:
+    assert check("xgboost-cpu", ">=3.2", {"xgboost": "3.2.0"}).works
 
 
 def test_python_and_gpus() -> None:
@@ -100,6 +129,21 @@ def test_python_and_gpus() -> None:
 
 def test_reads_the_pins_of_this_package() -> None:
     wanted = checks.requirements()
-    assert wanted["nvidia-cutlass-dsl"].startswith("==")
-    assert wanted["nvidia-cutlass-operators"].startswith("==")
-    assert "torch" in wanted
+    assert str(wanted["nvidia-cutlass-dsl"]).startswith("==")
+    assert str(wanted["nvidia-cutlass-operators"]).startswith("==")
+    assert not wanted["torch"].contains("2.10")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("",), "'' is not a problem; allowed: MxNxK or BATCHxMxNxK"),
+        (("512x4096",), "'512x4096' is not a problem; allowed: "),
+        (("512x4096x4095",), "k=4095 breaks the 16-byte rule of A"),
+        (("-k", "0"), "argument -k: '0' is out of range; allowed: auto, or an integer from 1"),
+        (("--gpu", "B200"), "argument --gpu: gpu 'B200' is not known; allowed: "),
+        (("--power", "eco"), "argument --power: power 'eco' is not known; allowed: "),
+    ],
+)
+def test_refuses(refused: Callable[..., str], arguments: tuple[str, ...], message: str) -> None:
+    assert refused("doctor", *arguments).startswith(message)

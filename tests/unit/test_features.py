@@ -8,19 +8,20 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.hardware import Hardware, hardware
+from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.kernels.cutlass_sm90.space import candidates
+from tilecast.kernels.candidates import candidates, config_table
+from tilecast.kernels.cutlass_sm90.config import Sm90Config
 from tilecast.models.features import FEATURE_NAMES, FEATURES, featurize
 
 H200 = hardware("H200")
-PLAIN = KernelConfig(128, 256, 64, 1, 1, 4, 2)
+PLAIN = Sm90Config(128, 256, 64, 1, 1, 4, 2)
 PROBLEM = GemmProblem(4096, 4096, 4096)
 
 
-def _features(problem: GemmProblem, config: KernelConfig, gpu: Hardware = H200) -> dict[str, float]:
-    (row,) = featurize(problem, [config], gpu)
+def _features(problem: GemmProblem, config: Sm90Config, gpu: Hardware = H200) -> dict[str, float]:
+    (row,) = featurize(problem, config_table([config], problem.operands).all(), gpu)
     return dict(zip(FEATURE_NAMES, row.tolist(), strict=True))
 
 
@@ -43,12 +44,24 @@ def test_features_of_all_candidates_are_finite(m: int, n: int, k: int) -> None:
     assert np.isfinite(table).all()
 
 
-def test_a_list_in_another_order_gives_the_same_rows() -> None:
+def test_another_order_or_table_gives_the_same_rows() -> None:
     configs = candidates(PROBLEM, H200)
     table = featurize(PROBLEM, configs, H200)
-    np.testing.assert_array_equal(featurize(PROBLEM, list(configs), H200), table)
+    alone = config_table(configs, PROBLEM.operands).all()
+    np.testing.assert_array_equal(featurize(PROBLEM, alone, H200), table)
     np.testing.assert_array_equal(featurize(PROBLEM, configs[::-1], H200), table[::-1])
-    assert featurize(PROBLEM, [], H200).shape == (0, len(FEATURE_NAMES))
+    assert featurize(PROBLEM, configs[:0], H200).shape == (0, len(FEATURE_NAMES))
+
+
+def test_operands_of_half_the_width_halve_bytes_and_double_the_rate() -> None:
+    deep = replace(PLAIN, tile_k=128)
+    wide = _features(PROBLEM, PLAIN)
+    narrow = _features(replace(PROBLEM, operands=GemmOperands.parse("e4m3:rcr>bf16")), deep)
+    assert narrow["smem_bytes"] == wide["smem_bytes"]
+    assert narrow["bytes_in_flight"] == wide["bytes_in_flight"]
+    assert narrow["compute_time"] == wide["compute_time"] - 1
+    assert narrow["tile_intensity"] == 2 * wide["tile_intensity"]
+    assert narrow["store_alignment"] == wide["store_alignment"]
 
 
 def test_waves_of_tiles() -> None:
@@ -58,7 +71,7 @@ def test_waves_of_tiles() -> None:
     np.testing.assert_allclose(features["waves"], 512 / 132, rtol=1e-6)
     np.testing.assert_allclose(features["last_wave_fill"], 512 / 132 - 3, rtol=1e-6)
     np.testing.assert_allclose(features["wave_efficiency"], 512 / 132 / 4, rtol=1e-6)
-    two_per_sm = _features(PROBLEM, KernelConfig(128, 64, 64, 1, 1, 3, 1, ctas_per_sm=2))
+    two_per_sm = _features(PROBLEM, Sm90Config(128, 64, 64, 1, 1, 3, 1, ctas_per_sm=2))
     np.testing.assert_allclose(two_per_sm["waves"], 32 * 64 / 264, rtol=1e-6)
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import errno
 import multiprocessing
+import os
+import signal
+import time
 from pathlib import Path
 
 import pytest
 
 from tilecast.heuristics.errors import TilecastError
-from tilecast.heuristics.files import write_atomically
+from tilecast.heuristics.files import STALE_SECONDS, write_atomically
 
 
 def test_writes_and_makes_folders(tmp_path: Path) -> None:
@@ -92,3 +95,42 @@ def test_concurrent_writers_never_mix(tmp_path: Path) -> None:
         assert len(set(text)) == 1
     assert [writer.exitcode for writer in writers] == [0, 0]
     assert list(tmp_path.iterdir()) == [path]
+
+
+def _write_and_die(path: Path) -> None:
+    write_atomically(path, lambda file: os.kill(os.getpid(), signal.SIGKILL))
+
+
+def test_what_a_killed_writer_left_is_removed_later(tmp_path: Path) -> None:
+    """Not at once: it might be at work still, on another host."""
+    writer = multiprocessing.get_context("fork").Process(
+        target=_write_and_die, args=(tmp_path / "file",)
+    )
+    writer.start()
+    writer.join()
+    (left,) = tmp_path.iterdir()
+    other = tmp_path / "other"
+    write_atomically(other, lambda file: file.write_text("new"))
+    assert set(tmp_path.iterdir()) == {left, other}
+    old = time.time() - STALE_SECONDS - 1
+    os.utime(left, (old, old))
+    os.utime(other, (old, old))
+    write_atomically(tmp_path / "third", lambda file: file.write_text("new"))
+    assert set(tmp_path.iterdir()) == {other, tmp_path / "third"}
+
+
+def test_the_file_is_flushed_before_and_its_folder_after_the_rename(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed: list[tuple[Path, bool]] = []
+    path = tmp_path / "file"
+
+    def fsync(handle: int) -> None:
+        flushed.append((Path(f"/proc/self/fd/{handle}").readlink(), path.exists()))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    write_atomically(path, lambda file: file.write_text("new"))
+    (first, before), last = flushed
+    assert first.parent == tmp_path
+    assert not before
+    assert last == (tmp_path, True)

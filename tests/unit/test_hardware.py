@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tilecast.heuristics.dtypes import DTYPES
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import GPUS, Hardware, hardware
 
@@ -20,9 +21,11 @@ def test_unknown_gpu_is_refused_with_the_known_ones(name: str) -> None:
         hardware(name)
 
 
-def test_unknown_dtype_has_no_peak(h200: Hardware) -> None:
-    with pytest.raises(TilecastError, match="dtype 'int4' has no peak rate on H200; allowed: bf"):
-        h200.peak("int4")
+def test_peak_goes_with_the_width_of_the_dtype(h200: Hardware) -> None:
+    assert h200.peak(DTYPES["bf16"]) == h200.peak(DTYPES["fp16"]) == 989.4e12
+    assert h200.peak(DTYPES["e4m3"]) == h200.peak(DTYPES["int8"]) == 2 * 989.4e12
+    with pytest.raises(TilecastError, match="dtype fp32 has no peak rate; allowed: what is mult"):
+        h200.peak(DTYPES["fp32"])
 
 
 def test_names_are_unique() -> None:
@@ -39,7 +42,7 @@ def test_figures_are_of_a_hopper_part(gpu: Hardware) -> None:
 
 
 def test_roofline_is_the_slower_of_arithmetic_and_traffic(h200: Hardware) -> None:
-    compute = h200.roofline_seconds(989.4e12, 0, "bfloat16")
+    compute = h200.roofline_seconds(989.4e12, 0, DTYPES["bf16"])
     assert compute == pytest.approx(1.0)
-    assert h200.roofline_seconds(0, 4.8e12, "bfloat16") == pytest.approx(1.0)
-    assert h200.roofline_seconds(989.4e12, 9.6e12, "bfloat16") == pytest.approx(2.0)
+    assert h200.roofline_seconds(0, 4.8e12, DTYPES["bf16"]) == pytest.approx(1.0)
+    assert h200.roofline_seconds(989.4e12, 9.6e12, DTYPES["bf16"]) == pytest.approx(2.0)

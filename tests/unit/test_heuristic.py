@@ -2,37 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pytest
 
-from tilecast.heuristics.config import KernelConfig
+from tilecast.heuristics.candidates import Candidates
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.heuristic import rank
+from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.heuristics.problem import GemmProblem
+from tilecast.kernels.candidates import config_table
+from tilecast.kernels.cutlass_sm90.config import Sm90Config
 
 PROBLEM = GemmProblem(16, 64, 64)
-CANDIDATES = tuple(KernelConfig(64, 64, 64, stages=stages) for stages in (2, 3, 4, 5))
-STRANGER = KernelConfig(256, 256, 128)
+TABLE = config_table((Sm90Config(64, 64, 64, stages=stages) for stages in range(2, 8)), LINEAR_BF16)
+CANDIDATES = TABLE.all()[:4]
+STRANGER = TABLE.configs[4]
 
 
 @dataclass
 class Answers:
     """Gives one answer whatever it is asked."""
 
-    answer: Sequence[KernelConfig]
+    answer: Candidates
     name: str = "fixed"
 
     def rank(
-        self, problem: GemmProblem, candidates: Sequence[KernelConfig], *, limit: int | None = None
-    ) -> list[KernelConfig]:
-        return list(self.answer)
+        self, problem: GemmProblem, candidates: Candidates, *, limit: int | None = None
+    ) -> Candidates:
+        return self.answer
 
 
-@pytest.mark.parametrize("answer", [(), CANDIDATES, CANDIDATES[::-1], CANDIDATES[1:3]])
-def test_ordered_subset_is_passed_on_in_its_order(answer: tuple[KernelConfig, ...]) -> None:
-    assert rank(Answers(answer), PROBLEM, CANDIDATES) == list(answer)
+@pytest.mark.parametrize("rows", [(), (0, 1, 2, 3), (3, 2, 1, 0), (1, 2)])
+def test_ordered_subset_is_passed_on_in_its_order(rows: tuple[int, ...]) -> None:
+    answer = TABLE.all().take(rows)
+    assert rank(Answers(answer), PROBLEM, CANDIDATES) is answer
 
 
 @pytest.mark.parametrize("limit", [0, -1])
@@ -42,14 +46,20 @@ def test_limit_below_one_is_refused(limit: int) -> None:
 
 
 def test_stranger_is_refused() -> None:
-    heuristic = Answers((CANDIDATES[0], STRANGER))
+    heuristic = Answers(TABLE.all().take([0, 4]))
     with pytest.raises(TilecastError, match=f"'fixed' proposed {STRANGER}, which is no candidate"):
         rank(heuristic, PROBLEM, CANDIDATES)
 
 
+def test_another_table_is_refused() -> None:
+    other = config_table(TABLE.configs, LINEAR_BF16)
+    with pytest.raises(TilecastError, match="'fixed' proposed another table, which is no cand"):
+        rank(Answers(other.all()[:2]), PROBLEM, CANDIDATES)
+
+
 def test_repeat_is_refused() -> None:
     with pytest.raises(TilecastError, match="returned 2 configs, 1 of them distinct; allowed: "):
-        rank(Answers((CANDIDATES[0], CANDIDATES[0])), PROBLEM, CANDIDATES)
+        rank(Answers(TABLE.all().take([0, 0])), PROBLEM, CANDIDATES)
 
 
 def test_more_than_the_limit_is_refused() -> None:

@@ -41,7 +41,8 @@ from hook_graph import (
 )
 
 from tilecast.heuristics.hardware import hardware
-from tilecast.heuristics.problem import LINEAR_BF16, GemmProblem
+from tilecast.heuristics.operands import LINEAR_BF16
+from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook import choices as hook_choices
 from tilecast.inductor_hook import install, installed, uninstall
 from tilecast.inductor_hook import settings as hook_settings
@@ -55,7 +56,7 @@ from tilecast.inductor_hook.template import (
 )
 from tilecast.inductor_hook.versions import is_last_call, torch_version
 from tilecast.kernels import spec as spec_module
-from tilecast.kernels.cutlass_sm90.space import candidates
+from tilecast.kernels.candidates import candidates
 from tilecast.kernels.spec import KernelSpec
 from tilecast.models.learned import load_heuristic
 
@@ -140,7 +141,7 @@ def test_descriptions_say_time_and_model(graph: Any) -> None:
     predictions = load_heuristic(H200, LINEAR_BF16).predict(problem, candidates(problem, H200))
     for choice, prediction in zip(choices_of(linear(M, N, K), "mm"), predictions, strict=False):
         time = f"predicted {prediction.microseconds / 1000:.4f} ms"
-        assert choice.description == f"{time}, model {choice.choice.model}"
+        assert choice.description == f"{time}, model {choice.choice.settings.digest}"
 
 
 @pytest.mark.parametrize(
@@ -225,37 +226,43 @@ def test_aten_steps_in_where_nobody_else_has_a_choice(
     """Triton is for other GPUs than the one that is not there."""
     op, operands, options = UNCOVERED[case]
     with installed(k=count), config.patch(max_autotune_gemm_backends=backends):
-        assert names_of(lowered(op, *operands(), **options)) == [case.split()[0]]
+        # PyTorch 2.11 has an addmm for biases that are vectors, too, and calls both ATen's.
+        found = [name for name in names_of(lowered(op, *operands(), **options))]
+        assert set(found) - {"bias_addmm"} == {case.split()[0]}
         ours = lowered(aten.mm, *linear().nodes())
         assert len(_ours(ours)) == len(ours) == count, "ATEN is not named"
     # The net stays: naming us is harmless in every thread that has not heard of it.
     with config.patch(max_autotune_gemm_backends=backends):
-        assert names_of(lowered(op, *operands(), **options)) == [case.split()[0]]
+        # PyTorch 2.11 has an addmm for biases that are vectors, too, and calls both ATen's.
+        found = [name for name in names_of(lowered(op, *operands(), **options))]
+        assert set(found) - {"bias_addmm"} == {case.split()[0]}
     with config.patch(max_autotune_gemm_backends="TRITON"):
         assert lowered(op, *operands(), **options) == [], "theirs to say"
 
 
 @pytest.mark.parametrize(
-    "function",
-    [lambda a, b: a @ b, lambda a, b: a @ b + a @ b, lambda a, b: torch.ops.aten._int_mm(a, b)],
-    ids=["mm", "mm_plus_mm", "int_mm"],
+    ("op", "function"),
+    [
+        ("mm", lambda a, b: a @ b),
+        ("mm_plus_mm", lambda a, b: a @ b + (2 * a) @ (3 * b)),
+        ("int_mm", lambda a, b: torch.ops.aten._int_mm(a.to(torch.int8), b.to(torch.int8))),
+    ],
 )
 def test_uncovered_products_compile_with_tilecast_alone(
-    hook: list[KernelSpec], function: Callable
+    hook: list[KernelSpec], op: str, function: Callable
 ) -> None:
     """On the CPU, where nothing is covered."""
-    a, b = (torch.arange(n, dtype=torch.int32) % 7 - 3 for n in (32 * 16, 16 * 24))
+    a, b = torch.arange(32 * 16) % 7 - 3.0, torch.arange(16 * 24) % 7 - 3.0
     a, b = a.reshape(32, 16), b.reshape(16, 24)
-    kind = torch.int8 if "_int_mm" in function.__code__.co_names else torch.float32
     torch._dynamo.reset()
     with (
         installed(k=3),
         fresh_cache(),
         config.patch(max_autotune=True, max_autotune_gemm_backends="TILECAST"),
     ):
-        result = torch.compile(function, fullgraph=True)(a.to(kind), b.to(kind))
-    assert torch.equal(result, function(a.to(kind), b.to(kind)))
-    assert any(event.startswith("not covered") for event in counters["tilecast"])
+        result = torch.compile(function, fullgraph=True)(a, b)
+    assert torch.equal(result, function(a, b))
+    assert counters["tilecast"][f"not covered: {op}"] == 1
 
 
 @pytest.mark.parametrize("kinds", [c for n in range(5) for c in itertools.combinations(KINDS, n)])
@@ -436,7 +443,7 @@ def test_the_source_names_what_it_runs(symbols: ShapeEnv) -> None:
     install(k=1)
     (choice,) = choices_of(batched(M, 128, K, 4), "bmm")
     (spec,) = choice.choice.specs
-    for text in (repr(spec.config.name), "'rcr'", "batched=True", "arch='sm_90a'"):
+    for text in (repr(spec.config.name), "'bf16:rcr'", "batched=True"):
         assert text in source_of(choice)
     (biased,) = choices_of(biased_linear(alpha=0.5), "addmm")
     assert "add_bias(out_ptr0, bias, 0.5, 1)" in source_of(biased)
@@ -455,10 +462,12 @@ def test_another_model_makes_other_sources_and_keys(graph: Any, another_model: P
     for model in (None, another_model):
         install(k=1, model=model)
         (choice,) = choices_of(linear(), "mm")
-        assert choice.choice.model in source_of(choice)
-        assert choice.choice.model in choice.hash_key()
-        assert choice.choice.model in _handler().uuid()
-        seen.append((choice.choice.configs, choice.choice.model, choice.hash_key(), _graph_key()))
+        assert choice.choice.settings.digest in source_of(choice)
+        assert choice.choice.settings.digest in choice.hash_key()
+        assert choice.choice.settings.digest in _handler().uuid()
+        seen.append(
+            (choice.choice.configs, choice.choice.settings.digest, choice.hash_key(), _graph_key())
+        )
     (configs, *shipped), (same_configs, *other) = seen
     assert configs == same_configs
     assert all(a != b for a, b in zip(shipped, other, strict=True))
@@ -468,7 +477,7 @@ def test_a_model_trained_anew_in_its_folder_is_another(graph: Any, another_model
     manifest = another_model / "manifest.json"
     install(k=1, model=another_model)
     before = _handler().uuid()
-    shipped = Path(sys.modules["tilecast.models.artifact"].SHIPPED, "H200-bfloat16-rcr")
+    shipped = Path(sys.modules["tilecast.models.artifact"].SHIPPED, "H200-bf16-rcr")
     manifest.write_text((shipped / "manifest.json").read_text())
     install(k=1, model=another_model)
     assert _handler().uuid() != before
@@ -537,7 +546,9 @@ def test_keys_see_everything_that_a_choice_depends_on(
     install(k=1)
     seen = []
     for version in ("here", "there"):
-        monkeypatch.setattr(spec_module, "_source_digest", lambda version=version: version)
+        facts = {"family": "cutlass_sm90", "sources": version}
+        monkeypatch.setattr(spec_module, "family_facts", lambda name, facts=facts: facts)
+        monkeypatch.setattr(hook_settings, "family_facts", lambda name, facts=facts: facts)
         hook_settings._toolchain.cache_clear()
         (choice,) = choices_of(linear(), "mm")
         seen.append((cache_key(settings), choice.hash_key(), _graph_key()))

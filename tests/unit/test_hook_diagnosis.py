@@ -9,7 +9,7 @@ import pytest
 from tilecast.cli.checks import Finding
 from tilecast.cli.diagnosis import check_hook, explain
 from tilecast.heuristics.hardware import hardware
-from tilecast.heuristics.problem import LINEAR_BF16, GemmOperands
+from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.inductor_hook.autoload import VARIABLE
 from tilecast.inductor_hook.settings import Settings
 from tilecast.kernels.object_cache import ObjectCache
@@ -64,7 +64,7 @@ def test_an_extent_that_tma_cannot_read_ends_the_story(tmp_path: Path) -> None:
 
 
 def test_a_layout_no_model_has_seen_is_ranked_but_not_decided(tmp_path: Path) -> None:
-    operands = GemmOperands.from_layout("rrr")
+    operands = GemmOperands.parse("bf16:rrr")
     assert explained(tmp_path, operands=operands, k=5)[1].works
     _, model = explained(tmp_path, operands=operands, k=1)
     assert not model.works
@@ -72,9 +72,9 @@ def test_a_layout_no_model_has_seen_is_ranked_but_not_decided(tmp_path: Path) ->
 
 
 def test_a_result_that_no_model_is_for_is_told(tmp_path: Path) -> None:
-    _, model = explained(tmp_path, operands=GemmOperands(out_dtype="float32"))
+    _, model = explained(tmp_path, operands=GemmOperands.parse("bf16:rcr>fp32"))
     assert not model.works
-    assert "no model is for bfloat16 rcr with float32 out" in model.advice
+    assert "no model is for bf16:rcr>fp32" in model.advice
 
 
 def test_batched_problems_are_asked_for_batched_kernels(

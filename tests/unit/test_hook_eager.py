@@ -42,11 +42,11 @@ def gpu(hook: list[KernelSpec], monkeypatch: pytest.MonkeyPatch) -> Iterator[lis
     launched: list[KernelSpec] = []
 
     def load(spec: KernelSpec, objects: object, device: int) -> LoadedKernel:
-        def function(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, clusters: int) -> None:
+        def function(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
             launched.append(spec)
             out.copy_(torch.matmul(a.float(), b.float()))
 
-        return LoadedKernel(spec, function, 132)
+        return LoadedKernel(spec, function)
 
     monkeypatch.setattr(launcher, "load_kernel", load)
     monkeypatch.setattr(launcher, "_loaded", {})
@@ -315,7 +315,7 @@ def test_each_reason_why_torch_multiplies_is_said_once(
     assert gpu == []
     stride, single, double, address = _said(caplog)
     assert "A has strides (33, 1)" in stride
-    assert "float32" in single
+    assert "A is fp32" in single
     assert "float64" in double
     assert "starts at no multiple of 16 bytes" in address
 

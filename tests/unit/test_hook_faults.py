@@ -20,18 +20,18 @@ sys.path.insert(0, str(Path(__file__).parent))
 from hook_graph import choices_of, linear, lowered, lowering, names_of, node, source_of
 from test_hook_selection import trained_anew
 
-from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.hardware import hardware
 from tilecast.inductor_hook import choices as hook_choices
 from tilecast.inductor_hook import install, report
 from tilecast.inductor_hook.template import Choice
-from tilecast.kernels.background import ObjectBuilder, object_builder
+from tilecast.kernels.builder import ObjectBuilder, object_builder
+from tilecast.kernels.cutlass_sm90.config import Sm90Config
 from tilecast.kernels.spec import KernelSpec
 from tilecast.models.learned import LearnedHeuristic, Prediction
 
 aten = torch.ops.aten
 REALLY_START = ObjectBuilder.start
-BAD = KernelConfig(100, 100, 64)
+BAD = Sm90Config(100, 100, 64)
 """No tile that WGMMA has an instruction for; the space never proposes it."""
 
 

@@ -9,15 +9,18 @@ import gc
 import logging
 import weakref
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch._dynamo.utils import counters
 
+from tilecast.heuristics.dtypes import dtype_of_torch
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
-from tilecast.heuristics.problem import LINEAR_BF16, GemmProblem
+from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands, TensorSpec
+from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook import failures, launcher, selection
 from tilecast.inductor_hook.failures import Failures
 from tilecast.inductor_hook.launcher import (
@@ -28,7 +31,7 @@ from tilecast.inductor_hook.launcher import (
     loaded_kernel,
 )
 from tilecast.inductor_hook.settings import model_digest
-from tilecast.kernels.cutlass_sm90.space import candidates
+from tilecast.kernels.candidates import candidates
 from tilecast.kernels.launch import LoadedKernel
 from tilecast.kernels.spec import KernelSpec
 from tilecast.models.learned import load_heuristic
@@ -50,7 +53,7 @@ def _firsts(*extents: int) -> list[str]:
 
 
 NAME = _firsts(16)[0]
-OPERANDS = ("rcr", "bfloat16", "bfloat16")
+OPERANDS = "bf16:rcr"
 
 Function = Callable[..., object]
 
@@ -63,7 +66,7 @@ def loads(hook: list[KernelSpec], monkeypatch: pytest.MonkeyPatch) -> Callable[[
     def loads_as(function: Function) -> list[KernelSpec]:
         def load(spec: KernelSpec, objects: object, device: int) -> LoadedKernel:
             loaded.append(spec)
-            return LoadedKernel(spec, function, 132)
+            return LoadedKernel(spec, function)
 
         monkeypatch.setattr(launcher, "load_kernel", load)
         return loaded
@@ -81,7 +84,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def _product(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, clusters: int) -> None:
+def _product(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
     out.copy_(a @ b)
 
 
@@ -96,7 +99,7 @@ def _operands(m: int = 16) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 
 
 def _static() -> StaticMatmul:
-    return StaticMatmul.named(NAME, *OPERANDS, batched=False, arch="sm_90a")
+    return StaticMatmul.named(NAME, OPERANDS, batched=False)
 
 
 def _warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -120,7 +123,7 @@ WIDE = (4096, 4096)
 
 def _dynamic(names: Collection[str]) -> DynamicMatmul:
     return DynamicMatmul.named(
-        list(names), *OPERANDS, False, "sm_90a", model="", power="robust", digest=model_digest(None)
+        list(names), OPERANDS, False, model="", power="robust", digest=model_digest(None)
     )
 
 
@@ -186,7 +189,7 @@ def test_a_model_that_is_gone_leaves_a_kernel_that_runs(
 ) -> None:
     loaded = loads(_product)
     matmul = DynamicMatmul.named(
-        _firsts(16, 4096), *OPERANDS, False, "sm_90a", model=model, power="robust", digest=digest
+        _firsts(16, 4096), OPERANDS, False, model=model, power="robust", digest=digest
     )
     for m in (16, 17, 4096):
         a, b, out = _operands(m)
@@ -341,7 +344,10 @@ def test_torch_multiplies_into_any_dtype_and_rounds_once(
     loads: Callable, batched: bool, dtype: str, out_dtype: str, error: float
 ) -> None:
     loads(_refuses)
-    matmul = StaticMatmul.named(NAME, "rcr", dtype, out_dtype, batched=batched, arch="sm_90a")
+    stored = TensorSpec(dtype_of_torch(dtype), "row")
+    result = TensorSpec(dtype_of_torch(out_dtype), "row")
+    operands = GemmOperands.product(stored, replace(stored, major="col"), result)
+    matmul = StaticMatmul.named(NAME, operands.text, batched=batched)
     batch = (3,) if batched else ()
     a = torch.rand(*batch, 16, K).to(getattr(torch, dtype))
     b = torch.rand(*batch, N, K).to(getattr(torch, dtype)).mT

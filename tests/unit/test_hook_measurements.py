@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from inductor_timing import Timed
 
-DATA = Path(__file__).parents[2] / "data_collection" / "data" / "h200_bf16_rcr.parquet"
+DATA = Path(__file__).parents[2] / "data_collection" / "data" / "h200-bf16-rcr.parquet"
 
 
 def timed(careful: tuple[float, ...], *inductor: tuple[float, ...]) -> Timed:

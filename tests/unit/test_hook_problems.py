@@ -19,7 +19,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from hook_graph import batched, biased_linear, linear, lowering, node
 
 from tilecast.heuristics.errors import TilecastError
-from tilecast.heuristics.problem import GemmOperands, GemmProblem
+from tilecast.heuristics.operands import GemmOperands
+from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook.layout import major
 from tilecast.inductor_hook.problems import Matmul, NotCovered, read
 
@@ -48,7 +49,7 @@ def _mm(a: Any, b: Any, **options: Any) -> MMKernelInputs:
 )
 def test_mm(graph: Any, a_stride: tuple, b_stride: tuple, layout: str) -> None:
     inputs = _mm(node("a", [M, K], a_stride), node("b", [K, N], b_stride))
-    hint = GemmProblem(M, N, K, 1, GemmOperands.from_layout(layout))
+    hint = GemmProblem(M, N, K, 1, GemmOperands.parse(f"bf16:{layout}"))
     assert read(inputs, "mm") == Matmul(hint, batched=False)
 
 
@@ -67,10 +68,10 @@ def test_addmm(graph: Any, alpha: float, beta: float) -> None:
 
 def test_float16_and_wider_output(graph: Any) -> None:
     half = read(linear(M, N, K, dtype=torch.float16), "mm")
-    assert half.hint.operands == GemmOperands("float16", "float16")
+    assert half.hint.operands == GemmOperands.parse("fp16:rcr")
     a, b = linear(M, N, K).nodes()
     widened = read(_mm(a, b, out_dtype=torch.float32), "mm")
-    assert widened.hint.operands == GemmOperands("bfloat16", "float32")
+    assert widened.hint.operands == GemmOperands.parse("bf16:rcr>fp32")
 
 
 def _two(a: dict[str, Any] | None = None, b: dict[str, Any] | None = None) -> MMKernelInputs:
@@ -89,9 +90,8 @@ REFUSALS: list[tuple[Callable[[], MMKernelInputs], str, str]] = [
     (lambda: batched(), "baddbmm", "operator baddbmm"),
     (lambda: linear(device="cpu"), "mm", "device cpu"),
     (lambda: _mm(node("x", [M, K]), node("x", [K, N], [1, K])), "mm", "views of one buffer"),
-    (lambda: linear(dtype=torch.float32), "mm", "dtype 'float32' is not known"),
-    (lambda: linear(dtype=torch.int8), "mm", "dtype 'int8' is not known"),
-    (lambda: _two(b={"dtype": torch.float16}), "mm", "differ in dtype: bfloat16 and float16"),
+    (lambda: linear(dtype=torch.float32), "mm", "A is fp32; allowed: bf16"),
+    (lambda: linear(dtype=torch.float64), "mm", "dtype float64 is not known"),
     (lambda: _two(a={"offset": 4}), "mm", "A does not start at a multiple of 16 bytes"),
     (lambda: _two(b={"offset": 1}), "mm", "B does not start at a multiple of 16 bytes"),
     (_unaligned, "mm", "B does not start at a multiple of 16 bytes"),
@@ -255,3 +255,10 @@ def test_the_16_bytes_of_a_stride_are_counted_in_elements(itemsize: int, multipl
     assert major("A", (multiple, 1), itemsize) == "row"
     with pytest.raises(TilecastError, match=f"multiples of {multiple} other than 0"):
         major("A", (multiple // 2, 1), itemsize)
+
+
+def test_operands_that_no_kernel_or_model_is_for_are_read_all_the_same(graph: Any) -> None:
+    """Whoever is asked about them says what there is for them."""
+    assert read(linear(dtype=torch.int8), "mm").hint.operands.text == "int8:rcr"
+    mixed = _two(b={"dtype": torch.float16})
+    assert read(mixed, "mm").hint.operands.text == "bf16xfp16:rcr"

@@ -13,15 +13,16 @@ import pytest
 
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
-from tilecast.heuristics.problem import LINEAR_BF16, GemmOperands, GemmProblem
+from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
+from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook import selection
 from tilecast.inductor_hook.problems import Matmul
 from tilecast.inductor_hook.selection import portfolio, ranked, shortlist
 from tilecast.inductor_hook.settings import Settings, model_digest
-from tilecast.kernels.cutlass_sm90.space import candidates
-from tilecast.models.artifact import _digest
-from tilecast.models.baselines import stock_configs
+from tilecast.kernels.candidates import candidates
+from tilecast.kernels.cutlass_sm90.stock import stock_configs
 from tilecast.models.learned import load_heuristic
+from tilecast.models.manifest import digest_of
 
 H200 = hardware("H200")
 FAMILIES = ((4096, 4096), (12288, 4096), (2112, 7168), (7168, 2048))
@@ -66,18 +67,18 @@ def test_a_part_of_the_candidates_stands_in_the_order_of_all(extents: tuple[int,
 @pytest.mark.parametrize(
     ("layout", "dtype", "extents"),
     [
-        ("crr", "bfloat16", (512, 4096, 1001)),
-        ("crr", "float16", (512, 4096, 1001)),
-        ("rrr", "bfloat16", (1001, 4096, 4104)),
-        ("ccr", "bfloat16", (512, 4096, 4104)),
-        ("rcr", "float16", (512, 4096, 4096)),
+        ("crr", "bf16", (512, 4096, 1001)),
+        ("crr", "fp16", (512, 4096, 1001)),
+        ("rrr", "bf16", (1001, 4096, 4104)),
+        ("ccr", "bf16", (512, 4096, 4104)),
+        ("rcr", "fp16", (512, 4096, 4096)),
     ],
 )
 def test_a_lent_model_ranks_the_problem_as_it_is(
     layout: str, dtype: str, extents: tuple[int, ...]
 ) -> None:
     """It was trained on bf16 rcr, whose rows may not be 1001 deep, nor aligned as these are."""
-    problem = GemmProblem(*extents, operands=GemmOperands.from_layout(layout, dtype))
+    problem = GemmProblem(*extents, operands=GemmOperands.parse(f"{dtype}:{layout}"))
     rivals = candidates(problem, H200)
     ranker = load_heuristic(H200, LINEAR_BF16).artifact.rankers["robust"]
     expected = ranker.rank(problem, rivals)
@@ -87,8 +88,8 @@ def test_a_lent_model_ranks_the_problem_as_it_is(
 
 
 def test_wider_results_are_not_lent_to() -> None:
-    problem = GemmProblem(512, 4096, 4096, operands=GemmOperands(out_dtype="float32"))
-    with pytest.raises(TilecastError, match="no model is for bfloat16 rcr with float32 out"):
+    problem = GemmProblem(512, 4096, 4096, operands=GemmOperands.parse("bf16:rcr>fp32"))
+    with pytest.raises(TilecastError, match="no model is for bf16:rcr>fp32"):
         shortlist(Settings(), problem, H200)
 
 
@@ -97,7 +98,7 @@ def trained_anew(folder: Path) -> None:
     path = folder / "manifest.json"
     manifest = json.loads(path.read_text())
     manifest["facts"]["note"] = "trained anew"
-    manifest["sha256"] = _digest(manifest)
+    manifest["sha256"] = digest_of(manifest)
     path.write_text(json.dumps(manifest))
 
 

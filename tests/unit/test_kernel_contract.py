@@ -19,12 +19,12 @@ from cutlass.operators.providers.cutedsl.gemm.implementations.sm90_static_persis
     Sm90StaticPersistentGemmKernel,
 )
 
-from tilecast.heuristics.config import KernelConfig
+from tilecast.kernels.cutlass_sm90.config import Sm90Config
 from tilecast.kernels.cutlass_sm90.kernel import TunableGemmKernel
 
 ROOT = Path(__file__).parents[2]
 
-CONFIG = KernelConfig(128, 256, 64, cluster_m=2, stages=4, warp_groups=2, raster="n", swizzle=4)
+CONFIG = Sm90Config(128, 256, 64, cluster_m=2, stages=4, warp_groups=2, raster="n", swizzle=4)
 
 SET_IN_INIT = {
     "acc_dtype", "cluster_shape_mn", "swizzle_size", "raster_along_m", "tile_shape_mnk",

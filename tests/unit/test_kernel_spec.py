@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
+import sys
 from itertools import combinations
 
 import pytest
 
-from tilecast.heuristics.config import KernelConfig
-from tilecast.heuristics.problem import GemmOperands, GemmProblem
-from tilecast.kernels import spec as spec_module
+from tilecast.heuristics.operands import GemmOperands
+from tilecast.heuristics.problem import GemmProblem
+from tilecast.kernels import families
+from tilecast.kernels.cutlass_sm90.config import Sm90Config
 from tilecast.kernels.spec import KernelSpec
 
-CONFIG = KernelConfig(128, 128, 64)
+CONFIG = Sm90Config(128, 128, 64)
 
 
 def test_key_is_stable_and_fit_for_a_file_name(linear: GemmOperands) -> None:
@@ -38,21 +41,16 @@ def test_key_tells_every_field_apart(linear: GemmOperands) -> None:
             for name, value in {
                 "tile_m": 64, "tile_n": 64, "tile_k": 128, "cluster_m": 2, "cluster_n": 2,
                 "stages": 3, "warp_groups": 2, "ctas_per_sm": 2, "raster": "n", "swizzle": 2,
-                "split_k": 2, "swap_ab": True,
+                "swap_ab": True,
             }.items()
         ),
     ]  # fmt: skip
-    assert len(configs) == 1 + len(dataclasses.fields(KernelConfig))
-    operands = [
-        GemmOperands("float16"),
-        GemmOperands(out_dtype="float32"),
-        GemmOperands(a_major="col"),
-        GemmOperands(b_major="row"),
-        GemmOperands(out_major="col"),
-    ]
+    assert len(configs) == 1 + len(dataclasses.fields(Sm90Config))
+    texts = ("fp16:rcr", "bf16:rcr>fp32", "bf16:ccr", "bf16:rrr", "bf16:rcc", "bf16:rcr:bias")
+    operands = [GemmOperands.parse(text) for text in texts]
     specs = [KernelSpec(config, linear) for config in configs]
     specs += [KernelSpec(CONFIG, one) for one in operands]
-    specs += [KernelSpec(CONFIG, linear, batched=True), KernelSpec(CONFIG, linear, arch="sm_90")]
+    specs.append(KernelSpec(CONFIG, linear, batched=True))
     assert all(one.key != other.key for one, other in combinations(specs, 2))
 
 
@@ -63,19 +61,36 @@ def test_a_batch_makes_another_kernel_but_its_size_does_not() -> None:
     assert two == three != single
 
 
-@pytest.mark.parametrize("changed", ["_compiler_versions", "_source_digest"])
-def test_key_changes_with_compiler_and_sources(
-    linear: GemmOperands, monkeypatch: pytest.MonkeyPatch, changed: str
-) -> None:
-    before = KernelSpec(CONFIG, linear).key
-    monkeypatch.setattr(spec_module, changed, lambda: "another")
-    assert KernelSpec(CONFIG, linear).key != before
+def _key_after(change: str) -> str:
+    """The key of one kernel in a fresh interpreter, after some code has run."""
+    code = f"""
+from tilecast.heuristics.operands import LINEAR_BF16
+from tilecast.kernels import spec
+from tilecast.kernels.families import parse_config
+{change}
+print(spec.KernelSpec(parse_config("{CONFIG}"), LINEAR_BF16).key)
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return run.stdout.strip()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "spec.version = lambda name: 'another' if name == 'nvidia-cutlass-dsl' else 'same'",
+        "spec.version = lambda name: 'another' if name == 'apache-tvm-ffi' else 'same'",
+        "spec.platform.machine = lambda: 'aarch64'",
+        "import pathlib; spec.FAMILIES['cutlass_sm90'].__class__.sources = "
+        "(pathlib.Path(spec.__file__),)",
+    ],
+    ids=["dsl", "tvm-ffi", "host", "sources"],
+)
+def test_key_changes_with_all_that_the_code_depends_on(linear: GemmOperands, change: str) -> None:
+    assert _key_after("") == KernelSpec(CONFIG, linear).key
+    assert _key_after(change) != KernelSpec(CONFIG, linear).key
 
 
 def test_sources_are_the_files_that_decide_the_code() -> None:
-    assert [path.name for path in spec_module._SOURCES] == [
-        "sm90_gemm.py",
-        "compiler.py",
-        "resources.py",
-    ]
-    assert all(path.is_file() for path in spec_module._SOURCES)
+    (family,) = families.FAMILIES.values()
+    assert [path.name for path in family.sources] == ["kernel.py", "compile.py", "resources.py"]
+    assert all(path.is_file() for path in family.sources)

@@ -22,9 +22,15 @@ def _dataset(*measurements: tuple) -> Dataset:
     """Rows of one problem; each is (config, regime, stage, microseconds or a failure)."""
     rows = [
         {
-            **{"m": 512, "n": 4096, "k": 4096, "batch": 1, "dtype": "bfloat16"},
-            **{"out_dtype": "bfloat16", "layout": "rcr", "config": config, "regime": regime},
-            **{"stage": stage, "spread": 0.0, "rounds": 3, "device": "x"},
+            **{"m": 512, "n": 4096, "k": 4096, "batch": 1, "operands": "bf16:rcr"},
+            **{
+                "config": config,
+                "regime": regime,
+                "stage": stage,
+                "spread": 0.0,
+                "rounds": 3,
+                "device": "x",
+            },
             "microseconds": time if isinstance(time, int | float) else None,
             "failure": None if isinstance(time, int | float) else time,
         }
@@ -99,6 +105,47 @@ def test_a_config_that_failed_once_is_left_out() -> None:
     assert [config.name for config in labels.configs] == [B]
 
 
+def test_a_config_that_was_only_verified_is_left_out() -> None:
+    """Its time is for scoring: to learn from it would be to see the answer."""
+    labels = _label(
+        (A, "sustained", "race", 20),
+        (A, "sustained", "verify", 21),
+        (B, "sustained", "verify", 19),
+    )
+    assert [config.name for config in labels.configs] == [A]
+    assert labels.truth["sustained"].tolist() == [21]
+    with pytest.raises(TilecastError, match="no config with a time to learn from"):
+        label_table(_dataset((A, "burst", "verify", 10), (B, "burst", "verify", 11)))
+
+
+def test_of_an_even_number_of_measurements_the_middle_counts() -> None:
+    labels = _label(*((A, "burst", "race", time) for time in (9, 1, 4, 2)))
+    assert labels.label["burst"].tolist() == [3]
+
+
+def test_the_reference_is_brought_to_the_level_of_the_truth_and_sets_none() -> None:
+    labels = _label(
+        (A, "sustained", "screen", 10),
+        (A, "sustained", "race", 20),
+        (B, "sustained", "screen", 15),
+        ("torch.mm", "sustained", "screen", 8),
+    )
+    assert labels.reference == {"sustained": 16, "burst": 16}
+    faster = _label(
+        (A, "sustained", "screen", 10),
+        ("torch.mm", "sustained", "screen", 8),
+        ("torch.mm", "sustained", "race", 80),
+    )
+    assert faster.label["sustained"].tolist() == [10]
+    assert faster.reference["sustained"] == 80
+
+
+def test_one_config_is_the_best_of_its_problem() -> None:
+    labels = _label((A, "burst", "race", 10))
+    assert labels.slowdown("robust", truth=True).tolist() == [1]
+    assert labels.noise_floor("robust") == 0
+
+
 def test_robust_cost_is_the_worse_slowdown() -> None:
     labels = _label(
         *((A, regime, "race", time) for regime, time in (("burst", 10), ("sustained", 30))),
@@ -119,13 +166,21 @@ def test_noise_floor_is_the_regret_of_the_best_label() -> None:
 
 
 def test_a_data_set_of_failures_is_refused() -> None:
-    with pytest.raises(TilecastError, match="no config with a time; allowed: .*tilecast collect"):
+    with pytest.raises(
+        TilecastError, match="no config with a time to learn from; allowed: .*collect"
+    ):
         label_table(_dataset((A, "burst", "race", "hung")))
 
 
 def test_an_unknown_power_is_refused() -> None:
     with pytest.raises(TilecastError, match="power 'idle' is not known; allowed: burst, sustained"):
         check_power("idle")
+
+
+def test_candidates_are_the_configs_in_one_table(synthetic_table: list[ProblemLabels]) -> None:
+    for labels in synthetic_table:
+        assert tuple(labels.candidates) == labels.configs
+        assert labels.candidates.table is synthetic_table[0].candidates.table
 
 
 def test_problems_are_in_order_whatever_the_order_of_rows(synthetic_dataset: Dataset) -> None:

@@ -7,17 +7,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.heuristic import rank
-from tilecast.heuristics.problem import LINEAR_BF16, GemmOperands, GemmProblem
-from tilecast.kernels.cutlass_sm90.space import candidates
+from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
+from tilecast.heuristics.problem import GemmProblem
+from tilecast.kernels.candidates import candidates
+from tilecast.kernels.cutlass_sm90.config import Sm90Config
 from tilecast.models.artifact import save
-from tilecast.models.features import FEATURES
+from tilecast.models.features import FEATURES, featurize
 from tilecast.models.labels import POWERS
-from tilecast.models.learned import LearnedHeuristic, load_heuristic
-from tilecast.models.shortlist import MEANS, MOST
+from tilecast.models.learned import RIVALS, LearnedHeuristic, load_heuristic
+from tilecast.models.stopping import MAX_TAKEN, MEANS
 
 H200 = hardware("H200")
 PROBLEM = GemmProblem(1000, 5120, 3072)
@@ -27,7 +28,7 @@ CONFIGS = candidates(PROBLEM, H200)
 @pytest.mark.parametrize("power", POWERS)
 def test_predictions_follow_the_ranking(trained, power: str) -> None:
     heuristic = LearnedHeuristic(trained, power)
-    ranking = rank(heuristic, PROBLEM, CONFIGS)
+    ranking = list(rank(heuristic, PROBLEM, CONFIGS))
     predictions = heuristic.predict(PROBLEM, CONFIGS)
     assert [prediction.config for prediction in predictions] == ranking
     assert heuristic.predict(PROBLEM, CONFIGS, limit=4) == predictions[:4]
@@ -40,7 +41,7 @@ def test_predictions_follow_the_ranking(trained, power: str) -> None:
 
 def test_a_shortlist_is_the_head_of_the_ranking(trained) -> None:
     heuristic = LearnedHeuristic(trained, "burst")
-    ranking = heuristic.predict(PROBLEM, CONFIGS, limit=MOST)
+    ranking = heuristic.predict(PROBLEM, CONFIGS, limit=MAX_TAKEN)
     sizes = []
     for mean in MEANS:
         chosen = heuristic.shortlist(PROBLEM, CONFIGS, mean=mean)
@@ -55,7 +56,7 @@ def test_predicted_times_are_near_the_measured(trained, synthetic_table) -> None
     heuristic = LearnedHeuristic(trained, "sustained")
     errors = []
     for labels in synthetic_table:
-        (best,) = heuristic.predict(labels.problem, labels.configs, limit=1)
+        (best,) = heuristic.predict(labels.problem, labels.candidates, limit=1)
         time = labels.cost("sustained")[labels.configs.index(best.config)]
         errors.append(abs(best.microseconds / time - 1))
     assert np.median(errors) < 0.1
@@ -71,18 +72,26 @@ def test_reasons_are_features_by_size(trained) -> None:
     assert sizes == sorted(sizes, reverse=True)
 
 
-def test_all_reasons_together_are_the_predicted_difference(trained) -> None:
+def test_all_reasons_together_are_the_difference_of_the_scores(trained) -> None:
+    """Effects against the average of the rivals: those of two configs differ by their scores."""
     heuristic = LearnedHeuristic(trained)
     order = heuristic.rank(PROBLEM, CONFIGS)
-    first, later = (
+    pair = [order[0], order[60]]
+    sums = [
         sum(np.log1p(r.effect) for r in heuristic.explain(PROBLEM, CONFIGS, config, limit=99))
-        for config in (order[0], order[60])
-    )
-    assert first < later
+        for config in pair
+    ]
+    ranker = trained.rankers["robust"]
+    features = featurize(PROBLEM, CONFIGS, H200)
+    scores = ranker.scores(features[[CONFIGS.index(config) for config in pair]])
+    assert sums[1] - sums[0] == pytest.approx(float(scores[1] - scores[0]), abs=1e-5)
+    rivals = ranker.scores(features[ranker.order(features)[:RIVALS]]).mean()
+    assert sums[0] == pytest.approx(float(scores[0] - rivals), abs=1e-5)
+    assert sums[0] < sums[1]
 
 
 def test_only_a_candidate_is_explained(trained) -> None:
-    stranger = KernelConfig(64, 16, 64, 4, 4)
+    stranger = Sm90Config(64, 16, 64, 4, 4)
     with pytest.raises(TilecastError, match="is no candidate for 1000x5120x3072; allowed: one of"):
         LearnedHeuristic(trained).explain(PROBLEM, CONFIGS, stranger)
 
@@ -93,9 +102,9 @@ def test_an_unknown_power_is_refused(trained) -> None:
 
 
 def test_other_operands_are_refused(trained) -> None:
-    operands = GemmOperands.from_layout("rrr", "float16", "float32")
+    operands = GemmOperands.parse("fp16:rrr>fp32")
     problem = GemmProblem(64, 64, 64, operands=operands)
-    message = "no model is for float16 rrr with float32 out; allowed: what is stored like bfloat16"
+    message = "no model is for fp16:rrr>fp32; allowed: what is stored in as many bits as bf16:rcr"
     heuristic = LearnedHeuristic(trained)
     for ask in (heuristic.rank, heuristic.predict, heuristic.shortlist):
         with pytest.raises(TilecastError, match=message):
@@ -107,12 +116,10 @@ def test_a_model_of_ones_own_is_loaded_by_its_folder(trained, tmp_path: Path) ->
     loaded = load_heuristic(H200, LINEAR_BF16, "burst", tmp_path)
     expected = LearnedHeuristic(trained, "burst").predict(PROBLEM, CONFIGS, limit=9)
     assert loaded.predict(PROBLEM, CONFIGS, limit=9) == expected
-    with pytest.raises(TilecastError, match="is for H200-bfloat16-rcr; allowed: one for H100-"):
+    with pytest.raises(TilecastError, match="is for H200-bf16-rcr; allowed: one for H100-"):
         load_heuristic(hardware("H100"), LINEAR_BF16, folder=tmp_path)
 
 
 def test_a_gpu_without_a_model_is_refused() -> None:
-    with pytest.raises(
-        TilecastError, match="no model is shipped for H100-bfloat16-rcr .*; allowed"
-    ):
+    with pytest.raises(TilecastError, match="no model is shipped for H100-bf16-rcr .*; allowed"):
         load_heuristic(hardware("H100"), LINEAR_BF16)

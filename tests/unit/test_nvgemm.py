@@ -17,10 +17,11 @@ from torch._inductor.kernel_inputs import MMKernelInputs
 from torch._inductor.virtualized import V
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from tilecast.heuristics.config import KernelConfig
+from tilecast.heuristics.dtypes import dtype_of_torch
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
-from tilecast.heuristics.problem import LINEAR_BF16, GemmOperands, GemmProblem
+from tilecast.heuristics.operands import LINEAR_BF16, MAJORS, GemmOperands, TensorSpec
+from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook import report
 from tilecast.inductor_hook.nvgemm import (
     STOCK_OPERATOR,
@@ -30,7 +31,9 @@ from tilecast.inductor_hook.nvgemm import (
     rank_with_model,
     restore,
 )
-from tilecast.models.baselines import stock_configs
+from tilecast.kernels.candidates import config_table
+from tilecast.kernels.cutlass_sm90.config import Sm90Config
+from tilecast.kernels.cutlass_sm90.stock import stock_configs
 from tilecast.models.learned import load_heuristic
 
 H200 = hardware("H200")
@@ -64,13 +67,11 @@ def _stock(kernels: Sequence[Any]) -> list[Any]:
     return [kernel for kernel in kernels if type(kernel).__name__ == STOCK_OPERATOR]
 
 
-def _configs(kernels: Sequence[Any]) -> list[KernelConfig | None]:
+def _configs(kernels: Sequence[Any]) -> list[Sm90Config | None]:
     return [kernel_config(kernel.metadata) for kernel in kernels]
 
 
-def _backwards(
-    problem: GemmProblem, configs: Sequence[KernelConfig], limit: int
-) -> list[KernelConfig]:
+def _backwards(problem: GemmProblem, configs: Sequence[Sm90Config], limit: int) -> list[Sm90Config]:
     """A model that likes the last best."""
     return list(reversed(configs))[:limit]
 
@@ -80,11 +81,11 @@ class Asked:
 
     def __init__(self) -> None:
         self.problem: GemmProblem | None = None
-        self.configs: list[KernelConfig] = []
+        self.configs: list[Sm90Config] = []
 
     def __call__(
-        self, problem: GemmProblem, configs: Sequence[KernelConfig], limit: int
-    ) -> list[KernelConfig]:
+        self, problem: GemmProblem, configs: Sequence[Sm90Config], limit: int
+    ) -> list[Sm90Config]:
         self.problem, self.configs = problem, list(configs)
         return self.configs[:limit]
 
@@ -96,7 +97,9 @@ class Asked:
 @pytest.mark.parametrize("layout", ["rcr", "rrr", "ccc"])
 def test_every_stock_kernel_has_its_config(layout: str, dtype: str, out_dtype: str) -> None:
     kernels = _kernels(layout, getattr(torch, dtype), getattr(torch, out_dtype))
-    operands = GemmOperands.from_layout(layout, dtype, out_dtype)
+    dtypes = [dtype_of_torch(name) for name in (dtype, dtype, out_dtype)]
+    majors = [MAJORS[letter] for letter in layout]
+    operands = GemmOperands.product(*map(TensorSpec, dtypes, majors))
     assert _configs(_stock(kernels)) == list(stock_configs(operands, H200))
 
 
@@ -119,7 +122,7 @@ def test_a_tile_that_is_not_stock_has_no_config() -> None:
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_operands_are_read_from_the_metadata(layout: str) -> None:
     operands = {kernel_operands(kernel.metadata) for kernel in _stock(_kernels(layout))}
-    assert operands == {GemmOperands.from_layout(layout)}
+    assert operands == {GemmOperands.parse(f"bf16:{layout}")}
 
 
 @pytest.mark.parametrize(
@@ -178,7 +181,7 @@ def test_kernels_that_the_model_does_not_know_come_last() -> None:
 def test_the_model_is_asked_about_the_problem(layout: str) -> None:
     kernels, asked = _stock(_kernels(layout)), Asked()
     assert rank_kernels(kernels, (512, 1024, 2048, 3), 7, asked) == kernels[:7]
-    assert asked.problem == GemmProblem(512, 1024, 2048, 3, GemmOperands.from_layout(layout))
+    assert asked.problem == GemmProblem(512, 1024, 2048, 3, GemmOperands.parse(f"bf16:{layout}"))
     assert asked.configs == _configs(kernels)
 
 
@@ -189,19 +192,19 @@ def test_an_exchanged_problem_is_asked_about_as_it_was(layout: str, exchanged: s
     """out^T = B^T A^T: B^T is (n, k) and row-major where B is column-major."""
     kernels, asked = _stock(_kernels(exchanged)), Asked()
     assert rank_kernels(kernels, (1024, 16, 2048, 1), 7, asked, swap_ab=True) == kernels[:7]
-    assert asked.problem == GemmProblem(16, 1024, 2048, 1, GemmOperands.from_layout(layout))
+    assert asked.problem == GemmProblem(16, 1024, 2048, 1, GemmOperands.parse(f"bf16:{layout}"))
     assert all(config.swap_ab for config in asked.configs)
 
 
 def test_kernels_without_a_model_are_refused() -> None:
     others = [kernel for kernel in _kernels() if type(kernel).__name__ != STOCK_OPERATOR]
-    with pytest.raises(TilecastError, match=r"Sm80\w+ have no model; allowed: Sm90\w+; leave"):
+    with pytest.raises(TilecastError, match=r"Sm80\w+ have no model; allowed: Sm90\w+ with"):
         rank_kernels(others, EXTENTS, 3, _backwards)
 
 
 def test_a_dtype_that_no_config_is_for_is_refused() -> None:
     kernels = _kernels(dtype=torch.float8_e4m3fn, out_dtype=torch.bfloat16)
-    with pytest.raises(TilecastError, match="'float8e4m3fn' is not known; allowed: bfloat16"):
+    with pytest.raises(TilecastError, match="Sm90\\w+ have no model; allowed: Sm90"):
         rank_kernels(kernels, EXTENTS, 3, _backwards)
 
 
@@ -210,14 +213,15 @@ def test_the_shipped_model_ranks_any_subset(power: str) -> None:
     heuristic = load_heuristic(H200, LINEAR_BF16, power)
 
     def choose(problem, configs, limit):
-        return heuristic.rank(problem, configs, limit=limit)
+        given = config_table(configs, problem.operands).all()
+        return list(heuristic.rank(problem, given, limit=limit))
 
     kernels, source = _stock(_kernels()), random.Random(0)
     for m, n, k in [(1, 8, 8), (1, 6144, 4096), (37, 1112, 1032), (4096, 24576, 1536)]:
         for size in (1, 2, 11, 24):
             subset = source.sample(kernels, size)
             problem = GemmProblem(m, n, k)
-            expected = heuristic.rank(problem, [c for c in _configs(subset) if c], limit=7)
+            expected = choose(problem, [c for c in _configs(subset) if c], 7)
             ranking = rank_kernels(subset, (m, n, k, 1), 7, choose)
             assert _configs(ranking) == expected
             assert len(set(expected)) == min(size, 7)
@@ -311,16 +315,16 @@ def test_no_kernels_are_no_reason_to_warn(codegen, environment, caplog) -> None:
     assert not caplog.records
 
 
-def _no_model(problem: GemmProblem, configs: Sequence[KernelConfig], limit: int):
+def _no_model(problem: GemmProblem, configs: Sequence[Sm90Config], limit: int):
     raise TilecastError("gpu 'H20' is not known; allowed: H200; run `tilecast collect` on it")
 
 
-def _broken(problem: GemmProblem, configs: Sequence[KernelConfig], limit: int):
+def _broken(problem: GemmProblem, configs: Sequence[Sm90Config], limit: int):
     raise ZeroDivisionError("float division")
 
 
-def _inventing(problem: GemmProblem, configs: Sequence[KernelConfig], limit: int):
-    return [KernelConfig(256, 16, 64)]
+def _inventing(problem: GemmProblem, configs: Sequence[Sm90Config], limit: int):
+    return [Sm90Config(256, 16, 64)]
 
 
 @pytest.mark.parametrize(
@@ -328,8 +332,8 @@ def _inventing(problem: GemmProblem, configs: Sequence[KernelConfig], limit: int
     [
         (_no_model, torch.bfloat16, "gpu 'H20' is not known; allowed: H200; run `tilecast coll"),
         (_broken, torch.bfloat16, "ZeroDivisionError: float division"),
-        (_inventing, torch.bfloat16, "KeyError: KernelConfig"),
-        (_backwards, torch.float8_e4m3fn, "dtype 'float8e4m3fn' is not known; allowed: bfloat16"),
+        (_inventing, torch.bfloat16, "KeyError: Sm90Config"),
+        (_backwards, torch.float8_e4m3fn, f"kernels of {STOCK_OPERATOR} have no model"),
     ],
 )
 def test_without_a_model_the_order_is_the_stock_one(

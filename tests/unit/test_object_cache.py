@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import multiprocessing
+import os
 from collections.abc import Callable
 from pathlib import Path
 
+import platformdirs
 import pytest
 
-from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
-from tilecast.heuristics.problem import LINEAR_BF16
+from tilecast.heuristics.operands import LINEAR_BF16
+from tilecast.kernels import object_cache
+from tilecast.kernels.cutlass_sm90.config import Sm90Config
 from tilecast.kernels.object_cache import ObjectCache, default_root
 from tilecast.kernels.object_facts import KernelResources
 from tilecast.kernels.spec import KernelSpec
 
-SPEC = KernelSpec(KernelConfig(128, 128, 64), LINEAR_BF16)
-OTHER = KernelSpec(KernelConfig(64, 128, 64), LINEAR_BF16)
+SPEC = KernelSpec(Sm90Config(128, 128, 64), LINEAR_BF16)
+OTHER = KernelSpec(Sm90Config(64, 128, 64), LINEAR_BF16)
 
 
 @pytest.fixture
@@ -32,25 +36,27 @@ def code(object_file: Callable[..., bytes]) -> bytes:
 
 
 def test_round_trip(cache: ObjectCache, code: bytes) -> None:
-    assert cache.resources(SPEC) is None
+    assert cache.resources(SPEC) is cache.code(SPEC) is None
     assert cache.put(SPEC, code) == KernelResources(168, 16)
     assert cache.resources(SPEC) == KernelResources(168, 16)
-    assert cache.path(SPEC).read_bytes() == code
-    assert cache.resources(OTHER) is None
+    assert cache.code(SPEC) == code
+    assert cache.resources(OTHER) is cache.code(OTHER) is None
 
 
-def test_entry_says_what_it_is(cache: ObjectCache, code: bytes) -> None:
+def test_entry_is_an_object_that_says_what_it_is(cache: ObjectCache, code: bytes) -> None:
     cache.put(SPEC, code)
-    entry = json.loads(cache.path(SPEC).with_suffix(".json").read_text())
-    assert entry["config"] == SPEC.config.name
-    assert entry["arch"] == "sm_90a"
-    assert entry["versions"]["nvidia-cutlass-dsl"]
+    whole = cache.path(SPEC).read_bytes()
+    assert whole.startswith(code)
+    facts = json.loads(whole[len(code) :].splitlines()[1])
+    assert facts["config"] == SPEC.config.name
+    assert facts["arch"] == "sm_90a"
+    assert facts["versions"]["nvidia-cutlass-dsl"]
 
 
-def test_nothing_but_the_two_files_is_left(cache: ObjectCache, code: bytes) -> None:
-    cache.put(SPEC, code)
-    names = {path.name for path in cache.root.iterdir()}
-    assert names == {f"{SPEC.key}.o", f"{SPEC.key}.json"}
+def test_nothing_but_the_file_is_left(cache: ObjectCache, code: bytes) -> None:
+    with cache.exclusive(SPEC):
+        cache.put(SPEC, code)
+    assert list(cache.root.iterdir()) == [cache.path(SPEC)]
 
 
 def _cut(path: Path) -> None:
@@ -67,36 +73,70 @@ def _flip(path: Path) -> None:
     path.write_bytes(content)
 
 
+def _flip_a_fact(path: Path) -> None:
+    path.write_bytes(path.read_bytes().replace(b'"registers": 168', b'"registers": 169'))
+
+
 def _remove(path: Path) -> None:
     path.unlink()
 
 
-@pytest.mark.parametrize("suffix", [".o", ".json"])
-@pytest.mark.parametrize("damage", [_cut, _empty, _remove])
-def test_damaged_entry_counts_as_absent_and_is_put_again(
-    cache: ObjectCache, code: bytes, damage: Callable[[Path], None], suffix: str
-) -> None:
-    cache.put(SPEC, code)
-    damage(cache.path(SPEC).with_suffix(suffix))
-    assert cache.resources(SPEC) is None
-    cache.put(SPEC, code)
-    assert cache.resources(SPEC) == KernelResources(168, 16)
+def _fifo(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
 
 
-def test_altered_object_counts_as_absent(cache: ObjectCache, code: bytes) -> None:
-    cache.put(SPEC, code)
-    _flip(cache.path(SPEC))
-    assert cache.resources(SPEC) is None
+def _link(path: Path) -> None:
+    """Even to a whole entry: the file behind it may lie where others write."""
+    other = path.with_name("elsewhere")
+    path.rename(other)
+    path.symlink_to(other)
+
+
+def _let_others_write(path: Path) -> None:
+    path.chmod(0o646)
+
+
+def _give_away(path: Path) -> None:
+    try:
+        os.chown(path, os.geteuid() + 1, -1)
+    except PermissionError:
+        pytest.skip("only root gives files away")
 
 
 @pytest.mark.parametrize(
-    "entry", ["[]", "null", "{}", '{"sha256": 1}', '{"sha256": "x", "resources": []}', "\xff"]
+    "damage",
+    [_cut, _empty, _flip, _flip_a_fact, _remove, _fifo, _link, _let_others_write, _give_away],
 )
-def test_entry_of_another_shape_counts_as_absent(
-    cache: ObjectCache, code: bytes, entry: str
+def test_entry_that_is_not_whole_and_own_counts_as_absent_and_is_put_again(
+    cache: ObjectCache, code: bytes, damage: Callable[[Path], None]
 ) -> None:
     cache.put(SPEC, code)
-    cache.path(SPEC).with_suffix(".json").write_bytes(entry.encode("latin-1"))
+    damage(cache.path(SPEC))
+    assert cache.resources(SPEC) is cache.code(SPEC) is None
+    cache.put(SPEC, code)
+    assert cache.code(SPEC) == code
+    assert not cache.path(SPEC).is_symlink()
+
+
+def test_a_folder_in_the_place_of_an_entry(cache: ObjectCache, code: bytes) -> None:
+    cache.path(SPEC).mkdir(parents=True)
+    cache.root.chmod(0o700)
+    assert cache.resources(SPEC) is None
+    with pytest.raises(TilecastError, match=r"cannot write .*\.o: Is a directory; allowed: "):
+        cache.put(SPEC, code)
+
+
+@pytest.mark.parametrize(
+    "facts", [b"[]", b"null", b"{}", b'{"key": 1}', b'{"resources": []}', b"\xff", b"[" * 100_000]
+)
+def test_facts_of_another_shape_count_as_absent(
+    cache: ObjectCache, code: bytes, facts: bytes
+) -> None:
+    cache.put(SPEC, code)
+    content = code + b"\n" + facts
+    digest = hashlib.sha256(content).hexdigest().encode()
+    cache.path(SPEC).write_bytes(content + b"\n" + digest)
     assert cache.resources(SPEC) is None
 
 
@@ -120,30 +160,35 @@ def _put_repeatedly(cache: ObjectCache, code: bytes) -> None:
         cache.put(SPEC, code)
 
 
-def test_concurrent_processes_read_whole_entries_or_none(cache: ObjectCache, code: bytes) -> None:
-    """Writers of one spec write the same object, as a compiler does; readers see all of it."""
+def test_concurrent_processes_read_whole_entries_or_none(
+    cache: ObjectCache, object_file: Callable[..., bytes]
+) -> None:
+    """Even of writers that do not write the same."""
     context = multiprocessing.get_context("fork")
-    writers = [context.Process(target=_put_repeatedly, args=(cache, code)) for _ in range(3)]
+    codes = [object_file(registers, 0) for registers in (168, 200, 232)]
+    writers = [context.Process(target=_put_repeatedly, args=(cache, code)) for code in codes]
     for writer in writers:
         writer.start()
     seen = set()
     while any(writer.is_alive() for writer in writers):
-        seen.add(cache.resources(SPEC))
+        seen.add(cache.code(SPEC))
     assert [writer.exitcode for writer in writers] == [0, 0, 0]
-    assert seen <= {None, KernelResources(168, 16)}
-    assert cache.resources(SPEC) == KernelResources(168, 16)
-    assert len(list(cache.root.iterdir())) == 2
+    assert seen <= {None, *codes}
+    assert cache.code(SPEC) in codes
+    assert len(list(cache.root.iterdir())) == 1
 
 
-@pytest.mark.parametrize("root", ["/proc/tilecast", "/dev/null/tilecast"])
+@pytest.mark.parametrize("root", ["/proc/tilecast", "/dev/null/tilecast", "/dev/null"])
 def test_folder_that_cannot_be_written_is_told(root: str, code: bytes) -> None:
+    cache = ObjectCache(Path(root))
+    assert cache.resources(SPEC) is None
     with pytest.raises(TilecastError, match=rf"cannot write {root}/.*; allowed: a writable folder"):
-        ObjectCache(Path(root)).put(SPEC, code)
-
-
-@pytest.mark.parametrize("root", ["/proc/tilecast", "/dev/null/tilecast"])
-def test_folder_that_cannot_exist_holds_nothing(root: str) -> None:
-    assert ObjectCache(Path(root)).resources(SPEC) is None
+        cache.put(SPEC, code)
+    with (
+        pytest.raises(TilecastError, match=rf"cannot write {root}/.*; allowed: a writable folder"),
+        cache.exclusive(SPEC),
+    ):
+        pass
 
 
 def test_full_disk_is_told_and_leaves_nothing_half_written(
@@ -161,24 +206,136 @@ def test_full_disk_is_told_and_leaves_nothing_half_written(
     assert cache.resources(SPEC) is None
 
 
-def test_disk_that_fills_between_object_and_facts_leaves_no_entry(
+def test_looped_and_overlong_folders_are_told_in_one_line(tmp_path: Path, code: bytes) -> None:
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    for root, reason in ((loop, "symbolic links"), (tmp_path / ("x" * 300), "name too long")):
+        cache = ObjectCache(root)
+        for ask in (cache.resources, cache.code):
+            with pytest.raises(TilecastError, match=f"cannot read folder .*{reason}; allowed: "):
+                ask(SPEC)
+        with pytest.raises(TilecastError, match=f"cannot .*{reason}; allowed: "):
+            cache.put(SPEC, code)
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EIO, errno.EMFILE, errno.ESTALE])
+@pytest.mark.parametrize("what", ["folder", "entry"])
+def test_no_error_of_the_system_gets_through(
+    cache: ObjectCache, code: bytes, monkeypatch: pytest.MonkeyPatch, number: int, what: str
+) -> None:
+    cache.put(SPEC, code)
+    really_open = os.open
+
+    def fail(path, flags, mode=0o777, *, dir_fd=None):
+        if (dir_fd is None) == (what == "folder"):
+            raise OSError(number, os.strerror(number))
+        return really_open(path, flags, mode, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "open", fail)
+    if what == "entry":
+        assert cache.resources(SPEC) is cache.code(SPEC) is None
+    else:
+        with pytest.raises(TilecastError, match=os.strerror(number)):
+            cache.resources(SPEC)
+
+
+def test_the_folder_is_this_users_alone_whatever_the_umask(tmp_path: Path, code: bytes) -> None:
+    for umask in (0o000, 0o002, 0o077, 0o277):
+        cache = ObjectCache(tmp_path / f"{umask:o}" / "deep" / "objects")
+        before = os.umask(umask)
+        try:
+            cache.put(SPEC, code)
+        finally:
+            os.umask(before)
+        assert [folder.stat().st_mode & 0o777 for folder in (cache.root, cache.root.parent)] == [
+            0o700,
+            0o700,
+        ]
+        assert cache.code(SPEC) == code
+
+
+def _refuses(cache: ObjectCache, code: bytes, why: str) -> None:
+    """Whoever asks is told in one line why, and nothing is read or written."""
+    with pytest.raises(TilecastError, match=why) as refusal:
+        cache.resources(SPEC)
+    assert "\n" not in str(refusal.value)
+    with pytest.raises(TilecastError, match=why):
+        cache.code(SPEC)
+    with pytest.raises(TilecastError, match=why):
+        cache.put(OTHER, code)
+    with pytest.raises(TilecastError, match=why), cache.exclusive(OTHER):
+        pass
+    assert list(cache.root.iterdir()) == [cache.path(SPEC)]
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o1777, 0o770, 0o702])
+def test_a_folder_that_others_may_write_is_refused(
+    cache: ObjectCache, code: bytes, mode: int
+) -> None:
+    cache.put(SPEC, code)
+    cache.root.chmod(mode)
+    _refuses(cache, code, rf"mode {mode:o}\) .*; allowed: .*; run `chmod go-w {cache.root}`")
+    cache.root.chmod(0o755)
+    assert cache.code(SPEC) == code
+
+
+def test_a_folder_of_another_user_is_refused(
     cache: ObjectCache, code: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def no_space(path: Path, text: str) -> int:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "write_text", no_space)
-        with pytest.raises(TilecastError, match="No space left on device"):
-            cache.put(SPEC, code)
-    assert cache.resources(SPEC) is None
     cache.put(SPEC, code)
-    assert cache.resources(SPEC) == KernelResources(168, 16)
+    other = os.geteuid() + 1
+    monkeypatch.setattr(os, "geteuid", lambda: other)
+    _refuses(cache, code, rf"owner {other - 1}, .*; allowed: one that user {other} owns")
 
 
-def test_default_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", "/caches")
+def test_least_recently_asked_for_entries_are_removed(
+    cache: ObjectCache, code: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    specs = [KernelSpec(Sm90Config(64, 64, 64, stages=n), LINEAR_BF16) for n in range(2, 8)]
+    for spec in specs:
+        cache.put(spec, code)
+    cache.tidy()
+    assert None not in map(cache.resources, specs)
+    for spec in (specs[0], specs[3]):
+        assert cache.code(spec)
+    size = cache.path(specs[0]).stat().st_size
+    monkeypatch.setattr(object_cache, "MOST_BYTES", 3 * size + size // 2)
+    cache.tidy()
+    cache.tidy()
+    left = {path.name for path in cache.root.iterdir()}
+    assert left == {cache.path(spec).name for spec in (specs[0], specs[3], specs[5])}
+
+
+def test_tidying_what_is_not_there(tmp_path: Path) -> None:
+    ObjectCache(tmp_path / "none").tidy()
+
+
+@pytest.mark.parametrize("named", [None, ""])
+@pytest.mark.parametrize("home", ["/caches", "", "caches", "./", None])
+def test_default_folder_is_never_the_working_directory(
+    monkeypatch: pytest.MonkeyPatch, named: str | None, home: str | None
+) -> None:
+    monkeypatch.setenv("HOME", "/users/me")
+    for name, value in (("TILECAST_CACHE", named), ("XDG_CACHE_HOME", home)):
+        if value is None:
+            monkeypatch.delenv(name, raising=False)
+        else:
+            monkeypatch.setenv(name, value)
+    expected = "/caches/tilecast" if home == "/caches" else "/users/me/.cache/tilecast"
+    assert default_root() == Path(expected)
+
+
+def test_default_folder_with_an_older_platformdirs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/users/me")
     monkeypatch.delenv("TILECAST_CACHE", raising=False)
-    assert default_root() == Path("/caches/tilecast")
+    monkeypatch.setattr(platformdirs, "user_cache_path", lambda name: Path("caches", name))
+    assert default_root() == Path("/users/me/.cache/tilecast")
+
+
+def test_default_folder_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILECAST_CACHE", "~/mine")
     assert default_root() == Path.home() / "mine"
+    for named in ("mine", "./mine", ".", " ", "~nosuchuser/mine"):
+        monkeypatch.setenv("TILECAST_CACHE", named)
+        with pytest.raises(TilecastError, match="no folder .*; allowed: an absolute path or one"):
+            default_root()

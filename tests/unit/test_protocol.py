@@ -14,22 +14,22 @@ from hypothesis import strategies as st
 from tilecast.data_collection.measurement import Measurement
 from tilecast.data_collection.protocol import (
     Entrant,
-    Settings,
+    ProtocolSettings,
     measure,
     regimes,
     verify,
     without_drift,
 )
-from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.problem import GemmProblem
+from tilecast.kernels.cutlass_sm90.config import Sm90Config
 
 MEMORY_BOUND = GemmProblem(16, 4096, 4096)
 COMPUTE_BOUND = GemmProblem(4096, 4096, 4096)
-SETTINGS = Settings()
+SETTINGS = ProtocolSettings()
 
 
-def _configs(count: int) -> list[KernelConfig]:
-    return [KernelConfig(64, 64, 64, stages=2 + i) for i in range(count)]
+def _configs(count: int) -> list[Sm90Config]:
+    return [Sm90Config(64, 64, 64, stages=2 + i) for i in range(count)]
 
 
 @dataclass(frozen=True)

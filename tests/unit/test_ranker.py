@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 from dataclasses import replace
 
@@ -13,11 +12,11 @@ from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.heuristic import rank
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.kernels.cutlass_sm90.space import candidates
-from tilecast.models.booster import Booster
+from tilecast.kernels.candidates import candidates
 from tilecast.models.features import featurize
+from tilecast.models.fitted import NotFittedError
 from tilecast.models.labels import ProblemLabels
-from tilecast.models.ranker import DISTINCT, ConfigRanker, NotFittedError
+from tilecast.models.ranker import DISTINCT, ConfigRanker
 from tilecast.models.targets import FAR, THINNING, training_rows
 from tilecast.models.tree_linear import TreeLinearRanker
 
@@ -36,7 +35,7 @@ def tree(synthetic_table: list[ProblemLabels]) -> TreeLinearRanker:
 
 
 def _features(labels: ProblemLabels) -> np.ndarray:
-    return featurize(labels.problem, labels.configs, H200)
+    return featurize(labels.problem, labels.candidates, H200)
 
 
 @pytest.mark.parametrize("make", RANKERS)
@@ -51,7 +50,7 @@ def test_init_only_stores_and_fit_returns_self(make, synthetic_table) -> None:
 def test_an_unfitted_ranker_says_so(make, synthetic_table) -> None:
     labels = synthetic_table[0]
     with pytest.raises(NotFittedError, match=r"is not fitted; allowed: .*call fit\(table\)"):
-        make(H200).rank(labels.problem, labels.configs)
+        make(H200).rank(labels.problem, labels.candidates)
 
 
 @pytest.mark.parametrize("make", RANKERS)
@@ -64,9 +63,9 @@ def test_an_unknown_power_is_refused(make, synthetic_table) -> None:
 def test_ranking_keeps_the_contract(name, request, synthetic_table) -> None:
     ranker = request.getfixturevalue(name)
     for labels in synthetic_table[:6]:
-        everything = rank(ranker, labels.problem, labels.configs)
+        everything = list(rank(ranker, labels.problem, labels.candidates))
         assert sorted(everything) == sorted(labels.configs)
-        assert rank(ranker, labels.problem, labels.configs, limit=3) == everything[:3]
+        assert list(rank(ranker, labels.problem, labels.candidates, limit=3)) == everything[:3]
 
 
 @pytest.mark.parametrize("name", ["fitted", "tree"])
@@ -74,7 +73,8 @@ def test_what_was_learned_is_known(name, request, synthetic_table) -> None:
     ranker = request.getfixturevalue(name)
     best = []
     for labels in synthetic_table:
-        picks = [labels.configs.index(c) for c in ranker.rank(labels.problem, labels.configs)[:3]]
+        ranking = ranker.rank(labels.problem, labels.candidates, limit=3)
+        picks = [labels.configs.index(config) for config in ranking]
         best.append(labels.slowdown("sustained", truth=True)[picks].min())
     assert np.log(best).mean() < np.log(1.05)
 
@@ -112,7 +112,7 @@ def test_the_head_of_a_ranking_differs_in_more_than_schedule(fitted) -> None:
 
 def test_the_same_seed_gives_the_same_bytes(synthetic_table) -> None:
     models = [
-        ConfigRanker(H200, rounds=10, seed=seed).fit(synthetic_table).distance_.model
+        ConfigRanker(H200, rounds=10, seed=seed).fit(synthetic_table).distance_.pack()
         for seed in (0, 0, 1)
     ]
     assert models[0] == models[1] != models[2]
@@ -124,8 +124,10 @@ def test_times_are_predicted_for_regimes_only(fitted, synthetic_table) -> None:
         time = fitted.best_microseconds(_features(labels)[[best]])
         assert time == pytest.approx(labels.cost("sustained")[best], rel=0.2)
     robust = ConfigRanker(H200, rounds=2).fit(synthetic_table)
-    with pytest.raises(TilecastError, match="power robust has no time of its own; allowed: burst"):
-        robust.best_microseconds(_features(synthetic_table[0])[:1])
+    untimed = ConfigRanker(H200, "burst", rounds=2, times=False).fit(synthetic_table)
+    for ranker in (robust, untimed):
+        with pytest.raises(TilecastError, match="has learned no times; allowed: burst, sustained"):
+            ranker.best_microseconds(_features(synthetic_table[0])[:1])
 
 
 def test_far_configs_are_thinned_and_weighed_up(synthetic_table) -> None:
@@ -137,58 +139,13 @@ def test_far_configs_are_thinned_and_weighed_up(synthetic_table) -> None:
     assert rows.weight[rows.slowdown == 1].max() == pytest.approx(1.02)
 
 
-def test_the_c_library_predicts_as_the_package_does(fitted, synthetic_table) -> None:
-    xgboost = pytest.importorskip("xgboost")
-    features = _features(synthetic_table[-1])
-    package = xgboost.Booster(model_file=bytearray(fitted.distance_.model))
-    for rounds in ((0, 0), (0, 24), (24, 60)):
-        np.testing.assert_array_equal(
-            fitted.distance_.predict(features, rounds),
-            package.inplace_predict(features, iteration_range=rounds),
-        )
-
-
 def test_contributions_add_up(fitted, synthetic_table) -> None:
-    features = _features(synthetic_table[-1])
-    parts = fitted.distance_.contributions(features)
-    np.testing.assert_allclose(parts.sum(1), fitted.distance_.predict(features), atol=1e-4)
+    features = _features(synthetic_table[-1])[:40]
     effects, scores = fitted.contributions(features).sum(1), fitted.scores(features)
-    np.testing.assert_allclose(effects - effects[0], scores - scores[0], atol=1e-3)
+    np.testing.assert_allclose(effects - effects[0], scores - scores[0], atol=1e-5)
 
 
-def test_a_booster_survives_a_change_of_process(fitted, synthetic_table) -> None:
+def test_a_ranker_survives_a_change_of_process(fitted, synthetic_table) -> None:
     features = _features(synthetic_table[0])
-    again = pickle.loads(pickle.dumps(fitted.distance_))
-    np.testing.assert_array_equal(again.predict(features), fitted.distance_.predict(features))
-
-
-def test_what_is_no_model_is_refused() -> None:
-    with pytest.raises(TilecastError, match="xgboost refused the model .*; allowed: .*train it"):
-        Booster(b"no model").predict(np.zeros((1, 3), np.float32))
-
-
-def test_a_tree_as_plain_data_predicts_the_same(tree, synthetic_table) -> None:
-    state = json.loads(json.dumps(tree.state()))
-    again = TreeLinearRanker(H200, "sustained").restore(state)
-    for labels in synthetic_table:
-        features = _features(labels)
-        np.testing.assert_array_equal(again.scores(features), tree.scores(features))
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda state: state.pop("left"),
-        lambda state: state["feature"].append(1),
-        lambda state: state["left"].__setitem__(0, 0),
-        lambda state: state["right"].__setitem__(0, 10_000),
-        lambda state: state["feature"].__setitem__(0, 10_000),
-        lambda state: state["threshold"].__setitem__(0, "x"),
-        lambda state: [row.pop() for row in state["coefficients"]],
-    ],
-)
-def test_a_damaged_tree_is_refused(change, tree) -> None:
-    state = json.loads(json.dumps(tree.state()))
-    change(state)
-    with pytest.raises(TilecastError, match="decision tree cannot be read .*; allowed: .*train it"):
-        TreeLinearRanker(H200, "sustained").restore(state)
+    again = pickle.loads(pickle.dumps(fitted))
+    np.testing.assert_array_equal(again.scores(features), fitted.scores(features))

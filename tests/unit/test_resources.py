@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
-from tilecast.heuristics.problem import GemmOperands
+from tilecast.heuristics.operands import GemmOperands
 from tilecast.kernels.cutlass_sm90 import resources
+from tilecast.kernels.cutlass_sm90.config import Sm90Config
 from tilecast.kernels.object_facts import KernelResources, read_resources
 
 schedules = st.builds(
-    KernelConfig,
+    Sm90Config,
     tile_m=st.sampled_from([64, 128, 192, 256]),
     tile_n=st.sampled_from(range(16, 257, 16)),
     tile_k=st.sampled_from([64, 128]),
@@ -27,7 +27,7 @@ schedules = st.builds(
 
 
 @given(schedules)
-def test_register_demand_never_exceeds_the_launch_allocation(config: KernelConfig) -> None:
+def test_register_demand_never_exceeds_the_launch_allocation(config: Sm90Config) -> None:
     """The one that hung the GPU: three MMA warp groups of 232 beside 40 are more than an SM has."""
     threads = 128 * (config.warp_groups + 1)
     launch = resources.launch_registers(config)
@@ -40,7 +40,7 @@ def test_register_demand_never_exceeds_the_launch_allocation(config: KernelConfi
 
 def test_three_warp_groups_get_less_than_they_would_ask_for() -> None:
     assert 3 * 128 * 232 + 128 * 40 > 65_536
-    assert resources.mma_registers(KernelConfig(192, 128, 64, warp_groups=3)) < 232
+    assert resources.mma_registers(Sm90Config(192, 128, 64, warp_groups=3)) < 232
 
 
 @pytest.mark.parametrize(
@@ -48,13 +48,13 @@ def test_three_warp_groups_get_less_than_they_would_ask_for() -> None:
     [(1, 1, 232, 232), (2, 1, 168, 232), (1, 2, 128, 216), (2, 2, 80, 96)],
 )
 def test_registers_by_hand(warp_groups: int, ctas_per_sm: int, launch: int, mma: int) -> None:
-    config = KernelConfig(128, 128, 64, warp_groups=warp_groups, ctas_per_sm=ctas_per_sm)
+    config = Sm90Config(128, 128, 64, warp_groups=warp_groups, ctas_per_sm=ctas_per_sm)
     assert resources.launch_registers(config) == launch
     assert resources.mma_registers(config) == mma
 
 
 def test_shared_memory_by_hand(linear: GemmOperands, h200: Hardware) -> None:
-    config = KernelConfig(128, 256, 64, stages=4, warp_groups=2)
+    config = Sm90Config(128, 256, 64, stages=4, warp_groups=2)
     stages = 4 * (128 + 256) * 64 * 2
     epilogue = 4 * 128 * 32 * 2
     assert resources.smem_bytes(config, linear) == 1024 + stages + epilogue
@@ -62,7 +62,7 @@ def test_shared_memory_by_hand(linear: GemmOperands, h200: Hardware) -> None:
 
 
 def test_two_ctas_share_the_sm(h200: Hardware) -> None:
-    config = KernelConfig(128, 128, 64, ctas_per_sm=2)
+    config = Sm90Config(128, 128, 64, ctas_per_sm=2)
     limit = resources.smem_limit(config, h200)
     assert 2 * (limit + 1024) == 228 * 1024
 

@@ -13,20 +13,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilecast.heuristics.config import KernelConfig
+from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import GPUS, Hardware
-from tilecast.heuristics.problem import INPUT_DTYPES, LINEAR_BF16, GemmOperands, GemmProblem
-from tilecast.kernels.cutlass_sm90 import space
+from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
+from tilecast.heuristics.problem import GemmProblem
+from tilecast.kernels.candidates import candidates
+from tilecast.kernels.cutlass_sm90 import family, space
+from tilecast.kernels.cutlass_sm90.config import Sm90Config
+from tilecast.kernels.family import HARDWARE
 
 H200 = GPUS[0]
-BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
+TILE_K = space.tile_ks(LINEAR_BF16)
+FAMILY = family.CutlassSm90()
+CONFIG_RULES = {rule.name: rule for rule in space.CONFIG_RULES}
 
 points = st.builds(
-    lambda cluster, **axes: KernelConfig(cluster_m=cluster[0], cluster_n=cluster[1], **axes),
+    lambda cluster, **axes: Sm90Config(cluster_m=cluster[0], cluster_n=cluster[1], **axes),
     cluster=st.sampled_from(space.CLUSTERS),
     tile_m=st.sampled_from(space.TILE_M),
     tile_n=st.sampled_from(space.TILE_N),
-    tile_k=st.sampled_from(space.TILE_K),
+    tile_k=st.sampled_from(TILE_K),
     stages=st.sampled_from(space.STAGES),
     warp_groups=st.sampled_from(space.WARP_GROUPS),
     ctas_per_sm=st.sampled_from(space.CTAS_PER_SM),
@@ -44,15 +50,15 @@ problems = st.builds(
 )
 
 
-def _sample(count: int) -> list[KernelConfig]:
+def _sample(count: int) -> list[Sm90Config]:
     """Points of the axes and just beside them, the same ones every time."""
     draw = random.Random(0)
     sample = []
     for _ in range(count):
-        config = KernelConfig(
+        config = Sm90Config(
             draw.choice(space.TILE_M),
             draw.choice(space.TILE_N),
-            draw.choice(space.TILE_K),
+            draw.choice(TILE_K),
             *draw.choice(space.CLUSTERS),
             draw.choice(space.STAGES),
             draw.choice(space.WARP_GROUPS),
@@ -61,16 +67,16 @@ def _sample(count: int) -> list[KernelConfig]:
             draw.choice(space.SWIZZLES),
             swap_ab=draw.random() < 0.5,
         )
-        off = draw.choice([{}, {}, {}, {"split_k": 3}, {"tile_n": 8}, {"stages": 99}])
+        off = draw.choice([{}, {}, {}, {"swizzle": 3}, {"tile_n": 8}, {"stages": 99}])
         sample.append(dataclasses.replace(config, **off))
     return sample
 
 
-def _broken(config: KernelConfig, problem: GemmProblem | None = None) -> list[str]:
-    return [rule.name for rule, _ in space.complaints(config, LINEAR_BF16, H200, problem)]
+def _broken(config: Sm90Config, problem: GemmProblem | None = None) -> list[str]:
+    return [v.rule.name for v in FAMILY.violations(config, LINEAR_BF16, H200, problem)]
 
 
-HARDWARE_RULES = {rule.name for rule in space.RULES}
+HARDWARE_RULES = {rule.name for rule in FAMILY.rules if rule.kind == HARDWARE}
 SPACE = space.valid_configs(LINEAR_BF16, H200)
 SAMPLE = _sample(5_000)
 RUNNABLE = [*SPACE, *(c for c in SAMPLE if not HARDWARE_RULES & set(_broken(c)))]
@@ -83,7 +89,7 @@ runnable = st.sampled_from(RUNNABLE)
 
 
 @given(runnable)
-def test_threads_and_registers_fit_the_sm(config: KernelConfig) -> None:
+def test_threads_and_registers_fit_the_sm(config: Sm90Config) -> None:
     groups = config.warp_groups
     launched = (groups + 1) * 128
     per_thread = min(65_536 // (launched * config.ctas_per_sm) // 8 * 8, 232)
@@ -97,21 +103,22 @@ def test_threads_and_registers_fit_the_sm(config: KernelConfig) -> None:
     assert config.tile_n // 2 < per_thread
 
 
-@given(runnable, st.sampled_from(sorted(BYTES)))
-def test_shared_memory_fits_the_sm(config: KernelConfig, out_dtype: str) -> None:
-    operands = GemmOperands(out_dtype=out_dtype)
-    broken = [rule.name for rule, _ in space.complaints(config, operands, H200)]
+@given(runnable, st.sampled_from([("bf16:rcr", 2), ("fp16:rcr", 2), ("bf16:rcr>fp32", 4)]))
+def test_shared_memory_fits_the_sm(config: Sm90Config, out: tuple[str, int]) -> None:
+    text, out_bytes = out
+    operands = GemmOperands.parse(text)
+    broken = [v.rule.name for v in FAMILY.violations(config, operands, H200)]
     pipeline = config.stages * (config.tile_m + config.tile_n) * config.tile_k * 2
     barriers = config.stages * 2 * 8
     # Four epilogue buffers of 64 rows per warp group and at least 16 columns.
-    epilogue = 4 * config.warp_groups * 64 * 16 * BYTES[out_dtype]
+    epilogue = 4 * config.warp_groups * 64 * 16 * out_bytes
     taken = pipeline + barriers + epilogue
     if taken > 227 * 1024 or (taken + 1024) * config.ctas_per_sm > 228 * 1024:
         assert "shared-memory" in broken
 
 
 @given(runnable)
-def test_tiles_suit_the_instructions(config: KernelConfig) -> None:
+def test_tiles_suit_the_instructions(config: Sm90Config) -> None:
     assert config.tile_m % (64 * config.warp_groups) == 0
     assert config.tile_n % 16 == 0
     assert 16 <= config.tile_n <= 256
@@ -121,20 +128,19 @@ def test_tiles_suit_the_instructions(config: KernelConfig) -> None:
     assert config.tile_m % (8 * config.cluster_n) == 0
     assert config.tile_n % (8 * config.cluster_m) == 0
     assert config.stages >= 2
-    assert config.split_k == 1
 
 
 def test_the_configs_that_hung_the_gpu_are_out() -> None:
     """Three MMA warp groups of 232 registers beside 40 are more than an SM has."""
     assert 3 * 128 * 232 + 128 * 40 > 65_536
-    assert _broken(KernelConfig(192, 128, 64, stages=4, warp_groups=3))
+    assert _broken(Sm90Config(192, 128, 64, stages=4, warp_groups=3))
 
 
 # ---- the space is what the rules leave, and each of them takes something away
 
 
 @given(points)
-def test_the_space_is_what_no_rule_complains_about(config: KernelConfig) -> None:
+def test_the_space_is_what_no_rule_complains_about(config: Sm90Config) -> None:
     assert (config in SPACE) == (not _broken(config))
 
 
@@ -142,18 +148,18 @@ def test_no_rule_complains_about_the_space() -> None:
     assert not [config for config in SPACE if _broken(config)]
 
 
-@pytest.mark.parametrize("rule", space.RULES, ids=lambda rule: rule.name)
-def test_every_hardware_rule_alone_keeps_a_config_out(rule: space.Rule) -> None:
+@pytest.mark.parametrize("rule", sorted(HARDWARE_RULES - {"operands"}))
+def test_every_hardware_rule_alone_keeps_a_config_out(rule: str) -> None:
     # The pilot measured only what runs, so its rules may well complain of the others, too.
-    alone = [config for config in SAMPLE if HARDWARE_RULES & set(_broken(config)) == {rule.name}]
-    assert alone, f"no config breaks {rule.name} and no other: it takes nothing away"
+    alone = [config for config in SAMPLE if HARDWARE_RULES & set(_broken(config)) == {rule}]
+    assert alone, f"no config breaks {rule} and no other: it takes nothing away"
     assert not set(SPACE) & set(alone)
 
 
-@pytest.mark.parametrize("rule", space.MEASURED_RULES, ids=lambda rule: rule.name)
-def test_every_rule_of_the_pilot_alone_keeps_a_config_out(rule: space.Rule) -> None:
-    alone = [config for config in SAMPLE if _broken(config) == [rule.name]]
-    assert alone, f"no config breaks {rule.name} and no other: it takes nothing away"
+@pytest.mark.parametrize("rule", sorted(set(CONFIG_RULES) - HARDWARE_RULES))
+def test_every_rule_of_the_pilot_alone_keeps_a_config_out(rule: str) -> None:
+    alone = [config for config in SAMPLE if _broken(config) == [rule]]
+    assert alone, f"no config breaks {rule} and no other: it takes nothing away"
     assert not set(SPACE) & set(alone)
 
 
@@ -167,19 +173,19 @@ def test_every_problem_rule_alone_drops_a_candidate(rule: space.ProblemRule) -> 
     ]
     assert alone, f"no config breaks {rule.name} and nothing else: it drops nothing"
     for problem, config in alone:
-        assert config not in space.candidates(problem, H200)
+        assert config not in candidates(problem, H200)
 
 
 @given(points)
-def test_complaints_carry_the_numbers_in_one_line(config: KernelConfig) -> None:
-    for rule, text in space.complaints(config, LINEAR_BF16, H200, GemmProblem(40, 48, 64)):
-        assert rule.reason
-        assert any(character.isdigit() for character in text)
-        assert "\n" not in text
+def test_complaints_carry_the_numbers_in_one_line(config: Sm90Config) -> None:
+    for violation in FAMILY.violations(config, LINEAR_BF16, H200, GemmProblem(40, 48, 64)):
+        assert violation.rule.reason
+        assert any(character.isdigit() for character in violation.text)
+        assert "\n" not in violation.text
 
 
 def test_off_the_axes_no_further_rule_is_asked() -> None:
-    odd = KernelConfig(100, 7, 3, cluster_m=5, stages=1, warp_groups=0, raster="z")
+    odd = Sm90Config(100, 7, 3, cluster_m=5, stages=1, warp_groups=0, raster="z")
     assert _broken(odd, GemmProblem(40, 48, 64)) == ["axes"]
 
 
@@ -189,7 +195,7 @@ def test_off_the_axes_no_further_rule_is_asked() -> None:
 def test_space_has_some_thousand_configs_sorted_and_distinct() -> None:
     assert 500 <= len(SPACE) <= 5_000
     assert list(SPACE) == sorted(set(SPACE))
-    assert space.points() > 50 * len(SPACE)
+    assert sum(1 for _ in space.points(LINEAR_BF16)) > 50 * len(SPACE)
 
 
 def test_space_is_the_same_every_time() -> None:
@@ -200,7 +206,7 @@ def test_space_is_the_same_every_time() -> None:
 def test_names_are_distinct_and_parse_back() -> None:
     names = {config.name for config in SPACE}
     assert len(names) == len(SPACE)
-    assert {KernelConfig.parse(name) for name in names} == set(SPACE)
+    assert {FAMILY.parse(name) for name in names} == set(SPACE)
 
 
 @pytest.mark.parametrize(
@@ -208,7 +214,7 @@ def test_names_are_distinct_and_parse_back() -> None:
     [
         ("tile_m", space.TILE_M),
         ("tile_n", space.TILE_N),
-        ("tile_k", space.TILE_K),
+        ("tile_k", TILE_K),
         ("stages", space.STAGES),
         ("warp_groups", space.WARP_GROUPS),
         ("ctas_per_sm", space.CTAS_PER_SM),
@@ -225,9 +231,33 @@ def test_every_cluster_is_in_use() -> None:
 
 
 @pytest.mark.parametrize("gpu", GPUS, ids=lambda gpu: gpu.name)
-@pytest.mark.parametrize("dtype", INPUT_DTYPES)
-def test_every_gpu_and_dtype_has_a_space(gpu: Hardware, dtype: str) -> None:
-    assert space.valid_configs(GemmOperands(dtype, dtype), gpu)
+@pytest.mark.parametrize(
+    "text", ["bf16:rcr", "fp16:ccc", "bf16:rcr>fp32", "e4m3:rcr>bf16", "int8:rcr>int32"]
+)
+def test_every_gpu_has_a_space_for_what_the_kernel_multiplies(gpu: Hardware, text: str) -> None:
+    assert len(space.valid_configs(GemmOperands.parse(text), gpu)) > 500
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("bf16xint8:rcr", "A is bf16 and B int8"),
+        ("bf16:rcr:bias", "bf16:rcr:bias fuses more than a product"),
+        ("e4m3:rcr>bf16:row-scales", "e4m3:rcr>bf16:row-scales fuses more than a product"),
+        ("e4m3:rcr>bf16@fp16", "accumulates in fp16"),
+        ("int8:ccr>int32", "layout ccr: wgmma reads 8-bit operands along k only"),
+        ("int8:rcr", "int8 into int8"),
+        ("bf16:rcr>int32", "bf16 into int32"),
+        ("e4m3:rcr", "e4m3 into e4m3"),
+    ],
+)
+def test_other_operands_have_no_space_and_a_reason(text: str, reason: str) -> None:
+    operands = GemmOperands.parse(text)
+    assert space.valid_configs(operands, H200) == ()
+    first = next(FAMILY.violations(SPACE[0], operands, H200))
+    assert (first.rule.name, first.text) == ("operands", reason)
+    with pytest.raises(TilecastError, match="^no kernel multiplies .* on H200; allowed: "):
+        candidates(GemmProblem(64, 64, 64, operands=operands), H200)
 
 
 # ---- candidates of a problem
@@ -248,20 +278,20 @@ def test_every_gpu_and_dtype_has_a_space(gpu: Hardware, dtype: str) -> None:
 def test_candidates_are_what_no_rule_complains_about(problem: GemmProblem) -> None:
     """Candidates are found for all configs at once, complaints one by one: they must agree."""
     expected = [config for config in SPACE if not _broken(config, problem)]
-    assert list(space.candidates(problem, H200)) == expected
+    assert list(candidates(problem, H200)) == expected
 
 
 @given(problems)
 def test_every_problem_has_candidates_in_the_space(problem: GemmProblem) -> None:
-    found = space.candidates(problem, H200)
-    assert found
+    found = candidates(problem, H200)
+    assert len(found)
     assert list(found) == sorted(set(found))
     assert set(found) <= set(SPACE)
 
 
 @given(problems)
 def test_candidates_waste_no_whole_tile_or_cluster(problem: GemmProblem) -> None:
-    for config in space.candidates(problem, H200):
+    for config in candidates(problem, H200):
         rows, columns = (problem.n, problem.m) if config.swap_ab else (problem.m, problem.n)
         assert config.cluster_m <= -(-rows // config.tile_m)
         assert config.cluster_n <= -(-columns // config.tile_n)
@@ -271,8 +301,7 @@ def test_candidates_waste_no_whole_tile_or_cluster(problem: GemmProblem) -> None
 
 @given(problems)
 def test_orders_differ_only_where_there_is_an_order(problem: GemmProblem) -> None:
-    candidates = space.candidates(problem, H200)
-    for config in candidates:
+    for config in candidates(problem, H200):
         if (config.raster, config.swizzle) != ("m", 1):
             rows, columns = (problem.n, problem.m) if config.swap_ab else (problem.m, problem.n)
             tiles = -(-rows // config.tile_m) * -(-columns // config.tile_n)

@@ -6,6 +6,9 @@ import sqlite3
 import subprocess
 import sys
 import textwrap
+import time
+from contextlib import closing
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -14,15 +17,16 @@ from tilecast.data_collection import store as storing
 from tilecast.data_collection.dataset import COLUMNS, read_dataset, write_dataset
 from tilecast.data_collection.measurement import Measurement
 from tilecast.data_collection.store import MeasurementStore
-from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
-from tilecast.heuristics.problem import LINEAR_BF16, GemmOperands, GemmProblem
+from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
+from tilecast.heuristics.problem import GemmProblem
+from tilecast.kernels.cutlass_sm90.config import Sm90Config
 from tilecast.kernels.spec import KernelSpec
 
 LINEAR = GemmProblem(16, 6144, 4096)
-BATCHED = GemmProblem(64, 128, 256, 4, GemmOperands.from_layout("ccc", "float16", "float32"))
-CONFIG = KernelConfig(64, 128, 64, stages=4)
-SWAPPED = KernelConfig(128, 16, 128, cluster_m=2, stages=3, raster="n", swizzle=4, swap_ab=True)
+BATCHED = GemmProblem(64, 128, 256, 4, GemmOperands.parse("fp16:ccc>fp32"))
+CONFIG = Sm90Config(64, 128, 64, stages=4)
+SWAPPED = Sm90Config(128, 16, 128, cluster_m=2, stages=3, raster="n", swizzle=4, swap_ab=True)
 ROWS = [
     Measurement(LINEAR, CONFIG, "sustained", "screen", 18.25, None, 3),
     Measurement(LINEAR, SWAPPED, "sustained", "screen", None, None, 0, "hung: not done after 5 s"),
@@ -66,6 +70,12 @@ def test_checks_come_back_and_a_later_one_counts(store: MeasurementStore, path: 
     again = MeasurementStore(path)
     assert again.checks() == {good.key: "hung", bad.key: "relative error 0.5"}
     again.close()
+
+
+def test_failure_names_no_folder(store: MeasurementStore) -> None:
+    spec = KernelSpec(CONFIG, LINEAR_BF16)
+    store.add_checks({spec: "error at '/home/alice/lib/kernel.py:12' of 1/2, see /tmp/alice/x"})
+    assert store.checks() == {spec.key: "error at 'kernel.py:12' of 1/2, see x"}
 
 
 def test_export_is_a_data_set_and_survives_parquet(store: MeasurementStore, tmp_path: Path) -> None:
@@ -114,33 +124,94 @@ def test_export_does_not_depend_on_the_order_of_arrival(tmp_path: Path) -> None:
 def test_second_measurement_is_refused_and_its_batch_with_it(store: MeasurementStore) -> None:
     store.add(ROWS[:1], "card")
     again = Measurement(LINEAR, CONFIG, "sustained", "screen", 99.0, None, 3)
-    with pytest.raises(TilecastError, match="a measurement is in the store already") as caught:
+    with pytest.raises(TilecastError, match="a measurement cannot be stored .*UNIQUE") as caught:
         store.add([*ROWS[1:], again], "card")
-    assert "allowed: each problem, config, regime and stage once" in str(caught.value)
+    assert "allowed: each problem, config, regime and pass once" in str(caught.value)
     assert store.count() == 1
     assert store.export().rows["microseconds"].tolist() == [18.25]
 
 
-@pytest.mark.parametrize("fact", ["protocol", "space"])
+@pytest.mark.parametrize(
+    "fact",
+    ["protocol", "space", "cutlass_sm90 sources", "nvidia-cutlass-dsl", "nvidia-cutlass-operators"],
+)
 def test_store_of_another_version_is_refused_and_left_alone(
     path: Path, monkeypatch: pytest.MonkeyPatch, fact: str
 ) -> None:
     store = MeasurementStore(path)
     store.add(ROWS, "card")
     store.close()
+    others = {**storing._versions(), fact: "another"}
     with monkeypatch.context() as patch:
-        patch.setitem(storing._VERSIONS, fact, "0")
-        with pytest.raises(TilecastError, match="was made with versions .* start a new store"):
+        patch.setattr(storing, "_versions", lambda: others)
+        wanted = f"was made with {fact} '.*'; allowed: {fact} 'another'; start a new store"
+        with pytest.raises(TilecastError, match=wanted):
             MeasurementStore(path)
     again = MeasurementStore(path)
     assert again.count() == 6
     again.close()
 
 
+def test_store_knows_the_kernel_that_it_measured(path: Path) -> None:
+    MeasurementStore(path).close()
+    with closing(sqlite3.connect(path)) as database:
+        facts = dict(database.execute("SELECT name, value FROM facts"))
+    assert facts["nvidia-cutlass-dsl"] == version("nvidia-cutlass-dsl")
+    assert len(facts["cutlass_sm90 sources"]) == 16
+
+
+@pytest.mark.parametrize("removed", ["protocol", "nvidia-cutlass-dsl", "%"])
+def test_store_without_version_facts_is_not_taken_for_current(path: Path, removed: str) -> None:
+    MeasurementStore(path).close()
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("DELETE FROM facts WHERE name LIKE ?", (removed,))
+    with pytest.raises(TilecastError, match="was made with .*None.*; allowed: .*start a new store"):
+        MeasurementStore(path)
+
+
+def test_store_in_use_is_refused_at_once(store: MeasurementStore, path: Path) -> None:
+    start = time.monotonic()
+    with pytest.raises(TilecastError, match="store .* is in use; allowed: one run at a time; wait"):
+        MeasurementStore(path)
+    assert time.monotonic() - start < 1
+    store.add(ROWS, "card")
+    assert store.count() == 6
+
+
+def test_file_named_memory_is_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for count in (0, 6):
+        store = MeasurementStore(Path(":memory:"))
+        assert store.count() == count
+        if not count:
+            store.add(ROWS, "card")
+        store.close()
+    assert (tmp_path / ":memory:").is_file()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        Measurement(LINEAR, CONFIG, "idle", "race", 1.0, None, 1),
+        Measurement(LINEAR, CONFIG, "burst", "final", 1.0, None, 1),
+        Measurement(LINEAR, CONFIG, "burst", "race", 0.0, None, 1),
+        Measurement(LINEAR, CONFIG, "burst", "race", float("nan"), None, 1),
+        Measurement(LINEAR, CONFIG, "burst", "race", float("inf"), None, 1),
+        Measurement(LINEAR, CONFIG, "burst", "race", None, None, 1),
+        Measurement(LINEAR, CONFIG, "burst", "race", 1.0, None, 1, "hung"),
+        Measurement(LINEAR, CONFIG, "burst", "race", 1.0, None, 40_000),
+    ],
+)
+def test_what_is_no_measurement_is_refused(store: MeasurementStore, wrong: Measurement) -> None:
+    with pytest.raises(TilecastError, match="a measurement cannot be stored .*CHECK"):
+        store.add([*ROWS, wrong], "card")
+    assert store.count() == 0
+
+
 def test_file_that_is_no_store_is_refused_and_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "notes"
     path.write_text("not a database " * 100)
-    with pytest.raises(TilecastError, match=r"notes cannot be opened \(file is not a database\)"):
+    with pytest.raises(TilecastError, match=r"notes cannot be used \(file is not a database\)"):
         MeasurementStore(path)
     assert path.read_text() == "not a database " * 100
 
@@ -151,14 +222,24 @@ def test_database_of_somebody_else_is_refused_and_left_alone(tmp_path: Path) -> 
         database.execute("CREATE TABLE birds (name TEXT)")
     database.close()
     before = path.read_bytes()
-    with pytest.raises(TilecastError, match=r"cannot be opened \(a database of something else\)"):
+    with pytest.raises(TilecastError, match=r"cannot be used \(a database of something else\)"):
         MeasurementStore(path)
     assert path.read_bytes() == before
 
 
-@pytest.mark.parametrize("path", ["/proc/tilecast/store", "/proc/store", "/"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/proc/tilecast/store",
+        "/proc/store",
+        "/",
+        "/dev/null",
+        f"/tmp/{300 * 'x'}",
+        "/etc/passwd/store",
+    ],
+)
 def test_path_that_cannot_be_written_is_told(path: str) -> None:
-    with pytest.raises(TilecastError, match="cannot be opened .* allowed: a new file, or one that"):
+    with pytest.raises(TilecastError, match="cannot be used .* allowed: a new file, or one that"):
         MeasurementStore(Path(path))
 
 
@@ -168,7 +249,7 @@ def test_full_disk_is_told_and_keeps_what_was_there(store: MeasurementStore) -> 
     store._database.execute(f"PRAGMA max_page_count = {pages}")
     many = [Measurement(GemmProblem(m, 8, 8), CONFIG, "burst", "race", 1.0, 0.0, 8)
             for m in range(1, 2001)]  # fmt: skip
-    with pytest.raises(TilecastError, match="cannot be written .*full.*run again"):
+    with pytest.raises(TilecastError, match="cannot be used .*full.*run again"):
         store.add(many, "card")
     assert store.count() == 3
     store._database.execute("PRAGMA max_page_count = 100000")
@@ -182,7 +263,7 @@ import sys
 from pathlib import Path
 from tilecast.data_collection.measurement import Measurement
 from tilecast.data_collection.store import MeasurementStore
-from tilecast.heuristics.config import KernelConfig
+from tilecast.kernels.cutlass_sm90.config import Sm90Config
 from tilecast.heuristics.problem import GemmProblem
 
 store = MeasurementStore(Path(sys.argv[1]))
@@ -190,7 +271,7 @@ store.begin_run({{}})
 for m in range(int(sys.argv[2]), 1_000_000):
     rows = [
         Measurement(GemmProblem(m, 8, 8), config, "burst", "race", m, 0, 8)
-        for config in (KernelConfig(64, 64, 64, stages=2 + i) for i in range({BATCH}))
+        for config in (Sm90Config(64, 64, 64, stages=2 + i) for i in range({BATCH}))
     ]
     store.add(rows, "card")
     print(m, flush=True)

@@ -1,21 +1,23 @@
 """The suites hold what they promise, the same every time."""
 
+import json
 import subprocess
 import sys
 from collections import Counter, defaultdict
 
 import pytest
+from training_suite import MAX_BYTES, MAX_FLOPS, training_families
 
 from tilecast.data_collection.language_models import DEEPSEEK_V3, MODELS
 from tilecast.data_collection.suites import (
-    MAX_TRAINING_BYTES,
-    MAX_TRAINING_FLOPS,
     SUITES,
+    TRAINING_PROBLEMS,
     problems,
     suite,
 )
 from tilecast.heuristics.errors import TilecastError
-from tilecast.heuristics.problem import LINEAR_BF16, GemmProblem
+from tilecast.heuristics.operands import LINEAR_BF16
+from tilecast.heuristics.problem import GemmProblem
 
 PEAK_FLOPS = 6e14
 """What a good bf16 kernel sustains on an H200, FLOP a second."""
@@ -160,12 +162,17 @@ def test_training_keeps_the_extent_that_makes_a_square():
         assert GemmProblem(n, n, k) in squares
 
 
+def test_training_is_what_its_generator_chooses():
+    frozen = json.loads(TRAINING_PROBLEMS.read_text())
+    assert frozen == [list(family) for family in training_families()]
+
+
 def test_training_stays_affordable():
     found = suite("training")
-    assert all(problem.flops <= MAX_TRAINING_FLOPS for problem in found)
-    assert all(problem.min_bytes <= MAX_TRAINING_BYTES for problem in found)
+    assert all(problem.flops <= MAX_FLOPS for problem in found)
+    assert all(problem.min_bytes <= MAX_BYTES for problem in found)
     assert sum(problem.flops for problem in found) / PEAK_FLOPS <= 0.25
-    assert any(problem.flops > MAX_TRAINING_FLOPS / 2 for problem in found)
+    assert any(problem.flops > MAX_FLOPS / 2 for problem in found)
 
 
 def test_training_problems_come_from_other_suites_families():

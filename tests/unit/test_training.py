@@ -10,7 +10,7 @@ import pytest
 from tilecast.data_collection.dataset import Dataset
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
-from tilecast.heuristics.problem import LINEAR_BF16
+from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.models.artifact import save
 from tilecast.models.labels import POWERS
 from tilecast.models.training import dataset_hardware, train
@@ -31,12 +31,13 @@ def test_the_same_data_and_seed_give_the_same_bytes(
 def test_another_seed_gives_another_model(trained, synthetic_dataset: Dataset) -> None:
     other = train(synthetic_dataset, seed=1)
     for power in POWERS:
-        assert other.rankers[power].distance_.model != trained.rankers[power].distance_.model
+        ours, theirs = trained.rankers[power].distance_, other.rankers[power].distance_
+        assert ours.pack() != theirs.pack()
 
 
 def test_what_was_trained_on_is_recorded(trained, synthetic_dataset: Dataset) -> None:
     assert (trained.hardware, trained.operands) == (hardware("H200"), LINEAR_BF16)
-    assert trained.name == "H200-bfloat16-rcr"
+    assert trained.name == "H200-bf16-rcr"
     assert trained.facts["dataset"] == {
         "sha256": synthetic_dataset.digest,
         "rows": len(synthetic_dataset.rows),
@@ -49,7 +50,7 @@ def test_what_was_trained_on_is_recorded(trained, synthetic_dataset: Dataset) ->
 
 def test_held_out_metrics_are_those_of_a_model_that_learned(trained) -> None:
     held_out = trained.facts["held_out"]
-    assert set(held_out) == {"tilecast", "tree+linear"}
+    assert set(held_out) == {"tilecast"}
     for power in POWERS:
         metrics = held_out["tilecast"][power]
         assert metrics["regret@1"]["geomean"] < 0.1
@@ -62,23 +63,43 @@ def test_held_out_metrics_are_those_of_a_model_that_learned(trained) -> None:
 
 def test_a_data_set_of_several_layouts_is_refused(synthetic_dataset: Dataset) -> None:
     rows = synthetic_dataset.rows.copy()
-    rows["layout"] = np.where(rows["m"] == 64, "rrr", "rcr")
-    mixed = Dataset(rows.astype({"layout": "category"}), synthetic_dataset.provenance)
-    with pytest.raises(TilecastError, match="mixes bfloat16 rcr, bfloat16 rrr; allowed: one dtype"):
+    rows["operands"] = np.where(rows["m"] == 64, "bf16:rrr", "bf16:rcr")
+    mixed = Dataset(rows.astype({"operands": "category"}), synthetic_dataset.provenance)
+    with pytest.raises(TilecastError, match="mixes operands bf16:rcr, bf16:rrr; allowed: one"):
         train(mixed)
 
 
+def _runs(*runs: object) -> dict:
+    return {"runs": list(runs)}
+
+
 @pytest.mark.parametrize(
-    ("names", "message"),
+    ("provenance", "message"),
     [
-        ([], r"names 0 GPU models \(\); allowed: one"),
-        (["NVIDIA H200", "NVIDIA H100 80GB HBM3"], "names 2 GPU models .*; allowed: one"),
-        (["TPU"], "gpu 'TPU' is not known; allowed: H200"),
+        (_runs(), r"names 0 GPU models \(\); allowed: one"),
+        (_runs({"gpus": []}), r"names 0 GPU models \(\); allowed: one"),
+        (
+            _runs({"gpus": [{"name": "NVIDIA H200"}, {"name": "NVIDIA H100 80GB HBM3"}]}),
+            "names 2 GPU models .*; allowed: one",
+        ),
+        (_runs({"gpu": "H200"}, {"gpu": "H100"}), "names 2 GPU models .*; allowed: one"),
+        (_runs({"gpus": [{"name": "TPU"}]}), "gpu 'TPU' is not known; allowed: H200"),
+        ({}, "does not say which GPU .*; allowed: runs that name theirs"),
+        (_runs({}), "does not say which GPU .*; allowed: runs that name theirs"),
+        (_runs({"gpus": 3}), "does not say which GPU .*; allowed: runs that name theirs"),
+        (_runs("H200"), "does not say which GPU .*; allowed: runs that name theirs"),
     ],
 )
 def test_a_data_set_must_name_one_known_gpu(
-    names: list[str], message: str, synthetic_dataset: Dataset
+    provenance: dict, message: str, synthetic_dataset: Dataset
 ) -> None:
-    provenance = {"runs": [{"gpus": [{"name": name} for name in names]}]}
     with pytest.raises(TilecastError, match=message):
         dataset_hardware(Dataset(synthetic_dataset.rows, provenance))
+
+
+def test_a_mixed_host_is_what_was_measured_there(synthetic_dataset: Dataset) -> None:
+    """nvidia-smi lists every GPU of the host, measured or not."""
+    host = {"gpus": [{"name": "NVIDIA H100 80GB HBM3"}, {"name": "NVIDIA H200"}]}
+    provenance = _runs(host | {"gpu": "H200"}, {"gpus": [{"name": "NVIDIA H200"}]})
+    found = dataset_hardware(Dataset(synthetic_dataset.rows, provenance))
+    assert found == hardware("H200")

@@ -10,35 +10,42 @@ import pytest
 
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
-from tilecast.heuristics.problem import LINEAR_BF16
+from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.models.artifact import load_shipped
 from tilecast.models.labels import POWERS
-from tilecast.models.shortlist import MEANS, MOST, Head, ShortlistRule, doubts, fit_rule
+from tilecast.models.stopping import (
+    MAX_TAKEN,
+    MEANS,
+    FirstCandidates,
+    StoppingRule,
+    fit_stopping_rule,
+    stop_features,
+)
 
 RESULT = Path(__file__).parents[2] / "benchmarks" / "results" / "adaptive_k.json"
-RULE = ShortlistRule(-5.0, (-1.0, -0.5, 40.0), {2: -5.5, 4: -7.0})
+RULE = StoppingRule(-5.0, (-1.0, -0.5, 40.0), {2: -5.5, 4: -7.0})
 
 
 @pytest.fixture(scope="module")
-def shipped() -> ShortlistRule:
+def shipped() -> StoppingRule:
     return load_shipped(hardware("H200"), LINEAR_BF16).rule
 
 
 def _rankings(count: int) -> list[np.ndarray]:
-    """Pairs of opinions such as rankings have: rising costs, falling relevance, and noise."""
+    """Pairs of scores such as rankings have: rising costs, falling relevance, and noise."""
     source = np.random.default_rng(0)
-    rise = np.arange(MOST) * np.array([[0.01], [-0.4]])
-    return [rise + source.normal(0, [[0.02], [0.8]], (2, MOST)) for _ in range(count)]
+    rise = np.arange(MAX_TAKEN) * np.array([[0.01], [-0.4]])
+    return [rise + source.normal(0, [[0.02], [0.8]], (2, MAX_TAKEN)) for _ in range(count)]
 
 
-def test_doubts_compare_with_the_best_before() -> None:
-    found = doubts(np.array([1.0, 1.2, 0.9, 0.8]), np.array([3.0, 3.5, 2.0, 4.0]))
+def test_features_compare_with_the_best_before() -> None:
+    found = stop_features(np.array([1.0, 1.2, 0.9, 0.8]), np.array([3.0, 3.5, 2.0, 4.0]))
     expected = [[0, 0, 0], [np.log(2), 1.5, 0.1], [np.log(3), 0, 0.1]]
     np.testing.assert_allclose(found, expected, atol=1e-12)
 
 
 def test_one_candidate_leaves_no_doubt() -> None:
-    assert RULE.size(doubts(np.zeros(1), np.zeros(1)), 2) == 1
+    assert RULE.size(stop_features(np.zeros(1), np.zeros(1)), 2) == 1
 
 
 def test_candidates_are_taken_until_the_first_that_is_not_worth_it() -> None:
@@ -48,29 +55,29 @@ def test_candidates_are_taken_until_the_first_that_is_not_worth_it() -> None:
     assert RULE.size(rows, 4) == 4
 
 
-def test_a_problem_gets_one_to_eight(shipped: ShortlistRule) -> None:
+def test_a_problem_gets_one_to_eight(shipped: StoppingRule) -> None:
     for mean in MEANS:
-        sizes = {shipped.size(doubts(*ranking), mean) for ranking in _rankings(400)}
-        assert 1 <= min(sizes) < max(sizes) <= MOST
-    certain = doubts(np.arange(MOST) / 10, -10.0 * np.arange(MOST))
-    torn = doubts(-np.arange(MOST) / 10, np.arange(MOST) / 10)
+        sizes = {shipped.size(stop_features(*ranking), mean) for ranking in _rankings(400)}
+        assert 1 <= min(sizes) < max(sizes) <= MAX_TAKEN
+    certain = stop_features(np.arange(MAX_TAKEN) / 10, -10.0 * np.arange(MAX_TAKEN))
+    torn = stop_features(-np.arange(MAX_TAKEN) / 10, np.arange(MAX_TAKEN) / 10)
     for mean in MEANS:
         assert shipped.size(certain, mean) == 1
-        assert shipped.size(torn, mean) == MOST
+        assert shipped.size(torn, mean) == MAX_TAKEN
 
 
-def test_more_doubt_never_gives_fewer(shipped: ShortlistRule) -> None:
+def test_more_doubt_never_gives_fewer(shipped: StoppingRule) -> None:
     for ranking in _rankings(200):
-        rows = doubts(*ranking)
+        rows = stop_features(*ranking)
         for mean in MEANS:
             size = shipped.size(rows, mean)
             assert shipped.size(rows * [1, 0.5, 1], mean) >= size
             assert shipped.size(rows + [0, 0, 0.01], mean) >= size
 
 
-def test_a_larger_mean_never_gives_fewer(shipped: ShortlistRule) -> None:
+def test_a_larger_mean_never_gives_fewer(shipped: StoppingRule) -> None:
     for ranking in _rankings(200):
-        sizes = [shipped.size(doubts(*ranking), mean) for mean in MEANS]
+        sizes = [shipped.size(stop_features(*ranking), mean) for mean in MEANS]
         assert sizes == sorted(sizes)
 
 
@@ -79,28 +86,29 @@ def test_an_unknown_mean_is_refused() -> None:
         RULE.size(np.zeros((7, 3)), 3)
 
 
-def _planted(count: int) -> list[Head]:
-    """Heads whose candidates gain, one time in three, three times what `RULE` expects."""
+def _planted(count: int) -> list[FirstCandidates]:
+    """Rankings whose first candidates gain, one time in three, three times what `RULE` expects."""
     source = np.random.default_rng(1)
-    heads = []
+    asked = []
     for ranking in _rankings(count):
-        rows = doubts(*ranking)
+        rows = stop_features(*ranking)
         gains = 3 * np.exp(RULE.expected(rows)) * (source.random(len(rows)) < 1 / 3)
-        heads.append(Head(rows, np.exp(-np.cumsum([0, *gains]))))
-    return heads
+        asked.append(FirstCandidates(rows, np.exp(-np.cumsum([0, *gains]))))
+    return asked
 
 
 def test_what_decides_is_learned_from_gains() -> None:
-    rule = fit_rule(_planted(4000))
+    rule = fit_stopping_rule(_planted(4000))
     found, planted = (rule.constant, *rule.weights), (RULE.constant, *RULE.weights)
     np.testing.assert_allclose(found, planted, rtol=0.1)
 
 
 def test_the_mean_is_kept_over_what_was_learned_from() -> None:
-    heads = _planted(1000)
-    rule = fit_rule(heads)
+    asked = _planted(1000)
+    rule = fit_stopping_rule(asked)
     for mean in MEANS:
-        assert np.mean([rule.size(h.doubts, mean) for h in heads]) == pytest.approx(mean, abs=0.05)
+        sizes = [rule.size(first.features, mean) for first in asked]
+        assert np.mean(sizes) == pytest.approx(mean, abs=0.05)
 
 
 def test_adaptive_k_beats_fixed_k_on_held_out_problems() -> None:

@@ -1,0 +1,72 @@
+"""When a kernel's results count as right: what they are checked on, and how far off one may be."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tilecast.heuristics.problem import ALIGNMENT_BYTES, GemmProblem
+from tilecast.kernels.spec import KernelSpec
+
+if TYPE_CHECKING:
+    import torch
+
+CHECK_EXTENTS = ((2056, 10008, 520), (37, 1112, 1032), (1, 264, 200))
+"""m, n, k of the correctness checks: ragged everywhere; many tiles per CTA, a deep k, one row."""
+
+
+def check_problems(spec: KernelSpec) -> list[GemmProblem]:
+    """The ragged problems of a check; extents are padded where the 16-byte rule is on them."""
+    operands = spec.operands
+    step = 8 * ALIGNMENT_BYTES // min(operands.a.dtype.bits, operands.b.dtype.bits, 16)
+    rows = step if "col" in (operands.a.major, operands.out.major) else 1
+    batch = 3 if spec.batched else 1
+    return [
+        GemmProblem(_up(m, rows), _up(n, step), _up(k, step), batch, operands)
+        for m, n, k in CHECK_EXTENTS
+    ]
+
+
+def _up(extent: int, step: int) -> int:
+    return -(-extent // step) * step
+
+
+def wrong_elements(
+    out: torch.Tensor, reference: torch.Tensor, k: int, *, narrow: bool = False
+) -> str | None:
+    """Compare a product of normal random operands with its reference, element by element.
+
+    An element may be off by one unit in the last place of its own dtype, and by what adding k
+    products in float32 can lose: k roundings of a sum of magnitudes that is near k. That is far
+    below the elements themselves, which are near the square root of k, so that one tile left out,
+    misplaced or NaN shows, however large the matrix.
+
+    Args:
+        out: what a kernel wrote, (m, n), or (batch, m, n).
+        reference: the product in float32, of the same shape.
+        k: products per element.
+        narrow: whether the operands were floats of 8 bits, which Hopper's tensor cores add up in
+            some 14 bits, 32 products at a time: each of k / 32 roundings may lose that much of a
+            sum near the square root of k; four times that is allowed.
+
+    Returns:
+        How many elements are wrong, the smallest box around them and the first of them; None when
+        all are right.
+    """
+    import torch
+
+    if out.dtype.is_floating_point:
+        lost = k**1.5 / 32 * 2**-11 if narrow else k * k * torch.finfo(torch.float32).eps
+        allowed = torch.finfo(out.dtype).eps * reference.abs() + lost
+    else:
+        allowed = torch.full_like(reference, 0.5)  # whole numbers are exact
+    wrong = ~((out.float() - reference).abs() <= allowed)  # NaN is not below anything
+    if not wrong.any():
+        return None
+    places = wrong.nonzero()
+    first = tuple(places[0].tolist())
+    box = zip(places.amin(0).tolist(), places.amax(0).tolist(), strict=True)
+    return (
+        f"{len(places)} wrong elements within [{', '.join(f'{a}:{b + 1}' for a, b in box)}], the "
+        f"first {out[first].item():.4g} instead of {reference[first].item():.4g}, allowed error "
+        f"{allowed[first].item():.2g}"
+    )

@@ -1,0 +1,150 @@
+"""What a worker is given, what it needs of a GPU, and what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Protocol
+
+from tilecast.data_collection.measurement import Measurement
+from tilecast.data_collection.protocol import DEFAULTS, Bench, Entrant, measure, verify
+from tilecast.heuristics.config import KernelConfig
+from tilecast.heuristics.problem import GemmProblem
+from tilecast.kernels.spec import KernelSpec
+
+
+class Session(Protocol):
+    """What a worker needs of a GPU."""
+
+    card: str
+    """Short name of the card."""
+
+    def check(self, spec: KernelSpec) -> str | None:
+        """What is wrong with a kernel's results, or None; raises KernelFailure when it hangs."""
+        ...
+
+    def bench(self, problem: GemmProblem, careful: bool) -> Bench:
+        """A bench for one problem; careful: each replay is announced and waited for."""
+        ...
+
+
+SessionFactory = Callable[[Callable[[KernelSpec | None], None]], Session]
+"""Makes a session in the worker, given what to call before a kernel runs: with its spec, or None
+for the library's own. Must pickle."""
+
+
+@dataclass(frozen=True)
+class CheckJob:
+    """Compare kernels with the library's results."""
+
+    specs: tuple[KernelSpec, ...]
+    """The kernels."""
+    careful: ClassVar[bool] = True
+    """They run one by one, so that a failure has a name."""
+
+    def without(self, failures: Mapping[str, str]) -> CheckJob:
+        """The same, less the kernels whose keys are among the failures."""
+        return CheckJob(tuple(spec for spec in self.specs if spec.key not in failures))
+
+    def run(self, session: Session) -> dict[KernelSpec, str | None]:
+        """What is wrong with each, or None."""
+        return {spec: session.check(spec) for spec in self.specs}
+
+
+@dataclass(frozen=True)
+class MeasureJob:
+    """Screen and race the kernels of a problem."""
+
+    problem: GemmProblem
+    """What to multiply."""
+    configs: tuple[KernelConfig, ...]
+    """Its candidates; the library's kernel is timed beside them."""
+    known_failures: Mapping[KernelConfig, str] = field(default_factory=dict)
+    """Candidates that are not run, with the reason that is recorded instead of a time."""
+    careful: bool = False
+    """Announce and wait for each replay, so that a failure has a name."""
+
+    def without(self, failures: Mapping[str, str]) -> MeasureJob:
+        """The same, with the kernels whose keys are among the failures known to fail."""
+        found = {c: _failure(c, self.problem, failures) for c in self.configs}
+        failed = {config: reason for config, reason in found.items() if reason}
+        rest = tuple(config for config in self.configs if config not in failed)
+        return replace(self, configs=rest, known_failures={**self.known_failures, **failed})
+
+    def run(self, session: Session) -> list[Measurement]:
+        """Screen and race rows."""
+        bench = session.bench(self.problem, self.careful)
+        return measure(bench, self.problem, (*self.configs, None), DEFAULTS) + [
+            Measurement(self.problem, config, "sustained", "screen", None, None, 0, reason)
+            for config, reason in self.known_failures.items()
+        ]
+
+
+@dataclass(frozen=True)
+class VerifyJob:
+    """Time the best kernels of a problem again."""
+
+    problem: GemmProblem
+    """What to multiply."""
+    raced: tuple[Measurement, ...]
+    """Its race rows."""
+    card: str
+    """The card that ran the race."""
+    careful: bool = False
+    """Announce and wait for each replay, so that a failure has a name."""
+
+    def without(self, failures: Mapping[str, str]) -> VerifyJob:
+        """The same, less the kernels whose keys are among the failures."""
+        sound = (r for r in self.raced if not _failure(r.config, self.problem, failures))
+        return replace(self, raced=tuple(sound))
+
+    def run(self, session: Session) -> list[Measurement]:
+        """Verify rows."""
+        bench = session.bench(self.problem, self.careful)
+        return verify(bench, self.problem, self.raced, DEFAULTS)
+
+
+def _failure(entrant: Entrant, problem: GemmProblem, failures: Mapping[str, str]) -> str | None:
+    return entrant and failures.get(KernelSpec.for_problem(entrant, problem).key)
+
+
+Job = CheckJob | MeasureJob | VerifyJob
+"""What a worker is given."""
+
+
+@dataclass(frozen=True)
+class Ready:
+    """The first message: the worker has its GPU."""
+
+    card: str
+    """Short name of the card."""
+
+
+@dataclass(frozen=True)
+class Running:
+    """A kernel runs next."""
+
+    kernel: KernelSpec | None
+    """Which; None for the library's own."""
+
+
+@dataclass(frozen=True)
+class Done:
+    """A job is finished."""
+
+    result: dict[KernelSpec, str | None] | list[Measurement]
+    """What the job's ``run`` returned."""
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The last message: the worker is gone, or its GPU context is."""
+
+    culprit: KernelSpec | None
+    """The kernel to blame; None where several were in flight."""
+    reason: str
+    """What happened, in one line."""
+
+
+Message = Ready | Running | Done | Failed
+"""What a worker says."""

@@ -1,0 +1,87 @@
+"""The element types that operands may have: one row each, and nobody else knows them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilecast.heuristics.errors import TilecastError
+
+
+@dataclass(frozen=True)
+class DType:
+    """One element type."""
+
+    name: str
+    """Short name, used wherever operands are spelled."""
+    bits: int
+    """Size of an element."""
+    torch: str
+    """Its name in torch."""
+    cutlass: str
+    """Its name in the CuTe DSL."""
+    accumulator: str
+    """Short name of the type that its products are added up in, unless operands say otherwise."""
+    speed: float | None
+    """Dense tensor rate over that of bf16 on the same GPU (NVIDIA H100 and H200 data sheets); None
+    where tensor cores do not multiply it."""
+
+    def bytes(self, elements: float) -> float:
+        """Bytes of so many elements."""
+        return elements * self.bits / 8
+
+    def __str__(self) -> str:
+        """The short name."""
+        return self.name
+
+
+DTYPES = {
+    row.name: row
+    for row in (
+        DType("bf16", 16, "bfloat16", "BFloat16", "fp32", 1.0),
+        DType("fp16", 16, "float16", "Float16", "fp32", 1.0),
+        DType("fp32", 32, "float32", "Float32", "fp32", None),
+        DType("e4m3", 8, "float8_e4m3fn", "Float8E4M3FN", "fp32", 2.0),
+        DType("e5m2", 8, "float8_e5m2", "Float8E5M2", "fp32", 2.0),
+        DType("int8", 8, "int8", "Int8", "int32", 2.0),
+        DType("int32", 32, "int32", "Int32", "int32", None),
+    )
+}
+"""Every element type by its short name."""
+
+_BY_TORCH = {row.torch: row for row in DTYPES.values()}
+_BY_CUTLASS = {row.cutlass: row for row in DTYPES.values()}
+
+
+def dtype(name: str) -> DType:
+    """Look an element type up by its short name.
+
+    Raises:
+        TilecastError: it is not known.
+    """
+    if name not in DTYPES:
+        raise TilecastError(f"dtype {name!r} is not known; allowed: {', '.join(DTYPES)}")
+    return DTYPES[name]
+
+
+def dtype_of_torch(torch_dtype: object) -> DType:
+    """Look an element type up by what torch calls it, such as ``torch.bfloat16``.
+
+    Raises:
+        TilecastError: it is not known.
+    """
+    name = str(torch_dtype).removeprefix("torch.")
+    if name not in _BY_TORCH:
+        raise TilecastError(f"dtype {name} is not known; allowed: {', '.join(_BY_TORCH)}")
+    return _BY_TORCH[name]
+
+
+def dtype_of_cutlass(cutlass_dtype: object) -> DType:
+    """Look an element type up by what the CuTe DSL calls it, such as ``cutlass.BFloat16``.
+
+    Raises:
+        TilecastError: it is not known.
+    """
+    name = str(cutlass_dtype)
+    if name not in _BY_CUTLASS:
+        raise TilecastError(f"dtype {name} is not known; allowed: {', '.join(_BY_CUTLASS)}")
+    return _BY_CUTLASS[name]

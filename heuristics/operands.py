@@ -1,0 +1,153 @@
+"""How A, B and out of a GEMM are typed and stored, and the one text that says so.
+
+The text is the only form in which operands are written down: in stores and data sets, names of
+models, cache keys and generated code. ``bf16:rcr`` is a ``torch.nn.Linear`` in bfloat16;
+``e4m3:rcr>bf16:row-scales+bias`` multiplies fp8 into bfloat16, scaled by rows, and adds a bias.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+from tilecast.heuristics.dtypes import DTYPES, DType, dtype
+from tilecast.heuristics.errors import TilecastError
+
+MAJORS = {"r": "row", "c": "col"}
+"""Letter in a layout, and the way along which such an operand is contiguous."""
+SCALES = {
+    "tensor-scales": "A and B are each scaled by one number",
+    "row-scales": "rows of A and columns of B are each scaled by a number of their own",
+}
+"""How products may be scaled before the epilogue."""
+EPILOGUES = {"bias": "a vector along n is added to every row"}
+"""What may be fused after the product."""
+
+_TEXT = re.compile(
+    r"(?P<a>\w+?)(x(?P<b>\w+))?:(?P<layout>[rc]{3})(>(?P<out>\w+))?(@(?P<acc>\w+))?"
+    r"(:(?P<extras>[a-z+-]+))?"
+)
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """How one operand is typed and stored."""
+
+    dtype: DType
+    """Type of its elements."""
+    major: str
+    """``row``: contiguous along its columns; ``col``: along its rows."""
+
+
+@dataclass(frozen=True)
+class GemmOperands:
+    """Together with a config, everything that a compiled kernel depends on.
+
+    Extents and strides are run-time values.
+    """
+
+    a: TensorSpec
+    """A, m x k."""
+    b: TensorSpec
+    """B, k x n; column-major as ``torch.nn.Linear`` stores its weight."""
+    out: TensorSpec
+    """The result, m x n."""
+    acc: DType
+    """What products are added up in."""
+    scales: str = ""
+    """One of `SCALES`; "" for none."""
+    epilogue: tuple[str, ...] = ()
+    """Some of `EPILOGUES`, in the order in which they are applied."""
+
+    def __post_init__(self) -> None:
+        """Check every field.
+
+        Raises:
+            TilecastError: A or B is of a type that is not multiplied, or a name is not known.
+        """
+        for name, operand in (("A", self.a), ("B", self.b)):
+            if operand.dtype.speed is None:
+                fit = ", ".join(row.name for row in DTYPES.values() if row.speed)
+                raise TilecastError(f"{name} is {operand.dtype}; allowed: {fit}")
+        if self.scales and self.scales not in SCALES:
+            raise TilecastError(f"scales {self.scales!r} are not known; allowed: {_either(SCALES)}")
+        for step in self.epilogue:
+            if step not in EPILOGUES:
+                raise TilecastError(
+                    f"epilogue {step!r} is not known; allowed: {_either(EPILOGUES)}"
+                )
+
+    def __hash__(self) -> int:
+        """Of the text, which is made once: operands are part of many keys."""
+        return hash(self.text)
+
+    @property
+    def layout(self) -> str:
+        """Majors of A, B and out as three letters, such as ``rcr`` for ``torch.nn.Linear``."""
+        return self.a.major[0] + self.b.major[0] + self.out.major[0]
+
+    @cached_property
+    def text(self) -> str:
+        """The one spelling of these operands; `parse` reads it."""
+        a, b, out = self.a.dtype, self.b.dtype, self.out.dtype
+        extras = "+".join(filter(None, (self.scales, *self.epilogue)))
+        return (
+            a.name
+            + (f"x{b}" if b != a else "")
+            + f":{self.layout}"
+            + (f">{out}" if out != a else "")
+            + (f"@{self.acc}" if self.acc.name != a.accumulator else "")
+            + (f":{extras}" if extras else "")
+        )
+
+    @property
+    def file_name(self) -> str:
+        """The text without what file systems and shells dislike, such as ``bf16-rcr-to-fp32``."""
+        return self.text.replace(">", "-to-").replace(":", "-").replace("@", "-in-")
+
+    @classmethod
+    def product(cls, a: TensorSpec, b: TensorSpec, out: TensorSpec) -> GemmOperands:
+        """Those of a bare product, added up as A's dtype asks for."""
+        return cls(a, b, out, dtype(a.dtype.accumulator))
+
+    @classmethod
+    def parse(cls, text: str) -> GemmOperands:
+        """Read operands back from their text.
+
+        Raises:
+            TilecastError: the text is not understood, or names what is not known.
+        """
+        return _parse(text)
+
+    def __str__(self) -> str:
+        """The text."""
+        return self.text
+
+
+@lru_cache(maxsize=256)
+def _parse(text: str) -> GemmOperands:
+    match = _TEXT.fullmatch(text)
+    if match is None:
+        raise TilecastError(
+            f"operands {text[:100]!r} are not understood; allowed: A's dtype, the majors of A, B "
+            "and out as three letters r or c, and > with the dtype of out where it is another one, "
+            "such as bf16:rcr or fp16:rcr>fp32"
+        )
+    a = dtype(match["a"])
+    names = (a.name, match["b"] or a.name, match["out"] or a.name)
+    extras = (match["extras"] or "").split("+") if match["extras"] else []
+    scales = extras.pop(0) if extras and extras[0] in SCALES else ""
+    specs = (
+        TensorSpec(dtype(name), MAJORS[letter])
+        for name, letter in zip(names, match["layout"], strict=True)
+    )
+    return GemmOperands(*specs, dtype(match["acc"] or a.accumulator), scales, tuple(extras))
+
+
+def _either(names: dict[str, str]) -> str:
+    return ", ".join(names)
+
+
+LINEAR_BF16 = GemmOperands.parse("bf16:rcr")
+"""bf16 with weights as ``torch.nn.Linear`` stores them."""

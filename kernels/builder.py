@@ -1,0 +1,289 @@
+"""Bringing kernels into an object cache: worker processes compile, the caller goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import signal
+import threading
+import time
+import warnings
+from collections.abc import Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from functools import cache
+from multiprocessing.util import Finalize
+from pathlib import Path
+from typing import Any
+from weakref import WeakSet
+
+from tilecast.heuristics.errors import TilecastError
+from tilecast.kernels.families import FAMILIES, family_of
+from tilecast.kernels.object_cache import ObjectCache, default_root
+from tilecast.kernels.spec import KernelSpec
+
+DEADLINE_SECONDS = 120
+"""For one kernel, which takes about a second: a compiler that hangs must not hang its caller."""
+IDLE_SECONDS = 60
+"""After which workers without work leave, and with them the memory that the compiler takes."""
+MOST_WORKERS = 16
+"""A shortlist and its neighbours keep no more busy; each takes half a gigabyte."""
+_WATCH_SECONDS = 0.25
+
+
+@dataclass(frozen=True)
+class CompileResult:
+    """What became of one spec."""
+
+    spec: KernelSpec
+    """The kernel asked for."""
+    seconds: float
+    """Time its worker spent; 0 when the cache had it."""
+    error: str | None = None
+    """Why it failed, in one line; None when it is in the cache."""
+
+
+class ObjectBuilder:
+    """Brings kernels into an object cache. Any thread may call it, and a forked child too.
+
+    A worker that dies takes all kernels in work with it: each of them is then compiled once more,
+    alone, so that only the one that ends its worker again is told to have failed.
+    """
+
+    def __init__(self, objects: ObjectCache, workers: int | None = None):
+        """Take where objects go; the workers start with the first kernel that is missing.
+
+        Args:
+            objects: the cache.
+            workers: processes, one core each; left out, one per core, `MOST_WORKERS` at most.
+        """
+        self.objects = objects
+        self._workers = workers
+        self._begin()
+        _builders.add(self)
+
+    def start(self, spec: KernelSpec) -> None:
+        """Begin to compile a kernel unless the cache holds it or a worker is at it already."""
+        with self._lock:
+            job = self._jobs.get(spec)
+            if job is not None and not job.done():
+                return
+            if self.objects.resources(spec) is None:
+                self._jobs[spec] = self._submit(spec)
+            else:
+                self._jobs.pop(spec, None)
+
+    def wait(self, spec: KernelSpec) -> None:
+        """Return once the cache holds a kernel, compiling it where it does not.
+
+        Raises:
+            TilecastError: it does not compile, or its worker died or took too long.
+        """
+        self.start(spec)
+        job = self._jobs.get(spec)
+        error = job and self._result(spec, job, DEADLINE_SECONDS).error
+        if error:
+            raise TilecastError(
+                f"kernel {spec} did not compile: {error}; see `tilecast compile --config "
+                f"{spec.config} --operands {spec.operands}`"
+            )
+
+    def build(self, specs: Iterable[KernelSpec]) -> Iterator[CompileResult]:
+        """Compile kernels, and yield each as it is done.
+
+        Args:
+            specs: different kernels that the cache lacks.
+
+        Raises:
+            TilecastError: the cache cannot be written.
+        """
+        missing = iter(specs)
+        jobs: dict[Future[CompileResult], KernelSpec] = {}
+        while True:
+            # One a worker: no other is lost when one dies.
+            for spec in itertools.islice(missing, self._size() - len(jobs)):
+                jobs[self._submit(spec)] = spec
+            if not jobs:
+                return
+            for job in wait(jobs, return_when=FIRST_COMPLETED).done:
+                yield self._result(jobs.pop(job), job)
+
+    def close(self) -> None:
+        """End the workers; kernels that they are at are given up."""
+        with self._lock:
+            if self._pool is not None:
+                self._pool.shutdown(wait=False, kill_workers=True)
+                self._pool = None
+
+    def _begin(self) -> None:
+        self._lock = threading.RLock()
+        self._one = threading.Lock()
+        self._pool: Any = None
+        self._jobs: dict[KernelSpec, Future[CompileResult]] = {}
+
+    def _size(self) -> int:
+        from joblib import cpu_count
+
+        return self._workers or min(cpu_count(), MOST_WORKERS)
+
+    def _submit(self, spec: KernelSpec) -> Future[CompileResult]:
+        with self._lock:
+            if self._pool is None:
+                self.objects.tidy()
+                self._pool = _new_pool(self._size())
+                # A process that multiprocessing forked would wait until they are idle for long.
+                Finalize(None, _close_all, exitpriority=10)
+            try:
+                return self._pool.submit(compile_into, spec, self.objects)
+            except BrokenProcessPool:
+                self._pool = _new_pool(self._size())
+                return self._pool.submit(compile_into, spec, self.objects)
+
+    def _result(
+        self, spec: KernelSpec, job: Future[CompileResult], seconds: float | None = None
+    ) -> CompileResult:
+        try:
+            return job.result(seconds)
+        except TimeoutError:
+            return CompileResult(spec, 0.0, f"no result after {seconds} s")
+        except BrokenProcessPool:
+            return self._alone(spec)
+
+    def _alone(self, spec: KernelSpec) -> CompileResult:
+        """Compile what was in work when a worker died, perhaps of another kernel."""
+        with self._one:
+            if self.objects.resources(spec) is not None:
+                return CompileResult(spec, 0.0)
+            pool = _new_pool(1)
+            try:
+                return pool.submit(compile_into, spec, self.objects).result(DEADLINE_SECONDS)
+            except TimeoutError:
+                return CompileResult(spec, 0.0, f"no result after {DEADLINE_SECONDS} s")
+            except BrokenProcessPool:
+                reason = "its worker process died twice, the second time with no other beside it"
+                return CompileResult(spec, 0.0, f"{reason} (out of memory?)")
+            finally:
+                pool.shutdown(wait=False, kill_workers=True)
+
+
+def compile_all(
+    specs: Iterable[KernelSpec], cache: ObjectCache, workers: int
+) -> Iterator[CompileResult]:
+    """Bring every spec into the cache, in a pool of processes, and yield each as it is done.
+
+    A spec that fails to compile is reported and the others go on.
+
+    Args:
+        specs: the kernels wanted; those that the cache holds are not compiled again.
+        cache: where the objects go.
+        workers: processes, one core each.
+
+    Raises:
+        TilecastError: the cache cannot be written, or others may write it.
+    """
+    missing = []
+    for spec in dict.fromkeys(specs):
+        if cache.resources(spec) is None:
+            missing.append(spec)
+        else:
+            yield CompileResult(spec, 0.0)
+    if missing:
+        with contextlib.closing(ObjectBuilder(cache, min(workers, len(missing)))) as builder:
+            yield from builder.build(missing)
+
+
+def compile_into(spec: KernelSpec, cache: ObjectCache) -> CompileResult:
+    """Compile one kernel in this process and store it; what the DSL raises is in the result.
+
+    Where another process compiles the same kernel, this one waits and takes what that one stored.
+
+    Raises:
+        TilecastError: the cache cannot be written, or others may write it.
+    """
+    start = time.perf_counter()
+    with cache.exclusive(spec):
+        if cache.resources(spec) is not None:
+            return CompileResult(spec, 0.0)
+        try:
+            code = compile_object(spec)
+        except TilecastError:
+            raise
+        except Exception as error:
+            # The DSL raises whatever it meets; one bad config must not stop the rest.
+            return CompileResult(spec, time.perf_counter() - start, _one_line(error))
+        cache.put(spec, code)
+    return CompileResult(spec, time.perf_counter() - start)
+
+
+def compile_object(spec: KernelSpec) -> bytes:
+    """The object of a kernel, as its family compiles it."""
+    return family_of(spec.config).compile(spec)
+
+
+def object_builder() -> ObjectBuilder:
+    """The builder of this process for the default object cache.
+
+    Raises:
+        TilecastError: there is no folder for it.
+    """
+    return _builder(default_root())
+
+
+@cache
+def _builder(root: Path) -> ObjectBuilder:
+    return ObjectBuilder(ObjectCache(root))
+
+
+def _one_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
+
+
+def _new_pool(workers: int) -> Any:
+    # Not multiprocessing: its spawned workers import the user's script again, which would run it
+    # anew where nothing guards it.
+    from joblib.externals.loky import ProcessPoolExecutor
+
+    # A worker whose memory has grown, as the compiler's does with every kernel, is replaced.
+    warnings.filterwarnings("ignore", "A worker stopped while some jobs", UserWarning)
+    return ProcessPoolExecutor(
+        workers, timeout=IDLE_SECONDS, initializer=_prepare, initargs=(os.getpid(),)
+    )
+
+
+def _prepare(parent: int) -> None:
+    """Make a worker end with its parent, which alone is interrupted, and load the compiler."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    # It takes longer than compiling a kernel; why it fails, compiling tells.
+    with contextlib.suppress(Exception):
+        for family in FAMILIES.values():
+            family.preload()
+
+
+def _end_with(parent: int) -> None:
+    # Not a signal at its death: the kernel sends that when the thread ends that began the worker.
+    while os.getppid() == parent:
+        time.sleep(_WATCH_SECONDS)
+    os._exit(1)
+
+
+_builders: WeakSet[ObjectBuilder] = WeakSet()
+_inherited: list[object] = []
+
+
+def _close_all() -> None:
+    for builder in list(_builders):
+        builder.close()
+
+
+def _forget_workers() -> None:
+    """In a forked child, whose builders have their parent's workers and perhaps a lock held."""
+    for builder in list(_builders):
+        # Kept, as to delete a pool takes one of its locks.
+        _inherited.append((builder._pool, builder._jobs))
+        builder._begin()
+
+
+os.register_at_fork(after_in_child=_forget_workers)

@@ -1,0 +1,54 @@
+"""Ahead-of-time compilation of the tunable SM90 kernel; needs no GPU."""
+
+# The DSL's packages are joined at import time: a type checker does not see them.
+# pyright: reportMissingImports=false, reportPrivateImportUsage=false
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import cutlass
+import cutlass.cute as cute
+from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
+
+from tilecast.heuristics.operands import TensorSpec
+from tilecast.kernels.cutlass_sm90.kernel import TunableGemmKernel
+from tilecast.kernels.spec import KernelSpec
+
+
+def compile_object(spec: KernelSpec) -> bytes:
+    """Compile one kernel in this process.
+
+    ``cute.compile`` is not thread-safe: call this from one thread of a process only.
+
+    Args:
+        spec: a kernel whose config is valid for its operands.
+
+    Returns:
+        A host object file with the device code inside, which exports ``spec.symbol``.
+    """
+    operands = spec.operands
+    batch = (cute.sym_int32(),) if spec.batched else ()
+    m, n, k = (cute.sym_int32() for _ in range(3))
+
+    def tensor(rows, columns, stored: TensorSpec):
+        dtype = getattr(cutlass, stored.dtype.cutlass)
+        # 16 bytes: what TMA asks of every stride but the contiguous one.
+        leading = cute.sym_int64(divisibility=128 // dtype.width)
+        matrix = (leading, 1) if stored.major == "row" else (1, leading)
+        outer = (cute.sym_int64(divisibility=128 // dtype.width),) * len(batch)
+        return make_fake_tensor(dtype, (*batch, rows, columns), (*outer, *matrix), assumed_align=16)
+
+    compiled = cute.compile[cute.GPUArch(spec.arch), cute.EnableTVMFFI(True)](
+        TunableGemmKernel(spec.config, getattr(cutlass, operands.acc.cutlass)),
+        tensor(m, k, operands.a),
+        tensor(k, n, operands.b),
+        tensor(m, n, operands.out),
+        cutlass.Int32(1),
+        make_fake_stream(use_tvm_ffi_env_stream=True),
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "kernel.o")
+        compiled.export_to_c(object_file_path=str(path), function_name=spec.symbol)
+        return path.read_bytes()

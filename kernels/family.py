@@ -1,0 +1,126 @@
+"""What a kernel family is: kernels of one source with one set of knobs, behind one contract.
+
+A family is a folder of this package and one line in `tilecast.kernels.families`. Nothing else has
+to know it: candidates, features, compilation, launch and the hook ask through this contract.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from tilecast.heuristics.candidates import ConfigColumns
+from tilecast.heuristics.config import Geometry, KernelConfig, Resources
+from tilecast.heuristics.hardware import Hardware
+from tilecast.heuristics.operands import GemmOperands
+from tilecast.heuristics.problem import GemmProblem
+
+if TYPE_CHECKING:
+    from tilecast.kernels.spec import KernelSpec
+
+HARDWARE, MEASURED, PROBLEM = "hardware", "measured", "problem"
+"""Kinds of rules: what does not compile or run; what a pilot showed never to be near the best; what
+arithmetic excludes for one m, n, k."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Why configs are left out of a space."""
+
+    name: str
+    """Short key, used by ``tilecast space``."""
+    kind: str
+    """`HARDWARE`, `MEASURED` or `PROBLEM`."""
+    reason: str
+    """Why such a config cannot run, or cannot pay."""
+
+
+@dataclass(frozen=True)
+class Violation:
+    """A rule that a config breaks."""
+
+    rule: Rule
+    """The rule."""
+    text: str
+    """What is wrong, with the numbers."""
+
+
+class KernelFamily(Protocol):
+    """Kernels of one source with one set of knobs.
+
+    Validity is stated here once, each rule with its reason; collector, ranker and hook ask.
+    """
+
+    name: str
+    """Short key; the folder's name."""
+    arch: str
+    """Target of the compiler that its kernels are written for."""
+    packages: tuple[str, ...]
+    """Distributions whose versions decide what a config compiles to."""
+    sources: tuple[Path, ...]
+    """Files whose text does."""
+    rules: tuple[Rule, ...]
+    """Its rules, in the order in which they are asked."""
+
+    def parse(self, name: str) -> KernelConfig | None:
+        """The config of a name; None where the name is not one of this family's."""
+        ...
+
+    def points(self, operands: GemmOperands) -> Iterator[KernelConfig]:
+        """Every point that the axes span for operands, valid or not."""
+        ...
+
+    def configs(self, operands: GemmOperands, hardware: Hardware) -> Sequence[KernelConfig]:
+        """The space: what no rule about hardware or pilot excludes, in a fixed order."""
+        ...
+
+    def excluded(
+        self, problem: GemmProblem, columns: ConfigColumns, hardware: Hardware
+    ) -> np.ndarray:
+        """What rules about the problem exclude of the space; bool [configs]."""
+        ...
+
+    def violations(
+        self,
+        config: KernelConfig,
+        operands: GemmOperands,
+        hardware: Hardware,
+        problem: GemmProblem | None = None,
+    ) -> Iterator[Violation]:
+        """The rules that one config breaks, in order; those about a problem if one is given."""
+        ...
+
+    def geometry(self, config: KernelConfig) -> Geometry:
+        """The common view of a config, from which features are computed."""
+        ...
+
+    def resources(self, config: KernelConfig, operands: GemmOperands) -> Resources:
+        """What a config takes from an SM."""
+        ...
+
+    def preload(self) -> None:
+        """Import what compiling needs; a builder process does it once, before the first kernel."""
+        ...
+
+    def compile(self, spec: KernelSpec) -> bytes:
+        """Compile a kernel into an object file that exports ``spec.symbol``; needs no GPU.
+
+        Called in a builder process, from one thread.
+        """
+        ...
+
+    def launcher(
+        self, function: Callable[..., object], spec: KernelSpec, device: int
+    ) -> Callable[..., object]:
+        """What launches a loaded kernel as ``launch(a, b, out)`` on the current stream.
+
+        Args:
+            function: what the object exports.
+            spec: what it was compiled from.
+            device: the CUDA device that it will run on.
+        """
+        ...

@@ -1,0 +1,130 @@
+"""How many candidates a problem deserves: one more for as long as it is expected to pay.
+
+The ranker's two sets of trees learn different things. Where they agree, the first candidate is
+usually right; where the relevance trees put a later one close behind, or the distance trees put it
+ahead, it may well be the better one. The gain that is expected of it is the exponential of a
+weighted sum of such features; candidates are taken where that is large enough, so compilations go
+where they pay most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tilecast.heuristics.errors import TilecastError
+from tilecast.models.labels import ProblemLabels
+from tilecast.models.ranker import ConfigRanker
+from tilecast.models.targets import problem_features
+
+MAX_TAKEN = 8
+"""Candidates that a problem gets at most."""
+MEANS = (2, 3, 4, 5, 6)
+"""Candidates per problem, on average, that may be asked for."""
+_DIGITS = 6
+
+
+@dataclass(frozen=True)
+class StoppingRule:
+    """Says from the scores of a ranking's first candidates how many of them to take."""
+
+    constant: float
+    """Log of the gain that is expected of a second candidate whose `stop_features` are all 0."""
+    weights: tuple[float, float, float]
+    """What one unit of each of `stop_features` adds to the log of the expected gain."""
+    thresholds: Mapping[int, float]
+    """For each of `MEANS` the log of the expected gain from which a candidate is taken."""
+
+    def size(self, features: np.ndarray, mean: int) -> int:
+        """Candidates to take: the first, and the next for as long as they are worth it.
+
+        Args:
+            features: of the problem, `stop_features`.
+            mean: candidates per problem, on average over many problems.
+
+        Raises:
+            TilecastError: ``mean`` is none of `MEANS`.
+        """
+        if mean not in self.thresholds:
+            raise TilecastError(
+                f"a mean of {mean} candidates is out of range; allowed: "
+                f"{', '.join(map(str, self.thresholds))}; give a limit to get a fixed number"
+            )
+        worth = self.expected(features) >= self.thresholds[mean]
+        return 1 + int(np.logical_and.accumulate(worth).sum())
+
+    def expected(self, features: np.ndarray) -> np.ndarray:
+        """Log of the gain that is expected of each candidate but the first; float64 array."""
+        return self.constant + features @ np.array(self.weights)
+
+
+def stop_features(distance: np.ndarray, relevance: np.ndarray) -> np.ndarray:
+    """What speaks for or against compiling each candidate but the first.
+
+    Args:
+        distance: of the first candidates of a ranking, as `ConfigRanker.model_scores` gives it.
+        relevance: likewise.
+
+    Returns:
+        float64 array [candidates - 1, 3]: log of how many candidates come before; how far the
+        relevance trees put it behind the best of these, and how far the distance trees put it ahead
+        of the best of these; 0 where they do not.
+    """
+    before = np.log(np.arange(1, len(distance)))
+    behind = np.maximum.accumulate(relevance)[:-1] - relevance[1:]
+    ahead = np.minimum.accumulate(distance)[:-1] - distance[1:]
+    return np.stack([before, np.maximum(behind, 0), np.maximum(ahead, 0)], axis=1)
+
+
+@dataclass(frozen=True, eq=False)
+class FirstCandidates:
+    """The first of the ranking of a problem that the ranker had not seen, and how fast they are."""
+
+    features: np.ndarray
+    """float64 array [candidates - 1, 3]: `stop_features`."""
+    slowdowns: np.ndarray
+    """float64 array [candidates]: measured cost over the best config's, by the truth."""
+
+    @property
+    def gains(self) -> np.ndarray:
+        """Log of what each candidate but the first took off the best cost before it."""
+        return -np.diff(np.log(np.minimum.accumulate(self.slowdowns)))
+
+
+def first_candidates(ranker: ConfigRanker, labels: ProblemLabels) -> FirstCandidates:
+    """Ask a ranker about a problem that it was not fitted on."""
+    features = problem_features(labels, ranker.hardware)
+    first = ranker.order(features)[:MAX_TAKEN]
+    return FirstCandidates(
+        stop_features(*ranker.model_scores(features[first])),
+        labels.slowdown(ranker.power, truth=True)[first],
+    )
+
+
+def fit_stopping_rule(asked: Sequence[FirstCandidates]) -> StoppingRule:
+    """Learn what further candidates gain, and where to stop for each of `MEANS`.
+
+    Most candidates gain nothing and a few gain much: a Poisson regression estimates the mean of
+    such numbers.
+
+    Args:
+        asked: of held-out problems.
+    """
+    from sklearn.linear_model import PoissonRegressor
+
+    line = PoissonRegressor(alpha=0, solver="newton-cholesky", max_iter=1000).fit(
+        np.concatenate([first.features for first in asked]),
+        np.concatenate([first.gains for first in asked]),
+    )
+    constant, *weights = (round(float(v), _DIGITS) for v in (line.intercept_, *line.coef_))
+    rule = StoppingRule(constant, (weights[0], weights[1], weights[2]), {})
+    # A candidate is taken when all up to it are worth it: when the least promising of them is.
+    worth = [np.minimum.accumulate(rule.expected(first.features)) for first in asked]
+    falling = np.sort(np.concatenate(worth))[::-1]
+    thresholds = {
+        mean: round(float(falling[min((mean - 1) * len(asked), len(falling)) - 1]), _DIGITS)
+        for mean in MEANS
+    }
+    return StoppingRule(rule.constant, rule.weights, thresholds)

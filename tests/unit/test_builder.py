@@ -1,0 +1,319 @@
+"""Kernels compiled in worker processes while the caller goes on; most for real, so few."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tilecast.heuristics.errors import TilecastError
+from tilecast.heuristics.operands import LINEAR_BF16
+from tilecast.kernels import builder as module
+from tilecast.kernels import object_cache
+from tilecast.kernels.builder import (
+    DEADLINE_SECONDS,
+    IDLE_SECONDS,
+    ObjectBuilder,
+    compile_all,
+    compile_into,
+    object_builder,
+)
+from tilecast.kernels.cutlass_sm90.config import Sm90Config
+from tilecast.kernels.object_cache import ObjectCache
+from tilecast.kernels.spec import KernelSpec
+
+SPEC = KernelSpec(Sm90Config(128, 128, 64, stages=4, warp_groups=2), LINEAR_BF16)
+OTHER = KernelSpec(Sm90Config(64, 128, 64, stages=4), LINEAR_BF16)
+LATER = KernelSpec(Sm90Config(64, 64, 64, stages=4), LINEAR_BF16)
+BAD = KernelSpec(Sm90Config(100, 100, 64), LINEAR_BF16)
+"""No tile that WGMMA has an instruction for; the space never proposes it."""
+
+
+@pytest.fixture(scope="module")
+def builder(tmp_path_factory: pytest.TempPathFactory) -> ObjectBuilder:
+    """One builder for all tests, whose worker starts once."""
+    return ObjectBuilder(ObjectCache(tmp_path_factory.mktemp("objects")), workers=1)
+
+
+def _states(builder: ObjectBuilder) -> dict[str, int]:
+    return {path.name: path.stat().st_mtime_ns for path in builder.objects.root.iterdir()}
+
+
+def test_many_callers_share_one_compilation(builder: ObjectBuilder) -> None:
+    builder.start(SPEC)
+    assert builder.objects.resources(SPEC) is None
+    seen: list[dict[str, int]] = []
+
+    def wait() -> None:
+        builder.wait(SPEC)
+        assert builder.objects.resources(SPEC) is not None
+        seen.append(_states(builder))
+
+    threads = [threading.Thread(target=wait) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert seen == [_states(builder)] * 8
+    assert set(_states(builder)) == {f"{SPEC.key}.o"}
+
+
+def test_what_the_cache_holds_is_not_compiled_again(builder: ObjectBuilder) -> None:
+    builder.wait(SPEC)
+    before = _states(builder)
+    for again in (builder, ObjectBuilder(builder.objects, workers=1)):
+        again.start(SPEC)
+        again.wait(SPEC)
+    assert _states(builder) == before
+
+
+def test_an_object_that_was_cut_short_is_compiled_again(builder: ObjectBuilder) -> None:
+    builder.wait(SPEC)
+    path = builder.objects.path(SPEC)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:1000])
+    builder.wait(SPEC)
+    assert builder.objects.resources(SPEC) is not None
+    assert len(path.read_bytes()) == len(whole)
+
+
+def test_a_config_that_does_not_compile_is_told_in_one_line(builder: ObjectBuilder) -> None:
+    for _ in range(2):
+        with pytest.raises(TilecastError, match="did not compile: ") as refusal:
+            builder.wait(BAD)
+        message = str(refusal.value)
+        assert BAD.config.name in message
+        assert "\n" not in message
+        assert f"tilecast compile --config {BAD.config}" in message
+    assert builder.objects.resources(BAD) is None
+
+
+def test_a_bad_config_stops_no_other(builder: ObjectBuilder) -> None:
+    builder.start(BAD)
+    builder.start(OTHER)
+    builder.wait(OTHER)
+    assert builder.objects.resources(OTHER) is not None
+
+
+def test_a_cache_that_cannot_be_written_is_told_in_one_line(builder: ObjectBuilder) -> None:
+    pool = builder._pool
+    unwritable = ObjectBuilder(ObjectCache(Path("/proc/tilecast")), workers=1)
+    unwritable._pool = pool  # saves the start of another worker
+    with pytest.raises(TilecastError, match="cannot write /proc/tilecast") as refusal:
+        unwritable.wait(SPEC)
+    assert "\n" not in str(refusal.value)
+
+
+@contextlib.contextmanager
+def _dying_worker(builder: ObjectBuilder) -> Iterator[None]:
+    """Ends the builder's worker, as the kernel does when memory runs out, then begins the block."""
+    builder.start(LATER)
+    deadline = time.monotonic() + 60
+    job, pool = builder._jobs[LATER], builder._pool
+    assert pool is not None
+    while not job.done() and time.monotonic() < deadline:
+        for pid in list(getattr(pool, "_processes", ())):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.02)
+    assert job.done(), "the pool did not notice"
+    assert job.exception() is not None, "the worker was faster than the signal"
+    yield
+
+
+def test_a_worker_that_dies_unwatched_stops_nobody(tmp_path: Path) -> None:
+    """Nobody waits yet when it dies: its kernel is told to have failed or compiled after all."""
+    builder = ObjectBuilder(ObjectCache(tmp_path), workers=1)
+    with _dying_worker(builder), contextlib.suppress(TilecastError):
+        builder.wait(LATER)
+    builder.wait(LATER)
+    assert builder.objects.resources(LATER) is not None
+
+
+@pytest.fixture
+def light_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers that do not load the compiler."""
+    monkeypatch.setattr(module, "_prepare", lambda parent: None)
+
+
+def _deadly(root: Path, code: bytes, victim: KernelSpec, deaths: int) -> ObjectCache:
+    """A cache that ends the process which is to compile one kernel; all others are found."""
+
+    class Deadly(ObjectCache):
+        @contextlib.contextmanager
+        def exclusive(self, spec: KernelSpec) -> Iterator[None]:
+            died = len(list(root.glob("died*")))
+            if spec == victim and died < deaths:
+                (root / f"died{died}").touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            time.sleep(0.1)
+            self.put(spec, code)
+            yield
+
+    return Deadly(root / "objects")
+
+
+FOUR = [KernelSpec(Sm90Config(64, 64, 64, stages=n), LINEAR_BF16) for n in (2, 3, 4, 5)]
+
+
+@pytest.mark.usefixtures("light_workers")
+@pytest.mark.parametrize("deaths", [1, 2])
+def test_only_the_kernel_that_ends_its_worker_again_fails(
+    tmp_path: Path, object_file: Callable[..., bytes], deaths: int
+) -> None:
+    cache = _deadly(tmp_path, object_file(168, 0), FOUR[1], deaths)
+    results = {result.spec: result.error for result in compile_all(FOUR, cache, 2)}
+    assert set(results) == set(FOUR)
+    failed = {spec for spec, error in results.items() if error}
+    assert failed == ({FOUR[1]} if deaths == 2 else set())
+    assert {spec for spec in FOUR if cache.resources(spec) is None} == failed
+    if failed:
+        assert "worker process died twice" in str(results[FOUR[1]])
+        assert "out of memory?" in str(results[FOUR[1]])
+
+
+@pytest.mark.usefixtures("light_workers")
+def test_a_worker_that_dies_while_others_wait(
+    tmp_path: Path, object_file: Callable[..., bytes]
+) -> None:
+    """The hook's way to ask behaves as the list's."""
+    builder = ObjectBuilder(_deadly(tmp_path, object_file(168, 0), FOUR[1], 3), workers=2)
+    for spec in FOUR:
+        builder.start(spec)
+    for spec in (FOUR[0], FOUR[2], FOUR[3]):
+        builder.wait(spec)
+    with pytest.raises(TilecastError, match=f"kernel {FOUR[1].config} .*died twice.*; see `tile"):
+        builder.wait(FOUR[1])
+    builder.close()
+
+
+@pytest.mark.usefixtures("light_workers")
+@pytest.mark.parametrize("how", ["multiprocessing", "os.fork"])
+def test_a_forked_child_has_workers_of_its_own(
+    tmp_path: Path, object_file: Callable[..., bytes], how: str
+) -> None:
+    """Even when another thread of its parent was in the builder at that time."""
+    builder = ObjectBuilder(_deadly(tmp_path, object_file(168, 0), SPEC, 0), workers=1)
+    builder.wait(FOUR[0])
+    with builder._lock:
+        if how == "multiprocessing":
+            process = multiprocessing.get_context("fork").Process(
+                target=builder.wait, args=(FOUR[1],)
+            )
+            process.start()
+            child = process.pid
+        elif not (child := os.fork()):
+            status = 1
+            try:
+                builder.wait(FOUR[1])
+                status = 0
+            finally:
+                os._exit(status)
+    start = time.monotonic()
+    _, status = os.waitpid(child or 0, 0)
+    assert status == 0
+    assert time.monotonic() - start < min(DEADLINE_SECONDS, IDLE_SECONDS)
+    assert builder.objects.resources(FOUR[1]) is not None
+    builder.wait(FOUR[2])
+    builder.close()
+
+
+def test_processes_that_want_one_kernel_compile_it_once(
+    tmp_path: Path, object_file: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "log"
+
+    def compile_object(spec: KernelSpec) -> bytes:
+        with log.open("a") as file:
+            file.write(f"{spec.key}\n")
+        time.sleep(0.05)
+        return object_file(168, 0)
+
+    monkeypatch.setattr(module, "compile_object", compile_object)
+    cache = ObjectCache(tmp_path / "objects")
+
+    def want_all(first: int) -> None:
+        for spec in FOUR[first:] + FOUR[:first]:
+            assert compile_into(spec, cache).error is None
+
+    context = multiprocessing.get_context("fork")
+    processes = [context.Process(target=want_all, args=(n % 4,)) for n in range(8)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0] * 8
+    assert sorted(log.read_text().split()) == sorted(spec.key for spec in FOUR)
+    assert len(list(cache.root.iterdir())) == 4
+
+
+def test_a_process_that_hangs_or_is_killed_holds_up_nobody_for_long(
+    tmp_path: Path, object_file: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(object_cache, "LOCK_SECONDS", 0.5)
+    monkeypatch.setattr(module, "compile_object", lambda spec: object_file(168, 0))
+    cache = ObjectCache(tmp_path / "objects")
+
+    def hang() -> None:
+        with cache.exclusive(SPEC):
+            (tmp_path / "held").touch()
+            time.sleep(100)
+
+    process = multiprocessing.get_context("fork").Process(target=hang)
+    process.start()
+    while not (tmp_path / "held").exists():
+        time.sleep(0.01)
+    assert compile_into(SPEC, cache).seconds >= 0.5
+    process.kill()
+    process.join()
+    assert compile_into(OTHER, cache).seconds < 0.5
+    cache.path(SPEC).unlink()
+    assert 0 < compile_into(SPEC, cache).seconds < 0.5
+
+
+SCRIPT = """
+import sys
+print("the script runs", flush=True)
+from tilecast.kernels.cutlass_sm90.config import Sm90Config
+from tilecast.heuristics.operands import LINEAR_BF16
+from tilecast.kernels.builder import object_builder
+from tilecast.kernels.spec import KernelSpec
+spec = KernelSpec(Sm90Config(64, 64, 64, stages=4), LINEAR_BF16)
+object_builder().wait(spec)
+print(object_builder().objects.resources(spec).registers > 0)
+"""
+
+
+def test_a_script_without_a_guard_is_run_once(tmp_path: Path) -> None:
+    """A spawned worker would import it and start workers of its own."""
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    process = subprocess.run(
+        [sys.executable, str(script)],
+        capture_output=True,
+        text=True,
+        timeout=250,
+        env={**os.environ, "TILECAST_CACHE": str(tmp_path / "objects")},
+    )
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.split("\n") == ["the script runs", "True", ""]
+
+
+def test_the_default_builder_follows_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TILECAST_CACHE", str(tmp_path / "here"))
+    here = object_builder()
+    assert here.objects.root == tmp_path / "here"
+    assert object_builder() is here
+    monkeypatch.setenv("TILECAST_CACHE", str(tmp_path / "there"))
+    assert object_builder().objects.root == tmp_path / "there"

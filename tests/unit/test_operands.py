@@ -1,0 +1,93 @@
+"""Operands: one text says all of them, and what is not known is refused with what is."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tilecast.heuristics.dtypes import DTYPES, dtype, dtype_of_torch
+from tilecast.heuristics.errors import TilecastError
+from tilecast.heuristics.operands import EPILOGUES, SCALES, GemmOperands, TensorSpec
+
+multiplied = st.sampled_from([row for row in DTYPES.values() if row.speed])
+any_dtype = st.sampled_from(list(DTYPES.values()))
+majors = st.sampled_from(["row", "col"])
+operands = st.builds(
+    GemmOperands,
+    st.builds(TensorSpec, multiplied, majors),
+    st.builds(TensorSpec, multiplied, majors),
+    st.builds(TensorSpec, any_dtype, majors),
+    any_dtype,
+    st.sampled_from(["", *SCALES]),
+    st.lists(st.sampled_from(list(EPILOGUES)), unique=True).map(tuple),
+)
+
+
+@given(operands)
+def test_text_round_trip(stored: GemmOperands) -> None:
+    assert GemmOperands.parse(stored.text) == stored
+    assert str(stored) == stored.text
+    assert pickle.loads(pickle.dumps(stored)) == stored
+
+
+@given(operands, operands)
+def test_texts_and_file_names_are_distinct(one: GemmOperands, other: GemmOperands) -> None:
+    assert (one.text == other.text) == (one == other) == (one.file_name == other.file_name)
+    assert hash(one) == hash(GemmOperands.parse(one.text))
+    assert not set(one.file_name) & set(":>@/ ")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["bf16:rcr", "fp16:crr>fp32", "e4m3:rcr>bf16:row-scales+bias", "int8:rcr>int32",
+     "bf16xint8:rcr", "e4m3:rcr>bf16@fp16", "bf16:rcr:bias"],
+)  # fmt: skip
+def test_text_is_as_short_as_it_can_be(text: str) -> None:
+    assert GemmOperands.parse(text).text == text
+
+
+def test_text_with_what_goes_without_saying_is_read() -> None:
+    assert GemmOperands.parse("bf16xbf16:rcr>bf16@fp32").text == "bf16:rcr"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("bf17:rcr", "dtype 'bf17' is not known; allowed: bf16, fp16, fp32, e4m3, "),
+        ("bf16:rcr>bf17", "dtype 'bf17' is not known; allowed: bf16"),
+        ("fp32:rcr", "A is fp32; allowed: bf16, fp16, e4m3, e5m2, int8"),
+        ("bf16xint32:rcr", "B is int32; allowed: bf16"),
+        ("bf16:rcr:relux", "epilogue 'relux' is not known; allowed: bias"),
+        ("bf16:rcr:bias+row-scales", "epilogue 'row-scales' is not known; allowed: bias"),
+        ("", "operands '' are not understood; allowed: A's dtype"),
+        ("bf16", "operands 'bf16' are not understood"),
+        ("bf16:rc", "operands 'bf16:rc' are not understood"),
+        ("bf16:RCR", "operands 'bf16:RCR' are not understood"),
+        ("bf16:rcr ", "operands 'bf16:rcr ' are not understood"),
+    ],
+)
+def test_what_is_not_known_is_refused_with_what_is(text: str, told: str) -> None:
+    with pytest.raises(TilecastError) as refused:
+        GemmOperands.parse(text)
+    assert str(refused.value).startswith(told)
+
+
+def test_long_text_is_cut() -> None:
+    with pytest.raises(TilecastError) as refused:
+        GemmOperands.parse("x" * 10_000)
+    assert len(str(refused.value)) < 400
+
+
+@pytest.mark.parametrize("row", DTYPES.values(), ids=str)
+def test_a_dtype_is_what_torch_and_the_dsl_say(row) -> None:
+    import cutlass
+    import torch
+
+    assert getattr(torch, row.torch).itemsize * 8 == row.bits
+    assert getattr(cutlass, row.cutlass).width == row.bits
+    assert dtype_of_torch(getattr(torch, row.torch)) is dtype(row.name) is row
+    assert row.accumulator in DTYPES
+    assert row.bytes(16) == 2 * row.bits

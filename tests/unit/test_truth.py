@@ -1,0 +1,123 @@
+"""One answer to what was measured: what is learned from, scored by and shown is the same."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tilecast.data_collection.columns import Columns
+from tilecast.data_collection.dataset import Dataset, read_columns, shipped_data, write_dataset
+from tilecast.data_collection.measurement import REGIMES
+from tilecast.data_collection.truth import LABEL, OTHER, SAME, TRUTH, look_up, measured
+from tilecast.heuristics.hardware import Hardware
+from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
+from tilecast.heuristics.problem import GemmProblem
+from tilecast.models.labels import ProblemLabels, label_table
+
+AT_53B2CEF = "bd0e9b400f48023a70912ffe63405447b66949246bc0dec9d0cef01b14b0e00c"
+"""SHA-256 of what commit 53b2cef made of the shipped data set: problems, configs and times."""
+
+
+@pytest.fixture(scope="module")
+def path(h200: Hardware) -> Path:
+    path = shipped_data(h200, LINEAR_BF16)
+    assert path is not None
+    return path
+
+
+@pytest.fixture(scope="module")
+def columns(path: Path) -> Columns:
+    return read_columns(path)[0]
+
+
+@pytest.fixture(scope="module")
+def table(columns: Columns) -> list[ProblemLabels]:
+    return label_table(Dataset(columns.frame(), {}))
+
+
+def test_labels_are_bit_for_bit_what_models_were_trained_on(table: list[ProblemLabels]) -> None:
+    digest = hashlib.sha256()
+    for labels in table:
+        digest.update(f"{labels.problem} {[config.name for config in labels.configs]}".encode())
+        for regime in REGIMES:
+            for times in (labels.label[regime], labels.truth[regime]):
+                assert times.dtype == np.float64
+                digest.update(times.tobytes())
+    assert len(table) == 470
+    assert digest.hexdigest() == AT_53B2CEF
+
+
+def _check_agreement(columns: Columns, table: list[ProblemLabels]) -> None:
+    """What is shown of each problem is what heuristics are scored by."""
+    for labels in table:
+        truths = look_up(columns, labels.problem)
+        assert set(truths) == set(REGIMES)
+        for regime, truth in truths.items():
+            times = labels.truth[regime]
+            assert truth.best == labels.configs[int(np.argmin(times))].name
+            assert truth.times == {
+                c.name: t for c, t in zip(labels.configs, times.tolist(), strict=True)
+            }
+            assert truth.slowdown(truth.best) == 0
+            assert truth.reference == labels.reference[regime] > 0
+
+
+def test_what_is_shown_is_what_is_scored_by(columns: Columns, table: list[ProblemLabels]) -> None:
+    """Every problem and regime: each side used to have an order of fallbacks of its own."""
+    _check_agreement(columns, table)
+
+
+def test_so_it_is_where_configs_failed(
+    synthetic_dataset: Dataset, synthetic_table: list[ProblemLabels]
+) -> None:
+    assert synthetic_dataset.rows["failure"].notna().any()
+    _check_agreement(synthetic_dataset.columns(), synthetic_table)
+
+
+def test_fallbacks_name_every_time_once_and_labels_never_see_the_verification() -> None:
+    assert set(LABEL) == {(where, stage) for where in (SAME, OTHER) for stage in ("race", "screen")}
+    assert set(TRUTH) == {*LABEL, (SAME, "verify"), (OTHER, "verify")}
+    assert len(LABEL) == 4 and len(TRUTH) == 6
+
+
+def test_a_problem_that_was_not_measured(columns: Columns) -> None:
+    known = GemmProblem(16, 12288, 4096)
+    assert look_up(columns, known)
+    for other in (
+        GemmProblem(17, 12288, 4096),
+        GemmProblem(16, 12288, 4096, 2),
+        GemmProblem(16, 12288, 4096, 1, GemmOperands.parse("bf16:rcr>fp32")),
+    ):
+        assert look_up(columns, other) == {}
+
+
+def test_a_config_without_a_time_has_no_slowdown(columns: Columns) -> None:
+    truth = look_up(columns, GemmProblem(16, 12288, 4096))["burst"]
+    assert truth.slowdown("not measured") is None
+    others = [truth.slowdown(config) for config in truth.times if config != truth.best]
+    assert len(others) > 20 and all(slowdown and slowdown > 0 for slowdown in others)
+
+
+def test_a_data_set_without_the_reference(
+    columns: Columns, tmp_path: Path, synthetic_dataset: Dataset
+) -> None:
+    rows = synthetic_dataset.rows.query("config != 'torch.mm'")
+    write_dataset(Dataset(rows, synthetic_dataset.provenance), tmp_path / "data.parquet")
+    truths = measured(tmp_path / "data.parquet", GemmProblem(8, 4096, 4096))
+    assert [truth.reference for truth in truths.values()] == [None, None]
+
+
+def test_looking_up_a_problem_does_not_wait_for_pandas(path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from tilecast.data_collection.truth import measured;"
+        "from tilecast.heuristics.problem import GemmProblem;"
+        f"assert measured(Path({str(path)!r}), GemmProblem(16, 12288, 4096));"
+        "print({'pandas', 'pyarrow.compute', 'torch'} & set(sys.modules))"
+    )
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert process.stdout == "set()\n", process.stderr
