@@ -19,8 +19,9 @@ from selection_regret import DIGITS, Table, read
 from tilecast.heuristics.hardware import Hardware
 from tilecast.models.evaluation import folds
 from tilecast.models.labels import POWERS
-from tilecast.models.shortlist import MEANS, MOST, ShortlistRule, doubts, head
-from tilecast.models.training import fit_rankers, shortlist_rule
+from tilecast.models.stopping import MAX_TAKEN as MOST
+from tilecast.models.stopping import MEANS, StoppingRule, first_candidates, stop_features
+from tilecast.models.training import fit_rankers, stopping_rule
 
 RESAMPLES = 10_000  # draws of families with replacement: how far a difference is to be trusted
 
@@ -64,7 +65,7 @@ def regret(log_regret: np.ndarray, weights: np.ndarray | None = None) -> Row:
     return {n: round(float(np.expm1(x)), DIGITS) for n, x in {"geomean": mean, "p95": p95}.items()}
 
 
-def ask(table: Table, gpu: Hardware, jobs: int) -> tuple[dict[str, Asked], list[ShortlistRule]]:
+def ask(table: Table, gpu: Hardware, jobs: int) -> tuple[dict[str, Asked], list[StoppingRule]]:
     """Hold out each fold; learn rankers and rule without it; ask about it."""
     learned = []
     asked = {
@@ -74,16 +75,15 @@ def ask(table: Table, gpu: Hardware, jobs: int) -> tuple[dict[str, Asked], list[
     for fitted, unseen in folds(table):
         known = [table[i] for i in fitted]
         splits = folds(known)
-        inner = [[known[i] for i in seen] for seen, _ in splits]
-        rankers, *without = fit_rankers(gpu, [known, *inner], jobs=jobs)
-        learned.append(shortlist_rule(without, known, splits))
+        rankers, validated = fit_rankers(gpu, known, splits, jobs=jobs)
+        learned.append(stopping_rule(validated, known, splits))
         for power, ranker in rankers.items():
             for i in unseen.tolist():
-                found = head(ranker, table[i])
+                found = first_candidates(ranker, table[i])
                 row = np.log(np.minimum.accumulate(found.slowdowns))
                 asked[power].log_regret[i] = np.pad(row, (0, MOST - len(row)), mode="edge")
                 for mean, sizes in asked[power].sizes.items():
-                    sizes[i] = learned[-1].size(found.doubts, mean)
+                    sizes[i] = learned[-1].size(found.features, mean)
     return asked, learned
 
 
@@ -107,9 +107,9 @@ def main() -> None:
     options, table, gpu, settings = read(runner.parser(__file__, __doc__))
     found, rules = ask(table, gpu, options.jobs)
     # What the trees say is known by then, from ranking.
-    opinions = np.zeros((2, MOST), np.float32)
+    scores = np.zeros((2, MOST), np.float32)
     seconds = timeit.repeat(
-        lambda: rules[0].size(doubts(*opinions), MEANS[0]), number=1, repeat=1000
+        lambda: rules[0].size(stop_features(*scores), MEANS[0]), number=1, repeat=1000
     )
     figures = {
         "means": MEANS,

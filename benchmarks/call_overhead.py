@@ -56,7 +56,8 @@ def calls() -> runner.Row:
     from tilecast.heuristics.problem import GemmProblem
     from tilecast.inductor_hook import mm
     from tilecast.inductor_hook.launcher import DynamicMatmul, StaticMatmul
-    from tilecast.inductor_hook.selection import Settings, portfolio
+    from tilecast.inductor_hook.selection import portfolio
+    from tilecast.inductor_hook.settings import Settings
     from tilecast.kernels.spec import KernelSpec
 
     def tensors(m: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -66,9 +67,11 @@ def calls() -> runner.Row:
     (a, out), b = tensors(M), tensors(N)[0].t()
     gpu = hardware(torch.cuda.get_device_name())
     sweep = tuple(GemmProblem(m, N, K) for m in (1, 16, 64, 256, 1024))
-    configs = portfolio(Settings(k=1), sweep, gpu)
-    specs = [KernelSpec(config, sweep[0].operands, arch=gpu.arch) for config in configs]
-    static, dynamic = StaticMatmul(specs[0]), DynamicMatmul(specs, "", "robust")
+    settings = Settings(k=1)
+    configs = portfolio(settings, sweep, gpu)
+    specs = [KernelSpec(config, sweep[0].operands) for config in configs]
+    dynamic = DynamicMatmul(specs, "", settings.power, settings.digest)
+    static = StaticMatmul(specs[0])
     contestants = {
         "torch.mm": lambda: torch.mm(a, b),
         "tilecast.mm": lambda: mm(a, b),

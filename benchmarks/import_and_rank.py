@@ -20,8 +20,8 @@ from runner import Row
 
 from tilecast.data_collection.suites import suite
 from tilecast.heuristics.hardware import hardware
-from tilecast.heuristics.problem import LINEAR_BF16
-from tilecast.kernels.cutlass_sm90.space import candidates
+from tilecast.heuristics.operands import LINEAR_BF16
+from tilecast.kernels.candidates import candidates
 from tilecast.models.learned import load_heuristic
 
 PROBLEMS = 120  # ranked; spread evenly over the training suite

@@ -21,8 +21,9 @@ from tilecast.data_collection.protocol import without_drift
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.inductor_hook.selection import Settings, shortlist
-from tilecast.kernels.background import object_builder
+from tilecast.inductor_hook.selection import shortlist
+from tilecast.inductor_hook.settings import Settings
+from tilecast.kernels.builder import object_builder
 from tilecast.kernels.spec import KernelSpec
 
 M = (1, 16, 64, 128, 256, 512, 1024, 2048, 4096)
@@ -98,79 +99,9 @@ def regret(rows: Sequence[Row], band: float) -> Row:
     return {name: share - 1 for name, share in shares.items()}
 
 
-<<<<<<< HEAD
-def repeatability(found: Sequence[Timed]) -> dict[str, float]:
-    """Spread of Inductor's times of one kernel over the repeats: (most - least) / least."""
-    spreads = [
-        max(times) / min(times) - 1 for one in found for times in zip(*one.inductor, strict=True)
-    ]
-    return {"p50": result.quantile(spreads, 0.5), "p95": result.quantile(spreads, 0.95)}
-
-
-def measure(problem: GemmProblem) -> Timed:
-    """Time one shortlist both ways on the current GPU."""
-    import torch
-    from torch._inductor.runtime.benchmarking import benchmarker
-
-    from tilecast.data_collection.gpu_session import GpuSession, empty_out, random_operands
-    from tilecast.data_collection.protocol import without_drift
-    from tilecast.kernels.builder import object_builder
-    from tilecast.kernels.spec import KernelSpec
-
-    predictions = shortlist(Settings(k=K), problem, hardware(torch.cuda.get_device_name()))
-    configs: list[KernelConfig] = [prediction.config for prediction in predictions]
-    builder = object_builder()
-    for config in configs:
-        builder.start(KernelSpec.for_problem(config, problem))
-    for config in configs:
-        builder.wait(KernelSpec.for_problem(config, problem))
-    session = GpuSession(builder.objects, 0, lambda entrant: None)
-    rounds = session.bench(problem, careful=False).time(configs, "burst", ROUNDS)
-    careful = tuple(statistics.median(times) for times in without_drift(rounds))
-    a, b = (operands[0] for operands in random_operands(problem, 1))
-    out = empty_out(problem)
-    launchers = [session.launcher(config, problem) for config in configs]
-    inductor = []
-    for _ in range(REPEATS):
-        times = []
-        for launch in launchers:
-            output = benchmarker.benchmark_gpu(lambda launch=launch: launch(a, b, out))
-            times.append(float(output) * 1e3)
-        inductor.append(tuple(times))
-    return Timed(str(problem), tuple(c.name for c in configs), careful, tuple(inductor))
-
-
-def figures(found: Sequence[Timed]) -> dict[str, Any]:
-    """The result, from what was timed."""
-    return {
-        "overturned": overturned(found),
-        "regret_by_tie_band": regret_by_band(found),
-        "repeatability": repeatability(found),
-        "timed": [asdict(one) for one in found],
-    }
-
-
-def main() -> None:
-    """Print one JSON document."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--deadline", type=float, default=300, help="seconds after which to stop")
-    result.add_out(parser)
-    options = parser.parse_args()
-    end = time.monotonic() + options.deadline
-    os.environ.setdefault("TILECAST_CACHE", str(Path("/tmp/tilecast-objects")))
-    found = []
-    for problem in (GemmProblem(m, n, k) for n, k in FAMILIES for m in M):
-        if time.monotonic() > end:
-            break
-        found.append(measure(problem))
-        print(found[-1].problem, *(f"{t:.2f}" for t in found[-1].careful), flush=True)
-    result.finish(figures(found), options.out)
-
-=======
 PROBLEMS = {str(p): p for p in (GemmProblem(m, n, k) for n, k in FAMILIES for m in M)}
 SETTINGS = {"k": K, "repeats": REPEATS, "rounds": ROUNDS, "right": RIGHT}
 SWEEP = Sweep("problem", PROBLEMS, lambda: nullcontext(measure), figures, 20.0, SETTINGS)
->>>>>>> bench
 
 if __name__ == "__main__":
     SWEEP.main(__file__, __doc__)

@@ -14,10 +14,11 @@ from runner import Row
 
 from tilecast.data_collection.dataset import is_reference, read_dataset
 from tilecast.data_collection.measurement import REGIMES
+from tilecast.heuristics.problem import PROBLEM_FIELDS
 
 SHORT = 10.0  # microseconds below which an event's resolution and the launch itself matter
 ENOUGH = 3  # fewest kernels of a problem whose median is taken out; of one, nothing would be left
-GROUP = ["regime", "m", "n", "k", "batch", "dtype", "out_dtype", "layout"]
+GROUP = ["regime", *PROBLEM_FIELDS]
 
 
 def repeats(rows: pd.DataFrame) -> pd.DataFrame:

@@ -10,20 +10,19 @@ import random
 import statistics
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import replace
 
 from inductor_timing import built
 from runner import Row, Sweep
 
 from tilecast.data_collection.protocol import without_drift
 from tilecast.heuristics.hardware import hardware
-from tilecast.heuristics.problem import LINEAR_BF16, GemmOperands, GemmProblem
-from tilecast.kernels.cutlass_sm90.space import candidates
+from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
+from tilecast.heuristics.problem import GemmProblem
+from tilecast.kernels.candidates import candidates
 from tilecast.models.learned import load_heuristic
 
-GRADIENTS = (GemmOperands.from_layout("rrr"), GemmOperands.from_layout("crr"))
-"""Of the input and of the weight."""
-OPERANDS = (LINEAR_BF16, *GRADIENTS, GemmOperands.from_layout("rcr", "float16"))
+OPERANDS = ("bf16:rcr", "bf16:rrr", "bf16:crr", "fp16:rcr")
+"""The model's own; gradients of the input and of the weight; half precision."""
 EXTENTS = (
     (16, 6400, 2560), (64, 2560, 6912), (128, 9216, 3072), (256, 3072, 8640),
     (512, 6400, 2560), (1024, 2560, 6912), (2048, 9216, 3072), (4096, 3072, 8640),
@@ -38,29 +37,9 @@ NEAR = 1.06  # within this of the best after the screen: timed again
 def measure(problem: GemmProblem) -> list[Row]:
     """Microseconds of the head of the model's ranking, in its order, and of the sample."""
     gpu = hardware("H200")
-<<<<<<< HEAD
-    model = load_heuristic(gpu, LINEAR_BF16)
-    configs = candidates(problem, gpu)
-    order = model.rank(replace(problem, operands=LINEAR_BF16), configs)
-    rest = order[RANKED:]
-    return order[:RANKED], random.Random(0).sample(rest, min(SAMPLED, len(rest)))
-
-
-def measure(problem: GemmProblem) -> Transfer:
-    """Time one problem's entrants on the current GPU."""
-    from tilecast.data_collection.gpu_session import GpuSession
-    from tilecast.data_collection.protocol import without_drift
-    from tilecast.kernels.builder import object_builder
-
-    head, sample = entrants(problem)
-    session = GpuSession(object_builder().objects, 0, lambda entrant: None)
-    bench = session.bench(problem, careful=False)
-=======
-    asked = replace(problem, operands=LINEAR_BF16)
-    order = load_heuristic(gpu, LINEAR_BF16).rank(asked, candidates(problem, gpu))
+    order = list(load_heuristic(gpu, LINEAR_BF16).rank(problem, candidates(problem, gpu)))
     head, rest = order[:RANKED], order[RANKED:]
     sample = random.Random(0).sample(rest, min(SAMPLED, len(rest)))
->>>>>>> bench
     everyone = [*head, *sample]
     bench = built(problem, everyone).bench(problem, careful=False)
     screened = bench.time(everyone, "burst", SCREEN_ROUNDS, give_up=1.5)
@@ -71,34 +50,13 @@ def measure(problem: GemmProblem) -> Transfer:
     return [{"ranked": [times[c] for c in head], "sampled": [times[c] for c in sample]}]
 
 
-<<<<<<< HEAD
-def compile_missing(problems: Sequence[GemmProblem], deadline: float) -> None:
-    """Compile everything that is timed, in parallel."""
-    from tilecast.kernels.builder import compile_all
-    from tilecast.kernels.object_cache import ObjectCache, default_root
-    from tilecast.kernels.spec import KernelSpec
-
-    specs = [
-        KernelSpec.for_problem(config, problem)
-        for problem in problems
-        for part in entrants(problem)
-        for config in part
-    ]
-    results = compile_all(specs, ObjectCache(default_root()), os.cpu_count() or 1)
-    for number, done in enumerate(results):
-        if time.monotonic() > deadline:
-            break
-        if done.error or number % 100 == 0:
-            print(number, done.spec.config, done.error or "compiled", flush=True)
-=======
 def regret(row: Row, k: int) -> float:
     """What the best of the first ``k`` loses against the best of all."""
     return min(row["ranked"][:k]) / min(*row["ranked"], *row["sampled"]) - 1
->>>>>>> bench
 
 
 def figures(rows: Sequence[Row]) -> Row:
-    """Regret per dtype and layout."""
+    """Regret per kind of operands."""
     groups: dict[str, list[Row]] = {}
     for row in rows:
         groups.setdefault(row["problem"].partition(" ")[2], []).append(row)
@@ -114,8 +72,9 @@ def figures(rows: Sequence[Row]) -> Row:
     }
 
 
-PROBLEMS = (GemmProblem(*mnk, 1, operands) for operands in OPERANDS for mnk in EXTENTS)
-ITEMS = {f"{p} {p.operands.dtype} {p.operands.layout}": p for p in PROBLEMS}
+EVERY = map(GemmOperands.parse, OPERANDS)
+PROBLEMS = (GemmProblem(*mnk, 1, operands) for operands in EVERY for mnk in EXTENTS)
+ITEMS = {f"{problem} {problem.operands}": problem for problem in PROBLEMS}
 SETTINGS = {"ranked": RANKED, "sampled": SAMPLED, "rounds": FINAL_ROUNDS}
 SWEEP = Sweep("problem", ITEMS, lambda: nullcontext(measure), figures, 20.0, SETTINGS)
 

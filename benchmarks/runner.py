@@ -29,12 +29,12 @@ from typing import Any
 import numpy as np
 
 from tilecast.data_collection.dataset import Dataset
-from tilecast.data_collection.environment import gpu_states
+from tilecast.data_collection.environment import gpu_states, public_command
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.files import write_atomically
 
 RESULTS = Path(__file__).with_name("results")
-DATA = Path(__file__).parents[1] / "data_collection" / "data" / "h200_bf16_rcr.parquet"
+DATA = Path(__file__).parents[1] / "data_collection" / "data" / "h200-bf16-rcr.parquet"
 PILOTS = {step: RESULTS / f"space_pilot_{step}.parquet" for step in ("base", "schedule")}
 PACKAGES = (
     *("numpy", "pandas", "scikit-learn", "torch", "xgboost-cpu"),
@@ -67,7 +67,7 @@ def provenance() -> Row:
     modules = {name: sys.modules[name] for name in ("torch", "triton") if name in sys.modules}
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": " ".join(["python", *sys.argv]),
+        "command": public_command(["python", *sys.argv]),
         "cpus": len(os.sched_getaffinity(0)),
         "python": platform.python_version(),
         "versions": installed,

@@ -17,14 +17,10 @@ from runner import Row
 
 from tilecast.data_collection.dataset import read_dataset
 from tilecast.data_collection.measurement import REGIMES
-<<<<<<< HEAD
 from tilecast.data_collection.protocol import regimes
-from tilecast.heuristics.config import KernelConfig
-from tilecast.heuristics.files import write_atomically
-=======
-from tilecast.data_collection.protocol import Settings, regimes
->>>>>>> bench
+from tilecast.heuristics.baselines import RandomChoice
 from tilecast.heuristics.hardware import Hardware
+from tilecast.kernels.cutlass_sm90.stock import stock_candidates
 from tilecast.models import baselines, evaluation
 from tilecast.models.evaluation import HeldOut, MakeHeuristic, held_out
 from tilecast.models.labels import POWERS, ProblemLabels, label_table
@@ -73,34 +69,12 @@ def cross_regime(table: Table, asked: Mapping[str, HeldOut]) -> Row:
     Only problems that were raced in both regimes count: on the others the power limit is out of
     reach and both are one. ``oracle`` is the config that is best by the truth of the first power.
     """
-<<<<<<< HEAD
-    problems = [labels for labels in table if len(regimes(labels.problem)) > 1]
-    losses: dict[str, dict] = {"oracle": {}, ConfigRanker.name: {}}
-    for made_for in POWERS:
-        picks = {
-            "oracle": [(_best(labels, made_for),) for labels in problems],
-            ConfigRanker.name: [
-                tuple(labels.configs.index(c) for c in answers[made_for][labels.problem])
-                for labels in problems
-            ],
-        }
-        for name, chosen in picks.items():
-            losses[name][made_for] = {
-                run_in: _losses(HeldOut(name, run_in, tuple(chosen)), problems) for run_in in POWERS
-            }
-    changed = [len({_best(labels, regime) for regime in REGIMES}) > 1 for labels in problems]
-    return {
-        "problems": len(problems),
-        "other_winner": round(float(np.mean(changed)), DIGITS),
-        "regret": losses,
-=======
-    raced = [i for i, one in enumerate(table) if len(regimes(one.problem, Settings())) > 1]
+    raced = [i for i, one in enumerate(table) if len(regimes(one.problem)) > 1]
     problems = [table[i] for i in raced]
     best = {p: [int(one.cost(p, truth=True).argmin()) for one in problems] for p in POWERS}
     picks = {
         "oracle": {power: [(i,) for i in best[power]] for power in POWERS},
         ConfigRanker.name: {power: [asked[power].picks[i] for i in raced] for power in POWERS},
->>>>>>> bench
     }
     burst, sustained = (np.array(best[regime]) for regime in REGIMES)
     regret = {
@@ -123,7 +97,7 @@ def among_stock(table: Table, gpu: Hardware) -> Row:
     """
     problems, indices = [], []
     for one in table:
-        stock = baselines.stock_candidates(one.problem.operands, gpu, one.configs).values()
+        stock = stock_candidates(one.problem.operands, gpu, one.configs).values()
         if stock:
             problems.append(one)
             indices.append(sorted({one.configs.index(config) for config in stock}))
@@ -153,7 +127,7 @@ def main() -> None:
         baselines.BestFixedSubset,
         lambda power: NvMatmulHeuristic(gpu, power),
         lambda power: baselines.StockDefault(gpu, power),
-        baselines.RandomChoice,
+        RandomChoice,
     ]
     regret, ours = {power: {} for power in POWERS}, {}
     for power in POWERS:

@@ -24,15 +24,21 @@ import runner
 from runner import Row
 
 from tilecast.data_collection import dataset as datasets
-from tilecast.data_collection.collector import Collector, Plan
+from tilecast.data_collection.collector import Collector, Workload
 from tilecast.data_collection.measurement import REGIMES
 from tilecast.data_collection.store import MeasurementStore
 from tilecast.data_collection.suites import suite
-from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.hardware import hardware
-from tilecast.heuristics.problem import LINEAR_BF16, GemmProblem
+from tilecast.heuristics.operands import LINEAR_BF16 as OPERANDS
+from tilecast.heuristics.problem import PROBLEM_FIELDS, GemmProblem
+from tilecast.kernels.builder import compile_all
+from tilecast.kernels.candidates import candidates, config_table
 from tilecast.kernels.cutlass_sm90 import space
-from tilecast.kernels.cutlass_sm90.exclusions import SCHEDULES
+from tilecast.kernels.cutlass_sm90.config import Sm90Config
+from tilecast.kernels.cutlass_sm90.exclusions import pilot_for
+from tilecast.kernels.families import parse_config
+from tilecast.kernels.family import HARDWARE
+from tilecast.kernels.object_cache import ObjectCache, default_root
 
 GPU = hardware("H200")
 PROBLEMS = 32  # of the pilot, spread evenly over the training suite
@@ -48,7 +54,7 @@ AXES["cluster"] = attrgetter("cluster_m", "cluster_n")
 ValueClass = tuple[Row, np.ndarray]  # values by axis; which configs have all, bool [configs]
 
 
-def base_plan() -> Plan:
+def base_workload() -> Workload:
     """Problems spread over the training suite, a different place in each family's list of m.
 
     Each with all that runs and no arithmetic but the limit on loads from L2 rules out, with the
@@ -58,34 +64,30 @@ def base_plan() -> Plan:
     spread = [problems[int(i * len(problems) / PROBLEMS)] for i in range(PROBLEMS)]
     # That step never meets 16 < m <= 64, where the small tiles compete.
     spread += [p for p in problems if 16 < p.m <= 64 and p.n > 1000][::5]
-    axes = (space.TILE_M, space.TILE_N, space.TILE_K, space.CLUSTERS)
-    axes += (space.WARP_GROUPS, space.CTAS_PER_SM, (False, True))
-    configs = []
-    for tm, tn, tk, cluster, groups, ctas, swap in itertools.product(*axes):
-        shape = KernelConfig(tm, tn, tk, *cluster, 2, groups, ctas, swap_ab=swap)
-        config = replace(shape, stages=space.most_stages(shape, LINEAR_BF16, GPU))
-        if not any(rule.complaint(config, LINEAR_BF16, GPU) for rule in space.RULES):
-            configs.append(config)
-    configs.sort()
-    columns = space.ConfigColumns.of(tuple(configs))
-    rules = [rule for rule in space.PROBLEM_RULES if rule.name != "l2-traffic"]
+    shapes = (p for p in space.points(OPERANDS) if (p.stages, p.raster, p.swizzle) == (2, "m", 1))
+    deepest = (replace(shape, stages=space.most_stages(shape, OPERANDS, GPU)) for shape in shapes)
+    rules = [rule for rule in space.CONFIG_RULES if rule.kind == HARDWARE]
+    configs = sorted(c for c in deepest if not any(r.violation(c, OPERANDS, GPU) for r in rules))
+    columns = config_table(configs, OPERANDS).columns
+    inequalities = [rule for rule in space.PROBLEM_RULES if rule.name != "l2-traffic"]
 
     def kept(problem: GemmProblem) -> np.ndarray:
-        return np.all([np.less_equal(*rule.sides(columns, problem, GPU)) for rule in rules], axis=0)
+        sides = (rule.sides(columns, problem, GPU) for rule in inequalities)
+        return np.all([value <= limit for value, limit in sides], axis=0)
 
     return {problem: tuple(itertools.compress(configs, kept(problem))) for problem in spread}
 
 
-def schedule_plan(base: MeasurementStore) -> Plan:
+def schedule_workload(base: MeasurementStore) -> Workload:
     """For each problem, the schedules of its best base configs in either regime."""
 
-    def schedules(config: KernelConfig) -> list[KernelConfig]:
+    def schedules(config: Sm90Config) -> list[Sm90Config]:
         """Those that differ in stages alone, or in raster and swizzle alone."""
         fewer_stages = [replace(config, stages=stages) for stages in range(2, config.stages)]
         orders = itertools.product(space.RASTERS, space.SWIZZLES)
         return fewer_stages + [replace(config, raster=r, swizzle=s) for r, s in orders]
 
-    plan = {}
+    found = {}
     for problem in sorted(base.measured("race"), key=str):
         near = set()
         for regime in REGIMES:
@@ -93,30 +95,24 @@ def schedule_plan(base: MeasurementStore) -> Plan:
             times = {r.config: r.microseconds for r in rows if r.config and r.microseconds}
             ranked = sorted(times, key=times.__getitem__)[:MOST]
             near |= {config for config in ranked if times[config] <= NEAR * times[ranked[0]]}
-        plan[problem] = tuple(sorted({c for config in near for c in schedules(config)}))
-    return plan
+        found[problem] = tuple(sorted({c for config in near for c in schedules(config)}))
+    return found
 
 
 def measure(options: Namespace) -> None:
     """Compile and measure a step, and export what was measured."""
     from tilecast.data_collection.environment import describe
     from tilecast.data_collection.gpu_session import GpuSessionFactory
-    from tilecast.kernels.compiler import compile_all
-    from tilecast.kernels.object_cache import ObjectCache, default_root
-    from tilecast.kernels.spec import KernelSpec
 
     deadline = time.monotonic() + options.deadline
     stores = {step: MeasurementStore(p.with_suffix(".db")) for step, p in runner.PILOTS.items()}
-    plan = base_plan() if options.step == "base" else schedule_plan(stores["base"])
+    base = options.step == "base"
+    workload = base_workload() if base else schedule_workload(stores["base"])
     store, objects = stores[options.step], ObjectCache(default_root())
     store.begin_run(describe())
-    specs = {KernelSpec.for_problem(c, p) for p, configs in plan.items() for c in configs}
-    for done in compile_all(specs, objects, len(os.sched_getaffinity(0))):
-        if done.error:
-            store.add_checks({done.spec: done.error})
-            print(done.spec.config, done.error, flush=True)
-    sessions, tell = [GpuSessionFactory(objects, 0)], partial(print, flush=True)
-    Collector(store, sessions, report=tell, deadline=deadline).collect(plan)
+    build = partial(compile_all, cache=objects, workers=len(os.sched_getaffinity(0)))
+    tell, sessions = partial(print, flush=True), [GpuSessionFactory(objects, 0)]
+    Collector(store, sessions, build=build, report=tell, deadline=deadline).collect(workload)
     datasets.write_dataset(store.export(), runner.PILOTS[options.step])
 
 
@@ -125,7 +121,7 @@ class Pilot:
     """One step of the pilot, one row per problem and power regime that it was raced in."""
 
     problems: tuple[GemmProblem, ...]  # of each row
-    configs: tuple[KernelConfig, ...]  # of each column, sorted
+    configs: tuple[Sm90Config, ...]  # of each column, sorted
     slowdown: np.ndarray
     """float64 [rows, configs]: time over the row's best; infinite where it was no candidate."""
 
@@ -137,9 +133,8 @@ class Pilot:
 def read_pilot(dataset: datasets.Dataset) -> Pilot:
     """Times of the race, else of the screen, brought to the race's level by their median ratio."""
     rows = dataset.rows.loc[~datasets.is_reference(dataset.rows)]
-    keys = ["m", "n", "k", "batch", "dtype", "out_dtype", "layout"]
     problems, times = [], []
-    for key, group in rows.groupby(keys, observed=True):
+    for key, group in rows.groupby(list(PROBLEM_FIELDS), observed=True):
         passes = {
             name: part.set_index("config")["microseconds"].astype(float)
             for name, part in group.groupby(["stage", "regime"], observed=True)
@@ -149,14 +144,14 @@ def read_pilot(dataset: datasets.Dataset) -> Pilot:
             raced = passes.get(("race", regime))
             if raced is not None:
                 level = (raced / screened.reindex(raced.index)).median()
-                problems.append(datasets.problem_of(*cast("tuple", key)))
+                problems.append(GemmProblem.from_row(cast("tuple", key)))
                 times.append(raced.combine_first(screened * level))
-    table = pd.DataFrame(times).rename(columns=KernelConfig.parse).sort_index(axis=1)
+    table = pd.DataFrame(times).rename(columns=parse_config).sort_index(axis=1)
     slowdown = table.div(table.min(axis=1), axis=0).fillna(np.inf)
     return Pilot(tuple(problems), tuple(table.columns), slowdown.to_numpy())
 
 
-def classes(configs: Sequence[KernelConfig], most: int) -> list[ValueClass]:
+def classes(configs: Sequence[Sm90Config], most: int) -> list[ValueClass]:
     """Every combination of at most ``most`` values: single ones first, then by decreasing size."""
     found = []
     for names in (n for count in range(most) for n in itertools.combinations(AXES, count + 1)):
@@ -221,7 +216,7 @@ def value_classes(pilot: Pilot) -> tuple[np.ndarray, Row]:
 
 def schedule_choices(pilot: Pilot) -> Row:
     """What trying fewer stages and raster orders loses against all that the pilot tried."""
-    most = np.array([space.most_stages(config, LINEAR_BF16, GPU) for config in pilot.configs])
+    most = np.array([space.most_stages(config, OPERANDS, GPU) for config in pilot.configs])
     stages = np.array([config.stages for config in pilot.configs])
     order = [(config.raster, config.swizzle) for config in pilot.configs]
     depths = {
@@ -230,9 +225,10 @@ def schedule_choices(pilot: Pilot) -> Row:
         "deepest, one fewer, half": (stages >= most - 1) | (stages == (most + 1) // 2),
         "all": stages <= most,
     }
-    orders = {"first": SCHEDULES[:1], "three": SCHEDULES, "all": order}
-    rule = next(rule for rule in space.MEASURED_RULES if rule.name == "schedule")
-    by_rule = [rule.complaint(config, LINEAR_BF16, GPU) is None for config in pilot.configs]
+    tried = pilot_for(OPERANDS, GPU).schedules
+    orders = {"first": tried[:1], "three": tried, "all": order}
+    rule = next(rule for rule in space.CONFIG_RULES if rule.name == "schedule")
+    by_rule = [rule.violation(config, OPERANDS, GPU) is None for config in pilot.configs]
     losses = {
         f"stages: {depth}; orders: {name}": pilot.loss(deep & [one in allowed for one in order])
         for depth, deep in depths.items()
@@ -240,13 +236,13 @@ def schedule_choices(pilot: Pilot) -> Row:
     }
     loss = {name: described(found) for name, found in losses.items()}
     of_rule = described(pilot.loss(np.array(by_rule)))
-    return {"schedules": SCHEDULES, "loss": loss, "loss_of_rule": of_rule}
+    return {"schedules": tried, "loss": loss, "loss_of_rule": of_rule}
 
 
 def l2_limit(pilot: Pilot, kept: np.ndarray) -> Row:
     """How near the limit on loads from L2 the good configs come, and what it costs those kept."""
     rule = next(rule for rule in space.PROBLEM_RULES if rule.name == "l2-traffic")
-    columns = space.ConfigColumns.of(pilot.configs)
+    columns = config_table(pilot.configs, OPERANDS).columns
     sides = [rule.sides(columns, problem, GPU) for problem in pilot.problems]
     floors = np.array([space.L2_SLACK * value / limit for value, limit in sides])
     measured, within = np.isfinite(pilot.slowdown), floors <= space.L2_SLACK
@@ -273,17 +269,17 @@ def derive(options: Namespace) -> None:
         settings[step] = runner.facts(dataset) | counts
     base, schedule = pilots
     kept, pairs = value_classes(base)
-    counts = [len(space.candidates(problem, GPU)) for problem in set(base.problems)]
-    spread = runner.quantiles(counts, fewest=0.0, median=0.5, most=1.0)
+    counts = [len(candidates(problem, GPU)) for problem in set(base.problems)]
+    spread: Row = {"problems": len(counts)}
+    spread |= runner.quantiles(counts, fewest=0.0, median=0.5, most=1.0)
     _, printed = runner.python("-m", "tilecast.cli.main", "space", "--json")
-    points, *rules = json.loads(printed)["steps"]
+    points, *rules = json.loads(printed)["families"][Sm90Config.family]
     left_after = {"points": points["left"]} | {rule["rule"]: rule["left"] for rule in rules}
-    candidates = {"problems": len(counts), **spread}
     figures = {
         "pairs": pairs,
         "schedule": schedule_choices(schedule),
         "l2_traffic": l2_limit(base, kept),
-        "space": {"left_after": left_after, "candidates_of_pilot": candidates},
+        "space": {"left_after": left_after, "candidates_of_pilot": spread},
     }
     runner.write(options, {"pilot": settings}, figures)
 
