@@ -1,7 +1,5 @@
 """A decoder layer as Llama has it, in plain PyTorch."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch
@@ -11,41 +9,32 @@ from torch.nn import functional
 
 @dataclass(frozen=True)
 class Size:
-    """Extents of a layer."""
+    """Extents of a layer: widths of the residual stream and of the MLP; heads and their width."""
 
     hidden: int
-    """Width of the residual stream."""
     intermediate: int
-    """Width of the MLP."""
     heads: int
-    """Query heads."""
     kv_heads: int
-    """Key and value heads, each shared by several query heads."""
     head_dim: int = 128
-    """Width of a head."""
 
 
-SIZES = {"8B": Size(4096, 14336, 32, 8), "70B": Size(8192, 28672, 64, 8)}
-"""``hidden_size``, ``intermediate_size`` and heads of Llama 3.1 (config.json)."""
+SIZES = {"8B": Size(4096, 14336, 32, 8), "70B": Size(8192, 28672, 64, 8)}  # of Llama 3.1
 
 
 @dataclass(frozen=True)
 class Cache:
     """Keys and values of earlier tokens, and the place that the next token takes."""
 
-    keys: torch.Tensor
-    """(batch, kv_heads, tokens, head_dim)."""
-    values: torch.Tensor
-    """The same."""
-    position: torch.Tensor
-    """(1,), int64."""
+    keys: torch.Tensor  # (batch, kv_heads, tokens, head_dim)
+    values: torch.Tensor  # the same
+    position: torch.Tensor  # (1,), int64
 
 
 class DecoderLayer(nn.Module):
     """RMSNorm, grouped-query attention with rotary embedding, RMSNorm, SwiGLU."""
 
     def __init__(self, size: Size):
-        """Make the weights of a size."""
+        """Make weights."""
         super().__init__()
         self.size = size
         width = size.heads * size.head_dim
@@ -61,16 +50,10 @@ class DecoderLayer(nn.Module):
     def forward(
         self, x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor, cache: Cache | None = None
     ) -> torch.Tensor:
-        """Pass tokens through the layer.
+        """Pass tokens x (batch, tokens, hidden) through; the result has the same shape.
 
-        Args:
-            x: (batch, tokens, hidden).
-            cosine: (tokens, head_dim) of the tokens' positions.
-            sine: the same.
-            cache: written to and attended to; without one, attention is causal among the tokens.
-
-        Returns:
-            (batch, tokens, hidden).
+        ``cosine`` and ``sine`` are (tokens, head_dim), of the tokens' positions. A cache is written
+        to and attended to; without one, attention is causal among the tokens.
         """
         x = x + self._attention(self.attention_norm(x), cosine, sine, cache)
         gate, up = self.gate_up(self.mlp_norm(x)).chunk(2, dim=-1)

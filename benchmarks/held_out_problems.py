@@ -4,13 +4,11 @@ Linear layers of language models that are not in `tilecast.data_collection.langu
 the ``hidden_size``, ``intermediate_size`` and heads of their config.json, and ragged extents.
 """
 
-from __future__ import annotations
-
 from itertools import cycle
 
 from tilecast.heuristics.problem import GemmProblem
 
-FAMILIES: tuple[tuple[int, int], ...] = (
+FAMILIES = (
     (9216, 7168), (7168, 7168), (40960, 7168), (7168, 20480),  # Yi-34B
     (24576, 8192), (45056, 8192), (8192, 22528),  # Command R
     (16896, 12288), (12288, 8448), (12288, 4224),  # Command R+, a quarter and an eighth
@@ -34,18 +32,11 @@ FAMILIES: tuple[tuple[int, int], ...] = (
     (20480, 7168),  # Kimi-K2, an eighth of its vocabulary
     (1288, 2568), (3336, 1112), (5048, 2024), (6008, 4104), (9992, 1016), (2728, 3400), (712, 5608),
 )  # fmt: skip
-"""(n, k) of every problem, each once."""
-
 EXTENTS = (
-    8, 40, 192, 1024, 4096,
-    16, 64, 250, 700, 2048,
-    2, 32, 96, 512, 8192,
-    12, 56, 128, 384, 3000,
-    1, 20, 256, 896, 6144,
-    4, 48, 160, 640, 1536,
+    8, 40, 192, 1024, 4096, 16, 64, 250, 700, 2048, 2, 32, 96, 512, 8192,
+    12, 56, 128, 384, 3000, 1, 20, 256, 896, 6144, 4, 48, 160, 640, 1536,
 )  # fmt: skip
 """m, one problem after the other: any five in a row are of the five sizes that tables tell apart,
 so any span of the problems is a fair sample."""
 
 PROBLEMS = tuple(GemmProblem(m, n, k) for m, (n, k) in zip(cycle(EXTENTS), FAMILIES, strict=False))
-"""What `kernel_speed.py` measures."""

@@ -1,76 +1,47 @@
-"""What a user waits for: importing the package, predicting from a cold start, ranking when warm."""
+"""What does a user wait for? Importing, predicting from a cold start, ranking, training.
 
-from __future__ import annotations
+``python benchmarks/import_and_rank.py`` on 2 cores that do nothing else. Ranking is of all
+candidates of a problem, warm, in one thread; training is `tilecast train` on the shipped data.
+"""
 
-import argparse
 import os
-import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 # Before the numerical libraries are loaded, which look at it once.
 os.environ["OMP_NUM_THREADS"] = "1"
 
-import result
+import runner
+from runner import Row
 
 from tilecast.data_collection.suites import suite
 from tilecast.heuristics.hardware import hardware
-from tilecast.heuristics.problem import LINEAR_BF16
-from tilecast.kernels.cutlass_sm90.space import candidates
+from tilecast.heuristics.operands import LINEAR_BF16
+from tilecast.kernels.candidates import candidates
 from tilecast.models.learned import load_heuristic
 
-PROBLEMS = 120
-"""Ranked; spread evenly over the training suite."""
-PREDICT = ("predict", "--m", "48", "--n", "10240", "--k", "8192", "--json")
+PROBLEMS = 120  # ranked; spread evenly over the training suite
+ROUNDS = 5  # times that each problem is ranked
+REPEATS = 9  # fresh processes of each kind
+CLI = ("-m", "tilecast.cli.main")
+PREDICT = (*CLI, "predict", "--m", "48", "--n", "10240", "--k", "8192", "--json")
+JOBS = 2
 HEURISTICS = Path(__file__).parents[1] / "heuristics"
+_spread = partial(runner.quantiles, median=0.5, p95=0.95, worst=1.0)
 
 
-def wall_seconds(command: list[str], repeats: int) -> dict[str, float]:
-    """Wall time of fresh processes."""
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        times.append(time.perf_counter() - start)
-    return {"median": result.quantile(times, 0.5), "worst": max(times)}
-
-
-def cold_starts(repeats: int, model: Path | None) -> dict[str, object]:
-    """Fresh interpreters: doing nothing, importing every module of the domain, predicting."""
-    modules = [
-        f"tilecast.heuristics.{path.stem}"
-        for path in sorted(HEURISTICS.glob("*.py"))
-        if path.stem != "__init__"
-    ]
-    code = f"import {', '.join(modules)}"
-    check = f"{code}, sys; sys.exit('torch' in sys.modules)"
-    predict = [sys.executable, "-m", "tilecast.cli.main", *PREDICT]
-    predict += ["--model", str(model)] if model else []
-    nothing = wall_seconds([sys.executable, "-c", "pass"], repeats)
-    imported = wall_seconds([sys.executable, "-c", code], repeats)
-    return {
-        "repeats": repeats,
-        "pass": nothing,
-        "import_heuristics": imported,
-        "import_heuristics_beyond_pass": imported["median"] - nothing["median"],
-        "import_heuristics_without_torch": subprocess.run(
-            [sys.executable, "-c", check], stdout=subprocess.DEVNULL
-        ).returncode
-        == 0,
-        "predict": wall_seconds(predict, repeats),
-    }
-
-
-def warm_ranking(rounds: int, model: Path | None) -> dict[str, object]:
+def warm_ranking() -> Row:
     """Milliseconds to rank all candidates of a problem, in one thread, with the model loaded."""
     gpu = hardware("H200")
-    heuristic = load_heuristic(gpu, LINEAR_BF16, folder=model)
+    heuristic = load_heuristic(gpu, LINEAR_BF16)
     every = suite("training")
     problems = [every[i * len(every) // PROBLEMS] for i in range(PROBLEMS)]
     fresh, ranked, counts = [], [], []
-    for turn in range(rounds + 1):
+    for turn in range(ROUNDS + 1):
         for problem in problems:
             candidates.cache_clear()  # what it remembers would cost nothing
             start = time.perf_counter()
@@ -83,39 +54,46 @@ def warm_ranking(rounds: int, model: Path | None) -> dict[str, object]:
                 fresh.append(1e3 * (end - start))
                 counts.append(len(configs))
     return {
-        "problems": len(problems),
-        "rounds": rounds,
-        "candidates": {"median": result.quantile(counts, 0.5), "most": max(counts)},
+        "candidates": runner.quantiles(counts, median=0.5, most=1.0),
         "rank_milliseconds": _spread(ranked),
         "candidates_and_rank_milliseconds": _spread(fresh),
     }
 
 
-_SHARES: dict[str, Callable[[list[float]], float]] = {
-    "median": lambda times: result.quantile(times, 0.5),
-    "p95": lambda times: result.quantile(times, 0.95),
-    "worst": max,
-}
-
-
-def _spread(times: list[float]) -> dict[str, float]:
-    return {name: figure(times) for name, figure in _SHARES.items()}
+def cold_starts() -> Row:
+    """Seconds of fresh interpreters: doing nothing, importing all of the domain, predicting."""
+    stems = sorted(path.stem for path in HEURISTICS.glob("*.py") if path.stem != "__init__")
+    code = f"import {', '.join(f'tilecast.heuristics.{stem}' for stem in stems)}"
+    _, torch_loaded = runner.python("-c", f"{code}, sys; print('torch' in sys.modules)")
+    wanted = {"pass": ("-c", "pass"), "import_heuristics": ("-c", code), "predict": PREDICT}
+    found: Row = {
+        name: _spread([runner.python(*arguments)[0] for _ in range(REPEATS)])
+        for name, arguments in wanted.items()
+    }
+    beyond = found["import_heuristics"]["median"] - found["pass"]["median"]
+    found["import_heuristics_beyond_pass"] = beyond
+    found["import_heuristics_without_torch"] = torch_loaded.strip() == "False"
+    return found
 
 
 def main() -> None:
-    """Print one JSON document."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--repeats", type=int, default=9, help="fresh processes of each kind")
-    parser.add_argument("--rounds", type=int, default=5, help="times that each problem is ranked")
-    parser.add_argument("--model", type=Path, help="model folder (default: the shipped one)")
-    result.add_out(parser)
-    options = parser.parse_args()
-    figures = {
-        "warm": warm_ranking(options.rounds, options.model),
-        "torch_loaded_by_ranking": "torch" in sys.modules,
-        "cold": cold_starts(options.repeats, options.model),
+    """Measure, and keep the result."""
+    options = runner.parser(__file__, __doc__).parse_args()
+    figures: dict[str, Any] = {"warm": warm_ranking()}
+    figures["torch_loaded_by_ranking"] = "torch" in sys.modules
+    del os.environ["OMP_NUM_THREADS"]  # other processes take what threads they like
+    figures["cold"] = cold_starts()
+    with tempfile.TemporaryDirectory() as folder:
+        train = (*CLI, "train", "--out", f"{folder}/model", "--jobs", str(JOBS))
+        figures["train_seconds"], _ = runner.python(*train)
+    ranking, importing = figures["warm"]["rank_milliseconds"], figures["cold"]["import_heuristics"]
+    figures["bars"] = {
+        "rank_within_2_ms_p95_2.5": ranking["median"] <= 2 and ranking["p95"] <= 2.5,
+        "import_heuristics_within_0.15_s": importing["median"] <= 0.15,
+        "train_within_120_s": figures["train_seconds"] <= 120,
     }
-    result.finish(figures, options.out)
+    settings = {"problems": PROBLEMS, "rounds": ROUNDS, "repeats": REPEATS, "jobs": JOBS}
+    runner.write(options, settings, figures)
 
 
 if __name__ == "__main__":

@@ -1,55 +1,62 @@
-"""How far Inductor's own benchmark may be trusted against the model's first choice.
+"""How far may Inductor's own benchmark be trusted against the model's first choice?
 
-For each problem the shortlist is timed twice: carefully, in interleaved rounds with the card idle
-in between, and as Inductor's autotuner does, one choice after another, several times over. Where
-the model's first choice is right and Inductor's benchmark picks another, it was overturned.
+``python benchmarks/inductor_timing.py`` on one GPU. For each problem the shortlist is timed twice:
+carefully, in interleaved rounds with the card idle in between, and as Inductor's autotuner does,
+one choice after another, several times over. Where the model's first choice is right and Inductor's
+benchmark picks another, it was overturned.
 """
 
-from __future__ import annotations
-
-import argparse
 import math
-import os
 import statistics
-import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any
+from contextlib import nullcontext
+from functools import partial
+from itertools import product
 
-import result
+import torch
+from runner import Row, Sweep, quantiles
 
+from tilecast.data_collection.gpu_session import GpuSession, empty_out, random_operands
+from tilecast.data_collection.protocol import without_drift
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.inductor_hook.selection import Settings, shortlist
+from tilecast.inductor_hook.selection import shortlist
+from tilecast.inductor_hook.settings import Settings
+from tilecast.kernels.builder import object_builder
+from tilecast.kernels.spec import KernelSpec
 
 M = (1, 16, 64, 128, 256, 512, 1024, 2048, 4096)
 FAMILIES = ((6400, 2560), (2560, 6912), (9216, 3072), (3072, 8640))
 """(n, k) pairs that the shipped model never saw; tests/unit/test_hook_measurements.py checks."""
-K = 5
-REPEATS = 5
-"""Times that Inductor's benchmark is run."""
-ROUNDS = 24
-"""Interleaved rounds of the careful timing."""
-RIGHT = 0.003
-"""A first choice this close to the best of the shortlist is right."""
+K, REPEATS, ROUNDS = 5, 5, 24  # shortlist; of Inductor's benchmark; of the careful timing
+RIGHT = 0.003  # a first choice this close to the best of the shortlist is right
 BANDS = (0.0, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.08, math.inf)
 """Tie bands that are tried: within one, the model's order decides; the last is the model alone."""
 
 
-@dataclass(frozen=True)
-class Timed:
-    """One problem's shortlist, in the model's order."""
+def built(problem: GemmProblem, configs: Sequence[KernelConfig]) -> GpuSession:
+    """A session on the current GPU, once all kernels that it will be asked for are compiled."""
+    builder = object_builder()
+    for step, config in product((builder.start, builder.wait), configs):
+        step(KernelSpec.for_problem(config, problem))
+    return GpuSession(builder.objects, 0, lambda entrant: None)
 
-    problem: str
-    """m x n x k."""
-    configs: tuple[str, ...]
-    """The shortlist."""
-    careful: tuple[float, ...]
-    """Microseconds, medians of the interleaved rounds."""
-    inductor: tuple[tuple[float, ...], ...]
-    """Microseconds of each repeat of Inductor's benchmark."""
+
+def measure(problem: GemmProblem) -> list[Row]:
+    """Microseconds of a shortlist in the model's order, with care and by Inductor's repeats."""
+    from torch._inductor.runtime.benchmarking import benchmarker
+
+    predictions = shortlist(Settings(k=K), problem, hardware(torch.cuda.get_device_name()))
+    configs = [prediction.config for prediction in predictions]
+    session = built(problem, configs)
+    rounds = session.bench(problem, careful=False).time(configs, "burst", ROUNDS)
+    careful = [statistics.median(times) for times in without_drift(rounds)]
+    a, b = (operands[0] for operands in random_operands(problem, 1))
+    out = empty_out(problem)
+    calls = [partial(session.launcher(config, problem), a, b, out) for config in configs]
+    inductor = [[1e3 * benchmarker.benchmark_gpu(call) for call in calls] for _ in range(REPEATS)]
+    return [{"configs": [c.name for c in configs], "careful": careful, "inductor": inductor}]
 
 
 def pick(times: Sequence[float], band: float) -> int:
@@ -58,13 +65,24 @@ def pick(times: Sequence[float], band: float) -> int:
     return next(index for index, time in enumerate(times) if time <= limit)
 
 
-def overturned(found: Sequence[Timed]) -> dict[str, float]:
-    """How often a right first choice loses in Inductor's benchmark, and what that costs."""
-    right = [one for one in found if one.careful[0] <= min(one.careful) * (1 + RIGHT)]
-    picks = [(one, pick(times, 0)) for one in right for times in one.inductor]
-    lost = [one.careful[index] / one.careful[0] - 1 for one, index in picks if index]
+def figures(rows: Sequence[Row]) -> Row:
+    """What the rows say; repeatability is Inductor's most over least time of one kernel, less 1."""
+    by_kernel = [times for row in rows for times in zip(*row["inductor"], strict=True)]
+    spreads = [max(times) / min(times) - 1 for times in by_kernel]
     return {
-        "problems": len(found),
+        "overturned": overturned(rows),
+        "regret_by_tie_band": {f"{band:g}": regret(rows, band) for band in BANDS},
+        "repeatability": quantiles(spreads, p50=0.5, p95=0.95),
+    }
+
+
+def overturned(rows: Sequence[Row]) -> Row:
+    """How often a right first choice loses in Inductor's benchmark, and what that costs."""
+    right = [row for row in rows if row["careful"][0] <= min(row["careful"]) * (1 + RIGHT)]
+    picks = [(row["careful"], pick(times, 0)) for row in right for times in row["inductor"]]
+    lost = [careful[index] / careful[0] - 1 for careful, index in picks if index]
+    return {
+        "problems": len(rows),
         "right_first_choices": len(right),
         "benchmarks_of_them": len(picks),
         "overturned_share": len(lost) / max(len(picks), 1),
@@ -73,89 +91,17 @@ def overturned(found: Sequence[Timed]) -> dict[str, float]:
     }
 
 
-def regret_by_band(found: Sequence[Timed]) -> dict[str, dict[str, float]]:
-    """Geomean and p95 of what is lost against the best of the shortlist, for each tie band."""
-    figures = {}
-    for band in BANDS:
-        losses = [
-            one.careful[pick(times, band)] / min(one.careful)
-            for one in found
-            for times in one.inductor
-        ]
-        figures[f"{band:g}"] = {
-            "geomean": statistics.geometric_mean(losses) - 1,
-            "p95": result.quantile(losses, 0.95) - 1,
-        }
-    return figures
+def regret(rows: Sequence[Row], band: float) -> Row:
+    """What is lost with a tie band against the best of the shortlist."""
+    runs = [(row["careful"], times) for row in rows for times in row["inductor"]]
+    lost = [careful[pick(times, band)] / min(careful) for careful, times in runs]
+    shares = {"geomean": statistics.geometric_mean(lost), **quantiles(lost, p95=0.95)}
+    return {name: share - 1 for name, share in shares.items()}
 
 
-def repeatability(found: Sequence[Timed]) -> dict[str, float]:
-    """Spread of Inductor's times of one kernel over the repeats: (most - least) / least."""
-    spreads = [
-        max(times) / min(times) - 1 for one in found for times in zip(*one.inductor, strict=True)
-    ]
-    return {"p50": result.quantile(spreads, 0.5), "p95": result.quantile(spreads, 0.95)}
-
-
-def measure(problem: GemmProblem) -> Timed:
-    """Time one shortlist both ways on the current GPU."""
-    import torch
-    from torch._inductor.runtime.benchmarking import benchmarker
-
-    from tilecast.data_collection.gpu_session import GpuSession, empty_out, random_operands
-    from tilecast.data_collection.protocol import without_drift
-    from tilecast.kernels.builder import object_builder
-    from tilecast.kernels.spec import KernelSpec
-
-    predictions = shortlist(Settings(k=K), problem, hardware(torch.cuda.get_device_name()))
-    configs: list[KernelConfig] = [prediction.config for prediction in predictions]
-    builder = object_builder()
-    for config in configs:
-        builder.start(KernelSpec.for_problem(config, problem))
-    for config in configs:
-        builder.wait(KernelSpec.for_problem(config, problem))
-    session = GpuSession(builder.objects, 0, lambda entrant: None)
-    rounds = session.bench(problem, careful=False).time(configs, "burst", ROUNDS)
-    careful = tuple(statistics.median(times) for times in without_drift(rounds))
-    a, b = (operands[0] for operands in random_operands(problem, 1))
-    out = empty_out(problem)
-    launchers = [session.launcher(config, problem) for config in configs]
-    inductor = []
-    for _ in range(REPEATS):
-        times = []
-        for launch in launchers:
-            output = benchmarker.benchmark_gpu(lambda launch=launch: launch(a, b, out))
-            times.append(float(output) * 1e3)
-        inductor.append(tuple(times))
-    return Timed(str(problem), tuple(c.name for c in configs), careful, tuple(inductor))
-
-
-def figures(found: Sequence[Timed]) -> dict[str, Any]:
-    """The result, from what was timed."""
-    return {
-        "overturned": overturned(found),
-        "regret_by_tie_band": regret_by_band(found),
-        "repeatability": repeatability(found),
-        "timed": [asdict(one) for one in found],
-    }
-
-
-def main() -> None:
-    """Print one JSON document."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--deadline", type=float, default=300, help="seconds after which to stop")
-    result.add_out(parser)
-    options = parser.parse_args()
-    end = time.monotonic() + options.deadline
-    os.environ.setdefault("TILECAST_CACHE", str(Path("/tmp/tilecast-objects")))
-    found = []
-    for problem in (GemmProblem(m, n, k) for n, k in FAMILIES for m in M):
-        if time.monotonic() > end:
-            break
-        found.append(measure(problem))
-        print(found[-1].problem, *(f"{t:.2f}" for t in found[-1].careful), flush=True)
-    result.finish(figures(found), options.out)
-
+PROBLEMS = {str(p): p for p in (GemmProblem(m, n, k) for n, k in FAMILIES for m in M)}
+SETTINGS = {"k": K, "repeats": REPEATS, "rounds": ROUNDS, "right": RIGHT}
+SWEEP = Sweep("problem", PROBLEMS, lambda: nullcontext(measure), figures, 20.0, SETTINGS)
 
 if __name__ == "__main__":
-    main()
+    SWEEP.main(__file__, __doc__)

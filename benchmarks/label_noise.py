@@ -1,122 +1,78 @@
-"""How well labels repeat: the race against the later verification of the same kernels.
+"""How well do labels repeat? The race against the later verification of the same kernels.
 
-Two figures per power regime. ``absolute`` is |ln(verify / race)|. ``relative`` takes out the median
-over the problem's kernels first, where there are enough of them: what all share is the card's state
-and orders nobody.
+``python benchmarks/label_noise.py``. Two figures per power regime: ``absolute`` is
+|ln(verify / race)|; ``relative`` takes out the median over the problem's kernels first, where there
+are enough of them: what all share is the card's state and orders nobody.
 """
 
-from __future__ import annotations
+from typing import Any
 
-import argparse
-import math
-import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+import numpy as np
+import pandas as pd
+import runner
+from runner import Row
 
-import result
+from tilecast.data_collection.dataset import is_reference, read_dataset
+from tilecast.data_collection.measurement import REGIMES
+from tilecast.heuristics.problem import PROBLEM_FIELDS
 
-from tilecast.data_collection.dataset import read_dataset
-from tilecast.data_collection.measurement import REFERENCE, REGIMES
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-DATA = Path(__file__).parents[1] / "data_collection" / "data" / "h200_bf16_rcr.parquet"
-SHORT = 10.0
-"""Microseconds below which an event's resolution and the launch itself matter."""
-ENOUGH = 3
-"""Fewest kernels of a problem whose median change is taken out; of one, nothing would be left."""
-PROBLEM = ("m", "n", "k", "batch", "dtype", "out_dtype", "layout")
+SHORT = 10.0  # microseconds below which an event's resolution and the launch itself matter
+ENOUGH = 3  # fewest kernels of a problem whose median is taken out; of one, nothing would be left
+GROUP = ["regime", *PROBLEM_FIELDS]
 
 
-@dataclass(frozen=True)
-class Repeat:
-    """One of our kernels, raced and verified."""
+def repeats(rows: pd.DataFrame) -> pd.DataFrame:
+    """Every kernel of ours that was raced and verified, by `GROUP` and config.
 
-    group: tuple
-    """Its problem and power regime."""
-    microseconds: float
-    """Time in the race."""
-    change: float
-    """ln(verify / race)."""
-
-
-def repeats(rows: pd.DataFrame) -> list[Repeat]:
-    """Every kernel of ours that was raced and verified."""
-    names = (*PROBLEM, "regime", "config", "stage", "microseconds")
-    raced: dict[tuple, float] = {}
-    verified: dict[tuple, float] = {}
-    for *key, stage, time in zip(*(rows[name].tolist() for name in names), strict=True):
-        if stage != "screen" and key[-1] != REFERENCE and not math.isnan(time):
-            (raced if stage == "race" else verified)[tuple(key)] = time
-    return [
-        Repeat(key[:-1], raced[key], math.log(again / raced[key]))
-        for key, again in verified.items()
-    ]
+    Returns:
+        ``race``, in microseconds; ``change``, ln(verify / race); ``relative``, the change less the
+        median of its group, NaN where the group is small.
+    """
+    ours: Any = rows[~is_reference(rows)].set_index([*GROUP, "config", "stage"])
+    times = ours["microseconds"].dropna().astype(float)
+    passes = times[~times.index.duplicated(keep="last")].unstack("stage")
+    times = passes[["race", "verify"]].dropna()
+    change: Any = np.log(times["verify"] / times["race"])
+    groups = change.groupby(level=GROUP, observed=True)
+    relative = (change - groups.transform("median")).where(groups.transform("size") >= ENOUGH)
+    return times[["race"]].assign(change=change, relative=relative)
 
 
-def noise(found: Sequence[Repeat]) -> dict[str, Any]:
-    """Quantiles of the changes, per regime and size."""
-    groups: dict[tuple, list[float]] = {}
-    for repeat in found:
-        groups.setdefault(repeat.group, []).append(repeat.change)
-    shifts = {key: statistics.median(all_) for key, all_ in groups.items() if len(all_) >= ENOUGH}
-    figures: dict[str, Any] = {}
-    for regime in REGIMES:
-        mine = [repeat for repeat in found if repeat.group[-1] == regime]
-        figures[regime] = {
-            size: {
-                "problems": len({repeat.group for repeat in part}),
-                "absolute": _quantiles([abs(r.change) for r in part]),
-                "relative": _quantiles(
-                    [abs(r.change - shifts[r.group]) for r in part if r.group in shifts]
-                ),
-            }
-            for size, part in {
-                "from_10_us": [repeat for repeat in mine if repeat.microseconds >= SHORT],
-                "below_10_us": [repeat for repeat in mine if repeat.microseconds < SHORT],
-            }.items()
-        }
-    return figures
+def noise(found: Any) -> Row:
+    """Quantiles of the changes that `repeats` found, per regime and size."""
 
+    def spread(changes: pd.Series) -> Row:
+        sizes = changes.dropna().abs().tolist()
+        shares = runner.quantiles(sizes, p50=0.5, p90=0.9, p99=0.99) if sizes else {}
+        return {"pairs": len(sizes), **shares}
 
-def _quantiles(changes: Sequence[float]) -> dict[str, float]:
-    shares = {"p50": 0.5, "p90": 0.9, "p99": 0.99} if changes else {}
-    found = {name: result.quantile(changes, share) for name, share in shares.items()}
-    return {"pairs": len(changes), **found}
-
-
-def rate(rows: pd.DataFrame, runs: list[dict[str, Any]]) -> dict[str, float]:
-    """Measurements per second and GPU over whole runs, with all that they wait for."""
-    gpus = len(set(rows["device"].tolist()))
-    seconds = sum(run["end"]["seconds"] for run in runs if "end" in run)
+    regimes, long = found.index.get_level_values("regime"), found["race"] >= SHORT
     return {
-        "measurements": len(rows),
-        "gpus": gpus,
-        "seconds": seconds,
-        "measurements_per_second_per_gpu": len(rows) / seconds / gpus,
-        "replays_per_second_per_gpu": sum(rows["rounds"].tolist()) / seconds / gpus,
+        regime: {
+            size: {
+                "problems": part.groupby(level=GROUP, observed=True).ngroups,
+                "absolute": spread(part["change"]),
+                "relative": spread(part["relative"]),
+            }
+            for size, chosen in (("from_10_us", long), ("below_10_us", ~long))
+            for part in [found[(regimes == regime) & chosen]]
+        }
+        for regime in REGIMES
     }
 
 
 def main() -> None:
-    """Print one JSON document."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--data", type=Path, default=DATA, help="data set (default: the shipped one)"
-    )
-    result.add_out(parser)
-    options = parser.parse_args()
-    dataset = read_dataset(options.data)
-    figures = {
-        "data": options.data.name,
-        "digest": dataset.digest,
-        "noise": noise(repeats(dataset.rows)),
-        "collector": rate(dataset.rows, dataset.provenance["runs"]),
-    }
-    result.finish(figures, options.out)
+    """Compare, and keep the result, with the pace of the runs and all that they wait for."""
+    options = runner.parser(__file__, __doc__).parse_args()
+    dataset = read_dataset(runner.DATA)
+    rows: Any = dataset.rows
+    gpus = rows["device"].nunique()
+    seconds = sum(run["end"]["seconds"] for run in dataset.provenance["runs"] if "end" in run)
+    collector = {"measurements": len(rows), "gpus": gpus, "seconds": seconds}
+    collector["measurements_per_second_per_gpu"] = len(rows) / seconds / gpus
+    collector["replays_per_second_per_gpu"] = int(rows["rounds"].sum()) / seconds / gpus
+    figures = {"noise": noise(repeats(rows)), "collector": collector}
+    runner.write(options, {"dataset": runner.facts(dataset)}, figures)
 
 
 if __name__ == "__main__":

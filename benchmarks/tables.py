@@ -1,44 +1,35 @@
-"""The README's tables, rendered from ``benchmarks/results``.
+"""What do the results say? Renders the tables of README and docs from ``benchmarks/results``.
 
-A table stands in the README between ``<!-- table: NAME -->`` and ``<!-- end of table -->``.
-``python benchmarks/tables.py`` writes each anew from the result file; a test asserts that nothing
-would change.
+``python benchmarks/tables.py``. A table stands in any of `PAGES` between ``<!-- table: NAME -->``
+and ``<!-- end of table -->``, and is written anew; a test asserts that nothing would change.
 """
 
-from __future__ import annotations
-
-import argparse
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+from runner import RESULTS
 
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.files import write_atomically
 
-RESULT = Path(__file__).with_name("results") / "selection_regret.json"
-ADAPTIVE = RESULT.with_name("adaptive_k.json")
-README = Path(__file__).parents[1] / "README.md"
-
-HOOK = ("compile_time", "kernel_speed", "end_to_end")
-"""Results of the Inductor hook, each in a file of its own beside `RESULT`."""
+ROOT = Path(__file__).parents[1]
+PAGES = (ROOT / "README.md", ROOT / "docs" / "results.md")
+POWERS = ("burst", "sustained", "robust")
 SHOWN_K = (1, 3, 5)
-SHOWN_SPEED = (
-    ("TILECAST k=5", ("cuBLAS", "TRITON", "NVGEMM")),
-    ("TILECAST k=1", ("cuBLAS", "TRITON", "NVGEMM")),
-    ("TILECAST k=auto", ("NVGEMM",)),
-    ("ATEN,TRITON,TILECAST k=5", ("ATEN,TRITON",)),
-)
+SHOWN_SPEED = {
+    "TILECAST k=5": ("cuBLAS", "TRITON", "NVGEMM"),
+    "TILECAST k=1": ("cuBLAS", "TRITON", "NVGEMM"),
+    "TILECAST k=auto": ("NVGEMM",),
+    "ATEN,TRITON,TILECAST k=5": ("ATEN,TRITON",),
+}
 """Comparisons that the table of kernel speed shows; the result file has all."""
 _SLOT = re.compile(r"(<!-- table: (?P<name>[^>]*?) -->\n).*?(<!-- end of table -->)", re.DOTALL)
-_FLAT_LIST = re.compile(r"\[[^\[\]{}\"]*\]")
 
-
-def compact(document: Mapping[str, Any]) -> str:
-    """JSON with one line per list of numbers."""
-    text = json.dumps(document, indent=1)
-    return _FLAT_LIST.sub(lambda found: " ".join(found[0].split()), text) + "\n"
+Figures = Mapping[str, Any]
 
 
 def markdown(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -53,234 +44,181 @@ def percent(share: float) -> str:
     return f"{share:.{digits}%}"
 
 
-def regret(power: str) -> Callable[[Mapping[str, Any]], str]:
-    """Renders the table of one power: every heuristic at k = 1, 3, 5 over all problems."""
-
-    def render(document: Mapping[str, Any]) -> str:
-        heading = [f"held-out, {power}"]
+def regret(power: str, figures: Figures) -> str:
+    """Every heuristic at k = 1, 3 and 5 over all problems, for one power."""
+    shown = ("geomean", "p95", "max")
+    heading, rows = [f"held-out, {power}"], []
+    for k in SHOWN_K:
+        heading += [f"regret@{k}", "p95", "max", "≤ 2%"]
+    for name, series in figures["regret"][power]["all"].items():
+        rows.append([_bold(name)])
         for k in SHOWN_K:
-            heading += [f"regret@{k}", "p95", "max", "≤ 2%"]
-        rows = []
-        for name, series in document["regret"][power]["all"].items():
-            row = [_ours(name)]
-            for k in SHOWN_K:
-                figures = [percent(series[figure][k - 1]) for figure in ("geomean", "p95", "max")]
-                row += [*figures, f"{series['within_2_percent'][k - 1]:.0%}"]
-            rows.append(row)
-        floor = document["noise_floor"][power]
-        figures = [percent(floor[figure]) for figure in ("geomean", "p95", "max")]
-        rows.append(["noise floor", *figures, *[""] * (len(heading) - 4)])
-        return markdown(heading, rows)
-
-    return render
+            rows[-1] += [percent(series[figure][k - 1]) for figure in shown]
+            rows[-1].append(f"{series['within_2_percent'][k - 1]:.0%}")
+    floor = [percent(figures["noise_floor"][power][figure]) for figure in shown]
+    return markdown(heading, [*rows, ["noise floor", *floor, *[""] * (len(heading) - 4)]])
 
 
-def by_m(power: str) -> Callable[[Mapping[str, Any]], str]:
-    """Renders the geometric mean regret of one power by m, each cell at k = 1, 3 and 5."""
-
-    def render(document: Mapping[str, Any]) -> str:
-        groups = document["regret"][power]
-        counts = document["counts"]
-        names = [name for name in counts if name != "all"]
-        heading = [f"regret@{'/'.join(map(str, SHOWN_K))}, {power}"]
-        heading += [f"{name.replace('<=', '≤')} ({counts[name]})" for name in names]
-        rows = [
-            [
-                _ours(heuristic),
-                *(
-                    " / ".join(percent(groups[name][heuristic]["geomean"][k - 1]) for k in SHOWN_K)
-                    for name in names
-                ),
-            ]
-            for heuristic in groups["all"]
-        ]
-        return markdown(heading, rows)
-
-    return render
-
-
-def cross_regime(document: Mapping[str, Any]) -> str:
-    """Render what choosing for one regime loses in another: geometric mean at k = 1, and p95."""
-    found = document["cross_regime"]["regret"]
-    powers = list(document["regret"])
-    heading = ["chosen by, for", *(f"{power}, p95" for power in powers)]
+def by_m(power: str, figures: Figures) -> str:
+    """The geometric mean regret of one power by m, each cell at k = 1, 3 and 5."""
+    groups = figures["regret"][power]
+    counts = {name: count for name, count in figures["counts"].items() if name != "all"}
+    heading = [f"regret@{'/'.join(map(str, SHOWN_K))}, {power}"]
+    heading += [f"{name.replace('<=', '≤')} ({count})" for name, count in counts.items()]
     rows = [
-        [
-            f"{_ours(name)}, {made_for}",
-            *(f"{percent(cell['geomean'][0])}, {percent(cell['p95'][0])}" for cell in run.values()),
-        ]
-        for name, losses in found.items()
-        for made_for, run in losses.items()
+        [_bold(heuristic), *(_at_shown_k(groups[name][heuristic]) for name in counts)]
+        for heuristic in groups["all"]
     ]
     return markdown(heading, rows)
 
 
-def among_stock(document: Mapping[str, Any]) -> str:
-    """Render what choosing among the stock kernels loses, over the problems that have one."""
+def cross_regime(figures: Figures) -> str:
+    """What choosing for one regime loses in another: geometric mean at k = 1, and p95."""
+    rows = [
+        [f"{_bold(name)}, {made_for}", *(_mean_and_p95(run, 0) for run in by_run.values())]
+        for name, losses in figures["cross_regime"]["regret"].items()
+        for made_for, by_run in losses.items()
+    ]
+    return markdown(["chosen by, for", *(f"{power}, p95" for power in figures["regret"])], rows)
+
+
+def among_stock(figures: Figures) -> str:
+    """What choosing among the stock kernels loses, over the problems that have one."""
     heading = ["chosen among the stock kernels"]
-    cells: dict[str, list[str]] = {}
-    for where, found in document["among_stock"].items():
+    rows: dict[str, list[str]] = {}
+    for where, found in figures["among_stock"].items():
         for power in ("burst", "sustained"):
             heading.append(f"{where} ({found['problems']}), {power}")
             for name, series in found["regret"][power].items():
-                figures = [percent(series["geomean"][k - 1]) for k in SHOWN_K]
-                cells.setdefault(name, []).append(" / ".join(figures))
-    return markdown(heading, [[name, *row] for name, row in cells.items()])
+                rows.setdefault(name, [name]).append(_at_shown_k(series))
+    return markdown(heading, list(rows.values()))
 
 
-def adaptive(document: Mapping[str, Any]) -> str:
-    """Render what choosing k gains: geometric mean and p95, by candidates per problem."""
-    found = document["adaptive_k"]
-    heading = ["candidates per problem", *(f"{mean}, p95" for mean in found["means"])]
+def adaptive_k(figures: Figures) -> str:
+    """What choosing k gains: geometric mean and p95, by candidates per problem."""
     rows = []
-    for power, by_mean in found["powers"].items():
-        for name, shown in (("adaptive", "**adaptive k**"), ("fixed", "fixed k")):
-            cells = (cell[name] for cell in by_mean)
-            figures = [f"{percent(cell['geomean'])}, {percent(cell['p95'])}" for cell in cells]
-            rows.append([f"{shown}, {power}", *figures])
-        needed = [f"{cell['fixed_for_the_same']:.1f}" for cell in by_mean]
+    for power, cells in figures["powers"].items():
+        rows.append(
+            [f"**adaptive k**, {power}", *(_mean_and_p95(one["adaptive"]) for one in cells)]
+        )
+        rows.append([f"fixed k, {power}", *(_mean_and_p95(one["fixed"]) for one in cells)])
+        needed = [f"{one['fixed_for_the_same']:.1f}" for one in cells]
         rows.append([f"fixed k that finds as much, {power}", *needed])
-    return markdown(heading, rows)
+    return markdown(["candidates per problem", *(f"{m}, p95" for m in figures["means"])], rows)
 
 
-def compile_time(document: Mapping[str, Any]) -> str:
-    """Render seconds per GEMM and for a whole model, and ratios of sums over the same GEMMs."""
-    found = _newest(document["compile_time"])
+def compile_time(figures: Figures) -> str:
+    """Seconds per GEMM and for a whole model, and ratios of sums over the same GEMMs."""
+    found = _newest(figures)
     rivals = [name for name in ("TRITON", "NVGEMM") if name in found["gemm"]]
     heading = ["seconds to compile", "GEMMs", "first", "median", "sum"]
     heading += [*(f"to {rival}" for rival in rivals), "2-layer model"]
-    rows = []
-    for name, gemm in found["gemm"].items():
-        ratios = [_given(gemm["to"].get(rival), "{:.2f}x") for rival in rivals]
-        seconds = [_given(gemm[figure], "{:.2f}") for figure in ("first", "median", "sum")]
-        model = _given(found["model"].get(name), "{:.1f}")
-        rows.append([_hook(name), str(gemm["problems"]), *seconds, *ratios, model])
+    shapes = {"problems": "{}"} | dict.fromkeys(("first", "median", "sum"), "{:.2f}")
+    ratios = dict.fromkeys(rivals, "{:.2f}x")
+    rows = [
+        [_bold(name), *_cells(gemm, shapes), *_cells(gemm["to"], ratios)]
+        + _cells(found["model"], {name: "{:.1f}"})
+        for name, gemm in found["gemm"].items()
+    ]
     return markdown(heading, rows)
 
 
-def kernel_speed(document: Mapping[str, Any]) -> str:
-    """Render how fast the selected kernels are: time over that of another selection."""
+def kernel_speed(figures: Figures) -> str:
+    """How fast the selected kernels are: time over that of another selection."""
     heading = ["selected by, against", "regime", "GEMMs", "time", "faster", "level (1%)"]
-    heading += ["worst", "noise"]
-    rows = [
-        [
-            f"{_hook(ours)}, {theirs}",
-            regime,
-            str(pair["problems"]),
-            f"{pair['geomean']:.3f}x",
-            f"{pair['faster']:.0%}",
-            f"{pair['level']:.0%}",
-            f"{pair['worst']:.3f}x",
-            percent(pair["noise"]),
-        ]
-        for ours, rivals in SHOWN_SPEED
-        for theirs in rivals
-        for regime, part in _newest(document["kernel_speed"])["compared"].items()
-        for pair in [part.get(ours, {}).get(theirs)]
-        if pair
-    ]
-    return markdown(heading, rows)
-
-
-def end_to_end(document: Mapping[str, Any]) -> str:
-    """Render time, speed over the default mode, compile time and our share of GEMMs of a layer."""
-    heading = ["Llama 3.1 layer", "compiled with", "ms", "tokens/s", "speed", "compile s", "ours"]
-    rows = [
-        [
-            case,
-            _hook(name),
-            f"{one['milliseconds']:.3f}",
-            f"{one['tokens_per_second']:,.0f}",
-            f"{one['speedup']:.2f}x",
-            f"{one['compile_seconds']:.1f}",
-            _given(one["tilecast_share"], "{:.0%}"),
-        ]
-        for case, variants in sorted(_newest(document["end_to_end"]).items(), key=_case)
-        for name, one in variants.items()
-    ]
-    return markdown(heading, rows)
-
-
-def _case(item: tuple[str, Any]) -> tuple[int, str, int]:
-    """Where a case stands: by size, what is done, and batch."""
-    size, kind, extents = item[0].split()
-    return int(size.removesuffix("B")), kind, int(extents.split("x")[0])
-
-
-def _newest(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The figures of the newest PyTorch that there are any of."""
-    figures = document["figures"]
-    return figures[
-        max(figures, key=lambda version: [*map(int, version.split("+")[0].split(".")[:2])])
-    ]
-
-
-def _given(figure: float | None, shape: str) -> str:
-    return "" if figure is None else shape.format(figure)
-
-
-def _hook(name: str) -> str:
-    return f"**{name}**" if "TILECAST" in name else name
-
-
-def _ours(name: str) -> str:
-    return f"**{name}**" if name == "tilecast" else name
-
-
-REGRET_TABLES: dict[str, Callable[[Mapping[str, Any]], str]] = {
-    **{f"regret {power}": regret(power) for power in ("burst", "sustained", "robust")},
-    **{f"regret by m {power}": by_m(power) for power in ("burst", "sustained", "robust")},
-    "cross regime": cross_regime,
-    "among stock": among_stock,
-}
-"""What `RESULT` alone is rendered as, by name."""
-HOOK_TABLES: dict[str, Callable[[Mapping[str, Any]], str]] = {
-    "compile time": compile_time,
-    "kernel speed": kernel_speed,
-    "end to end": end_to_end,
-}
-"""What the results of `HOOK` are rendered as."""
-TABLES = REGRET_TABLES | {"adaptive k": adaptive} | HOOK_TABLES
-"""What may stand in the README, by name."""
-
-
-def results(regret: Path = RESULT, adaptive_k: Path = ADAPTIVE) -> dict[str, Any]:
-    """Everything that tables are rendered from, as one document."""
-    hook = {name: json.loads(RESULT.with_name(f"{name}.json").read_text()) for name in HOOK}
-    return (
-        json.loads(regret.read_text()) | hook | {"adaptive_k": json.loads(adaptive_k.read_text())}
+    shapes = dict(
+        problems="{}", geomean="{:.3f}x", faster="{:.0%}", level="{:.0%}", worst="{:.3f}x"
     )
+    rows = [
+        [f"{_bold(ours)}, {theirs}", regime, *_cells(pair, shapes), percent(pair["noise"])]
+        for ours, rivals in SHOWN_SPEED.items()
+        for theirs in rivals
+        for regime, part in _newest(figures)["compared"].items()
+        if (pair := part.get(ours, {}).get(theirs))
+    ]
+    return markdown([*heading, "worst", "noise"], rows)
 
 
-def fill(text: str, document: Mapping[str, Any]) -> str:
-    """Put each table that a text has a place for into it.
+def end_to_end(figures: Figures) -> str:
+    """Time, speed over the default mode, compile time and our share of GEMMs of a layer."""
+
+    def place(case: str) -> tuple[int, str, int]:
+        size, kind, extents = case.split()
+        return int(size.removesuffix("B")), kind, int(extents.split("x")[0])
+
+    heading = ["Llama 3.1 layer", "compiled with", "ms", "tokens/s", "speed", "compile s", "ours"]
+    shapes = {"milliseconds": "{:.3f}", "tokens_per_second": "{:,.0f}", "speedup": "{:.2f}x"}
+    shapes |= {"compile_seconds": "{:.1f}", "tilecast_share": "{:.0%}"}
+    rows = [
+        [case, _bold(name), *_cells(one, shapes)]
+        for case in sorted(_newest(figures), key=place)
+        for name, one in _newest(figures)[case].items()
+    ]
+    return markdown(heading, rows)
+
+
+def _newest(figures: Figures) -> Figures:
+    """Those of the newest PyTorch that there are any of."""
+    return figures[max(figures, key=lambda v: [*map(int, v.split("+")[0].split(".")[:2])])]
+
+
+def _cells(figures: Figures, shapes: Mapping[str, str]) -> list[str]:
+    """Some of the figures as text; nothing for one that is missing."""
+    values = {name: figures.get(name) for name in shapes}
+    return ["" if found is None else shapes[name].format(found) for name, found in values.items()]
+
+
+def _bold(name: str) -> str:
+    return f"**{name}**" if "tilecast" in name.lower() else name
+
+
+def _at_shown_k(series: Figures) -> str:
+    return " / ".join(percent(series["geomean"][k - 1]) for k in SHOWN_K)
+
+
+def _mean_and_p95(cell: Figures, k: int | None = None) -> str:
+    figures = (cell[name] for name in ("geomean", "p95"))
+    return ", ".join(percent(figure if k is None else figure[k]) for figure in figures)
+
+
+TABLES: dict[str, tuple[str, Callable[[Figures], str]]] = {
+    **{f"regret {power}": ("selection_regret", partial(regret, power)) for power in POWERS},
+    **{f"regret by m {power}": ("selection_regret", partial(by_m, power)) for power in POWERS},
+    "cross regime": ("selection_regret", cross_regime),
+    "among stock": ("selection_regret", among_stock),
+    "adaptive k": ("adaptive_k", adaptive_k),
+    "compile time": ("compile_time", compile_time),
+    "kernel speed": ("kernel_speed", kernel_speed),
+    "end to end": ("end_to_end", end_to_end),
+}
+"""What may stand in a page: by name, the benchmark and what renders its figures."""
+
+
+def results() -> dict[str, Figures]:
+    """The figures of every benchmark that a table is of."""
+    names = {benchmark for benchmark, _ in TABLES.values()}
+    return {n: json.loads((RESULTS / f"{n}.json").read_text())["figures"] for n in names}
+
+
+def fill(text: str, figures: Mapping[str, Figures]) -> str:
+    """Put each table that a text has a place for into it, from the figures of each benchmark.
 
     Raises:
         TilecastError: a place asks for a table that is not known.
     """
 
     def table(slot: re.Match[str]) -> str:
-        if slot["name"] not in TABLES:
-            raise TilecastError(
-                f"table {slot['name']!r} is not known; allowed: {', '.join(TABLES)}"
-            )
-        return f"{slot[1]}{TABLES[slot['name']](document)}\n{slot[3]}"
+        name = slot["name"]
+        if name not in TABLES:
+            raise TilecastError(f"table {name!r} is not known; allowed: {', '.join(TABLES)}")
+        benchmark, render = TABLES[name]
+        return f"{slot[1]}{render(figures[benchmark])}\n{slot[3]}"
 
     return _SLOT.sub(table, text)
 
 
-def main() -> None:
-    """Fill the README in."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--result", type=Path, default=RESULT)
-    parser.add_argument("--adaptive-k", type=Path, default=ADAPTIVE)
-    parser.add_argument("--readme", type=Path, default=README)
-    options = parser.parse_args()
-    before = options.readme.read_text()
-    after = fill(before, results(options.result, options.adaptive_k))
-    write_atomically(options.readme, lambda path: path.write_text(after))
-    print(json.dumps({"tables": len(_SLOT.findall(after)), "changed": after != before}))
-
-
 if __name__ == "__main__":
-    main()
+    for page in filter(Path.exists, PAGES):
+        text = fill(page.read_text(), results())
+        write_atomically(page, lambda path, text=text: path.write_text(text))
+        print(json.dumps({"page": str(page), "tables": len(_SLOT.findall(text))}))

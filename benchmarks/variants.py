@@ -1,11 +1,9 @@
-"""What `torch.compile` is asked for: GEMM backends that compete, and what became of them."""
-
-from __future__ import annotations
+"""What the hook's benchmarks compile with: GEMM backends that compete, and what became of them."""
 
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from types import FunctionType
 from typing import Any, cast
@@ -13,54 +11,33 @@ from unittest.mock import patch
 
 MODE = "max-autotune-no-cudagraphs"
 NVGEMM = "NVGEMM"
-NVGEMM_SINCE = (2, 14)
-"""The first PyTorch whose NVGEMM backend knows Hopper."""
+NVGEMM_SINCE = [2, 14]  # the first PyTorch whose NVGEMM backend knows Hopper
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One way to compile."""
+    """One way to compile: GEMM backends and, behind ``k=``, our shortlist; or ``default``."""
 
     name: str
-    """What tables call it."""
-    backends: str | None
-    """GEMM backends that compete under max-autotune; None for the default mode, which does not
-    tune."""
-    k: int | str | None = None
-    """Shortlist of ours, where we compete."""
 
-    def options(self) -> dict[str, Any]:
-        """What `torch.compile` takes: the mode's options and the backends.
+    @property
+    def backends(self) -> str | None:
+        """Those that compete under max-autotune; None for the default mode, which does not tune."""
+        return None if self.name == "default" else self.name.split()[0]
 
-        Options, not a patched configuration: a backward pass compiles in another thread, which sees
-        no patch.
-        """
-        from torch._inductor import list_mode_options
-
-        if self.backends is None:
-            return {}
-        return list_mode_options(MODE) | {"max_autotune_gemm_backends": self.backends}
-
-    def available(self, torch_version: tuple[int, ...]) -> bool:
-        """Whether a PyTorch has all its backends."""
-        return self.backends != NVGEMM or torch_version[:2] >= NVGEMM_SINCE
+    @property
+    def k(self) -> int | str | None:
+        """Shortlist of ours, where we compete."""
+        _, _, k = self.name.partition("k=")
+        return int(k) if k.isdigit() else k or None
 
 
-def torch_version() -> tuple[int, ...]:
-    """Major and minor version."""
+def available(variants: Iterable[Variant], torch_version: str | None = None) -> list[Variant]:
+    """Those that a PyTorch, by default the one here, has all backends of."""
     import torch
 
-    return tuple(int(part) for part in torch.__version__.split(".")[:2])
-
-
-def named(
-    variants: Iterable[Variant], wanted: Iterable[str] | None, torch_version: tuple[int, ...]
-) -> list[Variant]:
-    """Those of some names, or all; without those that this PyTorch lacks."""
-    names = None if wanted is None else set(wanted)
-    return [
-        v for v in variants if (names is None or v.name in names) and v.available(torch_version)
-    ]
+    found = (torch_version or torch.__version__).split(".")[:2]
+    return [v for v in variants if v.backends != NVGEMM or [*map(int, found)] >= NVGEMM_SINCE]
 
 
 @contextmanager
@@ -71,12 +48,9 @@ def competing(variant: Variant) -> Iterator[list[str]]:
     from tilecast.inductor_hook import installed
 
     sources: list[str] = []
-    with ExitStack() as stack:
-        if variant.k is not None:
-            stack.enter_context(installed(variant.k))
-        # What `torch._inductor.utils.run_and_get_code` does, which also forgets all that was
-        # compiled before.
-        stack.enter_context(patch.object(GraphLowering, "save_output_code", sources.append))
+    # As `torch._inductor.utils.run_and_get_code`, which also forgets all that was compiled before.
+    saving = patch.object(GraphLowering, "save_output_code", sources.append)
+    with nullcontext() if variant.k is None else installed(variant.k), saving:
         yield sources
 
 
@@ -84,16 +58,20 @@ def compiled(function: Callable[..., Any], variant: Variant) -> Callable[..., An
     """A function under `torch.compile`, for fixed shapes; compiles when first called.
 
     Of its own code object: that is where Dynamo keeps what it compiled, and where one variant would
-    find another's.
+    find another's. With options, not a patched configuration: a backward pass compiles in another
+    thread, which sees no patch.
     """
     import torch
+    from torch._inductor import list_mode_options
 
+    options = {}
+    if variant.backends is not None:
+        options = list_mode_options(MODE) | {"max_autotune_gemm_backends": variant.backends}
     plain = cast(FunctionType, function)
     name = re.sub(r"\W", "_", f"{plain.__name__}_{variant.name}")
-    own = FunctionType(
-        plain.__code__.replace(co_name=name), plain.__globals__, name, None, plain.__closure__
-    )
-    return torch.compile(own, options=variant.options(), dynamic=False)
+    code = plain.__code__.replace(co_name=name)
+    own = FunctionType(code, plain.__globals__, name, None, plain.__closure__)
+    return torch.compile(own, options=options, dynamic=False)
 
 
 def linear(x: Any, w: Any) -> Any:
@@ -102,42 +80,34 @@ def linear(x: Any, w: Any) -> Any:
 
 
 _CALL = re.compile(
-    r"^\s*(?:(?P<kind>triton_tem|cutedsl|nv_universal_gemm)_\w+\.run"
-    r"|(?P<aten>extern_kernels\.\w*mm\w*))\(",
+    r"^\s*(?:(?P<kind>triton_tem|cutedsl|nv_universal_gemm)_\w+\.run|extern_kernels\.\w*mm\w*)\(",
     re.MULTILINE,
 )
 _KINDS = {"triton_tem": "triton", "cutedsl": "tilecast", "nv_universal_gemm": "nvgemm"}
-_TILECAST = re.compile(r"StaticMatmul\.named\(\s*['\"](?P<config>\w+)")
-_NVGEMM = re.compile(r"_KERNEL_NAME = ['\"](?P<name>[^'\"]+)")
+_NAMES = {
+    "tilecast": re.compile(r"StaticMatmul\.named\(\s*['\"](\w+)"),
+    "nvgemm": re.compile(r"_KERNEL_NAME = ['\"]([^'\"]+)"),
+}
 
 
 def gemm_calls(code: str) -> dict[str, int]:
     """How many GEMMs of generated code each backend does; of templates in CuteDSL only ours."""
-    found: Counter[str] = Counter()
-    for call in _CALL.finditer(code):
-        found[_KINDS[call["kind"]] if call["kind"] else "aten"] += 1
-    return dict(found)
+    return dict(Counter(_KINDS.get(call["kind"], "aten") for call in _CALL.finditer(code)))
 
 
 def selection(code: str) -> str:
     """What does the one GEMM of generated code: the backend, and the kernel where it has a name."""
+
+    def fact(name: str) -> str:
+        found = re.search(rf"\b{name}\b(?:\s*:\s*tl\.constexpr)?\s*=\s*(\d+)", code)
+        return found[1] if found else "?"
+
     calls = gemm_calls(code)
     if not calls:
         return "pointwise"  # with one row, Inductor multiplies and sums without a GEMM
     kind = " and ".join(sorted(calls))
-    if kind == "tilecast" and (ours := _TILECAST.search(code)):
-        return f"tilecast {ours['config']}"
-    if kind == "nvgemm" and (theirs := _NVGEMM.search(code)):
-        return f"nvgemm {theirs['name']}"
     if kind == "triton":
-        facts = [_fact(code, f"BLOCK_{axis}") for axis in "MNK"]
-        return (
-            f"triton {'x'.join(facts)} stages {_fact(code, 'num_stages')} "
-            f"warps {_fact(code, 'num_warps')}"
-        )
-    return kind
-
-
-def _fact(code: str, name: str) -> str:
-    found = re.search(rf"\b{name}\b(?:\s*:\s*tl\.constexpr)?\s*=\s*(\d+)", code)
-    return found[1] if found else "?"
+        block = "x".join(fact(f"BLOCK_{axis}") for axis in "MNK")
+        return f"triton {block} stages {fact('num_stages')} warps {fact('num_warps')}"
+    name = kind in _NAMES and _NAMES[kind].search(code)
+    return f"{kind} {name[1]}" if name else kind

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tilecast.heuristics.errors import TilecastError
+from tilecast.heuristics.files import unwritable
 from tilecast.heuristics.hardware import GPUS, hardware
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.heuristics.problem import MAX_EXTENT, GemmProblem
@@ -205,10 +206,7 @@ def check_writable(folder: Path) -> None:
             # Full disks still make empty files.
             file.write(bytes(4096))
     except OSError as error:
-        raise TilecastError(
-            f"cannot write {folder} ({error.strerror}); allowed: a writable folder with free "
-            "space; name another one"
-        ) from error
+        raise unwritable(folder, error) from error
 
 
 def _lowest(folder: Path) -> Path:

@@ -41,7 +41,9 @@ benchmark repeats within 1.3% at the median, and overturned 43% of the model's r
 (benchmarks/results/inductor_timing.json)."""
 
 _bound: WeakValueDictionary[int, InductorChoices] = WeakValueDictionary()
-"""The handlers, of whatever thread, that `bind` was given, by identity: a user's may not hash."""
+"""The handlers, of whatever thread, that are bound, by identity: a user's may not hash."""
+_met: WeakValueDictionary[int, InductorChoices] = WeakValueDictionary()
+"""Those that were ever bound: a thread keeps its handler from one installation to the next."""
 
 
 def bind(handler: InductorChoices) -> InductorChoices:
@@ -70,8 +72,14 @@ def bind(handler: InductorChoices) -> InductorChoices:
     # In the instance: a handler of PyTorch 2.15 that joins several looks for a method there before
     # it asks them one after another.
     vars(handler).update(_finalize_template_configs=finalize, uuid=uuid)
-    _bound[id(handler)] = handler
+    _bound[id(handler)] = _met[id(handler)] = handler
     return handler
+
+
+def bind_again() -> None:
+    """`bind` the handlers of all threads that were bound before."""
+    for handler in list(_met.values()):
+        bind(handler)
 
 
 def release() -> None:
@@ -146,7 +154,7 @@ def kept(kinds: Sequence[str], aten_named: bool) -> list[bool]:
 def _kind(choice: Any) -> str:
     """What `kept` calls a choice."""
     if isinstance(choice, TilecastCaller):
-        return "forced" if choice.choice.forced else "ours"
+        return "forced" if choice.choice.settings.k == 1 else "ours"
     asked = choice.annotations.get("ktc")
     return "aten" if asked and isinstance(asked.template, ExternKernelChoice) else "other"
 
@@ -198,16 +206,7 @@ def plan(settings: Settings, matmul: Matmul, op: str, gpu: Hardware) -> list[Cho
     else:
         shortlists = [((prediction.config,), prediction) for prediction in predictions]
     choices = [
-        Choice(
-            matmul,
-            op == "addmm",
-            configs,
-            settings.digest,
-            settings.model or "",
-            settings.power,
-            prediction.microseconds,
-            forced=settings.k == 1,
-        )
+        Choice(matmul, op == "addmm", configs, settings, prediction.microseconds)
         for configs, prediction in shortlists
     ]
     builder = object_builder()

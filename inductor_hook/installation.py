@@ -170,6 +170,8 @@ def _configure() -> None:
         if "tilecast.inductor_hook.choices" in sys.modules:
             sys.modules["tilecast.inductor_hook.choices"].release()
         return
+    if "tilecast.inductor_hook.choices" in sys.modules:
+        sys.modules["tilecast.inductor_hook.choices"].bind_again()
     # The handler that this thread already uses. Threads that have none yet, such as those of a
     # backward pass, ask the factory for theirs.
     virtualized = sys.modules.get("torch._inductor.virtualized")

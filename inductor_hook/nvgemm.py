@@ -107,8 +107,8 @@ def rank_kernels(
     if not known:
         classes = sorted({kernel.metadata.operator_class.__name__ for kernel in kernels})
         raise TilecastError(
-            f"kernels of {', '.join(classes)} have no model; allowed: {STOCK_OPERATOR}; "
-            "leave them to PyTorch"
+            f"kernels of {', '.join(classes)} have no model; allowed: {STOCK_OPERATOR} with a "
+            "stage of 128 bytes; leave them to PyTorch"
         )
     m, n, k, batch = extents
     operands = kernel_operands(next(iter(known.values())).metadata)

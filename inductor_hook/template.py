@@ -19,6 +19,7 @@ from tilecast.heuristics.config import KernelConfig
 from tilecast.inductor_hook import report
 from tilecast.inductor_hook.launcher import errors_raised
 from tilecast.inductor_hook.problems import Matmul
+from tilecast.inductor_hook.settings import Settings
 from tilecast.kernels.builder import object_builder
 from tilecast.kernels.launch import preload
 from tilecast.kernels.spec import KernelSpec
@@ -62,16 +63,10 @@ class Choice:
     """Whether a bias is added after it."""
     configs: tuple[KernelConfig, ...]
     """The config; several where m is symbolic, of which each call picks one."""
-    model: str
-    """Digest of the model that chose."""
-    folder: str
-    """Where that model lies; "" for the shipped ones."""
-    power: str
-    """The power regime aimed at."""
+    settings: Settings
+    """What was asked for, of which model."""
     microseconds: float
     """What the model expects of the product."""
-    forced: bool
-    """Whether it is taken without a benchmark."""
 
     @property
     def specs(self) -> tuple[KernelSpec, ...]:
@@ -87,7 +82,7 @@ class Choice:
     @property
     def description(self) -> str:
         """What Inductor's tables say beside the time."""
-        return f"predicted {self.microseconds / 1000:.4f} ms, model {self.model}"
+        return f"predicted {self.microseconds / 1000:.4f} ms, model {self.settings.digest}"
 
     def variables(self) -> dict[str, Any]:
         """What the template is rendered with."""
@@ -100,12 +95,15 @@ class Choice:
             f"batched={self.matmul.batched}",
         ]
         if dynamic:
-            names_of_model = {"model": self.folder, "power": self.power, "digest": self.model}
-            arguments += [f"{name}={value!r}" for name, value in names_of_model.items()]
+            arguments += [
+                f"model={self.settings.model or ''!r}",
+                f"power={self.settings.power!r}",
+                f"digest={self.settings.digest!r}",
+            ]
         return {
             "constructor": "DynamicMatmul" if dynamic else "StaticMatmul",
             "arguments": ", ".join(arguments),
-            "model": repr(self.model),
+            "model": repr(self.settings.digest),
             "biased": self.biased,
             "alpha": self.matmul.alpha,
             "beta": self.matmul.beta,

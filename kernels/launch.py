@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from threading import Lock
 from typing import TYPE_CHECKING
 
 from tilecast.heuristics.errors import TilecastError
@@ -84,6 +85,9 @@ def _sealed(code: bytes) -> Iterator[str]:
         os.close(handle)
 
 
+_asking = Lock()
+
+
 def max_active_clusters(cluster_size: int, device: int = 0) -> int:
     """Clusters of one CTA per SM that the current context of a device holds at once.
 
@@ -93,7 +97,8 @@ def max_active_clusters(cluster_size: int, device: int = 0) -> int:
     import cuda.bindings.driver as driver
     import torch
 
-    with torch.cuda.device(device):
+    # The library compiles a kernel to find out, which no two threads may do at once.
+    with _asking, torch.cuda.device(device):
         there = int(driver.cuCtxGetCurrent()[1] or 0)
         if not there and not torch.cuda.is_current_stream_capturing():
             torch.cuda.current_stream().synchronize()  # makes the context that is asked

@@ -315,6 +315,6 @@ def _version(folder: Path) -> tuple[int, int]:
     """What changes whenever a manifest is replaced."""
     try:
         stat = (folder / MANIFEST).stat()
-    except OSError:
+    except (OSError, ValueError):
         return (0, 0)
     return (stat.st_ino, stat.st_mtime_ns)

@@ -53,7 +53,8 @@ class Forest:
         """Take over a model that XGBoost has just trained.
 
         Args:
-            model: what ``xgboost.Booster.save_raw("json")`` says: scalar trees, no categories.
+            model: what ``xgboost.Booster.save_raw("json")`` says: scalar trees over at most
+                256 features, no categories.
         """
         learner = model["learner"]
         trees = learner["gradient_booster"]["model"]["trees"]
@@ -80,9 +81,9 @@ class Forest:
             levels.append((feature, threshold))
         value, cover = np.zeros((2, len(trees) << len(levels)), np.float32)
         value[place], cover[place] = split[node], column("sum_hessian")[node]
-        base = np.ravel(json.loads(learner["learner_model_param"]["base_score"]))
         features, thresholds = (np.concatenate(arrays) for arrays in zip(*levels, strict=True))
-        base = float(np.float32(base[0]))
+        stated = json.loads(learner["learner_model_param"]["base_score"])
+        base = float(np.ravel(stated).astype(np.float32)[0])
         return cls(len(trees), len(levels), base, features, thresholds, value, cover)
 
     def pack(self) -> bytes:
@@ -119,6 +120,8 @@ class Forest:
         Raises:
             ValueError: it is no sound forest; says why.
         """
+        if type(base) is not float:
+            raise ValueError("a base that is no number")
         if len(content) != cls.packed_bytes(trees, depth):
             raise ValueError(f"{len(content)} bytes for {trees} trees of depth {depth}")
         nodes, leaves = trees * (2**depth - 1), trees << depth
@@ -134,7 +137,7 @@ class Forest:
         most = abs(base) + np.abs(value.reshape(trees, -1)).max(1).sum(dtype=np.float64)
         if not most <= MAX_SUM:
             raise ValueError(f"leaves that add up to {most:g}")
-        return cls(trees, depth, float(base), feature, threshold, value, cover)
+        return cls(trees, depth, base, feature, threshold, value, cover)
 
     @cached_property
     def levels(self) -> list[tuple[np.ndarray, np.ndarray]]:

@@ -72,26 +72,10 @@ def _paths(value: Any, path: tuple = ()) -> list[tuple]:
 
 
 NASTY = (
-    None,
-    True,
-    "",
-    "x" * 99,
-    [],
-    {},
-    [[]],
-    0,
-    -1,
-    1,
-    2,
-    7,
-    64,
-    1.5,
-    -0.0,
-    1e-300,
-    1e300,
-    10**30,
+    *(None, True, "", "x" * 99, "../x", "\0", [], {}, [[]], {"a": [1]}),
+    *(0, -1, 1, 2, 7, 64, 2**31, 2**63, 10**400),
+    *(1.5, -0.0, 1e-300, 1e300, float("nan"), float("inf")),
 )
-NASTY += (2**31, 2**63, "../x", "\0", {"a": [1]}, float("nan"), float("inf"))
 
 
 def _change_manifest(manifest: dict, source: random.Random) -> None:

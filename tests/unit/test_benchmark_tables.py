@@ -1,4 +1,4 @@
-"""The README's tables are those that `benchmarks/tables.py` renders from the committed result."""
+"""Tables of README and docs are those that `benchmarks/tables.py` renders from the results."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import runner
 
 from tilecast.heuristics.errors import TilecastError
 
@@ -37,62 +38,68 @@ _COMPARED = {
 
 
 @pytest.fixture
-def document() -> dict:
+def figures() -> dict:
     heuristics = {"tilecast": _series(0.0123), "random": _series(1.5)}
     groups = {"all": heuristics, "m <= 16": heuristics, "m > 1024": heuristics}
     powers = ("burst", "sustained", "robust")
     losses = {made: {run: _series(0.02) for run in powers} for made in powers}
     stock = {"problems": 7, "regret": {power: heuristics for power in powers}}
-    return {
+    regret = {
         "counts": {"all": 12, "m <= 16": 5, "m > 1024": 7},
         "noise_floor": {p: {"geomean": 0.001, "p95": 0.004, "max": 0.02} for p in powers},
         "regret": dict.fromkeys(powers, groups),
         "cross_regime": {"regret": {"oracle": losses, "tilecast": losses}},
         "among_stock": {"data set": stock, "pilot": stock},
-        "adaptive_k": {"means": [2, 3], "powers": {power: [_COMPARED] * 2 for power in powers}},
     }
+    adaptive = {"means": [2, 3], "powers": {power: [_COMPARED] * 2 for power in powers}}
+    return {"selection_regret": regret, "adaptive_k": adaptive}
 
 
-def test_readme_shows_the_committed_result(tables: ModuleType) -> None:
-    readme = tables.README.read_text()
-    if "<!-- table: " in readme:
-        assert tables.fill(readme, tables.results()) == readme
+def test_pages_show_the_committed_results(tables: ModuleType) -> None:
+    shown = "".join(page.read_text() for page in tables.PAGES if page.exists())
+    assert shown.count("<!-- table: ") >= 11
+    assert tables.fill(shown, tables.results()) == shown
 
 
-def test_every_table_is_rectangular(tables: ModuleType, document: dict) -> None:
-    for name, render in tables.TABLES.items():
-        shown = render(tables.results() if name in tables.HOOK_TABLES else document)
+def test_every_table_is_rectangular(tables: ModuleType, figures: dict) -> None:
+    for benchmark, render in tables.TABLES.values():
+        shown = render({**tables.results(), **figures}[benchmark])
         assert len({line.count("|") for line in shown.splitlines()}) == 1
 
 
-def test_regret_table_shows_k_1_3_5(tables: ModuleType, document: dict) -> None:
-    lines = tables.TABLES["regret burst"](document).splitlines()
+def _render(tables: ModuleType, name: str, figures: dict) -> list[str]:
+    benchmark, render = tables.TABLES[name]
+    return render(figures[benchmark]).splitlines()
+
+
+def test_regret_table_shows_k_1_3_5(tables: ModuleType, figures: dict) -> None:
+    lines = _render(tables, "regret burst", figures)
     ours = [cell.strip() for cell in lines[2].strip("|").split("|")]
     assert ours[0] == "**tilecast**"
     assert ours[1::4] == ["1.2%", "0.41%", "0.25%"]
     assert lines[-1].startswith("| noise floor | 0.10% | 0.40% | 2.0% |")
 
 
-def test_adaptive_table_sets_both_side_by_side(tables: ModuleType, document: dict) -> None:
-    lines = tables.TABLES["adaptive k"](document).splitlines()
+def test_adaptive_table_sets_both_side_by_side(tables: ModuleType, figures: dict) -> None:
+    lines = _render(tables, "adaptive k", figures)
     assert lines[2] == "| **adaptive k**, burst | 0.40%, 2.0% | 0.40%, 2.0% |"
     assert lines[3] == "| fixed k, burst | 0.50%, 3.0% | 0.50%, 3.0% |"
     assert lines[4] == "| fixed k that finds as much, burst | 3.6 | 3.6 |"
 
 
 def test_fill_replaces_only_what_stands_between_the_marks(
-    tables: ModuleType, document: dict
+    tables: ModuleType, figures: dict
 ) -> None:
     text = "before\n<!-- table: cross regime -->\nold\n<!-- end of table -->\nafter\n"
-    filled = tables.fill(text, document)
+    filled = tables.fill(text, figures)
     assert filled.startswith("before\n<!-- table: cross regime -->\n| chosen by, for |")
     assert filled.endswith("|\n<!-- end of table -->\nafter\n")
-    assert tables.fill(filled, document) == filled
+    assert tables.fill(filled, figures) == filled
 
 
-def test_unknown_table_is_named_with_those_allowed(tables: ModuleType, document: dict) -> None:
+def test_unknown_table_is_named_with_those_allowed(tables: ModuleType, figures: dict) -> None:
     with pytest.raises(TilecastError, match="'regret cold' is not known; allowed: regret burst"):
-        tables.fill("<!-- table: regret cold -->\n<!-- end of table -->", document)
+        tables.fill("<!-- table: regret cold -->\n<!-- end of table -->", figures)
 
 
 @pytest.mark.parametrize(
@@ -103,9 +110,8 @@ def test_percent(tables: ModuleType, share: float, text: str) -> None:
     assert tables.percent(share) == text
 
 
-def test_compact_is_json_with_lists_of_numbers_on_one_line(
-    tables: ModuleType, document: dict
-) -> None:
-    text = tables.compact(document | {"names": ["a [b]", "c"], "numbers": [1, 2.5]})
-    assert json.loads(text) == document | {"names": ["a [b]", "c"], "numbers": [1, 2.5]}
+def test_compact_is_json_with_lists_of_numbers_on_one_line(figures: dict) -> None:
+    document = figures | {"names": ["a [b]", "c"], "numbers": [1, 2.5]}
+    text = runner.compact(document)
+    assert json.loads(text) == document
     assert '"numbers": [ 1, 2.5 ]' in text

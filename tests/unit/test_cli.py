@@ -282,5 +282,5 @@ def test_compile_into_a_folder_that_cannot_be_written(
     refused: Callable[..., str], cache: str
 ) -> None:
     line = refused("compile", "--config", VALID, "--cache", cache, "--workers", "1")
-    assert line.startswith(f"cannot write {cache} (")
+    assert line.startswith(f"cannot write {cache}: ")
     assert "allowed: a writable folder with free space; name another one" in line

@@ -278,7 +278,7 @@ def test_train_prints_held_out_regret(
             "argument --jobs: '0' is out of range; allowed: auto, or an",
         ),
         (("--jobs", ""), "argument --jobs: '' is out of range; allowed: auto, or an"),
-        (("--out", "/proc/tilecast"), "cannot write /proc/tilecast ("),
+        (("--out", "/proc/tilecast"), "cannot write /proc/tilecast: "),
     ],
 )
 def test_train_refuses(

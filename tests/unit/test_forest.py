@@ -141,6 +141,9 @@ def test_an_unsound_forest_is_refused(change: Callable[[Forest], bytes], reason:
         {"base": float("nan")},
         {"base": float("inf")},
         {"base": 1e9},
+        {"base": 0},
+        {"base": 10**400},
+        {"base": "0"},
     ],
 )
 def test_a_shape_beyond_bounds_is_refused(shape: dict[str, object]) -> None:

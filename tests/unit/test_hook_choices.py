@@ -141,7 +141,7 @@ def test_descriptions_say_time_and_model(graph: Any) -> None:
     predictions = load_heuristic(H200, LINEAR_BF16).predict(problem, candidates(problem, H200))
     for choice, prediction in zip(choices_of(linear(M, N, K), "mm"), predictions, strict=False):
         time = f"predicted {prediction.microseconds / 1000:.4f} ms"
-        assert choice.description == f"{time}, model {choice.choice.model}"
+        assert choice.description == f"{time}, model {choice.choice.settings.digest}"
 
 
 @pytest.mark.parametrize(
@@ -462,10 +462,12 @@ def test_another_model_makes_other_sources_and_keys(graph: Any, another_model: P
     for model in (None, another_model):
         install(k=1, model=model)
         (choice,) = choices_of(linear(), "mm")
-        assert choice.choice.model in source_of(choice)
-        assert choice.choice.model in choice.hash_key()
-        assert choice.choice.model in _handler().uuid()
-        seen.append((choice.choice.configs, choice.choice.model, choice.hash_key(), _graph_key()))
+        assert choice.choice.settings.digest in source_of(choice)
+        assert choice.choice.settings.digest in choice.hash_key()
+        assert choice.choice.settings.digest in _handler().uuid()
+        seen.append(
+            (choice.choice.configs, choice.choice.settings.digest, choice.hash_key(), _graph_key())
+        )
     (configs, *shipped), (same_configs, *other) = seen
     assert configs == same_configs
     assert all(a != b for a, b in zip(shipped, other, strict=True))

@@ -249,7 +249,7 @@ def test_what_a_patch_brings_back_does_nothing(there: Callable, backends: str) -
         ({"k": True}, "k=True is out of range"),
         ({"k": None}, "k=None is out of range"),
         ({"power": "eco"}, "power 'eco' is not known; allowed: burst, sustained, robust"),
-        ({"model": "/nowhere"}, "model /nowhere has no manifest.json; allowed: a folder that"),
+        ({"model": "/nowhere"}, "model /nowhere is refused: manifest.json cannot be read"),
     ],
     ids=str,
 )
@@ -500,3 +500,19 @@ def test_settings_are_what_was_asked_for() -> None:
     assert factory.settings == Settings(k="auto", power="burst")
     with lowering():
         assert choices_of(biased_linear(), "addmm")
+
+
+def test_a_thread_keeps_its_handler_from_one_installation_to_the_next() -> None:
+    """As the thread of a backward pass does, which nobody else can ask for it."""
+    from torch._inductor.choices import InductorChoices
+
+    from tilecast.inductor_hook.choices import bind
+
+    handler = InductorChoices()
+    with installed(k=1):
+        bind(handler)
+        assert "_finalize_template_configs" in vars(handler)
+    assert vars(handler) == {}
+    with installed(k=2):
+        assert "_finalize_template_configs" in vars(handler)
+    assert vars(handler) == {}

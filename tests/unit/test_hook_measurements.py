@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import call_overhead
 import inductor_timing
 import layout_transfer
 import pandas as pd
 import pytest
-from inductor_timing import Timed
 
 DATA = Path(__file__).parents[2] / "data_collection" / "data" / "h200-bf16-rcr.parquet"
 
 
-def timed(careful: tuple[float, ...], *inductor: tuple[float, ...]) -> Timed:
-    return Timed("1x8x8", tuple("abc"[: len(careful)]), careful, inductor)
+def timed(careful: tuple[float, ...], *inductor: tuple[float, ...]) -> dict[str, Any]:
+    return {"configs": list("abc"[: len(careful)]), "careful": careful, "inductor": inductor}
 
 
 def test_problems_of_the_timing_are_of_families_that_were_never_measured() -> None:
@@ -50,17 +50,18 @@ def test_a_right_first_choice_that_loses_is_overturned() -> None:
 
 
 def test_an_endless_band_is_the_model_alone() -> None:
-    figures = inductor_timing.regret_by_band([timed((11.0, 10.0), (6.0, 5.0))])
+    found = inductor_timing.figures([timed((11.0, 10.0), (6.0, 5.0))])
+    figures = found["regret_by_tie_band"]
     assert figures["0"]["geomean"] == pytest.approx(0.0)
     assert figures["inf"]["geomean"] == pytest.approx(0.1)
 
 
 def test_regret_of_a_lent_model_counts_what_the_sample_finds() -> None:
-    one = layout_transfer.Transfer("rrr", "bfloat16", "1x8x8", (12.0, 11.0, 15.0), (10.0, 30.0))
-    assert one.regret(1) == pytest.approx(0.2)
-    assert one.regret(3) == pytest.approx(0.1)
+    one = {"problem": "1x8x8 bfloat16 rrr", "ranked": [12.0, 11.0, 15.0], "sampled": [10.0, 30.0]}
+    assert layout_transfer.regret(one, 1) == pytest.approx(0.2)
+    assert layout_transfer.regret(one, 3) == pytest.approx(0.1)
     figures = layout_transfer.figures([one])
-    assert figures["regret"]["bfloat16 rrr"]["@1"]["max"] == pytest.approx(0.2)
+    assert figures["bfloat16 rrr"]["@1"]["max"] == pytest.approx(0.2)
 
 
 def test_contestants_take_turns_and_the_median_counts(monkeypatch: pytest.MonkeyPatch) -> None:

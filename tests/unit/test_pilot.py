@@ -16,7 +16,7 @@ from tilecast.kernels.cutlass_sm90.config import Sm90Config
 
 DERIVED = json.loads(
     Path(__file__).parents[2].joinpath("benchmarks/results/space_pruning.json").read_text()
-)
+)["figures"]
 
 
 PILOT = exclusions.pilot_for(LINEAR_BF16, hardware("H200"))

@@ -113,15 +113,16 @@ def test_the_mean_is_kept_over_what_was_learned_from() -> None:
 
 def test_adaptive_k_beats_fixed_k_on_held_out_problems() -> None:
     result = json.loads(RESULT.read_text())
-    assert result["problems"] == 470
-    assert result["means"] == list(MEANS)
+    figures = result["figures"]
+    assert result["settings"]["problems"] == 470
+    assert figures["means"] == list(MEANS)
     for power in POWERS:
-        for mean, cell in zip(MEANS, result["powers"][power], strict=True):
+        for mean, cell in zip(MEANS, figures["powers"][power], strict=True):
             assert cell["mean"] == pytest.approx(mean, abs=0.2)
             assert cell["adaptive"]["geomean"] < cell["fixed"]["geomean"]
             assert cell["adaptive"]["p95"] <= cell["fixed"]["p95"]
-    assert all(each["not_better"] < 0.05 for each in result["over_powers"])
+    assert all(each["not_better"] < 0.05 for each in figures["over_powers"])
 
 
 def test_the_rule_costs_next_to_nothing() -> None:
-    assert json.loads(RESULT.read_text())["rule_microseconds"] < 100
+    assert json.loads(RESULT.read_text())["figures"]["rule_microseconds"] < 100

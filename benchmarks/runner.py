@@ -1,0 +1,254 @@
+"""What every benchmark shares: options, provenance, deadlines, processes, the form of a result.
+
+``NAME.py`` writes ``results/NAME.json`` unless ``--out`` names another file: ``benchmark``, its
+name; ``provenance`` of each process that measured, with date, command, versions, and GPUs with
+driver, clocks and power; ``settings``, what was measured and how; ``rows``, what was measured item
+by item, each with the place of its ``run`` in ``provenance``; and ``figures``, what all of it says,
+of a `Sweep` for each PyTorch apart.
+"""
+
+import argparse
+import fcntl
+import importlib
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tilecast.data_collection.dataset import Dataset
+from tilecast.data_collection.environment import gpu_states, public_command
+from tilecast.heuristics.errors import TilecastError
+from tilecast.heuristics.files import write_atomically
+
+RESULTS = Path(__file__).with_name("results")
+DATA = Path(__file__).parents[1] / "data_collection" / "data" / "h200-bf16-rcr.parquet"
+PILOTS = {step: RESULTS / f"space_pilot_{step}.parquet" for step in ("base", "schedule")}
+PACKAGES = (
+    *("numpy", "pandas", "scikit-learn", "torch", "xgboost-cpu"),
+    *("nvidia-cutlass-dsl", "nvidia-cutlass-operators", "nvidia-matmul-heuristics"),
+)
+PROCESS_SECONDS = 600.0  # after which a process that should have ended is ended
+
+Row = dict[str, Any]
+Measure = Callable[[Any], Sequence[Row]]  # takes an item, returns what was measured
+
+
+def parser(script: str, question: str | None) -> argparse.ArgumentParser:
+    """The option that all have, ``--out``, of a benchmark with a ``__file__`` and ``__doc__``."""
+    out = RESULTS / f"{Path(script).stem}.json"
+    options = argparse.ArgumentParser(description=question)
+    options.add_argument("--out", type=Path, default=out, help="result file (default: %(default)s)")
+    options.set_defaults(benchmark=out.stem)
+    return options
+
+
+def provenance() -> Row:
+    """Date, command, host, versions and, where there are any, GPUs."""
+    gpus, installed = [], {}
+    with suppress(TilecastError):
+        gpus = gpu_states()
+    for name in PACKAGES:
+        with suppress(PackageNotFoundError):
+            installed[name] = version(name)
+    # A copy that lies beside the installed one is what runs, so modules are asked, too.
+    modules = {name: sys.modules[name] for name in ("torch", "triton") if name in sys.modules}
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": public_command(["python", *sys.argv]),
+        "cpus": len(os.sched_getaffinity(0)),
+        "python": platform.python_version(),
+        "versions": installed,
+        "imported": {name: module.__version__ for name, module in modules.items()},
+        "gpus": gpus,
+    }
+
+
+def facts(dataset: Dataset) -> Row:
+    """What a result says of the data set that it is computed from."""
+    names = ("date", "command", "gpus", "versions")
+    runs = [{name: run[name] for name in names} for run in dataset.provenance["runs"]]
+    return {"sha256": dataset.digest, "rows": len(dataset.rows), "runs": runs}
+
+
+def quantiles(values: Sequence[float] | np.ndarray, **shares: float) -> dict[str, float]:
+    """Named quantiles of some values, such as ``p95=0.95``."""
+    return {name: float(np.quantile(values, share)) for name, share in shares.items()}
+
+
+def python(*arguments: str) -> tuple[float, str]:
+    """Run a fresh interpreter; returns the seconds that it took and what it printed."""
+    start = time.perf_counter()
+    out = subprocess.check_output([sys.executable, *arguments], text=True, timeout=PROCESS_SECONDS)
+    return time.perf_counter() - start, out
+
+
+def compact(document: Row) -> str:
+    """JSON with one line per list of numbers."""
+    text = json.dumps(document, indent=1)
+    return re.sub(r"\[[^\[\]{}\"]*\]", lambda found: " ".join(found[0].split()), text) + "\n"
+
+
+@contextmanager
+def changing(options: argparse.Namespace) -> Iterator[Row]:
+    """Inside, the result that `parser` was told of may be changed; no other process does."""
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    # The folder is what is locked: the file itself is replaced at every change.
+    folder = os.open(options.out.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        document = _read(options)
+        yield document
+        write_atomically(options.out, lambda path: path.write_text(compact(document)))
+    finally:
+        os.close(folder)
+
+
+def _read(options: argparse.Namespace) -> Row:
+    if options.out.exists():
+        return json.loads(options.out.read_text())
+    empty = {"provenance": [], "settings": {}, "rows": [], "figures": {}}
+    return {"benchmark": options.benchmark, **empty}
+
+
+def write(options: argparse.Namespace, settings: Row, figures: Row) -> None:
+    """Keep a result that was measured in one go; print its figures as one line of JSON."""
+    with changing(options) as document:
+        document.update(provenance=[provenance()], settings=settings, figures=figures)
+    print(json.dumps({"out": str(options.out), "figures": figures}))
+
+
+class Deadline:
+    """The time that is left, and whether another item fits into it."""
+
+    def __init__(self, seconds: float, longest: float, clock: Callable[[], float] = time.monotonic):
+        """Start to count, knowing what an item may take."""
+        self._clock, self._end, self._longest = clock, clock() + seconds, longest
+
+    def left(self) -> float:
+        """Seconds until the end."""
+        return self._end - self._clock()
+
+    def allows(self) -> bool:
+        """Whether another item would still end in time."""
+        return self.left() >= self._longest
+
+    def spent(self, seconds: float) -> None:
+        """Take note of what an item took: others may take as long."""
+        self._longest = max(self._longest, seconds)
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Items that are measured one by one until time is up, on one GPU or several.
+
+    Each is kept once it is done, so a run that is cut short goes on when it is started again.
+    """
+
+    key: str  # field of a row that names its item
+    items: Mapping[str, Any]
+    measuring: Callable[[], AbstractContextManager[Measure]]
+    """Makes ready to measure on the first GPU that is visible."""
+    figures: Callable[[Sequence[Row]], Row]
+    longest: float  # seconds that an item may take
+    settings: Row
+
+    def main(self, script: str, question: str | None) -> None:
+        """Measure what the options ask for and the result lacks; print figures as one JSON line."""
+        options = parser(script, question)
+        every = slice(0, None)
+        options.add_argument("--items", type=span, default=every, metavar="START:STOP")
+        options.add_argument("--gpus", type=int, default=1, metavar="N", help="GPUs to spread over")
+        options.add_argument("--deadline", type=float, default=600, metavar="SECONDS")
+        asked = options.parse_args()
+        if asked.gpus > 1:
+            over_gpus(shares(asked.items, len(self.items), asked.gpus), asked)
+        else:
+            self.measure(asked)
+        print(json.dumps({"out": str(asked.out), "figures": _read(asked)["figures"]}))
+
+    def measure(self, options: argparse.Namespace) -> None:
+        """Measure items that the result lacks, one after the other, while the time allows."""
+        deadline = Deadline(options.deadline, self.longest)
+        torch = importlib.import_module("torch").__version__
+        with suppress(ImportError):
+            importlib.import_module("triton")
+        now = provenance()
+        with changing(options) as document:
+            document["settings"] = self.settings
+            document["provenance"].append(now)
+            run = len(document["provenance"]) - 1
+            known = document["rows"]
+        with self.measuring() as measure:
+            for name, item in list(self.items.items())[options.items]:
+                identity = {"torch": torch, self.key: name}
+                if any(identity.items() <= row.items() for row in known):
+                    continue
+                before = deadline.left()
+                print(f"{identity}, {before:.0f} s left", flush=True)
+                if not deadline.allows():
+                    break
+                self.keep(options, identity, [{"run": run, **row} for row in measure(item)])
+                deadline.spent(before - deadline.left())
+        now = provenance()
+        with changing(options) as document:
+            document["provenance"][run]["end"] = {name: now[name] for name in ("date", "gpus")}
+
+    def keep(self, options: argparse.Namespace, identity: Row, new: Sequence[Row]) -> None:
+        """Put rows in the place of those with the same identity, and compute all figures anew."""
+        with changing(options) as document:
+            rows = [row for row in document["rows"] if not identity.items() <= row.items()]
+            rows = document["rows"] = [*rows, *({**identity, **row} for row in new)]
+            versions = sorted({row["torch"] for row in rows})
+            document["figures"] = {
+                v: self.figures([row for row in rows if row["torch"] == v]) for v in versions
+            }
+
+
+def span(text: str) -> slice:
+    """``START:STOP`` as a slice of a list; either may be left out.
+
+    Raises:
+        argparse.ArgumentTypeError: it is none.
+    """
+    first, colon, last = text.partition(":")
+    if colon and all(part == "" or part.isdigit() for part in (first, last)):
+        return slice(int(first or 0), int(last) if last else None)
+    raise argparse.ArgumentTypeError(f"{text!r} is no span; allowed: START:STOP, such as 0:16")
+
+
+def shares(wanted: slice, items: int, workers: int) -> list[str]:
+    """A span of a list of ``items`` cut into one contiguous piece for each worker."""
+    start, stop, _ = wanted.indices(items)
+    cuts = [start + (stop - start) * i // workers for i in range(workers + 1)]
+    return [f"{a}:{b}" for a, b in zip(cuts, cuts[1:], strict=False) if a < b]
+
+
+def over_gpus(pieces: Sequence[str], options: argparse.Namespace) -> None:
+    """Run this script once per GPU, from the first on, each with its piece of the items.
+
+    Raises:
+        subprocess.SubprocessError: one of them failed, or did not end in time.
+    """
+    command = [sys.executable, sys.argv[0], f"--out={options.out}"]
+    command += [f"--deadline={options.deadline}", "--items"]
+    limit = options.deadline + PROCESS_SECONDS
+
+    def run(gpu: int) -> None:
+        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": str(gpu)}
+        subprocess.run([*command, pieces[gpu]], env=environment, timeout=limit, check=True)
+
+    with ThreadPoolExecutor(len(pieces)) as pool:
+        list(pool.map(run, range(len(pieces))))
