@@ -72,8 +72,7 @@ def figures(rows: Sequence[Row]) -> Row:
     }
 
 
-EVERY = map(GemmOperands.parse, OPERANDS)
-PROBLEMS = (GemmProblem(*mnk, 1, operands) for operands in EVERY for mnk in EXTENTS)
+PROBLEMS = (GemmProblem(*mnk, 1, GemmOperands.parse(o)) for o in OPERANDS for mnk in EXTENTS)
 ITEMS = {f"{problem} {problem.operands}": problem for problem in PROBLEMS}
 SETTINGS = {"ranked": RANKED, "sampled": SAMPLED, "rounds": FINAL_ROUNDS}
 SWEEP = Sweep("problem", ITEMS, lambda: nullcontext(measure), figures, 20.0, SETTINGS)

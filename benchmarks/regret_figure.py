@@ -4,7 +4,6 @@
 """
 
 import json
-from typing import Any
 
 import matplotlib
 from matplotlib.figure import Figure
@@ -64,6 +63,5 @@ if __name__ == "__main__":
     result = json.loads((RESULTS / "selection_regret.json").read_text())
     figure = draw(result["settings"], result["figures"])
     # No version or date in the file: the same result gives the same bytes.
-    style: dict[str, Any] = {"dpi": 150, "format": "png", "metadata": {"Software": None}}
-    out = RESULTS / "regret_vs_k.png"
-    write_atomically(out, lambda path: figure.savefig(path, **style))
+    facts, out = {"Software": None}, RESULTS / "regret_vs_k.png"
+    write_atomically(out, lambda at: figure.savefig(at, dpi=150, format="png", metadata=facts))

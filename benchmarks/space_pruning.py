@@ -79,10 +79,9 @@ def base_workload() -> Workload:
 
 
 def schedule_workload(base: MeasurementStore) -> Workload:
-    """For each problem, the schedules of its best base configs in either regime."""
+    """For each problem, other stages or orders of its best base configs in either regime."""
 
     def schedules(config: Sm90Config) -> list[Sm90Config]:
-        """Those that differ in stages alone, or in raster and swizzle alone."""
         fewer_stages = [replace(config, stages=stages) for stages in range(2, config.stages)]
         orders = itertools.product(space.RASTERS, space.SWIZZLES)
         return fewer_stages + [replace(config, raster=r, swizzle=s) for r, s in orders]

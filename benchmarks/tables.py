@@ -158,7 +158,6 @@ def end_to_end(figures: Figures) -> str:
 
 
 def _newest(figures: Figures) -> Figures:
-    """Those of the newest PyTorch that there are any of."""
     return figures[max(figures, key=lambda v: [*map(int, v.split("+")[0].split(".")[:2])])]
 
 
