@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
@@ -84,29 +84,12 @@ def check_python(found: tuple[int, int]) -> Finding:
 
 
 def requirements() -> dict[str, SpecifierSet]:
-    """What tilecast's own metadata asks of each distribution.
-
-    Raises:
-        TilecastError: tilecast is not installed, only found.
-    """
-    try:
-        wanted = map(Requirement, requires("tilecast") or ())
-    except PackageNotFoundError as error:
-        raise TilecastError(
-            "tilecast is not installed; allowed: an installed wheel or checkout; run `pip install`"
-        ) from error
+    """What tilecast's own metadata asks of each distribution."""
+    wanted = map(Requirement, requires("tilecast") or ())
     return {requirement.name: requirement.specifier for requirement in wanted}
 
 
-def check_package(
-    name: str,
-    module: str,
-    wanted: SpecifierSet,
-    *,
-    needed: bool,
-    version_of: Callable[[str], str] = version,
-    load: Callable[[str], object] = importlib.import_module,
-) -> Finding:
+def check_package(name: str, module: str, wanted: SpecifierSet, *, needed: bool) -> Finding:
     """One distribution: there, of the version that is pinned, and importable.
 
     Args:
@@ -114,13 +97,11 @@ def check_package(
         module: the module that is imported from it.
         wanted: the versions that tilecast's metadata allows.
         needed: whether tilecast is unusable without it.
-        version_of: looks an installed version up.
-        load: imports a module.
     """
     advice = f"run `pip install '{name}{wanted}'`"
     for distribution in filter(None, (name, _SAME_MODULE.get(name))):
         try:
-            found = version_of(distribution)
+            found = version(distribution)
             break
         except PackageNotFoundError:
             continue
@@ -129,7 +110,7 @@ def check_package(
     if not wanted.contains(found, prereleases=True):
         return Finding(name, f"{found}, not {wanted}", False, needed, advice)
     try:
-        load(module)
+        importlib.import_module(module)
     # Whatever importing it raises is what this is here to tell.
     except Exception as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())

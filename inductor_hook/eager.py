@@ -342,7 +342,8 @@ def _autocast(name: str, device: str) -> Callable[..., torch.Tensor]:
     """An operator as it runs under autocast, which casts operands of the device as torch does.
 
     Not by ``torch.library.register_autocast``, which knows one dtype for ever, and no factors. An
-    out variant is left alone, as torch leaves its own.
+    out variant is left alone, as torch leaves its own. The cast of a weight is not kept for the
+    next call, as torch's is.
     """
 
     def run(*operands: torch.Tensor, **factors: float) -> torch.Tensor:

@@ -152,18 +152,18 @@ class DynamicMatmul:
         return chosen
 
     def _best(self, a: torch.Tensor, b: torch.Tensor) -> Callable[..., None]:
-        """The one that ranks first for these extents among all candidates."""
+        """The one that ranks first for these extents, as among all candidates."""
         if 0 in a.shape:
             return _write_nothing
         from tilecast.inductor_hook.selection import gpu_of, ranked
         from tilecast.inductor_hook.settings import Settings
 
         operands = next(iter(self.matmuls.values())).spec.operands
-        batch = a.shape[0] if a.ndim == 3 else 1
-        problem = GemmProblem(a.shape[-2], b.shape[-1], a.shape[-1], batch, operands)
+        *batch, m, k = a.shape
+        problem = GemmProblem(m, b.shape[-1], k, *batch, operands=operands)
         settings = Settings(1, self._model or None, self._power, digest=self._digest)
-        gpu = gpu_of(a.get_device())
-        return self.matmuls[ranked(settings, problem, gpu, tuple(self.matmuls), 1)[0]]
+        configs = tuple(self.matmuls)
+        return self.matmuls[ranked(settings, problem, gpu_of(a.get_device()), configs, 1)[0]]
 
 
 def adds(alpha: float, beta: float) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
@@ -14,13 +13,12 @@ from typing import Any
 from tilecast.heuristics.errors import TilecastError
 from tilecast.kernels.families import FAMILIES
 from tilecast.kernels.spec import family_facts
-from tilecast.models.artifact import MANIFEST, SHIPPED
+from tilecast.models import artifact
+from tilecast.models.artifact import SHIPPED, shipped_names
 from tilecast.models.labels import check_power
 
 MOST = 64
 """The largest k: more would be an exhaustive search, which `tilecast collect` does better."""
-_DIGITS = 16
-"""Of a SHA-256, as many as identify a model here."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +41,7 @@ class Settings:
         """Check every field that can be checked without loading the model.
 
         Raises:
-            TilecastError: a value is not allowed, or the model's manifest cannot be read.
+            TilecastError: a value is not allowed, or the model's manifest is refused.
         """
         if self.k != "auto" and not (type(self.k) is int and 1 <= self.k <= MOST):
             raise TilecastError(
@@ -86,29 +84,21 @@ def model_digest(folder: str | None) -> str:
     """What identifies a model: the head of the SHA-256 that its manifest states.
 
     Args:
-        folder: a model's folder; all shipped models when None.
+        folder: a model's folder; all shipped models when None, with a + between their digests.
 
     Raises:
-        TilecastError: there is no manifest, or it is none.
+        TilecastError: a manifest is absent, damaged or of another version.
     """
-    manifests = [Path(folder, MANIFEST)] if folder else sorted(SHIPPED.glob(f"*/{MANIFEST}"))
-    return "+".join(map(_stated_digest, manifests))
+    return _head(Path(folder)) if folder else _shipped_digest()
 
 
-def _stated_digest(path: Path) -> str:
-    try:
-        # It goes into generated source: hexadecimal digits and nothing else.
-        digest = re.fullmatch("[0-9a-f]{64}", json.loads(path.read_text())["sha256"])
-        if digest:
-            return digest[0][:_DIGITS]
-        found = "a manifest.json whose sha256 is none"
-    except FileNotFoundError:
-        found = "no manifest.json"
-    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
-        found = f"a manifest.json that cannot be read ({error!r})"
-    raise TilecastError(
-        f"model {path.parent} has {found}; allowed: a folder that `tilecast train --out` wrote"
-    )
+@cache
+def _shipped_digest() -> str:
+    return "+".join(_head(SHIPPED / name) for name in shipped_names())
+
+
+def _head(folder: Path) -> str:
+    return artifact.model_digest(folder)[:16]
 
 
 @cache

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch._dynamo.utils import counters
 
+from tilecast import inductor_hook
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import LINEAR_BF16
@@ -693,6 +695,125 @@ def test_eager_gradients() -> None:
         expected = torch.autograd.grad(expected_result, exact, gradient.float())
         for mine, theirs in zip(found, expected, strict=True):
             assert _error(mine, theirs) < TOLERANCE
+    assert _failures() == []
+
+
+AUTOCAST: dict[str, tuple[Function, tuple[tuple[int, ...], ...]]] = {
+    "mm": (lambda op, a, w: op(a, w.mT), ((M, K), (N, K))),
+    "bmm": (lambda op, a, w: op(a, w.mT), ((3, M, K), (3, 264, K))),
+    "addmm": (lambda op, a, w, bias: op(bias, a, w.mT, alpha=0.5), ((M, K), (N, K), (N,))),
+}
+
+
+@pytest.mark.parametrize("compiling", [False, True], ids=["eager", "aot_eager"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("kind", AUTOCAST)
+def test_eager_training_under_autocast(kind: str, dtype: torch.dtype, compiling: bool) -> None:
+    """Weights in float32, as a training loop keeps them; dtypes and values as torch's."""
+    function, shapes = AUTOCAST[kind]
+    weights = [_bf16(*shape).float() for shape in shapes]
+    results = []
+    _forget_kernels()
+    for op in (getattr(torch, kind), getattr(inductor_hook, kind)):
+        operands = [weight.clone().requires_grad_() for weight in weights]
+        run = partial(function, op)
+        if compiling:
+            torch._dynamo.reset()
+            run = torch.compile(run, backend="aot_eager", fullgraph=True)
+        with torch.autocast("cuda", dtype=dtype):
+            result = run(*operands)
+        gradients = torch.autograd.grad(result.float().sum(), operands)
+        results.append([result.detach(), *gradients])
+    for expected, found in zip(*results, strict=True):
+        assert found.dtype == expected.dtype
+        assert _error(found, expected) < TOLERANCE
+    assert results[1][0].dtype == dtype
+    assert launcher._loaded, "torch did all of it"
+    assert _failures() == []
+
+
+@pytest.mark.parametrize(
+    ("ours", "shapes"),
+    [
+        (mm, [(3, M, K), (3, N, K)]),
+        (mm, [(M, K), (K,)]),
+        (bmm, [(M, K), (N, K)]),
+        (addmm, [(N,), (3, M, K), (3, N, K)]),
+    ],
+    ids=lambda value: getattr(value, "__name__", str(value)),
+)
+def test_eager_ranks_are_checked_as_torch_does(ours: Function, shapes: list) -> None:
+    *others, b = (_bf16(*shape) for shape in shapes)
+    operands = (*others, b if b.ndim == 1 else b.mT)
+    with pytest.raises(RuntimeError) as theirs:
+        getattr(torch, ours.__name__)(*operands)
+    with pytest.raises(RuntimeError) as mine:
+        ours(*operands)
+    assert str(mine.value) == str(theirs.value)
+
+
+def _broken(*arguments: Any) -> Any:
+    raise RuntimeError("injected")
+
+
+def _static(operands: str, batched: bool = False) -> StaticMatmul:
+    (best,) = shortlist(Settings(k=1), GemmProblem(M, N, K), hardware(torch.cuda.get_device_name()))
+    return StaticMatmul.named(best.config.name, operands, batched)
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_torch_writes_float32_where_a_kernel_fails(
+    monkeypatch: pytest.MonkeyPatch, batched: bool
+) -> None:
+    monkeypatch.setattr(launcher, "loaded_kernel", _broken)
+    batch = (3,) if batched else ()
+    a, b = _bf16(*batch, M, K), _bf16(*batch, N, K).mT
+    out = torch.full((*batch, M, N), torch.nan, device="cuda")
+    _static("bf16:rcr>fp32", batched)(a, b, out)
+    assert _error(out, a.double() @ b.double()) < 1e-5
+
+
+def test_failures_keep_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launcher, "loaded_kernel", _broken)
+    matmul = _static("bf16:rcr")
+
+    def multiply() -> None:
+        a, b, out = _bf16(M, K), _bf16(N, K).T, _bf16(M, N)
+        matmul(a, b, out)
+        assert _error(out, a.float() @ b.float()) < TOLERANCE
+
+    multiply()
+    before = torch.cuda.memory_allocated()
+    for _ in range(50):
+        multiply()
+    assert torch.cuda.memory_allocated() == before
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="takes two GPUs")
+def test_a_gpu_that_fails_leaves_the_other_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    load, tried = launcher.loaded_kernel, []
+
+    def loaded_kernel(spec: KernelSpec, device: int) -> Any:
+        tried.append(device)
+        return _broken() if device == 1 else load(spec, device)
+
+    monkeypatch.setattr(launcher, "loaded_kernel", loaded_kernel)
+    matmul = _static("bf16:rcr")
+    for device in (1, 0, 1, 0):
+        a, b, out = (t.to(device) for t in (_bf16(M, K), _bf16(N, K).T, _bf16(M, N)))
+        with torch.cuda.device(device):
+            matmul(a, b, out)
+        assert _error(out, a.float() @ b.float()) < TOLERANCE
+    assert tried == [1, 0]
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="takes two GPUs")
+def test_eager_mm_on_another_gpu_than_the_current() -> None:
+    a, b = _bf16(M, K), _bf16(N, K).T
+    assert torch.cuda.current_device() == 0
+    assert _error(mm(a.to(1), b.to(1)).to(0), a.float() @ b.float()) < TOLERANCE
+    with pytest.raises(RuntimeError, match="same device"):
+        mm(a, b.to(1))
     assert _failures() == []
 
 

@@ -62,11 +62,16 @@ class FakeFactory:
     """Seconds that one timing of all kernels takes."""
     slow_start: float = 0.0
     """Seconds until the session is ready."""
+    together: int = 0
+    """Cards that all wait for each other before the first is ready."""
     broken: str = ""
     """Error with which the session does not start."""
 
     def __call__(self, announce: Callable[[KernelSpec | None], None]) -> FakeSession:
         time.sleep(self.slow_start)
+        self.log.with_name(f"{self.card}.card").touch()
+        while len(list(self.log.parent.glob("*.card"))) < self.together:
+            time.sleep(0.01)
         if self.broken:
             raise RuntimeError(self.broken)
         return FakeSession(self, announce)

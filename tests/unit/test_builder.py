@@ -301,7 +301,7 @@ def test_a_script_without_a_guard_is_run_once(tmp_path: Path) -> None:
         [sys.executable, str(script)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=250,
         env={**os.environ, "TILECAST_CACHE": str(tmp_path / "objects")},
     )
     assert process.returncode == 0, process.stderr

@@ -161,7 +161,7 @@ def _remove_file(folder: Path) -> None:
     [
         (_cut_manifest, "manifest.json is cut short or edited"),
         (_cut_file, "allowed: a whole model"),
-        (_remove_file, "is not there"),
+        (_remove_file, "the file with its trees is not there"),
         (lambda folder: _manifest(folder, calibration={}), "manifest.json was edited"),
         (lambda folder: _manifest(folder, features_version=99), "its features_version is 99"),
         (lambda folder: _manifest(folder, space_version=99), "its space_version is 99"),

@@ -473,7 +473,9 @@ def test_run_that_has_nothing_to_do_starts_no_worker(bed: Bed) -> None:
 
 
 def test_verification_goes_to_the_card_that_raced(bed: Bed) -> None:
-    bed.collect(bed.factory(card="left", pace=0.02), bed.factory(card="right", pace=0.02))
+    # Each job takes long enough for the other card to be heard of.
+    both = [bed.factory(card=card, pace=0.1, together=2) for card in ("left", "right")]
+    bed.collect(*both)
     cards = _cards(bed.rows())
     assert {card for race, _ in cards.values() for card in race} == {"left", "right"}
     assert all(race == verify and len(race) == 1 for race, verify in cards.values())

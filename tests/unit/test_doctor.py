@@ -10,7 +10,6 @@ import pytest
 from packaging.specifiers import SpecifierSet
 
 from tilecast.cli import checks
-from tilecast.heuristics.errors import TilecastError
 from tilecast.models import artifact
 
 
@@ -61,49 +60,60 @@ def test_models(shipped: Path) -> None:
     assert "is refused" in damaged.advice
 
 
-def _absent(name: str) -> str:
-    raise checks.PackageNotFoundError(name)
+@pytest.fixture
+def check(monkeypatch: pytest.MonkeyPatch) -> Callable[..., checks.Finding]:
+    """Checks a package that is wanted, as if some were installed and importing raised or not."""
+
+    def run(name: str, wanted: str, installed: dict[str, str], broken: str = "") -> checks.Finding:
+        def version(name: str) -> str:
+            if name in installed:
+                return installed[name]
+            raise checks.PackageNotFoundError(name)
+
+        def load(module: str) -> None:
+            if broken:
+                raise ImportError(broken)
+
+        monkeypatch.setattr(checks, "version", version)
+        monkeypatch.setattr(checks.importlib, "import_module", load)
+        return checks.check_package(name, name, SpecifierSet(wanted), needed=True)
+
+    return run
 
 
-def _broken(name: str) -> object:
-    raise ImportError("libcuda.so.1:\n cannot open")
+def test_package_that_is_absent(check: Callable[..., checks.Finding]) -> None:
+    finding = check("torch", ">=2.11", {})
+    assert (finding.found, finding.works) == ("not installed", False)
+    assert finding.advice == "run `pip install 'torch>=2.11'`"
 
 
-def _fine(name: str) -> object:
-    return None
+@pytest.mark.parametrize(
+    ("found", "wanted"), [("4.9.0", "==4.8.1"), ("2.10.1", ">=2.11"), ("5.0", "<5,>=3.2")]
+)
+def test_package_of_another_version(
+    check: Callable[..., checks.Finding], found: str, wanted: str
+) -> None:
+    finding = check("x", wanted, {"x": found})
+    assert (finding.found, finding.works) == (f"{found}, not {SpecifierSet(wanted)}", False)
 
 
-def test_packages() -> None:
-    check = checks.check_package
-    gone = check(
-        "torch", "torch", SpecifierSet(">=2.11"), needed=True, version_of=_absent, load=_fine
-    )
-    assert (gone.found, gone.works) == ("not installed", False)
-    assert gone.advice == "run `pip install 'torch>=2.11'`"
-
-    def installed(found: str, wanted: str, load: Callable[[str], object] = _fine):
-        wants = SpecifierSet(wanted)
-        return check("x", "x", wants, needed=True, version_of=lambda _: found, load=load)
-
-    for found, wanted in (("4.9.0", "==4.8.1"), ("2.10.1", ">=2.11"), ("5.0", "<5,>=3.2")):
-        finding = installed(found, wanted)
-        assert (finding.found, finding.works) == (f"{found}, not {SpecifierSet(wanted)}", False)
-    for found, wanted in (("1", "==1"), ("2.15.0.dev20261101+cu130", ">=2.11"), ("4.8.1", "")):
-        assert installed(found, wanted).works
-    broken = installed("1", "", _broken)
-    assert broken.found == "1, which does not import (ImportError: libcuda.so.1: cannot open)"
-    assert broken.advice == "reinstall it: run `pip install --force-reinstall 'x'`"
+@pytest.mark.parametrize(
+    ("found", "wanted"), [("1", "==1"), ("2.15.0.dev20261101+cu130", ">=2.11"), ("4.8.1", "")]
+)
+def test_package_that_is_wanted(
+    check: Callable[..., checks.Finding], found: str, wanted: str
+) -> None:
+    assert check("x", wanted, {"x": found}).works
 
 
-def test_accepts_the_other_build_of_xgboost() -> None:
-    def only_xgboost(name: str) -> str:
-        return "3.2.0" if name == "xgboost" else _absent(name)
+def test_package_that_does_not_import(check: Callable[..., checks.Finding]) -> None:
+    finding = check("x", "", {"x": "1"}, broken="libcuda.so.1:\n cannot open")
+    assert finding.found == "1, which does not import (ImportError: libcuda.so.1: cannot open)"
+    assert finding.advice == "reinstall it: run `pip install --force-reinstall 'x'`"
 
-    wanted = SpecifierSet(">=3.2")
-    finding = checks.check_package(
-        "xgboost-cpu", "xgboost", wanted, needed=True, version_of=only_xgboost, load=_fine
-    )
-    assert finding.works
+
+def test_accepts_the_other_build_of_xgboost(check: Callable[..., checks.Finding]) -> None:
+    assert check("xgboost-cpu", ">=3.2", {"xgboost": "3.2.0"}).works
 
 
 def test_python_and_gpus() -> None:
@@ -122,12 +132,6 @@ def test_reads_the_pins_of_this_package() -> None:
     assert str(wanted["nvidia-cutlass-dsl"]).startswith("==")
     assert str(wanted["nvidia-cutlass-operators"]).startswith("==")
     assert not wanted["torch"].contains("2.10")
-
-
-def test_a_checkout_that_is_not_installed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "requires", _absent)
-    with pytest.raises(TilecastError, match="tilecast is not installed; allowed: "):
-        checks.requirements()
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,7 @@ def test_pytorchs_own_switch_keeps_it_out() -> None:
         ("TILECAST_K", "0", "k=0 is out of range"),
         ("TILECAST_K", "", "k='' is out of range"),
         ("TILECAST_K", "²", "installing from the environment failed"),
-        ("TILECAST_MODEL", "/nowhere", "model /nowhere has no manifest.json"),
+        ("TILECAST_MODEL", "/nowhere", "model /nowhere is refused: manifest.json cannot be read"),
         ("TILECAST_POWER", "eco", "power 'eco' is not known; allowed: burst, sustained, robust"),
     ],
 )

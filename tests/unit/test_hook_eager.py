@@ -372,12 +372,12 @@ def test_failures_to_choose_keep_no_tensor_alive(
     def shortlist(*arguments: Any) -> Any:
         raise RuntimeError("injected")
 
-    monkeypatch.setattr(eager, "shortlist", shortlist)
-    alive: list[weakref.ref] = []
-    for _ in range(50):
+    def multiply() -> list[weakref.ref]:
         operands = _linear()
-        alive += map(weakref.ref, (*operands, mm(*operands)))
-    del operands
+        return [weakref.ref(tensor) for tensor in (*operands, mm(*operands))]
+
+    monkeypatch.setattr(eager, "shortlist", shortlist)
+    alive = [ref for _ in range(50) for ref in multiply()]
     gc.collect()
     assert [ref for ref in alive if ref() is not None] == []
 

@@ -52,7 +52,9 @@ def _stock_is_left(caplog: pytest.LogCaptureFixture, reason: str) -> None:
     with config.patch(max_autotune_gemm_backends="TILECAST"):
         assert names_of(lowered(aten.mm, *linear().nodes())) == ["mm"]
         bias = node("c", [4096])
-        assert names_of(lowered(aten.addmm, bias, *linear().nodes())) == ["addmm"]
+        # PyTorch 2.11 has an addmm for biases that are vectors, too, and calls both ATen's.
+        names = names_of(lowered(aten.addmm, bias, *linear().nodes()))
+        assert set(names) - {"bias_addmm"} == {"addmm"}
     (warning,) = _warnings(caplog)
     assert reason in warning
     assert "\n" not in warning

@@ -249,7 +249,7 @@ def test_what_a_patch_brings_back_does_nothing(there: Callable, backends: str) -
         ({"k": True}, "k=True is out of range"),
         ({"k": None}, "k=None is out of range"),
         ({"power": "eco"}, "power 'eco' is not known; allowed: burst, sustained, robust"),
-        ({"model": "/nowhere"}, "model /nowhere has no manifest.json; allowed: a folder that"),
+        ({"model": "/nowhere"}, "model /nowhere is refused: manifest.json cannot be read"),
     ],
     ids=str,
 )
@@ -365,7 +365,9 @@ def test_a_factory_in_use_keeps_deciding_and_comes_back(there: Callable) -> None
             assert made.triton_kernel_kwargs(None, None, [], {}) == {"decided_by": "custom"}
             assert made.uuid()[-1] == "custom"
             assert there(lambda: _handler().uuid()) == made.uuid()
-            assert config.save_config_portable()["inductor_choices_class"] == made.uuid()
+            # PyTorch 2.11 pickles the factory into its keys, later ones ask it.
+            portable: Any = config.save_config_portable()["inductor_choices_class"]
+            assert portable in (made.uuid(), factory)
         assert config.inductor_choices_class is Custom
         assert _handler().name == "older"
 

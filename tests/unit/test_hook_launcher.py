@@ -8,7 +8,7 @@ from __future__ import annotations
 import gc
 import logging
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
 
@@ -118,41 +118,45 @@ def test_a_kernel_is_loaded_once_for_all_that_run_it(loads: Callable) -> None:
     assert loaded_kernel(loaded[0], -1) is loaded_kernel(loaded[0], -1)
 
 
-@pytest.mark.parametrize(("n", "k"), [(4096, 4096), (2112, 7168), (8192, 1280)])
-def test_each_extent_runs_what_ranks_first_of_all_that_is_compiled(
-    loads: Callable, n: int, k: int
-) -> None:
+WIDE = (4096, 4096)
+
+
+def _dynamic(names: Collection[str]) -> DynamicMatmul:
+    return DynamicMatmul.named(
+        list(names), OPERANDS, False, model="", power="robust", digest=model_digest(None)
+    )
+
+
+def _without_values(m: int) -> list[torch.Tensor]:
+    """Operands of a `WIDE` product, whose extents alone matter."""
+    n, k = WIDE
+    return [torch.empty(shape, device="meta") for shape in ((m, k), (k, n), (m, n))]
+
+
+def test_each_extent_runs_what_ranks_first_of_all_that_is_compiled(loads: Callable) -> None:
     """As where m is fixed, and not as if the compiled ones were all that there is."""
     sweep = sorted({2**e for e in range(14)} | {3 * 2**e // 2 for e in range(1, 13)})
-    names = list(dict.fromkeys(_ranking(m, n, k)[0] for m in sweep))
-    assert len(names) > 5
-    launched: list[str] = []
+    names = list(dict.fromkeys(_ranking(m, *WIDE)[0] for m in sweep))
+    assert len(names) > 10
     loads(lambda *arguments: None)
-    matmul = DynamicMatmul.named(
-        names, OPERANDS, False, model="", power="robust", digest=model_digest(None)
-    )
+    matmul = _dynamic(names)
+    launched: list[str] = []
     for config, static in matmul.matmuls.items():
         static._kernels[-1] = lambda *_, name=config.name: launched.append(name)  # pyright: ignore
-    b = torch.empty(k, n, device="meta")
-    extents = [m + offset for m in sweep[4:] for offset in (0, 1, 7)]
     expected = []
-    for m in extents:
-        expected.append(next(name for name in _ranking(m, n, k) if name in names))
-        matmul(torch.empty(m, k, device="meta"), b, torch.empty(m, n, device="meta"))
+    for m in [m + offset for m in sweep[4:] for offset in (0, 7)]:
+        expected.append(next(name for name in _ranking(m, *WIDE) if name in names))
+        matmul(*_without_values(m))
     assert launched == expected
 
 
 def test_an_extent_that_none_was_compiled_for_runs_one_that_was(
     loads: Callable, caplog: pytest.LogCaptureFixture
 ) -> None:
-    loaded = loads(_product)
-    small = [name for name in _ranking(1) if name not in _ranking(2000)][:3]
-    matmul = DynamicMatmul.named(
-        small, OPERANDS, False, model="", power="robust", digest=model_digest(None)
-    )
-    a, b, out = _operands(2000)
-    matmul(a, b, out)
-    assert torch.equal(out, a @ b)
+    loaded = loads(lambda *arguments: None)
+    large = set(_ranking(8192, *WIDE))
+    small = [name for name in _ranking(1, *WIDE) if name not in large][:3]
+    _dynamic(small)(*_without_values(8192))
     assert [spec.config.name in small for spec in loaded] == [True]
     assert _warnings(caplog) == []
 
@@ -170,14 +174,12 @@ def test_a_failure_to_choose_for_an_extent_passes(
 
     monkeypatch.setattr(selection, "ranked", ranked)
     loaded = loads(_product)
-    worst, best = _ranking(16)[-1], _ranking(16)[0]
-    matmul = DynamicMatmul.named(
-        [worst, best], OPERANDS, False, model="", power="robust", digest=model_digest(None)
-    )
+    ends = [_ranking(16)[-1], _ranking(16)[0]]
+    matmul = _dynamic(ends)
     for seconds in (0, 1, 9, 11, 12):
         clock[0] = 1000 + seconds
         matmul(*_operands())
-    assert [spec.config.name for spec in loaded] == [worst, best]
+    assert [spec.config.name for spec in loaded] == ends
     assert len(tries) == 2
 
 
@@ -267,16 +269,17 @@ def test_failures_keep_no_tensor_alive(loads: Callable, monkeypatch: pytest.Monk
     loads(_product)
     monkeypatch.setattr(launcher, "load_kernel", _fails)
     matmul = _static()
-    alive: list[weakref.ref] = []
-    for call in range(50):
+
+    def multiply(raised: bool) -> list[weakref.ref]:
         operands = _operands()
-        alive += map(weakref.ref, operands)
-        if call % 2:
-            matmul(*operands)
-        else:
+        if raised:
             with errors_raised(), pytest.raises((RuntimeError, TilecastError)):
                 matmul(*operands)
-    del operands
+        else:
+            matmul(*operands)
+        return [weakref.ref(tensor) for tensor in operands]
+
+    alive = [ref for call in range(50) for ref in multiply(raised=call % 2 == 0)]
     gc.collect()
     assert [ref for ref in alive if ref() is not None] == []
 
@@ -342,8 +345,8 @@ def test_torch_multiplies_into_any_dtype_and_rounds_once(
 ) -> None:
     loads(_refuses)
     stored = TensorSpec(dtype_of_torch(dtype), "row")
-    out = TensorSpec(dtype_of_torch(out_dtype), "row")
-    operands = GemmOperands.product(stored, replace(stored, major="col"), out)
+    result = TensorSpec(dtype_of_torch(out_dtype), "row")
+    operands = GemmOperands.product(stored, replace(stored, major="col"), result)
     matmul = StaticMatmul.named(NAME, operands.text, batched=batched)
     batch = (3,) if batched else ()
     a = torch.rand(*batch, 16, K).to(getattr(torch, dtype))

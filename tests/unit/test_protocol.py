@@ -20,6 +20,7 @@ from tilecast.data_collection.protocol import (
     verify,
     without_drift,
 )
+from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.cutlass_sm90.config import Sm90Config
 
@@ -28,7 +29,7 @@ COMPUTE_BOUND = GemmProblem(4096, 4096, 4096)
 SETTINGS = ProtocolSettings()
 
 
-def _configs(count: int) -> list[Sm90Config]:
+def _configs(count: int) -> list[KernelConfig]:
     return [Sm90Config(64, 64, 64, stages=2 + i) for i in range(count)]
 
 
