@@ -40,9 +40,11 @@ def kernel_operands(metadata: Any) -> GemmOperands:
     Raises:
         TilecastError: a dtype that no config is for, such as fp8.
     """
-    a, b, out = metadata.operands.A, metadata.operands.B, metadata.operands.out
-    specs = (TensorSpec(dtype_of_cutlass(x.dtype), _major(x.stride)) for x in (a, b, out))
-    return GemmOperands(*specs, dtype_of_cutlass(metadata.operands.accumulator_type))
+    of = metadata.operands
+    a, b, out = (
+        TensorSpec(dtype_of_cutlass(x.dtype), _major(x.stride)) for x in (of.A, of.B, of.out)
+    )
+    return GemmOperands(a, b, out, dtype_of_cutlass(of.accumulator_type))
 
 
 def _major(stride: Sequence[int]) -> str:
@@ -96,7 +98,7 @@ def rank_kernels(
     Raises:
         TilecastError: the model knows none of the kernels, or not the problem.
     """
-    known: dict[Sm90Config, Any] = {}
+    known: dict[KernelConfig, Any] = {}
     unknown = []
     for kernel in kernels:
         config = kernel_config(kernel.metadata)
