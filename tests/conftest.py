@@ -16,7 +16,7 @@ from tilecast.heuristics.hardware import Hardware, hardware
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 
 if TYPE_CHECKING:
-    from tilecast.data_collection.dataset import Dataset
+    from tilecast.models.artifact import Artifact
 
 # A shared machine stalls now and then; a slow example is no failure.
 settings.register_profile("tilecast", deadline=None)
@@ -115,11 +115,10 @@ def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
 
 
 @pytest.fixture(scope="session")
-def model_folder(synthetic_dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def model_folder(trained: Artifact, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model trained on the synthetic data set."""
     from tilecast.models.artifact import save
-    from tilecast.models.training import train
 
     folder = tmp_path_factory.mktemp("model")
-    save(train(synthetic_dataset), folder)
+    save(trained, folder)
     return folder

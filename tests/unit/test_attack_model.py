@@ -156,16 +156,17 @@ def ask(tmp_path_factory: pytest.TempPathFactory):
         stderr=subprocess.PIPE,
         text=True,
     ) as process:
-        assert process.stdin
-        assert process.stdout
+        asked, answered = process.stdin, process.stdout
+        assert asked
+        assert answered
 
         def answer(folder: Path) -> str:
-            process.stdin.write(f"{folder}\n")
-            process.stdin.flush()
-            return process.stdout.readline().rstrip("\n")
+            asked.write(f"{folder}\n")
+            asked.flush()
+            return answered.readline().rstrip("\n")
 
         yield answer
-        process.stdin.close()
+        asked.close()
         assert process.wait() == 0
         assert process.stderr
         assert process.stderr.read() == ""
