@@ -156,19 +156,18 @@ def ask(tmp_path_factory: pytest.TempPathFactory):
         stderr=subprocess.PIPE,
         text=True,
     ) as process:
-        assert process.stdin
-        assert process.stdout
+        questions, answers, errors = process.stdin, process.stdout, process.stderr
+        assert questions and answers and errors
 
         def answer(folder: Path) -> str:
-            process.stdin.write(f"{folder}\n")
-            process.stdin.flush()
-            return process.stdout.readline().rstrip("\n")
+            questions.write(f"{folder}\n")
+            questions.flush()
+            return answers.readline().rstrip("\n")
 
         yield answer
-        process.stdin.close()
+        questions.close()
         assert process.wait() == 0
-        assert process.stderr
-        assert process.stderr.read() == ""
+        assert errors.read() == ""
 
 
 def test_forged_models_are_refused_or_answer(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -78,8 +79,8 @@ def test_contributions_add_up() -> None:
     np.testing.assert_allclose(sums - sums[0], predicted - predicted[0], atol=1e-5)
 
 
-def _unpacked(forest: Forest, content: bytes | None = None, **other: object) -> Forest:
-    shape = {"trees": forest.trees, "depth": forest.depth, "base": forest.base}
+def _unpacked(forest: Forest, content: bytes | None = None, **other: Any) -> Forest:
+    shape: dict[str, Any] = {"trees": forest.trees, "depth": forest.depth, "base": forest.base}
     return Forest.unpack(
         forest.pack() if content is None else content, **({"features": COLUMNS} | shape | other)
     )
@@ -146,6 +147,6 @@ def test_an_unsound_forest_is_refused(change: Callable[[Forest], bytes], reason:
         {"base": "0"},
     ],
 )
-def test_a_shape_beyond_bounds_is_refused(shape: dict[str, object]) -> None:
+def test_a_shape_beyond_bounds_is_refused(shape: dict[str, Any]) -> None:
     with pytest.raises(ValueError):
         _unpacked(_forest(_booster("reg:squarederror")), **shape)
