@@ -138,11 +138,12 @@ def _parse(text: str) -> GemmOperands:
     names = (a.name, match["b"] or a.name, match["out"] or a.name)
     extras = (match["extras"] or "").split("+") if match["extras"] else []
     scales = extras.pop(0) if extras and extras[0] in SCALES else ""
-    specs = (
+    specs = [
         TensorSpec(dtype(name), MAJORS[letter])
         for name, letter in zip(names, match["layout"], strict=True)
-    )
-    return GemmOperands(*specs, dtype(match["acc"] or a.accumulator), scales, tuple(extras))
+    ]
+    acc = dtype(match["acc"] or a.accumulator)
+    return GemmOperands(specs[0], specs[1], specs[2], acc, scales, tuple(extras))
 
 
 def _either(names: dict[str, str]) -> str:

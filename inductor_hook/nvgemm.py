@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.dtypes import dtype_of_cutlass
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
@@ -21,7 +20,7 @@ from tilecast.inductor_hook import report
 from tilecast.kernels.cutlass_sm90.config import Sm90Config
 from tilecast.kernels.cutlass_sm90.stock import stock_configs
 
-Choose = Callable[[GemmProblem, Sequence[KernelConfig], int], Sequence[KernelConfig]]
+Choose = Callable[[GemmProblem, Sequence[Any], int], Sequence[Any]]
 """Takes a problem, the configs at hand and how many are wanted; returns the best, best first.
 Raises `TilecastError` when no model knows the problem or the GPU."""
 
@@ -41,8 +40,8 @@ def kernel_operands(metadata: Any) -> GemmOperands:
         TilecastError: a dtype that no config is for, such as fp8.
     """
     a, b, out = metadata.operands.A, metadata.operands.B, metadata.operands.out
-    specs = (TensorSpec(dtype_of_cutlass(x.dtype), _major(x.stride)) for x in (a, b, out))
-    return GemmOperands(*specs, dtype_of_cutlass(metadata.operands.accumulator_type))
+    a, b, out = (TensorSpec(dtype_of_cutlass(x.dtype), _major(x.stride)) for x in (a, b, out))
+    return GemmOperands(a, b, out, dtype_of_cutlass(metadata.operands.accumulator_type))
 
 
 def _major(stride: Sequence[int]) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -50,20 +50,20 @@ class Violation:
 
 
 class KernelFamily(Protocol):
-    """Kernels of one source with one set of knobs.
+    """Kernels of one source with one set of knobs; it is asked about configs of its own alone.
 
     Validity is stated here once, each rule with its reason; collector, ranker and hook ask.
     """
 
-    name: str
+    name: ClassVar[str]
     """Short key; the folder's name."""
-    arch: str
+    arch: ClassVar[str]
     """Target of the compiler that its kernels are written for."""
-    packages: tuple[str, ...]
+    packages: ClassVar[tuple[str, ...]]
     """Distributions whose versions decide what a config compiles to."""
-    sources: tuple[Path, ...]
+    sources: ClassVar[tuple[Path, ...]]
     """Files whose text does."""
-    rules: tuple[Rule, ...]
+    rules: ClassVar[tuple[Rule, ...]]
     """Its rules, in the order in which they are asked."""
 
     def parse(self, name: str) -> KernelConfig | None:
@@ -86,7 +86,7 @@ class KernelFamily(Protocol):
 
     def violations(
         self,
-        config: KernelConfig,
+        config: Any,
         operands: GemmOperands,
         hardware: Hardware,
         problem: GemmProblem | None = None,
@@ -94,11 +94,11 @@ class KernelFamily(Protocol):
         """The rules that one config breaks, in order; those about a problem if one is given."""
         ...
 
-    def geometry(self, config: KernelConfig) -> Geometry:
+    def geometry(self, config: Any) -> Geometry:
         """The common view of a config, from which features are computed."""
         ...
 
-    def resources(self, config: KernelConfig, operands: GemmOperands) -> Resources:
+    def resources(self, config: Any, operands: GemmOperands) -> Resources:
         """What a config takes from an SM."""
         ...
 

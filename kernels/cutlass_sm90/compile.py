@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from typing import cast
 
 import cutlass
 import cutlass.cute as cute
 from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
 
 from tilecast.heuristics.operands import TensorSpec
+from tilecast.kernels.cutlass_sm90.config import Sm90Config
 from tilecast.kernels.cutlass_sm90.kernel import TunableGemmKernel
 from tilecast.kernels.spec import KernelSpec
 
@@ -41,7 +43,7 @@ def compile_object(spec: KernelSpec) -> bytes:
         return make_fake_tensor(dtype, (*batch, rows, columns), (*outer, *matrix), assumed_align=16)
 
     compiled = cute.compile[cute.GPUArch(spec.arch), cute.EnableTVMFFI(True)](
-        TunableGemmKernel(spec.config, getattr(cutlass, operands.acc.cutlass)),
+        TunableGemmKernel(cast("Sm90Config", spec.config), getattr(cutlass, operands.acc.cutlass)),
         tensor(m, k, operands.a),
         tensor(k, n, operands.b),
         tensor(m, n, operands.out),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, cast
 
 import numpy as np
 
@@ -127,7 +127,7 @@ class CutlassSm90:
         """``launch(a, b, out)`` with as many CTAs as the device holds at once."""
         from tilecast.kernels.launch import max_active_clusters
 
-        config = spec.config
+        config = cast("Sm90Config", spec.config)
         clusters = max_active_clusters(config.cluster_m * config.cluster_n, device)
         grid = clusters * config.ctas_per_sm
         return lambda a, b, out: function(a, b, out, grid)

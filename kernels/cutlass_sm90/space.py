@@ -276,7 +276,7 @@ def _l2_traffic(columns: ConfigColumns, problem: GemmProblem, hardware: Hardware
     dtype = problem.operands.a.dtype
     rows, columns_ = _tiles(columns, problem)
     loaded = columns.tile_m / columns.cluster_n + columns.tile_n / columns.cluster_m
-    traffic = rows * columns_ * problem.batch * dtype.bytes(loaded * problem.k)
+    traffic = rows * columns_ * problem.batch * loaded * dtype.bytes(problem.k)
     floor = hardware.roofline_seconds(problem.flops, problem.min_bytes, dtype) + FLOOR_SECONDS
     return traffic / hardware.l2_bytes_per_second * 1e6, 0 * traffic + L2_SLACK * floor * 1e6
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import cache
+from dataclasses import replace
 
 import pytest
+from compiled_kernels import Kernels
 from joblib import cpu_count
 
 from tilecast.heuristics.hardware import hardware
@@ -15,7 +15,6 @@ from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.kernels.builder import compile_all
 from tilecast.kernels.cutlass_sm90.config import Sm90Config
 from tilecast.kernels.cutlass_sm90.space import valid_configs
-from tilecast.kernels.launch import LoadedKernel, load_kernel
 from tilecast.kernels.object_cache import ObjectCache
 from tilecast.kernels.spec import KernelSpec
 
@@ -32,31 +31,6 @@ def spread() -> tuple[Sm90Config, ...]:
     by_cluster = {(c.cluster_m, c.cluster_n, c.ctas_per_sm, c.swap_ab): c for c in configs}
     by_tile = {c.tile_n: c for c in (*configs, *by_cluster.values())}
     return tuple(sorted({*by_cluster.values(), *by_tile.values()}))
-
-
-@dataclass(frozen=True)
-class Kernels:
-    """What was compiled for these tests."""
-
-    configs: tuple[Sm90Config, ...]
-    """The spread; each for bf16 as ``torch.nn.Linear`` stores it."""
-    others: tuple[KernelSpec, ...]
-    """`PLAIN`, or one as deep, for other operands."""
-    batched: tuple[KernelSpec, ...]
-    """Kernels with a batch in front."""
-    objects: ObjectCache
-    """Where they lie."""
-
-    def load(self, spec: KernelSpec) -> LoadedKernel:
-        """One of them, loaded once in this process."""
-        return _load(spec, self.objects)
-
-    def config(self, position: int) -> LoadedKernel:
-        """The kernel of one of `configs`."""
-        return self.load(KernelSpec(self.configs[position], LINEAR_BF16))
-
-
-_load = cache(load_kernel)
 
 
 @pytest.fixture(scope="session")

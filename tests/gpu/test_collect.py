@@ -18,7 +18,7 @@ from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.problem import GemmProblem
 
 if TYPE_CHECKING:
-    from conftest import Kernels
+    from compiled_kernels import Kernels
 
 PROBLEMS = (GemmProblem(16, 1024, 1024), GemmProblem(512, 1024, 1024))
 """Raced in one power regime, and in both."""

@@ -21,7 +21,7 @@ from tilecast.kernels.cutlass_sm90.config import Sm90Config
 from tilecast.kernels.spec import KernelSpec
 
 if TYPE_CHECKING:
-    from conftest import Kernels
+    from compiled_kernels import Kernels
 
 PROBLEM = GemmProblem(512, 4096, 4096)
 ONE_SECOND = 2_000_000_000

@@ -19,7 +19,7 @@ from tilecast.kernels.object_cache import ObjectCache
 from tilecast.kernels.spec import KernelSpec
 
 if TYPE_CHECKING:
-    from conftest import Kernels
+    from compiled_kernels import Kernels
 
 RAGGED = ((1, 264, 200), (37, 1112, 1032), (300, 520, 8), (1000, 2056, 4104))
 """m, n, k that no tile divides; one row; a k below one stage; several waves."""

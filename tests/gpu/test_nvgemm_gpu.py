@@ -16,6 +16,7 @@ from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook import report
 from tilecast.inductor_hook.nvgemm import kernel_config, rank_with_model, restore
+from tilecast.kernels.candidates import config_table
 from tilecast.kernels.cutlass_sm90.config import Sm90Config
 from tilecast.models.learned import LearnedHeuristic, load_heuristic
 
@@ -40,7 +41,8 @@ class Model:
     def __call__(
         self, problem: GemmProblem, configs: Sequence[Sm90Config], limit: int
     ) -> list[Sm90Config]:
-        ranking = _heuristic(problem).rank(problem, configs, limit=limit)
+        given = config_table(configs, problem.operands).all()
+        ranking: Any = list(_heuristic(problem).rank(problem, given, limit=limit))
         self.answers.append((problem, len(configs), ranking))
         return ranking
 

@@ -10,6 +10,7 @@ import shutil
 import zlib
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -71,7 +72,7 @@ def _rows(
         time = None if failure else synthetic_microseconds(problem, config, regime) * error
         return _row(problem, config.name, regime, stage, time, failure)
 
-    measured = [config for config in candidates(problem, hardware("H200")) if config in configs]
+    measured: list[Any] = [c for c in candidates(problem, hardware("H200")) if c in configs]
     # One config fails on each problem.
     yield row(measured.pop(), "sustained", "screen", 1, "wrong result")
     screened = {config: 1 + 5 * noise() for config in measured}

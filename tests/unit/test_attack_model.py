@@ -156,18 +156,20 @@ def ask(tmp_path_factory: pytest.TempPathFactory):
         stderr=subprocess.PIPE,
         text=True,
     ) as process:
-        questions, answers, errors = process.stdin, process.stdout, process.stderr
-        assert questions and answers and errors
+        asked, answered = process.stdin, process.stdout
+        assert asked
+        assert answered
 
         def answer(folder: Path) -> str:
-            questions.write(f"{folder}\n")
-            questions.flush()
-            return answers.readline().rstrip("\n")
+            asked.write(f"{folder}\n")
+            asked.flush()
+            return answered.readline().rstrip("\n")
 
         yield answer
-        questions.close()
+        asked.close()
         assert process.wait() == 0
-        assert errors.read() == ""
+        assert process.stderr
+        assert process.stderr.read() == ""
 
 
 def test_forged_models_are_refused_or_answer(

@@ -46,7 +46,9 @@ def test_a_symbolic_m_runs_what_a_fixed_one_runs(family: tuple[int, int]) -> Non
 
 
 @pytest.mark.parametrize("extents", [(1, 6144, 4096), (37, 1112, 1032), (4096, 24576, 1536)])
-def test_a_part_of_the_candidates_stands_in_the_order_of_all(extents: tuple[int, ...]) -> None:
+def test_a_part_of_the_candidates_stands_in_the_order_of_all(
+    extents: tuple[int, int, int],
+) -> None:
     """Stock kernels, some of which are no candidates: these come last."""
     problem, stock = GemmProblem(*extents), tuple(stock_configs(LINEAR_BF16, H200))
     rivals = candidates(problem, H200)

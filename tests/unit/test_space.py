@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -291,6 +292,7 @@ def test_every_problem_has_candidates_in_the_space(problem: GemmProblem) -> None
 
 @given(problems)
 def test_candidates_waste_no_whole_tile_or_cluster(problem: GemmProblem) -> None:
+    config: Any
     for config in candidates(problem, H200):
         rows, columns = (problem.n, problem.m) if config.swap_ab else (problem.m, problem.n)
         assert config.cluster_m <= -(-rows // config.tile_m)
@@ -301,6 +303,7 @@ def test_candidates_waste_no_whole_tile_or_cluster(problem: GemmProblem) -> None
 
 @given(problems)
 def test_orders_differ_only_where_there_is_an_order(problem: GemmProblem) -> None:
+    config: Any
     for config in candidates(problem, H200):
         if (config.raster, config.swizzle) != ("m", 1):
             rows, columns = (problem.n, problem.m) if config.swap_ab else (problem.m, problem.n)
