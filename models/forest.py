@@ -159,7 +159,9 @@ class Forest:
         trees = self.trees if trees is None else min(trees, self.trees)
         values = self.value.take(self._leaves(features, trees), mode="clip")
         values[0] += self.base
-        # A running sum adds tree after tree, as XGBoost does; a plain one would add in pairs.
+        if len(features) > 1:
+            return np.add.reduce(values, axis=0)
+        # Like the sum of several rows, and XGBoost: tree after tree, which a plain sum is not.
         return np.add.accumulate(values, axis=0)[-1]
 
     def _leaves(self, features: np.ndarray, trees: int) -> np.ndarray:
