@@ -157,7 +157,7 @@ class Forest:
             float32 array [rows].
         """
         trees = self.trees if trees is None else min(trees, self.trees)
-        values = self.value.take(self._leaves(features, trees), mode="clip")
+        values = _at(self.value, self._leaves(features, trees))
         values[0] += self.base
         if len(features) > 1:
             return np.add.reduce(values, axis=0)
@@ -168,12 +168,18 @@ class Forest:
         """Where each row ends in each tree; integers [trees, rows], indices into ``value``."""
         rows, width = features.shape
         flat, start = features.ravel(), np.arange(0, rows * width, width)
-        node = np.repeat(np.arange(trees)[:, None], rows, axis=1)
-        for feature, threshold in self.levels:
-            # Indices are in range by construction; to clip is quicker than to look.
-            at = feature.take(node, mode="clip")
+        (feature, threshold), *below = self.levels
+        right = _at(flat, feature[:trees, None] + start) >= threshold[:trees, None]
+        node = np.arange(0, 2 * trees, 2)[:, None] + right
+        for feature, threshold in below:
+            at = _at(feature, node)
             at += start
-            right = flat.take(at, mode="clip") >= threshold.take(node, mode="clip")
+            right = _at(flat, at) >= _at(threshold, node)
             node += node
             node += right
         return node
+
+
+def _at(values: np.ndarray, indices: np.ndarray) -> np.ndarray:
+    """Elements at indices that are in range by construction: to wrap is quicker than to look."""
+    return values.take(indices, mode="wrap")
