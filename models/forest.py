@@ -157,21 +157,29 @@ class Forest:
             float32 array [rows].
         """
         trees = self.trees if trees is None else min(trees, self.trees)
-        values = self.value.take(self._leaves(features, trees), mode="clip")
+        values = _at(self.value, self._leaves(features, trees))
         values[0] += self.base
-        # A running sum adds tree after tree, as XGBoost does; a plain one would add in pairs.
+        if len(features) > 1:
+            return np.add.reduce(values, axis=0)
+        # Like the sum of several rows, and XGBoost: tree after tree, which a plain sum is not.
         return np.add.accumulate(values, axis=0)[-1]
 
     def _leaves(self, features: np.ndarray, trees: int) -> np.ndarray:
         """Where each row ends in each tree; integers [trees, rows], indices into ``value``."""
         rows, width = features.shape
         flat, start = features.ravel(), np.arange(0, rows * width, width)
-        node = np.repeat(np.arange(trees)[:, None], rows, axis=1)
-        for feature, threshold in self.levels:
-            # Indices are in range by construction; to clip is quicker than to look.
-            at = feature.take(node, mode="clip")
+        (feature, threshold), *below = self.levels
+        right = _at(flat, feature[:trees, None] + start) >= threshold[:trees, None]
+        node = np.arange(0, 2 * trees, 2)[:, None] + right
+        for feature, threshold in below:
+            at = _at(feature, node)
             at += start
-            right = flat.take(at, mode="clip") >= threshold.take(node, mode="clip")
+            right = _at(flat, at) >= _at(threshold, node)
             node += node
             node += right
         return node
+
+
+def _at(values: np.ndarray, indices: np.ndarray) -> np.ndarray:
+    """Elements at indices that are in range by construction: to wrap is quicker than to look."""
+    return values.take(indices, mode="wrap")

@@ -74,7 +74,7 @@ def number(value: object, least: float, most: float) -> Any:
         ValueError: it is none, or out of range.
     """
     kinds = (int,) if isinstance(least, int) else (int, float)
-    if type(value) not in kinds or not least <= value <= most:  # type: ignore[operator]
+    if isinstance(value, bool) or not isinstance(value, kinds) or not least <= value <= most:
         raise ValueError(f"{shortened(value)} where {least} to {most} is allowed")
     return value
 

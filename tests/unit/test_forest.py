@@ -37,9 +37,9 @@ def test_predictions_are_those_of_xgboost_bit_for_bit(objective: str, depth: int
     forest = _forest(booster)
     assert forest.trees == 30
     assert 1 <= forest.depth <= depth
-    # One row, a block of XGBoost's, and more; and features that no row was trained on.
+    # One row and a few, a block of XGBoost's and more, and features that no row was trained on.
     others = np.random.default_rng(1).uniform(-9, 9, ROWS.shape).astype(np.float32)
-    for features in (ROWS[:1], ROWS[:64], ROWS, others):
+    for features in (ROWS[:1], ROWS[:2], ROWS[:3], ROWS[:64], ROWS, others):
         for trees in (1, 11, 30):
             np.testing.assert_array_equal(
                 forest.predict(features, trees),
