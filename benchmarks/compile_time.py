@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import torch
 from decoder import SIZES, DecoderLayer, rotary
-from runner import Measure, Row, Sweep
+from runner import PROCESS_SECONDS, Measure, Row, Sweep
 from variants import NVGEMM, Variant, available, competing, compiled, gemm_calls, linear, selection
 
 COLD = "TILECAST cold k=5"
@@ -99,7 +99,7 @@ def measuring() -> Iterator[Measure]:
         os.environ["TILECAST_CACHE"] = objects
         try:
             for call in [pool.submit(warm_up) for pool in pools.values()]:
-                call.result(HANG_SECONDS)
+                call.result(PROCESS_SECONDS)
             yield measure
         finally:
             processes = multiprocessing.active_children()

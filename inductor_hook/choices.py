@@ -40,17 +40,16 @@ TIE = 0.005
 benchmark repeats within 1.3% at the median, and overturned 43% of the model's right first choices
 (benchmarks/results/inductor_timing.json)."""
 
-_bound: WeakValueDictionary[int, InductorChoices] = WeakValueDictionary()
-"""The handlers, of whatever thread, that are bound, by identity: a user's may not hash."""
-_met: WeakValueDictionary[int, InductorChoices] = WeakValueDictionary()
-"""Those that were ever bound: a thread keeps its handler from one installation to the next."""
+_handlers: WeakValueDictionary[int, InductorChoices] = WeakValueDictionary()
+"""All that `bind` was given, in whatever thread, by identity, since a user's may not hash: a thread
+keeps its handler from one installation to the next."""
 
 
 def bind(handler: InductorChoices) -> InductorChoices:
     """Have a handler offer our choices too, until `release`; all else stays decided by it."""
     if active():
         _follow_autotuning(True)
-    if id(handler) in _bound:
+    if id(handler) in _handlers and "_finalize_template_configs" in vars(handler):
         return handler
     stock, stock_uuid = handler._finalize_template_configs, getattr(handler, "uuid", None)
     kind = type(handler).__qualname__
@@ -72,21 +71,21 @@ def bind(handler: InductorChoices) -> InductorChoices:
     # In the instance: a handler of PyTorch 2.15 that joins several looks for a method there before
     # it asks them one after another.
     vars(handler).update(_finalize_template_configs=finalize, uuid=uuid)
-    _bound[id(handler)] = _met[id(handler)] = handler
+    _handlers[id(handler)] = handler
     return handler
 
 
 def bind_again() -> None:
     """`bind` the handlers of all threads that were bound before."""
-    for handler in list(_met.values()):
+    for handler in list(_handlers.values()):
         bind(handler)
 
 
 def release() -> None:
     """Undo every `bind`, and leave Inductor's autotuner alone."""
-    for handler in list(_bound.values()):
-        del vars(handler)["_finalize_template_configs"], vars(handler)["uuid"]
-    _bound.clear()
+    for handler in list(_handlers.values()):
+        for name in ("_finalize_template_configs", "uuid"):
+            vars(handler).pop(name, None)
     _follow_autotuning(False)
 
 

@@ -166,12 +166,11 @@ def _configure() -> None:
 
     change(config, "inductor_choices_class", _factory)
     change(config, "max_autotune_gemm_backends", _backends)
+    choices = sys.modules.get("tilecast.inductor_hook.choices")
     if not active():
-        if "tilecast.inductor_hook.choices" in sys.modules:
-            sys.modules["tilecast.inductor_hook.choices"].release()
-        return
-    if "tilecast.inductor_hook.choices" in sys.modules:
-        sys.modules["tilecast.inductor_hook.choices"].bind_again()
+        return choices.release() if choices else None
+    if choices:
+        choices.bind_again()
     # The handler that this thread already uses. Threads that have none yet, such as those of a
     # backward pass, ask the factory for theirs.
     virtualized = sys.modules.get("torch._inductor.virtualized")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -99,7 +100,8 @@ def test_a_bad_setting_is_one_warning(
     monkeypatch.setenv(BACKENDS, "TILECAST,ATEN")
     monkeypatch.setenv(variable, value)
     autoload()
-    (record,) = caplog.records
+    # PyTorch may trace at the level of debugging.
+    (record,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert reason in record.getMessage()
     assert "\n" not in record.getMessage()
     assert config.inductor_choices_class is None
