@@ -130,10 +130,12 @@ class Forest:
         threshold, value, cover = np.split(rest, [nodes, nodes + leaves])
         if feature.max() >= features:
             raise ValueError(f"feature {feature.max()} of {features}")
-        if not (threshold > -np.inf).all():
+        if (np.isnan(threshold) | np.isneginf(threshold)).any():
             raise ValueError("a threshold that is no number")
-        if not ((cover >= 0) & (cover < np.inf)).all():
+        if not np.isfinite(cover).all() or cover.min() < 0:
             raise ValueError("a cover that is no weight")
+        if not np.isfinite(value).all():
+            raise ValueError("a leaf that is no number")
         most = abs(base) + np.abs(value.reshape(trees, -1)).max(1).sum(dtype=np.float64)
         if not most <= MAX_SUM:
             raise ValueError(f"leaves that add up to {most:g}")

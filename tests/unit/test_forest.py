@@ -14,6 +14,8 @@ from tilecast.models.forest import MAX_DEPTH, MAX_LEAVES, Forest
 from tilecast.models.shapley import contributions
 
 COLUMNS = 9
+SIGNALING_NAN = np.array(0x7F800001, np.uint32).view(np.float32)
+"""Arithmetic on it warns."""
 ROWS = np.random.default_rng(0).normal(size=(600, COLUMNS)).astype(np.float32)
 TARGET = ROWS[:, 0] * (ROWS[:, 1] > 0) + np.sin(ROWS[:, 2]) + 0.1 * ROWS[:, 3]
 
@@ -113,12 +115,15 @@ def _changed(name: str, value: object) -> Callable[[Forest], bytes]:
         (lambda forest: b"", "bytes for 30 trees of depth 7"),
         (_changed("feature", COLUMNS), "feature 9 of 9"),
         (_changed("threshold", np.nan), "a threshold that is no number"),
+        (_changed("threshold", SIGNALING_NAN), "a threshold that is no number"),
         (_changed("threshold", -np.inf), "a threshold that is no number"),
-        (_changed("value", np.nan), "leaves that add up to nan"),
-        (_changed("value", -np.inf), "leaves that add up to inf"),
+        (_changed("value", np.nan), "a leaf that is no number"),
+        (_changed("value", SIGNALING_NAN), "a leaf that is no number"),
+        (_changed("value", -np.inf), "a leaf that is no number"),
         (_changed("value", 1e9), r"leaves that add up to 1e\+09"),
         (_changed("cover", -1), "a cover that is no weight"),
         (_changed("cover", np.inf), "a cover that is no weight"),
+        (_changed("cover", SIGNALING_NAN), "a cover that is no weight"),
     ],
 )
 def test_an_unsound_forest_is_refused(change: Callable[[Forest], bytes], reason: str) -> None:
