@@ -110,7 +110,7 @@ class LearnedHeuristic:
         Args:
             problem: what is to be multiplied.
             candidates: configs that are valid for it, at least one.
-            mean: how many on average over many problems, held to within a quarter for each power.
+            mean: how many on average over many problems, held to within 0.2 for each power.
 
         Returns:
             The first 1 to 8 of `predict`.

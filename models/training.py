@@ -2,9 +2,8 @@
 
 All folds, and every baseline, are scored by `tilecast evaluate`; one fold is enough to calibrate,
 and to record in the manifest what to expect. How many candidates a problem deserves is learned
-from all of them, since further candidates seldom gain anything: it takes many problems to learn
-when. But one power will do, for how much the two sets of trees are to be trusted is the same for
-each (EXPERIMENTS.md).
+from all of them and from every power: further candidates seldom gain anything, so it takes many
+rankings to learn when.
 """
 
 from __future__ import annotations
@@ -109,22 +108,18 @@ def fit_rankers(
         jobs: fits that run side by side.
 
     Returns:
-        The rankers of the whole table by power; and by power those of each split: of every power
-        for the first one, which calibrates; of ``robust`` alone for the others.
+        The rankers of the whole table by power; and those of each split. Only the whole table's
+        and the first split's, which calibrates, have learned times.
     """
     tables = {None: table} | {i: [table[j] for j in seen] for i, (seen, _) in enumerate(splits)}
-    asked = [(split, power) for split in (None, 0) for power in POWERS]
-    asked += [(split, "robust") for split in range(1, len(splits))]
+    asked = [(split, power) for split in tables for power in POWERS]
     calls = [
         partial(ConfigRanker(gpu, power, seed=seed, times=split in (None, 0)).fit, tables[split])
         for split, power in asked
     ]
-    fitted = dict(zip(asked, side_by_side(jobs, calls), strict=True))
-
-    def of(wanted: int | None) -> dict[str, ConfigRanker]:
-        return {power: ranker for (split, power), ranker in fitted.items() if split == wanted}
-
-    return of(None), [of(split) for split in range(len(splits))]
+    fitted = iter(side_by_side(jobs, calls))
+    whole, *validated = [{power: next(fitted) for power in POWERS} for _ in tables]
+    return whole, validated
 
 
 def stopping_rule(
