@@ -58,9 +58,7 @@ def dtype(name: str) -> DType:
     Raises:
         TilecastError: it is not known.
     """
-    if name not in DTYPES:
-        raise TilecastError(f"dtype {name!r} is not known; allowed: {', '.join(DTYPES)}")
-    return DTYPES[name]
+    return _found(DTYPES, name, repr(name))
 
 
 def dtype_of_torch(torch_dtype: object) -> DType:
@@ -70,9 +68,7 @@ def dtype_of_torch(torch_dtype: object) -> DType:
         TilecastError: it is not known.
     """
     name = str(torch_dtype).removeprefix("torch.")
-    if name not in _BY_TORCH:
-        raise TilecastError(f"dtype {name} is not known; allowed: {', '.join(_BY_TORCH)}")
-    return _BY_TORCH[name]
+    return _found(_BY_TORCH, name, name)
 
 
 def dtype_of_cutlass(cutlass_dtype: object) -> DType:
@@ -81,7 +77,10 @@ def dtype_of_cutlass(cutlass_dtype: object) -> DType:
     Raises:
         TilecastError: it is not known.
     """
-    name = str(cutlass_dtype)
-    if name not in _BY_CUTLASS:
-        raise TilecastError(f"dtype {name} is not known; allowed: {', '.join(_BY_CUTLASS)}")
-    return _BY_CUTLASS[name]
+    return _found(_BY_CUTLASS, str(cutlass_dtype), str(cutlass_dtype))
+
+
+def _found(rows: dict[str, DType], name: str, shown: str) -> DType:
+    if name not in rows:
+        raise TilecastError(f"dtype {shown} is not known; allowed: {', '.join(rows)}")
+    return rows[name]
