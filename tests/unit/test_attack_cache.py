@@ -177,7 +177,8 @@ def _runs(pid: int) -> bool:
     return False
 
 
-COMMAND = ("-m", "tilecast.cli.main", "compile", "--workers", "1", "--config", SPEC.config.name)
+COMMAND = ("-m", "tilecast.cli.main", "compile", "--workers", "1", "-k", "64", "4096x4096x4096")
+"""Compiles for half a minute, so that every signal finds it at work."""
 SCRIPT = """
 import os, pathlib, sys
 from tilecast.heuristics.operands import LINEAR_BF16
