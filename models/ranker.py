@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Self
 
 import numpy as np
@@ -17,7 +18,7 @@ from tilecast.models.fitted import check_fitted
 from tilecast.models.forest import Forest
 from tilecast.models.labels import ProblemLabels, check_power
 from tilecast.models.shapley import contributions
-from tilecast.models.targets import ANALYTIC, TrainingRows, log_analytic, training_rows
+from tilecast.models.targets import ANALYTIC, log_analytic, training_rows
 
 DISTINCT = 10
 """Configs at the head of a ranking that differ in more than their schedule."""
@@ -38,6 +39,7 @@ _SHAPE_DIGITS = 2.0 ** np.cumsum([0, *_SHAPE_BITS.values()])[:-1]
 """Turns these columns into one number for each combination."""
 
 
+@dataclass(eq=False)
 class ConfigRanker:
     """Ranks configs with two sets of boosted trees whose errors differ.
 
@@ -54,55 +56,31 @@ class ConfigRanker:
     """
 
     name = "tilecast"
+    level_ = None
 
-    def __init__(
-        self,
-        hardware: Hardware,
-        power: str = "robust",
-        *,
-        rounds: int = 200,
-        entrants: int = 512,
-        coarse_rounds: int = 24,
-        survivors: int = 64,
-        max_depth: int = 8,
-        learning_rate: float = 0.1,
-        focus: float = 6.0,
-        blend: float = 0.04,
-        times: bool = True,
-        seed: int = 0,
-        threads: int = 1,
-    ):
-        """Store the settings.
-
-        Args:
-            hardware: the GPU that labels were measured on and rankings are for.
-            power: whose cost to learn.
-            rounds: trees of each set.
-            entrants: candidates that the analytic time lets through to the trees.
-            coarse_rounds: trees that all entrants pass through.
-            survivors: candidates that pass through all trees.
-            max_depth: depth of a tree.
-            learning_rate: shrinkage of each tree.
-            focus: how strongly training looks at the best configs (`training_rows`).
-            blend: log cost that one unit of ``relevance_`` stands for.
-            times: learn run times, too; a ranking needs none.
-            seed: of the row and column sampling.
-            threads: that `fit` uses; the result may differ in the last digits from one number to
-                another.
-        """
-        self.hardware = hardware
-        self.power = power
-        self.rounds = rounds
-        self.entrants = entrants
-        self.coarse_rounds = coarse_rounds
-        self.survivors = survivors
-        self.max_depth = max_depth
-        self.learning_rate = learning_rate
-        self.focus = focus
-        self.blend = blend
-        self.times = times
-        self.seed = seed
-        self.threads = threads
+    hardware: Hardware
+    """The GPU that labels were measured on and rankings are for."""
+    power: str = "robust"
+    """Whose cost to learn."""
+    _: KW_ONLY
+    rounds: int = 200
+    """Trees of each set."""
+    entrants: int = 512
+    """Candidates that the analytic time lets through to the trees."""
+    coarse_rounds: int = 24
+    """Trees that all entrants pass through."""
+    survivors: int = 64
+    """Candidates that pass through all trees."""
+    max_depth: int = 8
+    """Depth of a tree."""
+    focus: float = 6.0
+    """How strongly training looks at the best configs (`training_rows`)."""
+    blend: float = 0.04
+    """Log cost that one unit of ``relevance_`` stands for."""
+    times: bool = True
+    """Learn run times, too; a ranking needs none."""
+    seed: int = 0
+    """Of the row and column sampling."""
 
     def fit(self, table: Sequence[ProblemLabels]) -> Self:
         """Learn from labels.
@@ -117,24 +95,15 @@ class ConfigRanker:
         self.distance_ = self._trained(
             rows.features, _REGRESSION, label=rows.residual, weight=rows.weight
         )
-        self.relevance_ = self._trained(
-            rows.features,
-            _ORDER,
-            label=_relevance(rows.slowdown),
-            qid=rows.problem.astype(np.int32),
-        )
-        self.level_ = self._level(rows) if self.times and self.power != "robust" else None
+        # Whole numbers from 31, which is the most that XGBoost takes, for the best, down to 0.
+        relevance = np.floor(31 * np.exp(-(rows.slowdown - 1) / _NEAR))
+        problem = rows.problem.astype(np.int32)
+        self.relevance_ = self._trained(rows.features, _ORDER, label=relevance, qid=problem)
+        if self.times and self.power != "robust":
+            good = rows.slowdown < _GOOD
+            targets = {"label": rows.level[good], "weight": rows.weight[good]}
+            self.level_ = self._trained(rows.features[good], _LEVEL, rounds=100, **targets)
         return self
-
-    def _level(self, rows: TrainingRows) -> Forest:
-        good = rows.slowdown < _GOOD
-        return self._trained(
-            rows.features[good],
-            _REGRESSION | {"max_depth": 5},
-            rounds=100,
-            label=rows.level[good],
-            weight=rows.weight[good],
-        )
 
     def _trained(
         self,
@@ -149,13 +118,14 @@ class ConfigRanker:
             "tree_method": "hist",
             "max_bin": 64,
             "max_depth": self.max_depth,
-            "learning_rate": self.learning_rate,
+            "learning_rate": 0.1,
             "subsample": 0.7,
             "colsample_bytree": 0.5,
             "seed": self.seed,
-            "nthread": self.threads,
+            # The result may differ in the last digits from one number of threads to another.
+            "nthread": 1,
         } | objective
-        matrix = xgboost.DMatrix(features, nthread=self.threads, **targets)
+        matrix = xgboost.DMatrix(features, nthread=1, **targets)
         booster = xgboost.train(parameters, matrix, num_boost_round=rounds or self.rounds)
         return Forest.of(json.loads(booster.save_raw("json")))
 
@@ -219,8 +189,9 @@ class ConfigRanker:
 
         kept = features[survivors]
         by_score = _ascending(self.scores(kept))
+        shapes = kept[by_score[:, None], _SHAPE] @ _SHAPE_DIGITS
         leading = np.zeros(len(by_score), bool)
-        leading[_first_of_each(kept[by_score[:, None], _SHAPE] @ _SHAPE_DIGITS)] = True
+        leading[np.sort(np.unique(shapes, return_index=True)[1])[:DISTINCT]] = True
         ranked = survivors[by_score]
         return np.concatenate([ranked[leading], ranked[~leading], late, dropped])
 
@@ -260,7 +231,7 @@ class ConfigRanker:
             TilecastError: the ranker has learned no times: it is for ``robust``, whose cost is
                 none, or was told not to.
         """
-        check_fitted(self, "level_")
+        check_fitted(self, "distance_")
         if self.level_ is None:
             raise TilecastError(
                 f"this ranker for {self.power} has learned no times; allowed: burst, sustained; "
@@ -274,21 +245,12 @@ def _ascending(values: np.ndarray) -> np.ndarray:
     return np.argsort(values, kind="stable")
 
 
-def _first_of_each(shapes: np.ndarray) -> list[int]:
-    """Where each of the first `DISTINCT` shapes stands first."""
-    first: dict[float, int] = {}
-    for position, shape in enumerate(shapes.tolist()):
-        first.setdefault(shape, position)
-        if len(first) == DISTINCT:
-            break
-    return list(first.values())
-
-
 _GOOD = 1.05
 """Slowdown up to which a config tells the level of a problem's times."""
 _NEAR = 0.02
 """Slowdown, less 1, over which a config's relevance falls to 1/e."""
 _REGRESSION: dict[str, object] = {"objective": "reg:squarederror"}
+_LEVEL = _REGRESSION | {"max_depth": 5}
 _ORDER: dict[str, object] = {
     "objective": "rank:ndcg",
     "lambdarank_pair_method": "topk",
@@ -296,8 +258,3 @@ _ORDER: dict[str, object] = {
     "ndcg_exp_gain": False,
 }
 """LambdaMART on pairs with one of the first 8 of a problem: the order matters at the top."""
-
-
-def _relevance(slowdown: np.ndarray) -> np.ndarray:
-    """Whole numbers from 31, which is the most that XGBoost takes, for the best, down to 0."""
-    return np.floor(31 * np.exp(-(slowdown - 1) / _NEAR))
