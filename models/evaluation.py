@@ -122,17 +122,8 @@ def held_out(
     Raises:
         TilecastError: the heuristic broke the contract of `tilecast.heuristics.heuristic.rank`.
     """
-    calls = [
-        partial(
-            _fold,
-            make(power),
-            [table[i] for i in fitted],
-            [(i, table[i]) for i in asked.tolist()],
-        )
-        for fitted, asked in splits
-    ]
-    parts = side_by_side(jobs, calls)
-    picks = {i: pick for part in parts for i, pick in part.items()}
+    calls = [partial(_fold, make(power), table, *split) for split in splits]
+    picks = {i: pick for part in side_by_side(jobs, calls) for i, pick in part.items()}
     return HeldOut(make(power).name, power, tuple(picks[i] for i in range(len(table))))
 
 
@@ -148,17 +139,15 @@ def side_by_side(jobs: int, calls: Sequence[Callable[[], Result]]) -> list[Resul
 
 
 def _fold(
-    heuristic: Heuristic,
-    fitted: Sequence[ProblemLabels],
-    asked: Sequence[tuple[int, ProblemLabels]],
+    heuristic: Heuristic, table: Sequence[ProblemLabels], fitted: np.ndarray, asked: np.ndarray
 ) -> dict[int, tuple[int, ...]]:
-    fit = getattr(heuristic, "fit", None)
-    if fit is not None:
-        heuristic = fit(fitted)
+    if fit := getattr(heuristic, "fit", None):
+        heuristic = fit([table[i] for i in fitted])
     picks = {}
-    for i, labels in asked:
-        ranking = rank(heuristic, labels.problem, labels.candidates, limit=MAX_K)
-        picks[i] = tuple(labels.candidates.index(config) for config in ranking)
+    for i in asked.tolist():
+        candidates = table[i].candidates
+        ranking = rank(heuristic, table[i].problem, candidates, limit=MAX_K)
+        picks[i] = tuple(candidates.index(config) for config in ranking)
     return picks
 
 
@@ -198,10 +187,8 @@ def summarise(result: HeldOut, table: Sequence[ProblemLabels]) -> list[RegretRow
             int(group.sum()),
             k,
             float(np.minimum(proposed[group], k).mean()),
-            float(np.expm1(np.log1p(regret[group, k - 1]).mean())),
-            float(np.percentile(regret[group, k - 1], 95)),
-            float(regret[group, k - 1].max()),
-            float((regret[group, k - 1] <= CLOSE).mean()),
+            **spread(regret[group, k - 1]),
+            within_2_percent=float((regret[group, k - 1] <= CLOSE).mean()),
         )
         for name, group in groups.items()
         if group.any()
@@ -209,14 +196,18 @@ def summarise(result: HeldOut, table: Sequence[ProblemLabels]) -> list[RegretRow
     ]
 
 
-def noise_floor(table: Sequence[ProblemLabels], power: str) -> dict[str, float]:
-    """Regret of the configs that are best by the labels: what knowing these exactly scores."""
-    regret = np.array([labels.noise_floor(power) for labels in table])
+def spread(regret: np.ndarray) -> dict[str, float]:
+    """Geometric mean, 95th percentile and maximum of the regret of some problems."""
     return {
         "geomean": float(np.expm1(np.log1p(regret).mean())),
         "p95": float(np.percentile(regret, 95)),
         "max": float(regret.max()),
     }
+
+
+def noise_floor(table: Sequence[ProblemLabels], power: str) -> dict[str, float]:
+    """Regret of the configs that are best by the labels: what knowing these exactly scores."""
+    return spread(np.array([labels.noise_floor(power) for labels in table]))
 
 
 def evaluate(
