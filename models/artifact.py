@@ -168,15 +168,23 @@ def load(folder: Path, *, digest: str | None = None) -> Artifact:
                 f"{manifest['sha256'][:16]}; allowed: {digest[:16]}; it was replaced since, so "
                 "start anew, or put the former model back"
             )
+        with understood(folder):
+            name, sha256 = manifest["file"]["name"], manifest["file"]["sha256"]
+            if not _FILE.fullmatch(name):
+                raise ValueError(f"file {name}")
         try:
-            packed = _packed(folder, manifest)
+            packed = read_bytes(folder / name)
         except FileNotFoundError:
             # Another process may have put a new model there since: then that one is read.
-            if _version(folder) == version:
-                refuse(folder, "the file with its trees is not there")
-        else:
-            with understood(folder):
-                return _artifact(manifest, packed)
+            if _version(folder) != version:
+                continue
+            refuse(folder, "the file with its trees is not there")
+        except OSError as error:
+            refuse(folder, f"{name} cannot be read ({error.strerror})")
+        if hashlib.sha256(packed).hexdigest() != sha256:
+            refuse(folder, f"{name} is cut short or edited: its digest does not match")
+        with understood(folder):
+            return _artifact(manifest, packed)
 
 
 def model_digest(folder: Path) -> str:
@@ -260,27 +268,6 @@ def _unpacked(shapes: Mapping[str, Mapping[str, Any]], packed: bytes) -> dict[st
         name: Forest.unpack(part, features=len(FEATURE_NAMES), **shapes[name])
         for name, part in zip(_FORESTS, parts, strict=True)
     }
-
-
-def _packed(folder: Path, manifest: Mapping[str, Any]) -> bytes:
-    """The packed trees, which are those that the manifest speaks of.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-    """
-    with understood(folder):
-        name, sha256 = manifest["file"]["name"], manifest["file"]["sha256"]
-        if not _FILE.fullmatch(name):
-            raise ValueError(f"file {name}")
-    try:
-        packed = read_bytes(folder / name)
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        refuse(folder, f"{name} cannot be read ({error.strerror})")
-    if hashlib.sha256(packed).hexdigest() != sha256:
-        refuse(folder, f"{name} is cut short or edited: its digest does not match")
-    return packed
 
 
 def _data_file(folder: Path) -> Path | None:
