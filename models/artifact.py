@@ -100,12 +100,7 @@ def shipped_names() -> list[str]:
 
 
 def load_shipped(gpu: Hardware, operands: GemmOperands, *, digest: str | None = None) -> Artifact:
-    """Load the model that comes with the package.
-
-    Args:
-        gpu: the GPU that it is for.
-        operands: the operands that it is for.
-        digest: which model is wanted, as for `load`.
+    """`load` the model for a GPU and operands that comes with the package.
 
     Raises:
         TilecastError: there is none for this GPU and these operands, or `load` refuses it.

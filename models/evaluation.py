@@ -26,6 +26,8 @@ BUCKETS = {
     "m > 1024": (1025, 2**31),
 }
 """Groups of problems that are reported apart, with the smallest and largest m."""
+FOLDS = 5
+"""Parts of the families; each is held out once."""
 MAX_K = 10
 """Largest number of kernels that regret is reported for."""
 CLOSE = 0.02
@@ -78,15 +80,8 @@ class HeldOut:
     """For each problem the indices of its configs, best first, at most `MAX_K`."""
 
 
-def folds(table: Sequence[ProblemLabels], count: int = 5) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Deal problems into folds by family, evenly and the same way every time.
-
-    Args:
-        table: the problems.
-        count: folds.
-
-    Returns:
-        Indices to fit on and indices to be scored on, of each fold.
+def folds(table: Sequence[ProblemLabels]) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Deal problems into `FOLDS` by family, evenly and the same way every time, as `Splits`.
 
     Raises:
         TilecastError: there are fewer families than folds.
@@ -94,13 +89,13 @@ def folds(table: Sequence[ProblemLabels], count: int = 5) -> list[tuple[np.ndarr
     from sklearn.model_selection import GroupKFold
 
     names = sorted({labels.problem.family for labels in table})
-    if len(names) < count:
+    if len(names) < FOLDS:
         raise TilecastError(
-            f"{len(names)} (n, k) families are too few for {count} folds; "
-            f"allowed: {count} or more; collect more problems"
+            f"{len(names)} (n, k) families are too few for {FOLDS} folds; "
+            f"allowed: {FOLDS} or more; collect more problems"
         )
     family = np.array([names.index(labels.problem.family) for labels in table])
-    return list(GroupKFold(count).split(family, groups=family))
+    return list(GroupKFold(FOLDS).split(family, groups=family))
 
 
 def held_out(
@@ -110,14 +105,9 @@ def held_out(
     splits: Splits,
     jobs: int = 1,
 ) -> HeldOut:
-    """Fit and ask a heuristic fold by fold.
+    """Fit and ask a heuristic fold by fold, ``jobs`` of them side by side.
 
-    Args:
-        make: makes it for a power; its ``fit(table)``, where it has one, is called for each fold.
-        table: the problems with their labels.
-        power: what to ask for.
-        splits: `folds` of the table.
-        jobs: folds that run side by side.
+    Its ``fit(table)``, where it has one, is called for each of the splits, `folds` of the table.
 
     Raises:
         TilecastError: the heuristic broke the contract of `tilecast.heuristics.heuristic.rank`.
@@ -216,13 +206,7 @@ def evaluate(
     powers: Sequence[str],
     jobs: int = 1,
 ) -> dict[str, object]:
-    """Score heuristics side by side.
-
-    Args:
-        makers: make them for a power.
-        table: the problems with their labels.
-        powers: what to ask for.
-        jobs: folds that run side by side.
+    """Score heuristics side by side, with ``jobs`` folds at a time.
 
     Returns:
         ``regret``, a list of `RegretRow` as dicts; ``noise_floor`` by power; ``problems`` and

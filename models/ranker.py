@@ -45,7 +45,8 @@ class ConfigRanker:
 
     The first is fitted to the distance of a config's cost from its analytic time, the second
     (LambdaMART) to the order of the configs of a problem. The analytic time and
-    then a few of the first one's trees prune; all trees of both rank what is left.
+    then a few of the first one's trees prune; all trees of both rank what is left. ``features`` are
+    rows of `featurize` of one problem, [configs, features].
 
     Attributes:
         distance_: predicts log(cost / analytic time) up to a constant of the problem; set by `fit`.
@@ -83,10 +84,7 @@ class ConfigRanker:
     """Of the row and column sampling."""
 
     def fit(self, table: Sequence[ProblemLabels]) -> Self:
-        """Learn from labels.
-
-        Args:
-            table: one entry per problem, `tilecast.models.labels.label_table`.
+        """Learn from the labels of each problem, `tilecast.models.labels.label_table`.
 
         Raises:
             TilecastError: ``power`` is not known.
@@ -130,13 +128,7 @@ class ConfigRanker:
         return Forest.of(json.loads(booster.save_raw("json")))
 
     def scores(self, features: np.ndarray) -> np.ndarray:
-        """Expected log(cost) of configs, up to a constant of the problem; lower is better.
-
-        Args:
-            features: rows of `featurize` of one problem.
-
-        Returns:
-            float32 array [configs].
+        """Expected log(cost) up to a constant of the problem, lower is better; float32 [configs].
 
         Raises:
             NotFittedError: `fit` has not been called.
@@ -145,9 +137,6 @@ class ConfigRanker:
 
     def model_scores(self, features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """What each set of trees says of configs, before the two are blended.
-
-        Args:
-            features: rows of `featurize` of one problem.
 
         Returns:
             Two float32 arrays [configs]: expected log(cost) up to a constant of the problem, from
@@ -172,9 +161,6 @@ class ConfigRanker:
         differ in more than their schedule (stages, raster, swizzle): two schedules of one shape are
         right or wrong together, so the second adds little to what a short list finds.
 
-        Args:
-            features: `featurize` of one problem.
-
         Raises:
             NotFittedError: `fit` has not been called.
         """
@@ -198,9 +184,6 @@ class ConfigRanker:
     def contributions(self, features: np.ndarray) -> np.ndarray:
         """What each feature adds to each score, the analytic time's own part included.
 
-        Args:
-            features: rows of `featurize` of one problem.
-
         Returns:
             float64 array [configs, features]; differences between configs add up to those of
             `scores`.
@@ -221,10 +204,7 @@ class ConfigRanker:
         return candidates.take(self.order(featurize(problem, candidates, self.hardware))[:limit])
 
     def best_microseconds(self, features: np.ndarray) -> float:
-        """Expected time of a config that is among the best.
-
-        Args:
-            features: one row of `featurize`, as array [1, features].
+        """Expected time of a config that is among the best; features are [1, features].
 
         Raises:
             NotFittedError: `fit` has not been called.

@@ -107,10 +107,7 @@ def fit_stopping_rule(asked: Sequence[FirstCandidates]) -> StoppingRule:
     """Learn what further candidates gain, and where to stop for each of `MEANS`.
 
     Most candidates gain nothing and a few gain much: a Poisson regression estimates the mean of
-    such numbers.
-
-    Args:
-        asked: of held-out problems.
+    such numbers. The problems were held out.
     """
     from sklearn.linear_model import PoissonRegressor
 

@@ -91,14 +91,7 @@ def train(dataset: Dataset, *, seed: int = 0, jobs: int = 1) -> Artifact:
 def fit_rankers(
     gpu: Hardware, table: Sequence[ProblemLabels], splits: Splits, *, seed: int = 0, jobs: int = 1
 ) -> tuple[dict[str, ConfigRanker], list[dict[str, ConfigRanker]]]:
-    """Fit rankers to a whole table, and to what each split of it does not hold out.
-
-    Args:
-        gpu: what the table was measured on.
-        table: labels to learn from.
-        splits: `folds` of the table.
-        seed: of the models' sampling.
-        jobs: fits that run side by side.
+    """Fit rankers to a whole table, and to what each split of it, `folds`, does not hold out.
 
     Returns:
         The rankers of the whole table by power; and those of each split. Only the whole table's
@@ -122,10 +115,7 @@ def stopping_rule(
 ) -> StoppingRule:
     """Learn how many candidates a problem deserves from rankings of held-out problems.
 
-    Args:
-        rankers: of each split, fitted to what it does not hold out.
-        table: the problems with their labels.
-        splits: `folds` of the table.
+    The rankers are those of each split, fitted to what it does not hold out, as by `fit_rankers`.
     """
     return fit_stopping_rule(
         [

@@ -48,10 +48,7 @@ class TreeLinearRanker:
     """How strongly training looks at the best configs (`training_rows`)."""
 
     def fit(self, table: Sequence[ProblemLabels]) -> Self:
-        """Learn from labels.
-
-        Args:
-            table: one entry per problem, `tilecast.models.labels.label_table`.
+        """Learn from the labels of each problem, `tilecast.models.labels.label_table`.
 
         Raises:
             TilecastError: ``power`` is not known.
@@ -79,13 +76,7 @@ class TreeLinearRanker:
         return self
 
     def scores(self, features: np.ndarray) -> np.ndarray:
-        """Expected log(cost) of configs, up to a constant of the problem; lower is better.
-
-        Args:
-            features: `featurize` of one problem.
-
-        Returns:
-            float64 array [configs].
+        """Expected log(cost) up to a constant of the problem, lower is better; float64 [configs].
 
         Raises:
             NotFittedError: `fit` has not been called.
