@@ -22,14 +22,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tilecast.data_collection.dataset import Dataset
-from tilecast.data_collection.environment import gpu_states, public_command
+from tilecast.data_collection.environment import gpu_states, installed_version, public_command
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.files import write_atomically
 
@@ -57,12 +56,9 @@ def parser(script: str, question: str | None) -> argparse.ArgumentParser:
 
 def provenance() -> Row:
     """Date, command, host, versions and, where there are any, GPUs."""
-    gpus, installed = [], {}
+    gpus = []
     with suppress(TilecastError):
         gpus = gpu_states()
-    for name in PACKAGES:
-        with suppress(PackageNotFoundError):
-            installed[name] = version(name)
     # A copy that lies beside the installed one is what runs, so modules are asked, too.
     modules = {name: sys.modules[name] for name in ("torch", "triton") if name in sys.modules}
     return {
@@ -70,7 +66,7 @@ def provenance() -> Row:
         "command": public_command(["python", *sys.argv]),
         "cpus": len(os.sched_getaffinity(0)),
         "python": platform.python_version(),
-        "versions": installed,
+        "versions": {name: found for name in PACKAGES if (found := installed_version(name))},
         "imported": {name: module.__version__ for name, module in modules.items()},
         "gpus": gpus,
     }

@@ -14,6 +14,7 @@ import json
 import re
 import zlib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -133,7 +134,9 @@ def save(artifact: Artifact, folder: Path) -> str:
     with understood(folder):
         _artifact(manifest, packed)
     text = json.dumps(manifest, indent=1, sort_keys=True) + "\n"
-    replaced = _data_file(folder)
+    replaced = None
+    with suppress(TilecastError):
+        replaced, _ = _trees(folder, read_manifest(folder))
     data = folder / manifest["file"]["name"]
     write_atomically(data, lambda path: path.write_bytes(packed))
     write_atomically(folder / MANIFEST, lambda path: path.write_text(text, encoding="utf-8"))
@@ -163,21 +166,18 @@ def load(folder: Path, *, digest: str | None = None) -> Artifact:
                 f"{manifest['sha256'][:16]}; allowed: {digest[:16]}; it was replaced since, so "
                 "start anew, or put the former model back"
             )
-        with understood(folder):
-            name, sha256 = manifest["file"]["name"], manifest["file"]["sha256"]
-            if not _FILE.fullmatch(name):
-                raise ValueError(f"file {name}")
+        path, sha256 = _trees(folder, manifest)
         try:
-            packed = read_bytes(folder / name)
+            packed = read_bytes(path)
         except FileNotFoundError:
             # Another process may have put a new model there since: then that one is read.
             if _version(folder) != version:
                 continue
             refuse(folder, "the file with its trees is not there")
         except OSError as error:
-            refuse(folder, f"{name} cannot be read ({error.strerror})")
+            refuse(folder, f"{path.name} cannot be read ({error.strerror})")
         if hashlib.sha256(packed).hexdigest() != sha256:
-            refuse(folder, f"{name} is cut short or edited: its digest does not match")
+            refuse(folder, f"{path.name} is cut short or edited: its digest does not match")
         with understood(folder):
             return _artifact(manifest, packed)
 
@@ -265,13 +265,13 @@ def _unpacked(shapes: Mapping[str, Mapping[str, Any]], packed: bytes) -> dict[st
     }
 
 
-def _data_file(folder: Path) -> Path | None:
-    """The file with the trees of the model that is there; None where there is none that fits."""
-    try:
-        name = read_manifest(folder)["file"]["name"]
-    except (TilecastError, LookupError, TypeError):
-        return None
-    return folder / name if isinstance(name, str) and _FILE.fullmatch(name) else None
+def _trees(folder: Path, manifest: Mapping[str, Any]) -> tuple[Path, str]:
+    """The file with the trees that a manifest speaks of, and the digest that it shall have."""
+    with understood(folder):
+        name, sha256 = manifest["file"]["name"], manifest["file"]["sha256"]
+        if not _FILE.fullmatch(name):
+            raise ValueError(f"file {name}")
+        return folder / name, sha256
 
 
 def _version(folder: Path) -> tuple[int, int]:

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 
 import numpy as np
 
 from tilecast.data_collection.dataset import Dataset
+from tilecast.data_collection.environment import installed_version
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware, hardware
 from tilecast.models.artifact import Artifact
@@ -81,7 +81,7 @@ def train(dataset: Dataset, *, seed: int = 0, jobs: int = 1) -> Artifact:
                 "dates": [run.get("date") for run in dataset.provenance["runs"]],
             },
             "seed": seed,
-            "versions": {name: found for name in _PACKAGES if (found := _version(name))},
+            "versions": {name: found for name in _PACKAGES if (found := installed_version(name))},
             "held_out": {ConfigRanker.name: {p: metrics for p, (_, metrics) in scored.items()}},
             "noise_floor": {power: noise_floor(unseen, power) for power in POWERS},
         },
@@ -189,10 +189,3 @@ def _scored(
         median, p90 = np.expm1(np.percentile(np.abs(errors), [50, 90]))
         metrics["time_error"] = {"median": round(float(median), 6), "p90": round(float(p90), 6)}
     return (round(float(intercept), 6), round(float(slope), 6)), metrics
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
