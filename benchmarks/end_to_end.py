@@ -154,15 +154,16 @@ def interleaved(
 
 def figures(rows: Sequence[Row]) -> Row:
     """Speed over the default mode and share of GEMMs that are ours, for every case."""
-    found: Row = {row["case"]: {} for row in rows}
-    for case, variants in ((row["case"], row["variants"]) for row in rows):
-        for name, one in variants.items():
-            shown = ("milliseconds", "tokens_per_second", "compile_seconds")
-            found[case][name] = {figure: one[figure] for figure in shown} | {
-                "speedup": variants[BASELINE]["milliseconds"] / one["milliseconds"],
-                "tilecast_share": tilecast_share(one["gemms"]),
-            }
-    return found
+    shown = ("milliseconds", "tokens_per_second", "compile_seconds")
+    return {
+        row["case"]: {
+            name: {figure: one[figure] for figure in shown}
+            | {"speedup": row["variants"][BASELINE]["milliseconds"] / one["milliseconds"]}
+            | {"tilecast_share": tilecast_share(one["gemms"])}
+            for name, one in row["variants"].items()
+        }
+        for row in rows
+    }
 
 
 def tilecast_share(gemms: Mapping[str, int]) -> float | None:

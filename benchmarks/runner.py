@@ -1,4 +1,4 @@
-"""What every benchmark shares: options, provenance, deadlines, processes, the form of a result.
+"""What every benchmark shares: options, provenance, deadline, processes, the form of a result.
 
 ``NAME.py`` writes ``results/NAME.json`` unless ``--out`` names another file: ``benchmark``, its
 name; ``provenance`` of each process that measured, with date, command, versions, and GPUs with
@@ -22,14 +22,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tilecast.data_collection.dataset import Dataset
-from tilecast.data_collection.environment import gpu_states, public_command
+from tilecast.data_collection.environment import gpu_states, installed_version, public_command
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.files import write_atomically
 
@@ -57,12 +56,9 @@ def parser(script: str, question: str | None) -> argparse.ArgumentParser:
 
 def provenance() -> Row:
     """Date, command, host, versions and, where there are any, GPUs."""
-    gpus, installed = [], {}
+    gpus = []
     with suppress(TilecastError):
         gpus = gpu_states()
-    for name in PACKAGES:
-        with suppress(PackageNotFoundError):
-            installed[name] = version(name)
     # A copy that lies beside the installed one is what runs, so modules are asked, too.
     modules = {name: sys.modules[name] for name in ("torch", "triton") if name in sys.modules}
     return {
@@ -70,7 +66,7 @@ def provenance() -> Row:
         "command": public_command(["python", *sys.argv]),
         "cpus": len(os.sched_getaffinity(0)),
         "python": platform.python_version(),
-        "versions": installed,
+        "versions": {name: found for name in PACKAGES if (found := installed_version(name))},
         "imported": {name: module.__version__ for name, module in modules.items()},
         "gpus": gpus,
     }
@@ -130,26 +126,6 @@ def write(options: argparse.Namespace, settings: Row, figures: Row) -> None:
     print(json.dumps({"out": str(options.out), "figures": figures}))
 
 
-class Deadline:
-    """The time that is left, and whether another item fits into it."""
-
-    def __init__(self, seconds: float, longest: float, clock: Callable[[], float] = time.monotonic):
-        """Start to count, knowing what an item may take."""
-        self._clock, self._end, self._longest = clock, clock() + seconds, longest
-
-    def left(self) -> float:
-        """Seconds until the end."""
-        return self._end - self._clock()
-
-    def allows(self) -> bool:
-        """Whether another item would still end in time."""
-        return self.left() >= self._longest
-
-    def spent(self, seconds: float) -> None:
-        """Take note of what an item took: others may take as long."""
-        self._longest = max(self._longest, seconds)
-
-
 @dataclass(frozen=True)
 class Sweep:
     """Items that are measured one by one until time is up, on one GPU or several.
@@ -168,8 +144,7 @@ class Sweep:
     def main(self, script: str, question: str | None) -> None:
         """Measure what the options ask for and the result lacks; print figures as one JSON line."""
         options = parser(script, question)
-        every = slice(0, None)
-        options.add_argument("--items", type=span, default=every, metavar="START:STOP")
+        options.add_argument("--items", type=span, default=":", metavar="START:STOP")
         options.add_argument("--gpus", type=int, default=1, metavar="N", help="GPUs to spread over")
         options.add_argument("--deadline", type=float, default=600, metavar="SECONDS")
         asked = options.parse_args()
@@ -181,7 +156,7 @@ class Sweep:
 
     def measure(self, options: argparse.Namespace) -> None:
         """Measure items that the result lacks, one after the other, while the time allows."""
-        deadline = Deadline(options.deadline, self.longest)
+        end, longest = time.monotonic() + options.deadline, self.longest
         torch = importlib.import_module("torch").__version__
         with suppress(ImportError):
             importlib.import_module("triton")
@@ -196,12 +171,13 @@ class Sweep:
                 identity = {"torch": torch, self.key: name}
                 if any(identity.items() <= row.items() for row in known):
                     continue
-                before = deadline.left()
-                print(f"{identity}, {before:.0f} s left", flush=True)
-                if not deadline.allows():
+                start = time.monotonic()
+                print(f"{identity}, {end - start:.0f} s left", flush=True)
+                if end - start < longest:
                     break
                 self.keep(options, identity, [{"run": run, **row} for row in measure(item)])
-                deadline.spent(before - deadline.left())
+                # Others may take as long as the one that took longest.
+                longest = max(longest, time.monotonic() - start)
         now = provenance()
         with changing(options) as document:
             document["provenance"][run]["end"] = {name: now[name] for name in ("date", "gpus")}

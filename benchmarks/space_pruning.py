@@ -39,6 +39,7 @@ from tilecast.kernels.cutlass_sm90.exclusions import pilot_for
 from tilecast.kernels.families import parse_config
 from tilecast.kernels.family import HARDWARE
 from tilecast.kernels.object_cache import ObjectCache, default_root
+from tilecast.models.evaluation import spread
 
 GPU = hardware("H200")
 PROBLEMS = 32  # of the pilot, spread evenly over the training suite
@@ -61,9 +62,9 @@ def base_workload() -> Workload:
     most stages that fit, raster m and no swizzle.
     """
     problems = suite("training")
-    spread = [problems[int(i * len(problems) / PROBLEMS)] for i in range(PROBLEMS)]
+    chosen = [problems[int(i * len(problems) / PROBLEMS)] for i in range(PROBLEMS)]
     # That step never meets 16 < m <= 64, where the small tiles compete.
-    spread += [p for p in problems if 16 < p.m <= 64 and p.n > 1000][::5]
+    chosen += [p for p in problems if 16 < p.m <= 64 and p.n > 1000][::5]
     shapes = (p for p in space.points(OPERANDS) if (p.stages, p.raster, p.swizzle) == (2, "m", 1))
     deepest = (replace(shape, stages=space.most_stages(shape, OPERANDS, GPU)) for shape in shapes)
     rules = [rule for rule in space.CONFIG_RULES if rule.kind == HARDWARE]
@@ -75,7 +76,7 @@ def base_workload() -> Workload:
         sides = (rule.sides(columns, problem, GPU) for rule in inequalities)
         return np.all([value <= limit for value, limit in sides], axis=0)
 
-    return {problem: tuple(itertools.compress(configs, kept(problem))) for problem in spread}
+    return {problem: tuple(itertools.compress(configs, kept(problem))) for problem in chosen}
 
 
 def schedule_workload(base: MeasurementStore) -> Workload:
@@ -186,9 +187,7 @@ def exclude(
 
 def described(loss: np.ndarray) -> dict[str, float]:
     """Geometric mean, 95th percentile and maximum of losses, as shares."""
-    found = {"geomean": float(np.expm1(np.log1p(loss).mean()))}
-    found |= runner.quantiles(loss, p95=0.95, max=1.0)
-    return {name: round(value, 6) for name, value in found.items()}
+    return {name: round(value, 6) for name, value in spread(loss).items()}
 
 
 def value_classes(pilot: Pilot) -> tuple[np.ndarray, Row]:
@@ -269,8 +268,8 @@ def derive(options: Namespace) -> None:
     base, schedule = pilots
     kept, pairs = value_classes(base)
     counts = [len(candidates(problem, GPU)) for problem in set(base.problems)]
-    spread: Row = {"problems": len(counts)}
-    spread |= runner.quantiles(counts, fewest=0.0, median=0.5, most=1.0)
+    counted: Row = {"problems": len(counts)}
+    counted |= runner.quantiles(counts, fewest=0.0, median=0.5, most=1.0)
     _, printed = runner.python("-m", "tilecast.cli.main", "space", "--json")
     points, *rules = json.loads(printed)["families"][Sm90Config.family]
     left_after = {"points": points["left"]} | {rule["rule"]: rule["left"] for rule in rules}
@@ -278,7 +277,7 @@ def derive(options: Namespace) -> None:
         "pairs": pairs,
         "schedule": schedule_choices(schedule),
         "l2_traffic": l2_limit(base, kept),
-        "space": {"left_after": left_after, "candidates_of_pilot": spread},
+        "space": {"left_after": left_after, "candidates_of_pilot": counted},
     }
     runner.write(options, {"pilot": settings}, figures)
 

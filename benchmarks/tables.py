@@ -98,10 +98,8 @@ def adaptive_k(figures: Figures) -> str:
     """What choosing k gains: geometric mean and p95, by candidates per problem."""
     rows = []
     for power, cells in figures["powers"].items():
-        rows.append(
-            [f"**adaptive k**, {power}", *(_mean_and_p95(one["adaptive"]) for one in cells)]
-        )
-        rows.append([f"fixed k, {power}", *(_mean_and_p95(one["fixed"]) for one in cells)])
+        for name, shown in (("**adaptive k**", "adaptive"), ("fixed k", "fixed")):
+            rows.append([f"{name}, {power}", *(_mean_and_p95(one[shown]) for one in cells)])
         needed = [f"{one['fixed_for_the_same']:.1f}" for one in cells]
         rows.append([f"fixed k that finds as much, {power}", *needed])
     return markdown(["candidates per problem", *(f"{m}, p95" for m in figures["means"])], rows)

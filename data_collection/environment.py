@@ -149,7 +149,7 @@ def describe(cards: Collection[str] | None = None) -> dict[str, object]:
         "gpus": gpu_states(cards),
         "cuda": torch.version.cuda,
         "python": platform.python_version(),
-        "versions": {name: _version(name) for name in _PACKAGES},
+        "versions": {name: installed_version(name) for name in _PACKAGES},
         "protocol_version": PROTOCOL_VERSION,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": public_command(sys.argv),
@@ -173,7 +173,8 @@ def public_command(arguments: Sequence[str]) -> str:
     return " ".join(words)
 
 
-def _version(package: str) -> str | None:
+def installed_version(package: str) -> str | None:
+    """Version of a package; None where it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:

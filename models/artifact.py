@@ -14,7 +14,9 @@ import json
 import re
 import zlib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -43,11 +45,13 @@ from tilecast.models.stopping import MEANS, StoppingRule
 SHIPPED = Path(__file__).with_name("artifacts")
 """The models that come with the package, one folder each."""
 
-_FORESTS = sorted(
-    [f"{power}-{part}" for power in POWERS for part in ("distance", "relevance")]
-    + [f"{power}-level" for power in POWERS if power != "robust"]
-)
-"""The trees of a model, in the order in which they are packed."""
+_FORESTS = {
+    f"{power}-{part}": (power, f"{part}_")
+    for power in sorted(POWERS)
+    for part in ("distance", "level", "relevance")
+    if (power, part) != ("robust", "level")
+}
+"""The trees of a model, in the order in which they are packed: whose, and its attribute."""
 _FILE = re.compile(r"forests-[0-9a-f]{12}\.bin\.gz")
 _SETTINGS = {
     "entrants": (1, 2**20),
@@ -97,12 +101,7 @@ def shipped_names() -> list[str]:
 
 
 def load_shipped(gpu: Hardware, operands: GemmOperands, *, digest: str | None = None) -> Artifact:
-    """Load the model that comes with the package.
-
-    Args:
-        gpu: the GPU that it is for.
-        operands: the operands that it is for.
-        digest: which model is wanted, as for `load`.
+    """`load` the model for a GPU and operands that comes with the package.
 
     Raises:
         TilecastError: there is none for this GPU and these operands, or `load` refuses it.
@@ -127,14 +126,17 @@ def save(artifact: Artifact, folder: Path) -> str:
         TilecastError: the folder is read-only, the disk is full, or the model could not be read
             back; what was there stays whole.
     """
-    forests = _forests(artifact)
+    rankers = artifact.rankers
+    forests = {name: getattr(rankers[power], part) for name, (power, part) in _FORESTS.items()}
     # Without a time stamp, so that the same model gives the same bytes.
     packed = gzip.compress(b"".join(forest.pack() for forest in forests.values()), mtime=0)
     manifest = _manifest(artifact, forests, hashlib.sha256(packed).hexdigest())
     with understood(folder):
         _artifact(manifest, packed)
     text = json.dumps(manifest, indent=1, sort_keys=True) + "\n"
-    replaced = _data_file(folder)
+    replaced = None
+    with suppress(TilecastError):
+        replaced, _ = _trees(folder, read_manifest(folder))
     data = folder / manifest["file"]["name"]
     write_atomically(data, lambda path: path.write_bytes(packed))
     write_atomically(folder / MANIFEST, lambda path: path.write_text(text, encoding="utf-8"))
@@ -164,15 +166,20 @@ def load(folder: Path, *, digest: str | None = None) -> Artifact:
                 f"{manifest['sha256'][:16]}; allowed: {digest[:16]}; it was replaced since, so "
                 "start anew, or put the former model back"
             )
+        path, sha256 = _trees(folder, manifest)
         try:
-            packed = _packed(folder, manifest)
+            packed = read_bytes(path)
         except FileNotFoundError:
             # Another process may have put a new model there since: then that one is read.
-            if _version(folder) == version:
-                refuse(folder, "the file with its trees is not there")
-        else:
-            with understood(folder):
-                return _artifact(manifest, packed)
+            if _version(folder) != version:
+                continue
+            refuse(folder, "the file with its trees is not there")
+        except OSError as error:
+            refuse(folder, f"{path.name} cannot be read ({error.strerror})")
+        if hashlib.sha256(packed).hexdigest() != sha256:
+            refuse(folder, f"{path.name} is cut short or edited: its digest does not match")
+        with understood(folder):
+            return _artifact(manifest, packed)
 
 
 def model_digest(folder: Path) -> str:
@@ -182,13 +189,6 @@ def model_digest(folder: Path) -> str:
         TilecastError: `load` would refuse its manifest.
     """
     return read_manifest(folder)["sha256"]
-
-
-def _forests(artifact: Artifact) -> dict[str, Forest]:
-    parts = (name.split("-") for name in _FORESTS)
-    return {
-        f"{power}-{part}": getattr(artifact.rankers[power], f"{part}_") for power, part in parts
-    }
 
 
 def _manifest(artifact: Artifact, forests: Mapping[str, Forest], sha256: str) -> dict[str, Any]:
@@ -224,16 +224,22 @@ def _artifact(manifest: Mapping[str, Any], packed: bytes) -> Artifact:
     settings = {
         name: number(manifest["settings"][name], *bounds) for name, bounds in _SETTINGS.items()
     }
+    rankers = {power: ConfigRanker(gpu, power, **settings) for power in POWERS}
+    for name, forest in _unpacked(manifest["forests"], packed).items():
+        power, part = _FORESTS[name]
+        setattr(rankers[power], part, forest)
     lines = {power: manifest["calibration"][power] for power in POWERS}
+    rule = manifest["stopping_rule"]
+    first, second, third = (number(weight, *_WEIGHT) for weight in rule["weights"])
+    thresholds = {mean: number(rule["thresholds"][str(mean)], *_WEIGHT) for mean in MEANS}
     if not isinstance(manifest["facts"]["dataset"]["sha256"], str):
         raise ValueError("no digest of a data set")
-    forests = _unpacked(manifest["forests"], packed)
     return Artifact(
         gpu,
         GemmOperands.parse(manifest["operands"]),
-        {power: _ranker(gpu, power, settings, forests) for power in POWERS},
+        rankers,
         {power: (number(a, *_INTERCEPT), number(b, *_SLOPE)) for power, (a, b) in lines.items()},
-        _rule(manifest["stopping_rule"]),
+        StoppingRule(number(rule["constant"], *_WEIGHT), (first, second, third), thresholds),
         manifest["facts"],
         manifest["sha256"],
     )
@@ -241,74 +247,31 @@ def _artifact(manifest: Mapping[str, Any], packed: bytes) -> Artifact:
 
 def _unpacked(shapes: Mapping[str, Mapping[str, Any]], packed: bytes) -> dict[str, Forest]:
     """The trees, which are not inflated beyond what their description announces."""
-    if sorted(shapes) != _FORESTS:
+    if shapes.keys() != _FORESTS.keys():
         raise ValueError(f"trees {sorted(shapes)}")
     sizes = [Forest.packed_bytes(shapes[name]["trees"], shapes[name]["depth"]) for name in _FORESTS]
     total = sum(sizes)
-    content = _inflated(packed, total)
-    forests, start = {}, 0
-    for name, size in zip(_FORESTS, sizes, strict=True):
-        part = content[start : start + size]
-        forests[name] = Forest.unpack(part, features=len(FEATURE_NAMES), **shapes[name])
-        start += size
-    return forests
-
-
-def _inflated(packed: bytes, size: int) -> bytes:
     inflater = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
     try:
-        content = inflater.decompress(packed, size + 1) if size <= MAX_BYTES else b""
+        content = inflater.decompress(packed, total + 1) if total <= MAX_BYTES else b""
     except zlib.error as error:
         raise ValueError(f"trees that are not packed by gzip: {error}") from error
-    if len(content) != size or not inflater.eof or inflater.unused_data:
-        raise ValueError(f"trees that do not take the {size} bytes that they should")
-    return content
+    if len(content) != total or not inflater.eof or inflater.unused_data:
+        raise ValueError(f"trees that do not take the {total} bytes that they should")
+    parts = (content[end - size : end] for size, end in zip(sizes, accumulate(sizes), strict=True))
+    return {
+        name: Forest.unpack(part, features=len(FEATURE_NAMES), **shapes[name])
+        for name, part in zip(_FORESTS, parts, strict=True)
+    }
 
 
-def _ranker(
-    gpu: Hardware, power: str, settings: Mapping[str, Any], forests: Mapping[str, Forest]
-) -> ConfigRanker:
-    ranker = ConfigRanker(gpu, power, **settings)
-    ranker.distance_ = forests[f"{power}-distance"]
-    ranker.relevance_ = forests[f"{power}-relevance"]
-    ranker.level_ = forests.get(f"{power}-level")
-    return ranker
-
-
-def _rule(stated: Mapping[str, Any]) -> StoppingRule:
-    first, second, third = (number(weight, *_WEIGHT) for weight in stated["weights"])
-    thresholds = {mean: number(stated["thresholds"][str(mean)], *_WEIGHT) for mean in MEANS}
-    return StoppingRule(number(stated["constant"], *_WEIGHT), (first, second, third), thresholds)
-
-
-def _packed(folder: Path, manifest: Mapping[str, Any]) -> bytes:
-    """The packed trees, which are those that the manifest speaks of.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-    """
+def _trees(folder: Path, manifest: Mapping[str, Any]) -> tuple[Path, str]:
+    """The file with the trees that a manifest speaks of, and the digest that it shall have."""
     with understood(folder):
         name, sha256 = manifest["file"]["name"], manifest["file"]["sha256"]
         if not _FILE.fullmatch(name):
             raise ValueError(f"file {name}")
-    try:
-        packed = read_bytes(folder / name)
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        refuse(folder, f"{name} cannot be read ({error.strerror})")
-    if hashlib.sha256(packed).hexdigest() != sha256:
-        refuse(folder, f"{name} is cut short or edited: its digest does not match")
-    return packed
-
-
-def _data_file(folder: Path) -> Path | None:
-    """The file with the trees of the model that is there; None where there is none that fits."""
-    try:
-        name = read_manifest(folder)["file"]["name"]
-    except (TilecastError, LookupError, TypeError):
-        return None
-    return folder / name if isinstance(name, str) and _FILE.fullmatch(name) else None
+        return folder / name, sha256
 
 
 def _version(folder: Path) -> tuple[int, int]:

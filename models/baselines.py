@@ -1,15 +1,12 @@
-"""The heuristics that a learned one has to beat, behind the same contract.
-
-Those that learn take labels in ``fit``, one object per training problem, such as
-`tilecast.models.labels.ProblemLabels`.
-"""
+"""The heuristics that a learned one has to beat, behind the same contract."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import islice
-from typing import Protocol, Self
+from typing import Self
 
 import numpy as np
 
@@ -19,40 +16,19 @@ from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.cutlass_sm90.stock import stock_candidates
 from tilecast.models.fitted import check_fitted
+from tilecast.models.labels import ProblemLabels
 
 
-class Labels(Protocol):
-    """The measured configs of one problem."""
-
-    @property
-    def problem(self) -> GemmProblem:
-        """What was multiplied."""
-        ...
-
-    @property
-    def configs(self) -> tuple[KernelConfig, ...]:
-        """What it was multiplied with."""
-        ...
-
-    def cost(self, power: str) -> np.ndarray:
-        """What to minimise, of each config."""
-        ...
-
-
+@dataclass(eq=False)
 class StockDefault:
     """The stock kernels in listing order: what PyTorch takes without nvMatmulHeuristics."""
 
     name = "default config"
 
-    def __init__(self, hardware: Hardware, power: str = "robust"):
-        """Store the settings.
-
-        Args:
-            hardware: the GPU, for the stages that fit.
-            power: makes no difference.
-        """
-        self.hardware = hardware
-        self.power = power
+    hardware: Hardware
+    """The GPU, for the stages that fit."""
+    power: str = "robust"
+    """Makes no difference."""
 
     def rank(
         self, problem: GemmProblem, candidates: Candidates, *, limit: int | None = None
@@ -62,6 +38,7 @@ class StockDefault:
         return candidates.select(found.values())[:limit]
 
 
+@dataclass(eq=False)
 class BestFixedSubset:
     """The same kernels for every problem, chosen greedily for the training problems.
 
@@ -71,17 +48,12 @@ class BestFixedSubset:
 
     name = "best fixed subset"
 
-    def __init__(self, power: str = "robust", *, size: int = 64):
-        """Store the settings.
+    power: str = "robust"
+    """Whose cost to minimise."""
+    size: int = 64
+    """Configs to choose; more than are asked for, since not all suit every problem."""
 
-        Args:
-            power: whose cost to minimise.
-            size: configs to choose; more than are asked for, since not all suit every problem.
-        """
-        self.power = power
-        self.size = size
-
-    def fit(self, table: Sequence[Labels]) -> Self:
+    def fit(self, table: Sequence[ProblemLabels]) -> Self:
         """Choose one config after another, each the one that lowers the geometric mean regret most.
 
         A config that a problem was not measured with counts there as the slowest that was.
@@ -117,6 +89,7 @@ class BestFixedSubset:
         return candidates.select(self.subset_)[:limit]
 
 
+@dataclass(eq=False)
 class NearestNeighbour:
     """The ranking of the training problem that lies nearest in log(m, n, k).
 
@@ -127,15 +100,10 @@ class NearestNeighbour:
 
     name = "nearest neighbour"
 
-    def __init__(self, power: str = "robust"):
-        """Store the settings.
+    power: str = "robust"
+    """Whose cost orders the neighbour's configs."""
 
-        Args:
-            power: whose cost orders the neighbour's configs.
-        """
-        self.power = power
-
-    def fit(self, table: Sequence[Labels]) -> Self:
+    def fit(self, table: Sequence[ProblemLabels]) -> Self:
         """Remember every problem and its ranking."""
         self.points_ = np.array([_point(labels.problem) for labels in table])
         self.rankings_ = [

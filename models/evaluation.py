@@ -26,6 +26,8 @@ BUCKETS = {
     "m > 1024": (1025, 2**31),
 }
 """Groups of problems that are reported apart, with the smallest and largest m."""
+FOLDS = 5
+"""Parts of the families; each is held out once."""
 MAX_K = 10
 """Largest number of kernels that regret is reported for."""
 CLOSE = 0.02
@@ -78,15 +80,8 @@ class HeldOut:
     """For each problem the indices of its configs, best first, at most `MAX_K`."""
 
 
-def folds(table: Sequence[ProblemLabels], count: int = 5) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Deal problems into folds by family, evenly and the same way every time.
-
-    Args:
-        table: the problems.
-        count: folds.
-
-    Returns:
-        Indices to fit on and indices to be scored on, of each fold.
+def folds(table: Sequence[ProblemLabels]) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Deal problems into `FOLDS` by family, evenly and the same way every time, as `Splits`.
 
     Raises:
         TilecastError: there are fewer families than folds.
@@ -94,13 +89,13 @@ def folds(table: Sequence[ProblemLabels], count: int = 5) -> list[tuple[np.ndarr
     from sklearn.model_selection import GroupKFold
 
     names = sorted({labels.problem.family for labels in table})
-    if len(names) < count:
+    if len(names) < FOLDS:
         raise TilecastError(
-            f"{len(names)} (n, k) families are too few for {count} folds; "
-            f"allowed: {count} or more; collect more problems"
+            f"{len(names)} (n, k) families are too few for {FOLDS} folds; "
+            f"allowed: {FOLDS} or more; collect more problems"
         )
     family = np.array([names.index(labels.problem.family) for labels in table])
-    return list(GroupKFold(count).split(family, groups=family))
+    return list(GroupKFold(FOLDS).split(family, groups=family))
 
 
 def held_out(
@@ -110,29 +105,15 @@ def held_out(
     splits: Splits,
     jobs: int = 1,
 ) -> HeldOut:
-    """Fit and ask a heuristic fold by fold.
+    """Fit and ask a heuristic fold by fold, ``jobs`` of them side by side.
 
-    Args:
-        make: makes it for a power; its ``fit(table)``, where it has one, is called for each fold.
-        table: the problems with their labels.
-        power: what to ask for.
-        splits: `folds` of the table.
-        jobs: folds that run side by side.
+    Its ``fit(table)``, where it has one, is called for each of the splits, `folds` of the table.
 
     Raises:
         TilecastError: the heuristic broke the contract of `tilecast.heuristics.heuristic.rank`.
     """
-    calls = [
-        partial(
-            _fold,
-            make(power),
-            [table[i] for i in fitted],
-            [(i, table[i]) for i in asked.tolist()],
-        )
-        for fitted, asked in splits
-    ]
-    parts = side_by_side(jobs, calls)
-    picks = {i: pick for part in parts for i, pick in part.items()}
+    calls = [partial(_fold, make(power), table, *split) for split in splits]
+    picks = {i: pick for part in side_by_side(jobs, calls) for i, pick in part.items()}
     return HeldOut(make(power).name, power, tuple(picks[i] for i in range(len(table))))
 
 
@@ -148,17 +129,15 @@ def side_by_side(jobs: int, calls: Sequence[Callable[[], Result]]) -> list[Resul
 
 
 def _fold(
-    heuristic: Heuristic,
-    fitted: Sequence[ProblemLabels],
-    asked: Sequence[tuple[int, ProblemLabels]],
+    heuristic: Heuristic, table: Sequence[ProblemLabels], fitted: np.ndarray, asked: np.ndarray
 ) -> dict[int, tuple[int, ...]]:
-    fit = getattr(heuristic, "fit", None)
-    if fit is not None:
-        heuristic = fit(fitted)
+    if fit := getattr(heuristic, "fit", None):
+        heuristic = fit([table[i] for i in fitted])
     picks = {}
-    for i, labels in asked:
-        ranking = rank(heuristic, labels.problem, labels.candidates, limit=MAX_K)
-        picks[i] = tuple(labels.candidates.index(config) for config in ranking)
+    for i in asked.tolist():
+        candidates = table[i].candidates
+        ranking = rank(heuristic, table[i].problem, candidates, limit=MAX_K)
+        picks[i] = tuple(candidates.index(config) for config in ranking)
     return picks
 
 
@@ -198,10 +177,8 @@ def summarise(result: HeldOut, table: Sequence[ProblemLabels]) -> list[RegretRow
             int(group.sum()),
             k,
             float(np.minimum(proposed[group], k).mean()),
-            float(np.expm1(np.log1p(regret[group, k - 1]).mean())),
-            float(np.percentile(regret[group, k - 1], 95)),
-            float(regret[group, k - 1].max()),
-            float((regret[group, k - 1] <= CLOSE).mean()),
+            **spread(regret[group, k - 1]),
+            within_2_percent=float((regret[group, k - 1] <= CLOSE).mean()),
         )
         for name, group in groups.items()
         if group.any()
@@ -209,14 +186,18 @@ def summarise(result: HeldOut, table: Sequence[ProblemLabels]) -> list[RegretRow
     ]
 
 
-def noise_floor(table: Sequence[ProblemLabels], power: str) -> dict[str, float]:
-    """Regret of the configs that are best by the labels: what knowing these exactly scores."""
-    regret = np.array([labels.noise_floor(power) for labels in table])
+def spread(regret: np.ndarray) -> dict[str, float]:
+    """Geometric mean, 95th percentile and maximum of the regret of some problems."""
     return {
         "geomean": float(np.expm1(np.log1p(regret).mean())),
         "p95": float(np.percentile(regret, 95)),
         "max": float(regret.max()),
     }
+
+
+def noise_floor(table: Sequence[ProblemLabels], power: str) -> dict[str, float]:
+    """Regret of the configs that are best by the labels: what knowing these exactly scores."""
+    return spread(np.array([labels.noise_floor(power) for labels in table]))
 
 
 def evaluate(
@@ -225,13 +206,7 @@ def evaluate(
     powers: Sequence[str],
     jobs: int = 1,
 ) -> dict[str, object]:
-    """Score heuristics side by side.
-
-    Args:
-        makers: make them for a power.
-        table: the problems with their labels.
-        powers: what to ask for.
-        jobs: folds that run side by side.
+    """Score heuristics side by side, with ``jobs`` folds at a time.
 
     Returns:
         ``regret``, a list of `RegretRow` as dicts; ``noise_floor`` by power; ``problems`` and

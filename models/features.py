@@ -8,12 +8,11 @@ are the problem's n and m under swap_ab, which is called "rows" and "columns" he
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
-from tilecast.heuristics.candidates import Candidates, ConfigColumns, ConfigTable
+from tilecast.heuristics.candidates import Candidates, ConfigTable
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import GemmProblem
@@ -131,7 +130,9 @@ def featurize(problem: GemmProblem, candidates: Candidates, hardware: Hardware) 
     Returns:
         float32 array [len(candidates), len(FEATURE_NAMES)], finite.
     """
-    values = _features(problem, candidates, hardware)
+    values = (
+        vars(candidates.columns) | _of_problem(problem) | _of_configs(problem, candidates, hardware)
+    )
     table = np.empty((len(FEATURE_NAMES), len(candidates)), np.float32)
     own = len(FEATURE_NAMES) - len(COMPARED)
     for row, name in zip(table[:own], FEATURE_NAMES[:own], strict=True):
@@ -144,156 +145,22 @@ def featurize(problem: GemmProblem, candidates: Candidates, hardware: Hardware) 
 
 _COMPARED_ROWS = [FEATURE_NAMES.index(name) for name in COMPARED]
 
-Values = dict[str, np.ndarray | float]
-"""Features by name, for all configs or the same for each."""
 
-
-def _features(problem: GemmProblem, candidates: Candidates, hardware: Hardware) -> Values:
-    """Every feature of a config by itself."""
-    config = candidates.columns
-    tile = _tile_numbers(candidates.table, problem.operands).of(candidates.rows)
-    grid = _grid(problem, config, hardware)
-    return (
-        _of_problem(problem)
-        | _of_config(config, tile)
-        | _of_grid(problem, config, grid, hardware)
-        | _times(problem, config, tile, grid, hardware)
-    )
-
-
-@dataclass(frozen=True, eq=False)
-class _Tile:
-    """What a pipeline step and a tile of each config amount to; float64 arrays [configs]."""
-
-    a_bytes: np.ndarray
-    """Of A in a step."""
-    b_bytes: np.ndarray
-    """Of B in a step."""
-    flops: np.ndarray
-    """Arithmetic of a step."""
-    out_bytes: np.ndarray
-    """Of the result."""
-    log_area: np.ndarray
-    """log2 of the elements of the result."""
-    mma_efficiency: np.ndarray
-    """Share of the tensor core's rate that the instruction's shape can reach."""
-
-    def of(self, rows: np.ndarray) -> _Tile:
-        """The numbers of some configs."""
-        return _Tile(*(getattr(self, name)[rows] for name in self.__dataclass_fields__))
-
-
-@lru_cache(maxsize=16)
-def _tile_numbers(table: ConfigTable, operands: GemmOperands) -> _Tile:
-    """The numbers of all configs of a table: they hold for every problem."""
-    config = table.columns
-    a, b = operands.a.dtype, operands.b.dtype
-    steps = (config.tile_m * config.tile_k, config.tile_n * config.tile_k)
-    area = config.tile_m * config.tile_n
-    cycles = config.tile_n * MMA_CYCLES_PER_COLUMN
-    return _Tile(
-        np.where(config.swap_ab > 0, b.bytes(1), a.bytes(1)) * steps[0],
-        np.where(config.swap_ab > 0, a.bytes(1), b.bytes(1)) * steps[1],
-        2 * area * config.tile_k,
-        area * operands.out.dtype.bytes(1),
-        np.log2(area),
-        cycles / np.maximum(cycles, (64 + config.tile_n) / SMEM_ROWS_PER_CYCLE),
-    )
-
-
-@dataclass(frozen=True, eq=False)
-class _Grid:
-    """How a problem is cut into tiles, and tiles into waves; float64 arrays [configs]."""
-
-    rows: np.ndarray
-    """Extent that the tile's m runs along."""
-    columns: np.ndarray
-    """Extent that the tile's n runs along."""
-    tiles_m: np.ndarray
-    """Tiles along rows."""
-    tiles_n: np.ndarray
-    """Tiles along columns."""
-    handed_out: np.ndarray
-    """Tiles that are handed out, idle ones of clusters and bands included."""
-    waves: np.ndarray
-    """Rounds of tiles that the GPU needs."""
-    whole_waves: np.ndarray
-    """The same rounded up."""
-    busy_sms: np.ndarray
-    """SMs that have a tile at all."""
-    ctas_on_sm: np.ndarray
-    """CTAs that a busy SM holds."""
-    wave_rows: np.ndarray
-    """Tile rows that one wave touches."""
-    wave_columns: np.ndarray
-    """Tile columns that one wave touches."""
-    k_steps: np.ndarray
-    """Pipeline steps of one tile."""
-
-
-def _grid(problem: GemmProblem, config: ConfigColumns, hardware: Hardware) -> _Grid:
-    swapped, along_m, band = config.swap_ab > 0, config.raster_m > 0, config.swizzle
-    rows = np.where(swapped, problem.n, problem.m)
-    columns = np.where(swapped, problem.m, problem.n)
-
-    # Tiles are handed out in whole clusters, and clusters in whole bands of the swizzle: what pads
-    # them takes as long as a real tile.
-    tiles_m, tiles_n = np.ceil(rows / config.tile_m), np.ceil(columns / config.tile_n)
-    clusters_m, clusters_n = (
-        np.ceil(tiles_m / config.cluster_m),
-        np.ceil(tiles_n / config.cluster_n),
-    )
-    clusters_m = np.where(along_m, clusters_m, np.ceil(clusters_m / band) * band)
-    clusters_n = np.where(along_m, np.ceil(clusters_n / band) * band, clusters_n)
-    cluster = config.cluster_m * config.cluster_n
-    clusters = clusters_m * clusters_n * problem.batch
-    slots = np.take(hardware.clusters_at_once, cluster.astype(int)) * config.ctas_per_sm
-    waves = clusters / slots
-    resident = np.minimum(clusters, slots) * cluster
-    busy_sms = np.minimum(resident, hardware.sm_count)
-
-    # One wave walks a band of `swizzle` clusters across, then along the raster.
-    length = np.where(along_m, clusters_m, clusters_n)
-    wave_clusters = np.minimum(slots, clusters_m * clusters_n)
-    along = np.minimum(length, np.ceil(wave_clusters / band))
-    across = band * np.ceil(wave_clusters / (length * band))
-    return _Grid(
-        rows,
-        columns,
-        tiles_m,
-        tiles_n,
-        clusters * cluster,
-        waves,
-        np.ceil(waves),
-        busy_sms,
-        resident / busy_sms,
-        np.where(along_m, along, across) * config.cluster_m,
-        np.where(along_m, across, along) * config.cluster_n,
-        np.ceil(problem.k / config.tile_k),
-    )
-
-
-def _of_problem(problem: GemmProblem) -> Values:
+def _of_problem(problem: GemmProblem) -> dict[str, float]:
     """What all configs share."""
     operands = problem.operands
-    contiguous = {
-        "A": problem.k if operands.a.major == "row" else problem.m,
-        "B": problem.k if operands.b.major == "col" else problem.n,
-        "out": problem.n if operands.out.major == "row" else problem.m,
-    }
+    a_extent = problem.k if operands.a.major == "row" else problem.m
+    b_extent = problem.k if operands.b.major == "col" else problem.n
+    out_extent = problem.n if operands.out.major == "row" else problem.m
+    load_bytes = operands.a.dtype.bytes(a_extent), operands.b.dtype.bytes(b_extent)
     return {
         "log_m": math.log2(problem.m),
         "log_n": math.log2(problem.n),
         "log_k": math.log2(problem.k),
         "log_flops": math.log2(problem.flops),
         "problem_intensity": math.log2(problem.flops / problem.min_bytes),
-        "load_alignment": _log_alignment(
-            math.gcd(
-                int(operands.a.dtype.bytes(contiguous["A"])),
-                int(operands.b.dtype.bytes(contiguous["B"])),
-            )
-        ),
-        "store_alignment": _log_alignment(int(operands.out.dtype.bytes(contiguous["out"]))),
+        "load_alignment": _log_alignment(math.gcd(*map(int, load_bytes))),
+        "store_alignment": _log_alignment(int(operands.out.dtype.bytes(out_extent))),
     }
 
 
@@ -302,91 +169,116 @@ def _log_alignment(row_bytes: int) -> float:
     return math.log2(min(row_bytes & -row_bytes, CACHE_LINE_BYTES))
 
 
-def _of_config(config: ConfigColumns, tile: _Tile) -> Values:
-    """What a config is, whatever it multiplies."""
-    return {
-        "swap_ab": config.swap_ab,
-        "tile_m": config.tile_m,
-        "tile_n": config.tile_n,
-        "tile_k": config.tile_k,
-        "tile_area": tile.log_area,
-        "tile_intensity": tile.flops / (tile.a_bytes + tile.b_bytes),
-        "cluster_m": config.cluster_m,
-        "cluster_n": config.cluster_n,
-        "stages": config.stages,
-        "warp_groups": config.warp_groups,
-        "ctas_per_sm": config.ctas_per_sm,
-        "raster_m": config.raster_m,
-        "swizzle": config.swizzle,
-        "smem_bytes": config.smem_bytes,
-        "mma_registers": config.mma_registers,
-        "accumulator_registers": config.accumulator_registers,
-        "mma_efficiency": tile.mma_efficiency,
-    }
+@lru_cache(maxsize=16)
+def _tile_numbers(table: ConfigTable, operands: GemmOperands) -> np.ndarray:
+    """What holds of each config of a table whatever the problem; float64 array [6, configs].
+
+    Of a pipeline step: bytes of A, bytes of B, arithmetic. Of a tile: bytes of the result, log2 of
+    its elements, and the share of the tensor core's rate that the instruction's shape can reach.
+    """
+    config = table.columns
+    a, b = operands.a.dtype.bytes(1), operands.b.dtype.bytes(1)
+    area = config.tile_m * config.tile_n
+    cycles = config.tile_n * MMA_CYCLES_PER_COLUMN
+    return np.stack(
+        [
+            np.where(config.swap_ab > 0, b, a) * (config.tile_m * config.tile_k),
+            np.where(config.swap_ab > 0, a, b) * (config.tile_n * config.tile_k),
+            2 * area * config.tile_k,
+            area * operands.out.dtype.bytes(1),
+            np.log2(area),
+            cycles / np.maximum(cycles, (64 + config.tile_n) / SMEM_ROWS_PER_CYCLE),
+        ]
+    )
 
 
-def _of_grid(
-    problem: GemmProblem, config: ConfigColumns, grid: _Grid, hardware: Hardware
-) -> Values:
-    """How well tiles and waves cover the problem and the GPU."""
-    return {
-        "log_rows": np.log2(grid.rows),
-        "log_columns": np.log2(grid.columns),
-        "tiles_m": np.log2(grid.tiles_m),
-        "tiles_n": np.log2(grid.tiles_n),
-        "tiles": np.log2(grid.handed_out),
-        "waves": grid.waves,
-        "last_wave_fill": grid.waves - grid.whole_waves + 1,
-        "wave_efficiency": grid.waves / grid.whole_waves,
-        "padding_m": grid.rows / (grid.tiles_m * config.tile_m),
-        "padding_n": grid.columns / (grid.tiles_n * config.tile_n),
-        "padding_k": problem.k / (grid.k_steps * config.tile_k),
-        "padding_clusters": grid.tiles_m * grid.tiles_n * problem.batch / grid.handed_out,
-        "k_steps": np.log2(grid.k_steps),
-        "k_steps_per_stage": grid.k_steps / config.stages,
-        "busy_sms": grid.busy_sms / hardware.sm_count,
-        "ctas_on_sm": grid.ctas_on_sm,
-        "wave_rows": np.log2(grid.wave_rows),
-        "wave_columns": np.log2(grid.wave_columns),
-        "wave_square": np.log2(
-            grid.wave_rows * config.tile_m / (grid.wave_columns * config.tile_n)
-        ),
-    }
+def _of_configs(
+    problem: GemmProblem, candidates: Candidates, hardware: Hardware
+) -> dict[str, np.ndarray | float]:
+    """How tiles and waves cover the problem and the GPU, and what each part of the work takes."""
+    config, dtype = candidates.columns, problem.operands.a.dtype
+    numbers = _tile_numbers(candidates.table, problem.operands)[:, candidates.rows]
+    a_bytes, b_bytes, step_flops, out_bytes, log_area, mma_efficiency = numbers
+    along_m, band = config.raster_m > 0, config.swizzle
+    rows = np.where(config.swap_ab > 0, problem.n, problem.m)
+    columns = np.where(config.swap_ab > 0, problem.m, problem.n)
+    k_steps = np.ceil(problem.k / config.tile_k)
 
+    # Tiles are handed out in whole clusters, and clusters in whole bands of the swizzle: what pads
+    # them takes as long as a real tile.
+    tiles_m, tiles_n = np.ceil(rows / config.tile_m), np.ceil(columns / config.tile_n)
+    clusters_m = np.ceil(tiles_m / config.cluster_m)
+    clusters_n = np.ceil(tiles_n / config.cluster_n)
+    clusters_m = np.where(along_m, clusters_m, np.ceil(clusters_m / band) * band)
+    clusters_n = np.where(along_m, np.ceil(clusters_n / band) * band, clusters_n)
+    cluster = config.cluster_m * config.cluster_n
+    clusters = clusters_m * clusters_n * problem.batch
+    handed_out = clusters * cluster
+    slots = np.take(hardware.clusters_at_once, cluster.astype(int)) * config.ctas_per_sm
+    waves = clusters / slots
+    whole_waves = np.ceil(waves)
+    resident = np.minimum(clusters, slots) * cluster
+    busy_sms = np.minimum(resident, hardware.sm_count)
+    ctas_on_sm = resident / busy_sms
 
-def _times(
-    problem: GemmProblem, config: ConfigColumns, tile: _Tile, grid: _Grid, hardware: Hardware
-) -> Values:
-    """What each part of the work would take alone, and all of it together."""
-    dtype = problem.operands.a.dtype
+    # One wave walks a band of `swizzle` clusters across, then along the raster.
+    length = np.where(along_m, clusters_m, clusters_n)
+    wave_clusters = np.minimum(slots, clusters_m * clusters_n)
+    along = np.minimum(length, np.ceil(wave_clusters / band))
+    across = band * np.ceil(wave_clusters / (length * band))
+    wave_rows = np.where(along_m, along, across) * config.cluster_m
+    wave_columns = np.where(along_m, across, along) * config.cluster_n
+
+    # What each part of the work would take alone.
     sm_flops = hardware.peak(dtype) / hardware.sm_count * 1e-6
     dram_rate = hardware.dram_bytes_per_second * 1e-6
     l2_rate = hardware.l2_bytes_per_second / hardware.sm_count * 1e-6
-    stage_bytes = tile.a_bytes + tile.b_bytes
-    in_flight = config.stages * stage_bytes * grid.ctas_on_sm
-    rounds = grid.whole_waves * grid.ctas_on_sm
-
-    tile_compute = tile.flops * grid.k_steps / (sm_flops * tile.mma_efficiency)
-    loads = grid.k_steps * (tile.a_bytes / config.cluster_n + tile.b_bytes / config.cluster_m)
+    step_bytes = a_bytes + b_bytes
+    in_flight = config.stages * step_bytes * ctas_on_sm
+    rounds = whole_waves * ctas_on_sm
+    tile_compute = step_flops * k_steps / (sm_flops * mma_efficiency)
+    loads = k_steps * (a_bytes / config.cluster_n + b_bytes / config.cluster_m)
     compute, l2 = rounds * tile_compute, rounds * loads / l2_rate
     dram = problem.min_bytes / dram_rate
-    latency = rounds * grid.k_steps * stage_bytes * LOAD_LATENCY / in_flight
-    epilogue = rounds * tile.out_bytes / l2_rate
+    latency = rounds * k_steps * step_bytes * LOAD_LATENCY / in_flight
+    epilogue = rounds * out_bytes / l2_rate
     k_bytes = dtype.bytes(problem.k)
-    wave_bytes = (grid.wave_rows * config.tile_m + grid.wave_columns * config.tile_n) * k_bytes
-    wave_traffic = np.maximum(dram, grid.waves * wave_bytes / dram_rate)
+    wave_bytes = (wave_rows * config.tile_m + wave_columns * config.tile_n) * k_bytes
+    wave_traffic = np.maximum(dram, waves * wave_bytes / dram_rate)
     memory = np.maximum(np.maximum(dram, l2), latency)
 
     # A CTA's MMA warps also store its tile, so they do not overlap; those of two CTAs on an SM do.
     tile_multiply = np.maximum(tile_compute, loads / l2_rate)
-    tile_store = STORE_TIME + tile.out_bytes * hardware.sm_count / dram_rate
+    tile_store = STORE_TIME + out_bytes * hardware.sm_count / dram_rate
     alone = tile_multiply + tile_store
     overlapped = np.maximum(2 * tile_multiply, alone)
-    serial = grid.whole_waves * np.where(grid.ctas_on_sm > 1, overlapped, alone)
+    serial = whole_waves * np.where(ctas_on_sm > 1, overlapped, alone)
     analytic = LAUNCH_TIME + np.maximum(serial, memory)
     roofline = 1e6 * hardware.roofline_seconds(problem.flops, problem.min_bytes, dtype)
     return {
+        "log_rows": np.log2(rows),
+        "log_columns": np.log2(columns),
+        "tile_area": log_area,
+        "tile_intensity": step_flops / step_bytes,
+        "tiles_m": np.log2(tiles_m),
+        "tiles_n": np.log2(tiles_n),
+        "tiles": np.log2(handed_out),
+        "waves": waves,
+        "last_wave_fill": waves - whole_waves + 1,
+        "wave_efficiency": waves / whole_waves,
+        "padding_m": rows / (tiles_m * config.tile_m),
+        "padding_n": columns / (tiles_n * config.tile_n),
+        "padding_k": problem.k / (k_steps * config.tile_k),
+        "padding_clusters": tiles_m * tiles_n * problem.batch / handed_out,
+        "k_steps": np.log2(k_steps),
+        "k_steps_per_stage": k_steps / config.stages,
+        "busy_sms": busy_sms / hardware.sm_count,
+        "ctas_on_sm": ctas_on_sm,
+        "wave_rows": np.log2(wave_rows),
+        "wave_columns": np.log2(wave_columns),
+        "wave_square": np.log2(wave_rows * config.tile_m / (wave_columns * config.tile_n)),
         "bytes_in_flight": in_flight,
+        "mma_efficiency": mma_efficiency,
         "compute_time": np.log2(compute),
         "dram_time": math.log2(dram),
         "l2_time": np.log2(l2),

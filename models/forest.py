@@ -108,14 +108,7 @@ class Forest:
     def unpack(
         cls, content: bytes, *, trees: int, depth: int, base: float, features: int
     ) -> Forest:
-        """Read what `pack` returned, and check all that a prediction relies on.
-
-        Args:
-            content: the arrays.
-            trees: how many there are.
-            depth: levels of comparisons.
-            base: what is predicted before the first tree.
-            features: how many features there are to compare.
+        """Read what `pack` returned, and check all that a prediction from ``features`` relies on.
 
         Raises:
             ValueError: it is no sound forest; says why.

@@ -86,15 +86,7 @@ class LearnedHeuristic:
     def predict(
         self, problem: GemmProblem, candidates: Candidates, *, limit: int | None = None
     ) -> list[Prediction]:
-        """Rank candidates and say what is expected of each.
-
-        Args:
-            problem: what is to be multiplied.
-            candidates: configs that are valid for it, at least one.
-            limit: how many the caller wants; all when left out.
-
-        Returns:
-            Predictions in the order of `rank`.
+        """Rank candidates, of which there is at least one, and say what is expected of each.
 
         Raises:
             TilecastError: the model is for operands of other widths.
@@ -107,13 +99,8 @@ class LearnedHeuristic:
     ) -> list[Prediction]:
         """The candidates that are worth compiling: many where the model doubts, one where not.
 
-        Args:
-            problem: what is to be multiplied.
-            candidates: configs that are valid for it, at least one.
-            mean: how many on average over many problems, held to within 0.2 for each power.
-
-        Returns:
-            The first 1 to 8 of `predict`.
+        They are the first 1 to 8 of `predict`; over many problems ``mean`` on average, held to
+        within 0.2 for each power.
 
         Raises:
             TilecastError: the model is for operands of other widths, or it has no rule for
@@ -158,18 +145,9 @@ class LearnedHeuristic:
         *,
         limit: int = 5,
     ) -> list[Reason]:
-        """The features that decided for or against a config.
+        """The features that decided for or against a candidate, by the size of their effect.
 
         It is compared with the average of the first `RIVALS` of the ranking.
-
-        Args:
-            problem: what is to be multiplied.
-            candidates: configs that are valid for it.
-            config: one of them.
-            limit: how many reasons.
-
-        Returns:
-            Reasons by the size of their effect, largest first.
 
         Raises:
             TilecastError: ``config`` is no candidate, or the model is for operands of other widths.
@@ -219,7 +197,7 @@ def load_heuristic(
     *,
     digest: str | None = None,
 ) -> LearnedHeuristic:
-    """The heuristic for a GPU and operands.
+    """The heuristic for problems of some operands on a GPU.
 
     Args:
         hardware: the GPU that kernels will run on.

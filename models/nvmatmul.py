@@ -1,13 +1,14 @@
 """nvMatmulHeuristics over the stock kernels: the selection that PyTorch 2.15 makes, as a baseline.
 
-The optional package ``nvidia-matmul-heuristics`` is touched in `_Library` only. It models tile and
-cluster, not stages, raster or swizzle, and PyTorch lets it choose among the 24 kernels of
+The optional package ``nvidia-matmul-heuristics`` is touched in `_proposals` only. It models tile
+and cluster, not stages, raster or swizzle, and PyTorch lets it choose among the 24 kernels of
 ``cutlass.operators``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tilecast.heuristics.candidates import Candidates
@@ -52,20 +53,16 @@ def select(
     return list(dict.fromkeys(kernels[key] for key in proposals if key in kernels))
 
 
+@dataclass(eq=False)
 class NvMatmulHeuristic:
     """Ranks the stock kernels among the candidates and proposes no others."""
 
     name = "nvMatmulHeuristics"
 
-    def __init__(self, hardware: Hardware, power: str = "robust"):
-        """Store the settings.
-
-        Args:
-            hardware: the GPU that the library shall model.
-            power: makes no difference: the library does not know of it.
-        """
-        self.hardware = hardware
-        self.power = power
+    hardware: Hardware
+    """The GPU that the library shall model."""
+    power: str = "robust"
+    """Makes no difference: the library does not know of it."""
 
     def rank(
         self, problem: GemmProblem, candidates: Candidates, *, limit: int | None = None
@@ -80,63 +77,51 @@ class NvMatmulHeuristic:
             (config.tile_m, config.tile_n, config.cluster_m, config.cluster_n): candidate
             for config, candidate in stock.items()
         }
-        proposals = _Library(self.hardware).proposals(problem, kernels)
+        proposals = _proposals(self.hardware, problem, kernels)
         return candidates.select(select(proposals, kernels))[:limit]
 
 
-class _Library:
-    """One use of the library."""
-
-    def __init__(self, hardware: Hardware):
-        if hardware.name not in GPUS:
-            raise TilecastError(
-                f"gpu {hardware.name!r} is not known to nvMatmulHeuristics; "
-                f"allowed: {', '.join(GPUS)}"
-            )
-        try:
-            import nvMatmulHeuristics as library
-        except ImportError as error:
-            raise TilecastError(
-                f"nvMatmulHeuristics is not installed ({error}); allowed: nvidia-matmul-heuristics "
-                "0.1.0.27; run `pip install nvidia-matmul-heuristics`"
-            ) from error
-        self._names = library
-        self._target = library.NvMatmulHeuristicsTarget.CUTLASS3
-        self._interface = library.NvMatmulHeuristicsInterfaceEx(
-            backend=self._target,
-            flags=library.NvMatmulHeuristicsFlags.PERF_MODEL_BASED_AUTO_TUNING,
-            load_discovery_implicitly=True,
-            gpu=library.NvMatmulHeuristicsNvidiaGpu[GPUS[hardware.name]],
+def _proposals(
+    hardware: Hardware, problem: GemmProblem, allowed: Collection[TileKey]
+) -> list[TileKey]:
+    """What the library proposes of the allowed, by its estimated run time, with repeats."""
+    if hardware.name not in GPUS:
+        raise TilecastError(
+            f"gpu {hardware.name!r} is not known to nvMatmulHeuristics; allowed: {', '.join(GPUS)}"
         )
+    try:
+        import nvMatmulHeuristics as library
+    except ImportError as error:
+        raise TilecastError(
+            f"nvMatmulHeuristics is not installed ({error}); allowed: nvidia-matmul-heuristics "
+            "0.1.0.27; run `pip install nvidia-matmul-heuristics`"
+        ) from error
+    target = library.NvMatmulHeuristicsTarget.CUTLASS3
+    interface = library.NvMatmulHeuristicsInterfaceEx(
+        backend=target,
+        flags=library.NvMatmulHeuristicsFlags.PERF_MODEL_BASED_AUTO_TUNING,
+        load_discovery_implicitly=True,
+        gpu=library.NvMatmulHeuristicsNvidiaGpu[GPUS[hardware.name]],
+    )
 
-    def proposals(self, problem: GemmProblem, allowed: Collection[TileKey]) -> list[TileKey]:
-        """What the library proposes, by its estimated run time, with repeats.
+    def exists(kernel, _problem) -> int:
+        return _key(kernel.contents.cta, kernel.contents.cluster) in allowed
 
-        Args:
-            problem: what is to be multiplied.
-            allowed: tiles and clusters that exist; it is told to look no further.
-        """
-
-        def exists(kernel, _problem) -> int:
-            return _key(kernel.contents.cta, kernel.contents.cluster) in allowed
-
-        # The library annotates the structure and takes a pointer to it.
-        backend: Any = self._interface.createBackend(self._target)
-        kinds = self._names.NvMatmulHeuristicsBackendPropertyCallbackKind
-        self._interface.setBackendCallbackProperty(
-            backend, kinds.KERNEL_ADDITIONAL_VALIDITY_CHECK, exists
-        )
-        majors = self._names.NvMatmulHeuristicsMatmulLayout[layout(problem.operands)]
-        query = self._interface.makeNvMatmulHeuristicsProblem(
-            problem.m, problem.n, problem.k, majors, problem.batch
-        )
-        found = self._interface.getEx(
-            query, _OVERFETCH * max(1, len(allowed)), backend, precision=precision(problem.operands)
-        )
-        self._interface.destroyBackend(backend)
-        found.sort(key=lambda proposal: proposal["runtime"])
-        raw = (proposal["nvmmhKernelConfiguration"] for proposal in found)
-        return [_key(kernel.cta, kernel.cluster) for kernel in raw]
+    # The library annotates the structure and takes a pointer to it.
+    backend: Any = interface.createBackend(target)
+    check = library.NvMatmulHeuristicsBackendPropertyCallbackKind.KERNEL_ADDITIONAL_VALIDITY_CHECK
+    interface.setBackendCallbackProperty(backend, check, exists)
+    majors = library.NvMatmulHeuristicsMatmulLayout[layout(problem.operands)]
+    query = interface.makeNvMatmulHeuristicsProblem(
+        problem.m, problem.n, problem.k, majors, problem.batch
+    )
+    found = interface.getEx(
+        query, _OVERFETCH * max(1, len(allowed)), backend, precision=precision(problem.operands)
+    )
+    interface.destroyBackend(backend)
+    found.sort(key=lambda proposal: proposal["runtime"])
+    raw = (proposal["nvmmhKernelConfiguration"] for proposal in found)
+    return [_key(kernel.cta, kernel.cluster) for kernel in raw]
 
 
 def _key(tile: Sequence[int], cluster: Sequence[int]) -> TileKey:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Self
 
 import numpy as np
@@ -17,7 +18,7 @@ from tilecast.models.fitted import check_fitted
 from tilecast.models.forest import Forest
 from tilecast.models.labels import ProblemLabels, check_power
 from tilecast.models.shapley import contributions
-from tilecast.models.targets import ANALYTIC, TrainingRows, log_analytic, training_rows
+from tilecast.models.targets import ANALYTIC, log_analytic, training_rows
 
 DISTINCT = 10
 """Configs at the head of a ranking that differ in more than their schedule."""
@@ -38,12 +39,14 @@ _SHAPE_DIGITS = 2.0 ** np.cumsum([0, *_SHAPE_BITS.values()])[:-1]
 """Turns these columns into one number for each combination."""
 
 
+@dataclass(eq=False)
 class ConfigRanker:
     """Ranks configs with two sets of boosted trees whose errors differ.
 
     The first is fitted to the distance of a config's cost from its analytic time, the second
     (LambdaMART) to the order of the configs of a problem. The analytic time and
-    then a few of the first one's trees prune; all trees of both rank what is left.
+    then a few of the first one's trees prune; all trees of both rank what is left. ``features`` are
+    rows of `featurize` of one problem, [configs, features].
 
     Attributes:
         distance_: predicts log(cost / analytic time) up to a constant of the problem; set by `fit`.
@@ -54,61 +57,34 @@ class ConfigRanker:
     """
 
     name = "tilecast"
+    level_ = None
 
-    def __init__(
-        self,
-        hardware: Hardware,
-        power: str = "robust",
-        *,
-        rounds: int = 200,
-        entrants: int = 512,
-        coarse_rounds: int = 24,
-        survivors: int = 64,
-        max_depth: int = 8,
-        learning_rate: float = 0.1,
-        focus: float = 6.0,
-        blend: float = 0.04,
-        times: bool = True,
-        seed: int = 0,
-        threads: int = 1,
-    ):
-        """Store the settings.
-
-        Args:
-            hardware: the GPU that labels were measured on and rankings are for.
-            power: whose cost to learn.
-            rounds: trees of each set.
-            entrants: candidates that the analytic time lets through to the trees.
-            coarse_rounds: trees that all entrants pass through.
-            survivors: candidates that pass through all trees.
-            max_depth: depth of a tree.
-            learning_rate: shrinkage of each tree.
-            focus: how strongly training looks at the best configs (`training_rows`).
-            blend: log cost that one unit of ``relevance_`` stands for.
-            times: learn run times, too; a ranking needs none.
-            seed: of the row and column sampling.
-            threads: that `fit` uses; the result may differ in the last digits from one number to
-                another.
-        """
-        self.hardware = hardware
-        self.power = power
-        self.rounds = rounds
-        self.entrants = entrants
-        self.coarse_rounds = coarse_rounds
-        self.survivors = survivors
-        self.max_depth = max_depth
-        self.learning_rate = learning_rate
-        self.focus = focus
-        self.blend = blend
-        self.times = times
-        self.seed = seed
-        self.threads = threads
+    hardware: Hardware
+    """The GPU that labels were measured on and rankings are for."""
+    power: str = "robust"
+    """Whose cost to learn."""
+    _: KW_ONLY
+    rounds: int = 200
+    """Trees of each set."""
+    entrants: int = 512
+    """Candidates that the analytic time lets through to the trees."""
+    coarse_rounds: int = 24
+    """Trees that all entrants pass through."""
+    survivors: int = 64
+    """Candidates that pass through all trees."""
+    max_depth: int = 8
+    """Depth of a tree."""
+    focus: float = 6.0
+    """How strongly training looks at the best configs (`training_rows`)."""
+    blend: float = 0.04
+    """Log cost that one unit of ``relevance_`` stands for."""
+    times: bool = True
+    """Learn run times, too; a ranking needs none."""
+    seed: int = 0
+    """Of the row and column sampling."""
 
     def fit(self, table: Sequence[ProblemLabels]) -> Self:
-        """Learn from labels.
-
-        Args:
-            table: one entry per problem, `tilecast.models.labels.label_table`.
+        """Learn from the labels of each problem, `tilecast.models.labels.label_table`.
 
         Raises:
             TilecastError: ``power`` is not known.
@@ -117,24 +93,15 @@ class ConfigRanker:
         self.distance_ = self._trained(
             rows.features, _REGRESSION, label=rows.residual, weight=rows.weight
         )
-        self.relevance_ = self._trained(
-            rows.features,
-            _ORDER,
-            label=_relevance(rows.slowdown),
-            qid=rows.problem.astype(np.int32),
-        )
-        self.level_ = self._level(rows) if self.times and self.power != "robust" else None
+        # Whole numbers from 31, which is the most that XGBoost takes, for the best, down to 0.
+        relevance = np.floor(31 * np.exp(-(rows.slowdown - 1) / _NEAR))
+        problem = rows.problem.astype(np.int32)
+        self.relevance_ = self._trained(rows.features, _ORDER, label=relevance, qid=problem)
+        if self.times and self.power != "robust":
+            good = rows.slowdown < _GOOD
+            targets = {"label": rows.level[good], "weight": rows.weight[good]}
+            self.level_ = self._trained(rows.features[good], _LEVEL, rounds=100, **targets)
         return self
-
-    def _level(self, rows: TrainingRows) -> Forest:
-        good = rows.slowdown < _GOOD
-        return self._trained(
-            rows.features[good],
-            _REGRESSION | {"max_depth": 5},
-            rounds=100,
-            label=rows.level[good],
-            weight=rows.weight[good],
-        )
 
     def _trained(
         self,
@@ -149,24 +116,19 @@ class ConfigRanker:
             "tree_method": "hist",
             "max_bin": 64,
             "max_depth": self.max_depth,
-            "learning_rate": self.learning_rate,
+            "learning_rate": 0.1,
             "subsample": 0.7,
             "colsample_bytree": 0.5,
             "seed": self.seed,
-            "nthread": self.threads,
+            # The result may differ in the last digits from one number of threads to another.
+            "nthread": 1,
         } | objective
-        matrix = xgboost.DMatrix(features, nthread=self.threads, **targets)
+        matrix = xgboost.DMatrix(features, nthread=1, **targets)
         booster = xgboost.train(parameters, matrix, num_boost_round=rounds or self.rounds)
         return Forest.of(json.loads(booster.save_raw("json")))
 
     def scores(self, features: np.ndarray) -> np.ndarray:
-        """Expected log(cost) of configs, up to a constant of the problem; lower is better.
-
-        Args:
-            features: rows of `featurize` of one problem.
-
-        Returns:
-            float32 array [configs].
+        """Expected log(cost) up to a constant of the problem, lower is better; float32 [configs].
 
         Raises:
             NotFittedError: `fit` has not been called.
@@ -175,9 +137,6 @@ class ConfigRanker:
 
     def model_scores(self, features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """What each set of trees says of configs, before the two are blended.
-
-        Args:
-            features: rows of `featurize` of one problem.
 
         Returns:
             Two float32 arrays [configs]: expected log(cost) up to a constant of the problem, from
@@ -202,9 +161,6 @@ class ConfigRanker:
         differ in more than their schedule (stages, raster, swizzle): two schedules of one shape are
         right or wrong together, so the second adds little to what a short list finds.
 
-        Args:
-            features: `featurize` of one problem.
-
         Raises:
             NotFittedError: `fit` has not been called.
         """
@@ -219,16 +175,14 @@ class ConfigRanker:
 
         kept = features[survivors]
         by_score = _ascending(self.scores(kept))
+        shapes = kept[by_score[:, None], _SHAPE] @ _SHAPE_DIGITS
         leading = np.zeros(len(by_score), bool)
-        leading[_first_of_each(kept[by_score[:, None], _SHAPE] @ _SHAPE_DIGITS)] = True
+        leading[np.sort(np.unique(shapes, return_index=True)[1])[:DISTINCT]] = True
         ranked = survivors[by_score]
         return np.concatenate([ranked[leading], ranked[~leading], late, dropped])
 
     def contributions(self, features: np.ndarray) -> np.ndarray:
         """What each feature adds to each score, the analytic time's own part included.
-
-        Args:
-            features: rows of `featurize` of one problem.
 
         Returns:
             float64 array [configs, features]; differences between configs add up to those of
@@ -250,17 +204,14 @@ class ConfigRanker:
         return candidates.take(self.order(featurize(problem, candidates, self.hardware))[:limit])
 
     def best_microseconds(self, features: np.ndarray) -> float:
-        """Expected time of a config that is among the best.
-
-        Args:
-            features: one row of `featurize`, as array [1, features].
+        """Expected time of a config that is among the best; features are [1, features].
 
         Raises:
             NotFittedError: `fit` has not been called.
             TilecastError: the ranker has learned no times: it is for ``robust``, whose cost is
                 none, or was told not to.
         """
-        check_fitted(self, "level_")
+        check_fitted(self, "distance_")
         if self.level_ is None:
             raise TilecastError(
                 f"this ranker for {self.power} has learned no times; allowed: burst, sustained; "
@@ -274,21 +225,12 @@ def _ascending(values: np.ndarray) -> np.ndarray:
     return np.argsort(values, kind="stable")
 
 
-def _first_of_each(shapes: np.ndarray) -> list[int]:
-    """Where each of the first `DISTINCT` shapes stands first."""
-    first: dict[float, int] = {}
-    for position, shape in enumerate(shapes.tolist()):
-        first.setdefault(shape, position)
-        if len(first) == DISTINCT:
-            break
-    return list(first.values())
-
-
 _GOOD = 1.05
 """Slowdown up to which a config tells the level of a problem's times."""
 _NEAR = 0.02
 """Slowdown, less 1, over which a config's relevance falls to 1/e."""
 _REGRESSION: dict[str, object] = {"objective": "reg:squarederror"}
+_LEVEL = _REGRESSION | {"max_depth": 5}
 _ORDER: dict[str, object] = {
     "objective": "rank:ndcg",
     "lambdarank_pair_method": "topk",
@@ -296,8 +238,3 @@ _ORDER: dict[str, object] = {
     "ndcg_exp_gain": False,
 }
 """LambdaMART on pairs with one of the first 8 of a problem: the order matters at the top."""
-
-
-def _relevance(slowdown: np.ndarray) -> np.ndarray:
-    """Whole numbers from 31, which is the most that XGBoost takes, for the best, down to 0."""
-    return np.floor(31 * np.exp(-(slowdown - 1) / _NEAR))

@@ -8,68 +8,9 @@ over how many are; its integrand is a polynomial, so a quadrature of Gauss and L
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from tilecast.models.forest import Forest
-
-
-@dataclass(frozen=True, eq=False)
-class _Paths:
-    """The ways to all leaves that training rows ended in: L of them, D comparisons each."""
-
-    value: np.ndarray
-    """float32 [L]: of the leaves."""
-    feature: np.ndarray
-    """Integers [D, L]: which feature is compared."""
-    threshold: np.ndarray
-    """float32 [D, L]: with what."""
-    right: np.ndarray
-    """bool [D, L]: whether the path goes on where the feature is not smaller."""
-    first: np.ndarray
-    """Integers [D, L]: where on the path the same feature is compared first."""
-    share: np.ndarray
-    """float64 [D, L]: share of the training rows that passes all comparisons of the feature that
-    is compared first here; 1 where it is not the first."""
-
-    def passed(self, row: np.ndarray) -> np.ndarray:
-        """Whether a row passes all comparisons of a feature; bool [D, L], as ``share``."""
-        each = (row[self.feature] >= self.threshold) == self.right
-        return _merged(np.ones_like(each), each, self.first, np.logical_and)
-
-
-def _merged(start: np.ndarray, each: np.ndarray, first: np.ndarray, join: np.ufunc) -> np.ndarray:
-    """What holds of single comparisons, joined over those of the same feature."""
-    path = np.arange(each.shape[1])
-    for at, found in zip(first, each, strict=True):
-        start[at, path] = join(start[at, path], found)
-    return start
-
-
-def _paths(forest: Forest) -> _Paths:
-    leaf = np.flatnonzero(forest.cover > 0)
-    below = forest.cover.astype(np.float64)
-    features, thresholds, rights, shares = [], [], [], []
-    for height, (feature, threshold) in enumerate(reversed(forest.levels)):
-        node, inner = leaf >> height, leaf >> height + 1
-        above = below[0::2] + below[1::2]
-        features.append(feature[inner])
-        thresholds.append(threshold[inner])
-        rights.append(node % 2 == 1)
-        shares.append(below[node] / above[inner])
-        below = above
-    feature = np.stack(features[::-1])
-    first = np.argmax(feature[None] == feature[:, None], axis=1)
-    share = np.stack(shares[::-1])
-    return _Paths(
-        forest.value[leaf],
-        feature,
-        np.stack(thresholds[::-1]),
-        np.stack(rights[::-1]),
-        first,
-        _merged(np.ones_like(share), share, first, np.multiply),
-    )
 
 
 def contributions(forest: Forest, features: np.ndarray) -> np.ndarray:
@@ -83,15 +24,40 @@ def contributions(forest: Forest, features: np.ndarray) -> np.ndarray:
         float64 array [rows, features]; rows add up to what `Forest.predict` says of them, less the
         mean over the training rows.
     """
-    paths = _paths(forest)
+    # The ways to all leaves that training rows ended in: what is compared on them, with what,
+    # whether they go on where the feature is not smaller, and with which share of the rows.
+    leaf = np.flatnonzero(forest.cover > 0)
+    below = forest.cover.astype(np.float64)
+    steps = []
+    for height, (compared, bound) in enumerate(reversed(forest.levels)):
+        node, inner = leaf >> height, leaf >> height + 1
+        above = below[0::2] + below[1::2]
+        steps.append((compared[inner], bound[inner], node % 2 == 1, below[node] / above[inner]))
+        below = above
+    feature, threshold, right, shares = map(np.stack, zip(*reversed(steps), strict=True))
+    first = np.argmax(feature[None] == feature[:, None], axis=1)
+    share, value = _merged(shares, first, np.multiply), forest.value[leaf]
+
     points, weights = np.polynomial.legendre.leggauss((forest.depth + 1) // 2)
     effects = np.empty(features.shape)
     for row, effect in zip(features, effects, strict=True):
-        gained = paths.passed(row) - paths.share
+        passed = _merged((row[feature] >= threshold) == right, first, np.logical_and)
+        gained = passed - share
         total = np.zeros_like(gained)
         for known, weight in zip((points + 1) / 2, weights / 2, strict=True):
-            likely = paths.share + known * gained
+            likely = share + known * gained
             total += weight * likely.prod(0) / likely
-        total *= gained * paths.value
-        effect[:] = np.bincount(paths.feature.ravel(), total.ravel(), len(row))
+        total *= gained * value
+        effect[:] = np.bincount(feature.ravel(), total.ravel(), len(row))
     return effects
+
+
+def _merged(each: np.ndarray, first: np.ndarray, join: np.ufunc) -> np.ndarray:
+    """What holds of the comparisons of paths [D, L], joined over those of the same feature.
+
+    It stands where the feature is compared first, which ``first`` says of each; elsewhere it is 1.
+    """
+    joined, path = np.ones_like(each), np.arange(each.shape[1])
+    for at, found in zip(first, each, strict=True):
+        joined[at, path] = join(joined[at, path], found)
+    return joined

@@ -10,7 +10,7 @@ where they pay most.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -107,10 +107,7 @@ def fit_stopping_rule(asked: Sequence[FirstCandidates]) -> StoppingRule:
     """Learn what further candidates gain, and where to stop for each of `MEANS`.
 
     Most candidates gain nothing and a few gain much: a Poisson regression estimates the mean of
-    such numbers.
-
-    Args:
-        asked: of held-out problems.
+    such numbers. The problems were held out.
     """
     from sklearn.linear_model import PoissonRegressor
 
@@ -123,8 +120,5 @@ def fit_stopping_rule(asked: Sequence[FirstCandidates]) -> StoppingRule:
     # A candidate is taken when all up to it are worth it: when the least promising of them is.
     worth = [np.minimum.accumulate(rule.expected(first.features)) for first in asked]
     falling = np.sort(np.concatenate(worth))[::-1]
-    thresholds = {
-        mean: round(float(falling[min((mean - 1) * len(asked), len(falling)) - 1]), _DIGITS)
-        for mean in MEANS
-    }
-    return StoppingRule(rule.constant, rule.weights, thresholds)
+    last = {mean: min((mean - 1) * len(asked), len(falling)) - 1 for mean in MEANS}
+    return replace(rule, thresholds={m: round(float(falling[i]), _DIGITS) for m, i in last.items()})

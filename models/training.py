@@ -9,16 +9,14 @@ rankings to learn when.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 
 import numpy as np
 
 from tilecast.data_collection.dataset import Dataset
+from tilecast.data_collection.environment import installed_version
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware, hardware
-from tilecast.heuristics.operands import GemmOperands
 from tilecast.models.artifact import Artifact
 from tilecast.models.evaluation import (
     MAX_K,
@@ -41,20 +39,6 @@ _REPORTED_K = (1, 3, 5, 10)
 """Numbers of kernels whose regret goes into the manifest."""
 
 
-@dataclass(frozen=True, eq=False)
-class _Answers:
-    """What a ranker said of problems whose families it had not seen."""
-
-    picks: tuple[tuple[int, ...], ...]
-    """For each problem its first `MAX_K` configs."""
-    gaps: np.ndarray
-    """Predicted log slowdown against the first, of each problem's first `_CALIBRATED`."""
-    slowdowns: np.ndarray
-    """Measured log slowdown of the same."""
-    time_errors: np.ndarray
-    """log(predicted / measured time) of each problem's first config; empty for ``robust``."""
-
-
 def train(dataset: Dataset, *, seed: int = 0, jobs: int = 1) -> Artifact:
     """Hold out each fold of families, then fit on everything.
 
@@ -72,24 +56,33 @@ def train(dataset: Dataset, *, seed: int = 0, jobs: int = 1) -> Artifact:
     """
     gpu = dataset_hardware(dataset)
     table = label_table(dataset)
-    operands = _single_operands(table)
+    operands = sorted({labels.problem.operands.text for labels in table})
+    if len(operands) > 1:
+        raise TilecastError(
+            f"the data set mixes operands {', '.join(operands)}; allowed: one kind; "
+            "train on each apart"
+        )
     splits = folds(table)
     rankers, validated = fit_rankers(gpu, table, splits, seed=seed, jobs=jobs)
     unseen = [table[i] for i in splits[0][1]]
-    answers = {power: _ask(ranker, unseen) for power, ranker in validated[0].items()}
+    scored = {power: _scored(ranker, unseen) for power, ranker in validated[0].items()}
     return Artifact(
         gpu,
-        operands,
+        table[0].problem.operands,
         rankers,
-        {power: _calibration(answers[power]) for power in POWERS},
+        {power: calibration for power, (calibration, _) in scored.items()},
         stopping_rule(validated, table, splits),
         {
-            "dataset": _describe(dataset, table),
-            "seed": seed,
-            "versions": {name: found for name in _PACKAGES if (found := _version(name))},
-            "held_out": {
-                ConfigRanker.name: {p: _metrics(answers[p], unseen, p) for p in POWERS},
+            "dataset": {
+                "sha256": dataset.digest,
+                "rows": len(dataset.rows),
+                "problems": len(table),
+                "families": len({labels.problem.family for labels in table}),
+                "dates": [run.get("date") for run in dataset.provenance["runs"]],
             },
+            "seed": seed,
+            "versions": {name: found for name in _PACKAGES if (found := installed_version(name))},
+            "held_out": {ConfigRanker.name: {p: metrics for p, (_, metrics) in scored.items()}},
             "noise_floor": {power: noise_floor(unseen, power) for power in POWERS},
         },
     )
@@ -98,14 +91,7 @@ def train(dataset: Dataset, *, seed: int = 0, jobs: int = 1) -> Artifact:
 def fit_rankers(
     gpu: Hardware, table: Sequence[ProblemLabels], splits: Splits, *, seed: int = 0, jobs: int = 1
 ) -> tuple[dict[str, ConfigRanker], list[dict[str, ConfigRanker]]]:
-    """Fit rankers to a whole table, and to what each split of it does not hold out.
-
-    Args:
-        gpu: what the table was measured on.
-        table: labels to learn from.
-        splits: `folds` of the table.
-        seed: of the models' sampling.
-        jobs: fits that run side by side.
+    """Fit rankers to a whole table, and to what each split of it, `folds`, does not hold out.
 
     Returns:
         The rankers of the whole table by power; and those of each split. Only the whole table's
@@ -129,10 +115,7 @@ def stopping_rule(
 ) -> StoppingRule:
     """Learn how many candidates a problem deserves from rankings of held-out problems.
 
-    Args:
-        rankers: of each split, fitted to what it does not hold out.
-        table: the problems with their labels.
-        splits: `folds` of the table.
+    The rankers are those of each split, fitted to what it does not hold out, as by `fit_rankers`.
     """
     return fit_stopping_rule(
         [
@@ -172,72 +155,37 @@ def dataset_hardware(dataset: Dataset) -> Hardware:
     return found.pop()
 
 
-def _single_operands(table: Sequence[ProblemLabels]) -> GemmOperands:
-    found = {labels.problem.operands for labels in table}
-    if len(found) > 1:
-        names = sorted(operands.text for operands in found)
-        raise TilecastError(
-            f"the data set mixes operands {', '.join(names)}; allowed: one kind; "
-            "train on each apart"
-        )
-    return found.pop()
+def _scored(
+    ranker: ConfigRanker, unseen: Sequence[ProblemLabels]
+) -> tuple[tuple[float, float], dict[str, object]]:
+    """Calibration and metrics of a ranker, from problems whose families it was not fitted on.
 
-
-def _ask(ranker: ConfigRanker, unseen: Sequence[ProblemLabels]) -> _Answers:
-    """Ask a ranker about problems whose families it was not fitted on."""
-    picks, gaps, slowdowns, errors = [], [], [], []
+    The calibration is intercept and slope of the measured log slowdown over the predicted one. The
+    intercept is the mean of what the first picks lost; the slope is fitted to what the others lost
+    on top of it.
+    """
+    picks, predicted, measured, errors = [], [], [], []
     for labels in unseen:
         features = problem_features(labels, ranker.hardware)
         order = ranker.order(features)
         picks.append(tuple(order[:MAX_K].tolist()))
         first = order[:_CALIBRATED]
         scores = ranker.scores(features[first])
-        gaps.append(scores - scores[0])
-        slowdowns.append(np.log(labels.slowdown(ranker.power, truth=True)[first]))
+        predicted.append(scores - scores[0])
+        measured.append(np.log(labels.slowdown(ranker.power, truth=True)[first]))
         if ranker.level_ is not None:
             time = ranker.best_microseconds(features[order[:1]])
             errors.append(np.log(time / labels.cost(ranker.power, truth=True)[order[0]]))
-    return _Answers(tuple(picks), np.concatenate(gaps), np.concatenate(slowdowns), np.array(errors))
-
-
-def _metrics(answer: _Answers, unseen: Sequence[ProblemLabels], power: str) -> dict[str, object]:
-    rows = summarise(HeldOut("", power, answer.picks), unseen)
-    shown = ("geomean", "p95", "max", "within_2_percent")
-    metrics: dict[str, object] = {
-        f"regret@{row.k}": {name: round(asdict(row)[name], 6) for name in shown}
-        for row in rows
-        if row.problems == "all" and row.k in _REPORTED_K
-    }
-    if len(answer.time_errors):
-        median, p90 = np.expm1(np.percentile(np.abs(answer.time_errors), [50, 90]))
-        metrics["time_error"] = {"median": round(float(median), 6), "p90": round(float(p90), 6)}
-    return metrics
-
-
-def _calibration(answer: _Answers) -> tuple[float, float]:
-    """Intercept and slope of the measured log slowdown over the predicted one.
-
-    The intercept is the mean of what the first picks lost; the slope is fitted to what the others
-    lost on top of it.
-    """
-    gaps, slowdowns = answer.gaps, answer.slowdowns
+    gaps, slowdowns = np.concatenate(predicted), np.concatenate(measured)
     intercept = slowdowns[gaps == 0].mean()
     slope = gaps @ (slowdowns - intercept) / (gaps @ gaps)
-    return round(float(intercept), 6), round(float(slope), 6)
-
-
-def _describe(dataset: Dataset, table: Sequence[ProblemLabels]) -> dict[str, object]:
-    return {
-        "sha256": dataset.digest,
-        "rows": len(dataset.rows),
-        "problems": len(table),
-        "families": len({labels.problem.family for labels in table}),
-        "dates": [run.get("date") for run in dataset.provenance["runs"]],
+    shown = ("geomean", "p95", "max", "within_2_percent")
+    metrics: dict[str, object] = {
+        f"regret@{row.k}": {name: round(getattr(row, name), 6) for name in shown}
+        for row in summarise(HeldOut("", ranker.power, tuple(picks)), unseen)
+        if row.problems == "all" and row.k in _REPORTED_K
     }
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
+    if errors:
+        median, p90 = np.expm1(np.percentile(np.abs(errors), [50, 90]))
+        metrics["time_error"] = {"median": round(float(median), 6), "p90": round(float(p90), 6)}
+    return (round(float(intercept), 6), round(float(slope), 6)), metrics

@@ -7,6 +7,7 @@ trees.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
@@ -19,7 +20,15 @@ from tilecast.models.fitted import check_fitted
 from tilecast.models.labels import ProblemLabels, check_power
 from tilecast.models.targets import log_analytic, training_rows
 
+LEAVES = 16
+"""Most leaves of the tree."""
+LEAF_ROWS = 200
+"""Fewest rows that a leaf is fitted to."""
+ALPHA = 1.0
+"""Ridge penalty on the regressions, in standardised features."""
 
+
+@dataclass(eq=False)
 class TreeLinearRanker:
     """Ranks configs with a decision tree whose leaves hold linear regressions.
 
@@ -31,38 +40,15 @@ class TreeLinearRanker:
 
     name = "tree+linear"
 
-    def __init__(
-        self,
-        hardware: Hardware,
-        power: str = "robust",
-        *,
-        leaves: int = 16,
-        leaf_rows: int = 200,
-        alpha: float = 1.0,
-        focus: float = 6.0,
-    ):
-        """Store the settings.
-
-        Args:
-            hardware: the GPU that labels were measured on and rankings are for.
-            power: whose cost to learn.
-            leaves: most leaves of the tree.
-            leaf_rows: fewest rows that a leaf is fitted to.
-            alpha: ridge penalty on the regressions, in standardised features.
-            focus: how strongly training looks at the best configs (`training_rows`).
-        """
-        self.hardware = hardware
-        self.power = power
-        self.leaves = leaves
-        self.leaf_rows = leaf_rows
-        self.alpha = alpha
-        self.focus = focus
+    hardware: Hardware
+    """The GPU that labels were measured on and rankings are for."""
+    power: str = "robust"
+    """Whose cost to learn."""
+    focus: float = 6.0
+    """How strongly training looks at the best configs (`training_rows`)."""
 
     def fit(self, table: Sequence[ProblemLabels]) -> Self:
-        """Learn from labels.
-
-        Args:
-            table: one entry per problem, `tilecast.models.labels.label_table`.
+        """Learn from the labels of each problem, `tilecast.models.labels.label_table`.
 
         Raises:
             TilecastError: ``power`` is not known.
@@ -71,9 +57,9 @@ class TreeLinearRanker:
         from sklearn.tree import DecisionTreeRegressor
 
         rows = training_rows(table, self.hardware, check_power(self.power), self.focus)
-        leaf_rows = min(self.leaf_rows, len(rows.residual))
+        leaf_rows = min(LEAF_ROWS, len(rows.residual))
         self.tree_ = DecisionTreeRegressor(
-            max_leaf_nodes=self.leaves, min_samples_leaf=leaf_rows, random_state=0
+            max_leaf_nodes=LEAVES, min_samples_leaf=leaf_rows, random_state=0
         ).fit(rows.features, rows.residual, rows.weight)
         mean = rows.features.mean(0, np.float64)
         scale = np.maximum(rows.features.std(0, np.float64), 1e-6)
@@ -84,19 +70,13 @@ class TreeLinearRanker:
         for leaf in np.unique(at):
             here = at == leaf
             standard = (rows.features[here] - mean) / scale
-            line = Ridge(self.alpha).fit(standard, rows.residual[here], rows.weight[here])
+            line = Ridge(ALPHA).fit(standard, rows.residual[here], rows.weight[here])
             self.coefficients_[leaf] = line.coef_ / scale
             self.intercept_[leaf] = line.intercept_ - self.coefficients_[leaf] @ mean
         return self
 
     def scores(self, features: np.ndarray) -> np.ndarray:
-        """Expected log(cost) of configs, up to a constant of the problem; lower is better.
-
-        Args:
-            features: `featurize` of one problem.
-
-        Returns:
-            float64 array [configs].
+        """Expected log(cost) up to a constant of the problem, lower is better; float64 [configs].
 
         Raises:
             NotFittedError: `fit` has not been called.
@@ -106,19 +86,9 @@ class TreeLinearRanker:
         line = np.einsum("ij,ij->i", features, self.coefficients_[leaf]) + self.intercept_[leaf]
         return line + log_analytic(features)
 
-    def order(self, features: np.ndarray) -> np.ndarray:
-        """Indices of configs, best first.
-
-        Args:
-            features: `featurize` of one problem.
-
-        Raises:
-            NotFittedError: `fit` has not been called.
-        """
-        return np.argsort(self.scores(features), kind="stable")
-
     def rank(
         self, problem: GemmProblem, candidates: Candidates, *, limit: int | None = None
     ) -> Candidates:
         """Order candidates by expected cost; see `tilecast.heuristics.heuristic.Heuristic`."""
-        return candidates.take(self.order(featurize(problem, candidates, self.hardware))[:limit])
+        scores = self.scores(featurize(problem, candidates, self.hardware))
+        return candidates.take(np.argsort(scores, kind="stable")[:limit])

@@ -50,7 +50,7 @@ def _problem(m: int) -> GemmProblem:
     return GemmProblem(m, 1024, 1024)
 
 
-TABLE = (
+TABLE: Any = (
     Measured(_problem(64), {A: 1.0, B: 2.0, C: 4.0}),
     Measured(_problem(128), {A: 1.0, B: 3.0, C: 5.0}),
     Measured(_problem(4096), {B: 2.0, C: 1.0, D: 3.0}),

@@ -88,6 +88,22 @@ def test_no_item_starts_that_would_not_end_in_time(tmp_path: Path) -> None:
     assert measured == []
 
 
+def test_what_took_longest_decides_whether_another_would_end_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two items of 45 of 120 s leave 30: enough for what was said, not for what was seen."""
+    now, measured = [0.0], []
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+
+    class Slow(list):
+        def append(self, name: str) -> None:
+            now[0] += 45
+            measured.append(name)
+
+    _sweep(Slow(), longest=30.0).measure(_asked(tmp_path / "result.json", seconds=120))
+    assert measured == ["a", "b"]
+
+
 def test_what_was_measured_in_one_go_replaces_all_that_was(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -167,16 +183,6 @@ def test_a_fresh_interpreter_is_timed_and_read() -> None:
     seconds, printed = runner.python("-c", "import time; time.sleep(0.2); print('done')")
     assert printed == "done\n"
     assert 0.2 < seconds < 30
-
-
-def test_deadline_stops_before_what_would_not_end_in_time() -> None:
-    now = [0.0]
-    deadline = runner.Deadline(100, longest=30, clock=lambda: now[0])
-    now[0] = 60
-    assert deadline.allows()
-    deadline.spent(45)
-    assert deadline.left() == 40
-    assert not deadline.allows()
 
 
 @pytest.mark.parametrize(
