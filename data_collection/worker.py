@@ -9,15 +9,7 @@ import time
 from multiprocessing.connection import Connection
 from typing import NoReturn
 
-from tilecast.data_collection.jobs import (
-    Done,
-    Failed,
-    Job,
-    Message,
-    Ready,
-    Running,
-    SessionFactory,
-)
+from tilecast.data_collection.jobs import Failed, Job, Ready, Result, Running, SessionFactory
 from tilecast.data_collection.protocol import KernelFailure
 from tilecast.kernels.spec import KernelSpec
 
@@ -50,10 +42,10 @@ class Worker:
         with contextlib.suppress(OSError):  # it has died; `hear` will find out
             self.connection.send(job)
 
-    def hear(self) -> Done | Failed | None:
+    def hear(self) -> Result | Failed | None:
         """Read one message, which is there; None when it is nothing to act on."""
         try:
-            message: Message = self.connection.recv()
+            message: Ready | Running | Result | Failed = self.connection.recv()
         except (EOFError, OSError):
             self._process.join(timeout=5)
             message = Failed(None, f"crashed: exit code {self._process.exitcode}")
@@ -98,7 +90,7 @@ def work(connection: Connection, make_session: SessionFactory) -> None:
         while True:
             job: Job = connection.recv()
             try:
-                connection.send(Done(job.run(session)))
+                connection.send(job.run(session))
             except KernelFailure as failure:
                 _die(connection, Failed(failure.culprit, failure.reason))
             except Exception as error:  # the parent decides; this process's GPU context may be gone
