@@ -9,7 +9,7 @@ from importlib.metadata import entry_points
 from tilecast.cli.checks import Finding
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
-from tilecast.heuristics.problem import GemmOperands, GemmProblem
+from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook.autoload import VARIABLE, names
 from tilecast.inductor_hook.selection import shortlist
 from tilecast.inductor_hook.settings import Settings
@@ -54,30 +54,17 @@ def check_hook(environment: Mapping[str, str] = os.environ) -> Iterator[Finding]
 
 
 def explain(
-    extents: tuple[int, int, int, int],
-    operands: GemmOperands,
-    gpu: Hardware,
-    settings: Settings,
-    objects: ObjectCache,
+    problem: GemmProblem, gpu: Hardware, settings: Settings, objects: ObjectCache
 ) -> Iterator[Finding]:
     """What stands between a multiplication and a choice of ours, up to the first thing that does.
 
     Args:
-        extents: m, n, k and batch.
-        operands: dtypes and majors.
+        problem: what is multiplied.
         gpu: where it would run.
         settings: those of the hook.
         objects: where compiled kernels lie.
     """
-    m, n, k, batch = extents
-    try:
-        problem = GemmProblem(m, n, k, batch, operands)
-        yield Finding("problem", f"{problem} {operands}", True, False)
-    except TilecastError as error:
-        yield Finding(
-            "problem", f"{m}x{n}x{k}: the kernels cannot read it", False, False, str(error)
-        )
-        return
+    yield Finding("problem", f"{problem} {problem.operands}", True, False)
     try:
         predictions = shortlist(settings, problem, gpu)
     except TilecastError as error:
@@ -93,5 +80,5 @@ def explain(
         compiled == len(specs),
         False,
         f"the first compile of a graph takes a second more; `tilecast compile -k {len(specs)} "
-        f"{problem} --operands '{operands}'` spares it",
+        f"{problem} --operands '{problem.operands}'` spares it",
     )

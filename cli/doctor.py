@@ -68,9 +68,7 @@ def _explained(options: argparse.Namespace, objects: ObjectCache) -> list[Findin
     from tilecast.cli.diagnosis import explain
 
     problem = GemmProblem.parse(options.problem, options.operands)
-    extents = (problem.m, problem.n, problem.k, problem.batch)
-    settings = shared.settings(options)
-    return list(explain(extents, problem.operands, options.gpu, settings, objects))
+    return list(explain(problem, options.gpu, shared.settings(options), objects))
 
 
 def _rows(findings: list[Finding]) -> list[tuple[str, ...]]:

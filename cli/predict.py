@@ -63,11 +63,11 @@ def run(options: argparse.Namespace) -> Report:
 
 def _truths(options: argparse.Namespace, problem: GemmProblem, gpu: Hardware) -> dict[str, Truth]:
     """What was measured for the problem; nothing where no data set is named or shipped."""
-    from tilecast.data_collection.dataset import shipped_data
-    from tilecast.data_collection.truth import measured
+    from tilecast.data_collection.dataset import read_columns, shipped_data
+    from tilecast.data_collection.truth import look_up
 
     path = options.data or shipped_data(gpu, problem.operands)
-    return measured(path, problem) if path else {}
+    return look_up(read_columns(path)[0], problem) if path else {}
 
 
 def _roofline(problem: GemmProblem, gpu: Hardware) -> dict[str, object]:

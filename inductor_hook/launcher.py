@@ -117,17 +117,9 @@ class DynamicMatmul:
         self._failures = Failures()
 
     @classmethod
-    def named(
-        cls,
-        configs: Sequence[str],
-        operands: str,
-        batched: bool,
-        model: str,
-        power: str,
-        digest: str,
-    ) -> Self:
+    def named(cls, configs: Sequence[str], operands: str, batched: bool, **model: str) -> Self:
         """From what generated code spells out: names instead of objects."""
-        return cls(_specs(configs, operands, batched), model, power, digest)
+        return cls(_specs(configs, operands, batched), **model)
 
     def __call__(self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
         """Write a @ b to ``out``; see `StaticMatmul`."""

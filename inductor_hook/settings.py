@@ -89,16 +89,12 @@ def model_digest(folder: str | None) -> str:
     Raises:
         TilecastError: a manifest is absent, damaged or of another version.
     """
-    return _head(Path(folder)) if folder else _shipped_digest()
+    return artifact.model_digest(Path(folder))[:16] if folder else _shipped_digest()
 
 
 @cache
 def _shipped_digest() -> str:
-    return "+".join(_head(SHIPPED / name) for name in shipped_names())
-
-
-def _head(folder: Path) -> str:
-    return artifact.model_digest(folder)[:16]
+    return "+".join(model_digest(str(SHIPPED / name)) for name in shipped_names())
 
 
 @cache
