@@ -17,11 +17,11 @@ from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.candidates import candidates, space
 from tilecast.kernels.families import family_of, parse_config
 from tilecast.kernels.family import HARDWARE
+from tilecast.kernels.spec import KernelSpec
 
 if TYPE_CHECKING:
     from tilecast.kernels.builder import CompileResult
     from tilecast.kernels.object_cache import ObjectCache
-    from tilecast.kernels.spec import KernelSpec
 
 NAME = "compile"
 HELP = "compile kernels ahead of time into the object cache"
@@ -55,8 +55,6 @@ def run(options: argparse.Namespace) -> Report:
 
 def _specs(options: argparse.Namespace) -> list[KernelSpec]:
     """The kernels that the options ask for, each once."""
-    from tilecast.kernels.spec import KernelSpec
-
     gpu, operands = options.gpu, options.operands
     problems = [GemmProblem.parse(text, operands) for text in options.problems]
     _check_together(options)

@@ -21,11 +21,7 @@ _AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 
 
 def check_hook(environment: Mapping[str, str] = os.environ) -> Iterator[Finding]:
-    """Whether a script that is started here would get choices of ours without a line of code.
-
-    Args:
-        environment: its environment variables.
-    """
+    """Whether a script with these variables would get choices of ours without a line of code."""
     found = torch_version()
     yield Finding(
         "inductor",
@@ -56,14 +52,7 @@ def check_hook(environment: Mapping[str, str] = os.environ) -> Iterator[Finding]
 def explain(
     problem: GemmProblem, gpu: Hardware, settings: Settings, objects: ObjectCache
 ) -> Iterator[Finding]:
-    """What stands between a multiplication and a choice of ours, up to the first thing that does.
-
-    Args:
-        problem: what is multiplied.
-        gpu: where it would run.
-        settings: those of the hook.
-        objects: where compiled kernels lie.
-    """
+    """What stands between a multiplication and choices of ours, up to the first thing that does."""
     yield Finding("problem", f"{problem} {problem.operands}", True, False)
     try:
         predictions = shortlist(settings, problem, gpu)

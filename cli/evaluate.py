@@ -105,13 +105,11 @@ def _as_trained(artifact: Artifact, dataset: Dataset) -> MakeHeuristic:
 
 
 def _tables(scored: Mapping[str, Any], powers: Sequence[str]) -> list[Table | str]:
-    columns = {"heuristic": "", "k": "d", "kernels": ".1f"} | dict.fromkeys(
-        _FIGURES.values(), ".2%"
-    )
+    columns = {"heuristic": "", "k": "d", "kernels": ".1f"} | dict.fromkeys(FIGURES.values(), ".2%")
     tables: list[Table | str] = []
     for power in powers:
         rows = [
-            (row["heuristic"], row["k"], row["proposed"], *(row[name] for name in _FIGURES))
+            (row["heuristic"], row["k"], row["proposed"], *(row[name] for name in FIGURES))
             for row in scored["regret"]
             if row["power"] == power and row["problems"] == "all" and row["k"] in SHOWN_K
         ]
@@ -124,4 +122,4 @@ def _tables(scored: Mapping[str, Any], powers: Sequence[str]) -> list[Table | st
     ]
 
 
-_FIGURES = {"geomean": "geomean", "p95": "p95", "max": "max", "within_2_percent": "within 2%"}
+FIGURES = {"geomean": "geomean", "p95": "p95", "max": "max", "within_2_percent": "within 2%"}

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import wait
-from typing import TYPE_CHECKING
 
 from tilecast.data_collection.jobs import (
     CheckJob,
@@ -23,10 +22,8 @@ from tilecast.data_collection.worker import Worker
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.problem import GemmProblem
+from tilecast.kernels.builder import CompileResult
 from tilecast.kernels.spec import KernelSpec
-
-if TYPE_CHECKING:
-    from tilecast.kernels.builder import CompileResult
 
 STRETCH = 16
 """Problems per GPU that are compiled, checked and measured before the next: some two minutes."""

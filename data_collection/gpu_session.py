@@ -67,12 +67,9 @@ class GpuSession:
     def __init__(
         self, objects: ObjectCache, device: int, announce: Callable[[KernelSpec | None], None]
     ):
-        """Bind a device.
+        """Bind a CUDA device; ``announce`` is told of a kernel before it first runs.
 
-        Args:
-            objects: compiled kernels.
-            device: CUDA device index.
-            announce: told of each kernel before it runs for the first time; None is the library's.
+        None stands for the library's.
         """
         torch.cuda.set_device(device)
         torch.manual_seed(0)
@@ -105,12 +102,7 @@ class GpuSession:
         return None
 
     def bench(self, problem: GemmProblem, careful: bool) -> GpuBench:
-        """Operands for one problem.
-
-        Args:
-            problem: what to multiply.
-            careful: wait for each replay, so that a failure has a name.
-        """
+        """Operands for one problem; ``careful`` waits for each replay: a failure has a name."""
         return GpuBench(self, problem, self._l2_bytes, careful)
 
     def launcher(self, entrant: Entrant, problem: GemmProblem) -> Callable[..., object]:

@@ -108,13 +108,7 @@ def measure(bench: Bench, problem: GemmProblem, entrants: Sequence[Entrant]) -> 
 
 
 def verify(bench: Bench, problem: GemmProblem, raced: Sequence[Measurement]) -> list[Measurement]:
-    """Time the best of each race again.
-
-    Args:
-        bench: times kernels of this problem.
-        problem: what they multiply.
-        raced: the race rows of the problem.
-    """
+    """Time the best of each race again, given the race rows of the problem."""
     rows = []
     for regime in regimes(problem):
         times = {

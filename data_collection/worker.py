@@ -11,6 +11,7 @@ from typing import NoReturn
 
 from tilecast.data_collection.jobs import Failed, Job, Ready, Result, Running, SessionFactory
 from tilecast.data_collection.protocol import KernelFailure
+from tilecast.heuristics.errors import one_line
 from tilecast.kernels.spec import KernelSpec
 
 START_FACTOR = 4
@@ -84,7 +85,7 @@ def work(connection: Connection, make_session: SessionFactory) -> None:
     try:
         session = make_session(lambda spec: connection.send(Running(spec)))
     except Exception as error:
-        _die(connection, Failed(None, _one_line(error)))
+        _die(connection, Failed(None, one_line(error)))
     connection.send(Ready(session.card))
     with contextlib.suppress(EOFError):
         while True:
@@ -94,11 +95,7 @@ def work(connection: Connection, make_session: SessionFactory) -> None:
             except KernelFailure as failure:
                 _die(connection, Failed(failure.culprit, failure.reason))
             except Exception as error:  # the parent decides; this process's GPU context may be gone
-                _die(connection, Failed(None, _one_line(error)))
-
-
-def _one_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+                _die(connection, Failed(None, one_line(error)))
 
 
 def _die(connection: Connection, last_word: Failed) -> NoReturn:

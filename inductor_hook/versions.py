@@ -39,11 +39,7 @@ def is_last_call(op: str, templates: Sequence[Any]) -> bool:
 
 
 def stock_handler(factory: Any) -> Any:
-    """The choices handler that would be used without ours.
-
-    Args:
-        factory: ``config.inductor_choices_class`` of the time, or None.
-    """
+    """The choices handler that ``config.inductor_choices_class`` of the time, or None, makes."""
     from torch._inductor import choices
 
     # 2.15: other packages may have registered theirs beside it.

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakSet
 
-from tilecast.heuristics.errors import TilecastError
+from tilecast.heuristics.errors import TilecastError, one_line
 from tilecast.kernels.families import FAMILIES, family_of
 from tilecast.kernels.object_cache import ObjectCache, default_root
 from tilecast.kernels.spec import KernelSpec
@@ -83,7 +83,7 @@ class ObjectBuilder:
         """
         self.start(spec)
         job = self._jobs.get(spec)
-        error = job and self._result(spec, job, DEADLINE_SECONDS).error
+        error = job and self._result(spec, job).error
         if error:
             raise TilecastError(
                 f"kernel {spec} did not compile: {error}; see `tilecast compile --config "
@@ -141,13 +141,11 @@ class ObjectBuilder:
                 self._pool = _new_pool(self._size())
                 return self._pool.submit(compile_into, spec, self.objects)
 
-    def _result(
-        self, spec: KernelSpec, job: Future[CompileResult], seconds: float | None = None
-    ) -> CompileResult:
+    def _result(self, spec: KernelSpec, job: Future[CompileResult]) -> CompileResult:
         try:
-            return job.result(seconds)
+            return job.result(DEADLINE_SECONDS)
         except TimeoutError:
-            return CompileResult(spec, 0.0, f"no result after {seconds} s")
+            return CompileResult(spec, 0.0, f"no result after {DEADLINE_SECONDS} s")
         except BrokenProcessPool:
             return self._alone(spec)
 
@@ -212,7 +210,7 @@ def compile_into(spec: KernelSpec, cache: ObjectCache) -> CompileResult:
             raise
         except Exception as error:
             # The DSL raises whatever it meets; one bad config must not stop the rest.
-            return CompileResult(spec, time.perf_counter() - start, _one_line(error))
+            return CompileResult(spec, time.perf_counter() - start, one_line(error))
         cache.put(spec, code)
     return CompileResult(spec, time.perf_counter() - start)
 
@@ -234,10 +232,6 @@ def object_builder() -> ObjectBuilder:
 @cache
 def _builder(root: Path) -> ObjectBuilder:
     return ObjectBuilder(ObjectCache(root))
-
-
-def _one_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
 
 
 def _new_pool(workers: int) -> Any:

@@ -32,7 +32,7 @@ from tilecast.inductor_hook.launcher import (
 )
 from tilecast.inductor_hook.settings import model_digest
 from tilecast.kernels.candidates import candidates
-from tilecast.kernels.launch import LoadedKernel
+from tilecast.kernels.launch import Launch
 from tilecast.kernels.spec import KernelSpec
 from tilecast.models.learned import load_heuristic
 
@@ -64,9 +64,9 @@ def loads(hook: list[KernelSpec], monkeypatch: pytest.MonkeyPatch) -> Callable[[
     loaded: list[KernelSpec] = []
 
     def loads_as(function: Function) -> list[KernelSpec]:
-        def load(spec: KernelSpec, objects: object, device: int) -> LoadedKernel:
+        def load(spec: KernelSpec, objects: object, device: int) -> Launch:
             loaded.append(spec)
-            return LoadedKernel(spec, function)
+            return function
 
         monkeypatch.setattr(launcher, "load_kernel", load)
         return loaded
@@ -228,7 +228,7 @@ def test_a_load_that_fails_is_tried_once_and_torch_multiplies(
 ) -> None:
     tries: list[Any] = []
 
-    def fails(*arguments: Any) -> LoadedKernel:
+    def fails(*arguments: Any) -> Launch:
         tries.append(arguments)
         raise error
 
@@ -242,7 +242,7 @@ def test_a_load_that_fails_is_tried_once_and_torch_multiplies(
     assert len(tries) == 1, "each call of a graph pays for it"
 
 
-def _fails(*arguments: Any) -> LoadedKernel:
+def _fails(*arguments: Any) -> Launch:
     raise RuntimeError("out of memory for a moment")
 
 
@@ -290,7 +290,7 @@ def test_a_device_that_fails_leaves_the_others_alone(
     loads(_product)
     load, tried, device = launcher.load_kernel, [], [0]
 
-    def load_on(spec: KernelSpec, objects: Any, index: int) -> LoadedKernel:
+    def load_on(spec: KernelSpec, objects: Any, index: int) -> Launch:
         tried.append(index)
         return load(spec, objects, index) if index != 1 else _fails()
 
