@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 NAME = "doctor"
 HELP = "check this machine, or why a multiplication gets no kernel of ours"
-_MARKS = {(True, True): "ok", (True, False): "ok", (False, False): "absent"}
 _COLUMNS = {"": "", "what": "", "found": "", "to do": ""}
 
 
@@ -74,7 +73,7 @@ def _explained(options: argparse.Namespace, objects: ObjectCache) -> list[Findin
 def _rows(findings: list[Finding]) -> list[tuple[str, ...]]:
     return [
         (
-            _MARKS.get((finding.works, finding.needed), "MISSING"),
+            "ok" if finding.works else "MISSING" if finding.needed else "absent",
             finding.subject,
             finding.found,
             "" if finding.works else finding.advice,

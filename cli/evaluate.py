@@ -45,7 +45,11 @@ def run(options: argparse.Namespace) -> Report:
 
     powers = options.power or POWERS
     dataset = read_dataset(shared.data(options))
-    makers = _named(_makers(dataset_hardware(dataset)), options.only)
+    makers = _makers(dataset_hardware(dataset))
+    for name in options.only or ():
+        if name not in makers:
+            raise TilecastError(f"heuristic {name!r} is not known; allowed: {', '.join(makers)}")
+    makers = {name: makers[name] for name in options.only or makers}
     if options.model is not None:
         makers |= {"as trained": _as_trained(load(options.model), dataset)}
     scored = evaluate(list(makers.values()), label_table(dataset), powers, options.jobs)
@@ -70,15 +74,6 @@ def _makers(gpu: Hardware) -> dict[str, MakeHeuristic]:
     if find_spec("nvMatmulHeuristics"):
         makers.append(lambda power: nvmatmul.NvMatmulHeuristic(gpu, power))
     return {make(shared.DEFAULT_POWER).name: make for make in makers}
-
-
-def _named(
-    makers: Mapping[str, MakeHeuristic], names: Sequence[str] | None
-) -> dict[str, MakeHeuristic]:
-    for name in names or ():
-        if name not in makers:
-            raise TilecastError(f"heuristic {name!r} is not known; allowed: {', '.join(makers)}")
-    return {name: makers[name] for name in names or makers}
 
 
 def _as_trained(artifact: Artifact, dataset: Dataset) -> MakeHeuristic:

@@ -127,12 +127,9 @@ def _by_problem(columns: Columns) -> Iterator[tuple[GemmProblem, np.ndarray]]:
 def _medians(
     cells: tuple[np.ndarray, ...], times: np.ndarray, shape: tuple[int, ...]
 ) -> np.ndarray:
-    """The median of the times of each cell of an array, NaN where there are none.
+    """The median of the float64 times of each cell of an array, NaN where there are none.
 
-    Args:
-        cells: for each axis the index of every time, int [times].
-        times: what to take medians of, float64 [times].
-        shape: of the array.
+    ``cells`` has for each axis the index of every time, int [times].
     """
     flat = np.ravel_multi_index(cells, shape)
     order = np.lexsort((times, flat))
@@ -145,12 +142,9 @@ def _medians(
 def _measured(
     problem: GemmProblem, configs: Sequence[KernelConfig], passes: np.ndarray
 ) -> MeasuredProblem:
-    """Complete the times of one problem.
+    """Complete the times of one problem, of which ``passes`` has what was timed, NaN for the rest.
 
-    Args:
-        problem: what was multiplied.
-        configs: those that never failed, sorted.
-        passes: float64 [regime, pass, configs and the reference]; NaN for what was not timed.
+    ``passes`` is float64 [regime, pass, configs and the reference].
     """
 
     def times(chain: Sequence[tuple[int, str]]) -> dict[str, np.ndarray]:

@@ -85,14 +85,9 @@ def rank_kernels(
     Raises:
         TilecastError: the model knows none of the kernels, or not the problem.
     """
-    known: dict[Sm90Config, Any] = {}
-    unknown = []
-    for kernel in kernels:
-        config = kernel_config(kernel.metadata)
-        if config is None:
-            unknown.append(kernel)
-        else:
-            known[replace(config, swap_ab=swap_ab)] = kernel
+    found = [(kernel_config(kernel.metadata), kernel) for kernel in kernels]
+    known = {replace(config, swap_ab=swap_ab): kernel for config, kernel in found if config}
+    unknown = [kernel for config, kernel in found if not config]
     if not known:
         classes = sorted({kernel.metadata.operator_class.__name__ for kernel in kernels})
         raise TilecastError(
@@ -121,9 +116,7 @@ def _exchanged(operands: GemmOperands) -> GemmOperands:
 def rank_with_model(home: Any, choose: Choose) -> None:
     """Have the model choose among the stock kernels; a second call replaces the first.
 
-    Args:
-        home: the module of Inductor that keeps the object which ranks them.
-        choose: asks the model.
+    ``home`` is the module of Inductor that keeps the object which ranks them.
 
     Raises:
         TilecastError: the installed PyTorch keeps no such object.

@@ -43,10 +43,8 @@ class Matmul:
         """Problems that stand for every m: powers of two and the midpoints between them."""
         least, most = self.m_range or (self.hint.m, self.hint.m)
         most = min(most, _LARGEST_M)
-        extents = {min(least, most), most}
-        for exponent in range(15):
-            extents |= {m for m in (2**exponent, 3 * 2**exponent // 2) if least <= m <= most}
-        for m in sorted(extents):
+        steps = (m for exponent in range(15) for m in (2**exponent, 3 * 2**exponent // 2))
+        for m in sorted({min(least, most), most, *(m for m in steps if least <= m <= most)}):
             # An m along which an operand is contiguous may break the 16-byte rule.
             with contextlib.suppress(TilecastError):
                 yield replace(self.hint, m=m)

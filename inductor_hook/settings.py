@@ -81,10 +81,9 @@ def cache_key(settings: Settings | None) -> tuple[Any, ...]:
 
 
 def model_digest(folder: str | None) -> str:
-    """What identifies a model: the head of the SHA-256 that its manifest states.
+    """What identifies the model in a folder: the head of the SHA-256 that its manifest states.
 
-    Args:
-        folder: a model's folder; all shipped models when None, with a + between their digests.
+    Without a folder those of all shipped models, with a + between them.
 
     Raises:
         TilecastError: a manifest is absent, damaged or of another version.

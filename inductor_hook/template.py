@@ -211,11 +211,7 @@ class TilecastTemplate(CuteDSLTemplate):
         return None
 
     def generate(self, **kwargs: Any) -> TilecastCaller:
-        """The caller of a choice.
-
-        Args:
-            kwargs: ``choice``, a `Choice`; ``input_nodes`` and ``layout`` as Inductor gives them.
-        """
+        """The caller of ``choice``, with ``input_nodes`` and ``layout`` as Inductor gives them."""
         choice = kwargs.pop("choice")
         stock = cast(CuteDSLTemplateCaller, super().generate(**kwargs, **choice.variables()))
         return TilecastCaller(stock, choice)
@@ -225,10 +221,8 @@ def without_failures(timings: dict[str, Any]) -> dict[str, Any]:
     """Inductor's cache of timings without those of our choices that did not run.
 
     Kept on disk, they would retire a kernel for good, though a worker may only have run out of
-    memory. Inductor benchmarks anew what it has no timing of.
-
-    Args:
-        timings: milliseconds by ``hash_key``, in dictionaries by whatever else they depend on.
+    memory. Inductor benchmarks anew what it has no timing of. Timings are milliseconds by
+    ``hash_key``, in dictionaries by whatever else they depend on.
     """
     return {
         key: without_failures(value) if isinstance(value, dict) else value

@@ -61,11 +61,7 @@ def change(config: Any, name: str, how: Callable[[Any], Any]) -> None:
 
     Since 2.12 an assignment is seen by the thread that made it alone; the others see the default,
     which any thread can change back. So this thread gets a value of its own only if it had one.
-
-    Args:
-        config: ``torch._inductor.config``.
-        name: the entry.
-        how: takes a value, this thread's or the default, and returns the new one.
+    ``how`` takes a value, this thread's or the default, and returns the new one.
     """
     entry = config._config[name]
     here, elsewhere = getattr(config, name), entry.default

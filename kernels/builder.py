@@ -55,9 +55,7 @@ class ObjectBuilder:
     def __init__(self, objects: ObjectCache, workers: int | None = None):
         """Take where objects go; the workers start with the first kernel that is missing.
 
-        Args:
-            objects: the cache.
-            workers: processes, one core each; left out, one per core, `MOST_WORKERS` at most.
+        Left out, there is one per core, `MOST_WORKERS` at most.
         """
         self.objects = objects
         self._workers = workers
@@ -91,10 +89,7 @@ class ObjectBuilder:
             )
 
     def build(self, specs: Iterable[KernelSpec]) -> Iterator[CompileResult]:
-        """Compile kernels, and yield each as it is done.
-
-        Args:
-            specs: different kernels that the cache lacks.
+        """Compile different kernels that the cache lacks, and yield each as it is done.
 
         Raises:
             TilecastError: the cache cannot be written.
@@ -171,12 +166,8 @@ def compile_all(
 ) -> Iterator[CompileResult]:
     """Bring every spec into the cache, in a pool of processes, and yield each as it is done.
 
-    A spec that fails to compile is reported and the others go on.
-
-    Args:
-        specs: the kernels wanted; those that the cache holds are not compiled again.
-        cache: where the objects go.
-        workers: processes, one core each.
+    A spec that fails to compile is reported and the others go on; those that the cache holds are
+    not compiled again. Each worker is a process and takes a core.
 
     Raises:
         TilecastError: the cache cannot be written, or others may write it.
