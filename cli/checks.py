@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import sys
 from collections.abc import Iterator
@@ -15,7 +14,6 @@ from packaging.specifiers import SpecifierSet
 
 from tilecast.cli.options import check_writable
 from tilecast.heuristics.errors import TilecastError, one_line
-from tilecast.heuristics.files import own_folder
 from tilecast.heuristics.hardware import GPUS, hardware
 from tilecast.heuristics.operands import LINEAR_BF16
 
@@ -148,12 +146,12 @@ def check_models(names: list[str]) -> Iterator[Finding]:
 
 def check_cache(root: Path) -> Finding:
     """The object cache: writable, by this user alone, and how much is in it."""
+    from tilecast.kernels.object_cache import ObjectCache
+
     try:
         check_writable(root)
-        with contextlib.suppress(FileNotFoundError), own_folder(root):
-            pass
+        count = ObjectCache(root).count()
     except TilecastError as error:
         advice = f"{error}, with --cache or in TILECAST_CACHE"
         return Finding("object cache", str(root), False, advice=advice)
-    count = sum(1 for _ in root.glob("*.o"))
     return Finding("object cache", f"{root}: {count} objects", True)

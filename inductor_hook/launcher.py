@@ -65,13 +65,7 @@ class StaticMatmul:
         return cls(*_specs((config,), operands, batched))
 
     def __call__(self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
-        """Write a @ b to ``out`` on the current stream of its device.
-
-        Args:
-            a: (m, k), or (batch, m, k) for a batched spec.
-            b: (k, n) or (batch, k, n).
-            out: (m, n) or (batch, m, n).
-        """
+        """Write a @ b to ``out`` on the current stream of its device; see `Launch`."""
         device = out.get_device()
         try:
             (self._kernels.get(device) or self._load(device))(a, b, out)
@@ -100,14 +94,13 @@ class DynamicMatmul:
     """Several compiled kernels, of which the model picks one for the extents of each call."""
 
     def __init__(self, specs: Sequence[KernelSpec], model: str, power: str, digest: str):
-        """Take what may run.
+        """Take what may run, at least one kernel, and the model that chooses.
 
         Args:
-            specs: at least one; they differ in their configs alone.
-            model: folder of the model that chooses; "" for the shipped one.
-            power: what the model aims at.
-            digest: `tilecast.inductor_hook.settings.model_digest` of that model; another one does
-                not choose.
+            specs: they differ in their configs alone.
+            model: its folder; "" for the shipped one.
+            power: what it aims at.
+            digest: its `tilecast.inductor_hook.settings.model_digest`; another one does not choose.
         """
         self.matmuls = {spec.config: StaticMatmul(spec) for spec in specs}
         self._model = model

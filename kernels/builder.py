@@ -196,7 +196,7 @@ def compile_into(spec: KernelSpec, cache: ObjectCache) -> CompileResult:
         if cache.resources(spec) is not None:
             return CompileResult(spec, 0.0)
         try:
-            code = compile_object(spec)
+            code = family_of(spec.config).compile(spec)
         except TilecastError:
             raise
         except Exception as error:
@@ -204,11 +204,6 @@ def compile_into(spec: KernelSpec, cache: ObjectCache) -> CompileResult:
             return CompileResult(spec, time.perf_counter() - start, one_line(error))
         cache.put(spec, code)
     return CompileResult(spec, time.perf_counter() - start)
-
-
-def compile_object(spec: KernelSpec) -> bytes:
-    """The object of a kernel, as its family compiles it."""
-    return family_of(spec.config).compile(spec)
 
 
 def object_builder() -> ObjectBuilder:
