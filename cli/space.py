@@ -101,6 +101,7 @@ def _steps(
     steps: list[dict[str, object]] = [{"rule": begin, "taken": None, "left": left, "reason": ""}]
     for rule in family.rules:
         if (rule.kind == PROBLEM) == (problem is not None):
-            left -= (gone := taken[rule.name])
+            gone = taken[rule.name]
+            left -= gone
             steps.append({"rule": rule.name, "taken": gone, "left": left, "reason": rule.reason})
     return steps

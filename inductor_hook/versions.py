@@ -39,7 +39,7 @@ def is_last_call(op: str, templates: Sequence[Any]) -> bool:
 
 
 def stock_handler(factory: Any) -> Any:
-    """The choices handler that ``config.inductor_choices_class`` of the time, or None, makes."""
+    """The choices handler without ours: what ``config.inductor_choices_class``, or None, makes."""
     from torch._inductor import choices
 
     # 2.15: other packages may have registered theirs beside it.

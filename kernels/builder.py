@@ -55,7 +55,7 @@ class ObjectBuilder:
     def __init__(self, objects: ObjectCache, workers: int | None = None):
         """Take where objects go; the workers start with the first kernel that is missing.
 
-        Left out, there is one per core, `MOST_WORKERS` at most.
+        Where their number is left out, there is one per core, `MOST_WORKERS` at most.
         """
         self.objects = objects
         self._workers = workers
