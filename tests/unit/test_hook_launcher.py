@@ -142,7 +142,7 @@ def test_each_extent_runs_what_ranks_first_of_all_that_is_compiled(loads: Callab
     matmul = _dynamic(names)
     launched: list[str] = []
     for config, static in matmul.matmuls.items():
-        static._kernels[-1] = lambda *_, name=config.name: launched.append(name)  # pyright: ignore
+        static._kernels[-1] = lambda *_, name=config.name: launched.append(name)
     expected = []
     for m in [m + offset for m in sweep[4:] for offset in (0, 7)]:
         expected.append(next(name for name in _ranking(m, *WIDE) if name in names))
