@@ -102,7 +102,7 @@ def schedule_workload(base: MeasurementStore) -> Workload:
 def measure(options: Namespace) -> None:
     """Compile and measure a step, and export what was measured."""
     from tilecast.data_collection.environment import describe
-    from tilecast.data_collection.gpu_session import GpuSessionFactory
+    from tilecast.data_collection.gpu_session import GpuSession
 
     deadline = time.monotonic() + options.deadline
     stores = {step: MeasurementStore(p.with_suffix(".db")) for step, p in runner.PILOTS.items()}
@@ -111,7 +111,7 @@ def measure(options: Namespace) -> None:
     store, objects = stores[options.step], ObjectCache(default_root())
     store.begin_run(describe())
     build = partial(compile_all, cache=objects, workers=len(os.sched_getaffinity(0)))
-    tell, sessions = partial(print, flush=True), [GpuSessionFactory(objects, 0)]
+    tell, sessions = partial(print, flush=True), [partial(GpuSession, objects, 0)]
     Collector(store, sessions, build=build, report=tell, deadline=deadline).collect(workload)
     datasets.write_dataset(store.export(), runner.PILOTS[options.step])
 

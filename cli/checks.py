@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import sys
 from collections.abc import Iterator
@@ -14,8 +13,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from tilecast.cli.options import check_writable
-from tilecast.heuristics.errors import TilecastError
-from tilecast.heuristics.files import own_folder
+from tilecast.heuristics.errors import TilecastError, one_line
 from tilecast.heuristics.hardware import GPUS, hardware
 from tilecast.heuristics.operands import LINEAR_BF16
 
@@ -54,11 +52,7 @@ _SAME_MODULE = {"xgboost-cpu": "xgboost"}
 
 
 def examine(cache_root: Path) -> list[Finding]:
-    """Run every check, in the order in which a missing piece would matter.
-
-    Args:
-        cache_root: the object cache to look at.
-    """
+    """Run every check, in the order in which a missing piece would matter."""
     wanted = requirements()
     return [
         check_python(sys.version_info[:2]),
@@ -90,14 +84,7 @@ def requirements() -> dict[str, SpecifierSet]:
 
 
 def check_package(name: str, module: str, wanted: SpecifierSet, *, needed: bool) -> Finding:
-    """One distribution: there, of the version that is pinned, and importable.
-
-    Args:
-        name: the distribution.
-        module: the module that is imported from it.
-        wanted: the versions that tilecast's metadata allows.
-        needed: whether tilecast is unusable without it.
-    """
+    """One distribution: there, of a wanted version, and the module in it importable."""
     advice = f"run `pip install '{name}{wanted}'`"
     for distribution in filter(None, (name, _SAME_MODULE.get(name))):
         try:
@@ -113,20 +100,19 @@ def check_package(name: str, module: str, wanted: SpecifierSet, *, needed: bool)
         importlib.import_module(module)
     # Whatever importing it raises is what this is here to tell.
     except Exception as error:
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
         advice = f"reinstall it: run `pip install --force-reinstall '{name}{wanted}'`"
-        return Finding(name, f"{found}, which does not import ({reason})", False, needed, advice)
+        shown = f"{found}, which does not import ({one_line(error)})"
+        return Finding(name, shown, False, needed, advice)
     return Finding(name, found, True, needed)
 
 
 def visible_gpus() -> list[str]:
     """Names of the GPUs that torch sees; none without torch."""
     try:
-        import_torch = importlib.import_module("torch")
+        import torch
     except ImportError:
         return []
-    cuda = import_torch.cuda
-    return [cuda.get_device_name(index) for index in range(cuda.device_count())]
+    return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
 
 
 def check_gpus(names: list[str]) -> Iterator[Finding]:
@@ -160,12 +146,12 @@ def check_models(names: list[str]) -> Iterator[Finding]:
 
 def check_cache(root: Path) -> Finding:
     """The object cache: writable, by this user alone, and how much is in it."""
+    from tilecast.kernels.object_cache import ObjectCache
+
     try:
         check_writable(root)
-        with contextlib.suppress(FileNotFoundError), own_folder(root):
-            pass
+        count = ObjectCache(root).count()
     except TilecastError as error:
         advice = f"{error}, with --cache or in TILECAST_CACHE"
         return Finding("object cache", str(root), False, advice=advice)
-    count = sum(1 for _ in root.glob("*.o"))
     return Finding("object cache", f"{root}: {count} objects", True)

@@ -99,7 +99,10 @@ def _telling() -> Iterator[Callable[[Progress], None]]:
     with console.status("starting") as status:
 
         def tell(progress: Progress) -> None:
-            line = _line(progress)
+            line = (
+                f"{progress.phase} {progress.done}/{progress.total}, {progress.measurements} "
+                f"measurements, {progress.seconds:.0f} s, {progress.seconds_left:.0f} s left"
+            )
             status.update(line)
             late = progress.seconds - told["seconds"] > _SECONDS_BETWEEN_LINES
             if not console.is_terminal and (late or progress.phase != told["phase"]):
@@ -110,10 +113,3 @@ def _telling() -> Iterator[Callable[[Progress], None]]:
 
 
 _SECONDS_BETWEEN_LINES = 15.0
-
-
-def _line(progress: Progress) -> str:
-    return (
-        f"{progress.phase} {progress.done}/{progress.total}, {progress.measurements} measurements, "
-        f"{progress.seconds:.0f} s, {progress.seconds_left:.0f} s left"
-    )

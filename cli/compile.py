@@ -17,11 +17,11 @@ from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.candidates import candidates, space
 from tilecast.kernels.families import family_of, parse_config
 from tilecast.kernels.family import HARDWARE
+from tilecast.kernels.spec import KernelSpec
 
 if TYPE_CHECKING:
     from tilecast.kernels.builder import CompileResult
     from tilecast.kernels.object_cache import ObjectCache
-    from tilecast.kernels.spec import KernelSpec
 
 NAME = "compile"
 HELP = "compile kernels ahead of time into the object cache"
@@ -42,6 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> Report:
     """Compile what is missing and say what each kernel takes."""
+    from rich.console import Console
+    from rich.progress import track
+
     from tilecast.kernels.builder import compile_all
     from tilecast.kernels.object_cache import ObjectCache, default_root
 
@@ -49,14 +52,14 @@ def run(options: argparse.Namespace) -> Report:
     cache = ObjectCache(options.cache or default_root())
     shared.check_writable(cache.root)
     start = time.perf_counter()
-    results = _with_progress(compile_all(specs, cache, options.workers), len(specs))
-    return _report(results, cache, time.perf_counter() - start)
+    console, results = Console(stderr=True), compile_all(specs, cache, options.workers)
+    hidden = not console.is_terminal
+    done = list(track(results, "compiling", len(specs), console=console, disable=hidden))
+    return _report(done, cache, time.perf_counter() - start)
 
 
 def _specs(options: argparse.Namespace) -> list[KernelSpec]:
     """The kernels that the options ask for, each once."""
-    from tilecast.kernels.spec import KernelSpec
-
     gpu, operands = options.gpu, options.operands
     problems = [GemmProblem.parse(text, operands) for text in options.problems]
     _check_together(options)
@@ -104,17 +107,6 @@ def _check_runs(config: KernelConfig, operands: GemmOperands, gpu: Hardware) -> 
                 f"config {config} is invalid for {operands} on {gpu.name}: {found.text}; allowed: "
                 f"what `tilecast space --list` prints; see `tilecast space --why {config}`"
             )
-
-
-def _with_progress(results: Iterable[CompileResult], total: int) -> list[CompileResult]:
-    """Collect results while a bar on standard error shows how far they are."""
-    from rich.console import Console
-    from rich.progress import track
-
-    console = Console(stderr=True)
-    return list(
-        track(results, "compiling", total, console=console, disable=not console.is_terminal)
-    )
 
 
 def _report(results: Sequence[CompileResult], cache: ObjectCache, seconds: float) -> Report:

@@ -9,7 +9,7 @@ from importlib.metadata import entry_points
 from tilecast.cli.checks import Finding
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
-from tilecast.heuristics.problem import GemmOperands, GemmProblem
+from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook.autoload import VARIABLE, names
 from tilecast.inductor_hook.selection import shortlist
 from tilecast.inductor_hook.settings import Settings
@@ -21,11 +21,7 @@ _AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 
 
 def check_hook(environment: Mapping[str, str] = os.environ) -> Iterator[Finding]:
-    """Whether a script that is started here would get choices of ours without a line of code.
-
-    Args:
-        environment: its environment variables.
-    """
+    """Whether a script with these variables would get choices of ours without a line of code."""
     found = torch_version()
     yield Finding(
         "inductor",
@@ -54,30 +50,10 @@ def check_hook(environment: Mapping[str, str] = os.environ) -> Iterator[Finding]
 
 
 def explain(
-    extents: tuple[int, int, int, int],
-    operands: GemmOperands,
-    gpu: Hardware,
-    settings: Settings,
-    objects: ObjectCache,
+    problem: GemmProblem, gpu: Hardware, settings: Settings, objects: ObjectCache
 ) -> Iterator[Finding]:
-    """What stands between a multiplication and a choice of ours, up to the first thing that does.
-
-    Args:
-        extents: m, n, k and batch.
-        operands: dtypes and majors.
-        gpu: where it would run.
-        settings: those of the hook.
-        objects: where compiled kernels lie.
-    """
-    m, n, k, batch = extents
-    try:
-        problem = GemmProblem(m, n, k, batch, operands)
-        yield Finding("problem", f"{problem} {operands}", True, False)
-    except TilecastError as error:
-        yield Finding(
-            "problem", f"{m}x{n}x{k}: the kernels cannot read it", False, False, str(error)
-        )
-        return
+    """What stands between a multiplication and choices of ours, up to the first thing that does."""
+    yield Finding("problem", f"{problem} {problem.operands}", True, False)
     try:
         predictions = shortlist(settings, problem, gpu)
     except TilecastError as error:
@@ -93,5 +69,5 @@ def explain(
         compiled == len(specs),
         False,
         f"the first compile of a graph takes a second more; `tilecast compile -k {len(specs)} "
-        f"{problem} --operands '{operands}'` spares it",
+        f"{problem} --operands '{problem.operands}'` spares it",
     )

@@ -7,19 +7,14 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 from tilecast.cli import options as shared
-from tilecast.cli.checks import Finding
+from tilecast.cli.checks import Finding, examine, usable
 from tilecast.cli.report import Report, Table
 from tilecast.heuristics.problem import GemmProblem
 
-if TYPE_CHECKING:
-    from tilecast.kernels.object_cache import ObjectCache
-
 NAME = "doctor"
 HELP = "check this machine, or why a multiplication gets no kernel of ours"
-_MARKS = {(True, True): "ok", (True, False): "ok", (False, False): "absent"}
 _COLUMNS = {"": "", "what": "", "found": "", "to do": ""}
 
 
@@ -36,15 +31,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> Report:
     """Check everything; exit status 1 when something that is needed does not work."""
+    from tilecast.cli.diagnosis import check_hook, explain
     from tilecast.kernels.object_cache import ObjectCache, default_root
 
     objects = ObjectCache(options.cache or default_root())
+    about: list[Finding] = []
     # First, because checking everything takes seconds.
-    about = _explained(options, objects)
-
-    from tilecast.cli.checks import examine, usable
-    from tilecast.cli.diagnosis import check_hook
-
+    if options.problem is not None:
+        problem = GemmProblem.parse(options.problem, options.operands)
+        about += explain(problem, options.gpu, shared.settings(options), objects)
     findings = [*examine(objects.root), *check_hook()]
     fine = usable(findings)
     tables = [Table("This machine", _COLUMNS, _rows(findings))]
@@ -61,22 +56,10 @@ def run(options: argparse.Namespace) -> Report:
     )
 
 
-def _explained(options: argparse.Namespace, objects: ObjectCache) -> list[Finding]:
-    """What is to be said of the problem; nothing where none is given."""
-    if options.problem is None:
-        return []
-    from tilecast.cli.diagnosis import explain
-
-    problem = GemmProblem.parse(options.problem, options.operands)
-    extents = (problem.m, problem.n, problem.k, problem.batch)
-    settings = shared.settings(options)
-    return list(explain(extents, problem.operands, options.gpu, settings, objects))
-
-
 def _rows(findings: list[Finding]) -> list[tuple[str, ...]]:
     return [
         (
-            _MARKS.get((finding.works, finding.needed), "MISSING"),
+            "ok" if finding.works else "MISSING" if finding.needed else "absent",
             finding.subject,
             finding.found,
             "" if finding.works else finding.advice,

@@ -45,7 +45,11 @@ def run(options: argparse.Namespace) -> Report:
 
     powers = options.power or POWERS
     dataset = read_dataset(shared.data(options))
-    makers = _named(_makers(dataset_hardware(dataset)), options.only)
+    makers = _makers(dataset_hardware(dataset))
+    for name in options.only or ():
+        if name not in makers:
+            raise TilecastError(f"heuristic {name!r} is not known; allowed: {', '.join(makers)}")
+    makers = {name: makers[name] for name in options.only or makers}
     if options.model is not None:
         makers |= {"as trained": _as_trained(load(options.model), dataset)}
     scored = evaluate(list(makers.values()), label_table(dataset), powers, options.jobs)
@@ -72,15 +76,6 @@ def _makers(gpu: Hardware) -> dict[str, MakeHeuristic]:
     return {make(shared.DEFAULT_POWER).name: make for make in makers}
 
 
-def _named(
-    makers: Mapping[str, MakeHeuristic], names: Sequence[str] | None
-) -> dict[str, MakeHeuristic]:
-    for name in names or ():
-        if name not in makers:
-            raise TilecastError(f"heuristic {name!r} is not known; allowed: {', '.join(makers)}")
-    return {name: makers[name] for name in names or makers}
-
-
 def _as_trained(artifact: Artifact, dataset: Dataset) -> MakeHeuristic:
     """The model as it is, never fitted again.
 
@@ -105,13 +100,11 @@ def _as_trained(artifact: Artifact, dataset: Dataset) -> MakeHeuristic:
 
 
 def _tables(scored: Mapping[str, Any], powers: Sequence[str]) -> list[Table | str]:
-    columns = {"heuristic": "", "k": "d", "kernels": ".1f"} | dict.fromkeys(
-        _FIGURES.values(), ".2%"
-    )
+    columns = {"heuristic": "", "k": "d", "kernels": ".1f"} | dict.fromkeys(FIGURES.values(), ".2%")
     tables: list[Table | str] = []
     for power in powers:
         rows = [
-            (row["heuristic"], row["k"], row["proposed"], *(row[name] for name in _FIGURES))
+            (row["heuristic"], row["k"], row["proposed"], *(row[name] for name in FIGURES))
             for row in scored["regret"]
             if row["power"] == power and row["problems"] == "all" and row["k"] in SHOWN_K
         ]
@@ -124,4 +117,4 @@ def _tables(scored: Mapping[str, Any], powers: Sequence[str]) -> list[Table | st
     ]
 
 
-_FIGURES = {"geomean": "geomean", "p95": "p95", "max": "max", "within_2_percent": "within 2%"}
+FIGURES = {"geomean": "geomean", "p95": "p95", "max": "max", "within_2_percent": "within 2%"}

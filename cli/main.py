@@ -57,10 +57,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command.
-
-    Args:
-        arguments: what follows ``tilecast``; this process's own when left out.
+    """Run one command, by this process's own arguments when none are given.
 
     Returns:
         The exit status: 0, what the command says, or 2 for a request that cannot be met.

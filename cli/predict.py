@@ -37,10 +37,13 @@ def run(options: argparse.Namespace) -> Report:
     """Rank, explain the first, and look the problem up in the data set."""
     problem, gpu, top = shared.problem(options), options.gpu, options.top
 
+    from tilecast.data_collection.dataset import read_columns, shipped_data
+    from tilecast.data_collection.truth import look_up
     from tilecast.models.learned import load_heuristic
 
     heuristic = load_heuristic(gpu, problem.operands, options.power, options.model)
-    truths = _truths(options, problem, gpu)
+    data = options.data or shipped_data(gpu, problem.operands)
+    truths = look_up(read_columns(data)[0], problem) if data else {}
     among = candidates(problem, gpu)
     ranking = heuristic.predict(problem, among)
     shown = len(heuristic.shortlist(problem, among)) if isinstance(top, str) else top
@@ -59,15 +62,6 @@ def run(options: argparse.Namespace) -> Report:
         "measured": {regime: _oracle(truth, ranking) for regime, truth in truths.items()},
     }
     return Report(document, _shown(problem, document))
-
-
-def _truths(options: argparse.Namespace, problem: GemmProblem, gpu: Hardware) -> dict[str, Truth]:
-    """What was measured for the problem; nothing where no data set is named or shipped."""
-    from tilecast.data_collection.dataset import shipped_data
-    from tilecast.data_collection.truth import measured
-
-    path = options.data or shipped_data(gpu, problem.operands)
-    return measured(path, problem) if path else {}
 
 
 def _roofline(problem: GemmProblem, gpu: Hardware) -> dict[str, object]:

@@ -74,8 +74,9 @@ def _counts(
     for family in FAMILIES.values():
         if family.arch == gpu.arch:
             steps = _steps(family, operands, gpu, problem)
-            families[family.name] = [dict(zip(_STEP, step, strict=True)) for step in steps]
-            tables.append(Table(f"{what} on {gpu.name}: {family.name}", _COLUMNS, steps))
+            families[family.name] = steps
+            rows = [tuple(step.values()) for step in steps]
+            tables.append(Table(f"{what} on {gpu.name}: {family.name}", _COLUMNS, rows))
     document = {
         "gpu": gpu.name,
         "operands": operands.text,
@@ -88,21 +89,19 @@ def _counts(
     return Report(document | {"configs": listed}, [*tables, "\n".join(listed)])
 
 
-_STEP = ("rule", "taken", "left", "reason")
-
-
 def _steps(
     family: KernelFamily, operands: GemmOperands, gpu: Hardware, problem: GemmProblem | None
-) -> list[tuple[str, int | None, int, str]]:
+) -> list[dict[str, object]]:
     """What each rule takes away and leaves, counted at the first rule that a config breaks."""
     configs = family.configs(operands, gpu) if problem else list(family.points(operands))
     firsts = (next(family.violations(c, operands, gpu, problem), None) for c in configs)
     taken = Counter(first.rule.name for first in firsts if first)
     left = len(configs)
-    steps: list[tuple[str, int | None, int, str]]
-    steps = [("the space" if problem else "points of the axes", None, left, "")]
+    begin = "the space" if problem else "points of the axes"
+    steps: list[dict[str, object]] = [{"rule": begin, "taken": None, "left": left, "reason": ""}]
     for rule in family.rules:
         if (rule.kind == PROBLEM) == (problem is not None):
-            left -= taken[rule.name]
-            steps.append((rule.name, taken[rule.name], left, rule.reason))
+            gone = taken[rule.name]
+            left -= gone
+            steps.append({"rule": rule.name, "taken": gone, "left": left, "reason": rule.reason})
     return steps

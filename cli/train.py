@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tilecast.cli import options as shared
+from tilecast.cli.evaluate import FIGURES
 from tilecast.cli.report import Report, Table
 
 NAME = "train"
@@ -50,7 +51,7 @@ def run(options: argparse.Namespace) -> Report:
 def _table(facts: Mapping[str, Any]) -> Table:
     """Regret of each model by power, with the noise floor below."""
     rows = [
-        (model, power, k, *(metrics[f"regret@{k}"][name] for name in _FIGURES))
+        (model, power, k, *(metrics[f"regret@{k}"][name] for name in FIGURES))
         for model, powers in facts["held_out"].items()
         for power, metrics in powers.items()
         for k in (1, 3, 5)
@@ -59,8 +60,5 @@ def _table(facts: Mapping[str, Any]) -> Table:
         ("noise floor", power, None, floor["geomean"], floor["p95"], floor["max"], None)
         for power, floor in facts["noise_floor"].items()
     ]
-    columns = {"model": "", "power": "", "k": "d"} | dict.fromkeys(_FIGURES.values(), ".2%")
+    columns = {"model": "", "power": "", "k": "d"} | dict.fromkeys(FIGURES.values(), ".2%")
     return Table("Regret at k kernels on one fold of families, held out", columns, rows)
-
-
-_FIGURES = {"geomean": "geomean", "p95": "p95", "max": "max", "within_2_percent": "within 2%"}

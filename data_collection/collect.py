@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from tilecast.data_collection.collector import Collector, Progress, Workload
@@ -53,7 +54,7 @@ def collect(options: CollectOptions, report: Callable[[Progress], None]) -> None
             or a worker fails with no kernel to blame.
     """
     from tilecast.data_collection.environment import cards, claimed, describe, gpu_states
-    from tilecast.data_collection.gpu_session import GpuSessionFactory
+    from tilecast.data_collection.gpu_session import GpuSession
 
     start = time.monotonic()
     target = hardware(options.gpu)
@@ -64,7 +65,7 @@ def collect(options: CollectOptions, report: Callable[[Progress], None]) -> None
             store.begin_run(provenance)
             Collector(
                 store,
-                [GpuSessionFactory(options.objects, device) for device in options.devices],
+                [partial(GpuSession, options.objects, device) for device in options.devices],
                 build=lambda kernels: compile_all(kernels, options.objects, options.workers),
                 report=report,
                 deadline=start + options.seconds,

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import wait
-from typing import TYPE_CHECKING
 
 from tilecast.data_collection.jobs import (
     CheckJob,
-    Done,
     Failed,
     Job,
     MeasureJob,
+    Result,
     SessionFactory,
     VerifyJob,
 )
@@ -22,10 +22,8 @@ from tilecast.data_collection.worker import Worker
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.problem import GemmProblem
+from tilecast.kernels.builder import CompileResult
 from tilecast.kernels.spec import KernelSpec
-
-if TYPE_CHECKING:
-    from tilecast.kernels.builder import CompileResult
 
 STRETCH = 16
 """Problems per GPU that are compiled, checked and measured before the next: some two minutes."""
@@ -65,6 +63,7 @@ class _Phase:
     seconds: float = 0.0
 
 
+@dataclass(eq=False)
 class Collector:
     """Checks, measures and verifies problems on one or more GPUs.
 
@@ -72,34 +71,21 @@ class Collector:
     where it was. A kernel that hangs, crashes or is wrong is recorded and not run from then on.
     """
 
-    def __init__(
-        self,
-        store: MeasurementStore,
-        factories: Sequence[SessionFactory],
-        build: Callable[[Sequence[KernelSpec]], Iterable[CompileResult]] = lambda kernels: (),
-        report: Callable[[Progress], None] = lambda progress: None,
-        silence_seconds: float = 60.0,
-        deadline: float = float("inf"),
-    ):
-        """Prepare a run; nothing starts yet.
-
-        Args:
-            store: where results go and what is done already is read from.
-            factories: one session factory per GPU.
-            build: compiles kernels, one result after another; nothing where all are compiled.
-            report: told of progress after every job.
-            silence_seconds: a worker that says nothing for so long is killed; one that starts may
-                take `START_FACTOR` times as long.
-            deadline: `time.monotonic` after which no further job starts.
-        """
-        self._store = store
-        self._factories = list(factories)
-        self._build = build
-        self._report = report
-        self._silence = silence_seconds
-        self._deadline = deadline
-        self._workers: list[Worker] = []
-        self._taken = 0
+    store: MeasurementStore
+    """Where results go and what is done already is read from."""
+    factories: Sequence[SessionFactory]
+    """One session factory per GPU."""
+    build: Callable[[Sequence[KernelSpec]], Iterable[CompileResult]] = lambda kernels: ()
+    """Compiles kernels, one result after another; nothing where all are compiled."""
+    report: Callable[[Progress], None] = lambda progress: None
+    """Told of progress after every job."""
+    silence_seconds: float = 60.0
+    """A worker that says nothing for so long is killed; one that starts may take `START_FACTOR`
+    times as long."""
+    deadline: float = math.inf
+    """`time.monotonic` after which no further job starts."""
+    _workers: list[Worker] = field(default_factory=list, init=False)
+    _taken: int = field(default=0, init=False)
 
     def collect(self, workload: Workload) -> None:
         """Run what the store does not hold yet: each problem with its candidates, in this order.
@@ -117,9 +103,9 @@ class Collector:
 
     def _measure(self, workload: Workload) -> None:
         """Stretch by stretch: a run that ends early has measured the first problems whole."""
-        measured = self._store.measured("screen")
+        measured = self.store.measured("screen")
         todo = [problem for problem in workload if problem not in measured]
-        phase, step = _Phase("measure", len(todo)), STRETCH * len(self._factories)
+        phase, step = _Phase("measure", len(todo)), STRETCH * len(self.factories)
         for start in range(0, len(todo), step):
             if self._late():
                 return
@@ -128,18 +114,18 @@ class Collector:
             self._run(phase, [MeasureJob(*candidates) for candidates in stretch.items()])
 
     def _check(self, kernels: Sequence[KernelSpec]) -> None:
-        checked = self._store.checks()
+        checked = self.store.checks()
         todo = [spec for spec in kernels if spec.key not in checked]
         starts = range(0, len(todo), CHECKS_PER_JOB)
         jobs = [CheckJob(tuple(todo[start : start + CHECKS_PER_JOB])) for start in starts]
         self._run(_Phase("check", len(jobs)), jobs)
 
     def _verify(self, workload: Workload) -> None:
-        verified, raced = self._store.measured("verify"), self._store.measured("race")
+        verified, raced = self.store.measured("verify"), self.store.measured("race")
         jobs = []
         for problem in workload:
             if problem in raced and problem not in verified:
-                rows, card = self._store.raced(problem)
+                rows, card = self.store.raced(problem)
                 jobs.append(VerifyJob(problem, tuple(rows), card))
         self._compiled({job.problem: [r.config for r in job.raced if r.config] for job in jobs})
         self._run(_Phase("verify", len(jobs)), jobs)
@@ -152,19 +138,19 @@ class Collector:
         )
         kernels = [spec for spec in specs if spec.key not in failures]
         phase, since = _Phase("compile", len(kernels)), time.monotonic()
-        for result in () if self._late() else self._build(kernels):
+        for result in () if self._late() else self.build(kernels):
             if result.error:
-                self._store.add_checks({result.spec: result.error})
+                self.store.add_checks({result.spec: result.error})
             since = self._tell(phase, since)
             if self._late():
                 break
         return kernels
 
     def _late(self) -> bool:
-        return time.monotonic() > self._deadline
+        return time.monotonic() > self.deadline
 
     def _failures(self) -> dict[str, str]:
-        return {key: reason for key, reason in self._store.checks().items() if reason}
+        return {key: reason for key, reason in self.store.checks().items() if reason}
 
     def _run(self, phase: _Phase, jobs: Sequence[Job]) -> None:
         """Work through jobs of one phase on all workers."""
@@ -172,7 +158,7 @@ class Collector:
             return
         waiting, since = list(jobs), time.monotonic()
         if not self._workers:
-            self._workers = [self._spawn(factory) for factory in self._factories]
+            self._workers = [Worker(factory, self.silence_seconds) for factory in self.factories]
         while waiting or any(worker.job for worker in self._workers):
             if self._late():
                 waiting.clear()
@@ -193,11 +179,12 @@ class Collector:
                 waiting.remove(job)
                 worker.give(job.without(self._failures()))
 
-    def _news(self) -> Iterator[tuple[Worker, Done | Failed]]:
+    def _news(self) -> Iterator[tuple[Worker, Result | Failed]]:
         """What happens within a second: jobs that are done, and workers that failed."""
         ready = wait([worker.connection for worker in self._workers], timeout=1.0)
         for worker in list(self._workers):
-            if news := worker.hear() if worker.connection in ready else worker.silent():
+            news = worker.hear() if worker.connection in ready else worker.silent()
+            if news is not None:
                 yield worker, news
 
     def _recover(self, worker: Worker, failed: Failed) -> list[Job]:
@@ -208,7 +195,7 @@ class Collector:
         """
         job = worker.job
         if job and failed.culprit:
-            self._store.add_checks({failed.culprit: failed.reason})
+            self.store.add_checks({failed.culprit: failed.reason})
         elif isinstance(job, MeasureJob | VerifyJob) and not job.careful:
             job = replace(job, careful=True)
         else:
@@ -218,17 +205,17 @@ class Collector:
                 "on where it was"
             )
         worker.stop()
-        self._workers[self._workers.index(worker)] = self._spawn(worker.factory)
+        self._workers[self._workers.index(worker)] = Worker(worker.factory, self.silence_seconds)
         return [job]
 
-    def _keep(self, worker: Worker, done: Done) -> None:
+    def _keep(self, worker: Worker, result: Result) -> None:
         """Put a finished job's result into the store."""
         worker.job = None
-        if isinstance(done.result, dict):
-            self._store.add_checks(done.result)
+        if isinstance(result, dict):
+            self.store.add_checks(result)
         else:
-            self._store.add(done.result, worker.card or "")
-            self._taken += len(done.result)
+            self.store.add(result, worker.card or "")
+            self._taken += len(result)
 
     def _tell(self, phase: _Phase, since: float) -> float:
         """Count one more job, begun at some time, and report; the time now."""
@@ -237,11 +224,8 @@ class Collector:
         phase.seconds += now - since
         left = phase.seconds / phase.done * (phase.total - phase.done)
         spent = now - self._begun
-        self._report(Progress(phase.name, phase.done, phase.total, self._taken, spent, left))
+        self.report(Progress(phase.name, phase.done, phase.total, self._taken, spent, left))
         return now
-
-    def _spawn(self, factory: SessionFactory) -> Worker:
-        return Worker(factory, self._silence)
 
 
 def _may_do(card: str | None, job: Job, others: set[str | None]) -> bool:

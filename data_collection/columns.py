@@ -107,10 +107,6 @@ class Columns:
 def columns_of(table: pa.Table, name: str) -> Columns:
     """Check an Arrow table against the contract of `COLUMNS`; further columns are left out.
 
-    Args:
-        table: the rows.
-        name: what to call the data set in errors.
-
     Raises:
         TilecastError: a column is missing or of another type, or a value is not allowed.
     """

@@ -42,10 +42,7 @@ class Dataset:
         return self.columns().digest
 
     def columns(self, name: str = "in memory") -> Columns:
-        """The rows column by column.
-
-        Args:
-            name: what to call the data set in errors.
+        """The rows column by column; errors call the data set by the name.
 
         Raises:
             TilecastError: they break the contract of `COLUMNS`.

@@ -32,8 +32,7 @@ _GPU_FIELDS = (
 def gpu_states(cards: Collection[str] | None = None) -> list[dict[str, str]]:
     """Name, UUID hash, driver, clocks (MHz), power (W) and temperature (C) of GPUs, now.
 
-    Args:
-        cards: hashes of the GPUs that are asked for; every GPU when left out.
+    The GPUs are asked for by their hashes, and all of them where these are left out.
 
     Raises:
         TilecastError: there is no NVIDIA driver, it does not answer, or it does not list a card.
@@ -46,9 +45,9 @@ def gpu_states(cards: Collection[str] | None = None) -> list[dict[str, str]]:
         state: dict[str, str] = dict(zip(_GPU_FIELDS, values, strict=True))
         state["uuid_hash"] = device_hash(state.pop("uuid"))
         states.append(state)
-    listed = {state["uuid_hash"]: state for state in states}
     if cards is None:
         return states
+    listed = {state["uuid_hash"]: state for state in states}
     if missing := [card for card in cards if card not in listed]:
         raise _no_answer(f"it does not list GPU {missing[0]}")
     return [listed[card] for card in cards]
@@ -138,11 +137,7 @@ def device_hash(uuid: str) -> str:
 
 
 def describe(cards: Collection[str] | None = None) -> dict[str, object]:
-    """GPUs, versions, protocol, date and command of this run, as plain data.
-
-    Args:
-        cards: hashes of the GPUs that are measured; every GPU when left out.
-    """
+    """GPUs (see `gpu_states`), versions, protocol, date and command of this run, as plain data."""
     import torch
 
     return {
@@ -159,8 +154,7 @@ def describe(cards: Collection[str] | None = None) -> dict[str, object]:
 def public_command(arguments: Sequence[str]) -> str:
     """A command as one line that names no folder, and so no user.
 
-    Args:
-        arguments: program and arguments; a path keeps its last part, or ``.`` if it is a folder.
+    Of the program and arguments a path keeps its last part, or ``.`` if it is a folder.
     """
     words = []
     for argument in arguments:

@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache, partial
 
 import torch
 
@@ -16,7 +17,7 @@ from tilecast.data_collection.environment import device_hash
 from tilecast.data_collection.protocol import Entrant, KernelFailure
 from tilecast.heuristics.operands import TensorSpec
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.kernels.launch import LoadedKernel, load_kernel
+from tilecast.kernels.launch import load_kernel
 from tilecast.kernels.object_cache import ObjectCache
 from tilecast.kernels.spec import KernelSpec
 
@@ -60,42 +61,24 @@ class _Graph:
         self.times.append(self.start.elapsed_time(self.end) * 1e3 / self.launches)
 
 
-@dataclass(frozen=True)
-class GpuSessionFactory:
-    """Makes a session in a worker process."""
-
-    objects: ObjectCache
-    """Compiled kernels."""
-    device: int
-    """CUDA device index."""
-
-    def __call__(self, announce: Callable[[KernelSpec | None], None]) -> GpuSession:
-        """Make it."""
-        return GpuSession(self.objects, self.device, announce)
-
-
 class GpuSession:
     """Loaded kernels on one device; lives as long as its process."""
 
     def __init__(
         self, objects: ObjectCache, device: int, announce: Callable[[KernelSpec | None], None]
     ):
-        """Bind a device.
+        """Bind a CUDA device; ``announce`` is told of a kernel before it first runs.
 
-        Args:
-            objects: compiled kernels.
-            device: CUDA device index.
-            announce: told of each kernel before it runs for the first time; None is the library's.
+        None stands for the library's.
         """
         torch.cuda.set_device(device)
         torch.manual_seed(0)
-        self.card = device_hash(str(torch.cuda.get_device_properties(device).uuid))
-        self._objects = objects
-        self._device = device
+        properties = torch.cuda.get_device_properties(device)
+        self.card = device_hash(str(properties.uuid))
         self.announce = announce
-        self._kernels: dict[KernelSpec, LoadedKernel] = {}
-        self._references: dict[GemmProblem, tuple[torch.Tensor, ...]] = {}
-        self._l2_bytes = torch.cuda.get_device_properties(device).L2_cache_size
+        self._kernel = cache(partial(load_kernel, objects=objects, device=device))
+        self._reference = cache(_reference)
+        self._l2_bytes = properties.L2_cache_size
 
     def check(self, spec: KernelSpec) -> str | None:
         """Compare one kernel with torch in float32 on the ragged problems.
@@ -119,31 +102,14 @@ class GpuSession:
         return None
 
     def bench(self, problem: GemmProblem, careful: bool) -> GpuBench:
-        """Operands for one problem.
-
-        Args:
-            problem: what to multiply.
-            careful: wait for each replay, so that a failure has a name.
-        """
+        """Operands for one problem; ``careful`` waits for each replay: a failure has a name."""
         return GpuBench(self, problem, self._l2_bytes, careful)
 
     def launcher(self, entrant: Entrant, problem: GemmProblem) -> Callable[..., object]:
         """What launches an entrant as f(a, b, out); it has run once in this process."""
         if entrant is None:
-            return _library_launch
+            return lambda a, b, out: torch.matmul(a, b, out=out)
         return self._kernel(KernelSpec.for_problem(entrant, problem))
-
-    def _kernel(self, spec: KernelSpec) -> LoadedKernel:
-        if spec not in self._kernels:
-            self._kernels[spec] = load_kernel(spec, self._objects, self._device)
-        return self._kernels[spec]
-
-    def _reference(self, problem: GemmProblem) -> tuple[torch.Tensor, ...]:
-        if problem not in self._references:
-            a, b = random_operands(problem, 1)
-            a, b = a[0], b[0]
-            self._references[problem] = (a, b, a.float() @ b.float())
-        return self._references[problem]
 
     def finish(self, spec: KernelSpec | None) -> None:
         """Wait for all launches so far, which are a kernel's, or None for several kernels'.
@@ -286,6 +252,12 @@ def poisoned_out(problem: GemmProblem) -> torch.Tensor:
     return out.fill_(math.nan if out.dtype.is_floating_point else torch.iinfo(out.dtype).min)
 
 
+def _reference(problem: GemmProblem) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Random A and B of a problem, and their product in float32."""
+    (a,), (b,) = random_operands(problem, 1)
+    return a, b, a.float() @ b.float()
+
+
 def _random(problem: GemmProblem, rows: int, columns: int, stored: TensorSpec) -> torch.Tensor:
     tensor = _empty(problem, rows, columns, stored)
     if stored.dtype.bits >= 16:
@@ -304,7 +276,3 @@ def _empty(problem: GemmProblem, rows: int, columns: int, stored: TensorSpec) ->
     dtype = getattr(torch, stored.dtype.torch)
     tensor = torch.empty(*batch, *shape, dtype=dtype, device="cuda")
     return tensor if row_major else tensor.mT
-
-
-def _library_launch(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
-    torch.matmul(a, b, out=out)

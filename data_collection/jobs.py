@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, Protocol
 
 from tilecast.data_collection.measurement import Measurement
-from tilecast.data_collection.protocol import DEFAULTS, Bench, Entrant, measure, verify
+from tilecast.data_collection.protocol import Bench, Entrant, measure, verify
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.spec import KernelSpec
@@ -74,7 +74,7 @@ class MeasureJob:
     def run(self, session: Session) -> list[Measurement]:
         """Screen and race rows."""
         bench = session.bench(self.problem, self.careful)
-        return measure(bench, self.problem, (*self.configs, None), DEFAULTS) + [
+        return measure(bench, self.problem, (*self.configs, None)) + [
             Measurement(self.problem, config, "sustained", "screen", None, None, 0, reason)
             for config, reason in self.known_failures.items()
         ]
@@ -100,8 +100,7 @@ class VerifyJob:
 
     def run(self, session: Session) -> list[Measurement]:
         """Verify rows."""
-        bench = session.bench(self.problem, self.careful)
-        return verify(bench, self.problem, self.raced, DEFAULTS)
+        return verify(session.bench(self.problem, self.careful), self.problem, self.raced)
 
 
 def _failure(entrant: Entrant, problem: GemmProblem, failures: Mapping[str, str]) -> str | None:
@@ -110,6 +109,9 @@ def _failure(entrant: Entrant, problem: GemmProblem, failures: Mapping[str, str]
 
 Job = CheckJob | MeasureJob | VerifyJob
 """What a worker is given."""
+
+Result = dict[KernelSpec, str | None] | list[Measurement]
+"""What a job's ``run`` returns, and a worker says when one is done."""
 
 
 @dataclass(frozen=True)
@@ -129,14 +131,6 @@ class Running:
 
 
 @dataclass(frozen=True)
-class Done:
-    """A job is finished."""
-
-    result: dict[KernelSpec, str | None] | list[Measurement]
-    """What the job's ``run`` returned."""
-
-
-@dataclass(frozen=True)
 class Failed:
     """The last message: the worker is gone, or its GPU context is."""
 
@@ -144,7 +138,3 @@ class Failed:
     """The kernel to blame; None where several were in flight."""
     reason: str
     """What happened, in one line."""
-
-
-Message = Ready | Running | Done | Failed
-"""What a worker says."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from tilecast.data_collection.measurement import Measurement
@@ -23,6 +22,29 @@ PROTOCOL_VERSION = 1
 Entrant = KernelConfig | None
 """What is timed: one of our kernels, or None for the library's own."""
 
+# Factors are relative to the fastest of our kernels.
+SCREEN_ROUNDS = 3
+"""Rounds of the screen."""
+SECOND_LOOK = 1.5
+"""Slower than this in a round of the screen: not timed again."""
+FINALIST = 1.15
+"""Within this after the screen: in the race."""
+MAX_FINALISTS = 32
+"""Most kernels in a race."""
+BATCH_ROUNDS = {"burst": 8, "sustained": 12}
+"""Rounds between two looks at a race's order. Each costs an idle gap in the burst regime; in the
+sustained one warming up costs more than the rounds."""
+MAX_BATCHES = 3
+"""Batches of rounds after which a race ends, stable or not."""
+TIE = 0.002
+"""Two leaders closer than this count as one."""
+VERIFY_WITHIN = 1.05
+"""Within this after the race: verified."""
+MAX_VERIFIED = 16
+"""Most kernels verified per regime."""
+COMPUTE_BOUND = 64.0
+"""FLOP per byte of DRAM above which the power limit can matter and both regimes are raced."""
+
 
 class KernelFailure(Exception):
     """A kernel hung or crashed; the GPU context is lost with it."""
@@ -32,42 +54,6 @@ class KernelFailure(Exception):
         super().__init__(reason)
         self.culprit = culprit
         self.reason = reason
-
-
-@dataclass(frozen=True)
-class ProtocolSettings:
-    """The protocol's numbers. Factors are relative to the fastest of our kernels."""
-
-    screen_rounds: int = 3
-    """Rounds of the screen."""
-    second_look: float = 1.5
-    """Slower than this in a round of the screen: not timed again."""
-    finalist: float = 1.15
-    """Within this after the screen: in the race."""
-    max_finalists: int = 32
-    """Most kernels in a race."""
-    burst_rounds: int = 8
-    """Rounds between two looks at a race's order in the burst regime; each costs an idle gap."""
-    sustained_rounds: int = 12
-    """The same in the sustained regime, where warming up costs more than the rounds."""
-    max_batches: int = 3
-    """Batches of rounds after which a race ends, stable or not."""
-    tie: float = 0.002
-    """Two leaders closer than this count as one."""
-    verify_within: float = 1.05
-    """Within this after the race: verified."""
-    max_verified: int = 16
-    """Most kernels verified per regime."""
-    compute_bound: float = 64.0
-    """FLOP per byte of DRAM above which the power limit can matter and both regimes are raced."""
-
-    def rounds(self, regime: str) -> int:
-        """Rounds of one batch."""
-        return self.burst_rounds if regime == "burst" else self.sustained_rounds
-
-
-DEFAULTS = ProtocolSettings()
-"""What data sets are collected with."""
 
 
 class Bench(Protocol):
@@ -91,63 +77,47 @@ class Bench(Protocol):
         ...
 
 
-def regimes(problem: GemmProblem, settings: ProtocolSettings = DEFAULTS) -> tuple[str, ...]:
+def regimes(problem: GemmProblem) -> tuple[str, ...]:
     """The power regimes that a problem is raced in: one where the power limit is out of reach."""
-    compute_bound = problem.flops / problem.min_bytes > settings.compute_bound
+    compute_bound = problem.flops / problem.min_bytes > COMPUTE_BOUND
     return ("sustained", "burst") if compute_bound else ("burst",)
 
 
-def measure(
-    bench: Bench, problem: GemmProblem, entrants: Sequence[Entrant], settings: ProtocolSettings
-) -> list[Measurement]:
+def measure(bench: Bench, problem: GemmProblem, entrants: Sequence[Entrant]) -> list[Measurement]:
     """Screen all entrants and race the finalists.
 
     Args:
         bench: times kernels of this problem.
         problem: what they multiply.
         entrants: every candidate, and None for the library's kernel.
-        settings: the protocol's numbers.
 
     Returns:
         A screen row for every entrant and a race row for every finalist and regime; no race where
         the library's kernel is alone.
     """
-    screened = bench.time(entrants, "sustained", settings.screen_rounds, settings.second_look)
+    screened = bench.time(entrants, "sustained", SCREEN_ROUNDS, SECOND_LOOK)
     times = dict(zip(entrants, screened, strict=True))
     rows = [_row(problem, entrant, "sustained", "screen", times[entrant]) for entrant in entrants]
     if all(entrant is None for entrant in entrants):
         return rows  # every candidate was left out: there is nobody to race
-    finalists = _within(times, settings.finalist)[: settings.max_finalists]
-    if None in times and None not in finalists:
-        finalists.append(None)
-    for regime in regimes(problem, settings):
-        raced = _race(bench, finalists, regime, settings)
+    finalists = _within(times, FINALIST, MAX_FINALISTS)
+    for regime in regimes(problem):
+        raced = _race(bench, finalists, regime)
         rows += [_row(problem, entrant, regime, "race", raced[entrant]) for entrant in finalists]
     return rows
 
 
-def verify(
-    bench: Bench, problem: GemmProblem, raced: Sequence[Measurement], settings: ProtocolSettings
-) -> list[Measurement]:
-    """Time the best of each race again.
-
-    Args:
-        bench: times kernels of this problem.
-        problem: what they multiply.
-        raced: the race rows of the problem.
-        settings: the protocol's numbers.
-    """
+def verify(bench: Bench, problem: GemmProblem, raced: Sequence[Measurement]) -> list[Measurement]:
+    """Time the best of each race again, given the race rows of the problem."""
     rows = []
-    for regime in regimes(problem, settings):
+    for regime in regimes(problem):
         times = {
             row.config: [row.microseconds]
             for row in raced
             if row.regime == regime and row.microseconds is not None
         }
-        best = _within(times, settings.verify_within)[: settings.max_verified]
-        if None in times and None not in best:
-            best.append(None)
-        verified = bench.time(best, regime, 2 * settings.rounds(regime))
+        best = _within(times, VERIFY_WITHIN, MAX_VERIFIED)
+        verified = bench.time(best, regime, 2 * BATCH_ROUNDS[regime])
         rows += [
             _row(problem, entrant, regime, "verify", rounds)
             for entrant, rounds in zip(best, without_drift(verified), strict=True)
@@ -155,19 +125,17 @@ def verify(
     return rows
 
 
-def _race(
-    bench: Bench, finalists: Sequence[Entrant], regime: str, settings: ProtocolSettings
-) -> dict[Entrant, list[float]]:
+def _race(bench: Bench, finalists: Sequence[Entrant], regime: str) -> dict[Entrant, list[float]]:
     """Rounds until the leader of all rounds so far also leads, or ties, in the latest batch."""
     times: dict[Entrant, list[float]] = {entrant: [] for entrant in finalists}
-    for number in range(settings.max_batches):
-        rounds = bench.time(finalists, regime, settings.rounds(regime))
+    for number in range(MAX_BATCHES):
+        rounds = bench.time(finalists, regime, BATCH_ROUNDS[regime])
         batch = dict(zip(finalists, rounds, strict=True))
         for entrant in finalists:
             times[entrant] = times[entrant] + batch[entrant]
         leader, latest = _leader(times), _leader(batch)
         lag = statistics.median(batch[leader]) / statistics.median(batch[latest]) - 1
-        if number and lag <= settings.tie:
+        if number and lag <= TIE:
             break
     return dict(zip(finalists, without_drift(list(times.values())), strict=True))
 
@@ -177,11 +145,12 @@ def _leader(times: dict[Entrant, list[float]]) -> Entrant:
     return min(ours, key=lambda entrant: statistics.median(times[entrant]))
 
 
-def _within(times: dict[Entrant, list[float]], factor: float) -> list[Entrant]:
-    """Entrants no slower than ``factor`` times the best of our kernels, fastest first."""
+def _within(times: dict[Entrant, list[float]], factor: float, most: int) -> list[Entrant]:
+    """The fastest of those within ``factor`` of the best of ours, and the library's if timed."""
     medians = {entrant: statistics.median(rounds) for entrant, rounds in times.items()}
     limit = factor * min(medians[entrant] for entrant in medians if entrant is not None)
-    return sorted((e for e in medians if medians[e] <= limit), key=lambda e: medians[e])
+    near = sorted((e for e in medians if medians[e] <= limit), key=medians.__getitem__)[:most]
+    return near if None in near or None not in times else [*near, None]
 
 
 def without_drift(rounds: Sequence[Sequence[float]]) -> list[list[float]]:

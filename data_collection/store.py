@@ -8,8 +8,10 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
+from tilecast.data_collection.columns import COLUMNS
+from tilecast.data_collection.dataset import Dataset
 from tilecast.data_collection.measurement import PASSES, REFERENCE, REGIMES, Measurement
 from tilecast.data_collection.protocol import PROTOCOL_VERSION
 from tilecast.heuristics.errors import TilecastError
@@ -17,9 +19,6 @@ from tilecast.heuristics.problem import MAX_EXTENT, PROBLEM_FIELDS, GemmProblem
 from tilecast.kernels.candidates import SPACE_VERSION
 from tilecast.kernels.families import FAMILIES, parse_config
 from tilecast.kernels.spec import KernelSpec, family_facts
-
-if TYPE_CHECKING:
-    from tilecast.data_collection.dataset import Dataset
 
 _TEXT = "TEXT NOT NULL CHECK (typeof({0}) = 'text')"
 _EXTENT = f"INTEGER NOT NULL CHECK ({{0}} BETWEEN 1 AND {MAX_EXTENT})"
@@ -234,8 +233,6 @@ class MeasurementStore:
     def export(self) -> Dataset:
         """Everything as a data set, in a stable order, with the provenance of every run."""
         import pandas as pd
-
-        from tilecast.data_collection.dataset import COLUMNS, Dataset
 
         names = ", ".join(COLUMNS)
         with self._access() as database:

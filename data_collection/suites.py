@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -66,7 +65,7 @@ _WIDE: tuple[Family, ...] = ((16384, 1024), (32768, 4096), (65536, 2048), (13107
 _WIDE_M = (1, 2, 3, 4, 7, 8)
 
 # One or a few output tiles: only a split of k can fill the card.
-_LARGE_K_EXTENTS = (16, 24, 32, 48, 64)
+_LARGE_K_MN = (16, 24, 32, 48, 64)
 _LARGE_K = (4096, 8192, 16384, 32768)
 
 
@@ -79,52 +78,24 @@ def _llm() -> tuple[GemmProblem, ...]:
     return _grid([*families, *DEEPSEEK_V3], _LLM_M)
 
 
-def _square() -> tuple[GemmProblem, ...]:
-    return tuple(GemmProblem(extent, extent, extent) for extent in _SQUARE)
-
-
-def _skinny() -> tuple[GemmProblem, ...]:
-    return _grid(_NARROW, _NARROW_M) + _grid(_WIDE, _WIDE_M)
-
-
-def _large_k() -> tuple[GemmProblem, ...]:
-    return tuple(
-        GemmProblem(extent, extent, k) for extent, k in product(_LARGE_K_EXTENTS, _LARGE_K)
-    )
-
-
 def _training() -> tuple[GemmProblem, ...]:
     """Frozen, so that a data set stays one of this suite when another suite grows."""
     families = json.loads(TRAINING_PROBLEMS.read_text())
     return tuple(GemmProblem(m, n, k) for n, k, ms in families for m in ms)
 
 
-@dataclass(frozen=True)
-class Suite:
-    """A named set of problems."""
-
-    description: str
-    """What it holds, in one line."""
-    build: Callable[[], tuple[GemmProblem, ...]]
-    """Makes the problems; `suite` keeps them."""
-
-
-SUITES = {
-    "training": Suite("selection from all others; the data set is collected on it", _training),
-    "llm": Suite("linear layers of public language models, tensor-parallel shards too", _llm),
-    "llama_shapes": Suite(
-        "TritonBench llama_shapes", lambda: _grid(_LLAMA_SHAPES, _LLAMA_SHAPES_M)
-    ),
-    "deepgemm": Suite("DeepGEMM's benchmark", lambda: _grid(_DEEPGEMM, _DEEPGEMM_M)),
-    "int8_issue": Suite(
-        "shapes of pytorch#119685, in bf16", lambda: _grid(_INT8_ISSUE, _INT8_ISSUE_M)
-    ),
-    "square": Suite("m = n = k from 256 to 8192", _square),
-    "ragged": Suite("extents that no tile divides", lambda: _grid(_RAGGED, _RAGGED_M)),
-    "skinny": Suite("few rows, few columns or a short k", _skinny),
-    "large_k": Suite("m = n from 16 to 64, k from 4096 to 32768", _large_k),
+SUITES: dict[str, Callable[[], tuple[GemmProblem, ...]]] = {
+    "training": _training,
+    "llm": _llm,
+    "llama_shapes": lambda: _grid(_LLAMA_SHAPES, _LLAMA_SHAPES_M),
+    "deepgemm": lambda: _grid(_DEEPGEMM, _DEEPGEMM_M),
+    "int8_issue": lambda: _grid(_INT8_ISSUE, _INT8_ISSUE_M),
+    "square": lambda: tuple(GemmProblem(extent, extent, extent) for extent in _SQUARE),
+    "ragged": lambda: _grid(_RAGGED, _RAGGED_M),
+    "skinny": lambda: _grid(_NARROW, _NARROW_M) + _grid(_WIDE, _WIDE_M),
+    "large_k": lambda: tuple(GemmProblem(mn, mn, k) for mn, k in product(_LARGE_K_MN, _LARGE_K)),
 }
-"""Every suite by name."""
+"""What makes the problems of every suite, by name; `suite` keeps them."""
 
 
 @cache
@@ -136,7 +107,7 @@ def suite(name: str) -> tuple[GemmProblem, ...]:
     """
     if name not in SUITES:
         raise TilecastError(f"suite {name!r} is not known; allowed: {', '.join(SUITES)}")
-    return SUITES[name].build()
+    return SUITES[name]()
 
 
 def problems(names: Iterable[str]) -> tuple[GemmProblem, ...]:

@@ -12,12 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import compress
-from pathlib import Path
 
 import numpy as np
 
 from tilecast.data_collection.columns import Columns
-from tilecast.data_collection.dataset import read_columns
 from tilecast.data_collection.measurement import PASSES, REFERENCE, REGIMES
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.problem import PROBLEM_FIELDS, GemmProblem
@@ -73,41 +71,21 @@ class Truth:
         return None if time is None else time / self.times[self.best] - 1
 
 
-def measured(path: Path, problem: GemmProblem) -> dict[str, Truth]:
-    """Look a problem up in a data set.
-
-    Args:
-        path: Parquet file that `tilecast collect` exported.
-        problem: what to look for.
-
-    Returns:
-        Regime to what was measured in it; empty when the data set does not have the problem.
-
-    Raises:
-        TilecastError: the file is absent, damaged or of another version.
-    """
-    return look_up(read_columns(path)[0], problem)
-
-
 def look_up(columns: Columns, problem: GemmProblem) -> dict[str, Truth]:
-    """The same in a data set that is read already."""
+    """Regime to what was measured in it; empty when the data set does not have the problem."""
     *extents, (name, text) = zip(PROBLEM_FIELDS, problem.row(), strict=True)
     rows = np.flatnonzero(columns.texts[name].each(text.__eq__, False))
     for name, extent in extents:
         rows = rows[columns.numbers[name][rows] == extent]
-    return {
-        regime: _truth(found, regime)
-        for found in measured_problems(columns.take(rows))
-        for regime in REGIMES
-    }
-
-
-def _truth(found: MeasuredProblem, regime: str) -> Truth:
-    names = [config.name for config in found.configs]
-    times, reference = found.truth[regime], found.reference[regime]
-    best = names[int(times.argmin())]
-    known = dict(zip(names, times.tolist(), strict=True))
-    return Truth(known, best, None if math.isnan(reference) else reference)
+    truths = {}
+    for found in measured_problems(columns.take(rows)):
+        names = [config.name for config in found.configs]
+        for regime, times in found.truth.items():
+            known = dict(zip(names, times.tolist(), strict=True))
+            reference = found.reference[regime]
+            best = names[int(times.argmin())]
+            truths[regime] = Truth(known, best, None if math.isnan(reference) else reference)
+    return truths
 
 
 def measured_problems(columns: Columns) -> list[MeasuredProblem]:
@@ -149,12 +127,9 @@ def _by_problem(columns: Columns) -> Iterator[tuple[GemmProblem, np.ndarray]]:
 def _medians(
     cells: tuple[np.ndarray, ...], times: np.ndarray, shape: tuple[int, ...]
 ) -> np.ndarray:
-    """The median of the times of each cell of an array, NaN where there are none.
+    """The median of the float64 times of each cell of an array, NaN where there are none.
 
-    Args:
-        cells: for each axis the index of every time, int [times].
-        times: what to take medians of, float64 [times].
-        shape: of the array.
+    ``cells`` has for each axis the index of every time, int [times].
     """
     flat = np.ravel_multi_index(cells, shape)
     order = np.lexsort((times, flat))
@@ -167,12 +142,9 @@ def _medians(
 def _measured(
     problem: GemmProblem, configs: Sequence[KernelConfig], passes: np.ndarray
 ) -> MeasuredProblem:
-    """Complete the times of one problem.
+    """Complete the times of one problem, of which ``passes`` has what was timed, NaN for the rest.
 
-    Args:
-        problem: what was multiplied.
-        configs: those that never failed, sorted.
-        passes: float64 [regime, pass, configs and the reference]; NaN for what was not timed.
+    ``passes`` is float64 [regime, pass, configs and the reference].
     """
 
     def times(chain: Sequence[tuple[int, str]]) -> dict[str, np.ndarray]:

@@ -9,16 +9,9 @@ import time
 from multiprocessing.connection import Connection
 from typing import NoReturn
 
-from tilecast.data_collection.jobs import (
-    Done,
-    Failed,
-    Job,
-    Message,
-    Ready,
-    Running,
-    SessionFactory,
-)
+from tilecast.data_collection.jobs import Failed, Job, Ready, Result, Running, SessionFactory
 from tilecast.data_collection.protocol import KernelFailure
+from tilecast.heuristics.errors import one_line
 from tilecast.kernels.spec import KernelSpec
 
 START_FACTOR = 4
@@ -50,10 +43,10 @@ class Worker:
         with contextlib.suppress(OSError):  # it has died; `hear` will find out
             self.connection.send(job)
 
-    def hear(self) -> Done | Failed | None:
+    def hear(self) -> Result | Failed | None:
         """Read one message, which is there; None when it is nothing to act on."""
         try:
-            message: Message = self.connection.recv()
+            message: Ready | Running | Result | Failed = self.connection.recv()
         except (EOFError, OSError):
             self._process.join(timeout=5)
             message = Failed(None, f"crashed: exit code {self._process.exitcode}")
@@ -92,21 +85,17 @@ def work(connection: Connection, make_session: SessionFactory) -> None:
     try:
         session = make_session(lambda spec: connection.send(Running(spec)))
     except Exception as error:
-        _die(connection, Failed(None, _one_line(error)))
+        _die(connection, Failed(None, one_line(error)))
     connection.send(Ready(session.card))
     with contextlib.suppress(EOFError):
         while True:
             job: Job = connection.recv()
             try:
-                connection.send(Done(job.run(session)))
+                connection.send(job.run(session))
             except KernelFailure as failure:
                 _die(connection, Failed(failure.culprit, failure.reason))
             except Exception as error:  # the parent decides; this process's GPU context may be gone
-                _die(connection, Failed(None, _one_line(error)))
-
-
-def _one_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+                _die(connection, Failed(None, one_line(error)))
 
 
 def _die(connection: Connection, last_word: Failed) -> NoReturn:

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import random
+from dataclasses import dataclass
 
 from tilecast.heuristics.candidates import Candidates
 from tilecast.heuristics.problem import GemmProblem
 
 
+@dataclass(frozen=True)
 class RandomChoice:
     """Any order, the same for the same problem."""
 
     name = "random"
-
-    def __init__(self, power: str = "robust", *, seed: int = 0):
-        """Store the settings.
-
-        Args:
-            power: makes no difference.
-            seed: another one is another order.
-        """
-        self.power = power
-        self.seed = seed
+    power: str = "robust"
+    """Makes no difference."""
+    seed: int = 0
+    """Another one is another order."""
 
     def rank(
         self, problem: GemmProblem, candidates: Candidates, *, limit: int | None = None

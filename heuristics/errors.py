@@ -3,3 +3,8 @@
 
 class TilecastError(ValueError):
     """A request that cannot be met, told in one line: the value, what is allowed, what to do."""
+
+
+def one_line(error: BaseException) -> str:
+    """What an exception is and says, in one line of 300 characters at most."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]

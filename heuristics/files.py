@@ -22,11 +22,7 @@ _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Let ``write`` fill a temporary file beside ``path``, flush it and rename it to ``path``.
 
-    Temporary files that killed writers left in the folder are removed.
-
-    Args:
-        path: where the file shall be; missing folders are made.
-        write: takes the temporary path and writes the whole content to it.
+    Missing folders are made. Temporary files that killed writers left in the folder are removed.
 
     Raises:
         TilecastError: the folder is read-only or the disk full, say; ``path`` is as it was.

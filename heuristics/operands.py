@@ -71,11 +71,13 @@ class GemmOperands:
                 fit = ", ".join(row.name for row in DTYPES.values() if row.speed)
                 raise TilecastError(f"{name} is {operand.dtype}; allowed: {fit}")
         if self.scales and self.scales not in SCALES:
-            raise TilecastError(f"scales {self.scales!r} are not known; allowed: {_either(SCALES)}")
+            raise TilecastError(
+                f"scales {self.scales!r} are not known; allowed: {', '.join(SCALES)}"
+            )
         for step in self.epilogue:
             if step not in EPILOGUES:
                 raise TilecastError(
-                    f"epilogue {step!r} is not known; allowed: {_either(EPILOGUES)}"
+                    f"epilogue {step!r} is not known; allowed: {', '.join(EPILOGUES)}"
                 )
 
     def __hash__(self) -> int:
@@ -112,42 +114,34 @@ class GemmOperands:
         return cls(a, b, out, dtype(a.dtype.accumulator))
 
     @classmethod
+    @lru_cache(maxsize=256)
     def parse(cls, text: str) -> GemmOperands:
         """Read operands back from their text.
 
         Raises:
             TilecastError: the text is not understood, or names what is not known.
         """
-        return _parse(text)
+        match = _TEXT.fullmatch(text)
+        if match is None:
+            raise TilecastError(
+                f"operands {text[:100]!r} are not understood; allowed: A's dtype, the majors of A, "
+                "B and out as three letters r or c, and > with the dtype of out where it is "
+                "another one, such as bf16:rcr or fp16:rcr>fp32"
+            )
+        a = dtype(match["a"])
+        names = (a.name, match["b"] or a.name, match["out"] or a.name)
+        extras = match["extras"].split("+") if match["extras"] else []
+        scales = extras.pop(0) if extras and extras[0] in SCALES else ""
+        a_spec, b_spec, out_spec = (
+            TensorSpec(dtype(name), MAJORS[letter])
+            for name, letter in zip(names, match["layout"], strict=True)
+        )
+        acc = dtype(match["acc"] or a.accumulator)
+        return cls(a_spec, b_spec, out_spec, acc, scales, tuple(extras))
 
     def __str__(self) -> str:
         """The text."""
         return self.text
-
-
-@lru_cache(maxsize=256)
-def _parse(text: str) -> GemmOperands:
-    match = _TEXT.fullmatch(text)
-    if match is None:
-        raise TilecastError(
-            f"operands {text[:100]!r} are not understood; allowed: A's dtype, the majors of A, B "
-            "and out as three letters r or c, and > with the dtype of out where it is another one, "
-            "such as bf16:rcr or fp16:rcr>fp32"
-        )
-    a = dtype(match["a"])
-    names = (a.name, match["b"] or a.name, match["out"] or a.name)
-    extras = (match["extras"] or "").split("+") if match["extras"] else []
-    scales = extras.pop(0) if extras and extras[0] in SCALES else ""
-    specs = [
-        TensorSpec(dtype(name), MAJORS[letter])
-        for name, letter in zip(names, match["layout"], strict=True)
-    ]
-    acc = dtype(match["acc"] or a.accumulator)
-    return GemmOperands(specs[0], specs[1], specs[2], acc, scales, tuple(extras))
-
-
-def _either(names: dict[str, str]) -> str:
-    return ", ".join(names)
 
 
 LINEAR_BF16 = GemmOperands.parse("bf16:rcr")

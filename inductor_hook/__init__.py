@@ -11,19 +11,12 @@ if TYPE_CHECKING:
     from tilecast.inductor_hook.eager import addmm, bmm, mm
     from tilecast.inductor_hook.installation import install, installed, uninstall
 
-_HOMES = {
-    "install": "installation",
-    "uninstall": "installation",
-    "installed": "installation",
-    "mm": "eager",
-    "addmm": "eager",
-    "bmm": "eager",
-}
 __all__ = ["addmm", "bmm", "install", "installed", "mm", "uninstall"]
 
 
 def __getattr__(name: str) -> object:
     """Look a public function up in the module that defines it."""
-    if name not in _HOMES:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    home = "installation" if "install" in name else "eager"
+    return getattr(import_module(f"{__name__}.{home}"), name)

@@ -223,38 +223,25 @@ def _log_plan(op: str, matmul: Matmul, choices: Sequence[Choice], seconds: float
         f"(predicted {choice.microseconds / 1000:.4f} ms)"
         for position, choice in enumerate(choices, 1)
     )
-    log.info(
-        "tilecast: %s %s %s, ranked in %.1f ms: %s",
-        op,
-        matmul.hint,
-        matmul.hint.operands,
-        seconds * 1000,
-        shown,
-    )
+    what = f"{op} {matmul.hint} {matmul.hint.operands}"
+    log.info("tilecast: %s, ranked in %.1f ms: %s", what, seconds * 1000, shown)
 
 
 def _settle(timings: dict[Any, float], op: str, nodes: Any, *rest: Any) -> None:
     """Tell what Inductor measured of our choices, and let the model decide between equals.
 
-    Args:
-        timings: milliseconds by caller; those of ours that only seem faster are taken out.
-        op: the operator.
-        nodes: its operands.
-        rest: what else the installed PyTorch passes on.
+    Those of ours that only seem faster are taken out of the timings, in milliseconds by caller.
     """
     ours = [caller for caller in timings if isinstance(caller, TilecastCaller)]
     if not ours:
         return
     fastest = min(timings.values())
     for caller in ours:
+        choice, taken = caller.choice, timings[caller]
         log.info(
             "tilecast: %s %s %s: predicted %.4f ms, benchmarked %.4f ms, %.3fx the fastest choice",
-            op,
-            caller.choice.matmul.hint,
-            caller.name,
-            caller.choice.microseconds / 1000,
-            timings[caller],
-            timings[caller] / fastest,
+            *(op, choice.matmul.hint, caller.name),
+            *(choice.microseconds / 1000, taken, taken / fastest),
         )
     if config.autotune_local_cache and max(timings[caller] for caller in ours) >= FAILED_MS:
         autotuner = get_algorithm_selector_cache()

@@ -91,18 +91,6 @@ class Operator:
     biased: bool = False
     """Whether a bias comes before A and B, and factors after them."""
 
-    @property
-    def parameters(self) -> str:
-        """Its parameters in the language of schemas."""
-        if self.biased:
-            return "Tensor bias, Tensor a, Tensor b, *, float alpha=1., float beta=1."
-        return "Tensor a, Tensor b"
-
-    @property
-    def run(self) -> Callable[..., torch.Tensor]:
-        """What it does."""
-        return self.add if self.biased else self.multiply
-
     def multiply(
         self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None = None
     ) -> torch.Tensor:
@@ -318,13 +306,16 @@ def _choose(rank: int, a: tuple, b: tuple, out_stride: tuple[int, ...] | None) -
 
 def _define(library: torch.library.Library, operator: Operator) -> None:
     """Define an operator and its out variant: how they run, shapes, gradients, autocast."""
-    name, parameters, run = operator.name, operator.parameters, operator.run
+    name, run = operator.name, operator.add if operator.biased else operator.multiply
 
     def run_out(*operands: torch.Tensor, **options: Any) -> None:
         run(*operands, **options)
 
+    parameters, written = "Tensor a, Tensor b", "*, Tensor(a!) out"
+    if operator.biased:
+        parameters = "Tensor bias, Tensor a, Tensor b, *, float alpha=1., float beta=1."
+        written = "Tensor(a!) out"
     library.define(f"{name}({parameters}) -> Tensor")
-    written = "Tensor(a!) out" if operator.biased else "*, Tensor(a!) out"
     library.define(f"{name}.out({parameters}, {written}) -> ()")
     library.impl(name, run, "CompositeExplicitAutograd")
     library.impl(f"{name}.out", run_out, "CompositeExplicitAutograd")

@@ -6,8 +6,7 @@ import time
 from collections.abc import Callable, Hashable
 from typing import TypeVar
 
-from tilecast.heuristics.errors import TilecastError
-from tilecast.inductor_hook import report
+from tilecast.heuristics.errors import TilecastError, one_line
 
 LEAST_PAUSE = 10.0
 """Seconds after a failure before the next attempt."""
@@ -31,14 +30,7 @@ class Failures:
         self._kept: dict[Hashable, tuple[str, float]] = {}
 
     def attempt(self, key: Hashable, function: Callable[[], T]) -> T:
-        """Call a function unless it failed a short while ago.
-
-        Args:
-            key: what is attempted.
-            function: how.
-
-        Returns:
-            What the function returns.
+        """Call a function unless what it attempts, the key, failed a short while ago.
 
         Raises:
             TilecastError: it failed a short while ago; says how.
@@ -56,7 +48,7 @@ class Failures:
             end = time.monotonic()
             pause = max(LEAST_PAUSE, PAUSE_FACTOR * (end - start))
             ours = isinstance(error, TilecastError)
-            self._kept[key] = (str(error) if ours else report.reason(error), end + pause)
+            self._kept[key] = (str(error) if ours else one_line(error), end + pause)
             raise
         self._kept.pop(key, None)
         return result

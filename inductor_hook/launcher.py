@@ -16,14 +16,14 @@ from tilecast.inductor_hook import report
 from tilecast.inductor_hook.failures import Failures
 from tilecast.kernels.builder import object_builder
 from tilecast.kernels.families import parse_config
-from tilecast.kernels.launch import LoadedKernel, load_kernel
+from tilecast.kernels.launch import Launch, load_kernel
 from tilecast.kernels.spec import KernelSpec
 
 if TYPE_CHECKING:
     import torch
 
 _raises: ContextVar[bool] = ContextVar("tilecast_errors_raised", default=False)
-_loaded: dict[tuple[KernelSpec, int], LoadedKernel] = {}
+_loaded: dict[tuple[KernelSpec, int], Launch] = {}
 
 
 @contextmanager
@@ -36,7 +36,7 @@ def errors_raised():
         _raises.reset(token)
 
 
-def loaded_kernel(spec: KernelSpec, device: int) -> LoadedKernel:
+def loaded_kernel(spec: KernelSpec, device: int) -> Launch:
     """The kernel of a spec on a device, compiled first where the object cache lacks it.
 
     Raises:
@@ -56,7 +56,7 @@ class StaticMatmul:
     def __init__(self, spec: KernelSpec):
         """Take what to run; nothing is loaded before the first call."""
         self.spec = spec
-        self._kernels: dict[int, LoadedKernel] = {}
+        self._kernels: dict[int, Launch] = {}
         self._failures = Failures()
 
     @classmethod
@@ -65,13 +65,7 @@ class StaticMatmul:
         return cls(*_specs((config,), operands, batched))
 
     def __call__(self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
-        """Write a @ b to ``out`` on the current stream of its device.
-
-        Args:
-            a: (m, k), or (batch, m, k) for a batched spec.
-            b: (k, n) or (batch, k, n).
-            out: (m, n) or (batch, m, n).
-        """
+        """Write a @ b to ``out`` on the current stream of its device; see `Launch`."""
         device = out.get_device()
         try:
             (self._kernels.get(device) or self._load(device))(a, b, out)
@@ -90,7 +84,7 @@ class StaticMatmul:
         except Exception as error:
             report.warn_once(f"compiling {self.spec.config}", error)
 
-    def _load(self, device: int) -> LoadedKernel:
+    def _load(self, device: int) -> Launch:
         kernel = self._failures.attempt(device, lambda: loaded_kernel(self.spec, device))
         self._kernels[device] = kernel
         return kernel
@@ -100,14 +94,13 @@ class DynamicMatmul:
     """Several compiled kernels, of which the model picks one for the extents of each call."""
 
     def __init__(self, specs: Sequence[KernelSpec], model: str, power: str, digest: str):
-        """Take what may run.
+        """Take what may run, at least one kernel, and the model that chooses.
 
         Args:
-            specs: at least one; they differ in their configs alone.
-            model: folder of the model that chooses; "" for the shipped one.
-            power: what the model aims at.
-            digest: `tilecast.inductor_hook.settings.model_digest` of that model; another one does
-                not choose.
+            specs: they differ in their configs alone.
+            model: its folder; "" for the shipped one.
+            power: what it aims at.
+            digest: its `tilecast.inductor_hook.settings.model_digest`; another one does not choose.
         """
         self.matmuls = {spec.config: StaticMatmul(spec) for spec in specs}
         self._model = model
@@ -117,17 +110,9 @@ class DynamicMatmul:
         self._failures = Failures()
 
     @classmethod
-    def named(
-        cls,
-        configs: Sequence[str],
-        operands: str,
-        batched: bool,
-        model: str,
-        power: str,
-        digest: str,
-    ) -> Self:
+    def named(cls, configs: Sequence[str], operands: str, batched: bool, **model: str) -> Self:
         """From what generated code spells out: names instead of objects."""
-        return cls(_specs(configs, operands, batched), model, power, digest)
+        return cls(_specs(configs, operands, batched), **model)
 
     def __call__(self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
         """Write a @ b to ``out``; see `StaticMatmul`."""
@@ -146,7 +131,8 @@ class DynamicMatmul:
             chosen = self._failures.attempt(shape, lambda: self._best(a, b))
         # Any of them multiplies correctly.
         except Exception as error:
-            report.warn_once("choosing a kernel for a dynamic extent", error)
+            what = "choosing a kernel for a dynamic extent"
+            report.warn_once(what, error, then="the first of ours is used")
             return next(iter(self.matmuls.values()))
         self._chosen[shape] = chosen
         return chosen
@@ -154,7 +140,7 @@ class DynamicMatmul:
     def _best(self, a: torch.Tensor, b: torch.Tensor) -> Callable[..., None]:
         """The one that ranks first for these extents, as among all candidates."""
         if 0 in a.shape:
-            return _write_nothing
+            return lambda a, b, out: None  # a product without rows
         from tilecast.inductor_hook.selection import gpu_of, ranked
         from tilecast.inductor_hook.settings import Settings
 
@@ -193,10 +179,7 @@ def add_bias(out: torch.Tensor, bias: torch.Tensor, alpha: float, beta: float) -
 def _multiply(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
     """Write a @ b to ``out`` with torch, rounded as a kernel does: once, to out's dtype.
 
-    Args:
-        a: (m, k) or (batch, m, k).
-        b: (k, n) or (batch, k, n), of A's dtype.
-        out: (m, n) or (batch, m, n), perhaps of another dtype, which ``torch.matmul`` refuses.
+    That may be another one than A's and B's, which ``torch.matmul`` refuses.
     """
     import torch
 
@@ -207,10 +190,6 @@ def _multiply(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
     torch.matmul(a.to(wide), b.to(wide), out=product)
     if product is not out:
         out.copy_(product)
-
-
-def _write_nothing(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
-    """What a product without rows takes."""
 
 
 def _specs(configs: Sequence[str], operands: str, batched: bool) -> list[KernelSpec]:

@@ -2,55 +2,33 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.problem import ALIGNMENT_BYTES
 
 
-class SizeVars(Protocol):
-    """What is known of extents in every case: of Inductor's symbols, as its ``SizeVars`` says."""
-
-    def statically_known_equals(self, left: Any, right: Any) -> bool:
-        """Whether two extents are the same."""
-        ...
-
-    def statically_known_multiple_of(self, numerator: Any, denominator: Any) -> bool:
-        """Whether one extent divides the other."""
-        ...
-
-
-class FixedSizes:
-    """The same of extents that are numbers."""
-
-    def statically_known_equals(self, left: int, right: int) -> bool:
-        """Whether they are the same."""
-        return left == right
-
-    def statically_known_multiple_of(self, numerator: int, denominator: int) -> bool:
-        """Whether one divides the other."""
-        return numerator % denominator == 0
-
-
-def major(name: str, strides: Sequence[Any], itemsize: int, sizes: SizeVars | None = None) -> str:
+def major(name: str, strides: Sequence[Any], itemsize: int, sizes: Any = None) -> str:
     """``row`` or ``col``: the way along which an operand is contiguous.
 
     Args:
         name: what messages call the operand.
         strides: of (rows, columns) or (batch, rows, columns), in elements.
         itemsize: bytes of an element.
-        sizes: what is known of the strides; that they are numbers when left out.
+        sizes: what Inductor's ``SizeVars`` know of symbolic strides; left out, they are numbers.
 
     Raises:
         TilecastError: no stride is 1, or another is no multiple of 16 bytes, or 0, as an expanded
             operand's is: TMA reads neither (CUDA driver API, ``cuTensorMapEncodeTiled``).
     """
-    sizes = sizes or FixedSizes()
+    equal = sizes.statically_known_equals if sizes else operator.eq
+    divides = sizes.statically_known_multiple_of if sizes else lambda size, step: size % step == 0
     *batch, rows, columns = strides
-    if sizes.statically_known_equals(columns, 1):
+    if equal(columns, 1):
         found, others = "row", (rows, *batch)
-    elif sizes.statically_known_equals(rows, 1):
+    elif equal(rows, 1):
         found, others = "col", (columns, *batch)
     else:
         raise TilecastError(
@@ -59,9 +37,7 @@ def major(name: str, strides: Sequence[Any], itemsize: int, sizes: SizeVars | No
         )
     multiple = ALIGNMENT_BYTES // itemsize
     for stride in others:
-        if sizes.statically_known_equals(stride, 0) or not sizes.statically_known_multiple_of(
-            stride, multiple
-        ):
+        if equal(stride, 0) or not divides(stride, multiple):
             raise TilecastError(
                 f"{name} has strides {tuple(strides)}; allowed beside the 1: multiples of "
                 f"{multiple} other than 0; pad it or call contiguous() on it"

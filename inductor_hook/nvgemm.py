@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from tilecast.heuristics.dtypes import dtype_of_cutlass
-from tilecast.heuristics.errors import TilecastError
+from tilecast.heuristics.errors import TilecastError, one_line
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import GemmOperands, TensorSpec
 from tilecast.heuristics.problem import GemmProblem
@@ -31,33 +31,26 @@ HOPPER = hardware("H200")
 
 
 def kernel_operands(metadata: Any) -> GemmOperands:
-    """Dtypes and majors of a kernel.
-
-    Args:
-        metadata: ``OperatorMetadata`` of a `STOCK_OPERATOR`.
+    """Dtypes and majors of a kernel, from the ``OperatorMetadata`` of a `STOCK_OPERATOR`.
 
     Raises:
         TilecastError: a dtype that no config is for, such as fp8.
     """
     a, b, out = metadata.operands.A, metadata.operands.B, metadata.operands.out
-    a, b, out = (TensorSpec(dtype_of_cutlass(x.dtype), _major(x.stride)) for x in (a, b, out))
+    # A stride is 1 for the contiguous extent and 0 for the others.
+    a, b, out = (
+        TensorSpec(dtype_of_cutlass(x.dtype), "row" if x.stride[-1] == 1 else "col")
+        for x in (a, b, out)
+    )
     return GemmOperands(a, b, out, dtype_of_cutlass(metadata.operands.accumulator_type))
 
 
-def _major(stride: Sequence[int]) -> str:
-    """Metadata has a stride of 1 for the contiguous extent and 0 for the others."""
-    return "row" if stride[-1] == 1 else "col"
-
-
 def kernel_config(metadata: Any) -> Sm90Config | None:
-    """The config that a kernel is built from.
-
-    Args:
-        metadata: ``OperatorMetadata`` of any operator.
+    """The config that a kernel is built from, by the ``OperatorMetadata`` of any operator.
 
     Returns:
-        Its config, or None if it is not one of `stock_configs`: of another class, for another
-        architecture, or of a newer library's tile.
+        None if it is not one of `stock_configs`: of another class, for another architecture, or of
+        a newer library's tile.
 
     Raises:
         TilecastError: as `kernel_operands`.
@@ -66,12 +59,9 @@ def kernel_config(metadata: Any) -> Sm90Config | None:
         return None
     design = metadata.design
     shape = (*design.tile_shape, *design.cluster_shape)
-    for config in stock_configs(kernel_operands(metadata), HOPPER):
-        if shape == (
-            *(config.tile_m, config.tile_n, config.tile_k),
-            *(config.cluster_m, config.cluster_n, 1),
-        ):
-            return config
+    for c in stock_configs(kernel_operands(metadata), HOPPER):
+        if shape == (c.tile_m, c.tile_n, c.tile_k, c.cluster_m, c.cluster_n, 1):
+            return c
     return None
 
 
@@ -95,14 +85,9 @@ def rank_kernels(
     Raises:
         TilecastError: the model knows none of the kernels, or not the problem.
     """
-    known: dict[Sm90Config, Any] = {}
-    unknown = []
-    for kernel in kernels:
-        config = kernel_config(kernel.metadata)
-        if config is None:
-            unknown.append(kernel)
-        else:
-            known[replace(config, swap_ab=swap_ab)] = kernel
+    found = [(kernel_config(kernel.metadata), kernel) for kernel in kernels]
+    known = {replace(config, swap_ab=swap_ab): kernel for config, kernel in found if config}
+    unknown = [kernel for config, kernel in found if not config]
     if not known:
         classes = sorted({kernel.metadata.operator_class.__name__ for kernel in kernels})
         raise TilecastError(
@@ -131,9 +116,7 @@ def _exchanged(operands: GemmOperands) -> GemmOperands:
 def rank_with_model(home: Any, choose: Choose) -> None:
     """Have the model choose among the stock kernels; a second call replaces the first.
 
-    Args:
-        home: the module of Inductor that keeps the object which ranks them.
-        choose: asks the model.
+    ``home`` is the module of Inductor that keeps the object which ranks them.
 
     Raises:
         TilecastError: the installed PyTorch keeps no such object.
@@ -160,8 +143,7 @@ def rank_with_model(home: Any, choose: Choose) -> None:
                 return rank_kernels(kernels, extents, count, choose, swap_ab=swap_ab)
             # Whatever went wrong here, the user's program shall compile.
             except Exception as error:
-                known = isinstance(error, TilecastError)
-                reason = str(error) if known else f"{type(error).__name__}: {error}"
+                reason = str(error) if isinstance(error, TilecastError) else one_line(error)
                 report.count("failed: ranking NVGEMM kernels")
                 report.say_once(
                     f"NVGEMM: {reason}", f"PyTorch ranks its own NVGEMM kernels: {reason}"
@@ -172,9 +154,5 @@ def rank_with_model(home: Any, choose: Choose) -> None:
 
 
 def restore(home: Any) -> None:
-    """Have Inductor rank by itself again; does nothing if it does.
-
-    Args:
-        home: as for `rank_with_model`.
-    """
+    """Undo `rank_with_model`; nothing to do where Inductor ranks by itself."""
     vars(home.get_nvgemm_heuristics()).pop("filter_kernels", None)

@@ -43,21 +43,15 @@ class Matmul:
         """Problems that stand for every m: powers of two and the midpoints between them."""
         least, most = self.m_range or (self.hint.m, self.hint.m)
         most = min(most, _LARGEST_M)
-        extents = {min(max(least, 1), most), most}
-        for exponent in range(15):
-            extents |= {m for m in (2**exponent, 3 * 2**exponent // 2) if least <= m <= most}
-        for m in sorted(extents):
+        steps = (m for exponent in range(15) for m in (2**exponent, 3 * 2**exponent // 2))
+        for m in sorted({min(least, most), most, *(m for m in steps if least <= m <= most)}):
             # An m along which an operand is contiguous may break the 16-byte rule.
             with contextlib.suppress(TilecastError):
                 yield replace(self.hint, m=m)
 
 
 def read(kernel_inputs: Any, op: str) -> Matmul:
-    """Read a multiplication.
-
-    Args:
-        kernel_inputs: Inductor's ``MMKernelInputs``.
-        op: the operator's name.
+    """Read a multiplication from Inductor's ``MMKernelInputs`` and the operator's name.
 
     Raises:
         NotCovered: it is none of ours.
@@ -89,7 +83,7 @@ def read(kernel_inputs: Any, op: str) -> Matmul:
             _stored("out", out.dtype, out.stride, sizes),
         )
         hint = GemmProblem(
-            _hint(rows, sizes),
+            int(rows if _is_fixed(rows) else sizes.optimization_hint(rows, fallback=1024)),
             _fixed("n", columns),
             _fixed("k", depth),
             _fixed("batch", batch[0]) if batch else 1,
@@ -98,7 +92,7 @@ def read(kernel_inputs: Any, op: str) -> Matmul:
     except TilecastError as error:
         raise NotCovered(str(error)) from error
     alpha, beta = _factors(kernel_inputs, op)
-    m_range = None if _is_fixed(rows) else _bounds(rows)
+    m_range = None if _is_fixed(rows) else _bounds(rows, sizes.shape_env)
     if m_range and "col" in (operands.a.major, operands.out.major):
         raise NotCovered("m is symbolic and contiguous: its alignment is not known")
     return Matmul(hint, bool(batch), m_range, alpha, beta)
@@ -118,15 +112,9 @@ def _fixed(name: str, extent: Any) -> int:
     return int(extent)
 
 
-def _hint(extent: Any, sizes: Any) -> int:
-    return int(extent) if _is_fixed(extent) else int(sizes.optimization_hint(extent, fallback=1024))
-
-
-def _bounds(extent: Any) -> tuple[int, int]:
-    from torch._inductor.virtualized import V
+def _bounds(extent: Any, shapes: Any) -> tuple[int, int]:
     from torch.utils._sympy.value_ranges import bound_sympy
 
-    shapes = V.graph.sizevars.shape_env
     found = bound_sympy(extent, {s: shapes.var_to_range[s] for s in extent.free_symbols})
     least = int(found.lower) if found.lower.is_Integer else 1
     most = int(found.upper) if found.upper.is_Integer else _LARGEST_M

@@ -7,6 +7,8 @@ import re
 import sys
 import threading
 
+from tilecast.heuristics.errors import one_line
+
 log = logging.getLogger(__name__)
 
 _told: set[str] = set()
@@ -15,17 +17,17 @@ _NUMBER = re.compile(r"(?<!\w)\d[\dx]*")
 """A number by itself or extents, such as 7 or 8x16; not the 16 of a dtype's name."""
 
 
-def warn_once(what: str, error: BaseException | str) -> None:
+def warn_once(what: str, error: Exception, then: str = "PyTorch's own kernels are used") -> None:
     """Log a warning the first time that ``what`` fails in this process.
 
     Args:
         what: what tilecast does without, such as ``ranking``; names the cause once and for all.
         error: the reason, shown in one line.
+        then: what happens instead.
     """
     count(f"failed: {what}")
     if _is_new(what):
-        why = _line(error) if isinstance(error, str) else reason(error)
-        log.warning("tilecast: %s failed (%s); PyTorch's own kernels are used", what, why)
+        log.warning("tilecast: %s failed (%s); %s", what, one_line(error), then)
 
 
 def say_once(kind: str, message: str) -> None:
@@ -41,12 +43,6 @@ def say_once(kind: str, message: str) -> None:
         log.warning("tilecast: %s", message)
 
 
-def forget() -> None:
-    """Make every message new again, as in a fresh process."""
-    with _lock:
-        _told.clear()
-
-
 def count(event: str) -> None:
     """Add one to ``torch._dynamo.utils.counters["tilecast"][event]``, where Dynamo is in use."""
     dynamo = sys.modules.get("torch._dynamo.utils")
@@ -54,17 +50,8 @@ def count(event: str) -> None:
         dynamo.counters["tilecast"][event] += 1
 
 
-def reason(error: BaseException) -> str:
-    """An exception in one line."""
-    return _line(f"{type(error).__name__}: {error}")
-
-
 def _is_new(kind: str) -> bool:
     with _lock:
         new = kind not in _told
         _told.add(kind)
         return new
-
-
-def _line(text: str) -> str:
-    return " ".join(text.split())[:500]

@@ -81,24 +81,19 @@ def cache_key(settings: Settings | None) -> tuple[Any, ...]:
 
 
 def model_digest(folder: str | None) -> str:
-    """What identifies a model: the head of the SHA-256 that its manifest states.
+    """What identifies the model in a folder: the head of the SHA-256 that its manifest states.
 
-    Args:
-        folder: a model's folder; all shipped models when None, with a + between their digests.
+    Without a folder those of all shipped models, with a + between them.
 
     Raises:
         TilecastError: a manifest is absent, damaged or of another version.
     """
-    return _head(Path(folder)) if folder else _shipped_digest()
+    return artifact.model_digest(Path(folder))[:16] if folder else _shipped_digest()
 
 
 @cache
 def _shipped_digest() -> str:
-    return "+".join(_head(SHIPPED / name) for name in shipped_names())
-
-
-def _head(folder: Path) -> str:
-    return artifact.model_digest(folder)[:16]
+    return "+".join(model_digest(str(SHIPPED / name)) for name in shipped_names())
 
 
 @cache

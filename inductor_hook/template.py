@@ -79,11 +79,6 @@ class Choice:
         """What Inductor's tables call it."""
         return f"tilecast_{self.configs[0]}" if len(self.configs) == 1 else "tilecast_dynamic"
 
-    @property
-    def description(self) -> str:
-        """What Inductor's tables say beside the time."""
-        return f"predicted {self.microseconds / 1000:.4f} ms, model {self.settings.digest}"
-
     def variables(self) -> dict[str, Any]:
         """What the template is rendered with."""
         operands = self.matmul.hint.operands
@@ -166,7 +161,8 @@ class TilecastCaller(CuteDSLTemplateCaller):
             mutated_inputs=caller.mutated_inputs,
         )
         self.choice = choice
-        self.description = choice.description
+        expected = f"predicted {choice.microseconds / 1000:.4f} ms"
+        self.description = f"{expected}, model {choice.settings.digest}"
         self._render = caller.make_kernel_render
 
     def _render_compiled(self, *args: Any, **kwargs: Any) -> Any:
@@ -211,11 +207,7 @@ class TilecastTemplate(CuteDSLTemplate):
         return None
 
     def generate(self, **kwargs: Any) -> TilecastCaller:
-        """The caller of a choice.
-
-        Args:
-            kwargs: ``choice``, a `Choice`; ``input_nodes`` and ``layout`` as Inductor gives them.
-        """
+        """The caller of ``choice``, with ``input_nodes`` and ``layout`` as Inductor gives them."""
         choice = kwargs.pop("choice")
         stock = cast(CuteDSLTemplateCaller, super().generate(**kwargs, **choice.variables()))
         return TilecastCaller(stock, choice)
@@ -225,10 +217,8 @@ def without_failures(timings: dict[str, Any]) -> dict[str, Any]:
     """Inductor's cache of timings without those of our choices that did not run.
 
     Kept on disk, they would retire a kernel for good, though a worker may only have run out of
-    memory. Inductor benchmarks anew what it has no timing of.
-
-    Args:
-        timings: milliseconds by ``hash_key``, in dictionaries by whatever else they depend on.
+    memory. Inductor benchmarks anew what it has no timing of. Timings are milliseconds by
+    ``hash_key``, in dictionaries by whatever else they depend on.
     """
     return {
         key: without_failures(value) if isinstance(value, dict) else value

@@ -39,11 +39,7 @@ def is_last_call(op: str, templates: Sequence[Any]) -> bool:
 
 
 def stock_handler(factory: Any) -> Any:
-    """The choices handler that would be used without ours.
-
-    Args:
-        factory: ``config.inductor_choices_class`` of the time, or None.
-    """
+    """The choices handler without ours: what ``config.inductor_choices_class``, or None, makes."""
     from torch._inductor import choices
 
     # 2.15: other packages may have registered theirs beside it.
@@ -65,11 +61,7 @@ def change(config: Any, name: str, how: Callable[[Any], Any]) -> None:
 
     Since 2.12 an assignment is seen by the thread that made it alone; the others see the default,
     which any thread can change back. So this thread gets a value of its own only if it had one.
-
-    Args:
-        config: ``torch._inductor.config``.
-        name: the entry.
-        how: takes a value, this thread's or the default, and returns the new one.
+    ``how`` takes a value, this thread's or the default, and returns the new one.
     """
     entry = config._config[name]
     here, elsewhere = getattr(config, name), entry.default

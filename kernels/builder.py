@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakSet
 
-from tilecast.heuristics.errors import TilecastError
+from tilecast.heuristics.errors import TilecastError, one_line
 from tilecast.kernels.families import FAMILIES, family_of
 from tilecast.kernels.object_cache import ObjectCache, default_root
 from tilecast.kernels.spec import KernelSpec
@@ -55,9 +55,7 @@ class ObjectBuilder:
     def __init__(self, objects: ObjectCache, workers: int | None = None):
         """Take where objects go; the workers start with the first kernel that is missing.
 
-        Args:
-            objects: the cache.
-            workers: processes, one core each; left out, one per core, `MOST_WORKERS` at most.
+        Where their number is left out, there is one per core, `MOST_WORKERS` at most.
         """
         self.objects = objects
         self._workers = workers
@@ -83,7 +81,7 @@ class ObjectBuilder:
         """
         self.start(spec)
         job = self._jobs.get(spec)
-        error = job and self._result(spec, job, DEADLINE_SECONDS).error
+        error = job and self._result(spec, job).error
         if error:
             raise TilecastError(
                 f"kernel {spec} did not compile: {error}; see `tilecast compile --config "
@@ -91,10 +89,7 @@ class ObjectBuilder:
             )
 
     def build(self, specs: Iterable[KernelSpec]) -> Iterator[CompileResult]:
-        """Compile kernels, and yield each as it is done.
-
-        Args:
-            specs: different kernels that the cache lacks.
+        """Compile different kernels that the cache lacks, and yield each as it is done.
 
         Raises:
             TilecastError: the cache cannot be written.
@@ -141,13 +136,11 @@ class ObjectBuilder:
                 self._pool = _new_pool(self._size())
                 return self._pool.submit(compile_into, spec, self.objects)
 
-    def _result(
-        self, spec: KernelSpec, job: Future[CompileResult], seconds: float | None = None
-    ) -> CompileResult:
+    def _result(self, spec: KernelSpec, job: Future[CompileResult]) -> CompileResult:
         try:
-            return job.result(seconds)
+            return job.result(DEADLINE_SECONDS)
         except TimeoutError:
-            return CompileResult(spec, 0.0, f"no result after {seconds} s")
+            return CompileResult(spec, 0.0, f"no result after {DEADLINE_SECONDS} s")
         except BrokenProcessPool:
             return self._alone(spec)
 
@@ -173,12 +166,8 @@ def compile_all(
 ) -> Iterator[CompileResult]:
     """Bring every spec into the cache, in a pool of processes, and yield each as it is done.
 
-    A spec that fails to compile is reported and the others go on.
-
-    Args:
-        specs: the kernels wanted; those that the cache holds are not compiled again.
-        cache: where the objects go.
-        workers: processes, one core each.
+    A spec that fails to compile is reported and the others go on; those that the cache holds are
+    not compiled again. Each worker is a process and takes a core.
 
     Raises:
         TilecastError: the cache cannot be written, or others may write it.
@@ -207,19 +196,14 @@ def compile_into(spec: KernelSpec, cache: ObjectCache) -> CompileResult:
         if cache.resources(spec) is not None:
             return CompileResult(spec, 0.0)
         try:
-            code = compile_object(spec)
+            code = family_of(spec.config).compile(spec)
         except TilecastError:
             raise
         except Exception as error:
             # The DSL raises whatever it meets; one bad config must not stop the rest.
-            return CompileResult(spec, time.perf_counter() - start, _one_line(error))
+            return CompileResult(spec, time.perf_counter() - start, one_line(error))
         cache.put(spec, code)
     return CompileResult(spec, time.perf_counter() - start)
-
-
-def compile_object(spec: KernelSpec) -> bytes:
-    """The object of a kernel, as its family compiles it."""
-    return family_of(spec.config).compile(spec)
 
 
 def object_builder() -> ObjectBuilder:
@@ -234,10 +218,6 @@ def object_builder() -> ObjectBuilder:
 @cache
 def _builder(root: Path) -> ObjectBuilder:
     return ObjectBuilder(ObjectCache(root))
-
-
-def _one_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
 
 
 def _new_pool(workers: int) -> Any:

@@ -6,41 +6,20 @@ import fcntl
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache
 from threading import Lock
-from typing import TYPE_CHECKING
 
 from tilecast.heuristics.errors import TilecastError
 from tilecast.kernels.families import family_of
 from tilecast.kernels.object_cache import ObjectCache
 from tilecast.kernels.spec import KernelSpec
 
-if TYPE_CHECKING:
-    import torch
+Launch = Callable[..., object]
+"""A loaded kernel: ``launch(a, b, out)`` writes a @ b to ``out`` on the current stream.
 
-
-@dataclass(frozen=True)
-class LoadedKernel:
-    """A kernel that is ready to launch on one device."""
-
-    spec: KernelSpec
-    """What it computes."""
-    launch: Callable[..., object]
-    """Takes a, b and out."""
-
-    def __call__(self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
-        """Write a @ b to ``out`` on the current stream.
-
-        Args:
-            a: (m, k), or (batch, m, k) when the spec is batched; dtypes and majors as it says.
-            b: (k, n) or (batch, k, n).
-            out: (m, n) or (batch, m, n).
-
-        Raises:
-            Exception: the compiled function refuses other dtypes, strides or alignments.
-        """
-        self.launch(a, b, out)
+A is (m, k), or (batch, m, k) when its spec is batched; B and out likewise. The compiled function
+refuses other dtypes, strides or alignments than its spec says.
+"""
 
 
 def preload() -> None:
@@ -48,7 +27,7 @@ def preload() -> None:
     import cutlass.cute  # noqa: F401
 
 
-def load_kernel(spec: KernelSpec, objects: ObjectCache, device: int = 0) -> LoadedKernel:
+def load_kernel(spec: KernelSpec, objects: ObjectCache, device: int = 0) -> Launch:
     """Load a compiled kernel from the cache.
 
     Raises:
@@ -65,7 +44,7 @@ def load_kernel(spec: KernelSpec, objects: ObjectCache, device: int = 0) -> Load
     with _sealed(code) as path:
         module = cute.runtime.load_module(path, enable_tvm_ffi=True)
     function = getattr(module, spec.symbol)
-    return LoadedKernel(spec, family_of(spec.config).launcher(function, spec, device))
+    return family_of(spec.config).launcher(function, spec, device)
 
 
 @contextmanager

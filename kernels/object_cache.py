@@ -90,6 +90,16 @@ class ObjectCache:
         entry = self._entry(spec)
         return entry and entry[0]
 
+    def count(self) -> int:
+        """How many kernels there are, whole or not.
+
+        Raises:
+            TilecastError: as `resources`.
+        """
+        with contextlib.suppress(FileNotFoundError), own_folder(self.root):
+            return sum(1 for _ in self.root.glob("*.o"))
+        return 0
+
     def put(self, spec: KernelSpec, code: bytes) -> KernelResources:
         """Store an object and its facts.
 

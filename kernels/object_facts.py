@@ -37,9 +37,9 @@ def read_resources(code: bytes) -> KernelResources:
     Raises:
         TilecastError: there is no device code inside, or it is cut short.
     """
-    start = code.find(_ELF_MAGIC, 1)
-    while start != -1:
-        try:
+    start = 0
+    try:
+        while (start := code.find(_ELF_MAGIC, start + 1)) != -1:
             elf = ELFFile(io.BytesIO(code[start:]))
             if elf.header["e_machine"] in (_CUDA_MACHINE, "EM_CUDA"):
                 section = elf.get_section_by_name(".nv.info")
@@ -47,16 +47,12 @@ def read_resources(code: bytes) -> KernelResources:
                     raise ELFError("no .nv.info section")
                 attributes = _attributes(section.data())
                 return KernelResources(attributes[_REGISTER_COUNT], attributes[_FRAME_SIZE])
-        except (ELFError, KeyError, struct.error) as error:
-            raise TilecastError(
-                f"the object file is damaged ({error}); allowed: what `tilecast compile` wrote; "
-                "delete it and compile again"
-            ) from error
-        start = code.find(_ELF_MAGIC, start + 1)
-    raise TilecastError(
-        "the object file holds no device code; allowed: what `tilecast compile` wrote; "
-        "delete it and compile again"
-    )
+        raise ELFError("it holds no device code")
+    except (ELFError, KeyError, struct.error) as error:
+        raise TilecastError(
+            f"the object file is damaged ({error}); allowed: what `tilecast compile` wrote; "
+            "delete it and compile again"
+        ) from error
 
 
 def _attributes(data: bytes) -> dict[int, int]:

@@ -7,7 +7,7 @@ from functools import cache
 
 from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.kernels.cutlass_sm90.config import Sm90Config
-from tilecast.kernels.launch import LoadedKernel, load_kernel
+from tilecast.kernels.launch import Launch, load_kernel
 from tilecast.kernels.object_cache import ObjectCache
 from tilecast.kernels.spec import KernelSpec
 
@@ -25,11 +25,11 @@ class Kernels:
     objects: ObjectCache
     """Where they lie."""
 
-    def load(self, spec: KernelSpec) -> LoadedKernel:
+    def load(self, spec: KernelSpec) -> Launch:
         """One of them, loaded once in this process."""
         return _load(spec, self.objects)
 
-    def config(self, position: int) -> LoadedKernel:
+    def config(self, position: int) -> Launch:
         """The kernel of one of `configs`."""
         return self.load(KernelSpec(self.configs[position], LINEAR_BF16))
 

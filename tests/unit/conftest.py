@@ -166,11 +166,11 @@ def hook(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[Kerne
     monkeypatch.setattr(ObjectBuilder, "start", lambda self, spec: started.append(spec))
     for module in (choices, eager):
         monkeypatch.setattr(module, "gpu_of", lambda device: hardware("H200"))
-    report.forget()
+    report._told.clear()
     counters["tilecast"].clear()
     yield started
     uninstall()
-    report.forget()
+    report._told.clear()
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tilecast.data_collection.collector import Collector, Progress, Workload
-from tilecast.data_collection.protocol import DEFAULTS, Entrant, KernelFailure
+from tilecast.data_collection.protocol import BATCH_ROUNDS, Entrant, KernelFailure
 from tilecast.data_collection.store import MeasurementStore
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.cutlass_sm90.config import Sm90Config
@@ -137,7 +137,7 @@ class FakeBench:
         specs = [e and KernelSpec.for_problem(e, self._problem) for e in entrants]
         for spec in specs:
             self._session.announce(spec)
-        stage = "verify" if rounds == 2 * DEFAULTS.rounds(regime) else "race"
+        stage = "verify" if rounds == 2 * BATCH_ROUNDS[regime] else "race"
         stage = "screen" if give_up < math.inf else stage
         for spec in specs:
             if self._careful:

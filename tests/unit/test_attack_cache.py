@@ -21,6 +21,7 @@ from tilecast.heuristics.files import STALE_SECONDS
 from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.kernels import builder, launch
 from tilecast.kernels.cutlass_sm90.config import Sm90Config
+from tilecast.kernels.cutlass_sm90.family import CutlassSm90
 from tilecast.kernels.launch import load_kernel
 from tilecast.kernels.object_cache import ObjectCache
 from tilecast.kernels.spec import KernelSpec
@@ -134,7 +135,7 @@ def test_kills_at_any_time_leave_whole_entries_or_none(
 ) -> None:
     """And no lock: what the next process wants it compiles at once."""
     code = {spec: object_file(160 + 8 * position, 0) for position, spec in enumerate(SPECS)}
-    monkeypatch.setattr(builder, "compile_object", code.__getitem__)
+    monkeypatch.setattr(CutlassSm90, "compile", staticmethod(code.__getitem__))
     cache, source = ObjectCache(tmp_path / "objects"), random.Random(0)
 
     def compile_for_ever() -> None:

@@ -28,6 +28,7 @@ from tilecast.kernels.builder import (
     object_builder,
 )
 from tilecast.kernels.cutlass_sm90.config import Sm90Config
+from tilecast.kernels.cutlass_sm90.family import CutlassSm90
 from tilecast.kernels.object_cache import ObjectCache
 from tilecast.kernels.spec import KernelSpec
 
@@ -238,7 +239,7 @@ def test_processes_that_want_one_kernel_compile_it_once(
         time.sleep(0.05)
         return object_file(168, 0)
 
-    monkeypatch.setattr(module, "compile_object", compile_object)
+    monkeypatch.setattr(CutlassSm90, "compile", staticmethod(compile_object))
     cache = ObjectCache(tmp_path / "objects")
 
     def want_all(first: int) -> None:
@@ -260,7 +261,7 @@ def test_a_process_that_hangs_or_is_killed_holds_up_nobody_for_long(
     tmp_path: Path, object_file: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(object_cache, "LOCK_SECONDS", 0.5)
-    monkeypatch.setattr(module, "compile_object", lambda spec: object_file(168, 0))
+    monkeypatch.setattr(CutlassSm90, "compile", staticmethod(lambda spec: object_file(168, 0)))
     cache = ObjectCache(tmp_path / "objects")
 
     def hang() -> None:

@@ -17,6 +17,7 @@ from tilecast.kernels import builder, launch
 from tilecast.kernels.builder import CompileResult, compile_all
 from tilecast.kernels.cutlass_sm90 import resources, space
 from tilecast.kernels.cutlass_sm90.config import Sm90Config
+from tilecast.kernels.cutlass_sm90.family import CutlassSm90
 from tilecast.kernels.families import family_of
 from tilecast.kernels.object_cache import ObjectCache
 from tilecast.kernels.spec import KernelSpec
@@ -160,7 +161,7 @@ def test_damaged_object_is_rebuilt_and_a_bad_config_stops_nobody(built: Built) -
 def test_cache_that_cannot_be_written_is_told(
     object_file: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(builder, "compile_object", lambda spec: object_file(168, 0))
+    monkeypatch.setattr(CutlassSm90, "compile", staticmethod(lambda spec: object_file(168, 0)))
     spec = KernelSpec(Sm90Config(128, 128, 64), LINEAR_BF16)
     with pytest.raises(TilecastError, match="cannot write /proc/tilecast"):
         builder.compile_into(spec, ObjectCache(Path("/proc/tilecast")))

@@ -14,8 +14,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from tilecast.data_collection import dataset as dataset_module
-from tilecast.data_collection.dataset import COLUMNS, Dataset, read_dataset, write_dataset
-from tilecast.data_collection.truth import measured
+from tilecast.data_collection.dataset import (
+    COLUMNS,
+    Dataset,
+    read_columns,
+    read_dataset,
+    write_dataset,
+)
+from tilecast.data_collection.truth import look_up
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.models.labels import label_table
@@ -58,7 +64,7 @@ def _rows(path: Path) -> object:
 
 
 def _truth(path: Path) -> object:
-    return measured(path, PROBLEM)
+    return look_up(read_columns(path)[0], PROBLEM)
 
 
 def _labels(path: Path) -> object:
@@ -100,10 +106,10 @@ def _outcomes(path: Path, right: dict[str, object]) -> set[str]:
 
 def test_the_attack_knows_what_is_right(sound: Path, right: dict[str, object]) -> None:
     assert _outcomes(sound, right) == {"right"}
-    truths = measured(sound, PROBLEM)
+    truths = look_up(read_columns(sound)[0], PROBLEM)
     assert len(truths["burst"].times) == 4
-    assert len(measured(sound, OTHER)["burst"].times) == 3
-    assert measured(sound, GemmProblem(8, 8, 8)) == {}
+    assert len(look_up(read_columns(sound)[0], OTHER)["burst"].times) == 3
+    assert look_up(read_columns(sound)[0], GemmProblem(8, 8, 8)) == {}
 
 
 # ---- bytes

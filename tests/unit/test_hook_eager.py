@@ -18,7 +18,7 @@ from torch.func import grad, jvp, vmap
 
 from tilecast.heuristics.errors import TilecastError
 from tilecast.inductor_hook import addmm, bmm, eager, failures, launcher, mm
-from tilecast.kernels.launch import LoadedKernel
+from tilecast.kernels.launch import Launch
 from tilecast.kernels.spec import KernelSpec
 
 pytestmark = pytest.mark.usefixtures("hook")
@@ -41,12 +41,12 @@ def gpu(hook: list[KernelSpec], monkeypatch: pytest.MonkeyPatch) -> Iterator[lis
     """Has tensors of the CPU pass for a GPU's; gives the kernels that are launched."""
     launched: list[KernelSpec] = []
 
-    def load(spec: KernelSpec, objects: object, device: int) -> LoadedKernel:
+    def load(spec: KernelSpec, objects: object, device: int) -> Launch:
         def function(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
             launched.append(spec)
             out.copy_(torch.matmul(a.float(), b.float()))
 
-        return LoadedKernel(spec, function)
+        return function
 
     monkeypatch.setattr(launcher, "load_kernel", load)
     monkeypatch.setattr(launcher, "_loaded", {})

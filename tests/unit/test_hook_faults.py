@@ -184,16 +184,16 @@ def test_warnings_are_given_once_and_counted_always(
 ) -> None:
     for _ in range(3):
         report.warn_once("loading", RuntimeError("a\n  b"))
-        report.warn_once("ranking", "no reason")
+        report.warn_once("ranking", ValueError("no reason"), then="ours runs")
         report.say_once("eager", "goes to torch")
     assert _warnings(caplog) == [
         "tilecast: loading failed (RuntimeError: a b); PyTorch's own kernels are used",
-        "tilecast: ranking failed (no reason); PyTorch's own kernels are used",
+        "tilecast: ranking failed (ValueError: no reason); ours runs",
         "tilecast: goes to torch",
     ]
     assert counters["tilecast"] == {"failed: loading": 3, "failed: ranking": 3, "said: eager": 3}
-    report.forget()
-    report.warn_once("loading", "again")
+    report._told.clear()
+    report.warn_once("loading", RuntimeError("again"))
     assert len(_warnings(caplog)) == 4
 
 

@@ -32,7 +32,7 @@ from tilecast.inductor_hook.launcher import (
 )
 from tilecast.inductor_hook.settings import model_digest
 from tilecast.kernels.candidates import candidates
-from tilecast.kernels.launch import LoadedKernel
+from tilecast.kernels.launch import Launch
 from tilecast.kernels.spec import KernelSpec
 from tilecast.models.learned import load_heuristic
 
@@ -64,9 +64,9 @@ def loads(hook: list[KernelSpec], monkeypatch: pytest.MonkeyPatch) -> Callable[[
     loaded: list[KernelSpec] = []
 
     def loads_as(function: Function) -> list[KernelSpec]:
-        def load(spec: KernelSpec, objects: object, device: int) -> LoadedKernel:
+        def load(spec: KernelSpec, objects: object, device: int) -> Launch:
             loaded.append(spec)
-            return LoadedKernel(spec, function)
+            return function
 
         monkeypatch.setattr(launcher, "load_kernel", load)
         return loaded
@@ -142,7 +142,7 @@ def test_each_extent_runs_what_ranks_first_of_all_that_is_compiled(loads: Callab
     matmul = _dynamic(names)
     launched: list[str] = []
     for config, static in matmul.matmuls.items():
-        static._kernels[-1] = lambda *_, name=config.name: launched.append(name)  # pyright: ignore
+        static._kernels[-1] = lambda *_, name=config.name: launched.append(name)
     expected = []
     for m in [m + offset for m in sweep[4:] for offset in (0, 7)]:
         expected.append(next(name for name in _ranking(m, *WIDE) if name in names))
@@ -198,6 +198,7 @@ def test_a_model_that_is_gone_leaves_a_kernel_that_runs(
     assert len(loaded) == 1
     (warning,) = _warnings(caplog)
     assert "choosing a kernel for a dynamic extent failed" in warning
+    assert warning.endswith("; the first of ours is used")
 
 
 def test_a_launch_that_fails_is_one_warning_and_torch_multiplies(
@@ -228,7 +229,7 @@ def test_a_load_that_fails_is_tried_once_and_torch_multiplies(
 ) -> None:
     tries: list[Any] = []
 
-    def fails(*arguments: Any) -> LoadedKernel:
+    def fails(*arguments: Any) -> Launch:
         tries.append(arguments)
         raise error
 
@@ -242,7 +243,7 @@ def test_a_load_that_fails_is_tried_once_and_torch_multiplies(
     assert len(tries) == 1, "each call of a graph pays for it"
 
 
-def _fails(*arguments: Any) -> LoadedKernel:
+def _fails(*arguments: Any) -> Launch:
     raise RuntimeError("out of memory for a moment")
 
 
@@ -290,7 +291,7 @@ def test_a_device_that_fails_leaves_the_others_alone(
     loads(_product)
     load, tried, device = launcher.load_kernel, [], [0]
 
-    def load_on(spec: KernelSpec, objects: Any, index: int) -> LoadedKernel:
+    def load_on(spec: KernelSpec, objects: Any, index: int) -> Launch:
         tried.append(index)
         return load(spec, objects, index) if index != 1 else _fails()
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tilecast.data_collection import protocol
 from tilecast.data_collection.measurement import Measurement
 from tilecast.data_collection.protocol import (
     Entrant,
-    ProtocolSettings,
     measure,
     regimes,
     verify,
@@ -26,7 +26,6 @@ from tilecast.kernels.cutlass_sm90.config import Sm90Config
 
 MEMORY_BOUND = GemmProblem(16, 4096, 4096)
 COMPUTE_BOUND = GemmProblem(4096, 4096, 4096)
-SETTINGS = ProtocolSettings()
 
 
 def _configs(count: int) -> list[KernelConfig]:
@@ -74,7 +73,7 @@ def test_every_entrant_is_screened_once_with_the_card_busy() -> None:
     configs = _configs(5)
     times: dict[Entrant, float] = {c: 10.0 + i for i, c in enumerate(configs)} | {None: 12.0}
     bench = _steady(times)
-    rows = measure(bench, MEMORY_BOUND, (*configs, None), SETTINGS)
+    rows = measure(bench, MEMORY_BOUND, (*configs, None))
     assert bench.calls[0] == Call((*configs, None), "sustained", 3, 1.5)
     screened = _rows(rows, "screen", "sustained")
     assert {entrant: row.microseconds for entrant, row in screened.items()} == times
@@ -84,8 +83,7 @@ def test_every_entrant_is_screened_once_with_the_card_busy() -> None:
 
 def test_a_slow_kernel_keeps_its_first_look() -> None:
     fast, near, slow = _configs(3)
-    rows = measure(_steady({fast: 10, near: 14.9, slow: 15.1}), MEMORY_BOUND, (fast, near, slow),
-                   SETTINGS)  # fmt: skip
+    rows = measure(_steady({fast: 10, near: 14.9, slow: 15.1}), MEMORY_BOUND, (fast, near, slow))
     screened = _rows(rows, "screen", "sustained")
     assert [screened[c].rounds for c in (fast, near, slow)] == [3, 3, 1]
     assert screened[slow].microseconds == 15.1
@@ -94,7 +92,7 @@ def test_a_slow_kernel_keeps_its_first_look() -> None:
 def test_race_has_those_within_the_factor_and_the_library() -> None:
     best, tied, behind = _configs(3)
     bench = _steady({best: 100, tied: 114.9, behind: 115.1, None: 300})
-    rows = measure(bench, MEMORY_BOUND, (behind, tied, best, None), SETTINGS)
+    rows = measure(bench, MEMORY_BOUND, (behind, tied, best, None))
     assert [set(call.entrants) for call in bench.calls[1:]] == [{best, tied, None}] * 2
     assert set(_rows(rows, "race", "burst")) == {best, tied, None}
 
@@ -102,27 +100,30 @@ def test_race_has_those_within_the_factor_and_the_library() -> None:
 def test_factors_are_relative_to_our_best_not_to_the_library() -> None:
     best, near = _configs(2)
     bench = _steady({best: 100, near: 110, None: 50})
-    measure(bench, MEMORY_BOUND, (best, near, None), SETTINGS)
+    measure(bench, MEMORY_BOUND, (best, near, None))
     assert set(bench.calls[1].entrants) == {best, near, None}
 
 
-def test_no_more_than_the_most_finalists_and_still_the_library() -> None:
+def test_no_more_than_the_most_finalists_and_still_the_library(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     configs = _configs(9)
     times: dict[Entrant, float] = {c: 100 + i / 10 for i, c in enumerate(configs)} | {None: 105.0}
     bench = _steady(times)
-    measure(bench, MEMORY_BOUND, (*configs, None), replace(SETTINGS, max_finalists=4))
+    monkeypatch.setattr(protocol, "MAX_FINALISTS", 4)
+    measure(bench, MEMORY_BOUND, (*configs, None))
     assert bench.calls[1].entrants == (*configs[:4], None)
 
 
 def test_without_the_library_nobody_stands_in_for_it() -> None:
     best, near = _configs(2)
-    rows = measure(_steady({best: 100, near: 101}), MEMORY_BOUND, (best, near), SETTINGS)
+    rows = measure(_steady({best: 100, near: 101}), MEMORY_BOUND, (best, near))
     assert None not in {row.config for row in rows}
 
 
 def test_problem_without_a_working_kernel_has_the_library_screened() -> None:
     bench = _steady({None: 20.0})
-    (row,) = measure(bench, MEMORY_BOUND, (None,), SETTINGS)
+    (row,) = measure(bench, MEMORY_BOUND, (None,))
     assert (row.config, row.stage, row.microseconds) == (None, "screen", 20.0)
     assert len(bench.calls) == 1
 
@@ -138,10 +139,10 @@ def test_problem_without_a_working_kernel_has_the_library_screened() -> None:
 def test_both_regimes_where_the_power_limit_can_matter(
     problem: GemmProblem, expected: tuple[str, ...]
 ) -> None:
-    assert regimes(problem, SETTINGS) == expected
+    assert regimes(problem) == expected
     best, near = _configs(2)
     bench = _steady({best: 100, near: 101, None: 102})
-    rows = measure(bench, problem, (best, near, None), SETTINGS)
+    rows = measure(bench, problem, (best, near, None))
     raced = tuple(dict.fromkeys(call.regime for call in bench.calls[1:]))
     assert raced == expected
     assert {row.regime for row in rows if row.stage == "race"} == set(expected)
@@ -150,15 +151,15 @@ def test_both_regimes_where_the_power_limit_can_matter(
 def test_regimes_change_above_the_threshold_not_at_it() -> None:
     # 192^3: 2 * 192^3 / (3 * 192^2 * 2) is exactly 64 FLOP per byte.
     at = GemmProblem(192, 192, 192)
-    assert at.flops / at.min_bytes == SETTINGS.compute_bound
-    assert regimes(at, SETTINGS) == ("burst",)
-    assert regimes(GemmProblem(200, 192, 192), SETTINGS) == ("sustained", "burst")
+    assert at.flops / at.min_bytes == protocol.COMPUTE_BOUND
+    assert regimes(at) == ("burst",)
+    assert regimes(GemmProblem(200, 192, 192)) == ("sustained", "burst")
 
 
 def test_race_stops_once_the_leader_is_confirmed() -> None:
     best, near = _configs(2)
     bench = _steady({best: 100, near: 101, None: 102})
-    rows = measure(bench, COMPUTE_BOUND, (best, near, None), SETTINGS)
+    rows = measure(bench, COMPUTE_BOUND, (best, near, None))
     raced = [(call.regime, call.rounds) for call in bench.calls[1:]]
     assert raced == [("sustained", 12)] * 2 + [("burst", 8)] * 2
     assert {row.rounds for row in rows if row.stage == "race" and row.regime == "burst"} == {16}
@@ -168,7 +169,7 @@ def test_race_stops_once_the_leader_is_confirmed() -> None:
     ("max_batches", "outsiders", "expected"), [(3, 9, 3), (5, 9, 5), (5, 3, 4)]
 )
 def test_race_goes_on_while_another_leads_each_batch(
-    max_batches: int, outsiders: int, expected: int
+    monkeypatch: pytest.MonkeyPatch, max_batches: int, outsiders: int, expected: int
 ) -> None:
     configs = _configs(10)
 
@@ -178,7 +179,8 @@ def test_race_goes_on_while_another_leads_each_batch(
         return 90.0 if call <= outsiders and entrant == configs[call] else 110.0
 
     bench = KnownBench(each_batch_another)
-    rows = measure(bench, MEMORY_BOUND, configs, replace(SETTINGS, max_batches=max_batches))
+    monkeypatch.setattr(protocol, "MAX_BATCHES", max_batches)
+    rows = measure(bench, MEMORY_BOUND, configs)
     assert len(bench.calls) - 1 == expected
     assert {row.rounds for row in rows if row.stage == "race"} == {8 * expected}
 
@@ -190,7 +192,7 @@ def test_leaders_that_tie_need_no_third_batch() -> None:
         return 100.0 if (entrant == left) == (call == 1) else 100.1
 
     bench = KnownBench(close)
-    measure(bench, MEMORY_BOUND, (left, right), SETTINGS)
+    measure(bench, MEMORY_BOUND, (left, right))
     assert len(bench.calls) - 1 == 2
 
 
@@ -201,7 +203,7 @@ def test_common_drift_leaves_no_trace_in_a_race() -> None:
     def drifting(entrant: Entrant, call: int, turn: int) -> float:
         return base[entrant] * (1 + 0.01 * call + 0.005 * turn)
 
-    rows = measure(KnownBench(drifting), MEMORY_BOUND, (best, near, None), SETTINGS)
+    rows = measure(KnownBench(drifting), MEMORY_BOUND, (best, near, None))
     raced = _rows(rows, "race", "burst")
     assert raced[near].microseconds == pytest.approx(1.04 * _time(raced[best]), rel=1e-12)
     assert _time(raced[None]) == pytest.approx(0.98 * _time(raced[best]), rel=1e-12)
@@ -238,11 +240,12 @@ def test_ratios_within_a_round_are_kept(table: list[tuple[float, ...]]) -> None:
     [(1, None), (3, None), (4, 1.5 / 101.5), (5, 2 / 102)],
 )
 def test_spread_is_the_quartiles_distance_and_needs_four_rounds(
-    rounds: int, spread: float | None
+    monkeypatch: pytest.MonkeyPatch, rounds: int, spread: float | None
 ) -> None:
     (config,) = _configs(1)
     bench = KnownBench(lambda entrant, call, turn: 100.0 + turn)
-    rows = measure(bench, MEMORY_BOUND, (config,), replace(SETTINGS, screen_rounds=rounds))
+    monkeypatch.setattr(protocol, "SCREEN_ROUNDS", rounds)
+    rows = measure(bench, MEMORY_BOUND, (config,))
     row = _rows(rows, "screen", "sustained")[config]
     assert row.spread == pytest.approx(spread)
     assert row.rounds == rounds
@@ -257,7 +260,7 @@ def test_verify_times_the_best_of_each_regime_twice_as_long() -> None:
     raced = _raced(COMPUTE_BOUND, "burst", {first: 100, second: 104.9, third: 105.1, None: 200})
     raced += _raced(COMPUTE_BOUND, "sustained", {first: 130, second: 120, third: 121, None: 119})
     bench = _steady({first: 100, second: 101, third: 102, None: 103})
-    rows = verify(bench, COMPUTE_BOUND, raced, SETTINGS)
+    rows = verify(bench, COMPUTE_BOUND, raced)
     assert bench.calls == [
         Call((None, second, third), "sustained", 24, math.inf),
         Call((first, second, None), "burst", 16, math.inf),
@@ -267,11 +270,14 @@ def test_verify_times_the_best_of_each_regime_twice_as_long() -> None:
     assert _time(_rows(rows, "verify", "sustained")[third]) == pytest.approx(102)
 
 
-def test_verify_takes_no_more_than_the_most_and_takes_drift_out() -> None:
+def test_verify_takes_no_more_than_the_most_and_takes_drift_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     configs = _configs(6)
     raced = _raced(MEMORY_BOUND, "burst", {c: 100 + i / 10 for i, c in enumerate(configs)})
     bench = KnownBench(lambda entrant, call, turn: 100.0 * (1 + turn))
-    rows = verify(bench, MEMORY_BOUND, raced, replace(SETTINGS, max_verified=2))
+    monkeypatch.setattr(protocol, "MAX_VERIFIED", 2)
+    rows = verify(bench, MEMORY_BOUND, raced)
     assert [row.config for row in rows] == configs[:2]
     assert [row.spread for row in rows] == pytest.approx([0, 0], abs=1e-12)
 
@@ -281,4 +287,4 @@ def test_verify_leaves_out_what_has_no_race_time() -> None:
     raced = _raced(MEMORY_BOUND, "burst", {good: 100, None: 110})
     raced.append(Measurement(MEMORY_BOUND, broken, "burst", "race", None, None, 0, "hung"))
     bench = _steady({good: 100, None: 110})
-    assert {row.config for row in verify(bench, MEMORY_BOUND, raced, SETTINGS)} == {good, None}
+    assert {row.config for row in verify(bench, MEMORY_BOUND, raced)} == {good, None}

@@ -139,7 +139,7 @@ def test_damaged_stores(
     monkeypatch.setattr(environment, "gpu_states", lambda cards: [])
     monkeypatch.setattr(environment, "describe", lambda cards: {"gpus": []})
     # Never called, and PyTorch takes longer to load than all that is tested here.
-    session = SimpleNamespace(GpuSessionFactory=lambda objects, device: None)
+    session = SimpleNamespace(GpuSession=lambda objects, device, announce: None)
     monkeypatch.setitem(sys.modules, "tilecast.data_collection.gpu_session", session)
     monkeypatch.setattr(
         collecting, "workload", lambda problems, target: dict.fromkeys(problems, CONFIGS)

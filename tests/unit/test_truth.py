@@ -13,7 +13,7 @@ import pytest
 from tilecast.data_collection.columns import Columns
 from tilecast.data_collection.dataset import Dataset, read_columns, shipped_data, write_dataset
 from tilecast.data_collection.measurement import REGIMES
-from tilecast.data_collection.truth import LABEL, OTHER, SAME, TRUTH, look_up, measured
+from tilecast.data_collection.truth import LABEL, OTHER, SAME, TRUTH, look_up
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
@@ -103,20 +103,20 @@ def test_a_config_without_a_time_has_no_slowdown(columns: Columns) -> None:
     assert len(others) > 20 and all(slowdown and slowdown > 0 for slowdown in others)
 
 
-def test_a_data_set_without_the_reference(
-    columns: Columns, tmp_path: Path, synthetic_dataset: Dataset
-) -> None:
+def test_a_data_set_without_the_reference(tmp_path: Path, synthetic_dataset: Dataset) -> None:
     rows = synthetic_dataset.rows.query("config != 'torch.mm'")
     write_dataset(Dataset(rows, synthetic_dataset.provenance), tmp_path / "data.parquet")
-    truths = measured(tmp_path / "data.parquet", GemmProblem(8, 4096, 4096))
+    columns = read_columns(tmp_path / "data.parquet")[0]
+    truths = look_up(columns, GemmProblem(8, 4096, 4096))
     assert [truth.reference for truth in truths.values()] == [None, None]
 
 
 def test_looking_up_a_problem_does_not_wait_for_pandas(path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from tilecast.data_collection.truth import measured;"
+        "import sys; from pathlib import Path; from tilecast.data_collection.truth import look_up;"
+        "from tilecast.data_collection.dataset import read_columns;"
         "from tilecast.heuristics.problem import GemmProblem;"
-        f"assert measured(Path({str(path)!r}), GemmProblem(16, 12288, 4096));"
+        f"assert look_up(read_columns(Path({str(path)!r}))[0], GemmProblem(16, 12288, 4096));"
         "print({'pandas', 'pyarrow.compute', 'torch'} & set(sys.modules))"
     )
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
