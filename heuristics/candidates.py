@@ -27,6 +27,8 @@ class ConfigColumns:
     raster_m: np.ndarray
     swizzle: np.ndarray
     swap_ab: np.ndarray
+    split_k: np.ndarray
+    ping_pong: np.ndarray
     smem_bytes: np.ndarray
     mma_registers: np.ndarray
     accumulator_registers: np.ndarray

@@ -53,6 +53,10 @@ class Geometry:
     """Width in clusters of the band that the raster walks; 1 is no swizzle."""
     swap_ab: bool
     """Whether out^T = B^T A^T is solved: the tile's m runs along the problem's n."""
+    split_k: int = 1
+    """CTAs that share one tile of the output, a stretch of k each."""
+    ping_pong: bool = False
+    """Whether two warp groups take tiles in turn, one multiplying while the other stores."""
 
 
 @dataclass(frozen=True)

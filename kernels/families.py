@@ -6,9 +6,17 @@ from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
 from tilecast.kernels.cutlass_sm90.family import CutlassSm90
 from tilecast.kernels.family import KernelFamily
+from tilecast.kernels.quack_sm90.family import QuackSm90
 
-FAMILIES: dict[str, KernelFamily] = {family.name: family for family in (CutlassSm90(),)}
+FAMILIES: dict[str, KernelFamily] = {family.name: family for family in (CutlassSm90(), QuackSm90())}
 """Every family by its name, in the order in which their candidates are listed."""
+UNTRAINED = frozenset({"quack_sm90"})
+"""Those that no shipped data and no model knows yet: candidates only for who names them."""
+
+
+def trained() -> tuple[str, ...]:
+    """The families whose configs are every problem's candidates."""
+    return tuple(name for name in FAMILIES if name not in UNTRAINED)
 
 
 def family_of(config: KernelConfig) -> KernelFamily:

@@ -63,8 +63,11 @@ class KernelFamily(Protocol):
     """Distributions whose versions decide what a config compiles to."""
     sources: ClassVar[tuple[Path, ...]]
     """Files whose text does."""
-    rules: ClassVar[tuple[Rule, ...]]
-    """Its rules, in the order in which they are asked."""
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        """Its rules, in the order in which they are asked."""
+        ...
 
     def parse(self, name: str) -> KernelConfig | None:
         """The config of a name; None where the name is not one of this family's."""

@@ -7,13 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, cast
 
-import numpy as np
-
-from tilecast.heuristics.candidates import ConfigColumns, ConfigTable
 from tilecast.heuristics.config import Geometry, Resources
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import GemmOperands
-from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.cutlass_sm90 import space
 from tilecast.kernels.cutlass_sm90.config import Sm90Config
 from tilecast.kernels.cutlass_sm90.resources import (
@@ -21,14 +17,14 @@ from tilecast.kernels.cutlass_sm90.resources import (
     mma_registers,
     smem_bytes,
 )
-from tilecast.kernels.family import Rule, Violation
+from tilecast.kernels.rules import RuledFamily
 
 if TYPE_CHECKING:
     from tilecast.kernels.spec import KernelSpec
 
 
 @dataclass(frozen=True)
-class CutlassSm90:
+class CutlassSm90(RuledFamily):
     """See `tilecast.kernels.family.KernelFamily`."""
 
     name: ClassVar[str] = Sm90Config.family
@@ -39,9 +35,10 @@ class CutlassSm90:
         "apache-tvm-ffi",
     )
     sources: ClassVar[tuple[Path, ...]] = tuple(
-        Path(__file__).with_name(name) for name in ("kernel.py", "compile.py", "resources.py")
+        Path(__file__).parent / name for name in ("kernel.py", "resources.py", "../gemm_object.py")
     )
-    rules: ClassVar[tuple[Rule, ...]] = (*space.CONFIG_RULES, *space.PROBLEM_RULES)
+    config_rules = space.CONFIG_RULES
+    problem_rules = space.PROBLEM_RULES
 
     def parse(self, name: str) -> Sm90Config | None:
         """The config of a name; None where the name is not one of this family's."""
@@ -54,40 +51,6 @@ class CutlassSm90:
     def configs(self, operands: GemmOperands, hardware: Hardware) -> Sequence[Sm90Config]:
         """The space, sorted."""
         return space.valid_configs(operands, hardware)
-
-    def excluded(
-        self, problem: GemmProblem, columns: ConfigColumns, hardware: Hardware
-    ) -> np.ndarray:
-        """Where a problem rule is broken."""
-        broken = np.zeros(len(columns.tile_m), bool)
-        for rule in space.PROBLEM_RULES:
-            value, limit = rule.sides(columns, problem, hardware)
-            broken |= value > limit
-        return broken
-
-    def violations(
-        self,
-        config: Sm90Config,
-        operands: GemmOperands,
-        hardware: Hardware,
-        problem: GemmProblem | None = None,
-    ) -> Iterator[Violation]:
-        """Every rule that a config breaks; none behind ``axes`` where it breaks that one."""
-        for rule in space.CONFIG_RULES:
-            text = rule.violation(config, operands, hardware)
-            if text:
-                yield Violation(rule, text)
-                if rule.name == "axes":
-                    return
-        if problem is None:
-            return
-        row = (config, self.geometry(config), self.resources(config, operands))
-        columns = ConfigTable.of([row]).columns
-        for rule in space.PROBLEM_RULES:
-            (value,), (limit,) = rule.sides(columns, problem, hardware)
-            if value > limit:
-                text = f"{rule.quantity} is {value:.4g}, allowed up to {limit:.4g}"
-                yield Violation(rule, text)
 
     def geometry(self, config: Sm90Config) -> Geometry:
         """The common view of a config."""
@@ -113,13 +76,18 @@ class CutlassSm90:
 
     def preload(self) -> None:
         """Import the DSL, which takes longer than compiling a kernel."""
-        import tilecast.kernels.cutlass_sm90.compile  # noqa: F401
+        import tilecast.kernels.cutlass_sm90.kernel  # noqa: F401
 
     def compile(self, spec: KernelSpec) -> bytes:
         """Compile a kernel into an object file that exports ``spec.symbol``."""
-        from tilecast.kernels.cutlass_sm90.compile import compile_object
+        import cutlass
 
-        return compile_object(spec)
+        from tilecast.kernels.cutlass_sm90.kernel import TunableGemmKernel
+        from tilecast.kernels.gemm_object import compile_gemm
+
+        config = cast("Sm90Config", spec.config)
+        acc = getattr(cutlass, spec.operands.acc.cutlass)
+        return compile_gemm(TunableGemmKernel(config, acc), spec)
 
     def launcher(
         self, function: Callable[..., object], spec: KernelSpec, device: int

@@ -8,11 +8,9 @@ inequalities over many configs at once, what arithmetic excludes for one m, n, k
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import lru_cache
-
-import numpy as np
 
 from tilecast.heuristics.candidates import ConfigColumns
 from tilecast.heuristics.hardware import Hardware
@@ -30,7 +28,15 @@ from tilecast.kernels.cutlass_sm90.resources import (
     smem_bytes,
     smem_limit,
 )
-from tilecast.kernels.family import HARDWARE, MEASURED, PROBLEM, Rule
+from tilecast.kernels.family import HARDWARE, MEASURED, PROBLEM
+from tilecast.kernels.rules import (
+    L2_TRAFFIC,
+    ConfigRule,
+    ProblemRule,
+    idle_rules,
+    off_axis,
+    tiles,
+)
 
 TILE_M = (64, 128, 256)
 TILE_N = (16, 32, 48, 64, 96, 128, 160, 192, 224, 256)
@@ -41,30 +47,6 @@ WARP_GROUPS = (1, 2)
 CTAS_PER_SM = (1, 2)
 RASTERS = ("m", "n")
 SWIZZLES = (1, 2, 4, 8)
-
-L2_SLACK = 3.5
-"""How many times the problem's floor a config may take for its loads from L2. On the pilot no
-config within 5% of the best took more than 3.21 times."""
-FLOOR_SECONDS = 3e-6
-"""Added to the roofline: launch and first load, which no small problem escapes."""
-
-
-@dataclass(frozen=True)
-class ConfigRule(Rule):
-    """One condition on a config, whatever m, n, k."""
-
-    violation: Callable[[Sm90Config, GemmOperands, Hardware], str | None]
-    """Returns what is wrong, with the numbers, or None."""
-
-
-@dataclass(frozen=True)
-class ProblemRule(Rule):
-    """One inequality between a config and a problem: a quantity may not exceed its limit."""
-
-    quantity: str
-    """What is limited."""
-    sides: Callable[[ConfigColumns, GemmProblem, Hardware], tuple[np.ndarray, np.ndarray]]
-    """Returns the quantity and its limit, an array each, one element per config."""
 
 
 def tile_ks(operands: GemmOperands) -> tuple[int, ...]:
@@ -87,21 +69,17 @@ def _unsupported(config: Sm90Config, operands: GemmOperands, hardware: Hardware)
     return None
 
 
-def _axis(name: str, value: object, allowed: tuple) -> str | None:
-    return None if value in allowed else f"{name} is {value}, allowed {allowed}"
-
-
 def _off_axis(config: Sm90Config, operands: GemmOperands, hardware: Hardware) -> str | None:
     return (
-        _axis("tile_m", config.tile_m, TILE_M)
-        or _axis("tile_n", config.tile_n, TILE_N)
-        or _axis("tile_k", config.tile_k, tile_ks(operands))
-        or _axis("cluster", (config.cluster_m, config.cluster_n), CLUSTERS)
-        or _axis("stages", config.stages, STAGES)
-        or _axis("warp_groups", config.warp_groups, WARP_GROUPS)
-        or _axis("ctas_per_sm", config.ctas_per_sm, CTAS_PER_SM)
-        or _axis("raster", config.raster, RASTERS)
-        or _axis("swizzle", config.swizzle, SWIZZLES)
+        off_axis("tile_m", config.tile_m, TILE_M)
+        or off_axis("tile_n", config.tile_n, TILE_N)
+        or off_axis("tile_k", config.tile_k, tile_ks(operands))
+        or off_axis("cluster", (config.cluster_m, config.cluster_n), CLUSTERS)
+        or off_axis("stages", config.stages, STAGES)
+        or off_axis("warp_groups", config.warp_groups, WARP_GROUPS)
+        or off_axis("ctas_per_sm", config.ctas_per_sm, CTAS_PER_SM)
+        or off_axis("raster", config.raster, RASTERS)
+        or off_axis("swizzle", config.swizzle, SWIZZLES)
     )
 
 
@@ -226,90 +204,16 @@ CONFIG_RULES = (
 """What makes a config compile and run, and what the pilot left of that."""
 
 
-def _smaller(axis: tuple[int, ...]) -> np.ndarray:
-    """For each value of an axis the next smaller one, 0 for the smallest; as a table by value."""
-    table = np.zeros(axis[-1] + 1)
-    table[list(axis)] = (0, *axis[:-1])
-    return table
-
-
-_SMALLER_M, _SMALLER_N = _smaller(TILE_M), _smaller(TILE_N)
-
-
-def _extents(columns: ConfigColumns, problem: GemmProblem) -> tuple[np.ndarray, np.ndarray]:
-    """What the kernel's own m and n run over: the problem's n and m under swap_ab."""
-    exchange = (problem.n - problem.m) * columns.swap_ab
-    return problem.m + exchange, problem.n - exchange
-
-
-def _tiles(columns: ConfigColumns, problem: GemmProblem) -> tuple[np.ndarray, np.ndarray]:
-    """Tiles along the kernel's own m and n."""
-    rows, columns_ = _extents(columns, problem)
-    return np.ceil(rows / columns.tile_m), np.ceil(columns_ / columns.tile_n)
-
-
-def _idle_rows(columns: ConfigColumns, problem: GemmProblem, hardware: Hardware):
-    return _SMALLER_M[columns.tile_m.astype(int)], _extents(columns, problem)[0] - 1
-
-
-def _idle_columns(columns: ConfigColumns, problem: GemmProblem, hardware: Hardware):
-    return _SMALLER_N[columns.tile_n.astype(int)], _extents(columns, problem)[1] - 1
-
-
-def _idle_cluster_m(columns: ConfigColumns, problem: GemmProblem, hardware: Hardware):
-    return columns.cluster_m, _tiles(columns, problem)[0]
-
-
-def _idle_cluster_n(columns: ConfigColumns, problem: GemmProblem, hardware: Hardware):
-    return columns.cluster_n, _tiles(columns, problem)[1]
-
-
 def _idle_order(columns: ConfigColumns, problem: GemmProblem, hardware: Hardware):
     raster, swizzle = pilot_for(problem.operands, hardware).schedules[0]
     reordered = (columns.raster_m != (raster == "m")) | (columns.swizzle != swizzle)
-    rows, columns_ = _tiles(columns, problem)
+    rows, columns_ = tiles(columns, problem)
     several_waves = rows * columns_ * problem.batch > hardware.sm_count * columns.ctas_per_sm
     return 1.0 * reordered, 1.0 * (several_waves & (rows > 1) & (columns_ > 1))
 
 
-def _l2_traffic(columns: ConfigColumns, problem: GemmProblem, hardware: Hardware):
-    dtype = problem.operands.a.dtype
-    rows, columns_ = _tiles(columns, problem)
-    loaded = columns.tile_m / columns.cluster_n + columns.tile_n / columns.cluster_m
-    traffic = rows * columns_ * problem.batch * loaded * dtype.bytes(problem.k)
-    floor = hardware.roofline_seconds(problem.flops, problem.min_bytes, dtype) + FLOOR_SECONDS
-    return traffic / hardware.l2_bytes_per_second * 1e6, 0 * traffic + L2_SLACK * floor * 1e6
-
-
 PROBLEM_RULES = (
-    ProblemRule(
-        "idle-rows",
-        PROBLEM,
-        "a smaller tile that already covers the whole extent leaves fewer rows of nothing",
-        "the next smaller tile_m",
-        _idle_rows,
-    ),
-    ProblemRule(
-        "idle-columns",
-        PROBLEM,
-        "a smaller tile that already covers the whole extent leaves fewer columns of nothing",
-        "the next smaller tile_n",
-        _idle_columns,
-    ),
-    ProblemRule(
-        "idle-cluster-m",
-        PROBLEM,
-        "a CTA of a cluster that has no tile along m takes an SM and multiplies nothing",
-        "cluster_m",
-        _idle_cluster_m,
-    ),
-    ProblemRule(
-        "idle-cluster-n",
-        PROBLEM,
-        "a CTA of a cluster that has no tile along n takes an SM and multiplies nothing",
-        "cluster_n",
-        _idle_cluster_n,
-    ),
+    *idle_rules(TILE_M, TILE_N),
     ProblemRule(
         "idle-order",
         PROBLEM,
@@ -317,14 +221,7 @@ PROBLEM_RULES = (
         "a raster order other than the first",
         _idle_order,
     ),
-    ProblemRule(
-        "l2-traffic",
-        PROBLEM,
-        "small tiles load the same operands so often that L2 alone takes longer than a better "
-        "tile needs for everything",
-        "microseconds of loads from L2, multicast counted once",
-        _l2_traffic,
-    ),
+    L2_TRAFFIC,
 )
 """What arithmetic excludes for one problem."""
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
+from tilecast.heuristics.config import Geometry, KernelConfig
 from tilecast.heuristics.operands import LINEAR_BF16
-from tilecast.kernels.cutlass_sm90.config import Sm90Config
+from tilecast.kernels.families import family_of
 from tilecast.kernels.launch import Launch, load_kernel
 from tilecast.kernels.object_cache import ObjectCache
 from tilecast.kernels.spec import KernelSpec
@@ -16,14 +17,18 @@ from tilecast.kernels.spec import KernelSpec
 class Kernels:
     """What was compiled for these tests."""
 
-    configs: tuple[Sm90Config, ...]
-    """The spread; each for bf16 as ``torch.nn.Linear`` stores it."""
+    configs: tuple[KernelConfig, ...]
+    """A plain one, then the spread; each for bf16 as ``torch.nn.Linear`` stores it."""
     others: tuple[KernelSpec, ...]
-    """`PLAIN`, or one as deep, for other operands."""
+    """The plain one, or one as deep, for other operands."""
     batched: tuple[KernelSpec, ...]
     """Kernels with a batch in front."""
     objects: ObjectCache
     """Where they lie."""
+
+    def geometries(self) -> list[Geometry]:
+        """What the configs look like."""
+        return [family_of(config).geometry(config) for config in self.configs]
 
     def load(self, spec: KernelSpec) -> Launch:
         """One of them, loaded once in this process."""

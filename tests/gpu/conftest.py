@@ -4,48 +4,56 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 from compiled_kernels import Kernels
 from joblib import cpu_count
 
+from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.kernels.builder import compile_all
-from tilecast.kernels.cutlass_sm90.config import Sm90Config
-from tilecast.kernels.cutlass_sm90.space import valid_configs
+from tilecast.kernels.families import FAMILIES, parse_config
+from tilecast.kernels.family import KernelFamily
 from tilecast.kernels.object_cache import ObjectCache
 from tilecast.kernels.spec import KernelSpec
 
-PLAIN = Sm90Config(128, 128, 64, stages=4, warp_groups=2)
+PLAIN = {
+    "cutlass_sm90": ("128x128x64_c1x1_s4_w2_o1_rm1", "128x128x128_c1x1_s4_w2_o1_rm1"),
+    "quack_sm90": ("128x128x64_c1x1x1_s4_coop_o1_ra8", "128x128x128_c1x1x1_s4_coop_o1_ra8"),
+}
+"""A plain config of each family, and the one whose stages are as deep in bytes for 8 bits."""
 WIDE = ("bf16:rrr", "bf16:ccc", "fp16:rcr", "bf16:rcr>fp32")
 NARROW = ("e4m3:rcr>bf16", "e5m2:rcr>fp16", "int8:rcr>int32")
-"""Operands of 16 and of 8 bits; a stage is as deep in bytes for both."""
 
 
-def spread() -> tuple[Sm90Config, ...]:
-    """A config for each cluster, number of CTAs per SM and swap_ab, and one for each tile_n."""
-    configs = list(valid_configs(LINEAR_BF16, hardware("H200")))
+def spread(family: KernelFamily) -> list[KernelConfig]:
+    """Configs that together show each value of each axis, and the clusters in every company."""
+    configs = list(family.configs(LINEAR_BF16, hardware("H200")))
     random.Random(0).shuffle(configs)
-    by_cluster = {(c.cluster_m, c.cluster_n, c.ctas_per_sm, c.swap_ab): c for c in configs}
-    by_tile = {c.tile_n: c for c in (*configs, *by_cluster.values())}
-    return tuple(sorted({*by_cluster.values(), *by_tile.values()}))
+    shown: dict[object, KernelConfig] = {}
+    for config in configs:
+        g = family.geometry(config)
+        shown[g.cluster_m, g.cluster_n, g.ctas_per_sm, g.swap_ab] = config
+        shown[g.split_k, g.swap_ab] = config
+        shown[g.tile_m, g.ping_pong] = config
+        shown["tile_n", g.tile_n] = config
+    return sorted(set(shown.values()))
 
 
-@pytest.fixture(scope="session")
-def kernels(tmp_path_factory: pytest.TempPathFactory) -> Kernels:
-    configs = spread()
-    others = tuple(KernelSpec(PLAIN, GemmOperands.parse(text)) for text in WIDE)
-    deep = replace(PLAIN, tile_k=128)
+@pytest.fixture(scope="session", params=PLAIN)
+def kernels(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Kernels:
+    plain, deep = map(parse_config, PLAIN[request.param])
+    configs = spread(FAMILIES[request.param])
+    others = tuple(KernelSpec(plain, GemmOperands.parse(text)) for text in WIDE)
     others += tuple(KernelSpec(deep, GemmOperands.parse(text)) for text in NARROW)
-    batched = tuple(KernelSpec(c, LINEAR_BF16, batched=True) for c in (PLAIN, configs[-1]))
+    batched = tuple(KernelSpec(c, LINEAR_BF16, batched=True) for c in (plain, *configs[::12]))
     objects = ObjectCache(tmp_path_factory.mktemp("objects"))
-    specs = [*(KernelSpec(config, LINEAR_BF16) for config in (PLAIN, *configs)), *others, *batched]
-    assert len(specs) <= 44
+    specs = [*(KernelSpec(config, LINEAR_BF16) for config in (plain, *configs)), *others, *batched]
+    assert len(specs) <= 80
     results = list(compile_all(specs, objects, cpu_count()))
     assert {result.error for result in results} == {None}
-    return Kernels((PLAIN, *configs), others, batched, objects)
+    return Kernels((plain, *configs), others, batched, objects)
 
 
 @pytest.fixture

@@ -36,13 +36,13 @@ def _operands(m: int, n: int, k: int, batch: int = 1, operands: GemmOperands = L
 
 
 def test_the_spread_shows_every_kind_of_kernel(kernels: Kernels) -> None:
-    configs = kernels.configs
-    assert len(configs) >= 16
-    assert {config.swap_ab for config in configs} == {False, True}
-    assert {config.ctas_per_sm for config in configs} == {1, 2}
-    assert {config.warp_groups for config in configs} == {1, 2}
-    assert {(config.cluster_m, config.cluster_n) for config in configs} == set(CLUSTERS)
-    assert {config.tile_n for config in configs} == set(TILE_N)
+    geometries = kernels.geometries()
+    assert len(geometries) >= 16
+    assert {g.swap_ab for g in geometries} == {False, True}
+    assert {g.ctas_per_sm for g in geometries} == {1, 2}
+    assert {g.warp_groups for g in geometries} >= {1, 2}
+    assert {(g.cluster_m, g.cluster_n) for g in geometries} == set(CLUSTERS)
+    assert {g.tile_n for g in geometries} >= set(TILE_N)
 
 
 @pytest.mark.parametrize("extents", RAGGED, ids=str)
@@ -139,12 +139,64 @@ def test_graph_replays_with_new_values(kernels: Kernels, relative_error: Error) 
 
 def test_results_repeat_bit_for_bit(kernels: Kernels) -> None:
     a, b, out = _operands(1000, 2056, 520)
-    kernel = kernels.config(0)
-    kernel(a, b, out)
-    again = torch.empty_like(out)
-    for _ in range(5):
-        kernel(a, b, again)
-        assert torch.equal(out, again)
+    for position, config in enumerate(kernels.configs):
+        kernel = kernels.config(position)
+        kernel(a, b, out)
+        again = torch.empty_like(out)
+        for _ in range(5):
+            kernel(a, b, again)
+            assert torch.equal(out, again), config
+
+
+def test_a_chain_reads_what_the_kernel_before_it_wrote(
+    kernels: Kernels, relative_error: Error
+) -> None:
+    """In a graph, where a kernel may begin while the one before it ends."""
+    a, b, _ = _operands(40, 1024, 1024)
+    b /= 32
+    steps = [torch.full((40, 1024), math.nan, dtype=a.dtype, device="cuda") for _ in range(12)]
+    for position, config in enumerate(kernels.configs):
+        kernel = kernels.config(position)
+        kernel(a, b, steps[0])
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for left, out in zip((a, *steps), steps, strict=False):
+                kernel(left, b, out)
+        for _ in range(10):
+            for out in steps:
+                out.fill_(math.nan)
+            graph.replay()
+            for left, out in zip((a, *steps), steps, strict=False):
+                assert relative_error(out, left, b) <= TOLERANCE, config
+
+
+def test_two_streams_do_not_meet(kernels: Kernels, relative_error: Error) -> None:
+    work = [(torch.cuda.Stream(), *_operands(200, 1112, 4104)) for _ in range(2)]
+    for position, config in enumerate(kernels.configs):
+        kernel = kernels.config(position)
+        for _, _, _, out in work:
+            out.fill_(math.nan)
+        torch.cuda.synchronize()
+        for _ in range(10):
+            for stream, a, b, out in work:
+                with torch.cuda.stream(stream):
+                    kernel(a, b, out)
+        torch.cuda.synchronize()
+        for _, a, b, out in work:
+            assert relative_error(out, a, b) <= TOLERANCE, config
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_a_second_device_computes_the_same(kernels: Kernels) -> None:
+    a, b, out = _operands(300, 1112, 1032)
+    for position in range(0, len(kernels.configs), 7):
+        spec = KernelSpec(kernels.configs[position], LINEAR_BF16)
+        kernels.config(position)(a, b, out)
+        with torch.cuda.device(1):
+            there = torch.empty_like(out, device="cuda:1")
+            load_kernel(spec, kernels.objects, 1)(a.to("cuda:1"), b.to("cuda:1"), there)
+            assert torch.equal(there.cpu(), out.cpu()), spec
 
 
 def test_active_clusters_are_what_the_multiprocessors_hold(kernels: Kernels) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
+from tilecast.kernels import rules
 from tilecast.kernels.cutlass_sm90 import exclusions, space
 from tilecast.kernels.cutlass_sm90.config import Sm90Config
 
@@ -52,8 +53,8 @@ def test_schedules_are_those_scored() -> None:
 
 def test_l2_limit_keeps_every_good_config_of_the_pilot() -> None:
     limit = DERIVED["l2_traffic"]
-    assert limit["limit"] == space.L2_SLACK
-    assert limit["most_floors_of_configs"]["within 5%"] < space.L2_SLACK
+    assert limit["limit"] == rules.L2_SLACK
+    assert limit["most_floors_of_configs"]["within 5%"] < rules.L2_SLACK
     assert limit["loss_of_limit_and_exclusions"]["max"] == 0
 
 

@@ -1,4 +1,4 @@
-"""Ahead-of-time compilation of the tunable SM90 kernel; needs no GPU."""
+"""Ahead-of-time compilation of a GEMM kernel for any extents; needs no GPU."""
 
 # The DSL's packages are joined at import time: a type checker does not see them.
 # pyright: reportMissingImports=false, reportPrivateImportUsage=false
@@ -6,26 +6,26 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import cast
 
 import cutlass
 import cutlass.cute as cute
 from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
 
 from tilecast.heuristics.operands import TensorSpec
-from tilecast.kernels.cutlass_sm90.config import Sm90Config
-from tilecast.kernels.cutlass_sm90.kernel import TunableGemmKernel
 from tilecast.kernels.spec import KernelSpec
 
 
-def compile_object(spec: KernelSpec) -> bytes:
+def compile_gemm(kernel: Callable[..., None], spec: KernelSpec) -> bytes:
     """Compile one kernel in this process.
 
     ``cute.compile`` is not thread-safe: call this from one thread of a process only.
 
     Args:
-        spec: a kernel whose config is valid for its operands.
+        kernel: takes A (m, k), B (k, n) and out (m, n), with a batch in front where the spec has
+            one, the clusters that fit on the GPU at once, and a stream.
+        spec: what it computes.
 
     Returns:
         A host object file with the device code inside, which exports ``spec.symbol``.
@@ -43,7 +43,7 @@ def compile_object(spec: KernelSpec) -> bytes:
         return make_fake_tensor(dtype, (*batch, rows, columns), (*outer, *matrix), assumed_align=16)
 
     compiled = cute.compile[cute.GPUArch(spec.arch), cute.EnableTVMFFI(True)](
-        TunableGemmKernel(cast("Sm90Config", spec.config), getattr(cutlass, operands.acc.cutlass)),
+        kernel,
         tensor(m, k, operands.a),
         tensor(k, n, operands.b),
         tensor(m, n, operands.out),

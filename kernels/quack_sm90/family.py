@@ -1,0 +1,95 @@
+"""QuACK's SM90 GEMM as a kernel family."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, cast
+
+from tilecast.heuristics.config import Geometry, Resources
+from tilecast.heuristics.hardware import Hardware
+from tilecast.heuristics.operands import GemmOperands
+from tilecast.kernels.quack_sm90 import resources, space
+from tilecast.kernels.quack_sm90.config import QuackConfig
+from tilecast.kernels.rules import RuledFamily
+
+if TYPE_CHECKING:
+    from tilecast.kernels.spec import KernelSpec
+
+
+@dataclass(frozen=True)
+class QuackSm90(RuledFamily):
+    """See `tilecast.kernels.family.KernelFamily`."""
+
+    name: ClassVar[str] = QuackConfig.family
+    arch: ClassVar[str] = "sm_90a"
+    packages: ClassVar[tuple[str, ...]] = ("nvidia-cutlass-dsl", "quack-kernels", "apache-tvm-ffi")
+    sources: ClassVar[tuple[Path, ...]] = tuple(
+        Path(__file__).parent / name for name in ("kernel.py", "resources.py", "../gemm_object.py")
+    )
+    config_rules = space.CONFIG_RULES
+    problem_rules = space.PROBLEM_RULES
+
+    def parse(self, name: str) -> QuackConfig | None:
+        """The config of a name; None where the name is not one of this family's."""
+        return QuackConfig.parse(name)
+
+    def points(self, operands: GemmOperands) -> Iterator[QuackConfig]:
+        """Every point that the axes span."""
+        return space.points(operands)
+
+    def configs(self, operands: GemmOperands, hardware: Hardware) -> Sequence[QuackConfig]:
+        """The space, sorted."""
+        return space.valid_configs(operands, hardware)
+
+    def geometry(self, config: QuackConfig) -> Geometry:
+        """The common view of a config."""
+        return Geometry(
+            config.tile_m,
+            config.tile_n,
+            config.tile_k,
+            config.cluster_m,
+            config.cluster_n,
+            config.stages,
+            resources.mma_warp_groups(config),
+            config.ctas_per_sm,
+            config.raster == "m",
+            config.swizzle,
+            config.swap_ab,
+            config.split_k,
+            config.schedule == "pong",
+        )
+
+    def resources(self, config: QuackConfig, operands: GemmOperands) -> Resources:
+        """What a config takes from an SM."""
+        return Resources(
+            resources.smem_bytes(config, operands),
+            resources.registers(config)[1],
+            resources.accumulator_registers(config),
+        )
+
+    def preload(self) -> None:
+        """Import the DSL and QuACK, which takes longer than compiling a kernel."""
+        import tilecast.kernels.quack_sm90.kernel  # noqa: F401
+
+    def compile(self, spec: KernelSpec) -> bytes:
+        """Compile a kernel into an object file that exports ``spec.symbol``."""
+        from tilecast.kernels.gemm_object import compile_gemm
+        from tilecast.kernels.quack_sm90.kernel import TunableGemm
+
+        return compile_gemm(TunableGemm(cast("QuackConfig", spec.config), spec.operands), spec)
+
+    def launcher(
+        self, function: Callable[..., object], spec: KernelSpec, device: int
+    ) -> Callable[..., object]:
+        """``launch(a, b, out)`` with as many CTAs as the device holds at once."""
+        from tilecast.kernels.launch import max_active_clusters
+
+        config = cast("QuackConfig", spec.config)
+        if config.split_k > 1:
+            # Every tile has a cluster of its own, however many the device holds.
+            return lambda a, b, out: function(a, b, out, 1)
+        clusters = max_active_clusters(config.cluster_m * config.cluster_n, device)
+        grid = clusters * config.ctas_per_sm
+        return lambda a, b, out: function(a, b, out, grid)

@@ -1,0 +1,292 @@
+"""QuACK's SM90 GEMM with every knob taken from a config, and k split within a cluster.
+
+The device code, its pipelines and its epilogue are QuACK's. Set here: stages, CTAs per SM, raster
+order; and, where CTAs of a cluster share a tile, which of them multiplies what and how they add up.
+``tests/unit/test_quack_contract.py`` states what this relies on.
+"""
+
+# The DSL's packages are joined at import time, and its decorators change what a function is: a type
+# checker sees neither.
+# pyright: reportMissingImports=false, reportPrivateImportUsage=false, reportArgumentType=false
+# pyright: reportIncompatibleMethodOverride=false, reportIncompatibleVariableOverride=false
+# pyright: reportOptionalMemberAccess=false, reportAttributeAccessIssue=false
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec, module_from_spec
+from typing import NamedTuple
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Boolean, Int32, const_expr
+
+from tilecast.heuristics.operands import GemmOperands
+from tilecast.kernels.quack_sm90 import resources
+from tilecast.kernels.quack_sm90.config import QuackConfig
+
+if "quack" not in sys.modules:
+    # The package's own __init__ imports its norms and losses, and Triton with them: no GEMM needs
+    # these.
+    found = find_spec("quack")
+    bare = ModuleSpec("quack", None, is_package=True)
+    bare.submodule_search_locations = list(found.submodule_search_locations)
+    sys.modules["quack"] = module_from_spec(bare)
+
+# Before anything of QuACK: it teaches the DSL's preprocessor what the kernels are written in.
+import quack.dsl  # noqa: E402, F401
+import quack.sm90_utils  # noqa: E402
+from quack.epilogue.mixin import ComposableEpiMixin  # noqa: E402
+from quack.gemm_sm90 import GemmSm90  # noqa: E402
+from quack.rounding import RoundingMode  # noqa: E402
+from quack.tile_scheduler import (  # noqa: E402
+    RasterOrderOption,
+    TileScheduler,
+    TileSchedulerOptions,
+    WorkTileInfo,
+)
+
+_RASTERS = {
+    "m": RasterOrderOption.AlongM,
+    "n": RasterOrderOption.AlongN,
+    "a": RasterOrderOption.Heuristic,
+}
+_FRAGMENT = 4
+"""Accumulators that move at once: 16 bytes."""
+
+
+_partition = quack.sm90_utils.partition_fragment_ABC
+
+
+def _partition_in_own_type(thr_mma, *args, **kwargs):
+    """Fragments whose accumulators have the type that the instruction adds up in.
+
+    QuACK makes them float32, which no product of int8 is; what it made is left unused.
+    """
+    acc, a, b = _partition(thr_mma, *args, **kwargs)
+    return cute.make_rmem_tensor(acc.shape, thr_mma.op.acc_dtype), a, b
+
+
+quack.sm90_utils.partition_fragment_ABC = _partition_in_own_type
+
+
+class EpilogueArguments(NamedTuple):
+    """What the epilogue reads: nothing yet."""
+
+
+class SplitScheduler(TileScheduler):
+    """One tile per cluster, which lies along z; each of its CTAs takes one stretch of k."""
+
+    @staticmethod
+    def get_grid_shape(params, max_active_clusters, *, loc=None, ip=None):
+        """Blocks along x, y and z."""
+        tiles_m, tiles_n, batch = params.problem_shape_ncluster_mnl
+        return tiles_m * tiles_n, 1, params.cluster_shape_mnk[2] * batch
+
+    @cute.jit
+    def _delinearize_work_idx(
+        self, work_idx, bidz=None, is_valid=None, *, block_zero_only=False, loc=None, ip=None
+    ):
+        tile_m, tile_n = self._swizzle_cta(work_idx, loc=loc, ip=ip)
+        split = Int32(cute.arch.block_in_cluster_idx()[2])
+        batch = Int32(cute.arch.block_idx()[2] // self.params.cluster_shape_mnk[2])
+        return WorkTileInfo((tile_m, tile_n, split, batch), self.num_tiles_executed == 0)
+
+    @cute.jit
+    def get_current_work(self, *, loc=None, ip=None):
+        """No further tile."""
+        return WorkTileInfo((Int32(0), Int32(0), Int32(0), Int32(0)), Boolean(False))
+
+
+class TunableGemm(ComposableEpiMixin, GemmSm90):
+    """out = A @ B on Hopper, with every tuning parameter taken from a `QuackConfig`.
+
+    Calling it (under ``cute.compile``) takes A (batch, m, k), B (batch, k, n) and out (batch, m,
+    n), or the same without the batch; ``max_active_clusters``, the clusters that fit on the GPU at
+    once; and a stream. Extents, strides and ``max_active_clusters`` stay run-time values.
+
+    It is launched as a programmatic dependent: it may begin while the kernel before it in the
+    stream ends, and reads nothing until that one is done.
+    """
+
+    EpilogueArguments = EpilogueArguments
+
+    def __init__(self, config: QuackConfig, operands: GemmOperands):
+        """Set what does not depend on extents.
+
+        Args:
+            config: a config that is valid for the target (`tilecast.kernels.quack_sm90.space`).
+            operands: dtypes and majors.
+        """
+        a = operands.b if config.swap_ab else operands.a
+        super().__init__(
+            getattr(cutlass, operands.acc.cutlass),
+            getattr(cutlass, a.dtype.cutlass),
+            (config.tile_m, config.tile_n, config.tile_k),
+            (config.cluster_m, config.cluster_n, config.split_k),
+            pingpong=config.schedule == "pong",
+            is_persistent=config.split_k == 1,
+            fp8_fast_accum=True,
+            use_pdl=True,
+            split_k=config.split_k,
+        )
+        self.config, self.operands = config, operands
+        self.occupancy = config.ctas_per_sm
+        self.num_regs_load, self.num_regs_mma = resources.registers(config)
+        self.a_transposed = self.cd_transposed = config.swap_ab
+        self.b_transposed = not config.swap_ab
+
+    def _compute_tile_shape_or_override(self, *args, **kwargs):
+        return resources.epilogue_tile(self.config, self.operands)
+
+    def _compute_stages(self, *args, **kwargs):
+        return self.config.stages, resources.epilogue_stages(self.config, self.operands), 0
+
+    def get_scheduler_class(self, varlen_m: bool = False):
+        """Which CTA multiplies what."""
+        return TileScheduler if self.split_k == 1 else SplitScheduler
+
+    def kernel(self, *args, **kwargs):
+        """The device code, ready to be launched."""
+        return _WholeSharedMemory(super().kernel(*args, **kwargs))
+
+    def epi_to_underlying_arguments(self, args, *, loc=None, ip=None):
+        """What the device code gets of the epilogue's arguments."""
+        self.rounding_mode = RoundingMode.RN
+        return self.EpilogueParams(**self._epi_ops_to_params_dict(args))
+
+    def epi_get_smem_tensors(self, params, storage):
+        """The epilogue's shared memory; remembers where A and B lie, which splits exchange by."""
+        self._stages_pointer = storage.sA.data_ptr()
+        return super().epi_get_smem_tensors(params, storage)
+
+    @cute.jit
+    def epi_visit_subtile(self, params, epi_loop_tensors, tRS_rD, tRS_rC=None):
+        """What is done to a piece of the tile before it is stored: nothing."""
+        return ()
+
+    @cute.jit
+    def epilogue_split_k(
+        self,
+        params,
+        epi_fn,
+        load_acc_subtile,
+        tRS_rD,
+        epi_tile,
+        epi_read_state,
+        epi_producer_state,
+        epi_store_pipeline,
+        tile_coord_mnkl,
+        epilogue_barrier,
+        tidx,
+        is_tma_warp,
+    ):
+        """Run the epilogue; where k is split, on the sums of all CTAs of the cluster.
+
+        The tile is stored in pieces. Every ``split_k``-th piece is one CTA's to finish: it is sent
+        the others' sums of it, through the shared memory in which A and B were staged, adds them
+        in the order of the CTAs and stores it. So results are the same in every run, and nothing
+        outside the cluster is needed.
+        """
+        if const_expr(self.split_k == 1):
+            return epi_fn(load_acc_subtile)
+        split = tile_coord_mnkl[2]
+        shape = cute.zipped_divide(cute.make_layout(self.cta_tile_shape_mnk[:2]), epi_tile).shape[1]
+        order = (0, 1) if const_expr(self.epi_m_major) else (1, 0)
+        pieces = cute.make_ordered_layout(shape, order=order)
+        buffer = cute.recast_ptr(self._stages_pointer, dtype=self.acc_dtype)
+        threads = const_expr(self.num_epi_warps * cute.arch.WARP_SIZE)
+        moves = const_expr(cute.size(tRS_rD) // _FRAGMENT)
+        size = const_expr(moves * threads * _FRAGMENT)
+        others = const_expr(self.split_k - 1)
+
+        # All have multiplied: nobody reads its stages of A and B any more.
+        cute.arch.cluster_arrive()
+        cute.arch.cluster_wait()
+        for i in cutlass.range_constexpr(cute.size(shape)):
+            owner = const_expr(i % self.split_k)
+            if split != owner:
+                rank = split - Int32(split > owner)
+                place = buffer + (i // self.split_k * others + rank) * size
+                remote = cute.arch.map_dsmem_ptr(place, owner)
+                load_acc_subtile(tRS_rD, pieces.get_hier_coord(i))
+                for v in cutlass.range_constexpr(moves):
+                    sent = cute.make_tensor(tRS_rD.iterator + _FRAGMENT * v, _FRAGMENT)
+                    cute.autovec_copy(sent, _fragment(remote, v * threads + tidx))
+        cute.arch.cluster_arrive()
+        cute.arch.cluster_wait()
+
+        def load_sum(tRS_rD_, epi_coord, **kwargs):
+            load_acc_subtile(tRS_rD_, epi_coord, **kwargs)
+            i = const_expr(cute.crd2idx(epi_coord, pieces))
+            place = buffer + i // self.split_k * others * size
+            self._add_others(tRS_rD_, place, split == i % self.split_k, threads, tidx)
+
+        def store_own(src_idx, dst_idx):
+            i = const_expr(cute.crd2idx(dst_idx, pieces))
+            self._store_if(split == i % self.split_k, epi_fn.keywords["copy_D"], src_idx, dst_idx)
+
+        finish = partial(epi_fn.func, *epi_fn.args, **{**epi_fn.keywords, "copy_D": store_own})
+        if split < cute.size(shape):
+            epi_read_state, epi_producer_state = finish(load_sum)
+        return epi_read_state, epi_producer_state
+
+    @cute.jit
+    def _add_others(
+        self,
+        sums: cute.Tensor,
+        place: cute.Pointer,
+        own: Boolean,
+        threads: cutlass.Constexpr,
+        tidx: Int32,
+    ):
+        if own:
+            moves = const_expr(cute.size(sums) // _FRAGMENT)
+            for i in cutlass.range_constexpr((self.split_k - 1) * moves):
+                part = cute.make_rmem_tensor(_FRAGMENT, self.acc_dtype)
+                cute.autovec_copy(_fragment(place, i * threads + tidx), part)
+                for e in cutlass.range_constexpr(_FRAGMENT):
+                    at = const_expr(i % moves * _FRAGMENT + e)
+                    sums[at] = sums[at] + part[e]
+
+    @cute.jit
+    def _store_if(self, own: Boolean, copy: cutlass.Constexpr, src_idx, dst_idx: cutlass.Constexpr):
+        if own:
+            copy(src_idx=src_idx, dst_idx=dst_idx)
+
+    @cute.jit
+    def __call__(
+        self,
+        a: cute.Tensor,
+        b: cute.Tensor,
+        out: cute.Tensor,
+        max_active_clusters: Int32,
+        stream,
+    ):
+        """Launch out = A @ B; see the class for the shapes."""
+        order = TileSchedulerOptions(
+            max_active_clusters, _RASTERS[self.config.raster], Int32(self.config.swizzle)
+        )
+        if const_expr(self.config.swap_ab):
+            a, b = b, a
+        super().__call__(a, b, out, None, EpilogueArguments(), order, None, stream)
+
+
+class _WholeSharedMemory:
+    """A kernel that is launched with all of an SM's shared memory to be had.
+
+    Stated, because the DSL would otherwise ask a GPU, and this compiles without one.
+    """
+
+    def __init__(self, kernel):
+        self._kernel = kernel
+
+    def launch(self, **options):
+        return self._kernel.launch(preferred_smem_carveout=100, **options)
+
+
+def _fragment(place: cute.Pointer, index: Int32) -> cute.Tensor:
+    """The accumulators that one thread moves at once."""
+    return cute.make_tensor((place + index * _FRAGMENT).align(16), _FRAGMENT)

@@ -1,0 +1,270 @@
+"""The candidate space of QuACK's SM90 GEMM; nothing else says which configs are in it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import lru_cache
+
+from tilecast.heuristics.candidates import ConfigColumns
+from tilecast.heuristics.hardware import Hardware
+from tilecast.heuristics.operands import GemmOperands
+from tilecast.heuristics.problem import GemmProblem
+from tilecast.kernels.family import HARDWARE, MEASURED, PROBLEM
+from tilecast.kernels.quack_sm90.config import QuackConfig
+from tilecast.kernels.quack_sm90.resources import (
+    ADDRESSING_REGISTERS,
+    TMA_ROWS,
+    accumulator_registers,
+    exchange_bytes,
+    launch_registers,
+    registers,
+    smem_bytes,
+    smem_limit,
+    stage_bytes,
+    warp_groups,
+)
+from tilecast.kernels.rules import (
+    L2_TRAFFIC,
+    ConfigRule,
+    ProblemRule,
+    idle_rules,
+    off_axis,
+    tiles,
+)
+
+TILE_M = (64, 128, 192, 256, 320)
+TILE_N = tuple(range(16, 257, 16))
+TILE_K_BYTES = (128, 256)
+CLUSTERS = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4))
+SPLITS = (1, 2, 3, 4, 6, 8)
+STAGES = tuple(range(2, 13))
+SCHEDULES = ("coop", "pong")
+CTAS_PER_SM = (1, 2)
+ORDERS = (("a", 8), ("m", 1), ("n", 1), ("m", 4), ("n", 4))
+"""Raster and swizzle."""
+
+SPLIT_WAVES = 2
+"""A split pays while all CTAs run at once, or nearly: most waves that it may make."""
+SPLIT_K_BYTES = 512
+"""Least stretch of k of one CTA of a split: four stages of the smallest size."""
+
+
+def tile_ks(operands: GemmOperands) -> tuple[int, ...]:
+    """Depths of a stage in elements of A."""
+    return tuple(size * 8 // operands.a.dtype.bits for size in TILE_K_BYTES)
+
+
+def _unsupported(config: QuackConfig, operands: GemmOperands, hardware: Hardware) -> str | None:
+    a, out = operands.a.dtype, operands.out.dtype
+    if operands.b.dtype.bits != a.bits or (a.bits == 16 and operands.b.dtype != a):
+        return f"A is {a} and B {operands.b.dtype}"
+    if operands.scales or operands.epilogue:
+        return f"{operands} fuses more than a product"
+    if operands.acc.name != a.accumulator or operands.b.dtype.accumulator != a.accumulator:
+        return f"{operands} accumulates in {operands.acc}"
+    if a.bits < 16 and (operands.a.major, operands.b.major) != ("row", "col"):
+        return f"layout {operands.layout}: wgmma reads 8-bit operands along k only"
+    if (a.accumulator == "int32") != (out.name == "int32") or out.bits < 16:
+        return f"{a} into {out}"
+    return None
+
+
+def _off_axis(config: QuackConfig, operands: GemmOperands, hardware: Hardware) -> str | None:
+    return (
+        off_axis("tile_m", config.tile_m, TILE_M)
+        or off_axis("tile_n", config.tile_n, TILE_N)
+        or off_axis("tile_k", config.tile_k, tile_ks(operands))
+        or off_axis("cluster", (config.cluster_m, config.cluster_n), CLUSTERS)
+        or off_axis("split_k", config.split_k, SPLITS)
+        or off_axis("stages", config.stages, STAGES)
+        or off_axis("schedule", config.schedule, SCHEDULES)
+        or off_axis("ctas_per_sm", config.ctas_per_sm, CTAS_PER_SM)
+        or off_axis("order", (config.raster, config.swizzle), ORDERS)
+    )
+
+
+def _warp_group_tile(config: QuackConfig, operands: GemmOperands, hardware: Hardware) -> str | None:
+    if config.schedule == "pong" and config.tile_m > 192:
+        return f"{config.tile_m} rows for one warp group, 192 are allowed"
+    if warp_groups(config)[1] == 2 or config.tile_m in (192, 320):
+        step = 16 if config.schedule == "pong" else 32
+        if config.tile_n % step:
+            return f"tile_n {config.tile_n} is no multiple of {step}"
+    own_b_along_k = operands.a.major == "row" if config.swap_ab else operands.b.major == "col"
+    if warp_groups(config)[1] == 2 and not own_b_along_k:
+        return f"{config.tile_m} rows split along n, and layout {operands.layout} is not along k"
+    return None
+
+
+def _split(config: QuackConfig, operands: GemmOperands, hardware: Hardware) -> str | None:
+    if config.split_k == 1:
+        return None
+    if (config.cluster_m, config.cluster_n, config.schedule) != (1, 1, "coop"):
+        return "CTAs that split k share no loads and take one tile"
+    need, have = exchange_bytes(config, operands), config.stages * stage_bytes(config, operands)
+    return None if need <= have else f"{need} bytes of sums to receive, {have} to be had"
+
+
+def _registers(config: QuackConfig, operands: GemmOperands, hardware: Hardware) -> str | None:
+    need, have = accumulator_registers(config) + ADDRESSING_REGISTERS, registers(config)[1]
+    if need > have:
+        return f"{need} registers per MMA thread, {have} to be had"
+    instruction = config.tile_n // warp_groups(config)[1] // 2 + ADDRESSING_REGISTERS
+    launched = launch_registers(config)
+    if instruction > launched:
+        return f"{instruction} registers for one wgmma, {launched} at launch"
+    return None
+
+
+def _shared_memory(config: QuackConfig, operands: GemmOperands, hardware: Hardware) -> str | None:
+    need, have = smem_bytes(config, operands), smem_limit(config, hardware)
+    return None if need <= have else f"{need} bytes of shared memory, {have} to be had"
+
+
+def _multicast_slice(config: QuackConfig, operands: GemmOperands, hardware: Hardware) -> str | None:
+    for extent, sharers, name in (
+        (config.tile_m, config.cluster_n, "tile_m"),
+        (config.tile_n, config.cluster_m, "tile_n"),
+    ):
+        if extent % (sharers * TMA_ROWS):
+            return f"{name} {extent} does not split into {sharers} slices of whole {TMA_ROWS} rows"
+    return None
+
+
+def most_stages(config: QuackConfig, operands: GemmOperands, hardware: Hardware) -> int:
+    """The deepest pipeline that fits with the config's tile, within `STAGES`; 1 if none does."""
+    none = smem_bytes(replace(config, stages=0), operands)
+    fits = (smem_limit(config, hardware) - none) // stage_bytes(config, operands)
+    return min(fits, STAGES[-1]) if fits >= STAGES[0] else 1
+
+
+def _depth(config: QuackConfig, operands: GemmOperands, hardware: Hardware) -> str | None:
+    most = most_stages(config, operands, hardware)
+    return None if config.stages == most else f"stages is {config.stages}, tried is {most}"
+
+
+def _order(config: QuackConfig, operands: GemmOperands, hardware: Hardware) -> str | None:
+    order = (config.raster, config.swizzle)
+    return None if order == ORDERS[0] else f"raster {order}, tried is {ORDERS[0]}"
+
+
+CONFIG_RULES = (
+    ConfigRule(
+        "operands",
+        HARDWARE,
+        "the kernel multiplies operands of one width, those of 8 bits along k, and fuses nothing",
+        _unsupported,
+    ),
+    ConfigRule(
+        "axes",
+        HARDWARE,
+        "the kernel was written and measured for these values",
+        _off_axis,
+    ),
+    ConfigRule(
+        "warp-group-tile",
+        HARDWARE,
+        "warp groups that split a tile along n store it in pieces of 32 columns and read their own "
+        "B along k; two that take turns hold a tile each",
+        _warp_group_tile,
+    ),
+    ConfigRule(
+        "split",
+        HARDWARE,
+        "CTAs that split k add up through the shared memory that their stages leave",
+        _split,
+    ),
+    ConfigRule(
+        "registers",
+        HARDWARE,
+        "accumulators and addresses must fit into what setmaxnreg can give, or the kernel waits "
+        "for ever for registers that the SM does not have; and the operands of one wgmma into the "
+        "launch allocation, or ptxas refuses (C7602)",
+        _registers,
+    ),
+    ConfigRule(
+        "shared-memory",
+        HARDWARE,
+        "pipeline, epilogue buffers and barriers of all CTAs on an SM share its 228 KB",
+        _shared_memory,
+    ),
+    ConfigRule(
+        "multicast-slice",
+        HARDWARE,
+        "each CTA of a cluster loads an equal slice of the shared tile, in whole swizzle atoms",
+        _multicast_slice,
+    ),
+    ConfigRule("depth", MEASURED, "the deepest pipeline that fits is tried", _depth),
+    ConfigRule("order", MEASURED, "tiles are handed out along the shorter extent", _order),
+)
+"""What makes a config compile and run, and what a pilot left of that."""
+
+
+def _split_waves(columns: ConfigColumns, problem: GemmProblem, hardware: Hardware):
+    rows, columns_ = tiles(columns, problem)
+    ctas = rows * columns_ * problem.batch * columns.split_k * (columns.split_k > 1)
+    return ctas / (hardware.sm_count * columns.ctas_per_sm), 0 * ctas + SPLIT_WAVES
+
+
+def _split_stretch(columns: ConfigColumns, problem: GemmProblem, hardware: Hardware):
+    stretch = problem.operands.a.dtype.bytes(problem.k) / SPLIT_K_BYTES
+    return columns.split_k * (columns.split_k > 1), 0 * columns.split_k + stretch
+
+
+PROBLEM_RULES = (
+    *idle_rules(TILE_M, TILE_N),
+    ProblemRule(
+        "split-waves",
+        PROBLEM,
+        "a split of k pays by filling the GPU, which more tiles fill without it",
+        "waves of CTAs",
+        _split_waves,
+    ),
+    ProblemRule(
+        "split-stretch",
+        PROBLEM,
+        "each CTA of a split needs some stages of k to multiply",
+        "split_k",
+        _split_stretch,
+    ),
+    L2_TRAFFIC,
+)
+"""What arithmetic excludes for one problem."""
+
+
+def points(operands: GemmOperands) -> Iterator[QuackConfig]:
+    """Every point that the axes span, valid or not."""
+    for tile, cluster, split, rest, order, swap_ab in itertools.product(
+        itertools.product(TILE_M, TILE_N, tile_ks(operands)),
+        CLUSTERS,
+        SPLITS,
+        itertools.product(STAGES, SCHEDULES, CTAS_PER_SM),
+        ORDERS,
+        (False, True),
+    ):
+        yield QuackConfig(*tile, *cluster, split, *rest, *order, swap_ab)
+
+
+@lru_cache(maxsize=16)
+def valid_configs(operands: GemmOperands, hardware: Hardware) -> tuple[QuackConfig, ...]:
+    """The space: every config that no `CONFIG_RULES` exclude, sorted."""
+    shapes = (
+        QuackConfig(*tile, *cluster, split, 2, *rest, *ORDERS[0], swap_ab)
+        for tile, cluster, split, rest, swap_ab in itertools.product(
+            itertools.product(TILE_M, TILE_N, tile_ks(operands)),
+            CLUSTERS,
+            SPLITS,
+            itertools.product(SCHEDULES, CTAS_PER_SM),
+            (False, True),
+        )
+    )
+    deepest = (replace(shape, stages=most_stages(shape, operands, hardware)) for shape in shapes)
+    return tuple(
+        sorted(
+            config
+            for config in deepest
+            if not any(rule.violation(config, operands, hardware) for rule in CONFIG_RULES)
+        )
+    )

@@ -1,0 +1,156 @@
+"""What our kernel relies on in QuACK, none of which is promised, and what it compiles to.
+
+When a newer version breaks one of these, the kernel must be read against it before the pin moves.
+QuACK is imported in processes of their own alone, as it is when kernels are compiled.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from tilecast.heuristics.hardware import GPUS
+from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
+from tilecast.kernels.builder import compile_all
+from tilecast.kernels.families import parse_config
+from tilecast.kernels.object_cache import ObjectCache
+from tilecast.kernels.quack_sm90.family import QuackSm90
+from tilecast.kernels.spec import KernelSpec
+
+ROOT = Path(__file__).parents[2]
+OVERRIDDEN = {
+    "_compute_stages": "cta_tile_shape_mnk epi_tile a_dtype b_dtype d_dtype c_dtype epilogue_args "
+    "smem_capacity occupancy warp_shape_mnk a_bytes_per_stage_override ab_extra_bytes_per_stage",
+    "_compute_tile_shape_or_override": "cta_tile_shape_mnk atom_layout_mnk element_type "
+    "epi_tile_override",
+    "get_scheduler_class": "self varlen_m",
+    "epi_to_underlying_arguments": "self args loc ip",
+    "epi_get_smem_tensors": "self params storage",
+    "epilogue_split_k": "self params epi_fn load_acc_subtile tRS_rD epi_tile epi_read_state "
+    "epi_producer_state epi_store_pipeline tile_coord_mnkl epilogue_barrier tidx is_tma_warp",
+    "__call__": "self mA mB mD mC epilogue_args scheduler_args varlen_args stream mSFA mSFB",
+}
+"""Methods that ours override, with QuACK's parameters in order."""
+SAMPLE = (
+    ("bf16:rcr", "128x128x64_c2x1x1_s6_coop_o1_ra8"),
+    ("bf16:rcr", "swap_64x16x128_c1x1x8_s9_coop_o1_ra8"),
+    ("bf16:rcr", "256x128x64_c1x1x3_s4_coop_o1_ra8"),
+    ("bf16:rcr", "64x64x64_c1x1x1_s5_coop_o2_ra8"),
+    ("bf16:rrr", "swap_192x96x64_c2x1x1_s4_pong_o1_rm4"),
+    ("bf16:crr", "64x128x64_c1x1x4_s6_coop_o1_rn1"),
+    ("e5m2xe4m3:rcr>bf16", "128x128x128_c1x1x1_s5_pong_o1_ra8"),
+    ("int8:rcr>int32", "64x32x128_c1x1x4_s8_coop_o1_ra8"),
+)
+
+READ = """
+import inspect, sys
+from tilecast.kernels.quack_sm90 import kernel
+from tilecast.kernels.quack_sm90.kernel import GemmSm90, TunableGemm
+from tilecast.heuristics.operands import LINEAR_BF16
+from tilecast.kernels.families import parse_config
+"""
+
+
+def _fresh(code: str) -> str:
+    """What some code prints in an interpreter of its own."""
+    run = subprocess.run(
+        [sys.executable, "-c", READ + code], capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0, run.stderr[-2000:]
+    return run.stdout.strip()
+
+
+def test_the_installed_version_is_the_pinned_one() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    (pin,) = [line.split("==")[1] for line in project["dependencies"] if "quack" in line]
+    assert pin == version("quack-kernels")
+
+
+def test_what_is_overridden_takes_these_parameters() -> None:
+    code = f"""
+for method in {list(OVERRIDDEN)}:
+    print(method, *inspect.signature(getattr(GemmSm90, method)).parameters)
+"""
+    found = dict(line.split(" ", 1) for line in _fresh(code).splitlines())
+    assert {name: set(text.split()) for name, text in found.items()} == {
+        name: set(text.split()) for name, text in OVERRIDDEN.items()
+    }
+
+
+def test_resources_are_what_quack_chooses() -> None:
+    """Warp groups, and registers at least as many; also that all knobs arrive."""
+    configs = [c for c in QuackSm90().configs(LINEAR_BF16, GPUS[0]) if c.ctas_per_sm == 1][::40]
+    code = f"""
+import cutlass
+from tilecast.kernels.quack_sm90 import resources
+for name in {[config.name for config in configs]}:
+    config = parse_config(name)
+    ours = TunableGemm(config, LINEAR_BF16)
+    theirs = GemmSm90(
+        cutlass.Float32, cutlass.BFloat16, ours.cta_tile_shape_mnk, ours.cluster_shape_mnk,
+        pingpong=config.schedule == "pong", fp8_fast_accum=True,
+    )
+    assert theirs.mma_warp_groups == resources.mma_warp_groups(config), name
+    assert theirs.atom_layout_mnk[:2] == resources.warp_groups(config), name
+    load, mma = resources.registers(config)
+    assert mma >= theirs.num_regs_mma or resources.accumulator_registers(config) + 32 <= mma, name
+    assert load <= theirs.num_regs_load or mma <= theirs.num_regs_mma, name
+    assert ours._compute_stages()[0] == config.stages
+    assert ours.split_k == config.split_k and ours.cluster_shape_mnk[2] == config.split_k
+    assert ours.is_persistent == (config.split_k == 1)
+print("triton" in sys.modules, "quack.rmsnorm" in sys.modules)
+"""
+    assert _fresh(code) == "False False"
+
+
+def test_another_family_compiles_to_the_same_beside_it() -> None:
+    """QuACK changes the DSL of its process; the kernels of others must not notice."""
+    code = """
+import hashlib
+from tilecast.kernels.families import FAMILIES
+from tilecast.kernels.spec import KernelSpec
+spec = KernelSpec(parse_config("128x128x64_c2x1_s4_w2_o1_rm1"), LINEAR_BF16)
+print(hashlib.sha256(FAMILIES["cutlass_sm90"].compile(spec)).hexdigest())
+"""
+    assert _fresh(code) == _alone(code)
+
+
+def _alone(code: str) -> str:
+    """What some code prints in an interpreter that has not imported QuACK."""
+    before = """
+from tilecast.heuristics.operands import LINEAR_BF16
+from tilecast.kernels.families import parse_config
+"""
+    run = [sys.executable, "-c", before + code]
+    return subprocess.run(run, capture_output=True, text=True, check=True).stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[ObjectCache, list[KernelSpec]]:
+    objects = ObjectCache(tmp_path_factory.mktemp("objects"))
+    specs = [KernelSpec(parse_config(name), GemmOperands.parse(text)) for text, name in SAMPLE]
+    specs.append(KernelSpec(parse_config(SAMPLE[1][1]), LINEAR_BF16, batched=True))
+    results = list(compile_all(specs, objects, 2))
+    assert {result.error for result in results} == {None}
+    return objects, specs
+
+
+def test_kernels_compile_without_a_gpu_and_without_spills(
+    built: tuple[ObjectCache, list[KernelSpec]],
+) -> None:
+    objects, specs = built
+    for spec in specs:
+        facts = objects.resources(spec)
+        assert facts is not None
+        assert facts.spill_bytes == 0, spec
+
+
+def test_quack_is_imported_in_no_process_of_the_user(
+    built: tuple[ObjectCache, list[KernelSpec]],
+) -> None:
+    assert not [name for name in sys.modules if name.split(".")[0] == "quack"]

@@ -1,0 +1,175 @@
+"""QuACK's space: valid configs against arithmetic done again here, and every rule seen.
+
+The numbers below are written out from NVIDIA's documents instead of imported, so that a slip in
+`tilecast.kernels.quack_sm90.resources` cannot hide.
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tilecast.heuristics.hardware import GPUS
+from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
+from tilecast.heuristics.problem import GemmProblem
+from tilecast.kernels.candidates import candidates
+from tilecast.kernels.families import parse_config
+from tilecast.kernels.family import HARDWARE
+from tilecast.kernels.quack_sm90 import space
+from tilecast.kernels.quack_sm90.config import QuackConfig
+from tilecast.kernels.quack_sm90.family import QuackSm90
+
+H200 = GPUS[0]
+FAMILY = QuackSm90()
+SPACE = space.valid_configs(LINEAR_BF16, H200)
+TILE_K = space.tile_ks(LINEAR_BF16)
+
+
+def _point(draw: random.Random) -> QuackConfig:
+    return QuackConfig(
+        draw.choice(space.TILE_M),
+        draw.choice(space.TILE_N),
+        draw.choice(TILE_K),
+        *draw.choice(space.CLUSTERS),
+        draw.choice(space.SPLITS),
+        draw.choice(space.STAGES),
+        draw.choice(space.SCHEDULES),
+        draw.choice(space.CTAS_PER_SM),
+        *draw.choice(space.ORDERS),
+        swap_ab=draw.random() < 0.5,
+    )
+
+
+def _broken(config: QuackConfig, problem: GemmProblem | None = None) -> list[str]:
+    return [v.rule.name for v in FAMILY.violations(config, LINEAR_BF16, H200, problem)]
+
+
+HARDWARE_RULES = {rule.name for rule in FAMILY.rules if rule.kind == HARDWARE}
+_draw = random.Random(0)
+SAMPLE = [_point(_draw) for _ in range(4_000)]
+RUNNABLE = [*SPACE, *(c for c in SAMPLE if not HARDWARE_RULES & set(_broken(c)))]
+runnable = st.sampled_from(RUNNABLE)
+
+
+def _groups(config: QuackConfig) -> tuple[int, int]:
+    """MMA warp groups that share a tile, and those of a CTA."""
+    if config.schedule == "pong":
+        return 1, 2
+    shared = {64: 1, 128: 2, 192: 3 if config.tile_n <= 128 else 2, 256: 2, 320: 2}[config.tile_m]
+    return shared, shared
+
+
+@given(runnable)
+def test_threads_and_registers_fit_the_sm(config: QuackConfig) -> None:
+    shared, groups = _groups(config)
+    threads = (groups + 1) * 128
+    assert threads * config.ctas_per_sm <= 2048
+    accumulators = config.tile_m * config.tile_n / (shared * 128)
+    registers = FAMILY.resources(config, LINEAR_BF16)
+    assert accumulators == registers.accumulator_registers < registers.mma_registers <= 240
+    # 24 are the least that setmaxnreg leaves a warp group, the one that loads.
+    at_launch = 65_536 // (threads * config.ctas_per_sm) // 8 * 8
+    assert (groups * registers.mma_registers + 24) * 128 <= at_launch * threads
+
+
+@given(runnable)
+def test_shared_memory_fits_the_sm(config: QuackConfig) -> None:
+    taken = FAMILY.resources(config, LINEAR_BF16).smem_bytes
+    stages = config.stages * (config.tile_m + config.tile_n) * config.tile_k * 2
+    # At least one piece of 64 rows and 16 columns is stored from there, and two barriers a stage.
+    assert taken >= stages + 64 * 16 * 2 + 2 * 8 * config.stages
+    assert taken <= 227 * 1024
+    assert (taken + 1024) * config.ctas_per_sm <= 228 * 1024
+
+
+@given(runnable)
+def test_tiles_suit_the_instructions(config: QuackConfig) -> None:
+    assert config.cluster_m * config.cluster_n * config.split_k <= 8
+    assert config.tile_m % (8 * config.cluster_n) == 0
+    assert config.tile_n % (8 * config.cluster_m) == 0
+    shared, _ = _groups(config)
+    assert config.tile_m * config.tile_n % (shared * 64 * 8) == 0
+
+
+@given(runnable)
+def test_sums_that_a_cta_receives_fit_where_its_stages_were(config: QuackConfig) -> None:
+    if config.split_k == 1:
+        return
+    assert (config.cluster_m, config.cluster_n, config.schedule) == (1, 1, "coop")
+    whole = config.tile_m * config.tile_n * 4
+    stages = config.stages * (config.tile_m + config.tile_n) * config.tile_k * 2
+    # Each of the others sends at least its share of the tile.
+    assert (config.split_k - 1) * whole / config.split_k <= stages
+
+
+def test_no_rule_complains_about_the_space() -> None:
+    assert not [config for config in SPACE if _broken(config)]
+    assert list(SPACE) == sorted(set(SPACE))
+    assert {config.split_k for config in SPACE} == set(space.SPLITS)
+    assert {config.schedule for config in SPACE} == set(space.SCHEDULES)
+
+
+@given(st.sampled_from(SAMPLE))
+def test_the_space_is_what_no_rule_complains_about(config: QuackConfig) -> None:
+    assert (config in SPACE) == (not _broken(config))
+
+
+@pytest.mark.parametrize("rule", [r.name for r in space.CONFIG_RULES if r.name != "axes"])
+def test_every_rule_takes_something_away(rule: str) -> None:
+    operands = GemmOperands.parse("bf16:rrr" if rule == "warp-group-tile" else "bf16:rcr")
+    if rule == "operands":
+        operands = GemmOperands.parse("int8:rrr>int32")
+    kinds = {r.name: r.kind for r in FAMILY.rules}
+    peers = {name for name, kind in kinds.items() if kind == kinds[rule]}
+    alone = [
+        config
+        for config in SAMPLE
+        if peers & {v.rule.name for v in FAMILY.violations(config, operands, H200)} == {rule}
+        or rule == "operands"
+    ]
+    assert alone
+
+
+@pytest.mark.parametrize("rule", [r.name for r in space.PROBLEM_RULES])
+def test_every_problem_rule_alone_drops_a_candidate(rule: str) -> None:
+    problems = (GemmProblem(40, 48, 64), GemmProblem(4096, 4096, 4096), GemmProblem(512, 512, 512))
+    alone = [
+        (problem, config)
+        for problem in problems
+        for config in SPACE[:: 1 + len(SPACE) // 1500]
+        if _broken(config, problem) == [rule]
+    ]
+    assert alone, f"no config breaks {rule} and nothing else: it drops nothing"
+    for problem, config in alone:
+        assert config not in candidates(problem, H200, ("quack_sm90",))
+
+
+@pytest.mark.parametrize(
+    "text", ["bf16:rcr", "bf16:rrr", "bf16:crr", "fp16:rcr>fp32", "e4m3:rcr>bf16", "int8:rcr>int32"]
+)
+def test_every_operands_that_it_multiplies_have_a_space(text: str) -> None:
+    found = space.valid_configs(GemmOperands.parse(text), H200)
+    assert len(found) > 1_000
+    assert {config.split_k > 1 for config in found} == {False, True}
+
+
+@pytest.mark.parametrize(
+    "text", ["e4m3:rrr>bf16", "bf16xfp16:rcr", "int8:rcr>bf16", "bf16:rcr:bias", "bf16xe4m3:rcr"]
+)
+def test_other_operands_have_none(text: str) -> None:
+    assert space.valid_configs(GemmOperands.parse(text), H200) == ()
+
+
+@given(st.sampled_from(SAMPLE))
+def test_a_name_is_read_back(config: QuackConfig) -> None:
+    assert parse_config(config.name) == config
+
+
+def test_it_is_no_problem_s_candidate_before_a_model_knows_it() -> None:
+    problem = GemmProblem(16, 4096, 4096)
+    assert {config.family for config in candidates(problem, H200)} == {"cutlass_sm90"}
+    both = candidates(problem, H200, ("cutlass_sm90", "quack_sm90"))
+    assert {config.family for config in both} == {"cutlass_sm90", "quack_sm90"}
