@@ -69,5 +69,6 @@ class QuackConfig(KernelConfig):
             return None
         fields = match.groupdict()
         swap_ab = bool(fields.pop("swap_ab"))
-        words = {field: fields.pop(field) for field in ("raster", "schedule")}
-        return cls(**{k: int(v) for k, v in fields.items()}, **words, swap_ab=swap_ab)
+        raster, schedule = fields.pop("raster"), fields.pop("schedule")
+        numbers = {name: int(value) for name, value in fields.items()}
+        return cls(**numbers, raster=raster, schedule=schedule, swap_ab=swap_ab)

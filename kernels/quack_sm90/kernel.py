@@ -5,12 +5,6 @@ order; and, where CTAs of a cluster share a tile, which of them multiplies what 
 ``tests/unit/test_quack_contract.py`` states what this relies on.
 """
 
-# The DSL's packages are joined at import time, and its decorators change what a function is: a type
-# checker sees neither.
-# pyright: reportMissingImports=false, reportPrivateImportUsage=false, reportArgumentType=false
-# pyright: reportIncompatibleMethodOverride=false, reportIncompatibleVariableOverride=false
-# pyright: reportOptionalMemberAccess=false, reportAttributeAccessIssue=false
-
 from __future__ import annotations
 
 import sys
