@@ -1,0 +1,200 @@
+"""What do the kernel families give, and which of their knobs? Measured together on some problems.
+
+On the GPUs ``python benchmarks/family_pilot.py measure --gpus 2`` measures every candidate of
+QuACK's family, the first ones of the trained family and ``torch.mm`` on problems of three kinds:
+those that the issue of kernels names, some of the training suite, and random ones. It goes on where
+it was stopped and exports ``results/family_pilot.parquet``; ``derive`` computes the rest anywhere.
+"""
+
+import itertools
+import math
+import os
+import random
+import time
+from argparse import Namespace
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+import runner
+from runner import Row
+
+from tilecast.data_collection import dataset as datasets
+from tilecast.data_collection.collector import Collector, Workload
+from tilecast.data_collection.measurement import REGIMES
+from tilecast.data_collection.store import MeasurementStore
+from tilecast.data_collection.suites import suite
+from tilecast.data_collection.truth import MeasuredProblem, measured_problems
+from tilecast.heuristics.config import KernelConfig
+from tilecast.heuristics.hardware import hardware
+from tilecast.heuristics.operands import LINEAR_BF16
+from tilecast.heuristics.problem import GemmProblem
+from tilecast.kernels.builder import compile_all
+from tilecast.kernels.candidates import candidates
+from tilecast.kernels.families import family_of
+from tilecast.kernels.object_cache import ObjectCache, default_root
+from tilecast.models.learned import load_heuristic
+
+GPU = hardware("H200")
+DATASET = runner.RESULTS / "family_pilot.parquet"
+NEW, TRAINED = "quack_sm90", "cutlass_sm90"
+FIRST = 24  # of the trained family, as its model ranks them: the best is 0.1% away on average
+NAMED = (
+    "1536x1792x12288 4096x576x7168 384x14336x3584 8x1280x8192 4x1152x6912 7x2304x16384 "
+    "2048x1152x6912 640x7168x2048 128x4096x4096 256x4096x4096 512x10008x2504 64x64x8192 "
+    "1000x16x32768 192x1536x4096 128x576x7168 256x2560x8192 32x1024x8192 16x128x16384 256x512x16384"
+)
+SUITE, RANDOM = 17, 24  # problems of the other kinds
+BANDS = (16, 64, 256, 1024)  # of m
+
+
+def problems() -> list[GemmProblem]:
+    """Those named, some spread over the training suite, and random ones, every band of m alike."""
+    training = suite("training")
+    spread = [training[int((i + 0.5) * len(training) / SUITE)] for i in range(SUITE)]
+    draw = random.Random(8)
+
+    def extent(least: int, most: int) -> int:
+        return round(math.exp(draw.uniform(math.log(least), math.log(most))))
+
+    bounds = (1, *BANDS, 16384)
+    bands = list(itertools.pairwise(bounds))
+    drawn: list[GemmProblem] = []
+    while len(drawn) < RANDOM:
+        n, k = (8 * extent(32, 4096) for _ in range(2))
+        problem = GemmProblem(extent(*bands[len(drawn) % len(bands)]), n, k)
+        if problem.flops < 4e12:
+            drawn.append(problem)
+    named = [GemmProblem.parse(text) for text in NAMED.split()]
+    return list(dict.fromkeys([*named, *spread, *drawn]))
+
+
+def workload() -> Workload:
+    """All that the new family can do, and the best of the trained one."""
+    heuristic = load_heuristic(GPU, LINEAR_BF16)
+    return {
+        problem: (
+            *heuristic.rank(problem, candidates(problem, GPU, (TRAINED,)), limit=FIRST),
+            *candidates(problem, GPU, (NEW,)),
+        )
+        for problem in problems()
+    }
+
+
+def measure(options: Namespace) -> None:
+    """Compile and measure, and export what was measured."""
+    from tilecast.data_collection.environment import describe
+    from tilecast.data_collection.gpu_session import GpuSession
+
+    objects = ObjectCache(default_root())
+    store = MeasurementStore(DATASET.with_suffix(".db"))
+    store.begin_run(describe())
+    Collector(
+        store,
+        [partial(GpuSession, objects, gpu) for gpu in range(options.gpus)],
+        build=partial(compile_all, cache=objects, workers=len(os.sched_getaffinity(0))),
+        report=partial(print, flush=True),
+        deadline=time.monotonic() + options.deadline,
+    ).collect(workload())
+    datasets.write_dataset(store.export(), DATASET)
+
+
+KNOBS: dict[str, Callable[..., bool]] = {
+    "split_k": lambda g: g.split_k > 1,
+    "ping-pong": lambda g: g.ping_pong,
+    "two CTAs per SM": lambda g: g.ctas_per_sm > 1,
+    "clusters of four": lambda g: g.cluster_m * g.cluster_n == 4,
+    "any multicast": lambda g: g.cluster_m * g.cluster_n > 1,
+    "stages of 256 bytes": lambda g: g.tile_k == 128,
+    "192 or 320 rows": lambda g: g.tile_m in (192, 320),
+    "tile_n no multiple of 32": lambda g: g.tile_n % 32 != 0,
+    "swap_ab": lambda g: g.swap_ab,
+}
+"""What a config of the new family may use."""
+
+
+def band(problem: GemmProblem) -> str:
+    """Which band of m a problem is in."""
+    return next((f"m <= {most}" for most in BANDS if problem.m <= most), f"m > {BANDS[-1]}")
+
+
+def fastest(found: MeasuredProblem, regime: str, asked: Callable[[KernelConfig], bool]) -> float:
+    """Microseconds of the best config that is asked for; infinite where there is none."""
+    kept = np.array([asked(config) for config in found.configs])
+    return float(np.where(kept, found.truth[regime], np.inf).min())
+
+
+def of_family(name: str) -> Callable[[KernelConfig], bool]:
+    """Whether a config is of a family."""
+    return lambda config: config.family == name
+
+
+def without(knob: str) -> Callable[[KernelConfig], bool]:
+    """Whether a config is of the new family and leaves a knob alone."""
+    used = KNOBS[knob]
+    return lambda config: config.family == NEW and not used(family_of(config).geometry(config))
+
+
+def ratios(above: Sequence[float], below: Sequence[float]) -> dict[str, float]:
+    """How many times one is the other: geometric mean, 5th and 95th percentile, extremes."""
+    logs = np.log(above) - np.log(below)
+    shares = {"least": 0.0, "p5": 0.05, "p95": 0.95, "most": 1.0}
+    found = {"geomean": float(logs.mean())} | runner.quantiles(logs, **shares)
+    return {"problems": len(logs)} | {name: round(math.exp(v), 4) for name, v in found.items()}
+
+
+def compared(raced: Sequence[MeasuredProblem], regime: str) -> Row:
+    """What the families and the new one's knobs give in one power regime."""
+    times = {
+        name: [fastest(found, regime, asked) for found in raced]
+        for name, asked in {
+            "union": lambda config: True,
+            **{name: of_family(name) for name in (NEW, TRAINED)},
+            **{knob: without(knob) for knob in KNOBS},
+        }.items()
+    }
+    library = [found.reference[regime] for found in raced]
+    names = [band(found.problem) for found in raced]
+
+    def by_band(values: Sequence[float]) -> Row:
+        found = {"all": ratios(library, values)}
+        for name in dict.fromkeys(names):
+            rows = [i for i, own in enumerate(names) if own == name]
+            found[name] = ratios([library[i] for i in rows], [values[i] for i in rows])
+        return found
+
+    return {
+        "library_over": {name: by_band(times[name]) for name in ("union", NEW, TRAINED)},
+        "over_union": {name: ratios(times[name], times["union"]) for name in (NEW, TRAINED)},
+        "without": {knob: ratios(times[knob], times[NEW]) for knob in KNOBS},
+        "problems": [
+            {
+                "problem": str(found.problem),
+                "library": round(library[i], 3),
+                NEW: round(times[NEW][i], 3),
+                TRAINED: round(times[TRAINED][i], 3),
+                "best": str(found.configs[int(found.truth[regime].argmin())]),
+            }
+            for i, found in enumerate(raced)
+        ],
+    }
+
+
+def derive(options: Namespace) -> None:
+    """Compare families and knobs with each other and with the library, and keep the result."""
+    dataset = datasets.read_dataset(DATASET)
+    measured = measured_problems(dataset.columns(str(DATASET)))
+    figures = {
+        regime: compared([found for found in measured if regime in found.truth], regime)
+        for regime in REGIMES
+    }
+    runner.write(options, {"data": runner.facts(dataset), "first": FIRST}, figures)
+
+
+if __name__ == "__main__":
+    parser = runner.parser(__file__, __doc__)
+    parser.add_argument("step", choices=("measure", "derive"))
+    parser.add_argument("--gpus", type=int, default=1)
+    parser.add_argument("--deadline", type=float, default=float("inf"), metavar="SECONDS")
+    asked = parser.parse_args()
+    {"measure": measure, "derive": derive}[asked.step](asked)
