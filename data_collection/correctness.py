@@ -57,7 +57,7 @@ def wrong_elements(out: torch.Tensor, reference: torch.Tensor, problem: GemmProb
 
     k, operands = problem.k, problem.operands
     if out.dtype.is_floating_point:
-        narrow = operands.a.dtype.bits == 8 and operands.acc.name == "fp32"
+        narrow = operands.acc.name == "fp22"
         lost = k**1.5 / 32 * 2**-11 if narrow else k * k * torch.finfo(torch.float32).eps
         lost *= FUSED_SLACK if operands.fused else 1
         allowed = torch.finfo(out.dtype).eps * reference.abs() + lost

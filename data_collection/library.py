@@ -17,7 +17,7 @@ def library_launch(operands: GemmOperands) -> Callable[..., None]:
     """What writes the product of some operands to ``out``: f(a, b, out, *extras).
 
     One library call where there is one: ``matmul``, ``addmm``, ``_addmm_activation``, ``_int_mm``,
-    ``_scaled_mm`` with fast accumulation. Else the product by one and each step after it by its
+    ``_scaled_mm``. Else the product by one and each step after it by its
     own, as eager code does.
     """
     names = [extra.name for extra in operands.extras]
@@ -30,7 +30,7 @@ def library_launch(operands: GemmOperands) -> Callable[..., None]:
         elif operands.a.dtype.bits == 8:
             bias = given["bias"] if steps[:1] == ["bias"] else None
             steps = steps[1:] if bias is not None else steps
-            _fp8(a, b, out, given, bias)
+            _fp8(a, b, out, given, bias, operands)
         elif tuple(steps) in _ACTIVATED:
             torch._addmm_activation(given["bias"], a, b, use_gelu=_ACTIVATED[tuple(steps)], out=out)
             steps = []
@@ -58,12 +58,12 @@ def _int8(a, b, out, given, operands) -> None:
     out.copy_(torch._int_mm(a, b) * rows * given["scale_b"])
 
 
-def _fp8(a, b, out, given, bias) -> None:
+def _fp8(a, b, out, given, bias, operands) -> None:
     one = torch.ones(1, device=a.device)
     scale_a, scale_b = given.get("scale_a", one), given.get("scale_b", one)
     if scale_a.numel() > 1 or scale_b.numel() > 1:
         scale_a, scale_b = scale_a[:, None], scale_b[None]
     torch._scaled_mm(
         a, b, scale_a=scale_a, scale_b=scale_b, bias=bias, out_dtype=out.dtype,
-        use_fast_accum=True, out=out,
+        use_fast_accum=operands.acc.name == "fp22", out=out,
     )  # fmt: skip

@@ -98,7 +98,8 @@ class GemmOperands:
     out: TensorSpec
     """The result, m x n."""
     acc: DType
-    """What products are added up in."""
+    """What products are added up in; fp32 for fp8 where every stage's sum is added to a more exact
+    one, ``use_fast_accum=False`` of ``torch._scaled_mm``."""
     scales: str = ""
     """One of `SCALES`; "" for none."""
     epilogue: tuple[str, ...] = ()

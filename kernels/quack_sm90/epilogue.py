@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+# isort: off
+# First, as it makes QuACK importable where its other parts' packages are not.
+from tilecast.kernels.quack_sm90.kernel import TunableGemm
+
 import cutlass
 import cutlass.cute as cute
 import quack.activation
@@ -12,7 +16,7 @@ from quack.cute_dsl_utils import mlir_namedtuple
 from quack.epilogue.ops import ColVecLoad, RowVecLoad, Scalar
 
 from tilecast.heuristics.operands import COLUMN, MATRIX, ONE, ROW
-from tilecast.kernels.quack_sm90.kernel import TunableGemm
+# isort: on
 
 _ACTIVATIONS = {
     "relu": quack.activation.relu,

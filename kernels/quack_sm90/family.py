@@ -66,13 +66,13 @@ class QuackSm90(RuledFamily):
         """What a config takes from an SM."""
         return Resources(
             resources.smem_bytes(config, operands),
-            resources.registers(config)[1],
-            resources.accumulator_registers(config),
+            resources.registers(config, operands)[1],
+            resources.accumulator_registers(config, operands),
         )
 
     def preload(self) -> None:
         """Import the DSL and QuACK, which takes longer than compiling a kernel."""
-        import tilecast.kernels.quack_sm90.kernel  # noqa: F401
+        import tilecast.kernels.quack_sm90.epilogue  # noqa: F401
 
     def compile(self, spec: KernelSpec) -> bytes:
         """Compile a kernel into an object file that exports ``spec.symbol``."""

@@ -125,13 +125,13 @@ class TunableGemm(ComposableEpiMixin, GemmSm90):
             (config.cluster_m, config.cluster_n, config.split_k),
             pingpong=config.schedule == "pong",
             is_persistent=config.split_k == 1,
-            fp8_fast_accum=True,
+            fp8_fast_accum=not resources.adds_up_twice(operands),
             use_pdl=True,
             split_k=config.split_k,
         )
         self.config, self.operands = config, operands
         self.occupancy = config.ctas_per_sm
-        self.num_regs_load, self.num_regs_mma = resources.registers(config)
+        self.num_regs_load, self.num_regs_mma = resources.registers(config, operands)
         self.a_transposed = self.cd_transposed = config.swap_ab
         self.b_transposed = not config.swap_ab
 

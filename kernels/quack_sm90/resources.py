@@ -59,10 +59,16 @@ def epilogue_stages(config: QuackConfig, operands: GemmOperands) -> tuple[int, i
     return min(pieces, 4 if columns <= 16 else 2), min(pieces, 4) if loads else 0
 
 
-def accumulator_registers(config: QuackConfig) -> int:
+def adds_up_twice(operands: GemmOperands) -> bool:
+    """Whether sums of fp8 products are themselves added up in float32."""
+    return operands.a.dtype.accumulator == "fp22" and operands.acc.name == "fp32"
+
+
+def accumulator_registers(config: QuackConfig, operands: GemmOperands) -> int:
     """32-bit accumulators per MMA thread."""
     along_m, along_n = warp_groups(config)
-    return config.tile_m * config.tile_n // (along_m * along_n * WARP_GROUP)
+    once = config.tile_m * config.tile_n // (along_m * along_n * WARP_GROUP)
+    return 2 * once if adds_up_twice(operands) else once
 
 
 def launch_registers(config: QuackConfig) -> int:
@@ -71,7 +77,7 @@ def launch_registers(config: QuackConfig) -> int:
     return min(REGISTERS_PER_SM // (threads * config.ctas_per_sm) // 8 * 8, 248)
 
 
-def registers(config: QuackConfig) -> tuple[int, int]:
+def registers(config: QuackConfig, operands: GemmOperands) -> tuple[int, int]:
     """Registers per thread of the load warp group and of the MMA warp groups, in steps of 8.
 
     ``setmaxnreg.inc`` waits for ever for registers that the CTA was not launched with (PTX ISA,
@@ -79,7 +85,7 @@ def registers(config: QuackConfig) -> tuple[int, int]:
     """
     groups = mma_warp_groups(config)
     pool = launch_registers(config) * (groups + 1)
-    wanted = accumulator_registers(config) + ADDRESSING_REGISTERS
+    wanted = accumulator_registers(config, operands) + ADDRESSING_REGISTERS
     # The load warp group keeps more where the others have enough, as QuACK has it.
     for load, most in ((40, 232), (32, 160), (24, 240)):
         mma = min(most, (pool - load) // groups // 8 * 8)

@@ -29,6 +29,7 @@ FUSED = (
     "e4m3:rcr>bf16:row-scales+bias",
     "e5m2xe4m3:rcr>bf16:tensor-scales+bias",
     "e4m3xe5m2:rcr>fp16:row-scales",
+    "e4m3:rcr>bf16@fp32:tensor-scales",
     "int8:rcr>bf16:row-scales+bias",
     "int8:rcr>fp32:tensor-scales",
 )
@@ -41,7 +42,9 @@ def kinds(operands: GemmOperands) -> list[KernelSpec]:
     for config in family.configs(operands, hardware("H200"))[::7]:
         g = family.geometry(config)
         if g.tile_m * g.tile_n >= 64 * 64:
-            shown[g.swap_ab, g.split_k > 1, g.ping_pong, g.ctas_per_sm, g.tile_m > 128] = config
+            shown["split", g.swap_ab, g.split_k > 1] = config
+            shown["schedule", g.ping_pong, g.tile_m] = config
+            shown["shared", g.swap_ab, g.ctas_per_sm] = config
     return [KernelSpec(config, operands) for config in sorted(shown.values())]
 
 
