@@ -16,8 +16,9 @@ from itertools import product
 import torch
 from runner import Row, Sweep, quantiles
 
-from tilecast.data_collection.gpu_session import GpuSession, empty_out, random_operands
+from tilecast.data_collection.gpu_session import GpuSession
 from tilecast.data_collection.protocol import without_drift
+from tilecast.data_collection.tensors import empty_out, random_inputs
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.problem import GemmProblem
@@ -52,7 +53,7 @@ def measure(problem: GemmProblem) -> list[Row]:
     session = built(problem, configs)
     rounds = session.bench(problem, careful=False).time(configs, "burst", ROUNDS)
     careful = [statistics.median(times) for times in without_drift(rounds)]
-    a, b = (operands[0] for operands in random_operands(problem, 1))
+    a, b = random_inputs(problem)
     out = empty_out(problem)
     calls = [partial(session.launcher(config, problem), a, b, out) for config in configs]
     inductor = [[1e3 * benchmarker.benchmark_gpu(call) for call in calls] for _ in range(REPEATS)]

@@ -22,8 +22,9 @@ from held_out_problems import PROBLEMS
 from runner import Row, Sweep
 from variants import NVGEMM, Variant, available, competing, compiled, linear, selection
 
-from tilecast.data_collection.gpu_session import GpuSession, random_operands
+from tilecast.data_collection.gpu_session import GpuSession
 from tilecast.data_collection.protocol import Entrant, without_drift
+from tilecast.data_collection.tensors import random_inputs
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.object_cache import ObjectCache, default_root
 
@@ -81,9 +82,9 @@ class SelectionSession(GpuSession):
 
     def _compile_all(self, problem: GemmProblem) -> Row:
         """Errors are relative, or say why there is no kernel; what is right joins the calls."""
-        a, b = random_operands(problem, 1)
-        x, w = a[0], b[0].mT
-        reference = a[0].float() @ b[0].float()
+        a, b = random_inputs(problem)
+        x, w = a, b.mT
+        reference = a.float() @ b.float()
         selected, errors, seconds = {}, {}, {}
         for variant in available(VARIANTS):
             start = time.perf_counter()

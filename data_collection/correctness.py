@@ -30,23 +30,24 @@ def _up(extent: int, step: int) -> int:
     return -(-extent // step) * step
 
 
-def wrong_elements(
-    out: torch.Tensor, reference: torch.Tensor, k: int, *, narrow: bool = False
-) -> str | None:
+FUSED_SLACK = 3.0
+"""What scales near 1, an activation's slope and its approximation may make of a product's error."""
+
+
+def wrong_elements(out: torch.Tensor, reference: torch.Tensor, problem: GemmProblem) -> str | None:
     """Compare a product of normal random operands with its reference, element by element.
 
     An element may be off by one unit in the last place of its own dtype, and by what adding k
     products in float32 can lose: k roundings of a sum of magnitudes that is near k. That is far
     below the elements themselves, which are near the square root of k, so that one tile left out,
-    misplaced or NaN shows, however large the matrix.
+    misplaced or NaN shows, however large the matrix. Floats of 8 bits Hopper's tensor cores add up
+    in some 14 bits, 32 products at a time: each of k / 32 roundings may lose that much of a sum
+    near the square root of k; four times that is allowed.
 
     Args:
         out: what a kernel wrote, (m, n), or (batch, m, n).
-        reference: the product in float32, of the same shape.
-        k: products per element.
-        narrow: whether the operands were floats of 8 bits, which Hopper's tensor cores add up in
-            some 14 bits, 32 products at a time: each of k / 32 roundings may lose that much of a
-            sum near the square root of k; four times that is allowed.
+        reference: what it should have, in float32, of the same shape.
+        problem: what was asked for.
 
     Returns:
         How many elements are wrong, the smallest box around them and the first of them; None when
@@ -54,8 +55,11 @@ def wrong_elements(
     """
     import torch
 
+    k, operands = problem.k, problem.operands
     if out.dtype.is_floating_point:
+        narrow = operands.acc.name == "fp22"
         lost = k**1.5 / 32 * 2**-11 if narrow else k * k * torch.finfo(torch.float32).eps
+        lost *= FUSED_SLACK if operands.fused else 1
         allowed = torch.finfo(out.dtype).eps * reference.abs() + lost
     else:
         allowed = torch.full_like(reference, 0.5)  # whole numbers are exact

@@ -14,8 +14,15 @@ import torch
 
 from tilecast.data_collection.correctness import check_problems, wrong_elements
 from tilecast.data_collection.environment import device_hash
+from tilecast.data_collection.library import library_launch
 from tilecast.data_collection.protocol import Entrant, KernelFailure
-from tilecast.heuristics.operands import TensorSpec
+from tilecast.data_collection.tensors import (
+    Inputs,
+    empty_out,
+    poisoned_out,
+    random_inputs,
+    reference,
+)
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.launch import load_kernel
 from tilecast.kernels.object_cache import ObjectCache
@@ -35,8 +42,6 @@ MIN_SETS = 4
 """Fewest operand sets: where a set lies in memory can move a kernel's time by 1%."""
 COLD_FACTOR = 4
 """Operand sets together exceed the L2 this many times."""
-INT8_SPREAD = 32
-"""Standard deviation of random int8 numbers: four of them reach the range's ends."""
 HANG_SECONDS = 5.0
 """A replay that takes longer is taken for a hang."""
 
@@ -92,12 +97,11 @@ class GpuSession:
         self.announce(spec)
         kernel = self._kernel(spec)
         for problem in check_problems(spec):
-            a, b, reference = self._reference(problem)
+            (a, b, *extras), right = self._reference(problem)
             out = poisoned_out(problem)
-            kernel(a, b, out)
+            kernel(a, b, out, *extras)
             self.finish(spec)
-            narrow = a.dtype.is_floating_point and a.dtype.itemsize == 1
-            if wrong := wrong_elements(out, reference, problem.k, narrow=narrow):
+            if wrong := wrong_elements(out, right, problem):
                 return f"{wrong}, on {problem}"
         return None
 
@@ -106,9 +110,9 @@ class GpuSession:
         return GpuBench(self, problem, self._l2_bytes, careful)
 
     def launcher(self, entrant: Entrant, problem: GemmProblem) -> Callable[..., object]:
-        """What launches an entrant as f(a, b, out); it has run once in this process."""
+        """What launches an entrant as f(a, b, out, *extras); it has run once in this process."""
         if entrant is None:
-            return lambda a, b, out: torch.matmul(a, b, out=out)
+            return library_launch(problem.operands)
         return self._kernel(KernelSpec.for_problem(entrant, problem))
 
     def finish(self, spec: KernelSpec | None) -> None:
@@ -134,8 +138,7 @@ class GpuBench:
         floor = max(problem.flops / 700e12, problem.min_bytes / 4e12, 3e-6)
         self._launches = max(1, min(MAX_LAUNCHES, round(REPLAY_SECONDS / floor)))
         sets = max(MIN_SETS, math.ceil(COLD_FACTOR * l2_bytes / problem.min_bytes))
-        self._a, self._b = random_operands(problem, sets)
-        self._out = [empty_out(problem) for _ in range(sets)]
+        self._sets = [_launch_order(random_inputs(problem), problem) for _ in range(sets)]
         self._stream = torch.cuda.Stream()
         self._next_set = 0
 
@@ -176,7 +179,7 @@ class GpuBench:
         spec = None if entrant is None else KernelSpec.for_problem(entrant, self._problem)
         # Outside the graph first: loading the code may not be captured.
         self._session.announce(spec)
-        launch(self._a[0], self._b[0], self._out[0])
+        launch(*self._sets[0])
         if self._careful:
             self._session.finish(spec)
         graph = torch.cuda.CUDAGraph()
@@ -185,9 +188,8 @@ class GpuBench:
         start.record()
         for _ in range(self._launches):
             # The sets go round through all graphs, as a model goes through its layers' weights.
-            i = self._next_set
-            self._next_set = (i + 1) % len(self._out)
-            launch(self._a[i], self._b[i], self._out[i])
+            launch(*self._sets[self._next_set])
+            self._next_set = (self._next_set + 1) % len(self._sets)
         end.record()
         graph.capture_end()
         return _Graph(spec, graph, start, end, torch.cuda.Event(), self._launches)
@@ -232,47 +234,13 @@ def wait(event: torch.cuda.Event, spec: KernelSpec | None) -> None:
             raise KernelFailure(spec, f"hung: not done after {HANG_SECONDS:g} s")
 
 
-def random_operands(
-    problem: GemmProblem, sets: int
-) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """``sets`` pairs of normal random A (m, k) and B (k, n), batch in front where there is one."""
-    a = [_random(problem, problem.m, problem.k, problem.operands.a) for _ in range(sets)]
-    b = [_random(problem, problem.k, problem.n, problem.operands.b) for _ in range(sets)]
-    return a, b
+def _launch_order(inputs: Inputs, problem: GemmProblem) -> tuple:
+    """Inputs with an out between A, B and the extras."""
+    a, b, *extras = inputs
+    return a, b, empty_out(problem), *extras
 
 
-def empty_out(problem: GemmProblem) -> torch.Tensor:
-    """An unwritten out (m, n), batch in front where there is one, stored as the operands say."""
-    return _empty(problem, problem.m, problem.n, problem.operands.out)
-
-
-def poisoned_out(problem: GemmProblem) -> torch.Tensor:
-    """The same, full of what no product is: NaN, or the least whole number."""
-    out = empty_out(problem)
-    return out.fill_(math.nan if out.dtype.is_floating_point else torch.iinfo(out.dtype).min)
-
-
-def _reference(problem: GemmProblem) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Random A and B of a problem, and their product in float32."""
-    (a,), (b,) = random_operands(problem, 1)
-    return a, b, a.float() @ b.float()
-
-
-def _random(problem: GemmProblem, rows: int, columns: int, stored: TensorSpec) -> torch.Tensor:
-    tensor = _empty(problem, rows, columns, stored)
-    if stored.dtype.bits >= 16:
-        return tensor.normal_()
-    # torch draws no 8-bit numbers: whole ones spread over the range of int8, others as they fall.
-    wide = torch.empty_like(tensor, dtype=torch.float32).normal_()
-    if not tensor.dtype.is_floating_point:
-        wide = wide.mul_(INT8_SPREAD).round_().clamp_(-128, 127)
-    return tensor.copy_(wide)
-
-
-def _empty(problem: GemmProblem, rows: int, columns: int, stored: TensorSpec) -> torch.Tensor:
-    batch = (problem.batch,) if problem.batch > 1 else ()
-    row_major = stored.major == "row"
-    shape = (rows, columns) if row_major else (columns, rows)
-    dtype = getattr(torch, stored.dtype.torch)
-    tensor = torch.empty(*batch, *shape, dtype=dtype, device="cuda")
-    return tensor if row_major else tensor.mT
+def _reference(problem: GemmProblem) -> tuple[Inputs, torch.Tensor]:
+    """Random inputs of a problem, and what should come out, in float32."""
+    inputs = random_inputs(problem)
+    return inputs, reference(problem, inputs)

@@ -16,13 +16,57 @@ from tilecast.heuristics.errors import TilecastError
 
 MAJORS = {"r": "row", "c": "col"}
 """Letter in a layout, and the way along which such an operand is contiguous."""
+NUMBER, ONE, ROW, COLUMN, MATRIX = "number", "one", "row", "column", "matrix"
+"""Kinds of further inputs: a float of the host; a tensor of one element; a vector along n; a vector
+along m; a matrix stored as out is."""
+
+
+@dataclass(frozen=True)
+class Extra:
+    """A further input of a fused product."""
+
+    name: str
+    """What it is called; two of one product never share a name."""
+    kind: str
+    """`NUMBER`, `ONE`, `ROW`, `COLUMN` or `MATRIX`."""
+    dtype: str = ""
+    """Short name of its type; "" for that of out."""
+
+
+@dataclass(frozen=True)
+class Fusion:
+    """One thing that may be done to a product before it is stored."""
+
+    meaning: str
+    """What, in a line."""
+    extras: tuple[Extra, ...] = ()
+    """What it needs, in the order in which a launch takes it."""
+
+
 SCALES = {
-    "tensor-scales": "A and B are each scaled by one number",
-    "row-scales": "rows of A and columns of B are each scaled by a number of their own",
+    "tensor-scales": Fusion(
+        "A and B are each scaled by one number",
+        (Extra("scale_a", ONE, "fp32"), Extra("scale_b", ONE, "fp32")),
+    ),
+    "row-scales": Fusion(
+        "rows of A and columns of B are each scaled by a number of their own",
+        (Extra("scale_a", COLUMN, "fp32"), Extra("scale_b", ROW, "fp32")),
+    ),
 }
 """How products may be scaled before the epilogue."""
-EPILOGUES = {"bias": "a vector along n is added to every row"}
-"""What may be fused after the product."""
+EPILOGUES = {
+    "alpha": Fusion("times a number", (Extra("alpha", NUMBER),)),
+    "bias": Fusion("a vector along n is added to every row", (Extra("bias", ROW),)),
+    "c": Fusion("a matrix is added", (Extra("c", MATRIX),)),
+    "beta-c": Fusion(
+        "a matrix times a number is added", (Extra("c", MATRIX), Extra("beta", NUMBER))
+    ),
+    "relu": Fusion("what is negative becomes 0"),
+    "gelu": Fusion("the Gaussian error linear unit"),
+    "gelu-tanh": Fusion("its approximation by a hyperbolic tangent"),
+    "silu": Fusion("the sigmoid linear unit"),
+}
+"""What may be done after the product, one after the other."""
 
 _TEXT = re.compile(
     r"(?P<a>\w+?)(x(?P<b>\w+))?:(?P<layout>[rc]{3})(>(?P<out>\w+))?(@(?P<acc>\w+))?"
@@ -54,7 +98,8 @@ class GemmOperands:
     out: TensorSpec
     """The result, m x n."""
     acc: DType
-    """What products are added up in."""
+    """What products are added up in; fp32 for fp8 where every stage's sum is added to a more exact
+    one, ``use_fast_accum=False`` of ``torch._scaled_mm``."""
     scales: str = ""
     """One of `SCALES`; "" for none."""
     epilogue: tuple[str, ...] = ()
@@ -79,6 +124,12 @@ class GemmOperands:
                 raise TilecastError(
                     f"epilogue {step!r} is not known; allowed: {', '.join(EPILOGUES)}"
                 )
+        names = [extra.name for extra in self.extras]
+        if len(names) > len(set(names)):
+            raise TilecastError(
+                f"epilogue {'+'.join(self.epilogue)!r} takes one input twice; allowed: each of "
+                f"{', '.join(dict.fromkeys(names))} once"
+            )
 
     def __hash__(self) -> int:
         """Of the text, which is made once: operands are part of many keys."""
@@ -102,6 +153,18 @@ class GemmOperands:
             + (f"@{self.acc}" if self.acc.name != a.accumulator else "")
             + (f":{extras}" if extras else "")
         )
+
+    @property
+    def fused(self) -> bool:
+        """Whether more than a product is asked for."""
+        return bool(self.scales or self.epilogue)
+
+    @property
+    def extras(self) -> tuple[Extra, ...]:
+        """What a launch takes behind A, B and out, in order."""
+        fusions = [SCALES[self.scales]] if self.scales else []
+        fusions += [EPILOGUES[step] for step in self.epilogue]
+        return tuple(extra for fusion in fusions for extra in fusion.extras)
 
     @property
     def file_name(self) -> str:

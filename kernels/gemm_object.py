@@ -13,7 +13,8 @@ import cutlass
 import cutlass.cute as cute
 from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
 
-from tilecast.heuristics.operands import TensorSpec
+from tilecast.heuristics.dtypes import DTYPES
+from tilecast.heuristics.operands import COLUMN, MATRIX, NUMBER, ONE, ROW, Extra, TensorSpec
 from tilecast.kernels.spec import KernelSpec
 
 
@@ -24,7 +25,8 @@ def compile_gemm(kernel: Callable[..., None], spec: KernelSpec) -> bytes:
 
     Args:
         kernel: takes A (m, k), B (k, n) and out (m, n), with a batch in front where the spec has
-            one, the clusters that fit on the GPU at once, and a stream.
+            one; where operands have extras a tuple of them; the clusters that fit on the GPU at
+            once, and a stream.
         spec: what it computes.
 
     Returns:
@@ -42,11 +44,24 @@ def compile_gemm(kernel: Callable[..., None], spec: KernelSpec) -> bytes:
         outer = (cute.sym_int64(divisibility=128 // dtype.width),) * len(batch)
         return make_fake_tensor(dtype, (*batch, rows, columns), (*outer, *matrix), assumed_align=16)
 
+    def further(extra: Extra):
+        if extra.kind == MATRIX:
+            return tensor(m, n, operands.out)
+        dtype = getattr(
+            cutlass, (DTYPES[extra.dtype] if extra.dtype else operands.out.dtype).cutlass
+        )
+        if extra.kind == NUMBER:
+            return cutlass.Float32(1.0)
+        extent = {ONE: 1, ROW: n, COLUMN: m}[extra.kind]
+        # Four bytes: the least that is copied at once.
+        return make_fake_tensor(dtype, (extent,), (1,), assumed_align=4)
+
     compiled = cute.compile[cute.GPUArch(spec.arch), cute.EnableTVMFFI(True)](
         kernel,
         tensor(m, k, operands.a),
         tensor(k, n, operands.b),
         tensor(m, n, operands.out),
+        *([tuple(map(further, operands.extras))] if operands.extras else []),
         cutlass.Int32(1),
         make_fake_stream(use_tvm_ffi_env_stream=True),
     )

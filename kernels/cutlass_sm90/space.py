@@ -58,7 +58,7 @@ def _unsupported(config: Sm90Config, operands: GemmOperands, hardware: Hardware)
     a, out = operands.a.dtype, operands.out.dtype
     if operands.b.dtype != a:
         return f"A is {a} and B {operands.b.dtype}"
-    if operands.scales or operands.epilogue:
+    if operands.fused:
         return f"{operands} fuses more than a product"
     if operands.acc.name != a.accumulator:
         return f"accumulates in {operands.acc}"

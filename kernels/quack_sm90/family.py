@@ -26,7 +26,8 @@ class QuackSm90(RuledFamily):
     arch: ClassVar[str] = "sm_90a"
     packages: ClassVar[tuple[str, ...]] = ("nvidia-cutlass-dsl", "quack-kernels", "apache-tvm-ffi")
     sources: ClassVar[tuple[Path, ...]] = tuple(
-        Path(__file__).parent / name for name in ("kernel.py", "resources.py", "../gemm_object.py")
+        Path(__file__).parent / name
+        for name in ("kernel.py", "epilogue.py", "resources.py", "../gemm_object.py")
     )
     config_rules = space.CONFIG_RULES
     problem_rules = space.PROBLEM_RULES
@@ -65,31 +66,36 @@ class QuackSm90(RuledFamily):
         """What a config takes from an SM."""
         return Resources(
             resources.smem_bytes(config, operands),
-            resources.registers(config)[1],
-            resources.accumulator_registers(config),
+            resources.registers(config, operands)[1],
+            resources.accumulator_registers(config, operands),
         )
 
     def preload(self) -> None:
         """Import the DSL and QuACK, which takes longer than compiling a kernel."""
-        import tilecast.kernels.quack_sm90.kernel  # noqa: F401
+        import tilecast.kernels.quack_sm90.epilogue  # noqa: F401
 
     def compile(self, spec: KernelSpec) -> bytes:
         """Compile a kernel into an object file that exports ``spec.symbol``."""
         from tilecast.kernels.gemm_object import compile_gemm
+        from tilecast.kernels.quack_sm90.epilogue import FusedGemm, GemmWithExtras
         from tilecast.kernels.quack_sm90.kernel import TunableGemm
 
-        return compile_gemm(TunableGemm(cast("QuackConfig", spec.config), spec.operands), spec)
+        operands = spec.operands
+        fused = GemmWithExtras if operands.extras else FusedGemm
+        kernel = fused if operands.fused else TunableGemm
+        return compile_gemm(kernel(cast("QuackConfig", spec.config), operands), spec)
 
     def launcher(
         self, function: Callable[..., object], spec: KernelSpec, device: int
     ) -> Callable[..., object]:
-        """``launch(a, b, out)`` with as many CTAs as the device holds at once."""
+        """``launch(a, b, out, *extras)`` with as many CTAs as the device holds at once."""
         from tilecast.kernels.launch import max_active_clusters
 
         config = cast("QuackConfig", spec.config)
-        if config.split_k > 1:
-            # Every tile has a cluster of its own, however many the device holds.
-            return lambda a, b, out: function(a, b, out, 1)
-        clusters = max_active_clusters(config.cluster_m * config.cluster_n, device)
+        clusters = 1  # where k is split every tile has a cluster of its own, however many fit
+        if config.split_k == 1:
+            clusters = max_active_clusters(config.cluster_m * config.cluster_n, device)
         grid = clusters * config.ctas_per_sm
+        if spec.operands.extras:
+            return lambda a, b, out, *extras: function(a, b, out, extras, grid)
         return lambda a, b, out: function(a, b, out, grid)

@@ -115,28 +115,42 @@ class TunableGemm(ComposableEpiMixin, GemmSm90):
             operands: dtypes and majors.
         """
         a = operands.b if config.swap_ab else operands.a
+        self._mma_dtype = getattr(cutlass, operands.acc.cutlass)
+        whole = operands.out.dtype.name == "int32"
         super().__init__(
-            getattr(cutlass, operands.acc.cutlass),
+            # What the epilogue computes in.
+            cutlass.Int32 if whole else cutlass.Float32,
             getattr(cutlass, a.dtype.cutlass),
             (config.tile_m, config.tile_n, config.tile_k),
             (config.cluster_m, config.cluster_n, config.split_k),
             pingpong=config.schedule == "pong",
             is_persistent=config.split_k == 1,
-            fp8_fast_accum=True,
+            fp8_fast_accum=not resources.adds_up_twice(operands),
             use_pdl=True,
             split_k=config.split_k,
         )
         self.config, self.operands = config, operands
         self.occupancy = config.ctas_per_sm
-        self.num_regs_load, self.num_regs_mma = resources.registers(config)
+        self.num_regs_load, self.num_regs_mma = resources.registers(config, operands)
         self.a_transposed = self.cd_transposed = config.swap_ab
         self.b_transposed = not config.swap_ab
+
+    def _setup_tiled_mma(self):
+        epilogue_dtype, self.acc_dtype = self.acc_dtype, self._mma_dtype
+        super()._setup_tiled_mma()
+        self.acc_dtype = epilogue_dtype
+
+    @cute.jit
+    def epi_load_acc_subtile(self, tRS_rAcc, tRS_rD, epi_coord, no_release=False):
+        """Bring a piece of the accumulators into the type that the epilogue computes in."""
+        tRS_rD.store(tRS_rAcc[None, None, None, epi_coord].load().to(self.acc_dtype))
 
     def _compute_tile_shape_or_override(self, *args, **kwargs):
         return resources.epilogue_tile(self.config, self.operands)
 
     def _compute_stages(self, *args, **kwargs):
-        return self.config.stages, resources.epilogue_stages(self.config, self.operands), 0
+        config, operands = self.config, self.operands
+        return config.stages, *resources.epilogue_stages(config, operands)
 
     def get_scheduler_class(self, varlen_m: bool = False):
         """Which CTA multiplies what."""
@@ -260,12 +274,16 @@ class TunableGemm(ComposableEpiMixin, GemmSm90):
         stream,
     ):
         """Launch out = A @ B; see the class for the shapes."""
+        self.launch(a, b, out, None, self.EpilogueArguments(), max_active_clusters, stream)
+
+    def launch(self, a, b, out, matrix, epilogue_arguments, max_active_clusters, stream):
+        """Launch with a matrix like out, or None, and what else the epilogue reads."""
         order = TileSchedulerOptions(
             max_active_clusters, _RASTERS[self.config.raster], Int32(self.config.swizzle)
         )
-        if const_expr(self.config.swap_ab):
+        if self.config.swap_ab:
             a, b = b, a
-        super().__call__(a, b, out, None, EpilogueArguments(), order, None, stream)
+        GemmSm90.__call__(self, a, b, out, matrix, epilogue_arguments, order, None, stream)
 
 
 class _WholeSharedMemory:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from math import gcd
 
 from tilecast.heuristics.hardware import Hardware
-from tilecast.heuristics.operands import GemmOperands
+from tilecast.heuristics.operands import COLUMN, MATRIX, ROW, GemmOperands
 from tilecast.kernels.quack_sm90.config import QuackConfig
 
 REGISTERS_PER_SM = 65_536
@@ -51,17 +51,24 @@ def epilogue_tile(config: QuackConfig, operands: GemmOperands) -> tuple[int, int
     return WGMMA_M, gcd(64 if operands.out.dtype.bits == 8 else 32, config.tile_n)
 
 
-def epilogue_stages(config: QuackConfig, operands: GemmOperands) -> int:
-    """Shared-memory buffers that the store of the output tile cycles through."""
+def epilogue_stages(config: QuackConfig, operands: GemmOperands) -> tuple[int, int]:
+    """Shared-memory buffers that storing the output goes through, and loading a matrix like it."""
     rows, columns = epilogue_tile(config, operands)
-    stores = config.tile_m * config.tile_n // (rows * columns)
-    return min(stores, 4 if columns <= 16 else 2)
+    pieces = config.tile_m * config.tile_n // (rows * columns)
+    loads = any(extra.kind == MATRIX for extra in operands.extras)
+    return min(pieces, 4 if columns <= 16 else 2), min(pieces, 4) if loads else 0
 
 
-def accumulator_registers(config: QuackConfig) -> int:
+def adds_up_twice(operands: GemmOperands) -> bool:
+    """Whether sums of fp8 products are themselves added up in float32."""
+    return operands.a.dtype.accumulator == "fp22" and operands.acc.name == "fp32"
+
+
+def accumulator_registers(config: QuackConfig, operands: GemmOperands) -> int:
     """32-bit accumulators per MMA thread."""
     along_m, along_n = warp_groups(config)
-    return config.tile_m * config.tile_n // (along_m * along_n * WARP_GROUP)
+    once = config.tile_m * config.tile_n // (along_m * along_n * WARP_GROUP)
+    return 2 * once if adds_up_twice(operands) else once
 
 
 def launch_registers(config: QuackConfig) -> int:
@@ -70,7 +77,7 @@ def launch_registers(config: QuackConfig) -> int:
     return min(REGISTERS_PER_SM // (threads * config.ctas_per_sm) // 8 * 8, 248)
 
 
-def registers(config: QuackConfig) -> tuple[int, int]:
+def registers(config: QuackConfig, operands: GemmOperands) -> tuple[int, int]:
     """Registers per thread of the load warp group and of the MMA warp groups, in steps of 8.
 
     ``setmaxnreg.inc`` waits for ever for registers that the CTA was not launched with (PTX ISA,
@@ -78,7 +85,7 @@ def registers(config: QuackConfig) -> tuple[int, int]:
     """
     groups = mma_warp_groups(config)
     pool = launch_registers(config) * (groups + 1)
-    wanted = accumulator_registers(config) + ADDRESSING_REGISTERS
+    wanted = accumulator_registers(config, operands) + ADDRESSING_REGISTERS
     # The load warp group keeps more where the others have enough, as QuACK has it.
     for load, most in ((40, 232), (32, 160), (24, 240)):
         mma = min(most, (pool - load) // groups // 8 * 8)
@@ -96,11 +103,20 @@ def stage_bytes(config: QuackConfig, operands: GemmOperands) -> int:
 
 
 def smem_bytes(config: QuackConfig, operands: GemmOperands) -> int:
-    """Shared memory of one CTA: barriers, the A and B pipeline, the epilogue buffers."""
+    """Shared memory of one CTA: barriers, what the epilogue stores and loads, the stages."""
     rows, columns = epilogue_tile(config, operands)
-    stored = rows * columns * epilogue_stages(config, operands)
-    epilogue = -(-int(operands.out.dtype.bytes(stored)) // ALIGNMENT) * ALIGNMENT
-    return ALIGNMENT + epilogue + config.stages * stage_bytes(config, operands)
+    piece = int(operands.out.dtype.bytes(rows * columns))
+    buffers = sum(_aligned(stages * piece) for stages in epilogue_stages(config, operands))
+    lengths = {ROW: config.tile_n, COLUMN: config.tile_m}
+    if config.swap_ab:
+        lengths = {ROW: config.tile_m, COLUMN: config.tile_n}
+    # No element of a vector is wider than 4 bytes.
+    vectors = _aligned(sum(4 * lengths.get(extra.kind, 0) for extra in operands.extras))
+    return ALIGNMENT + buffers + vectors + config.stages * stage_bytes(config, operands)
+
+
+def _aligned(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT
 
 
 def smem_limit(config: QuackConfig, hardware: Hardware) -> int:

@@ -60,13 +60,19 @@ def _unsupported(config: QuackConfig, operands: GemmOperands, hardware: Hardware
     a, out = operands.a.dtype, operands.out.dtype
     if operands.b.dtype.bits != a.bits or (a.bits == 16 and operands.b.dtype != a):
         return f"A is {a} and B {operands.b.dtype}"
-    if operands.scales or operands.epilogue:
-        return f"{operands} fuses more than a product"
-    if operands.acc.name != a.accumulator or operands.b.dtype.accumulator != a.accumulator:
+    if operands.scales and a.bits == 16:
+        return f"{operands} scales operands of 16 bits"
+    if operands.fused and out.name == "int32":
+        return f"{operands} fuses more than a product into whole numbers"
+    floats = ("fp32",) if a.accumulator == "fp22" else ()
+    if operands.acc.name not in (a.accumulator, *floats):
         return f"{operands} accumulates in {operands.acc}"
+    if operands.b.dtype.accumulator != a.accumulator:
+        return f"A is {a} and B {operands.b.dtype}"
     if a.bits < 16 and (operands.a.major, operands.b.major) != ("row", "col"):
         return f"layout {operands.layout}: wgmma reads 8-bit operands along k only"
-    if (a.accumulator == "int32") != (out.name == "int32") or out.bits < 16:
+    scaled = a.accumulator == "int32" and operands.scales
+    if ((a.accumulator == "int32") != (out.name == "int32") and not scaled) or out.bits < 16:
         return f"{a} into {out}"
     return None
 
@@ -108,7 +114,8 @@ def _split(config: QuackConfig, operands: GemmOperands, hardware: Hardware) -> s
 
 
 def _registers(config: QuackConfig, operands: GemmOperands, hardware: Hardware) -> str | None:
-    need, have = accumulator_registers(config) + ADDRESSING_REGISTERS, registers(config)[1]
+    need = accumulator_registers(config, operands) + ADDRESSING_REGISTERS
+    have = registers(config, operands)[1]
     if need > have:
         return f"{need} registers per MMA thread, {have} to be had"
     instruction = config.tile_n // warp_groups(config)[1] // 2 + ADDRESSING_REGISTERS
@@ -154,7 +161,8 @@ CONFIG_RULES = (
     ConfigRule(
         "operands",
         HARDWARE,
-        "the kernel multiplies operands of one width, those of 8 bits along k, and fuses nothing",
+        "the kernel multiplies operands of one width, those of 8 bits along k, which alone it "
+        "scales; it fuses nothing into whole numbers",
         _unsupported,
     ),
     ConfigRule(

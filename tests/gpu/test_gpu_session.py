@@ -13,6 +13,7 @@ from tilecast.data_collection import gpu_session
 from tilecast.data_collection.environment import cards, describe, gpu_states
 from tilecast.data_collection.gpu_session import GpuSession, wait
 from tilecast.data_collection.protocol import KernelFailure
+from tilecast.data_collection.tensors import empty_out, random_inputs
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
@@ -123,17 +124,17 @@ def test_check_accepts_right_results_and_tells_wrong_ones(
 def test_operands_are_random_and_stored_as_asked() -> None:
     operands = GemmOperands.parse("fp16:crc>fp32")
     problem = GemmProblem(64, 128, 256, 3, operands)
-    a, b = gpu_session.random_operands(problem, 2)
-    out = gpu_session.empty_out(problem)
+    (a, b), (another, _) = random_inputs(problem), random_inputs(problem)
+    out = empty_out(problem)
     for tensor, shape, strides, dtype in (
-        (a[0], (3, 64, 256), (64 * 256, 1, 64), torch.float16),
-        (b[0], (3, 256, 128), (256 * 128, 128, 1), torch.float16),
+        (a, (3, 64, 256), (64 * 256, 1, 64), torch.float16),
+        (b, (3, 256, 128), (256 * 128, 128, 1), torch.float16),
         (out, (3, 64, 128), (64 * 128, 1, 64), torch.float32),
     ):
         assert (tuple(tensor.shape), tensor.stride(), tensor.dtype) == (shape, strides, dtype)
-    assert not torch.equal(a[0], a[1])
-    assert a[0].float().mean().abs().item() < 0.05
-    assert a[0].float().std().item() == pytest.approx(1, abs=0.05)
+    assert not torch.equal(a, another)
+    assert a.float().mean().abs().item() < 0.05
+    assert a.float().std().item() == pytest.approx(1, abs=0.05)
 
 
 def test_waiting_ends_when_a_kernel_does_not(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from tilecast.data_collection.gpu_session import poisoned_out, random_operands
+from tilecast.data_collection.tensors import poisoned_out, random_inputs
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
@@ -31,7 +31,7 @@ Error = Callable[..., float]
 def _operands(m: int, n: int, k: int, batch: int = 1, operands: GemmOperands = LINEAR_BF16):
     """A, B and an out full of what no product is."""
     problem = GemmProblem(m, n, k, batch, operands)
-    (a,), (b,) = random_operands(problem, 1)
+    a, b = random_inputs(problem)
     return a, b, poisoned_out(problem)
 
 

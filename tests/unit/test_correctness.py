@@ -8,9 +8,13 @@ import pytest
 import torch
 
 from tilecast.data_collection.correctness import CHECK_EXTENTS, wrong_elements
+from tilecast.heuristics.operands import GemmOperands
+from tilecast.heuristics.problem import GemmProblem
 
 LARGE = CHECK_EXTENTS[0]
 K = LARGE[2]
+PROBLEM = GemmProblem(*LARGE)
+NARROW = GemmProblem(256, 256, 528, operands=GemmOperands.parse("e4m3:rcr>bf16"))
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +33,7 @@ def corner(reference: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 def test_rounded_results_are_right(corner: torch.Tensor, dtype: torch.dtype) -> None:
-    assert wrong_elements(corner.to(dtype), corner, K) is None
+    assert wrong_elements(corner.to(dtype), corner, PROBLEM) is None
 
 
 @pytest.mark.parametrize("extents", CHECK_EXTENTS)
@@ -38,7 +42,7 @@ def test_products_in_another_order_are_right(extents: tuple[int, int, int]) -> N
     a, b = torch.randn(m, k).bfloat16().double(), torch.randn(k, n).bfloat16().double()
     exact = a @ b
     halves = a[:, : k // 2] @ b[: k // 2] + (a[:, k // 2 :] @ b[k // 2 :]).float()
-    assert wrong_elements(halves.bfloat16(), exact.float(), k) is None
+    assert wrong_elements(halves.bfloat16(), exact.float(), GemmProblem(*extents)) is None
 
 
 def test_zeroed_tile_is_told_which_a_norm_does_not_see(reference: torch.Tensor) -> None:
@@ -46,7 +50,7 @@ def test_zeroed_tile_is_told_which_a_norm_does_not_see(reference: torch.Tensor) 
     out[64:128, 256:280] = 0
     error = torch.linalg.norm(out.float() - reference) / torch.linalg.norm(reference)
     assert error < 1e-2
-    found = wrong_elements(out, reference, K)
+    found = wrong_elements(out, reference, PROBLEM)
     assert found is not None
     # A few of the 1536 are near 0 by themselves.
     assert 1520 < int(found.split()[0]) <= 1536
@@ -67,7 +71,7 @@ def test_one_bad_tile_is_told_with_its_place(
         "half": tile / 2,
         "neighbour's": out[248:256, 512:520].clone(),
     }[change]
-    found = wrong_elements(out, corner, K)
+    found = wrong_elements(out, corner, PROBLEM)
     assert found is not None
     assert "within [256:264, 512:520]" in found
     assert "\n" not in found
@@ -76,9 +80,9 @@ def test_one_bad_tile_is_told_with_its_place(
 def test_one_element_of_a_batch_is_told(corner: torch.Tensor) -> None:
     batch = torch.stack([corner] * 3)
     out = batch.bfloat16()
-    assert wrong_elements(out, batch, K) is None
+    assert wrong_elements(out, batch, PROBLEM) is None
     out[2, 30, 7] = -out[2, 30, 7]
-    found = wrong_elements(out, batch, K)
+    found = wrong_elements(out, batch, PROBLEM)
     assert found is not None
     assert found.startswith("1 wrong elements within [2:3, 30:31, 7:8], the first ")
 
@@ -87,8 +91,8 @@ def test_what_tensor_cores_lose_of_floats_of_8_bits_is_allowed_and_a_tile_still_
     generator = torch.Generator().manual_seed(0)
     exact = torch.randn(256, 256, generator=generator) * math.sqrt(K)
     rounded = exact + 0.04 * torch.randn(256, 256, generator=generator).clamp_(-1, 1)
-    assert wrong_elements(rounded, exact, K, narrow=True) is None
-    assert wrong_elements(rounded, exact, K) is not None
+    assert wrong_elements(rounded, exact, NARROW) is None
+    assert wrong_elements(rounded, exact, PROBLEM) is not None
     rounded[64:128, 128:152] = 0
-    found = wrong_elements(rounded, exact, K, narrow=True)
+    found = wrong_elements(rounded, exact, NARROW)
     assert found is not None and "[64:128, 128:152]" in found

@@ -44,6 +44,10 @@ SAMPLE = (
     ("bf16:rrr", "swap_192x96x64_c2x1x1_s4_pong_o1_rm4"),
     ("bf16:crr", "64x128x64_c1x1x4_s6_coop_o1_rn1"),
     ("e5m2xe4m3:rcr>bf16", "128x128x128_c1x1x1_s5_pong_o1_ra8"),
+    ("e4m3:rcr>bf16@fp32:row-scales+bias", "128x128x128_c1x1x1_s4_coop_o1_ra8"),
+    ("bf16:rcr:bias+gelu", "256x192x64_c2x1x1_s3_coop_o1_ra8"),
+    ("bf16:rcr:alpha+beta-c", "swap_128x192x64_c1x2x1_s3_pong_o1_ra8"),
+    ("int8:rcr>bf16:row-scales+bias", "64x64x128_c1x1x3_s5_coop_o1_ra8"),
     ("int8:rcr>int32", "64x32x128_c1x1x4_s8_coop_o1_ra8"),
 )
 
@@ -97,8 +101,9 @@ for name in {[config.name for config in configs]}:
     )
     assert theirs.mma_warp_groups == resources.mma_warp_groups(config), name
     assert theirs.atom_layout_mnk[:2] == resources.warp_groups(config), name
-    load, mma = resources.registers(config)
-    assert mma >= theirs.num_regs_mma or resources.accumulator_registers(config) + 32 <= mma, name
+    load, mma = resources.registers(config, LINEAR_BF16)
+    needed = resources.accumulator_registers(config, LINEAR_BF16) + 32
+    assert mma >= theirs.num_regs_mma or needed <= mma, name
     assert load <= theirs.num_regs_load or mma <= theirs.num_regs_mma, name
     assert ours._compute_stages()[0] == config.stages
     assert ours.split_k == config.split_k and ours.cluster_shape_mnk[2] == config.split_k

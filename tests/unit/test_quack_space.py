@@ -157,7 +157,14 @@ def test_every_operands_that_it_multiplies_have_a_space(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["e4m3:rrr>bf16", "bf16xfp16:rcr", "int8:rcr>bf16", "bf16:rcr:bias", "bf16xe4m3:rcr"]
+    "text",
+    [
+        "e4m3:rrr>bf16",
+        "bf16xfp16:rcr",
+        "int8:rcr>bf16",
+        "int8:rcr>int32:bias",
+        "bf16:rcr:row-scales",
+    ],
 )
 def test_other_operands_have_none(text: str) -> None:
     assert space.valid_configs(GemmOperands.parse(text), H200) == ()

@@ -1,0 +1,177 @@
+"""How fast are fused and 8-bit products beside PyTorch's own, and beside the plain product?
+
+``python benchmarks/fused_speed.py --gpus 2``. For each operands and problem some dozens of configs
+that won elsewhere are screened, fused and, for 16 bits, plain; the best of each are then timed side
+by side with what PyTorch runs, as `tilecast collect` times kernels: CUDA graphs over rotating
+operand sets that exceed the L2, rounds interleaved, with idle gaps and under load.
+"""
+
+import math
+import os
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import cache
+from itertools import product
+from statistics import geometric_mean, median
+from typing import cast
+
+import numpy as np
+import runner
+from family_pilot import DATASET
+from runner import Row
+
+from tilecast.data_collection.dataset import read_columns
+from tilecast.data_collection.gpu_session import GpuSession
+from tilecast.data_collection.library import library_launch
+from tilecast.data_collection.protocol import Entrant, without_drift
+from tilecast.data_collection.truth import measured_problems
+from tilecast.heuristics.config import KernelConfig
+from tilecast.heuristics.hardware import hardware
+from tilecast.heuristics.operands import GemmOperands
+from tilecast.heuristics.problem import GemmProblem
+from tilecast.kernels.builder import compile_all
+from tilecast.kernels.launch import load_kernel
+from tilecast.kernels.object_cache import ObjectCache, default_root
+from tilecast.kernels.quack_sm90.config import QuackConfig
+from tilecast.kernels.quack_sm90.space import CONFIG_RULES, most_stages
+from tilecast.kernels.spec import KernelSpec
+
+GPU = hardware("H200")
+OPERANDS = (
+    "bf16:rcr:bias",
+    "bf16:rcr:bias+gelu",
+    "bf16:rcr:beta-c",
+    "int8:rcr>int32",
+    "int8:rcr>bf16:row-scales",
+    "e4m3:rcr>bf16:tensor-scales",
+    "e4m3:rcr>bf16:row-scales",
+    "e4m3:rcr>bf16@fp32:tensor-scales",
+)
+SHAPES = ((4096, 4096), (6144, 4096), (28672, 4096), (4096, 14336), (8192, 8192), (2304, 9216))
+M = (32, 64, 256, 1024, 4096)
+FIRST = 2  # of each problem of the pilot of kernel families, in each regime: what is screened
+SCREENED, RACED = 2, {"burst": 12, "sustained": 24}  # rounds
+FINALISTS = 5
+
+
+@cache
+def winners() -> list[QuackConfig]:
+    """The configs that were among the first on some problem of the pilot, for bf16."""
+    found: dict[KernelConfig, None] = {}
+    for measured in measured_problems(read_columns(DATASET)[0]):
+        for times in measured.truth.values():
+            ours = [i for i in np.argsort(times) if isinstance(measured.configs[i], QuackConfig)]
+            found |= dict.fromkeys(measured.configs[i] for i in ours[:FIRST])
+    return sorted(cast("dict[QuackConfig, None]", found))
+
+
+def configs(operands: GemmOperands) -> list[KernelConfig]:
+    """The winners with stages as deep in bytes, as many as fit, for other operands."""
+    scale = 16 // operands.a.dtype.bits
+    deep = [replace(config, tile_k=config.tile_k * scale) for config in winners()]
+    deepest = [replace(config, stages=most_stages(config, operands, GPU)) for config in deep]
+    return [
+        config
+        for config in dict.fromkeys(deepest)
+        if not any(rule.violation(config, operands, GPU) for rule in CONFIG_RULES)
+    ]
+
+
+class FusedSession(GpuSession):
+    """Times kernels by name, fused, plain and the library's, on the inputs of a fused problem."""
+
+    def __init__(self):
+        """Bind the first device that is visible."""
+        super().__init__(ObjectCache(default_root()), 0, lambda entrant: None)
+        self.calls: dict[str, Callable[..., object]] = {}
+
+    def launcher(self, entrant: Entrant, problem: GemmProblem) -> Callable[..., object]:
+        """What makes the call of a name."""
+        return self.calls[cast(str, entrant)]
+
+    def measure(self, problem: GemmProblem) -> list[Row]:
+        """Screen, then race the best with each other and with the library."""
+        operands = problem.operands
+        self.calls = dict(self._loaded(operands, "fused"))
+        plain = operands.a.dtype.bits == 16
+        if plain:
+            bare = GemmOperands.product(operands.a, operands.b, operands.out)
+            self.calls |= self._loaded(bare, "plain")
+        bench = self.bench(problem, careful=False)
+
+        def timed(names: Sequence[str], regime: str, rounds: int) -> dict[str, float]:
+            # A bench tells entrants apart and asks the session what launches them, no more.
+            found = bench.time(cast("list[Entrant]", names), regime, rounds)
+            return dict(zip(names, map(median, without_drift(found)), strict=True))
+
+        names = list(self.calls)
+        screened = timed(names, "sustained", SCREENED)
+        kinds = [[n for n in names if n.startswith(kind)] for kind in ("fused", "plain")]
+        best = [n for kind in kinds for n in sorted(kind, key=screened.__getitem__)[:FINALISTS]]
+        self.calls["library"] = library_launch(operands)
+        times = {
+            regime: timed([*best, "library"], regime, rounds) for regime, rounds in RACED.items()
+        }
+        return [{"device": self.card, "screened": len(names), "microseconds": times}]
+
+    def _loaded(self, operands: GemmOperands, kind: str) -> dict[str, Callable[..., object]]:
+        """Every config's kernel by its name."""
+        objects, width = ObjectCache(default_root()), 3
+        specs = [KernelSpec(config, operands) for config in configs(operands)]
+        for result in compile_all(specs, objects, len(os.sched_getaffinity(0))):
+            if result.error:
+                raise RuntimeError(f"{result.spec}: {result.error}")
+        loaded = {f"{kind} {spec.config}": load_kernel(spec, objects) for spec in specs}
+        if kind == "fused":
+            return loaded
+        # A plain kernel is given the fused problem's inputs, too.
+        return {
+            name: lambda *inputs, launch=launch: launch(*inputs[:width])
+            for name, launch in loaded.items()
+        }
+
+
+def figures(rows: Sequence[Row]) -> Row:
+    """Of each operands and regime how the best fused kernel stands, as geometric means."""
+    found: Row = {}
+    for row, regime in product(rows, RACED):
+        text = row["problem"].split()[1]
+        times = row["microseconds"][regime]
+        fused = min(time for name, time in times.items() if name.startswith("fused"))
+        plain = min((t for name, t in times.items() if name.startswith("plain")), default=math.nan)
+        pairs = found.setdefault(text, {}).setdefault(regime, {"library": [], "plain": []})
+        pairs["library"].append(times["library"] / fused)
+        if plain == plain and int(row["problem"].split("x")[0]) >= 64:
+            pairs["plain"].append(fused / plain)
+    return {
+        text: {
+            regime: {
+                "problems": len(pairs["library"]),
+                "library_over_fused": summary(pairs["library"]),
+                "fused_over_plain": summary(pairs["plain"]) if pairs["plain"] else None,
+            }
+            for regime, pairs in regimes.items()
+        }
+        for text, regimes in found.items()
+    }
+
+
+def summary(ratios: Sequence[float]) -> Row:
+    """Geometric mean and extremes."""
+    return {"geomean": geometric_mean(ratios), "least": min(ratios), "most": max(ratios)}
+
+
+ITEMS = {
+    f"{problem} {text}": problem
+    for (n, k), m in product(SHAPES, M)
+    for text in OPERANDS
+    for problem in [GemmProblem(m, n, k, operands=GemmOperands.parse(text))]
+}
+SETTINGS = {"rounds": RACED, "screened_rounds": SCREENED, "finalists": FINALISTS, "first": FIRST}
+SWEEP = runner.Sweep(
+    "problem", ITEMS, lambda: nullcontext(FusedSession().measure), figures, 20.0, SETTINGS
+)
+
+if __name__ == "__main__":
+    SWEEP.main(__file__, __doc__)

@@ -1,0 +1,112 @@
+"""What a product is timed and checked on: random inputs, an empty out, and what it should be."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from tilecast.heuristics.dtypes import DTYPES
+from tilecast.heuristics.operands import COLUMN, MATRIX, NUMBER, ONE, ROW, Extra, TensorSpec
+from tilecast.heuristics.problem import GemmProblem
+
+INT8_SPREAD = 32
+"""Standard deviation of random int8 numbers: four of them reach the range's ends."""
+FACTOR = 0.75
+"""What a product or matrix is multiplied with where operands ask for a number."""
+
+Inputs = tuple
+"""A (m, k), B (k, n), batch in front where there is one, and the operands' extras, in order."""
+
+
+def random_inputs(problem: GemmProblem, device: str = "cuda") -> Inputs:
+    """Normal random inputs of a problem; scales are near 1."""
+    operands = problem.operands
+    a = _random(problem, problem.m, problem.k, operands.a, device)
+    b = _random(problem, problem.k, problem.n, operands.b, device)
+    return a, b, *(_extra(problem, extra, device) for extra in operands.extras)
+
+
+def empty_out(problem: GemmProblem, device: str = "cuda") -> torch.Tensor:
+    """An unwritten out (m, n), batch in front where there is one, stored as the operands say."""
+    return _empty(problem, problem.m, problem.n, problem.operands.out, device)
+
+
+def poisoned_out(problem: GemmProblem, device: str = "cuda") -> torch.Tensor:
+    """The same, full of what no product is: NaN, or the least whole number."""
+    out = empty_out(problem, device)
+    return out.fill_(math.nan if out.dtype.is_floating_point else torch.iinfo(out.dtype).min)
+
+
+def reference(problem: GemmProblem, inputs: Inputs) -> torch.Tensor:
+    """What a kernel should write, in float32."""
+    a, b, *values = inputs
+    operands = problem.operands
+    given = {extra.name: value for extra, value in zip(operands.extras, values, strict=True)}
+    result = a.float() @ b.float()
+    if operands.scales:
+        scale_a = (
+            given["scale_a"] if operands.scales == "tensor-scales" else given["scale_a"][:, None]
+        )
+        result = result * scale_a * given["scale_b"]
+    for step in operands.epilogue:
+        result = applied(step, result, given)
+    return result
+
+
+def applied(step: str, result: torch.Tensor, given: dict) -> torch.Tensor:
+    """What one step of an epilogue makes of a result, in its own type, as torch does it."""
+    match step:
+        case "alpha":
+            return result * given["alpha"]
+        case "bias":
+            return result + given["bias"]
+        case "c":
+            return result + given["c"]
+        case "beta-c":
+            return result + given["beta"] * given["c"]
+        case "relu":
+            return result.relu()
+        case "gelu":
+            return torch.nn.functional.gelu(result)
+        case "gelu-tanh":
+            return torch.nn.functional.gelu(result, approximate="tanh")
+        case "silu":
+            return torch.nn.functional.silu(result)
+    raise NotImplementedError(step)
+
+
+def _extra(problem: GemmProblem, extra: Extra, device: str) -> torch.Tensor | float:
+    out = problem.operands.out
+    if extra.kind == NUMBER:
+        return FACTOR
+    if extra.kind == MATRIX:
+        return _random(problem, problem.m, problem.n, out, device)
+    extent = {ONE: 1, ROW: problem.n, COLUMN: problem.m}[extra.kind]
+    stored = DTYPES[extra.dtype] if extra.dtype else out.dtype
+    values = torch.empty(extent, dtype=getattr(torch, stored.torch), device=device)
+    return values.uniform_(0.5, 1.5) if extra.name.startswith("scale") else values.normal_()
+
+
+def _random(
+    problem: GemmProblem, rows: int, columns: int, stored: TensorSpec, device: str
+) -> torch.Tensor:
+    tensor = _empty(problem, rows, columns, stored, device)
+    if stored.dtype.bits >= 16:
+        return tensor.normal_()
+    # torch draws no 8-bit numbers: whole ones spread over the range of int8, others as they fall.
+    wide = torch.empty_like(tensor, dtype=torch.float32).normal_()
+    if not tensor.dtype.is_floating_point:
+        wide = wide.mul_(INT8_SPREAD).round_().clamp_(-128, 127)
+    return tensor.copy_(wide)
+
+
+def _empty(
+    problem: GemmProblem, rows: int, columns: int, stored: TensorSpec, device: str
+) -> torch.Tensor:
+    batch = (problem.batch,) if problem.batch > 1 else ()
+    row_major = stored.major == "row"
+    shape = (rows, columns) if row_major else (columns, rows)
+    dtype = getattr(torch, stored.dtype.torch)
+    tensor = torch.empty(*batch, *shape, dtype=dtype, device=device)
+    return tensor if row_major else tensor.mT

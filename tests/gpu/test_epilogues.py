@@ -1,0 +1,104 @@
+"""Fused products on a GPU: scales, biases, matrices and activations, for every kind of kernel."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from joblib import cpu_count
+
+from tilecast.data_collection.gpu_session import GpuSession
+from tilecast.data_collection.tensors import poisoned_out, random_inputs
+from tilecast.heuristics.hardware import hardware
+from tilecast.heuristics.operands import GemmOperands
+from tilecast.heuristics.problem import GemmProblem
+from tilecast.kernels.builder import compile_all
+from tilecast.kernels.families import FAMILIES
+from tilecast.kernels.launch import load_kernel
+from tilecast.kernels.object_cache import ObjectCache
+from tilecast.kernels.spec import KernelSpec
+
+FUSED = (
+    *(f"bf16:rcr:{step}" for step in ("alpha", "bias", "c", "beta-c", "relu", "gelu", "silu")),
+    *(f"bf16:rcr:bias+{step}" for step in ("relu", "gelu", "gelu-tanh", "silu")),
+    "bf16:rrr:alpha+beta-c",
+    "bf16:crr:bias",
+    "bf16:rcc:bias+c",
+    "fp16:rcr:bias+gelu",
+    "bf16:rcr>fp32:bias",
+    "e4m3:rcr>bf16:tensor-scales",
+    "e4m3:rcr>bf16:row-scales+bias",
+    "e5m2xe4m3:rcr>bf16:tensor-scales+bias",
+    "e4m3xe5m2:rcr>fp16:row-scales",
+    "e4m3:rcr>bf16@fp32:tensor-scales",
+    "int8:rcr>bf16:row-scales+bias",
+    "int8:rcr>fp32:tensor-scales",
+)
+
+
+def kinds(operands: GemmOperands) -> list[KernelSpec]:
+    """A kernel each with and without swap_ab, split, alternation of warp groups, two CTAs an SM."""
+    family = FAMILIES["quack_sm90"]
+    shown = {}
+    for config in family.configs(operands, hardware("H200"))[::7]:
+        g = family.geometry(config)
+        if g.tile_m * g.tile_n >= 64 * 64:
+            shown["split", g.swap_ab, g.split_k > 1] = config
+            shown["schedule", g.ping_pong, g.tile_m] = config
+            shown["shared", g.swap_ab, g.ctas_per_sm] = config
+    return [KernelSpec(config, operands) for config in sorted(shown.values())]
+
+
+@pytest.fixture(scope="module")
+def objects(tmp_path_factory: pytest.TempPathFactory) -> ObjectCache:
+    found = ObjectCache(tmp_path_factory.mktemp("objects"))
+    specs = [spec for text in FUSED for spec in kinds(GemmOperands.parse(text))]
+    results = list(compile_all(specs, found, cpu_count()))
+    assert {result.error for result in results} == {None}
+    return found
+
+
+@pytest.fixture(scope="module")
+def session(objects: ObjectCache) -> GpuSession:
+    return GpuSession(objects, 0, lambda spec: None)
+
+
+@pytest.mark.parametrize("text", FUSED)
+def test_every_kind_of_kernel_is_right_on_ragged_problems(session: GpuSession, text: str) -> None:
+    specs = kinds(GemmOperands.parse(text))
+    assert len(specs) >= 8
+    wrong = {str(spec): found for spec in specs if (found := session.check(spec))}
+    assert wrong == {}
+
+
+@pytest.mark.parametrize("text", ["bf16:rcr:bias+gelu", "bf16:rrr:alpha+beta-c"])
+def test_graphs_replay_with_new_extras(objects: ObjectCache, text: str) -> None:
+    problem = GemmProblem(72, 520, 1032, operands=GemmOperands.parse(text))
+    a, b, *extras = random_inputs(problem)
+    for spec in kinds(problem.operands):
+        launch, out = load_kernel(spec, objects), poisoned_out(problem)
+        launch(a, b, out, *extras)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            launch(a, b, out, *extras)
+        before = out.clone()
+        for extra in extras:
+            if isinstance(extra, torch.Tensor):
+                extra.mul_(2)
+        graph.replay()
+        again = poisoned_out(problem)
+        launch(a, b, again, *extras)
+        assert torch.equal(out, again), spec
+        assert not torch.equal(out, before), spec
+
+
+def test_extras_that_a_kernel_was_not_compiled_for_are_refused(objects: ObjectCache) -> None:
+    operands = GemmOperands.parse("bf16:rcr:bias")
+    problem = GemmProblem(64, 128, 128, operands=operands)
+    a, b, bias = random_inputs(problem)
+    launch, out = load_kernel(kinds(operands)[0], objects), poisoned_out(problem)
+    for bad in ((), (bias.float(),), (bias[:64],), (bias, bias)):
+        with pytest.raises((TypeError, ValueError, RuntimeError)):
+            launch(a, b, out, *bad)
+    torch.cuda.synchronize()
+    assert bool(out.isnan().all())

@@ -1,0 +1,50 @@
+"""What PyTorch runs for some operands is what a kernel for them should write; on the CPU."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tilecast.data_collection.library import library_launch
+from tilecast.data_collection.tensors import poisoned_out, random_inputs, reference
+from tilecast.heuristics.operands import EPILOGUES, GemmOperands
+from tilecast.heuristics.problem import GemmProblem
+
+OPERANDS = (
+    "bf16:rcr",
+    "fp16:rrr",
+    "bf16:crr",
+    *(f"bf16:rcr:{step}" for step in EPILOGUES if step not in ("alpha", "c", "beta-c")),
+    "bf16:rcr:c",
+    "bf16:rcr:beta-c",
+    "bf16:rcr:alpha+beta-c",
+    "bf16:rcr:bias+relu",
+    "bf16:rcr:bias+gelu",
+    "bf16:rcr:bias+silu",
+    "int8:rcr>int32",
+    "int8:rcr>bf16:row-scales",
+    "int8:rcr>bf16:tensor-scales+bias",
+)
+
+
+@pytest.mark.parametrize("text", OPERANDS)
+def test_the_library_writes_what_is_asked_for(text: str) -> None:
+    torch.manual_seed(0)
+    problem = GemmProblem(48, 64, 128, operands=GemmOperands.parse(text))
+    a, b, *extras = random_inputs(problem, "cpu")
+    out = poisoned_out(problem, "cpu")
+    library_launch(problem.operands)(a, b, out, *extras)
+    right = reference(problem, (a, b, *extras))
+    # By its norm, as the CPU's own addmm rounds on the way.
+    assert torch.linalg.norm(out.float() - right) / torch.linalg.norm(right) < 5e-3
+    assert not torch.allclose(right, a.float() @ b.float()) or not problem.operands.fused
+
+
+def test_steps_are_done_in_order() -> None:
+    def result(text: str) -> torch.Tensor:
+        torch.manual_seed(0)
+        problem = GemmProblem(16, 16, 16, operands=GemmOperands.parse(text))
+        return reference(problem, random_inputs(problem, "cpu"))
+
+    assert bool((result("bf16:rcr:bias+relu") >= 0).all())
+    assert bool((result("bf16:rcr:relu+bias") < 0).any())
