@@ -2,8 +2,9 @@
 
 On the GPUs ``python benchmarks/family_pilot.py measure --gpus 2`` measures every candidate of
 QuACK's family, the first ones of the trained family and ``torch.mm`` on problems of three kinds:
-those that the issue of kernels names, some of the training suite, and random ones. It goes on where
-it was stopped and exports ``results/family_pilot.parquet``; ``derive`` computes the rest anywhere.
+those where the library led, some of the training suite, and random ones; then ``schedule`` varies
+stages and the order of tiles of the configs that were near the best. Both go on where they were
+stopped and export ``results/family_pilot*.parquet``; ``derive`` computes the rest anywhere.
 """
 
 import itertools
@@ -13,6 +14,7 @@ import random
 import time
 from argparse import Namespace
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -30,13 +32,17 @@ from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.builder import compile_all
-from tilecast.kernels.candidates import candidates
+from tilecast.kernels.candidates import candidates, config_table
 from tilecast.kernels.families import family_of
 from tilecast.kernels.object_cache import ObjectCache, default_root
+from tilecast.kernels.quack_sm90.config import QuackConfig
+from tilecast.kernels.quack_sm90.space import most_stages
+from tilecast.kernels.rules import tiles
 from tilecast.models.learned import load_heuristic
 
 GPU = hardware("H200")
 DATASET = runner.RESULTS / "family_pilot.parquet"
+SCHEDULES = runner.RESULTS / "family_pilot_schedule.parquet"
 NEW, TRAINED = "quack_sm90", "cutlass_sm90"
 FIRST = 24  # of the trained family, as its model ranks them: the best is 0.1% away on average
 NAMED = (
@@ -46,6 +52,8 @@ NAMED = (
 )
 SUITE, RANDOM = 17, 24  # problems of the other kinds
 BANDS = (16, 64, 256, 1024)  # of m
+NEAR = 3  # configs of a problem and regime whose schedule is varied
+ORDERS = tuple(itertools.product("amn", (1, 4, 8, 16)))  # raster and swizzle
 
 
 def problems() -> list[GemmProblem]:
@@ -81,13 +89,43 @@ def workload() -> Workload:
     }
 
 
+def schedule_workload() -> Workload:
+    """For each problem its best configs, with fewer stages and, where it matters, in other orders."""
+    found = {}
+    for measured in measured_problems(datasets.read_columns(DATASET)[0]):
+        best: dict[KernelConfig, None] = {}
+        for times in measured.truth.values():
+            ours = [i for i in np.argsort(times) if measured.configs[i].family == NEW]
+            best |= dict.fromkeys(measured.configs[i] for i in ours[:NEAR])
+        varied = {variant for config in best for variant in schedules(config, measured.problem)}
+        found[measured.problem] = tuple(sorted(varied))
+    return found
+
+
+def schedules(config: KernelConfig, problem: GemmProblem) -> list[QuackConfig]:
+    """A config of the new family with itself, fewer stages, and other orders if they matter."""
+    assert isinstance(config, QuackConfig)
+    columns = config_table([config], LINEAR_BF16).columns
+    rows, columns_ = (float(count[0]) for count in tiles(columns, problem))
+    several = rows * columns_ > GPU.sm_count * config.ctas_per_sm and min(rows, columns_) > 1
+    orders = ORDERS if several and config.split_k == 1 else ()
+    fewer = {config.stages - 1, (config.stages + 1) // 2} - {config.stages, 1}
+    return [
+        config,
+        *(replace(config, stages=stages) for stages in sorted(fewer)),
+        *(replace(config, raster=raster, swizzle=band) for raster, band in orders),
+    ]
+
+
 def measure(options: Namespace) -> None:
-    """Compile and measure, and export what was measured."""
+    """Compile and measure a step, and export what was measured."""
     from tilecast.data_collection.environment import describe
     from tilecast.data_collection.gpu_session import GpuSession
 
     objects = ObjectCache(default_root())
-    store = MeasurementStore(DATASET.with_suffix(".db"))
+    first = options.step == "measure"
+    dataset = DATASET if first else SCHEDULES
+    store = MeasurementStore(dataset.with_suffix(".db"))
     store.begin_run(describe())
     Collector(
         store,
@@ -95,8 +133,8 @@ def measure(options: Namespace) -> None:
         build=partial(compile_all, cache=objects, workers=len(os.sched_getaffinity(0))),
         report=partial(print, flush=True),
         deadline=time.monotonic() + options.deadline,
-    ).collect(workload())
-    datasets.write_dataset(store.export(), DATASET)
+    ).collect(workload() if first else schedule_workload())
+    datasets.write_dataset(store.export(), dataset)
 
 
 KNOBS: dict[str, Callable[..., bool]] = {
@@ -119,9 +157,9 @@ def band(problem: GemmProblem) -> str:
 
 
 def fastest(found: MeasuredProblem, regime: str, asked: Callable[[KernelConfig], bool]) -> float:
-    """Microseconds of the best config that is asked for; infinite where there is none."""
+    """Microseconds of the best config that is asked for; NaN where there is none."""
     kept = np.array([asked(config) for config in found.configs])
-    return float(np.where(kept, found.truth[regime], np.inf).min())
+    return float(found.truth[regime][kept].min()) if kept.any() else math.nan
 
 
 def of_family(name: str) -> Callable[[KernelConfig], bool]:
@@ -136,8 +174,9 @@ def without(knob: str) -> Callable[[KernelConfig], bool]:
 
 
 def ratios(above: Sequence[float], below: Sequence[float]) -> dict[str, float]:
-    """How many times one is the other: geometric mean, 5th and 95th percentile, extremes."""
+    """How many times one is the other, where both are known: mean, percentiles, extremes."""
     logs = np.log(above) - np.log(below)
+    logs = logs[np.isfinite(logs)]
     shares = {"least": 0.0, "p5": 0.05, "p95": 0.95, "most": 1.0}
     found = {"geomean": float(logs.mean())} | runner.quantiles(logs, **shares)
     return {"problems": len(logs)} | {name: round(math.exp(v), 4) for name, v in found.items()}
@@ -180,6 +219,33 @@ def compared(raced: Sequence[MeasuredProblem], regime: str) -> Row:
     }
 
 
+def schedule_choices() -> Row:
+    """What one schedule for all configs loses against all that were tried, by power regime."""
+    measured = measured_problems(datasets.read_columns(SCHEDULES)[0])
+
+    def deepest(config: KernelConfig) -> bool:
+        assert isinstance(config, QuackConfig)
+        return config.stages == most_stages(config, LINEAR_BF16, GPU)
+
+    def ordered(*orders: tuple[str, int]) -> Callable[[KernelConfig], bool]:
+        return lambda config: (config.raster, config.swizzle) in orders  # pyright: ignore
+
+    chosen = {"deepest": deepest} | {f"{r}{band}": ordered((r, band)) for r, band in ORDERS}
+    chosen["a8, m8 or n8"] = ordered(("a", 8), ("m", 8), ("n", 8))
+    chosen["a8, a4 or a16"] = ordered(("a", 8), ("a", 4), ("a", 16))
+    chosen["a8, m1 or n1"] = ordered(("a", 8), ("m", 1), ("n", 1))
+    losses: Row = {}
+    for regime, (name, asked) in itertools.product(REGIMES, chosen.items()):
+        raced = [found for found in measured if regime in found.truth]
+        if name != "deepest":
+            raced = [found for found in raced if len({c.raster for c in found.configs}) > 1]  # pyright: ignore
+        best = [fastest(found, regime, lambda config: True) for found in raced]
+        losses.setdefault(regime, {})[name] = ratios(
+            [fastest(found, regime, asked) for found in raced], best
+        )
+    return losses
+
+
 def derive(options: Namespace) -> None:
     """Compare families and knobs with each other and with the library, and keep the result."""
     dataset = datasets.read_dataset(DATASET)
@@ -188,13 +254,15 @@ def derive(options: Namespace) -> None:
         regime: compared([found for found in measured if regime in found.truth], regime)
         for regime in REGIMES
     }
+    if SCHEDULES.exists():
+        figures["schedule"] = schedule_choices()
     runner.write(options, {"data": runner.facts(dataset), "first": FIRST}, figures)
 
 
 if __name__ == "__main__":
     parser = runner.parser(__file__, __doc__)
-    parser.add_argument("step", choices=("measure", "derive"))
+    parser.add_argument("step", choices=("measure", "schedule", "derive"))
     parser.add_argument("--gpus", type=int, default=1)
     parser.add_argument("--deadline", type=float, default=float("inf"), metavar="SECONDS")
     asked = parser.parse_args()
-    {"measure": measure, "derive": derive}[asked.step](asked)
+    (derive if asked.step == "derive" else measure)(asked)

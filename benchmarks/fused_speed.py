@@ -41,10 +41,10 @@ GPU = hardware("H200")
 OPERANDS = (
     "bf16:rcr:bias",
     "bf16:rcr:bias+gelu",
-    "bf16:rcr:beta-c",
     "int8:rcr>int32",
-    "int8:rcr>bf16:row-scales",
     "e4m3:rcr>bf16:tensor-scales",
+    "bf16:rcr:beta-c",
+    "int8:rcr>bf16:row-scales",
     "e4m3:rcr>bf16:row-scales",
     "e4m3:rcr>bf16@fp32:tensor-scales",
 )
@@ -164,8 +164,7 @@ def summary(ratios: Sequence[float]) -> Row:
 
 ITEMS = {
     f"{problem} {text}": problem
-    for (n, k), m in product(SHAPES, M)
-    for text in OPERANDS
+    for text, (n, k), m in product(OPERANDS, SHAPES, M)
     for problem in [GemmProblem(m, n, k, operands=GemmOperands.parse(text))]
 }
 SETTINGS = {"rounds": RACED, "screened_rounds": SCREENED, "finalists": FINALISTS, "first": FIRST}
