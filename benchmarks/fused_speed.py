@@ -31,7 +31,6 @@ from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.builder import compile_all
-from tilecast.kernels.launch import load_kernel
 from tilecast.kernels.object_cache import ObjectCache, default_root
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.quack_sm90.space import CONFIG_RULES, most_stages
@@ -122,7 +121,7 @@ class FusedSession(GpuSession):
         for result in compile_all(specs, objects, len(os.sched_getaffinity(0))):
             if result.error:
                 raise RuntimeError(f"{result.spec}: {result.error}")
-        loaded = {f"{kind} {spec.config}": load_kernel(spec, objects) for spec in specs}
+        loaded = {f"{kind} {spec.config}": self._kernel(spec) for spec in specs}
         if kind == "fused":
             return loaded
         # A plain kernel is given the fused problem's inputs, too.

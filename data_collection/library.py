@@ -1,5 +1,8 @@
 """What PyTorch runs for the same operands: the one call that it has for them, or several."""
 
+# These operators of torch are not exported, and are what Inductor calls.
+# pyright: reportPrivateImportUsage=false
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -9,7 +12,7 @@ import torch
 from tilecast.data_collection.tensors import applied
 from tilecast.heuristics.operands import GemmOperands
 
-_ACTIVATED = {("bias", "relu"): False, ("bias", "gelu-tanh"): True}
+_ACTIVATED: dict[tuple[str, ...], bool] = {("bias", "relu"): False, ("bias", "gelu-tanh"): True}
 """Epilogues that cuBLAS has with a bias, and whether it is its gelu."""
 
 
