@@ -90,7 +90,7 @@ def workload() -> Workload:
 
 
 def schedule_workload() -> Workload:
-    """For each problem its best configs, with fewer stages and in other orders where they matter."""
+    """For each problem its best configs, with fewer stages, and in other orders if they matter."""
     found = {}
     for measured in measured_problems(datasets.read_columns(DATASET)[0]):
         best: dict[KernelConfig, None] = {}

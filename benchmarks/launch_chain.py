@@ -32,6 +32,15 @@ CHAIN = {
 Launch = Callable[..., object]
 
 
+class Plain(KernelSpec):
+    """A kernel that is launched plainly; objects of one symbol do not load beside each other."""
+
+    @property
+    def symbol(self) -> str:
+        """What its object exports."""
+        return f"{super().symbol}_plain"
+
+
 def compiled(name: str, dependent: bool) -> Launch:
     """A config's kernel, launched as a programmatic dependent or plainly."""
     import cutlass.cute as cute
@@ -39,7 +48,7 @@ def compiled(name: str, dependent: bool) -> Launch:
     from tilecast.kernels.gemm_object import compile_gemm
     from tilecast.kernels.quack_sm90.kernel import TunableGemm
 
-    spec = KernelSpec(parse_config(name), LINEAR_BF16)
+    spec = (KernelSpec if dependent else Plain)(parse_config(name), LINEAR_BF16)
     kernel = TunableGemm(cast("QuackConfig", spec.config), LINEAR_BF16)
     kernel.use_pdl = dependent
     with tempfile.NamedTemporaryFile(suffix=".o") as file:
