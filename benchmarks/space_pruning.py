@@ -31,6 +31,7 @@ from tilecast.data_collection.suites import suite
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import LINEAR_BF16 as OPERANDS
 from tilecast.heuristics.problem import PROBLEM_FIELDS, GemmProblem
+from tilecast.kernels import rules
 from tilecast.kernels.builder import compile_all
 from tilecast.kernels.candidates import candidates, config_table
 from tilecast.kernels.cutlass_sm90 import space
@@ -242,10 +243,10 @@ def l2_limit(pilot: Pilot, kept: np.ndarray) -> Row:
     rule = next(rule for rule in space.PROBLEM_RULES if rule.name == "l2-traffic")
     columns = config_table(pilot.configs, OPERANDS).columns
     sides = [rule.sides(columns, problem, GPU) for problem in pilot.problems]
-    floors = np.array([space.L2_SLACK * value / limit for value, limit in sides])
-    measured, within = np.isfinite(pilot.slowdown), floors <= space.L2_SLACK
+    floors = np.array([rules.L2_SLACK * value / limit for value, limit in sides])
+    measured, within = np.isfinite(pilot.slowdown), floors <= rules.L2_SLACK
     return {
-        "limit": space.L2_SLACK,
+        "limit": rules.L2_SLACK,
         "most_floors_of_configs": {
             f"within {near:.0%}": round(float(floors[pilot.slowdown <= 1 + near].max()), 3)
             for near in (0.0, 0.02, 0.05)
