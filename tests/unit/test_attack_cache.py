@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -207,6 +208,8 @@ def test_however_a_process_ends_its_workers_end_too(tmp_path: Path) -> None:
             [sys.executable, *arguments, "--cache", str(tmp_path / str(end))],
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
+            # Not as inherited: whoever runs the tests in the background has it ignored.
+            preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
         )
         for end, arguments in {**ends, "closed pipe": ("-c", SCRIPT)}.items()
     }
