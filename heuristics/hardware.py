@@ -55,7 +55,7 @@ class Hardware:
 
 _HOPPER_PEAK = 989.4e12
 """Dense tensor rate of the SXM parts in bf16 (NVIDIA H100 and H200 data sheets)."""
-_HOPPER_CLUSTERS = (0, 132, 66, 44, 30)
+_HOPPER_CLUSTERS = (0, 132, 66, 44, 30, 25, 20, 17, 15)
 """As an H200 reports them; fours leave SMs over."""
 _HOPPER_L2 = 5.5e12
 
