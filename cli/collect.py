@@ -13,6 +13,8 @@ from tilecast.heuristics.errors import TilecastError
 
 if TYPE_CHECKING:
     from tilecast.data_collection.collector import Progress
+    from tilecast.heuristics.problem import GemmProblem
+    from tilecast.models.guidance import Guided
 
 NAME = "collect"
 HELP = "measure the candidates of suites of problems on a GPU"
@@ -26,6 +28,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="suite of problems; repeatable (default: training)",
     )
+    parser.add_argument(
+        "--candidates",
+        choices=("exhaustive", "guided"),
+        default="exhaustive",
+        help="measure all candidates of a problem, or those that a model likes, their neighbours "
+        "and a random share (default: exhaustive)",
+    )
+    shared.add_model(parser)
     parser.add_argument(
         "--store", type=shared.path, required=True, help="SQLite file; made when absent"
     )
@@ -54,14 +64,16 @@ def run(options: argparse.Namespace) -> Report:
         shared.check_writable(options.export.parent)
     objects = ObjectCache(options.cache or default_root())
     shared.check_writable(objects.root)
+    asked = problems(options.suite or ["training"])
     wanted = CollectOptions(
-        problems=problems(options.suite or ["training"]),
+        problems=asked,
         store=options.store,
         objects=objects,
         gpu=options.gpu.name,
         devices=options.devices,
         workers=options.workers,
         seconds=options.budget or float("inf"),
+        **_guidance(options, asked),
     )
     with _telling() as tell:
         collect(wanted, tell)
@@ -79,6 +91,17 @@ def run(options: argparse.Namespace) -> Report:
             write_dataset(store.export(), options.export)
     lines = [f"{name.replace('_', ' ')}: {value}" for name, value in document.items() if value]
     return Report(document, lines)
+
+
+def _guidance(options: argparse.Namespace, asked: tuple[GemmProblem, ...]) -> dict[str, Guided]:
+    """What chooses among candidates, where they are not all to be measured."""
+    if options.candidates == "exhaustive":
+        return {}
+    from tilecast.models.guidance import Guided
+    from tilecast.models.learned import load_heuristic
+
+    operands = asked[0].operands
+    return {"choose": Guided(load_heuristic(options.gpu, operands, options.power, options.model))}
 
 
 def _devices(text: str) -> tuple[int, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tilecast.data_collection.collector import Collector, Progress, Workload
 from tilecast.data_collection.store import MeasurementStore
+from tilecast.heuristics.candidates import Candidates
 from tilecast.heuristics.hardware import Hardware, hardware
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.builder import compile_all
@@ -33,17 +34,19 @@ class CollectOptions:
     """Short name of the GPU model, as `tilecast.heuristics.hardware` knows it."""
     devices: tuple[int, ...] = (0,)
     """CUDA device indices; all of one model."""
+    choose: Callable[[GemmProblem, Candidates], Candidates] = lambda problem, candidates: candidates
+    """Which of a problem's candidates are measured; all when left out."""
     workers: int = 1
     """Processes that compile."""
     seconds: float = float("inf")
     """Time after which nothing further is compiled or measured."""
 
 
-def workload(problems: Sequence[GemmProblem], target: Hardware) -> Workload:
-    """Each problem with its candidates, in an order in which every stretch is a fair sample."""
-    order = list(problems)
+def workload(options: CollectOptions, target: Hardware) -> Workload:
+    """Each problem with what is measured of it, in an order of which every stretch is fair."""
+    order = list(options.problems)
     random.Random(0).shuffle(order)
-    return {problem: candidates(problem, target) for problem in order}
+    return {problem: options.choose(problem, candidates(problem, target)) for problem in order}
 
 
 def collect(options: CollectOptions, report: Callable[[Progress], None]) -> None:
@@ -69,6 +72,6 @@ def collect(options: CollectOptions, report: Callable[[Progress], None]) -> None
                 build=lambda kernels: compile_all(kernels, options.objects, options.workers),
                 report=report,
                 deadline=start + options.seconds,
-            ).collect(workload(options.problems, target))
+            ).collect(workload(options, target))
             seconds = round(time.monotonic() - start, 1)
             store.end_run({"gpus": gpu_states(chosen), "seconds": seconds})

@@ -20,7 +20,10 @@ from tilecast.data_collection.dataset import read_dataset
 from tilecast.data_collection.measurement import Measurement
 from tilecast.data_collection.store import MeasurementStore
 from tilecast.data_collection.suites import suite
+from tilecast.heuristics.hardware import hardware
+from tilecast.kernels.candidates import candidates
 from tilecast.kernels.cutlass_sm90.config import Sm90Config
+from tilecast.models.learned import load_heuristic
 
 
 @pytest.fixture
@@ -166,3 +169,31 @@ def test_neither_store_nor_export_names_a_folder(
         "tilecast collect --suite square --store store --export=data.parquet --cache ."
     )
     assert run["gpus"] == run["end"]["gpus"] == [{"uuid_hash": environment.device_hash("test")}]
+
+
+def test_a_model_guides_the_collection_when_asked(
+    asked: list[CollectOptions], tmp_path: Path
+) -> None:
+    arguments = ["collect", "--suite", "square", "--candidates"]
+    assert main([*arguments, "guided", "--power", "burst", "--store", str(tmp_path / "one")]) == 0
+    assert main([*arguments, "exhaustive", "--store", str(tmp_path / "two")]) == 0
+    guided, exhaustive = asked
+    problem = suite("square")[0]
+    every = candidates(problem, hardware("H200"))
+    chosen = guided.choose(problem, every)
+    assert 0 < len(chosen) <= 96 + 32 + 32 < len(every)
+    first = load_heuristic(hardware("H200"), problem.operands, "burst").rank(
+        problem, every, limit=96
+    )
+    assert set(first) <= set(chosen)
+    assert exhaustive.choose(problem, every) is every
+
+
+def test_a_collection_that_no_model_can_guide_is_refused(
+    asked: list[CollectOptions], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["collect", "--suite", "square", "--store", str(tmp_path / "store")]
+    arguments += ["--candidates", "guided", "--model", str(tmp_path / "none")]
+    assert main(arguments) == 2
+    assert capsys.readouterr().err.startswith("tilecast: error: model ")
+    assert asked == []
