@@ -10,7 +10,7 @@ from tilecast.kernels.quack_sm90.family import QuackSm90
 
 FAMILIES: dict[str, KernelFamily] = {family.name: family for family in (CutlassSm90(), QuackSm90())}
 """Every family by its name, in the order in which their candidates are listed."""
-UNTRAINED = frozenset({"quack_sm90"})
+UNTRAINED = frozenset({"cutlass_sm90"})
 """Those that no shipped data and no model knows yet: candidates only for who names them."""
 
 

@@ -206,7 +206,7 @@ def _of_configs(
     config, dtype = candidates.columns, problem.operands.a.dtype
     numbers = _tile_numbers(candidates.table, problem.operands)[:, candidates.rows]
     a_bytes, b_bytes, step_flops, out_bytes, log_area, mma_efficiency = numbers
-    band = config.swizzle
+    along_m, band = config.raster_m > 0, config.swizzle
     rows = np.where(config.swap_ab > 0, problem.n, problem.m)
     columns = np.where(config.swap_ab > 0, problem.m, problem.n)
     all_steps = np.ceil(problem.k / config.tile_k)
@@ -217,7 +217,6 @@ def _of_configs(
     tiles_m, tiles_n = np.ceil(rows / config.tile_m), np.ceil(columns / config.tile_n)
     clusters_m = np.ceil(tiles_m / config.cluster_m)
     clusters_n = np.ceil(tiles_n / config.cluster_n)
-    along_m = np.ceil(clusters_n / band) > np.ceil(clusters_m / band)
     cluster = config.cluster_m * config.cluster_n * config.split_k
     clusters = clusters_m * clusters_n * problem.batch
     handed_out = clusters * cluster
