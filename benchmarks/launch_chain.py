@@ -23,10 +23,10 @@ from tilecast.kernels.spec import KernelSpec
 ROWS, LAYERS, ROUNDS = 16, 2, 200
 GAP_SECONDS = 0.005
 CHAIN = {
-    (6144, 4096): "swap_64x16x64_c1x1x1_s12_coop_o1_ra8",
-    (4096, 4096): "swap_64x16x128_c1x1x2_s11_coop_o1_ra8",
-    (28672, 4096): "swap_128x16x128_c2x1x1_s6_coop_o1_ra8",
-    (4096, 14336): "swap_64x16x128_c1x1x2_s11_coop_o1_ra8",
+    (6144, 4096): "swap_64x16x64_c1x1x1_s12_coop_o1_rm8",
+    (4096, 4096): "swap_64x16x128_c1x1x2_s11_coop_o1_rm8",
+    (28672, 4096): "swap_128x16x128_c2x1x1_s6_coop_o1_rm8",
+    (4096, 14336): "swap_64x16x128_c1x1x2_s11_coop_o1_rm8",
 }  # n, k of QKV, attention output, gate and up, down; and the config that multiplies it
 
 Launch = Callable[..., object]

@@ -13,7 +13,7 @@ _NAME = re.compile(
     rf"(?P<swap_ab>swap_)?(?P<tile_m>{_NUMBER})x(?P<tile_n>{_NUMBER})x(?P<tile_k>{_NUMBER})"
     rf"_c(?P<cluster_m>{_NUMBER})x(?P<cluster_n>{_NUMBER})x(?P<split_k>{_NUMBER})"
     rf"_s(?P<stages>{_NUMBER})_(?P<schedule>coop|pong)_o(?P<ctas_per_sm>{_NUMBER})"
-    rf"_r(?P<raster>[amn])(?P<swizzle>{_NUMBER})",
+    rf"_r(?P<raster>[mn])(?P<swizzle>{_NUMBER})",
     re.ASCII,
 )
 
@@ -44,9 +44,8 @@ class QuackConfig(KernelConfig):
     multiplying while the other stores."""
     ctas_per_sm: int = 1
     """CTAs that share one SM, its shared memory and registers."""
-    raster: str = "a"
-    """Extent along which consecutive tiles are handed out: ``m``, ``n``, or ``a`` for the one with
-    fewer tiles."""
+    raster: str = "m"
+    """Extent along which consecutive tiles are handed out."""
     swizzle: int = 8
     """Width in clusters of the band that the raster walks; 1 is no swizzle."""
     swap_ab: bool = False
@@ -54,7 +53,7 @@ class QuackConfig(KernelConfig):
 
     @property
     def name(self) -> str:
-        """A stable, readable key, such as ``128x192x64_c2x1x1_s4_pong_o1_ra8``."""
+        """A stable, readable key, such as ``128x192x64_c2x1x1_s4_pong_o1_rm8``."""
         return (
             f"{'swap_' if self.swap_ab else ''}{self.tile_m}x{self.tile_n}x{self.tile_k}"
             f"_c{self.cluster_m}x{self.cluster_n}x{self.split_k}_s{self.stages}_{self.schedule}"

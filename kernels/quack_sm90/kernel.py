@@ -42,11 +42,7 @@ from quack.tile_scheduler import (  # noqa: E402
     WorkTileInfo,
 )
 
-_RASTERS = {
-    "m": RasterOrderOption.AlongM,
-    "n": RasterOrderOption.AlongN,
-    "a": RasterOrderOption.Heuristic,
-}
+_RASTERS = {"m": RasterOrderOption.AlongM, "n": RasterOrderOption.AlongN}
 _FRAGMENT = 4
 """Accumulators that move at once: 16 bytes."""
 

@@ -37,18 +37,18 @@ OVERRIDDEN = {
 }
 """Methods that ours override, with QuACK's parameters in order."""
 SAMPLE = (
-    ("bf16:rcr", "128x128x64_c2x1x1_s6_coop_o1_ra8"),
-    ("bf16:rcr", "swap_64x16x128_c1x1x8_s9_coop_o1_ra8"),
-    ("bf16:rcr", "256x128x64_c1x1x3_s4_coop_o1_ra8"),
-    ("bf16:rcr", "64x64x64_c1x1x1_s5_coop_o2_ra8"),
+    ("bf16:rcr", "128x128x64_c2x1x1_s6_coop_o1_rm8"),
+    ("bf16:rcr", "swap_64x16x128_c1x1x8_s9_coop_o1_rm8"),
+    ("bf16:rcr", "256x128x64_c1x1x3_s4_coop_o1_rm8"),
+    ("bf16:rcr", "64x64x64_c1x1x1_s5_coop_o2_rm8"),
     ("bf16:rrr", "swap_192x96x64_c2x1x1_s4_pong_o1_rm4"),
     ("bf16:crr", "64x128x64_c1x1x4_s6_coop_o1_rn1"),
-    ("e5m2xe4m3:rcr>bf16", "128x128x128_c1x1x1_s5_pong_o1_ra8"),
-    ("e4m3:rcr>bf16@fp32:row-scales+bias", "128x128x128_c1x1x1_s4_coop_o1_ra8"),
-    ("bf16:rcr:bias+gelu", "256x192x64_c2x1x1_s3_coop_o1_ra8"),
-    ("bf16:rcr:alpha+beta-c", "swap_128x192x64_c1x2x1_s3_pong_o1_ra8"),
-    ("int8:rcr>bf16:row-scales+bias", "64x64x128_c1x1x3_s5_coop_o1_ra8"),
-    ("int8:rcr>int32", "64x32x128_c1x1x4_s8_coop_o1_ra8"),
+    ("e5m2xe4m3:rcr>bf16", "128x128x128_c1x1x1_s5_pong_o1_rm8"),
+    ("e4m3:rcr>bf16@fp32:row-scales+bias", "128x128x128_c1x1x1_s4_coop_o1_rm8"),
+    ("bf16:rcr:bias+gelu", "256x192x64_c2x1x1_s3_coop_o1_rm8"),
+    ("bf16:rcr:alpha+beta-c", "swap_128x192x64_c1x2x1_s3_pong_o1_rm8"),
+    ("int8:rcr>bf16:row-scales+bias", "64x64x128_c1x1x3_s5_coop_o1_rm8"),
+    ("int8:rcr>int32", "64x32x128_c1x1x4_s8_coop_o1_rm8"),
 )
 
 READ = """
