@@ -26,7 +26,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--suite",
         action="append",
         metavar="NAME",
-        help="suite of problems; repeatable (default: training)",
+        help="suite of problems; repeatable (default: training, without problems of one's own)",
+    )
+    about = "problems of one's own: CSV, JSON or Parquet with m, n, k, batch, operands; repeatable"
+    parser.add_argument(
+        "--problems", action="append", type=shared.path, metavar="FILE", default=[], help=about
     )
     parser.add_argument(
         "--candidates",
@@ -54,6 +58,7 @@ def run(options: argparse.Namespace) -> Report:
     """Collect, then export."""
     from tilecast.data_collection.collect import CollectOptions, collect
     from tilecast.data_collection.dataset import write_dataset
+    from tilecast.data_collection.problem_files import read_problems
     from tilecast.data_collection.store import MeasurementStore
     from tilecast.data_collection.suites import problems
     from tilecast.kernels.object_cache import ObjectCache, default_root
@@ -64,7 +69,9 @@ def run(options: argparse.Namespace) -> Report:
         shared.check_writable(options.export.parent)
     objects = ObjectCache(options.cache or default_root())
     shared.check_writable(objects.root)
-    asked = problems(options.suite or ["training"])
+    own = [problem for path in options.problems for problem in read_problems(path)]
+    suites = options.suite or ([] if own else ["training"])
+    asked = tuple(dict.fromkeys([*problems(suites), *own]))
     wanted = CollectOptions(
         problems=asked,
         store=options.store,

@@ -8,6 +8,8 @@ fixed selection from the others; the shipped data set is collected on it.
 from __future__ import annotations
 
 import json
+import math
+import random
 from collections.abc import Callable, Iterable
 from functools import cache
 from itertools import product
@@ -69,6 +71,27 @@ _LARGE_K_MN = (16, 24, 32, 48, 64)
 _LARGE_K = (4096, 8192, 16384, 32768)
 
 
+# Where no model's layers are: n and k anywhere, and a row count of every size for each.
+_RANDOM_FAMILIES, _RANDOM_EXTENTS = 400, (256, 32768)
+_RANDOM_M = ((1, 16), (17, 64), (65, 256), (257, 1024), (1025, 16384))
+_RANDOM_FLOPS = 4e12
+
+
+def _random() -> tuple[GemmProblem, ...]:
+    """Drawn log-uniformly, the same every time."""
+    draw = random.Random("tilecast")
+
+    def extent(least: int, most: int, step: int = 1) -> int:
+        drawn = math.exp(draw.uniform(math.log(least), math.log(most)))
+        return max(round(drawn / step), 1) * step
+
+    found = []
+    for _ in range(_RANDOM_FAMILIES):
+        n, k = (extent(*_RANDOM_EXTENTS, step=8) for _ in range(2))
+        found += [GemmProblem(extent(*band), n, k) for band in _RANDOM_M]
+    return tuple(problem for problem in found if problem.flops <= _RANDOM_FLOPS)
+
+
 def _grid(families: Iterable[Family], ms: Iterable[int]) -> tuple[GemmProblem, ...]:
     return tuple(GemmProblem(m, n, k) for (n, k), m in product(dict.fromkeys(families), tuple(ms)))
 
@@ -93,6 +116,7 @@ SUITES: dict[str, Callable[[], tuple[GemmProblem, ...]]] = {
     "square": lambda: tuple(GemmProblem(extent, extent, extent) for extent in _SQUARE),
     "ragged": lambda: _grid(_RAGGED, _RAGGED_M),
     "skinny": lambda: _grid(_NARROW, _NARROW_M) + _grid(_WIDE, _WIDE_M),
+    "random": _random,
     "large_k": lambda: tuple(GemmProblem(mn, mn, k) for mn, k in product(_LARGE_K_MN, _LARGE_K)),
 }
 """What makes the problems of every suite, by name; `suite` keeps them."""

@@ -21,6 +21,7 @@ from tilecast.data_collection.measurement import Measurement
 from tilecast.data_collection.store import MeasurementStore
 from tilecast.data_collection.suites import suite
 from tilecast.heuristics.hardware import hardware
+from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.candidates import candidates
 from tilecast.kernels.cutlass_sm90.config import Sm90Config
 from tilecast.models.learned import load_heuristic
@@ -169,6 +170,30 @@ def test_neither_store_nor_export_names_a_folder(
         "tilecast collect --suite square --store store --export=data.parquet --cache ."
     )
     assert run["gpus"] == run["end"]["gpus"] == [{"uuid_hash": environment.device_hash("test")}]
+
+
+def test_problems_of_ones_own_are_collected_alone_or_beside_suites(
+    asked: list[CollectOptions], tmp_path: Path
+) -> None:
+    own = tmp_path / "own.csv"
+    own.write_text("m,n,k\n24,4096,4096\n24,4096,4096\n")
+    arguments = ["collect", "--problems", str(own), "--store"]
+    assert main([*arguments, str(tmp_path / "one")]) == 0
+    assert main([*arguments, str(tmp_path / "two"), "--suite", "square"]) == 0
+    alone, beside = asked
+    assert alone.problems == (GemmProblem(24, 4096, 4096),)
+    assert beside.problems == (*suite("square"), GemmProblem(24, 4096, 4096))
+
+
+def test_a_bad_file_of_problems_is_refused_before_anything_is_written(
+    asked: list[CollectOptions], tmp_path: Path, refused: Callable[..., str]
+) -> None:
+    bad = tmp_path / "bad.csv"
+    bad.write_text("m,n,k\n24,4096,4095\n")
+    line = refused("collect", "--problems", str(bad), "--store", str(tmp_path / "three"))
+    assert line.startswith(f"problems {bad} are not read: row 1: k=4095 breaks the 16-byte rule")
+    assert not (tmp_path / "three").exists()
+    assert asked == []
 
 
 def test_a_model_guides_the_collection_when_asked(

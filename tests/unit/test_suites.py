@@ -142,7 +142,8 @@ def test_training_covers_every_suite_and_every_band_of_m():
         ms[problem.family].append(problem.m)
     assert len(ms) >= 70
     assert all(4 <= len(found) <= 9 for found in ms.values())
-    for name in SUITES:
+    # The random ones came later, and are no layer of any model.
+    for name in set(SUITES) - {"random"}:
         assert families(name) & set(ms), name
 
     found = [problem.m for problem in suite("training")]
@@ -202,3 +203,16 @@ def test_unknown_suite_names_the_allowed_ones(ask):
     assert "'lama_shapes'" in message
     assert all(name in message for name in SUITES)
     assert "\n" not in message
+
+
+def test_random_problems_are_spread_over_n_k_and_every_band_of_m() -> None:
+    problems = suite("random")
+    assert len(problems) >= 1_900
+    assert len({problem.family for problem in problems}) == 400
+    for extents in ([p.n for p in problems], [p.k for p in problems]):
+        assert min(extents) >= 256 and max(extents) <= 32768
+        # Log-uniform: half lie below the geometric middle.
+        assert 0.4 < sum(extent < 2896 for extent in extents) / len(extents) < 0.6
+    for least, most in ((1, 16), (17, 64), (65, 256), (257, 1024), (1025, 16384)):
+        assert sum(least <= p.m <= most for p in problems) >= 350
+    assert not {p.family for p in problems} & {p.family for p in suite("training")}
