@@ -121,7 +121,12 @@ def _guidance(options: argparse.Namespace, asked: tuple[GemmProblem, ...]) -> di
     from tilecast.models.guidance import Guided
     from tilecast.models.learned import load_heuristic
 
-    operands = asked[0].operands
+    operands, *others = dict.fromkeys(problem.operands for problem in asked)
+    if others:
+        raise TilecastError(
+            f"one model guides problems of one kind of operands, not of {operands} and "
+            f"{others[0]}; allowed: one kind, or --candidates exhaustive"
+        )
     return {"choose": Guided(load_heuristic(options.gpu, operands, options.power, options.model))}
 
 
