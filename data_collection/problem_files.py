@@ -7,6 +7,9 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from tilecast.heuristics.errors import TilecastError, one_line
 from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.heuristics.problem import PROBLEM_FIELDS, GemmProblem
@@ -28,11 +31,12 @@ def read_problems(path: Path) -> tuple[GemmProblem, ...]:
         TilecastError: the file cannot be read, is of another kind, has no problem, or a row is
             none.
     """
-    if path.suffix not in READERS:
-        raise _refused(path, f"it ends in {path.suffix or 'nothing'!r}")
+    suffix = path.suffix.lower()
+    if suffix not in READERS:
+        raise _refused(path, f"it ends in {suffix or 'nothing'!r}")
     try:
-        rows = list(READERS[path.suffix](path))
-    except (OSError, ValueError, csv.Error) as error:
+        rows = list(READERS[suffix](path))
+    except (OSError, ValueError, RecursionError, csv.Error, pa.ArrowException) as error:
         raise _refused(path, one_line(error)) from error
     if not rows:
         raise _refused(path, "it has no row")
@@ -40,8 +44,9 @@ def read_problems(path: Path) -> tuple[GemmProblem, ...]:
 
 
 def _csv(path: Path) -> Iterable[Row]:
-    with path.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        rows = list(csv.DictReader(file, skipinitialspace=True))
+        return [{str(name).strip(): value for name, value in row.items()} for row in rows]
 
 
 def _json(path: Path) -> Iterable[Row]:
@@ -52,9 +57,6 @@ def _json(path: Path) -> Iterable[Row]:
 
 
 def _parquet(path: Path) -> Iterable[Row]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     with pa.OSFile(str(path)) as source:
         file = pq.ParquetFile(source)
         names = [name for name in file.schema_arrow.names if name in PROBLEM_FIELDS]
@@ -75,13 +77,22 @@ def _problem(path: Path, number: int, row: Row) -> GemmProblem:
     if missing:
         raise _refused(path, f"row {number} has no {', '.join(missing)}")
     given = {name: row[name] for name in PROBLEM_FIELDS if row.get(name) not in (None, "")}
-    for name, value in given.items():
-        if isinstance(value, float) and not value.is_integer():
-            raise _refused(path, f"row {number}: {name}={value} is not an integer")
+    for name in given.keys() - {"operands"}:
+        if not _is_whole(value := given[name]):
+            raise _refused(path, f"row {number}: {name}={str(value)[:50]} is not an integer")
     try:
         return GemmProblem.from_row(tuple((DEFAULTS | given)[name] for name in PROBLEM_FIELDS))
     except (TilecastError, TypeError, ValueError) as error:
         raise _refused(path, f"row {number}: {str(error).split(';')[0]}") from error
+
+
+def _is_whole(value: object) -> bool:
+    """Whether a value is a whole number, as text or as a float that is one, too."""
+    if isinstance(value, str):
+        return value.strip().isdecimal() and value.isascii()
+    if isinstance(value, float):
+        return value.is_integer()
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _refused(path: Path, reason: str) -> TilecastError:

@@ -17,7 +17,7 @@ from tilecast.data_collection.protocol import PROTOCOL_VERSION
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.problem import MAX_EXTENT, PROBLEM_FIELDS, GemmProblem
 from tilecast.kernels.candidates import SPACE_VERSION
-from tilecast.kernels.families import parse_config, trained
+from tilecast.kernels.families import FAMILIES, parse_config
 from tilecast.kernels.spec import KernelSpec, family_facts
 
 _TEXT = "TEXT NOT NULL CHECK (typeof({0}) = 'text')"
@@ -249,7 +249,7 @@ class MeasurementStore:
 def _versions() -> dict[str, str]:
     """What all measurements of a store have in common."""
     found = {"protocol": str(PROTOCOL_VERSION), "space": str(SPACE_VERSION)}
-    for name in trained():
+    for name in FAMILIES:
         facts = family_facts(name)
         found[f"{name} sources"] = str(facts["sources"])[:16]
         found |= cast("dict[str, str]", facts["versions"])

@@ -115,6 +115,8 @@ class GemmOperands:
             if operand.dtype.speed is None:
                 fit = ", ".join(row.name for row in DTYPES.values() if row.speed)
                 raise TilecastError(f"{name} is {operand.dtype}; allowed: {fit}")
+        if self.out.dtype.name == "fp22":
+            raise TilecastError("out is fp22, which only sums are; allowed: fp32")
         if self.scales and self.scales not in SCALES:
             raise TilecastError(
                 f"scales {self.scales!r} are not known; allowed: {', '.join(SCALES)}"

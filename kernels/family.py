@@ -119,7 +119,7 @@ class KernelFamily(Protocol):
     def launcher(
         self, function: Callable[..., object], spec: KernelSpec, device: int
     ) -> Callable[..., object]:
-        """What launches a loaded kernel as ``launch(a, b, out)`` on the current stream.
+        """What launches a loaded kernel as ``launch(a, b, out, *extras)`` on the current stream.
 
         Args:
             function: what the object exports.

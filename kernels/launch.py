@@ -15,7 +15,8 @@ from tilecast.kernels.object_cache import ObjectCache
 from tilecast.kernels.spec import KernelSpec
 
 Launch = Callable[..., object]
-"""A loaded kernel: ``launch(a, b, out)`` writes a @ b to ``out`` on the current stream.
+"""A loaded kernel: ``launch(a, b, out, *extras)`` writes to ``out`` what its operands ask for,
+on the current stream; a bare product takes no extras.
 
 A is (m, k), or (batch, m, k) when its spec is batched; B and out likewise. The compiled function
 refuses other dtypes, strides or alignments than its spec says.

@@ -53,6 +53,7 @@ class KernelSpec:
             "config": self.config.name,
             "operands": self.operands.text,
             "batched": self.batched,
+            "extras": [str(extra) for extra in self.operands.extras],
             "arch": self.arch,
             # Objects are loaded by the host: they are its code, too.
             "host": platform.machine(),

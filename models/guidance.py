@@ -28,7 +28,8 @@ KNOBS = (
     "split_k",
     "ping_pong",
 )
-"""What is turned to come from one config to another; the rest of a config follows from these."""
+"""What is turned to come from one config to another. Stages and warp groups follow from these, or
+are left alone: configs that differ in them alone are neighbours, too."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class Guided:
 
 
 def _beside(columns: ConfigColumns, places: np.ndarray) -> np.ndarray:
-    """Which configs differ from one of those at some places in one knob; bool [configs]."""
+    """Which configs differ from one of those at some places in one knob at most; bool [configs]."""
     knobs = np.stack([getattr(columns, name) for name in KNOBS])
     differing = (knobs[:, :, None] != knobs[:, None, places]).sum(0)
-    return (differing == 1).any(1)
+    return (differing <= 1).any(1)

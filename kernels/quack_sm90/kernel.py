@@ -63,7 +63,7 @@ quack.sm90_utils.partition_fragment_ABC = _partition_in_own_type
 
 
 class EpilogueArguments(NamedTuple):
-    """What the epilogue reads: nothing yet."""
+    """What the epilogue of a bare product reads: nothing."""
 
 
 class SplitScheduler(TileScheduler):
@@ -191,8 +191,8 @@ class TunableGemm(ComposableEpiMixin, GemmSm90):
 
         The tile is stored in pieces. Every ``split_k``-th piece is one CTA's to finish: it is sent
         the others' sums of it, through the shared memory in which A and B were staged, adds them
-        in the order of the CTAs and stores it. So results are the same in every run, and nothing
-        outside the cluster is needed.
+        to its own in the order of the CTAs and stores it. So results are the same in every run,
+        and nothing outside the cluster is needed.
         """
         if const_expr(self.split_k == 1):
             return epi_fn(load_acc_subtile)

@@ -185,6 +185,24 @@ def test_problems_of_ones_own_are_collected_alone_or_beside_suites(
     assert beside.problems == (*suite("square"), GemmProblem(24, 4096, 4096))
 
 
+def test_the_layers_of_a_model_are_collected(asked: list[CollectOptions], tmp_path: Path) -> None:
+    config = tmp_path / "config.json"
+    config.write_text('{"hidden_size": 512, "num_attention_heads": 8, "vocab_size": 1024}')
+    arguments = ["collect", "--hf-config", str(config), "--store"]
+    assert main([*arguments, str(tmp_path / "one"), "--tp", "1,2", "--rows", "5"]) == 0
+    (options,) = asked
+    assert {p.m for p in options.problems} == {5}
+    assert GemmProblem(5, 512, 256) in options.problems  # attention output of a half
+    assert GemmProblem(5, 4096, 512) in options.problems  # gate and up
+
+
+@pytest.mark.parametrize("option", ["--tp", "--rows"])
+def test_lists_of_numbers_are_checked(refused: Callable[..., str], option: str) -> None:
+    for bad in ("0", "1,,2", "x"):
+        line = refused("collect", "--store", "s", option, bad)
+        assert line.startswith(f"argument {option}: ")
+
+
 def test_a_bad_file_of_problems_is_refused_before_anything_is_written(
     asked: list[CollectOptions], tmp_path: Path, refused: Callable[..., str]
 ) -> None:

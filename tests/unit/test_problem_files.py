@@ -77,11 +77,14 @@ def test_a_row_that_is_no_problem_is_named(
         ("own.csv", "", "it has no row"),
         ("own.csv", "m,n,k\n", "it has no row"),
         ("own.csv", "a,b\n1,2\n", "row 1 has no m, n, k"),
-        ("own.csv", "m,n,k\nmany,8,8\n", "row 1: invalid literal for int()"),
+        ("own.csv", "m,n,k\nmany,8,8\n", "row 1: m=many is not an integer"),
         ("own.json", "{}", "it is no list of objects"),
         ("own.json", "[1]", "it is no list of objects"),
         ("own.json", "[", "Expecting value"),
-        ("own.json", '[{"m": [1], "n": 8, "k": 8}]', "row 1: int() argument"),
+        ("own.json", '[{"m": [1], "n": 8, "k": 8}]', "row 1: m=[1] is not an integer"),
+        ("own.csv", "m,n,k\n1_6,8,8\n", "row 1: m=1_6 is not an integer"),
+        ("own.json", '[{"m": true, "n": 8, "k": 8}]', "row 1: m=True is not an integer"),
+        ("own.json", "[" * 100_000, "RecursionError"),
         ("own.parquet", "no such thing", "Parquet magic bytes not found"),
     ],
 )
@@ -91,6 +94,12 @@ def test_a_file_that_holds_none_is_refused(tmp_path: Path, name: str, text: str,
         read_problems(tmp_path / name)
     assert told in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_what_spreadsheets_write_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "own.CSV"
+    path.write_bytes(b"\xef\xbb\xbfm, n, k\r\n16, 4096, 1024\r\n")
+    assert read_problems(path) == PROBLEMS[:1]
 
 
 def test_whole_numbers_may_be_written_as_floats(tmp_path: Path) -> None:
