@@ -38,6 +38,11 @@ class Hardware:
     smem_bytes_reserved: int = 1_024
     """Taken by the system from the SM for every resident block (same guide)."""
 
+    def smem_limit(self, ctas_per_sm: int) -> int:
+        """Shared memory that one CTA may take when so many share an SM."""
+        share = self.smem_bytes_per_sm // ctas_per_sm - self.smem_bytes_reserved
+        return min(share, self.smem_bytes_per_block)
+
     def peak(self, dtype: DType) -> float:
         """Dense FLOP/s for an input dtype.
 

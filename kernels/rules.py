@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,13 +13,21 @@ from tilecast.heuristics.config import Geometry, Resources
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.kernels.family import PROBLEM, Rule, Violation
+from tilecast.kernels.family import HARDWARE, PROBLEM, Rule, Violation
 
 L2_SLACK = 3.5
 """How many times the problem's floor a config may take for its loads from L2. On the pilot no
 config within 5% of the best took more than 3.21 times."""
 FLOOR_SECONDS = 3e-6
 """Added to the roofline: launch and first load, which no small problem escapes."""
+
+
+TILE_K_BYTES = (128, 256)
+TMA_ROWS = 8
+"""Rows of the shared-memory swizzle atom; a multicast slice cannot cut through one."""
+
+SmemBytes = Callable[[Any, GemmOperands], int]
+"""Shared memory of one CTA of a config."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +99,85 @@ class RuledFamily:
                 yield Violation(rule, text)
 
 
+def tile_ks(operands: GemmOperands) -> tuple[int, ...]:
+    """Depths of a stage in elements of A: once or twice the 128 bytes of TMA's swizzle."""
+    return tuple(size * 8 // operands.a.dtype.bits for size in TILE_K_BYTES)
+
+
+def deepest(
+    config: Any,
+    operands: GemmOperands,
+    hardware: Hardware,
+    smem_bytes: SmemBytes,
+    depths: Sequence[int],
+) -> int:
+    """The deepest pipeline of some depths that fits with a config's tile; 1 if none does."""
+    none, one = (smem_bytes(replace(config, stages=stages), operands) for stages in (0, 1))
+    fits = (hardware.smem_limit(config.ctas_per_sm) - none) // (one - none)
+    return min(fits, depths[-1]) if fits >= depths[0] else 1
+
+
+def registers_rule(
+    taken: Callable[[Any, GemmOperands], tuple[int, int, int, int]],
+) -> ConfigRule:
+    """The rule that a family's warp groups get the registers that they take.
+
+    Args:
+        taken: of a config, per thread: what an MMA warp group needs and has, what one wgmma needs,
+            and what the CTA is launched with.
+    """
+
+    def violation(config: Any, operands: GemmOperands, hardware: Hardware) -> str | None:
+        need, have, instruction, launched = taken(config, operands)
+        if need > have:
+            return f"{need} registers per MMA thread, {have} to be had"
+        if instruction > launched:
+            return f"{instruction} registers for one wgmma, {launched} at launch"
+        return None
+
+    return ConfigRule(
+        "registers",
+        HARDWARE,
+        "accumulators and addresses must fit into what setmaxnreg can give, or the kernel waits "
+        "for ever for registers that the SM does not have; and the operands of one wgmma into the "
+        "launch allocation, or ptxas refuses (C7602)",
+        violation,
+    )
+
+
+def shared_memory_rule(smem_bytes: SmemBytes) -> ConfigRule:
+    """The rule that what a family's CTA takes of shared memory is there."""
+
+    def violation(config: Any, operands: GemmOperands, hardware: Hardware) -> str | None:
+        need, have = smem_bytes(config, operands), hardware.smem_limit(config.ctas_per_sm)
+        return None if need <= have else f"{need} bytes of shared memory, {have} to be had"
+
+    return ConfigRule(
+        "shared-memory",
+        HARDWARE,
+        "pipeline, epilogue buffers and barriers of all CTAs on an SM share its 228 KB",
+        violation,
+    )
+
+
+def _multicast_slice(config: Any, operands: GemmOperands, hardware: Hardware) -> str | None:
+    for extent, sharers, name in (
+        (config.tile_m, config.cluster_n, "tile_m"),
+        (config.tile_n, config.cluster_m, "tile_n"),
+    ):
+        if extent % (sharers * TMA_ROWS):
+            return f"{name} {extent} does not split into {sharers} slices of whole {TMA_ROWS} rows"
+    return None
+
+
+MULTICAST_SLICE = ConfigRule(
+    "multicast-slice",
+    HARDWARE,
+    "each CTA of a cluster loads an equal slice of the shared tile, in whole swizzle atoms",
+    _multicast_slice,
+)
+
+
 def off_axis(name: str, value: object, allowed: tuple) -> str | None:
     """What is wrong where a value is none of those that a family was written for."""
     return None if value in allowed else f"{name} is {value}, allowed {allowed}"
@@ -156,6 +243,31 @@ def idle_rules(tile_m: tuple[int, ...], tile_n: tuple[int, ...]) -> tuple[Proble
             "cluster_n",
             lambda c, problem, _: (c.cluster_n, tiles(c, problem)[1]),
         ),
+    )
+
+
+def idle_order_rule(
+    first: Callable[[GemmProblem, Hardware], tuple[str, int]],
+) -> ProblemRule:
+    """The rule against orders of tiles other than a family's first where there is none to choose.
+
+    Where k is split every tile has a cluster of its own, so that there is none either.
+    """
+
+    def sides(columns: ConfigColumns, problem: GemmProblem, hardware: Hardware):
+        raster, swizzle = first(problem, hardware)
+        reordered = (columns.raster_m != (raster == "m")) | (columns.swizzle != swizzle)
+        rows, columns_ = tiles(columns, problem)
+        waves = rows * columns_ * problem.batch / (hardware.sm_count * columns.ctas_per_sm)
+        choice = (waves > 1) & (rows > 1) & (columns_ > 1) & (columns.split_k == 1)
+        return 1.0 * reordered, 1.0 * choice
+
+    return ProblemRule(
+        "idle-order",
+        PROBLEM,
+        "when one wave holds all tiles, or they form one row, there is no order to choose",
+        "a raster order other than the first",
+        sides,
     )
 
 

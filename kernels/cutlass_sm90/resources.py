@@ -5,7 +5,6 @@ The kernel is built from these numbers and the space is pruned by them, so they 
 
 from __future__ import annotations
 
-from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.kernels.cutlass_sm90.config import Sm90Config
 
@@ -23,8 +22,6 @@ WARP_GROUP = 128
 """Threads of a warp group."""
 WGMMA_M = 64
 """Rows that one warp group's instruction covers."""
-TMA_ROWS = 8
-"""Rows of the shared-memory swizzle atom; a multicast slice cannot cut through one."""
 BARRIER_BYTES = 1024
 """Room for the pipeline barriers, rounded up to the alignment of the buffers behind them."""
 
@@ -69,9 +66,3 @@ def smem_bytes(config: Sm90Config, operands: GemmOperands) -> int:
     rows, columns = epilogue_tile(config)
     epilogue = operands.out.dtype.bytes(rows * columns * EPILOGUE_STAGES)
     return int(BARRIER_BYTES + config.stages * stage + epilogue)
-
-
-def smem_limit(config: Sm90Config, hardware: Hardware) -> int:
-    """Shared memory that one CTA may take when ``ctas_per_sm`` of them share an SM."""
-    share = hardware.smem_bytes_per_sm // config.ctas_per_sm - hardware.smem_bytes_reserved
-    return min(share, hardware.smem_bytes_per_block)

@@ -12,46 +12,40 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
 
-from tilecast.heuristics.candidates import ConfigColumns
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import GemmOperands
-from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.cutlass_sm90.config import Sm90Config
 from tilecast.kernels.cutlass_sm90.exclusions import pilot_for
 from tilecast.kernels.cutlass_sm90.resources import (
     ADDRESSING_REGISTERS,
-    TMA_ROWS,
     WGMMA_M,
     accumulator_registers,
     launch_registers,
     mma_registers,
     smem_bytes,
-    smem_limit,
 )
-from tilecast.kernels.family import HARDWARE, MEASURED, PROBLEM
+from tilecast.kernels.family import HARDWARE, MEASURED
 from tilecast.kernels.rules import (
     L2_TRAFFIC,
+    MULTICAST_SLICE,
     ConfigRule,
-    ProblemRule,
+    deepest,
+    idle_order_rule,
     idle_rules,
     off_axis,
-    tiles,
+    registers_rule,
+    shared_memory_rule,
+    tile_ks,
 )
 
 TILE_M = (64, 128, 256)
 TILE_N = (16, 32, 48, 64, 96, 128, 160, 192, 224, 256)
-TILE_K_BYTES = (128, 256)
 CLUSTERS = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4))
 STAGES = tuple(range(2, 13))
 WARP_GROUPS = (1, 2)
 CTAS_PER_SM = (1, 2)
 RASTERS = ("m", "n")
 SWIZZLES = (1, 2, 4, 8)
-
-
-def tile_ks(operands: GemmOperands) -> tuple[int, ...]:
-    """Depths of a stage in elements of A."""
-    return tuple(size * 8 // operands.a.dtype.bits for size in TILE_K_BYTES)
 
 
 def _unsupported(config: Sm90Config, operands: GemmOperands, hardware: Hardware) -> str | None:
@@ -90,38 +84,19 @@ def _warp_group_rows(config: Sm90Config, operands: GemmOperands, hardware: Hardw
     )
 
 
-def _registers(config: Sm90Config, operands: GemmOperands, hardware: Hardware) -> str | None:
-    need = accumulator_registers(config) + ADDRESSING_REGISTERS
-    have = mma_registers(config)
-    if need > have:
-        return f"{need} registers per MMA thread, {have} to be had"
-    instruction = config.tile_n // 2 + ADDRESSING_REGISTERS
-    launched = launch_registers(config)
-    if instruction > launched:
-        return f"{instruction} registers for one wgmma, {launched} at launch"
-    return None
-
-
-def _shared_memory(config: Sm90Config, operands: GemmOperands, hardware: Hardware) -> str | None:
-    need, have = smem_bytes(config, operands), smem_limit(config, hardware)
-    return None if need <= have else f"{need} bytes of shared memory, {have} to be had"
-
-
-def _multicast_slice(config: Sm90Config, operands: GemmOperands, hardware: Hardware) -> str | None:
-    for extent, sharers, name in (
-        (config.tile_m, config.cluster_n, "tile_m"),
-        (config.tile_n, config.cluster_m, "tile_n"),
-    ):
-        if extent % (sharers * TMA_ROWS):
-            return f"{name} {extent} does not split into {sharers} slices of whole {TMA_ROWS} rows"
-    return None
+def _registers(config: Sm90Config, operands: GemmOperands) -> tuple[int, int, int, int]:
+    """What `registers_rule` asks for."""
+    return (
+        accumulator_registers(config) + ADDRESSING_REGISTERS,
+        mma_registers(config),
+        config.tile_n // 2 + ADDRESSING_REGISTERS,
+        launch_registers(config),
+    )
 
 
 def most_stages(config: Sm90Config, operands: GemmOperands, hardware: Hardware) -> int:
     """The deepest pipeline that fits with the config's tile, within `STAGES`; 1 if none does."""
-    none, one = (smem_bytes(replace(config, stages=stages), operands) for stages in (0, 1))
-    fits = (smem_limit(config, hardware) - none) // (one - none)
-    return min(fits, STAGES[-1]) if fits >= STAGES[0] else 1
+    return deepest(config, operands, hardware, smem_bytes, STAGES)
 
 
 def _stages_tried(most: int, deep: int) -> tuple[int, ...]:
@@ -167,26 +142,9 @@ CONFIG_RULES = (
         "each MMA warp group multiplies whole blocks of 64 rows (wgmma m64)",
         _warp_group_rows,
     ),
-    ConfigRule(
-        "registers",
-        HARDWARE,
-        "accumulators and addresses must fit into what setmaxnreg can give, or the kernel waits "
-        "for ever for registers that the SM does not have; and the operands of one wgmma into the "
-        "launch allocation, or ptxas refuses (C7602)",
-        _registers,
-    ),
-    ConfigRule(
-        "shared-memory",
-        HARDWARE,
-        "pipeline, epilogue buffers and barriers of all CTAs on an SM share its 228 KB",
-        _shared_memory,
-    ),
-    ConfigRule(
-        "multicast-slice",
-        HARDWARE,
-        "each CTA of a cluster loads an equal slice of the shared tile, in whole swizzle atoms",
-        _multicast_slice,
-    ),
+    registers_rule(_registers),
+    shared_memory_rule(smem_bytes),
+    MULTICAST_SLICE,
     ConfigRule(
         "never-near",
         MEASURED,
@@ -204,23 +162,9 @@ CONFIG_RULES = (
 """What makes a config compile and run, and what the pilot left of that."""
 
 
-def _idle_order(columns: ConfigColumns, problem: GemmProblem, hardware: Hardware):
-    raster, swizzle = pilot_for(problem.operands, hardware).schedules[0]
-    reordered = (columns.raster_m != (raster == "m")) | (columns.swizzle != swizzle)
-    rows, columns_ = tiles(columns, problem)
-    several_waves = rows * columns_ * problem.batch > hardware.sm_count * columns.ctas_per_sm
-    return 1.0 * reordered, 1.0 * (several_waves & (rows > 1) & (columns_ > 1))
-
-
 PROBLEM_RULES = (
     *idle_rules(TILE_M, TILE_N),
-    ProblemRule(
-        "idle-order",
-        PROBLEM,
-        "when one wave holds all tiles, or they form one row, there is no order to choose",
-        "a raster order other than the first",
-        _idle_order,
-    ),
+    idle_order_rule(lambda problem, hardware: pilot_for(problem.operands, hardware).schedules[0]),
     L2_TRAFFIC,
 )
 """What arithmetic excludes for one problem."""

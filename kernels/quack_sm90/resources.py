@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from math import gcd
 
-from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import COLUMN, MATRIX, ROW, GemmOperands
 from tilecast.kernels.quack_sm90.config import QuackConfig
 
@@ -21,8 +20,6 @@ WARP_GROUP = 128
 """Threads of a warp group."""
 WGMMA_M = 64
 """Rows that one warp group's instruction covers."""
-TMA_ROWS = 8
-"""Rows of the shared-memory swizzle atom; a multicast slice cannot cut through one."""
 ALIGNMENT = 1024
 """Bytes: the 128-byte swizzle of TMA and WGMMA repeats so often; barriers take one such piece."""
 
@@ -117,12 +114,6 @@ def smem_bytes(config: QuackConfig, operands: GemmOperands) -> int:
 
 def _aligned(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
-
-
-def smem_limit(config: QuackConfig, hardware: Hardware) -> int:
-    """Shared memory that one CTA may take when ``ctas_per_sm`` of them share an SM."""
-    share = hardware.smem_bytes_per_sm // config.ctas_per_sm - hardware.smem_bytes_reserved
-    return min(share, hardware.smem_bytes_per_block)
 
 
 def exchange_bytes(config: QuackConfig, operands: GemmOperands) -> int:

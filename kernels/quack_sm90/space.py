@@ -15,28 +15,31 @@ from tilecast.kernels.family import HARDWARE, MEASURED, PROBLEM
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.quack_sm90.resources import (
     ADDRESSING_REGISTERS,
-    TMA_ROWS,
     accumulator_registers,
     exchange_bytes,
     launch_registers,
     registers,
     smem_bytes,
-    smem_limit,
     stage_bytes,
     warp_groups,
 )
 from tilecast.kernels.rules import (
     L2_TRAFFIC,
+    MULTICAST_SLICE,
     ConfigRule,
     ProblemRule,
+    deepest,
+    idle_order_rule,
     idle_rules,
     off_axis,
+    registers_rule,
+    shared_memory_rule,
+    tile_ks,
     tiles,
 )
 
 TILE_M = (64, 128, 192, 256, 320)
 TILE_N = tuple(range(16, 257, 16))
-TILE_K_BYTES = (128, 256)
 CLUSTERS = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4))
 SPLITS = (1, 2, 3, 4, 6, 8)
 STAGES = tuple(range(2, 13))
@@ -64,11 +67,6 @@ SPLIT_WAVES = 2
 """A split pays while all CTAs run at once, or nearly: most waves that it may make."""
 SPLIT_K_BYTES = 512
 """Least stretch of k of one CTA of a split: four stages of the smallest size."""
-
-
-def tile_ks(operands: GemmOperands) -> tuple[int, ...]:
-    """Depths of a stage in elements of A."""
-    return tuple(size * 8 // operands.a.dtype.bits for size in TILE_K_BYTES)
 
 
 def _unsupported(config: QuackConfig, operands: GemmOperands, hardware: Hardware) -> str | None:
@@ -128,38 +126,20 @@ def _split(config: QuackConfig, operands: GemmOperands, hardware: Hardware) -> s
     return None if need <= have else f"{need} bytes of sums to receive, {have} to be had"
 
 
-def _registers(config: QuackConfig, operands: GemmOperands, hardware: Hardware) -> str | None:
-    need = accumulator_registers(config, operands) + ADDRESSING_REGISTERS
-    have = registers(config, operands)[1]
-    if need > have:
-        return f"{need} registers per MMA thread, {have} to be had"
-    instruction = config.tile_n // warp_groups(config)[1] // 2 + ADDRESSING_REGISTERS
-    launched = launch_registers(config)
-    if instruction > launched:
-        return f"{instruction} registers for one wgmma, {launched} at launch"
-    return None
-
-
-def _shared_memory(config: QuackConfig, operands: GemmOperands, hardware: Hardware) -> str | None:
-    need, have = smem_bytes(config, operands), smem_limit(config, hardware)
-    return None if need <= have else f"{need} bytes of shared memory, {have} to be had"
-
-
-def _multicast_slice(config: QuackConfig, operands: GemmOperands, hardware: Hardware) -> str | None:
-    for extent, sharers, name in (
-        (config.tile_m, config.cluster_n, "tile_m"),
-        (config.tile_n, config.cluster_m, "tile_n"),
-    ):
-        if extent % (sharers * TMA_ROWS):
-            return f"{name} {extent} does not split into {sharers} slices of whole {TMA_ROWS} rows"
-    return None
+def _registers(config: QuackConfig, operands: GemmOperands) -> tuple[int, int, int, int]:
+    """What `registers_rule` asks for."""
+    instruction = config.tile_n // warp_groups(config)[1] // 2
+    return (
+        accumulator_registers(config, operands) + ADDRESSING_REGISTERS,
+        registers(config, operands)[1],
+        instruction + ADDRESSING_REGISTERS,
+        launch_registers(config),
+    )
 
 
 def most_stages(config: QuackConfig, operands: GemmOperands, hardware: Hardware) -> int:
     """The deepest pipeline that fits with the config's tile, within `STAGES`; 1 if none does."""
-    none = smem_bytes(replace(config, stages=0), operands)
-    fits = (smem_limit(config, hardware) - none) // stage_bytes(config, operands)
-    return min(fits, STAGES[-1]) if fits >= STAGES[0] else 1
+    return deepest(config, operands, hardware, smem_bytes, STAGES)
 
 
 def _depth(config: QuackConfig, operands: GemmOperands, hardware: Hardware) -> str | None:
@@ -220,26 +200,9 @@ CONFIG_RULES = (
         "CTAs that split k add up through the shared memory that their stages leave",
         _split,
     ),
-    ConfigRule(
-        "registers",
-        HARDWARE,
-        "accumulators and addresses must fit into what setmaxnreg can give, or the kernel waits "
-        "for ever for registers that the SM does not have; and the operands of one wgmma into the "
-        "launch allocation, or ptxas refuses (C7602)",
-        _registers,
-    ),
-    ConfigRule(
-        "shared-memory",
-        HARDWARE,
-        "pipeline, epilogue buffers and barriers of all CTAs on an SM share its 228 KB",
-        _shared_memory,
-    ),
-    ConfigRule(
-        "multicast-slice",
-        HARDWARE,
-        "each CTA of a cluster loads an equal slice of the shared tile, in whole swizzle atoms",
-        _multicast_slice,
-    ),
+    registers_rule(_registers),
+    shared_memory_rule(smem_bytes),
+    MULTICAST_SLICE,
     ConfigRule(
         "one-order",
         HARDWARE,
@@ -268,13 +231,6 @@ def _split_stretch(columns: ConfigColumns, problem: GemmProblem, hardware: Hardw
     return columns.split_k * (columns.split_k > 1), 0 * columns.split_k + stretch
 
 
-def _idle_order(columns: ConfigColumns, problem: GemmProblem, hardware: Hardware):
-    rows, columns_ = tiles(columns, problem)
-    several_waves = rows * columns_ * problem.batch > hardware.sm_count * columns.ctas_per_sm
-    choice = several_waves & (rows > 1) & (columns_ > 1) & (columns.split_k == 1)
-    return 1.0 * (columns.raster_m == 0), 1.0 * choice
-
-
 PROBLEM_RULES = (
     *idle_rules(TILE_M, TILE_N),
     ProblemRule(
@@ -291,13 +247,7 @@ PROBLEM_RULES = (
         "split_k",
         _split_stretch,
     ),
-    ProblemRule(
-        "idle-order",
-        PROBLEM,
-        "when one wave holds all tiles, or they form one row, there is no order to choose",
-        "a raster order other than the first",
-        _idle_order,
-    ),
+    idle_order_rule(lambda problem, hardware: ORDERS[0]),
     L2_TRAFFIC,
 )
 """What arithmetic excludes for one problem."""

@@ -58,12 +58,12 @@ def test_shared_memory_by_hand(linear: GemmOperands, h200: Hardware) -> None:
     stages = 4 * (128 + 256) * 64 * 2
     epilogue = 4 * 128 * 32 * 2
     assert resources.smem_bytes(config, linear) == 1024 + stages + epilogue
-    assert resources.smem_limit(config, h200) == 227 * 1024
+    assert h200.smem_limit(config.ctas_per_sm) == 227 * 1024
 
 
 def test_two_ctas_share_the_sm(h200: Hardware) -> None:
     config = Sm90Config(128, 128, 64, ctas_per_sm=2)
-    limit = resources.smem_limit(config, h200)
+    limit = h200.smem_limit(config.ctas_per_sm)
     assert 2 * (limit + 1024) == 228 * 1024
 
 

@@ -22,6 +22,7 @@ from tilecast.kernels.candidates import candidates
 from tilecast.kernels.cutlass_sm90 import family, space
 from tilecast.kernels.cutlass_sm90.config import Sm90Config
 from tilecast.kernels.family import HARDWARE
+from tilecast.kernels.rules import ProblemRule
 
 H200 = GPUS[0]
 TILE_K = space.tile_ks(LINEAR_BF16)
@@ -165,7 +166,7 @@ def test_every_rule_of_the_pilot_alone_keeps_a_config_out(rule: str) -> None:
 
 
 @pytest.mark.parametrize("rule", space.PROBLEM_RULES, ids=lambda rule: rule.name)
-def test_every_problem_rule_alone_drops_a_candidate(rule: space.ProblemRule) -> None:
+def test_every_problem_rule_alone_drops_a_candidate(rule: ProblemRule) -> None:
     alone = [
         (problem, config)
         for problem in (GemmProblem(40, 48, 64), GemmProblem(4096, 4096, 4096))
