@@ -127,7 +127,8 @@ def _guidance(options: argparse.Namespace, asked: tuple[GemmProblem, ...]) -> di
             f"one model guides problems of one kind of operands, not of {operands} and "
             f"{others[0]}; allowed: one kind, or --candidates exhaustive"
         )
-    return {"choose": Guided(load_heuristic(options.gpu, operands, options.power, options.model))}
+    heuristic = load_heuristic(options.gpu, operands, options.power, options.model)
+    return {"choose": Guided(heuristic, options.gpu)}
 
 
 def _devices(text: str) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels import candidates
-from tilecast.kernels.families import FAMILIES, family_of, parse_config, trained
+from tilecast.kernels.families import FAMILIES, family_of, parse_config
 from tilecast.kernels.family import PROBLEM, KernelFamily
 
 NAME = "space"
@@ -71,7 +71,7 @@ def _counts(
     what = f"Candidates for {problem} ({operands})" if problem else f"The space for {operands}"
     tables: list[Table | str] = []
     families = {}
-    for family in map(FAMILIES.__getitem__, trained()):
+    for family in FAMILIES.values():
         if family.arch == gpu.arch:
             steps = _steps(family, operands, gpu, problem)
             families[family.name] = steps

@@ -22,7 +22,7 @@ from tilecast.data_collection.dataset import read_dataset
 from tilecast.data_collection.store import MeasurementStore
 from tilecast.heuristics.hardware import hardware
 
-VALID = "128x128x64_c1x1_s3_w2_o1_rm1"
+VALID = "128x128x64_c1x1x1_s3_coop_o1_rm8"
 MEASURED = ("--m", "64", "--n", "4096", "--k", "4096")
 
 NO_TEXT = ("\udcff", "a\udc80b", "\0", "/tmp/\ud800")
@@ -180,7 +180,7 @@ ALONE = [
     ["compile", "--config", VALID, "--model", "."],
     ["compile", "16x64x64", "--power", "burst"],
     ["compile", "16x64x64", "-k", "65"],
-    ["compile", "--config", "256x256x64_c1x1_s2_w2_o1_rm1"],
+    ["compile", "--config", "256x256x64_c1x1x1_s2_coop_o1_rm8"],
     ["collect"],
     ["collect", "--store"],
     ["train"],

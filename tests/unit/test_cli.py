@@ -18,8 +18,8 @@ from tilecast.kernels.candidates import candidates, space
 from tilecast.kernels.families import FAMILIES
 from tilecast.kernels.family import PROBLEM
 
-VALID = "128x128x64_c1x1_s3_w2_o1_rm1"
-INVALID = "256x256x64_c1x1_s2_w2_o1_rm1"
+VALID = "128x128x64_c1x1x1_s3_coop_o1_rm8"
+INVALID = "256x256x64_c1x1x1_s2_coop_o1_rm8"
 RANGE = "is out of range; allowed: an integer from 1 to 2147483647"
 
 

@@ -23,7 +23,7 @@ from tilecast.data_collection.suites import suite
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.candidates import candidates
-from tilecast.kernels.cutlass_sm90.config import Sm90Config
+from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.models.learned import load_heuristic
 
 
@@ -39,7 +39,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[CollectOptions]:
         store = MeasurementStore(options.store)
         store.begin_run({"gpu": options.gpu})
         row = Measurement(
-            options.problems[0], Sm90Config(64, 64, 64), "burst", "screen", 12.5, 0.0, 3
+            options.problems[0], QuackConfig(64, 64, 64), "burst", "screen", 12.5, 0.0, 3
         )
         store.add([row], "card")
         store.close()

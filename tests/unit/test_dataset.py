@@ -32,7 +32,7 @@ PROVENANCE = {"gpu": "NVIDIA H200", "driver": "580", "versions": {"torch": "2.13
 def _row(**changes: object) -> dict:
     row = {
         "m": 16, "n": 6144, "k": 4096, "batch": 1, "operands": "bf16:rcr",
-        "config": "64x64x64_c1x1_s4_w1_o1_rm1", "regime": "burst",
+        "config": "64x64x64_c1x1x1_s4_coop_o1_rm8", "regime": "burst",
         "stage": "race", "microseconds": 18.4, "spread": 0.01, "rounds": 9, "failure": None,
         "device": "0123abcd",
     }  # fmt: skip
@@ -41,7 +41,7 @@ def _row(**changes: object) -> dict:
 
 @pytest.fixture
 def rows() -> pd.DataFrame:
-    failed = _row(config="128x64x64_c1x1_s4_w1_o1_rm1", failure="hung", rounds=0)
+    failed = _row(config="128x64x64_c1x1x1_s4_coop_o1_rm8", failure="hung", rounds=0)
     return pd.DataFrame(
         [
             _row(),

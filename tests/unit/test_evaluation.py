@@ -11,7 +11,7 @@ import pytest
 from tilecast.heuristics.baselines import RandomChoice
 from tilecast.heuristics.errors import TilecastError
 from tilecast.kernels.candidates import config_table
-from tilecast.kernels.cutlass_sm90.config import Sm90Config
+from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.models.baselines import BestFixedSubset
 from tilecast.models.evaluation import (
     BUCKETS,
@@ -72,7 +72,7 @@ class Inventor(Silent):
     """Proposes what it was not given."""
 
     def rank(self, problem, candidates, *, limit=None):
-        stranger = Sm90Config(64, 16, 64, 4, 4)
+        stranger = QuackConfig(64, 16, 64, 4, 4)
         return config_table([stranger], problem.operands).all()
 
 
