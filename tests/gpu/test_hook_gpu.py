@@ -40,8 +40,10 @@ Function = Callable[..., torch.Tensor]
 
 @pytest.fixture(scope="session", autouse=True)
 def objects(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """One object cache for all tests, and for the processes that they start."""
-    folder = tmp_path_factory.mktemp("objects")
+    """One object cache for all tests, the processes that they start and pytest's workers."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "hook-objects"
+    folder.mkdir(mode=0o700, exist_ok=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TILECAST_CACHE", str(folder))
         yield folder

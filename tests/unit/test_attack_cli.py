@@ -22,7 +22,7 @@ from tilecast.data_collection.dataset import read_dataset
 from tilecast.data_collection.store import MeasurementStore
 from tilecast.heuristics.hardware import hardware
 
-VALID = "128x128x64_c1x1x1_s3_coop_o1_rm8"
+VALID = "128x128x64_c1x1x1_s6_coop_o1_rm8"
 MEASURED = ("--m", "64", "--n", "4096", "--k", "4096")
 
 NO_TEXT = ("\udcff", "a\udc80b", "\0", "/tmp/\ud800")
@@ -170,7 +170,7 @@ ALONE = [
     ["space", "--n", "8"],
     ["space", "--batch", "2"],
     ["space", "extra"],
-    ["space", "--operands", "bf16:rcr:bias"],
+    ["space", "--operands", "bf16:rcr:row-scales"],
     ["space", "--operands", "e4m3:rrr"],
     ["compile", "-k", "3"],
     ["compile", "--power", "burst"],

@@ -40,8 +40,8 @@ def test_key_tells_every_field_apart(linear: GemmOperands) -> None:
             dataclasses.replace(CONFIG, **{name: value})
             for name, value in {
                 "tile_m": 64, "tile_n": 64, "tile_k": 128, "cluster_m": 2, "cluster_n": 2,
-                "stages": 3, "warp_groups": 2, "ctas_per_sm": 2, "raster": "n", "swizzle": 2,
-                "swap_ab": True,
+                "split_k": 2, "stages": 3, "schedule": "pong", "ctas_per_sm": 2, "raster": "n",
+                "swizzle": 2, "swap_ab": True,
             }.items()
         ),
     ]  # fmt: skip

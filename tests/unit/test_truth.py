@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -85,19 +86,21 @@ def test_fallbacks_name_every_time_once_and_labels_never_see_the_verification() 
     assert len(LABEL) == 4 and len(TRUTH) == 6
 
 
-def test_a_problem_that_was_not_measured(columns: Columns) -> None:
-    known = GemmProblem(16, 12288, 4096)
+def test_a_problem_that_was_not_measured(columns: Columns, table: list[ProblemLabels]) -> None:
+    known = table[0].problem
     assert look_up(columns, known)
     for other in (
-        GemmProblem(17, 12288, 4096),
-        GemmProblem(16, 12288, 4096, 2),
-        GemmProblem(16, 12288, 4096, 1, GemmOperands.parse("bf16:rcr>fp32")),
+        replace(known, m=1_000_000),
+        replace(known, batch=2),
+        replace(known, operands=GemmOperands.parse("bf16:rcr>fp32")),
     ):
         assert look_up(columns, other) == {}
 
 
-def test_a_config_without_a_time_has_no_slowdown(columns: Columns) -> None:
-    truth = look_up(columns, GemmProblem(16, 12288, 4096))["burst"]
+def test_a_config_without_a_time_has_no_slowdown(
+    columns: Columns, table: list[ProblemLabels]
+) -> None:
+    truth = look_up(columns, table[0].problem)["burst"]
     assert truth.slowdown("not measured") is None
     others = [truth.slowdown(config) for config in truth.times if config != truth.best]
     assert len(others) > 20 and all(slowdown and slowdown > 0 for slowdown in others)
@@ -111,12 +114,16 @@ def test_a_data_set_without_the_reference(tmp_path: Path, synthetic_dataset: Dat
     assert [truth.reference for truth in truths.values()] == [None, None]
 
 
-def test_looking_up_a_problem_does_not_wait_for_pandas(path: Path) -> None:
+def test_looking_up_a_problem_does_not_wait_for_pandas(
+    path: Path, table: list[ProblemLabels]
+) -> None:
+    problem = table[0].problem
     code = (
         "import sys; from pathlib import Path; from tilecast.data_collection.truth import look_up;"
         "from tilecast.data_collection.dataset import read_columns;"
         "from tilecast.heuristics.problem import GemmProblem;"
-        f"assert look_up(read_columns(Path({str(path)!r}))[0], GemmProblem(16, 12288, 4096));"
+        f"problem = GemmProblem({problem.m}, {problem.n}, {problem.k});"
+        f"assert look_up(read_columns(Path({str(path)!r}))[0], problem);"
         "print({'pandas', 'pyarrow.compute', 'torch'} & set(sys.modules))"
     )
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
