@@ -115,11 +115,11 @@ def add_operands(parser: argparse.ArgumentParser) -> None:
     add_gpu(parser)
 
 
-def add_problem(parser: argparse.ArgumentParser, *, required: bool) -> None:
+def add_problem(parser: argparse.ArgumentParser) -> None:
     """Add the options of one problem: extents, and everything of `add_operands`."""
     extent, more = integer(1, MAX_EXTENT), "products of the same extents (default: 1)"
     for name, about in _EXTENTS.items():
-        parser.add_argument(f"--{name}", type=extent, required=required, help=about)
+        parser.add_argument(f"--{name}", type=extent, help=about)
     parser.add_argument("--batch", type=extent, default=1, help=more)
     add_operands(parser)
 
@@ -164,15 +164,6 @@ def add_parallel(parser: argparse.ArgumentParser, name: str, what: str) -> None:
 # ---- what is made from them
 
 
-def problem(options: argparse.Namespace) -> GemmProblem:
-    """The problem that the options describe.
-
-    Raises:
-        TilecastError: it breaks the 16-byte rule.
-    """
-    return GemmProblem(options.m, options.n, options.k, options.batch, options.operands)
-
-
 def problem_if_any(options: argparse.Namespace) -> GemmProblem | None:
     """The problem that the options describe; None when no extent is given.
 
@@ -186,7 +177,7 @@ def problem_if_any(options: argparse.Namespace) -> GemmProblem | None:
         raise TilecastError(
             f"--{missing[0]} is missing; allowed: all of --m, --n and --k, or none of them"
         )
-    return problem(options)
+    return GemmProblem(options.m, options.n, options.k, options.batch, options.operands)
 
 
 def own_problems(options: argparse.Namespace) -> tuple[GemmProblem, ...]:
