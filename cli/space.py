@@ -23,7 +23,7 @@ _COLUMNS = {"rule": "", "takes away": ",", "left": ",", "because": ""}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's options."""
-    shared.add_problem(parser, required=False)
+    shared.add_problem(parser)
     config, about = shared.reads(parse_config), "say which rules this config breaks"
     parser.add_argument("--why", type=config, metavar="CONFIG", help=about)
     parser.add_argument("--list", action="store_true", help="print every config's name")

@@ -48,7 +48,7 @@ def test_every_command_has_help_and_json(module, capsys: pytest.CaptureFixture[s
         (("guess",), "invalid choice: 'guess' (choose from"),
         (("space", "--guess"), "unrecognized arguments: --guess"),
         (("space", "--gp", "H200"), "unrecognized arguments: --gp H200"),
-        (("predict", "--m", "1"), "the following arguments are required: --n, --k"),
+        (("collect",), "the following arguments are required: --store"),
     ],
 )
 def test_unknown_or_missing_arguments(

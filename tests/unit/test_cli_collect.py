@@ -196,13 +196,6 @@ def test_the_layers_of_a_model_are_collected(asked: list[CollectOptions], tmp_pa
     assert GemmProblem(5, 4096, 512) in options.problems  # gate and up
 
 
-@pytest.mark.parametrize("option", ["--tp", "--rows"])
-def test_lists_of_numbers_are_checked(refused: Callable[..., str], option: str) -> None:
-    for bad in ("0", "1,,2", "x"):
-        line = refused("collect", "--store", "s", option, bad)
-        assert line.startswith(f"argument {option}: ")
-
-
 def test_a_bad_file_of_problems_is_refused_before_anything_is_written(
     asked: list[CollectOptions], tmp_path: Path, refused: Callable[..., str]
 ) -> None:
