@@ -138,7 +138,7 @@ def small_model(synthetic_table) -> Artifact:
     }
     for ranker in rankers.values():
         ranker.fit(synthetic_table)
-    rule = StoppingRule(-5.0, (-1.0, -0.5, 50.0), {mean: -5.0 - mean / 2 for mean in MEANS})
+    rule = StoppingRule(-5.0, (-1.0, -0.5, 50.0, -0.1), {mean: -5.0 - mean / 2 for mean in MEANS})
     line = dict.fromkeys(POWERS, (0.015, 0.4))
     return Artifact(gpu, LINEAR_BF16, rankers, line, rule, {"dataset": {"sha256": "none"}})
 
