@@ -18,8 +18,8 @@ from typing import cast
 
 import numpy as np
 import runner
-from family_pilot import DATASET
 from runner import Row
+from space_pilot import DATASET
 
 from tilecast.data_collection.dataset import read_columns
 from tilecast.data_collection.gpu_session import GpuSession

@@ -34,7 +34,6 @@ from tilecast.heuristics.files import write_atomically
 
 RESULTS = Path(__file__).with_name("results")
 DATA = Path(__file__).parents[1] / "data_collection" / "data" / "h200-bf16-rcr.parquet"
-PILOTS = {step: RESULTS / f"space_pilot_{step}.parquet" for step in ("base", "schedule")}
 PACKAGES = (
     *("numpy", "pandas", "scikit-learn", "torch", "xgboost-cpu"),
     *("nvidia-cutlass-dsl", "nvidia-cutlass-operators", "nvidia-matmul-heuristics"),

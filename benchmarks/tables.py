@@ -83,14 +83,14 @@ def cross_regime(figures: Figures) -> str:
 
 
 def among_stock(figures: Figures) -> str:
-    """What choosing among the stock kernels loses, over the problems that have one."""
-    heading = ["chosen among the stock kernels"]
+    """What choosing among the stock configs loses, over the problems that have one."""
+    found = figures["among_stock"]
+    heading = [f"chosen among the stock configs ({found['problems']} problems)"]
     rows: dict[str, list[str]] = {}
-    for where, found in figures["among_stock"].items():
-        for power in ("burst", "sustained"):
-            heading.append(f"{where} ({found['problems']}), {power}")
-            for name, series in found["regret"][power].items():
-                rows.setdefault(name, [name]).append(_at_shown_k(series))
+    for power in POWERS[:2]:
+        heading.append(power)
+        for name, series in found["regret"][power].items():
+            rows.setdefault(name, [name]).append(_at_shown_k(series))
     return markdown(heading, list(rows.values()))
 
 

@@ -37,7 +37,7 @@ class Finding:
 _PACKAGES = (
     ("torch", "torch", True),
     ("nvidia-cutlass-dsl", "cutlass.cute", True),
-    ("nvidia-cutlass-operators", "cutlass.operators", True),
+    ("quack-kernels", "tilecast.kernels.quack_sm90.kernel", True),
     ("apache-tvm-ffi", "tvm_ffi", True),
     ("xgboost-cpu", "xgboost", True),
     ("scikit-learn", "sklearn", True),

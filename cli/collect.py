@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from tilecast.cli import options as shared
 from tilecast.cli.report import Report
 from tilecast.heuristics.errors import TilecastError
-from tilecast.heuristics.problem import MAX_EXTENT
 
 if TYPE_CHECKING:
     from tilecast.data_collection.collector import Progress
@@ -29,20 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="suite of problems; repeatable (default: training, without problems of one's own)",
     )
-    about = "problems of one's own: CSV, JSON or Parquet with m, n, k, batch, operands; repeatable"
-    parser.add_argument(
-        "--problems", action="append", type=shared.path, metavar="FILE", default=[], help=about
-    )
-    about = "a Hugging Face config.json, whose linear layers are measured; repeatable"
-    parser.add_argument(
-        "--hf-config", action="append", type=shared.path, metavar="FILE", default=[], help=about
-    )
-    about = "tensor-parallel degrees of these (default: 1)"
-    parser.add_argument("--tp", type=_numbers, default="1", metavar="LIST", help=about)
-    about = "rows of their inputs (default: 1,16,256,4096)"
-    parser.add_argument(
-        "--rows", type=_numbers, default="1,16,256,4096", metavar="LIST", help=about
-    )
+    shared.add_own_problems(parser)
     parser.add_argument(
         "--candidates",
         choices=("exhaustive", "guided"),
@@ -69,8 +55,6 @@ def run(options: argparse.Namespace) -> Report:
     """Collect, then export."""
     from tilecast.data_collection.collect import CollectOptions, collect
     from tilecast.data_collection.dataset import write_dataset
-    from tilecast.data_collection.model_files import model_problems
-    from tilecast.data_collection.problem_files import read_problems
     from tilecast.data_collection.store import MeasurementStore
     from tilecast.data_collection.suites import problems
     from tilecast.kernels.object_cache import ObjectCache, default_root
@@ -81,9 +65,7 @@ def run(options: argparse.Namespace) -> Report:
         shared.check_writable(options.export.parent)
     objects = ObjectCache(options.cache or default_root())
     shared.check_writable(objects.root)
-    own = [problem for path in options.problems for problem in read_problems(path)]
-    for path in options.hf_config:
-        own += model_problems(path, options.tp, options.rows)
+    own = shared.own_problems(options)
     suites = options.suite or ([] if own else ["training"])
     asked = tuple(dict.fromkeys([*problems(suites), *own]))
     wanted = CollectOptions(
@@ -127,7 +109,8 @@ def _guidance(options: argparse.Namespace, asked: tuple[GemmProblem, ...]) -> di
             f"one model guides problems of one kind of operands, not of {operands} and "
             f"{others[0]}; allowed: one kind, or --candidates exhaustive"
         )
-    return {"choose": Guided(load_heuristic(options.gpu, operands, options.power, options.model))}
+    heuristic = load_heuristic(options.gpu, operands, options.power, options.model)
+    return {"choose": Guided(heuristic, options.gpu)}
 
 
 def _devices(text: str) -> tuple[int, ...]:
@@ -137,12 +120,6 @@ def _devices(text: str) -> tuple[int, ...]:
 
 
 _LAST_DEVICE = 63
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    """Read a list such as ``1,16``; each number once."""
-    read = shared.integer(1, MAX_EXTENT, also="numbers such as 1 or 1,16, each ")
-    return tuple(dict.fromkeys(map(read, text.split(","))))
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from tilecast.cli.report import Report, Table
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
-from tilecast.heuristics.operands import GemmOperands
+from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.candidates import candidates, space
 from tilecast.kernels.families import family_of, parse_config
@@ -30,7 +30,8 @@ HELP = "compile kernels ahead of time into the object cache"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's options."""
     about = "problems to compile candidates for (default: the whole space)"
-    parser.add_argument("problems", nargs="*", metavar="MxNxK", help=about)
+    parser.add_argument("extents", nargs="*", metavar="MxNxK", help=about)
+    shared.add_own_problems(parser)
     about = "only the N that the model ranks first, or auto for as many as it thinks worth it"
     parser.add_argument("-k", metavar="N", dest="top", type=shared.top, help=about)
     shared.add_model(parser)
@@ -61,8 +62,9 @@ def run(options: argparse.Namespace) -> Report:
 def _specs(options: argparse.Namespace) -> list[KernelSpec]:
     """The kernels that the options ask for, each once."""
     gpu, operands = options.gpu, options.operands
-    problems = [GemmProblem.parse(text, operands) for text in options.problems]
     _check_together(options)
+    problems = [GemmProblem.parse(text, operands) for text in options.extents]
+    problems += shared.own_problems(options)
     for config in options.config:
         _check_runs(config, operands, gpu)
     specs = [
@@ -78,13 +80,21 @@ def _specs(options: argparse.Namespace) -> list[KernelSpec]:
 
 def _check_together(options: argparse.Namespace) -> None:
     """See that no option is given that excludes another one, or lacks the one it belongs to."""
-    ranked = options.top is not None
-    if options.config and (options.problems or ranked):
+    shared.check_own_problems(options)
+    ranked, own = options.top is not None, shared.names_own_problems(options)
+    asked = own or bool(options.extents)
+    if options.config and (asked or ranked):
         raise TilecastError(
             "--config stands alone; allowed: configs, or problems with or without -k"
         )
-    if ranked and not options.problems:
-        raise TilecastError("-k needs problems to rank for; allowed: MxNxK in front of it")
+    if own and not options.extents and options.operands != LINEAR_BF16:
+        raise TilecastError(
+            "--operands is for MxNxK; allowed with --problems: a column of operands in the file"
+        )
+    if ranked and not asked:
+        raise TilecastError(
+            "-k needs problems to rank for; allowed: MxNxK, --problems or --hf-config beside it"
+        )
     if not ranked and (options.model or options.power != shared.DEFAULT_POWER):
         raise TilecastError("--model and --power choose what ranks; allowed: with -k")
 

@@ -1,4 +1,7 @@
-"""Score heuristics side by side on families of problems that they have not seen."""
+"""Score heuristics side by side on families of problems that they have not seen.
+
+With problems of one's own, on those of them that were measured; the whole data set is learned from.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,10 @@ from tilecast.heuristics.errors import TilecastError
 if TYPE_CHECKING:
     from tilecast.data_collection.dataset import Dataset
     from tilecast.heuristics.hardware import Hardware
+    from tilecast.heuristics.problem import GemmProblem
     from tilecast.models.artifact import Artifact
     from tilecast.models.evaluation import MakeHeuristic
+    from tilecast.models.labels import ProblemLabels
 
 NAME = "evaluate"
 HELP = "score the learned heuristics and the baselines on held-out families"
@@ -26,6 +31,7 @@ SHOWN_K = (1, 3, 5)
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's options."""
     shared.add_data(parser)
+    shared.add_own_problems(parser)
     about = "score this trained model, too; on data that it was not trained on"
     parser.add_argument("--model", type=shared.path, help=about)
     about = "score this heuristic only; repeatable"
@@ -43,7 +49,8 @@ def run(options: argparse.Namespace) -> Report:
     from tilecast.models.labels import POWERS, label_table
     from tilecast.models.training import dataset_hardware
 
-    powers = options.power or POWERS
+    shared.check_own_problems(options)
+    powers, own = options.power or POWERS, shared.own_problems(options)
     dataset = read_dataset(shared.data(options))
     makers = _makers(dataset_hardware(dataset))
     for name in options.only or ():
@@ -52,8 +59,26 @@ def run(options: argparse.Namespace) -> Report:
     makers = {name: makers[name] for name in options.only or makers}
     if options.model is not None:
         makers |= {"as trained": _as_trained(load(options.model), dataset)}
-    scored = evaluate(list(makers.values()), label_table(dataset), powers, options.jobs)
+    table = label_table(dataset)
+    among = _measured(own, table) if own else None
+    scored = evaluate(list(makers.values()), table, powers, options.jobs, among=among)
+    scored["not_measured"] = len(own) - len(among or ())
     return Report(scored, _tables(scored, powers))
+
+
+def _measured(own: Sequence[GemmProblem], table: Sequence[ProblemLabels]) -> set[GemmProblem]:
+    """Those of one's own problems that the data set has.
+
+    Raises:
+        TilecastError: it has none of them.
+    """
+    found = {labels.problem for labels in table}.intersection(own)
+    if not found:
+        raise TilecastError(
+            f"none of the {len(own)} problems was measured; allowed: at least one of the data set, "
+            "which --data names; `tilecast collect` measures them, given the same options"
+        )
+    return found
 
 
 def _makers(gpu: Hardware) -> dict[str, MakeHeuristic]:
@@ -111,10 +136,9 @@ def _tables(scored: Mapping[str, Any], powers: Sequence[str]) -> list[Table | st
         floor = scored["noise_floor"][power]
         rows.append(("noise floor", None, None, floor["geomean"], floor["p95"], floor["max"], None))
         tables.append(Table(f"Held-out regret, {power}", columns, rows))
-    return [
-        *tables,
-        f"{scored['problems']} problems of {scored['families']} families; --json has every k and m",
-    ]
+    line = "{problems} problems of {families} families; --json has every k and m".format(**scored)
+    missing = scored["not_measured"]
+    return [*tables, line, *([f"{missing} more were not measured"] if missing else [])]
 
 
 FIGURES = {"geomean": "geomean", "p95": "p95", "max": "max", "within_2_percent": "within 2%"}

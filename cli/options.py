@@ -23,6 +23,8 @@ _AUTO = "auto"
 _MOST = 2**31 - 1
 """The largest number that any option takes."""
 _MOST_PARALLEL = 1024
+_TP = (1,)
+_ROWS = (1, 16, 256, 4096)
 
 
 # ---- how values are read
@@ -55,6 +57,12 @@ def integer(least: int, most: int = _MOST, *, also: str = "") -> Callable[[str],
         return found
 
     return read
+
+
+def extents(text: str) -> tuple[int, ...]:
+    """Read a list such as ``1,16``; each number once."""
+    read = integer(1, MAX_EXTENT, also="numbers such as 1 or 1,16, each ")
+    return tuple(dict.fromkeys(map(read, text.split(","))))
 
 
 def top(text: str) -> int | str:
@@ -107,13 +115,26 @@ def add_operands(parser: argparse.ArgumentParser) -> None:
     add_gpu(parser)
 
 
-def add_problem(parser: argparse.ArgumentParser, *, required: bool) -> None:
+def add_problem(parser: argparse.ArgumentParser) -> None:
     """Add the options of one problem: extents, and everything of `add_operands`."""
     extent, more = integer(1, MAX_EXTENT), "products of the same extents (default: 1)"
     for name, about in _EXTENTS.items():
-        parser.add_argument(f"--{name}", type=extent, required=required, help=about)
+        parser.add_argument(f"--{name}", type=extent, help=about)
     parser.add_argument("--batch", type=extent, default=1, help=more)
     add_operands(parser)
+
+
+def add_own_problems(parser: argparse.ArgumentParser) -> None:
+    """Add the options that name problems of one's own, in files or as layers of a model."""
+    files = {"action": "append", "type": path, "metavar": "FILE", "default": []}
+    about = "problems of one's own: CSV, JSON or Parquet with m, n, k, batch, operands; repeatable"
+    parser.add_argument("--problems", help=about, **files)
+    about = "a Hugging Face config.json, whose linear layers are meant; repeatable"
+    parser.add_argument("--hf-config", help=about, **files)
+    about = "tensor-parallel degrees of these (default: 1)"
+    parser.add_argument("--tp", type=extents, metavar="LIST", help=about)
+    about = "rows of their inputs (default: 1,16,256,4096)"
+    parser.add_argument("--rows", type=extents, metavar="LIST", help=about)
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
@@ -143,15 +164,6 @@ def add_parallel(parser: argparse.ArgumentParser, name: str, what: str) -> None:
 # ---- what is made from them
 
 
-def problem(options: argparse.Namespace) -> GemmProblem:
-    """The problem that the options describe.
-
-    Raises:
-        TilecastError: it breaks the 16-byte rule.
-    """
-    return GemmProblem(options.m, options.n, options.k, options.batch, options.operands)
-
-
 def problem_if_any(options: argparse.Namespace) -> GemmProblem | None:
     """The problem that the options describe; None when no extent is given.
 
@@ -165,7 +177,39 @@ def problem_if_any(options: argparse.Namespace) -> GemmProblem | None:
         raise TilecastError(
             f"--{missing[0]} is missing; allowed: all of --m, --n and --k, or none of them"
         )
-    return problem(options)
+    return GemmProblem(options.m, options.n, options.k, options.batch, options.operands)
+
+
+def own_problems(options: argparse.Namespace) -> tuple[GemmProblem, ...]:
+    """The distinct problems of one's own that the options name, in their order; none without any.
+
+    Raises:
+        TilecastError: a file cannot be read, or a row of it or a model's configuration is none.
+    """
+    if not names_own_problems(options):
+        return ()
+    from tilecast.data_collection.model_files import model_problems
+    from tilecast.data_collection.problem_files import read_problems
+
+    found = [problem for file in options.problems for problem in read_problems(file)]
+    for file in options.hf_config:
+        found += model_problems(file, options.tp or _TP, options.rows or _ROWS)
+    return tuple(dict.fromkeys(found))
+
+
+def names_own_problems(options: argparse.Namespace) -> bool:
+    """Whether the options name problems of one's own."""
+    return bool(options.problems or options.hf_config)
+
+
+def check_own_problems(options: argparse.Namespace) -> None:
+    """See that what is said of a model is not said without one.
+
+    Raises:
+        TilecastError: it is.
+    """
+    if not options.hf_config and (options.tp or options.rows):
+        raise TilecastError("--tp and --rows shape a model's layers; allowed: with --hf-config")
 
 
 def data(options: argparse.Namespace) -> Path:

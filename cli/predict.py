@@ -1,4 +1,7 @@
-"""Rank the candidates of a problem and say what is expected of each, why, and what was measured."""
+"""Rank the candidates of a problem and say what is expected of each, why, and what was measured.
+
+Of many problems, as files of one's own or a model's layers have them, it says the first choices.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from tilecast.cli import options as shared
 from tilecast.cli.report import Report, Table
+from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
+from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.heuristics.problem import PROBLEM_FIELDS, GemmProblem
 from tilecast.kernels.candidates import candidates
 
@@ -18,29 +23,92 @@ if TYPE_CHECKING:
     from tilecast.models.learned import Prediction
 
 NAME = "predict"
-HELP = "rank the candidates of a problem"
+HELP = "rank the candidates of a problem, or of many"
 
+SHOWN, SHOWN_OF_EACH = 5, 1
+"""Candidates of one problem that are shown, and of each of many."""
 REASONS = 6
 """Features that are shown to have decided."""
+_OF_ONE = {"m": None, "n": None, "k": None, "batch": 1, "operands": LINEAR_BF16, "data": None}
+"""Options that say something of one problem, and what they are when not given."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's options."""
-    shared.add_problem(parser, required=True)
-    about = "how many, or auto for as many as the model thinks worth compiling (default: 5)"
-    parser.add_argument("-k", metavar="N", dest="top", type=shared.top, default=5, help=about)
+    shared.add_problem(parser)
+    shared.add_own_problems(parser)
+    about = (
+        "how many, or auto for as many as the model thinks worth compiling "
+        f"(default: {SHOWN}, of many problems {SHOWN_OF_EACH} each)"
+    )
+    parser.add_argument("-k", metavar="N", dest="top", type=shared.top, help=about)
     shared.add_model(parser)
     shared.add_data(parser)
 
 
 def run(options: argparse.Namespace) -> Report:
-    """Rank, explain the first, and look the problem up in the data set."""
-    problem, gpu, top = shared.problem(options), options.gpu, options.top
+    """Answer for one problem at length, or for each of many in short."""
+    _check_together(options)
+    own, problem = shared.own_problems(options), shared.problem_if_any(options)
+    if own:
+        return _many(own, options)
+    if problem is None:
+        raise TilecastError(
+            "no problem is given; allowed: --m, --n and --k, or --problems or --hf-config"
+        )
+    return _one(problem, options)
 
+
+def _check_together(options: argparse.Namespace) -> None:
+    """See that nothing is said of one problem where there are many, nor of a model without one."""
+    shared.check_own_problems(options)
+    if shared.names_own_problems(options):
+        for name, absent in _OF_ONE.items():
+            if getattr(options, name) != absent:
+                raise TilecastError(
+                    f"--{name} is for one problem; allowed beside --problems and --hf-config: "
+                    "-k, --model, --power and --gpu"
+                )
+
+
+def _many(problems: Sequence[GemmProblem], options: argparse.Namespace) -> Report:
+    """The first choices for each problem and what is expected of them."""
+    from tilecast.models.learned import load_heuristic
+
+    gpu, top = options.gpu, options.top or SHOWN_OF_EACH
+    kinds = dict.fromkeys(problem.operands for problem in problems)
+    heuristics = {o: load_heuristic(gpu, o, options.power, options.model) for o in kinds}
+    answers = []
+    for problem in problems:
+        heuristic, among = heuristics[problem.operands], candidates(problem, gpu)
+        if isinstance(top, str):
+            ranking = heuristic.shortlist(problem, among)
+        else:
+            ranking = heuristic.predict(problem, among, limit=top)
+        answers.append(
+            {
+                "problem": _fields(problem),
+                "candidates": len(among),
+                "ranking": [_expected(*placed) for placed in enumerate(ranking, 1)],
+            }
+        )
+    document = {"gpu": gpu.name, "power": options.power, "problems": answers}
+    rows = [
+        (str(problem), problem.operands.text, *entry.values())
+        for problem, answer in zip(problems, answers, strict=True)
+        for entry in answer["ranking"]
+    ]
+    title = f"{len(problems)} problems on {gpu.name}, {options.power}"
+    return Report(document, [Table(title, {"problem": "", "operands": ""} | _COLUMNS, rows)])
+
+
+def _one(problem: GemmProblem, options: argparse.Namespace) -> Report:
+    """Rank, explain the first, and look the problem up in the data set."""
     from tilecast.data_collection.dataset import read_columns, shipped_data
     from tilecast.data_collection.truth import look_up
     from tilecast.models.learned import load_heuristic
 
+    gpu, top = options.gpu, options.top or SHOWN
     heuristic = load_heuristic(gpu, problem.operands, options.power, options.model)
     data = options.data or shipped_data(gpu, problem.operands)
     truths = look_up(read_columns(data)[0], problem) if data else {}
@@ -49,19 +117,23 @@ def run(options: argparse.Namespace) -> Report:
     shown = len(heuristic.shortlist(problem, among)) if isinstance(top, str) else top
     reasons = heuristic.explain(problem, among, ranking[0].config, limit=REASONS)
     document = {
-        "problem": dict(zip(PROBLEM_FIELDS, problem.row(), strict=True)),
+        "problem": _fields(problem),
         "gpu": gpu.name,
         "power": options.power,
         "candidates": len(among),
         "roofline": _roofline(problem, gpu),
         "ranking": [
-            _expected(position, prediction, truths)
+            _expected(position, prediction) | _measured(prediction, truths)
             for position, prediction in enumerate(ranking[:shown], 1)
         ],
         "reasons": [asdict(reason) for reason in reasons],
         "measured": {regime: _oracle(truth, ranking) for regime, truth in truths.items()},
     }
     return Report(document, _shown(problem, document))
+
+
+def _fields(problem: GemmProblem) -> dict[str, object]:
+    return dict(zip(PROBLEM_FIELDS, problem.row(), strict=True))
 
 
 def _roofline(problem: GemmProblem, gpu: Hardware) -> dict[str, object]:
@@ -75,16 +147,23 @@ def _roofline(problem: GemmProblem, gpu: Hardware) -> dict[str, object]:
     return {"microseconds": bounds[bound] * 1e6, "bound": bound}
 
 
-def _expected(
-    position: int, prediction: Prediction, truths: Mapping[str, Truth]
-) -> dict[str, object]:
-    """One row of the ranking, in the order of the table's columns."""
-    name = prediction.config.name
+def _expected(position: int, prediction: Prediction) -> dict[str, object]:
+    """One row of the ranking, in the order of `_COLUMNS`."""
     return {
         "rank": position,
-        "config": name,
+        "config": prediction.config.name,
         "predicted_microseconds": prediction.microseconds,
         "predicted_slowdown": prediction.slowdown - 1,
+    }
+
+
+_COLUMNS = {"": "d", "config": "", "predicted us": ".1f", "predicted loss": ".1%"}
+
+
+def _measured(prediction: Prediction, truths: Mapping[str, Truth]) -> dict[str, object]:
+    """What was measured of a row of the ranking."""
+    name = prediction.config.name
+    return {
         "measured": {
             regime: {"microseconds": truth.times.get(name), "slowdown": truth.slowdown(name)}
             for regime, truth in truths.items()
@@ -104,7 +183,7 @@ def _oracle(truth: Truth, ranking: Sequence[Prediction]) -> dict[str, object]:
 
 def _shown(problem: GemmProblem, document: Mapping[str, Any]) -> list[Table | str]:
     """The document as tables and lines."""
-    columns = {"": "d", "config": "", "predicted us": ".1f", "predicted loss": ".1%"}
+    columns = dict(_COLUMNS)
     for regime in document["measured"]:
         columns |= {f"{regime} us": ".1f", f"{regime} loss": ".1%"}
     rows = []

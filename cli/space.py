@@ -12,7 +12,7 @@ from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels import candidates
-from tilecast.kernels.families import FAMILIES, family_of, parse_config, trained
+from tilecast.kernels.families import FAMILIES, family_of, parse_config
 from tilecast.kernels.family import PROBLEM, KernelFamily
 
 NAME = "space"
@@ -23,7 +23,7 @@ _COLUMNS = {"rule": "", "takes away": ",", "left": ",", "because": ""}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's options."""
-    shared.add_problem(parser, required=False)
+    shared.add_problem(parser)
     config, about = shared.reads(parse_config), "say which rules this config breaks"
     parser.add_argument("--why", type=config, metavar="CONFIG", help=about)
     parser.add_argument("--list", action="store_true", help="print every config's name")
@@ -71,7 +71,7 @@ def _counts(
     what = f"Candidates for {problem} ({operands})" if problem else f"The space for {operands}"
     tables: list[Table | str] = []
     families = {}
-    for family in map(FAMILIES.__getitem__, trained()):
+    for family in FAMILIES.values():
         if family.arch == gpu.arch:
             steps = _steps(family, operands, gpu, problem)
             families[family.name] = steps

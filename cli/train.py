@@ -18,6 +18,10 @@ HELP = "train a model and write its artifact"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's options."""
     shared.add_data(parser)
+    about = "a further data set of the same GPU and operands; repeatable"
+    parser.add_argument(
+        "--add", action="append", type=shared.path, metavar="FILE", default=[], help=about
+    )
     about = "folder that the artifact goes to"
     parser.add_argument("--out", type=shared.path, required=True, help=about)
     about = "of the models' sampling (default: 0)"
@@ -29,12 +33,12 @@ def run(options: argparse.Namespace) -> Report:
     """Cross-validate, fit on everything, write the artifact."""
     shared.check_writable(options.out)
 
-    from tilecast.data_collection.dataset import read_dataset
+    from tilecast.data_collection.dataset import joined, read_dataset
     from tilecast.models.artifact import save
     from tilecast.models.training import train
 
     start = time.perf_counter()
-    dataset = read_dataset(shared.data(options))
+    dataset = joined([read_dataset(path) for path in (shared.data(options), *options.add)])
     artifact = train(dataset, seed=options.seed, jobs=options.jobs)
     save(artifact, options.out)
     seconds = time.perf_counter() - start

@@ -5,8 +5,11 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from multiprocessing.connection import wait
+from queue import SimpleQueue
 
 from tilecast.data_collection.jobs import (
     CheckJob,
@@ -63,6 +66,15 @@ class _Phase:
     seconds: float = 0.0
 
 
+@dataclass(frozen=True)
+class _Build:
+    """Kernels that a thread of their own has compiled, and what came of each so far."""
+
+    kernels: list[KernelSpec]
+    results: SimpleQueue[CompileResult | BaseException | None] = field(default_factory=SimpleQueue)
+    """None ends them, or what was raised."""
+
+
 @dataclass(eq=False)
 class Collector:
     """Checks, measures and verifies problems on one or more GPUs.
@@ -86,6 +98,7 @@ class Collector:
     """`time.monotonic` after which no further job starts."""
     _workers: list[Worker] = field(default_factory=list, init=False)
     _taken: int = field(default=0, init=False)
+    _ended: bool = field(default=False, init=False)
 
     def collect(self, workload: Workload) -> None:
         """Run what the store does not hold yet: each problem with its candidates, in this order.
@@ -93,24 +106,38 @@ class Collector:
         Raises:
             TilecastError: a job fails with no kernel to blame.
         """
-        self._begun = time.monotonic()
+        self._begun, self._ended = time.monotonic(), False
         try:
-            self._measure(workload)
-            self._verify(workload)
+            with ThreadPoolExecutor(1) as ahead:
+                try:
+                    self._measure(workload, ahead)
+                    self._verify(workload, ahead)
+                finally:
+                    self._ended = True
         finally:
             for worker in self._workers:
                 worker.stop()
 
-    def _measure(self, workload: Workload) -> None:
-        """Stretch by stretch: a run that ends early has measured the first problems whole."""
+    def _measure(self, workload: Workload, ahead: ThreadPoolExecutor) -> None:
+        """Stretch by stretch: a run that ends early has measured the first problems whole.
+
+        While one is checked and measured, the kernels of the next are compiled.
+        """
         measured = self.store.measured("screen")
         todo = [problem for problem in workload if problem not in measured]
         phase, step = _Phase("measure", len(todo)), STRETCH * len(self.factories)
-        for start in range(0, len(todo), step):
-            if self._late():
+        stretches = [
+            {problem: tuple(workload[problem]) for problem in todo[start : start + step]}
+            for start in range(0, len(todo), step)
+        ]
+        builds = map(partial(self._begin, ahead), stretches)
+        build = next(builds, None)
+        for stretch in stretches:
+            if build is None or self._late():
                 return
-            stretch = {problem: tuple(workload[problem]) for problem in todo[start : start + step]}
-            self._check(self._compiled(stretch))
+            kernels = self._built(build)
+            build = next(builds, None)
+            self._check(kernels)
             self._run(phase, [MeasureJob(*candidates) for candidates in stretch.items()])
 
     def _check(self, kernels: Sequence[KernelSpec]) -> None:
@@ -120,31 +147,49 @@ class Collector:
         jobs = [CheckJob(tuple(todo[start : start + CHECKS_PER_JOB])) for start in starts]
         self._run(_Phase("check", len(jobs)), jobs)
 
-    def _verify(self, workload: Workload) -> None:
+    def _verify(self, workload: Workload, ahead: ThreadPoolExecutor) -> None:
         verified, raced = self.store.measured("verify"), self.store.measured("race")
         jobs = []
         for problem in workload:
             if problem in raced and problem not in verified:
                 rows, card = self.store.raced(problem)
                 jobs.append(VerifyJob(problem, tuple(rows), card))
-        self._compiled({job.problem: [r.config for r in job.raced if r.config] for job in jobs})
+        raced = {job.problem: [r.config for r in job.raced if r.config] for job in jobs}
+        self._built(self._begin(ahead, raced))
         self._run(_Phase("verify", len(jobs)), jobs)
 
-    def _compiled(self, stretch: Workload) -> list[KernelSpec]:
-        """The kernels of some problems, less those that are known to fail; compiled by now."""
+    def _begin(self, ahead: ThreadPoolExecutor, stretch: Workload) -> _Build:
+        """Have a thread compile the kernels of some problems, less those that are known to fail."""
         failures = self._failures()
         specs = dict.fromkeys(
             KernelSpec.for_problem(c, problem) for problem, cs in stretch.items() for c in cs
         )
-        kernels = [spec for spec in specs if spec.key not in failures]
-        phase, since = _Phase("compile", len(kernels)), time.monotonic()
-        for result in () if self._late() else self.build(kernels):
+        build = _Build([spec for spec in specs if spec.key not in failures])
+        ahead.submit(self._compile, build)
+        return build
+
+    def _compile(self, build: _Build) -> None:
+        """Compile, in a thread that touches nothing else."""
+        try:
+            for result in self.build(build.kernels):
+                build.results.put(result)
+                if self._ended or self._late():
+                    break
+            build.results.put(None)
+        # Told where the results are waited for.
+        except BaseException as error:
+            build.results.put(error)
+
+    def _built(self, build: _Build) -> list[KernelSpec]:
+        """The kernels of a build, which is done by now; those that failed are in the store."""
+        phase, since = _Phase("compile", len(build.kernels)), time.monotonic()
+        while (result := build.results.get()) is not None:
+            if isinstance(result, BaseException):
+                raise result
             if result.error:
                 self.store.add_checks({result.spec: result.error})
             since = self._tell(phase, since)
-            if self._late():
-                break
-        return kernels
+        return build.kernels
 
     def _late(self) -> bool:
         return time.monotonic() > self.deadline

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -61,6 +62,27 @@ class Dataset:
         """Every problem once, in order of first appearance."""
         rows = self.rows[list(PROBLEM_FIELDS)].drop_duplicates()
         return [GemmProblem.from_row(row) for row in rows.itertuples(index=False)]
+
+
+def joined(parts: Sequence[Dataset]) -> Dataset:
+    """The measurements of several data sets, one behind the other, with the runs of all.
+
+    Raises:
+        TilecastError: they were taken by another protocol or from another space.
+    """
+    import pandas as pd
+
+    first, *others = (part.provenance for part in parts)
+    for name in ("protocol_version", "space_version"):
+        for other in others:
+            if other.get(name) != first.get(name):
+                raise TilecastError(
+                    f"data sets of {name} {first.get(name)} and {other.get(name)} do not join; "
+                    "allowed: data sets of one version; collect the older anew"
+                )
+    rows = pd.concat([part.rows for part in parts], ignore_index=True)
+    runs = [run for part in parts for run in part.provenance["runs"]]
+    return Dataset(rows, first | {"runs": runs})
 
 
 def write_dataset(dataset: Dataset, path: Path) -> None:

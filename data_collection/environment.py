@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import platform
 import socket
@@ -18,11 +19,13 @@ from pathlib import Path
 from tilecast.data_collection.protocol import PROTOCOL_VERSION
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
+from tilecast.kernels.families import FAMILIES
 
 NVIDIA_SMI_SECONDS = 30.0
 """nvidia-smi that takes longer is taken for a hang; on eight cards it takes two seconds."""
 
-_PACKAGES = ("torch", "triton", "nvidia-cutlass-dsl", "nvidia-cutlass-operators", "apache-tvm-ffi")
+_LIBRARIES = ("torch", "triton", "nvidia-cublas")
+"""What the library's own kernels come from."""
 _GPU_FIELDS = (
     "index", "name", "uuid", "driver_version", "clocks.sm", "clocks.mem", "clocks.max.sm",
     "power.draw", "power.limit", "temperature.gpu",
@@ -144,11 +147,16 @@ def describe(cards: Collection[str] | None = None) -> dict[str, object]:
         "gpus": gpu_states(cards),
         "cuda": torch.version.cuda,
         "python": platform.python_version(),
-        "versions": {name: installed_version(name) for name in _PACKAGES},
+        "versions": {name: installed_version(name) for name in (*_LIBRARIES, *_compilers())},
         "protocol_version": PROTOCOL_VERSION,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": public_command(sys.argv),
     }
+
+
+def _compilers() -> Iterator[str]:
+    """What our kernels are compiled by."""
+    return itertools.chain.from_iterable(family.packages for family in FAMILIES.values())
 
 
 def public_command(arguments: Sequence[str]) -> str:

@@ -130,15 +130,15 @@ class GpuBench:
     """Times kernels of one problem; see `tilecast.data_collection.protocol.Bench`."""
 
     def __init__(self, session: GpuSession, problem: GemmProblem, l2_bytes: int, careful: bool):
-        """Allocate the operand sets."""
+        """Choose how many launches and operand sets a graph has."""
         torch.cuda.empty_cache()
         self._session = session
         self._problem = problem
         self._careful = careful
         floor = max(problem.flops / 700e12, problem.min_bytes / 4e12, 3e-6)
         self._launches = max(1, min(MAX_LAUNCHES, round(REPLAY_SECONDS / floor)))
-        sets = max(MIN_SETS, math.ceil(COLD_FACTOR * l2_bytes / problem.min_bytes))
-        self._sets = [_launch_order(random_inputs(problem), problem) for _ in range(sets)]
+        self._set_count = max(MIN_SETS, math.ceil(COLD_FACTOR * l2_bytes / problem.min_bytes))
+        self._sets: list[tuple] = []
         self._stream = torch.cuda.Stream()
         self._next_set = 0
 
@@ -147,6 +147,12 @@ class GpuBench:
     ) -> list[list[float]]:
         """Time every entrant once a round, rounds interleaved; see the protocol."""
         with torch.cuda.stream(self._stream):
+            # Beside the sets of the last time, so that they lie elsewhere: where operands lie
+            # moves some kernels by 1%.
+            problem = self._problem
+            self._sets = [
+                _launch_order(random_inputs(problem), problem) for _ in range(self._set_count)
+            ]
             graphs = [self._capture(entrant) for entrant in entrants]
             # A first launch that hangs would be blamed on whichever replay is waited for first.
             self._session.finish(None)

@@ -29,7 +29,7 @@ class Decoder:
     head_dim: int
     """``head_dim``."""
     vocab: int
-    """``vocab_size`` as stored, padding included."""
+    """``vocab_size`` as stored, padding included; 0 for a model without lm_head."""
     shards: tuple[int, ...] = (1,)
     """Tensor-parallel degrees that it is served with."""
     gated: bool = True
@@ -56,7 +56,8 @@ class Decoder:
             ]
             if self.experts:
                 layers.append((self.experts, self.hidden))
-            layers.append((self.vocab // shards, self.hidden))
+            if self.vocab:
+                layers.append((self.vocab // shards, self.hidden))
             for n, k in layers:
                 if n % 8 == 0 and k % 8 == 0 and n <= MAX_LM_HEAD:
                     yield n, k

@@ -40,7 +40,7 @@ def read_model(path: Path, shards: Sequence[int]) -> Decoder:
     """
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise _refused(path, one_line(error)) from error
     if not isinstance(config, dict):
         raise _refused(path, "it is no object")
@@ -74,7 +74,7 @@ def model_problems(path: Path, shards: Sequence[int], rows: Sequence[int]) -> li
     written.
 
     Raises:
-        TilecastError: as `read_model`; or a number of rows is not allowed.
+        TilecastError: as `read_model`; no layer is one for us; or a number of rows is not allowed.
     """
     model = read_model(path, shards)
     families = set(model.families())
@@ -86,6 +86,8 @@ def model_problems(path: Path, shards: Sequence[int], rows: Sequence[int]) -> li
             width,
         )
         families |= {(n, model.hidden) for n in apart if n and n % 8 == model.hidden % 8 == 0}
+    if not families:
+        raise _refused(path, "no layer of it has inputs and outputs in multiples of 8")
     ordered = sorted(families, key=lambda family: (-family[0] * family[1], family))
     return [GemmProblem(m, n, k) for n, k in ordered for m in rows]
 

@@ -1,8 +1,8 @@
 """The measurement protocol: which kernels are timed when, and how often. Knows nothing of CUDA.
 
 Screen: every candidate, a few interleaved rounds, with the card busy. Race: those near the best, in
-interleaved rounds until the leader is stable, in each power regime that matters. Verify: the best
-again, later, for scoring only.
+interleaved rounds, first all of them, then those still near until the leader is stable, in each
+power regime that matters. Verify: the best again, later, for scoring only.
 """
 
 from __future__ import annotations
@@ -31,16 +31,20 @@ FINALIST = 1.15
 """Within this after the screen: in the race."""
 MAX_FINALISTS = 32
 """Most kernels in a race."""
+HEAT_ROUNDS = {"burst": 4, "sustained": 6}
+"""Rounds in which all finalists take part."""
+STILL_RACING = 1.04
+"""Within this after these: in the rest of the race. Four rounds tell a difference of 4%."""
 BATCH_ROUNDS = {"burst": 8, "sustained": 12}
 """Rounds between two looks at a race's order. Each costs an idle gap in the burst regime; in the
 sustained one warming up costs more than the rounds."""
 MAX_BATCHES = 3
-"""Batches of rounds after which a race ends, stable or not."""
+"""Batches after which a race ends, stable or not."""
 TIE = 0.002
 """Two leaders closer than this count as one."""
 VERIFY_WITHIN = 1.05
 """Within this after the race: verified."""
-MAX_VERIFIED = 16
+MAX_VERIFIED = 8
 """Most kernels verified per regime."""
 COMPUTE_BOUND = 64.0
 """FLOP per byte of DRAM above which the power limit can matter and both regimes are raced."""
@@ -126,14 +130,19 @@ def verify(bench: Bench, problem: GemmProblem, raced: Sequence[Measurement]) -> 
 
 
 def _race(bench: Bench, finalists: Sequence[Entrant], regime: str) -> dict[Entrant, list[float]]:
-    """Rounds until the leader of all rounds so far also leads, or ties, in the latest batch."""
-    times: dict[Entrant, list[float]] = {entrant: [] for entrant in finalists}
+    """A heat, then rounds until the leader of all so far also leads, or ties, in the latest batch.
+
+    Returns:
+        For each finalist its times; one that fell out after the heat has those of the heat.
+    """
+    heat = bench.time(finalists, regime, HEAT_ROUNDS[regime])
+    times = dict(zip(finalists, heat, strict=True))
+    racing = _within(times, STILL_RACING, len(finalists))
     for number in range(MAX_BATCHES):
-        rounds = bench.time(finalists, regime, BATCH_ROUNDS[regime])
-        batch = dict(zip(finalists, rounds, strict=True))
-        for entrant in finalists:
+        batch = dict(zip(racing, bench.time(racing, regime, BATCH_ROUNDS[regime]), strict=True))
+        for entrant in racing:
             times[entrant] = times[entrant] + batch[entrant]
-        leader, latest = _leader(times), _leader(batch)
+        leader, latest = _leader({entrant: times[entrant] for entrant in racing}), _leader(batch)
         lag = statistics.median(batch[leader]) / statistics.median(batch[latest]) - 1
         if number and lag <= TIE:
             break
@@ -157,18 +166,20 @@ def without_drift(rounds: Sequence[Sequence[float]]) -> list[list[float]]:
     """Take out what all entrants of a round share.
 
     Clock and power wander from round to round, and every entrant of a round meets them alike. So
-    each time is divided by its round's level (the geometric mean over the entrants) and multiplied
-    by the median level.
+    each time is divided by its round's level (the geometric mean over the entrants that took part
+    in all rounds) and multiplied by the median level.
 
     Args:
-        rounds: for each entrant its times, one a round, the same number for all.
+        rounds: for each entrant its times, one a round from the first; one that fell out has fewer.
 
     Returns:
         The same shape.
     """
-    levels = [statistics.geometric_mean(column) for column in zip(*rounds, strict=True)]
+    most = max(map(len, rounds))
+    whole = [row for row in rounds if len(row) == most]
+    levels = [statistics.geometric_mean(column) for column in zip(*whole, strict=True)]
     level = statistics.median(levels)
-    return [[t * level / own for t, own in zip(row, levels, strict=True)] for row in rounds]
+    return [[t * level / own for t, own in zip(row, levels, strict=False)] for row in rounds]
 
 
 def _row(

@@ -30,7 +30,7 @@ class Hardware:
     """Dense matrix rate in bf16."""
     clusters_at_once: tuple[int, ...]
     """Clusters of 0, 1, 2, ... CTAs that the GPU holds, one CTA per SM
-    (``cuOccupancyMaxActiveClusters``); sizes that kernels do not use are interpolated."""
+    (``cuOccupancyMaxActiveClusters``)."""
     smem_bytes_per_sm: int = 233_472
     """Shared memory of one SM (CUDA programming guide, compute capability 9.0: 228 KB)."""
     smem_bytes_per_block: int = 232_448
@@ -60,8 +60,8 @@ class Hardware:
 
 _HOPPER_PEAK = 989.4e12
 """Dense tensor rate of the SXM parts in bf16 (NVIDIA H100 and H200 data sheets)."""
-_HOPPER_CLUSTERS = (0, 132, 66, 44, 30)
-"""As an H200 reports them; fours leave SMs over."""
+_HOPPER_CLUSTERS = (0, 132, 66, 39, 30, 22, 17, 15, 15)
+"""As an H200 reports them; all but ones and twos leave SMs over."""
 _HOPPER_L2 = 5.5e12
 
 GPUS = (

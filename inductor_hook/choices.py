@@ -19,6 +19,7 @@ from tilecast.heuristics.hardware import Hardware
 from tilecast.inductor_hook import report
 from tilecast.inductor_hook.autoload import names
 from tilecast.inductor_hook.problems import Matmul, NotCovered, read
+from tilecast.inductor_hook.recording import record
 from tilecast.inductor_hook.selection import gpu_of, portfolio, shortlist
 from tilecast.inductor_hook.settings import Settings, active, cache_key
 from tilecast.inductor_hook.template import (
@@ -171,6 +172,8 @@ def _ours(settings: Settings, kernel_inputs: Any, op: str) -> list[KernelTemplat
     """Our choices for a multiplication; none, and why, where there are none."""
     try:
         matmul = read(kernel_inputs, op)
+        if settings.record:
+            record(settings.record, matmul.hint)
         choices = plan(settings, matmul, op, gpu_of(kernel_inputs.device().index or 0))
         layout = kernel_inputs.output_layout(flexible=False)
         found = [

@@ -17,15 +17,15 @@ from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import GemmOperands, TensorSpec
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook import report
-from tilecast.kernels.cutlass_sm90.config import Sm90Config
-from tilecast.kernels.cutlass_sm90.stock import stock_configs
+from tilecast.kernels.quack_sm90.config import QuackConfig
+from tilecast.kernels.quack_sm90.stock import stock_configs
 
 Choose = Callable[[GemmProblem, Sequence[Any], int], Sequence[Any]]
 """Takes a problem, the configs at hand and how many are wanted; returns the best, best first.
 Raises `TilecastError` when no model knows the problem or the GPU."""
 
 STOCK_OPERATOR = "Sm90StaticPersistentGemmOperator"
-"""The class of ``cutlass.operators`` whose kernels an `Sm90Config` describes."""
+"""The class of ``cutlass.operators`` that `stock_configs` stand for."""
 HOPPER = hardware("H200")
 """Any GPU of the architecture: the class sizes its pipeline for sm_90, whatever the card."""
 
@@ -45,8 +45,8 @@ def kernel_operands(metadata: Any) -> GemmOperands:
     return GemmOperands(a, b, out, dtype_of_cutlass(metadata.operands.accumulator_type))
 
 
-def kernel_config(metadata: Any) -> Sm90Config | None:
-    """The config that a kernel is built from, by the ``OperatorMetadata`` of any operator.
+def kernel_config(metadata: Any) -> QuackConfig | None:
+    """The config that stands for a kernel, by the ``OperatorMetadata`` of any operator.
 
     Returns:
         None if it is not one of `stock_configs`: of another class, for another architecture, or of

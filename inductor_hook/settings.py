@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from tilecast.heuristics.errors import TilecastError
-from tilecast.kernels.families import trained
+from tilecast.inductor_hook.recording import SUFFIX
+from tilecast.kernels.families import FAMILIES
 from tilecast.kernels.spec import family_facts
 from tilecast.models import artifact
 from tilecast.models.artifact import SHIPPED, shipped_names
@@ -34,6 +35,9 @@ class Settings:
     """Power regime to aim at: ``burst``, ``sustained``, or ``robust``."""
     rank_nvgemm: bool = False
     """Whether the model also ranks the kernels of PyTorch's NVGEMM backend."""
+    record: str | None = field(default=None, compare=False)
+    """CSV file that every multiplication is written to; none when left out. What is chosen does not
+    depend on it."""
     digest: str = ""
     """`model_digest` of the model that is meant; of the one that is there now when left out."""
 
@@ -49,6 +53,10 @@ class Settings:
                 "1 picks without a benchmark"
             )
         check_power(self.power)
+        if self.record and Path(self.record).suffix.lower() != SUFFIX:
+            raise TilecastError(
+                f"record={self.record!r} is no CSV file; allowed: a path that ends in {SUFFIX}"
+            )
         if not self.digest:
             object.__setattr__(self, "digest", model_digest(self.model))
 
@@ -99,5 +107,5 @@ def _shipped_digest() -> str:
 @cache
 def _toolchain() -> str:
     """Digest of the kernels' sources and the compilers' versions."""
-    facts = [family_facts(name) for name in trained()]
+    facts = [family_facts(name) for name in FAMILIES]
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()

@@ -20,7 +20,7 @@ from typing import Any
 from weakref import WeakSet
 
 from tilecast.heuristics.errors import TilecastError, one_line
-from tilecast.kernels.families import FAMILIES, family_of, trained
+from tilecast.kernels.families import FAMILIES, family_of
 from tilecast.kernels.object_cache import ObjectCache, default_root
 from tilecast.kernels.spec import KernelSpec
 
@@ -238,8 +238,8 @@ def _prepare(parent: int) -> None:
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     # It takes longer than compiling a kernel; why it fails, compiling tells.
     with contextlib.suppress(Exception):
-        for name in trained():
-            FAMILIES[name].preload()
+        for family in FAMILIES.values():
+            family.preload()
 
 
 def _end_with(parent: int) -> None:

@@ -13,10 +13,10 @@ from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.kernels.families import FAMILIES, family_of, trained
+from tilecast.kernels.families import FAMILIES, family_of
 from tilecast.kernels.family import KernelFamily
 
-SPACE_VERSION = 1
+SPACE_VERSION = 2
 """Raised when a problem would be given other candidates."""
 
 
@@ -31,30 +31,26 @@ def config_table(configs: Iterable[KernelConfig], operands: GemmOperands) -> Con
 
 @lru_cache(maxsize=16)
 def _spaces(
-    operands: GemmOperands, hardware: Hardware, families: tuple[str, ...] | None
+    operands: GemmOperands, hardware: Hardware
 ) -> tuple[tuple[KernelFamily, ConfigTable], ...]:
     """Each family that multiplies operands on a GPU, with its space."""
-    asked = (FAMILIES[name] for name in families or trained())
-    fit = (family for family in asked if family.arch == hardware.arch)
+    fit = (family for family in FAMILIES.values() if family.arch == hardware.arch)
     tables = ((f, config_table(f.configs(operands, hardware), operands)) for f in fit)
     return tuple((family, table) for family, table in tables if table.configs)
 
 
 @lru_cache(maxsize=16)
-def space(
-    operands: GemmOperands, hardware: Hardware, families: tuple[str, ...] | None = None
-) -> ConfigTable:
+def space(operands: GemmOperands, hardware: Hardware) -> ConfigTable:
     """Every config that compiles and runs for operands on a GPU and that no pilot excluded.
 
     Args:
         operands: dtypes and majors.
         hardware: the GPU.
-        families: whose configs; when left out, those that the shipped models know.
 
     Raises:
         TilecastError: no family multiplies these operands on this GPU.
     """
-    tables = [table for _, table in _spaces(operands, hardware, families)]
+    tables = [table for _, table in _spaces(operands, hardware)]
     if not tables:
         raise TilecastError(
             f"no kernel multiplies {operands} on {hardware.name}; allowed: operands that "
@@ -67,22 +63,19 @@ def space(
 
 
 @lru_cache(maxsize=4096)
-def candidates(
-    problem: GemmProblem, hardware: Hardware, families: tuple[str, ...] | None = None
-) -> Candidates:
+def candidates(problem: GemmProblem, hardware: Hardware) -> Candidates:
     """The configs of the space that can pay for a problem, in the order of the space.
 
     Args:
         problem: what is to be multiplied.
         hardware: the GPU.
-        families: as for `space`.
 
     Raises:
         TilecastError: no family multiplies its operands on this GPU.
     """
-    table = space(problem.operands, hardware, families)
+    table = space(problem.operands, hardware)
     excluded = [
         family.excluded(problem, part.columns, hardware)
-        for family, part in _spaces(problem.operands, hardware, families)
+        for family, part in _spaces(problem.operands, hardware)
     ]
     return Candidates(table, np.flatnonzero(~np.concatenate(excluded)))

@@ -230,7 +230,7 @@ def _artifact(manifest: Mapping[str, Any], packed: bytes) -> Artifact:
         setattr(rankers[power], part, forest)
     lines = {power: manifest["calibration"][power] for power in POWERS}
     rule = manifest["stopping_rule"]
-    first, second, third = (number(weight, *_WEIGHT) for weight in rule["weights"])
+    first, second, third, fourth = (number(weight, *_WEIGHT) for weight in rule["weights"])
     thresholds = {mean: number(rule["thresholds"][str(mean)], *_WEIGHT) for mean in MEANS}
     if not isinstance(manifest["facts"]["dataset"]["sha256"], str):
         raise ValueError("no digest of a data set")
@@ -239,7 +239,9 @@ def _artifact(manifest: Mapping[str, Any], packed: bytes) -> Artifact:
         GemmOperands.parse(manifest["operands"]),
         rankers,
         {power: (number(a, *_INTERCEPT), number(b, *_SLOPE)) for power, (a, b) in lines.items()},
-        StoppingRule(number(rule["constant"], *_WEIGHT), (first, second, third), thresholds),
+        StoppingRule(
+            number(rule["constant"], *_WEIGHT), (first, second, third, fourth), thresholds
+        ),
         manifest["facts"],
         manifest["sha256"],
     )

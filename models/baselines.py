@@ -14,7 +14,7 @@ from tilecast.heuristics.candidates import Candidates
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.kernels.cutlass_sm90.stock import stock_candidates
+from tilecast.kernels.quack_sm90.stock import stock_candidates
 from tilecast.models.fitted import check_fitted
 from tilecast.models.labels import ProblemLabels
 
@@ -35,7 +35,7 @@ class StockDefault:
     ) -> Candidates:
         """The candidates that are stock configs, in the order of `stock_configs`."""
         found = stock_candidates(problem.operands, self.hardware, candidates)
-        return candidates.select(found.values())[:limit]
+        return candidates.select(found)[:limit]
 
 
 @dataclass(eq=False)

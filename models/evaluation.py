@@ -7,7 +7,7 @@ of distinct kernels.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TypeVar, cast
@@ -16,6 +16,7 @@ import numpy as np
 
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.heuristic import Heuristic, rank
+from tilecast.heuristics.problem import GemmProblem
 from tilecast.models.labels import ProblemLabels
 
 BUCKETS = {
@@ -77,7 +78,8 @@ class HeldOut:
     power: str
     """What it was asked for."""
     picks: tuple[tuple[int, ...], ...]
-    """For each problem the indices of its configs, best first, at most `MAX_K`."""
+    """For each problem the indices of its configs, best first, at most `MAX_K`; none where no split
+    asks about it."""
 
 
 def folds(table: Sequence[ProblemLabels]) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -114,7 +116,7 @@ def held_out(
     """
     calls = [partial(_fold, make(power), table, *split) for split in splits]
     picks = {i: pick for part in side_by_side(jobs, calls) for i, pick in part.items()}
-    return HeldOut(make(power).name, power, tuple(picks[i] for i in range(len(table))))
+    return HeldOut(make(power).name, power, tuple(picks.get(i, ()) for i in range(len(table))))
 
 
 def side_by_side(jobs: int, calls: Sequence[Callable[[], Result]]) -> list[Result]:
@@ -205,14 +207,27 @@ def evaluate(
     table: Sequence[ProblemLabels],
     powers: Sequence[str],
     jobs: int = 1,
+    *,
+    among: Collection[GemmProblem] | None = None,
 ) -> dict[str, object]:
     """Score heuristics side by side, with ``jobs`` folds at a time.
 
+    Args:
+        makers: what makes the heuristics.
+        table: labels of all problems, which are fitted on whether or not they are scored.
+        powers: what to ask for, and score by.
+        jobs: folds at a time.
+        among: the problems that are scored, at least one of which is in the table; all when left
+            out.
+
     Returns:
         ``regret``, a list of `RegretRow` as dicts; ``noise_floor`` by power; ``problems`` and
-        ``families``, their numbers.
+        ``families``, the numbers of those scored.
     """
-    splits = folds(table)
+    wanted = np.array([among is None or labels.problem in among for labels in table])
+    asking = ((fitted, asked[wanted[asked]]) for fitted, asked in folds(table))
+    splits = [(fitted, asked) for fitted, asked in asking if asked.size]
+    scored = [labels for labels, is_wanted in zip(table, wanted, strict=True) if is_wanted]
     rows = [
         row
         for power in powers
@@ -220,8 +235,8 @@ def evaluate(
         for row in summarise(held_out(make, table, power, splits, jobs), table)
     ]
     return {
-        "problems": len(table),
-        "families": len({labels.problem.family for labels in table}),
-        "noise_floor": {power: noise_floor(table, power) for power in powers},
+        "problems": len(scored),
+        "families": len({labels.problem.family for labels in scored}),
+        "noise_floor": {power: noise_floor(scored, power) for power in powers},
         "regret": [asdict(row) for row in rows],
     }

@@ -17,7 +17,7 @@ from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 
-FEATURES_VERSION = 1
+FEATURES_VERSION = 2
 """Raised when a feature changes its meaning."""
 
 FEATURES = {
@@ -41,6 +41,8 @@ FEATURES = {
     "ctas_per_sm": "CTAs that share an SM",
     "raster_m": "1 when tiles are handed out along rows",
     "swizzle": "width of the raster's band, in clusters",
+    "split_k": "CTAs that share a tile, a stretch of k each",
+    "ping_pong": "1 when two warp groups take tiles in turn",
     "smem_bytes": "shared memory of one CTA",
     "mma_registers": "registers per MMA thread",
     "accumulator_registers": "accumulators per MMA thread",
@@ -55,8 +57,9 @@ FEATURES = {
     "padding_n": "share of the tile columns that lie inside the problem",
     "padding_k": "share of the k steps that lies inside the problem",
     "padding_clusters": "share of the tiles handed out that lies inside the problem",
-    "k_steps": "log2 of the pipeline steps of one tile",
-    "k_steps_per_stage": "pipeline steps of one tile per stage",
+    "k_steps": "log2 of the pipeline steps of one CTA for a tile",
+    "k_steps_per_stage": "pipeline steps of one CTA for a tile per stage",
+    "exchange_time": "log2 of 1 plus the time to bring the sums of a split together",
     "busy_sms": "share of the SMs that have a tile at all",
     "ctas_on_sm": "CTAs that a busy SM really holds",
     "mma_efficiency": "share of the tensor core's rate that the instruction's shape can reach",
@@ -112,6 +115,10 @@ LAUNCH_TIME = 2.5
 """Microseconds that a kernel takes beside its tiles: launch, descriptors, first load, drain."""
 STORE_TIME = 0.5
 """Microseconds that storing a tile takes beside its bytes."""
+EXCHANGE_TIME = 0.7
+"""Microseconds that CTAs wait for each other where they share a tile; an order of magnitude."""
+EXCHANGE_RATE = 100e3
+"""Bytes per microsecond that a CTA receives from others of its cluster; an order of magnitude."""
 MMA_CYCLES_PER_COLUMN = 0.5
 """Cycles of one SM's tensor cores for 64 rows x 1 column x 32 bytes of depth."""
 SMEM_ROWS_PER_CYCLE = 4.0
@@ -202,16 +209,15 @@ def _of_configs(
     along_m, band = config.raster_m > 0, config.swizzle
     rows = np.where(config.swap_ab > 0, problem.n, problem.m)
     columns = np.where(config.swap_ab > 0, problem.m, problem.n)
-    k_steps = np.ceil(problem.k / config.tile_k)
+    all_steps = np.ceil(problem.k / config.tile_k)
+    k_steps = np.ceil(all_steps / config.split_k)
 
     # Tiles are handed out in whole clusters, and clusters in whole bands of the swizzle: what pads
     # them takes as long as a real tile.
     tiles_m, tiles_n = np.ceil(rows / config.tile_m), np.ceil(columns / config.tile_n)
     clusters_m = np.ceil(tiles_m / config.cluster_m)
     clusters_n = np.ceil(tiles_n / config.cluster_n)
-    clusters_m = np.where(along_m, clusters_m, np.ceil(clusters_m / band) * band)
-    clusters_n = np.where(along_m, np.ceil(clusters_n / band) * band, clusters_n)
-    cluster = config.cluster_m * config.cluster_n
+    cluster = config.cluster_m * config.cluster_n * config.split_k
     clusters = clusters_m * clusters_n * problem.batch
     handed_out = clusters * cluster
     slots = np.take(hardware.clusters_at_once, cluster.astype(int)) * config.ctas_per_sm
@@ -249,10 +255,15 @@ def _of_configs(
 
     # A CTA's MMA warps also store its tile, so they do not overlap; those of two CTAs on an SM do.
     tile_multiply = np.maximum(tile_compute, loads / l2_rate)
+    exchanged = out_bytes / problem.operands.out.dtype.bytes(1) * 4 * (config.split_k - 1)
+    exchange = exchanged / config.split_k / EXCHANGE_RATE + EXCHANGE_TIME * (config.split_k > 1)
     tile_store = STORE_TIME + out_bytes * hardware.sm_count / dram_rate
-    alone = tile_multiply + tile_store
+    alone = tile_multiply + tile_store + exchange
     overlapped = np.maximum(2 * tile_multiply, alone)
-    serial = whole_waves * np.where(ctas_on_sm > 1, overlapped, alone)
+    # Of two warp groups that take turns, one stores while the other multiplies.
+    in_turn = (whole_waves * tile_multiply + tile_store) / whole_waves
+    one_cta = np.where(config.ping_pong > 0, in_turn, alone)
+    serial = whole_waves * np.where(ctas_on_sm > 1, overlapped, one_cta)
     analytic = LAUNCH_TIME + np.maximum(serial, memory)
     roofline = 1e6 * hardware.roofline_seconds(problem.flops, problem.min_bytes, dtype)
     return {
@@ -268,10 +279,11 @@ def _of_configs(
         "wave_efficiency": waves / whole_waves,
         "padding_m": rows / (tiles_m * config.tile_m),
         "padding_n": columns / (tiles_n * config.tile_n),
-        "padding_k": problem.k / (k_steps * config.tile_k),
-        "padding_clusters": tiles_m * tiles_n * problem.batch / handed_out,
+        "padding_k": problem.k / (k_steps * config.split_k * config.tile_k),
+        "padding_clusters": tiles_m * tiles_n * problem.batch * config.split_k / handed_out,
         "k_steps": np.log2(k_steps),
         "k_steps_per_stage": k_steps / config.stages,
+        "exchange_time": np.log2(1 + exchange),
         "busy_sms": busy_sms / hardware.sm_count,
         "ctas_on_sm": ctas_on_sm,
         "wave_rows": np.log2(wave_rows),

@@ -1,7 +1,8 @@
 """Which candidates of a problem are worth measuring: what a model likes, what is near, and chance.
 
 Measuring every candidate is what makes data dear, and most of them teach nothing that their
-neighbours did not. A random share keeps the data honest where the model is wrong.
+neighbours did not. A random share keeps the data honest where the model is wrong, and the stock
+configs are measured so that what chooses among them can be scored.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilecast.heuristics.candidates import Candidates, ConfigColumns
+from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.heuristic import Heuristic, rank
 from tilecast.heuristics.problem import GemmProblem
+from tilecast.kernels.quack_sm90.stock import stock_candidates
 
 KNOBS = (
     "tile_m",
@@ -38,6 +41,8 @@ class Guided:
 
     heuristic: Heuristic
     """Who says what is likely fast."""
+    hardware: Hardware
+    """The GPU that is measured."""
     first: int = 96
     """Of its ranking, all of the first so many."""
     best: int = 8
@@ -53,9 +58,11 @@ class Guided:
         order = np.array([candidates.index(config) for config in ranking], np.intp)
         rest = order[self.first :]
         near = rest[_beside(candidates.columns, order[: self.best])[rest]][: self.neighbours]
-        others = sorted(set(range(len(candidates))) - {*order[: self.first], *near})
+        stock = stock_candidates(problem.operands, self.hardware, candidates)
+        chosen = {*order[: self.first].tolist(), *near.tolist(), *map(candidates.index, stock)}
+        others = sorted(set(range(len(candidates))) - chosen)
         drawn = random.Random(f"guided {problem}").sample(others, min(self.chance, len(others)))
-        return candidates.take(sorted({*order[: self.first].tolist(), *near.tolist(), *drawn}))
+        return candidates.take(sorted({*chosen, *drawn}))
 
 
 def _beside(columns: ConfigColumns, places: np.ndarray) -> np.ndarray:

@@ -17,7 +17,7 @@ from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.kernels.cutlass_sm90.stock import stock_candidates
+from tilecast.kernels.quack_sm90.stock import stock_candidates
 
 TileKey = tuple[int, int, int, int]
 """tile_m, tile_n, cluster_m, cluster_n: what PyTorch matches a proposal and a kernel by."""
@@ -74,8 +74,8 @@ class NvMatmulHeuristic:
         """
         stock = stock_candidates(problem.operands, self.hardware, candidates)
         kernels = {
-            (config.tile_m, config.tile_n, config.cluster_m, config.cluster_n): candidate
-            for config, candidate in stock.items()
+            (config.tile_m, config.tile_n, config.cluster_m, config.cluster_n): config
+            for config in stock
         }
         proposals = _proposals(self.hardware, problem, kernels)
         return candidates.select(select(proposals, kernels))[:limit]

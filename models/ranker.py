@@ -32,6 +32,8 @@ _SHAPE_BITS = {
     "warp_groups": 2,
     "ctas_per_sm": 2,
     "swap_ab": 1,
+    "split_k": 4,
+    "ping_pong": 1,
 }
 """What remains of a config without its schedule, and how many bits each number takes."""
 _SHAPE = np.array([FEATURE_NAMES.index(name) for name in _SHAPE_BITS])
@@ -68,9 +70,9 @@ class ConfigRanker:
     """Trees of each set."""
     entrants: int = 512
     """Candidates that the analytic time lets through to the trees."""
-    coarse_rounds: int = 24
+    coarse_rounds: int = 40
     """Trees that all entrants pass through."""
-    survivors: int = 64
+    survivors: int = 48
     """Candidates that pass through all trees."""
     max_depth: int = 8
     """Depth of a tree."""

@@ -2,9 +2,9 @@
 
 The ranker's two sets of trees learn different things. Where they agree, the first candidate is
 usually right; where the relevance trees put a later one close behind, or the distance trees put it
-ahead, it may well be the better one. The gain that is expected of it is the exponential of a
-weighted sum of such features; candidates are taken where that is large enough, so compilations go
-where they pay most.
+ahead, it may well be the better one. Where they tell the first few clearly apart, they know such
+problems. The gain that is expected of a candidate is the exponential of a weighted sum of such
+features; candidates are taken where that is large enough, so compilations go where they pay most.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ MAX_TAKEN = 8
 """Candidates that a problem gets at most."""
 MEANS = (2, 3, 4, 5, 6)
 """Candidates per problem, on average, that may be asked for."""
+MOST_GAIN = 0.1
+"""Log gain beyond which a gain says nothing more of when to stop: a few such would decide alone."""
 _DIGITS = 6
 
 
@@ -32,7 +34,7 @@ class StoppingRule:
 
     constant: float
     """Log of the gain that is expected of a second candidate whose `stop_features` are all 0."""
-    weights: tuple[float, float, float]
+    weights: tuple[float, float, float, float]
     """What one unit of each of `stop_features` adds to the log of the expected gain."""
     thresholds: Mapping[int, float]
     """For each of `MEANS` the log of the expected gain from which a candidate is taken."""
@@ -68,14 +70,16 @@ def stop_features(distance: np.ndarray, relevance: np.ndarray) -> np.ndarray:
         relevance: likewise.
 
     Returns:
-        float64 array [candidates - 1, 3]: log of how many candidates come before; how far the
+        float64 array [candidates - 1, 4]: log of how many candidates come before; how far the
         relevance trees put it behind the best of these, and how far the distance trees put it ahead
-        of the best of these; 0 where they do not.
+        of the best of these, 0 where they do not; the standard deviation of what the relevance
+        trees say of all.
     """
     before = np.log(np.arange(1, len(distance)))
     behind = np.maximum.accumulate(relevance)[:-1] - relevance[1:]
     ahead = np.minimum.accumulate(distance)[:-1] - distance[1:]
-    return np.stack([before, np.maximum(behind, 0), np.maximum(ahead, 0)], axis=1)
+    apart = np.full(len(before), np.std(relevance, dtype=np.float64))
+    return np.stack([before, np.maximum(behind, 0), np.maximum(ahead, 0), apart], axis=1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +87,7 @@ class FirstCandidates:
     """The first of the ranking of a problem that the ranker had not seen, and how fast they are."""
 
     features: np.ndarray
-    """float64 array [candidates - 1, 3]: `stop_features`."""
+    """float64 array [candidates - 1, 4]: `stop_features`."""
     slowdowns: np.ndarray
     """float64 array [candidates]: measured cost over the best config's, by the truth."""
 
@@ -107,16 +111,16 @@ def fit_stopping_rule(asked: Sequence[FirstCandidates]) -> StoppingRule:
     """Learn what further candidates gain, and where to stop for each of `MEANS`.
 
     Most candidates gain nothing and a few gain much: a Poisson regression estimates the mean of
-    such numbers. The problems were held out.
+    such numbers, of which one beyond `MOST_GAIN` counts as that. The problems were held out.
     """
     from sklearn.linear_model import PoissonRegressor
 
     line = PoissonRegressor(alpha=0, solver="newton-cholesky", max_iter=1000).fit(
         np.concatenate([first.features for first in asked]),
-        np.concatenate([first.gains for first in asked]),
+        np.minimum(np.concatenate([first.gains for first in asked]), MOST_GAIN),
     )
     constant, *weights = (round(float(v), _DIGITS) for v in (line.intercept_, *line.coef_))
-    rule = StoppingRule(constant, (weights[0], weights[1], weights[2]), {})
+    rule = StoppingRule(constant, (weights[0], weights[1], weights[2], weights[3]), {})
     # A candidate is taken when all up to it are worth it: when the least promising of them is.
     worth = [np.minimum.accumulate(rule.expected(first.features)) for first in asked]
     falling = np.sort(np.concatenate(worth))[::-1]

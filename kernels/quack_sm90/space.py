@@ -60,7 +60,7 @@ NEVER_NEAR: tuple[tuple[dict[str, object], float], ...] = (
 )
 """Values that together were never near the best on any of the 60 problems of the pilot, and how far
 behind their best config was, as a share of the best, where it came closest
-(benchmarks/family_pilot.py). Finer classes are left to the model: what 45 problems never had near
+(benchmarks/space_pilot.py). Finer classes are left to the model: what 45 problems never had near
 the best was up to 11% ahead on the other 15."""
 
 SPLIT_WAVES = 2
@@ -121,7 +121,8 @@ def _split(config: QuackConfig, operands: GemmOperands, hardware: Hardware) -> s
     if config.split_k == 1:
         return None
     if (config.cluster_m, config.cluster_n, config.schedule) != (1, 1, "coop"):
-        return "CTAs that split k share no loads and take one tile"
+        shape = f"cluster {config.cluster_m}x{config.cluster_n} and {config.schedule}"
+        return f"split_k {config.split_k} with {shape}, allowed 1x1 and coop"
     need, have = exchange_bytes(config, operands), config.stages * stage_bytes(config, operands)
     return None if need <= have else f"{need} bytes of sums to receive, {have} to be had"
 

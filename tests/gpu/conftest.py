@@ -19,7 +19,6 @@ from tilecast.kernels.object_cache import ObjectCache
 from tilecast.kernels.spec import KernelSpec
 
 PLAIN = {
-    "cutlass_sm90": ("128x128x64_c1x1_s4_w2_o1_rm1", "128x128x128_c1x1_s4_w2_o1_rm1"),
     "quack_sm90": ("128x128x64_c1x1x1_s4_coop_o1_rm8", "128x128x128_c1x1x1_s4_coop_o1_rm8"),
 }
 """A plain config of each family, and the one whose stages are as deep in bytes for 8 bits."""

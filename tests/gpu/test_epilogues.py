@@ -102,3 +102,15 @@ def test_extras_that_a_kernel_was_not_compiled_for_are_refused(objects: ObjectCa
             launch(a, b, out, *bad)
     torch.cuda.synchronize()
     assert bool(out.isnan().all())
+
+
+@pytest.mark.parametrize("step", ["relu", "gelu", "bias+gelu-tanh", "silu"])
+def test_what_is_no_number_stays_none(objects: ObjectCache, step: str) -> None:
+    problem = GemmProblem(72, 520, 264, operands=GemmOperands.parse(f"bf16:rcr:{step}"))
+    a, b, *extras = random_inputs(problem)
+    a[3, 5] = torch.nan
+    for spec in kinds(problem.operands):
+        out = torch.zeros_like(poisoned_out(problem))
+        load_kernel(spec, objects)(a, b, out, *extras)
+        assert bool(out[3].isnan().all()), spec
+        assert not bool(out[:3].isnan().any()), spec

@@ -18,7 +18,7 @@ from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.kernels.cutlass_sm90.config import Sm90Config
+from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.spec import KernelSpec
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def test_operands_are_random_and_stored_as_asked() -> None:
 
 def test_waiting_ends_when_a_kernel_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_session, "HANG_SECONDS", 0.2)
-    spec = KernelSpec(Sm90Config(64, 64, 64), LINEAR_BF16)
+    spec = KernelSpec(QuackConfig(64, 64, 64), LINEAR_BF16)
     done = torch.cuda.Event()
     torch.cuda._sleep(ONE_SECOND)
     done.record()
@@ -153,7 +153,7 @@ def test_waiting_ends_when_a_kernel_does_not(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_kernel_that_is_not_compiled_is_told(session: GpuSession) -> None:
-    absent = Sm90Config(64, 256, 64, stages=2)
+    absent = QuackConfig(64, 256, 64, stages=2)
     with pytest.raises(TilecastError, match="is not compiled"):
         session.bench(PROBLEM, careful=False).time([absent], "burst", 1)
 

@@ -40,8 +40,10 @@ Function = Callable[..., torch.Tensor]
 
 @pytest.fixture(scope="session", autouse=True)
 def objects(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """One object cache for all tests, and for the processes that they start."""
-    folder = tmp_path_factory.mktemp("objects")
+    """One object cache for all tests, the processes that they start and pytest's workers."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "hook-objects"
+    folder.mkdir(mode=0o700, exist_ok=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TILECAST_CACHE", str(folder))
         yield folder
@@ -792,13 +794,15 @@ def test_failures_keep_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="takes two GPUs")
 def test_a_gpu_that_fails_leaves_the_other_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     load, tried = launcher.loaded_kernel, []
+    matmul = _static("bf16:rcr")
+    # Compiled by now: what failed longer ago than a pause would be tried again.
+    load(matmul.spec, 0)
 
     def loaded_kernel(spec: KernelSpec, device: int) -> Any:
         tried.append(device)
         return _broken() if device == 1 else load(spec, device)
 
     monkeypatch.setattr(launcher, "loaded_kernel", loaded_kernel)
-    matmul = _static("bf16:rcr")
     for device in (1, 0, 1, 0):
         a, b, out = (t.to(device) for t in (_bf16(M, K), _bf16(N, K).T, _bf16(M, N)))
         with torch.cuda.device(device):

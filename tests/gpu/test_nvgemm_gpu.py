@@ -17,7 +17,7 @@ from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook import report
 from tilecast.inductor_hook.nvgemm import kernel_config, rank_with_model, restore
 from tilecast.kernels.candidates import config_table
-from tilecast.kernels.cutlass_sm90.config import Sm90Config
+from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.models.learned import LearnedHeuristic, load_heuristic
 
 pytestmark = pytest.mark.skipif(
@@ -36,11 +36,11 @@ class Model:
     """The shipped model, remembering its answers."""
 
     def __init__(self) -> None:
-        self.answers: list[tuple[GemmProblem, int, list[Sm90Config]]] = []
+        self.answers: list[tuple[GemmProblem, int, list[QuackConfig]]] = []
 
     def __call__(
-        self, problem: GemmProblem, configs: Sequence[Sm90Config], limit: int
-    ) -> list[Sm90Config]:
+        self, problem: GemmProblem, configs: Sequence[QuackConfig], limit: int
+    ) -> list[QuackConfig]:
         given = config_table(configs, problem.operands).all()
         ranking: Any = list(_heuristic(problem).rank(problem, given, limit=limit))
         self.answers.append((problem, len(configs), ranking))

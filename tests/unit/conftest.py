@@ -21,9 +21,9 @@ from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.heuristics.problem import PROBLEM_FIELDS, GemmProblem
 from tilecast.kernels.candidates import candidates
-from tilecast.kernels.cutlass_sm90.config import Sm90Config
-from tilecast.kernels.cutlass_sm90.space import valid_configs
-from tilecast.kernels.cutlass_sm90.stock import stock_candidates
+from tilecast.kernels.quack_sm90.config import QuackConfig
+from tilecast.kernels.quack_sm90.space import valid_configs
+from tilecast.kernels.quack_sm90.stock import stock_candidates
 from tilecast.kernels.spec import KernelSpec
 from tilecast.models.artifact import SHIPPED, Artifact
 from tilecast.models.labels import POWERS
@@ -35,29 +35,30 @@ FAMILIES = ((4096, 4096), (12288, 4096), (4096, 11008), (2112, 7168), (1280, 819
 EXTENTS = (8, 64, 512, 4096)
 PROVENANCE = {
     "runs": [{"gpus": [{"name": "NVIDIA H200"}], "date": "2026-11-21T00:00:00+00:00"}],
-    "space_version": 1,
+    "space_version": 2,
     "protocol_version": 1,
 }
 FINALIST = 1.15
 """Within this of the best after the screen: raced."""
 
 
-def synthetic_configs() -> frozenset[Sm90Config]:
+def synthetic_configs() -> frozenset[QuackConfig]:
     """Every twentieth config of the space, and those of it that are stock."""
     gpu = hardware("H200")
     space = valid_configs(LINEAR_BF16, gpu)
-    return frozenset(space[::20]) | set(stock_candidates(LINEAR_BF16, gpu, space).values())
+    return frozenset(space[::20]) | set(stock_candidates(LINEAR_BF16, gpu, space))
 
 
-def synthetic_microseconds(problem: GemmProblem, config: Sm90Config, regime: str) -> float:
+def synthetic_microseconds(problem: GemmProblem, config: QuackConfig, regime: str) -> float:
     """A run time that a GPU might take: whole waves, a memory bound, a config's efficiency."""
     rows, columns = (problem.n, problem.m) if config.swap_ab else (problem.m, problem.n)
     tiles = math.ceil(rows / config.tile_m) * math.ceil(columns / config.tile_n)
     area = config.tile_m * config.tile_n
     efficiency = 0.5 + 0.3 * area / 32768 + 0.02 * min(config.stages, 5)
     efficiency += 0.03 * (config.cluster_m * config.cluster_n > 1)
-    efficiency -= 0.1 * (area / config.warp_groups > 16384)
-    compute = math.ceil(tiles / 132) * 2 * area * problem.k / (7.5e6 * efficiency)
+    efficiency -= 0.1 * (config.schedule == "pong" and area > 16384)
+    waves = math.ceil(tiles * config.split_k / 132) / config.split_k
+    compute = waves * 2 * area * problem.k / (7.5e6 * efficiency) + 0.5 * (config.split_k > 1)
     memory = problem.min_bytes / (4e6 * (1 - 0.3 / config.stages))
     if regime == "sustained":
         compute *= 1.15 + 0.05 * area / 32768
@@ -66,9 +67,9 @@ def synthetic_microseconds(problem: GemmProblem, config: Sm90Config, regime: str
 
 
 def _rows(
-    problem: GemmProblem, configs: Collection[Sm90Config], noise: Callable[[], float]
+    problem: GemmProblem, configs: Collection[QuackConfig], noise: Callable[[], float]
 ) -> Iterator[dict[str, object]]:
-    def row(config: Sm90Config, regime: str, stage: str, error: float, failure=None) -> dict:
+    def row(config: QuackConfig, regime: str, stage: str, error: float, failure=None) -> dict:
         time = None if failure else synthetic_microseconds(problem, config, regime) * error
         return _row(problem, config.name, regime, stage, time, failure)
 
@@ -102,7 +103,7 @@ def _row(problem, config, regime, stage, microseconds, failure) -> dict[str, obj
     }
 
 
-def make_dataset(problems: list[GemmProblem], configs: Collection[Sm90Config]) -> Dataset:
+def make_dataset(problems: list[GemmProblem], configs: Collection[QuackConfig]) -> Dataset:
     """Measurements of problems, the same every time."""
     source = random.Random(0)
     rows = [
@@ -137,7 +138,7 @@ def small_model(synthetic_table) -> Artifact:
     }
     for ranker in rankers.values():
         ranker.fit(synthetic_table)
-    rule = StoppingRule(-5.0, (-1.0, -0.5, 50.0), {mean: -5.0 - mean / 2 for mean in MEANS})
+    rule = StoppingRule(-5.0, (-1.0, -0.5, 50.0, -0.1), {mean: -5.0 - mean / 2 for mean in MEANS})
     line = dict.fromkeys(POWERS, (0.015, 0.4))
     return Artifact(gpu, LINEAR_BF16, rankers, line, rule, {"dataset": {"sha256": "none"}})
 

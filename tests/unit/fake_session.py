@@ -20,12 +20,12 @@ from tilecast.data_collection.collector import Collector, Progress, Workload
 from tilecast.data_collection.protocol import BATCH_ROUNDS, Entrant, KernelFailure
 from tilecast.data_collection.store import MeasurementStore
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.kernels.cutlass_sm90.config import Sm90Config
+from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.spec import KernelSpec
 
 PROBLEMS = tuple(GemmProblem(m, 4096, 4096) for m in (16, 24, 64, 512, 1024))
 """Three that are raced in one power regime, two in both."""
-CONFIGS = tuple(Sm90Config(64, 128, 64, stages=2 + i) for i in range(6))
+CONFIGS = tuple(QuackConfig(64, 128, 64, stages=2 + i) for i in range(6))
 WORKLOAD: Workload = dict.fromkeys(PROBLEMS, CONFIGS)
 FOR_EVER = 3600.0
 

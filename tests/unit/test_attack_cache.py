@@ -21,13 +21,13 @@ from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.files import STALE_SECONDS
 from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.kernels import builder, launch
-from tilecast.kernels.cutlass_sm90.config import Sm90Config
-from tilecast.kernels.cutlass_sm90.family import CutlassSm90
 from tilecast.kernels.launch import load_kernel
 from tilecast.kernels.object_cache import ObjectCache
+from tilecast.kernels.quack_sm90.config import QuackConfig
+from tilecast.kernels.quack_sm90.family import QuackSm90
 from tilecast.kernels.spec import KernelSpec
 
-SPECS = [KernelSpec(Sm90Config(64, 64, 64, stages=n), LINEAR_BF16) for n in (3, 4, 5)]
+SPECS = [KernelSpec(QuackConfig(64, 64, 64, stages=n), LINEAR_BF16) for n in (3, 4, 5)]
 SPEC = SPECS[0]
 FORK = multiprocessing.get_context("fork")
 EVIL = b"\x7fELF evil"
@@ -136,7 +136,7 @@ def test_kills_at_any_time_leave_whole_entries_or_none(
 ) -> None:
     """And no lock: what the next process wants it compiles at once."""
     code = {spec: object_file(160 + 8 * position, 0) for position, spec in enumerate(SPECS)}
-    monkeypatch.setattr(CutlassSm90, "compile", staticmethod(code.__getitem__))
+    monkeypatch.setattr(QuackSm90, "compile", staticmethod(code.__getitem__))
     cache, source = ObjectCache(tmp_path / "objects"), random.Random(0)
 
     def compile_for_ever() -> None:
@@ -185,7 +185,7 @@ SCRIPT = """
 import os, pathlib, sys
 from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.kernels import builder
-from tilecast.kernels.cutlass_sm90.space import valid_configs
+from tilecast.kernels.quack_sm90.space import valid_configs
 from tilecast.heuristics.hardware import hardware
 
 class Cache(builder.ObjectCache):

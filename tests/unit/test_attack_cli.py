@@ -22,7 +22,7 @@ from tilecast.data_collection.dataset import read_dataset
 from tilecast.data_collection.store import MeasurementStore
 from tilecast.heuristics.hardware import hardware
 
-VALID = "128x128x64_c1x1_s3_w2_o1_rm1"
+VALID = "128x128x64_c1x1x1_s6_coop_o1_rm8"
 MEASURED = ("--m", "64", "--n", "4096", "--k", "4096")
 
 NO_TEXT = ("\udcff", "a\udc80b", "\0", "/tmp/\ud800")
@@ -73,6 +73,7 @@ MANIFESTS = {
 }
 NO_MODEL = (*NO_FOLDER, *MANIFESTS)
 NO_DATA = (*NO_FOLDER, "text", "nested/manifest.json")
+NO_PROBLEMS = (*NO_FOLDER, "text", "rows.csv", *(f"{name}/manifest.json" for name in MANIFESTS))
 NO_OUT = ["file", "loop", "dangling", "long", "below", "device"]
 NO_EXPORT = ["folder", "long", "below"]
 
@@ -146,6 +147,12 @@ def _attacks() -> Iterator[Attack]:
         bad = NO_EXPORT if option == "--export" else NO_OUT
         yield Attack(command, more, option, bad, on_ground=True)
     yield Attack("evaluate", (), "--model", NO_MODEL, on_ground=True)
+    for command, more in (("predict", ()), ("compile", ()), ("collect", store), ("evaluate", ())):
+        for option in ("--problems", "--hf-config"):
+            yield Attack(command, more, option, ("", *NO_TEXT))
+            yield Attack(command, more, option, NO_PROBLEMS, on_ground=True)
+        for option in ("--tp", "--rows"):
+            yield Attack(command, more, option, (*NO_EXTENT, ",", "1,", "1,,2", "1-4", "all"))
     for command in ["predict", "space", "compile", "collect", "train", "evaluate", "doctor"]:
         yield Attack(command, (), "", ("--guess", "--json=1", "--jso", "-z", "\udcff"))
         yield Attack(command, (), "--guess", ("", "x", "é"))
@@ -167,10 +174,20 @@ ALONE = [
     ["predict", *MEASURED, "--operands", "fp16:rcr>fp32"],
     ["predict", *MEASURED, "--k", "4095"],
     ["predict", *MEASURED, "--operands", "bf16:ccr", "--m", "7"],
+    ["predict", *MEASURED, "--problems", "own.csv"],
+    ["predict", *MEASURED, "--hf-config", "config.json"],
+    ["predict", *MEASURED, "--tp", "2"],
+    ["predict", *MEASURED, "--rows", "2"],
+    ["predict", "--problems", "own.csv"],
+    ["predict", "--problems", "own.csv", "--batch", "2"],
+    ["predict", "--problems", "own.csv", "--operands", "fp16:rcr"],
+    ["predict", "--problems", "own.csv", "--data", "data.parquet"],
+    ["predict", "--problems", "own.csv", "--tp", "2"],
+    ["predict", "--problems"],
     ["space", "--n", "8"],
     ["space", "--batch", "2"],
     ["space", "extra"],
-    ["space", "--operands", "bf16:rcr:bias"],
+    ["space", "--operands", "bf16:rcr:row-scales"],
     ["space", "--operands", "e4m3:rrr"],
     ["compile", "-k", "3"],
     ["compile", "--power", "burst"],
@@ -180,9 +197,19 @@ ALONE = [
     ["compile", "--config", VALID, "--model", "."],
     ["compile", "16x64x64", "--power", "burst"],
     ["compile", "16x64x64", "-k", "65"],
-    ["compile", "--config", "256x256x64_c1x1_s2_w2_o1_rm1"],
+    ["compile", "--config", "256x256x64_c1x1x1_s2_coop_o1_rm8"],
+    ["compile", "--config", VALID, "--problems", "own.csv"],
+    ["compile", "--config", VALID, "--hf-config", "config.json"],
+    ["compile", "--problems", "own.csv", "--power", "burst"],
+    ["compile", "--problems", "own.csv", "--operands", "fp16:rcr"],
+    ["compile", "--rows", "2"],
+    ["compile", "16x64x64", "--problems", "own.csv"],
     ["collect"],
     ["collect", "--store"],
+    ["collect", "--store", "s", "--problems", "own.csv"],
+    ["evaluate", "--tp", "2"],
+    ["evaluate", "--problems", "own.csv"],
+    ["evaluate", "--problems", "own.csv", "--rows", "2"],
     ["train"],
     ["train", "--out"],
     ["train", "--out", "/proc/tilecast"],
@@ -206,6 +233,7 @@ def ground(tmp_path_factory: pytest.TempPathFactory) -> Path:
     # Whoever reads this as root gets an error, too.
     (folder / "device").symlink_to("/proc/self/mem")
     (folder / "text").write_bytes(b"PAR1 and then text\nPAR1")
+    (folder / "rows.csv").write_text("m,n,k\n16,64,63\n")
     for name, manifest in MANIFESTS.items():
         (folder / name).mkdir()
         (folder / name / "manifest.json").write_bytes(manifest)

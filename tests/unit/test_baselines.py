@@ -15,18 +15,18 @@ from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.heuristic import rank
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.kernels.candidates import candidates, config_table
-from tilecast.kernels.cutlass_sm90.config import Sm90Config
-from tilecast.kernels.cutlass_sm90.stock import stock_candidates, stock_configs
+from tilecast.kernels.candidates import candidates, config_table, space
+from tilecast.kernels.quack_sm90.config import QuackConfig
+from tilecast.kernels.quack_sm90.stock import stock_candidates, stock_configs
 from tilecast.models.baselines import BestFixedSubset, NearestNeighbour, StockDefault
 from tilecast.models.nvmatmul import NvMatmulHeuristic, layout, precision, select
 
 H200 = hardware("H200")
 PROBLEM = GemmProblem(2048, 4096, 4096)
-A, B, C, D = (Sm90Config(128, n, 64) for n in (64, 128, 192, 256))
+A, B, C, D = (QuackConfig(128, n, 64) for n in (64, 128, 192, 256))
 
 
-def _those(*configs: Sm90Config) -> Candidates:
+def _those(*configs: QuackConfig) -> Candidates:
     return config_table(configs, LINEAR_BF16).all()
 
 
@@ -35,10 +35,10 @@ class Measured:
     """Labels of one problem, written down."""
 
     problem: GemmProblem
-    times: dict[Sm90Config, float]
+    times: dict[QuackConfig, float]
 
     @property
-    def configs(self) -> tuple[Sm90Config, ...]:
+    def configs(self) -> tuple[QuackConfig, ...]:
         return tuple(self.times)
 
     def cost(self, power: str) -> np.ndarray:
@@ -88,9 +88,9 @@ def test_there_are_24_stock_configs_in_listing_order() -> None:
     stock = stock_configs(LINEAR_BF16, H200)
     assert len(set(stock)) == 24
     names = [config.name for config in stock]
-    assert names[:2] == ["64x64x64_c1x1_s13_w1_o1_rm1", "64x64x64_c1x2_s13_w1_o1_rm1"]
-    assert names[-1] == "128x256x64_c2x2_s4_w2_o1_rm1"
-    assert names[16] == "128x128x64_c1x1_s6_w1_o1_rm1"
+    assert names[:2] == ["64x64x64_c1x1x1_s12_coop_o1_rm8", "64x64x64_c1x2x1_s12_coop_o1_rm8"]
+    assert names[-1] == "128x256x64_c2x2x1_s4_coop_o1_rm8"
+    assert names[16] == "128x128x64_c1x1x1_s6_coop_o1_rm8"
 
 
 def test_stock_configs_are_those_of_the_library() -> None:
@@ -114,25 +114,14 @@ def test_stock_configs_are_those_of_the_library() -> None:
     ]
 
 
-def test_a_stock_config_is_stood_in_for_by_the_nearest() -> None:
-    stock = stock_configs(LINEAR_BF16, H200)[16]
-    shallow, deep = replace(stock, stages=3), replace(stock, stages=5)
-    others = [
-        replace(stock, swap_ab=True),
-        replace(stock, ctas_per_sm=2),
-        replace(stock, warp_groups=2),
-        replace(stock, tile_k=128),
-        replace(stock, cluster_m=2, cluster_n=2, tile_m=64),
+def test_stock_candidates_are_those_of_the_space_in_listing_order() -> None:
+    stock = stock_configs(LINEAR_BF16, H200)
+    assert set(stock) <= set(space(LINEAR_BF16, H200).configs)
+    others = [replace(stock[16], swap_ab=True), replace(stock[16], split_k=2)]
+    assert stock_candidates(LINEAR_BF16, H200, [*others, stock[5], C, stock[3]]) == [
+        stock[3],
+        stock[5],
     ]
-    reordered = replace(stock, raster="n")
-
-    def found(*configs: Sm90Config) -> Sm90Config | None:
-        return stock_candidates(LINEAR_BF16, H200, configs).get(stock)
-
-    assert found(shallow, stock, deep) == stock
-    assert found(shallow, deep, reordered) == deep
-    assert found(reordered, replace(reordered, swizzle=4)) == reordered
-    assert found(*others) is None
 
 
 def test_the_default_is_the_first_stock_config_that_is_a_candidate() -> None:
@@ -182,7 +171,7 @@ def test_the_library_ranks_stock_kernels_only() -> None:
     configs = candidates(PROBLEM, H200)
     ranking = rank(heuristic, PROBLEM, configs)
     assert len(ranking)
-    assert set(ranking) <= set(stock_candidates(LINEAR_BF16, H200, configs).values())
+    assert set(ranking) <= set(stock_candidates(LINEAR_BF16, H200, configs))
     assert list(rank(heuristic, PROBLEM, configs, limit=1)) == list(ranking[:1])
     exchanged = configs.take(np.flatnonzero(configs.columns.swap_ab))
     assert len(rank(heuristic, PROBLEM, exchanged)) == 0

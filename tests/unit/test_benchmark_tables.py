@@ -49,7 +49,7 @@ def figures() -> dict:
         "noise_floor": {p: {"geomean": 0.001, "p95": 0.004, "max": 0.02} for p in powers},
         "regret": dict.fromkeys(powers, groups),
         "cross_regime": {"regret": {"oracle": losses, "tilecast": losses}},
-        "among_stock": {"data set": stock, "pilot": stock},
+        "among_stock": stock,
     }
     adaptive = {"means": [2, 3], "powers": {power: [_COMPARED] * 2 for power in powers}}
     return {"selection_regret": regret, "adaptive_k": adaptive}

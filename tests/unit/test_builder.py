@@ -27,15 +27,15 @@ from tilecast.kernels.builder import (
     compile_into,
     object_builder,
 )
-from tilecast.kernels.cutlass_sm90.config import Sm90Config
-from tilecast.kernels.cutlass_sm90.family import CutlassSm90
 from tilecast.kernels.object_cache import ObjectCache
+from tilecast.kernels.quack_sm90.config import QuackConfig
+from tilecast.kernels.quack_sm90.family import QuackSm90
 from tilecast.kernels.spec import KernelSpec
 
-SPEC = KernelSpec(Sm90Config(128, 128, 64, stages=4, warp_groups=2), LINEAR_BF16)
-OTHER = KernelSpec(Sm90Config(64, 128, 64, stages=4), LINEAR_BF16)
-LATER = KernelSpec(Sm90Config(64, 64, 64, stages=4), LINEAR_BF16)
-BAD = KernelSpec(Sm90Config(100, 100, 64), LINEAR_BF16)
+SPEC = KernelSpec(QuackConfig(128, 128, 64, stages=4), LINEAR_BF16)
+OTHER = KernelSpec(QuackConfig(64, 128, 64, stages=4), LINEAR_BF16)
+LATER = KernelSpec(QuackConfig(64, 64, 64, stages=4), LINEAR_BF16)
+BAD = KernelSpec(QuackConfig(100, 100, 64), LINEAR_BF16)
 """No tile that WGMMA has an instruction for; the space never proposes it."""
 
 
@@ -163,7 +163,7 @@ def _deadly(root: Path, code: bytes, victim: KernelSpec, deaths: int) -> ObjectC
     return Deadly(root / "objects")
 
 
-FOUR = [KernelSpec(Sm90Config(64, 64, 64, stages=n), LINEAR_BF16) for n in (2, 3, 4, 5)]
+FOUR = [KernelSpec(QuackConfig(64, 64, 64, stages=n), LINEAR_BF16) for n in (2, 3, 4, 5)]
 
 
 @pytest.mark.usefixtures("light_workers")
@@ -239,7 +239,7 @@ def test_processes_that_want_one_kernel_compile_it_once(
         time.sleep(0.05)
         return object_file(168, 0)
 
-    monkeypatch.setattr(CutlassSm90, "compile", staticmethod(compile_object))
+    monkeypatch.setattr(QuackSm90, "compile", staticmethod(compile_object))
     cache = ObjectCache(tmp_path / "objects")
 
     def want_all(first: int) -> None:
@@ -261,7 +261,7 @@ def test_a_process_that_hangs_or_is_killed_holds_up_nobody_for_long(
     tmp_path: Path, object_file: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(object_cache, "LOCK_SECONDS", 0.5)
-    monkeypatch.setattr(CutlassSm90, "compile", staticmethod(lambda spec: object_file(168, 0)))
+    monkeypatch.setattr(QuackSm90, "compile", staticmethod(lambda spec: object_file(168, 0)))
     cache = ObjectCache(tmp_path / "objects")
 
     def hang() -> None:
@@ -284,11 +284,11 @@ def test_a_process_that_hangs_or_is_killed_holds_up_nobody_for_long(
 SCRIPT = """
 import sys
 print("the script runs", flush=True)
-from tilecast.kernels.cutlass_sm90.config import Sm90Config
+from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.kernels.builder import object_builder
 from tilecast.kernels.spec import KernelSpec
-spec = KernelSpec(Sm90Config(64, 64, 64, stages=4), LINEAR_BF16)
+spec = KernelSpec(QuackConfig(64, 64, 64, stages=4), LINEAR_BF16)
 object_builder().wait(spec)
 print(object_builder().objects.resources(spec).registers > 0)
 """

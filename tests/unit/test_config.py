@@ -7,19 +7,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tilecast.heuristics.errors import TilecastError
-from tilecast.kernels.cutlass_sm90.config import Sm90Config
 from tilecast.kernels.families import parse_config
+from tilecast.kernels.quack_sm90.config import QuackConfig
 
 numbers = st.integers(1, 512)
 configs = st.builds(
-    Sm90Config,
+    QuackConfig,
     tile_m=numbers,
     tile_n=numbers,
     tile_k=numbers,
     cluster_m=numbers,
     cluster_n=numbers,
     stages=numbers,
-    warp_groups=numbers,
+    split_k=numbers,
+    schedule=st.sampled_from(("coop", "pong")),
     ctas_per_sm=numbers,
     raster=st.sampled_from("mn"),
     swizzle=numbers,
@@ -28,21 +29,23 @@ configs = st.builds(
 
 
 @given(configs)
-def test_name_round_trip(config: Sm90Config) -> None:
+def test_name_round_trip(config: QuackConfig) -> None:
     assert parse_config(config.name) == config
     assert str(config) == config.name
 
 
 @given(configs, configs)
-def test_names_are_distinct(one: Sm90Config, other: Sm90Config) -> None:
+def test_names_are_distinct(one: QuackConfig, other: QuackConfig) -> None:
     assert (one.name == other.name) == (one == other)
 
 
 def test_name_is_readable() -> None:
-    config = Sm90Config(128, 256, 64, cluster_m=2, stages=4, warp_groups=2)
-    assert config.name == "128x256x64_c2x1_s4_w2_o1_rm1"
-    swapped = Sm90Config(64, 16, 128, raster="n", swizzle=8, swap_ab=True)
-    assert swapped.name == "swap_64x16x128_c1x1_s2_w1_o1_rn8"
+    config = QuackConfig(128, 256, 64, cluster_m=2, stages=4)
+    assert config.name == "128x256x64_c2x1x1_s4_coop_o1_rm8"
+    swapped = QuackConfig(
+        64, 16, 128, split_k=4, schedule="pong", raster="n", swizzle=1, swap_ab=True
+    )
+    assert swapped.name == "swap_64x16x128_c1x1x4_s2_pong_o1_rn1"
 
 
 @pytest.mark.parametrize(
@@ -51,14 +54,15 @@ def test_name_is_readable() -> None:
         "",
         "128x256",
         "128x256x64",
-        "128x256x64_c2x1_s4_w2_o1_rk1",
-        "128x256x64_c2x1_s4_w2_o1_rm1_",
-        "128x256x64_c2x1_s4_w2_o1_rm1_k4",
-        "１28x256x64_c2x1_s4_w2_o1_rm1",
-        "9" * 5000 + "x256x64_c2x1_s4_w2_o1_rm1",
-        " 128x256x64_c2x1_s4_w2_o1_rm1",
-        "128x256x64_c2x1_s4_w2_o1_rm1\n",
-        "128x-256x64_c2x1_s4_w2_o1_rm1",
+        "128x256x64_c2x1x1_s4_coop_o1_rk1",
+        "128x256x64_c2x1x1_s4_coop_o1_rm8_",
+        "128x256x64_c2x1_s4_w2_o1_rm1",
+        "128x256x64_c2x1x1_s4_coop_o1_rm8_k4",
+        "１28x256x64_c2x1x1_s4_coop_o1_rm8",
+        "9" * 5000 + "x256x64_c2x1x1_s4_coop_o1_rm8",
+        " 128x256x64_c2x1x1_s4_coop_o1_rm8",
+        "128x256x64_c2x1x1_s4_coop_o1_rm8\n",
+        "128x-256x64_c2x1x1_s4_coop_o1_rm8",
         "torch.mm",
     ],
 )

@@ -28,7 +28,7 @@ from tilecast.models.labels import label_table
 
 PROBLEM = GemmProblem(512, 4096, 4096)
 OTHER = GemmProblem(16, 6144, 1024)
-CONFIGS = [f"128x{n}x64_c1x1_s3_w2_o1_rm1" for n in (32, 64, 128, 256)]
+CONFIGS = [f"128x{n}x64_c1x1x1_s3_coop_o1_rm8" for n in (32, 64, 128, 256)]
 PROVENANCE = {
     "runs": [{"gpus": [{"name": "NVIDIA H200"}], "date": "2026-11-21", "note": "x" * 200}]
 }

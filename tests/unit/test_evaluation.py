@@ -11,7 +11,7 @@ import pytest
 from tilecast.heuristics.baselines import RandomChoice
 from tilecast.heuristics.errors import TilecastError
 from tilecast.kernels.candidates import config_table
-from tilecast.kernels.cutlass_sm90.config import Sm90Config
+from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.models.baselines import BestFixedSubset
 from tilecast.models.evaluation import (
     BUCKETS,
@@ -72,7 +72,7 @@ class Inventor(Silent):
     """Proposes what it was not given."""
 
     def rank(self, problem, candidates, *, limit=None):
-        stranger = Sm90Config(64, 16, 64, 4, 4)
+        stranger = QuackConfig(64, 16, 64, 4, 4)
         return config_table([stranger], problem.operands).all()
 
 
@@ -145,6 +145,33 @@ def test_heuristics_are_scored_side_by_side_as_plain_data(synthetic_table) -> No
     assert len(at_one) == 4
     assert at_one["best fixed subset", "burst"] < at_one["random", "burst"]
     assert result == evaluate(makers, synthetic_table, ("burst", "robust"))
+
+
+@pytest.mark.parametrize("power", ["burst", "robust"])
+def test_some_problems_are_scored_as_they_are_among_all(power: str, synthetic_table) -> None:
+    """The others are learned from all the same, and the family of a scored one is held out."""
+    chosen = [0, 5, 6]
+    among = {synthetic_table[i].problem for i in chosen}
+    result: Any = evaluate([BestFixedSubset], synthetic_table, (power,), among=among)
+    whole = held_out(BestFixedSubset, synthetic_table, power, folds(synthetic_table))
+    expected = regrets(whole, synthetic_table)[chosen]
+    assert (result["problems"], result["families"]) == (3, len({p.family for p in among}))
+    rows = [row for row in result["regret"] if row["problems"] == "all"]
+    assert [row["count"] for row in rows] == [3] * MAX_K
+    assert [row["max"] for row in rows] == expected.max(axis=0).tolist()
+    geomeans = np.expm1(np.log1p(expected).mean(axis=0))
+    assert [row["geomean"] for row in rows] == pytest.approx(geomeans.tolist())
+    floor = noise_floor([synthetic_table[i] for i in chosen], power)
+    assert result["noise_floor"] == {power: floor}
+
+
+def test_only_scored_problems_are_asked_about(synthetic_table) -> None:
+    log: list = []
+    problem = synthetic_table[0].problem
+    evaluate([lambda power: Recorder(log)], synthetic_table, ("burst",), among={problem})
+    ((fitted, family),) = log
+    assert family == problem.family
+    assert fitted and family not in fitted
 
 
 def test_the_noise_floor_is_small(synthetic_table) -> None:

@@ -12,15 +12,15 @@ from tilecast.heuristics.hardware import Hardware, hardware
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.candidates import candidates, config_table
-from tilecast.kernels.cutlass_sm90.config import Sm90Config
+from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.models.features import FEATURE_NAMES, FEATURES, featurize
 
 H200 = hardware("H200")
-PLAIN = Sm90Config(128, 256, 64, 1, 1, 4, 2)
+PLAIN = QuackConfig(128, 256, 64, 1, 1, stages=4)
 PROBLEM = GemmProblem(4096, 4096, 4096)
 
 
-def _features(problem: GemmProblem, config: Sm90Config, gpu: Hardware = H200) -> dict[str, float]:
+def _features(problem: GemmProblem, config: QuackConfig, gpu: Hardware = H200) -> dict[str, float]:
     (row,) = featurize(problem, config_table([config], problem.operands).all(), gpu)
     return dict(zip(FEATURE_NAMES, row.tolist(), strict=True))
 
@@ -71,20 +71,25 @@ def test_waves_of_tiles() -> None:
     np.testing.assert_allclose(features["waves"], 512 / 132, rtol=1e-6)
     np.testing.assert_allclose(features["last_wave_fill"], 512 / 132 - 3, rtol=1e-6)
     np.testing.assert_allclose(features["wave_efficiency"], 512 / 132 / 4, rtol=1e-6)
-    two_per_sm = _features(PROBLEM, Sm90Config(128, 64, 64, 1, 1, 3, 1, ctas_per_sm=2))
+    two_per_sm = _features(PROBLEM, QuackConfig(128, 64, 64, 1, 1, stages=3, ctas_per_sm=2))
     np.testing.assert_allclose(two_per_sm["waves"], 32 * 64 / 264, rtol=1e-6)
 
 
-def test_clusters_and_swizzle_bands_are_padded() -> None:
+def test_clusters_are_padded() -> None:
     problem = GemmProblem(128 * 5, 256 * 9, 4096)
     assert _features(problem, PLAIN)["padding_clusters"] == 1
     clustered = _features(problem, replace(PLAIN, cluster_m=2))
     np.testing.assert_allclose(clustered["padding_clusters"], 5 / 6, rtol=1e-6)
-    # Raster along m: bands of 4 along n, so 9 columns of tiles become 12.
-    banded = _features(problem, replace(PLAIN, swizzle=4))
-    np.testing.assert_allclose(banded["padding_clusters"], 9 / 12, rtol=1e-6)
-    banded = _features(problem, replace(PLAIN, raster="n", swizzle=4))
-    np.testing.assert_allclose(banded["padding_clusters"], 5 / 8, rtol=1e-6)
+
+
+def test_a_split_fills_more_of_the_gpu_and_exchanges_sums() -> None:
+    # Two tiles of 64 columns; two CTAs each.
+    problem, config = GemmProblem(64, 128, 8192), QuackConfig(64, 64, 64, stages=8)
+    alone, split = (_features(problem, replace(config, split_k=parts)) for parts in (1, 2))
+    np.testing.assert_allclose(split["waves"], 2 * alone["waves"], rtol=1e-6)
+    assert split["k_steps"] == 6  # of 128 in all
+    np.testing.assert_allclose(split["padding_k"], 1)
+    assert split["exchange_time"] > alone["exchange_time"] == 0
 
 
 def test_padding_of_ragged_extents() -> None:

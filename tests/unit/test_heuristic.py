@@ -12,10 +12,12 @@ from tilecast.heuristics.heuristic import rank
 from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.candidates import config_table
-from tilecast.kernels.cutlass_sm90.config import Sm90Config
+from tilecast.kernels.quack_sm90.config import QuackConfig
 
 PROBLEM = GemmProblem(16, 64, 64)
-TABLE = config_table((Sm90Config(64, 64, 64, stages=stages) for stages in range(2, 8)), LINEAR_BF16)
+TABLE = config_table(
+    (QuackConfig(64, 64, 64, stages=stages) for stages in range(2, 8)), LINEAR_BF16
+)
 CANDIDATES = TABLE.all()[:4]
 STRANGER = TABLE.configs[4]
 

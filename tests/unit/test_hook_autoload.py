@@ -54,6 +54,21 @@ print(config.max_autotune_gemm_backends, *V.choices.uuid()[:5])
     assert digest == manifest["sha256"][:16]
 
 
+def test_the_file_that_is_recorded_to_is_named_wherever_the_process_goes(tmp_path: Path) -> None:
+    code = """
+import os, torch
+from tilecast.inductor_hook.settings import active
+os.chdir("/")
+print(active().record)
+"""
+    relative = os.path.relpath(tmp_path / "own.CSV")
+    process = _python(code, **NAMED, TILECAST_RECORD=relative)
+    assert (process.returncode, process.stderr) == (0, "")
+    assert os.path.normpath(process.stdout.strip()) == str(tmp_path / "own.CSV")
+    assert list(tmp_path.iterdir()) == []
+    assert _python(code, **NAMED, TILECAST_RECORD="").stdout.strip() == "None"
+
+
 UNTOUCHED = """
 import sys, torch
 print(*sorted(name for name in sys.modules if name.startswith("tilecast")))
@@ -85,6 +100,12 @@ def test_pytorchs_own_switch_keeps_it_out() -> None:
         ("TILECAST_K", "²", "installing from the environment failed"),
         ("TILECAST_MODEL", "/nowhere", "model /nowhere is refused: manifest.json cannot be read"),
         ("TILECAST_POWER", "eco", "power 'eco' is not known; allowed: burst, sustained, robust"),
+        (
+            "TILECAST_RECORD",
+            "/tmp/own.txt",
+            "record='/tmp/own.txt' is no CSV file; allowed: ",
+        ),
+        ("TILECAST_RECORD", "own", "own' is no CSV file; allowed: a path that ends in .csv"),
     ],
 )
 def test_a_bad_setting_is_one_warning(

@@ -208,7 +208,7 @@ def test_shares_cover_a_span_once() -> None:
 TILECAST_CODE = """
 cutedsl_fused_mm_t_1a2b3c4d = async_compile.cutedsl('cutedsl_fused_mm_t_1a2b3c4d', r\'\'\'
 matmul = StaticMatmul.named(
-    '128x256x64_c2x1_s4_w2_o1_rm1', 'rcr', 'bfloat16', 'bfloat16', batched=False, arch='sm_90a'
+    '128x256x64_c2x1x1_s4_coop_o1_rm8', 'rcr', 'bfloat16', 'bfloat16', batched=False, arch='sm_90a'
 )
 def call(args):
     cutedsl_fused_mm_t_1a2b3c4d.run(arg1_1, arg0_1, buf0, stream=stream0)
@@ -236,12 +236,12 @@ def test_gemms_of_generated_code_are_counted_by_backend() -> None:
 
 
 def test_selection_names_the_kernel() -> None:
-    assert variants.selection(TILECAST_CODE) == "tilecast 128x256x64_c2x1_s4_w2_o1_rm1"
+    assert variants.selection(TILECAST_CODE) == "tilecast 128x256x64_c2x1x1_s4_coop_o1_rm8"
     assert variants.selection(TRITON_CODE) == "triton 64x128x32 stages 4 warps 8"
     assert variants.selection(ATEN_CODE) == "aten"
     assert variants.selection("    triton_red_fused_mm_t_0.run(a, b)") == "pointwise"
-    nvgemm = "_KERNEL_NAME = 'cutlass_sm90'\n    nv_universal_gemm_fused_mm_0a.run(a, b, c)"
-    assert variants.selection(nvgemm) == "nvgemm cutlass_sm90"
+    nvgemm = "_KERNEL_NAME = 'quack_sm90'\n    nv_universal_gemm_fused_mm_0a.run(a, b, c)"
+    assert variants.selection(nvgemm) == "nvgemm quack_sm90"
 
 
 def test_generated_code_of_this_pytorch_is_read() -> None:

@@ -545,7 +545,7 @@ def test_keys_see_everything_that_a_choice_depends_on(
 
     seen = []
     for version in ("here", "there"):
-        facts = {"family": "cutlass_sm90", "sources": version}
+        facts = {"family": "quack_sm90", "sources": version}
         monkeypatch.setattr(spec_module, "family_facts", lambda name, facts=facts: facts)
         monkeypatch.setattr(hook_settings, "family_facts", lambda name, facts=facts: facts)
         hook_settings._toolchain.cache_clear()

@@ -25,13 +25,13 @@ from tilecast.inductor_hook import choices as hook_choices
 from tilecast.inductor_hook import install, report
 from tilecast.inductor_hook.template import Choice
 from tilecast.kernels.builder import ObjectBuilder, object_builder
-from tilecast.kernels.cutlass_sm90.config import Sm90Config
+from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.spec import KernelSpec
 from tilecast.models.learned import LearnedHeuristic, Prediction
 
 aten = torch.ops.aten
 REALLY_START = ObjectBuilder.start
-BAD = Sm90Config(100, 100, 64)
+BAD = QuackConfig(100, 100, 64)
 """No tile that WGMMA has an instruction for; the space never proposes it."""
 
 

@@ -250,6 +250,11 @@ def test_what_a_patch_brings_back_does_nothing(there: Callable, backends: str) -
         ({"k": None}, "k=None is out of range"),
         ({"power": "eco"}, "power 'eco' is not known; allowed: burst, sustained, robust"),
         ({"model": "/nowhere"}, "model /nowhere is refused: manifest.json cannot be read"),
+        (
+            {"record": "/own.json"},
+            "record='/own.json' is no CSV file; allowed: a path that ends",
+        ),
+        ({"record": "/folder/.csv"}, "record='/folder/.csv' is no CSV file; allowed: a path that"),
     ],
     ids=str,
 )

@@ -16,7 +16,7 @@ from tilecast.inductor_hook.problems import Matmul
 from tilecast.inductor_hook.selection import portfolio, ranked, shortlist
 from tilecast.inductor_hook.settings import Settings
 from tilecast.kernels.candidates import candidates
-from tilecast.kernels.cutlass_sm90.stock import stock_configs
+from tilecast.kernels.quack_sm90.stock import stock_configs
 from tilecast.models import artifact
 from tilecast.models.learned import load_heuristic
 from tilecast.models.manifest import digest_of

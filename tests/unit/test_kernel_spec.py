@@ -12,10 +12,10 @@ import pytest
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels import families
-from tilecast.kernels.cutlass_sm90.config import Sm90Config
+from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.spec import KernelSpec
 
-CONFIG = Sm90Config(128, 128, 64)
+CONFIG = QuackConfig(128, 128, 64)
 
 
 def test_key_is_stable_and_fit_for_a_file_name(linear: GemmOperands) -> None:
@@ -40,12 +40,12 @@ def test_key_tells_every_field_apart(linear: GemmOperands) -> None:
             dataclasses.replace(CONFIG, **{name: value})
             for name, value in {
                 "tile_m": 64, "tile_n": 64, "tile_k": 128, "cluster_m": 2, "cluster_n": 2,
-                "stages": 3, "warp_groups": 2, "ctas_per_sm": 2, "raster": "n", "swizzle": 2,
-                "swap_ab": True,
+                "split_k": 2, "stages": 3, "schedule": "pong", "ctas_per_sm": 2, "raster": "n",
+                "swizzle": 2, "swap_ab": True,
             }.items()
         ),
     ]  # fmt: skip
-    assert len(configs) == 1 + len(dataclasses.fields(Sm90Config))
+    assert len(configs) == 1 + len(dataclasses.fields(QuackConfig))
     texts = ("fp16:rcr", "bf16:rcr>fp32", "bf16:ccr", "bf16:rrr", "bf16:rcc", "bf16:rcr:bias")
     operands = [GemmOperands.parse(text) for text in texts]
     specs = [KernelSpec(config, linear) for config in configs]
@@ -80,7 +80,7 @@ print(spec.KernelSpec(parse_config("{CONFIG}"), LINEAR_BF16).key)
         "spec.version = lambda name: 'another' if name == 'nvidia-cutlass-dsl' else 'same'",
         "spec.version = lambda name: 'another' if name == 'apache-tvm-ffi' else 'same'",
         "spec.platform.machine = lambda: 'aarch64'",
-        "import pathlib; spec.FAMILIES['cutlass_sm90'].__class__.sources = "
+        "import pathlib; spec.FAMILIES['quack_sm90'].__class__.sources = "
         "(pathlib.Path(spec.__file__),)",
     ],
     ids=["dsl", "tvm-ffi", "host", "sources"],

@@ -10,7 +10,7 @@ from tilecast.data_collection.dataset import COLUMNS, Dataset
 from tilecast.heuristics.errors import TilecastError
 from tilecast.models.labels import ProblemLabels, check_power, label_table
 
-A, B, C = (f"128x{n}x64_c1x1_s3_w2_o1_rm1" for n in (64, 128, 256))
+A, B, C = (f"128x{n}x64_c1x1x1_s3_coop_o1_rm8" for n in (64, 128, 256))
 
 
 def _label(*measurements: tuple) -> ProblemLabels:

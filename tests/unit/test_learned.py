@@ -13,7 +13,7 @@ from tilecast.heuristics.heuristic import rank
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.candidates import candidates
-from tilecast.kernels.cutlass_sm90.config import Sm90Config
+from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.models.artifact import save
 from tilecast.models.features import FEATURES, featurize
 from tilecast.models.labels import POWERS
@@ -91,7 +91,7 @@ def test_all_reasons_together_are_the_difference_of_the_scores(trained) -> None:
 
 
 def test_only_a_candidate_is_explained(trained) -> None:
-    stranger = Sm90Config(64, 16, 64, 4, 4)
+    stranger = QuackConfig(64, 16, 64, 4, 4)
     with pytest.raises(TilecastError, match="is no candidate for 1000x5120x3072; allowed: one of"):
         LearnedHeuristic(trained).explain(PROBLEM, CONFIGS, stranger)
 

@@ -59,6 +59,13 @@ def test_extents_that_a_configuration_leaves_out_follow_from_the_others(tmp_path
     assert (moe.intermediate, moe.head_dim, moe.experts) == (768, 64, 128)
 
 
+def test_a_model_without_a_vocabulary_has_its_other_layers(tmp_path: Path) -> None:
+    vision = {name: value for name, value in LLAMA.items() if name != "vocab_size"}
+    found = {p.family for p in model_problems(_config(tmp_path, vision), (1,), (1,))}
+    whole = {p.family for p in model_problems(_config(tmp_path, LLAMA), (1,), (1,))}
+    assert found == whole - {(128256, 4096)}
+
+
 def test_each_layer_has_every_number_of_rows_once(tmp_path: Path) -> None:
     problems = model_problems(_config(tmp_path, LLAMA), (1, 2), (3, 64))
     assert len(problems) == len(set(problems)) == 2 * len({p.family for p in problems})
@@ -85,8 +92,15 @@ def test_what_is_no_configuration_is_refused(tmp_path: Path, config: object, tol
     assert "\n" not in str(refused.value)
 
 
+def test_a_model_without_a_layer_for_us_is_refused(tmp_path: Path) -> None:
+    odd = {"hidden_size": 7, "num_attention_heads": 1}
+    with pytest.raises(TilecastError, match="no layer of it has inputs and outputs in multiples"):
+        model_problems(_config(tmp_path, odd), (1,), (16,))
+
+
 def test_what_is_no_json_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{")
-    for path in (tmp_path / "config.json", tmp_path / "none.json", tmp_path):
+    (tmp_path / "deep.json").write_text("[" * 100_000)
+    for path in (*(tmp_path / f"{name}.json" for name in ("config", "deep", "none")), tmp_path):
         with pytest.raises(TilecastError, match="model configuration .* is not understood: "):
             read_model(path, (1,))

@@ -32,8 +32,8 @@ from tilecast.inductor_hook.nvgemm import (
     restore,
 )
 from tilecast.kernels.candidates import config_table
-from tilecast.kernels.cutlass_sm90.config import Sm90Config
-from tilecast.kernels.cutlass_sm90.stock import stock_configs
+from tilecast.kernels.quack_sm90.config import QuackConfig
+from tilecast.kernels.quack_sm90.stock import stock_configs
 from tilecast.models.learned import load_heuristic
 
 H200 = hardware("H200")
@@ -67,11 +67,13 @@ def _stock(kernels: Sequence[Any]) -> list[Any]:
     return [kernel for kernel in kernels if type(kernel).__name__ == STOCK_OPERATOR]
 
 
-def _configs(kernels: Sequence[Any]) -> list[Sm90Config | None]:
+def _configs(kernels: Sequence[Any]) -> list[QuackConfig | None]:
     return [kernel_config(kernel.metadata) for kernel in kernels]
 
 
-def _backwards(problem: GemmProblem, configs: Sequence[Sm90Config], limit: int) -> list[Sm90Config]:
+def _backwards(
+    problem: GemmProblem, configs: Sequence[QuackConfig], limit: int
+) -> list[QuackConfig]:
     """A model that likes the last best."""
     return list(reversed(configs))[:limit]
 
@@ -81,11 +83,11 @@ class Asked:
 
     def __init__(self) -> None:
         self.problem: GemmProblem | None = None
-        self.configs: list[Sm90Config] = []
+        self.configs: list[QuackConfig] = []
 
     def __call__(
-        self, problem: GemmProblem, configs: Sequence[Sm90Config], limit: int
-    ) -> list[Sm90Config]:
+        self, problem: GemmProblem, configs: Sequence[QuackConfig], limit: int
+    ) -> list[QuackConfig]:
         self.problem, self.configs = problem, list(configs)
         return self.configs[:limit]
 
@@ -123,41 +125,6 @@ def test_a_tile_that_is_not_stock_has_no_config() -> None:
 def test_operands_are_read_from_the_metadata(layout: str) -> None:
     operands = {kernel_operands(kernel.metadata) for kernel in _stock(_kernels(layout))}
     assert operands == {GemmOperands.parse(f"bf16:{layout}")}
-
-
-@pytest.mark.parametrize(
-    ("dtype", "out_dtype"), [(torch.bfloat16, torch.bfloat16), (torch.float16, torch.float32)]
-)
-def test_configs_say_what_the_kernels_set_themselves(dtype, out_dtype) -> None:
-    """Stages, warp groups, raster and swizzle are no part of the metadata."""
-    cute: Any = pytest.importorskip("cutlass.cute")
-    kernels = _stock(_kernels(dtype=dtype, out_dtype=out_dtype))
-    found = []
-
-    # The library computes stages under its tracer only.
-    @cute.jit
-    def trace():
-        for kernel in kernels:
-            impl, operands = kernel.impl, kernel.metadata.operands
-            tile = kernel.metadata.design.tile_shape
-            epilogue = impl._sm90_compute_tile_shape_or_override(
-                tile, operands.out.dtype, is_cooperative=impl.atom_layout_mnk == (2, 1, 1)
-            )
-            stages, _ = impl._compute_stages(
-                *(tile, operands.A.dtype, operands.B.dtype, epilogue, operands.out.dtype),
-                *(impl.smem_capacity, impl.occupancy),
-            )
-            raster = "m" if impl.raster_along_m else "n"
-            found.append(
-                (stages, impl.num_mma_warp_groups, impl.occupancy, raster, impl.swizzle_size)
-            )
-
-    cute.compile[cute.GPUArch("sm_90a")](trace)
-    assert found == [
-        (config.stages, config.warp_groups, config.ctas_per_sm, config.raster, config.swizzle)
-        for config in _configs(kernels)
-        if config is not None
-    ]
 
 
 def test_kernels_take_the_order_of_the_model() -> None:
@@ -315,16 +282,16 @@ def test_no_kernels_are_no_reason_to_warn(codegen, environment, caplog) -> None:
     assert not caplog.records
 
 
-def _no_model(problem: GemmProblem, configs: Sequence[Sm90Config], limit: int):
+def _no_model(problem: GemmProblem, configs: Sequence[QuackConfig], limit: int):
     raise TilecastError("gpu 'H20' is not known; allowed: H200; run `tilecast collect` on it")
 
 
-def _broken(problem: GemmProblem, configs: Sequence[Sm90Config], limit: int):
+def _broken(problem: GemmProblem, configs: Sequence[QuackConfig], limit: int):
     raise ZeroDivisionError("float division")
 
 
-def _inventing(problem: GemmProblem, configs: Sequence[Sm90Config], limit: int):
-    return [Sm90Config(256, 16, 64)]
+def _inventing(problem: GemmProblem, configs: Sequence[QuackConfig], limit: int):
+    return [QuackConfig(256, 16, 64)]
 
 
 @pytest.mark.parametrize(
@@ -332,7 +299,7 @@ def _inventing(problem: GemmProblem, configs: Sequence[Sm90Config], limit: int):
     [
         (_no_model, torch.bfloat16, "gpu 'H20' is not known; allowed: H200; run `tilecast coll"),
         (_broken, torch.bfloat16, "ZeroDivisionError: float division"),
-        (_inventing, torch.bfloat16, "KeyError: Sm90Config"),
+        (_inventing, torch.bfloat16, "KeyError: QuackConfig"),
         (_backwards, torch.float8_e4m3fn, f"kernels of {STOCK_OPERATOR} have no model"),
     ],
 )

@@ -16,13 +16,13 @@ import pytest
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.kernels import object_cache
-from tilecast.kernels.cutlass_sm90.config import Sm90Config
 from tilecast.kernels.object_cache import ObjectCache, default_root
 from tilecast.kernels.object_facts import KernelResources
+from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.spec import KernelSpec
 
-SPEC = KernelSpec(Sm90Config(128, 128, 64), LINEAR_BF16)
-OTHER = KernelSpec(Sm90Config(64, 128, 64), LINEAR_BF16)
+SPEC = KernelSpec(QuackConfig(128, 128, 64), LINEAR_BF16)
+OTHER = KernelSpec(QuackConfig(64, 128, 64), LINEAR_BF16)
 
 
 @pytest.fixture
@@ -291,7 +291,7 @@ def test_a_folder_of_another_user_is_refused(
 def test_least_recently_asked_for_entries_are_removed(
     cache: ObjectCache, code: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    specs = [KernelSpec(Sm90Config(64, 64, 64, stages=n), LINEAR_BF16) for n in range(2, 8)]
+    specs = [KernelSpec(QuackConfig(64, 64, 64, stages=n), LINEAR_BF16) for n in range(2, 8)]
     for spec in specs:
         cache.put(spec, code)
     cache.tidy()

@@ -6,23 +6,28 @@ The numbers below are written out from NVIDIA's documents instead of imported, s
 
 from __future__ import annotations
 
+import json
 import random
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import GPUS
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.candidates import candidates
 from tilecast.kernels.families import parse_config
 from tilecast.kernels.family import HARDWARE
-from tilecast.kernels.quack_sm90 import space
+from tilecast.kernels.quack_sm90 import resources, space
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.quack_sm90.family import QuackSm90
 
 H200 = GPUS[0]
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 FAMILY = QuackSm90()
 SPACE = space.valid_configs(LINEAR_BF16, H200)
 TILE_K = space.tile_ks(LINEAR_BF16)
@@ -144,7 +149,7 @@ def test_every_problem_rule_alone_drops_a_candidate(rule: str) -> None:
     ]
     assert alone, f"no config breaks {rule} and nothing else: it drops nothing"
     for problem, config in alone:
-        assert config not in candidates(problem, H200, ("quack_sm90",))
+        assert config not in candidates(problem, H200)
 
 
 @pytest.mark.parametrize(
@@ -175,8 +180,148 @@ def test_a_name_is_read_back(config: QuackConfig) -> None:
     assert parse_config(config.name) == config
 
 
-def test_it_is_no_problem_s_candidate_before_a_model_knows_it() -> None:
-    problem = GemmProblem(16, 4096, 4096)
-    assert {config.family for config in candidates(problem, H200)} == {"cutlass_sm90"}
-    both = candidates(problem, H200, ("cutlass_sm90", "quack_sm90"))
-    assert {config.family for config in both} == {"cutlass_sm90", "quack_sm90"}
+# ---- the space as a whole
+
+
+def test_space_is_the_same_every_time_and_small_beside_what_its_axes_span() -> None:
+    space.valid_configs.cache_clear()
+    assert space.valid_configs(LINEAR_BF16, H200) == SPACE
+    assert 1_000 <= len(SPACE) <= 10_000
+    assert sum(1 for _ in space.points(LINEAR_BF16)) > 50 * len(SPACE)
+
+
+def test_names_are_distinct() -> None:
+    assert len({config.name for config in SPACE}) == len(SPACE)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("bf16xint8:rcr", "A is bf16 and B int8"),
+        ("bf16:rcr:row-scales", "bf16:rcr:row-scales scales operands of 16 bits"),
+        ("e4m3:rcr>bf16@fp16", "e4m3:rcr>bf16@fp16 accumulates in fp16"),
+        ("int8:ccr>int32", "layout ccr: wgmma reads 8-bit operands along k only"),
+        ("int8:rcr", "int8 into int8"),
+        ("bf16:rcr>int32", "bf16 into int32"),
+        ("e4m3:rcr", "e4m3 into e4m3"),
+    ],
+)
+def test_a_reason_is_given_for_operands_without_a_space(text: str, reason: str) -> None:
+    operands = GemmOperands.parse(text)
+    first = next(FAMILY.violations(SPACE[0], operands, H200))
+    assert (first.rule.name, first.text) == ("operands", reason)
+    with pytest.raises(TilecastError, match="^no kernel multiplies .* on H200; allowed: "):
+        candidates(GemmProblem(64, 64, 64, operands=operands), H200)
+
+
+def test_off_the_axes_no_further_rule_is_asked() -> None:
+    odd = QuackConfig(100, 7, 3, cluster_m=5, stages=1, schedule="z", raster="z")
+    assert _broken(odd, GemmProblem(40, 48, 64)) == ["axes"]
+
+
+@given(st.sampled_from(SAMPLE))
+def test_complaints_carry_the_numbers_in_one_line(config: QuackConfig) -> None:
+    for violation in FAMILY.violations(config, LINEAR_BF16, H200, GemmProblem(40, 48, 64)):
+        assert violation.rule.reason
+        assert any(character.isdigit() for character in violation.text)
+        assert "\n" not in violation.text
+
+
+# ---- candidates of a problem
+
+problems = st.builds(
+    GemmProblem,
+    m=st.integers(1, 20_000),
+    n=st.integers(1, 4_000).map(lambda x: 8 * x),
+    k=st.integers(1, 4_000).map(lambda x: 8 * x),
+)
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        GemmProblem(1, 8, 8),
+        GemmProblem(16, 6144, 4096),
+        GemmProblem(100, 1000, 520),
+        GemmProblem(4096, 4096, 4096),
+        GemmProblem(16384, 28672, 8192),
+        GemmProblem(64, 512, 64, batch=48),
+    ],
+    ids=str,
+)
+def test_candidates_are_what_no_rule_complains_about(problem: GemmProblem) -> None:
+    """Candidates are found for all configs at once, complaints one by one: they must agree."""
+    expected = [config for config in SPACE if not _broken(config, problem)]
+    assert list(candidates(problem, H200)) == expected
+
+
+@given(problems)
+def test_every_problem_has_candidates_in_the_space(problem: GemmProblem) -> None:
+    found = candidates(problem, H200)
+    assert len(found)
+    assert list(found) == sorted(set(found))
+    assert set(found) <= set(SPACE)
+
+
+@given(problems)
+def test_candidates_waste_no_whole_tile_or_cluster(problem: GemmProblem) -> None:
+    config: Any
+    for config in candidates(problem, H200):
+        rows, columns = (problem.n, problem.m) if config.swap_ab else (problem.m, problem.n)
+        assert config.cluster_m <= -(-rows // config.tile_m)
+        assert config.cluster_n <= -(-columns // config.tile_n)
+        assert all(tile >= config.tile_m for tile in space.TILE_M if tile >= rows)
+        assert all(tile >= config.tile_n for tile in space.TILE_N if tile >= columns)
+        assert config.split_k == 1 or config.split_k * 512 <= 2 * problem.k
+
+
+@given(problems)
+def test_orders_differ_only_where_there_is_an_order(problem: GemmProblem) -> None:
+    config: Any
+    for config in candidates(problem, H200):
+        if (config.raster, config.swizzle) != space.ORDERS[0]:
+            rows, columns = (problem.n, problem.m) if config.swap_ab else (problem.m, problem.n)
+            tiles = -(-rows // config.tile_m) * -(-columns // config.tile_n)
+            assert tiles > H200.sm_count * config.ctas_per_sm
+            assert config.split_k == 1
+
+
+# ---- resources, by hand
+
+
+@pytest.mark.parametrize(
+    ("name", "launch", "load", "mma"),
+    [
+        # One MMA warp group of the SM's two, three, four: 65,536 registers among the threads.
+        ("64x128x64_c1x1x1_s9_coop_o1_rm8", 248, 40, 232),
+        ("128x128x64_c1x1x1_s6_coop_o1_rm8", 168, 40, 232),
+        ("192x128x64_c1x1x1_s5_coop_o1_rm8", 128, 40, 152),
+        ("64x64x64_c1x1x1_s6_coop_o2_rm8", 128, 40, 216),
+        ("128x128x64_c1x1x1_s3_coop_o2_rm8", 80, 40, 96),
+    ],
+)
+def test_registers_by_hand(name: str, launch: int, load: int, mma: int) -> None:
+    config: Any = parse_config(name)
+    assert resources.launch_registers(config) == launch
+    assert resources.registers(config, LINEAR_BF16) == (load, mma)
+
+
+def test_shared_memory_by_hand() -> None:
+    config: Any = parse_config("128x256x64_c1x1x1_s4_coop_o1_rm8")
+    stages, epilogue = 4 * (128 + 256) * 64 * 2, 2 * 128 * 32 * 2
+    assert resources.smem_bytes(config, LINEAR_BF16) == 1024 + stages + epilogue
+    assert H200.smem_limit(1) == 227 * 1024
+    assert 2 * (H200.smem_limit(2) + 1024) == 228 * 1024
+
+
+# ---- what the pilot left out
+
+DERIVED = json.loads((RESULTS / "space_pilot.json").read_text())["figures"]
+
+
+def test_the_orders_of_the_space_are_those_that_lost_least() -> None:
+    for regime in ("burst", "sustained"):
+        losses = DERIVED["schedule"][regime]
+        pairs = {name: losses[name]["geomean"] for name in losses if " or " in name}
+        assert min(pairs, key=pairs.__getitem__) == "m8 or n8"
+        assert losses["deepest"]["geomean"] < 1.003

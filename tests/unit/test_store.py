@@ -20,13 +20,13 @@ from tilecast.data_collection.store import MeasurementStore
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.kernels.cutlass_sm90.config import Sm90Config
+from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.spec import KernelSpec
 
 LINEAR = GemmProblem(16, 6144, 4096)
 BATCHED = GemmProblem(64, 128, 256, 4, GemmOperands.parse("fp16:ccc>fp32"))
-CONFIG = Sm90Config(64, 128, 64, stages=4)
-SWAPPED = Sm90Config(128, 16, 128, cluster_m=2, stages=3, raster="n", swizzle=4, swap_ab=True)
+CONFIG = QuackConfig(64, 128, 64, stages=4)
+SWAPPED = QuackConfig(128, 16, 128, cluster_m=2, stages=3, raster="n", swizzle=4, swap_ab=True)
 ROWS = [
     Measurement(LINEAR, CONFIG, "sustained", "screen", 18.25, None, 3),
     Measurement(LINEAR, SWAPPED, "sustained", "screen", None, None, 0, "hung: not done after 5 s"),
@@ -133,7 +133,7 @@ def test_second_measurement_is_refused_and_its_batch_with_it(store: MeasurementS
 
 @pytest.mark.parametrize(
     "fact",
-    ["protocol", "space", "cutlass_sm90 sources", "nvidia-cutlass-dsl", "nvidia-cutlass-operators"],
+    ["protocol", "space", "quack_sm90 sources", "nvidia-cutlass-dsl", "quack-kernels"],
 )
 def test_store_of_another_version_is_refused_and_left_alone(
     path: Path, monkeypatch: pytest.MonkeyPatch, fact: str
@@ -157,7 +157,7 @@ def test_store_knows_the_kernel_that_it_measured(path: Path) -> None:
     with closing(sqlite3.connect(path)) as database:
         facts = dict(database.execute("SELECT name, value FROM facts"))
     assert facts["nvidia-cutlass-dsl"] == version("nvidia-cutlass-dsl")
-    assert len(facts["cutlass_sm90 sources"]) == 16
+    assert len(facts["quack_sm90 sources"]) == 16
 
 
 @pytest.mark.parametrize("removed", ["protocol", "nvidia-cutlass-dsl", "%"])
@@ -263,7 +263,7 @@ import sys
 from pathlib import Path
 from tilecast.data_collection.measurement import Measurement
 from tilecast.data_collection.store import MeasurementStore
-from tilecast.kernels.cutlass_sm90.config import Sm90Config
+from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.heuristics.problem import GemmProblem
 
 store = MeasurementStore(Path(sys.argv[1]))
@@ -271,7 +271,7 @@ store.begin_run({{}})
 for m in range(int(sys.argv[2]), 1_000_000):
     rows = [
         Measurement(GemmProblem(m, 8, 8), config, "burst", "race", m, 0, 8)
-        for config in (Sm90Config(64, 64, 64, stages=2 + i) for i in range({BATCH}))
+        for config in (QuackConfig(64, 64, 64, stages=2 + i) for i in range({BATCH}))
     ]
     store.add(rows, "card")
     print(m, flush=True)

@@ -22,10 +22,10 @@ from tilecast.data_collection.measurement import Measurement
 from tilecast.data_collection.store import MeasurementStore
 from tilecast.data_collection.suites import suite
 from tilecast.heuristics.operands import LINEAR_BF16
-from tilecast.kernels.cutlass_sm90.config import Sm90Config
+from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.spec import KernelSpec
 
-CONFIGS = tuple(Sm90Config(64, 128, 64, stages=2 + i) for i in range(6))
+CONFIGS = tuple(QuackConfig(64, 128, 64, stages=2 + i) for i in range(6))
 Damage = Callable[[Path], None]
 
 

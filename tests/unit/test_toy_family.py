@@ -15,12 +15,14 @@ from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels import candidates as asking
 from tilecast.kernels.families import FAMILIES, family_of, parse_config
 from tilecast.kernels.object_cache import ObjectCache
+from tilecast.kernels.quack_sm90.space import valid_configs
 from tilecast.kernels.spec import KernelSpec
 from tilecast.models.features import FEATURE_NAMES, featurize
 
 H200 = hardware("H200")
 PROBLEM = GemmProblem(64, 512, 512)
 TOY = ToyConfig(8, 32)
+SPACE = valid_configs(LINEAR_BF16, H200)
 
 
 def _forget() -> None:
@@ -40,7 +42,7 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_its_configs_are_candidates_behind_those_of_the_first_family() -> None:
     found = asking.candidates(PROBLEM, H200)
     assert list(found)[-2:] == [TOY, ToyConfig(16, 16)]
-    assert len(found.table.configs) == 2384 + 2
+    assert len(found.table.configs) == len(SPACE) + 2
     batched = asking.candidates(GemmProblem(64, 512, 512, batch=3), H200)
     assert not any(isinstance(config, ToyConfig) for config in batched)
     assert len(batched)
@@ -49,7 +51,7 @@ def test_its_configs_are_candidates_behind_those_of_the_first_family() -> None:
 def test_its_names_are_read() -> None:
     assert parse_config("toy_8x32") == TOY
     assert family_of(TOY).name == "toy"
-    assert parse_config("128x256x64_c2x1_s4_w2_o1_rm1").family == "cutlass_sm90"
+    assert parse_config("128x256x64_c2x1x1_s4_coop_o1_rm8").family == "quack_sm90"
 
 
 def test_features_are_finite_and_the_others_keep_theirs() -> None:

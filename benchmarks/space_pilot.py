@@ -1,10 +1,11 @@
-"""What do the kernel families give, and which of their knobs? Measured together on some problems.
+"""What does the space of kernels give, and what does each of its knobs?
 
-On the GPUs ``python benchmarks/family_pilot.py measure --gpus 2`` measures every candidate of
-QuACK's family, the first ones of the trained family and ``torch.mm`` on problems of three kinds:
-those where the library led, some of the training suite, and random ones; then ``schedule`` varies
-stages and the order of tiles of the configs that were near the best. Both go on where they were
-stopped and export ``results/family_pilot*.parquet``; ``derive`` computes the rest anywhere.
+On the GPUs ``python benchmarks/space_pilot.py measure --gpus 2`` measures every candidate and
+``torch.mm`` on problems of three kinds: those where the library led, some of the training suite,
+and random ones; then ``schedule`` varies stages and the order of tiles of the configs that were
+near the best. Both go on where they were stopped and export ``results/space_pilot*.parquet``;
+``derive`` computes the rest anywhere, and the library's time beside the best of the space on the
+random problems of the shipped data set, too.
 """
 
 import itertools
@@ -38,13 +39,10 @@ from tilecast.kernels.object_cache import ObjectCache, default_root
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.quack_sm90.space import most_stages
 from tilecast.kernels.rules import tiles
-from tilecast.models.learned import load_heuristic
 
 GPU = hardware("H200")
-DATASET = runner.RESULTS / "family_pilot.parquet"
-SCHEDULES = runner.RESULTS / "family_pilot_schedule.parquet"
-NEW, TRAINED = "quack_sm90", "cutlass_sm90"
-FIRST = 24  # of the trained family, as its model ranks them: the best is 0.1% away on average
+DATASET = runner.RESULTS / "space_pilot.parquet"
+SCHEDULES = runner.RESULTS / "space_pilot_schedule.parquet"
 NAMED = (
     "1536x1792x12288 4096x576x7168 384x14336x3584 8x1280x8192 4x1152x6912 7x2304x16384 "
     "2048x1152x6912 640x7168x2048 128x4096x4096 256x4096x4096 512x10008x2504 64x64x8192 "
@@ -78,15 +76,8 @@ def problems() -> list[GemmProblem]:
 
 
 def workload() -> Workload:
-    """All that the new family can do, and the best of the trained one."""
-    heuristic = load_heuristic(GPU, LINEAR_BF16)
-    return {
-        problem: (
-            *heuristic.rank(problem, candidates(problem, GPU, (TRAINED,)), limit=FIRST),
-            *candidates(problem, GPU, (NEW,)),
-        )
-        for problem in problems()
-    }
+    """All candidates of all problems."""
+    return {problem: tuple(candidates(problem, GPU)) for problem in problems()}
 
 
 def schedule_workload() -> Workload:
@@ -95,15 +86,14 @@ def schedule_workload() -> Workload:
     for measured in measured_problems(datasets.read_columns(DATASET)[0]):
         best: dict[KernelConfig, None] = {}
         for times in measured.truth.values():
-            ours = [i for i in np.argsort(times) if measured.configs[i].family == NEW]
-            best |= dict.fromkeys(measured.configs[i] for i in ours[:NEAR])
+            best |= dict.fromkeys(measured.configs[i] for i in np.argsort(times)[:NEAR])
         varied = {variant for config in best for variant in schedules(config, measured.problem)}
         found[measured.problem] = tuple(sorted(varied))
     return found
 
 
 def schedules(config: KernelConfig, problem: GemmProblem) -> list[QuackConfig]:
-    """A config of the new family, itself with fewer stages, and in other orders if they matter."""
+    """A config, itself with fewer stages, and in other orders if they matter."""
     assert isinstance(config, QuackConfig)
     columns = config_table([config], LINEAR_BF16).columns
     rows, columns_ = (float(count[0]) for count in tiles(columns, problem))
@@ -148,7 +138,7 @@ KNOBS: dict[str, Callable[..., bool]] = {
     "tile_n no multiple of 32": lambda g: g.tile_n % 32 != 0,
     "swap_ab": lambda g: g.swap_ab,
 }
-"""What a config of the new family may use."""
+"""What a config may use."""
 
 
 def band(problem: GemmProblem) -> str:
@@ -162,15 +152,10 @@ def fastest(found: MeasuredProblem, regime: str, asked: Callable[[KernelConfig],
     return float(found.truth[regime][kept].min()) if kept.any() else math.nan
 
 
-def of_family(name: str) -> Callable[[KernelConfig], bool]:
-    """Whether a config is of a family."""
-    return lambda config: config.family == name
-
-
 def without(knob: str) -> Callable[[KernelConfig], bool]:
-    """Whether a config is of the new family and leaves a knob alone."""
+    """Whether a config leaves a knob alone."""
     used = KNOBS[knob]
-    return lambda config: config.family == NEW and not used(family_of(config).geometry(config))
+    return lambda config: not used(family_of(config).geometry(config))
 
 
 def ratios(above: Sequence[float], below: Sequence[float]) -> dict[str, float]:
@@ -182,37 +167,35 @@ def ratios(above: Sequence[float], below: Sequence[float]) -> dict[str, float]:
     return {"problems": len(logs)} | {name: round(math.exp(v), 4) for name, v in found.items()}
 
 
-def compared(raced: Sequence[MeasuredProblem], regime: str) -> Row:
-    """What the families and the new one's knobs give in one power regime."""
-    times = {
-        name: [fastest(found, regime, asked) for found in raced]
-        for name, asked in {
-            "union": lambda config: True,
-            **{name: of_family(name) for name in (NEW, TRAINED)},
-            **{knob: without(knob) for knob in KNOBS},
-        }.items()
-    }
-    library = [found.reference[regime] for found in raced]
-    names = [band(found.problem) for found in raced]
-
-    def by_band(values: Sequence[float]) -> Row:
-        found = {"all": ratios(library, values)}
-        for name in dict.fromkeys(names):
-            rows = [i for i, own in enumerate(names) if own == name]
-            found[name] = ratios([library[i] for i in rows], [values[i] for i in rows])
-        return found
-
+def library_over(raced: Sequence[MeasuredProblem], regime: str) -> Row:
+    """How many times the best of the space the library takes: on all problems, by band of m."""
+    found: dict[str, list[MeasuredProblem]] = {"all": list(raced)}
+    for one in raced:
+        found.setdefault(band(one.problem), []).append(one)
     return {
-        "library_over": {name: by_band(times[name]) for name in ("union", NEW, TRAINED)},
-        "over_union": {name: ratios(times[name], times["union"]) for name in (NEW, TRAINED)},
-        "without": {knob: ratios(times[knob], times[NEW]) for knob in KNOBS},
+        name: ratios(
+            [one.reference[regime] for one in some], [one.truth[regime].min() for one in some]
+        )
+        for name, some in found.items()
+    }
+
+
+def compared(raced: Sequence[MeasuredProblem], regime: str) -> Row:
+    """What the space and its knobs give in one power regime."""
+    best = [fastest(found, regime, lambda config: True) for found in raced]
+    library = [found.reference[regime] for found in raced]
+    return {
+        "library_over": library_over(raced, regime),
+        "without": {
+            knob: ratios([fastest(found, regime, without(knob)) for found in raced], best)
+            for knob in KNOBS
+        },
         "problems": [
             {
                 "problem": str(found.problem),
                 "library": round(library[i], 3),
-                NEW: round(times[NEW][i], 3),
-                TRAINED: round(times[TRAINED][i], 3),
-                "best": str(found.configs[int(found.truth[regime].argmin())]),
+                "best": round(best[i], 3),
+                "config": str(found.configs[int(found.truth[regime].argmin())]),
             }
             for i, found in enumerate(raced)
         ],
@@ -246,7 +229,7 @@ def schedule_choices() -> Row:
 
 
 def derive(options: Namespace) -> None:
-    """Compare families and knobs with each other and with the library, and keep the result."""
+    """Compare the space with the library and without each knob, and keep the result."""
     dataset = datasets.read_dataset(DATASET)
     measured = measured_problems(dataset.columns(str(DATASET)))
     figures = {
@@ -255,7 +238,20 @@ def derive(options: Namespace) -> None:
     }
     if SCHEDULES.exists():
         figures["schedule"] = schedule_choices()
-    runner.write(options, {"data": runner.facts(dataset), "first": FIRST}, figures)
+    # Of the shipped data those problems that nobody chose, with the candidates that a model did.
+    shipped = datasets.read_dataset(runner.DATA)
+    drawn = set(suite("random"))
+    random_ones = [
+        found
+        for found in measured_problems(shipped.columns(str(runner.DATA)))
+        if found.problem in drawn
+    ]
+    figures["random"] = {
+        regime: library_over([found for found in random_ones if regime in found.truth], regime)
+        for regime in REGIMES
+    }
+    facts = {"data": runner.facts(dataset), "random": runner.facts(shipped)}
+    runner.write(options, facts, figures)
 
 
 if __name__ == "__main__":
