@@ -191,8 +191,8 @@ def lends(trained: GemmOperands, asked: GemmOperands) -> bool:
     Operands as wide as its own lose little where it has not seen them: another dtype of 16 bits
     nothing, another layout of A and B 0.3 to 0.6% in the first 5 and 4% in the first
     (benchmarks/results/layout_transfer.json). With a row bias the config that is best without one
-    was the best in 20 of 28 races, within 1.5% of it in all others but those of one problem, where
-    5.4% behind (benchmarks/results/fused_speed.json).
+    was the best in 20 of 28 races, 5.4% behind on one problem and within 1.5% on all others
+    (benchmarks/results/fused_speed.json).
     """
     return _shared(trained) in (_shared(asked), _shared(asked.unbiased))
 
