@@ -65,6 +65,7 @@ def run(options: argparse.Namespace) -> Report:
         shared.check_writable(options.export.parent)
     objects = ObjectCache(options.cache or default_root())
     shared.check_writable(objects.root)
+    shared.check_own_problems(options)
     own = shared.own_problems(options)
     suites = options.suite or ([] if own else ["training"])
     asked = tuple(dict.fromkeys([*problems(suites), *own]))

@@ -207,6 +207,7 @@ ALONE = [
     ["collect"],
     ["collect", "--store"],
     ["collect", "--store", "s", "--problems", "own.csv"],
+    ["collect", "--store", "run.db", "--rows", "2"],
     ["evaluate", "--tp", "2"],
     ["evaluate", "--problems", "own.csv"],
     ["evaluate", "--problems", "own.csv", "--rows", "2"],
