@@ -30,11 +30,12 @@ def _measured() -> list[Measurement]:
     rows = rows.where(rows.notna(), None)
     return [
         Measurement(
-            GemmProblem(row.m, row.n, row.k),
-            None if row.config == REFERENCE else parse_config(row.config),
-            *(row.regime, row.stage, row.microseconds, row.spread, row.rounds, row.failure),
+            GemmProblem(row["m"], row["n"], row["k"]),
+            None if row["config"] == REFERENCE else parse_config(row["config"]),
+            *(row["regime"], row["stage"], row["microseconds"], row["spread"]),
+            *(row["rounds"], row["failure"]),
         )
-        for row in rows.itertuples(index=False)
+        for row in rows.to_dict("records")
     ]
 
 
