@@ -13,12 +13,12 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache
 from itertools import product
-from statistics import geometric_mean, median
+from statistics import median
 from typing import cast
 
 import numpy as np
 import runner
-from runner import Row
+from runner import Row, ratios
 from space_pilot import DATASET
 
 from tilecast.data_collection.dataset import read_columns
@@ -132,7 +132,7 @@ class FusedSession(GpuSession):
 
 
 def figures(rows: Sequence[Row]) -> Row:
-    """Of each operands and regime how the best fused kernel stands, as geometric means."""
+    """Of each operands and regime how the best fused kernel stands, as ratios."""
     found: Row = {}
     for row, regime in product(rows, RACED):
         text = row["problem"].split()[1]
@@ -140,25 +140,19 @@ def figures(rows: Sequence[Row]) -> Row:
         fused = min(time for name, time in times.items() if name.startswith("fused"))
         plain = min((t for name, t in times.items() if name.startswith("plain")), default=math.nan)
         pairs = found.setdefault(text, {}).setdefault(regime, {"library": [], "plain": []})
-        pairs["library"].append(times["library"] / fused)
+        pairs["library"].append((times["library"], fused))
         if plain == plain and int(row["problem"].split("x")[0]) >= 64:
-            pairs["plain"].append(fused / plain)
+            pairs["plain"].append((fused, plain))
     return {
         text: {
             regime: {
-                "problems": len(pairs["library"]),
-                "library_over_fused": summary(pairs["library"]),
-                "fused_over_plain": summary(pairs["plain"]) if pairs["plain"] else None,
+                "library_over_fused": ratios(*zip(*pairs["library"], strict=True)),
+                "fused_over_plain": pairs["plain"] and ratios(*zip(*pairs["plain"], strict=True)),
             }
             for regime, pairs in regimes.items()
         }
         for text, regimes in found.items()
     }
-
-
-def summary(ratios: Sequence[float]) -> Row:
-    """Geometric mean and extremes."""
-    return {"geomean": geometric_mean(ratios), "least": min(ratios), "most": max(ratios)}
 
 
 ITEMS = {

@@ -11,6 +11,7 @@ import argparse
 import fcntl
 import importlib
 import json
+import math
 import os
 import platform
 import re
@@ -116,6 +117,15 @@ def _read(options: argparse.Namespace) -> Row:
         return json.loads(options.out.read_text())
     empty = {"provenance": [], "settings": {}, "rows": [], "figures": {}}
     return {"benchmark": options.benchmark, **empty}
+
+
+def ratios(above: Sequence[float], below: Sequence[float]) -> dict[str, float]:
+    """How many times one is the other, where both are known: mean, percentiles, extremes."""
+    logs = np.log(above) - np.log(below)
+    logs = logs[np.isfinite(logs)]
+    shares = {"least": 0.0, "p5": 0.05, "p95": 0.95, "most": 1.0}
+    found = {"geomean": float(logs.mean())} | quantiles(logs, **shares)
+    return {"problems": len(logs)} | {name: round(math.exp(v), 4) for name, v in found.items()}
 
 
 def write(options: argparse.Namespace, settings: Row, figures: Row) -> None:

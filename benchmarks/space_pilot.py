@@ -20,7 +20,7 @@ from functools import partial
 
 import numpy as np
 import runner
-from runner import Row
+from runner import Row, ratios
 
 from tilecast.data_collection import dataset as datasets
 from tilecast.data_collection.collector import Collector, Workload
@@ -156,15 +156,6 @@ def without(knob: str) -> Callable[[KernelConfig], bool]:
     """Whether a config leaves a knob alone."""
     used = KNOBS[knob]
     return lambda config: not used(family_of(config).geometry(config))
-
-
-def ratios(above: Sequence[float], below: Sequence[float]) -> dict[str, float]:
-    """How many times one is the other, where both are known: mean, percentiles, extremes."""
-    logs = np.log(above) - np.log(below)
-    logs = logs[np.isfinite(logs)]
-    shares = {"least": 0.0, "p5": 0.05, "p95": 0.95, "most": 1.0}
-    found = {"geomean": float(logs.mean())} | runner.quantiles(logs, **shares)
-    return {"problems": len(logs)} | {name: round(math.exp(v), 4) for name, v in found.items()}
 
 
 def library_over(raced: Sequence[MeasuredProblem], regime: str) -> Row:

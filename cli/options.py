@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ _AUTO = "auto"
 _MOST = 2**31 - 1
 """The largest number that any option takes."""
 _MOST_PARALLEL = 1024
+_LAST_DEVICE = 63
 _TP = (1,)
 _ROWS = (1, 16, 256, 4096)
 
@@ -62,6 +63,12 @@ def integer(least: int, most: int = _MOST, *, also: str = "") -> Callable[[str],
 def extents(text: str) -> tuple[int, ...]:
     """Read a list such as ``1,16``; each number once."""
     read = integer(1, MAX_EXTENT, also="numbers such as 1 or 1,16, each ")
+    return tuple(dict.fromkeys(map(read, text.split(","))))
+
+
+def devices(text: str) -> tuple[int, ...]:
+    """Read a list such as ``0,1``; each device once."""
+    read = integer(0, _LAST_DEVICE, also="numbers such as 0 or 0,1, each ")
     return tuple(dict.fromkeys(map(read, text.split(","))))
 
 
@@ -149,6 +156,15 @@ def add_data(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", type=path, help="data set (default: the shipped one)")
 
 
+def add_collection(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say where measurements go, and on which cards for how long."""
+    parser.add_argument("--store", type=path, required=True, help="SQLite file; made when absent")
+    about = "CUDA devices, as 0,1 (default: 0)"
+    parser.add_argument("--devices", type=devices, default="0", help=about)
+    about = "seconds after which nothing further is compiled or measured"
+    parser.add_argument("--budget", type=integer(1), help=about)
+
+
 def add_cache(parser: argparse.ArgumentParser) -> None:
     """Add the options that say where kernels are compiled to, and by how many processes."""
     parser.add_argument("--cache", type=path, help="object cache (default: that of this user)")
@@ -195,6 +211,21 @@ def own_problems(options: argparse.Namespace) -> tuple[GemmProblem, ...]:
     for file in options.hf_config:
         found += model_problems(file, options.tp or _TP, options.rows or _ROWS)
     return tuple(dict.fromkeys(found))
+
+
+def one_kind(problems: Sequence[GemmProblem]) -> GemmOperands:
+    """The operands of some problems, which one model is asked about.
+
+    Raises:
+        TilecastError: there are several kinds.
+    """
+    operands, *others = dict.fromkeys(problem.operands for problem in problems)
+    if others:
+        raise TilecastError(
+            f"one model guides problems of one kind of operands, not of {operands} and "
+            f"{others[0]}; allowed: one kind, or `tilecast collect --candidates exhaustive`"
+        )
+    return operands
 
 
 def names_own_problems(options: argparse.Namespace) -> bool:

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 
 from tilecast.heuristics.errors import TilecastError
-from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
+from tilecast.heuristics.operands import LINEAR_BF16, MATRIX, GemmOperands
 
 MAX_EXTENT = 2**31 - 1
 """Extents are 32-bit numbers in kernels and in the data set."""
@@ -100,11 +100,15 @@ class GemmProblem:
 
     @property
     def min_bytes(self) -> float:
-        """Bytes that must cross DRAM: each input read once, the output written once."""
+        """Bytes that must cross DRAM: each matrix read once, the output written once.
+
+        Rows, columns and numbers that an epilogue reads are small beside these.
+        """
         operands = self.operands
         a = operands.a.dtype.bytes(self.m * self.k)
         b = operands.b.dtype.bytes(self.k * self.n)
-        return (a + b + operands.out.dtype.bytes(self.m * self.n)) * self.batch
+        like_out = 1 + sum(extra.kind == MATRIX for extra in operands.extras)
+        return (a + b + like_out * operands.out.dtype.bytes(self.m * self.n)) * self.batch
 
     @property
     def family(self) -> tuple[int, int]:

@@ -43,13 +43,13 @@ class Guided:
     """Who says what is likely fast."""
     hardware: Hardware
     """The GPU that is measured."""
-    first: int = 96
+    first: int = 64
     """Of its ranking, all of the first so many."""
     best: int = 8
     """Of these the first so many have their neighbours measured, too."""
-    neighbours: int = 32
+    neighbours: int = 16
     """Most of these, as the heuristic ranks them."""
-    chance: int = 32
+    chance: int = 16
     """Of all others, drawn anew for each problem and the same in every run."""
 
     def __call__(self, problem: GemmProblem, candidates: Candidates) -> Candidates:

@@ -147,13 +147,24 @@ def _attacks() -> Iterator[Attack]:
         bad = NO_EXPORT if option == "--export" else NO_OUT
         yield Attack(command, more, option, bad, on_ground=True)
     yield Attack("evaluate", (), "--model", NO_MODEL, on_ground=True)
-    for command, more in (("predict", ()), ("compile", ()), ("collect", store), ("evaluate", ())):
+    tune = ("tune", (*store, "--out", "o"))
+    takers = (("predict", ()), ("compile", ()), ("collect", store), ("evaluate", ()), tune)
+    for command, more in takers:
         for option in ("--problems", "--hf-config"):
             yield Attack(command, more, option, ("", *NO_TEXT))
             yield Attack(command, more, option, NO_PROBLEMS, on_ground=True)
         for option in ("--tp", "--rows"):
             yield Attack(command, more, option, (*NO_EXTENT, ",", "1,", "1,,2", "1-4", "all"))
-    for command in ["predict", "space", "compile", "collect", "train", "evaluate", "doctor"]:
+    for command in [
+        "predict",
+        "space",
+        "compile",
+        "collect",
+        "train",
+        "evaluate",
+        "tune",
+        "doctor",
+    ]:
         yield Attack(command, (), "", ("--guess", "--json=1", "--jso", "-z", "\udcff"))
         yield Attack(command, (), "--guess", ("", "x", "é"))
 
@@ -207,6 +218,10 @@ ALONE = [
     ["collect"],
     ["collect", "--store"],
     ["collect", "--store", "s", "--problems", "own.csv"],
+    ["tune", "--store", "s", "--out", "o"],
+    ["tune", "--store", "s", "--problems", "own.csv"],
+    ["tune", "--store", "s", "--out", "o", "--tp", "2"],
+    ["collect", "--store", "run.db", "--rows", "2"],
     ["evaluate", "--tp", "2"],
     ["evaluate", "--problems", "own.csv"],
     ["evaluate", "--problems", "own.csv", "--rows", "2"],

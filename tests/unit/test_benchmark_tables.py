@@ -49,6 +49,13 @@ def figures() -> dict:
         "noise_floor": {p: {"geomean": 0.001, "p95": 0.004, "max": 0.02} for p in powers},
         "regret": dict.fromkeys(powers, groups),
         "cross_regime": {"regret": {"oracle": losses, "tilecast": losses}},
+        "library_over": {
+            p: {
+                k: {"geomean": 1.1, "p5": 0.95, "least": 0.8, "slower": 0.1}
+                for k in ("1", "3", "5")
+            }
+            for p in powers
+        },
         "among_stock": stock,
     }
     adaptive = {"means": [2, 3], "powers": {power: [_COMPARED] * 2 for power in powers}}

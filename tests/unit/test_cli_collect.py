@@ -217,9 +217,9 @@ def test_a_model_guides_the_collection_when_asked(
     problem = suite("square")[0]
     every = candidates(problem, hardware("H200"))
     chosen = guided.choose(problem, every)
-    assert 0 < len(chosen) <= 96 + 32 + 32 + 24 < len(every)
+    assert 0 < len(chosen) <= 64 + 16 + 16 + 24 < len(every)
     first = load_heuristic(hardware("H200"), problem.operands, "burst").rank(
-        problem, every, limit=96
+        problem, every, limit=64
     )
     assert set(first) <= set(chosen)
     assert exhaustive.choose(problem, every) is every

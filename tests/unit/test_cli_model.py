@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tilecast.cli.main import main
-from tilecast.data_collection.dataset import Dataset, write_dataset
+from tilecast.data_collection.dataset import Dataset, read_dataset, write_dataset
 from tilecast.heuristics.hardware import GPUS
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.candidates import candidates
@@ -263,10 +263,13 @@ def test_damaged_data_set_is_refused(
 def test_train_prints_held_out_regret(
     data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["train", "--data", data, "--out", str(tmp_path), "--jobs", "2"]) == 0
+    arguments = ["train", "--data", data, "--add", data, "--out", str(tmp_path), "--jobs", "2"]
+    assert main(arguments) == 0
     text = capsys.readouterr().out
     for part in ("held out", "tilecast", "noise floor", "sustained", "written to"):
         assert part in text
+    learned = json.loads((tmp_path / "manifest.json").read_text())["facts"]["dataset"]
+    assert learned["rows"] == 2 * len(read_dataset(Path(data)).rows)
 
 
 @pytest.mark.parametrize(
@@ -279,6 +282,7 @@ def test_train_prints_held_out_regret(
         ),
         (("--jobs", ""), "argument --jobs: '' is out of range; allowed: auto, or an"),
         (("--out", "/proc/tilecast"), "cannot write /proc/tilecast: "),
+        (("--add", "/none.parquet"), "data set /none.parquet does not exist; allowed: a file that"),
     ],
 )
 def test_train_refuses(

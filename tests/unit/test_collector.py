@@ -465,6 +465,31 @@ def test_what_the_next_problems_need_is_compiled_as_it_goes(
     assert _failed(bed.rows()) == {CONFIGS[1].name: {(p.m, "screen", "no code") for p in PROBLEMS}}
 
 
+def test_the_next_problems_kernels_compile_while_these_are_measured(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collector, "STRETCH", 1)
+    workload = {PROBLEMS[0]: CONFIGS[:2], PROBLEMS[1]: CONFIGS[2:4]}
+    measured_when_asked = []
+
+    def build(kernels: Sequence[KernelSpec]) -> Iterator[CompileResult]:
+        measured_when_asked.append({line[2] for line in bed.logged() if line[0] == "race"})
+        yield from (CompileResult(spec, 0.0, None) for spec in kernels)
+
+    bed.collect(bed.factory(pace=0.2), workload=workload, build=build)
+    # For the first problem, for the second while the first was not measured yet, to verify.
+    assert measured_when_asked == [set(), set(), {str(problem) for problem in workload}]
+
+
+def test_what_compiling_raises_is_raised(bed: Bed) -> None:
+    def build(kernels: Sequence[KernelSpec]) -> Iterator[CompileResult]:
+        raise RuntimeError("no compiler")
+
+    with pytest.raises(RuntimeError, match="no compiler"):
+        bed.collect(build=build)
+    assert bed.rows() == []
+
+
 def test_run_that_has_nothing_to_do_starts_no_worker(bed: Bed) -> None:
     bed.collect()
     bed.collect(bed.factory(broken="CUDA out of memory"))

@@ -15,6 +15,7 @@ from tilecast.data_collection.dataset import (
     COLUMNS,
     Dataset,
     is_reference,
+    joined,
     read_dataset,
     shipped_data,
     write_dataset,
@@ -194,6 +195,24 @@ def test_the_shipped_data_set_is_what_was_measured(h200: Hardware) -> None:
     assert dataset.digest == SHIPPED
     assert [gpu["name"] for gpu in dataset.provenance["runs"][0]["gpus"]] == ["NVIDIA H200"] * 2
     assert shipped_data(h200, GemmOperands.parse("fp16:rcr>fp32")) is None
+
+
+def test_data_sets_join_with_the_runs_of_all(rows: pd.DataFrame) -> None:
+    facts = {"space_version": 2, "protocol_version": 1}
+    one = Dataset(rows, facts | {"runs": [{"date": "a"}]})
+    other = Dataset(rows.iloc[:2], facts | {"runs": [{"date": "b"}, {"date": "c"}]})
+    found = joined([one, other])
+    assert len(found.rows) == len(rows) + 2
+    pd.testing.assert_frame_equal(found.rows.iloc[: len(rows)], rows)
+    assert [run["date"] for run in found.provenance["runs"]] == ["a", "b", "c"]
+    assert joined([one]).digest == one.digest
+
+
+@pytest.mark.parametrize("name", ["space_version", "protocol_version"])
+def test_data_sets_of_two_versions_do_not_join(rows: pd.DataFrame, name: str) -> None:
+    facts = {"space_version": 2, "protocol_version": 1, "runs": []}
+    with pytest.raises(TilecastError, match=f"^data sets of {name} . and 9 do not join; allowed: "):
+        joined([Dataset(rows, facts), Dataset(rows, facts | {name: 9})])
 
 
 def test_absent_file_is_told(tmp_path: Path) -> None:

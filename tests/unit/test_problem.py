@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -131,3 +133,13 @@ def test_text_is_short_and_names_the_batch_only_where_there_is_one() -> None:
 
 def test_problems_are_values() -> None:
     assert len({GemmProblem(16, 64, 64), GemmProblem(16, 64, 64), GemmProblem(8, 64, 64)}) == 2
+
+
+def test_a_matrix_that_is_added_is_read_and_a_row_is_not_counted() -> None:
+    plain = GemmProblem(64, 128, 256)
+    row, matrix = (
+        replace(plain, operands=GemmOperands.parse(text))
+        for text in ("bf16:rcr:bias", "bf16:rcr:c")
+    )
+    assert row.min_bytes == plain.min_bytes
+    assert matrix.min_bytes == plain.min_bytes + 2 * 64 * 128

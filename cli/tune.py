@@ -1,0 +1,114 @@
+"""Measure problems of one's own, learn from them beside a data set, and say what that gave."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+from tilecast.cli import options as shared
+from tilecast.cli.progress import telling
+from tilecast.cli.report import Report, Table
+from tilecast.heuristics.errors import TilecastError
+
+if TYPE_CHECKING:
+    from tilecast.models.artifact import Artifact
+    from tilecast.models.labels import ProblemLabels
+
+NAME = "tune"
+HELP = "measure problems of one's own and train a model that knows them"
+
+SHOWN_K = (1, 3, 5)
+"""Kernels for which regret is shown."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this command's options."""
+    shared.add_own_problems(parser)
+    shared.add_collection(parser)
+    about = "folder that the model goes to; TILECAST_MODEL names it"
+    parser.add_argument("--out", type=shared.path, required=True, help=about)
+    shared.add_data(parser)
+    shared.add_gpu(parser)
+    shared.add_cache(parser)
+
+
+def run(options: argparse.Namespace) -> Report:
+    """Collect what the shipped model likes, train on all, score both models on one's own."""
+    from tilecast.data_collection.collect import CollectOptions, collect
+    from tilecast.data_collection.dataset import joined, read_dataset
+    from tilecast.data_collection.store import MeasurementStore
+    from tilecast.kernels.object_cache import ObjectCache, default_root
+    from tilecast.models.artifact import save
+    from tilecast.models.guidance import Guided
+    from tilecast.models.labels import label_table
+    from tilecast.models.learned import load_heuristic
+    from tilecast.models.training import train
+
+    shared.check_own_problems(options)
+    own = shared.own_problems(options)
+    if not own:
+        raise TilecastError("no problem is given; allowed: --problems or --hf-config")
+    shared.check_writable(options.out)
+    objects = ObjectCache(options.cache or default_root())
+    shared.check_writable(objects.root)
+    known = read_dataset(shared.data(options))
+    heuristic = load_heuristic(options.gpu, shared.one_kind(own))
+    wanted = CollectOptions(
+        problems=own,
+        store=options.store,
+        objects=objects,
+        gpu=options.gpu.name,
+        devices=options.devices,
+        choose=Guided(heuristic, options.gpu),
+        workers=options.workers,
+        seconds=options.budget or float("inf"),
+    )
+    with telling() as tell:
+        collect(wanted, tell)
+    with closing(MeasurementStore(options.store)) as store:
+        done, measured = store.measured("race") & set(own), store.export()
+    if not done:
+        raise TilecastError(
+            f"none of the {len(own)} problems was measured within --budget {options.budget}; "
+            "allowed: more seconds; the same command goes on where this one ended"
+        )
+    table = [labels for labels in label_table(measured) if labels.problem in done]
+    artifact = train(joined([known, measured]), jobs=options.workers)
+    save(artifact, options.out)
+    regret = {
+        "shipped": _regret(heuristic.artifact, table),
+        "tuned": _regret(artifact, table),
+    }
+    document = {
+        "model": str(options.out),
+        "problems": len(own),
+        "measured": len(table),
+        "regret": regret,
+    }
+    columns = {"model": "", "power": ""} | {f"regret@{k}": ".2%" for k in SHOWN_K}
+    rows = [
+        (name, power, *found.values())
+        for name, powers in regret.items()
+        for power, found in powers.items()
+    ]
+    title = f"Regret on {len(table)} of {len(own)} problems, which the tuned model has seen"
+    return Report(document, [Table(title, columns, rows), f"TILECAST_MODEL={options.out}"])
+
+
+def _regret(artifact: Artifact, table: Sequence[ProblemLabels]) -> dict[str, dict[int, float]]:
+    """Geometric mean regret of a model as it is, by power and number of kernels."""
+    import numpy as np
+
+    from tilecast.models.evaluation import held_out, regrets, spread
+    from tilecast.models.labels import POWERS
+    from tilecast.models.learned import LearnedHeuristic
+
+    everything = [(np.arange(0), np.arange(len(table)))]
+    found = {}
+    for power in POWERS:
+        asked = held_out(lambda p: LearnedHeuristic(artifact, p), table, power, everything)
+        by_k = regrets(asked, table)
+        found[power] = {k: spread(by_k[:, k - 1])["geomean"] for k in SHOWN_K}
+    return found

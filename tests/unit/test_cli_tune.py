@@ -1,0 +1,90 @@
+"""`tilecast tune`: what is measured joins what is known, and the model that comes out knows it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import make_dataset, synthetic_configs
+
+from tilecast.cli.main import main
+from tilecast.data_collection import collect as collecting
+from tilecast.data_collection.collect import CollectOptions
+from tilecast.data_collection.dataset import Dataset, write_dataset
+from tilecast.data_collection.measurement import REFERENCE, Measurement
+from tilecast.data_collection.store import MeasurementStore
+from tilecast.heuristics.problem import GemmProblem
+from tilecast.kernels.families import parse_config
+from tilecast.models.artifact import load
+
+Refused = Callable[..., str]
+
+OWN = (GemmProblem(96, 3072, 2048), GemmProblem(700, 640, 8192))
+
+
+def _measured() -> list[Measurement]:
+    """What the synthetic card would have said of one's own problems."""
+    rows = make_dataset(list(OWN), synthetic_configs()).rows.astype(object)
+    rows = rows.where(rows.notna(), None)
+    return [
+        Measurement(
+            GemmProblem(row["m"], row["n"], row["k"]),
+            None if row["config"] == REFERENCE else parse_config(row["config"]),
+            *(row["regime"], row["stage"], row["microseconds"], row["spread"]),
+            *(row["rounds"], row["failure"]),
+        )
+        for row in rows.to_dict("records")
+    ]
+
+
+@pytest.fixture
+def arguments(
+    tmp_path: Path, synthetic_dataset: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> list[str]:
+    """Of a command whose collection finds what the synthetic card says."""
+
+    def fake(options: CollectOptions, report: Callable[..., None]) -> None:
+        store = MeasurementStore(options.store)
+        store.begin_run(dict(synthetic_dataset.provenance["runs"][0]))
+        if options.seconds > 1:
+            assert options.problems == OWN
+            store.add(_measured(), "synthetic")
+        store.close()
+
+    monkeypatch.setattr(collecting, "collect", fake)
+    write_dataset(synthetic_dataset, tmp_path / "known.parquet")
+    lines = [f"{problem.m},{problem.n},{problem.k}" for problem in OWN]
+    (tmp_path / "own.csv").write_text("\n".join(["m,n,k", *lines]))
+    return [
+        *("tune", "--problems", str(tmp_path / "own.csv"), "--store", str(tmp_path / "run.db")),
+        *("--data", str(tmp_path / "known.parquet"), "--out", str(tmp_path / "model")),
+        *("--cache", str(tmp_path / "objects"), "--workers", "2"),
+    ]
+
+
+def test_the_tuned_model_knows_what_was_measured(
+    arguments: list[str],
+    tmp_path: Path,
+    synthetic_dataset: Dataset,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main([*arguments, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["problems"], document["measured"]) == (2, 2)
+    for power in ("burst", "sustained", "robust"):
+        shipped, tuned = (document["regret"][name][power] for name in ("shipped", "tuned"))
+        assert list(tuned) == ["1", "3", "5"]
+        assert tuned["5"] <= tuned["3"] <= tuned["1"]
+        assert tuned["1"] < shipped["1"], power
+    learned = load(tmp_path / "model").facts["dataset"]
+    assert learned["problems"] == len(synthetic_dataset.problems()) + len(OWN)  # type: ignore
+
+
+def test_what_it_needs_is_told(arguments: list[str], refused: Refused) -> None:
+    without = [word for word in arguments if not word.endswith("own.csv") and word != "--problems"]
+    assert refused(*without).startswith("no problem is given; allowed: --problems or --hf-config")
+    assert "none of the 2 problems was measured within --budget 1;" in refused(
+        *arguments, "--budget", "1"
+    )
