@@ -49,7 +49,7 @@ OPERANDS = (
 )
 SHAPES = ((4096, 4096), (6144, 4096), (28672, 4096), (4096, 14336), (8192, 8192), (2304, 9216))
 M = (32, 64, 256, 1024, 4096)
-FIRST = 2  # of each problem of the pilot of kernel families, in each regime: what is screened
+FIRST = 2  # of each problem of the pilot, in each regime: what is screened
 SCREENED, RACED = 2, {"burst": 12, "sustained": 24}  # rounds
 FINALISTS = 5
 
@@ -60,8 +60,7 @@ def winners() -> list[QuackConfig]:
     found: dict[KernelConfig, None] = {}
     for measured in measured_problems(read_columns(DATASET)[0]):
         for times in measured.truth.values():
-            ours = [i for i in np.argsort(times) if isinstance(measured.configs[i], QuackConfig)]
-            found |= dict.fromkeys(measured.configs[i] for i in ours[:FIRST])
+            found |= dict.fromkeys(measured.configs[i] for i in np.argsort(times)[:FIRST])
     return sorted(cast("dict[QuackConfig, None]", found))
 
 

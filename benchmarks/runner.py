@@ -37,7 +37,8 @@ RESULTS = Path(__file__).with_name("results")
 DATA = Path(__file__).parents[1] / "data_collection" / "data" / "h200-bf16-rcr.parquet"
 PACKAGES = (
     *("numpy", "pandas", "scikit-learn", "torch", "xgboost-cpu"),
-    *("nvidia-cutlass-dsl", "nvidia-cutlass-operators", "nvidia-matmul-heuristics"),
+    *("nvidia-cutlass-dsl", "quack-kernels", "nvidia-cutlass-operators"),
+    "nvidia-matmul-heuristics",
 )
 PROCESS_SECONDS = 600.0  # after which a process that should have ended is ended
 

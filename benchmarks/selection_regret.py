@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import runner
 from runner import Row, ratios
+from tables import SHOWN_K
 
 from tilecast.data_collection.dataset import read_dataset
 from tilecast.data_collection.measurement import REGIMES
@@ -31,7 +32,6 @@ from tilecast.models.tree_linear import TreeLinearRanker
 
 FIGURES = ("proposed", "geomean", "p95", "max", "within_2_percent")
 DIGITS = 5
-SHOWN_K = (1, 3, 5)
 SLOWER = 0.97  # of the library's speed, below which a product counts as slower
 
 Table = Sequence[ProblemLabels]
@@ -121,7 +121,7 @@ def among_stock(table: Table, gpu: Hardware) -> Row:
         if stock:
             problems.append(one)
             indices.append([one.configs.index(config) for config in stock])
-    splits = [(np.arange(0), np.arange(len(problems)))]
+    splits = evaluation.unfitted(problems)
     regret: Row = {}
     for power in POWERS:
         best = []

@@ -7,7 +7,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from tilecast.cli import options as shared
-from tilecast.cli.progress import telling
+from tilecast.cli.collection import measure, writable_objects
 from tilecast.cli.report import Report
 from tilecast.heuristics.errors import TilecastError
 
@@ -46,38 +46,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> Report:
     """Collect, then export."""
-    from tilecast.data_collection.collect import CollectOptions, collect
     from tilecast.data_collection.dataset import write_dataset
     from tilecast.data_collection.store import MeasurementStore
     from tilecast.data_collection.suites import problems
-    from tilecast.kernels.object_cache import ObjectCache, default_root
 
     if options.export:
         if options.export.is_dir():
             raise TilecastError(f"cannot write {options.export} (a folder); allowed: a file")
         shared.check_writable(options.export.parent)
-    objects = ObjectCache(options.cache or default_root())
-    shared.check_writable(objects.root)
+    objects = writable_objects(options)
     shared.check_own_problems(options)
     own = shared.own_problems(options)
     suites = options.suite or ([] if own else ["training"])
     asked = tuple(dict.fromkeys([*problems(suites), *own]))
-    wanted = CollectOptions(
-        problems=asked,
-        store=options.store,
-        objects=objects,
-        gpu=options.gpu.name,
-        devices=options.devices,
-        workers=options.workers,
-        seconds=options.budget or float("inf"),
-        **_guidance(options, asked),
-    )
-    with telling() as tell:
-        collect(wanted, tell)
+    measure(options, objects, asked, _guidance(options, asked))
     with closing(MeasurementStore(options.store)) as store:
         document = {
             "store": str(options.store),
-            "problems": len(wanted.problems),
+            "problems": len(asked),
             "measured": len(store.measured("screen")),
             "verified": len(store.measured("verify")),
             "measurements": store.count(),
@@ -90,13 +76,13 @@ def run(options: argparse.Namespace) -> Report:
     return Report(document, lines)
 
 
-def _guidance(options: argparse.Namespace, asked: tuple[GemmProblem, ...]) -> dict[str, Guided]:
+def _guidance(options: argparse.Namespace, asked: tuple[GemmProblem, ...]) -> Guided | None:
     """What chooses among candidates, where they are not all to be measured."""
     if options.candidates == "exhaustive":
-        return {}
+        return None
     from tilecast.models.guidance import Guided
     from tilecast.models.learned import load_heuristic
 
     operands = shared.one_kind(asked)
     heuristic = load_heuristic(options.gpu, operands, options.power, options.model)
-    return {"choose": Guided(heuristic, options.gpu)}
+    return Guided(heuristic, options.gpu)

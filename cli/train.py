@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tilecast.cli import options as shared
-from tilecast.cli.evaluate import FIGURES
+from tilecast.cli.evaluate import FIGURES, SHOWN_K
 from tilecast.cli.report import Report, Table
 
 NAME = "train"
@@ -58,7 +58,7 @@ def _table(facts: Mapping[str, Any]) -> Table:
         (model, power, k, *(metrics[f"regret@{k}"][name] for name in FIGURES))
         for model, powers in facts["held_out"].items()
         for power, metrics in powers.items()
-        for k in (1, 3, 5)
+        for k in SHOWN_K
     ]
     rows += [
         ("noise floor", power, None, floor["geomean"], floor["p95"], floor["max"], None)

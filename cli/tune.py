@@ -8,7 +8,8 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from tilecast.cli import options as shared
-from tilecast.cli.progress import telling
+from tilecast.cli.collection import measure, writable_objects
+from tilecast.cli.evaluate import SHOWN_K
 from tilecast.cli.report import Report, Table
 from tilecast.heuristics.errors import TilecastError
 
@@ -18,9 +19,6 @@ if TYPE_CHECKING:
 
 NAME = "tune"
 HELP = "measure problems of one's own and train a model that knows them"
-
-SHOWN_K = (1, 3, 5)
-"""Kernels for which regret is shown."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,10 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> Report:
     """Collect what the shipped model likes, train on all, score both models on one's own."""
-    from tilecast.data_collection.collect import CollectOptions, collect
     from tilecast.data_collection.dataset import joined, read_dataset
     from tilecast.data_collection.store import MeasurementStore
-    from tilecast.kernels.object_cache import ObjectCache, default_root
     from tilecast.models.artifact import save
     from tilecast.models.guidance import Guided
     from tilecast.models.labels import label_table
@@ -51,22 +47,10 @@ def run(options: argparse.Namespace) -> Report:
     if not own:
         raise TilecastError("no problem is given; allowed: --problems or --hf-config")
     shared.check_writable(options.out)
-    objects = ObjectCache(options.cache or default_root())
-    shared.check_writable(objects.root)
+    objects = writable_objects(options)
     known = read_dataset(shared.data(options))
     heuristic = load_heuristic(options.gpu, shared.one_kind(own))
-    wanted = CollectOptions(
-        problems=own,
-        store=options.store,
-        objects=objects,
-        gpu=options.gpu.name,
-        devices=options.devices,
-        choose=Guided(heuristic, options.gpu),
-        workers=options.workers,
-        seconds=options.budget or float("inf"),
-    )
-    with telling() as tell:
-        collect(wanted, tell)
+    measure(options, objects, own, Guided(heuristic, options.gpu))
     with closing(MeasurementStore(options.store)) as store:
         done, measured = store.measured("race") & set(own), store.export()
     if not done:
@@ -99,16 +83,13 @@ def run(options: argparse.Namespace) -> Report:
 
 def _regret(artifact: Artifact, table: Sequence[ProblemLabels]) -> dict[str, dict[int, float]]:
     """Geometric mean regret of a model as it is, by power and number of kernels."""
-    import numpy as np
-
-    from tilecast.models.evaluation import held_out, regrets, spread
+    from tilecast.models.evaluation import held_out, regrets, spread, unfitted
     from tilecast.models.labels import POWERS
     from tilecast.models.learned import LearnedHeuristic
 
-    everything = [(np.arange(0), np.arange(len(table)))]
     found = {}
     for power in POWERS:
-        asked = held_out(lambda p: LearnedHeuristic(artifact, p), table, power, everything)
+        asked = held_out(lambda p: LearnedHeuristic(artifact, p), table, power, unfitted(table))
         by_k = regrets(asked, table)
         found[power] = {k: spread(by_k[:, k - 1])["geomean"] for k in SHOWN_K}
     return found

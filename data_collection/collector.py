@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import partial
 from multiprocessing.connection import wait
 from queue import SimpleQueue
 
@@ -130,7 +129,7 @@ class Collector:
             {problem: tuple(workload[problem]) for problem in todo[start : start + step]}
             for start in range(0, len(todo), step)
         ]
-        builds = map(partial(self._begin, ahead), stretches)
+        builds = (self._begin(ahead, stretch) for stretch in stretches)
         build = next(builds, None)
         for stretch in stretches:
             if build is None or self._late():
@@ -154,8 +153,8 @@ class Collector:
             if problem in raced and problem not in verified:
                 rows, card = self.store.raced(problem)
                 jobs.append(VerifyJob(problem, tuple(rows), card))
-        raced = {job.problem: [r.config for r in job.raced if r.config] for job in jobs}
-        self._built(self._begin(ahead, raced))
+        configs = {job.problem: [r.config for r in job.raced if r.config] for job in jobs}
+        self._built(self._begin(ahead, configs))
         self._run(_Phase("verify", len(jobs)), jobs)
 
     def _begin(self, ahead: ThreadPoolExecutor, stretch: Workload) -> _Build:

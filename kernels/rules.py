@@ -246,16 +246,16 @@ def idle_rules(tile_m: tuple[int, ...], tile_n: tuple[int, ...]) -> tuple[Proble
     )
 
 
-def idle_order_rule(
-    first: Callable[[GemmProblem, Hardware], tuple[str, int]],
-) -> ProblemRule:
+def idle_order_rule(first: tuple[str, int]) -> ProblemRule:
     """The rule against orders of tiles other than a family's first where there is none to choose.
+
+    The first is a raster and a swizzle.
 
     Where k is split every tile has a cluster of its own, so that there is none either.
     """
 
     def sides(columns: ConfigColumns, problem: GemmProblem, hardware: Hardware):
-        raster, swizzle = first(problem, hardware)
+        raster, swizzle = first
         reordered = (columns.raster_m != (raster == "m")) | (columns.swizzle != swizzle)
         rows, columns_ = tiles(columns, problem)
         waves = rows * columns_ * problem.batch / (hardware.sm_count * columns.ctas_per_sm)

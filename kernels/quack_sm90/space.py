@@ -248,7 +248,7 @@ PROBLEM_RULES = (
         "split_k",
         _split_stretch,
     ),
-    idle_order_rule(lambda problem, hardware: ORDERS[0]),
+    idle_order_rule(ORDERS[0]),
     L2_TRAFFIC,
 )
 """What arithmetic excludes for one problem."""

@@ -26,14 +26,11 @@ def stock_configs(operands: GemmOperands, hardware: Hardware) -> tuple[QuackConf
     with the deepest pipeline that fits. Theirs differ in what such a config does not name: how
     tiles are ordered and how the epilogue stores.
     """
+    depth = tile_ks(operands)[0]
+    shapes = product((64, 128), (64, 128, 256), (1, 2), (1, 2))
+    configs = (QuackConfig(m, n, depth, along_m, along_n) for m, n, along_m, along_n in shapes)
     return tuple(
-        replace(config, stages=most_stages(config, operands, hardware))
-        for config in (
-            QuackConfig(tile_m, tile_n, tile_ks(operands)[0], cluster_m, cluster_n)
-            for tile_m, tile_n, cluster_m, cluster_n in product(
-                (64, 128), (64, 128, 256), (1, 2), (1, 2)
-            )
-        )
+        replace(config, stages=most_stages(config, operands, hardware)) for config in configs
     )
 
 

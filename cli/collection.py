@@ -1,0 +1,81 @@
+"""A collection as options ask for it, and how far it is, on standard error."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from tilecast.cli import options as shared
+
+if TYPE_CHECKING:
+    from tilecast.data_collection.collector import Progress
+    from tilecast.heuristics.problem import GemmProblem
+    from tilecast.kernels.object_cache import ObjectCache
+    from tilecast.models.guidance import Guided
+
+
+def writable_objects(options: argparse.Namespace) -> ObjectCache:
+    """The cache that the options name.
+
+    Raises:
+        TilecastError: it cannot be written.
+    """
+    from tilecast.kernels.object_cache import ObjectCache, default_root
+
+    objects = ObjectCache(options.cache or default_root())
+    shared.check_writable(objects.root)
+    return objects
+
+
+def measure(
+    options: argparse.Namespace,
+    objects: ObjectCache,
+    problems: tuple[GemmProblem, ...],
+    guided: Guided | None,
+) -> None:
+    """Collect problems into the store that the options name: what is chosen, or every candidate.
+
+    Raises:
+        TilecastError: as `tilecast.data_collection.collect.collect`.
+    """
+    from tilecast.data_collection.collect import CollectOptions, collect
+
+    wanted = CollectOptions(
+        problems=problems,
+        store=options.store,
+        objects=objects,
+        gpu=options.gpu.name,
+        devices=options.devices,
+        workers=options.workers,
+        seconds=options.budget or float("inf"),
+        **({"choose": guided} if guided else {}),
+    )
+    with _telling() as tell:
+        collect(wanted, tell)
+
+
+@contextmanager
+def _telling() -> Iterator[Callable[[Progress], None]]:
+    """Show progress on standard error: in place on a terminal, a line now and then elsewhere."""
+    from rich.console import Console
+
+    console, told = Console(stderr=True, highlight=False), {"phase": "", "seconds": 0.0}
+    with console.status("starting") as status:
+
+        def tell(progress: Progress) -> None:
+            line = (
+                f"{progress.phase} {progress.done}/{progress.total}, {progress.measurements} "
+                f"measurements, {progress.seconds:.0f} s, {progress.seconds_left:.0f} s left"
+            )
+            status.update(line)
+            late = progress.seconds - told["seconds"] > _SECONDS_BETWEEN_LINES
+            if not console.is_terminal and (late or progress.phase != told["phase"]):
+                console.print(line, soft_wrap=True)
+                told.update(phase=progress.phase, seconds=progress.seconds)
+
+        yield tell
+
+
+_SECONDS_BETWEEN_LINES = 15.0
