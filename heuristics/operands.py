@@ -8,7 +8,7 @@ models, cache keys and generated code. ``bf16:rcr`` is a ``torch.nn.Linear`` in 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 from tilecast.heuristics.dtypes import DTYPES, DType, dtype
@@ -167,6 +167,16 @@ class GemmOperands:
         fusions = [SCALES[self.scales]] if self.scales else []
         fusions += [EPILOGUES[step] for step in self.epilogue]
         return tuple(extra for fusion in fusions for extra in fusion.extras)
+
+    @property
+    def biased(self) -> GemmOperands:
+        """A bare product's with a row bias as its whole epilogue."""
+        return replace(self, epilogue=("bias",))
+
+    @property
+    def unbiased(self) -> GemmOperands:
+        """The same without a row bias, where that is the whole epilogue."""
+        return replace(self, epilogue=()) if self.epilogue == ("bias",) else self
 
     @property
     def file_name(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
 from weakref import WeakValueDictionary
@@ -20,7 +21,7 @@ from tilecast.inductor_hook import report
 from tilecast.inductor_hook.autoload import names
 from tilecast.inductor_hook.problems import Matmul, NotCovered, read
 from tilecast.inductor_hook.recording import record
-from tilecast.inductor_hook.selection import gpu_of, portfolio, shortlist
+from tilecast.inductor_hook.selection import gpu_of, portfolio, runnable, shortlist
 from tilecast.inductor_hook.settings import Settings, active, cache_key
 from tilecast.inductor_hook.template import (
     FAILED_MS,
@@ -202,6 +203,8 @@ def plan(settings: Settings, matmul: Matmul, op: str, gpu: Hardware) -> list[Cho
         TilecastError: there is no model for the GPU, dtypes and majors.
     """
     start = time.perf_counter()
+    operands = runnable(matmul.hint.operands, gpu)
+    matmul = replace(matmul, hint=replace(matmul.hint, operands=operands))
     predictions = shortlist(settings, matmul.hint, gpu)
     if matmul.m_range:
         shortlists = [(portfolio(settings, tuple(matmul.sweep()), gpu), predictions[0])]

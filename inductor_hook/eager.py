@@ -20,9 +20,9 @@ from tilecast.heuristics.operands import GemmOperands, TensorSpec
 from tilecast.heuristics.problem import ALIGNMENT_BYTES, GemmProblem
 from tilecast.inductor_hook import report
 from tilecast.inductor_hook.failures import Failures
-from tilecast.inductor_hook.launcher import StaticMatmul, add_bias, adds
-from tilecast.inductor_hook.layout import major
-from tilecast.inductor_hook.selection import gpu_of, shortlist
+from tilecast.inductor_hook.launcher import StaticMatmul, add_bias, adds, row
+from tilecast.inductor_hook.layout import Bias, major
+from tilecast.inductor_hook.selection import gpu_of, runnable, shortlist
 from tilecast.inductor_hook.settings import Settings
 from tilecast.kernels.spec import KernelSpec
 
@@ -62,7 +62,9 @@ def addmm(
     beta: float = 1,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """``torch.addmm`` likewise: ``beta * bias + alpha * a @ b``, summed after the product.
+    """``torch.addmm`` likewise: ``beta * bias + alpha * a @ b``.
+
+    The kernel adds a bias that `tilecast.inductor_hook.layout.Bias.fuses`; others are added after.
 
     Args:
         bias: broadcastable to (m, n).
@@ -111,9 +113,11 @@ class Operator:
         out: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """The same times ``alpha``, and ``beta`` times the bias."""
-        plan = _plan_for(self.rank, a, b, out)
+        plan = _plan_for(self.rank, a, b, out, _fuses(bias, a, b, alpha, beta))
         if plan is None or not _adds(bias, plan.shape, a.dtype, alpha, beta) or _shared(bias, out):
             return getattr(torch, self.name)(bias, a, b, alpha=alpha, beta=beta, out=out)
+        if plan.fused:
+            return plan.launch(a, b, out, row(bias))
         out = plan.launch(a, b, out)
         add_bias(out, bias, alpha, beta)
         return out
@@ -191,6 +195,14 @@ def _dispatched(
     return out
 
 
+def _fuses(bias: torch.Tensor, a: torch.Tensor, b: torch.Tensor, alpha: float, beta: float) -> bool:
+    """Whether the kernel of a product can add this itself."""
+    if b.ndim != 2 or bias.get_device() != a.get_device():
+        return False  # torch says what is wrong
+    added = Bias(bias.shape, bias.stride(), bias.dtype, bias.data_ptr(), alpha, beta)
+    return added.fuses(b.shape[1], a.dtype)
+
+
 def _adds(
     bias: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype, alpha: float, beta: float
 ) -> bool:
@@ -202,7 +214,7 @@ def _adds(
 
 
 def _shared(bias: torch.Tensor, out: torch.Tensor | None) -> bool:
-    """Whether the product would overwrite the bias before it is added."""
+    """Whether the product may overwrite the bias before it is added."""
     return out is not None and (
         bias.untyped_storage().data_ptr() == out.untyped_storage().data_ptr()
     )
@@ -228,30 +240,42 @@ class Plan(NamedTuple):
     shape: tuple[int, ...]
     """Shape of its result."""
 
+    @property
+    def fused(self) -> bool:
+        """Whether the kernel adds the bias."""
+        return self.kernel.spec.operands.fused
+
     def launch(
-        self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None = None
+        self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, *bias: torch.Tensor
     ) -> torch.Tensor:
-        """A @ B, in ``out`` where that is given."""
+        """A @ B, with the bias (n,) where the plan is fused, in ``out`` where that is given."""
         out = a.new_empty(self.shape) if out is None else out
         if torch._C._cuda_getDevice() == a.get_device():
-            self.kernel(a, b, out)
+            self.kernel(a, b, out, *bias)
         else:
             with torch.cuda.device(a.get_device()):
-                self.kernel(a, b, out)
+                self.kernel(a, b, out, *bias)
         return out
 
 
 _failures = Failures()
 
 
-def _plan_for(rank: int, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None) -> Plan | None:
-    """How operands are multiplied; None where torch does it."""
+def _plan_for(
+    rank: int,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    out: torch.Tensor | None,
+    biased: bool = False,
+) -> Plan | None:
+    """How operands are multiplied, with a row bias or not; None where torch does it."""
     try:
         plan = _plan(
             rank,
             (a.shape, a.stride(), a.dtype, a.get_device()),
             (b.shape, b.stride(), b.dtype, b.get_device()),
             None if out is None else out.stride(),
+            biased,
         )
     # Whatever goes wrong in there, torch multiplies.
     except Exception as error:
@@ -273,7 +297,9 @@ def _plan(*what: Any) -> Plan | None:
     return _failures.attempt(what, lambda: _choose(*what))
 
 
-def _choose(rank: int, a: tuple, b: tuple, out_stride: tuple[int, ...] | None) -> Plan | None:
+def _choose(
+    rank: int, a: tuple, b: tuple, out_stride: tuple[int, ...] | None, biased: bool
+) -> Plan | None:
     """The plan for operands given as shape, strides, dtype and device."""
     a_shape, a_stride, dtype, device = a
     b_shape, b_stride, *others = b
@@ -295,8 +321,11 @@ def _choose(rank: int, a: tuple, b: tuple, out_stride: tuple[int, ...] | None) -
             TensorSpec(element, major("out", out_stride, dtype.itemsize) if out_stride else "row"),
         )
         *batch, m, k = a_shape
+        gpu = gpu_of(device)
+        if biased:
+            operands = runnable(operands.biased, gpu)
         problem = GemmProblem(m, b_shape[-1], k, *batch, operands=operands)
-        config = shortlist(Settings(k=1), problem, gpu_of(device))[0].config
+        config = shortlist(Settings(k=1), problem, gpu)[0].config
     except TilecastError as error:
         report.say_once("eager", f"a multiplication goes to torch, as others like it: {error}")
         return None

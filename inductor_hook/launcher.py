@@ -51,7 +51,7 @@ def loaded_kernel(spec: KernelSpec, device: int) -> Launch:
 
 
 class StaticMatmul:
-    """One compiled kernel; where it cannot run, ``torch.matmul``, with one warning."""
+    """One compiled kernel, of a product or one with a row bias; torch where it cannot run."""
 
     def __init__(self, spec: KernelSpec):
         """Take what to run; nothing is loaded before the first call."""
@@ -64,17 +64,22 @@ class StaticMatmul:
         """From what generated code spells out: names instead of objects."""
         return cls(*_specs((config,), operands, batched))
 
-    def __call__(self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
-        """Write a @ b to ``out`` on the current stream of its device; see `Launch`."""
+    def __call__(
+        self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, *bias: torch.Tensor
+    ) -> None:
+        """Write a @ b to ``out`` on the current stream of its device; see `Launch`.
+
+        With the bias, a `row`, where the operands have one. A kernel that fails is one warning.
+        """
         device = out.get_device()
         try:
-            (self._kernels.get(device) or self._load(device))(a, b, out)
+            (self._kernels.get(device) or self._load(device))(a, b, out, *bias)
         # Whatever loading or launching raises: a graph that compiled must run.
         except Exception as error:
             if _raises.get():
                 raise
             report.warn_once(f"running {self.spec.config}", error)
-            _multiply(a, b, out)
+            _multiply(a, b, out, *bias)
 
     def compile(self) -> None:
         """Bring the kernel into the object cache, which a worker of Inductor does ahead of time."""
@@ -114,11 +119,13 @@ class DynamicMatmul:
         """From what generated code spells out: names instead of objects."""
         return cls(_specs(configs, operands, batched), **model)
 
-    def __call__(self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
-        """Write a @ b to ``out``; see `StaticMatmul`."""
+    def __call__(
+        self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, *bias: torch.Tensor
+    ) -> None:
+        """Write a @ b to ``out``, with the bias where there is one; see `StaticMatmul`."""
         # n and k are fixed where this was generated: the shape of A tells all that varies.
         matmul = self._chosen.get(a.shape) or self._choose(a, b)
-        matmul(a, b, out)
+        matmul(a, b, out, *bias)
 
     def compile(self) -> None:
         """Bring every kernel into the object cache."""
@@ -140,7 +147,7 @@ class DynamicMatmul:
     def _best(self, a: torch.Tensor, b: torch.Tensor) -> Callable[..., None]:
         """The one that ranks first for these extents, as among all candidates."""
         if 0 in a.shape:
-            return lambda a, b, out: None  # a product without rows
+            return lambda *operands: None  # a product without rows
         from tilecast.inductor_hook.selection import gpu_of, ranked
         from tilecast.inductor_hook.settings import Settings
 
@@ -155,6 +162,12 @@ class DynamicMatmul:
 def adds(alpha: float, beta: float) -> bool:
     """Whether `add_bias` does it with these factors, in one pass over the output."""
     return beta == 0 or 1 in (alpha, beta)
+
+
+def row(bias: torch.Tensor) -> torch.Tensor:
+    """A bias that `tilecast.inductor_hook.layout.Bias.fuses` as a kernel takes it: (n,), a view."""
+    # Not its first row, which one that was expanded to no rows does not have.
+    return bias if bias.ndim == 1 else bias.as_strided(bias.shape[1:], (1,))
 
 
 def add_bias(out: torch.Tensor, bias: torch.Tensor, alpha: float, beta: float) -> None:
@@ -176,8 +189,12 @@ def add_bias(out: torch.Tensor, bias: torch.Tensor, alpha: float, beta: float) -
         torch.add(out, bias, alpha=beta, out=out)
 
 
-def _multiply(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
+def _multiply(
+    a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, bias: torch.Tensor | None = None
+) -> None:
     """Write a @ b to ``out`` with torch, rounded as a kernel does: once, to out's dtype.
+
+    With the bias (n,), of out's dtype, added before that, where there is one.
 
     That may be another one than A's and B's, which ``torch.matmul`` refuses.
     """
@@ -187,7 +204,10 @@ def _multiply(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
     wide = torch.promote_types(a.dtype, out.dtype)
     product = out if out.dtype == wide else out.new_empty(out.shape, dtype=wide)
     # With an output even here, because autocast would narrow what has none.
-    torch.matmul(a.to(wide), b.to(wide), out=product)
+    if bias is None:
+        torch.matmul(a.to(wide), b.to(wide), out=product)
+    else:
+        torch.addmm(bias.to(wide), a.to(wide), b.to(wide), out=product)
     if product is not out:
         out.copy_(product)
 

@@ -1,13 +1,56 @@
-"""Which way an operand is stored, and whether the kernel's TMA can read it that way."""
+"""How operands are stored: whether TMA can read A, B and out, and a kernel add a bias itself."""
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.problem import ALIGNMENT_BYTES
+
+BIAS_ALIGNMENT_BYTES = 4
+"""Where the row that a kernel adds may start: it is copied in pieces of this size."""
+
+
+class Bias(NamedTuple):
+    """What an addmm adds to its product; in a graph some numbers may be symbolic."""
+
+    shape: Sequence[Any]
+    """Its extents."""
+    strides: Sequence[Any]
+    """As many, in elements."""
+    dtype: Any
+    """What torch calls the type of its elements."""
+    start: Any
+    """Where it begins, in bytes."""
+    alpha: float
+    """Factor of the product."""
+    beta: float
+    """Factor of the bias."""
+
+    def fuses(self, n: Any, dtype: Any, sizes: Any = None) -> bool:
+        """Whether a kernel adds it before it stores the product; else it is added afterwards.
+
+        It does so with one row of n numbers, one behind the other, of out's type, from a multiple
+        of 4 bytes on, that is (n,), (1, n) or these expanded to (m, n), and with no factors.
+
+        Args:
+            n: columns of the product.
+            dtype: what torch calls the type of its elements.
+            sizes: what Inductor's ``SizeVars`` know of symbolic numbers; left out, there are none.
+        """
+        equal = sizes.statically_known_equals if sizes else operator.eq
+        divides = sizes.statically_known_multiple_of if sizes else _divides
+        return (
+            self.alpha == self.beta == 1
+            and self.dtype == dtype
+            and len(self.shape) in (1, 2)
+            and equal(self.shape[-1], n)
+            and equal(self.strides[-1], 1)
+            and (len(self.shape) == 1 or equal(self.shape[0], 1) or equal(self.strides[0], 0))
+            and divides(self.start, BIAS_ALIGNMENT_BYTES)
+        )
 
 
 def major(name: str, strides: Sequence[Any], itemsize: int, sizes: Any = None) -> str:
@@ -24,7 +67,7 @@ def major(name: str, strides: Sequence[Any], itemsize: int, sizes: Any = None) -
             operand's is: TMA reads neither (CUDA driver API, ``cuTensorMapEncodeTiled``).
     """
     equal = sizes.statically_known_equals if sizes else operator.eq
-    divides = sizes.statically_known_multiple_of if sizes else lambda size, step: size % step == 0
+    divides = sizes.statically_known_multiple_of if sizes else _divides
     *batch, rows, columns = strides
     if equal(columns, 1):
         found, others = "row", (rows, *batch)
@@ -43,3 +86,7 @@ def major(name: str, strides: Sequence[Any], itemsize: int, sizes: Any = None) -
                 f"{multiple} other than 0; pad it or call contiguous() on it"
             )
     return found
+
+
+def _divides(size: int, step: int) -> bool:
+    return size % step == 0

@@ -12,7 +12,7 @@ from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.operands import GemmOperands, TensorSpec
 from tilecast.heuristics.problem import ALIGNMENT_BYTES, GemmProblem
 from tilecast.inductor_hook.launcher import adds
-from tilecast.inductor_hook.layout import major
+from tilecast.inductor_hook.layout import Bias, major
 
 OPS = ("mm", "addmm", "bmm")
 """The operators that get choices."""
@@ -76,12 +76,15 @@ def read(kernel_inputs: Any, op: str) -> Matmul:
     *batch, rows, depth = a.get_size()
     columns = b.get_size()[-1]
     sizes = V.graph.sizevars
+    alpha, beta = _factors(kernel_inputs, op)
     try:
         operands = GemmOperands.product(
             _stored("A", a.get_dtype(), a.get_stride(), sizes),
             _stored("B", b.get_dtype(), b.get_stride(), sizes),
             _stored("out", out.dtype, out.stride, sizes),
         )
+        if op == "addmm" and _fuses(kernel_inputs.nodes()[0], alpha, beta, columns, out, V.graph):
+            operands = operands.biased
         hint = GemmProblem(
             int(rows if _is_fixed(rows) else sizes.optimization_hint(rows, fallback=1024)),
             _fixed("n", columns),
@@ -91,7 +94,6 @@ def read(kernel_inputs: Any, op: str) -> Matmul:
         )
     except TilecastError as error:
         raise NotCovered(str(error)) from error
-    alpha, beta = _factors(kernel_inputs, op)
     m_range = None if _is_fixed(rows) else _bounds(rows, sizes.shape_env)
     if m_range and "col" in (operands.a.major, operands.out.major):
         raise NotCovered("m is symbolic and contiguous: its alignment is not known")
@@ -100,6 +102,14 @@ def read(kernel_inputs: Any, op: str) -> Matmul:
 
 def _stored(name: str, dtype: Any, strides: Any, sizes: Any) -> TensorSpec:
     return TensorSpec(dtype_of_torch(dtype), major(name, strides, dtype.itemsize, sizes))
+
+
+def _fuses(node: Any, alpha: float, beta: float, n: Any, out: Any, graph: Any) -> bool:
+    layout = node.get_layout()
+    start = layout.offset * layout.dtype.itemsize
+    bias = Bias(node.get_size(), node.get_stride(), layout.dtype, start, alpha, beta)
+    aligned = node.get_name() not in graph.unaligned_buffers
+    return aligned and bias.fuses(n, out.dtype, graph.sizevars)
 
 
 def _is_fixed(extent: Any) -> bool:

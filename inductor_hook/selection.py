@@ -14,12 +14,11 @@ from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware, hardware
 from tilecast.heuristics.heuristic import rank
-from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
+from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook.settings import Settings
-from tilecast.kernels.candidates import candidates, config_table
-from tilecast.models.artifact import artifact_name, load, load_shipped, shipped_names
-from tilecast.models.learned import LearnedHeuristic, Prediction
+from tilecast.kernels.candidates import candidates, config_table, multiplies
+from tilecast.models.learned import LearnedHeuristic, Prediction, load_heuristic
 
 _REMEMBERED = 4096
 """Problems whose answer is kept; a model has some dozens."""
@@ -35,6 +34,11 @@ def gpu_of(device: int) -> Hardware:
     import torch
 
     return hardware(torch.cuda.get_device_name(device))
+
+
+def runnable(operands: GemmOperands, gpu: Hardware) -> GemmOperands:
+    """The same; without their row bias where no kernel of a GPU fuses it, which is added then."""
+    return operands if not operands.fused or multiplies(operands, gpu) else operands.unbiased
 
 
 @lru_cache(_REMEMBERED)
@@ -108,25 +112,11 @@ def portfolio(
 def _heuristic(
     gpu: Hardware, operands: GemmOperands, power: str, model: str | None, digest: str
 ) -> LearnedHeuristic:
-    """The model for some operands; it may be one of others, and says itself what it ranks.
-
-    Operands as wide as its own lose little where it has not seen them: another dtype of 16 bits
-    nothing, another layout 0.3 to 0.6% in the first 5 and 4% in the first
-    (benchmarks/results/layout_transfer.json).
-    """
-    if model:
-        artifact = load(Path(model))
-        if artifact.hardware != gpu:
-            raise TilecastError(
-                f"model {model} is for {artifact.hardware.name}; allowed: one for {gpu.name}; "
-                "train it with `tilecast train`"
-            )
-    else:
-        shipped = artifact_name(gpu, operands) in shipped_names()
-        artifact = load_shipped(gpu, operands if shipped else LINEAR_BF16)
-    if not str(artifact.digest).startswith(tuple(digest.split("+"))):
+    """The model for some operands, if it is still the one that was installed."""
+    heuristic = load_heuristic(gpu, operands, power, Path(model) if model else None)
+    if not str(heuristic.artifact.digest).startswith(tuple(digest.split("+"))):
         raise TilecastError(
             f"model {model or 'shipped'} has changed since it was installed, when its digest was "
             f"{digest}; allowed: the same; call tilecast.inductor_hook.install() again"
         )
-    return LearnedHeuristic(artifact, power)
+    return heuristic

@@ -32,7 +32,8 @@ _KEY = "tilecast"
 
 _SOURCE = """
 import torch
-from tilecast.inductor_hook.launcher import {{constructor}}{% if biased %}, add_bias{% endif %}
+from tilecast.inductor_hook.launcher import {{constructor}}
+{%- if fused %}, row{% elif biased %}, add_bias{% endif %}
 
 
 # Chosen by model {{model}}.
@@ -46,8 +47,8 @@ def {{kernel_name}}_precompile(**metadata):
 
 
 {% if biased %}{{def_kernel("bias", "A", "B")}}{% else %}{{def_kernel("A", "B")}}{% endif %}
-    matmul(A, B, {{get_output()}})
-{%- if biased %}
+    matmul(A, B, {{get_output()}}{% if fused %}, row(bias){% endif %})
+{%- if biased and not fused %}
     add_bias({{get_output()}}, bias, {{alpha}}, {{beta}})
 {%- endif %}
 """
@@ -60,7 +61,7 @@ class Choice:
     matmul: Matmul
     """The multiplication."""
     biased: bool
-    """Whether a bias is added after it."""
+    """Whether a bias is added: by the kernel where its operands say so, else after it."""
     configs: tuple[KernelConfig, ...]
     """The config; several where m is symbolic, of which each call picks one."""
     settings: Settings
@@ -100,6 +101,7 @@ class Choice:
             "arguments": ", ".join(arguments),
             "model": repr(self.settings.digest),
             "biased": self.biased,
+            "fused": operands.fused,
             "alpha": self.matmul.alpha,
             "beta": self.matmul.beta,
         }

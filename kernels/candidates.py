@@ -39,6 +39,11 @@ def _spaces(
     return tuple((family, table) for family, table in tables if table.configs)
 
 
+def multiplies(operands: GemmOperands, hardware: Hardware) -> bool:
+    """Whether any family multiplies operands on a GPU, with all that they fuse."""
+    return bool(_spaces(operands, hardware))
+
+
 @lru_cache(maxsize=16)
 def space(operands: GemmOperands, hardware: Hardware) -> ConfigTable:
     """Every config that compiles and runs for operands on a GPU and that no pilot excluded.

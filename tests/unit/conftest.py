@@ -8,7 +8,7 @@ import math
 import random
 import shutil
 import zlib
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,12 @@ import pytest
 
 from tilecast.data_collection.dataset import COLUMNS, Dataset
 from tilecast.data_collection.measurement import REFERENCE
-from tilecast.heuristics.hardware import hardware
-from tilecast.heuristics.operands import LINEAR_BF16
+from tilecast.heuristics.hardware import Hardware, hardware
+from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.heuristics.problem import PROBLEM_FIELDS, GemmProblem
 from tilecast.kernels.candidates import candidates
 from tilecast.kernels.quack_sm90.config import QuackConfig
+from tilecast.kernels.quack_sm90.family import QuackSm90
 from tilecast.kernels.quack_sm90.space import valid_configs
 from tilecast.kernels.quack_sm90.stock import stock_candidates
 from tilecast.kernels.spec import KernelSpec
@@ -172,6 +173,21 @@ def hook(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[Kerne
     yield started
     uninstall()
     report._told.clear()
+
+
+@pytest.fixture
+def bare_kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Only kernels that fuse nothing."""
+    from tilecast.kernels import candidates as module
+
+    class Bare(QuackSm90):
+        def configs(self, operands: GemmOperands, hardware: Hardware) -> Sequence[QuackConfig]:
+            return () if operands.fused else super().configs(operands, hardware)
+
+    monkeypatch.setattr(module, "FAMILIES", {"quack_sm90": Bare()})
+    module._spaces.cache_clear()
+    yield
+    module._spaces.cache_clear()
 
 
 @pytest.fixture

@@ -116,7 +116,7 @@ def test_predict_loads_nothing_slow(model: str, data: str) -> None:
             "argument -k: 'all' is out of range; allowed: auto, or an integer from 1 to ",
         ),
         (("--power", "eco"), "argument --power: power 'eco' is not known; allowed: "),
-        (("--operands", "fp16:rcr"), "model "),
+        (("--operands", "fp16:rcr>fp32"), "no model is for fp16:rcr>fp32; allowed: "),
         (("--gpu", "H100"), "model "),
         (("--model", "/nowhere"), "model /nowhere is refused: manifest.json cannot be read"),
         (("--data", "/nowhere.parquet"), "data set /nowhere.parquet does not exist; allowed: "),

@@ -13,7 +13,12 @@ import pytest
 from tilecast.cli.main import main
 from tilecast.data_collection.dataset import Dataset, write_dataset
 from tilecast.data_collection.model_files import model_problems
+from tilecast.heuristics.hardware import hardware
+from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import PROBLEM_FIELDS, GemmProblem
+from tilecast.inductor_hook.selection import shortlist
+from tilecast.inductor_hook.settings import Settings
+from tilecast.kernels.candidates import candidates
 
 Answer = Callable[..., dict]
 Refused = Callable[..., str]
@@ -223,9 +228,30 @@ def test_predict_refuses_operands_that_no_model_is_for(
     refused: Refused, model: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "own.csv"
-    path.write_text("m,n,k,operands\n64,4096,4096,\n64,4096,4096,fp16:rcr\n")
-    line = refused("predict", "--problems", str(path), "--model", model)
-    assert line.startswith(f"model {model} is for H200-bf16-rcr; allowed: one for H200-fp16-rcr")
+    path.write_text("m,n,k,operands\n64,4096,4096,\n64,4096,4096,bf16:rcr:relu\n")
+    for which in ((), ("--model", model)):
+        line = refused("predict", "--problems", str(path), *which)
+        assert line.startswith("no model is for bf16:rcr:relu; allowed: what is stored in as many")
+
+
+def test_what_the_hook_recorded_is_ranked_and_compiled(answer: Answer, tmp_path: Path) -> None:
+    """With the model that the hook lends, by the candidates of each problem's own operands."""
+    path = tmp_path / "own.csv"
+    kinds = ("bf16:rcr:bias", "fp16:rcr", "bf16:rrr")
+    lines = [f"512,4096,4096,1,{text}\n" for text in kinds]
+    path.write_text("m,n,k,batch,operands\n" + "".join(lines))
+    document = answer("predict", "--problems", str(path), "-k", "2")
+    gpu = hardware("H200")
+    for text, found in zip(kinds, document["problems"], strict=True):
+        problem = GemmProblem(512, 4096, 4096, operands=GemmOperands.parse(text))
+        expected = [prediction.config.name for prediction in shortlist(Settings(2), problem, gpu)]
+        assert [entry["config"] for entry in found["ranking"]] == expected
+        assert found["candidates"] == len(candidates(problem, gpu))
+    path.write_text("m,n,k,batch,operands\n" + lines[0])
+    built = answer("compile", "--problems", str(path), "-k", "1", "--cache", str(tmp_path / "c"))
+    first = document["problems"][0]["ranking"][0]["config"]
+    assert [kernel["config"] for kernel in built["kernels"]] == [first]
+    assert (built["compiled"], built["failed"]) == (1, 0)
 
 
 @pytest.mark.parametrize(

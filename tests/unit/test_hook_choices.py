@@ -41,7 +41,7 @@ from hook_graph import (
 )
 
 from tilecast.heuristics.hardware import hardware
-from tilecast.heuristics.operands import LINEAR_BF16
+from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook import choices as hook_choices
 from tilecast.inductor_hook import install, installed, uninstall
@@ -416,6 +416,7 @@ def test_generated_modules_need_no_installation(symbols: ShapeEnv, tmp_path: Pat
         for inputs, op in (
             (linear(), "mm"),
             (biased_linear(alpha=0.5), "addmm"),
+            (biased_linear(), "addmm"),
             (batched(), "bmm"),
             (linear(_symbolic_m(symbols)), "mm"),
         )
@@ -434,7 +435,7 @@ print(*sys.modules)
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert process.returncode == 0, process.stderr
     kinds, modules = process.stdout.splitlines()
-    assert kinds.split() == ["StaticMatmul"] * 3 + ["DynamicMatmul"]
+    assert kinds.split() == ["StaticMatmul"] * 4 + ["DynamicMatmul"]
     loaded = set(modules.split())
     assert loaded & {"cutlass", "torch._inductor", "tilecast.inductor_hook.installation"} == set()
 
@@ -447,9 +448,70 @@ def test_the_source_names_what_it_runs(symbols: ShapeEnv) -> None:
         assert text in source_of(choice)
     (biased,) = choices_of(biased_linear(alpha=0.5), "addmm")
     assert "add_bias(out_ptr0, bias, 0.5, 1)" in source_of(biased)
+    assert "'bf16:rcr'" in source_of(biased)
     (dynamic,) = choices_of(linear(_symbolic_m(symbols), N, K), "mm")
     for spec in dynamic.choice.specs:
         assert repr(spec.config.name) in source_of(dynamic)
+
+
+@pytest.mark.parametrize("shape", [[N], [1, N]], ids=str)
+def test_a_bias_of_one_row_goes_to_the_kernel(
+    graph: Any, hook: list[KernelSpec], shape: list[int]
+) -> None:
+    """As Inductor's own lowering hands it over."""
+    install(k=2)
+    choices = _ours(lowered(aten.addmm, node("bias", shape), *linear(M, N, K).nodes()))
+    problem = GemmProblem(M, N, K, operands=GemmOperands.parse("bf16:rcr:bias"))
+    assert _names(choices) == _first(problem, 2)
+    assert {spec.operands for spec in hook} == {problem.operands}
+    for choice in choices:
+        source = source_of(choice)
+        assert "matmul(A, B, out_ptr0, row(bias))" in source
+        assert "'bf16:rcr:bias'" in source
+        assert "add_bias" not in source
+
+
+@pytest.mark.parametrize("shape", [[M, N], [M, 1], [1]], ids=str)
+def test_other_biases_are_added_afterwards(
+    graph: Any, hook: list[KernelSpec], shape: list[int]
+) -> None:
+    install(k=1)
+    (choice,) = lowered(aten.addmm, node("bias", shape), *linear(M, N, K).nodes())
+    source = source_of(choice)
+    assert "matmul(A, B, out_ptr0)" in source
+    assert "add_bias(out_ptr0, bias, 1, 1)" in source
+    assert [spec.operands.text for spec in hook] == ["bf16:rcr"]
+
+
+def test_a_bias_is_added_afterwards_where_no_kernel_fuses_it(
+    graph: Any, hook: list[KernelSpec], bare_kernels: None
+) -> None:
+    install(k=2)
+    choices = choices_of(biased_linear(M, N, K), "addmm")
+    assert _names(choices) == _first(GemmProblem(M, N, K), 2)
+    assert all("add_bias(out_ptr0, bias, 1, 1)" in source_of(choice) for choice in choices)
+    assert [spec.operands.text for spec in hook] == ["bf16:rcr"] * 2
+
+
+def test_a_symbolic_m_with_a_bias_of_one_row(symbols: ShapeEnv, hook: list[KernelSpec]) -> None:
+    install(k=3)
+    (choice,) = choices_of(biased_linear(_symbolic_m(symbols), N, K), "addmm")
+    assert "DynamicMatmul.named" in source_of(choice)
+    assert "matmul(A, B, out_ptr0, row(bias))" in source_of(choice)
+    assert {spec.operands.text for spec in hook} == {"bf16:rcr:bias"}
+    problem = GemmProblem(1024, N, K, operands=GemmOperands.parse("bf16:rcr:bias"))
+    assert _first(problem, 1)[0] in [config.name for config in choice.choice.configs]
+
+
+def test_keys_tell_a_fused_bias_from_one_that_is_added(graph: Any) -> None:
+    """Of kernels with the same config."""
+    install(k=1)
+    (fused,) = choices_of(biased_linear(), "addmm")
+    plain = replace(fused.choice.matmul, hint=GemmProblem(M, N, K))
+    added = replace(fused.choice, matmul=plain)
+    assert added.configs == fused.choice.configs
+    assert [spec.key for spec in added.specs] != [spec.key for spec in fused.choice.specs]
+    assert added.variables() != fused.choice.variables()
 
 
 def _graph_key() -> str:

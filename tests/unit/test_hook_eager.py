@@ -42,9 +42,10 @@ def gpu(hook: list[KernelSpec], monkeypatch: pytest.MonkeyPatch) -> Iterator[lis
     launched: list[KernelSpec] = []
 
     def load(spec: KernelSpec, objects: object, device: int) -> Launch:
-        def function(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
+        def function(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, *bias: Any) -> None:
             launched.append(spec)
-            out.copy_(torch.matmul(a.float(), b.float()))
+            assert [vector.shape for vector in bias] == [out.shape[1:]] * spec.operands.fused
+            out.copy_(sum(bias, torch.matmul(a.float(), b.float())))
 
         return function
 
@@ -143,6 +144,66 @@ def test_a_kernel_multiplies_on_a_gpu(op: tuple, way: str, gpu: list[KernelSpec]
     torch.testing.assert_close(out, expected, rtol=2**-7, atol=2**-7)
     (spec,) = gpu
     assert (spec.operands.layout, spec.batched) == ("rcr", ours is bmm)
+    assert spec.operands.fused == (ours is addmm)
+
+
+BIASES: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], bool]] = {
+    "(n,)": (lambda x: x[0], True),
+    "(1, n)": (lambda x: x[:1], True),
+    "expanded": (lambda x: x[0].expand(16, 64), True),
+    "4 bytes in": (lambda x: x.flatten()[2:66], True),
+    "2 bytes in": (lambda x: x.flatten()[1:65], False),
+    "every second element": (lambda x: x.flatten()[:128:2], False),
+    "(m, n)": (lambda x: x, False),
+    "(m, 1)": (lambda x: x[:, :1], False),
+    "a number": (lambda x: x[0, 0], False),
+    "a number as a row": (lambda x: x[0, :1], False),
+}
+"""Biases as parts of a matrix, and whether the kernel adds them."""
+
+
+@pytest.mark.parametrize("kind", BIASES)
+def test_a_kernel_adds_a_bias_of_one_row(gpu: list[KernelSpec], kind: str) -> None:
+    part, fused = BIASES[kind]
+    (matrix,) = _constants([(16, 64)], torch.bfloat16)
+    bias, (a, b) = part(matrix), _linear()
+    expected = torch.addmm(bias, a, b)
+    out = torch.empty_like(expected)
+    assert addmm(bias, a, b, out=out) is out
+    for result in (addmm(bias, a, b), out):
+        torch.testing.assert_close(result, expected, rtol=2**-6, atol=2**-6)
+    assert [spec.operands.text for spec in gpu] == ["bf16:rcr:bias" if fused else "bf16:rcr"] * 2
+
+
+def test_factors_are_left_to_an_addition_and_share_one_plan(gpu: list[KernelSpec]) -> None:
+    bias, a, b = _linear("addmm")
+    for alpha, beta in ((0.5, 1.0), (0.25, 1.0), (1.0, 2.0), (1.0, 0.0)):
+        expected = torch.addmm(bias, a, b, alpha=alpha, beta=beta)
+        result = addmm(bias, a, b, alpha=alpha, beta=beta)
+        torch.testing.assert_close(result, expected, rtol=2**-5, atol=2**-5)
+    mm(a, b)
+    for _ in range(3):
+        addmm(bias, a, b)
+    assert [spec.operands.fused for spec in gpu] == [False] * 5 + [True] * 3
+    assert eager._plan.cache_info().misses == 2
+
+
+def test_a_bias_within_out_is_left_to_torch(gpu: list[KernelSpec]) -> None:
+    _, a, b = _linear("addmm")
+    out = torch.ones(16, 64, dtype=torch.bfloat16)
+    expected = torch.addmm(out[0].clone(), a, b)
+    addmm(out[0], a, b, out=out)
+    torch.testing.assert_close(out[1:], expected[1:], rtol=2**-6, atol=2**-6)
+    assert gpu == []
+
+
+def test_a_bias_is_added_afterwards_where_no_kernel_fuses_it(
+    gpu: list[KernelSpec], bare_kernels: None
+) -> None:
+    operands = _linear("addmm")
+    expected = torch.addmm(*operands)
+    torch.testing.assert_close(addmm(*operands), expected, rtol=2**-6, atol=2**-6)
+    assert [spec.operands.text for spec in gpu] == ["bf16:rcr"]
 
 
 @pytest.mark.parametrize(

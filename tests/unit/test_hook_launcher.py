@@ -29,6 +29,7 @@ from tilecast.inductor_hook.launcher import (
     add_bias,
     errors_raised,
     loaded_kernel,
+    row,
 )
 from tilecast.inductor_hook.settings import model_digest
 from tilecast.kernels.candidates import candidates
@@ -358,6 +359,65 @@ def test_torch_multiplies_into_any_dtype_and_rounds_once(
             matmul(a, b, out)
         exact = a.double() @ b.double()
         assert ((out.double() - exact).abs() / exact).max() <= 1.01 * error
+
+
+@pytest.mark.parametrize(
+    ("dtype", "out_dtype", "error"),
+    [("bfloat16", "bfloat16", 2**-8), ("float16", "float16", 2**-11), ("bfloat16", "float32", 0)],
+)
+def test_torch_adds_the_bias_before_it_rounds(
+    loads: Callable, dtype: str, out_dtype: str, error: float
+) -> None:
+    """Products near 32 that the bias all but cancels: rounded twice, they would be 3% off."""
+    loads(_refuses)
+    stored, result = (TensorSpec(dtype_of_torch(name), "row") for name in (dtype, out_dtype))
+    operands = GemmOperands.product(stored, replace(stored, major="col"), result).biased
+    matmul = StaticMatmul.named(NAME, operands.text, batched=False)
+    a = torch.rand(16, K).to(getattr(torch, dtype))
+    b = torch.rand(N, K).to(getattr(torch, dtype)).T
+    bias = torch.full((N,), -20.0, dtype=getattr(torch, out_dtype))
+    out = torch.full((16, N), torch.nan, dtype=getattr(torch, out_dtype))
+    matmul(a, b, out, bias)
+    exact = a.double() @ b.double() - 20
+    assert exact.min() > 0
+    assert ((out.double() - exact).abs() / exact).max() <= 1.01 * error + 1e-5
+
+
+def test_a_bias_is_handed_to_the_kernel(loads: Callable) -> None:
+    def biased(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, bias: torch.Tensor) -> None:
+        out.copy_(a.float() @ b.float() + bias)
+
+    loaded = loads(biased)
+    text, bias = "bf16:rcr:bias", torch.randn(N).bfloat16()
+    dynamic = DynamicMatmul.named(
+        _firsts(16, 4096), text, False, model="", power="robust", digest=model_digest(None)
+    )
+    with errors_raised():
+        for matmul in (StaticMatmul.named(NAME, text, batched=False), dynamic):
+            a, b, out = _operands()
+            matmul(a, b, out, bias)
+            torch.testing.assert_close(out, torch.addmm(bias, a, b))
+        dynamic(*(tensor[:0] for tensor in (a, a)), out[:0], bias)
+    assert {spec.operands.text for spec in loaded} == {text}
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        lambda bias: bias,
+        lambda bias: bias[None],
+        lambda bias: bias.expand(5, N),
+        lambda bias: bias.expand(0, N),
+    ],
+    ids=["(n,)", "(1, n)", "expanded", "expanded to no rows"],
+)
+def test_a_row_is_a_view(kind: Callable) -> None:
+    whole = torch.arange(2 * N)
+    bias = whole[N:]
+    found = row(kind(bias))
+    assert torch.equal(found, bias)
+    assert found.data_ptr() == bias.data_ptr()
+    assert found.stride() == (1,)
 
 
 def test_a_benchmark_sees_what_fails(loads: Callable) -> None:

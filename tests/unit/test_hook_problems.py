@@ -60,10 +60,62 @@ def test_bmm(graph: Any) -> None:
     assert read(batched(M, 128, K, batch=1), "bmm").batched
 
 
-@pytest.mark.parametrize(("alpha", "beta"), [(1, 1), (2.5, 1), (1, 0.5), (1, 0)])
+@pytest.mark.parametrize(("alpha", "beta"), [(2.5, 1), (1, 0.5), (1, 0)])
 def test_addmm(graph: Any, alpha: float, beta: float) -> None:
     found = read(biased_linear(M, N, K, alpha, beta), "addmm")
     assert found == Matmul(GemmProblem(M, N, K), False, None, alpha, beta)
+
+
+def _addmm(m: Any = M, **bias: Any) -> MMKernelInputs:
+    inputs = [node("bias", **bias), *linear(m, N, K).nodes()]
+    return MMKernelInputs(inputs, scalars={"alpha": 1, "beta": 1})
+
+
+ROWS: dict[str, Callable[[], MMKernelInputs]] = {
+    "(n,)": lambda: _addmm(size=[N]),
+    "(1, n)": lambda: _addmm(size=[1, N]),
+    "(1, n) of wider rows": lambda: _addmm(size=[1, N], stride=[2 * N, 1]),
+    "expanded": lambda: _addmm(size=[M, N], stride=[0, 1]),
+    "expanded and 4 bytes in": lambda: _addmm(size=[M, N], stride=[0, 1], offset=2),
+    "m = 1": lambda: _addmm(1, size=[1, N]),
+}
+
+
+@pytest.mark.parametrize("kind", ROWS)
+def test_a_bias_of_one_row_is_fused(graph: Any, kind: str) -> None:
+    found = read(ROWS[kind](), "addmm")
+    m = 1 if kind == "m = 1" else M
+    assert found == Matmul(GemmProblem(m, N, K, 1, GemmOperands.parse("bf16:rcr:bias")), False)
+
+
+def _unaligned_bias() -> MMKernelInputs:
+    V.graph.unaligned_buffers.add("bias")
+    return _addmm(size=[M, N], stride=[0, 1])
+
+
+ADDED: dict[str, Callable[[], MMKernelInputs]] = {
+    "a matrix": lambda: _addmm(size=[M, N]),
+    "a column": lambda: _addmm(size=[M, N], stride=[1, 0]),
+    "a number": lambda: _addmm(size=[M, N], stride=[0, 0]),
+    "a number as a row": lambda: _addmm(size=[1]),
+    "no dimension": lambda: _addmm(size=[]),
+    "every second element": lambda: _addmm(size=[M, N], stride=[0, 2]),
+    "another dtype": lambda: _addmm(size=[M, N], stride=[0, 1], dtype=torch.float32),
+    "2 bytes in": lambda: _addmm(size=[M, N], stride=[0, 1], offset=1),
+    "an unaligned buffer": _unaligned_bias,
+}
+
+
+@pytest.mark.parametrize("kind", ADDED)
+def test_any_other_bias_is_added_to_the_product(graph: Any, kind: str) -> None:
+    assert read(ADDED[kind](), "addmm") == Matmul(GemmProblem(M, N, K), False)
+
+
+def test_a_bias_of_float16_is_fused_too(graph: Any) -> None:
+    bias = node("bias", [M, N], [0, 1], dtype=torch.float16)
+    inputs = [bias, *linear(M, N, K, dtype=torch.float16).nodes()]
+    found = read(MMKernelInputs(inputs, scalars={"alpha": 1, "beta": 1}), "addmm")
+    assert found.hint.operands.text == "fp16:rcr:bias"
 
 
 def test_float16_and_wider_output(graph: Any) -> None:

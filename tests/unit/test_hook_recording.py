@@ -57,9 +57,13 @@ def test_every_multiplication_is_written_once_and_read_by_the_commands(
         choices_of(biased_linear(), "addmm")
         choices_of(batched(64, 128, 4096, 4), "bmm")
         choices_of(linear(48, dtype=torch.float16), "mm")
-    assert path.read_text() == (f"{HEADER}{LINE}64,128,4096,4,bf16:rcr\n48,4096,4096,1,fp16:rcr\n")
+    assert path.read_text() == (
+        f"{HEADER}{LINE}512,4096,4096,1,bf16:rcr:bias\n"
+        "64,128,4096,4,bf16:rcr\n48,4096,4096,1,fp16:rcr\n"
+    )
     assert read_problems(path) == (
         PROBLEM,
+        GemmProblem(512, 4096, 4096, 1, GemmOperands.parse("bf16:rcr:bias")),
         GemmProblem(64, 128, 4096, 4),
         GemmProblem(48, 4096, 4096, 1, GemmOperands.parse("fp16:rcr")),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook.problems import Matmul
-from tilecast.inductor_hook.selection import portfolio, ranked, shortlist
+from tilecast.inductor_hook.selection import portfolio, ranked, runnable, shortlist
 from tilecast.inductor_hook.settings import Settings
 from tilecast.kernels.candidates import candidates
 from tilecast.kernels.quack_sm90.stock import stock_configs
@@ -71,6 +72,8 @@ def test_a_part_of_the_candidates_stands_in_the_order_of_all(
         ("rrr", "bf16", (1001, 4096, 4104)),
         ("ccr", "bf16", (512, 4096, 4104)),
         ("rcr", "fp16", (512, 4096, 4096)),
+        ("rcr:bias", "bf16", (512, 4096, 4096)),
+        ("rrr:bias", "fp16", (1001, 4096, 4104)),
     ],
 )
 def test_a_lent_model_ranks_the_problem_as_it_is(
@@ -86,10 +89,25 @@ def test_a_lent_model_ranks_the_problem_as_it_is(
     assert ranked(Settings(), problem, H200, tuple(rivals), 9) == tuple(expected[:9])
 
 
-def test_wider_results_are_not_lent_to() -> None:
-    problem = GemmProblem(512, 4096, 4096, operands=GemmOperands.parse("bf16:rcr>fp32"))
-    with pytest.raises(TilecastError, match="no model is for bf16:rcr>fp32"):
+@pytest.mark.parametrize(
+    "text",
+    ["bf16:rcr>fp32", "bf16:rcr>fp32:bias", "bf16:rcr:relu", "bf16:rcr:bias+relu", "bf16:rcr:c"],
+)
+def test_wider_results_and_other_epilogues_are_not_lent_to(text: str) -> None:
+    problem = GemmProblem(512, 4096, 4096, operands=GemmOperands.parse(text))
+    with pytest.raises(TilecastError, match=f"no model is for {re.escape(text)}; allowed"):
         shortlist(Settings(), problem, H200)
+
+
+def test_a_row_bias_may_do_without_a_benchmark() -> None:
+    problem = GemmProblem(512, 4096, 4096, operands=GemmOperands.parse("bf16:rcr:bias"))
+    assert shortlist(Settings(k=1), problem, H200) == shortlist(Settings(k=5), problem, H200)[:1]
+
+
+def test_a_bias_stays_where_a_kernel_fuses_it(bare_kernels: None) -> None:
+    biased = GemmOperands.parse("bf16:rcr:bias")
+    assert runnable(biased, H200) == LINEAR_BF16
+    assert runnable(LINEAR_BF16, H200) == LINEAR_BF16
 
 
 def trained_anew(folder: Path) -> None:

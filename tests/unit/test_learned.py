@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +15,11 @@ from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.candidates import candidates
 from tilecast.kernels.quack_sm90.config import QuackConfig
+from tilecast.models import artifact as artifacts
 from tilecast.models.artifact import save
 from tilecast.models.features import FEATURES, featurize
 from tilecast.models.labels import POWERS
-from tilecast.models.learned import RIVALS, LearnedHeuristic, load_heuristic
+from tilecast.models.learned import RIVALS, LearnedHeuristic, lends, load_heuristic
 from tilecast.models.stopping import MAX_TAKEN, MEANS
 
 H200 = hardware("H200")
@@ -116,8 +118,48 @@ def test_a_model_of_ones_own_is_loaded_by_its_folder(trained, tmp_path: Path) ->
     loaded = load_heuristic(H200, LINEAR_BF16, "burst", tmp_path)
     expected = LearnedHeuristic(trained, "burst").predict(PROBLEM, CONFIGS, limit=9)
     assert loaded.predict(PROBLEM, CONFIGS, limit=9) == expected
-    with pytest.raises(TilecastError, match="is for H200-bf16-rcr; allowed: one for H100-"):
+    with pytest.raises(TilecastError, match="is for H200; allowed: one for H100; train"):
         load_heuristic(hardware("H100"), LINEAR_BF16, folder=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("trained", "asked", "lent"),
+    [
+        ("bf16:rcr", "fp16:rrr", True),
+        ("bf16:rcr", "bf16:rcr:bias", True),
+        ("bf16:rcr", "fp16:crr:bias", True),
+        ("bf16:rcr:bias", "fp16:rcr:bias", True),
+        ("e4m3:rcr>bf16:row-scales", "e4m3:rcr>bf16:row-scales+bias", True),
+        ("bf16:rcr:bias", "bf16:rcr", False),
+        ("bf16:rcr", "bf16:rcr:bias+relu", False),
+        ("bf16:rcr:relu", "bf16:rcr:bias", False),
+        ("bf16:rcr", "bf16:rcc", False),
+        ("bf16:rcr", "bf16:rcr>fp32:bias", False),
+        ("bf16:rcr", "e4m3:rcr", False),
+    ],
+)
+def test_a_model_is_lent_to_operands_as_wide_with_a_row_bias_or_without(
+    trained: str, asked: str, lent: bool
+) -> None:
+    assert lends(GemmOperands.parse(trained), GemmOperands.parse(asked)) == lent
+
+
+@pytest.mark.parametrize("text", ["bf16:rcr:bias", "fp16:rcr", "bf16:rrr:bias"])
+def test_the_shipped_model_is_lent(text: str) -> None:
+    operands = GemmOperands.parse(text)
+    assert load_heuristic(H200, operands).artifact.operands == LINEAR_BF16
+
+
+def test_the_model_of_the_product_is_lent_before_another(
+    trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    half = GemmOperands.parse("fp16:rcr")
+    save(replace(trained, operands=half), tmp_path / "H200-fp16-rcr")
+    save(trained, tmp_path / "H200-bf16-rcr")
+    monkeypatch.setattr(artifacts, "SHIPPED", tmp_path)
+    for text, lender in (("fp16:rcr:bias", half), ("fp16:rrr", LINEAR_BF16), ("fp16:rcr", half)):
+        found = load_heuristic(H200, GemmOperands.parse(text)).artifact.operands
+        assert found == lender
 
 
 def test_a_gpu_without_a_model_is_refused() -> None:
