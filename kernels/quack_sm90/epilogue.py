@@ -57,8 +57,6 @@ _ACTIVATIONS = {
 _VECTORS = tuple(
     f"{line}_{name}" for line in ("row", "column") for name in ("scale_a", "scale_b", "bias")
 )
-_LINE = 128
-"""Bytes of a line of L2."""
 
 
 @mlir_namedtuple
@@ -86,33 +84,6 @@ class FusedGemm(TunableGemm):
         *(RowVecLoad(name) for name in _VECTORS if name.startswith("row")),
         *(ColVecLoad(name) for name in _VECTORS if name.startswith("column")),
     )
-
-    def epi_get_smem_tensors(self, params, storage):
-        """The epilogue's shared memory; vectors are on their way into L2 from here.
-
-        They are read once the first tile is multiplied, and would be waited for then.
-        """
-        for name in _VECTORS:
-            vector = getattr(params, name)
-            if const_expr(vector is not None):
-                self._bring_near(vector)
-        return super().epi_get_smem_tensors(params, storage)
-
-    @cute.jit
-    def _bring_near(self, vector: cute.Tensor):
-        """Have the CTAs ask for all lines of a vector together, some each.
-
-        That is no read: what a kernel before this one still writes is read from L2 all the same.
-        """
-        step = const_expr(_LINE * 8 // vector.element_type.width)
-        lines = cute.ceil_div(cute.size(vector), step)
-        x, y, z = cute.arch.grid_dim()
-        block_x, block_y, block_z = cute.arch.block_idx()
-        block = block_x + x * (block_y + y * block_z)
-        thread, _, _ = cute.arch.thread_idx()
-        line = block + x * y * z * thread
-        if line < lines:
-            cute.arch.prefetch((vector.iterator + line * step).llvm_ptr, cache_level="L2")
 
     @cute.jit
     def epi_visit_subtile(self, params, epi_loop_tensors, tRS_rD, tRS_rC=None):

@@ -8,6 +8,7 @@ order; and, where CTAs of a cluster share a tile, which of them multiplies what 
 from __future__ import annotations
 
 import sys
+from contextlib import contextmanager
 from functools import partial
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec, module_from_spec
@@ -32,6 +33,7 @@ if "quack" not in sys.modules:
 # Before anything of QuACK: it teaches the DSL's preprocessor what the kernels are written in.
 import quack.dsl  # noqa: E402, F401
 import quack.sm90_utils  # noqa: E402
+from quack import copy_utils  # noqa: E402
 from quack.epilogue.mixin import ComposableEpiMixin  # noqa: E402
 from quack.gemm_sm90 import GemmSm90  # noqa: E402
 from quack.rounding import RoundingMode  # noqa: E402
@@ -72,17 +74,20 @@ class SplitScheduler(TileScheduler):
     @staticmethod
     def get_grid_shape(params, max_active_clusters, *, loc=None, ip=None):
         """Blocks along x, y and z."""
-        tiles_m, tiles_n, batch = params.problem_shape_ncluster_mnl
-        return tiles_m * tiles_n, 1, params.cluster_shape_mnk[2] * batch
+        clusters_m, clusters_n, batch = params.problem_shape_ncluster_mnl
+        along_m, along_n, split = params.cluster_shape_mnk
+        return clusters_m * clusters_n * along_m, along_n, split * batch
 
     @cute.jit
     def _delinearize_work_idx(
         self, work_idx, bidz=None, is_valid=None, *, block_zero_only=False, loc=None, ip=None
     ):
-        tile_m, tile_n = self._swizzle_cta(work_idx, loc=loc, ip=ip)
-        split = Int32(cute.arch.block_in_cluster_idx()[2])
-        batch = Int32(cute.arch.block_idx()[2] // self.params.cluster_shape_mnk[2])
-        return WorkTileInfo((tile_m, tile_n, split, batch), self.num_tiles_executed == 0)
+        along_m, along_n, splits = self.params.cluster_shape_mnk
+        m, n, split = cute.arch.block_in_cluster_idx()
+        cluster_m, cluster_n = self._swizzle_cta(work_idx, loc=loc, ip=ip)
+        tile = (cluster_m * along_m + m, cluster_n * along_n + n)
+        batch = Int32(cute.arch.block_idx()[2] // splits)
+        return WorkTileInfo((*tile, Int32(split), batch), self.num_tiles_executed == 0)
 
     @cute.jit
     def get_current_work(self, *, loc=None, ip=None):
@@ -205,6 +210,9 @@ class TunableGemm(ComposableEpiMixin, GemmSm90):
         moves = const_expr(cute.size(tRS_rD) // _FRAGMENT)
         size = const_expr(moves * threads * _FRAGMENT)
         others = const_expr(self.split_k - 1)
+        # CTAs that have the same split; ranks count along m, then n, then k.
+        sharers = const_expr(self.config.cluster_m * self.config.cluster_n)
+        tile_rank = cute.arch.block_idx_in_cluster() % sharers
 
         # All have multiplied: nobody reads its stages of A and B any more.
         cute.arch.cluster_arrive()
@@ -214,7 +222,7 @@ class TunableGemm(ComposableEpiMixin, GemmSm90):
             if split != owner:
                 rank = split - Int32(split > owner)
                 place = buffer + (i // self.split_k * others + rank) * size
-                remote = cute.arch.map_dsmem_ptr(place, owner)
+                remote = cute.arch.map_dsmem_ptr(place, tile_rank + owner * sharers)
                 load_acc_subtile(tRS_rD, pieces.get_hier_coord(i))
                 for v in cutlass.range_constexpr(moves):
                     sent = cute.make_tensor(tRS_rD.iterator + _FRAGMENT * v, _FRAGMENT)
@@ -279,7 +287,31 @@ class TunableGemm(ComposableEpiMixin, GemmSm90):
         )
         if self.config.swap_ab:
             a, b = b, a
-        GemmSm90.__call__(self, a, b, out, matrix, epilogue_arguments, order, None, stream)
+        with _loads_shared_within_splits(self.config):
+            GemmSm90.__call__(self, a, b, out, matrix, epilogue_arguments, order, None, stream)
+
+
+@contextmanager
+def _loads_shared_within_splits(config: QuackConfig):
+    """Where k is split, have CTAs of one split share loads, and not those of all splits.
+
+    QuACK knows the CTAs of a cluster by m and n alone. Those of one split have ranks that follow
+    each other, and they lie along m or along n, not both.
+    """
+    whole = copy_utils.tma_get_block_copy_fn
+
+    def shared(*args, tma_multicast, **kwargs):
+        along_m = tma_multicast["multicast_dim"] == "N"
+        sharers = config.cluster_m if along_m else config.cluster_n
+        ranks = {"cluster_shape": (sharers, config.split_k), "multicast_dim": "N"}
+        return whole(*args, tma_multicast=ranks, **kwargs)
+
+    if config.split_k > 1:
+        copy_utils.tma_get_block_copy_fn = shared
+    try:
+        yield
+    finally:
+        copy_utils.tma_get_block_copy_fn = whole
 
 
 class _WholeSharedMemory:

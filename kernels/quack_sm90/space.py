@@ -120,7 +120,7 @@ def _warp_group_tile(config: QuackConfig, operands: GemmOperands, hardware: Hard
 def _split(config: QuackConfig, operands: GemmOperands, hardware: Hardware) -> str | None:
     if config.split_k == 1:
         return None
-    if (config.cluster_m, config.cluster_n, config.schedule) != (1, 1, "coop"):
+    if config.schedule != "coop":
         shape = f"cluster {config.cluster_m}x{config.cluster_n} and {config.schedule}"
         return f"split_k {config.split_k} with {shape}, allowed 1x1 and coop"
     need, have = exchange_bytes(config, operands), config.stages * stage_bytes(config, operands)
