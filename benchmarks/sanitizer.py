@@ -65,7 +65,9 @@ def run_sample() -> None:
 
 def watch(tool: str) -> runner.Row:
     """Run the sample under a tool; returns its summary and what it reported first."""
+    # Calls of the driver that fail are no finding: its Python binding asks for functions by name.
     command = ["compute-sanitizer", "--tool", tool, "--kernel-name", OURS]
+    command += ["--report-api-errors", "no"] if tool == "memcheck" else []
     start = time.monotonic()
     done = subprocess.run(
         [*command, sys.executable, __file__, "--sample"],

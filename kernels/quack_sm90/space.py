@@ -26,6 +26,7 @@ from tilecast.kernels.quack_sm90.resources import (
 from tilecast.kernels.rules import (
     L2_TRAFFIC,
     MULTICAST_SLICE,
+    TILE_K_BYTES,
     ConfigRule,
     ProblemRule,
     deepest,
@@ -42,6 +43,8 @@ TILE_M = (64, 128, 192, 256, 320)
 TILE_N = tuple(range(16, 257, 16))
 CLUSTERS = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4))
 SPLITS = (1, 2, 3, 4, 6, 8)
+MOST_CTAS = 16
+"""Of a cluster that splits k; more than 8 are Hopper's alone (CUDA programming guide, clusters)."""
 STAGES = tuple(range(2, 13))
 SCHEDULES = ("coop", "pong")
 CTAS_PER_SM = (1, 2)
@@ -121,8 +124,13 @@ def _split(config: QuackConfig, operands: GemmOperands, hardware: Hardware) -> s
     if config.split_k == 1:
         return None
     if config.schedule != "coop":
-        shape = f"cluster {config.cluster_m}x{config.cluster_n} and {config.schedule}"
-        return f"split_k {config.split_k} with {shape}, allowed 1x1 and coop"
+        return f"split_k {config.split_k} with schedule {config.schedule}, allowed coop"
+    if min(config.cluster_m, config.cluster_n) > 1:
+        cluster = f"cluster {config.cluster_m}x{config.cluster_n}"
+        return f"split_k {config.split_k} with {cluster}, loads are shared along one side"
+    ctas = config.cluster_m * config.cluster_n * config.split_k
+    if ctas > MOST_CTAS:
+        return f"a cluster of {ctas} CTAs, {MOST_CTAS} are allowed"
     need, have = exchange_bytes(config, operands), config.stages * stage_bytes(config, operands)
     return None if need <= have else f"{need} bytes of sums to receive, {have} to be had"
 
@@ -164,6 +172,16 @@ def _never_near(config: QuackConfig, operands: GemmOperands, hardware: Hardware)
         if all(_field(config, operands, name) == value for name, value in values.items()):
             shown = " with ".join(f"{name} {value}" for name, value in values.items())
             return f"{shown} was {margin:.1%} or more behind on every pilot problem"
+    return None
+
+
+def _split_sharing(config: QuackConfig, operands: GemmOperands, hardware: Hardware) -> str | None:
+    if config.split_k == 1 or (config.cluster_m, config.cluster_n) == (1, 1):
+        return None
+    if (config.cluster_m > 1) != (config.tile_n >= config.tile_m):
+        return f"loads of the shorter side of {config.tile_m}x{config.tile_n} shared"
+    if config.ctas_per_sm > 1 or operands.a.dtype.bytes(config.tile_k) > TILE_K_BYTES[0]:
+        return "shared loads with two CTAs per SM or deep stages"
     return None
 
 
@@ -215,6 +233,13 @@ CONFIG_RULES = (
         MEASURED,
         "on no pilot problem did a config with these values come near the best",
         _never_near,
+    ),
+    ConfigRule(
+        "split-sharing",
+        MEASURED,
+        "where CTAs that split k share loads, those of the tile's longer side save most, and "
+        "stages are plain",
+        _split_sharing,
     ),
     ConfigRule("depth", MEASURED, "the deepest pipeline that fits is tried", _depth),
 )
@@ -270,15 +295,13 @@ def points(operands: GemmOperands) -> Iterator[QuackConfig]:
 @lru_cache(maxsize=16)
 def valid_configs(operands: GemmOperands, hardware: Hardware) -> tuple[QuackConfig, ...]:
     """The space: every config that no `CONFIG_RULES` exclude, sorted."""
-    # Splits stand alone, and no rule but one about them looks at the order: it is varied last.
-    shared = [
-        (*cluster, 1, schedule) for cluster, schedule in itertools.product(CLUSTERS, SCHEDULES)
-    ]
-    split = [(1, 1, parts, SCHEDULES[0]) for parts in SPLITS[1:]]
+    # No rule but the one about splits looks at the order: it is varied last.
+    whole = [(cluster, 1, way) for cluster, way in itertools.product(CLUSTERS, SCHEDULES)]
+    split = [(*both, SCHEDULES[0]) for both in itertools.product(CLUSTERS, SPLITS[1:])]
     space = []
-    for tile, (cm, cn, parts, schedule), ctas, swap_ab in itertools.product(
+    for tile, ((cm, cn), parts, schedule), ctas, swap_ab in itertools.product(
         itertools.product(TILE_M, TILE_N, tile_ks(operands)),
-        [*shared, *split],
+        [*whole, *split],
         CTAS_PER_SM,
         (False, True),
     ):
