@@ -180,8 +180,10 @@ def _split_sharing(config: QuackConfig, operands: GemmOperands, hardware: Hardwa
         return None
     if (config.cluster_m > 1) != (config.tile_n >= config.tile_m):
         return f"loads of the shorter side of {config.tile_m}x{config.tile_n} shared"
-    if config.ctas_per_sm > 1 or operands.a.dtype.bytes(config.tile_k) > TILE_K_BYTES[0]:
-        return "shared loads with two CTAs per SM or deep stages"
+    deep = operands.a.dtype.bytes(config.tile_k)
+    if (config.ctas_per_sm, deep) != (1, TILE_K_BYTES[0]):
+        shape = f"{config.ctas_per_sm} CTAs per SM and stages of {deep:g} bytes"
+        return f"{shape} where splits share loads, tried are 1 and {TILE_K_BYTES[0]}"
     return None
 
 

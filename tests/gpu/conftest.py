@@ -35,6 +35,7 @@ def spread(family: KernelFamily) -> list[KernelConfig]:
         g = family.geometry(config)
         shown[g.cluster_m, g.cluster_n, g.ctas_per_sm, g.swap_ab] = config
         shown[g.split_k, g.swap_ab] = config
+        shown[g.cluster_m, g.cluster_n, g.split_k] = config
         shown[g.tile_m, g.ping_pong] = config
         shown["tile_n", g.tile_n] = config
     return sorted(set(shown.values()))

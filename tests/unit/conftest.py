@@ -36,7 +36,7 @@ FAMILIES = ((4096, 4096), (12288, 4096), (4096, 11008), (2112, 7168), (1280, 819
 EXTENTS = (8, 64, 512, 4096)
 PROVENANCE = {
     "runs": [{"gpus": [{"name": "NVIDIA H200"}], "date": "2026-11-21T00:00:00+00:00"}],
-    "space_version": 2,
+    "space_version": 3,
     "protocol_version": 1,
 }
 FINALIST = 1.15

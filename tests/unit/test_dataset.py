@@ -208,11 +208,21 @@ def test_data_sets_join_with_the_runs_of_all(rows: pd.DataFrame) -> None:
     assert joined([one]).digest == one.digest
 
 
-@pytest.mark.parametrize("name", ["space_version", "protocol_version"])
-def test_data_sets_of_two_versions_do_not_join(rows: pd.DataFrame, name: str) -> None:
+def test_data_sets_of_a_grown_space_join(rows: pd.DataFrame) -> None:
     facts = {"space_version": 2, "protocol_version": 1, "runs": []}
-    with pytest.raises(TilecastError, match=f"^data sets of {name} . and 9 do not join; allowed: "):
-        joined([Dataset(rows, facts), Dataset(rows, facts | {name: 9})])
+    older, newer = Dataset(rows, facts), Dataset(rows.iloc[:2], facts | {"space_version": 3})
+    for parts in ([older, newer], [newer, older]):
+        found = joined(parts)
+        assert found.provenance["space_version"] == 3
+        assert len(found.rows) == len(rows) + 2
+
+
+def test_data_sets_of_two_protocols_do_not_join(rows: pd.DataFrame) -> None:
+    facts = {"space_version": 2, "protocol_version": 1, "runs": []}
+    with pytest.raises(
+        TilecastError, match="^data sets of protocol_version 1 and 9 do not join; allowed: "
+    ):
+        joined([Dataset(rows, facts), Dataset(rows, facts | {"protocol_version": 9})])
 
 
 def test_absent_file_is_told(tmp_path: Path) -> None:

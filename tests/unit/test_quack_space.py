@@ -92,7 +92,9 @@ def test_shared_memory_fits_the_sm(config: QuackConfig) -> None:
 
 @given(runnable)
 def test_tiles_suit_the_instructions(config: QuackConfig) -> None:
-    assert config.cluster_m * config.cluster_n * config.split_k <= 8
+    # Eight everywhere, 16 on Hopper (CUDA programming guide, thread block clusters).
+    ctas = config.cluster_m * config.cluster_n * config.split_k
+    assert ctas <= (4 if config.split_k == 1 else 16)
     assert config.tile_m % (8 * config.cluster_n) == 0
     assert config.tile_n % (8 * config.cluster_m) == 0
     shared, _ = _groups(config)
@@ -103,11 +105,33 @@ def test_tiles_suit_the_instructions(config: QuackConfig) -> None:
 def test_sums_that_a_cta_receives_fit_where_its_stages_were(config: QuackConfig) -> None:
     if config.split_k == 1:
         return
-    assert (config.cluster_m, config.cluster_n, config.schedule) == (1, 1, "coop")
+    assert config.schedule == "coop"
     whole = config.tile_m * config.tile_n * 4
     stages = config.stages * (config.tile_m + config.tile_n) * config.tile_k * 2
     # Each of the others sends at least its share of the tile.
     assert (config.split_k - 1) * whole / config.split_k <= stages
+
+
+@given(runnable)
+def test_ctas_that_split_k_share_loads_of_one_side(config: QuackConfig) -> None:
+    if config.split_k > 1:
+        assert 1 in (config.cluster_m, config.cluster_n)
+
+
+@pytest.mark.parametrize(
+    "name, reason",
+    [
+        ("128x128x64_c2x2x2_s6_coop_o1_rm8", "shared along one side"),
+        ("128x128x64_c4x1x6_s6_coop_o1_rm8", "a cluster of 24 CTAs, 16 are allowed"),
+        ("128x128x64_c2x1x2_s6_pong_o1_rm8", "schedule pong, allowed coop"),
+        ("128x96x64_c2x1x2_s7_coop_o1_rm8", "loads of the shorter side of 128x96 shared"),
+    ],
+)
+def test_a_split_that_is_left_out_is_told_why(name: str, reason: str) -> None:
+    config = QuackConfig.parse(name)
+    assert config is not None
+    violations = FAMILY.violations(config, LINEAR_BF16, H200)
+    assert any(reason in violation.text for violation in violations)
 
 
 def test_no_rule_complains_about_the_space() -> None:
@@ -115,6 +139,8 @@ def test_no_rule_complains_about_the_space() -> None:
     assert list(SPACE) == sorted(set(SPACE))
     assert {config.split_k for config in SPACE} == set(space.SPLITS)
     assert {config.schedule for config in SPACE} == set(space.SCHEDULES)
+    shapes = {(c.cluster_m, c.cluster_n) for c in SPACE if c.split_k > 1}
+    assert shapes == {cluster for cluster in space.CLUSTERS if 1 in cluster}
 
 
 @given(st.sampled_from(SAMPLE))
