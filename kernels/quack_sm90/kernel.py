@@ -36,6 +36,7 @@ import quack.sm90_utils  # noqa: E402
 from quack import copy_utils  # noqa: E402
 from quack.epilogue.mixin import ComposableEpiMixin  # noqa: E402
 from quack.gemm_sm90 import GemmSm90  # noqa: E402
+from quack.layout_utils import select  # noqa: E402
 from quack.rounding import RoundingMode  # noqa: E402
 from quack.tile_scheduler import (  # noqa: E402
     RasterOrderOption,
@@ -43,6 +44,8 @@ from quack.tile_scheduler import (  # noqa: E402
     TileSchedulerOptions,
     WorkTileInfo,
 )
+
+from tilecast.kernels.quack_sm90.conversion import ConvertedA  # noqa: E402
 
 _RASTERS = {"m": RasterOrderOption.AlongM, "n": RasterOrderOption.AlongN}
 _FRAGMENT = 4
@@ -115,7 +118,9 @@ class TunableGemm(ComposableEpiMixin, GemmSm90):
             config: a config that is valid for the target (`tilecast.kernels.quack_sm90.space`).
             operands: dtypes and majors.
         """
-        a = operands.b if config.swap_ab else operands.a
+        converts = resources.converts(operands)
+        # As it is multiplied: what is narrower has become operands.a's type by then.
+        a = operands.b if config.swap_ab and not converts else operands.a
         self._mma_dtype = getattr(cutlass, operands.acc.cutlass)
         whole = operands.out.dtype.name == "int32"
         super().__init__(
@@ -129,11 +134,13 @@ class TunableGemm(ComposableEpiMixin, GemmSm90):
             fp8_fast_accum=not resources.adds_up_twice(operands),
             use_pdl=True,
             split_k=config.split_k,
+            transform_a=ConvertedA if converts else None,
         )
         self.config, self.operands = config, operands
         self.occupancy = config.ctas_per_sm
         self.num_regs_load, self.num_regs_mma = resources.registers(config, operands)
-        self.a_transposed = self.cd_transposed = config.swap_ab
+        self.a_transposed = config.swap_ab and not converts
+        self.cd_transposed = config.swap_ab
         self.b_transposed = not config.swap_ab
 
     def _setup_tiled_mma(self):
@@ -287,6 +294,9 @@ class TunableGemm(ComposableEpiMixin, GemmSm90):
         )
         if self.config.swap_ab:
             a, b = b, a
+        if const_expr(self.transform_a is not None):
+            # QuACK leaves the order of its extents, which is m, k, batch, to what transforms it.
+            a = select(self.permute_batch_last(a, append_batch_if_2d=True), [1, 0, 2])
         with _loads_shared_within_splits(self.config):
             GemmSm90.__call__(self, a, b, out, matrix, epilogue_arguments, order, None, stream)
 

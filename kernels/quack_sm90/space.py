@@ -15,9 +15,10 @@ from tilecast.kernels.family import HARDWARE, MEASURED, PROBLEM
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.quack_sm90.resources import (
     ADDRESSING_REGISTERS,
-    accumulator_registers,
+    converts,
     exchange_bytes,
     launch_registers,
+    mma_registers,
     registers,
     smem_bytes,
     stage_bytes,
@@ -66,6 +67,13 @@ behind their best config was, as a share of the best, where it came closest
 (benchmarks/space_pilot.py). Finer classes are left to the model: what 45 problems never had near
 the best was up to 11% ahead on the other 15."""
 
+_SCALES = {
+    (False, 8): ("tensor-scales", "row-scales"),
+    (False, 16): (),
+    (True, 16): ("column-scales",),
+}
+"""How operands may be scaled, by whether B is converted and the bits of A."""
+
 SPLIT_WAVES = 2
 """A split pays while all CTAs run at once, or nearly: most waves that it may make."""
 SPLIT_K_BYTES = 512
@@ -73,20 +81,24 @@ SPLIT_K_BYTES = 512
 
 
 def _unsupported(config: QuackConfig, operands: GemmOperands, hardware: Hardware) -> str | None:
-    a, out = operands.a.dtype, operands.out.dtype
-    if operands.b.dtype.bits != a.bits or (a.bits == 16 and operands.b.dtype != a):
-        return f"A is {a} and B {operands.b.dtype}"
-    if operands.scales and a.bits == 16:
-        return f"{operands} scales operands of 16 bits"
+    a, b, out = operands.a.dtype, operands.b.dtype, operands.out.dtype
+    converted = (a.name, b.name) == ("bf16", "int8")
+    if not converted and (
+        b.bits != a.bits or (a.bits == 16 and b != a) or b.accumulator != a.accumulator
+    ):
+        return f"A is {a} and B {b}"
+    if operands.scales and operands.scales not in _SCALES[converted, a.bits]:
+        return f"{operands} scales A of {a} and B of {b}"
     if operands.fused and out.name == "int32":
         return f"{operands} fuses more than a product into whole numbers"
     floats = ("fp32",) if a.accumulator == "fp22" else ()
     if operands.acc.name not in (a.accumulator, *floats):
         return f"{operands} accumulates in {operands.acc}"
-    if operands.b.dtype.accumulator != a.accumulator:
-        return f"A is {a} and B {operands.b.dtype}"
-    if a.bits < 16 and (operands.a.major, operands.b.major) != ("row", "col"):
-        return f"layout {operands.layout}: wgmma reads 8-bit operands along k only"
+    across = (a.bits < 16 and operands.a.major != "row") or (
+        b.bits < 16 and operands.b.major != "col"
+    )
+    if across:
+        return f"layout {operands.layout}: 8-bit operands are read along k only"
     scaled = a.accumulator == "int32" and operands.scales
     if ((a.accumulator == "int32") != (out.name == "int32") and not scaled) or out.bits < 16:
         return f"{a} into {out}"
@@ -120,6 +132,16 @@ def _warp_group_tile(config: QuackConfig, operands: GemmOperands, hardware: Hard
     return None
 
 
+def _conversion(config: QuackConfig, operands: GemmOperands, hardware: Hardware) -> str | None:
+    if not converts(operands):
+        return None
+    if not config.swap_ab:
+        return "B is converted, and is not the kernel's own A"
+    if warp_groups(config)[1] == 2:
+        return f"{config.tile_m} rows are converted by two warp groups each"
+    return None
+
+
 def _split(config: QuackConfig, operands: GemmOperands, hardware: Hardware) -> str | None:
     if config.split_k == 1:
         return None
@@ -139,7 +161,7 @@ def _registers(config: QuackConfig, operands: GemmOperands) -> tuple[int, int, i
     """What `registers_rule` asks for."""
     instruction = config.tile_n // warp_groups(config)[1] // 2
     return (
-        accumulator_registers(config, operands) + ADDRESSING_REGISTERS,
+        mma_registers(config, operands),
         registers(config, operands)[1],
         instruction + ADDRESSING_REGISTERS,
         launch_registers(config),
@@ -198,8 +220,8 @@ CONFIG_RULES = (
     ConfigRule(
         "operands",
         HARDWARE,
-        "the kernel multiplies operands of one width, those of 8 bits along k, which alone it "
-        "scales; it fuses nothing into whole numbers",
+        "the kernel multiplies operands of one width, or bf16 and int8; it reads 8 bits along k "
+        "and scales them alone; it fuses nothing into whole numbers",
         _unsupported,
     ),
     ConfigRule(
@@ -214,6 +236,13 @@ CONFIG_RULES = (
         "warp groups that split a tile along n store it in pieces of 32 columns and read their own "
         "B along k; two that take turns hold a tile each",
         _warp_group_tile,
+    ),
+    ConfigRule(
+        "conversion",
+        HARDWARE,
+        "what is converted passes through registers, as the kernel's own A alone may; the warp "
+        "group that converts a row multiplies it",
+        _conversion,
     ),
     ConfigRule(
         "split",

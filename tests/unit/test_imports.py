@@ -24,7 +24,7 @@ PACKAGES = {
 
 DEVICE_SIDE = {
     f"tilecast.kernels.{name}"
-    for name in ("quack_sm90.kernel", "quack_sm90.kernel", "quack_sm90.epilogue", "gemm_object")
+    for name in ("quack_sm90.kernel", "quack_sm90.conversion", "quack_sm90.epilogue", "gemm_object")
 }
 """Written in the DSL; imported where kernels are compiled and nowhere else."""
 

@@ -51,6 +51,10 @@ SAMPLE = (
     ("bf16:rcr:alpha+beta-c", "swap_128x192x64_c1x2x1_s3_pong_o1_rm8"),
     ("int8:rcr>bf16:row-scales+bias", "64x64x128_c1x1x3_s5_coop_o1_rm8"),
     ("int8:rcr>int32", "64x32x128_c1x1x4_s8_coop_o1_rm8"),
+    ("bf16xint8:rcr:column-scales", "swap_64x16x128_c1x1x4_s12_coop_o1_rm8"),
+    ("bf16xint8:rcr:column-scales", "swap_128x64x64_c2x1x1_s5_coop_o2_rm8"),
+    ("bf16xint8:crc:bias+gelu", "swap_256x128x64_c1x2x1_s5_coop_o1_rm8"),
+    ("bf16xint8:rcr>fp32", "swap_192x96x64_c1x1x1_s6_pong_o1_rm8"),
 )
 
 READ = """
@@ -86,6 +90,18 @@ for method in {list(OVERRIDDEN)}:
     assert {name: set(text.split()) for name, text in found.items()} == {
         name: set(text.split()) for name, text in OVERRIDDEN.items()
     }
+
+
+def test_a_converted_operand_has_what_quack_asks_of_its_own() -> None:
+    code = """
+from quack.operand_transform.transform import TransformAW4
+from tilecast.kernels.quack_sm90.conversion import ConvertedA
+for name in ("make_a_smem_layout_staged", "make_a_tma", "a_gmem_slice", "make_copy_block"):
+    ours, theirs = (inspect.signature(getattr(it, name)) for it in (ConvertedA, TransformAW4))
+    assert len(ours.parameters) == len(theirs.parameters), name
+print(ConvertedA.owns_a_layout, ConvertedA.aux, ConvertedA.promote, ConvertedA.tile_k)
+"""
+    assert _fresh(code) == "True None False None"
 
 
 def test_resources_are_what_quack_chooses() -> None:
@@ -148,7 +164,8 @@ print(told, copy_utils.tma_get_block_copy_fn is before)
 def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[ObjectCache, list[KernelSpec]]:
     objects = ObjectCache(tmp_path_factory.mktemp("objects"))
     specs = [KernelSpec(parse_config(name), GemmOperands.parse(text)) for text, name in SAMPLE]
-    specs.append(KernelSpec(parse_config(SAMPLE[1][1]), LINEAR_BF16, batched=True))
+    for text, name in (SAMPLE[1], SAMPLE[-1]):
+        specs.append(KernelSpec(parse_config(name), GemmOperands.parse(text), batched=True))
     results = list(compile_all(specs, objects, 2))
     assert {result.error for result in results} == {None}
     return objects, specs
