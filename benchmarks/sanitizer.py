@@ -35,6 +35,7 @@ KERNELS = {
     "e4m3:rcr>bf16@fp32:row-scales+bias": 4,
     "int8:rcr>int32": 4,
     "int8:rcr>bf16:row-scales": 4,
+    "bf16xint8:rcr:column-scales": 4,
 }  # by operands
 
 
