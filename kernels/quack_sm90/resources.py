@@ -128,8 +128,9 @@ def smem_bytes(config: QuackConfig, operands: GemmOperands) -> int:
     lengths = {ROW: config.tile_n, COLUMN: config.tile_m}
     if config.swap_ab:
         lengths = {ROW: config.tile_m, COLUMN: config.tile_n}
-    # No element of a vector is wider than 4 bytes.
-    vectors = _aligned(sum(4 * lengths.get(extra.kind, 0) for extra in operands.extras))
+    # No element of a vector is wider than 4 bytes; warp groups that take turns have their own.
+    turns = 2 if config.schedule == "pong" else 1
+    vectors = _aligned(turns * sum(4 * lengths.get(extra.kind, 0) for extra in operands.extras))
     return ALIGNMENT + buffers + vectors + config.stages * stage_bytes(config, operands)
 
 
