@@ -27,7 +27,7 @@ class QuackSm90(RuledFamily):
     packages: ClassVar[tuple[str, ...]] = ("nvidia-cutlass-dsl", "quack-kernels", "apache-tvm-ffi")
     sources: ClassVar[tuple[Path, ...]] = tuple(
         Path(__file__).parent / f"{name}.py"
-        for name in ("kernel", "conversion", "epilogue", "resources", "../gemm_object")
+        for name in ("kernel", "conversion", "vectors", "epilogue", "resources", "../gemm_object")
     )
     config_rules = space.CONFIG_RULES
     problem_rules = space.PROBLEM_RULES

@@ -14,7 +14,7 @@ from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.builder import compile_all
 from tilecast.kernels.families import FAMILIES
 from tilecast.kernels.launch import load_kernel
-from tilecast.kernels.object_cache import ObjectCache
+from tilecast.kernels.object_cache import ObjectCache, default_root
 from tilecast.kernels.spec import KernelSpec
 
 FUSED = (
@@ -52,8 +52,8 @@ def kinds(operands: GemmOperands) -> list[KernelSpec]:
 
 
 @pytest.fixture(scope="module")
-def objects(tmp_path_factory: pytest.TempPathFactory) -> ObjectCache:
-    found = ObjectCache(tmp_path_factory.mktemp("objects"))
+def objects() -> ObjectCache:
+    found = ObjectCache(default_root())  # kept: compiling takes longer than the tests
     specs = [spec for text in FUSED for spec in kinds(GemmOperands.parse(text))]
     results = list(compile_all(specs, found, cpu_count()))
     assert {result.error for result in results} == {None}

@@ -6,6 +6,7 @@ QuACK is imported in processes of their own alone, as it is when kernels are com
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tomllib
@@ -31,6 +32,9 @@ OVERRIDDEN = {
     "get_scheduler_class": "self varlen_m",
     "epi_to_underlying_arguments": "self args loc ip",
     "epi_get_smem_tensors": "self params storage",
+    "mma": "self ab_pipeline ab_read_state mma_fn acc acc_slow k_tile_cnt warp_group_idx",
+    "mma_rs_interleaved": "self ab_pipeline ab_read_state tiled_mma acc k_tile_cnt warp_group_idx "
+    "copy_block tCrA tCrB k_tile_start promote_fn",
     "epilogue_split_k": "self params epi_fn load_acc_subtile tRS_rD epi_tile epi_read_state "
     "epi_producer_state epi_store_pipeline tile_coord_mnkl epilogue_barrier tidx is_tma_warp",
     "__call__": "self mA mB mD mC epilogue_args scheduler_args varlen_args stream mSFA mSFB",
@@ -66,10 +70,14 @@ from tilecast.kernels.families import parse_config
 """
 
 
-def _fresh(code: str) -> str:
+def _fresh(code: str, **environment: str) -> str:
     """What some code prints in an interpreter of its own."""
     run = subprocess.run(
-        [sys.executable, "-c", READ + code], capture_output=True, text=True, check=False
+        [sys.executable, "-c", READ + code],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert run.returncode == 0, run.stderr[-2000:]
     return run.stdout.strip()
@@ -158,6 +166,37 @@ compile_gemm(TunableGemm(spec.config, LINEAR_BF16), spec)
 print(told, copy_utils.tma_get_block_copy_fn is before)
 """
     assert _fresh(code) == f"{ranks} True"
+
+
+@pytest.mark.parametrize(
+    "text, name",
+    [
+        ("bf16:rcr:bias", "128x128x64_c2x1x1_s5_coop_o1_rm8"),
+        ("bf16:rcr:bias+gelu", "swap_64x64x64_c1x1x1_s11_pong_o1_rm8"),
+        ("int8:rcr>bf16:row-scales+bias", "64x64x128_c1x1x3_s5_coop_o1_rm8"),
+        ("bf16xint8:rcr:column-scales", "swap_128x64x64_c1x1x1_s5_pong_o1_rm8"),
+    ],
+)
+def test_vectors_are_asked_for_before_the_product_and_after_the_kernel_in_front(
+    text: str, name: str, tmp_path: Path
+) -> None:
+    """In the order of the code: the wait for that kernel, copies of vectors, products."""
+    code = f"""
+from tilecast.heuristics.operands import GemmOperands
+from tilecast.kernels.families import FAMILIES
+from tilecast.kernels.spec import KernelSpec
+spec = KernelSpec(parse_config({name!r}), GemmOperands.parse({text!r}))
+FAMILIES["quack_sm90"].compile(spec)
+"""
+    _fresh(code, CUTE_DSL_KEEP="ptx", CUTE_DSL_DUMP_DIR=str(tmp_path))
+    (ptx,) = tmp_path.glob("*.ptx")
+    lines = ptx.read_text().splitlines()
+    kinds = ("griddepcontrol.wait", "cp.async.ca.shared", "wgmma.mma_async")
+    wait, copy, product = ([i for i, line in enumerate(lines) if it in line] for it in kinds)
+    vectors = GemmOperands.parse(text).extras
+    assert len(copy) >= len(vectors)
+    # The first wait is that of the warp which loads A and B.
+    assert len(wait) == 2 and wait[1] < copy[0] < product[0]
 
 
 @pytest.fixture(scope="module")
