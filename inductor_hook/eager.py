@@ -314,6 +314,10 @@ def _choose(
     try:
         if device < 0:
             raise TilecastError("its operands are not on a GPU")
+        if out_stride and 0 in out_stride:
+            raise TilecastError(
+                f"out has strides {out_stride}; allowed: an element for each result"
+            )
         element = dtype_of_torch(dtype)
         operands = GemmOperands.product(
             TensorSpec(element, major("A", a_stride, dtype.itemsize)),

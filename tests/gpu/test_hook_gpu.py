@@ -357,6 +357,18 @@ def test_bmm(compiled: Callable, batch: int, m: int) -> None:
     _is_right(function, _bf16(batch, m, K), _bf16(batch, 264, K), compiled=compiled)
 
 
+def test_bmm_of_a_batch_that_is_expanded(compiled: Callable) -> None:
+    """One matrix for all, which Inductor may expand in memory."""
+
+    def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.bmm(x.expand(5, M, K), y.mT)
+
+    operands = _bf16(1, M, K), _bf16(5, 264, K)
+    result, _ = compiled(function, *operands)
+    assert _error(result, _exact(function, *operands)) < TOLERANCE
+    assert _failures() == []
+
+
 def test_bmm_of_heads_in_one_buffer(compiled: Callable) -> None:
     """Queries and keys as attention splits them: batch strides smaller than row strides."""
 
@@ -770,6 +782,15 @@ def test_eager_bmm(batch: int) -> None:
             assert _error(result[i], expected[i]) < TOLERANCE
     assert bool((whole[:, 77:] == 7.0).all())
     assert bool((whole[:, :, 264:] == 7.0).all())
+
+
+def test_eager_bmm_of_a_batch_that_is_expanded() -> None:
+    a, b = _bf16(1, 77, K).expand(5, 77, K), _bf16(5, 264, K).mT
+    for left, right in ((a, b), (b.mT, a.mT), (a, a.mT)):
+        assert _error(bmm(left, right), torch.bmm(left.float(), right.float())) < TOLERANCE
+    assert _failures() == []
+    with pytest.raises(RuntimeError, match="single memory location"):
+        bmm(a, b, out=_bf16(1, 77, 264).expand(5, 77, 264))
 
 
 def test_eager_gradients() -> None:
