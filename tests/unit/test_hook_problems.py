@@ -150,12 +150,12 @@ REFUSALS: list[tuple[Callable[[], MMKernelInputs], str, str]] = [
     (
         lambda: _two(a={"stride": [0, 1]}),
         "mm",
-        "A has strides .*multiples of 8, 0 for a batch alone",
+        "A has strides .*of 8, 0 for a batch alone",
     ),
     (
         lambda: _two(b={"stride": [1, 0]}),
         "mm",
-        "B has strides .*multiples of 8, 0 for a batch alone",
+        "B has strides .*of 8, 0 for a batch alone",
     ),
     (lambda: _two(a={"stride": [K + 1, 1]}), "mm", "A has strides .*multiples of 8"),
     (lambda: _two(a={"stride": [2 * K, 2]}), "mm", "A has strides .*allowed: 1 along rows or col"),
