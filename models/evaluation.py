@@ -189,16 +189,19 @@ def parts_beside_library(
 
 
 def speeds(result: HeldOut, table: Sequence[ProblemLabels], splits: Splits) -> list[SpeedRow]:
-    """Set our first choices beside the library, with deferral and without; nothing where untimed.
+    """Set our first choices beside the library, with deferral and without.
 
-    Deferral is learned and its margin chosen on the other folds than it is scored on.
+    Nothing of other heuristics, or where the library was not timed. Deferral is learned and its
+    margin chosen on the other folds than it is scored on.
 
     Args:
-        result: of rankers that were fitted in each of the splits.
+        result: what was asked in each of the splits.
         table: labels of all problems.
         splits: the `folds` of the table.
     """
     rankers = [one for one in result.fitted if isinstance(one, ConfigRanker)]
+    if not rankers:
+        return []
     choices = held_out_choices(parts_beside_library(rankers, table, splits))
     if choices is None:
         return []

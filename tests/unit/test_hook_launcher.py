@@ -474,7 +474,7 @@ def test_an_extent_that_the_library_wins_is_multiplied_by_torch(
     )
     a, b, out = _operands()
     bias = [torch.ones(N, dtype=torch.bfloat16)] if ":bias" in operands else []
-    expected = torch.addmm(*bias, a, b) if bias else a @ b
+    expected = torch.addmm(bias[0], a, b) if bias else a @ b
     if batched and not bias:
         a, b, out, expected = a[None], b[None], out[None], expected[None]
     matmul(a, b, out, *bias)

@@ -72,6 +72,7 @@ def test_the_first_choice_stands_beside_the_library(trained, power: str) -> None
     choice = heuristic.first(PROBLEM, CONFIGS)
     (best,) = heuristic.predict(PROBLEM, CONFIGS, limit=1)
     assert choice.prediction == best
+    assert choice.library_over
     assert choice.library_over == pytest.approx(1, abs=0.1)  # as fast as the best of a sweep
     assert choice.library_microseconds == pytest.approx(choice.library_over * best.microseconds)
     deferral = trained.deferrals[power]

@@ -71,8 +71,7 @@ def test_first_choices_beside_the_library_are_recorded(trained) -> None:
 
 
 def test_a_library_that_was_never_timed_gets_nothing(synthetic_dataset: Dataset) -> None:
-    rows = synthetic_dataset.rows
-    ours = rows[rows["config"] != REFERENCE].reset_index(drop=True)
+    ours = synthetic_dataset.rows.query(f"config != {REFERENCE!r}").reset_index(drop=True)
     learned = train(Dataset(ours, synthetic_dataset.provenance), jobs=2)
     assert learned.deferrals == {}
     assert learned.facts["beside_library"] == {}
