@@ -59,5 +59,6 @@ class Races(GpuSession):
             return dict(zip(names, map(median, without_drift(found)), strict=True))
 
         screened = timed([name for calls in kinds for name in calls], "sustained", SCREENED)
-        best = [name for calls in kinds for name in sorted(calls, key=screened.get)[:FINALISTS]]
+        orders = [sorted(calls, key=screened.__getitem__) for calls in kinds]
+        best = [name for order in orders for name in order[:FINALISTS]]
         return {regime: timed([*best, *beside], regime, rounds) for regime, rounds in RACED.items()}
