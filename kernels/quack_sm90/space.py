@@ -326,19 +326,22 @@ def points(operands: GemmOperands) -> Iterator[QuackConfig]:
 @lru_cache(maxsize=16)
 def valid_configs(operands: GemmOperands, hardware: Hardware) -> tuple[QuackConfig, ...]:
     """The space: every config that no `CONFIG_RULES` exclude, sorted."""
-    # No rule but the one about splits looks at the order: it is varied last.
-    whole = [(cluster, 1, way) for cluster, way in itertools.product(CLUSTERS, SCHEDULES)]
-    split = [(*both, SCHEDULES[0]) for both in itertools.product(CLUSTERS, SPLITS[1:])]
+    whole = [(*cluster, 1) for cluster in CLUSTERS]
+    split = [(*cluster, parts) for cluster in CLUSTERS if 1 in cluster for parts in SPLITS[1:]]
     space = []
-    for tile, ((cm, cn), parts, schedule), ctas, swap_ab in itertools.product(
+    for tile, schedule, ctas, swap_ab in itertools.product(
         itertools.product(TILE_M, TILE_N, tile_ks(operands)),
-        [*whole, *split],
+        SCHEDULES,
         CTAS_PER_SM,
         (False, True),
     ):
-        shape = QuackConfig(*tile, cm, cn, parts, 2, schedule, ctas, *ORDERS[0], swap_ab)
-        config = replace(shape, stages=most_stages(shape, operands, hardware))
-        if not any(rule.violation(config, operands, hardware) for rule in CONFIG_RULES):
-            orders = ORDERS if parts == 1 else ORDERS[:1]
-            space += [replace(config, raster=raster, swizzle=band) for raster, band in orders]
+        alone = QuackConfig(*tile, 1, 1, 1, 2, schedule, ctas, *ORDERS[0], swap_ab)
+        # What fits does not depend on the CTAs of a cluster, and no rule but the one about splits
+        # looks at the order.
+        stages = most_stages(alone, operands, hardware)
+        for cluster in (*whole, *split) if schedule == SCHEDULES[0] else whole:
+            config = QuackConfig(*tile, *cluster, stages, schedule, ctas, *ORDERS[0], swap_ab)
+            if not any(rule.violation(config, operands, hardware) for rule in CONFIG_RULES):
+                orders = ORDERS if config.split_k == 1 else ORDERS[:1]
+                space += [replace(config, raster=raster, swizzle=band) for raster, band in orders]
     return tuple(sorted(space))
