@@ -403,6 +403,19 @@ def test_each_reason_why_torch_multiplies_is_said_once(
     assert "starts at no multiple of 16 bytes" in address
 
 
+def test_one_matrix_serves_a_batch_but_is_no_result_of_one(
+    gpu: list[KernelSpec], caplog: pytest.LogCaptureFixture
+) -> None:
+    a, b = _linear("bmm")
+    bmm(a[:1].expand(3, 16, 128), b)
+    assert [spec.batched for spec in gpu] == [True]
+    (shared,) = _constants([(1, 16, 64)], torch.bfloat16)
+    bmm(a, b, out=shared.expand(3, 16, 64))
+    assert len(gpu) == 1
+    (said,) = _said(caplog)
+    assert "out has strides (0, 64, 1)" in said
+
+
 def test_a_failure_to_choose_passes(
     gpu: list[KernelSpec],
     clock: list[float],
