@@ -7,31 +7,26 @@ operand sets that exceed the L2, rounds interleaved, with idle gaps and under lo
 """
 
 import math
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache
 from itertools import product
-from statistics import median
 from typing import cast
 
 import numpy as np
 import runner
+from races import FINALISTS, RACED, SCREENED, Call, Races
 from runner import Row, ratios
 from space_pilot import DATASET
 
 from tilecast.data_collection.dataset import read_columns
-from tilecast.data_collection.gpu_session import GpuSession
 from tilecast.data_collection.library import library_launch
-from tilecast.data_collection.protocol import Entrant, without_drift
 from tilecast.data_collection.truth import measured_problems
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.kernels.builder import compile_all
-from tilecast.kernels.object_cache import ObjectCache, default_root
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.quack_sm90.space import CONFIG_RULES, most_stages
 from tilecast.kernels.spec import KernelSpec
@@ -50,8 +45,6 @@ OPERANDS = (
 SHAPES = ((4096, 4096), (6144, 4096), (28672, 4096), (4096, 14336), (8192, 8192), (2304, 9216))
 M = (32, 64, 256, 1024, 4096)
 FIRST = 2  # of each problem of the pilot, in each regime: what is screened
-SCREENED, RACED = 2, {"burst": 12, "sustained": 24}  # rounds
-FINALISTS = 5
 
 
 @cache
@@ -76,58 +69,29 @@ def configs(operands: GemmOperands) -> list[KernelConfig]:
     ]
 
 
-class FusedSession(GpuSession):
+class FusedRaces(Races):
     """Times kernels by name, fused, plain and the library's, on the inputs of a fused problem."""
-
-    def __init__(self):
-        """Bind the first device that is visible."""
-        super().__init__(ObjectCache(default_root()), 0, lambda entrant: None)
-        self.calls: dict[str, Callable[..., object]] = {}
-
-    def launcher(self, entrant: Entrant, problem: GemmProblem) -> Callable[..., object]:
-        """What makes the call of a name."""
-        return self.calls[cast(str, entrant)]
 
     def measure(self, problem: GemmProblem) -> list[Row]:
         """Screen, then race the best with each other and with the library."""
         operands = problem.operands
-        self.calls = dict(self._loaded(operands, "fused"))
-        plain = operands.a.dtype.bits == 16
-        if plain:
+        kinds = [self._loaded(operands, "fused")]
+        if operands.a.dtype.bits == 16:
             bare = GemmOperands.product(operands.a, operands.b, operands.out)
-            self.calls |= self._loaded(bare, "plain")
-        bench = self.bench(problem, careful=False)
+            # A plain kernel is given the fused problem's inputs, too.
+            kinds.append(
+                {
+                    name: lambda a, b, out, *extras, launch=launch: launch(a, b, out)
+                    for name, launch in self._loaded(bare, "plain").items()
+                }
+            )
+        times = self.race(problem, kinds, {"library": library_launch(operands)})
+        return [{"device": self.card, "screened": sum(map(len, kinds)), "microseconds": times}]
 
-        def timed(names: Sequence[str], regime: str, rounds: int) -> dict[str, float]:
-            # A bench tells entrants apart and asks the session what launches them, no more.
-            found = bench.time(cast("list[Entrant]", names), regime, rounds)
-            return dict(zip(names, map(median, without_drift(found)), strict=True))
-
-        names = list(self.calls)
-        screened = timed(names, "sustained", SCREENED)
-        kinds = [[n for n in names if n.startswith(kind)] for kind in ("fused", "plain")]
-        best = [n for kind in kinds for n in sorted(kind, key=screened.__getitem__)[:FINALISTS]]
-        self.calls["library"] = library_launch(operands)
-        times = {
-            regime: timed([*best, "library"], regime, rounds) for regime, rounds in RACED.items()
-        }
-        return [{"device": self.card, "screened": len(names), "microseconds": times}]
-
-    def _loaded(self, operands: GemmOperands, kind: str) -> dict[str, Callable[..., object]]:
+    def _loaded(self, operands: GemmOperands, kind: str) -> dict[str, Call]:
         """Every config's kernel by its name."""
-        objects, width = ObjectCache(default_root()), 3
-        specs = [KernelSpec(config, operands) for config in configs(operands)]
-        for result in compile_all(specs, objects, len(os.sched_getaffinity(0))):
-            if result.error:
-                raise RuntimeError(f"{result.spec}: {result.error}")
-        loaded = {f"{kind} {spec.config}": self._kernel(spec) for spec in specs}
-        if kind == "fused":
-            return loaded
-        # A plain kernel is given the fused problem's inputs, too.
-        return {
-            name: lambda *inputs, launch=launch: launch(*inputs[:width])
-            for name, launch in loaded.items()
-        }
+        loaded = self.kernels(KernelSpec(config, operands) for config in configs(operands))
+        return {f"{kind} {spec.config}": launch for spec, launch in loaded.items()}
 
 
 def figures(rows: Sequence[Row]) -> Row:
@@ -161,7 +125,7 @@ ITEMS = {
 }
 SETTINGS = {"rounds": RACED, "screened_rounds": SCREENED, "finalists": FINALISTS, "first": FIRST}
 SWEEP = runner.Sweep(
-    "problem", ITEMS, lambda: nullcontext(FusedSession().measure), figures, 20.0, SETTINGS
+    "problem", ITEMS, lambda: nullcontext(FusedRaces().measure), figures, 20.0, SETTINGS
 )
 
 if __name__ == "__main__":

@@ -3,13 +3,15 @@
 ``python benchmarks/selection_regret.py --jobs 2``. Ours and the baselines pass through
 `tilecast.models.evaluation`, at equal numbers of distinct kernels, in each power regime and for the
 worst of both. On top, what a ranker trained for one regime loses in the other, and what choosing
-among the stock configs loses; and the library's time over ours.
+among the stock configs loses; the library's time over ours; and how fast the first choice is beside
+the library, with what the model would leave to it and without.
 """
 
 import os
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 
 import numpy as np
 import runner
@@ -23,6 +25,7 @@ from tilecast.heuristics.baselines import RandomChoice
 from tilecast.heuristics.hardware import Hardware
 from tilecast.kernels.quack_sm90.stock import stock_candidates
 from tilecast.models import baselines, evaluation
+from tilecast.models.deferral import SLOWER
 from tilecast.models.evaluation import HeldOut, MakeHeuristic, held_out
 from tilecast.models.labels import POWERS, ProblemLabels, label_table
 from tilecast.models.nvmatmul import NvMatmulHeuristic
@@ -32,7 +35,6 @@ from tilecast.models.tree_linear import TreeLinearRanker
 
 FIGURES = ("proposed", "geomean", "p95", "max", "within_2_percent")
 DIGITS = 5
-SLOWER = 0.97  # of the library's speed, below which a product counts as slower
 
 Table = Sequence[ProblemLabels]
 
@@ -108,6 +110,12 @@ def beside_library(table: Table, asked: HeldOut) -> Row:
     return found
 
 
+def rounded(row: evaluation.SpeedRow) -> Row:
+    """A row as plain data."""
+    values = asdict(row).items()
+    return {name: round(x, DIGITS) if isinstance(x, float) else x for name, x in values}
+
+
 def among_stock(table: Table, gpu: Hardware) -> Row:
     """Regret of choosing among the stock configs, over the problems that have one to choose.
 
@@ -166,6 +174,11 @@ def main() -> None:
         "regret": regret,
         "cross_regime": cross_regime(table, ours),
         "library_over": {power: beside_library(table, ours[power]) for power in POWERS},
+        "deferral": [
+            rounded(row)
+            for power in POWERS
+            for row in evaluation.speeds(ours[power], table, splits)
+        ],
         "among_stock": among_stock(table, gpu),
         "seconds": round(time.monotonic() - start, 1),
     }

@@ -72,6 +72,25 @@ def by_m(power: str, figures: Figures) -> str:
     return markdown(heading, rows)
 
 
+def deferral(figures: Figures) -> str:
+    """First choices beside the library, alone and with those left to it that it should win."""
+    heading = ["`torch.mm` over what runs, held out", "problems", "left to it", "speed"]
+    heading += ["below 0.97x", "worst"]
+    rows = [
+        [
+            f"{'**k = 1 or the library**' if row['deferral'] else 'k = 1'}, {row['power']}, "
+            f"{row['problems']}",
+            str(row["count"]),
+            f"{row['left']:.0%}" if row["deferral"] else "",
+            f"{row['geomean']:.3f}x",
+            f"{row['slower']:.1%}",
+            f"{row['worst']:.2f}x",
+        ]
+        for row in figures["deferral"]
+    ]
+    return markdown(heading, rows)
+
+
 def cross_regime(figures: Figures) -> str:
     """What choosing for one regime loses in another: geometric mean at k = 1, and p95."""
     rows = [
@@ -201,6 +220,7 @@ TABLES: dict[str, tuple[str, Callable[[Figures], str]]] = {
     "cross regime": ("selection_regret", cross_regime),
     "among stock": ("selection_regret", among_stock),
     "beside library": ("selection_regret", beside_library),
+    "deferral": ("selection_regret", deferral),
     "adaptive k": ("adaptive_k", adaptive_k),
     "compile time": ("compile_time", compile_time),
     "kernel speed": ("kernel_speed", kernel_speed),

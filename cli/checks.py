@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
+from typing import Any
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
@@ -62,6 +64,7 @@ def examine(cache_root: Path) -> list[Finding]:
         ),
         *check_gpus(gpus := visible_gpus()),
         *check_models(gpus),
+        *check_library(gpus),
         check_cache(cache_root),
     ]
 
@@ -142,6 +145,37 @@ def check_models(names: list[str]) -> Iterator[Finding]:
             yield Finding("model", artifact.name, True, needed)
         except TilecastError as error:
             yield Finding("model", f"none for {gpu.name}", False, needed, str(error))
+
+
+def check_library(names: list[str]) -> Iterator[Finding]:
+    """The library that kernels were compared with and this machine's, for each of its GPUs."""
+    from tilecast.data_collection.environment import library_here
+    from tilecast.models.artifact import load_shipped
+
+    for gpu in (gpu for gpu in GPUS if set(names) & set(gpu.device_names)):
+        # A model that does not load is told by `check_models`.
+        with suppress(TilecastError):
+            facts: Mapping[str, Any] = load_shipped(gpu, LINEAR_BF16).facts
+            yield from compare_library(facts.get("library", {}), library_here())
+
+
+def compare_library(
+    measured: Mapping[str, Sequence[str]], here: Mapping[str, Sequence[str]]
+) -> Iterator[Finding]:
+    """Whether each part of the library, cuBLAS and the driver, is one that was measured.
+
+    Parts whose version one of both does not tell are passed over.
+    """
+    for name in sorted(measured.keys() & here.keys()):
+        found, known = ", ".join(here[name]), ", ".join(measured[name])
+        yield Finding(
+            name,
+            found,
+            set(here[name]) <= set(measured[name]),
+            False,
+            f"the model was compared with {known}: what it leaves to the library may have changed; "
+            "measure with `tilecast collect` and train, or take k=5, which benchmarks both",
+        )
 
 
 def check_cache(root: Path) -> Finding:

@@ -11,7 +11,7 @@ from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook.autoload import VARIABLE, names
-from tilecast.inductor_hook.selection import shortlist
+from tilecast.inductor_hook.selection import first, shortlist
 from tilecast.inductor_hook.settings import Settings
 from tilecast.inductor_hook.versions import OLDEST, torch_version
 from tilecast.kernels.object_cache import ObjectCache
@@ -58,6 +58,16 @@ def explain(
         predictions = shortlist(settings, problem, gpu)
     except TilecastError as error:
         yield Finding("model", f"none decides for {gpu.name}", False, False, str(error))
+        return
+    choice = first(settings, problem, gpu) if settings.k == 1 else None
+    if choice and choice.deferred:
+        yield Finding(
+            "choices",
+            f"left to {problem.library_call}, which is expected to take "
+            f"{choice.library_over:.2f}x the time of {choice.prediction.config.name}",
+            True,
+            False,
+        )
         return
     shown = ", ".join(prediction.config.name for prediction in predictions)
     yield Finding("choices", f"{len(predictions)}: {shown}", True, False)

@@ -136,9 +136,23 @@ def _tables(scored: Mapping[str, Any], powers: Sequence[str]) -> list[Table | st
         floor = scored["noise_floor"][power]
         rows.append(("noise floor", None, None, floor["geomean"], floor["p95"], floor["max"], None))
         tables.append(Table(f"Held-out regret, {power}", columns, rows))
+    if scored["beside_library"]:
+        rows = [
+            (row["power"], row["problems"], "yes" if row["deferral"] else "", *map(row.get, _SPEED))
+            for row in scored["beside_library"]
+        ]
+        tables.append(Table("First choice beside the library, held out", _SPEED_COLUMNS, rows))
     line = "{problems} problems of {families} families; --json has every k and m".format(**scored)
     missing = scored["not_measured"]
     return [*tables, line, *([f"{missing} more were not measured"] if missing else [])]
 
 
+_SPEED = ("count", "left", "geomean", "slower", "worst")
+_SPEED_COLUMNS = dict.fromkeys(("power", "problems", "deferral"), "") | {
+    "count": "d",
+    "left to it": ".0%",
+    "speed": ".3f",
+    "below 0.97x": ".1%",
+    "worst": ".2f",
+}
 FIGURES = {"geomean": "geomean", "p95": "p95", "max": "max", "within_2_percent": "within 2%"}

@@ -20,7 +20,7 @@ from tilecast.kernels.candidates import candidates
 
 if TYPE_CHECKING:
     from tilecast.data_collection.truth import Truth
-    from tilecast.models.learned import Prediction
+    from tilecast.models.learned import FirstChoice, Prediction
 
 NAME = "predict"
 HELP = "rank the candidates of a problem, or of many"
@@ -89,14 +89,18 @@ def _many(problems: Sequence[GemmProblem], options: argparse.Namespace) -> Repor
             {
                 "problem": _fields(problem),
                 "candidates": len(among),
+                "library": _library(problem, heuristic.first(problem, among)),
                 "ranking": [_expected(*placed) for placed in enumerate(ranking, 1)],
             }
         )
     document = {"gpu": gpu.name, "power": options.power, "problems": answers}
     rows = [
-        (str(problem), problem.operands.text, *entry.values())
+        (str(problem), problem.operands.text, *entry)
         for problem, answer in zip(problems, answers, strict=True)
-        for entry in answer["ranking"]
+        for entry in (
+            *(entry.values() for entry in answer["ranking"]),
+            *_library_rows(answer["library"]),
+        )
     ]
     title = f"{len(problems)} problems on {gpu.name}, {options.power}"
     return Report(document, [Table(title, {"problem": "", "operands": ""} | _COLUMNS, rows)])
@@ -122,6 +126,7 @@ def _one(problem: GemmProblem, options: argparse.Namespace) -> Report:
         "power": options.power,
         "candidates": len(among),
         "roofline": _roofline(problem, gpu),
+        "library": _library(problem, heuristic.first(problem, among)),
         "ranking": [
             _expected(position, prediction) | _measured(prediction, truths)
             for position, prediction in enumerate(ranking[:shown], 1)
@@ -155,6 +160,25 @@ def _expected(position: int, prediction: Prediction) -> dict[str, object]:
         "predicted_microseconds": prediction.microseconds,
         "predicted_slowdown": prediction.slowdown - 1,
     }
+
+
+def _library(problem: GemmProblem, first: FirstChoice) -> dict[str, object]:
+    """What the library is expected to take beside the first of the ranking; nulls where unknown."""
+    return {
+        "name": problem.library_call,
+        "predicted_microseconds": first.library_microseconds,
+        "over_first": first.library_over,
+        "deferred": first.deferred,
+    }
+
+
+def _library_rows(library: Mapping[str, Any]) -> list[tuple[object, ...]]:
+    """The library's row below a ranking, in the order of `_COLUMNS`; none where none is known."""
+    if library["over_first"] is None:
+        return []
+    taken = ", taken instead at k = 1" if library["deferred"] else ""
+    shown = f"{library['name']} ({library['over_first']:.2f}x the first{taken})"
+    return [(None, shown, library["predicted_microseconds"], None)]
 
 
 _COLUMNS = {"": "d", "config": "", "predicted us": ".1f", "predicted loss": ".1%"}
@@ -191,9 +215,14 @@ def _shown(problem: GemmProblem, document: Mapping[str, Any]) -> list[Table | st
         *expected, measured = entry.values()
         times = (value for regime in measured.values() for value in regime.values())
         rows.append((*expected, *times))
+    count = len(rows)
+    rows += [
+        (*row, *(cell for one in document["measured"].values() for cell in _reference(one)))
+        for row in _library_rows(document["library"])
+    ]
     title = (
         f"{problem} {problem.operands} on {document['gpu']}, {document['power']}: "
-        f"{len(rows)} of {document['candidates']} candidates"
+        f"{count} of {document['candidates']} candidates"
     )
     names = ("feature", "value", "effect", "meaning")
     reasons = [[reason[name] for name in names] for reason in document["reasons"]]
@@ -201,17 +230,23 @@ def _shown(problem: GemmProblem, document: Mapping[str, Any]) -> list[Table | st
     return [
         Table(title, columns, rows),
         "roofline {microseconds:.1f} us, set by {bound}".format(**document["roofline"]),
-        *(_oracle_line(regime, oracle) for regime, oracle in document["measured"].items()),
+        *(_oracle_line(problem, regime, oracle) for regime, oracle in document["measured"].items()),
         *([] if document["measured"] else ["not in the data set: no measured times"]),
         "",
         Table("What decided for the first, against its rivals", decided, reasons),
     ]
 
 
-def _oracle_line(regime: str, oracle: Mapping[str, Any]) -> str:
+def _reference(oracle: Mapping[str, Any]) -> tuple[float | None, float | None]:
+    """What the library took, and that over the best config's time, less 1."""
+    time = oracle["reference_microseconds"]
+    return time, None if time is None else time / oracle["microseconds"] - 1
+
+
+def _oracle_line(problem: GemmProblem, regime: str, oracle: Mapping[str, Any]) -> str:
     rank, reference = oracle["rank"], oracle["reference_microseconds"]
     return (
         f"measured in {regime}: best is {oracle['best']} with {oracle['microseconds']:.1f} us, "
         + (f"ranked {rank}" if rank else "no candidate")
-        + (f"; torch.mm takes {reference:.1f} us" if reference else "")
+        + (f"; {problem.library_call} takes {reference:.1f} us" if reference else "")
     )

@@ -67,22 +67,25 @@ class Dataset:
 def joined(parts: Sequence[Dataset]) -> Dataset:
     """The measurements of several data sets, one behind the other, with the runs of all.
 
+    A space may have grown from one to the other: a time stays what it is, and the best config of a
+    problem is the best of those that were measured on it. The newest space is the one named.
+
     Raises:
-        TilecastError: they were taken by another protocol or from another space.
+        TilecastError: they were taken by another protocol.
     """
     import pandas as pd
 
-    first, *others = (part.provenance for part in parts)
-    for name in ("protocol_version", "space_version"):
-        for other in others:
-            if other.get(name) != first.get(name):
-                raise TilecastError(
-                    f"data sets of {name} {first.get(name)} and {other.get(name)} do not join; "
-                    "allowed: data sets of one version; collect the older anew"
-                )
+    protocols = sorted({part.provenance["protocol_version"] for part in parts})
+    if len(protocols) > 1:
+        shown = " and ".join(map(str, protocols))
+        raise TilecastError(
+            f"data sets of protocol_version {shown} do not join; allowed: data sets of one "
+            "version; collect the older anew"
+        )
     rows = pd.concat([part.rows for part in parts], ignore_index=True)
     runs = [run for part in parts for run in part.provenance["runs"]]
-    return Dataset(rows, first | {"runs": runs})
+    newest = max((part.provenance for part in parts), key=lambda facts: facts["space_version"])
+    return Dataset(rows, newest | {"runs": runs})
 
 
 def write_dataset(dataset: Dataset, path: Path) -> None:

@@ -10,11 +10,12 @@ import socket
 import subprocess
 import sys
 import warnings
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 from tilecast.data_collection.protocol import PROTOCOL_VERSION
 from tilecast.heuristics.errors import TilecastError
@@ -24,7 +25,9 @@ from tilecast.kernels.families import FAMILIES
 NVIDIA_SMI_SECONDS = 30.0
 """nvidia-smi that takes longer is taken for a hang; on eight cards it takes two seconds."""
 
-_LIBRARIES = ("torch", "triton", "nvidia-cublas")
+_CUBLAS = ("nvidia-cublas", "nvidia-cublas-cu12")
+"""What brings cuBLAS along, with CUDA 13 and 12."""
+_LIBRARIES = ("torch", "triton", *_CUBLAS)
 """What the library's own kernels come from."""
 _GPU_FIELDS = (
     "index", "name", "uuid", "driver_version", "clocks.sm", "clocks.mem", "clocks.max.sm",
@@ -152,6 +155,28 @@ def describe(cards: Collection[str] | None = None) -> dict[str, object]:
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": public_command(sys.argv),
     }
+
+
+def library_versions(runs: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """Which versions of the library's kernels some runs, each as `describe` says it, had.
+
+    Returns:
+        Sorted versions of ``cuBLAS`` and of the ``driver``; neither where no run tells it.
+    """
+    found: dict[str, set[str]] = {"cuBLAS": set(), "driver": set()}
+    for run in runs:
+        versions, gpus = run.get("versions", {}), run.get("gpus", ())
+        found["cuBLAS"] |= {versions[name] for name in _CUBLAS if versions.get(name)}
+        found["driver"] |= {gpu["driver_version"] for gpu in gpus if "driver_version" in gpu}
+    return {name: sorted(versions) for name, versions in found.items() if versions}
+
+
+def library_here() -> dict[str, list[str]]:
+    """The `library_versions` of this machine; without those of a driver that does not answer."""
+    run: dict[str, Any] = {"versions": {name: installed_version(name) for name in _CUBLAS}}
+    with suppress(TilecastError):
+        run["gpus"] = gpu_states()
+    return library_versions([run])
 
 
 def _compilers() -> Iterator[str]:

@@ -24,9 +24,9 @@ def library_launch(operands: GemmOperands) -> Callable[..., None]:
     """What writes the product of some operands to ``out``: f(a, b, out, *extras).
 
     One library call where there is one: ``matmul``, ``addmm``, ``_addmm_activation``, ``_int_mm``
-    or ``_scaled_mm``. Else the product by one and each step after it by its own, as eager code
-    does. The calls take what PyTorch takes: `_int_mm` more than 16 rows, those with a bias or a
-    matrix no batch.
+    or ``_scaled_mm``. Else the product by one, of a B that is converted where it is narrower than
+    A, and each step after it by its own, as eager code does. The calls take what PyTorch takes:
+    `_int_mm` more than 16 rows, those with a bias or a matrix no batch.
     """
     names = [extra.name for extra in operands.extras]
     product, steps = _product(operands)
@@ -44,20 +44,23 @@ def _product(operands: GemmOperands) -> tuple[Callable[..., None], tuple[str, ..
     """The call that begins, and the steps that it leaves."""
     steps = operands.epilogue
     first, rest = steps[:1], steps[1:]
+    matmul = _matmul if operands.out.dtype == operands.a.dtype else _matmul_into_another_type
+    if operands.b.dtype.bits < operands.a.dtype.bits:
+        return partial(_converted, matmul), steps
     if operands.a.dtype.name == "int8":
         return (_scaled_int8 if operands.scales else _int8), steps
     if operands.a.dtype.bits == 8:
         biased = first == ("bias",)
         return _ScaledMM(operands.acc.name == "fp22", biased), (rest if biased else steps)
-    if operands.out.dtype != operands.a.dtype:
-        return _matmul_into_another_type, steps
+    if matmul is _matmul_into_another_type:
+        return matmul, steps
     if steps in (_RELU, _GELU):
         return partial(_with_activation, steps == _GELU), ()
     if first == ("bias",):
         return _with_bias, rest
     if steps in _ADDED:
         return _with_matrix, ()
-    return _matmul, steps
+    return matmul, steps
 
 
 def _matmul(a, b, out, given) -> None:
@@ -66,6 +69,12 @@ def _matmul(a, b, out, given) -> None:
 
 def _matmul_into_another_type(a, b, out, given) -> None:
     out.copy_(torch.matmul(a, b))
+
+
+def _converted(matmul: Callable[..., None], a, b, out, given) -> None:
+    matmul(a, b.to(a.dtype), out, given)
+    if "scale_b" in given:
+        out.mul_(given["scale_b"])
 
 
 def _with_bias(a, b, out, given) -> None:

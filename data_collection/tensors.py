@@ -45,10 +45,9 @@ def reference(problem: GemmProblem, inputs: Inputs) -> torch.Tensor:
     given = {extra.name: value for extra, value in zip(operands.extras, values, strict=True)}
     result = a.float() @ b.float()
     if operands.scales:
-        scale_a = (
-            given["scale_a"] if operands.scales == "tensor-scales" else given["scale_a"][:, None]
-        )
-        result = result * scale_a * given["scale_b"]
+        scale_a = given.get("scale_a", 1.0)
+        rows = scale_a[:, None] if operands.scales == "row-scales" else scale_a
+        result = result * rows * given["scale_b"]
     for step in operands.epilogue:
         result = applied(step, result, given)
     return result

@@ -60,7 +60,7 @@ class Hardware:
 
 _HOPPER_PEAK = 989.4e12
 """Dense tensor rate of the SXM parts in bf16 (NVIDIA H100 and H200 data sheets)."""
-_HOPPER_CLUSTERS = (0, 132, 66, 39, 30, 22, 17, 15, 15)
+_HOPPER_CLUSTERS = (0, 132, 66, 39, 30, 22, 17, 15, 15, 9, 7, 7, 7, 7, 7, 7, 7)
 """As an H200 reports them; all but ones and twos leave SMs over."""
 _HOPPER_L2 = 5.5e12
 

@@ -52,6 +52,9 @@ SCALES = {
         "rows of A and columns of B are each scaled by a number of their own",
         (Extra("scale_a", COLUMN, "fp32"), Extra("scale_b", ROW, "fp32")),
     ),
+    "column-scales": Fusion(
+        "columns of B are each scaled by a number of their own", (Extra("scale_b", ROW),)
+    ),
 }
 """How products may be scaled before the epilogue."""
 EPILOGUES = {

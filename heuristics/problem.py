@@ -115,6 +115,16 @@ class GemmProblem:
         """The (n, k) pair: problems that share it never stand on both sides of a held-out split."""
         return (self.n, self.k)
 
+    @property
+    def library_call(self) -> str:
+        """The operator of PyTorch that multiplies such operands, such as ``torch.mm``."""
+        operands = self.operands
+        if operands.a.dtype.bits == 8:
+            return "torch._int_mm" if operands.a.dtype.name == "int8" else "torch._scaled_mm"
+        if operands.epilogue[:1] == ("bias",):
+            return "torch.addmm"
+        return "torch.bmm" if self.batch > 1 else "torch.mm"
+
     def __str__(self) -> str:
         """``m x n x k``, with the batch in front where there is one."""
         prefix = f"{self.batch}x" if self.batch > 1 else ""

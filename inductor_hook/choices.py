@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -19,9 +19,9 @@ from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
 from tilecast.inductor_hook import report
 from tilecast.inductor_hook.autoload import names
-from tilecast.inductor_hook.problems import Matmul, NotCovered, read
+from tilecast.inductor_hook.problems import LeftToLibrary, Matmul, NotCovered, read
 from tilecast.inductor_hook.recording import record
-from tilecast.inductor_hook.selection import gpu_of, portfolio, runnable, shortlist
+from tilecast.inductor_hook.selection import first, gpu_of, portfolio, runnable, shortlist
 from tilecast.inductor_hook.settings import Settings, active, cache_key
 from tilecast.inductor_hook.template import (
     FAILED_MS,
@@ -64,8 +64,10 @@ def bind(handler: InductorChoices) -> InductorChoices:
         *rest: Any,
         **kw: Any,
     ) -> list[KernelTemplateChoice]:
-        theirs = partial(stock, template_choices, kernel_inputs, templates, op_name, *rest, **kw)
-        return _offered(theirs, kernel_inputs, templates, op_name)
+        def theirs(asked: Any) -> list[KernelTemplateChoice]:
+            return stock(asked, kernel_inputs, templates, op_name, *rest, **kw)
+
+        return _offered(theirs, template_choices, kernel_inputs, templates, op_name)
 
     def uuid() -> tuple[Any, ...]:
         return (*cache_key(active()), stock_uuid() if stock_uuid else kind)
@@ -109,15 +111,30 @@ def _asked() -> Settings | None:
 
 
 def _offered(
-    stock: Callable[[], list[KernelTemplateChoice]], kernel_inputs: Any, templates: Any, op: str
+    stock: Callable[[Any], list[KernelTemplateChoice]],
+    template_choices: Any,
+    kernel_inputs: Any,
+    templates: Any,
+    op: str,
 ) -> list[KernelTemplateChoice]:
-    """What a handler offers for a multiplication, where it offers ``stock`` without us."""
+    """What a handler offers for a multiplication.
+
+    Without us it offers ``stock`` of the choices that its templates have, generators by uid.
+    """
     settings = _asked()
-    ours = _ours(settings, kernel_inputs, op) if settings and is_last_call(op, templates) else []
-    if settings and settings.k == 1 and ours:
+    if not (settings and is_last_call(op, templates)):
+        return stock(template_choices)
+    try:
+        ours = _ours(settings, kernel_inputs, op)
+    except LeftToLibrary as reason:
+        report.count(f"left to the library: {op}")
+        log.info("tilecast: no choice for %s: %s", op, reason)
+        aten = {one.uid for one in templates if isinstance(one, ExternKernelChoice)}
+        return stock({uid: some for uid, some in template_choices.items() if uid in aten})
+    if settings.k == 1 and ours:
         # The others are generators: those that are not asked for cost nothing.
         return ours
-    return [*stock(), *ours]
+    return [*stock(template_choices), *ours]
 
 
 def _benchmarked(choices: list[Any]) -> list[Any]:
@@ -170,7 +187,11 @@ class _OurTemplateChoice(KernelTemplateChoice):
 
 
 def _ours(settings: Settings, kernel_inputs: Any, op: str) -> list[KernelTemplateChoice]:
-    """Our choices for a multiplication; none, and why, where there are none."""
+    """Our choices for a multiplication; none, and why, where there are none.
+
+    Raises:
+        LeftToLibrary: ATen shall do it.
+    """
     try:
         matmul = read(kernel_inputs, op)
         if settings.record:
@@ -190,6 +211,8 @@ def _ours(settings: Settings, kernel_inputs: Any, op: str) -> list[KernelTemplat
         log.info("tilecast: no choice for %s: %s", op, reason)
         if isinstance(reason, TilecastError):
             report.say_once("no model", f"some multiplications get no choice of ours: {reason}")
+    except LeftToLibrary:
+        raise
     # Whatever goes wrong in here, the graph compiles without us.
     except Exception as error:
         report.warn_once("choosing kernels", error)
@@ -201,13 +224,17 @@ def plan(settings: Settings, matmul: Matmul, op: str, gpu: Hardware) -> list[Cho
 
     Raises:
         TilecastError: there is no model for the GPU, dtypes and majors.
+        LeftToLibrary: none is benchmarked, ATen is expected to win for every m, and is named.
     """
     start = time.perf_counter()
     operands = runnable(matmul.hint.operands, gpu)
     matmul = replace(matmul, hint=replace(matmul.hint, operands=operands))
     predictions = shortlist(settings, matmul.hint, gpu)
+    if settings.k == 1 and names(config.max_autotune_gemm_backends, "ATEN"):
+        _check_library(settings, matmul, gpu)
     if matmul.m_range:
-        shortlists = [(portfolio(settings, tuple(matmul.sweep()), gpu), predictions[0])]
+        configs = portfolio(settings, tuple(matmul.sweep()), gpu) or (predictions[0].config,)
+        shortlists = [(configs, predictions[0])]
     else:
         shortlists = [((prediction.config,), prediction) for prediction in predictions]
     choices = [
@@ -220,6 +247,20 @@ def plan(settings: Settings, matmul: Matmul, op: str, gpu: Hardware) -> list[Cho
             builder.start(spec)
     _log_plan(op, matmul, choices, time.perf_counter() - start)
     return choices
+
+
+def _check_library(settings: Settings, matmul: Matmul, gpu: Hardware) -> None:
+    """Leave a multiplication to the library where it is expected to win, for every m there may be.
+
+    Raises:
+        LeftToLibrary: that is so.
+    """
+    choice = first(settings, matmul.hint, gpu)
+    if choice.deferred and not (matmul.m_range and portfolio(settings, tuple(matmul.sweep()), gpu)):
+        raise LeftToLibrary(
+            f"ATen is expected to take {choice.library_over:.2f}x the time of "
+            f"{choice.prediction.config.name} for {matmul.hint}"
+        )
 
 
 def _log_plan(op: str, matmul: Matmul, choices: Sequence[Choice], seconds: float) -> None:

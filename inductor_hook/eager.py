@@ -22,7 +22,7 @@ from tilecast.inductor_hook import report
 from tilecast.inductor_hook.failures import Failures
 from tilecast.inductor_hook.launcher import StaticMatmul, add_bias, adds, row
 from tilecast.inductor_hook.layout import Bias, major
-from tilecast.inductor_hook.selection import gpu_of, runnable, shortlist
+from tilecast.inductor_hook.selection import first, gpu_of, runnable
 from tilecast.inductor_hook.settings import Settings
 from tilecast.kernels.spec import KernelSpec
 
@@ -31,7 +31,7 @@ _REMEMBERED = 4096
 
 
 def mm(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
-    """``torch.mm`` with the kernel that the model expects to be fastest.
+    """``torch.mm`` with the kernel that the model expects to be fastest, torch's own among them.
 
     Args:
         a: (m, k), of a GPU and dtype that there is a model for; the rest goes to ``torch.mm``.
@@ -314,6 +314,10 @@ def _choose(
     try:
         if device < 0:
             raise TilecastError("its operands are not on a GPU")
+        if out_stride and 0 in out_stride:
+            raise TilecastError(
+                f"out has strides {out_stride}; allowed: an element for each result"
+            )
         element = dtype_of_torch(dtype)
         operands = GemmOperands.product(
             TensorSpec(element, major("A", a_stride, dtype.itemsize)),
@@ -325,11 +329,13 @@ def _choose(
         if biased:
             operands = runnable(operands.biased, gpu)
         problem = GemmProblem(m, b_shape[-1], k, *batch, operands=operands)
-        config = shortlist(Settings(k=1), problem, gpu)[0].config
+        choice = first(Settings(k=1), problem, gpu)
     except TilecastError as error:
         report.say_once("eager", f"a multiplication goes to torch, as others like it: {error}")
         return None
-    kernel = StaticMatmul(KernelSpec(config, operands, rank == 3))
+    if choice.deferred:
+        return None
+    kernel = StaticMatmul(KernelSpec(choice.prediction.config, operands, rank == 3))
     return Plan(kernel, (*batch, m, problem.n))
 
 

@@ -96,7 +96,10 @@ class StaticMatmul:
 
 
 class DynamicMatmul:
-    """Several compiled kernels, of which the model picks one for the extents of each call."""
+    """Several compiled kernels, of which the model picks one for the extents of each call.
+
+    Extents that the library is expected to win are multiplied by torch.
+    """
 
     def __init__(self, specs: Sequence[KernelSpec], model: str, power: str, digest: str):
         """Take what may run, at least one kernel, and the model that chooses.
@@ -145,18 +148,24 @@ class DynamicMatmul:
         return chosen
 
     def _best(self, a: torch.Tensor, b: torch.Tensor) -> Callable[..., None]:
-        """The one that ranks first for these extents, as among all candidates."""
+        """What does these extents best: the one that ranks first, or torch."""
         if 0 in a.shape:
             return lambda *operands: None  # a product without rows
-        from tilecast.inductor_hook.selection import gpu_of, ranked
+        from tilecast.inductor_hook.selection import first, gpu_of, ranked
         from tilecast.inductor_hook.settings import Settings
 
         operands = next(iter(self.matmuls.values())).spec.operands
         *batch, m, k = a.shape
         problem = GemmProblem(m, b.shape[-1], k, *batch, operands=operands)
         settings = Settings(1, self._model or None, self._power, digest=self._digest)
-        configs = tuple(self.matmuls)
-        return self.matmuls[ranked(settings, problem, gpu_of(a.get_device()), configs, 1)[0]]
+        gpu = gpu_of(a.get_device())
+        choice = first(settings, problem, gpu)
+        if choice.deferred:
+            return _multiply
+        config = choice.prediction.config
+        if config not in self.matmuls:
+            (config,) = ranked(settings, problem, gpu, tuple(self.matmuls), 1)
+        return self.matmuls[config]
 
 
 def adds(alpha: float, beta: float) -> bool:

@@ -63,28 +63,27 @@ def major(name: str, strides: Sequence[Any], itemsize: int, sizes: Any = None) -
         sizes: what Inductor's ``SizeVars`` know of symbolic strides; left out, they are numbers.
 
     Raises:
-        TilecastError: no stride is 1, or another is no multiple of 16 bytes, or 0, as an expanded
-            operand's is: TMA reads neither (CUDA driver API, ``cuTensorMapEncodeTiled``).
+        TilecastError: no stride is 1, or another is no multiple of 16 bytes, which TMA does not
+            read (CUDA driver API, ``cuTensorMapEncodeTiled``), or rows or columns are expanded.
     """
     equal = sizes.statically_known_equals if sizes else operator.eq
     divides = sizes.statically_known_multiple_of if sizes else _divides
     *batch, rows, columns = strides
     if equal(columns, 1):
-        found, others = "row", (rows, *batch)
+        found, leading = "row", rows
     elif equal(rows, 1):
-        found, others = "col", (columns, *batch)
+        found, leading = "col", columns
     else:
         raise TilecastError(
             f"{name} has strides {tuple(strides)}; allowed: 1 along rows or columns; "
             "call contiguous() on it"
         )
     multiple = ALIGNMENT_BYTES // itemsize
-    for stride in others:
-        if equal(stride, 0) or not divides(stride, multiple):
-            raise TilecastError(
-                f"{name} has strides {tuple(strides)}; allowed beside the 1: multiples of "
-                f"{multiple} other than 0; pad it or call contiguous() on it"
-            )
+    if equal(leading, 0) or not all(divides(stride, multiple) for stride in (leading, *batch)):
+        raise TilecastError(
+            f"{name} has strides {tuple(strides)}; allowed beside the 1: multiples of {multiple}, "
+            "0 for a batch alone; pad it or call contiguous() on it"
+        )
     return found
 
 

@@ -24,6 +24,10 @@ class NotCovered(Exception):
     """A multiplication gets no choice of ours; the message says why, in a few words."""
 
 
+class LeftToLibrary(Exception):
+    """A multiplication gets no choice of ours but ATen's; the message says why, in a few words."""
+
+
 @dataclass(frozen=True)
 class Matmul:
     """A multiplication in a graph."""

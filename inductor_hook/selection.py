@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cache, lru_cache
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook.settings import Settings
 from tilecast.kernels.candidates import candidates, config_table, multiplies
-from tilecast.models.learned import LearnedHeuristic, Prediction, load_heuristic
+from tilecast.models.learned import FirstChoice, LearnedHeuristic, Prediction, load_heuristic
 
 _REMEMBERED = 4096
 """Problems whose answer is kept; a model has some dozens."""
@@ -49,17 +48,30 @@ def shortlist(settings: Settings, problem: GemmProblem, gpu: Hardware) -> tuple[
         TilecastError: no model knows the GPU, dtypes and majors, or not well enough to decide
             without a benchmark where ``settings.k`` is 1.
     """
+    if settings.k == 1:
+        return (first(settings, problem, gpu).prediction,)
     heuristic = _heuristic(gpu, problem.operands, settings.power, settings.model, settings.digest)
-    seen = heuristic.artifact.operands.layout
-    if settings.k == 1 and seen != problem.operands.layout:
-        raise TilecastError(
-            f"no model has seen layout {problem.operands.layout}; allowed without a benchmark: "
-            f"{seen}; train one or take k=5"
-        )
     configs = candidates(problem, gpu)
     if settings.k == "auto":
         return tuple(heuristic.shortlist(problem, configs))
     return tuple(heuristic.predict(problem, configs, limit=int(settings.k)))
+
+
+@lru_cache(_REMEMBERED)
+def first(settings: Settings, problem: GemmProblem, gpu: Hardware) -> FirstChoice:
+    """What a problem runs without a benchmark, and whether that is the library's kernel.
+
+    Raises:
+        TilecastError: no model knows the GPU, dtypes and majors, or not well enough to decide.
+    """
+    heuristic = _heuristic(gpu, problem.operands, settings.power, settings.model, settings.digest)
+    seen = heuristic.artifact.operands.layout
+    if seen != problem.operands.layout:
+        raise TilecastError(
+            f"no model has seen layout {problem.operands.layout}; allowed without a benchmark: "
+            f"{seen}; train one or take k=5"
+        )
+    return heuristic.first(problem, candidates(problem, gpu))
 
 
 @lru_cache(_REMEMBERED)
@@ -98,14 +110,13 @@ def _those_among(configs: Sequence[KernelConfig], ranking: Candidates) -> list[K
 def portfolio(
     settings: Settings, problems: Sequence[GemmProblem], gpu: Hardware
 ) -> tuple[KernelConfig, ...]:
-    """The first choices for several problems, each once, in their order.
+    """The first choices for several problems, each once, in their order; none for those `deferred`.
 
     Raises:
         TilecastError: there is no model for the GPU, dtypes and majors.
     """
-    single = replace(settings, k=1)
-    firsts = (shortlist(single, problem, gpu)[0].config for problem in problems)
-    return tuple(dict.fromkeys(firsts))
+    firsts = (first(settings, problem, gpu) for problem in problems)
+    return tuple(dict.fromkeys(one.prediction.config for one in firsts if not one.deferred))
 
 
 @cache

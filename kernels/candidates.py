@@ -16,7 +16,7 @@ from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.families import FAMILIES, family_of
 from tilecast.kernels.family import KernelFamily
 
-SPACE_VERSION = 2
+SPACE_VERSION = 3
 """Raised when a problem would be given other candidates."""
 
 

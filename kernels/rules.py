@@ -198,8 +198,11 @@ def tiles(columns: ConfigColumns, problem: GemmProblem) -> tuple[np.ndarray, np.
 def _l2_traffic(columns: ConfigColumns, problem: GemmProblem, hardware: Hardware):
     dtype = problem.operands.a.dtype
     rows, columns_ = tiles(columns, problem)
-    loaded = columns.tile_m / columns.cluster_n + columns.tile_n / columns.cluster_m
-    traffic = rows * columns_ * problem.batch * loaded * dtype.bytes(problem.k)
+    a, b = dtype.bytes(1), problem.operands.b.dtype.bytes(1)
+    exchange = (b - a) * columns.swap_ab
+    loaded = columns.tile_m / columns.cluster_n * (a + exchange)
+    loaded = loaded + columns.tile_n / columns.cluster_m * (b - exchange)
+    traffic = rows * columns_ * problem.batch * loaded * problem.k
     floor = hardware.roofline_seconds(problem.flops, problem.min_bytes, dtype) + FLOOR_SECONDS
     return traffic / hardware.l2_bytes_per_second * 1e6, 0 * traffic + L2_SLACK * floor * 1e6
 

@@ -13,7 +13,7 @@ import hashlib
 import json
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate
@@ -24,6 +24,7 @@ from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.files import write_atomically
 from tilecast.heuristics.hardware import Hardware, hardware
 from tilecast.heuristics.operands import GemmOperands
+from tilecast.models.deferral import FEATURES, MOST_MARGIN, Deferral
 from tilecast.models.features import FEATURE_NAMES
 from tilecast.models.forest import Forest
 from tilecast.models.labels import POWERS
@@ -51,7 +52,9 @@ _FORESTS = {
     for part in ("distance", "level", "relevance")
     if (power, part) != ("robust", "level")
 }
-"""The trees of a model, in the order in which they are packed: whose, and its attribute."""
+"""The trees of a model's rankers, in the order in which they are packed: whose, its attribute."""
+_LIBRARY = "{}-library"
+"""The name of the trees behind those: of a power's deferral, where a model has one."""
 _FILE = re.compile(r"forests-[0-9a-f]{12}\.bin\.gz")
 _SETTINGS = {
     "entrants": (1, 2**20),
@@ -63,6 +66,7 @@ _SETTINGS = {
 _INTERCEPT, _SLOPE = (-10.0, 10.0), (-3.0, 3.0)
 """Bounds within which no predicted time is beyond a float."""
 _WEIGHT = (-1e6, 1e6)
+_MARGIN = (0.0, MOST_MARGIN)
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,8 +83,10 @@ class Artifact:
     """For each power a and b of: expected log slowdown = a + b x (score - best score), held out."""
     rule: StoppingRule
     """How many candidates a problem deserves."""
+    deferrals: Mapping[str, Deferral]
+    """For each power which problems are left to the library; none where that was not timed."""
     facts: Mapping[str, object]
-    """Data set, versions, seed and held-out metrics, as plain data."""
+    """Data set, versions (the library's, too), seed and held-out metrics, as plain data."""
     digest: str | None = None
     """SHA-256 that its manifest states; None before it is saved."""
 
@@ -126,8 +132,7 @@ def save(artifact: Artifact, folder: Path) -> str:
         TilecastError: the folder is read-only, the disk is full, or the model could not be read
             back; what was there stays whole.
     """
-    rankers = artifact.rankers
-    forests = {name: getattr(rankers[power], part) for name, (power, part) in _FORESTS.items()}
+    forests = _forests(artifact)
     # Without a time stamp, so that the same model gives the same bytes.
     packed = gzip.compress(b"".join(forest.pack() for forest in forests.values()), mtime=0)
     manifest = _manifest(artifact, forests, hashlib.sha256(packed).hexdigest())
@@ -191,6 +196,14 @@ def model_digest(folder: Path) -> str:
     return read_manifest(folder)["sha256"]
 
 
+def _forests(artifact: Artifact) -> dict[str, Forest]:
+    """All trees of a model by name, in the order in which they are packed."""
+    rankers = artifact.rankers
+    forests = {name: getattr(rankers[power], part) for name, (power, part) in _FORESTS.items()}
+    deferrals = sorted(artifact.deferrals.items())
+    return forests | {_LIBRARY.format(power): one.forest for power, one in deferrals}
+
+
 def _manifest(artifact: Artifact, forests: Mapping[str, Forest], sha256: str) -> dict[str, Any]:
     ranker, rule = artifact.rankers[POWERS[0]], artifact.rule
     manifest: dict[str, Any] = VERSIONS | {
@@ -209,6 +222,7 @@ def _manifest(artifact: Artifact, forests: Mapping[str, Forest], sha256: str) ->
             "weights": list(rule.weights),
             "thresholds": {str(mean): bound for mean, bound in rule.thresholds.items()},
         },
+        "deferral_margins": {power: one.margin for power, one in artifact.deferrals.items()},
         "facts": artifact.facts,
     }
     return manifest | {"sha256": digest_of(manifest)}
@@ -225,9 +239,14 @@ def _artifact(manifest: Mapping[str, Any], packed: bytes) -> Artifact:
         name: number(manifest["settings"][name], *bounds) for name, bounds in _SETTINGS.items()
     }
     rankers = {power: ConfigRanker(gpu, power, **settings) for power in POWERS}
-    for name, forest in _unpacked(manifest["forests"], packed).items():
-        power, part = _FORESTS[name]
-        setattr(rankers[power], part, forest)
+    margins = {
+        power: number(margin, *_MARGIN) for power, margin in manifest["deferral_margins"].items()
+    }
+    if margins and margins.keys() != set(POWERS):
+        raise ValueError(f"margins for {sorted(margins)}")
+    forests = _unpacked(manifest["forests"], packed, _columns(margins))
+    for name, (power, part) in _FORESTS.items():
+        setattr(rankers[power], part, forests[name])
     lines = {power: manifest["calibration"][power] for power in POWERS}
     rule = manifest["stopping_rule"]
     first, second, third, fourth = (number(weight, *_WEIGHT) for weight in rule["weights"])
@@ -242,16 +261,29 @@ def _artifact(manifest: Mapping[str, Any], packed: bytes) -> Artifact:
         StoppingRule(
             number(rule["constant"], *_WEIGHT), (first, second, third, fourth), thresholds
         ),
+        {power: Deferral(forests[_LIBRARY.format(power)], margins[power]) for power in margins},
         manifest["facts"],
         manifest["sha256"],
     )
 
 
-def _unpacked(shapes: Mapping[str, Mapping[str, Any]], packed: bytes) -> dict[str, Forest]:
+def _columns(powers: Iterable[str]) -> dict[str, int]:
+    """How many features each of a model's sets of trees reads, in the order of packing.
+
+    Args:
+        powers: those with a deferral.
+    """
+    library = {_LIBRARY.format(power): FEATURES for power in sorted(powers)}
+    return dict.fromkeys(_FORESTS, len(FEATURE_NAMES)) | library
+
+
+def _unpacked(
+    shapes: Mapping[str, Mapping[str, Any]], packed: bytes, columns: Mapping[str, int]
+) -> dict[str, Forest]:
     """The trees, which are not inflated beyond what their description announces."""
-    if shapes.keys() != _FORESTS.keys():
+    if shapes.keys() != columns.keys():
         raise ValueError(f"trees {sorted(shapes)}")
-    sizes = [Forest.packed_bytes(shapes[name]["trees"], shapes[name]["depth"]) for name in _FORESTS]
+    sizes = [Forest.packed_bytes(shapes[name]["trees"], shapes[name]["depth"]) for name in columns]
     total = sum(sizes)
     inflater = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
     try:
@@ -262,8 +294,8 @@ def _unpacked(shapes: Mapping[str, Mapping[str, Any]], packed: bytes) -> dict[st
         raise ValueError(f"trees that do not take the {total} bytes that they should")
     parts = (content[end - size : end] for size, end in zip(sizes, accumulate(sizes), strict=True))
     return {
-        name: Forest.unpack(part, features=len(FEATURE_NAMES), **shapes[name])
-        for name, part in zip(_FORESTS, parts, strict=True)
+        name: Forest.unpack(part, features=columns[name], **shapes[name])
+        for name, part in zip(columns, parts, strict=True)
     }
 
 

@@ -2,7 +2,8 @@
 
 Families of problems with the same (n, k) are dealt into folds; a heuristic is fitted on the labels
 of all folds but one and ranks the problems of that one. Regret is by the truth, at equal numbers
-of distinct kernels.
+of distinct kernels. First choices are also set beside the library, with those left to it that
+`tilecast.models.deferral` would leave.
 """
 
 from __future__ import annotations
@@ -14,10 +15,13 @@ from typing import TypeVar, cast
 
 import numpy as np
 
+from tilecast.data_collection.suites import suite
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.heuristic import Heuristic, rank
 from tilecast.heuristics.problem import GemmProblem
+from tilecast.models.deferral import BesideLibrary, beside_library, held_out_choices, speed
 from tilecast.models.labels import ProblemLabels
+from tilecast.models.ranker import ConfigRanker
 
 BUCKETS = {
     "m <= 16": (1, 16),
@@ -80,6 +84,30 @@ class HeldOut:
     picks: tuple[tuple[int, ...], ...]
     """For each problem the indices of its configs, best first, at most `MAX_K`; none where no split
     asks about it."""
+    fitted: tuple[Heuristic, ...] = ()
+    """The heuristic that was asked in each split, where they are kept."""
+
+
+@dataclass(frozen=True)
+class SpeedRow:
+    """How fast the first choices for a group of problems are beside the library, held out."""
+
+    power: str
+    """What was asked for; ``robust`` in the regime where a choice is slower beside the library."""
+    problems: str
+    """``all``, or one of ``random families`` and ``other families``."""
+    deferral: bool
+    """Whether some problems are left to the library, whose speed is 1."""
+    count: int
+    """Problems in the group that the library was timed on."""
+    left: float
+    """Share of them that are left to it."""
+    geomean: float
+    """Geometric mean of the library's time over that of what runs."""
+    slower: float
+    """Share of the problems below `tilecast.models.deferral.SLOWER`."""
+    worst: float
+    """The least of them."""
 
 
 def folds(table: Sequence[ProblemLabels]) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -120,8 +148,10 @@ def held_out(
         TilecastError: the heuristic broke the contract of `tilecast.heuristics.heuristic.rank`.
     """
     calls = [partial(_fold, make(power), table, *split) for split in splits]
-    picks = {i: pick for part in side_by_side(jobs, calls) for i, pick in part.items()}
-    return HeldOut(make(power).name, power, tuple(picks.get(i, ()) for i in range(len(table))))
+    fitted, parts = zip(*side_by_side(jobs, calls), strict=True)
+    picks = {i: pick for part in parts for i, pick in part.items()}
+    every = tuple(picks.get(i, ()) for i in range(len(table)))
+    return HeldOut(make(power).name, power, every, fitted)
 
 
 def side_by_side(jobs: int, calls: Sequence[Callable[[], Result]]) -> list[Result]:
@@ -137,7 +167,7 @@ def side_by_side(jobs: int, calls: Sequence[Callable[[], Result]]) -> list[Resul
 
 def _fold(
     heuristic: Heuristic, table: Sequence[ProblemLabels], fitted: np.ndarray, asked: np.ndarray
-) -> dict[int, tuple[int, ...]]:
+) -> tuple[Heuristic, dict[int, tuple[int, ...]]]:
     if fit := getattr(heuristic, "fit", None):
         heuristic = fit([table[i] for i in fitted])
     picks = {}
@@ -145,7 +175,51 @@ def _fold(
         candidates = table[i].candidates
         ranking = rank(heuristic, table[i].problem, candidates, limit=MAX_K)
         picks[i] = tuple(candidates.index(config) for config in ranking)
-    return picks
+    return heuristic, picks
+
+
+def parts_beside_library(
+    rankers: Sequence[ConfigRanker], table: Sequence[ProblemLabels], splits: Splits
+) -> list[tuple[BesideLibrary, ...]]:
+    """What the ranker of each split, fitted to the others, says of the problems it asks about."""
+    return [
+        beside_library(ranker, [table[i] for i in asked])
+        for ranker, (_, asked) in zip(rankers, splits, strict=True)
+    ]
+
+
+def speeds(result: HeldOut, table: Sequence[ProblemLabels], splits: Splits) -> list[SpeedRow]:
+    """Set our first choices beside the library, with deferral and without.
+
+    Nothing of other heuristics, or where the library was not timed. Deferral is learned and its
+    margin chosen on the other folds than it is scored on.
+
+    Args:
+        result: what was asked in each of the splits.
+        table: labels of all problems.
+        splits: the `folds` of the table.
+    """
+    rankers = [one for one in result.fitted if isinstance(one, ConfigRanker)]
+    if not rankers:
+        return []
+    choices = held_out_choices(parts_beside_library(rankers, table, splits))
+    if choices is None:
+        return []
+    families = {problem.family for problem in suite("random")}
+    drawn = np.array([problem.family in families for problem in choices.problems])
+    groups = {"all": drawn | True, "random families": drawn, "other families": ~drawn}
+    return [
+        SpeedRow(
+            result.power,
+            name,
+            deferral,
+            int(group.sum()),
+            **speed(choices.measured[group], choices.left[group] & deferral),
+        )
+        for name, group in groups.items()
+        if group.any()
+        for deferral in (False, True)
+    ]
 
 
 def regrets(result: HeldOut, table: Sequence[ProblemLabels]) -> np.ndarray:
@@ -226,22 +300,20 @@ def evaluate(
             out.
 
     Returns:
-        ``regret``, a list of `RegretRow` as dicts; ``noise_floor`` by power; ``problems`` and
-        ``families``, the numbers of those scored.
+        ``regret``, a list of `RegretRow` as dicts; ``beside_library``, one of `SpeedRow` where our
+        ranker is scored on all problems; ``noise_floor`` by power; ``problems`` and ``families``,
+        the numbers of those scored.
     """
     wanted = np.array([among is None or labels.problem in among for labels in table])
     asking = ((fitted, asked[wanted[asked]]) for fitted, asked in folds(table))
     splits = [(fitted, asked) for fitted, asked in asking if asked.size]
     scored = [labels for labels, is_wanted in zip(table, wanted, strict=True) if is_wanted]
-    rows = [
-        row
-        for power in powers
-        for make in makers
-        for row in summarise(held_out(make, table, power, splits, jobs), table)
-    ]
+    asked = [held_out(make, table, power, splits, jobs) for power in powers for make in makers]
+    ours = [result for result in asked if result.heuristic == ConfigRanker.name and not among]
     return {
         "problems": len(scored),
         "families": len({labels.problem.family for labels in scored}),
         "noise_floor": {power: noise_floor(scored, power) for power in powers},
-        "regret": [asdict(row) for row in rows],
+        "regret": [asdict(row) for result in asked for row in summarise(result, table)],
+        "beside_library": [asdict(row) for one in ours for row in speeds(one, table, splits)],
     }

@@ -64,6 +64,14 @@ class ProblemLabels(MeasuredProblem):
         cost = self.cost(power, truth=truth)
         return cost / cost.min()
 
+    def library_over(self, power: str) -> np.ndarray:
+        """The library's time over that of each config, by the truth.
+
+        For ``robust`` in the regime where that is less. NaN where the library was not timed.
+        """
+        asked = REGIMES if power == "robust" else (power,)
+        return np.minimum.reduce([self.reference[one] / self.truth[one] for one in asked])
+
     def noise_floor(self, power: str) -> float:
         """Regret, by the truth, of the config that is best by the labels.
 

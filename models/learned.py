@@ -21,6 +21,7 @@ from tilecast.models.artifact import (
     load_shipped,
     shipped_names,
 )
+from tilecast.models.deferral import deferral_features
 from tilecast.models.features import FEATURE_NAMES, FEATURES, featurize
 from tilecast.models.labels import check_power
 from tilecast.models.stopping import MAX_TAKEN, stop_features
@@ -42,6 +43,25 @@ class Prediction:
     slowdown: float
     """Expected cost over the best candidate's, 1 or more. The first of a ranking is not expected
     to be the very best: its slowdown is the regret that such first ones had, held out."""
+
+
+@dataclass(frozen=True)
+class FirstChoice:
+    """What to run without a benchmark, ours or the library's kernel."""
+
+    prediction: Prediction
+    """The first of the ranking, and what is expected of it."""
+    library_over: float | None
+    """Expected run time of the library over the first's, the median of what may be; for ``robust``
+    in the regime where that is less. None where the model knows no times of the library."""
+    deferred: bool
+    """Whether the problem is better left to the library."""
+
+    @property
+    def library_microseconds(self) -> float | None:
+        """Expected run time of the library's own kernel."""
+        over = self.library_over
+        return None if over is None else over * self.prediction.microseconds
 
 
 @dataclass(frozen=True)
@@ -99,6 +119,25 @@ class LearnedHeuristic:
         """
         ranking, features = self._ranked(problem, candidates, limit)
         return self._predictions(ranking, features, self._ranker.scores(features))
+
+    def first(self, problem: GemmProblem, candidates: Candidates) -> FirstChoice:
+        """The first of `predict`, and whether to leave the problem to the library instead.
+
+        There is at least one candidate. A lent model compares with the library as it does for its
+        own operands.
+
+        Raises:
+            TilecastError: the model is not lent to the problem's operands; see `lends`.
+        """
+        ranking, features = self._ranked(problem, candidates, 1)
+        distance, relevance = self._ranker.model_scores(features)
+        scores = self._ranker.blended(distance, relevance)
+        (prediction,) = self._predictions(ranking, features, scores)
+        deferral = self.artifact.deferrals.get(self.power)
+        if deferral is None:
+            return FirstChoice(prediction, None, False)
+        expected = deferral.expected(deferral_features(features, distance, relevance))
+        return FirstChoice(prediction, float(np.exp(expected)), deferral.defers(expected))
 
     def shortlist(
         self, problem: GemmProblem, candidates: Candidates, *, mean: int = USUAL_MEAN

@@ -3,7 +3,7 @@
 All folds, and every baseline, are scored by `tilecast evaluate`; one fold is enough to calibrate,
 and to record in the manifest what to expect. How many candidates a problem deserves is learned
 from all of them and from every power: further candidates seldom gain anything, so it takes many
-rankings to learn when.
+rankings to learn when. So is when to leave a problem to the library.
 """
 
 from __future__ import annotations
@@ -14,16 +14,18 @@ from functools import partial
 import numpy as np
 
 from tilecast.data_collection.dataset import Dataset
-from tilecast.data_collection.environment import installed_version
+from tilecast.data_collection.environment import installed_version, library_versions
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware, hardware
 from tilecast.models.artifact import Artifact
+from tilecast.models.deferral import Deferral, fit_deferral, speed
 from tilecast.models.evaluation import (
     MAX_K,
     HeldOut,
     Splits,
     folds,
     noise_floor,
+    parts_beside_library,
     side_by_side,
     summarise,
 )
@@ -66,12 +68,14 @@ def train(dataset: Dataset, *, seed: int = 0, jobs: int = 1) -> Artifact:
     rankers, validated = fit_rankers(gpu, table, splits, seed=seed, jobs=jobs)
     unseen = [table[i] for i in splits[0][1]]
     scored = {power: _scored(ranker, unseen) for power, ranker in validated[0].items()}
+    deferrals, speeds = learn_deferrals(validated, table, splits, seed=seed, jobs=jobs)
     return Artifact(
         gpu,
         table[0].problem.operands,
         rankers,
         {power: calibration for power, (calibration, _) in scored.items()},
         stopping_rule(validated, table, splits),
+        deferrals,
         {
             "dataset": {
                 "sha256": dataset.digest,
@@ -84,6 +88,8 @@ def train(dataset: Dataset, *, seed: int = 0, jobs: int = 1) -> Artifact:
             "versions": {name: found for name in _PACKAGES if (found := installed_version(name))},
             "held_out": {ConfigRanker.name: {p: metrics for p, (_, metrics) in scored.items()}},
             "noise_floor": {power: noise_floor(unseen, power) for power in POWERS},
+            "library": library_versions(dataset.provenance["runs"]),
+            "beside_library": speeds,
         },
     )
 
@@ -124,6 +130,41 @@ def stopping_rule(
             for ranker in fitted.values()
             for i in asked
         ]
+    )
+
+
+def learn_deferrals(
+    rankers: Sequence[Mapping[str, ConfigRanker]],
+    table: Sequence[ProblemLabels],
+    splits: Splits,
+    *,
+    seed: int = 0,
+    jobs: int = 1,
+) -> tuple[dict[str, Deferral], dict[str, dict[str, float]]]:
+    """Learn from first choices for held-out problems which ones to leave to the library.
+
+    The rankers are those of each split, as for `stopping_rule`.
+
+    Returns:
+        The rule of each power; and how fast first choices beside the library are with it, held out.
+        Both are empty where the library was not timed.
+    """
+    calls = [
+        partial(
+            fit_deferral,
+            parts_beside_library([fitted[power] for fitted in rankers], table, splits),
+            seed=seed,
+        )
+        for power in POWERS
+    ]
+    learned = dict(zip(POWERS, side_by_side(jobs, calls), strict=True))
+    found = {power: one for power, one in learned.items() if one is not None}
+    return (
+        {power: deferral for power, (deferral, _) in found.items()},
+        {
+            power: {name: round(x, 6) for name, x in speed(asked.measured, asked.left).items()}
+            for power, (_, asked) in found.items()
+        },
     )
 
 

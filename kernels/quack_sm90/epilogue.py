@@ -12,10 +12,12 @@ import cutlass
 import cutlass.cute as cute
 import quack.activation
 from cutlass import Float32, Int32, const_expr
+from cutlass.experimental import primitives as prims
 from quack.cute_dsl_utils import mlir_namedtuple
-from quack.epilogue.ops import ColVecLoad, RowVecLoad, Scalar
+from quack.epilogue.ops import Scalar
 
 from tilecast.heuristics.operands import COLUMN, MATRIX, ONE, ROW
+from tilecast.kernels.quack_sm90.vectors import EarlyColumn, EarlyRow, seen
 # isort: on
 
 # log2 of the normal distribution function at -t, for t from 0 to _GELU_END: a polynomial fitted for
@@ -54,11 +56,7 @@ _ACTIVATIONS = {
 }
 
 
-_VECTORS = tuple(
-    f"{line}_{name}" for line in ("row", "column") for name in ("scale_a", "scale_b", "bias")
-)
-_LINE = 128
-"""Bytes of a line of L2."""
+_VECTORS = ("scale_a", "scale_b", "bias")
 
 
 @mlir_namedtuple
@@ -83,36 +81,42 @@ class FusedGemm(TunableGemm):
     EpilogueArguments = FusedArguments
     _epi_ops = (
         *(Scalar(name) for name in ("alpha", "beta", "one_scale_a", "one_scale_b")),
-        *(RowVecLoad(name) for name in _VECTORS if name.startswith("row")),
-        *(ColVecLoad(name) for name in _VECTORS if name.startswith("column")),
+        *(EarlyRow(f"row_{name}") for name in _VECTORS),
+        *(EarlyColumn(f"column_{name}") for name in _VECTORS),
     )
 
-    def epi_get_smem_tensors(self, params, storage):
-        """The epilogue's shared memory; vectors are on their way into L2 from here.
+    def get_scheduler_class(self, varlen_m: bool = False):
+        """Which CTA multiplies what."""
+        return seen(super().get_scheduler_class(varlen_m), self)
 
-        They are read once the first tile is multiplied, and would be waited for then.
-        """
-        for name in _VECTORS:
-            vector = getattr(params, name)
-            if const_expr(vector is not None):
-                self._bring_near(vector)
+    def epi_get_smem_tensors(self, params, storage):
+        """The epilogue's shared memory, and which vectors are to be brought there."""
+        self.vectors = []
         return super().epi_get_smem_tensors(params, storage)
 
-    @cute.jit
-    def _bring_near(self, vector: cute.Tensor):
-        """Have the CTAs ask for all lines of a vector together, some each.
+    def mma(self, *args):
+        """Multiply a tile; its vectors are on their way meanwhile."""
+        self._load_vectors()
+        return super().mma(*args)
 
-        That is no read: what a kernel before this one still writes is read from L2 all the same.
+    def mma_rs_interleaved(self, *args, **kwargs):
+        """The same of an operand that is converted."""
+        self._load_vectors()
+        return super().mma_rs_interleaved(*args, **kwargs)
+
+    def _load_vectors(self):
+        """Ask for the vectors of the tile that comes next.
+
+        All threads have read those of the tile before: its pieces are stored behind a barrier.
         """
-        step = const_expr(_LINE * 8 // vector.element_type.width)
-        lines = cute.ceil_div(cute.size(vector), step)
-        x, y, z = cute.arch.grid_dim()
-        block_x, block_y, block_z = cute.arch.block_idx()
-        block = block_x + x * (block_y + y * block_z)
-        thread, _, _ = cute.arch.thread_idx()
-        line = block + x * y * z * thread
-        if line < lines:
-            cute.arch.prefetch((vector.iterator + line * step).llvm_ptr, cache_level="L2")
+        if not self.vectors:
+            return
+        # A kernel before this one may write them.
+        prims.griddepcontrol(prims.GridDepAction.WAIT)
+        threads = self.num_epi_warps * cute.arch.WARP_SIZE
+        for op, vector, piece in self.vectors:
+            op.load(vector, piece, self.tile[op._coord_idx()], threads)
+        cute.arch.cp_async_commit_group()
 
     @cute.jit
     def epi_visit_subtile(self, params, epi_loop_tensors, tRS_rD, tRS_rC=None):

@@ -26,8 +26,8 @@ class QuackSm90(RuledFamily):
     arch: ClassVar[str] = "sm_90a"
     packages: ClassVar[tuple[str, ...]] = ("nvidia-cutlass-dsl", "quack-kernels", "apache-tvm-ffi")
     sources: ClassVar[tuple[Path, ...]] = tuple(
-        Path(__file__).parent / name
-        for name in ("kernel.py", "epilogue.py", "resources.py", "../gemm_object.py")
+        Path(__file__).parent / f"{name}.py"
+        for name in ("kernel", "conversion", "vectors", "epilogue", "resources", "../gemm_object")
     )
     config_rules = space.CONFIG_RULES
     problem_rules = space.PROBLEM_RULES

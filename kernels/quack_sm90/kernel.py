@@ -8,6 +8,7 @@ order; and, where CTAs of a cluster share a tile, which of them multiplies what 
 from __future__ import annotations
 
 import sys
+from contextlib import contextmanager
 from functools import partial
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec, module_from_spec
@@ -32,8 +33,10 @@ if "quack" not in sys.modules:
 # Before anything of QuACK: it teaches the DSL's preprocessor what the kernels are written in.
 import quack.dsl  # noqa: E402, F401
 import quack.sm90_utils  # noqa: E402
+from quack import copy_utils  # noqa: E402
 from quack.epilogue.mixin import ComposableEpiMixin  # noqa: E402
 from quack.gemm_sm90 import GemmSm90  # noqa: E402
+from quack.layout_utils import select  # noqa: E402
 from quack.rounding import RoundingMode  # noqa: E402
 from quack.tile_scheduler import (  # noqa: E402
     RasterOrderOption,
@@ -41,6 +44,8 @@ from quack.tile_scheduler import (  # noqa: E402
     TileSchedulerOptions,
     WorkTileInfo,
 )
+
+from tilecast.kernels.quack_sm90.conversion import ConvertedA  # noqa: E402
 
 _RASTERS = {"m": RasterOrderOption.AlongM, "n": RasterOrderOption.AlongN}
 _FRAGMENT = 4
@@ -72,17 +77,20 @@ class SplitScheduler(TileScheduler):
     @staticmethod
     def get_grid_shape(params, max_active_clusters, *, loc=None, ip=None):
         """Blocks along x, y and z."""
-        tiles_m, tiles_n, batch = params.problem_shape_ncluster_mnl
-        return tiles_m * tiles_n, 1, params.cluster_shape_mnk[2] * batch
+        clusters_m, clusters_n, batch = params.problem_shape_ncluster_mnl
+        along_m, along_n, split = params.cluster_shape_mnk
+        return clusters_m * clusters_n * along_m, along_n, split * batch
 
     @cute.jit
     def _delinearize_work_idx(
         self, work_idx, bidz=None, is_valid=None, *, block_zero_only=False, loc=None, ip=None
     ):
-        tile_m, tile_n = self._swizzle_cta(work_idx, loc=loc, ip=ip)
-        split = Int32(cute.arch.block_in_cluster_idx()[2])
-        batch = Int32(cute.arch.block_idx()[2] // self.params.cluster_shape_mnk[2])
-        return WorkTileInfo((tile_m, tile_n, split, batch), self.num_tiles_executed == 0)
+        along_m, along_n, splits = self.params.cluster_shape_mnk
+        m, n, split = cute.arch.block_in_cluster_idx()
+        cluster_m, cluster_n = self._swizzle_cta(work_idx, loc=loc, ip=ip)
+        tile = (cluster_m * along_m + m, cluster_n * along_n + n)
+        batch = Int32(cute.arch.block_idx()[2] // splits)
+        return WorkTileInfo((*tile, Int32(split), batch), self.num_tiles_executed == 0)
 
     @cute.jit
     def get_current_work(self, *, loc=None, ip=None):
@@ -110,7 +118,9 @@ class TunableGemm(ComposableEpiMixin, GemmSm90):
             config: a config that is valid for the target (`tilecast.kernels.quack_sm90.space`).
             operands: dtypes and majors.
         """
-        a = operands.b if config.swap_ab else operands.a
+        converts = resources.converts(operands)
+        # As it is multiplied: what is narrower has become operands.a's type by then.
+        a = operands.b if config.swap_ab and not converts else operands.a
         self._mma_dtype = getattr(cutlass, operands.acc.cutlass)
         whole = operands.out.dtype.name == "int32"
         super().__init__(
@@ -124,11 +134,13 @@ class TunableGemm(ComposableEpiMixin, GemmSm90):
             fp8_fast_accum=not resources.adds_up_twice(operands),
             use_pdl=True,
             split_k=config.split_k,
+            transform_a=ConvertedA if converts else None,
         )
         self.config, self.operands = config, operands
         self.occupancy = config.ctas_per_sm
         self.num_regs_load, self.num_regs_mma = resources.registers(config, operands)
-        self.a_transposed = self.cd_transposed = config.swap_ab
+        self.a_transposed = config.swap_ab and not converts
+        self.cd_transposed = config.swap_ab
         self.b_transposed = not config.swap_ab
 
     def _setup_tiled_mma(self):
@@ -205,6 +217,9 @@ class TunableGemm(ComposableEpiMixin, GemmSm90):
         moves = const_expr(cute.size(tRS_rD) // _FRAGMENT)
         size = const_expr(moves * threads * _FRAGMENT)
         others = const_expr(self.split_k - 1)
+        # CTAs that have the same split; ranks count along m, then n, then k.
+        sharers = const_expr(self.config.cluster_m * self.config.cluster_n)
+        tile_rank = cute.arch.block_idx_in_cluster() % sharers
 
         # All have multiplied: nobody reads its stages of A and B any more.
         cute.arch.cluster_arrive()
@@ -214,7 +229,7 @@ class TunableGemm(ComposableEpiMixin, GemmSm90):
             if split != owner:
                 rank = split - Int32(split > owner)
                 place = buffer + (i // self.split_k * others + rank) * size
-                remote = cute.arch.map_dsmem_ptr(place, owner)
+                remote = cute.arch.map_dsmem_ptr(place, tile_rank + owner * sharers)
                 load_acc_subtile(tRS_rD, pieces.get_hier_coord(i))
                 for v in cutlass.range_constexpr(moves):
                     sent = cute.make_tensor(tRS_rD.iterator + _FRAGMENT * v, _FRAGMENT)
@@ -279,7 +294,34 @@ class TunableGemm(ComposableEpiMixin, GemmSm90):
         )
         if self.config.swap_ab:
             a, b = b, a
-        GemmSm90.__call__(self, a, b, out, matrix, epilogue_arguments, order, None, stream)
+        if const_expr(self.transform_a is not None):
+            # QuACK leaves the order of its extents, which is m, k, batch, to what transforms it.
+            a = select(self.permute_batch_last(a, append_batch_if_2d=True), [1, 0, 2])
+        with _loads_shared_within_splits(self.config):
+            GemmSm90.__call__(self, a, b, out, matrix, epilogue_arguments, order, None, stream)
+
+
+@contextmanager
+def _loads_shared_within_splits(config: QuackConfig):
+    """Where k is split, have CTAs of one split share loads, and not those of all splits.
+
+    QuACK knows the CTAs of a cluster by m and n alone. Those of one split have ranks that follow
+    each other, and they lie along m or along n, not both.
+    """
+    whole = copy_utils.tma_get_block_copy_fn
+
+    def shared(*args, tma_multicast, **kwargs):
+        along_m = tma_multicast["multicast_dim"] == "N"
+        sharers = config.cluster_m if along_m else config.cluster_n
+        ranks = {"cluster_shape": (sharers, config.split_k), "multicast_dim": "N"}
+        return whole(*args, tma_multicast=ranks, **kwargs)
+
+    if config.split_k > 1:
+        copy_utils.tma_get_block_copy_fn = shared
+    try:
+        yield
+    finally:
+        copy_utils.tma_get_block_copy_fn = whole
 
 
 class _WholeSharedMemory:

@@ -61,6 +61,11 @@ def adds_up_twice(operands: GemmOperands) -> bool:
     return operands.a.dtype.accumulator == "fp22" and operands.acc.name == "fp32"
 
 
+def converts(operands: GemmOperands) -> bool:
+    """Whether B is narrower than A, and brought into its type on the way to the tensor cores."""
+    return operands.b.dtype.bits < operands.a.dtype.bits
+
+
 def accumulator_registers(config: QuackConfig, operands: GemmOperands) -> int:
     """32-bit accumulators per MMA thread."""
     along_m, along_n = warp_groups(config)
@@ -68,10 +73,26 @@ def accumulator_registers(config: QuackConfig, operands: GemmOperands) -> int:
     return 2 * once if adds_up_twice(operands) else once
 
 
+def fragment_registers(config: QuackConfig, operands: GemmOperands) -> int:
+    """32-bit registers per MMA thread that a converted operand takes on its way.
+
+    A stage of it in the type that is multiplied, and two blocks of 16 columns as stored, a pair of
+    numbers each.
+    """
+    rows = config.tile_m // warp_groups(config)[0]
+    return converts(operands) * rows * (config.tile_k + 2 * 16) // (2 * WARP_GROUP)
+
+
 def launch_registers(config: QuackConfig) -> int:
     """Registers per thread that the CTA is launched with: its share of the SM, in steps of 8."""
     threads = (mma_warp_groups(config) + 1) * WARP_GROUP
     return min(REGISTERS_PER_SM // (threads * config.ctas_per_sm) // 8 * 8, 248)
+
+
+def mma_registers(config: QuackConfig, operands: GemmOperands) -> int:
+    """Registers per thread that an MMA warp group needs."""
+    needed = accumulator_registers(config, operands) + fragment_registers(config, operands)
+    return needed + ADDRESSING_REGISTERS
 
 
 def registers(config: QuackConfig, operands: GemmOperands) -> tuple[int, int]:
@@ -82,7 +103,7 @@ def registers(config: QuackConfig, operands: GemmOperands) -> tuple[int, int]:
     """
     groups = mma_warp_groups(config)
     pool = launch_registers(config) * (groups + 1)
-    wanted = accumulator_registers(config, operands) + ADDRESSING_REGISTERS
+    wanted = mma_registers(config, operands)
     # The load warp group keeps more where the others have enough, as QuACK has it.
     for load, most in ((40, 232), (32, 160), (24, 240)):
         mma = min(most, (pool - load) // groups // 8 * 8)
@@ -107,8 +128,9 @@ def smem_bytes(config: QuackConfig, operands: GemmOperands) -> int:
     lengths = {ROW: config.tile_n, COLUMN: config.tile_m}
     if config.swap_ab:
         lengths = {ROW: config.tile_m, COLUMN: config.tile_n}
-    # No element of a vector is wider than 4 bytes.
-    vectors = _aligned(sum(4 * lengths.get(extra.kind, 0) for extra in operands.extras))
+    # No element of a vector is wider than 4 bytes; warp groups that take turns have their own.
+    turns = 2 if config.schedule == "pong" else 1
+    vectors = _aligned(turns * sum(4 * lengths.get(extra.kind, 0) for extra in operands.extras))
     return ALIGNMENT + buffers + vectors + config.stages * stage_bytes(config, operands)
 
 

@@ -15,9 +15,10 @@ from tilecast.kernels.family import HARDWARE, MEASURED, PROBLEM
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.quack_sm90.resources import (
     ADDRESSING_REGISTERS,
-    accumulator_registers,
+    converts,
     exchange_bytes,
     launch_registers,
+    mma_registers,
     registers,
     smem_bytes,
     stage_bytes,
@@ -26,6 +27,7 @@ from tilecast.kernels.quack_sm90.resources import (
 from tilecast.kernels.rules import (
     L2_TRAFFIC,
     MULTICAST_SLICE,
+    TILE_K_BYTES,
     ConfigRule,
     ProblemRule,
     deepest,
@@ -42,6 +44,8 @@ TILE_M = (64, 128, 192, 256, 320)
 TILE_N = tuple(range(16, 257, 16))
 CLUSTERS = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4))
 SPLITS = (1, 2, 3, 4, 6, 8)
+MOST_CTAS = 16
+"""Of a cluster that splits k; more than 8 are Hopper's alone (CUDA programming guide, clusters)."""
 STAGES = tuple(range(2, 13))
 SCHEDULES = ("coop", "pong")
 CTAS_PER_SM = (1, 2)
@@ -63,6 +67,13 @@ behind their best config was, as a share of the best, where it came closest
 (benchmarks/space_pilot.py). Finer classes are left to the model: what 45 problems never had near
 the best was up to 11% ahead on the other 15."""
 
+_SCALES = {
+    (False, 8): ("tensor-scales", "row-scales"),
+    (False, 16): (),
+    (True, 16): ("column-scales",),
+}
+"""How operands may be scaled, by whether B is converted and the bits of A."""
+
 SPLIT_WAVES = 2
 """A split pays while all CTAs run at once, or nearly: most waves that it may make."""
 SPLIT_K_BYTES = 512
@@ -70,20 +81,24 @@ SPLIT_K_BYTES = 512
 
 
 def _unsupported(config: QuackConfig, operands: GemmOperands, hardware: Hardware) -> str | None:
-    a, out = operands.a.dtype, operands.out.dtype
-    if operands.b.dtype.bits != a.bits or (a.bits == 16 and operands.b.dtype != a):
-        return f"A is {a} and B {operands.b.dtype}"
-    if operands.scales and a.bits == 16:
-        return f"{operands} scales operands of 16 bits"
+    a, b, out = operands.a.dtype, operands.b.dtype, operands.out.dtype
+    converted = (a.name, b.name) == ("bf16", "int8")
+    if not converted and (
+        b.bits != a.bits or (a.bits == 16 and b != a) or b.accumulator != a.accumulator
+    ):
+        return f"A is {a} and B {b}"
+    if operands.scales and operands.scales not in _SCALES[converted, a.bits]:
+        return f"{operands} scales A of {a} and B of {b}"
     if operands.fused and out.name == "int32":
         return f"{operands} fuses more than a product into whole numbers"
     floats = ("fp32",) if a.accumulator == "fp22" else ()
     if operands.acc.name not in (a.accumulator, *floats):
         return f"{operands} accumulates in {operands.acc}"
-    if operands.b.dtype.accumulator != a.accumulator:
-        return f"A is {a} and B {operands.b.dtype}"
-    if a.bits < 16 and (operands.a.major, operands.b.major) != ("row", "col"):
-        return f"layout {operands.layout}: wgmma reads 8-bit operands along k only"
+    across = (a.bits < 16 and operands.a.major != "row") or (
+        b.bits < 16 and operands.b.major != "col"
+    )
+    if across:
+        return f"layout {operands.layout}: 8-bit operands are read along k only"
     scaled = a.accumulator == "int32" and operands.scales
     if ((a.accumulator == "int32") != (out.name == "int32") and not scaled) or out.bits < 16:
         return f"{a} into {out}"
@@ -117,12 +132,27 @@ def _warp_group_tile(config: QuackConfig, operands: GemmOperands, hardware: Hard
     return None
 
 
+def _conversion(config: QuackConfig, operands: GemmOperands, hardware: Hardware) -> str | None:
+    if not converts(operands):
+        return None
+    if not config.swap_ab:
+        return "B is converted, and is not the kernel's own A"
+    if warp_groups(config)[1] == 2:
+        return f"{config.tile_m} rows are converted by two warp groups each"
+    return None
+
+
 def _split(config: QuackConfig, operands: GemmOperands, hardware: Hardware) -> str | None:
     if config.split_k == 1:
         return None
-    if (config.cluster_m, config.cluster_n, config.schedule) != (1, 1, "coop"):
-        shape = f"cluster {config.cluster_m}x{config.cluster_n} and {config.schedule}"
-        return f"split_k {config.split_k} with {shape}, allowed 1x1 and coop"
+    if config.schedule != "coop":
+        return f"split_k {config.split_k} with schedule {config.schedule}, allowed coop"
+    if min(config.cluster_m, config.cluster_n) > 1:
+        cluster = f"cluster {config.cluster_m}x{config.cluster_n}"
+        return f"split_k {config.split_k} with {cluster}, loads are shared along one side"
+    ctas = config.cluster_m * config.cluster_n * config.split_k
+    if ctas > MOST_CTAS:
+        return f"a cluster of {ctas} CTAs, {MOST_CTAS} are allowed"
     need, have = exchange_bytes(config, operands), config.stages * stage_bytes(config, operands)
     return None if need <= have else f"{need} bytes of sums to receive, {have} to be had"
 
@@ -131,7 +161,7 @@ def _registers(config: QuackConfig, operands: GemmOperands) -> tuple[int, int, i
     """What `registers_rule` asks for."""
     instruction = config.tile_n // warp_groups(config)[1] // 2
     return (
-        accumulator_registers(config, operands) + ADDRESSING_REGISTERS,
+        mma_registers(config, operands),
         registers(config, operands)[1],
         instruction + ADDRESSING_REGISTERS,
         launch_registers(config),
@@ -167,6 +197,18 @@ def _never_near(config: QuackConfig, operands: GemmOperands, hardware: Hardware)
     return None
 
 
+def _split_sharing(config: QuackConfig, operands: GemmOperands, hardware: Hardware) -> str | None:
+    if config.split_k == 1 or (config.cluster_m, config.cluster_n) == (1, 1):
+        return None
+    if (config.cluster_m > 1) != (config.tile_n >= config.tile_m):
+        return f"loads of the shorter side of {config.tile_m}x{config.tile_n} shared"
+    deep = operands.a.dtype.bytes(config.tile_k)
+    if (config.ctas_per_sm, deep) != (1, TILE_K_BYTES[0]):
+        shape = f"{config.ctas_per_sm} CTAs per SM and stages of {deep:g} bytes"
+        return f"{shape} where splits share loads, tried are 1 and {TILE_K_BYTES[0]}"
+    return None
+
+
 def _one_order(config: QuackConfig, operands: GemmOperands, hardware: Hardware) -> str | None:
     order = (config.raster, config.swizzle)
     if config.split_k > 1 and order != ORDERS[0]:
@@ -178,8 +220,8 @@ CONFIG_RULES = (
     ConfigRule(
         "operands",
         HARDWARE,
-        "the kernel multiplies operands of one width, those of 8 bits along k, which alone it "
-        "scales; it fuses nothing into whole numbers",
+        "the kernel multiplies operands of one width, or bf16 and int8; it reads 8 bits along k "
+        "and scales them alone; it fuses nothing into whole numbers",
         _unsupported,
     ),
     ConfigRule(
@@ -194,6 +236,13 @@ CONFIG_RULES = (
         "warp groups that split a tile along n store it in pieces of 32 columns and read their own "
         "B along k; two that take turns hold a tile each",
         _warp_group_tile,
+    ),
+    ConfigRule(
+        "conversion",
+        HARDWARE,
+        "what is converted passes through registers, as the kernel's own A alone may; the warp "
+        "group that converts a row multiplies it",
+        _conversion,
     ),
     ConfigRule(
         "split",
@@ -215,6 +264,13 @@ CONFIG_RULES = (
         MEASURED,
         "on no pilot problem did a config with these values come near the best",
         _never_near,
+    ),
+    ConfigRule(
+        "split-sharing",
+        MEASURED,
+        "where CTAs that split k share loads, those of the tile's longer side save most, and "
+        "stages are plain",
+        _split_sharing,
     ),
     ConfigRule("depth", MEASURED, "the deepest pipeline that fits is tried", _depth),
 )
@@ -270,21 +326,22 @@ def points(operands: GemmOperands) -> Iterator[QuackConfig]:
 @lru_cache(maxsize=16)
 def valid_configs(operands: GemmOperands, hardware: Hardware) -> tuple[QuackConfig, ...]:
     """The space: every config that no `CONFIG_RULES` exclude, sorted."""
-    # Splits stand alone, and no rule but one about them looks at the order: it is varied last.
-    shared = [
-        (*cluster, 1, schedule) for cluster, schedule in itertools.product(CLUSTERS, SCHEDULES)
-    ]
-    split = [(1, 1, parts, SCHEDULES[0]) for parts in SPLITS[1:]]
+    whole = [(*cluster, 1) for cluster in CLUSTERS]
+    split = [(*cluster, parts) for cluster in CLUSTERS if 1 in cluster for parts in SPLITS[1:]]
     space = []
-    for tile, (cm, cn, parts, schedule), ctas, swap_ab in itertools.product(
+    for tile, schedule, ctas, swap_ab in itertools.product(
         itertools.product(TILE_M, TILE_N, tile_ks(operands)),
-        [*shared, *split],
+        SCHEDULES,
         CTAS_PER_SM,
         (False, True),
     ):
-        shape = QuackConfig(*tile, cm, cn, parts, 2, schedule, ctas, *ORDERS[0], swap_ab)
-        config = replace(shape, stages=most_stages(shape, operands, hardware))
-        if not any(rule.violation(config, operands, hardware) for rule in CONFIG_RULES):
-            orders = ORDERS if parts == 1 else ORDERS[:1]
-            space += [replace(config, raster=raster, swizzle=band) for raster, band in orders]
+        alone = QuackConfig(*tile, 1, 1, 1, 2, schedule, ctas, *ORDERS[0], swap_ab)
+        # What fits does not depend on the CTAs of a cluster, and no rule but the one about splits
+        # looks at the order.
+        stages = most_stages(alone, operands, hardware)
+        for cluster in (*whole, *split) if schedule == SCHEDULES[0] else whole:
+            config = QuackConfig(*tile, *cluster, stages, schedule, ctas, *ORDERS[0], swap_ab)
+            if not any(rule.violation(config, operands, hardware) for rule in CONFIG_RULES):
+                orders = ORDERS if config.split_k == 1 else ORDERS[:1]
+                space += [replace(config, raster=raster, swizzle=band) for raster, band in orders]
     return tuple(sorted(space))

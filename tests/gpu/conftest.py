@@ -15,7 +15,7 @@ from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.kernels.builder import compile_all
 from tilecast.kernels.families import FAMILIES, parse_config
 from tilecast.kernels.family import KernelFamily
-from tilecast.kernels.object_cache import ObjectCache
+from tilecast.kernels.object_cache import ObjectCache, default_root
 from tilecast.kernels.spec import KernelSpec
 
 PLAIN = {
@@ -35,19 +35,20 @@ def spread(family: KernelFamily) -> list[KernelConfig]:
         g = family.geometry(config)
         shown[g.cluster_m, g.cluster_n, g.ctas_per_sm, g.swap_ab] = config
         shown[g.split_k, g.swap_ab] = config
+        shown[g.cluster_m, g.cluster_n, g.split_k] = config
         shown[g.tile_m, g.ping_pong] = config
         shown["tile_n", g.tile_n] = config
     return sorted(set(shown.values()))
 
 
 @pytest.fixture(scope="session", params=PLAIN)
-def kernels(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Kernels:
+def kernels(request: pytest.FixtureRequest) -> Kernels:
     plain, deep = map(parse_config, PLAIN[request.param])
     configs = spread(FAMILIES[request.param])
     others = tuple(KernelSpec(plain, GemmOperands.parse(text)) for text in WIDE)
     others += tuple(KernelSpec(deep, GemmOperands.parse(text)) for text in NARROW)
     batched = tuple(KernelSpec(c, LINEAR_BF16, batched=True) for c in (plain, *configs[::12]))
-    objects = ObjectCache(tmp_path_factory.mktemp("objects"))
+    objects = ObjectCache(default_root())  # kept: compiling takes longer than the tests
     specs = [*(KernelSpec(config, LINEAR_BF16) for config in (plain, *configs)), *others, *batched]
     assert len(specs) <= 80
     results = list(compile_all(specs, objects, cpu_count()))

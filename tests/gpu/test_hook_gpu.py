@@ -24,7 +24,7 @@ from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook import addmm, bmm, eager, installed, launcher, mm, report
 from tilecast.inductor_hook.launcher import StaticMatmul, errors_raised
-from tilecast.inductor_hook.selection import shortlist
+from tilecast.inductor_hook.selection import first, shortlist
 from tilecast.inductor_hook.settings import Settings
 from tilecast.kernels import launch
 from tilecast.kernels.builder import object_builder
@@ -357,6 +357,18 @@ def test_bmm(compiled: Callable, batch: int, m: int) -> None:
     _is_right(function, _bf16(batch, m, K), _bf16(batch, 264, K), compiled=compiled)
 
 
+def test_bmm_of_a_batch_that_is_expanded(compiled: Callable) -> None:
+    """One matrix for all, which Inductor may expand in memory."""
+
+    def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.bmm(x.expand(5, M, K), y.mT)
+
+    operands = _bf16(1, M, K), _bf16(5, 264, K)
+    result, _ = compiled(function, *operands)
+    assert _error(result, _exact(function, *operands)) < TOLERANCE
+    assert _failures() == []
+
+
 def test_bmm_of_heads_in_one_buffer(compiled: Callable) -> None:
     """Queries and keys as attention splits them: batch strides smaller than row strides."""
 
@@ -447,6 +459,20 @@ def test_k_1_benchmarks_nothing(compiled: Callable) -> None:
         assert _error(result, _exact(function, *operands)) < TOLERANCE
         assert counters["inductor"]["select_algorithm_autotune"] == 0
         assert code.count("StaticMatmul.named") == 1
+        assert _failures() == []
+
+
+def test_k_1_leaves_to_aten_what_it_is_expected_to_win(compiled: Callable) -> None:
+    gpu = hardware(torch.cuda.get_device_name())
+    extents = ((m, 4096, k) for m in (4096, 1024, 256) for k in (4096, 1024, 8192))
+    m, n, k = next(it for it in extents if first(Settings(k=1), GemmProblem(*it), gpu).deferred)
+    operands = _bf16(m, k), _bf16(n, k)
+    for backends, ours in (("ATEN,TRITON,TILECAST", 0), ("TILECAST", 1)):
+        torch._dynamo.reset()
+        result, code = compiled(_linear, *operands, k=1, backends=backends)
+        assert _error(result, _exact(_linear, *operands)) < TOLERANCE
+        assert code.count("StaticMatmul.named") == ours
+        assert counters["inductor"]["select_algorithm_autotune"] == 0
         assert _failures() == []
 
 
@@ -770,6 +796,13 @@ def test_eager_bmm(batch: int) -> None:
             assert _error(result[i], expected[i]) < TOLERANCE
     assert bool((whole[:, 77:] == 7.0).all())
     assert bool((whole[:, :, 264:] == 7.0).all())
+
+
+def test_eager_bmm_of_a_batch_that_is_expanded() -> None:
+    a, b = _bf16(1, 77, K).expand(5, 77, K), _bf16(5, 264, K).mT
+    for left, right in ((a, b), (b.mT, a.mT), (a, a.mT)):
+        assert _error(bmm(left, right), torch.bmm(left.float(), right.float())) < TOLERANCE
+    assert _failures() == []
 
 
 def test_eager_gradients() -> None:

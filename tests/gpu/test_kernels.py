@@ -76,6 +76,15 @@ def test_batches_are_kept_apart(kernels: Kernels, relative_error: Error) -> None
             assert relative_error(out[i], a[i], b[i]) <= TOLERANCE, (spec.config, i)
 
 
+def test_one_matrix_serves_a_whole_batch(kernels: Kernels, relative_error: Error) -> None:
+    for spec in kernels.batched:
+        a, b, out = _operands(77, 200, 136, batch=5)
+        for left, right in ((a[:1].expand_as(a), b), (a, b[:1].expand_as(b))):
+            out.fill_(math.nan)
+            kernels.load(spec)(left, right, out)
+            assert relative_error(out, left, right) <= TOLERANCE, spec.config
+
+
 def test_views_with_strides_and_offsets_touch_nothing_else(
     kernels: Kernels, relative_error: Error
 ) -> None:

@@ -9,6 +9,7 @@ import random
 import shutil
 import zlib
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,10 @@ from tilecast.kernels.quack_sm90.space import valid_configs
 from tilecast.kernels.quack_sm90.stock import stock_candidates
 from tilecast.kernels.spec import KernelSpec
 from tilecast.models.artifact import SHIPPED, Artifact
+from tilecast.models.deferral import beside_library, fit_deferral
 from tilecast.models.labels import POWERS
-from tilecast.models.manifest import MANIFEST
+from tilecast.models.learned import LearnedHeuristic, load_heuristic
+from tilecast.models.manifest import MANIFEST, digest_of
 from tilecast.models.ranker import ConfigRanker
 from tilecast.models.stopping import MEANS, StoppingRule
 
@@ -36,7 +39,7 @@ FAMILIES = ((4096, 4096), (12288, 4096), (4096, 11008), (2112, 7168), (1280, 819
 EXTENTS = (8, 64, 512, 4096)
 PROVENANCE = {
     "runs": [{"gpus": [{"name": "NVIDIA H200"}], "date": "2026-11-21T00:00:00+00:00"}],
-    "space_version": 2,
+    "space_version": 3,
     "protocol_version": 1,
 }
 FINALIST = 1.15
@@ -141,7 +144,13 @@ def small_model(synthetic_table) -> Artifact:
         ranker.fit(synthetic_table)
     rule = StoppingRule(-5.0, (-1.0, -0.5, 50.0, -0.1), {mean: -5.0 - mean / 2 for mean in MEANS})
     line = dict.fromkeys(POWERS, (0.015, 0.4))
-    return Artifact(gpu, LINEAR_BF16, rankers, line, rule, {"dataset": {"sha256": "none"}})
+    learned = beside_library(ConfigRanker(gpu, times=False).fit(synthetic_table), synthetic_table)
+    deferral, _ = fit_deferral((learned[::2], learned[1::2])) or (None, None)
+    assert deferral
+    return Artifact(
+        *(gpu, LINEAR_BF16, rankers, line, rule, dict.fromkeys(POWERS, deferral)),
+        {"dataset": {"sha256": "none"}},
+    )
 
 
 @pytest.fixture(scope="session")
@@ -156,11 +165,12 @@ def trained(synthetic_dataset: Dataset):
 def hook(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[KernelSpec]]:
     """The hook as on an H200, not installed; gives the kernels that it begins to compile.
 
-    None is compiled: that takes seconds, and tests/unit/test_hook_background.py sees to it.
+    None is compiled: that takes seconds, and tests/unit/test_hook_background.py sees to it. The
+    shipped model leaves nothing to the library, which depends on what it was trained on.
     """
     from torch._dynamo.utils import counters
 
-    from tilecast.inductor_hook import choices, eager, report, uninstall
+    from tilecast.inductor_hook import choices, eager, report, selection, uninstall
     from tilecast.kernels.builder import ObjectBuilder
 
     started: list[KernelSpec] = []
@@ -168,11 +178,47 @@ def hook(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[Kerne
     monkeypatch.setattr(ObjectBuilder, "start", lambda self, spec: started.append(spec))
     for module in (choices, eager):
         monkeypatch.setattr(module, "gpu_of", lambda device: hardware("H200"))
+    monkeypatch.setattr(selection, "load_heuristic", _taking_all)
+    answers = (selection._heuristic, selection.first, selection.shortlist, selection.ranked)
     report._told.clear()
     counters["tilecast"].clear()
+    for remembered in answers:
+        remembered.cache_clear()
     yield started
     uninstall()
     report._told.clear()
+    for remembered in answers:
+        remembered.cache_clear()
+
+
+def _taking_all(
+    gpu: Hardware, operands: GemmOperands, power: str = "robust", folder: Path | None = None
+) -> LearnedHeuristic:
+    """`load_heuristic`, of which the shipped one leaves nothing to the library."""
+    heuristic = load_heuristic(gpu, operands, power, folder)
+    if folder is None:
+        return LearnedHeuristic(replace(heuristic.artifact, deferrals={}), power)
+    return heuristic
+
+
+@pytest.fixture
+def with_margin(another_model: Path) -> Callable[[float], Path]:
+    """Gives a copy of the shipped model with another margin of its deferral."""
+
+    def make(margin: float) -> Path:
+        manifest = json.loads((another_model / MANIFEST).read_text())
+        manifest["deferral_margins"] = dict.fromkeys(POWERS, margin)
+        manifest["sha256"] = digest_of(manifest)
+        (another_model / MANIFEST).write_text(json.dumps(manifest))
+        return another_model
+
+    return make
+
+
+@pytest.fixture
+def leaving_model(with_margin: Callable[[float], Path]) -> Path:
+    """One that leaves everything to the library."""
+    return with_margin(9.0)
 
 
 @pytest.fixture

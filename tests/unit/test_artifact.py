@@ -75,6 +75,10 @@ def test_a_round_trip_changes_nothing(small_model, folder: Path, synthetic_table
     assert (again.hardware, again.operands) == (small_model.hardware, small_model.operands)
     assert (again.calibration, again.facts) == (small_model.calibration, small_model.facts)
     assert again.rule == small_model.rule
+    for power, ours in small_model.deferrals.items():
+        theirs = again.deferrals[power]
+        assert theirs.margin == ours.margin
+        assert theirs.forest.pack() == ours.forest.pack()
     for labels in synthetic_table:
         features = featurize(labels.problem, labels.candidates, again.hardware)
         for power in POWERS:
@@ -83,6 +87,12 @@ def test_a_round_trip_changes_nothing(small_model, folder: Path, synthetic_table
             np.testing.assert_array_equal(ours.order(features), theirs.order(features))
         time = again.rankers["burst"].best_microseconds(features[:1])
         assert time == small_model.rankers["burst"].best_microseconds(features[:1])
+
+
+def test_a_model_that_knows_no_library_is_whole_too(small_model, tmp_path: Path) -> None:
+    save(replace(small_model, deferrals={}), tmp_path)
+    assert load(tmp_path).deferrals == {}
+    assert not any("library" in name for name in _manifest(tmp_path)["forests"])
 
 
 def test_saving_again_gives_the_same_files(folder: Path, tmp_path: Path) -> None:
@@ -225,6 +235,11 @@ def test_an_absent_model_is_refused(tmp_path: Path) -> None:
         (lambda m: m["stopping_rule"]["weights"].pop(), "not enough values"),
         (lambda m: m["stopping_rule"]["thresholds"].pop("4"), "KeyError('4')"),
         (lambda m: m["stopping_rule"].update(constant="x"), "x where"),
+        (lambda m: m.pop("deferral_margins"), "KeyError('deferral_margins')"),
+        (lambda m: m["deferral_margins"].update(burst=-0.1), "-0.1 where 0.0 to 10.0"),
+        (lambda m: m["deferral_margins"].pop("burst"), "margins for ['robust', 'sustained']"),
+        (lambda m: m.update(deferral_margins={}), "trees ['burst-distance', "),
+        (lambda m: m["forests"].pop("burst-library"), "trees ['burst-distance', "),
         (lambda m: m.update(facts={}), "KeyError('dataset')"),
     ],
 )
@@ -283,8 +298,8 @@ def test_a_file_longer_than_any_model_is_not_read(
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda m: m.update(artifact_version=2), "its artifact_version is 2, this tilecast has 3"),
-        (lambda m: m.pop("artifact_version"), "its artifact_version is None, this tilecast has 3"),
+        (lambda m: m.update(artifact_version=3), "its artifact_version is 3, this tilecast has 4"),
+        (lambda m: m.pop("artifact_version"), "its artifact_version is None, this tilecast has 4"),
         (lambda m: m.update(space_version="9" * 999), "its space_version is 99999"),
         (lambda m: m.update(features_version=99), "its features_version is 99"),
         (lambda m: m["features"].append("x"), "its feature list differs from this tilecast's in"),

@@ -56,6 +56,12 @@ def figures() -> dict:
             }
             for p in powers
         },
+        "deferral": [
+            {"power": p, "problems": "all", "deferral": deferral, "left": 0.4 * deferral}
+            | {"count": 12, "geomean": 1.1, "slower": 0.012, "worst": 0.95}
+            for p in powers
+            for deferral in (False, True)
+        ],
         "among_stock": stock,
     }
     adaptive = {"means": [2, 3], "powers": {power: [_COMPARED] * 2 for power in powers}}
@@ -122,3 +128,9 @@ def test_compact_is_json_with_lists_of_numbers_on_one_line(figures: dict) -> Non
     text = runner.compact(document)
     assert json.loads(text) == document
     assert '"numbers": [ 1, 2.5 ]' in text
+
+
+def test_deferral_stands_below_what_goes_without(tables: ModuleType, figures: dict) -> None:
+    shown = tables.deferral(figures["selection_regret"]).splitlines()
+    assert shown[2] == "| k = 1, burst, all | 12 |  | 1.100x | 1.2% | 0.95x |"
+    assert shown[3] == "| **k = 1 or the library**, burst, all | 12 | 40% | 1.100x | 1.2% | 0.95x |"

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from tilecast.data_collection.dataset import Dataset, read_dataset, write_datase
 from tilecast.heuristics.hardware import GPUS
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.candidates import candidates
+from tilecast.models.artifact import save
 from tilecast.models.learned import load_heuristic
 
 Answer = Callable[..., dict]
@@ -83,6 +85,45 @@ def test_predict_shows_as_many_as_the_model_thinks_worth_compiling(
     wanted = heuristic.shortlist(problem, candidates(problem, GPUS[0]))
     names = [prediction.config.name for prediction in wanted]
     assert [entry["config"] for entry in document["ranking"]] == names
+
+
+@pytest.mark.parametrize(
+    ("operands", "name"), [("bf16:rcr", "torch.mm"), ("bf16:rcr:bias", "torch.addmm")]
+)
+def test_predict_shows_the_library(
+    answer: Answer, model: str, data: str, operands: str, name: str
+) -> None:
+    asked = (*MEASURED, "--operands", operands, "--model", model, "--data", data)
+    document = answer("predict", *asked)
+    library, first = document["library"], document["ranking"][0]
+    assert library["name"] == name
+    assert library["over_first"] == pytest.approx(1, abs=0.1)
+    expected = library["over_first"] * first["predicted_microseconds"]
+    assert library["predicted_microseconds"] == pytest.approx(expected)
+    assert isinstance(library["deferred"], bool)
+
+
+def test_predict_shows_the_library_below_the_ranking(
+    model: str, data: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["predict", *MEASURED, "--model", model, "--data", data]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    (row,) = [line for line in lines if "torch.mm (" in line]
+    assert "x the first" in row
+    assert "5 of" in lines[0]
+    fifth = next(i for i, line in enumerate(lines) if line.strip().startswith("5 "))
+    assert lines[fifth + 1] == row
+
+
+def test_predict_of_a_model_without_the_library_shows_none(
+    answer: Answer, trained, data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save(replace(trained, deferrals={}), tmp_path / "model")
+    asked = (*MEASURED, "--model", str(tmp_path / "model"), "--data", data)
+    library = answer("predict", *asked)["library"]
+    assert (library["over_first"], library["deferred"]) == (None, False)
+    assert main(["predict", *asked]) == 0
+    assert "torch.mm (" not in capsys.readouterr().out
 
 
 def test_predict_in_tables(model: str, data: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -185,7 +185,8 @@ def test_predict_of_many_in_a_table(
     assert main(["predict", "--problems", own, "--model", model]) == 0
     title, *lines = capsys.readouterr().out.splitlines()
     assert title.startswith("2 problems on H200, robust")
-    (line,) = [line for line in lines if "48x1024x512" in line]
+    line, library = [line for line in lines if "48x1024x512" in line]
+    assert "torch.mm (" in library
     assert line.split()[:4] == ["48x1024x512", "bf16:rcr", "1", ranking[0]["config"]]
     assert f"{ranking[0]['predicted_microseconds']:.1f}" in line
 

@@ -60,6 +60,40 @@ def test_models(shipped: Path) -> None:
     assert "is refused" in damaged.advice
 
 
+MEASURED = {"cuBLAS": ["13.1.0.3"], "driver": ["580.1", "580.2"]}
+
+
+def test_the_library_that_was_measured_is_fine() -> None:
+    here = {"cuBLAS": ["13.1.0.3"], "driver": ["580.2"]}
+    findings = list(checks.compare_library(MEASURED, here))
+    shown = [(finding.subject, finding.found, finding.works) for finding in findings]
+    assert shown == [("cuBLAS", "13.1.0.3", True), ("driver", "580.2", True)]
+
+
+def test_another_library_is_a_warning() -> None:
+    cublas, driver = checks.compare_library(MEASURED, {"cuBLAS": ["13.2"], "driver": ["580.1"]})
+    assert driver.works
+    assert not cublas.works
+    assert not cublas.needed
+    assert "compared with 13.1.0.3: what it leaves to the library may have changed" in cublas.advice
+
+
+def test_versions_that_one_side_does_not_tell_are_passed_over() -> None:
+    assert list(checks.compare_library({}, MEASURED)) == []
+    assert list(checks.compare_library(MEASURED, {})) == []
+    assert list(checks.check_library([])) == []
+
+
+def test_the_shipped_model_is_compared_on_its_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = {"cuBLAS": ["0.1"], "driver": ["0.2"]}
+    monkeypatch.setattr("tilecast.data_collection.environment.library_here", lambda: here)
+    findings = list(checks.check_library(["NVIDIA H200"]))
+    assert [(finding.subject, finding.works) for finding in findings] == [
+        ("cuBLAS", False),
+        ("driver", False),
+    ]
+
+
 @pytest.fixture
 def check(monkeypatch: pytest.MonkeyPatch) -> Callable[..., checks.Finding]:
     """Checks a package that is wanted, as if some were installed and importing raised or not."""

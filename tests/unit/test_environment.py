@@ -19,6 +19,8 @@ from tilecast.data_collection.environment import (
     describe,
     device_hash,
     gpu_states,
+    library_here,
+    library_versions,
     public_command,
 )
 from tilecast.heuristics.errors import TilecastError
@@ -166,3 +168,27 @@ def test_command_is_kept_without_folders(tmp_path: Path) -> None:
         "tilecast collect --suite llm --devices=0,1 --store store.db --export=data.parquet "
         "--cache . --other=. --budget 60"
     )
+
+
+def test_versions_of_the_library_are_those_of_all_runs() -> None:
+    old: dict = {"gpus": [{"name": "NVIDIA H200"}], "versions": {"torch": "2.11.0"}}
+    assert library_versions([old, {}]) == {}
+    new = {
+        "gpus": [{"driver_version": "580.1"}, {"driver_version": "580.1"}],
+        "versions": {"nvidia-cublas": "13.1", "nvidia-cublas-cu12": None},
+    }
+    other = {"gpus": [{"driver_version": "570.9"}], "versions": {"nvidia-cublas-cu12": "12.9"}}
+    found = library_versions([old, new, other])
+    assert found == {"cuBLAS": ["12.9", "13.1"], "driver": ["570.9", "580.1"]}
+
+
+def test_the_library_of_this_machine(smi: Smi) -> None:
+    smi(f"echo '{LISTING}'")
+    assert library_here()["driver"] == ["580.1"]
+    smi("exit 9")
+    assert "driver" not in library_here()
+
+
+def test_a_run_says_which_library_it_had(smi: Smi) -> None:
+    smi(f"echo '{LISTING}'")
+    assert library_versions([describe()]) == library_here()

@@ -10,6 +10,7 @@ import pytest
 
 from tilecast.heuristics.baselines import RandomChoice
 from tilecast.heuristics.errors import TilecastError
+from tilecast.heuristics.hardware import hardware
 from tilecast.kernels.candidates import config_table
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.models.baselines import BestFixedSubset
@@ -23,9 +24,11 @@ from tilecast.models.evaluation import (
     noise_floor,
     regrets,
     side_by_side,
+    speeds,
     summarise,
 )
 from tilecast.models.labels import ProblemLabels
+from tilecast.models.ranker import ConfigRanker
 
 
 class Oracle:
@@ -137,13 +140,13 @@ def test_heuristics_are_scored_side_by_side_as_plain_data(synthetic_table) -> No
     result: dict[str, Any] = evaluate(makers, synthetic_table, ("burst", "robust"), jobs=2)
     assert json.loads(json.dumps(result)) == result
     assert (result["problems"], result["families"]) == (24, 6)
-    at_one = {
+    at_most = {
         (row["heuristic"], row["power"]): row["geomean"]
         for row in result["regret"]
-        if row["problems"] == "all" and row["k"] == 1
+        if row["problems"] == "all" and row["k"] == MAX_K
     }
-    assert len(at_one) == 4
-    assert at_one["best fixed subset", "burst"] < at_one["random", "burst"]
+    assert len(at_most) == 4
+    assert at_most["best fixed subset", "burst"] < at_most["random", "burst"]
     assert result == evaluate(makers, synthetic_table, ("burst", "robust"))
 
 
@@ -182,3 +185,32 @@ def test_the_noise_floor_is_small(synthetic_table) -> None:
 
 def test_calls_side_by_side_keep_their_order() -> None:
     assert side_by_side(2, [lambda i=i: i for i in range(20)]) == list(range(20))
+
+
+def test_first_choices_are_set_beside_the_library(synthetic_table) -> None:
+    def make(power: str) -> ConfigRanker:
+        return ConfigRanker(hardware("H200"), power, rounds=20, times=False)
+
+    result: dict[str, Any] = evaluate([make, RandomChoice], synthetic_table, ("sustained",), jobs=2)
+    assert json.loads(json.dumps(result)) == result
+    alone, beside = result["beside_library"][:2]
+    assert (alone["problems"], alone["deferral"], alone["count"]) == ("all", False, 24)
+    assert (alone["left"], beside["deferral"]) == (0, True)
+    asked = held_out(make, synthetic_table, "sustained", folds(synthetic_table))
+    over = [
+        one.reference["sustained"] / one.truth["sustained"][picks[0]]
+        for one, picks in zip(synthetic_table, asked.picks, strict=True)
+    ]
+    assert alone["geomean"] == pytest.approx(np.exp(np.log(over).mean()))
+    assert alone["worst"] == pytest.approx(min(over))
+    assert {row["problems"] for row in result["beside_library"]} >= {"all", "other families"}
+
+
+def test_only_our_rankers_are_set_beside_the_library(synthetic_table) -> None:
+    splits = folds(synthetic_table)
+    asked = held_out(RandomChoice, synthetic_table, "burst", splits)
+    assert len(asked.fitted) == len(splits)
+    assert speeds(asked, synthetic_table, splits) == []
+    some = [labels.problem for labels in synthetic_table][:3]
+    only: dict[str, Any] = evaluate([RandomChoice], synthetic_table, ("burst",), among=some)
+    assert only["beside_library"] == []

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch._dynamo.utils import counters
@@ -177,6 +178,95 @@ def test_k_1_leaves_what_is_not_covered_to_the_others(graph: Any) -> None:
     choices = choices_of(linear(n=1001), "mm", [mm.aten_mm])
     assert [choice.name for choice in choices] == ["mm"]
     assert counters["tilecast"]["not covered: mm"] == 1
+
+
+def _remaining(choices: list[Any]) -> list[Any]:
+    for function in get_algorithm_selector_cache().preprocessing_fns:
+        choices = function(choices)
+    return choices
+
+
+@pytest.mark.parametrize("op", ["mm", "addmm", "bmm"])
+def test_k_1_keeps_aten_where_the_library_is_to_win(
+    graph: Any, hook: list[KernelSpec], leaving_model: Path, op: str
+) -> None:
+    """And no other choice, which would have to be benchmarked."""
+    inputs, templates = {
+        "mm": (linear(M, N, K), [mm.aten_mm, mm.mm_template]),
+        "addmm": (biased_linear(M, N, K), [mm.aten_addmm, mm.mm_template]),
+        "bmm": (batched(M, 128, K), [bmm.aten_bmm, bmm.bmm_template]),
+    }[op]
+    install(k=1, model=leaving_model)
+    with config.patch(max_autotune_gemm_backends="ATEN,TRITON,TILECAST"):
+        choices = choices_of(inputs, op, templates)
+        assert [choice.name for choice in choices] == [op]
+        assert _remaining(choices) == choices
+    assert hook == []
+    assert counters["tilecast"][f"left to the library: {op}"] == 1
+    assert counters["tilecast"][f"not covered: {op}"] == 0
+
+
+def test_a_linear_layer_that_is_left_is_lowered_to_aten(
+    graph: Any, hook: list[KernelSpec], leaving_model: Path
+) -> None:
+    """Through Inductor's own lowering, which asks ATen for an addmm apart."""
+    install(k=1, model=leaving_model)
+    with config.patch(max_autotune_gemm_backends="ATEN,TILECAST"):
+        choices = lowered(aten.addmm, node("bias", [N]), *linear(M, N, K).nodes())
+    assert choices
+    assert _ours(choices) == []
+    assert hook == []
+
+
+@pytest.mark.parametrize("count", [2, 5, "auto"])
+def test_what_is_benchmarked_is_left_to_the_benchmark(
+    graph: Any, leaving_model: Path, count: int | str
+) -> None:
+    install(k=count, model=leaving_model)
+    choices = choices_of(linear(M, N, K), "mm", [mm.aten_mm])
+    assert choices[0].name == "mm"
+    assert _names(choices)
+
+
+@pytest.mark.parametrize("backends", ["TILECAST", "TRITON,TILECAST"])
+def test_where_aten_is_not_named_ours_is_taken(
+    graph: Any, leaving_model: Path, backends: str
+) -> None:
+    install(k=1, model=leaving_model)
+    with config.patch(max_autotune_gemm_backends=backends):
+        choices = choices_of(linear(M, N, K), "mm", [mm.aten_mm])
+    assert _names(choices) == _first(GemmProblem(M, N, K), 1)
+
+
+def test_a_symbolic_m_that_the_library_wins_throughout_is_left(
+    symbols: ShapeEnv, hook: list[KernelSpec], leaving_model: Path
+) -> None:
+    install(k=1, model=leaving_model)
+    choices = choices_of(linear(_symbolic_m(symbols), N, K), "mm", [mm.aten_mm])
+    assert [choice.name for choice in choices] == ["mm"]
+    assert hook == []
+    install(k=3, model=leaving_model)
+    choices = choices_of(linear(_symbolic_m(symbols), N, K), "mm", [mm.aten_mm])
+    (ours,) = _ours(choices)
+    assert len(ours.choice.configs) == 1
+
+
+def test_a_symbolic_m_has_the_kernels_of_what_is_not_left(
+    symbols: ShapeEnv, another_model: Path, with_margin: Callable[[float], Path]
+) -> None:
+    """By a margin in the middle of what is expected over all m."""
+    heuristic = load_heuristic(H200, LINEAR_BF16, folder=another_model)
+    extents = (2, 16, 192, 1024, 16384)
+    problems = [GemmProblem(m, N, K) for m in extents]
+    over = [heuristic.first(one, candidates(one, H200)).library_over or 0 for one in problems]
+    margin = max(float(np.log(sorted(over)[2])) + 1e-6, 0.0)
+    left = [one for one, expected in zip(problems, over, strict=True) if np.log(expected) < margin]
+    assert 0 < len(left) < len(problems)
+    install(k=1, model=with_margin(margin))
+    (choice,) = choices_of(linear(_symbolic_m(symbols), N, K), "mm", [mm.aten_mm])
+    names = [one.name for one in choice.choice.configs]
+    for problem in problems:
+        assert problem in left or _first(problem, 1)[0] in names
 
 
 @pytest.mark.parametrize(
@@ -383,19 +473,14 @@ def test_the_model_decides_between_equals(graph: Any) -> None:
 
 
 def test_a_forced_choice_stays_alone_whatever_other_backends_add(graph: Any) -> None:
-    def remaining(choices: list[Any]) -> list[Any]:
-        for function in get_algorithm_selector_cache().preprocessing_fns:
-            choices = function(choices)
-        return choices
-
     install(k=1)
     (forced,) = choices_of(linear(), "mm", [mm.aten_mm])
     (aten,) = choices_of(linear(n=1001), "mm", [mm.aten_mm])
-    assert remaining([aten, forced]) == [forced]
-    assert remaining([aten]) == [aten]
+    assert _remaining([aten, forced]) == [forced]
+    assert _remaining([aten]) == [aten]
     install(k=2)
     ours = choices_of(linear(), "mm")
-    assert remaining([aten, *ours]) == [aten, *ours]
+    assert _remaining([aten, *ours]) == [aten, *ours]
 
 
 def _imported(source: str) -> set[str]:
@@ -522,8 +607,8 @@ def _graph_key() -> str:
 def test_another_model_makes_other_sources_and_keys(graph: Any, another_model: Path) -> None:
     seen = []
     for model in (None, another_model):
-        install(k=1, model=model)
-        (choice,) = choices_of(linear(), "mm")
+        install(k=2, model=model)
+        choice = choices_of(linear(), "mm")[0]
         assert choice.choice.settings.digest in source_of(choice)
         assert choice.choice.settings.digest in choice.hash_key()
         assert choice.choice.settings.digest in _handler().uuid()

@@ -59,6 +59,17 @@ def test_a_problem_that_is_covered_shows_its_choices_and_what_is_not_compiled(
     assert "tilecast compile -k 3 512x4096x4096" in compiled.advice
 
 
+def test_a_problem_that_is_left_to_the_library_is_told(tmp_path: Path, leaving_model: Path) -> None:
+    problem, objects = GemmProblem(512, 4096, 4096), ObjectCache(tmp_path / "objects")
+    single, several = (
+        list(explain(problem, H200, Settings(k=k, model=str(leaving_model)), objects))
+        for k in (1, 5)
+    )
+    assert single[-1].works
+    assert single[-1].found.startswith("left to torch.mm, which is expected to take ")
+    assert several[1].found.startswith("5: ")
+
+
 def test_a_layout_no_model_has_seen_is_ranked_but_not_decided(tmp_path: Path) -> None:
     operands = GemmOperands.parse("bf16:rrr")
     assert explained(tmp_path, operands=operands, k=5)[1].works

@@ -9,6 +9,7 @@ import gc
 import logging
 import weakref
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,9 +18,13 @@ from torch._subclasses import FakeTensorMode
 from torch.func import grad, jvp, vmap
 
 from tilecast.heuristics.errors import TilecastError
-from tilecast.inductor_hook import addmm, bmm, eager, failures, launcher, mm
+from tilecast.heuristics.hardware import hardware
+from tilecast.heuristics.operands import LINEAR_BF16
+from tilecast.inductor_hook import addmm, bmm, eager, failures, launcher, mm, selection
 from tilecast.kernels.launch import Launch
 from tilecast.kernels.spec import KernelSpec
+from tilecast.models.artifact import load_shipped
+from tilecast.models.learned import LearnedHeuristic
 
 pytestmark = pytest.mark.usefixtures("hook")
 
@@ -145,6 +150,23 @@ def test_a_kernel_multiplies_on_a_gpu(op: tuple, way: str, gpu: list[KernelSpec]
     (spec,) = gpu
     assert (spec.operands.layout, spec.batched) == ("rcr", ours is bmm)
     assert spec.operands.fused == (ours is addmm)
+
+
+def test_what_the_library_wins_goes_to_torch(
+    op: tuple, gpu: list[KernelSpec], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shipped = load_shipped(hardware("H200"), LINEAR_BF16)
+    deferrals = {power: replace(one, margin=9.0) for power, one in shipped.deferrals.items()}
+    leaving = LearnedHeuristic(replace(shipped, deferrals=deferrals))
+    monkeypatch.setattr(selection, "load_heuristic", lambda *arguments: leaving)
+    ours, stock, _ = op
+    operands = _linear(ours.__name__)
+    expected = stock(*operands)
+    out = torch.empty_like(expected)
+    assert torch.equal(ours(*operands), expected)
+    assert ours(*operands, out=out) is out
+    assert torch.equal(out, expected)
+    assert gpu == []
 
 
 BIASES: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], bool]] = {
@@ -381,21 +403,34 @@ def test_each_reason_why_torch_multiplies_is_said_once(
     assert "starts at no multiple of 16 bytes" in address
 
 
+def test_one_matrix_serves_a_batch_but_is_no_result_of_one(
+    gpu: list[KernelSpec], caplog: pytest.LogCaptureFixture
+) -> None:
+    a, b = _linear("bmm")
+    bmm(a[:1].expand(3, 16, 128), b)
+    assert [spec.batched for spec in gpu] == [True]
+    (shared,) = _constants([(1, 16, 64)], torch.bfloat16)
+    bmm(a, b, out=shared.expand(3, 16, 64))
+    assert len(gpu) == 1
+    (said,) = _said(caplog)
+    assert "out has strides (0, 64, 1)" in said
+
+
 def test_a_failure_to_choose_passes(
     gpu: list[KernelSpec],
     clock: list[float],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    chosen, tries = eager.shortlist, []
+    chosen, tries = eager.first, []
 
-    def shortlist(*arguments: Any) -> Any:
+    def first(*arguments: Any) -> Any:
         tries.append(arguments)
         if clock[0] < 1015:
             raise RuntimeError("out of memory for a moment")
         return chosen(*arguments)
 
-    monkeypatch.setattr(eager, "shortlist", shortlist)
+    monkeypatch.setattr(eager, "first", first)
     a, b = _linear()
     for _ in range(100):
         assert torch.equal(mm(a, b), torch.mm(a, b))
@@ -415,11 +450,11 @@ def test_a_refusal_to_choose_lasts(
 ) -> None:
     tries = []
 
-    def shortlist(*arguments: Any) -> Any:
+    def first(*arguments: Any) -> Any:
         tries.append(arguments)
         raise TilecastError("no model is for this")
 
-    monkeypatch.setattr(eager, "shortlist", shortlist)
+    monkeypatch.setattr(eager, "first", first)
     a, b = _linear()
     for _ in range(5):
         assert torch.equal(mm(a, b), torch.mm(a, b))
@@ -430,14 +465,14 @@ def test_a_refusal_to_choose_lasts(
 def test_failures_to_choose_keep_no_tensor_alive(
     gpu: list[KernelSpec], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def shortlist(*arguments: Any) -> Any:
+    def first(*arguments: Any) -> Any:
         raise RuntimeError("injected")
 
     def multiply() -> list[weakref.ref]:
         operands = _linear()
         return [weakref.ref(tensor) for tensor in (*operands, mm(*operands))]
 
-    monkeypatch.setattr(eager, "shortlist", shortlist)
+    monkeypatch.setattr(eager, "first", first)
     alive = [ref for _ in range(50) for ref in multiply()]
     gc.collect()
     assert [ref for ref in alive if ref() is not None] == []

@@ -10,6 +10,7 @@ import logging
 import weakref
 from collections.abc import Callable, Collection
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -165,15 +166,15 @@ def test_an_extent_that_none_was_compiled_for_runs_one_that_was(
 def test_a_failure_to_choose_for_an_extent_passes(
     loads: Callable, clock: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    chosen, tries = selection.ranked, []
+    chosen, tries = selection.first, []
 
-    def ranked(*arguments: Any) -> Any:
+    def first(*arguments: Any) -> Any:
         tries.append(arguments)
         if clock[0] < 1005:
             raise RuntimeError("out of memory for a moment")
         return chosen(*arguments)
 
-    monkeypatch.setattr(selection, "ranked", ranked)
+    monkeypatch.setattr(selection, "first", first)
     loaded = loads(_product)
     ends = [_ranking(16)[-1], _ranking(16)[0]]
     matmul = _dynamic(ends)
@@ -459,3 +460,23 @@ def test_a_bias_is_rounded_no_more_than_twice(loads: Callable) -> None:
     exact = bias.double() + a.double() @ b.double()
     error = (out.double() - exact).abs() / torch.maximum(exact.abs(), (exact - bias).abs())
     assert error.max() <= 2**-7
+
+
+@pytest.mark.parametrize("batched", [False, True])
+@pytest.mark.parametrize("operands", ["bf16:rcr", "bf16:rcr:bias"])
+def test_an_extent_that_the_library_wins_is_multiplied_by_torch(
+    loads: Callable, leaving_model: Path, operands: str, batched: bool
+) -> None:
+    loaded = loads(_refuses)
+    digest = model_digest(str(leaving_model))
+    matmul = DynamicMatmul.named(
+        [NAME], operands, batched, model=str(leaving_model), power="robust", digest=digest
+    )
+    a, b, out = _operands()
+    bias = [torch.ones(N, dtype=torch.bfloat16)] if ":bias" in operands else []
+    expected = torch.addmm(bias[0], a, b) if bias else a @ b
+    if batched and not bias:
+        a, b, out, expected = a[None], b[None], out[None], expected[None]
+    matmul(a, b, out, *bias)
+    assert torch.equal(out, expected)
+    assert loaded == []

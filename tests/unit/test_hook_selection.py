@@ -14,7 +14,7 @@ from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook.problems import Matmul
-from tilecast.inductor_hook.selection import portfolio, ranked, runnable, shortlist
+from tilecast.inductor_hook.selection import first, portfolio, ranked, runnable, shortlist
 from tilecast.inductor_hook.settings import Settings
 from tilecast.kernels.candidates import candidates
 from tilecast.kernels.quack_sm90.stock import stock_configs
@@ -28,6 +28,7 @@ EXTENTS = (*range(1, 17, 3), *range(24, 200, 8), *range(210, 2000, 91), *range(2
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=str)
+@pytest.mark.usefixtures("hook")
 def test_a_symbolic_m_runs_what_a_fixed_one_runs(family: tuple[int, int]) -> None:
     """Wherever the portfolio holds it; and no config that is excluded for an extent."""
     single = Settings(k=1)
@@ -38,9 +39,9 @@ def test_a_symbolic_m_runs_what_a_fixed_one_runs(family: tuple[int, int]) -> Non
     for m in EXTENTS:
         problem = GemmProblem(m, *family)
         (picked,) = ranked(single, problem, H200, configs, 1)
-        first = shortlist(single, problem, H200)[0].config
-        held += first in configs
-        assert picked == first or first not in configs, m
+        best = shortlist(single, problem, H200)[0].config
+        held += best in configs
+        assert picked == best or best not in configs, m
         valid = set(candidates(problem, H200))
         assert picked in valid or valid.isdisjoint(configs), m
     assert held > len(EXTENTS) / 3
@@ -161,3 +162,11 @@ def test_a_digest_that_is_none_never_gets_into_generated_source(
     path.write_text(json.dumps(json.loads(path.read_text()) | {"sha256": digest}))
     with pytest.raises(TilecastError, match="was edited: its digest does not match"):
         Settings(model=str(another_model))
+
+
+def test_a_portfolio_has_nothing_for_what_is_left_to_the_library(leaving_model: Path) -> None:
+    settings, problem = Settings(k=1, model=str(leaving_model)), GemmProblem(512, 4096, 4096)
+    assert first(settings, problem, H200).deferred
+    assert portfolio(settings, (problem, replace(problem, m=16)), H200) == ()
+    (prediction,) = shortlist(settings, problem, H200)
+    assert prediction == shortlist(replace(settings, k=3), problem, H200)[0]

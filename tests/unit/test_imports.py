@@ -23,8 +23,9 @@ PACKAGES = {
 """Top-level modules that importing every module of a package must not load."""
 
 DEVICE_SIDE = {
-    f"tilecast.kernels.{name}"
-    for name in ("quack_sm90.kernel", "quack_sm90.kernel", "quack_sm90.epilogue", "gemm_object")
+    "tilecast.kernels.gemm_object",
+    *(f"tilecast.kernels.quack_sm90.{name}" for name in ("kernel", "conversion")),
+    *(f"tilecast.kernels.quack_sm90.{name}" for name in ("epilogue", "vectors")),
 }
 """Written in the DSL; imported where kernels are compiled and nowhere else."""
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from time import perf_counter
 
 import numpy as np
 import pytest
@@ -64,6 +66,60 @@ def test_predicted_times_are_near_the_measured(trained, synthetic_table) -> None
     assert np.median(errors) < 0.1
 
 
+@pytest.mark.parametrize("power", ["burst", "sustained", "robust"])
+def test_the_first_choice_stands_beside_the_library(trained, power: str) -> None:
+    heuristic = LearnedHeuristic(trained, power)
+    choice = heuristic.first(PROBLEM, CONFIGS)
+    (best,) = heuristic.predict(PROBLEM, CONFIGS, limit=1)
+    assert choice.prediction == best
+    assert choice.library_over
+    assert choice.library_over == pytest.approx(1, abs=0.1)  # as fast as the best of a sweep
+    assert choice.library_microseconds == pytest.approx(choice.library_over * best.microseconds)
+    deferral = trained.deferrals[power]
+    assert choice.deferred == (np.log(choice.library_over) < deferral.margin)
+
+
+@pytest.mark.parametrize("margin", [0.0, 10.0])
+def test_a_margin_decides_what_is_left_to_the_library(trained, margin: float) -> None:
+    deferrals = {p: replace(one, margin=margin) for p, one in trained.deferrals.items()}
+    heuristic = LearnedHeuristic(replace(trained, deferrals=deferrals))
+    choice = heuristic.first(PROBLEM, CONFIGS)
+    assert choice.library_over
+    assert choice.deferred == (margin == 10 or choice.library_over < 1)
+
+
+def test_without_times_of_the_library_nothing_is_left_to_it(trained) -> None:
+    choice = LearnedHeuristic(replace(trained, deferrals={})).first(PROBLEM, CONFIGS)
+    assert choice.library_over is choice.library_microseconds is None
+    assert not choice.deferred
+
+
+def test_lent_operands_are_compared_by_the_lender() -> None:
+    problem = replace(PROBLEM, operands=GemmOperands.parse("bf16:rcr:bias"))
+    plain, biased = (
+        load_heuristic(H200, one.operands).first(one, candidates(one, H200))
+        for one in (PROBLEM, problem)
+    )
+    assert biased == plain
+
+
+def test_asking_for_the_library_costs_next_to_nothing() -> None:
+    """0.2 ms are allowed; other work on the machine may delay either side."""
+    heuristic = load_heuristic(H200, LINEAR_BF16)
+    heuristic.first(PROBLEM, CONFIGS)
+
+    def least(ask: Callable[[], object]) -> float:
+        times = []
+        for _ in range(30):
+            start = perf_counter()
+            ask()
+            times.append(perf_counter() - start)
+        return min(times)
+
+    alone = least(lambda: heuristic.predict(PROBLEM, CONFIGS, limit=1))
+    assert least(lambda: heuristic.first(PROBLEM, CONFIGS)) < alone + 0.0005
+
+
 def test_reasons_are_features_by_size(trained) -> None:
     heuristic = LearnedHeuristic(trained)
     best = heuristic.rank(PROBLEM, CONFIGS, limit=1)[0]
@@ -108,7 +164,7 @@ def test_other_operands_are_refused(trained) -> None:
     problem = GemmProblem(64, 64, 64, operands=operands)
     message = "no model is for fp16:rrr>fp32; allowed: what is stored in as many bits as bf16:rcr"
     heuristic = LearnedHeuristic(trained)
-    for ask in (heuristic.rank, heuristic.predict, heuristic.shortlist):
+    for ask in (heuristic.rank, heuristic.predict, heuristic.shortlist, heuristic.first):
         with pytest.raises(TilecastError, match=message):
             ask(problem, CONFIGS)
 

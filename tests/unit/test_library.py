@@ -32,6 +32,9 @@ OPERANDS = (
     "int8:rcr>int32",
     "int8:rcr>bf16:row-scales",
     "int8:rcr>bf16:tensor-scales+bias",
+    "bf16xint8:rcr",
+    "bf16xint8:rcr:column-scales",
+    "bf16xint8:rcr>fp32:column-scales+bias",
 )
 
 

@@ -143,3 +143,18 @@ def test_a_matrix_that_is_added_is_read_and_a_row_is_not_counted() -> None:
     )
     assert row.min_bytes == plain.min_bytes
     assert matrix.min_bytes == plain.min_bytes + 2 * 64 * 128
+
+
+@pytest.mark.parametrize(
+    ("operands", "batch", "name"),
+    [
+        ("bf16:rcr", 1, "torch.mm"),
+        ("fp16:rrr", 4, "torch.bmm"),
+        ("bf16:rcr:bias", 1, "torch.addmm"),
+        ("int8:rcr>int32", 1, "torch._int_mm"),
+        ("e4m3:rcr>bf16:row-scales", 1, "torch._scaled_mm"),
+    ],
+)
+def test_the_call_of_the_library(operands: str, batch: int, name: str) -> None:
+    problem = GemmProblem(64, 64, 64, batch, GemmOperands.parse(operands))
+    assert problem.library_call == name

@@ -6,6 +6,7 @@ QuACK is imported in processes of their own alone, as it is when kernels are com
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tomllib
@@ -31,6 +32,9 @@ OVERRIDDEN = {
     "get_scheduler_class": "self varlen_m",
     "epi_to_underlying_arguments": "self args loc ip",
     "epi_get_smem_tensors": "self params storage",
+    "mma": "self ab_pipeline ab_read_state mma_fn acc acc_slow k_tile_cnt warp_group_idx",
+    "mma_rs_interleaved": "self ab_pipeline ab_read_state tiled_mma acc k_tile_cnt warp_group_idx "
+    "copy_block tCrA tCrB k_tile_start promote_fn",
     "epilogue_split_k": "self params epi_fn load_acc_subtile tRS_rD epi_tile epi_read_state "
     "epi_producer_state epi_store_pipeline tile_coord_mnkl epilogue_barrier tidx is_tma_warp",
     "__call__": "self mA mB mD mC epilogue_args scheduler_args varlen_args stream mSFA mSFB",
@@ -40,6 +44,8 @@ SAMPLE = (
     ("bf16:rcr", "128x128x64_c2x1x1_s6_coop_o1_rm8"),
     ("bf16:rcr", "swap_64x16x128_c1x1x8_s9_coop_o1_rm8"),
     ("bf16:rcr", "256x128x64_c1x1x3_s4_coop_o1_rm8"),
+    ("bf16:rcr", "swap_128x160x64_c4x1x4_s5_coop_o1_rm8"),
+    ("bf16:rcr:bias", "128x80x64_c1x2x3_s8_coop_o1_rm8"),
     ("bf16:rcr", "64x64x64_c1x1x1_s5_coop_o2_rm8"),
     ("bf16:rrr", "swap_192x96x64_c2x1x1_s4_pong_o1_rm4"),
     ("bf16:crr", "64x128x64_c1x1x4_s6_coop_o1_rn1"),
@@ -49,6 +55,10 @@ SAMPLE = (
     ("bf16:rcr:alpha+beta-c", "swap_128x192x64_c1x2x1_s3_pong_o1_rm8"),
     ("int8:rcr>bf16:row-scales+bias", "64x64x128_c1x1x3_s5_coop_o1_rm8"),
     ("int8:rcr>int32", "64x32x128_c1x1x4_s8_coop_o1_rm8"),
+    ("bf16xint8:rcr:column-scales", "swap_64x16x128_c1x1x4_s12_coop_o1_rm8"),
+    ("bf16xint8:rcr:column-scales", "swap_128x64x64_c2x1x1_s5_coop_o2_rm8"),
+    ("bf16xint8:crc:bias+gelu", "swap_256x128x64_c1x2x1_s5_coop_o1_rm8"),
+    ("bf16xint8:rcr>fp32", "swap_192x96x64_c1x1x1_s6_pong_o1_rm8"),
 )
 
 READ = """
@@ -60,10 +70,14 @@ from tilecast.kernels.families import parse_config
 """
 
 
-def _fresh(code: str) -> str:
+def _fresh(code: str, **environment: str) -> str:
     """What some code prints in an interpreter of its own."""
     run = subprocess.run(
-        [sys.executable, "-c", READ + code], capture_output=True, text=True, check=False
+        [sys.executable, "-c", READ + code],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert run.returncode == 0, run.stderr[-2000:]
     return run.stdout.strip()
@@ -84,6 +98,18 @@ for method in {list(OVERRIDDEN)}:
     assert {name: set(text.split()) for name, text in found.items()} == {
         name: set(text.split()) for name, text in OVERRIDDEN.items()
     }
+
+
+def test_a_converted_operand_has_what_quack_asks_of_its_own() -> None:
+    code = """
+from quack.operand_transform.transform import TransformAW4
+from tilecast.kernels.quack_sm90.conversion import ConvertedA
+for name in ("make_a_smem_layout_staged", "make_a_tma", "a_gmem_slice", "make_copy_block"):
+    ours, theirs = (inspect.signature(getattr(it, name)) for it in (ConvertedA, TransformAW4))
+    assert len(ours.parameters) == len(theirs.parameters), name
+print(ConvertedA.owns_a_layout, ConvertedA.aux, ConvertedA.promote, ConvertedA.tile_k)
+"""
+    assert _fresh(code) == "True None False None"
 
 
 def test_resources_are_what_quack_chooses() -> None:
@@ -113,11 +139,72 @@ print("triton" in sys.modules, "quack.rmsnorm" in sys.modules)
     assert _fresh(code) == "False False"
 
 
+@pytest.mark.parametrize(
+    "name, ranks",
+    [
+        ("128x128x64_c2x1x1_s4_coop_o1_rm8", ["M (2, 1)", "N (2, 1)"]),
+        ("128x128x64_c2x1x3_s4_coop_o1_rm8", ["N (1, 3)", "N (2, 3)"]),
+        ("128x80x64_c1x4x2_s4_coop_o1_rm8", ["N (4, 2)", "N (1, 2)"]),
+    ],
+)
+def test_loads_are_shared_by_the_ctas_of_one_split(name: str, ranks: list[str]) -> None:
+    """What the DSL is told of A's loads and of B's; afterwards QuACK is as it was."""
+    code = f"""
+from quack import copy_utils
+from tilecast.kernels.gemm_object import compile_gemm
+from tilecast.kernels.spec import KernelSpec
+told, whole = [], copy_utils.block_copy
+def told_of(*args, tma_multicast=None, **kwargs):
+    if tma_multicast:
+        told.append(f"{{tma_multicast['multicast_dim']}} {{tma_multicast['cluster_shape']}}")
+    return whole(*args, **kwargs) if tma_multicast is None else whole(
+        *args, tma_multicast=tma_multicast, **kwargs
+    )
+copy_utils.block_copy, before = told_of, copy_utils.tma_get_block_copy_fn
+spec = KernelSpec(parse_config({name!r}), LINEAR_BF16)
+compile_gemm(TunableGemm(spec.config, LINEAR_BF16), spec)
+print(told, copy_utils.tma_get_block_copy_fn is before)
+"""
+    assert _fresh(code) == f"{ranks} True"
+
+
+@pytest.mark.parametrize(
+    "text, name",
+    [
+        ("bf16:rcr:bias", "128x128x64_c2x1x1_s5_coop_o1_rm8"),
+        ("bf16:rcr:bias+gelu", "swap_64x64x64_c1x1x1_s11_pong_o1_rm8"),
+        ("int8:rcr>bf16:row-scales+bias", "64x64x128_c1x1x3_s5_coop_o1_rm8"),
+        ("bf16xint8:rcr:column-scales", "swap_128x64x64_c1x1x1_s5_pong_o1_rm8"),
+    ],
+)
+def test_vectors_are_asked_for_before_the_product_and_after_the_kernel_in_front(
+    text: str, name: str, tmp_path: Path
+) -> None:
+    """In the order of the code: the wait for that kernel, copies of vectors, products."""
+    code = f"""
+from tilecast.heuristics.operands import GemmOperands
+from tilecast.kernels.families import FAMILIES
+from tilecast.kernels.spec import KernelSpec
+spec = KernelSpec(parse_config({name!r}), GemmOperands.parse({text!r}))
+FAMILIES["quack_sm90"].compile(spec)
+"""
+    _fresh(code, CUTE_DSL_KEEP="ptx", CUTE_DSL_DUMP_DIR=str(tmp_path))
+    (ptx,) = tmp_path.glob("*.ptx")
+    lines = ptx.read_text().splitlines()
+    kinds = ("griddepcontrol.wait", "cp.async.ca.shared", "wgmma.mma_async")
+    wait, copy, product = ([i for i, line in enumerate(lines) if it in line] for it in kinds)
+    vectors = GemmOperands.parse(text).extras
+    assert len(copy) >= len(vectors)
+    # The first wait is that of the warp which loads A and B.
+    assert len(wait) == 2 and wait[1] < copy[0] < product[0]
+
+
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[ObjectCache, list[KernelSpec]]:
     objects = ObjectCache(tmp_path_factory.mktemp("objects"))
     specs = [KernelSpec(parse_config(name), GemmOperands.parse(text)) for text, name in SAMPLE]
-    specs.append(KernelSpec(parse_config(SAMPLE[1][1]), LINEAR_BF16, batched=True))
+    for text, name in (SAMPLE[1], SAMPLE[-1]):
+        specs.append(KernelSpec(parse_config(name), GemmOperands.parse(text), batched=True))
     results = list(compile_all(specs, objects, 2))
     assert {result.error for result in results} == {None}
     return objects, specs

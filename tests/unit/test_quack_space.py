@@ -29,6 +29,7 @@ from tilecast.kernels.quack_sm90.family import QuackSm90
 H200 = GPUS[0]
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 FAMILY = QuackSm90()
+MIXED = GemmOperands.parse("bf16xint8:rcr:column-scales")
 SPACE = space.valid_configs(LINEAR_BF16, H200)
 TILE_K = space.tile_ks(LINEAR_BF16)
 
@@ -92,7 +93,9 @@ def test_shared_memory_fits_the_sm(config: QuackConfig) -> None:
 
 @given(runnable)
 def test_tiles_suit_the_instructions(config: QuackConfig) -> None:
-    assert config.cluster_m * config.cluster_n * config.split_k <= 8
+    # Eight everywhere, 16 on Hopper (CUDA programming guide, thread block clusters).
+    ctas = config.cluster_m * config.cluster_n * config.split_k
+    assert ctas <= (4 if config.split_k == 1 else 16)
     assert config.tile_m % (8 * config.cluster_n) == 0
     assert config.tile_n % (8 * config.cluster_m) == 0
     shared, _ = _groups(config)
@@ -103,11 +106,33 @@ def test_tiles_suit_the_instructions(config: QuackConfig) -> None:
 def test_sums_that_a_cta_receives_fit_where_its_stages_were(config: QuackConfig) -> None:
     if config.split_k == 1:
         return
-    assert (config.cluster_m, config.cluster_n, config.schedule) == (1, 1, "coop")
+    assert config.schedule == "coop"
     whole = config.tile_m * config.tile_n * 4
     stages = config.stages * (config.tile_m + config.tile_n) * config.tile_k * 2
     # Each of the others sends at least its share of the tile.
     assert (config.split_k - 1) * whole / config.split_k <= stages
+
+
+@given(runnable)
+def test_ctas_that_split_k_share_loads_of_one_side(config: QuackConfig) -> None:
+    if config.split_k > 1:
+        assert 1 in (config.cluster_m, config.cluster_n)
+
+
+@pytest.mark.parametrize(
+    "name, reason",
+    [
+        ("128x128x64_c2x2x2_s6_coop_o1_rm8", "shared along one side"),
+        ("128x128x64_c4x1x6_s6_coop_o1_rm8", "a cluster of 24 CTAs, 16 are allowed"),
+        ("128x128x64_c2x1x2_s6_pong_o1_rm8", "schedule pong, allowed coop"),
+        ("128x96x64_c2x1x2_s7_coop_o1_rm8", "loads of the shorter side of 128x96 shared"),
+    ],
+)
+def test_a_split_that_is_left_out_is_told_why(name: str, reason: str) -> None:
+    config = QuackConfig.parse(name)
+    assert config is not None
+    violations = FAMILY.violations(config, LINEAR_BF16, H200)
+    assert any(reason in violation.text for violation in violations)
 
 
 def test_no_rule_complains_about_the_space() -> None:
@@ -115,6 +140,8 @@ def test_no_rule_complains_about_the_space() -> None:
     assert list(SPACE) == sorted(set(SPACE))
     assert {config.split_k for config in SPACE} == set(space.SPLITS)
     assert {config.schedule for config in SPACE} == set(space.SCHEDULES)
+    shapes = {(c.cluster_m, c.cluster_n) for c in SPACE if c.split_k > 1}
+    assert shapes == {cluster for cluster in space.CLUSTERS if 1 in cluster}
 
 
 @given(st.sampled_from(SAMPLE))
@@ -127,6 +154,8 @@ def test_every_rule_takes_something_away(rule: str) -> None:
     operands = GemmOperands.parse("bf16:rrr" if rule == "warp-group-tile" else "bf16:rcr")
     if rule == "operands":
         operands = GemmOperands.parse("int8:rrr>int32")
+    if rule == "conversion":
+        operands = MIXED
     kinds = {r.name: r.kind for r in FAMILY.rules}
     peers = {name for name, kind in kinds.items() if kind == kinds[rule]}
     alone = [
@@ -153,7 +182,16 @@ def test_every_problem_rule_alone_drops_a_candidate(rule: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["bf16:rcr", "bf16:rrr", "bf16:crr", "fp16:rcr>fp32", "e4m3:rcr>bf16", "int8:rcr>int32"]
+    "text",
+    [
+        "bf16:rcr",
+        "bf16:rrr",
+        "bf16:crr",
+        "fp16:rcr>fp32",
+        "e4m3:rcr>bf16",
+        "int8:rcr>int32",
+        "bf16xint8:rcr:column-scales",
+    ],
 )
 def test_every_operands_that_it_multiplies_have_a_space(text: str) -> None:
     found = space.valid_configs(GemmOperands.parse(text), H200)
@@ -166,6 +204,10 @@ def test_every_operands_that_it_multiplies_have_a_space(text: str) -> None:
     [
         "e4m3:rrr>bf16",
         "bf16xfp16:rcr",
+        "bf16xe4m3:rcr",
+        "int8xbf16:rcr",
+        "bf16xint8:rcr:row-scales",
+        "int8:rcr>bf16:column-scales",
         "int8:rcr>bf16",
         "int8:rcr>int32:bias",
         "bf16:rcr:row-scales",
@@ -197,10 +239,11 @@ def test_names_are_distinct() -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("bf16xint8:rcr", "A is bf16 and B int8"),
-        ("bf16:rcr:row-scales", "bf16:rcr:row-scales scales operands of 16 bits"),
+        ("fp16xint8:rcr", "A is fp16 and B int8"),
+        ("bf16:rcr:row-scales", "bf16:rcr:row-scales scales A of bf16 and B of bf16"),
+        ("bf16xint8:rrr", "layout rrr: 8-bit operands are read along k only"),
         ("e4m3:rcr>bf16@fp16", "e4m3:rcr>bf16@fp16 accumulates in fp16"),
-        ("int8:ccr>int32", "layout ccr: wgmma reads 8-bit operands along k only"),
+        ("int8:ccr>int32", "layout ccr: 8-bit operands are read along k only"),
         ("int8:rcr", "int8 into int8"),
         ("bf16:rcr>int32", "bf16 into int32"),
         ("e4m3:rcr", "e4m3 into e4m3"),
@@ -286,6 +329,13 @@ def test_orders_differ_only_where_there_is_an_order(problem: GemmProblem) -> Non
             assert config.split_k == 1
 
 
+def test_a_converted_operand_is_the_kernels_own_a_and_each_row_of_one_warp_group() -> None:
+    found = space.valid_configs(MIXED, H200)
+    assert found and all(config.swap_ab for config in found)
+    assert not [c for c in found if c.tile_m == 320 or (c.tile_m == 192 and _groups(c)[0] == 2)]
+    assert {c.split_k for c in found} == set(space.SPLITS)
+
+
 # ---- resources, by hand
 
 
@@ -306,10 +356,29 @@ def test_registers_by_hand(name: str, launch: int, load: int, mma: int) -> None:
     assert resources.registers(config, LINEAR_BF16) == (load, mma)
 
 
+@pytest.mark.parametrize(
+    ("name", "taken"),
+    [
+        # Of bf16 64 rows x 64 columns x 2 bytes / 128 threads / 4, and two blocks of 16 columns.
+        ("swap_64x16x64_c1x1x1_s12_coop_o1_rm8", 16 + 2 * 4),
+        ("swap_128x16x128_c1x1x1_s11_coop_o1_rm8", 32 + 2 * 4),
+        ("swap_256x64x64_c1x1x1_s8_coop_o1_rm8", 2 * (16 + 2 * 4)),
+    ],
+)
+def test_registers_of_a_converted_operand_by_hand(name: str, taken: int) -> None:
+    config: Any = parse_config(name)
+    assert resources.fragment_registers(config, MIXED) == taken
+    assert resources.fragment_registers(config, LINEAR_BF16) == 0
+
+
 def test_shared_memory_by_hand() -> None:
     config: Any = parse_config("128x256x64_c1x1x1_s4_coop_o1_rm8")
     stages, epilogue = 4 * (128 + 256) * 64 * 2, 2 * 128 * 32 * 2
     assert resources.smem_bytes(config, LINEAR_BF16) == 1024 + stages + epilogue
+    mixed: Any = parse_config("swap_128x256x64_c1x1x1_s4_coop_o1_rm8")
+    scales = 1024  # 128 of them, of 2 bytes, up to where the swizzle repeats
+    stages = 4 * (128 * 1 + 256 * 2) * 64
+    assert resources.smem_bytes(mixed, MIXED) == 1024 + stages + epilogue + scales
     assert H200.smem_limit(1) == 227 * 1024
     assert 2 * (H200.smem_limit(2) + 1024) == 228 * 1024
 

@@ -8,11 +8,15 @@ import numpy as np
 import pytest
 
 from tilecast.data_collection.dataset import Dataset
+from tilecast.data_collection.measurement import REFERENCE
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import LINEAR_BF16
+from tilecast.heuristics.problem import GemmProblem
+from tilecast.kernels.candidates import candidates
 from tilecast.models.artifact import save
 from tilecast.models.labels import POWERS
+from tilecast.models.learned import LearnedHeuristic
 from tilecast.models.training import dataset_hardware, train
 
 
@@ -46,6 +50,34 @@ def test_what_was_trained_on_is_recorded(trained, synthetic_dataset: Dataset) ->
         "dates": ["2026-11-21T00:00:00+00:00"],
     }
     assert {"numpy", "scikit-learn", "tilecast"} <= set(trained.facts["versions"])
+
+
+def test_what_the_library_was_is_recorded(synthetic_dataset: Dataset) -> None:
+    run = synthetic_dataset.provenance["runs"][0]
+    gpus = [{"name": "NVIDIA H200", "driver_version": version} for version in ("581.2", "580.1")]
+    known = run | {"gpus": gpus, "versions": {"torch": "2.11.0", "nvidia-cublas": "13.1"}}
+    provenance = {**synthetic_dataset.provenance, "runs": [run, known]}
+    learned = train(Dataset(synthetic_dataset.rows, provenance), jobs=2)
+    assert learned.facts["library"] == {"cuBLAS": ["13.1"], "driver": ["580.1", "581.2"]}
+
+
+def test_first_choices_beside_the_library_are_recorded(trained) -> None:
+    assert trained.facts["library"] == {}
+    for power in POWERS:
+        figures = trained.facts["beside_library"][power]
+        assert set(figures) == {"left", "geomean", "slower", "worst"}
+        assert 0 <= figures["left"] <= 1
+        assert trained.deferrals[power].margin >= 0
+
+
+def test_a_library_that_was_never_timed_gets_nothing(synthetic_dataset: Dataset) -> None:
+    ours = synthetic_dataset.rows.query(f"config != {REFERENCE!r}").reset_index(drop=True)
+    learned = train(Dataset(ours, synthetic_dataset.provenance), jobs=2)
+    assert learned.deferrals == {}
+    assert learned.facts["beside_library"] == {}
+    problem = GemmProblem(512, 4096, 4096)
+    choice = LearnedHeuristic(learned).first(problem, candidates(problem, hardware("H200")))
+    assert not choice.deferred
 
 
 def test_held_out_metrics_are_those_of_a_model_that_learned(trained) -> None:

@@ -1,0 +1,64 @@
+"""Calls of any kind timed side by side, as `tilecast collect` times kernels."""
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from statistics import median
+from typing import cast
+
+from tilecast.data_collection.gpu_session import GpuSession
+from tilecast.data_collection.protocol import Entrant, without_drift
+from tilecast.heuristics.problem import GemmProblem
+from tilecast.kernels.builder import compile_all
+from tilecast.kernels.object_cache import ObjectCache, default_root
+from tilecast.kernels.spec import KernelSpec
+
+SCREENED, RACED = 2, {"burst": 12, "sustained": 24}  # rounds
+FINALISTS = 5
+
+Call = Callable[..., object]  # takes a, b, out and what else the operands have
+
+
+class Races(GpuSession):
+    """Times calls by name: CUDA graphs over operand sets that exceed the L2, rounds interleaved."""
+
+    def __init__(self):
+        """Bind the first device that is visible."""
+        super().__init__(ObjectCache(default_root()), 0, lambda entrant: None)
+        self.calls: dict[str, Call] = {}
+
+    def launcher(self, entrant: Entrant, problem: GemmProblem) -> Call:
+        """What makes the call of a name."""
+        return self.calls[cast(str, entrant)]
+
+    def kernels(self, specs: Iterable[KernelSpec]) -> dict[KernelSpec, Call]:
+        """Compile and load some kernels.
+
+        Raises:
+            RuntimeError: one does not compile.
+        """
+        specs = list(specs)
+        for result in compile_all(specs, ObjectCache(default_root()), len(os.sched_getaffinity(0))):
+            if result.error:
+                raise RuntimeError(f"{result.spec}: {result.error}")
+        return {spec: self._kernel(spec) for spec in specs}
+
+    def race(
+        self, problem: GemmProblem, kinds: Sequence[dict[str, Call]], beside: dict[str, Call]
+    ) -> dict[str, dict[str, float]]:
+        """Screen each kind by itself, then race the best of all kinds, and what is beside them.
+
+        Returns:
+            Microseconds by regime and name.
+        """
+        self.calls = {name: call for calls in (*kinds, beside) for name, call in calls.items()}
+        bench = self.bench(problem, careful=False)
+
+        def timed(names: Sequence[str], regime: str, rounds: int) -> dict[str, float]:
+            # A bench tells entrants apart and asks the session what launches them, no more.
+            found = bench.time(cast("list[Entrant]", names), regime, rounds)
+            return dict(zip(names, map(median, without_drift(found)), strict=True))
+
+        screened = timed([name for calls in kinds for name in calls], "sustained", SCREENED)
+        orders = [sorted(calls, key=screened.__getitem__) for calls in kinds]
+        best = [name for order in orders for name in order[:FINALISTS]]
+        return {regime: timed([*best, *beside], regime, rounds) for regime, rounds in RACED.items()}

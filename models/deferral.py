@@ -1,0 +1,227 @@
+"""When to leave a problem to the library: where it is expected to win, and where that is in doubt.
+
+Trees learn the median of what the library takes beside one of our first choices. One margin for
+each power turns that into a decision: the first choice is taken where it is expected to be ahead by
+as much. The margin stands for the doubt; it is the least, from 0 on, with which at most `ALLOWED`
+of the problems that were held out would be more than 3% slower than the library. Some first choices
+are worth no more than that: a problem left to the library in vain costs what was to be gained, one
+that is taken in vain is a regression.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tilecast.heuristics.problem import GemmProblem
+from tilecast.models.features import FEATURE_NAMES
+from tilecast.models.forest import Forest
+from tilecast.models.labels import ProblemLabels
+from tilecast.models.ranker import ConfigRanker
+from tilecast.models.targets import log_analytic, problem_features
+
+SLOWER = 0.97
+"""Speed beside the library's below which a product counts as slower."""
+ALLOWED = 0.005
+"""Share of the problems that may be slower. A quarter of the 2% that are the aim: a margin does
+worse on problems that it was not chosen on, and the worst of these shall not be far behind either.
+Twice as much leaves a tenth fewer problems and gains 0.1 to 0.3% (models/EXPERIMENTS.md)."""
+MOST_MARGIN = 10.0
+"""Margin that no expectation reaches: with it all is left to the library."""
+LEARNED = 16
+"""First configs of a problem that are learned from. One alone is too few: they differ in how far
+they are from the best, while the library's time is the same."""
+FEATURES = len(FEATURE_NAMES) + 2
+"""Columns of `deferral_features`."""
+_DIGITS = 6
+_OBJECTIVE: dict[str, object] = {
+    # The median: what the library does well or badly without our seeing why has long tails.
+    "objective": "reg:absoluteerror",
+    "tree_method": "hist",
+    "max_bin": 64,
+    "max_depth": 4,
+    "learning_rate": 0.05,
+    "subsample": 0.7,
+    "colsample_bytree": 0.4,
+    # The result may differ in the last digits from one number of threads to another.
+    "nthread": 1,
+}
+_ROUNDS = 300
+
+
+@dataclass(frozen=True, eq=False)
+class Deferral:
+    """Says whether a first choice is worth taking, with the library there to do the same."""
+
+    forest: Forest
+    """Predicts the log of the library's time over a config's, from `deferral_features`."""
+    margin: float
+    """What is expected of a first choice that is taken, at least: a logarithm, 0 or more."""
+
+    def expected(self, features: np.ndarray) -> float:
+        """Log of the library's time over a config's; features are [1, FEATURES]."""
+        return float(self.forest.predict(features)[0])
+
+    def defers(self, expected: float) -> bool:
+        """Whether a problem is left to the library, given what is `expected` of the first."""
+        return expected < self.margin
+
+
+def deferral_features(
+    features: np.ndarray, distance: np.ndarray, relevance: np.ndarray
+) -> np.ndarray:
+    """What the trees see of configs: geometry and arithmetic, and what the ranker thinks of them.
+
+    Args:
+        features: float32 array [configs, features], of `tilecast.models.features.featurize`.
+        distance: float32 array [configs], as `ConfigRanker.model_scores` gives it.
+        relevance: likewise.
+
+    Returns:
+        float32 array [configs, FEATURES].
+    """
+    return np.column_stack([features, distance - log_analytic(features), relevance])
+
+
+@dataclass(frozen=True, eq=False)
+class BesideLibrary:
+    """The first of the ranking of a problem that the ranker had not seen, beside the library."""
+
+    problem: GemmProblem
+    """The problem."""
+    features: np.ndarray
+    """float32 array [configs, FEATURES]: `deferral_features`, best first."""
+    lead: np.ndarray
+    """float64 array [configs]: log of the library's measured time over each config's."""
+
+
+def beside_library(
+    ranker: ConfigRanker, asked: Sequence[ProblemLabels]
+) -> tuple[BesideLibrary, ...]:
+    """Ask a ranker about problems that it was not fitted on and the library was timed on."""
+    found = []
+    for labels in asked:
+        lead = np.log(labels.library_over(ranker.power))
+        if not np.isnan(lead).any():
+            features = problem_features(labels, ranker.hardware)
+            first = ranker.order(features)[:LEARNED]
+            columns = deferral_features(features[first], *ranker.model_scores(features[first]))
+            found.append(BesideLibrary(labels.problem, columns, lead[first]))
+    return tuple(found)
+
+
+@dataclass(frozen=True, eq=False)
+class FirstChoices:
+    """What was expected of the first choices for problems that were held out, and measured."""
+
+    problems: tuple[GemmProblem, ...]
+    """The problems."""
+    expected: np.ndarray
+    """float64 array [problems]: log of the library's time over the first choice's."""
+    measured: np.ndarray
+    """float64 array [problems]: the same as it was."""
+    part: np.ndarray
+    """int array [problems]: which were held out together."""
+
+    @property
+    def margin(self) -> float:
+        """The least margin, from 0 on, with which at most `ALLOWED` are slower."""
+        return _least_margin(self.expected, self.measured)
+
+    @property
+    def left(self) -> np.ndarray:
+        """Which are left to the library by a margin that was chosen on the other parts; bool."""
+        left = np.zeros(len(self.problems), bool)
+        for part in np.unique(self.part):
+            own = self.part == part
+            margin = _least_margin(self.expected[~own], self.measured[~own])
+            left[own] = self.expected[own] < margin
+        return left
+
+
+def held_out_choices(
+    parts: Sequence[Sequence[BesideLibrary]], *, seed: int = 0
+) -> FirstChoices | None:
+    """What trees that learned from all parts but one expect of that one; None of less than two.
+
+    Args:
+        parts: `beside_library` of the problems of each fold, by the ranker that had not seen it.
+        seed: of the trees' sampling.
+    """
+    parts = [part for part in parts if part]
+    if len(parts) < 2:
+        return None
+    expected = []
+    for i, part in enumerate(parts):
+        forest = _fitted([one for other in (*parts[:i], *parts[i + 1 :]) for one in other], seed)
+        expected.append(forest.predict(np.concatenate([one.features[:1] for one in part])))
+    every = [one for part in parts for one in part]
+    return FirstChoices(
+        tuple(one.problem for one in every),
+        np.concatenate(expected).astype(np.float64),
+        np.array([one.lead[0] for one in every]),
+        np.repeat(np.arange(len(parts)), [len(part) for part in parts]),
+    )
+
+
+def fit_deferral(
+    parts: Sequence[Sequence[BesideLibrary]], *, seed: int = 0
+) -> tuple[Deferral, FirstChoices] | None:
+    """Learn when to leave a problem to the library; None where it was not timed.
+
+    Returns:
+        The rule, of trees that learned from all parts; and `held_out_choices`, which its margin was
+        chosen on.
+    """
+    choices = held_out_choices(parts, seed=seed)
+    if choices is None:
+        return None
+    forest = _fitted([one for part in parts for one in part], seed)
+    return Deferral(forest, round(choices.margin, _DIGITS)), choices
+
+
+def speed(measured: np.ndarray, left: np.ndarray) -> dict[str, float]:
+    """How fast some problems are beside the library, of which some are left to it.
+
+    Args:
+        measured: float64 array [problems]: log of the library's time over the first choice's.
+        left: bool array [problems].
+
+    Returns:
+        Share of them that are ``left``; the ``geomean`` of the speeds, the share that is
+        ``slower`` than `SLOWER`, and the ``worst`` of them.
+    """
+    gained = np.where(left, 0.0, measured)
+    return {
+        "left": float(left.mean()),
+        "geomean": float(np.exp(gained.mean())),
+        "slower": float((gained < np.log(SLOWER)).mean()),
+        "worst": float(np.exp(gained.min())),
+    }
+
+
+def _least_margin(expected: np.ndarray, measured: np.ndarray) -> float:
+    """The least margin, from 0 on, with which at most `ALLOWED` of some problems are slower."""
+    order = np.argsort(-expected, kind="stable")
+    slower = np.cumsum(measured[order] < np.log(SLOWER))
+    allowed = np.flatnonzero(slower <= ALLOWED * len(order))
+    least = float(expected[order[allowed[-1]]]) if len(allowed) else MOST_MARGIN
+    return max(least, 0.0)
+
+
+def _fitted(asked: Sequence[BesideLibrary], seed: int) -> Forest:
+    """Trees that learned from what was measured of some problems, each with the same weight."""
+    import xgboost
+
+    counts = [len(one.lead) for one in asked]
+    matrix = xgboost.DMatrix(
+        np.concatenate([one.features for one in asked]),
+        label=np.concatenate([one.lead for one in asked]),
+        weight=np.repeat([1 / count for count in counts], counts),
+        nthread=1,
+    )
+    booster = xgboost.train(_OBJECTIVE | {"seed": seed}, matrix, num_boost_round=_ROUNDS)
+    return Forest.of(json.loads(booster.save_raw("json")))
