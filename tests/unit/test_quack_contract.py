@@ -207,7 +207,7 @@ from tilecast.kernels.gemm_object import compile_gemm
 from tilecast.kernels.quack_sm90 import resources
 from tilecast.kernels.quack_sm90.epilogue import FusedGemm, GemmWithExtras
 from tilecast.kernels.spec import KernelSpec
-for text, name in {SAMPLE[::2]}:
+for text, name in {SAMPLE[::3]}:
     spec = KernelSpec(parse_config(name), GemmOperands.parse(text))
     kind = GemmWithExtras if spec.operands.extras else FusedGemm
     gemm = (kind if spec.operands.fused else TunableGemm)(spec.config, spec.operands)
