@@ -166,15 +166,16 @@ def _measurements(source: Path) -> Dataset:
 def _scores(
     dataset: Dataset, table: Sequence[ProblemLabels], options: argparse.Namespace
 ) -> Section:
-    """Held-out regret of every heuristic.
-
-    Raises:
-        TilecastError: there are too few families to hold some out.
-    """
+    """Held-out regret of every heuristic, or why there is none."""
     from tilecast.models.evaluation import evaluate
     from tilecast.models.training import dataset_hardware
+    from tilecast.reporting.page import Section
     from tilecast.reporting.sections import score_section
 
     makers = all_makers(dataset_hardware(dataset))
-    scored = evaluate(list(makers.values()), table, [options.power], options.jobs)
+    try:
+        scored = evaluate(list(makers.values()), table, [options.power], options.jobs)
+    except TilecastError as error:
+        # Of a collection that has only begun there is still all the rest to see.
+        return Section("Held-out regret", [f"Not scored: {error}"])
     return score_section(scored, options.power)

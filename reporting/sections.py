@@ -125,8 +125,8 @@ _BESIDE_COLUMNS = {"power": ""} | {
 def _provenance(dataset: Dataset) -> list[str | Table]:
     """Counts, runs and versions."""
     rows, facts = dataset.rows, dataset.provenance
-    counts = rows.groupby(["stage", "regime"], observed=True)["microseconds"]
-    sizes = [(*name, len(part), int(part.isna().sum())) for name, part in counts]  # type: ignore[misc]
+    counts: Any = rows.groupby(["stage", "regime"], observed=True)["microseconds"]
+    sizes = [(*name, len(part), int(part.isna().sum())) for name, part in counts]
     runs = [
         (
             str(run.get("date", ""))[:16].replace("T", " "),
@@ -189,4 +189,6 @@ def _drift(dataset: Dataset) -> Section:
         parts += [about, by_card(found, dataset.rows)]
     if looks := states(dataset.provenance["runs"]):
         parts += ["Each card as its runs began and ended.", over_time(looks)]
-    return Section("Drift by card and over time", parts or ["The data set has no times of looks."])
+    return Section(
+        "Drift by card and over time", parts or ["It is not known when this was measured."]
+    )

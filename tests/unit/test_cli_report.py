@@ -97,9 +97,11 @@ def test_report_of_a_store(answer: Answer, synthetic_dataset: Dataset, tmp_path:
     store.add(_measured(), "synthetic")
     store.close()
     out = tmp_path / "report.html"
-    document = answer("report", str(tmp_path / "run.db"), "--out", str(out), "--no-scores")
+    document = answer("report", str(tmp_path / "run.db"), "--out", str(out))
     assert document["problems"] == 2
-    assert "96x3072x2048" in out.read_text()
+    text = out.read_text()
+    assert "96x3072x2048" in text
+    assert "Not scored: 2 (n, k) families are too few for 5 folds" in text
 
 
 def test_report_of_a_model_says_what_its_manifest_does(answer: Answer, tmp_path: Path) -> None:
