@@ -7,35 +7,15 @@ are enough of them: what all share is the card's state and orders nobody.
 
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import runner
 from runner import Row
 
-from tilecast.data_collection.dataset import is_reference, read_dataset
+from tilecast.data_collection.dataset import read_dataset
 from tilecast.data_collection.measurement import REGIMES
-from tilecast.heuristics.problem import PROBLEM_FIELDS
+from tilecast.reporting.noise import GROUP, repeats
 
 SHORT = 10.0  # microseconds below which an event's resolution and the launch itself matter
-ENOUGH = 3  # fewest kernels of a problem whose median is taken out; of one, nothing would be left
-GROUP = ["regime", *PROBLEM_FIELDS]
-
-
-def repeats(rows: pd.DataFrame) -> pd.DataFrame:
-    """Every kernel of ours that was raced and verified, by `GROUP` and config.
-
-    Returns:
-        ``race``, in microseconds; ``change``, ln(verify / race); ``relative``, the change less the
-        median of its group, NaN where the group is small.
-    """
-    ours: Any = rows[~is_reference(rows)].set_index([*GROUP, "config", "stage"])
-    times = ours["microseconds"].dropna().astype(float)
-    passes = times[~times.index.duplicated(keep="last")].unstack("stage")
-    times = passes[["race", "verify"]].dropna()
-    change: Any = np.log(times["verify"] / times["race"])
-    groups = change.groupby(level=GROUP, observed=True)
-    relative = (change - groups.transform("median")).where(groups.transform("size") >= ENOUGH)
-    return times[["race"]].assign(change=change, relative=relative)
 
 
 def noise(found: Any) -> Row:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from tilecast.cli import options as shared
 from tilecast.cli.collection import measure, writable_objects
 from tilecast.cli.report import Report
-from tilecast.heuristics.errors import TilecastError
 
 if TYPE_CHECKING:
     from tilecast.heuristics.problem import GemmProblem
@@ -51,9 +50,7 @@ def run(options: argparse.Namespace) -> Report:
     from tilecast.data_collection.suites import problems
 
     if options.export:
-        if options.export.is_dir():
-            raise TilecastError(f"cannot write {options.export} (a folder); allowed: a file")
-        shared.check_writable(options.export.parent)
+        shared.check_file(options.export)
     objects = writable_objects(options)
     shared.check_own_problems(options)
     own = shared.own_problems(options)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from tilecast.cli import options as shared
-from tilecast.cli.report import Report, Table
+from tilecast.cli.report import Report
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
@@ -18,6 +18,7 @@ from tilecast.kernels.candidates import candidates, space
 from tilecast.kernels.families import family_of, parse_config
 from tilecast.kernels.family import HARDWARE
 from tilecast.kernels.spec import KernelSpec
+from tilecast.reporting.table import Table
 
 if TYPE_CHECKING:
     from tilecast.kernels.builder import CompileResult

@@ -10,8 +10,9 @@ from dataclasses import asdict
 
 from tilecast.cli import options as shared
 from tilecast.cli.checks import Finding, examine, usable
-from tilecast.cli.report import Report, Table
+from tilecast.cli.report import Report
 from tilecast.heuristics.problem import GemmProblem
+from tilecast.reporting.table import Table
 
 NAME = "doctor"
 HELP = "check this machine, or why a multiplication gets no kernel of ours"

@@ -11,8 +11,9 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from tilecast.cli import options as shared
-from tilecast.cli.report import Report, Table
+from tilecast.cli.report import Report
 from tilecast.heuristics.errors import TilecastError
+from tilecast.reporting.table import Table
 
 if TYPE_CHECKING:
     from tilecast.data_collection.dataset import Dataset
@@ -52,7 +53,7 @@ def run(options: argparse.Namespace) -> Report:
     shared.check_own_problems(options)
     powers, own = options.power or POWERS, shared.own_problems(options)
     dataset = read_dataset(shared.data(options))
-    makers = _makers(dataset_hardware(dataset))
+    makers = all_makers(dataset_hardware(dataset))
     for name in options.only or ():
         if name not in makers:
             raise TilecastError(f"heuristic {name!r} is not known; allowed: {', '.join(makers)}")
@@ -81,7 +82,7 @@ def _measured(own: Sequence[GemmProblem], table: Sequence[ProblemLabels]) -> set
     return found
 
 
-def _makers(gpu: Hardware) -> dict[str, MakeHeuristic]:
+def all_makers(gpu: Hardware) -> dict[str, MakeHeuristic]:
     """Everything that can be scored here, by name."""
     from tilecast.heuristics.baselines import RandomChoice
     from tilecast.models import baselines, nvmatmul

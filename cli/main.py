@@ -9,11 +9,21 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from tilecast.cli import collect, compile, doctor, evaluate, predict, space, train, tune
+from tilecast.cli import (
+    collect,
+    compile,
+    doctor,
+    evaluate,
+    html_report,
+    predict,
+    space,
+    train,
+    tune,
+)
 from tilecast.cli.report import answering, show
 from tilecast.heuristics.errors import TilecastError
 
-COMMANDS = (predict, space, compile, collect, train, evaluate, tune, doctor)
+COMMANDS = (predict, space, compile, collect, train, evaluate, html_report, tune, doctor)
 """In the order of the help text. Each has NAME, HELP, add_arguments and run."""
 
 BAD_REQUEST, INTERRUPTED = 2, 130

@@ -284,6 +284,17 @@ def check_writable(folder: Path) -> None:
         raise unwritable(folder, error) from error
 
 
+def check_file(file: Path) -> None:
+    """See, before the work and not after it, that a file can be written.
+
+    Raises:
+        TilecastError: it cannot, or is a folder. Nothing was made.
+    """
+    if file.is_dir():
+        raise TilecastError(f"cannot write {file} (a folder); allowed: a file")
+    check_writable(file.parent)
+
+
 def _lowest(folder: Path) -> Path:
     """The lowest part of a path that is there, whatever it is."""
     try:

@@ -11,14 +11,17 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from tilecast.cli import options as shared
-from tilecast.cli.report import Report, Table
+from tilecast.cli.report import Report
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.heuristics.problem import PROBLEM_FIELDS, GemmProblem
 from tilecast.kernels.candidates import candidates
+from tilecast.reporting.table import Table
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tilecast.data_collection.truth import Truth
     from tilecast.models.learned import FirstChoice, Prediction
 
@@ -29,7 +32,10 @@ SHOWN, SHOWN_OF_EACH = 5, 1
 """Candidates of one problem that are shown, and of each of many."""
 REASONS = 6
 """Features that are shown to have decided."""
-_OF_ONE = {"m": None, "n": None, "k": None, "batch": 1, "operands": LINEAR_BF16, "data": None}
+_OF_ONE = {
+    **dict.fromkeys(("m", "n", "k", "data", "html")),
+    **{"batch": 1, "operands": LINEAR_BF16},
+}
 """Options that say something of one problem, and what they are when not given."""
 
 
@@ -44,6 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-k", metavar="N", dest="top", type=shared.top, help=about)
     shared.add_model(parser)
     shared.add_data(parser)
+    about = "show one problem as an HTML file, too, with all that was measured of it"
+    parser.add_argument("--html", type=shared.path, metavar="FILE", help=about)
 
 
 def run(options: argparse.Namespace) -> Report:
@@ -112,6 +120,8 @@ def _one(problem: GemmProblem, options: argparse.Namespace) -> Report:
     from tilecast.data_collection.truth import look_up
     from tilecast.models.learned import load_heuristic
 
+    if options.html:
+        _check_page(options.html)
     gpu, top = options.gpu, options.top or SHOWN
     heuristic = load_heuristic(gpu, problem.operands, options.power, options.model)
     data = options.data or shipped_data(gpu, problem.operands)
@@ -134,7 +144,45 @@ def _one(problem: GemmProblem, options: argparse.Namespace) -> Report:
         "reasons": [asdict(reason) for reason in reasons],
         "measured": {regime: _oracle(truth, ranking) for regime, truth in truths.items()},
     }
-    return Report(document, _shown(problem, document))
+    shown = _shown(problem, document)
+    if options.html:
+        _write_page(options.html, problem, document, shown, truths)
+    return Report(document, shown)
+
+
+def _check_page(file: Path) -> None:
+    """See, before the work, that a page can be made and written.
+
+    Raises:
+        TilecastError: it cannot.
+    """
+    from tilecast.reporting.page import library
+
+    library()
+    shared.check_file(file)
+
+
+def _write_page(
+    file: Path,
+    problem: GemmProblem,
+    document: Mapping[str, Any],
+    shown: Sequence[Table | str],
+    truths: Mapping[str, Truth],
+) -> None:
+    """What the terminal shows, with a figure for each part of it."""
+    from tilecast.reporting.one_problem import measured, ranking, reasons
+    from tilecast.reporting.page import Section, write_page
+
+    ranked, *lines, decided = shown
+    names = [entry["config"] for entry in document["ranking"]]
+    call = problem.library_call
+    times = [measured(truth, regime, names, call) for regime, truth in truths.items()]
+    sections = [
+        Section("Ranking", [ranked, ranking(document), *(line for line in lines if line)]),
+        Section("Reasons", [decided, reasons(document)]),
+        *([Section("All that was measured", times)] if times else []),
+    ]
+    write_page(file, f"tilecast: {problem} {problem.operands} on {document['gpu']}", sections)
 
 
 def _fields(problem: GemmProblem) -> dict[str, object]:

@@ -6,23 +6,12 @@ import io
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from tilecast.heuristics.errors import TilecastError
-
-
-@dataclass(frozen=True)
-class Table:
-    """One table, as data."""
-
-    title: str
-    """Stands above it."""
-    columns: Mapping[str, str]
-    """Heading to format specification; text, to the left, where it is empty."""
-    rows: Sequence[Sequence[object]]
-    """Cells in the order of the columns; None is left blank."""
+from tilecast.reporting.table import Table
 
 
 @dataclass(frozen=True)

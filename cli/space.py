@@ -6,7 +6,7 @@ import argparse
 from collections import Counter
 
 from tilecast.cli import options as shared
-from tilecast.cli.report import Report, Table
+from tilecast.cli.report import Report
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import GemmOperands
@@ -14,6 +14,7 @@ from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels import candidates
 from tilecast.kernels.families import FAMILIES, family_of, parse_config
 from tilecast.kernels.family import PROBLEM, KernelFamily
+from tilecast.reporting.table import Table
 
 NAME = "space"
 HELP = "list and count configs; say why one is invalid"

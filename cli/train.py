@@ -9,7 +9,8 @@ from typing import Any
 
 from tilecast.cli import options as shared
 from tilecast.cli.evaluate import FIGURES, SHOWN_K
-from tilecast.cli.report import Report, Table
+from tilecast.cli.report import Report
+from tilecast.reporting.table import Table
 
 NAME = "train"
 HELP = "train a model and write its artifact"

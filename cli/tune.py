@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from tilecast.cli import options as shared
 from tilecast.cli.collection import measure, writable_objects
 from tilecast.cli.evaluate import SHOWN_K
-from tilecast.cli.report import Report, Table
+from tilecast.cli.report import Report
 from tilecast.heuristics.errors import TilecastError
+from tilecast.reporting.table import Table
 
 if TYPE_CHECKING:
     from tilecast.models.artifact import Artifact

@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 
 from tilecast.cli.main import COMMANDS, main
-from tilecast.cli.report import Report, Table, show
+from tilecast.cli.report import Report, show
 from tilecast.heuristics.hardware import GPUS
 from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.candidates import candidates, space
 from tilecast.kernels.families import FAMILIES
 from tilecast.kernels.family import PROBLEM
+from tilecast.reporting.table import Table
 
 VALID = "128x128x64_c1x1x1_s6_coop_o1_rm8"
 INVALID = "256x256x64_c1x1x1_s2_coop_o1_rm8"

@@ -1,0 +1,80 @@
+"""How well labels repeat: the race against the later verification of the same kernels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from tilecast.data_collection.dataset import is_reference
+from tilecast.data_collection.measurement import REGIMES
+from tilecast.heuristics.problem import PROBLEM_FIELDS
+from tilecast.reporting.plots import COLOURS, Figure, axis, figure
+from tilecast.reporting.table import Table
+
+GROUP = ["regime", *PROBLEM_FIELDS]
+"""What the kernels that are compared with each other share."""
+ENOUGH = 3
+"""Fewest kernels of a problem whose median is taken out; of one, nothing would be left."""
+_SHARES = np.linspace(0, 1, 101)
+
+
+def repeats(rows: pd.DataFrame) -> pd.DataFrame:
+    """Every kernel of ours that was raced and verified, by `GROUP` and config.
+
+    Returns:
+        ``race``, in microseconds; ``change``, ln(verify / race); ``relative``, the change less the
+        median of its group, NaN where the group is small.
+    """
+    ours: Any = rows[~is_reference(rows)].set_index([*GROUP, "config", "stage"])
+    times = ours["microseconds"].dropna().astype(float)
+    passes = times[~times.index.duplicated(keep="last")].unstack("stage")
+    times = passes.reindex(columns=["race", "verify"]).dropna()
+    change: Any = np.log(times["verify"] / times["race"])
+    groups = change.groupby(level=GROUP, observed=True)
+    relative = (change - groups.transform("median")).where(groups.transform("size") >= ENOUGH)
+    return times[["race"]].assign(change=change, relative=relative)
+
+
+def _sizes(found: Any, regime: str, kind: str) -> np.ndarray:
+    """The sizes of the changes of one regime, float64."""
+    return found.loc[found.index.get_level_values("regime") == regime, kind].dropna().abs().values
+
+
+_KINDS = {"change": "as timed", "relative": "less what a problem's kernels share"}
+
+
+def noise(found: pd.DataFrame) -> Figure:
+    """The share of the kernels that `repeats` found whose time changed by less than so much."""
+    data = [
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "name": f"{regime}, {shown}",
+            "x": np.quantile(sizes, _SHARES).tolist(),
+            "y": _SHARES.tolist(),
+            "line": {"color": colour, "dash": dash},
+            "hovertemplate": "%{y:.0%} below %{x:.2%}",
+        }
+        for regime, colour in zip(REGIMES, COLOURS, strict=False)
+        for (kind, shown), dash in zip(_KINDS.items(), ("dot", "solid"), strict=True)
+        if (sizes := _sizes(found, regime, kind)).size
+    ]
+    axes = {
+        "xaxis": axis("|ln(verify / race)|", type="log", tickformat=".1~p", dtick=1),
+        "yaxis": axis("share of the kernels", tickformat=".0%"),
+    }
+    return figure(data, axes)
+
+
+def noise_table(found: pd.DataFrame) -> Table:
+    """Quantiles of the same."""
+    rows = [
+        (regime, shown, sizes.size, *np.quantile(sizes, (0.5, 0.9, 0.99)).tolist())
+        for regime in REGIMES
+        for kind, shown in _KINDS.items()
+        if (sizes := _sizes(found, regime, kind)).size
+    ]
+    columns = {"regime": "", "change": "", "kernels": "d"}
+    return Table("", columns | dict.fromkeys(("median", "90%", "99%"), ".2%"), rows)

@@ -1,0 +1,86 @@
+"""What figures are made of: plain data as plotly.js reads it, so that making one needs no plotly.
+
+A figure has ``data``, its traces, and ``layout``; colours of text and paper are the page's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+Figure = dict[str, Any]
+"""``data`` and ``layout`` of one figure."""
+Trace = dict[str, Any]
+"""One series of a figure."""
+
+COLOURS = (
+    "#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6BB1", "#999999"
+)  # fmt: skip
+"""Okabe and Ito's, which colour-blind people tell apart, without the black and yellow that a dark
+or light page swallows; the last is for the rest."""
+QUIET = "rgba(128,128,128,0.25)"
+"""Of grids and lines of reference, on light and dark paper."""
+_GAP = 0.09
+"""Between panels, as a share of the whole width or height."""
+
+
+def figure(
+    data: Sequence[Trace], axes: Mapping[str, Mapping[str, Any]], height: int = 420, **layout: Any
+) -> Figure:
+    """A figure of traces on axes, which are named ``xaxis``, ``yaxis``, ``xaxis2`` and so on."""
+    plain = {"gridcolor": QUIET, "zeroline": False, "automargin": True}
+    legend = {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0}
+    margin = {"l": 60, "r": 20, "t": 90, "b": 50}
+    common = {"height": height, "legend": legend, "margin": margin, "hovermode": "closest"}
+    shown = {name: plain | dict(axis) for name, axis in axes.items()}
+    return {"data": list(data), "layout": common | shown | layout}
+
+
+def axis(title: str, **more: Any) -> dict[str, Any]:
+    """A linear axis."""
+    return {"title": {"text": title}} | more
+
+
+def extent_axis(title: str, values: Iterable[int], **more: Any) -> dict[str, Any]:
+    """A logarithmic axis of extents, with ticks at powers of four that reach over all values."""
+    least, most = _least_and_most(values)
+    ticks = [4**power for power in range(16) if least / 4 < 4**power < most * 4]
+    shown = [f"{tick // 1024}k" if tick >= 1024 else str(tick) for tick in ticks]
+    return axis(title, type="log", tickvals=ticks, ticktext=shown, **more)
+
+
+def ratio_axis(title: str, **more: Any) -> dict[str, Any]:
+    """A logarithmic axis with a tick at every number that people count by, from 0.1 to 50,000."""
+    finely = [0.1, 0.2, 0.3, 0.5, 0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.4, 1.6, 2, 2.5, 3, 4, 5, 7]
+    ticks = finely + [step * 10**power for power in range(1, 5) for step in (1, 1.5, 2, 3, 5)]
+    return axis(title, type="log", tickvals=ticks, tickformat="~r", **more)
+
+
+def _least_and_most(values: Iterable[int]) -> tuple[int, int]:
+    known = list(values) or [1]
+    return min(known), max(known)
+
+
+def stretch(place: int, count: int) -> list[float]:
+    """The part of the width, or height, that one of ``count`` equal panels takes, from 0 to 1."""
+    size = (1 - _GAP * (count - 1)) / count
+    begin = place * (size + _GAP)
+    return [round(begin, 4), round(min(begin + size, 1), 4)]
+
+
+def suffix(place: int) -> str:
+    """What the names of the axes of a panel end in: nothing, then 2, 3 and so on."""
+    return str(place + 1) if place else ""
+
+
+def caption(text: str, x: float, y: float = 1.0) -> dict[str, Any]:
+    """Text above a panel whose middle is at x and whose top is at y, both from 0 to 1."""
+    place = {"xref": "paper", "yref": "paper", "x": x, "y": y, "yanchor": "bottom"}
+    return place | {"text": text, "showarrow": False, "xanchor": "center"}
+
+
+def level(y: float, axes: str = "") -> dict[str, Any]:
+    """A dotted line at one y over the whole width of a panel, whose axes have this number."""
+    line = {"color": "rgba(128,128,128,0.9)", "width": 1, "dash": "dot"}
+    place = {"xref": f"x{axes} domain", "yref": f"y{axes}", "x0": 0, "x1": 1, "y0": y, "y1": y}
+    return {"type": "line", "line": line} | place

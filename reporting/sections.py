@@ -1,0 +1,194 @@
+"""What a report tells, section by section, of a data set and of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tilecast.data_collection.dataset import Dataset
+from tilecast.models.evaluation import BUCKETS
+from tilecast.models.labels import ProblemLabels
+from tilecast.reporting.choices import Choice, doubt
+from tilecast.reporting.coverage import coverage
+from tilecast.reporting.drift import by_card, over_time, states
+from tilecast.reporting.noise import noise, noise_table, repeats
+from tilecast.reporting.page import Section
+from tilecast.reporting.regret import regret
+from tilecast.reporting.speed import speed, speed_table
+from tilecast.reporting.table import Table
+from tilecast.reporting.winners import KNOBS, winners
+
+
+def dataset_sections(dataset: Dataset, table: Sequence[ProblemLabels], power: str) -> list[Section]:
+    """What was measured, what won, and how well times repeat.
+
+    Args:
+        dataset: the measurements.
+        table: their labels.
+        power: whose winners to show.
+    """
+    return [
+        Section("What was measured", _provenance(dataset)),
+        Section(
+            "Coverage",
+            [_counts(table), coverage([labels.problem for labels in table])],
+        ),
+        Section(
+            f"Winners by region, {power}",
+            [
+                "The best measured config of each problem. Click a name to hide it, double-click "
+                "to see it alone; drag to zoom, double-click to come back.",
+                *(part for knob in KNOBS for part in (knob.title, winners(table, power, knob))),
+            ],
+        ),
+        Section(
+            "Our best beside the library",
+            [
+                "The library's time over that of the best config that was measured; above the "
+                "line ours is faster. It says what choosing can give, not what a model chooses.",
+                speed(table),
+                speed_table(table),
+            ],
+        ),
+        _noise(dataset),
+        _drift(dataset),
+    ]
+
+
+def score_section(scored: Mapping[str, Any], power: str) -> Section:
+    """Held-out regret, of what `tilecast.models.evaluation.evaluate` returned."""
+    rows = [row for row in scored["regret"] if row["power"] == power and row["problems"] == "all"]
+    about = (
+        f"{scored['problems']} problems of {scored['families']} (n, k) families, {power}. No "
+        "family is both learned from and scored. Dotted: the config that is best by the labels, "
+        "when it is timed again."
+    )
+    return Section(
+        "Held-out regret beside the baselines", [about, regret(rows, scored["noise_floor"][power])]
+    )
+
+
+def doubt_section(found: Sequence[Choice], name: str) -> Section:
+    """Where a model is unsure of the problems that it was asked about."""
+    left = sum(choice.left_to_library for choice in found)
+    about = (
+        f"How many kernels {name} thinks worth compiling for each of these {len(found)} problems, "
+        "which it may have learned from: one "
+        f"where it is sure of the first, up to eight where it is not. It leaves {left} to the "
+        "library."
+    )
+    return Section("Where the model is unsure", [about, doubt(found)])
+
+
+def model_section(name: str, facts: Mapping[str, Any]) -> Section:
+    """What a model's manifest says of its training."""
+    used = facts["dataset"]
+    counts = [f"{used[part]:,} {part}" for part in ("problems", "families", "rows") if part in used]
+    about = f"{name}, learned from {', '.join(counts)} with the digest {used['sha256'][:16]}"
+    versions = facts.get("versions", {}) | {
+        part: ", ".join(found) for part, found in facts.get("library", {}).items()
+    }
+    regrets = [
+        (model, power, at.removeprefix("regret@"), *(figures[name] for name in _FIGURES))
+        for model, powers in facts.get("held_out", {}).items()
+        for power, metrics in powers.items()
+        for at, figures in sorted(metrics.items(), key=lambda item: (len(item[0]), item[0]))
+        if at.startswith("regret@")
+    ]
+    columns = {"model": "", "power": "", "k": ""} | dict.fromkeys(_FIGURES.values(), ".2%")
+    beside = (
+        [
+            (power, *(row[part] for part in _BESIDE))
+            for power, row in facts["beside_library"].items()
+        ]
+        if facts.get("beside_library")
+        else []
+    )
+    return Section(
+        "The model",
+        [
+            about,
+            Table("Held-out regret, as trained", columns, regrets),
+            Table("First choices beside the library, held out", _BESIDE_COLUMNS, beside),
+            Table("Versions", {"of": "", "version": ""}, sorted(versions.items())),
+        ],
+    )
+
+
+_FIGURES = {"geomean": "geomean", "p95": "p95", "max": "max", "within_2_percent": "within 2%"}
+_BESIDE = ("left", "geomean", "slower", "worst")
+_BESIDE_COLUMNS = {"power": ""} | {
+    "left to it": ".0%", "speed": ".3f", "below 0.97x": ".1%", "worst": ".2f"
+}  # fmt: skip
+
+
+def _provenance(dataset: Dataset) -> list[str | Table]:
+    """Counts, runs and versions."""
+    rows, facts = dataset.rows, dataset.provenance
+    counts: Any = rows.groupby(["stage", "regime"], observed=True)["microseconds"]
+    sizes = [(*name, len(part), int(part.isna().sum())) for name, part in counts]
+    runs = [
+        (
+            str(run.get("date", ""))[:16].replace("T", " "),
+            ", ".join(sorted({gpu["name"] for gpu in run.get("gpus", ())})),
+            ", ".join(gpu["uuid_hash"] for gpu in run.get("gpus", ()) if "uuid_hash" in gpu),
+            run.get("end", {}).get("seconds"),
+            run.get("command"),
+        )
+        for run in facts["runs"]
+    ]
+    versions: dict[str, dict[str, None]] = {}
+    for run in facts["runs"]:
+        known = dict(run.get("versions", {})) | {"CUDA": run.get("cuda")}
+        known["driver"] = ", ".join(sorted({g.get("driver_version", "") for g in run["gpus"]}))
+        for name, version in known.items():
+            if version:
+                versions.setdefault(name, {})[version] = None
+    stated = {f"{n} version": facts[f"{n}_version"] for n in ("space", "protocol")}
+    shown = [(name, ", ".join(found)) for name, found in sorted(versions.items())]
+    columns = {"date": "", "GPU": "", "cards": "", "seconds": ".0f", "command": ""}
+    passes = {"pass": "", "regime": "", "rows": ",", "failed": ","}
+    return [
+        f"{len(rows):,} measurements, digest {dataset.digest[:16]}",
+        Table("", passes, sizes),
+        Table("Runs", columns, runs),
+        Table("Versions", {"of": "", "version": ""}, [*shown, *stated.items()]),
+    ]
+
+
+def _counts(table: Sequence[ProblemLabels]) -> str:
+    """How many problems there are, and how many by rows."""
+    families = {labels.problem.family for labels in table}
+    parts = [
+        f"{sum(low <= labels.problem.m <= high for labels in table)} with {bucket}"
+        for bucket, (low, high) in BUCKETS.items()
+    ]
+    return f"{len(table)} problems of {len(families)} (n, k) families: {', '.join(parts)}."
+
+
+def _noise(dataset: Dataset) -> Section:
+    found = repeats(dataset.rows)
+    if found.empty:
+        return Section("Label noise", ["No kernel was both raced and verified."])
+    about = (
+        "By how much the time of a kernel changed between the race, which is learned from, and "
+        "the later verification, which scores. What all kernels of a problem share is the card's "
+        "state and orders nobody."
+    )
+    return Section("Label noise", [about, noise(found), noise_table(found)])
+
+
+def _drift(dataset: Dataset) -> Section:
+    parts: list[Any] = []
+    found = repeats(dataset.rows)
+    if not found.empty:
+        about = (
+            "The median change of each problem from race to verification, by the card that "
+            "verified it: above the line the card had become slower."
+        )
+        parts += [about, by_card(found, dataset.rows)]
+    if looks := states(dataset.provenance["runs"]):
+        parts += ["Each card as its runs began and ended.", over_time(looks)]
+    return Section(
+        "Drift by card and over time", parts or ["It is not known when this was measured."]
+    )
