@@ -52,15 +52,6 @@ def test_what_was_trained_on_is_recorded(trained, synthetic_dataset: Dataset) ->
     assert {"numpy", "scikit-learn", "tilecast"} <= set(trained.facts["versions"])
 
 
-def test_what_the_library_was_is_recorded(synthetic_dataset: Dataset) -> None:
-    run = synthetic_dataset.provenance["runs"][0]
-    gpus = [{"name": "NVIDIA H200", "driver_version": version} for version in ("581.2", "580.1")]
-    known = run | {"gpus": gpus, "versions": {"torch": "2.11.0", "nvidia-cublas": "13.1"}}
-    provenance = {**synthetic_dataset.provenance, "runs": [run, known]}
-    learned = train(Dataset(synthetic_dataset.rows, provenance), jobs=2)
-    assert learned.facts["library"] == {"cuBLAS": ["13.1"], "driver": ["580.1", "581.2"]}
-
-
 def test_first_choices_beside_the_library_are_recorded(trained) -> None:
     assert trained.facts["library"] == {}
     for power in POWERS:
@@ -70,14 +61,21 @@ def test_first_choices_beside_the_library_are_recorded(trained) -> None:
         assert trained.deferrals[power].margin >= 0
 
 
-def test_a_library_that_was_never_timed_gets_nothing(synthetic_dataset: Dataset) -> None:
+def test_a_library_is_recorded_and_gets_nothing_where_it_was_never_timed(
+    synthetic_dataset: Dataset,
+) -> None:
+    run = synthetic_dataset.provenance["runs"][0]
+    gpus = [{"name": "NVIDIA H200", "driver_version": version} for version in ("581.2", "580.1")]
+    known = run | {"gpus": gpus, "versions": {"torch": "2.11.0", "nvidia-cublas": "13.1"}}
+    provenance = {**synthetic_dataset.provenance, "runs": [run, known]}
     ours = synthetic_dataset.rows.query(f"config != {REFERENCE!r}").reset_index(drop=True)
-    learned = train(Dataset(ours, synthetic_dataset.provenance), jobs=2)
+    learned = train(Dataset(ours, provenance), jobs=2)
     assert learned.deferrals == {}
     assert learned.facts["beside_library"] == {}
     problem = GemmProblem(512, 4096, 4096)
     choice = LearnedHeuristic(learned).first(problem, candidates(problem, hardware("H200")))
     assert not choice.deferred
+    assert learned.facts["library"] == {"cuBLAS": ["13.1"], "driver": ["580.1", "581.2"]}
 
 
 def test_held_out_metrics_are_those_of_a_model_that_learned(trained) -> None:
