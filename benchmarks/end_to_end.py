@@ -7,8 +7,6 @@ the card is kept busy, as it is when a model runs. Tokens per second are those o
 weights exceed the L2: they come from DRAM each time, as in a model.
 """
 
-import statistics
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, NamedTuple
@@ -16,16 +14,12 @@ from typing import Any, NamedTuple
 import torch
 from decoder import SIZES, Cache, DecoderLayer, rotary
 from runner import Row, Sweep
+from steps import ROUNDS, Step, captured, first_call, timed
 from variants import Variant, competing, compiled, gemm_calls
 
 BASELINE = "default"
 NAMES = (BASELINE, "ATEN,TRITON", "ATEN,TRITON,TILECAST k=5", "ATEN,TILECAST k=1")
 CACHED_TOKENS = 1024  # in the cache of a decoding step, the new one last
-ROUNDS = 15
-ROUND_SECONDS = 5e-3  # of steps between two events, so that their resolution does not matter
-WARM_UP_SECONDS = 0.5
-
-Step = Callable[[], Any]
 
 
 class Case(NamedTuple):
@@ -47,16 +41,9 @@ def measure(case: Case) -> list[Row]:
     steps, found = compile_all(case)
     if case.kind != "train":
         steps = {name: captured(step) for name, step in steps.items()}
-    busy_until = time.perf_counter() + WARM_UP_SECONDS
-    while time.perf_counter() < busy_until:
-        for step in steps.values():
-            milliseconds(step, 1)
-    for name, times in interleaved(steps, ROUNDS, milliseconds).items():
-        median = statistics.median(times)
-        low, _, high = statistics.quantiles(times, n=4, method="inclusive")
-        found[name]["milliseconds"] = median
-        found[name]["spread"] = (high - low) / median
-        found[name]["tokens_per_second"] = 1e3 * case.batch * case.tokens / median
+    for name, times in timed(steps).items():
+        speed = 1e3 * case.batch * case.tokens / times["milliseconds"]
+        found[name] |= times | {"tokens_per_second": speed}
     return [{"variants": found}]
 
 
@@ -85,12 +72,8 @@ def compile_all(case: Case) -> tuple[dict[str, Step], dict[str, Row]]:
     steps, found, expected = {}, {}, None
     for variant in map(Variant, NAMES):
         with fresh_cache(), competing(variant) as sources:
-            torch.cuda.synchronize()
-            start = time.perf_counter()
             steps[variant.name] = step = step_of(compiled(run_layer, variant))
-            out = step()
-            torch.cuda.synchronize()
-            seconds = time.perf_counter() - start
+            seconds, out = first_call(step)
         out = out.float()
         expected = out if expected is None else expected
         difference = torch.linalg.norm(out - expected) / torch.linalg.norm(expected)
@@ -112,44 +95,6 @@ def _inputs(case: Case) -> tuple[DecoderLayer, tuple[Any, ...]]:
     cache = Cache(keys, values, torch.tensor([CACHED_TOKENS - 1], device="cuda"))
     newest = range(CACHED_TOKENS - 1, CACHED_TOKENS)
     return layer, (x, *rotary(newest, size.head_dim, "cuda"), cache)
-
-
-def captured(step: Step) -> Step:
-    """A step as a CUDA graph; launching it costs the host next to nothing."""
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        step()
-    torch.cuda.current_stream().wait_stream(side)
-    with torch.cuda.graph(graph := torch.cuda.CUDAGraph()):
-        step()
-    return graph.replay
-
-
-def milliseconds(step: Step, count: int) -> float:
-    """Time of one of ``count`` steps in a row on the GPU."""
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    start.record()
-    for _ in range(count):
-        step()
-    end.record()
-    end.synchronize()
-    return start.elapsed_time(end) / count
-
-
-def interleaved(
-    steps: Mapping[str, Step], rounds: int, timer: Callable[[Step, int], float]
-) -> dict[str, list[float]]:
-    """Milliseconds of all steps, which have run before, once a round in a rotating order."""
-    once = {name: timer(step, 2) for name, step in steps.items()}
-    counts = {name: max(1, round(1e3 * ROUND_SECONDS / time)) for name, time in once.items()}
-    times: dict[str, list[float]] = {name: [] for name in steps}
-    names = list(steps)
-    for number in range(rounds):
-        shift = number % len(names)
-        for name in names[shift:] + names[:shift]:
-            times[name].append(timer(steps[name], counts[name]))
-    return times
 
 
 def figures(rows: Sequence[Row]) -> Row:

@@ -38,8 +38,9 @@ DATA = Path(__file__).parents[1] / "data_collection" / "data" / "h200-bf16-rcr.p
 PACKAGES = (
     *("numpy", "pandas", "scikit-learn", "torch", "xgboost-cpu"),
     *("nvidia-cutlass-dsl", "quack-kernels", "nvidia-cutlass-operators"),
-    "nvidia-matmul-heuristics",
+    *("nvidia-matmul-heuristics", "transformers"),
 )
+ONLY = "measure the items whose name contains it (default: all)"
 PROCESS_SECONDS = 600.0  # after which a process that should have ended is ended
 
 Row = dict[str, Any]
@@ -154,15 +155,20 @@ class Sweep:
     def main(self, script: str, question: str | None) -> None:
         """Measure what the options ask for and the result lacks; print figures as one JSON line."""
         options = parser(script, question)
+        options.add_argument("only", nargs="?", default="", metavar="TEXT", help=ONLY)
         options.add_argument("--items", type=span, default=":", metavar="START:STOP")
         options.add_argument("--gpus", type=int, default=1, metavar="N", help="GPUs to spread over")
         options.add_argument("--deadline", type=float, default=600, metavar="SECONDS")
         asked = options.parse_args()
         if asked.gpus > 1:
-            over_gpus(shares(asked.items, len(self.items), asked.gpus), asked)
+            over_gpus(shares(asked.items, len(self.named(asked.only)), asked.gpus), asked)
         else:
             self.measure(asked)
         print(json.dumps({"out": str(asked.out), "figures": _read(asked)["figures"]}))
+
+    def named(self, text: str) -> list[tuple[str, Any]]:
+        """Names and items whose name contains some text."""
+        return [(name, item) for name, item in self.items.items() if text in name]
 
     def measure(self, options: argparse.Namespace) -> None:
         """Measure items that the result lacks, one after the other, while the time allows."""
@@ -177,7 +183,7 @@ class Sweep:
             run = len(document["provenance"]) - 1
             known = document["rows"]
         with self.measuring() as measure:
-            for name, item in list(self.items.items())[options.items]:
+            for name, item in self.named(options.only)[options.items]:
                 identity = {"torch": torch, self.key: name}
                 if any(identity.items() <= row.items() for row in known):
                     continue
@@ -228,7 +234,7 @@ def over_gpus(pieces: Sequence[str], options: argparse.Namespace) -> None:
     Raises:
         subprocess.SubprocessError: one of them failed, or did not end in time.
     """
-    command = [sys.executable, sys.argv[0], f"--out={options.out}"]
+    command = [sys.executable, sys.argv[0], options.only, f"--out={options.out}"]
     command += [f"--deadline={options.deadline}", "--items"]
     limit = options.deadline + PROCESS_SECONDS
 

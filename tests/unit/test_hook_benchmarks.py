@@ -21,6 +21,7 @@ import kernel_speed
 import layout_transfer
 import pytest
 import runner
+import steps
 import tables
 import torch
 import variants
@@ -46,8 +47,10 @@ def _sweep(measured: list[str], longest: float = 0.0) -> runner.Sweep:
     return runner.Sweep("problem", {"a": 0, "b": 1, "c": 2}, measuring, _count, longest, {"k": 5})
 
 
-def _asked(out: Path, items: slice = slice(None), seconds: float = 60) -> argparse.Namespace:
-    return argparse.Namespace(out=out, benchmark="some", items=items, deadline=seconds)
+def _asked(
+    out: Path, items: slice = slice(None), seconds: float = 60, only: str = ""
+) -> argparse.Namespace:
+    return argparse.Namespace(out=out, benchmark="some", items=items, deadline=seconds, only=only)
 
 
 def test_rows_replace_those_of_the_same_identity(tmp_path: Path) -> None:
@@ -72,6 +75,12 @@ def test_a_result_grows_by_items_and_keeps_what_it_has(tmp_path: Path) -> None:
     assert [row["run"] for row in document["rows"]] == [0, 0, 1]
     assert document["figures"] == {torch.__version__: {"n": 3}}
     assert (document["benchmark"], document["settings"]) == ("some", {"k": 5})
+
+
+def test_only_items_of_some_name_are_measured(tmp_path: Path) -> None:
+    out, measured = tmp_path / "result.json", []
+    _sweep(measured).measure(_asked(out, only="b"))
+    assert measured == ["b"]
 
 
 def test_a_run_says_where_and_with_what_it_measured(tmp_path: Path) -> None:
@@ -159,10 +168,10 @@ def test_a_gpu_each_gets_its_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         "pathlib.Path(__file__).with_name(name).write_text(' '.join(sys.argv[1:]))\n"
     )
     monkeypatch.setattr("sys.argv", [str(script)])
-    runner.over_gpus(["0:2", "2:3"], _asked(tmp_path / "out.json", seconds=5))
+    runner.over_gpus(["0:2", "2:3"], _asked(tmp_path / "out.json", seconds=5, only="a"))
     for gpu, piece in enumerate(("0:2", "2:3")):
         said = (tmp_path / str(gpu)).read_text()
-        assert said == f"--out={tmp_path}/out.json --deadline=5 --items {piece}"
+        assert said == f"a --out={tmp_path}/out.json --deadline=5 --items {piece}"
 
 
 def test_a_gpu_that_fails_or_hangs_is_an_error(
@@ -490,7 +499,7 @@ def test_steps_take_turns() -> None:
         order.append(f"{step()} {count}")
         return {"fast": 1.0, "slow": 20.0}[step()]
 
-    times = end_to_end.interleaved({"a": lambda: "fast", "b": lambda: "slow"}, 3, timer)
+    times = steps.interleaved({"a": lambda: "fast", "b": lambda: "slow"}, 3, timer)
     assert times == {"a": [1.0] * 3, "b": [20.0] * 3}
     # Once to learn how many steps fill a round, then in turns.
     assert order == ["fast 2", "slow 2"] + ["fast 5", "slow 1"] + ["slow 1", "fast 5"] + [
