@@ -7,7 +7,7 @@ the card is kept busy, as it is when a model runs. Tokens per second are those o
 weights exceed the L2: they come from DRAM each time, as in a model.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
@@ -15,10 +15,8 @@ import torch
 from decoder import SIZES, Cache, DecoderLayer, rotary
 from runner import Row, Sweep
 from steps import ROUNDS, Step, captured, first_call, timed
-from variants import Variant, competing, compiled, gemm_calls
+from variants import BASELINE, IN_MODELS, Variant, competing, compiled, gemm_calls, tilecast_share
 
-BASELINE = "default"
-NAMES = (BASELINE, "ATEN,TRITON", "ATEN,TRITON,TILECAST k=5", "ATEN,TILECAST k=1")
 CACHED_TOKENS = 1024  # in the cache of a decoding step, the new one last
 
 
@@ -70,7 +68,7 @@ def compile_all(case: Case) -> tuple[dict[str, Step], dict[str, Row]]:
         return lambda: torch.autograd.grad(call(layer, *arguments), wanted, upstream)[0]
 
     steps, found, expected = {}, {}, None
-    for variant in map(Variant, NAMES):
+    for variant in map(Variant, IN_MODELS):
         with fresh_cache(), competing(variant) as sources:
             steps[variant.name] = step = step_of(compiled(run_layer, variant))
             seconds, out = first_call(step)
@@ -109,11 +107,6 @@ def figures(rows: Sequence[Row]) -> Row:
         }
         for row in rows
     }
-
-
-def tilecast_share(gemms: Mapping[str, int]) -> float | None:
-    """Share of the GEMMs that are ours; None where Inductor does without GEMMs."""
-    return gemms.get("tilecast", 0) / sum(gemms.values()) if gemms else None
 
 
 SETTINGS = {"cached_tokens": CACHED_TOKENS, "rounds": ROUNDS}

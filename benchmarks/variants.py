@@ -1,8 +1,9 @@
 """What the hook's benchmarks compile with: GEMM backends that compete, and what became of them."""
 
+import logging
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from types import FunctionType
@@ -10,6 +11,9 @@ from typing import Any, cast
 from unittest.mock import patch
 
 MODE = "max-autotune-no-cudagraphs"
+BASELINE = "default"
+IN_MODELS = (BASELINE, "ATEN,TRITON", "ATEN,TRITON,TILECAST k=5", "ATEN,TILECAST k=1")
+"""Names of the variants that models are compiled with."""
 NVGEMM = "NVGEMM"
 NVGEMM_SINCE = [2, 14]  # the first PyTorch whose NVGEMM backend knows Hopper
 
@@ -74,6 +78,28 @@ def compiled(function: Callable[..., Any], variant: Variant) -> Callable[..., An
     return torch.compile(own, options=options, dynamic=False)
 
 
+@contextmanager
+def without_choice() -> Iterator[Counter[str]]:
+    """Inside, why our hook offers nothing for a product, and for how many."""
+    from tilecast.inductor_hook.choices import log
+
+    found: Counter[str] = Counter()
+
+    def note(record: logging.LogRecord) -> bool:
+        if record.msg == "tilecast: no choice for %s: %s":
+            found[": ".join(map(str, record.args or ()))] += 1
+        return False  # nothing of it is printed
+
+    level = log.level
+    log.setLevel(logging.INFO)
+    log.addFilter(note)
+    try:
+        yield found
+    finally:
+        log.removeFilter(note)
+        log.setLevel(level)
+
+
 def linear(x: Any, w: Any) -> Any:
     """Multiply x (m, k) by w (n, k) transposed, as ``torch.nn.Linear`` does."""
     return x @ w.t()
@@ -93,6 +119,11 @@ _NAMES = {
 def gemm_calls(code: str) -> dict[str, int]:
     """How many GEMMs of generated code each backend does; of templates in CuteDSL only ours."""
     return dict(Counter(_KINDS.get(call["kind"], "aten") for call in _CALL.finditer(code)))
+
+
+def tilecast_share(gemms: Mapping[str, int]) -> float | None:
+    """Share of the GEMMs that are ours; None where Inductor does without GEMMs."""
+    return gemms.get("tilecast", 0) / sum(gemms.values()) if gemms else None
 
 
 def selection(code: str) -> str:
