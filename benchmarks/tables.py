@@ -191,6 +191,43 @@ def end_to_end(figures: Figures) -> str:
     return markdown(heading, rows)
 
 
+def real_models(figures: Figures) -> str:
+    """Time, speed over the default mode, compile time, error, and what became of the products."""
+    heading = ["step of two layers", "compiled with", "ms", "speed", "compile s", "error"]
+    heading += ["products", "ours", "left to ATen", "not covered"]
+    shapes = {"milliseconds": "{:.3f}", "speedup": "{:.2f}x", "compile_seconds": "{:.1f}"}
+    shapes |= {"error": "{:.4f}", "products": "{}", "tilecast_share": "{:.0%}"}
+    shapes |= {"left_to_library": "{}", "not_covered": "{}"}
+    rows = [
+        [case, _bold(name), *_cells(one, shapes)]
+        for case in sorted(_newest(figures), key=_by_numbers)
+        for name, one in _newest(figures)[case].items()
+    ]
+    return markdown(heading, rows)
+
+
+def llama_shapes(figures: Figures) -> str:
+    """Choices that Inductor timed, and microseconds by its benchmark and by ours, by backend."""
+    heading, backends = (
+        ["operands, m"],
+        {"ATEN": "ATen", "TRITON": "Triton", "TILECAST": "**ours**"},
+    )
+    parts = {"choices": "{:.0f}", "inductor": "{:.1f}", "burst": "{:.1f}", "sustained": "{:.1f}"}
+    for part in parts:
+        heading += [f"{part}: {backends['ATEN']}", *list(backends.values())[1:]]
+    rows = [
+        [name, *(cell for part, shape in parts.items()
+                 for cell in _cells(group[part], dict.fromkeys(backends, shape)))]
+        for name, group in sorted(_newest(figures).items(), key=lambda item: _by_numbers(item[0]))
+    ]  # fmt: skip
+    return markdown(heading, rows)
+
+
+def _by_numbers(name: str) -> list[str | int]:
+    """A key that sorts names by their text and then by the numbers in it."""
+    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
+
+
 def _newest(figures: Figures) -> Figures:
     return figures[max(figures, key=lambda v: [*map(int, v.split("+")[0].split(".")[:2])])]
 

@@ -19,7 +19,10 @@ import end_to_end
 import inductor_timing
 import kernel_speed
 import layout_transfer
+import llama_figure
+import llama_shapes
 import pytest
+import real_models
 import runner
 import steps
 import tables
@@ -526,8 +529,8 @@ def test_end_to_end_figures(layer_records: list[dict[str, Any]]) -> None:
 
 
 def test_share_of_no_gemms_is_none() -> None:
-    assert end_to_end.tilecast_share({}) is None
-    assert end_to_end.tilecast_share({"tilecast": 1, "aten": 3}) == 0.25
+    assert variants.tilecast_share({}) is None
+    assert variants.tilecast_share({"tilecast": 1, "aten": 3}) == 0.25
 
 
 def test_decoder_layer_attends_to_its_cache_as_to_a_prefix() -> None:
@@ -551,6 +554,112 @@ def test_decoder_layer_attends_to_its_cache_as_to_a_prefix() -> None:
     cache.position[0] = 5
     last = layer(x[:, 5:], *(part[5:] for part in positions), cache)
     assert torch.allclose(last, whole[:, 5:], atol=1e-5)
+
+
+# Real models
+
+
+@pytest.fixture
+def model_records() -> list[dict[str, Any]]:
+    facts = {"compile_seconds": 9.0, "error": 0.004, "graph_breaks": 0, "spread": 0.01}
+    hook = {"left to the library: mm": 2, "not covered: mm": 1, "problems": 12, "won": 8}
+    variants = {
+        "default": facts | {"gemms": {"aten": 15}, "hook": {}, "reasons": {}, "milliseconds": 2.0},
+        "ATEN,TRITON": {"failed": "RuntimeError: no"},
+        "ATEN,TILECAST k=1": facts
+        | {"gemms": {"aten": 3, "tilecast": 12}, "hook": hook, "milliseconds": 1.6}
+        | {"reasons": {"mm: n=50257 breaks the 16-byte rule": 1}},
+    }
+    case = {"torch": "2.15.0", "run": 0, "eager_error": 0.005, "variants": variants}
+    return [case | {"case": f"GPT-2 XL decode {rows}x1"} for rows in (200, 16)]
+
+
+def test_real_models_figures(model_records: list[dict[str, Any]]) -> None:
+    found = real_models.figures(model_records)["GPT-2 XL decode 16x1"]
+    ours = found["ATEN,TILECAST k=1"]
+    assert (ours["speedup"], ours["products"], ours["tilecast_share"]) == (1.25, 15, 0.8)
+    assert (ours["left_to_library"], ours["not_covered"]) == (2, 1)
+    assert found["ATEN,TRITON"] == {"failed": "RuntimeError: no"}
+
+
+def test_cases_are_of_models_and_four_gpus_share_them() -> None:
+    assert {case.model for case in real_models.CASES.values()} == real_models.MODELS.keys()
+    trained = [place for place, name in enumerate(real_models.CASES) if " train " in name]
+    pieces = [runner.span(p) for p in runner.shares(slice(None), len(real_models.CASES), 4)]
+    # Each of the two takes longest of all.
+    assert all(sum(place in range(*p.indices(99)) for place in trained) <= 1 for p in pieces)
+
+
+def test_error_is_over_all_tensors() -> None:
+    expected = [torch.tensor([3.0]), torch.tensor([0.0, 4.0])]
+    found = [torch.tensor([3.0]), torch.tensor([0.0, 4.5])]
+    assert real_models.relative_error(found, expected) == pytest.approx(0.1)
+
+
+def test_why_nothing_is_offered_is_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    from torch._inductor.utils import fresh_cache
+
+    variant = variants.Variant("ATEN,TILECAST k=1")
+    x, w = torch.randn(8, 64), torch.randn(32, 64)
+    with fresh_cache(), variants.without_choice() as reasons, variants.competing(variant):
+        variants.compiled(variants.linear, variant)(x, w)
+    assert reasons == {"mm: device cpu": 1}
+    assert "no choice" not in capsys.readouterr().err
+
+
+# Llama's shapes
+
+
+@pytest.fixture
+def shape_records() -> list[dict[str, Any]]:
+    def record(problem: str, **microseconds: float) -> dict[str, Any]:
+        inductor = {b: {"choices": 4, "microseconds": t} for b, t in microseconds.items()}
+        times = dict.fromkeys(("burst", "sustained"), microseconds)
+        facts = {"torch": "2.15.0", "run": 0, "problem": problem, "inductor": inductor}
+        return facts | {"microseconds": times}
+
+    return [
+        record("bf16 64x4096x4096", ATEN=10.0, TRITON=20.0, TILECAST=8.0),
+        record("bf16 64x4096x11008", ATEN=40.0, TRITON=20.0, TILECAST=8.0),
+        record("int8 16x4096x4096", TRITON=5.0),
+    ]
+
+
+def test_means_are_of_backends_that_have_all(shape_records: list[dict[str, Any]]) -> None:
+    found = llama_shapes.figures(shape_records)
+    assert found["bf16 64"]["burst"] == pytest.approx({"ATEN": 20, "TRITON": 20, "TILECAST": 8})
+    assert found["bf16 64"]["choices"] == pytest.approx(dict.fromkeys(llama_shapes.ALONE, 4))
+    assert found["int8 16"]["inductor"] == pytest.approx({"TRITON": 5})
+
+
+def test_each_kind_has_all_shapes_and_the_inputs_of_its_function() -> None:
+    assert len(llama_shapes.ITEMS) == 4 * 20
+    for kind in llama_shapes.KINDS.values():
+        problem = llama_shapes.GemmProblem(32, 64, 128, operands=kind.operands)
+        a, b, *scales = inputs = llama_shapes.random_inputs(problem, "cpu")
+        out = kind.function(a, b, *llama_shapes.shaped(scales)).float()
+        right = llama_shapes.reference(problem, inputs)
+        assert torch.linalg.norm(out - right) < 0.01 * torch.linalg.norm(right)
+
+
+def test_what_inductor_times_is_noted_by_backend() -> None:
+    from torch._inductor.select_algorithm import ExternKernelCaller, get_algorithm_selector_cache
+
+    told = get_algorithm_selector_cache().feedback_saver_fns
+    before = list(told)
+    aten = ExternKernelCaller.__new__(ExternKernelCaller)
+    with llama_shapes.inductor_timings() as found:
+        tell: Any = told[0]
+        tell({aten: 0.02, "triton": 0.03, "failed": float("inf")}, "mm", [])
+    assert found == {"ATEN": [20.0], "TRITON": [30.0]}
+    assert told == before
+
+
+def test_shapes_are_drawn_in_panels(shape_records: list[dict[str, Any]]) -> None:
+    axes = llama_figure.draw(shape_records).axes
+    assert [panel.get_ylabel() for panel in axes] == ["bf16, TFLOP/s", "int8, TFLOP/s"]
+    aten, missing = (panel.containers[0].datavalues[0] for panel in axes)  # type: ignore
+    assert (aten, missing) == (pytest.approx(2 * 64 * 4096 * 4096 / 10.0 / 1e6), 0)
 
 
 # Tables
@@ -583,6 +692,24 @@ def test_end_to_end_table(layer_records: list[dict[str, Any]]) -> None:
     assert len({line.count("|") for line in lines}) == 1
     ours = ["8B prefill 1x2048", "**ATEN,TILECAST k=1**", "1.600", "1,280,000", "1.25x", "3.0"]
     assert _cells(lines[-1]) == [*ours, "100%"]
+
+
+def test_real_models_table(model_records: list[dict[str, Any]]) -> None:
+    lines = tables.real_models(_figures(real_models, model_records)).splitlines()
+    assert len({line.count("|") for line in lines}) == 1
+    assert [_cells(line)[0] for line in lines[2::3]] == [
+        "GPT-2 XL decode 16x1",
+        "GPT-2 XL decode 200x1",
+    ]
+    ours = ["**ATEN,TILECAST k=1**", "1.600", "1.25x", "9.0", "0.0040", "15", "80%", "2", "1"]
+    assert _cells(lines[-1])[1:] == ours
+
+
+def test_llama_shapes_table(shape_records: list[dict[str, Any]]) -> None:
+    lines = tables.llama_shapes(_figures(llama_shapes, shape_records)).splitlines()
+    assert len({line.count("|") for line in lines}) == 1
+    assert _cells(lines[2]) == ["bf16 64", *["4"] * 3, *["20.0", "20.0", "8.0"] * 3]
+    assert _cells(lines[3]) == ["int8 16", "", "4", "", *["", "5.0", ""] * 3]
 
 
 def test_tables_show_the_newest_pytorch() -> None:
