@@ -68,7 +68,7 @@ def read(kernel_inputs: Any, op: str, fast: bool | None = None) -> Matmul:
 
     Args:
         kernel_inputs: what is multiplied.
-        op: one of `INPUTS`.
+        op: what Inductor calls the operator.
         fast: ``use_fast_accum`` of a ``scaled_mm``; None where it is not known.
 
     Raises:

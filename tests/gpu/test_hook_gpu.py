@@ -446,7 +446,7 @@ def _product_of_integers(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 def _scaled_product(fast: bool) -> Function:
     def function(*operands: torch.Tensor) -> torch.Tensor:
-        return torch._scaled_mm(*operands, out_dtype=torch.bfloat16, use_fast_accum=fast)
+        return torch.ops.aten._scaled_mm(*operands, out_dtype=torch.bfloat16, use_fast_accum=fast)
 
     return function
 
