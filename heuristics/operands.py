@@ -173,7 +173,7 @@ class GemmOperands:
 
     @property
     def biased(self) -> GemmOperands:
-        """A bare product's with a row bias as its whole epilogue."""
+        """The same with a row bias as its whole epilogue."""
         return replace(self, epilogue=("bias",))
 
     @property

@@ -30,7 +30,7 @@ from tilecast.inductor_hook.template import (
     template,
     without_failures,
 )
-from tilecast.inductor_hook.versions import is_last_call, template_params
+from tilecast.inductor_hook.versions import fast_accumulation, is_last_call, template_params
 from tilecast.kernels.builder import object_builder
 
 # Under the name of Inductor, whose handlers TORCH_LOGS sets up; our own would reach none.
@@ -61,13 +61,16 @@ def bind(handler: InductorChoices) -> InductorChoices:
         kernel_inputs: Any,
         templates: Any,
         op_name: str,
+        kwarg_overrides: Any = None,
         *rest: Any,
         **kw: Any,
     ) -> list[KernelTemplateChoice]:
         def theirs(asked: Any) -> list[KernelTemplateChoice]:
-            return stock(asked, kernel_inputs, templates, op_name, *rest, **kw)
+            return stock(asked, kernel_inputs, templates, op_name, kwarg_overrides, *rest, **kw)
 
-        return _offered(theirs, template_choices, kernel_inputs, templates, op_name)
+        return _offered(
+            theirs, template_choices, kernel_inputs, templates, op_name, kwarg_overrides
+        )
 
     def uuid() -> tuple[Any, ...]:
         return (*cache_key(active()), stock_uuid() if stock_uuid else kind)
@@ -116,16 +119,18 @@ def _offered(
     kernel_inputs: Any,
     templates: Any,
     op: str,
+    overrides: Any,
 ) -> list[KernelTemplateChoice]:
     """What a handler offers for a multiplication.
 
-    Without us it offers ``stock`` of the choices that its templates have, generators by uid.
+    Without us it offers ``stock`` of the choices that its templates have, generators by uid; what
+    Inductor tells each of them beside that, ``overrides``, says more about the multiplication.
     """
     settings = _asked()
     if not (settings and is_last_call(op, templates)):
         return stock(template_choices)
     try:
-        ours = _ours(settings, kernel_inputs, op)
+        ours = _ours(settings, kernel_inputs, op, overrides)
     except LeftToLibrary as reason:
         report.count(f"left to the library: {op}")
         log.info("tilecast: no choice for %s: %s", op, reason)
@@ -186,14 +191,16 @@ class _OurTemplateChoice(KernelTemplateChoice):
         return super().choice  # type: ignore[return-value]
 
 
-def _ours(settings: Settings, kernel_inputs: Any, op: str) -> list[KernelTemplateChoice]:
+def _ours(
+    settings: Settings, kernel_inputs: Any, op: str, overrides: Any
+) -> list[KernelTemplateChoice]:
     """Our choices for a multiplication; none, and why, where there are none.
 
     Raises:
         LeftToLibrary: ATen shall do it.
     """
     try:
-        matmul = read(kernel_inputs, op)
+        matmul = read(kernel_inputs, op, fast_accumulation(overrides))
         if settings.record:
             record(settings.record, matmul.hint)
         choices = plan(settings, matmul, op, gpu_of(kernel_inputs.device().index or 0))
@@ -238,7 +245,7 @@ def plan(settings: Settings, matmul: Matmul, op: str, gpu: Hardware) -> list[Cho
     else:
         shortlists = [((prediction.config,), prediction) for prediction in predictions]
     choices = [
-        Choice(matmul, op == "addmm", configs, settings, prediction.microseconds)
+        Choice(matmul, configs, settings, prediction.microseconds)
         for configs, prediction in shortlists
     ]
     builder = object_builder()

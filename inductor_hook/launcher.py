@@ -51,7 +51,7 @@ def loaded_kernel(spec: KernelSpec, device: int) -> Launch:
 
 
 class StaticMatmul:
-    """One compiled kernel, of a product or one with a row bias; torch where it cannot run."""
+    """One compiled kernel; torch where it cannot run."""
 
     def __init__(self, spec: KernelSpec):
         """Take what to run; nothing is loaded before the first call."""
@@ -65,21 +65,21 @@ class StaticMatmul:
         return cls(*_specs((config,), operands, batched))
 
     def __call__(
-        self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, *bias: torch.Tensor
+        self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, *extras: torch.Tensor
     ) -> None:
-        """Write a @ b to ``out`` on the current stream of its device; see `Launch`.
+        """Write to ``out`` what the operands ask for, on the current stream; see `Launch`.
 
-        With the bias, a `row`, where the operands have one. A kernel that fails is one warning.
+        A kernel that fails is one warning.
         """
         device = out.get_device()
         try:
-            (self._kernels.get(device) or self._load(device))(a, b, out, *bias)
+            (self._kernels.get(device) or self._load(device))(a, b, out, *extras)
         # Whatever loading or launching raises: a graph that compiled must run.
         except Exception as error:
             if _raises.get():
                 raise
             report.warn_once(f"running {self.spec.config}", error)
-            _multiply(a, b, out, *bias)
+            _in_torch(self.spec.operands)(a, b, out, *extras)
 
     def compile(self) -> None:
         """Bring the kernel into the object cache, which a worker of Inductor does ahead of time."""
@@ -123,12 +123,12 @@ class DynamicMatmul:
         return cls(_specs(configs, operands, batched), **model)
 
     def __call__(
-        self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, *bias: torch.Tensor
+        self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, *extras: torch.Tensor
     ) -> None:
-        """Write a @ b to ``out``, with the bias where there is one; see `StaticMatmul`."""
+        """Write to ``out`` what the operands ask for; see `StaticMatmul`."""
         # n and k are fixed where this was generated: the shape of A tells all that varies.
         matmul = self._chosen.get(a.shape) or self._choose(a, b)
-        matmul(a, b, out, *bias)
+        matmul(a, b, out, *extras)
 
     def compile(self) -> None:
         """Bring every kernel into the object cache."""
@@ -161,7 +161,7 @@ class DynamicMatmul:
         gpu = gpu_of(a.get_device())
         choice = first(settings, problem, gpu)
         if choice.deferred:
-            return _multiply
+            return _in_torch(operands)
         config = choice.prediction.config
         if config not in self.matmuls:
             (config,) = ranked(settings, problem, gpu, tuple(self.matmuls), 1)
@@ -196,6 +196,16 @@ def add_bias(out: torch.Tensor, bias: torch.Tensor, alpha: float, beta: float) -
         torch.add(bias, out, alpha=alpha, out=out)
     else:
         torch.add(out, bias, alpha=beta, out=out)
+
+
+def _in_torch(operands: GemmOperands) -> Callable[..., None]:
+    """What writes the product of some operands to ``out`` without us: f(a, b, out, *extras)."""
+    if operands.a.dtype.bits > 8:
+        return _multiply
+    # Only here: a graph whose kernels run needs nothing of it.
+    from tilecast.data_collection.library import library_launch
+
+    return library_launch(operands)
 
 
 def _multiply(

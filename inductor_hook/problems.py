@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tilecast.heuristics.dtypes import dtype_of_torch
+from tilecast.heuristics.dtypes import DType, dtype, dtype_of_torch
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.operands import GemmOperands, TensorSpec
 from tilecast.heuristics.problem import ALIGNMENT_BYTES, GemmProblem
 from tilecast.inductor_hook.launcher import adds
 from tilecast.inductor_hook.layout import Bias, major
 
-OPS = ("mm", "addmm", "bmm")
-"""The operators that get choices."""
+INPUTS = {
+    "mm": ("A", "B"),
+    "bmm": ("A", "B"),
+    "addmm": ("bias", "A", "B"),
+    "int_mm": ("A", "B"),
+    "scaled_mm": ("A", "B", "scale_a", "scale_b", "bias"),
+}
+"""The operators that get choices: their inputs in Inductor's order, of which a bias at the end may
+be missing. Those beside A and B have the names of the extras that they may be."""
 _LARGEST_M = 16384
 """Where the sweep over a symbolic m ends; larger problems want what this one does."""
 
@@ -42,6 +49,8 @@ class Matmul:
     """Factor of the product, for addmm."""
     beta: float = 1
     """Factor of the bias, for addmm."""
+    inputs: tuple[str, ...] = INPUTS["mm"]
+    """Those of its `INPUTS` that there are."""
 
     def sweep(self) -> Iterator[GemmProblem]:
         """Problems that stand for every m: powers of two and the midpoints between them."""
@@ -54,23 +63,30 @@ class Matmul:
                 yield replace(self.hint, m=m)
 
 
-def read(kernel_inputs: Any, op: str) -> Matmul:
+def read(kernel_inputs: Any, op: str, fast: bool | None = None) -> Matmul:
     """Read a multiplication from Inductor's ``MMKernelInputs`` and the operator's name.
+
+    Args:
+        kernel_inputs: what is multiplied.
+        op: what Inductor calls the operator.
+        fast: ``use_fast_accum`` of a ``scaled_mm``; None where it is not known.
 
     Raises:
         NotCovered: it is none of ours.
     """
     from torch._inductor.virtualized import V
 
-    if op not in OPS:
+    if op not in INPUTS:
         raise NotCovered(f"operator {op}")
     if kernel_inputs.device_type != "cuda":
         raise NotCovered(f"device {kernel_inputs.device_type}")
     if V.graph.cpp_wrapper:
         raise NotCovered("C++ wrapper: the kernel is launched from Python")
-    a, b = kernel_inputs.mat1mat2()
+    nodes = kernel_inputs.nodes()
+    given = dict(zip(INPUTS[op], nodes, strict=False))
+    a, b = given["A"], given["B"]
     out = kernel_inputs.output_layout(flexible=False)
-    names = [node.get_name() for node in kernel_inputs.nodes()]
+    names = [node.get_name() for node in nodes]
     if len(set(names)) < len(names):
         # Inductor's benchmark hands over each buffer once.
         raise NotCovered("two operands are views of one buffer")
@@ -87,8 +103,13 @@ def read(kernel_inputs: Any, op: str) -> Matmul:
             _stored("B", b.get_dtype(), b.get_stride(), sizes),
             _stored("out", out.dtype, out.stride, sizes),
         )
-        if op == "addmm" and _fuses(kernel_inputs.nodes()[0], alpha, beta, columns, out, V.graph):
+        if "scale_a" in given:
+            scales = _scales(given, rows, columns, sizes)
+            operands = replace(operands, scales=scales, acc=_accumulator(operands, fast))
+        if "bias" in given and _fuses(given["bias"], alpha, beta, columns, out, V.graph):
             operands = operands.biased
+        elif "bias" in given and operands.scales:
+            raise NotCovered("the bias is no row of out's dtype")
         hint = GemmProblem(
             int(rows if _is_fixed(rows) else sizes.optimization_hint(rows, fallback=1024)),
             _fixed("n", columns),
@@ -101,11 +122,34 @@ def read(kernel_inputs: Any, op: str) -> Matmul:
     m_range = None if _is_fixed(rows) else _bounds(rows, sizes.shape_env)
     if m_range and "col" in (operands.a.major, operands.out.major):
         raise NotCovered("m is symbolic and contiguous: its alignment is not known")
-    return Matmul(hint, bool(batch), m_range, alpha, beta)
+    return Matmul(hint, bool(batch), m_range, alpha, beta, tuple(given))
 
 
 def _stored(name: str, dtype: Any, strides: Any, sizes: Any) -> TensorSpec:
     return TensorSpec(dtype_of_torch(dtype), major(name, strides, dtype.itemsize, sizes))
+
+
+def _scales(given: Mapping[str, Any], rows: Any, columns: Any, sizes: Any) -> str:
+    """What operands call the scales of A and B."""
+    both = given["scale_a"], given["scale_b"]
+    for scale in both:
+        found = dtype_of_torch(scale.get_dtype())
+        if found.name != "fp32":
+            raise NotCovered(f"scales of {found}; allowed: fp32")
+    shapes = [scale.get_size() for scale in both]
+    if all(sizes.statically_known_equals(extent, 1) for shape in shapes for extent in shape):
+        return "tensor-scales"
+    rowwise = all(map(sizes.statically_known_list_equals, shapes, [(rows, 1), (1, columns)]))
+    if rowwise and all(scale.get_layout().is_contiguous() for scale in both):
+        return "row-scales"
+    shown = " and ".join(str(tuple(shape)) for shape in shapes)
+    raise NotCovered(f"scales {shown}; allowed: one number each, or contiguous (m, 1) and (1, n)")
+
+
+def _accumulator(operands: GemmOperands, fast: bool | None) -> DType:
+    if fast is None:
+        raise NotCovered("use_fast_accum is not known")
+    return operands.acc if fast else dtype("fp32")
 
 
 def _fuses(node: Any, alpha: float, beta: float, n: Any, out: Any, graph: Any) -> bool:

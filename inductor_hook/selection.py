@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache, lru_cache
 from pathlib import Path
 
@@ -71,7 +72,13 @@ def first(settings: Settings, problem: GemmProblem, gpu: Hardware) -> FirstChoic
             f"no model has seen layout {problem.operands.layout}; allowed without a benchmark: "
             f"{seen}; train one or take k=5"
         )
-    return heuristic.first(problem, candidates(problem, gpu))
+    choice = heuristic.first(problem, candidates(problem, gpu))
+    return replace(choice, deferred=choice.deferred and _in_library(problem))
+
+
+def _in_library(problem: GemmProblem) -> bool:
+    """Whether PyTorch multiplies a problem at all: ``_int_mm`` takes more than 16 rows."""
+    return problem.m > 16 or problem.operands.a.dtype.name != "int8"
 
 
 @lru_cache(_REMEMBERED)

@@ -16,6 +16,7 @@ from torch._inductor.codegen.cutedsl.cutedsl_template import (
 )
 
 from tilecast.heuristics.config import KernelConfig
+from tilecast.heuristics.operands import COLUMN, ONE, ROW
 from tilecast.inductor_hook import report
 from tilecast.inductor_hook.launcher import errors_raised
 from tilecast.inductor_hook.problems import Matmul
@@ -30,10 +31,13 @@ all infinite, while ours would still multiply, with torch."""
 _KEY = "tilecast"
 """What the keys of our timings begin with."""
 
+_VIEWS = {ONE: "{}.view(-1)", COLUMN: "{}.view(-1)", ROW: "row({})"}
+"""How an extra of the graph is handed to a kernel, which takes them with one dimension, by kind."""
+
 _SOURCE = """
 import torch
 from tilecast.inductor_hook.launcher import {{constructor}}
-{%- if fused %}, row{% elif biased %}, add_bias{% endif %}
+{%- if "row(" in extras %}, row{% endif %}{% if adds %}, add_bias{% endif %}
 
 
 # Chosen by model {{model}}.
@@ -46,9 +50,9 @@ def {{kernel_name}}_precompile(**metadata):
     matmul.compile()
 
 
-{% if biased %}{{def_kernel("bias", "A", "B")}}{% else %}{{def_kernel("A", "B")}}{% endif %}
-    matmul(A, B, {{get_output()}}{% if fused %}, row(bias){% endif %})
-{%- if biased and not fused %}
+{{def_kernel(*inputs)}}
+    matmul(A, B, {{get_output()}}{{extras}})
+{%- if adds %}
     add_bias({{get_output()}}, bias, {{alpha}}, {{beta}})
 {%- endif %}
 """
@@ -59,9 +63,7 @@ class Choice:
     """What one choice of ours is: everything that its generated source depends on."""
 
     matmul: Matmul
-    """The multiplication."""
-    biased: bool
-    """Whether a bias is added: by the kernel where its operands say so, else after it."""
+    """The multiplication; a bias that its operands do not name is added after the kernel."""
     configs: tuple[KernelConfig, ...]
     """The config; several where m is symbolic, of which each call picks one."""
     settings: Settings
@@ -83,6 +85,7 @@ class Choice:
     def variables(self) -> dict[str, Any]:
         """What the template is rendered with."""
         operands = self.matmul.hint.operands
+        inputs, extras = self.matmul.inputs, operands.extras
         dynamic = self.matmul.m_range is not None
         names = tuple(config.name for config in self.configs)
         arguments = [
@@ -100,8 +103,9 @@ class Choice:
             "constructor": "DynamicMatmul" if dynamic else "StaticMatmul",
             "arguments": ", ".join(arguments),
             "model": repr(self.settings.digest),
-            "biased": self.biased,
-            "fused": operands.fused,
+            "inputs": inputs,
+            "extras": "".join(f", {_VIEWS[extra.kind].format(extra.name)}" for extra in extras),
+            "adds": "bias" in inputs and "bias" not in (extra.name for extra in extras),
             "alpha": self.matmul.alpha,
             "beta": self.matmul.beta,
         }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from typing import Any
 
@@ -36,6 +36,24 @@ def is_last_call(op: str, templates: Sequence[Any]) -> bool:
 
     early = (mm.aten_addmm, mm.aten_bias_addmm, mm.addmm_contiguous_subgraph_template)
     return not templates or any(template not in early for template in templates)
+
+
+def fast_accumulation(overrides: Mapping[str, Mapping[str, Any]] | None) -> bool | None:
+    """``use_fast_accum`` of a ``scaled_mm``; None where Inductor says nothing of it.
+
+    On every version it is no input of the product: it reaches choices as what templates are told,
+    ATen's under its own name and Triton's in capitals. ATen's is asked wherever we are named.
+
+    Args:
+        overrides: what Inductor tells each template, by its uid.
+    """
+    told = {
+        bool(value)
+        for options in (overrides or {}).values()
+        for name, value in options.items()
+        if name.lower() == "use_fast_accum"
+    }
+    return told.pop() if told else None
 
 
 def stock_handler(factory: Any) -> Any:

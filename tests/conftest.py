@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -112,6 +113,28 @@ def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
         return line.removeprefix("tilecast: error: ")
 
     return run
+
+
+@pytest.fixture
+def model_of(tmp_path: Path) -> Callable[..., Path]:
+    """Gives the folder of the shipped model as if it were for other operands.
+
+    It leaves no problem to the library, or all of them.
+    """
+    from tilecast.models.artifact import save
+    from tilecast.models.learned import load_heuristic
+
+    def make(operands: str, gpu: str = "H200", leaves: bool = False) -> Path:
+        shipped = load_heuristic(hardware(gpu), LINEAR_BF16).artifact
+        deferrals = {
+            power: replace(deferral, margin=9.0) for power, deferral in shipped.deferrals.items()
+        }
+        folder = tmp_path / "model"
+        own = GemmOperands.parse(operands)
+        save(replace(shipped, operands=own, deferrals=deferrals if leaves else {}), folder)
+        return folder
+
+    return make
 
 
 @pytest.fixture(scope="session")

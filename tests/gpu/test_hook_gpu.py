@@ -18,9 +18,10 @@ import torch.nn.functional as F
 from torch._dynamo.utils import counters
 
 from tilecast import inductor_hook
+from tilecast.data_collection.tensors import poisoned_out, random_inputs, reference
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
-from tilecast.heuristics.operands import LINEAR_BF16
+from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook import addmm, bmm, eager, installed, launcher, mm, report
 from tilecast.inductor_hook.launcher import StaticMatmul, errors_raised
@@ -98,11 +99,15 @@ def compiled() -> Iterator[Callable[..., tuple[torch.Tensor, str]]]:
     from torch._inductor.utils import fresh_cache, run_and_get_code
 
     def run(
-        function: Function, *operands: torch.Tensor, k: int = 3, backends: str = "TILECAST"
+        function: Function,
+        *operands: torch.Tensor,
+        k: int = 3,
+        backends: str = "TILECAST",
+        model: Path | None = None,
     ) -> tuple[torch.Tensor, str]:
         torch._dynamo.reset()
         counters.clear()
-        with installed(k=k), fresh_cache(), config.patch(_settings(backends)):
+        with installed(k, model), fresh_cache(), config.patch(_settings(backends)):
             result, codes = run_and_get_code(torch.compile(function, fullgraph=True), *operands)
         return result, "\n".join(codes)
 
@@ -207,7 +212,7 @@ def _misaligned_view(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         (_linear, (M, K), (N + 1, K)),
         (_linear, (0, K), (N, K)),
         (_two_products, (M, K), (N, K)),
-        (_int_product, (M, K), (N, K)),
+        (_int_product, (M, K + 8), (N, K + 8)),
     ],
     ids=["misaligned", "odd k", "odd n", "empty", "two products", "int8"],
 )
@@ -425,6 +430,96 @@ def test_gradients_of_a_linear_layer(compiled: Callable, bias: bool) -> None:
     texts = {spec.operands.text for spec, _ in launcher._loaded}
     assert ("bf16:rcr:bias" in texts) == bias
     assert _failures() == []
+
+
+def _as_in_torch(problem: GemmProblem) -> tuple[torch.Tensor, ...]:
+    """Random inputs, with scales as ``_scaled_mm`` takes them."""
+    a, b, *extras = random_inputs(problem)
+    if problem.operands.scales == "row-scales":
+        extras[:2] = extras[0][:, None], extras[1][None]
+    return a, b, *extras
+
+
+def _product_of_integers(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return torch.ops.aten._int_mm(a, b)
+
+
+def _scaled_product(fast: bool) -> Function:
+    def function(*operands: torch.Tensor) -> torch.Tensor:
+        return torch.ops.aten._scaled_mm(*operands, out_dtype=torch.bfloat16, use_fast_accum=fast)
+
+    return function
+
+
+@pytest.mark.parametrize("k", [1, 3])
+@pytest.mark.parametrize("extents", [(M, N, K), (5, N, K), (37, 1112, 1040)], ids=str)
+def test_int_mm(
+    compiled: Callable, model_of: Callable[..., Path], extents: tuple[int, int, int], k: int
+) -> None:
+    """Exact, also for the few rows that torch itself does not multiply."""
+    operands = GemmOperands.parse("int8:rcr>int32")
+    a, b = random_inputs(GemmProblem(*extents, operands=operands))
+    model = model_of(operands.text, torch.cuda.get_device_name())
+    result, code = compiled(_product_of_integers, a, b, k=k, model=model)
+    assert result.dtype == torch.int32
+    assert torch.equal(result.double(), a.double() @ b.double())
+    assert f"'{operands}'" in code
+    assert _failures() == []
+
+
+@pytest.mark.parametrize("extents", [(M, N, K), (1, N, K), (37, 1120, 1040)], ids=str)
+@pytest.mark.parametrize("acc", ["", "@fp32"], ids=["fast", "exact"])
+@pytest.mark.parametrize("extras", ["tensor-scales", "row-scales", "row-scales+bias"])
+def test_scaled_mm(
+    compiled: Callable,
+    model_of: Callable[..., Path],
+    extents: tuple[int, int, int],
+    acc: str,
+    extras: str,
+) -> None:
+    operands = GemmOperands.parse(f"e4m3:rcr>bf16{acc}:{extras}")
+    inputs = _as_in_torch(GemmProblem(*extents, operands=operands))
+    model = model_of(operands.text, torch.cuda.get_device_name())
+    function = _scaled_product(not acc)
+    result, code = compiled(function, *inputs, model=model)
+    assert _error(result, function(*inputs)) < TOLERANCE
+    assert f"'{operands}'" in code
+    assert _failures() == []
+
+
+def test_one_graph_for_every_m_of_scaled_products(model_of: Callable[..., Path]) -> None:
+    """Whose scales are as many as its rows."""
+    from torch._inductor import config
+    from torch._inductor.utils import fresh_cache, run_and_get_code
+
+    torch._dynamo.reset()
+    operands = GemmOperands.parse("e4m3:rcr>bf16:row-scales")
+    model = model_of(operands.text, torch.cuda.get_device_name())
+    eager = _scaled_product(fast=True)
+    function = torch.compile(eager, fullgraph=True)
+    with installed(3, model), fresh_cache(), config.patch(_settings()):
+        first = _as_in_torch(GemmProblem(17, N, K, operands=operands))
+        for varies in (first[0], first[2]):
+            torch._dynamo.mark_dynamic(varies, 0)
+        result, codes = run_and_get_code(function, *first)
+        assert _error(result, eager(*first)) < TOLERANCE
+        assert "DynamicMatmul.named" in codes[0]
+        for m in (2, 16, 192, 5000, 17):
+            inputs = _as_in_torch(GemmProblem(m, N, K, operands=operands))
+            assert _error(function(*inputs), eager(*inputs)) < TOLERANCE, m
+    assert counters["stats"]["unique_graphs"] == 1
+    assert _failures() == []
+
+
+@pytest.mark.parametrize("text", ["int8:rcr>int32", "e4m3:rcr>bf16:row-scales+bias"])
+def test_torch_multiplies_8_bits_where_a_kernel_fails(
+    monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.setattr(launcher, "loaded_kernel", _broken)
+    problem = GemmProblem(M, N, K, operands=GemmOperands.parse(text))
+    (a, b, *extras), out = random_inputs(problem), poisoned_out(problem)
+    _static(text)(a, b, out, *extras)
+    assert _error(out, reference(problem, (a, b, *extras))) < TOLERANCE
 
 
 @pytest.mark.parametrize("bias", [(), (N,)], ids=["no bias", "a bias"])

@@ -21,7 +21,9 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 @contextmanager
 def lowering(symbols: ShapeEnv | None = None) -> Iterator[GraphLowering]:
     """Inside, a graph is being lowered for ``mode="max-autotune"``."""
-    graph = GraphLowering(torch.fx.symbolic_trace(lambda a, b: a @ b), shape_env=symbols)
+    module = torch.fx.symbolic_trace(lambda a, b: a @ b)
+    graph = GraphLowering(module, shape_env=symbols)
+    graph.current_node = next(iter(module.graph.nodes))  # 2.15 asks for its notes
     with V.set_graph_handler(graph), config.patch(max_autotune=True):
         yield graph
 
@@ -56,6 +58,31 @@ def biased_linear(
     """``addmm`` with a bias of n numbers, expanded as Inductor expands it."""
     bias = node("bias", [m, n], [0, 1])
     return MMKernelInputs([bias, *linear(m, n, k).nodes()], scalars={"alpha": alpha, "beta": beta})
+
+
+def int_linear(m: Any = 512, n: int = 4096, k: int = 4096) -> MMKernelInputs:
+    """``_int_mm`` of int8."""
+    return MMKernelInputs(linear(m, n, k, dtype=torch.int8).nodes(), out_dtype=torch.int32)
+
+
+def scaled_linear(
+    m: Any = 512,
+    n: int = 4096,
+    k: int = 4096,
+    *more: ir.InputBuffer,
+    scales: Sequence[ir.InputBuffer] = (),
+    dtype: torch.dtype = torch.float8_e4m3fn,
+    out_dtype: torch.dtype = torch.bfloat16,
+) -> MMKernelInputs:
+    """``_scaled_mm``, scaled by rows where no other scales are given; more is a bias."""
+    scales = scales or [scale("scale_a", m, 1), scale("scale_b", 1, n)]
+    nodes = [*linear(m, n, k, dtype=dtype).nodes(), *scales, *more]
+    return MMKernelInputs(nodes, mat1_idx=0, mat2_idx=1, out_dtype=out_dtype)
+
+
+def scale(name: str, *size: Any, **kind: Any) -> ir.InputBuffer:
+    """A scale in float32."""
+    return node(name, size, **{"dtype": torch.float32, **kind})
 
 
 def batched(m: Any = 512, n: int = 128, k: int = 4096, batch: Any = 4) -> MMKernelInputs:

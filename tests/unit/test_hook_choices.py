@@ -301,7 +301,7 @@ UNCOVERED: dict[str, tuple[Any, Callable[[], Sequence[Any]], dict[str, Any]]] = 
     "bmm": (aten.bmm, lambda: batched(n=33).nodes(), {}),
     "baddbmm": (aten.baddbmm, lambda: [node("c", [4, 512, 128]), *batched().nodes()], {}),
     "addmm": (aten.addmm, lambda: [node("c", [1001]), *linear(n=1001).nodes()], {}),
-    "_int_mm": (aten._int_mm, lambda: linear(dtype=torch.int8).nodes(), {}),
+    "_int_mm": (aten._int_mm, lambda: linear(n=1001, dtype=torch.int8).nodes(), {}),
     "_mm_plus_mm": (tuned_mm_plus_mm, lambda: [*linear().nodes(), *linear().nodes()], {}),
 }
 """Operators, operands that we do not cover, and other arguments."""

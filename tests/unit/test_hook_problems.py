@@ -22,9 +22,10 @@ from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook.layout import major
-from tilecast.inductor_hook.problems import Matmul, NotCovered, read
+from tilecast.inductor_hook.problems import INPUTS, Matmul, NotCovered, read
 
 M, N, K = 512, 4096, 1024
+ADDMM = INPUTS["addmm"]
 
 
 @pytest.fixture
@@ -63,7 +64,7 @@ def test_bmm(graph: Any) -> None:
 @pytest.mark.parametrize(("alpha", "beta"), [(2.5, 1), (1, 0.5), (1, 0)])
 def test_addmm(graph: Any, alpha: float, beta: float) -> None:
     found = read(biased_linear(M, N, K, alpha, beta), "addmm")
-    assert found == Matmul(GemmProblem(M, N, K), False, None, alpha, beta)
+    assert found == Matmul(GemmProblem(M, N, K), False, None, alpha, beta, ADDMM)
 
 
 def _addmm(m: Any = M, **bias: Any) -> MMKernelInputs:
@@ -85,7 +86,8 @@ ROWS: dict[str, Callable[[], MMKernelInputs]] = {
 def test_a_bias_of_one_row_is_fused(graph: Any, kind: str) -> None:
     found = read(ROWS[kind](), "addmm")
     m = 1 if kind == "m = 1" else M
-    assert found == Matmul(GemmProblem(m, N, K, 1, GemmOperands.parse("bf16:rcr:bias")), False)
+    hint = GemmProblem(m, N, K, 1, GemmOperands.parse("bf16:rcr:bias"))
+    assert found == Matmul(hint, False, inputs=ADDMM)
 
 
 def _unaligned_bias() -> MMKernelInputs:
@@ -108,7 +110,8 @@ ADDED: dict[str, Callable[[], MMKernelInputs]] = {
 
 @pytest.mark.parametrize("kind", ADDED)
 def test_any_other_bias_is_added_to_the_product(graph: Any, kind: str) -> None:
-    assert read(ADDED[kind](), "addmm") == Matmul(GemmProblem(M, N, K), False)
+    expected = Matmul(GemmProblem(M, N, K), False, inputs=ADDMM)
+    assert read(ADDED[kind](), "addmm") == expected
 
 
 def test_a_bias_of_float16_is_fused_too(graph: Any) -> None:
