@@ -34,7 +34,7 @@ from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.files import write_atomically
 
 RESULTS = Path(__file__).with_name("results")
-DATA = Path(__file__).parents[1] / "data_collection" / "data" / "h200-bf16-rcr.parquet"
+DATA = Path(__file__).parents[1] / "data_collection" / "data" / "h200.parquet"
 PACKAGES = (
     *("numpy", "pandas", "scikit-learn", "torch", "xgboost-cpu"),
     *("nvidia-cutlass-dsl", "quack-kernels", "nvidia-cutlass-operators"),

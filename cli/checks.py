@@ -17,7 +17,6 @@ from packaging.specifiers import SpecifierSet
 from tilecast.cli.options import check_writable
 from tilecast.heuristics.errors import TilecastError, one_line
 from tilecast.heuristics.hardware import GPUS, hardware
-from tilecast.heuristics.operands import LINEAR_BF16
 
 
 @dataclass(frozen=True)
@@ -141,7 +140,7 @@ def check_models(names: list[str]) -> Iterator[Finding]:
     for gpu in here:
         needed = gpu is default
         try:
-            artifact = load_shipped(gpu, LINEAR_BF16)
+            artifact = load_shipped(gpu)
             yield Finding("model", artifact.name, True, needed)
         except TilecastError as error:
             yield Finding("model", f"none for {gpu.name}", False, needed, str(error))
@@ -155,7 +154,7 @@ def check_library(names: list[str]) -> Iterator[Finding]:
     for gpu in (gpu for gpu in GPUS if set(names) & set(gpu.device_names)):
         # A model that does not load is told by `check_models`.
         with suppress(TilecastError):
-            facts: Mapping[str, Any] = load_shipped(gpu, LINEAR_BF16).facts
+            facts: Mapping[str, Any] = load_shipped(gpu).facts
             yield from compare_library(facts.get("library", {}), library_here())
 
 

@@ -78,8 +78,7 @@ def _guidance(options: argparse.Namespace, asked: tuple[GemmProblem, ...]) -> Gu
     if options.candidates == "exhaustive":
         return None
     from tilecast.models.guidance import Guided
-    from tilecast.models.learned import load_heuristic
+    from tilecast.models.learned import load_heuristic_for
 
-    operands = shared.one_kind(asked)
-    heuristic = load_heuristic(options.gpu, operands, options.power, options.model)
+    heuristic = load_heuristic_for(options.gpu, asked, options.power, options.model)
     return Guided(heuristic, options.gpu)

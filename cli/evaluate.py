@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tilecast.cli import options as shared
 from tilecast.cli.report import Report
 from tilecast.heuristics.errors import TilecastError
+from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.reporting.table import Table
 
 if TYPE_CHECKING:
@@ -33,6 +34,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's options."""
     shared.add_data(parser)
     shared.add_own_problems(parser)
+    parser.add_argument(
+        "--operands",
+        type=shared.reads(GemmOperands.parse),
+        action="append",
+        metavar="TEXT",
+        help=f"score the problems of these operands only; repeatable (default: {LINEAR_BF16})",
+    )
     about = "score this trained model, too; on data that it was not trained on"
     parser.add_argument("--model", type=shared.path, help=about)
     about = "score this heuristic only; repeatable"
@@ -61,9 +69,9 @@ def run(options: argparse.Namespace) -> Report:
     if options.model is not None:
         makers |= {"as trained": _as_trained(load(options.model), dataset)}
     table = label_table(dataset)
-    among = _measured(own, table) if own else None
+    among = _measured(own, table) if own else _of_kinds(options.operands, table)
     scored = evaluate(list(makers.values()), table, powers, options.jobs, among=among)
-    scored["not_measured"] = len(own) - len(among or ())
+    scored["not_measured"] = len(own) - len(among) if own else 0
     return Report(scored, _tables(scored, powers))
 
 
@@ -78,6 +86,25 @@ def _measured(own: Sequence[GemmProblem], table: Sequence[ProblemLabels]) -> set
         raise TilecastError(
             f"none of the {len(own)} problems was measured; allowed: at least one of the data set, "
             "which --data names; `tilecast collect` measures them, given the same options"
+        )
+    return found
+
+
+def _of_kinds(
+    asked: Sequence[GemmOperands] | None, table: Sequence[ProblemLabels]
+) -> set[GemmProblem]:
+    """The problems of some operands; of `LINEAR_BF16` where none are asked for and it is there.
+
+    Raises:
+        TilecastError: none was measured.
+    """
+    measured = dict.fromkeys(labels.problem.operands for labels in table)
+    kinds = asked or ([LINEAR_BF16] if LINEAR_BF16 in measured else list(measured))
+    found = {labels.problem for labels in table if labels.problem.operands in kinds}
+    if not found:
+        raise TilecastError(
+            f"no problem of {', '.join(map(str, kinds))} was measured; allowed: "
+            f"{', '.join(map(str, measured))}"
         )
     return found
 

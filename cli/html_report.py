@@ -100,7 +100,7 @@ def _check_outputs(options: argparse.Namespace) -> None:
 def _of_model(
     options: argparse.Namespace,
 ) -> tuple[Dataset | None, LearnedHeuristic, list[Section]]:
-    """The data set shipped for a model's GPU and operands, the model, and what it says of itself.
+    """The data set shipped for a model's GPU, the model, and what it says of itself.
 
     Raises:
         TilecastError: the model is refused, or something is asked that a model does not answer.
@@ -113,7 +113,7 @@ def _of_model(
     if options.model:
         raise TilecastError(f"--model is for measurements; allowed: {options.source} by itself")
     artifact = load(options.source)
-    data = shipped_data(artifact.hardware, artifact.operands)
+    data = shipped_data(artifact.hardware)
     if options.choices and not data:
         raise TilecastError(
             f"no data set is shipped for {artifact.name}, whose problems --choices would be for; "
@@ -130,14 +130,14 @@ def _of_measurements(options: argparse.Namespace) -> tuple[Dataset, LearnedHeuri
     Raises:
         TilecastError: they cannot be read; or a model is asked for, and there is none.
     """
-    from tilecast.models.learned import load_heuristic
+    from tilecast.models.learned import load_heuristic_for
     from tilecast.models.training import dataset_hardware
 
     dataset = _measurements(options.source)
     gpu = dataset_hardware(dataset)
     try:
-        operands = shared.one_kind(dataset.problems())
-        return dataset, load_heuristic(gpu, operands, options.power, options.model)
+        problems = dataset.problems()
+        return dataset, load_heuristic_for(gpu, problems, options.power, options.model)
     except TilecastError:
         if options.model or options.choices:
             raise

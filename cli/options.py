@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -213,21 +213,6 @@ def own_problems(options: argparse.Namespace) -> tuple[GemmProblem, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def one_kind(problems: Sequence[GemmProblem]) -> GemmOperands:
-    """The operands of some problems, which one model is asked about.
-
-    Raises:
-        TilecastError: there are several kinds.
-    """
-    operands, *others = dict.fromkeys(problem.operands for problem in problems)
-    if others:
-        raise TilecastError(
-            f"one model guides problems of one kind of operands, not of {operands} and "
-            f"{others[0]}; allowed: one kind, or `tilecast collect --candidates exhaustive`"
-        )
-    return operands
-
-
 def names_own_problems(options: argparse.Namespace) -> bool:
     """Whether the options name problems of one's own."""
     return bool(options.problems or options.hf_config)
@@ -251,7 +236,7 @@ def data(options: argparse.Namespace) -> Path:
     """
     from tilecast.data_collection.dataset import shipped_data
 
-    found = options.data or shipped_data(GPUS[0], LINEAR_BF16)
+    found = options.data or shipped_data(GPUS[0])
     if found is None:
         raise TilecastError(
             "no data set is shipped; allowed: --data with what `tilecast collect` exported"

@@ -124,7 +124,7 @@ def _one(problem: GemmProblem, options: argparse.Namespace) -> Report:
         _check_page(options.html)
     gpu, top = options.gpu, options.top or SHOWN
     heuristic = load_heuristic(gpu, problem.operands, options.power, options.model)
-    data = options.data or shipped_data(gpu, problem.operands)
+    data = options.data or shipped_data(gpu)
     truths = look_up(read_columns(data)[0], problem) if data else {}
     among = candidates(problem, gpu)
     ranking = heuristic.predict(problem, among)

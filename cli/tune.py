@@ -40,7 +40,7 @@ def run(options: argparse.Namespace) -> Report:
     from tilecast.models.artifact import save
     from tilecast.models.guidance import Guided
     from tilecast.models.labels import label_table
-    from tilecast.models.learned import load_heuristic
+    from tilecast.models.learned import load_heuristic_for
     from tilecast.models.training import train
 
     shared.check_own_problems(options)
@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> Report:
     shared.check_writable(options.out)
     objects = writable_objects(options)
     known = read_dataset(shared.data(options))
-    heuristic = load_heuristic(options.gpu, shared.one_kind(own))
+    heuristic = load_heuristic_for(options.gpu, own)
     measure(options, objects, own, Guided(heuristic, options.gpu))
     with closing(MeasurementStore(options.store)) as store:
         done, measured = store.measured("race") & set(own), store.export()

@@ -14,7 +14,6 @@ from tilecast.data_collection.measurement import REFERENCE
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.files import write_atomically
 from tilecast.heuristics.hardware import Hardware
-from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import PROBLEM_FIELDS, GemmProblem
 
 if TYPE_CHECKING:
@@ -163,10 +162,9 @@ def read_columns(path: Path) -> tuple[Columns, dict]:
     return columns, provenance
 
 
-def shipped_data(gpu: Hardware, operands: GemmOperands) -> Path | None:
-    """The data set of a GPU and operands that comes with the package; None where none does."""
-    name = f"{gpu.name.lower()}-{operands.file_name}.parquet"
-    path = Path(__file__).with_name("data") / name
+def shipped_data(gpu: Hardware) -> Path | None:
+    """The data set of a GPU that comes with the package; None where none does."""
+    path = Path(__file__).with_name("data") / f"{gpu.name.lower()}.parquet"
     return path if path.exists() else None
 
 

@@ -70,6 +70,8 @@ EPILOGUES = {
     "silu": Fusion("the sigmoid linear unit"),
 }
 """What may be done after the product, one after the other."""
+ACTIVATIONS = frozenset(("relu", "gelu", "gelu-tanh", "silu"))
+"""Those of them that are not linear."""
 
 _TEXT = re.compile(
     r"(?P<a>\w+?)(x(?P<b>\w+))?:(?P<layout>[rc]{3})(>(?P<out>\w+))?(@(?P<acc>\w+))?"

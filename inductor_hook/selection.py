@@ -18,7 +18,13 @@ from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook.settings import Settings
 from tilecast.kernels.candidates import candidates, config_table, multiplies
-from tilecast.models.learned import FirstChoice, LearnedHeuristic, Prediction, load_heuristic
+from tilecast.models.learned import (
+    FirstChoice,
+    LearnedHeuristic,
+    Prediction,
+    decides,
+    load_heuristic,
+)
 
 _REMEMBERED = 4096
 """Problems whose answer is kept; a model has some dozens."""
@@ -66,11 +72,11 @@ def first(settings: Settings, problem: GemmProblem, gpu: Hardware) -> FirstChoic
         TilecastError: no model knows the GPU, dtypes and majors, or not well enough to decide.
     """
     heuristic = _heuristic(gpu, problem.operands, settings.power, settings.model, settings.digest)
-    seen = heuristic.artifact.operands.layout
-    if seen != problem.operands.layout:
+    seen = heuristic.artifact.operands
+    if not decides(seen, problem.operands):
         raise TilecastError(
-            f"no model has seen layout {problem.operands.layout}; allowed without a benchmark: "
-            f"{seen}; train one or take k=5"
+            f"no model has seen operands such as {problem.operands}; allowed without a benchmark: "
+            f"as wide and stored as {', '.join(map(str, seen))}; train one or take k=5"
         )
     choice = heuristic.first(problem, candidates(problem, gpu))
     return replace(choice, deferred=choice.deferred and _in_library(problem))

@@ -71,12 +71,12 @@ _MARGIN = (0.0, MOST_MARGIN)
 
 @dataclass(frozen=True, eq=False)
 class Artifact:
-    """Everything that predicting for one GPU and kind of operands takes."""
+    """Everything that predicting for one GPU takes."""
 
     hardware: Hardware
     """The GPU that it was trained for."""
-    operands: GemmOperands
-    """The operands that it was trained for."""
+    operands: tuple[GemmOperands, ...]
+    """The kinds of operands that it was trained on, sorted by their texts."""
     rankers: Mapping[str, ConfigRanker]
     """The fitted ranker of each power."""
     calibration: Mapping[str, tuple[float, float]]
@@ -92,13 +92,8 @@ class Artifact:
 
     @property
     def name(self) -> str:
-        """Name of its folder among the shipped ones, such as ``H200-bf16-rcr``."""
-        return artifact_name(self.hardware, self.operands)
-
-
-def artifact_name(gpu: Hardware, operands: GemmOperands) -> str:
-    """Name of the folder that a model of a GPU and operands is shipped in."""
-    return f"{gpu.name}-{operands.file_name}"
+        """Name of its folder among the shipped ones: that of the GPU."""
+        return self.hardware.name
 
 
 def shipped_names() -> list[str]:
@@ -106,20 +101,19 @@ def shipped_names() -> list[str]:
     return sorted(path.parent.name for path in SHIPPED.glob(f"*/{MANIFEST}"))
 
 
-def load_shipped(gpu: Hardware, operands: GemmOperands, *, digest: str | None = None) -> Artifact:
-    """`load` the model for a GPU and operands that comes with the package.
+def load_shipped(gpu: Hardware, *, digest: str | None = None) -> Artifact:
+    """`load` the model for a GPU that comes with the package.
 
     Raises:
-        TilecastError: there is none for this GPU and these operands, or `load` refuses it.
+        TilecastError: there is none for this GPU, or `load` refuses it.
     """
-    name = artifact_name(gpu, operands)
-    if name not in shipped_names():
+    if gpu.name not in shipped_names():
         raise TilecastError(
-            f"no model is shipped for {name} (GPU, dtypes, layout); allowed: "
+            f"no model is shipped for {gpu.name}; allowed: "
             f"{', '.join(shipped_names()) or 'none so far'}; measure with `tilecast collect`, "
             "train with `tilecast train` and name the model's folder"
         )
-    return load(SHIPPED / name, digest=digest)
+    return load(SHIPPED / gpu.name, digest=digest)
 
 
 def save(artifact: Artifact, folder: Path) -> str:
@@ -208,7 +202,7 @@ def _manifest(artifact: Artifact, forests: Mapping[str, Forest], sha256: str) ->
     ranker, rule = artifact.rankers[POWERS[0]], artifact.rule
     manifest: dict[str, Any] = VERSIONS | {
         "hardware": hardware_facts(artifact.hardware),
-        "operands": artifact.operands.text,
+        "operands": [operands.text for operands in artifact.operands],
         "features": list(FEATURE_NAMES),
         "forests": {
             name: {"trees": forest.trees, "depth": forest.depth, "base": forest.base}
@@ -255,7 +249,7 @@ def _artifact(manifest: Mapping[str, Any], packed: bytes) -> Artifact:
         raise ValueError("no digest of a data set")
     return Artifact(
         gpu,
-        GemmOperands.parse(manifest["operands"]),
+        _kinds(manifest["operands"]),
         rankers,
         {power: (number(a, *_INTERCEPT), number(b, *_SLOPE)) for power, (a, b) in lines.items()},
         StoppingRule(
@@ -265,6 +259,12 @@ def _artifact(manifest: Mapping[str, Any], packed: bytes) -> Artifact:
         manifest["facts"],
         manifest["sha256"],
     )
+
+
+def _kinds(texts: object) -> tuple[GemmOperands, ...]:
+    if not isinstance(texts, list) or not texts or texts != sorted(set(texts)):
+        raise ValueError(f"operands {texts!r:.100}")
+    return tuple(map(GemmOperands.parse, texts))
 
 
 def _columns(powers: Iterable[str]) -> dict[str, int]:

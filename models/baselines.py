@@ -40,10 +40,10 @@ class StockDefault:
 
 @dataclass(eq=False)
 class BestFixedSubset:
-    """The same kernels for every problem, chosen greedily for the training problems.
+    """The same kernels for every problem of some operands, chosen greedily for those in training.
 
     Attributes:
-        subset_: configs in the order in which they were chosen.
+        subsets_: operands to configs in the order in which they were chosen.
     """
 
     name = "best fixed subset"
@@ -58,6 +58,14 @@ class BestFixedSubset:
 
         A config that a problem was not measured with counts there as the slowest that was.
         """
+        kinds = dict.fromkeys(labels.problem.operands for labels in table)
+        self.subsets_ = {
+            kind: self._chosen([one for one in table if one.problem.operands == kind])
+            for kind in kinds
+        }
+        return self
+
+    def _chosen(self, table: Sequence[ProblemLabels]) -> list[KernelConfig]:
         found = {config for labels in table for config in labels.configs}
         configs = sorted(found, key=lambda config: (config.family, config))
         index = {config: i for i, config in enumerate(configs)}
@@ -67,33 +75,34 @@ class BestFixedSubset:
             row[:] = cost.max() - cost.min()
             row[[index[config] for config in labels.configs]] = cost - cost.min()
         best = slowdown.max(axis=1, keepdims=True)
-        self.subset_ = []
+        subset = []
         chosen = np.zeros(len(configs), bool)
         for _ in range(min(self.size, len(configs))):
             regret = np.minimum(best, slowdown).sum(axis=0)
             choice = int(np.where(chosen, np.inf, regret).argmin())
             chosen[choice] = True
             best = np.minimum(best, slowdown[:, [choice]])
-            self.subset_.append(configs[choice])
-        return self
+            subset.append(configs[choice])
+        return subset
 
     def rank(
         self, problem: GemmProblem, candidates: Candidates, *, limit: int | None = None
     ) -> Candidates:
-        """The configs of the subset that are candidates, in the order of choice.
+        """The configs of its operands' subset that are candidates, in the order of choice.
 
         Raises:
             NotFittedError: `fit` has not been called.
         """
-        check_fitted(self, "subset_")
-        return candidates.select(self.subset_)[:limit]
+        check_fitted(self, "subsets_")
+        return candidates.select(self.subsets_.get(problem.operands, ()))[:limit]
 
 
 @dataclass(eq=False)
 class NearestNeighbour:
-    """The ranking of the training problem that lies nearest in log(m, n, k).
+    """The ranking of the training problem of its operands that lies nearest in log(m, n, k).
 
     Attributes:
+        operands_: of each problem.
         points_: float64 [problems, 3], log2 of m, n, k.
         rankings_: configs of each problem, best first.
     """
@@ -105,6 +114,7 @@ class NearestNeighbour:
 
     def fit(self, table: Sequence[ProblemLabels]) -> Self:
         """Remember every problem and its ranking."""
+        self.operands_ = [labels.problem.operands for labels in table]
         self.points_ = np.array([_point(labels.problem) for labels in table])
         self.rankings_ = [
             [labels.configs[i] for i in np.argsort(labels.cost(self.power), kind="stable")]
@@ -125,7 +135,9 @@ class NearestNeighbour:
         distance = np.linalg.norm(self.points_ - _point(problem), axis=1)
         # A dict keeps what came first and forgets repeats.
         chosen: dict[KernelConfig, None] = {}
-        for neighbour in np.argsort(distance, kind="stable"):
+        for neighbour in np.argsort(distance, kind="stable").tolist():
+            if self.operands_[neighbour] != problem.operands:
+                continue
             ranking = (c for c in self.rankings_[neighbour] if c in candidates and c not in chosen)
             chosen |= dict.fromkeys(islice(ranking, limit - len(chosen)))
             if len(chosen) == limit:

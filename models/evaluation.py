@@ -188,7 +188,12 @@ def parts_beside_library(
     ]
 
 
-def speeds(result: HeldOut, table: Sequence[ProblemLabels], splits: Splits) -> list[SpeedRow]:
+def speeds(
+    result: HeldOut,
+    table: Sequence[ProblemLabels],
+    splits: Splits,
+    among: Collection[GemmProblem] | None = None,
+) -> list[SpeedRow]:
     """Set our first choices beside the library, with deferral and without.
 
     Nothing of other heuristics, or where the library was not timed. Deferral is learned and its
@@ -198,6 +203,7 @@ def speeds(result: HeldOut, table: Sequence[ProblemLabels], splits: Splits) -> l
         result: what was asked in each of the splits.
         table: labels of all problems.
         splits: the `folds` of the table.
+        among: the problems that are scored; all when left out.
     """
     rankers = [one for one in result.fitted if isinstance(one, ConfigRanker)]
     if not rankers:
@@ -207,7 +213,8 @@ def speeds(result: HeldOut, table: Sequence[ProblemLabels], splits: Splits) -> l
         return []
     families = {problem.family for problem in suite("random")}
     drawn = np.array([problem.family in families for problem in choices.problems])
-    groups = {"all": drawn | True, "random families": drawn, "other families": ~drawn}
+    scored = np.array([among is None or problem in among for problem in choices.problems])
+    groups = {"all": scored, "random families": scored & drawn, "other families": scored & ~drawn}
     return [
         SpeedRow(
             result.power,
@@ -301,19 +308,21 @@ def evaluate(
 
     Returns:
         ``regret``, a list of `RegretRow` as dicts; ``beside_library``, one of `SpeedRow` where our
-        ranker is scored on all problems; ``noise_floor`` by power; ``problems`` and ``families``,
-        the numbers of those scored.
+        ranker is asked about problems of every fold; ``noise_floor`` by power; ``problems`` and
+        ``families``, the numbers of those scored.
     """
     wanted = np.array([among is None or labels.problem in among for labels in table])
-    asking = ((fitted, asked[wanted[asked]]) for fitted, asked in folds(table))
+    whole = folds(table)
+    asking = ((fitted, asked[wanted[asked]]) for fitted, asked in whole)
     splits = [(fitted, asked) for fitted, asked in asking if asked.size]
     scored = [labels for labels, is_wanted in zip(table, wanted, strict=True) if is_wanted]
     asked = [held_out(make, table, power, splits, jobs) for power in powers for make in makers]
-    ours = [result for result in asked if result.heuristic == ConfigRanker.name and not among]
+    by_fold = len(splits) == len(whole)
+    ours = [result for result in asked if result.heuristic == ConfigRanker.name and by_fold]
     return {
         "problems": len(scored),
         "families": len({labels.problem.family for labels in scored}),
         "noise_floor": {power: noise_floor(scored, power) for power in powers},
         "regret": [asdict(row) for result in asked for row in summarise(result, table)],
-        "beside_library": [asdict(row) for one in ours for row in speeds(one, table, splits)],
+        "beside_library": [asdict(row) for one in ours for row in speeds(one, table, whole, among)],
     }

@@ -14,10 +14,10 @@ import numpy as np
 
 from tilecast.heuristics.candidates import Candidates, ConfigTable
 from tilecast.heuristics.hardware import Hardware
-from tilecast.heuristics.operands import GemmOperands
+from tilecast.heuristics.operands import ACTIVATIONS, COLUMN, ROW, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 
-FEATURES_VERSION = 2
+FEATURES_VERSION = 3
 """Raised when a feature changes its meaning."""
 
 FEATURES = {
@@ -78,6 +78,16 @@ FEATURES = {
     "compute_to_memory": "log2 of compute time over the slower memory time",
     "analytic_time": "log2 of the analytic time",
     "analytic_to_roofline": "log2 of the analytic time over the roofline",
+    "rows_along_m": "1 when what the tile's rows are read from is contiguous along them",
+    "columns_along_n": "1 when what its columns are read from is contiguous along them",
+    "store_along_rows": "1 when the result is contiguous along the tile's rows",
+    "operand_bits": "bits of an element of A",
+    "result_bits": "bits of an element of the result",
+    "integer": "1 when whole numbers are multiplied",
+    "converted": "1 when B is brought to the type of A on its way",
+    "promoted": "1 when every stage's sum is added to a more exact one",
+    "vectors": "vectors that the epilogue reads",
+    "activation": "1 when the epilogue has an activation",
     "load_alignment": "log2 of the bytes that rows of A and B are aligned to, up to 128",
     "store_alignment": "log2 of the bytes that rows of the output are aligned to, up to 128",
 }
@@ -156,16 +166,24 @@ _COMPARED_ROWS = [FEATURE_NAMES.index(name) for name in COMPARED]
 def _of_problem(problem: GemmProblem) -> dict[str, float]:
     """What all configs share."""
     operands = problem.operands
+    a, b = operands.a.dtype, operands.b.dtype
     a_extent = problem.k if operands.a.major == "row" else problem.m
     b_extent = problem.k if operands.b.major == "col" else problem.n
     out_extent = problem.n if operands.out.major == "row" else problem.m
-    load_bytes = operands.a.dtype.bytes(a_extent), operands.b.dtype.bytes(b_extent)
+    load_bytes = a.bytes(a_extent), b.bytes(b_extent)
     return {
         "log_m": math.log2(problem.m),
         "log_n": math.log2(problem.n),
         "log_k": math.log2(problem.k),
         "log_flops": math.log2(problem.flops),
         "problem_intensity": math.log2(problem.flops / problem.min_bytes),
+        "operand_bits": a.bits,
+        "result_bits": operands.out.dtype.bits,
+        "integer": a.accumulator == "int32",
+        "converted": b.bits < a.bits,
+        "promoted": operands.acc.name != a.accumulator,
+        "vectors": sum(extra.kind in (ROW, COLUMN) for extra in operands.extras),
+        "activation": not ACTIVATIONS.isdisjoint(operands.epilogue),
         "load_alignment": _log_alignment(math.gcd(*map(int, load_bytes))),
         "store_alignment": _log_alignment(int(operands.out.dtype.bytes(out_extent))),
     }
@@ -207,8 +225,11 @@ def _of_configs(
     numbers = _tile_numbers(candidates.table, problem.operands)[:, candidates.rows]
     a_bytes, b_bytes, step_flops, out_bytes, log_area, mma_efficiency = numbers
     along_m, band = config.raster_m > 0, config.swizzle
-    rows = np.where(config.swap_ab > 0, problem.n, problem.m)
-    columns = np.where(config.swap_ab > 0, problem.m, problem.n)
+    swapped, operands = config.swap_ab > 0, problem.operands
+    rows = np.where(swapped, problem.n, problem.m)
+    columns = np.where(swapped, problem.m, problem.n)
+    a_along_m, b_along_n = operands.a.major == "col", operands.b.major == "row"
+    out_along_m = operands.out.major == "col"
     all_steps = np.ceil(problem.k / config.tile_k)
     k_steps = np.ceil(all_steps / config.split_k)
 
@@ -269,6 +290,9 @@ def _of_configs(
     return {
         "log_rows": np.log2(rows),
         "log_columns": np.log2(columns),
+        "rows_along_m": np.where(swapped, b_along_n, a_along_m),
+        "columns_along_n": np.where(swapped, a_along_m, b_along_n),
+        "store_along_rows": out_along_m != swapped,
         "tile_area": log_area,
         "tile_intensity": step_flops / step_bytes,
         "tiles_m": np.log2(tiles_m),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,15 +12,9 @@ from tilecast.heuristics.candidates import Candidates
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
-from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
+from tilecast.heuristics.operands import MATRIX, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.models.artifact import (
-    Artifact,
-    artifact_name,
-    load,
-    load_shipped,
-    shipped_names,
-)
+from tilecast.models.artifact import Artifact, load, load_shipped
 from tilecast.models.deferral import deferral_features
 from tilecast.models.features import FEATURE_NAMES, FEATURES, featurize
 from tilecast.models.labels import check_power
@@ -224,37 +218,33 @@ class LearnedHeuristic:
         _check_lent(self.artifact.operands, problem.operands)
 
 
-def lends(trained: GemmOperands, asked: GemmOperands) -> bool:
-    """Whether a model of some operands ranks for others: as wide, and fused alike or with a bias.
+def lends(trained: Iterable[GemmOperands], asked: GemmOperands) -> bool:
+    """Whether a model of some operands ranks for others: it has seen elements and results as wide.
 
-    Operands as wide as its own lose little where it has not seen them: another dtype of 16 bits
-    nothing, another layout of A and B 0.3 to 0.6% in the first 5 and 4% in the first
-    (benchmarks/results/layout_transfer.json). With a row bias the config that is best without one
-    was the best in 20 of 28 races, 5.4% behind on one problem and within 1.5% on all others
-    (benchmarks/results/fused_speed.json).
+    What differs beside that (another type of as many bits, another major of A or B, another vector,
+    activation or scale in the epilogue) costs little where it was not seen
+    (benchmarks/results/operand_transfer.json). A matrix that is added has to have been seen.
     """
-    return _shared(trained) in (_shared(asked), _shared(asked.unbiased))
+    return any(_shared(one) == _shared(asked) for one in trained)
+
+
+def decides(trained: Iterable[GemmOperands], asked: GemmOperands) -> bool:
+    """Whether such a model may choose without a benchmark: it has seen their majors, too."""
+    return lends((one for one in trained if one.layout == asked.layout), asked)
 
 
 def _shared(operands: GemmOperands) -> tuple[object, ...]:
-    """What the operands of a model have in common with those that it is lent to."""
-    bits = (operands.a.dtype.bits, operands.b.dtype.bits, operands.out.dtype.bits)
-    return *bits, operands.out.major, operands.scales, operands.epilogue
+    """What operands have in common that a model is lent among."""
+    widths = (operands.a.dtype.bits, operands.b.dtype.bits, operands.out.dtype.bits)
+    return *widths, operands.out.major, any(extra.kind == MATRIX for extra in operands.extras)
 
 
-def _check_lent(trained: GemmOperands, asked: GemmOperands) -> None:
+def _check_lent(trained: Sequence[GemmOperands], asked: GemmOperands) -> None:
     if not lends(trained, asked):
         raise TilecastError(
-            f"no model is for {asked}; allowed: what is stored in as many bits as {trained}, "
-            "its result as that is; train one with `tilecast train`"
+            f"no model is for {asked}; allowed: what is stored in as many bits as one of "
+            f"{', '.join(map(str, trained))}; train one with `tilecast train`"
         )
-
-
-def _lender(gpu: Hardware, operands: GemmOperands) -> GemmOperands:
-    """Those whose shipped model answers for operands: themselves, or the nearest there is."""
-    shipped = shipped_names()
-    near = (operands, operands.unbiased)
-    return next((own for own in near if artifact_name(gpu, own) in shipped), LINEAR_BF16)
 
 
 def load_heuristic(
@@ -280,7 +270,7 @@ def load_heuristic(
             operands.
     """
     if folder is None:
-        artifact = load_shipped(hardware, _lender(hardware, operands), digest=digest)
+        artifact = load_shipped(hardware, digest=digest)
     else:
         artifact = load(folder, digest=digest)
     if artifact.hardware != hardware:
@@ -290,3 +280,21 @@ def load_heuristic(
         )
     _check_lent(artifact.operands, operands)
     return LearnedHeuristic(artifact, power)
+
+
+def load_heuristic_for(
+    hardware: Hardware,
+    problems: Iterable[GemmProblem],
+    power: str = "robust",
+    folder: Path | None = None,
+) -> LearnedHeuristic:
+    """The heuristic for some problems, of which there is one at least; see `load_heuristic`.
+
+    Raises:
+        TilecastError: as there, for the operands of any of them.
+    """
+    first, *others = dict.fromkeys(problem.operands for problem in problems)
+    heuristic = load_heuristic(hardware, first, power, folder)
+    for operands in others:
+        _check_lent(heuristic.artifact.operands, operands)
+    return heuristic

@@ -8,6 +8,7 @@ rankings to learn when. So is when to leave a problem to the library.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 
@@ -48,22 +49,16 @@ def train(dataset: Dataset, *, seed: int = 0, jobs: int = 1) -> Artifact:
     ``jobs``.
 
     Args:
-        dataset: measurements of one GPU and kind of operands.
+        dataset: measurements of one GPU.
         seed: of the models' sampling.
         jobs: fits that run side by side.
 
     Raises:
-        TilecastError: the data set holds more than one GPU or kind of operands, or too few
-            families.
+        TilecastError: the data set holds more than one GPU, or too few families.
     """
     gpu = dataset_hardware(dataset)
     table = label_table(dataset)
-    operands = sorted({labels.problem.operands.text for labels in table})
-    if len(operands) > 1:
-        raise TilecastError(
-            f"the data set mixes operands {', '.join(operands)}; allowed: one kind; "
-            "train on each apart"
-        )
+    kinds = Counter(labels.problem.operands for labels in table)
     splits = folds(table)
     rankers, validated = fit_rankers(gpu, table, splits, seed=seed, jobs=jobs)
     unseen = [table[i] for i in splits[0][1]]
@@ -71,7 +66,7 @@ def train(dataset: Dataset, *, seed: int = 0, jobs: int = 1) -> Artifact:
     deferrals, speeds = learn_deferrals(validated, table, splits, seed=seed, jobs=jobs)
     return Artifact(
         gpu,
-        table[0].problem.operands,
+        tuple(sorted(kinds, key=str)),
         rankers,
         {power: calibration for power, (calibration, _) in scored.items()},
         stopping_rule(validated, table, splits),
@@ -82,6 +77,7 @@ def train(dataset: Dataset, *, seed: int = 0, jobs: int = 1) -> Artifact:
                 "rows": len(dataset.rows),
                 "problems": len(table),
                 "families": len({labels.problem.family for labels in table}),
+                "operands": {str(kind): kinds[kind] for kind in sorted(kinds, key=str)},
                 "dates": [run.get("date") for run in dataset.provenance["runs"]],
             },
             "seed": seed,

@@ -131,7 +131,7 @@ def model_of(tmp_path: Path) -> Callable[..., Path]:
         }
         folder = tmp_path / "model"
         own = GemmOperands.parse(operands)
-        save(replace(shipped, operands=own, deferrals=deferrals if leaves else {}), folder)
+        save(replace(shipped, operands=(own,), deferrals=deferrals if leaves else {}), folder)
         return folder
 
     return make

@@ -148,7 +148,7 @@ def small_model(synthetic_table) -> Artifact:
     deferral, _ = fit_deferral((learned[::2], learned[1::2])) or (None, None)
     assert deferral
     return Artifact(
-        *(gpu, LINEAR_BF16, rankers, line, rule, dict.fromkeys(POWERS, deferral)),
+        *(gpu, (LINEAR_BF16,), rankers, line, rule, dict.fromkeys(POWERS, deferral)),
         {"dataset": {"sha256": "none"}},
     )
 
@@ -240,7 +240,7 @@ def bare_kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def another_model(tmp_path: Path) -> Path:
     """A copy of the shipped model that counts as another: its facts differ."""
     folder = tmp_path / "another"
-    shutil.copytree(SHIPPED / "H200-bf16-rcr", folder)
+    shutil.copytree(SHIPPED / "H200", folder)
     manifest = json.loads((folder / MANIFEST).read_text())
     manifest["facts"]["note"] = "another"
     del manifest["sha256"]

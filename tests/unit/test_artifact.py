@@ -19,7 +19,7 @@ import pytest
 
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware, hardware
-from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
+from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.candidates import candidates
 from tilecast.models import artifact as artifacts
@@ -298,8 +298,8 @@ def test_a_file_longer_than_any_model_is_not_read(
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda m: m.update(artifact_version=3), "its artifact_version is 3, this tilecast has 4"),
-        (lambda m: m.pop("artifact_version"), "its artifact_version is None, this tilecast has 4"),
+        (lambda m: m.update(artifact_version=3), "its artifact_version is 3, this tilecast has 5"),
+        (lambda m: m.pop("artifact_version"), "its artifact_version is None, this tilecast has 5"),
         (lambda m: m.update(space_version="9" * 999), "its space_version is 99999"),
         (lambda m: m.update(features_version=99), "its features_version is 99"),
         (lambda m: m["features"].append("x"), "its feature list differs from this tilecast's in"),
@@ -307,8 +307,10 @@ def test_a_file_longer_than_any_model_is_not_read(
         (lambda m: m.update(features=[[]]), "its contents are not understood (TypeError("),
         (lambda m: m["hardware"].update(l2_bytes=1), "trained with another description of H200"),
         (lambda m: m["hardware"].update(name="B9"), "understood (gpu 'B9' is not known)"),
-        (lambda m: m.update(operands="int9:rcr"), "not understood (dtype 'int9' is not known"),
-        (lambda m: m.update(operands=7), "its contents are not understood (TypeError("),
+        (lambda m: m.update(operands=["int9:rcr"]), "not understood (dtype 'int9' is not known"),
+        (lambda m: m.update(operands=7), "its contents are not understood (ValueError('operands 7"),
+        (lambda m: m.update(operands=[]), "its contents are not understood (ValueError("),
+        (lambda m: m.update(operands=["bf16:rcr"] * 2), "not understood (ValueError("),
     ],
 )
 def test_a_model_that_does_not_fit_is_refused(folder: Path, change, reason: str) -> None:
@@ -344,7 +346,7 @@ def test_another_name_of_the_driver_voids_no_model(
 def test_the_manifest_names_what_a_reader_needs(folder: Path) -> None:
     manifest = _manifest(folder)
     assert manifest["features"] == list(FEATURE_NAMES)
-    assert manifest["operands"] == "bf16:rcr"
+    assert manifest["operands"] == ["bf16:rcr"]
     assert manifest["hardware"]["name"] == "H200"
     assert set(manifest["hardware"]) == {"name", *HARDWARE_FIELDS}
     content = _trees(folder).read_bytes()
@@ -355,18 +357,11 @@ def test_a_model_that_is_not_shipped_names_those_that_are(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(artifacts, "SHIPPED", folder.parent)
-    folder.rename(folder.parent / "H200-bf16-rcr")
-    assert shipped_names() == ["H200-bf16-rcr"]
-    assert load_shipped(H200, LINEAR_BF16).name == "H200-bf16-rcr"
-    for gpu, operands in (
-        (hardware("H100"), "bf16:rcr"),
-        (H200, "bf16:rrr"),
-        (H200, "bf16:rcr>fp32"),
-        (H200, "fp16:rcr"),
-        (H200, "bf16:rcr:bias"),
-    ):
-        with pytest.raises(TilecastError, match="no model is shipped .*; allowed: H200-bf16-rcr;"):
-            load_shipped(gpu, GemmOperands.parse(operands))
+    folder.rename(folder.parent / "H200")
+    assert shipped_names() == ["H200"]
+    assert load_shipped(H200).name == "H200"
+    with pytest.raises(TilecastError, match="no model is shipped for H100; allowed: H200;"):
+        load_shipped(hardware("H100"))
 
 
 # ---- the model that was asked for
@@ -386,7 +381,7 @@ def test_the_model_of_a_digest_is_loaded_or_none(small_model, folder: Path) -> N
 
 
 def test_the_shipped_model_of_a_digest_is_loaded_or_none() -> None:
-    digest = load_shipped(H200, LINEAR_BF16).digest
+    digest = load_shipped(H200).digest
     assert load_heuristic(H200, LINEAR_BF16, digest=digest).artifact.digest == digest
     with pytest.raises(TilecastError, match="is not the one that was asked for"):
         load_heuristic(H200, LINEAR_BF16, digest="0" * 64)

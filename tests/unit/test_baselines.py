@@ -133,9 +133,9 @@ def test_the_default_is_the_first_stock_config_that_is_a_candidate() -> None:
 def test_the_best_fixed_subset_is_greedy() -> None:
     subset = BestFixedSubset("burst").fit(TABLE)
     # A is best on two problems and counts as the slowest on the third, which C mends.
-    assert subset.subset_ == [A, C, B, D]
+    assert list(subset.subsets_.values()) == [[A, C, B, D]]
     assert list(subset.rank(PROBLEM, _those(D, C))) == [C, D]
-    assert BestFixedSubset("burst", size=2).fit(TABLE).subset_ == [A, C]
+    assert BestFixedSubset("burst", size=2).fit(TABLE).subsets_ == {LINEAR_BF16: [A, C]}
 
 
 def test_the_nearest_neighbour_lends_its_ranking() -> None:

@@ -13,7 +13,7 @@ from tilecast.data_collection.language_models import DEEPSEEK_V3, MODELS
 from tilecast.heuristics.problem import GemmProblem
 
 ROOT = Path(__file__).parents[2]
-DATA = ROOT / "data_collection" / "data" / "h200-bf16-rcr.parquet"
+DATA = ROOT / "data_collection" / "data" / "h200.parquet"
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ Answer = Callable[..., dict]
 Refused = Callable[..., str]
 
 MOST_BYTES, MOST_MILLISECONDS = 5_000_000, 2_000
-SHIPPED_MODEL = str(SHIPPED / "H200-bf16-rcr")
+SHIPPED_MODEL = str(SHIPPED / "H200")
 TITLES = [
     "What was measured",
     "Coverage",
@@ -108,7 +108,7 @@ def test_report_of_a_model_says_what_its_manifest_does(answer: Answer, tmp_path:
     out = tmp_path / "report.html"
     document = answer("report", SHIPPED_MODEL, "--out", str(out))
     assert document["sections"] == ["The model", *TITLES, "Where the model is unsure"]
-    manifest = json.loads((SHIPPED / "H200-bf16-rcr" / "manifest.json").read_text())
+    manifest = json.loads((SHIPPED / "H200" / "manifest.json").read_text())
     regret = manifest["facts"]["held_out"]["tilecast"]["robust"]["regret@1"]["geomean"]
     assert f"{regret:.2%}" in out.read_text()
 

@@ -188,7 +188,7 @@ def test_an_empty_data_set_is_one(rows: pd.DataFrame, tmp_path: Path) -> None:
 
 def test_the_shipped_data_set_is_what_was_measured(h200: Hardware) -> None:
     path = shipped_data(h200, LINEAR_BF16)
-    assert path is not None and path.name == "h200-bf16-rcr.parquet"
+    assert path is not None and path.name == "h200.parquet"
     assert path.stat().st_size < 2.3e6
     dataset = read_dataset(path)
     assert len(dataset.rows) == 154_889

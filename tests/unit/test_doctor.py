@@ -16,7 +16,7 @@ from tilecast.models import artifact
 @pytest.fixture
 def shipped(model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A model among those that come with the package."""
-    folder = tmp_path / "models" / "H200-bf16-rcr"
+    folder = tmp_path / "models" / "H200"
     shutil.copytree(model_folder, folder)
     monkeypatch.setattr(artifact, "SHIPPED", folder.parent)
     return folder
@@ -50,7 +50,7 @@ def test_cache_that_others_may_write(tmp_path: Path) -> None:
 
 
 def test_models(shipped: Path) -> None:
-    assert [f.found for f in checks.check_models([])] == ["H200-bf16-rcr"]
+    assert [f.found for f in checks.check_models([])] == ["H200"]
     ours, other = checks.check_models(["NVIDIA H100 80GB HBM3"])
     assert (ours.works, other.works, other.needed) == (True, False, False)
     assert "train with `tilecast train`" in other.advice

@@ -101,11 +101,45 @@ def test_padding_of_ragged_extents() -> None:
 
 def test_exchanged_operands_exchange_the_extents() -> None:
     here = _features(GemmProblem(64, 4096, 2048), PLAIN)
-    there = _features(GemmProblem(4096, 64, 2048), replace(PLAIN, swap_ab=True))
+    transposed = GemmProblem(4096, 64, 2048, operands=GemmOperands.parse("bf16:rcc"))
+    there = _features(transposed, replace(PLAIN, swap_ab=True))
     own = {"log_m", "log_n", "swap_ab"}
     assert {name: here[name] for name in FEATURES if name not in own} == {
         name: there[name] for name in FEATURES if name not in own
     }
+
+
+@pytest.mark.parametrize(
+    ("text", "rows_along_m", "columns_along_n", "store_along_rows"),
+    [("bf16:rcr", 0, 0, 0), ("bf16:crr", 1, 1, 0), ("bf16:rrc", 0, 1, 1), ("bf16:ccc", 1, 0, 1)],
+)
+def test_majors_are_those_that_the_tile_sees(
+    text: str, rows_along_m: int, columns_along_n: int, store_along_rows: int
+) -> None:
+    problem = replace(PROBLEM, operands=GemmOperands.parse(text))
+    here = _features(problem, PLAIN)
+    there = _features(problem, replace(PLAIN, swap_ab=True))
+    assert here["rows_along_m"] == there["columns_along_n"] == rows_along_m
+    assert here["columns_along_n"] == there["rows_along_m"] == columns_along_n
+    assert here["store_along_rows"] == 1 - there["store_along_rows"] == store_along_rows
+
+
+@pytest.mark.parametrize(
+    ("text", "given"),
+    [
+        ("bf16:rcr", {"operand_bits": 16, "result_bits": 16}),
+        ("bf16:rcr:bias+gelu", {"vectors": 1, "activation": 1}),
+        ("int8:rcr>int32", {"operand_bits": 8, "result_bits": 32, "integer": 1}),
+        ("e4m3:rcr>bf16@fp32:row-scales", {"operand_bits": 8, "promoted": 1, "vectors": 2}),
+        ("bf16xint8:rcr:column-scales", {"converted": 1, "vectors": 1}),
+    ],
+)
+def test_types_and_epilogue_are_told(text: str, given: dict[str, int]) -> None:
+    plain = {"operand_bits": 16, "result_bits": 16}
+    own = ("integer", "converted", "promoted", "vectors", "activation")
+    found = _features(replace(PROBLEM, operands=GemmOperands.parse(text)), PLAIN)
+    asked = plain | dict.fromkeys(own, 0) | given
+    assert {name: found[name] for name in asked} == asked
 
 
 def test_multicast_saves_loads_from_l2() -> None:

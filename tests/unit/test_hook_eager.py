@@ -19,7 +19,6 @@ from torch.func import grad, jvp, vmap
 
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
-from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.inductor_hook import addmm, bmm, eager, failures, launcher, mm, selection
 from tilecast.kernels.launch import Launch
 from tilecast.kernels.spec import KernelSpec
@@ -155,7 +154,7 @@ def test_a_kernel_multiplies_on_a_gpu(op: tuple, way: str, gpu: list[KernelSpec]
 def test_what_the_library_wins_goes_to_torch(
     op: tuple, gpu: list[KernelSpec], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shipped = load_shipped(hardware("H200"), LINEAR_BF16)
+    shipped = load_shipped(hardware("H200"))
     deferrals = {power: replace(one, margin=9.0) for power, one in shipped.deferrals.items()}
     leaving = LearnedHeuristic(replace(shipped, deferrals=deferrals))
     monkeypatch.setattr(selection, "load_heuristic", lambda *arguments: leaving)

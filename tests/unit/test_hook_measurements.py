@@ -11,7 +11,7 @@ import layout_transfer
 import pandas as pd
 import pytest
 
-DATA = Path(__file__).parents[2] / "data_collection" / "data" / "h200-bf16-rcr.parquet"
+DATA = Path(__file__).parents[2] / "data_collection" / "data" / "h200.parquet"
 
 
 def timed(careful: tuple[float, ...], *inductor: tuple[float, ...]) -> dict[str, Any]:

@@ -10,7 +10,6 @@ import pytest
 
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
-from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.models.artifact import load_shipped
 from tilecast.models.labels import POWERS
 from tilecast.models.stopping import (
@@ -28,7 +27,7 @@ RULE = StoppingRule(-5.0, (-1.0, -0.5, 20.0, -0.2), {2: -5.5, 4: -7.0})
 
 @pytest.fixture(scope="module")
 def shipped() -> StoppingRule:
-    return load_shipped(hardware("H200"), LINEAR_BF16).rule
+    return load_shipped(hardware("H200")).rule
 
 
 def _rankings(count: int) -> list[np.ndarray]:
