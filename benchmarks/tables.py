@@ -223,6 +223,19 @@ def llama_shapes(figures: Figures) -> str:
     return markdown(heading, rows)
 
 
+def operands(figures: Figures) -> str:
+    """Regret on each kind of operands, by what the model was fitted to."""
+    fits = {"all": "all", "without": "all but these", "bf16:rcr": "bf16:rcr alone"}
+    at = "/".join(map(str, SHOWN_K))
+    heading = [f"regret@{at}, robust, fitted to", "problems", *fits.values()]
+    rows = [
+        [f"`{kind}`", str(row["problems"])]
+        + [" / ".join(percent(row[fit][str(k)]["geomean"]) for k in SHOWN_K) for fit in fits]
+        for kind, row in figures["kinds"].items()
+    ]
+    return markdown(heading, rows)
+
+
 def _by_numbers(name: str) -> list[str | int]:
     """A key that sorts names by their text and then by the numbers in it."""
     return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
@@ -259,6 +272,7 @@ TABLES: dict[str, tuple[str, Callable[[Figures], str]]] = {
     "beside library": ("selection_regret", beside_library),
     "deferral": ("selection_regret", deferral),
     "adaptive k": ("adaptive_k", adaptive_k),
+    "operands": ("operand_transfer", operands),
     "compile time": ("compile_time", compile_time),
     "kernel speed": ("kernel_speed", kernel_speed),
     "end to end": ("end_to_end", end_to_end),

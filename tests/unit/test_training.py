@@ -47,6 +47,7 @@ def test_what_was_trained_on_is_recorded(trained, synthetic_dataset: Dataset) ->
         "rows": len(synthetic_dataset.rows),
         "problems": 24,
         "families": 6,
+        "operands": {"bf16:rcr": 24},
         "dates": ["2026-11-21T00:00:00+00:00"],
     }
     assert {"numpy", "scikit-learn", "tilecast"} <= set(trained.facts["versions"])
