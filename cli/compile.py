@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from tilecast.cli import options as shared
-from tilecast.cli.report import Report
+from tilecast.cli.answer import Answer
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     shared.add_cache(parser)
 
 
-def run(options: argparse.Namespace) -> Report:
+def run(options: argparse.Namespace) -> Answer:
     """Compile what is missing and say what each kernel takes."""
     from rich.console import Console
     from rich.progress import track
@@ -57,7 +57,7 @@ def run(options: argparse.Namespace) -> Report:
     console, results = Console(stderr=True), compile_all(specs, cache, options.workers)
     hidden = not console.is_terminal
     done = list(track(results, "compiling", len(specs), console=console, disable=hidden))
-    return _report(done, cache, time.perf_counter() - start)
+    return _answer(done, cache, time.perf_counter() - start)
 
 
 def _specs(options: argparse.Namespace) -> list[KernelSpec]:
@@ -120,7 +120,7 @@ def _check_runs(config: KernelConfig, operands: GemmOperands, gpu: Hardware) -> 
             )
 
 
-def _report(results: Sequence[CompileResult], cache: ObjectCache, seconds: float) -> Report:
+def _answer(results: Sequence[CompileResult], cache: ObjectCache, seconds: float) -> Answer:
     failed = [result for result in results if result.error]
     compiled = [result for result in results if result.seconds and not result.error]
     kernels = [_facts(result, cache) for result in sorted(results, key=lambda r: r.spec.config)]
@@ -138,7 +138,7 @@ def _report(results: Sequence[CompileResult], cache: ObjectCache, seconds: float
     line = (
         "{compiled} compiled in {seconds:.1f} s, {found} found, {failed} failed, {spilling} spill"
     ).format(**summary)
-    return Report(
+    return Answer(
         summary | {"kernels": kernels},
         [*([table] if len(kernels) <= _MOST else []), line],
         status=1 if failed else 0,

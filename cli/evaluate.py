@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from tilecast.cli import options as shared
-from tilecast.cli.report import Report
+from tilecast.cli.answer import Answer
 from tilecast.heuristics.errors import TilecastError
 from tilecast.reporting.table import Table
 
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     shared.add_parallel(parser, "--jobs", "fits that run side by side")
 
 
-def run(options: argparse.Namespace) -> Report:
+def run(options: argparse.Namespace) -> Answer:
     """Fit, ask and score every heuristic, fold by fold."""
     from tilecast.data_collection.dataset import read_dataset
     from tilecast.models.artifact import load
@@ -64,7 +64,7 @@ def run(options: argparse.Namespace) -> Report:
     among = _measured(own, table) if own else None
     scored = evaluate(list(makers.values()), table, powers, options.jobs, among=among)
     scored["not_measured"] = len(own) - len(among or ())
-    return Report(scored, _tables(scored, powers))
+    return Answer(scored, _tables(scored, powers))
 
 
 def _measured(own: Sequence[GemmProblem], table: Sequence[ProblemLabels]) -> set[GemmProblem]:

@@ -14,16 +14,16 @@ from tilecast.cli import (
     compile,
     doctor,
     evaluate,
-    html_report,
     predict,
+    report,
     space,
     train,
     tune,
 )
-from tilecast.cli.report import answering, show
+from tilecast.cli.answer import answering, show
 from tilecast.heuristics.errors import TilecastError
 
-COMMANDS = (predict, space, compile, collect, train, evaluate, html_report, tune, doctor)
+COMMANDS = (predict, space, compile, collect, train, evaluate, report, tune, doctor)
 """In the order of the help text. Each has NAME, HELP, add_arguments and run."""
 
 BAD_REQUEST, INTERRUPTED = 2, 130
@@ -74,9 +74,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     try:
         options = _read(sys.argv[1:] if arguments is None else arguments)
-        report = options.run(options)
-        show(report, as_json=options.json)
-        return report.status
+        answer = options.run(options)
+        show(answer, as_json=options.json)
+        return answer.status
     except KeyboardInterrupt:
         _say("tilecast: interrupted")
         return INTERRUPTED
