@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     shared.add_collection(parser)
     shared.add_gpu(parser)
-    shared.add_cache(parser)
+    shared.add_compiling(parser)
 
 
 def run(options: argparse.Namespace) -> Answer:

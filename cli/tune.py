@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=shared.path, required=True, help=about)
     shared.add_data(parser)
     shared.add_gpu(parser)
-    shared.add_cache(parser)
+    shared.add_compiling(parser)
 
 
 def run(options: argparse.Namespace) -> Answer:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import stat
 import time
 from collections.abc import Iterator
@@ -25,7 +24,7 @@ from tilecast.heuristics.files import (
     unwritable,
     write_atomically,
 )
-from tilecast.kernels.object_entry import Entry
+from tilecast.kernels.object_entry import ENTRY_NAME, Entry
 from tilecast.kernels.object_facts import KernelResources
 from tilecast.kernels.spec import KernelSpec
 
@@ -33,7 +32,6 @@ MOST_BYTES = 4 << 30
 """About 90,000 kernels. `ObjectCache.tidy` keeps those that were asked for last."""
 LOCK_SECONDS = 60
 """A process that compiles one kernel for longer is waited for no more."""
-_NAME = re.compile(r"([0-9a-f]{32})\.o")
 
 
 def default_root() -> Path:
@@ -217,7 +215,7 @@ def _sizes(folder: int) -> dict[str, int]:
         named = [
             (match[1], e.stat(follow_symlinks=False))
             for e in found
-            if (match := _NAME.fullmatch(e.name))
+            if (match := ENTRY_NAME.fullmatch(e.name))
         ]
     files = [
         (facts.st_atime_ns, key, facts.st_size)

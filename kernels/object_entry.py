@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -15,6 +16,8 @@ from typing import Any
 from tilecast.kernels.object_facts import KernelResources, read_resources
 from tilecast.kernels.spec import KernelSpec, key_of
 
+ENTRY_NAME = re.compile(r"([0-9a-f]{32})\.o")
+"""How its file is called: the key of its spec."""
 _OWN = ("key", "resources")
 """Facts that are not the spec's."""
 
