@@ -159,7 +159,7 @@ def compile_time(figures: Figures) -> str:
 
 def common_kernels(figures: Figures) -> str:
     """What the most common kernels cover of first choices and first fives, by their number."""
-    shapes = dict.fromkeys(("first", "first_five", "all_five"), "{:.0%}")
+    shapes: dict[str, str] = dict.fromkeys(("first", "first_five", "all_five"), "{:.0%}")
     sizes = list(next(iter(figures.values()))["covered"])
     rows = [
         [f"{name} ({one['problems']})"]

@@ -131,7 +131,7 @@ def _checked(tar: lzma.LZMAFile) -> Iterator[Entry]:
         if not name or about.type != tarfile.REGTYPE:
             raise ValueError(f"{about.name[:50]!r} is no kernel")
         if not 0 <= about.size <= min(MOST_ENTRY_BYTES, left):
-            raise ValueError(f"{about.name} is too large")
+            raise ValueError(f"{about.name} takes {about.size} bytes")
         left -= about.size
         entry = Entry.read(name[1], tar.read(about.size))
         if entry is None:
