@@ -157,6 +157,18 @@ def compile_time(figures: Figures) -> str:
     return markdown(heading, rows)
 
 
+def common_kernels(figures: Figures) -> str:
+    """What the most common kernels cover of first choices and first fives, by their number."""
+    shapes: dict[str, str] = dict.fromkeys(("first", "first_five", "all_five"), "{:.0%}")
+    sizes = list(next(iter(figures.values()))["covered"])
+    rows = [
+        [f"{name} ({one['problems']})"]
+        + [" / ".join(_cells(one["covered"][size], shapes)) for size in sizes]
+        for name, one in figures.items()
+    ]
+    return markdown(["first choices / all of the first five / whole fives", *sizes], rows)
+
+
 def kernel_speed(figures: Figures) -> str:
     """How fast the selected kernels are: time over that of another selection."""
     heading = ["selected by, against", "regime", "GEMMs", "time", "faster", "level (1%)"]
@@ -274,6 +286,7 @@ TABLES: dict[str, tuple[str, Callable[[Figures], str]]] = {
     "adaptive k": ("adaptive_k", adaptive_k),
     "operands": ("operand_transfer", operands),
     "compile time": ("compile_time", compile_time),
+    "common kernels": ("common_kernels", common_kernels),
     "kernel speed": ("kernel_speed", kernel_speed),
     "end to end": ("end_to_end", end_to_end),
 }

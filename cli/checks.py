@@ -183,7 +183,7 @@ def check_cache(root: Path) -> Finding:
 
     try:
         check_writable(root)
-        count = ObjectCache(root).count()
+        count = len(ObjectCache(root).sizes())
     except TilecastError as error:
         advice = f"{error}, with --cache or in TILECAST_CACHE"
         return Finding("object cache", str(root), False, advice=advice)

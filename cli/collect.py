@@ -7,8 +7,8 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from tilecast.cli import options as shared
+from tilecast.cli.answer import Answer
 from tilecast.cli.collection import measure, writable_objects
-from tilecast.cli.report import Report
 
 if TYPE_CHECKING:
     from tilecast.heuristics.problem import GemmProblem
@@ -40,10 +40,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     shared.add_collection(parser)
     shared.add_gpu(parser)
-    shared.add_cache(parser)
+    shared.add_compiling(parser)
 
 
-def run(options: argparse.Namespace) -> Report:
+def run(options: argparse.Namespace) -> Answer:
     """Collect, then export."""
     from tilecast.data_collection.dataset import write_dataset
     from tilecast.data_collection.store import MeasurementStore
@@ -70,7 +70,7 @@ def run(options: argparse.Namespace) -> Report:
         if options.export:
             write_dataset(store.export(), options.export)
     lines = [f"{name.replace('_', ' ')}: {value}" for name, value in document.items() if value]
-    return Report(document, lines)
+    return Answer(document, lines)
 
 
 def _guidance(options: argparse.Namespace, asked: tuple[GemmProblem, ...]) -> Guided | None:

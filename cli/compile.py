@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from tilecast.cli import options as shared
-from tilecast.cli.report import Report
+from tilecast.cli.answer import Answer
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
@@ -38,11 +38,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     shared.add_model(parser)
     config = {"type": shared.reads(parse_config), "action": "append", "default": []}
     parser.add_argument("--config", metavar="NAME", help="compile this one; repeatable", **config)
+    about = (
+        f"the N, at most {_MOST_COMMON}, that the model names most often among its first five; 500 "
+        "hold four of five first choices for any extents, nine of ten for layers of language models"
+    )
+    common = shared.integer(1, _MOST_COMMON)
+    parser.add_argument("--common", type=common, metavar="N", help=about)
     shared.add_operands(parser)
-    shared.add_cache(parser)
+    shared.add_compiling(parser)
 
 
-def run(options: argparse.Namespace) -> Report:
+def run(options: argparse.Namespace) -> Answer:
     """Compile what is missing and say what each kernel takes."""
     from rich.console import Console
     from rich.progress import track
@@ -57,7 +63,7 @@ def run(options: argparse.Namespace) -> Report:
     console, results = Console(stderr=True), compile_all(specs, cache, options.workers)
     hidden = not console.is_terminal
     done = list(track(results, "compiling", len(specs), console=console, disable=hidden))
-    return _report(done, cache, time.perf_counter() - start)
+    return _answer(done, cache, time.perf_counter() - start)
 
 
 def _specs(options: argparse.Namespace) -> list[KernelSpec]:
@@ -74,7 +80,7 @@ def _specs(options: argparse.Namespace) -> list[KernelSpec]:
         for config in _configs(problem, options)
     ]
     if not problems:
-        configs = options.config or space(operands, gpu).configs
+        configs = options.config or _common(options) or space(operands, gpu).configs
         specs = [KernelSpec(config, operands) for config in configs]
     return list(dict.fromkeys(specs))
 
@@ -84,6 +90,10 @@ def _check_together(options: argparse.Namespace) -> None:
     shared.check_own_problems(options)
     ranked, own = options.top is not None, shared.names_own_problems(options)
     asked = own or bool(options.extents)
+    if options.common and (options.config or asked or ranked):
+        raise TilecastError(
+            "--common stands alone; allowed: --common, configs, or problems with or without -k"
+        )
     if options.config and (asked or ranked):
         raise TilecastError(
             "--config stands alone; allowed: configs, or problems with or without -k"
@@ -96,8 +106,9 @@ def _check_together(options: argparse.Namespace) -> None:
         raise TilecastError(
             "-k needs problems to rank for; allowed: MxNxK, --problems or --hf-config beside it"
         )
+    ranked = ranked or options.common is not None
     if not ranked and (options.model or options.power != shared.DEFAULT_POWER):
-        raise TilecastError("--model and --power choose what ranks; allowed: with -k")
+        raise TilecastError("--model and --power choose what ranks; allowed: with -k or --common")
 
 
 def _configs(problem: GemmProblem, options: argparse.Namespace) -> Iterable[KernelConfig]:
@@ -110,6 +121,17 @@ def _configs(problem: GemmProblem, options: argparse.Namespace) -> Iterable[Kern
     return [prediction.config for prediction in predictions]
 
 
+def _common(options: argparse.Namespace) -> Sequence[KernelConfig]:
+    """What ``--common`` asks for, or as many as first choices need at all; none without it."""
+    if options.common is None:
+        return ()
+    from tilecast.models.common import common_configs
+    from tilecast.models.learned import load_heuristic
+
+    heuristic = load_heuristic(options.gpu, options.operands, options.power, options.model)
+    return common_configs(heuristic, options.operands, options.gpu)[: options.common]
+
+
 def _check_runs(config: KernelConfig, operands: GemmOperands, gpu: Hardware) -> None:
     """See that a config runs, whether or not a pilot left it in the space."""
     for found in family_of(config).violations(config, operands, gpu):
@@ -120,7 +142,7 @@ def _check_runs(config: KernelConfig, operands: GemmOperands, gpu: Hardware) -> 
             )
 
 
-def _report(results: Sequence[CompileResult], cache: ObjectCache, seconds: float) -> Report:
+def _answer(results: Sequence[CompileResult], cache: ObjectCache, seconds: float) -> Answer:
     failed = [result for result in results if result.error]
     compiled = [result for result in results if result.seconds and not result.error]
     kernels = [_facts(result, cache) for result in sorted(results, key=lambda r: r.spec.config)]
@@ -138,7 +160,7 @@ def _report(results: Sequence[CompileResult], cache: ObjectCache, seconds: float
     line = (
         "{compiled} compiled in {seconds:.1f} s, {found} found, {failed} failed, {spilling} spill"
     ).format(**summary)
-    return Report(
+    return Answer(
         summary | {"kernels": kernels},
         [*([table] if len(kernels) <= _MOST else []), line],
         status=1 if failed else 0,
@@ -158,5 +180,7 @@ def _facts(result: CompileResult, cache: ObjectCache) -> dict[str, object]:
 
 
 _SHOWN = {"config": "", "registers": "d", "spill_bytes": "d", "seconds": ".2f", "error": ""}
+_MOST_COMMON = 2000
+"""More than first choices need."""
 _MOST = 60
 """Longer tables are of no use to a person; ``--json`` has them whole."""

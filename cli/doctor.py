@@ -9,8 +9,8 @@ import argparse
 from dataclasses import asdict
 
 from tilecast.cli import options as shared
+from tilecast.cli.answer import Answer
 from tilecast.cli.checks import Finding, examine, usable
-from tilecast.cli.report import Report
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.reporting.table import Table
 
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cache", type=shared.path, help="object cache to look at")
 
 
-def run(options: argparse.Namespace) -> Report:
+def run(options: argparse.Namespace) -> Answer:
     """Check everything; exit status 1 when something that is needed does not work."""
     from tilecast.cli.diagnosis import check_hook, explain
     from tilecast.kernels.object_cache import ObjectCache, default_root
@@ -46,7 +46,7 @@ def run(options: argparse.Namespace) -> Report:
     tables = [Table("This machine", _COLUMNS, _rows(findings))]
     if about:
         tables.append(Table(f"{options.problem} under max-autotune", _COLUMNS, _rows(about)))
-    return Report(
+    return Answer(
         {
             "usable": fine,
             "findings": [asdict(finding) for finding in findings],

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from tilecast.cli import options as shared
-from tilecast.cli.report import Report
+from tilecast.cli.answer import Answer
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.reporting.table import Table
@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     shared.add_parallel(parser, "--jobs", "fits that run side by side")
 
 
-def run(options: argparse.Namespace) -> Report:
+def run(options: argparse.Namespace) -> Answer:
     """Fit, ask and score every heuristic, fold by fold."""
     from tilecast.data_collection.dataset import read_dataset
     from tilecast.models.artifact import load
@@ -72,7 +72,7 @@ def run(options: argparse.Namespace) -> Report:
     among = _measured(own, table) if own else _of_kinds(options.operands, table)
     scored = evaluate(list(makers.values()), table, powers, options.jobs, among=among)
     scored["not_measured"] = len(own) - len(among) if own else 0
-    return Report(scored, _tables(scored, powers))
+    return Answer(scored, _tables(scored, powers))
 
 
 def _measured(own: Sequence[GemmProblem], table: Sequence[ProblemLabels]) -> set[GemmProblem]:

@@ -14,16 +14,18 @@ from tilecast.cli import (
     compile,
     doctor,
     evaluate,
-    html_report,
+    objects,
     predict,
+    report,
     space,
     train,
     tune,
 )
-from tilecast.cli.report import answering, show
+from tilecast.cli import options as shared
+from tilecast.cli.answer import answering, show
 from tilecast.heuristics.errors import TilecastError
 
-COMMANDS = (predict, space, compile, collect, train, evaluate, html_report, tune, doctor)
+COMMANDS = (predict, space, compile, objects, collect, train, evaluate, report, tune, doctor)
 """In the order of the help text. Each has NAME, HELP, add_arguments and run."""
 
 BAD_REQUEST, INTERRUPTED = 2, 130
@@ -59,10 +61,8 @@ def parser() -> argparse.ArgumentParser:
             module.NAME, help=module.HELP, description=module.__doc__, allow_abbrev=False
         )
         module.add_arguments(command)
-        command.add_argument(
-            "--json", action="store_true", help="print one JSON document instead of tables"
-        )
-        command.set_defaults(run=module.run)
+        shared.add_json(command)
+        command.set_defaults(run=module.run, json=False)
     return root
 
 
@@ -74,9 +74,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     try:
         options = _read(sys.argv[1:] if arguments is None else arguments)
-        report = options.run(options)
-        show(report, as_json=options.json)
-        return report.status
+        answer = options.run(options)
+        show(answer, as_json=options.json)
+        return answer.status
     except KeyboardInterrupt:
         _say("tilecast: interrupted")
         return INTERRUPTED

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +24,7 @@ _AUTO = "auto"
 _MOST = 2**31 - 1
 """The largest number that any option takes."""
 _MOST_PARALLEL = 1024
+_SIZE = re.compile("([0-9]{1,15})([KMGT]?)")
 _LAST_DEVICE = 63
 _TP = (1,)
 _ROWS = (1, 16, 256, 4096)
@@ -75,6 +77,16 @@ def devices(text: str) -> tuple[int, ...]:
 def top(text: str) -> int | str:
     """Read how many candidates are wanted; ``auto`` leaves it to the model."""
     return text if text == _AUTO else integer(1, also="auto, or ")(text)
+
+
+def size(text: str) -> int:
+    """Read how many bytes; K, M, G and T are 1024 times one another."""
+    found = _SIZE.fullmatch(text)
+    if found is None:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no size; allowed: bytes, or K, M, G or T of them, such as 500M or 2G"
+        )
+    return int(found[1]) << 10 * " KMGT".index(found[2] or " ")
 
 
 def parallel(text: str) -> int:
@@ -166,9 +178,20 @@ def add_collection(parser: argparse.ArgumentParser) -> None:
 
 
 def add_cache(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say where kernels are compiled to, and by how many processes."""
+    """Add the option that names the object cache."""
     parser.add_argument("--cache", type=path, help="object cache (default: that of this user)")
+
+
+def add_compiling(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say where kernels are compiled to, and by how many processes."""
+    add_cache(parser)
     add_parallel(parser, "--workers", "processes that compile")
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Add the option that every command has; where it is not given, nothing is set."""
+    about = "print one JSON document instead of tables"
+    parser.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help=about)
 
 
 def add_parallel(parser: argparse.ArgumentParser, name: str, what: str) -> None:

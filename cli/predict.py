@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from tilecast.cli import options as shared
-from tilecast.cli.report import Report
+from tilecast.cli.answer import Answer
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import LINEAR_BF16
@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--html", type=shared.path, metavar="FILE", help=about)
 
 
-def run(options: argparse.Namespace) -> Report:
+def run(options: argparse.Namespace) -> Answer:
     """Answer for one problem at length, or for each of many in short."""
     _check_together(options)
     own, problem = shared.own_problems(options), shared.problem_if_any(options)
@@ -79,7 +79,7 @@ def _check_together(options: argparse.Namespace) -> None:
                 )
 
 
-def _many(problems: Sequence[GemmProblem], options: argparse.Namespace) -> Report:
+def _many(problems: Sequence[GemmProblem], options: argparse.Namespace) -> Answer:
     """The first choices for each problem and what is expected of them."""
     from tilecast.models.learned import load_heuristic
 
@@ -111,10 +111,10 @@ def _many(problems: Sequence[GemmProblem], options: argparse.Namespace) -> Repor
         )
     ]
     title = f"{len(problems)} problems on {gpu.name}, {options.power}"
-    return Report(document, [Table(title, {"problem": "", "operands": ""} | _COLUMNS, rows)])
+    return Answer(document, [Table(title, {"problem": "", "operands": ""} | _COLUMNS, rows)])
 
 
-def _one(problem: GemmProblem, options: argparse.Namespace) -> Report:
+def _one(problem: GemmProblem, options: argparse.Namespace) -> Answer:
     """Rank, explain the first, and look the problem up in the data set."""
     from tilecast.data_collection.dataset import read_columns, shipped_data
     from tilecast.data_collection.truth import look_up
@@ -147,7 +147,7 @@ def _one(problem: GemmProblem, options: argparse.Namespace) -> Report:
     shown = _shown(problem, document)
     if options.html:
         _write_page(options.html, problem, document, shown, truths)
-    return Report(document, shown)
+    return Answer(document, shown)
 
 
 def _check_page(file: Path) -> None:

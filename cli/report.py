@@ -1,93 +1,181 @@
-"""What a command answers: a JSON document, and the same as tables for people."""
+"""Show a data set, a store or a model as one HTML file that needs no network.
+
+With scores it fits every heuristic on parts of the data set, which takes a minute for 500 problems.
+"""
 
 from __future__ import annotations
 
-import io
-import json
-import os
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+import argparse
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+from tilecast.cli import options as shared
+from tilecast.cli.answer import Answer
+from tilecast.cli.evaluate import all_makers
 from tilecast.heuristics.errors import TilecastError
-from tilecast.reporting.table import Table
+
+if TYPE_CHECKING:
+    from tilecast.data_collection.dataset import Dataset
+    from tilecast.models.labels import ProblemLabels
+    from tilecast.models.learned import LearnedHeuristic
+    from tilecast.reporting.page import Section
+
+NAME = "report"
+HELP = "show a data set, a store or a model as one HTML file"
+
+_STORE = b"SQLite format 3\0"
+"""How the file of a store begins."""
 
 
-@dataclass(frozen=True)
-class Report:
-    """The answer of one command."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this command's options."""
+    about = "a data set (Parquet), a store of `tilecast collect`, or the folder of a model"
+    parser.add_argument("source", type=shared.path, metavar="SOURCE", help=about)
+    about = "the HTML file to write"
+    parser.add_argument("--out", type=shared.path, required=True, metavar="FILE", help=about)
+    shared.add_model(parser)
+    about = "leave out held-out regret, for which every heuristic is fitted"
+    parser.add_argument("--no-scores", action="store_true", help=about)
+    about = "write the model's first choices, too; CSV or JSON by the name"
+    parser.add_argument("--choices", type=shared.path, metavar="FILE", help=about)
+    shared.add_parallel(parser, "--jobs", "fits that run side by side")
 
-    document: object
-    """Everything, as plain data for ``--json``."""
-    tables: Sequence[Table | str] = ()
-    """What people see: tables, and lines of text between them."""
-    status: int = 0
-    """Exit status."""
+
+def run(options: argparse.Namespace) -> Answer:
+    """Read, draw and write."""
+    from tilecast.models.labels import label_table
+    from tilecast.reporting.choices import choices, write_choices
+    from tilecast.reporting.page import write_page
+    from tilecast.reporting.sections import dataset_sections, doubt_section
+
+    _check_outputs(options)
+    if options.source.is_dir():
+        dataset, heuristic, sections = _of_model(options)
+    else:
+        dataset, heuristic, sections = *_of_measurements(options), []
+    table = label_table(dataset) if dataset else []
+    found = []
+    if heuristic and table:
+        problems = [labels.problem for labels in table]
+        found = choices(heuristic, problems, heuristic.artifact.hardware)
+    if dataset:
+        sections += dataset_sections(dataset, table, options.power)
+        if not options.no_scores and not options.source.is_dir():
+            sections.append(_scores(dataset, table, options))
+    if heuristic and found:
+        sections.append(doubt_section(found, heuristic.artifact.name))
+    if options.choices:
+        write_choices(found, options.choices)
+    write_page(options.out, f"tilecast: {options.source.name}", sections)
+    document = {
+        "out": str(options.out),
+        "bytes": options.out.stat().st_size,
+        "problems": len(table),
+        "sections": [section.title for section in sections],
+        "choices": str(options.choices) if options.choices else None,
+    }
+    shown = f"{options.out}: {document['bytes'] / 1e6:.1f} MB, {len(table)} problems"
+    more = [f"{options.choices}: {len(found)} choices"] if options.choices else []
+    return Answer(document, [shown, *more])
 
 
-@contextmanager
-def answering() -> Iterator[None]:
-    """Print on standard output inside, and see that it gets there.
+def _check_outputs(options: argparse.Namespace) -> None:
+    """See, before the work, that what is asked for can be written.
 
     Raises:
-        TilecastError: what was printed cannot be written.
+        TilecastError: it cannot.
     """
+    from tilecast.reporting.choices import check_kind
+    from tilecast.reporting.page import library
+
+    library()
+    shared.check_file(options.out)
+    if options.choices:
+        check_kind(options.choices)
+        shared.check_file(options.choices)
+
+
+def _of_model(
+    options: argparse.Namespace,
+) -> tuple[Dataset | None, LearnedHeuristic, list[Section]]:
+    """The data set shipped for a model's GPU, the model, and what it says of itself.
+
+    Raises:
+        TilecastError: the model is refused, or something is asked that a model does not answer.
+    """
+    from tilecast.data_collection.dataset import read_dataset, shipped_data
+    from tilecast.models.artifact import load
+    from tilecast.models.learned import LearnedHeuristic
+    from tilecast.reporting.sections import model_section
+
+    if options.model:
+        raise TilecastError(f"--model is for measurements; allowed: {options.source} by itself")
+    artifact = load(options.source)
+    data = shipped_data(artifact.hardware)
+    if options.choices and not data:
+        raise TilecastError(
+            f"no data set is shipped for {artifact.name}, whose problems --choices would be for; "
+            "allowed: a data set as the source, with --model"
+        )
+    sections = [model_section(artifact.name, artifact.facts)]
+    heuristic = LearnedHeuristic(artifact, options.power)
+    return read_dataset(data) if data else None, heuristic, sections
+
+
+def _of_measurements(options: argparse.Namespace) -> tuple[Dataset, LearnedHeuristic | None]:
+    """The measurements of a data set or store, and the model for them, if there is one.
+
+    Raises:
+        TilecastError: they cannot be read; or a model is asked for, and there is none.
+    """
+    from tilecast.models.learned import load_heuristic_for
+    from tilecast.models.training import dataset_hardware
+
+    dataset = _measurements(options.source)
+    gpu = dataset_hardware(dataset)
     try:
-        yield
-        sys.stdout.flush()
-    except OSError as error:
-        # Python, which prints what is left as it exits, shall find nothing to complain about.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        # The reader of a broken pipe has seen enough (`| head`).
-        if not isinstance(error, BrokenPipeError):
-            raise TilecastError(
-                f"the answer cannot be written ({error.strerror}); allowed: a terminal, a pipe, or "
-                "a file on a disk with free space"
-            ) from error
+        problems = dataset.problems()
+        return dataset, load_heuristic_for(gpu, problems, options.power, options.model)
+    except TilecastError:
+        if options.model or options.choices:
+            raise
+        return dataset, None
 
 
-def show(report: Report, *, as_json: bool) -> None:
-    """Print a report on standard output.
+def _measurements(source: Path) -> Dataset:
+    """What a store holds, or a data set.
 
     Raises:
-        TilecastError: it cannot be written.
+        TilecastError: it cannot be read.
     """
-    with answering():
-        if as_json:
-            json.dump(report.document, sys.stdout, indent=1, allow_nan=False)
-            sys.stdout.write("\n")
-        else:
-            _print(report.tables)
+    from tilecast.data_collection.dataset import read_dataset
+    from tilecast.data_collection.store import MeasurementStore
+
+    if not source.is_file():
+        return read_dataset(source)
+    with source.open("rb") as file:
+        is_store = file.read(len(_STORE)) == _STORE
+    if not is_store:
+        return read_dataset(source)
+    with closing(MeasurementStore(source)) as store:
+        return store.export()
 
 
-def _print(parts: Sequence[Table | str]) -> None:
-    from rich.console import Console
+def _scores(
+    dataset: Dataset, table: Sequence[ProblemLabels], options: argparse.Namespace
+) -> Section:
+    """Held-out regret of every heuristic, or why there is none."""
+    from tilecast.models.evaluation import evaluate
+    from tilecast.models.training import dataset_hardware
+    from tilecast.reporting.page import Section
+    from tilecast.reporting.sections import score_section
 
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        # The name of a folder need not be text; where it is not, escapes are shown.
-        sys.stdout.reconfigure(errors="backslashreplace")
-    # Tables that go into a file or a pipe are as wide as they need to be.
-    console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 200)
-    for part in parts:
-        console.print(
-            part if isinstance(part, str) else _rich(part), soft_wrap=isinstance(part, str)
-        )
-
-
-def _rich(table: Table):
-    from rich import box
-    from rich.table import Table as RichTable
-    from rich.text import Text
-
-    shown = RichTable(
-        title=Text(table.title, "bold"), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False
-    )
-    for heading, spec in table.columns.items():
-        shown.add_column(
-            heading, justify="right" if spec else "left", no_wrap=bool(spec), overflow="fold"
-        )
-    for row in table.rows:
-        cells = zip(row, table.columns.values(), strict=True)
-        shown.add_row(*(Text("" if cell is None else format(cell, spec)) for cell, spec in cells))
-    return shown
+    makers = all_makers(dataset_hardware(dataset))
+    try:
+        scored = evaluate(list(makers.values()), table, [options.power], options.jobs)
+    except TilecastError as error:
+        # Of a collection that has only begun there is still all the rest to see.
+        return Section("Held-out regret", [f"Not scored: {error}"])
+    return score_section(scored, options.power)

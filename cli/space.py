@@ -6,7 +6,7 @@ import argparse
 from collections import Counter
 
 from tilecast.cli import options as shared
-from tilecast.cli.report import Report
+from tilecast.cli.answer import Answer
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import GemmOperands
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--list", action="store_true", help="print every config's name")
 
 
-def run(options: argparse.Namespace) -> Report:
+def run(options: argparse.Namespace) -> Answer:
     """Answer for one config, for one problem, or for the whole space."""
     target = options.operands, options.gpu, shared.problem_if_any(options)
     if options.why is not None:
@@ -40,7 +40,7 @@ def run(options: argparse.Namespace) -> Report:
 
 def _why(
     config: KernelConfig, operands: GemmOperands, gpu: Hardware, problem: GemmProblem | None
-) -> Report:
+) -> Answer:
     broken = list(family_of(config).violations(config, operands, gpu, problem))
     target = f"{operands} on {gpu.name}" + (f" for {problem}" if problem else "")
     document = {
@@ -55,15 +55,15 @@ def _why(
         ],
     }
     if not broken:
-        return Report(document, [f"{config} is a candidate: {target}"])
+        return Answer(document, [f"{config} is a candidate: {target}"])
     rows = [(found.rule.name, found.text, found.rule.reason) for found in broken]
     title = f"{config} is no candidate: {target}"
-    return Report(document, [Table(title, {"rule": "", "what is wrong": "", "because": ""}, rows)])
+    return Answer(document, [Table(title, {"rule": "", "what is wrong": "", "because": ""}, rows)])
 
 
 def _counts(
     operands: GemmOperands, gpu: Hardware, problem: GemmProblem | None, *, names: bool
-) -> Report:
+) -> Answer:
     """How many configs each rule of each family takes away, and what is left."""
     kept = (
         candidates.candidates(problem, gpu) if problem else candidates.space(operands, gpu).configs
@@ -86,8 +86,8 @@ def _counts(
         "families": families,
     }
     if not names:
-        return Report(document, tables)
-    return Report(document | {"configs": listed}, [*tables, "\n".join(listed)])
+        return Answer(document, tables)
+    return Answer(document | {"configs": listed}, [*tables, "\n".join(listed)])
 
 
 def _steps(

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from tilecast.cli import options as shared
+from tilecast.cli.answer import Answer
 from tilecast.cli.evaluate import FIGURES, SHOWN_K
-from tilecast.cli.report import Report
 from tilecast.reporting.table import Table
 
 NAME = "train"
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     shared.add_parallel(parser, "--jobs", "fits that run side by side")
 
 
-def run(options: argparse.Namespace) -> Report:
+def run(options: argparse.Namespace) -> Answer:
     """Cross-validate, fit on everything, write the artifact."""
     shared.check_writable(options.out)
 
@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> Report:
         f"{artifact.name} trained in {seconds:.0f} s on {used['problems']} problems of "
         f"{used['families']} families, written to {options.out}"
     )
-    return Report(document, [_table(facts), summary])
+    return Answer(document, [_table(facts), summary])
 
 
 def _table(facts: Mapping[str, Any]) -> Table:

@@ -8,9 +8,9 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from tilecast.cli import options as shared
+from tilecast.cli.answer import Answer
 from tilecast.cli.collection import measure, writable_objects
 from tilecast.cli.evaluate import SHOWN_K
-from tilecast.cli.report import Report
 from tilecast.heuristics.errors import TilecastError
 from tilecast.reporting.table import Table
 
@@ -30,10 +30,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=shared.path, required=True, help=about)
     shared.add_data(parser)
     shared.add_gpu(parser)
-    shared.add_cache(parser)
+    shared.add_compiling(parser)
 
 
-def run(options: argparse.Namespace) -> Report:
+def run(options: argparse.Namespace) -> Answer:
     """Collect what the shipped model likes, train on all, score both models on one's own."""
     from tilecast.data_collection.dataset import joined, read_dataset
     from tilecast.data_collection.store import MeasurementStore
@@ -79,7 +79,7 @@ def run(options: argparse.Namespace) -> Report:
         for power, found in powers.items()
     ]
     title = f"Regret on {len(table)} of {len(own)} problems, which the tuned model has seen"
-    return Report(document, [Table(title, columns, rows), f"TILECAST_MODEL={options.out}"])
+    return Answer(document, [Table(title, columns, rows), f"TILECAST_MODEL={options.out}"])
 
 
 def _regret(artifact: Artifact, table: Sequence[ProblemLabels]) -> dict[str, dict[int, float]]:

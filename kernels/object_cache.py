@@ -1,19 +1,18 @@
 """Compiled kernels on disk, shared by the processes and sessions of one user.
 
 A compiled kernel is native code, so the folder must belong to the user and nobody else may write
-it. ``KEY.o`` is one spec: the object, a line of facts, and a line with the SHA-256 of both, so that
-an ELF tool reads it as it is. An entry that is not whole counts as absent and is compiled again.
+it. ``KEY.o`` is the `Entry` of one spec; one that is not whole counts as absent and is compiled
+again.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 import os
+import stat
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from tilecast.heuristics.errors import TilecastError
@@ -25,7 +24,8 @@ from tilecast.heuristics.files import (
     unwritable,
     write_atomically,
 )
-from tilecast.kernels.object_facts import KernelResources, read_resources
+from tilecast.kernels.object_entry import ENTRY_NAME, Entry
+from tilecast.kernels.object_facts import KernelResources
 from tilecast.kernels.spec import KernelSpec
 
 MOST_BYTES = 4 << 30
@@ -78,8 +78,8 @@ class ObjectCache:
         Raises:
             TilecastError: others may write the folder, or it cannot be read.
         """
-        entry = self._entry(spec)
-        return entry and entry[1]
+        entry = self.entry(spec.key, asked=True)
+        return entry and entry.resources
 
     def code(self, spec: KernelSpec) -> bytes | None:
         """The object of a whole entry, the very bytes whose digest was checked.
@@ -87,18 +87,35 @@ class ObjectCache:
         Raises:
             TilecastError: as `resources`.
         """
-        entry = self._entry(spec)
-        return entry and entry[0]
+        entry = self.entry(spec.key, asked=True)
+        return entry and entry.code
 
-    def count(self) -> int:
-        """How many kernels there are, whole or not.
+    def entry(self, key: str, *, asked: bool = False) -> Entry | None:
+        """The whole entry of a key; None when it is absent, cut short or altered.
+
+        Args:
+            key: `KernelSpec.key`.
+            asked: whether to note that the kernel was asked for; see `prune`.
 
         Raises:
             TilecastError: as `resources`.
         """
-        with contextlib.suppress(FileNotFoundError), own_folder(self.root):
-            return sum(1 for _ in self.root.glob("*.o"))
-        return 0
+        try:
+            with own_folder(self.root) as folder:
+                return Entry.read(key, _read(folder, f"{key}.o", asked))
+        # Whatever stands in its place: compiling replaces it, or says why it cannot.
+        except OSError:
+            return None
+
+    def sizes(self) -> dict[str, int]:
+        """Bytes of every entry, whole or not, by key; those asked for longest ago come first.
+
+        Raises:
+            TilecastError: as `resources`.
+        """
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError), own_folder(self.root) as f:
+            return _sizes(f)
+        return {}
 
     def put(self, spec: KernelSpec, code: bytes) -> KernelResources:
         """Store an object and its facts.
@@ -107,13 +124,19 @@ class ObjectCache:
             TilecastError: the folder is read-only or may be written by others, the disk is full, or
                 the code is damaged.
         """
-        resources = read_resources(code)
-        facts = spec.facts() | {"key": spec.key, "resources": asdict(resources)}
-        content = b"%b\n%b" % (code, json.dumps(facts).encode())
-        whole = b"%b\n%b" % (content, _digest(content))
-        self._own(spec)
-        write_atomically(self.path(spec), lambda file: file.write_bytes(whole))
-        return resources
+        entry = Entry.of(spec, code)
+        self.add(entry)
+        return entry.resources
+
+    def add(self, entry: Entry) -> None:
+        """Store what another cache had.
+
+        Raises:
+            TilecastError: as `put`.
+        """
+        path = self.root / f"{entry.key}.o"
+        self._own(path)
+        write_atomically(path, lambda file: file.write_bytes(entry.whole))
 
     @contextlib.contextmanager
     def exclusive(self, spec: KernelSpec) -> Iterator[None]:
@@ -126,8 +149,8 @@ class ObjectCache:
         """
         from filelock import FileLock, Timeout
 
-        self._own(spec)
         path = self.root / f".{spec.key}.lock{TEMPORARY}"
+        self._own(path)
         lock = FileLock(path, LOCK_SECONDS, mode=0o600)
         try:
             lock.acquire()
@@ -144,68 +167,78 @@ class ObjectCache:
                 lock.release()
 
     def tidy(self) -> None:
-        """Remove the entries that were asked for longest ago, until `MOST_BYTES` are left.
+        """`prune` to `MOST_BYTES`, as well as it can be done."""
+        # Where there is no folder, or nothing can be removed, compiling goes on all the same.
+        with contextlib.suppress(OSError):
+            self.prune(MOST_BYTES)
 
-        Processes that read or write at the same time see whole entries or none, as always.
+    def prune(self, most: int) -> dict[str, int]:
+        """Remove the entries that were asked for longest ago, until at most some bytes are left.
+
+        Processes that read or write at the same time see whole entries or none, as always. What is
+        not named as an entry is left alone.
+
+        Returns:
+            Bytes of those that were removed, by key.
+
+        Raises:
+            OSError: there is no folder, or it is read-only.
+            TilecastError: as `resources`.
         """
-        # Where there is no folder, or another process tidies it now, nothing is left to do.
-        with contextlib.suppress(OSError), own_folder(self.root) as folder:
-            with os.scandir(folder) as found:
-                entries = [(e.stat(follow_symlinks=False), e.name) for e in found]
-            entries = [(facts, name) for facts, name in entries if name.endswith(".o")]
-            excess = sum(facts.st_size for facts, _ in entries) - MOST_BYTES
-            for facts, name in sorted(entries, key=lambda entry: entry[0].st_atime_ns):
+        removed = {}
+        with own_folder(self.root) as folder:
+            sizes = _sizes(folder)
+            excess = sum(sizes.values()) - most
+            for key, size in sizes.items():
                 if excess <= 0:
                     break
-                excess -= facts.st_size
-                with contextlib.suppress(OSError):
-                    os.unlink(name, dir_fd=folder)
+                # Another process may prune at the same time.
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(f"{key}.o", dir_fd=folder)
+                excess -= size
+                removed[key] = size
+        return removed
 
-    def _own(self, spec: KernelSpec) -> None:
+    def _own(self, path: Path) -> None:
         """Make the folder where it is not there, and refuse one that is not safe."""
         try:
             make_own_folder(self.root)
             with own_folder(self.root):
                 pass
         except OSError as error:
-            raise unwritable(self.path(spec), error) from error
-
-    def _entry(self, spec: KernelSpec) -> tuple[bytes, KernelResources] | None:
-        key = spec.key
-        try:
-            with own_folder(self.root) as folder:
-                whole = _read(folder, f"{key}.o")
-        # Whatever stands in its place: compiling replaces it, or says why it cannot.
-        except OSError:
-            return None
-        content, _, digest = whole.rpartition(b"\n")
-        if _digest(content) != digest:
-            return None
-        code, _, line = content.rpartition(b"\n")
-        try:
-            facts = json.loads(line)
-            resources = KernelResources(**facts["resources"])
-            return (code, resources) if facts["key"] == key else None
-        except (ValueError, KeyError, TypeError, RecursionError):
-            return None
+            raise unwritable(path, error) from error
 
 
-def _digest(content: bytes) -> bytes:
-    return hashlib.sha256(content).hexdigest().encode()
+def _sizes(folder: int) -> dict[str, int]:
+    """Bytes of the entries in a folder by key; those asked for longest ago come first."""
+    with os.scandir(folder) as found:
+        named = [
+            (match[1], e.stat(follow_symlinks=False))
+            for e in found
+            if (match := ENTRY_NAME.fullmatch(e.name))
+        ]
+    files = [
+        (facts.st_atime_ns, key, facts.st_size)
+        for key, facts in named
+        if stat.S_ISREG(facts.st_mode)
+    ]
+    return {key: size for _, key, size in sorted(files)}
 
 
-def _read(folder: int, name: str) -> bytes:
-    """The content of an own file, which is marked as asked for; nothing of any other file."""
+def _read(folder: int, name: str, asked: bool) -> bytes:
+    """The content of an own file, marked as asked for or left as it was; nothing of any other."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     handle = os.open(name, flags, dir_fd=folder)
     try:
         found = os.fstat(handle)
         if not is_own(found):
             return b""
-        with contextlib.suppress(OSError):
-            # Set here, as many systems do not when a file is read.
-            os.utime(handle, ns=(time.time_ns(), found.st_mtime_ns))
         with os.fdopen(handle, "rb", closefd=False) as file:
-            return file.read()
+            whole = file.read()
+        with contextlib.suppress(OSError):
+            # Set in any case, as some systems do it when a file is read, and others never.
+            access = time.time_ns() if asked else found.st_atime_ns
+            os.utime(handle, ns=(access, found.st_mtime_ns))
+        return whole
     finally:
         os.close(handle)

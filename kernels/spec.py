@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib.metadata import version
@@ -39,8 +40,7 @@ class KernelSpec:
     @cached_property
     def key(self) -> str:
         """Digest of the facts, 32 hexadecimal digits."""
-        text = json.dumps(self.facts(), sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:32]
+        return key_of(self.facts())
 
     @property
     def symbol(self) -> str:
@@ -63,6 +63,20 @@ class KernelSpec:
     def __str__(self) -> str:
         """Config and operands."""
         return f"{self.config} for {self.operands}"
+
+
+def key_of(facts: Mapping[str, object]) -> str:
+    """The key of the kernel that some facts describe: their digest, 32 hexadecimal digits."""
+    text = json.dumps(facts, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def is_current(facts: Mapping[str, object]) -> bool:
+    """Whether a kernel of these facts was compiled as it would be here and now."""
+    family = str(facts.get("family"))
+    return family in FAMILIES and (
+        {"host": platform.machine(), **family_facts(family)}.items() <= facts.items()
+    )
 
 
 @cache

@@ -58,6 +58,7 @@ NO_PROBLEM = (
     *(*NO_NAME, "16", "16x64", "16x64x", "x16x64x64", "1x2x3x4x5", "16x64xk", "-16x64x64"),
     *("16X64X64", "1.5x64x64", "0x64x64", "16x64x63", "2147483648x64x64", "9" * 5000 + "x64x64"),
 )
+NO_SIZE = (*NO_COUNT, "K", "5X", "2GB", "1.5G", "-1G", "500m", "1 G", "1_000", "٣M")
 NO_CONFIG = (*NO_NAME, "128x128", "torch.mm", VALID.replace("128", "9" * 5000))
 NO_FOLDER = ["missing", "file", "folder", "loop", "dangling", "long", "below", "device"]
 """Names of what lies in the fixture `ground`."""
@@ -147,6 +148,13 @@ def _attacks() -> Iterator[Attack]:
         bad = NO_EXPORT if option == "--export" else NO_OUT
         yield Attack(command, more, option, bad, on_ground=True)
     yield Attack("evaluate", (), "--model", NO_MODEL, on_ground=True)
+    yield Attack("compile", (), "--common", (*NO_COUNT, "0", "2001"))
+    yield Attack("objects", ("prune",), "--keep", NO_SIZE)
+    yield Attack("objects", ("unpack",), "", ("", *NO_TEXT))
+    yield Attack("objects", ("unpack",), "", (*NO_FOLDER, "text"), on_ground=True)
+    for action in (("list",), ("pack", "p"), ("unpack", "p"), ("prune", "--keep", "1G")):
+        yield Attack("objects", action, "--cache", ("", *NO_TEXT))
+        yield Attack("objects", action, "--cache", ["missing", *NO_OUT], on_ground=True)
     tune = ("tune", (*store, "--out", "o"))
     takers = (("predict", ()), ("compile", ()), ("collect", store), ("evaluate", ()), tune)
     for command, more in takers:
@@ -159,6 +167,7 @@ def _attacks() -> Iterator[Attack]:
         "predict",
         "space",
         "compile",
+        "objects",
         "collect",
         "train",
         "evaluate",
@@ -215,6 +224,21 @@ ALONE = [
     ["compile", "--problems", "own.csv", "--operands", "fp16:rcr"],
     ["compile", "--rows", "2"],
     ["compile", "16x64x64", "--problems", "own.csv"],
+    ["compile", "--common"],
+    ["compile", "--common", "5", "16x64x64"],
+    ["compile", "--common", "5", "--config", VALID],
+    ["compile", "--common", "5", "-k", "1"],
+    ["compile", "--common", "5", "--problems", "own.csv"],
+    ["compile", "--common", "5", "--rows", "2"],
+    ["objects"],
+    ["objects", "guess"],
+    ["objects", "list"],
+    ["objects", "list", "extra"],
+    ["objects", "pack"],
+    ["objects", "pack", "p", "--keep", "1G"],
+    ["objects", "unpack"],
+    ["objects", "prune"],
+    ["objects", "prune", "--keep"],
     ["collect"],
     ["collect", "--store"],
     ["collect", "--store", "s", "--problems", "own.csv"],

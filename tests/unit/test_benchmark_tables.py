@@ -100,6 +100,14 @@ def test_adaptive_table_sets_both_side_by_side(tables: ModuleType, figures: dict
     assert lines[4] == "| fixed k that finds as much, burst | 3.6 | 3.6 |"
 
 
+def test_common_kernels_by_their_number(tables: ModuleType) -> None:
+    shares = {"first": 0.812, "first_five": 0.744, "all_five": 0.5}
+    figures = {"layers": {"problems": 65, "covered": {"100": shares, "500": shares}}}
+    lines = tables.common_kernels(figures).splitlines()
+    assert lines[0].endswith("whole fives | 100 | 500 |")
+    assert lines[2] == "| layers (65) | 81% / 74% / 50% | 81% / 74% / 50% |"
+
+
 def test_fill_replaces_only_what_stands_between_the_marks(
     tables: ModuleType, figures: dict
 ) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tilecast.cli.answer import Answer, show
 from tilecast.cli.main import COMMANDS, main
-from tilecast.cli.report import Report, show
 from tilecast.heuristics.hardware import GPUS
 from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.heuristics.problem import GemmProblem
@@ -69,7 +69,7 @@ def test_installed_command_runs() -> None:
 def test_interrupt_is_one_line_and_130(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def interrupted(options: object) -> Report:
+    def interrupted(options: object) -> Answer:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("tilecast.cli.space.run", interrupted)
@@ -92,7 +92,7 @@ def test_interrupt_is_one_line_and_130(
 def test_what_nobody_foresaw_is_one_line_and_2(
     refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch, error: Exception, message: str
 ) -> None:
-    def broken(options: object) -> Report:
+    def broken(options: object) -> Answer:
         raise error
 
     monkeypatch.setattr("tilecast.cli.space.run", broken)
@@ -112,7 +112,7 @@ def test_what_was_typed_is_shown_short_and_printable(
 
 @pytest.mark.parametrize(("name", "shown"), [("/tmp/[/]", "/tmp/[/]"), ("\udcff", "\\udcff")])
 def test_any_name_can_be_printed(capsys: pytest.CaptureFixture[str], name: str, shown: str) -> None:
-    show(Report({}, [f"written to {name}"]), as_json=False)
+    show(Answer({}, [f"written to {name}"]), as_json=False)
     assert capsys.readouterr().out == f"written to {shown}\n"
 
 
@@ -124,7 +124,7 @@ def test_reader_that_stops_early_gets_no_traceback() -> None:
 
 def test_tables_show_every_cell(capsys: pytest.CaptureFixture[str]) -> None:
     table = Table("Times", {"config": "", "us": ".1f"}, [("[bold]a[/]", 1234.56), ("b", None)])
-    show(Report({}, [table, "a line"]), as_json=False)
+    show(Answer({}, [table, "a line"]), as_json=False)
     text = capsys.readouterr().out
     for part in ("Times", "config", "[bold]a[/]", "1234.6", "a line"):
         assert part in text

@@ -71,10 +71,10 @@ def test_report_of_a_data_set(
 def test_report_with_scores(
     answer: Answer, data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tilecast.cli import html_report
+    from tilecast.cli import report
     from tilecast.heuristics.baselines import RandomChoice
 
-    monkeypatch.setattr(html_report, "all_makers", lambda gpu: {"random": RandomChoice})
+    monkeypatch.setattr(report, "all_makers", lambda gpu: {"random": RandomChoice})
     out = tmp_path / "report.html"
     document = answer("report", data, "--out", str(out), "--jobs", "1")
     assert "Held-out regret beside the baselines" in document["sections"]

@@ -1,0 +1,93 @@
+"""What a command answers: a JSON document, and the same as tables for people."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from tilecast.heuristics.errors import TilecastError
+from tilecast.reporting.table import Table
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The answer of one command."""
+
+    document: object
+    """Everything, as plain data for ``--json``."""
+    tables: Sequence[Table | str] = ()
+    """What people see: tables, and lines of text between them."""
+    status: int = 0
+    """Exit status."""
+
+
+@contextmanager
+def answering() -> Iterator[None]:
+    """Print on standard output inside, and see that it gets there.
+
+    Raises:
+        TilecastError: what was printed cannot be written.
+    """
+    try:
+        yield
+        sys.stdout.flush()
+    except OSError as error:
+        # Python, which prints what is left as it exits, shall find nothing to complain about.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader of a broken pipe has seen enough (`| head`).
+        if not isinstance(error, BrokenPipeError):
+            raise TilecastError(
+                f"the answer cannot be written ({error.strerror}); allowed: a terminal, a pipe, or "
+                "a file on a disk with free space"
+            ) from error
+
+
+def show(answer: Answer, *, as_json: bool) -> None:
+    """Print an answer on standard output.
+
+    Raises:
+        TilecastError: it cannot be written.
+    """
+    with answering():
+        if as_json:
+            json.dump(answer.document, sys.stdout, indent=1, allow_nan=False)
+            sys.stdout.write("\n")
+        else:
+            _print(answer.tables)
+
+
+def _print(parts: Sequence[Table | str]) -> None:
+    from rich.console import Console
+
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # The name of a folder need not be text; where it is not, escapes are shown.
+        sys.stdout.reconfigure(errors="backslashreplace")
+    # Tables that go into a file or a pipe are as wide as they need to be.
+    console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 200)
+    for part in parts:
+        console.print(
+            part if isinstance(part, str) else _rich(part), soft_wrap=isinstance(part, str)
+        )
+
+
+def _rich(table: Table):
+    from rich import box
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    shown = RichTable(
+        title=Text(table.title, "bold"), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False
+    )
+    for heading, spec in table.columns.items():
+        shown.add_column(
+            heading, justify="right" if spec else "left", no_wrap=bool(spec), overflow="fold"
+        )
+    for row in table.rows:
+        cells = zip(row, table.columns.values(), strict=True)
+        shown.add_row(*(Text("" if cell is None else format(cell, spec)) for cell, spec in cells))
+    return shown
