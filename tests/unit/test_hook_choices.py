@@ -440,10 +440,10 @@ def test_operands_that_share_memory_are_refused_or_benchmarked(graph: Any) -> No
 
 
 def test_another_layout_is_ranked_but_not_without_a_benchmark(graph: Any) -> None:
-    """The shipped model has not seen a row-major B."""
+    """The shipped model has not seen a column-major A with a column-major B."""
     for count, expected in ((3, 3), (1, 0)):
         install(k=count)
-        inputs = MMKernelInputs([node("a", [M, K]), node("b", [K, N])])
+        inputs = MMKernelInputs([node("a", [M, K], [1, M]), node("b", [K, N], [1, K])])
         choices = choices_of(inputs, "mm", [mm.aten_mm])
         assert len(_ours(choices)) == expected
         assert choices[0].name == "mm"

@@ -71,11 +71,11 @@ def test_a_problem_that_is_left_to_the_library_is_told(tmp_path: Path, leaving_m
 
 
 def test_a_layout_no_model_has_seen_is_ranked_but_not_decided(tmp_path: Path) -> None:
-    operands = GemmOperands.parse("bf16:rrr")
+    operands = GemmOperands.parse("bf16:ccr")
     assert explained(tmp_path, operands=operands, k=5)[1].works
     _, model = explained(tmp_path, operands=operands, k=1)
     assert not model.works
-    assert "no model has seen layout rrr" in model.advice
+    assert "no model has seen operands such as bf16:ccr" in model.advice
 
 
 def test_a_result_that_no_model_is_for_is_told(tmp_path: Path) -> None:

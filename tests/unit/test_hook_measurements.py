@@ -7,7 +7,6 @@ from typing import Any
 
 import call_overhead
 import inductor_timing
-import layout_transfer
 import pandas as pd
 import pytest
 
@@ -22,7 +21,6 @@ def test_problems_of_the_timing_are_of_families_that_were_never_measured() -> No
     rows = pd.read_parquet(DATA, columns=["n", "k"]).drop_duplicates()
     measured = set(zip(rows["n"], rows["k"], strict=True))
     assert not measured & set(inductor_timing.FAMILIES)
-    assert not measured & {(n, k) for _, n, k in layout_transfer.EXTENTS}
 
 
 @pytest.mark.parametrize(
@@ -54,14 +52,6 @@ def test_an_endless_band_is_the_model_alone() -> None:
     figures = found["regret_by_tie_band"]
     assert figures["0"]["geomean"] == pytest.approx(0.0)
     assert figures["inf"]["geomean"] == pytest.approx(0.1)
-
-
-def test_regret_of_a_lent_model_counts_what_the_sample_finds() -> None:
-    one = {"problem": "1x8x8 bfloat16 rrr", "ranked": [12.0, 11.0, 15.0], "sampled": [10.0, 30.0]}
-    assert layout_transfer.regret(one, 1) == pytest.approx(0.2)
-    assert layout_transfer.regret(one, 3) == pytest.approx(0.1)
-    figures = layout_transfer.figures([one])
-    assert figures["bfloat16 rrr"]["@1"]["max"] == pytest.approx(0.2)
 
 
 def test_contestants_take_turns_and_the_median_counts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,9 +92,9 @@ def test_a_lent_model_ranks_the_problem_as_it_is(
 
 @pytest.mark.parametrize(
     "text",
-    ["bf16:rcr>fp32", "bf16:rcr>fp32:bias", "bf16:rcr:relu", "bf16:rcr:bias+relu", "bf16:rcr:c"],
+    ["bf16:rcr>fp32", "bf16:rcr>fp32:bias", "bf16:rcc", "bf16:rcr:c", "bf16:rcr:beta-c"],
 )
-def test_wider_results_and_other_epilogues_are_not_lent_to(text: str) -> None:
+def test_other_results_and_matrices_are_not_lent_to(text: str) -> None:
     problem = GemmProblem(512, 4096, 4096, operands=GemmOperands.parse(text))
     with pytest.raises(TilecastError, match=f"no model is for {re.escape(text)}; allowed"):
         shortlist(Settings(), problem, H200)

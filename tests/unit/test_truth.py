@@ -16,7 +16,7 @@ from tilecast.data_collection.dataset import Dataset, read_columns, shipped_data
 from tilecast.data_collection.measurement import REGIMES
 from tilecast.data_collection.truth import LABEL, OTHER, SAME, TRUTH, look_up
 from tilecast.heuristics.hardware import Hardware
-from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
+from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.models.labels import ProblemLabels, label_table
 
@@ -26,7 +26,7 @@ LABELS = "f47947043c54cccc62274446ca0f5e1134cab92fa002165be9b9bb444c3ebc9c"
 
 @pytest.fixture(scope="module")
 def path(h200: Hardware) -> Path:
-    path = shipped_data(h200, LINEAR_BF16)
+    path = shipped_data(h200)
     assert path is not None
     return path
 
