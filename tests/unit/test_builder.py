@@ -98,6 +98,25 @@ def test_a_config_that_does_not_compile_is_told_in_one_line(builder: ObjectBuild
     assert builder.objects.resources(BAD) is None
 
 
+def test_a_kernel_is_begun_and_nobody_waits(builder: ObjectBuilder) -> None:
+    start = time.monotonic()
+    assert not builder.ready(LATER)
+    while not builder.ready(LATER):
+        assert time.monotonic() < start + DEADLINE_SECONDS
+        time.sleep(0.05)
+    assert builder.objects.resources(LATER) is not None
+    assert builder.ready(LATER)
+
+
+def test_a_kernel_that_does_not_compile_is_told_to_who_asks_again(builder: ObjectBuilder) -> None:
+    start = time.monotonic()
+    with pytest.raises(TilecastError, match=f"{BAD.config}.* did not compile: "):
+        while not builder.ready(BAD):
+            assert time.monotonic() < start + DEADLINE_SECONDS
+            time.sleep(0.05)
+    assert not builder.ready(BAD), "it is never tried again"
+
+
 def test_a_bad_config_stops_no_other(builder: ObjectBuilder) -> None:
     builder.start(BAD)
     builder.start(OTHER)
