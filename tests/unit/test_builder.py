@@ -35,6 +35,7 @@ from tilecast.kernels.spec import KernelSpec
 SPEC = KernelSpec(QuackConfig(128, 128, 64, stages=4), LINEAR_BF16)
 OTHER = KernelSpec(QuackConfig(64, 128, 64, stages=4), LINEAR_BF16)
 LATER = KernelSpec(QuackConfig(64, 64, 64, stages=4), LINEAR_BF16)
+UNAWAITED = KernelSpec(QuackConfig(128, 64, 64, stages=4), LINEAR_BF16)
 BAD = KernelSpec(QuackConfig(100, 100, 64), LINEAR_BF16)
 """No tile that WGMMA has an instruction for; the space never proposes it."""
 
@@ -100,12 +101,12 @@ def test_a_config_that_does_not_compile_is_told_in_one_line(builder: ObjectBuild
 
 def test_a_kernel_is_begun_and_nobody_waits(builder: ObjectBuilder) -> None:
     start = time.monotonic()
-    assert not builder.ready(LATER)
-    while not builder.ready(LATER):
+    assert not builder.ready(UNAWAITED)
+    while not builder.ready(UNAWAITED):
         assert time.monotonic() < start + DEADLINE_SECONDS
         time.sleep(0.05)
-    assert builder.objects.resources(LATER) is not None
-    assert builder.ready(LATER)
+    assert builder.objects.resources(UNAWAITED) is not None
+    assert builder.ready(UNAWAITED)
 
 
 def test_a_kernel_that_does_not_compile_is_told_to_who_asks_again(builder: ObjectBuilder) -> None:
