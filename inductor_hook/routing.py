@@ -28,7 +28,9 @@ _KEY = "CUDA"
 """The dispatch key of the kernels that are replaced."""
 
 _library: torch.library.Library | None = None
-"""Holds our kernels, which go when it does; None while switched off."""
+"""Registers our kernels for as long as it lives; None while switched off."""
+_kept: list[object] = []
+"""Our kernels, for good: another thread may be in one, or about to be, when it is taken back."""
 
 
 def enable(model: str | Path | None = None, *, power: str = "robust") -> None:
@@ -58,6 +60,7 @@ def enable(model: str | Path | None = None, *, power: str = "robust") -> None:
         warnings.filterwarnings("ignore", category=UserWarning)
         for name, kernel in kernels.items():
             library.impl(name, kernel, _KEY)
+            _kept.append(torch.library.get_kernel(f"aten::{name}", _KEY))
     _library = library
 
 

@@ -12,7 +12,9 @@ import logging
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -351,6 +353,26 @@ def test_compiled_code_keeps_what_inductor_chose(monkeypatch: pytest.MonkeyPatch
     assert asked == []
     torch.mm(*operands)
     assert len(asked) == 1
+
+
+def test_threads_go_on_while_it_is_switched(switch: list[KernelSpec]) -> None:
+    a, b = torch.ones(4, 8), torch.ones(8, 4)
+    done = Event()
+
+    def multiply() -> int:
+        calls = 0
+        while not done.is_set():
+            assert torch.mm(a, b).sum() == 128
+            calls += 1
+        return calls
+
+    with ThreadPoolExecutor(3) as threads:
+        working = [threads.submit(multiply) for _ in range(3)]
+        for _ in range(200):
+            eager.enable()
+            eager.disable()
+        done.set()
+        assert all(thread.result() for thread in working)
 
 
 def test_another_package_may_stand_in_front(switch: list[KernelSpec]) -> None:
