@@ -1,4 +1,4 @@
-"""What does a call cost the host? Eager multiplications, a dynamic extent, and installing.
+"""What does a call cost the host? Eager multiplications, the switch, a dynamic extent, installing.
 
 ``python benchmarks/call_overhead.py`` on one GPU. Calls are timed back to back on a problem that
 takes the GPU 3 microseconds, less than launching it takes the host, so that the host is what is
@@ -46,6 +46,41 @@ def seconds(timed: str, before: str, runs: int = 3) -> float:
     """Median of the seconds that some code takes, each time in a fresh interpreter."""
     code = _TIMED.format(timed=timed, before=before)
     return statistics.median(float(runner.python("-c", code)[1].split()[-1]) for _ in range(runs))
+
+
+def switch() -> runner.Row:
+    """Microseconds of torch's own calls on the current GPU, the switch off and on.
+
+    Of a product that we multiply, and of one in float32, which comes to us and goes back.
+    """
+    import torch
+
+    from tilecast.inductor_hook import eager, launcher
+    from tilecast.kernels.builder import object_builder
+
+    x, weight = (torch.randn(s, dtype=torch.bfloat16, device="cuda") for s in ((M, K), (N, K)))
+    bias, b = weight[:1, 0].expand(N).contiguous(), weight.t()
+    wide = x.float(), b.float()
+    contestants = {
+        "torch.mm": lambda: torch.mm(x, b),
+        "torch.addmm": lambda: torch.addmm(bias, x, b),
+        "torch.mm, float32": lambda: torch.mm(*wide),
+    }
+    times: dict[str, dict[str, float]] = {}
+    with torch.no_grad():
+        for state, change in (("off", eager.disable), ("on", eager.enable)):
+            change()
+            for call in contestants.values():
+                call()
+            for spec in list(object_builder()._jobs):
+                object_builder().wait(spec)
+            for call in contestants.values():
+                call()
+            times[state] = take_turns(contestants, torch.cuda.synchronize)
+    eager.disable()
+    above = {name: times["on"][name] - times["off"][name] for name in contestants}
+    ours = [spec.operands.text for spec, _ in launcher._loaded]
+    return {"microseconds": times, "above_off": above, "kernels_of_ours": ours}
 
 
 def calls() -> runner.Row:
@@ -102,7 +137,7 @@ def calls() -> runner.Row:
 def main() -> None:
     """Measure, and keep the result."""
     options = runner.parser(__file__, __doc__).parse_args()
-    figures, hook = calls(), "from tilecast.inductor_hook"
+    figures, hook = {"switch": switch(), **calls()}, "from tilecast.inductor_hook"
     before = f"import torch._inductor.compile_fx; {hook} import install"
     figures["seconds"] = found = {
         "install": seconds("install()", f"{hook} import install"),
@@ -111,6 +146,7 @@ def main() -> None:
     }
     *installing, autoloading = found.values()
     figures["bars"] = {
+        "switch_within_1_us": max(figures["switch"]["above_off"].values()) <= 1,
         "eager_within_5_us": figures["eager_above_torch"] <= 5,
         "install_within_0.3_s": max(installing) <= 0.3,
         "autoload_below_1_ms": autoloading < 1e-3,

@@ -183,6 +183,10 @@ class GemmOperands:
         """The same without a row bias, where that is the whole epilogue."""
         return replace(self, epilogue=()) if self.epilogue == ("bias",) else self
 
+    def scaled(self, scales: str, fast: bool) -> GemmOperands:
+        """The same with scales, added up as ``use_fast_accum`` of ``torch._scaled_mm`` asks for."""
+        return replace(self, scales=scales, acc=self.acc if fast else dtype("fp32"))
+
     @property
     def file_name(self) -> str:
         """The text without what file systems and shells dislike, such as ``bf16-rcr-to-fp32``."""

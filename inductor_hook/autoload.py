@@ -1,6 +1,6 @@
 """What PyTorch calls when it is imported: the entry point ``tilecast`` of ``torch.backends``.
 
-Every ``import torch`` pays for this module, so it reads one variable and imports nothing else.
+Every ``import torch`` pays for this module, so it reads two variables and imports nothing else.
 """
 
 import os
@@ -8,6 +8,8 @@ import os
 VARIABLE = "TORCHINDUCTOR_MAX_AUTOTUNE_GEMM_BACKENDS"
 BACKEND = "TILECAST"
 """Our name in it."""
+EAGER = "TILECAST_EAGER"
+"""Routes eager multiplications, unless it is empty or 0."""
 
 
 def names(backends: str, backend: str = BACKEND) -> bool:
@@ -16,7 +18,10 @@ def names(backends: str, backend: str = BACKEND) -> bool:
 
 
 def autoload() -> None:
-    """Install the hook when the list of GEMM backends names ``TILECAST``; return at once if not.
+    """Do what two variables ask for, and return at once where that is nothing.
+
+    The hook is installed when the list of GEMM backends names ``TILECAST``, and eager
+    multiplications are routed with ``TILECAST_EAGER=1``.
 
     ``TORCH_DEVICE_BACKEND_AUTOLOAD=0`` keeps PyTorch from calling it.
     """
@@ -24,3 +29,7 @@ def autoload() -> None:
         from tilecast.inductor_hook.installation import install_from_environment
 
         install_from_environment()
+    if os.environ.get(EAGER, "") not in ("", "0"):
+        from tilecast.inductor_hook.routing import enable_from_environment
+
+        enable_from_environment()

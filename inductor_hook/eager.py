@@ -1,5 +1,7 @@
 """Multiplications without tuning: ``tilecast::mm``, ``addmm`` and ``bmm``, which the model decides.
 
+`enable` has it decide torch's own instead, in code that knows nothing of us.
+
 The functions here are the quick way to the operators: a plain call on plain tensors skips PyTorch's
 dispatcher, which costs more in Python than choosing and launching do.
 """
@@ -8,26 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.autograd import forward_ad
 
-from tilecast.heuristics.dtypes import dtype_of_torch
 from tilecast.heuristics.errors import TilecastError
-from tilecast.heuristics.operands import GemmOperands, TensorSpec
-from tilecast.heuristics.problem import ALIGNMENT_BYTES, GemmProblem
-from tilecast.inductor_hook import report
-from tilecast.inductor_hook.failures import Failures
-from tilecast.inductor_hook.launcher import StaticMatmul, add_bias, adds, row
-from tilecast.inductor_hook.layout import Bias, major
-from tilecast.inductor_hook.selection import first, gpu_of, runnable
-from tilecast.inductor_hook.settings import Settings
-from tilecast.kernels.spec import KernelSpec
+from tilecast.inductor_hook.launcher import add_bias, adds, row
+from tilecast.inductor_hook.plans import Planner, Product, fuses
+from tilecast.inductor_hook.routing import disable, enable
 
-_REMEMBERED = 4096
-"""Problems whose kernel is kept, those used last."""
+__all__ = ["addmm", "bmm", "disable", "enable", "mm"]
+
+_PLANNER = Planner()
+_FUSED = Product(biased=True)
 
 
 def mm(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
@@ -88,8 +84,8 @@ class Operator:
 
     name: str
     """What torch calls it, which does what no kernel of ours does."""
-    rank: int
-    """Dimensions of A, B and the result."""
+    product: Product
+    """What it multiplies, without a bias."""
     biased: bool = False
     """Whether a bias comes before A and B, and factors after them."""
 
@@ -97,7 +93,7 @@ class Operator:
         self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None = None
     ) -> torch.Tensor:
         """A @ B."""
-        plan = _plan_for(self.rank, a, b, out)
+        plan = _PLANNER.plan(self.product, a, b, out)
         if plan is None:
             return getattr(torch, self.name)(a, b, out=out)
         return plan.launch(a, b, out)
@@ -113,10 +109,11 @@ class Operator:
         out: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """The same times ``alpha``, and ``beta`` times the bias."""
-        plan = _plan_for(self.rank, a, b, out, _fuses(bias, a, b, alpha, beta))
+        fused = fuses(bias, a, b, alpha, beta)
+        plan = _PLANNER.plan(_FUSED if fused else self.product, a, b, out)
         if plan is None or not _adds(bias, plan.shape, a.dtype, alpha, beta) or _shared(bias, out):
             return getattr(torch, self.name)(bias, a, b, alpha=alpha, beta=beta, out=out)
-        if plan.fused:
+        if fused and plan.whole:
             return plan.launch(a, b, out, row(bias))
         out = plan.launch(a, b, out)
         add_bias(out, bias, alpha, beta)
@@ -136,7 +133,7 @@ class Operator:
         a, b = ctx.saved_tensors
         alpha, beta = ctx.factors["alpha"], ctx.factors["beta"]
         *wanted_biases, wanted_a, wanted_b = ctx.needs_input_grad
-        multiply = mm if self.rank == 2 else bmm
+        multiply = mm if self.product.rank == 2 else bmm
         scaled = gradient if alpha == 1 else gradient * alpha
         return (
             *(
@@ -149,9 +146,9 @@ class Operator:
 
 
 MM, BMM, ADDMM = OPERATORS = (
-    Operator("mm", 2),
-    Operator("bmm", 3),
-    Operator("addmm", 2, biased=True),
+    Operator("mm", Product()),
+    Operator("bmm", Product(3)),
+    Operator("addmm", Product(), biased=True),
 )
 
 
@@ -195,14 +192,6 @@ def _dispatched(
     return out
 
 
-def _fuses(bias: torch.Tensor, a: torch.Tensor, b: torch.Tensor, alpha: float, beta: float) -> bool:
-    """Whether the kernel of a product can add this itself."""
-    if b.ndim != 2 or bias.get_device() != a.get_device():
-        return False  # torch says what is wrong
-    added = Bias(bias.shape, bias.stride(), bias.dtype, bias.data_ptr(), alpha, beta)
-    return added.fuses(b.shape[1], a.dtype)
-
-
 def _adds(
     bias: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype, alpha: float, beta: float
 ) -> bool:
@@ -218,125 +207,6 @@ def _shared(bias: torch.Tensor, out: torch.Tensor | None) -> bool:
     return out is not None and (
         bias.untyped_storage().data_ptr() == out.untyped_storage().data_ptr()
     )
-
-
-def _aligned(address: int) -> bool:
-    """Whether TMA can read from an address, or from all of several or-ed together."""
-    if address % ALIGNMENT_BYTES == 0:
-        return True
-    report.say_once(
-        "alignment",
-        f"a multiplication goes to torch, as others like it: an operand starts at no multiple of "
-        f"{ALIGNMENT_BYTES} bytes",
-    )
-    return False
-
-
-class Plan(NamedTuple):
-    """How a multiplication is done."""
-
-    kernel: StaticMatmul
-    """The kernel."""
-    shape: tuple[int, ...]
-    """Shape of its result."""
-
-    @property
-    def fused(self) -> bool:
-        """Whether the kernel adds the bias."""
-        return self.kernel.spec.operands.fused
-
-    def launch(
-        self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, *bias: torch.Tensor
-    ) -> torch.Tensor:
-        """A @ B, with the bias (n,) where the plan is fused, in ``out`` where that is given."""
-        out = a.new_empty(self.shape) if out is None else out
-        if torch._C._cuda_getDevice() == a.get_device():
-            self.kernel(a, b, out, *bias)
-        else:
-            with torch.cuda.device(a.get_device()):
-                self.kernel(a, b, out, *bias)
-        return out
-
-
-_failures = Failures()
-
-
-def _plan_for(
-    rank: int,
-    a: torch.Tensor,
-    b: torch.Tensor,
-    out: torch.Tensor | None,
-    biased: bool = False,
-) -> Plan | None:
-    """How operands are multiplied, with a row bias or not; None where torch does it."""
-    try:
-        plan = _plan(
-            rank,
-            (a.shape, a.stride(), a.dtype, a.get_device()),
-            (b.shape, b.stride(), b.dtype, b.get_device()),
-            None if out is None else out.stride(),
-            biased,
-        )
-    # Whatever goes wrong in there, torch multiplies.
-    except Exception as error:
-        report.warn_once("choosing a kernel", error)
-        return None
-    if plan is None:
-        return None
-    if out is None:
-        return plan if _aligned(a.data_ptr() | b.data_ptr()) else None
-    # Any other output is refused or resized by torch, in its own words.
-    fits = out.shape == plan.shape and out.dtype == a.dtype and out.device == a.device
-    aligned = fits and _aligned(a.data_ptr() | b.data_ptr() | out.data_ptr())
-    return plan if aligned else None
-
-
-@lru_cache(_REMEMBERED)
-def _plan(*what: Any) -> Plan | None:
-    """What `_choose` says, remembered; what it raises is no decision, and is tried again."""
-    return _failures.attempt(what, lambda: _choose(*what))
-
-
-def _choose(
-    rank: int, a: tuple, b: tuple, out_stride: tuple[int, ...] | None, biased: bool
-) -> Plan | None:
-    """The plan for operands given as shape, strides, dtype and device."""
-    a_shape, a_stride, dtype, device = a
-    b_shape, b_stride, *others = b
-    fit = (
-        len(a_shape) == len(b_shape) == rank
-        and a_shape[:-2] == b_shape[:-2]
-        and a_shape[-1] == b_shape[-2]
-        and others == [dtype, device]
-    )
-    if not fit:
-        return None  # torch says what is wrong
-    try:
-        if device < 0:
-            raise TilecastError("its operands are not on a GPU")
-        if out_stride and 0 in out_stride:
-            raise TilecastError(
-                f"out has strides {out_stride}; allowed: an element for each result"
-            )
-        element = dtype_of_torch(dtype)
-        operands = GemmOperands.product(
-            TensorSpec(element, major("A", a_stride, dtype.itemsize)),
-            TensorSpec(element, major("B", b_stride, dtype.itemsize)),
-            TensorSpec(element, major("out", out_stride, dtype.itemsize) if out_stride else "row"),
-        )
-        *batch, m, k = a_shape
-        gpu = gpu_of(device)
-        if biased:
-            operands = runnable(operands.biased, gpu)
-        problem = GemmProblem(m, b_shape[-1], k, *batch, operands=operands)
-        choice = first(Settings(k=1), problem, gpu)
-    except TilecastError as error:
-        report.say_once("eager", f"a multiplication goes to torch, as others like it: {error}")
-        return None
-    if choice.deferred:
-        return None
-    kernel = StaticMatmul(KernelSpec(choice.prediction.config, operands, rank == 3))
-    return Plan(kernel, (*batch, m, problem.n))
 
 
 def _define(library: torch.library.Library, operator: Operator) -> None:

@@ -81,6 +81,20 @@ class StaticMatmul:
             report.warn_once(f"running {self.spec.config}", error)
             _in_torch(self.spec.operands)(a, b, out, *extras)
 
+    def ready(self, device: int) -> bool:
+        """Whether a call on a device waits for no compiler, which begins in the background if so.
+
+        A kernel that does not compile is one warning, and is tried again after a pause.
+        """
+        if device in self._kernels:
+            return True
+        try:
+            return self._failures.attempt("compiling", lambda: object_builder().ready(self.spec))
+        # Whatever it is, torch multiplies.
+        except Exception as error:
+            report.warn_once(f"compiling {self.spec.config}", error)
+            return False
+
     def compile(self) -> None:
         """Bring the kernel into the object cache, which a worker of Inductor does ahead of time."""
         try:

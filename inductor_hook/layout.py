@@ -1,4 +1,4 @@
-"""How operands are stored: whether TMA can read A, B and out, and a kernel add a bias itself."""
+"""How operands are stored: whether TMA reads A, B and out, and what a kernel adds and scales by."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import operator
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from tilecast.heuristics.dtypes import dtype_of_torch
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.problem import ALIGNMENT_BYTES
 
@@ -51,6 +52,47 @@ class Bias(NamedTuple):
             and (len(self.shape) == 1 or equal(self.shape[0], 1) or equal(self.strides[0], 0))
             and divides(self.start, BIAS_ALIGNMENT_BYTES)
         )
+
+
+class Scale(NamedTuple):
+    """What A or B of a ``scaled_mm`` is scaled by; in a graph extents may be symbolic."""
+
+    shape: Sequence[Any]
+    """Its extents."""
+    dtype: Any
+    """What torch calls the type of its elements."""
+    contiguous: bool
+    """Whether its elements lie one behind the other."""
+
+
+def scaling(a: Scale, b: Scale, rows: Any, columns: Any, sizes: Any = None) -> str:
+    """What operands call the scales of A and B.
+
+    Args:
+        a: scale of A.
+        b: scale of B.
+        rows: m.
+        columns: n.
+        sizes: what Inductor's ``SizeVars`` know of symbolic extents; left out, they are numbers.
+
+    Raises:
+        TilecastError: they are neither one number each nor one a row of A and a column of B.
+    """
+    for scale in (a, b):
+        found = dtype_of_torch(scale.dtype)
+        if found.name != "fp32":
+            raise TilecastError(f"scales of {found}; allowed: fp32")
+    equal = sizes.statically_known_equals if sizes else operator.eq
+    if all(equal(extent, 1) for extent in (*a.shape, *b.shape)):
+        return "tensor-scales"
+    if len(a.shape) == len(b.shape) == 2 and a.contiguous and b.contiguous:
+        found = (*a.shape, *b.shape)
+        if all(map(equal, found, (rows, 1, 1, columns))):
+            return "row-scales"
+    raise TilecastError(
+        f"scales {tuple(a.shape)} and {tuple(b.shape)}; allowed: one number each, or contiguous "
+        "(m, 1) and (1, n)"
+    )
 
 
 def major(name: str, strides: Sequence[Any], itemsize: int, sizes: Any = None) -> str:

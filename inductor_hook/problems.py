@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tilecast.heuristics.dtypes import DType, dtype, dtype_of_torch
+from tilecast.heuristics.dtypes import dtype_of_torch
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.operands import GemmOperands, TensorSpec
 from tilecast.heuristics.problem import ALIGNMENT_BYTES, GemmProblem
 from tilecast.inductor_hook.launcher import adds
-from tilecast.inductor_hook.layout import Bias, major
+from tilecast.inductor_hook.layout import Bias, Scale, major, scaling
 
 INPUTS = {
     "mm": ("A", "B"),
@@ -104,8 +104,10 @@ def read(kernel_inputs: Any, op: str, fast: bool | None = None) -> Matmul:
             _stored("out", out.dtype, out.stride, sizes),
         )
         if "scale_a" in given:
-            scales = _scales(given, rows, columns, sizes)
-            operands = replace(operands, scales=scales, acc=_accumulator(operands, fast))
+            if fast is None:
+                raise NotCovered("use_fast_accum is not known")
+            scales = _scale(given["scale_a"]), _scale(given["scale_b"])
+            operands = operands.scaled(scaling(*scales, rows, columns, sizes), fast)
         if "bias" in given and _fuses(given["bias"], alpha, beta, columns, out, V.graph):
             operands = operands.biased
         elif "bias" in given and operands.scales:
@@ -129,27 +131,8 @@ def _stored(name: str, dtype: Any, strides: Any, sizes: Any) -> TensorSpec:
     return TensorSpec(dtype_of_torch(dtype), major(name, strides, dtype.itemsize, sizes))
 
 
-def _scales(given: Mapping[str, Any], rows: Any, columns: Any, sizes: Any) -> str:
-    """What operands call the scales of A and B."""
-    both = given["scale_a"], given["scale_b"]
-    for scale in both:
-        found = dtype_of_torch(scale.get_dtype())
-        if found.name != "fp32":
-            raise NotCovered(f"scales of {found}; allowed: fp32")
-    shapes = [scale.get_size() for scale in both]
-    if all(sizes.statically_known_equals(extent, 1) for shape in shapes for extent in shape):
-        return "tensor-scales"
-    rowwise = all(map(sizes.statically_known_list_equals, shapes, [(rows, 1), (1, columns)]))
-    if rowwise and all(scale.get_layout().is_contiguous() for scale in both):
-        return "row-scales"
-    shown = " and ".join(str(tuple(shape)) for shape in shapes)
-    raise NotCovered(f"scales {shown}; allowed: one number each, or contiguous (m, 1) and (1, n)")
-
-
-def _accumulator(operands: GemmOperands, fast: bool | None) -> DType:
-    if fast is None:
-        raise NotCovered("use_fast_accum is not known")
-    return operands.acc if fast else dtype("fp32")
+def _scale(node: Any) -> Scale:
+    return Scale(node.get_size(), node.get_dtype(), node.get_layout().is_contiguous())
 
 
 def _fuses(node: Any, alpha: float, beta: float, n: Any, out: Any, graph: Any) -> bool:

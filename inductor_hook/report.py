@@ -30,17 +30,18 @@ def warn_once(what: str, error: Exception, then: str = "PyTorch's own kernels ar
         log.warning("tilecast: %s failed (%s); %s", what, one_line(error), then)
 
 
-def say_once(kind: str, message: str) -> None:
-    """Log a warning that is no failure, the first time that this kind has this reason.
+def say_once(kind: str, message: str, level: int = logging.WARNING) -> None:
+    """Log what is no failure, the first time that this kind has this reason.
 
     Args:
         kind: what it is counted as.
         message: what happens and why. Messages that differ in numbers alone give one reason: there
             may be as many as extents.
+        level: how loudly.
     """
     count(f"said: {kind}")
     if _is_new(f"{kind}: {_NUMBER.sub('0', message)}"):
-        log.warning("tilecast: %s", message)
+        log.log(level, "tilecast: %s", message)
 
 
 def count(event: str) -> None:

@@ -73,6 +73,26 @@ class ObjectBuilder:
             else:
                 self._jobs.pop(spec, None)
 
+    def ready(self, spec: KernelSpec) -> bool:
+        """Whether the cache holds a kernel, which begins to be compiled where it does not.
+
+        Raises:
+            TilecastError: it did not compile, or its worker died; asked again, it is tried again.
+        """
+        with self._lock:
+            job = self._jobs.get(spec)
+            if job is None or not job.done():
+                self.start(spec)
+                return spec not in self._jobs
+            del self._jobs[spec]
+        try:
+            error = job.result().error
+        except BrokenProcessPool as broken:
+            error = one_line(broken)
+        if error:
+            raise _not_compiled(spec, error)
+        return True
+
     def wait(self, spec: KernelSpec) -> None:
         """Return once the cache holds a kernel, compiling it where it does not.
 
@@ -83,10 +103,7 @@ class ObjectBuilder:
         job = self._jobs.get(spec)
         error = job and self._result(spec, job).error
         if error:
-            raise TilecastError(
-                f"kernel {spec} did not compile: {error}; see `tilecast compile --config "
-                f"{spec.config} --operands {spec.operands}`"
-            )
+            raise _not_compiled(spec, error)
 
     def build(self, specs: Iterable[KernelSpec]) -> Iterator[CompileResult]:
         """Compile different kernels that the cache lacks, and yield each as it is done.
@@ -159,6 +176,13 @@ class ObjectBuilder:
                 return CompileResult(spec, 0.0, f"{reason} (out of memory?)")
             finally:
                 pool.shutdown(wait=False, kill_workers=True)
+
+
+def _not_compiled(spec: KernelSpec, error: str) -> TilecastError:
+    return TilecastError(
+        f"kernel {spec} did not compile: {error}; see `tilecast compile --config {spec.config} "
+        f"--operands {spec.operands}`"
+    )
 
 
 def compile_all(

@@ -23,7 +23,7 @@ from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.inductor_hook import addmm, bmm, eager, installed, launcher, mm, report
+from tilecast.inductor_hook import addmm, bmm, eager, installed, launcher, mm, plans, report
 from tilecast.inductor_hook.launcher import StaticMatmul, errors_raised
 from tilecast.inductor_hook.selection import first, shortlist
 from tilecast.inductor_hook.settings import Settings
@@ -813,7 +813,7 @@ def test_eager_mm(kind: str) -> None:
 
 def _forget_kernels() -> None:
     """As in a process that has multiplied nothing yet."""
-    eager._plan.cache_clear()
+    plans._plan.cache_clear()
     launcher._loaded.clear()
     launch._max_active_clusters.cache_clear()
 
@@ -1094,6 +1094,195 @@ def test_eager_launches_are_captured() -> None:
             a.normal_()
             graph.replay()
             assert torch.equal(captured, multiply())
+
+
+@pytest.fixture
+def switched_on(model_of: Callable[..., Path]) -> Iterator[Callable[..., None]]:
+    """Switches routing on with a model of some operands, and off behind the test."""
+
+    def enable(operands: str = "bf16:rcr", **options: Any) -> None:
+        _forget_kernels()
+        eager.enable(model_of(operands, torch.cuda.get_device_name(), **options))
+
+    yield enable
+    eager.disable()
+
+
+def _settled(call: Callable[[], Any]) -> Any:
+    """The result of a call once the kernels that it wants are compiled."""
+    call()
+    for spec in list(object_builder()._jobs):
+        object_builder().wait(spec)
+    return call()
+
+
+def _texts() -> set[str]:
+    """Operands of the kernels that have run."""
+    return {spec.operands.text for spec, _ in launcher._loaded}
+
+
+ROUTED: dict[str, tuple[Function, tuple[tuple[int, ...], ...], str]] = {
+    "mm": (lambda x, w: torch.mm(x, w.T), ((M, K), (N, K)), "bf16:rcr"),
+    "bmm": (lambda x, w: torch.bmm(x, w.mT), ((3, M, K), (3, 264, K)), "bf16:rcr"),
+    "matmul": (lambda x, w: x @ w.T, ((2, M, K), (N, K)), "bf16:rcr"),
+    "linear": (F.linear, ((2, M, K), (N, K), (N,)), "bf16:rcr:bias"),
+    "addmm": (lambda x, w, b: torch.addmm(b, x, w.T), ((M, K), (N, K), (N,)), "bf16:rcr:bias"),
+}
+"""A function of torch, the shapes of its operands, and those of our kernel."""
+
+
+@pytest.mark.parametrize("kind", ROUTED)
+def test_the_switch_routes_and_gives_back(switched_on: Callable[..., None], kind: str) -> None:
+    function, shapes, text = ROUTED[kind]
+    operands = [_bf16(*shape) for shape in shapes]
+    before = function(*operands)
+    switched_on()
+    result = _settled(lambda: function(*operands))
+    assert _error(result, _exact(function, *operands)) < TOLERANCE
+    assert _texts() == {text}
+    eager.disable()
+    _forget_kernels()
+    assert torch.equal(function(*operands), before)
+    assert _texts() == set()
+    assert _failures() == []
+
+
+def test_the_switch_leaves_to_torch_what_it_wins(switched_on: Callable[..., None]) -> None:
+    a, b, c = _bf16(M, K), _bf16(N, K).T, _bf16(M, N)
+    calls = (
+        lambda: torch.mm(a, b),
+        lambda: torch.addmm(c, a, b, alpha=0.5),
+        lambda: torch.mm(a.float(), b.float()),
+        lambda: torch.mm(a[:, 1:], b[1:]),
+    )
+    expected = [call() for call in calls]
+    switched_on(leaves=True)
+    for call, before in zip(calls, expected, strict=True):
+        assert torch.equal(_settled(call), before)
+    assert _texts() == set()
+
+
+def test_the_switch_waits_for_no_compiler(
+    switched_on: Callable[..., None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TILECAST_CACHE", str(tmp_path / "objects"))
+    a, b = _bf16(M, K), _bf16(N, K).T
+    before = torch.mm(a, b)
+    switched_on()
+    assert torch.equal(torch.mm(a, b), before)
+    assert _texts() == set()
+    _settled(lambda: torch.mm(a, b))
+    assert _texts() == {"bf16:rcr"}
+
+
+def test_gradients_through_the_switch(switched_on: Callable[..., None]) -> None:
+    operands = [_bf16(*shape).requires_grad_() for shape in ((M, K), (N, K), (N,))]
+    gradient = _bf16(M, N)
+
+    def gradients(*operands: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        result = F.linear(*operands)
+        return torch.autograd.grad(result, operands, gradient.to(result.dtype))
+
+    switched_on()
+    exact = [operand.detach().float().requires_grad_() for operand in operands]
+    found = _settled(lambda: gradients(*operands))
+    for mine, expected in zip(found, gradients(*exact), strict=True):
+        assert _error(mine, expected) < TOLERANCE
+    assert "bf16:rcr:bias" in _texts()
+    assert _failures() == []
+
+
+def test_autocast_through_the_switch(switched_on: Callable[..., None]) -> None:
+    x, weight = _bf16(M, K).float(), _bf16(N, K).float()
+    switched_on()
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        result = _settled(lambda: F.linear(x, weight))
+    assert result.dtype == torch.bfloat16
+    assert _error(result, x @ weight.T) < TOLERANCE
+    assert _texts() == {"bf16:rcr"}
+
+
+def test_what_the_switch_routes_is_captured(switched_on: Callable[..., None]) -> None:
+    x, weight, bias = _bf16(M, K), _bf16(N, K), _bf16(N)
+    switched_on()
+    _settled(lambda: F.linear(x, weight, bias))
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = F.linear(x, weight, bias)
+    for _ in range(3):
+        x.normal_()
+        graph.replay()
+        assert torch.equal(captured, F.linear(x, weight, bias))
+    assert _texts() == {"bf16:rcr:bias"}
+
+
+def test_the_switch_leaves_compiled_code_alone(switched_on: Callable[..., None]) -> None:
+    from torch._inductor.utils import fresh_cache
+
+    def function(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x @ weight.T) + 1
+
+    operands = _bf16(M, K), _bf16(N, K)
+    switched_on()
+    torch._dynamo.reset()
+    with fresh_cache():
+        result = torch.compile(function, fullgraph=True)(*operands)
+    assert _error(result, _exact(function, *operands)) < TOLERANCE
+    assert _texts() == set()
+    result = _settled(lambda: torch.compile(function, backend="eager")(*operands))
+    assert _error(result, _exact(function, *operands)) < TOLERANCE
+    assert _texts() == {"bf16:rcr"}
+    torch._dynamo.reset()
+
+
+def test_the_switch_routes_int_mm(switched_on: Callable[..., None]) -> None:
+    operands = GemmOperands.parse("int8:rcr>int32")
+    a, b = random_inputs(GemmProblem(M, N, K, operands=operands))
+    switched_on(operands.text)
+    result = _settled(lambda: _product_of_integers(a, b))
+    assert torch.equal(result.double(), a.double() @ b.double())
+    assert _texts() == {operands.text}
+    assert _failures() == []
+
+
+@pytest.mark.parametrize("acc", ["", "@fp32"], ids=["fast", "exact"])
+@pytest.mark.parametrize("extras", ["tensor-scales", "row-scales", "row-scales+bias"])
+def test_the_switch_routes_scaled_mm(
+    switched_on: Callable[..., None], acc: str, extras: str
+) -> None:
+    operands = GemmOperands.parse(f"e4m3:rcr>bf16{acc}:{extras}")
+    inputs = _as_in_torch(GemmProblem(M, N, K, operands=operands))
+    function = _scaled_product(not acc)
+    expected = function(*inputs)
+    switched_on(operands.text)
+    assert _error(_settled(lambda: function(*inputs)), expected) < TOLERANCE
+    assert _texts() == {operands.text}
+    assert _failures() == []
+
+
+def test_a_variable_is_enough_for_the_switch() -> None:
+    code = f"""
+import torch
+from torch.nn.functional import linear
+from tilecast.inductor_hook import launcher
+from tilecast.kernels.builder import object_builder
+x, weight = (torch.randn(s, device="cuda").bfloat16() for s in ({(M, K)}, {(N, K)}))
+linear(x, weight)
+for spec in list(object_builder()._jobs):
+    object_builder().wait(spec)
+linear(x, weight)
+print(*(spec.operands.text for spec, _ in launcher._loaded))
+"""
+    for value, text in (("1", "bf16:rcr"), ("0", "")):
+        process = subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "TILECAST_EAGER": value},
+        )
+        assert process.returncode == 0, process.stderr
+        assert process.stdout.strip() == text
 
 
 def test_threads_do_not_disturb_each_other() -> None:

@@ -22,6 +22,7 @@ from tilecast.heuristics.hardware import Hardware, hardware
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.heuristics.problem import PROBLEM_FIELDS, GemmProblem
 from tilecast.kernels.candidates import candidates
+from tilecast.kernels.launch import Launch
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.quack_sm90.family import QuackSm90
 from tilecast.kernels.quack_sm90.space import valid_configs
@@ -170,13 +171,14 @@ def hook(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[Kerne
     """
     from torch._dynamo.utils import counters
 
-    from tilecast.inductor_hook import choices, eager, report, selection, uninstall
+    from tilecast.inductor_hook import choices, plans, report, selection, uninstall
+    from tilecast.inductor_hook.routing import disable
     from tilecast.kernels.builder import ObjectBuilder
 
     started: list[KernelSpec] = []
     monkeypatch.setenv("TILECAST_CACHE", str(tmp_path / "objects"))
     monkeypatch.setattr(ObjectBuilder, "start", lambda self, spec: started.append(spec))
-    for module in (choices, eager):
+    for module in (choices, plans):
         monkeypatch.setattr(module, "gpu_of", lambda device: hardware("H200"))
     monkeypatch.setattr(selection, "load_heuristic", _taking_all)
     answers = (selection._heuristic, selection.first, selection.shortlist, selection.ranked)
@@ -186,6 +188,7 @@ def hook(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[Kerne
         remembered.cache_clear()
     yield started
     uninstall()
+    disable()
     report._told.clear()
     for remembered in answers:
         remembered.cache_clear()
@@ -199,6 +202,36 @@ def _taking_all(
     if folder is None:
         return LearnedHeuristic(replace(heuristic.artifact, deferrals={}), power)
     return heuristic
+
+
+@pytest.fixture
+def gpu(hook: list[KernelSpec], monkeypatch: pytest.MonkeyPatch) -> Iterator[list[KernelSpec]]:
+    """Has tensors of the CPU pass for a GPU's; gives the kernels that are launched."""
+    import torch
+
+    from tilecast.inductor_hook import launcher, plans
+
+    launched: list[KernelSpec] = []
+
+    def load(spec: KernelSpec, objects: object, device: int) -> Launch:
+        multiply = launcher._in_torch(spec.operands)
+
+        def function(*tensors: torch.Tensor) -> None:
+            launched.append(spec)
+            assert all(extra.ndim == 1 for extra in tensors[3:])
+            assert len(tensors) == 3 + len(spec.operands.extras)
+            multiply(*tensors)
+
+        return function
+
+    monkeypatch.setattr(launcher, "load_kernel", load)
+    monkeypatch.setattr(launcher, "_loaded", {})
+    monkeypatch.setattr(torch.Tensor, "is_cuda", True)
+    monkeypatch.setattr(torch.Tensor, "get_device", lambda tensor: 0)
+    monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: 0, raising=False)
+    plans._plan.cache_clear()
+    yield launched
+    plans._plan.cache_clear()
 
 
 @pytest.fixture

@@ -35,6 +35,7 @@ from tilecast.kernels.spec import KernelSpec
 SPEC = KernelSpec(QuackConfig(128, 128, 64, stages=4), LINEAR_BF16)
 OTHER = KernelSpec(QuackConfig(64, 128, 64, stages=4), LINEAR_BF16)
 LATER = KernelSpec(QuackConfig(64, 64, 64, stages=4), LINEAR_BF16)
+UNAWAITED = KernelSpec(QuackConfig(128, 64, 64, stages=4), LINEAR_BF16)
 BAD = KernelSpec(QuackConfig(100, 100, 64), LINEAR_BF16)
 """No tile that WGMMA has an instruction for; the space never proposes it."""
 
@@ -96,6 +97,25 @@ def test_a_config_that_does_not_compile_is_told_in_one_line(builder: ObjectBuild
         assert "\n" not in message
         assert f"tilecast compile --config {BAD.config}" in message
     assert builder.objects.resources(BAD) is None
+
+
+def test_a_kernel_is_begun_and_nobody_waits(builder: ObjectBuilder) -> None:
+    start = time.monotonic()
+    assert not builder.ready(UNAWAITED)
+    while not builder.ready(UNAWAITED):
+        assert time.monotonic() < start + DEADLINE_SECONDS
+        time.sleep(0.05)
+    assert builder.objects.resources(UNAWAITED) is not None
+    assert builder.ready(UNAWAITED)
+
+
+def test_a_kernel_that_does_not_compile_is_told_to_who_asks_again(builder: ObjectBuilder) -> None:
+    start = time.monotonic()
+    with pytest.raises(TilecastError, match=f"{BAD.config}.* did not compile: "):
+        while not builder.ready(BAD):
+            assert time.monotonic() < start + DEADLINE_SECONDS
+            time.sleep(0.05)
+    assert not builder.ready(BAD), "it is never tried again"
 
 
 def test_a_bad_config_stops_no_other(builder: ObjectBuilder) -> None:

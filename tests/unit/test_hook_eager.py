@@ -8,7 +8,7 @@ from __future__ import annotations
 import gc
 import logging
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -19,8 +19,7 @@ from torch.func import grad, jvp, vmap
 
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
-from tilecast.inductor_hook import addmm, bmm, eager, failures, launcher, mm, selection
-from tilecast.kernels.launch import Launch
+from tilecast.inductor_hook import addmm, bmm, eager, failures, mm, plans, selection
 from tilecast.kernels.spec import KernelSpec
 from tilecast.models.artifact import load_shipped
 from tilecast.models.learned import LearnedHeuristic
@@ -38,29 +37,6 @@ OPS: dict[str, tuple[Callable, Callable, list[tuple[int, ...]]]] = {
 def op(request: pytest.FixtureRequest) -> tuple[Callable, Callable, list[tuple[int, ...]]]:
     """One of ours, its like in torch, and shapes of operands."""
     return OPS[request.param]
-
-
-@pytest.fixture
-def gpu(hook: list[KernelSpec], monkeypatch: pytest.MonkeyPatch) -> Iterator[list[KernelSpec]]:
-    """Has tensors of the CPU pass for a GPU's; gives the kernels that are launched."""
-    launched: list[KernelSpec] = []
-
-    def load(spec: KernelSpec, objects: object, device: int) -> Launch:
-        def function(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, *bias: Any) -> None:
-            launched.append(spec)
-            assert [vector.shape for vector in bias] == [out.shape[1:]] * spec.operands.fused
-            out.copy_(sum(bias, torch.matmul(a.float(), b.float())))
-
-        return function
-
-    monkeypatch.setattr(launcher, "load_kernel", load)
-    monkeypatch.setattr(launcher, "_loaded", {})
-    monkeypatch.setattr(torch.Tensor, "is_cuda", True)
-    monkeypatch.setattr(torch.Tensor, "get_device", lambda tensor: 0)
-    monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: 0, raising=False)
-    eager._plan.cache_clear()
-    yield launched
-    eager._plan.cache_clear()
 
 
 @pytest.fixture
@@ -206,7 +182,7 @@ def test_factors_are_left_to_an_addition_and_share_one_plan(gpu: list[KernelSpec
     for _ in range(3):
         addmm(bias, a, b)
     assert [spec.operands.fused for spec in gpu] == [False] * 5 + [True] * 3
-    assert eager._plan.cache_info().misses == 2
+    assert plans._plan.cache_info().misses == 2
 
 
 def test_a_bias_within_out_is_left_to_torch(gpu: list[KernelSpec]) -> None:
@@ -421,7 +397,7 @@ def test_a_failure_to_choose_passes(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    chosen, tries = eager.first, []
+    chosen, tries = plans.first, []
 
     def first(*arguments: Any) -> Any:
         tries.append(arguments)
@@ -429,7 +405,7 @@ def test_a_failure_to_choose_passes(
             raise RuntimeError("out of memory for a moment")
         return chosen(*arguments)
 
-    monkeypatch.setattr(eager, "first", first)
+    monkeypatch.setattr(plans, "first", first)
     a, b = _linear()
     for _ in range(100):
         assert torch.equal(mm(a, b), torch.mm(a, b))
@@ -453,7 +429,7 @@ def test_a_refusal_to_choose_lasts(
         tries.append(arguments)
         raise TilecastError("no model is for this")
 
-    monkeypatch.setattr(eager, "first", first)
+    monkeypatch.setattr(plans, "first", first)
     a, b = _linear()
     for _ in range(5):
         assert torch.equal(mm(a, b), torch.mm(a, b))
@@ -471,7 +447,7 @@ def test_failures_to_choose_keep_no_tensor_alive(
         operands = _linear()
         return [weakref.ref(tensor) for tensor in (*operands, mm(*operands))]
 
-    monkeypatch.setattr(eager, "first", first)
+    monkeypatch.setattr(plans, "first", first)
     alive = [ref for _ in range(50) for ref in multiply()]
     gc.collect()
     assert [ref for ref in alive if ref() is not None] == []

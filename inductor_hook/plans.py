@@ -1,0 +1,214 @@
+"""How an eager multiplication is done: by which kernel of ours, or by torch."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import torch
+
+from tilecast.heuristics.dtypes import dtype_of_torch
+from tilecast.heuristics.errors import TilecastError
+from tilecast.heuristics.operands import GemmOperands, TensorSpec
+from tilecast.heuristics.problem import ALIGNMENT_BYTES, GemmProblem
+from tilecast.inductor_hook import report
+from tilecast.inductor_hook.failures import Failures
+from tilecast.inductor_hook.launcher import StaticMatmul
+from tilecast.inductor_hook.layout import Bias, Scale, major, scaling
+from tilecast.inductor_hook.selection import first, gpu_of, runnable
+from tilecast.inductor_hook.settings import Settings
+from tilecast.kernels.spec import KernelSpec
+
+_REMEMBERED = 4096
+"""Problems whose plan is kept, those used last."""
+
+
+class Product(NamedTuple):
+    """What is asked for beside A and B."""
+
+    rank: int = 2
+    """Dimensions of A, B and the result."""
+    out: torch.dtype | None = None
+    """Type of the result; None for A's, which B then shares."""
+    scales: tuple[Scale, ...] = ()
+    """Those of A and B, or none."""
+    fast: bool = True
+    """Whether fp8 is added up without promotion, ``use_fast_accum`` of ``torch._scaled_mm``."""
+    biased: bool = False
+    """Whether a bias is added that `fuses`."""
+
+
+class Plan(NamedTuple):
+    """How a multiplication is done by us."""
+
+    kernel: StaticMatmul
+    """The kernel."""
+    shape: tuple[int, ...]
+    """Shape of its result."""
+    dtype: torch.dtype
+    """Type of its result."""
+    whole: bool
+    """Whether it does all that is asked for; else a bias is left to be added."""
+
+    def launch(
+        self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, *extras: torch.Tensor
+    ) -> torch.Tensor:
+        """The product, in ``out`` where that is given; extras as the kernel's operands have them.
+
+        A scale or a bias is a vector.
+        """
+        out = a.new_empty(self.shape, dtype=self.dtype) if out is None else out
+        if torch._C._cuda_getDevice() == a.get_device():
+            self.kernel(a, b, out, *extras)
+        else:
+            with torch.cuda.device(a.get_device()):
+                self.kernel(a, b, out, *extras)
+        return out
+
+
+@dataclass(frozen=True, eq=False)
+class Planner:
+    """Who has multiplications planned. Equal to itself alone, as it is part of every call's key."""
+
+    level: int = logging.WARNING
+    """Of the messages that torch multiplies, and why."""
+    settings: Settings | None = None
+    """Which model decides; the shipped ones, aiming at both power regimes, when left out."""
+
+    def plan(
+        self,
+        product: Product,
+        a: torch.Tensor,
+        b: torch.Tensor,
+        out: torch.Tensor | None = None,
+    ) -> Plan | None:
+        """How operands are multiplied; None where torch does it."""
+        try:
+            plan = _plan(
+                self,
+                product,
+                (a.shape, a.stride(), a.dtype, a.get_device()),
+                (b.shape, b.stride(), b.dtype, b.get_device()),
+                None if out is None else out.stride(),
+            )
+        # Whatever goes wrong in there, torch multiplies.
+        except Exception as error:
+            report.warn_once("choosing a kernel", error)
+            return None
+        if plan is None:
+            return None
+        if out is None:
+            return plan if self._aligned(a.data_ptr() | b.data_ptr()) else None
+        # Any other output is refused or resized by torch, in its own words.
+        fits = out.shape == plan.shape and out.dtype == plan.dtype and out.device == a.device
+        aligned = fits and self._aligned(a.data_ptr() | b.data_ptr() | out.data_ptr())
+        return plan if aligned else None
+
+    def leaves(self, kind: str, reason: str) -> None:
+        """Tell, once, that and why torch multiplies."""
+        message = f"a multiplication goes to torch, as others like it: {reason}"
+        report.say_once(kind, message, self.level)
+
+    def _aligned(self, address: int) -> bool:
+        """Whether TMA can read from an address, or from all of several or-ed together."""
+        if address % ALIGNMENT_BYTES == 0:
+            return True
+        self.leaves("alignment", f"an operand starts at no multiple of {ALIGNMENT_BYTES} bytes")
+        return False
+
+
+def fuses(
+    bias: torch.Tensor,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    alpha: float = 1,
+    beta: float = 1,
+    out: torch.dtype | None = None,
+) -> bool:
+    """Whether the kernel of a product of type ``out``, or A's, can add a bias itself."""
+    if b.ndim != 2 or bias.get_device() != a.get_device():
+        return False  # torch says what is wrong
+    added = Bias(bias.shape, bias.stride(), bias.dtype, bias.data_ptr(), alpha, beta)
+    return added.fuses(b.shape[1], out or a.dtype)
+
+
+_failures = Failures()
+
+
+@lru_cache(_REMEMBERED)
+def _plan(planner: Planner, *what: Any) -> Plan | None:
+    """What `_choose` says, remembered; what it raises is no decision, and is tried again."""
+    return _failures.attempt((planner, *what), lambda: _choose(planner, *what))
+
+
+def _choose(
+    planner: Planner,
+    product: Product,
+    a: tuple,
+    b: tuple,
+    out_stride: tuple[int, ...] | None,
+) -> Plan | None:
+    """The plan for operands given as shape, strides, dtype and device."""
+    a_shape, _, a_dtype, device = a
+    b_shape, _, b_dtype, b_device = b
+    fit = (
+        len(a_shape) == len(b_shape) == product.rank
+        and a_shape[:-2] == b_shape[:-2]
+        and a_shape[-1] == b_shape[-2]
+        and b_device == device
+        # Without scales torch multiplies no two types, and 8 bits only into more.
+        and (product.scales or a_dtype == b_dtype)
+        and (product.out or a_dtype.itemsize > 1)
+    )
+    if not fit:
+        return None  # torch says what is wrong
+    *batch, m, k = a_shape
+    n = b_shape[-1]
+    out_dtype = product.out or a_dtype
+    try:
+        if device < 0:
+            raise TilecastError("its operands are not on a GPU")
+        if out_stride and 0 in out_stride:
+            raise TilecastError(
+                f"out has strides {out_stride}; allowed: an element for each result"
+            )
+        gpu = gpu_of(device)
+        asked = _operands(product, a, b, out_dtype, out_stride)
+        operands = runnable(asked, gpu)
+        problem = GemmProblem(m, n, k, *batch, operands=operands)
+        choice = first(planner.settings or Settings(k=1), problem, gpu)
+    except TilecastError as error:
+        planner.leaves("eager", str(error))
+        return None
+    if choice.deferred:
+        return None
+    kernel = StaticMatmul(KernelSpec(choice.prediction.config, operands, product.rank == 3))
+    return Plan(kernel, (*batch, m, n), out_dtype, operands == asked)
+
+
+def _operands(
+    product: Product,
+    a: tuple,
+    b: tuple,
+    out_dtype: torch.dtype,
+    out_stride: tuple[int, ...] | None,
+) -> GemmOperands:
+    """What a kernel would be compiled for.
+
+    Raises:
+        TilecastError: no kernel reads operands of these strides, types or scales.
+    """
+    (a_shape, a_stride, a_dtype, _), (b_shape, b_stride, b_dtype, _) = a, b
+    out_major = major("out", out_stride, out_dtype.itemsize) if out_stride else "row"
+    operands = GemmOperands.product(
+        TensorSpec(dtype_of_torch(a_dtype), major("A", a_stride, a_dtype.itemsize)),
+        TensorSpec(dtype_of_torch(b_dtype), major("B", b_stride, b_dtype.itemsize)),
+        TensorSpec(dtype_of_torch(out_dtype), out_major),
+    )
+    if product.scales:
+        of_a, of_b = product.scales
+        scales = scaling(of_a, of_b, a_shape[0], b_shape[1])
+        operands = operands.scaled(scales, product.fast)
+    return operands.biased if product.biased else operands

@@ -1,0 +1,188 @@
+"""The switch: torch's own multiplications on a GPU come to us, which run them or give them back.
+
+A kernel for the dispatch key of CUDA stands in for torch's, below everything that PyTorch does with
+an operator before: gradients, autocast, transforms, tracing, subclasses. Variants with ``out=``
+stay torch's, and with them the code that Inductor generates.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tilecast.heuristics.errors import TilecastError
+from tilecast.inductor_hook import report
+from tilecast.inductor_hook.launcher import row
+from tilecast.inductor_hook.layout import Scale
+from tilecast.inductor_hook.plans import Plan, Planner, Product, fuses
+from tilecast.inductor_hook.settings import Settings
+
+_KEY = "CUDA"
+"""The dispatch key of the kernels that are replaced."""
+
+_library: torch.library.Library | None = None
+"""Registers our kernels for as long as it lives; None while switched off."""
+_kept: list[object] = []
+"""Our kernels, for good: another thread may be in one, or about to be, when it is taken back."""
+
+
+def enable(model: str | Path | None = None, *, power: str = "robust") -> None:
+    """Let the model decide every eager multiplication on a GPU, from now on and in all threads.
+
+    ``torch.mm``, ``addmm``, ``bmm``, ``_int_mm`` and ``_scaled_mm``, and what PyTorch makes of
+    them, such as ``F.linear`` and ``matmul``, run a kernel of ours where that is expected to be the
+    fastest and is compiled. A missing one is compiled in the background while torch multiplies.
+    Enabling again replaces the settings.
+
+    Args:
+        model: folder of a model of one's own (``tilecast train --out``); the shipped ones when
+            left out.
+        power: the regime to aim at, as for `tilecast.inductor_hook.install`.
+
+    Raises:
+        TilecastError: an argument is not allowed, or PyTorch is built without CUDA.
+    """
+    global _library
+    folder = str(Path(model).absolute()) if model else None
+    planner = Planner(logging.INFO, Settings(1, folder, power))
+    disable()
+    kernels = {name: _kernel(planner, ours, _stock(name)) for name, ours in _OPERATORS.items()}
+    library = torch.library.Library("aten", "IMPL")
+    with warnings.catch_warnings():
+        # That a kernel is replaced, which is what was asked for.
+        warnings.filterwarnings("ignore", category=UserWarning)
+        for name, kernel in kernels.items():
+            library.impl(name, kernel, _KEY)
+            _kept.append(torch.library.get_kernel(f"aten::{name}", _KEY))
+    _library = library
+
+
+def disable() -> None:
+    """Give torch its kernels back; nothing to do when it has them."""
+    global _library
+    _library = None
+
+
+def enable_from_environment() -> None:
+    """Enable as ``TILECAST_MODEL`` and ``_POWER`` say; where that cannot be, a warning says why."""
+    try:
+        power = os.environ.get("TILECAST_POWER", "robust")
+        enable(os.environ.get("TILECAST_MODEL"), power=power)
+    # PyTorch loads us from its own import, which must not fail for our sake.
+    except Exception as error:
+        report.warn_once("enabling from the environment", error)
+
+
+_Ours = Callable[..., torch.Tensor | None]
+"""An operator as we run it, with a planner before its own arguments; None where torch shall."""
+
+_MM, _BMM, _ADDMM = Product(), Product(3), Product(biased=True)
+_INT_MM = Product(out=torch.int32)
+
+
+def _mm(planner: Planner, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor | None:
+    return _run(planner.plan(_MM, a, b), a, b)
+
+
+def _bmm(planner: Planner, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor | None:
+    return _run(planner.plan(_BMM, a, b), a, b)
+
+
+def _int_mm(planner: Planner, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor | None:
+    return _run(planner.plan(_INT_MM, a, b), a, b)
+
+
+def _addmm(
+    planner: Planner,
+    bias: torch.Tensor,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    *,
+    beta: float = 1,
+    alpha: float = 1,
+) -> torch.Tensor | None:
+    plan = planner.plan(_ADDMM, a, b)
+    # Torch adds any bias in one kernel; we would need a second one for others.
+    if plan is None or not fuses(bias, a, b, alpha, beta):
+        return None
+    return _run(plan, a, b, row(bias))
+
+
+def _scaled_mm(
+    planner: Planner,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    scale_a: torch.Tensor,
+    scale_b: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    scale_result: torch.Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+    use_fast_accum: bool = False,
+) -> torch.Tensor | None:
+    here = a.get_device() == scale_a.get_device() == scale_b.get_device()
+    if out_dtype is None or scale_result is not None or not here:
+        return None
+    scales = (_scale(scale_a), _scale(scale_b))
+    product = Product(2, out_dtype, scales, use_fast_accum, bias is not None)
+    plan = planner.plan(product, a, b)
+    if plan is None or not (bias is None or fuses(bias, a, b, out=out_dtype)):
+        return None
+    added = () if bias is None else (row(bias),)
+    return _run(plan, a, b, scale_a.view(-1), scale_b.view(-1), *added)
+
+
+def _scale(scale: torch.Tensor) -> Scale:
+    return Scale(scale.shape, scale.dtype, scale.is_contiguous())
+
+
+def _run(
+    plan: Plan | None, a: torch.Tensor, b: torch.Tensor, *extras: torch.Tensor
+) -> torch.Tensor | None:
+    """The result of a plan whose kernel is there."""
+    if plan is None or not plan.whole or not plan.kernel.ready(a.get_device()):
+        return None
+    return plan.launch(a, b, None, *extras)
+
+
+_OPERATORS: dict[str, _Ours] = {
+    "mm": _mm,
+    "bmm": _bmm,
+    "addmm": _addmm,
+    "_int_mm": _int_mm,
+    "_scaled_mm": _scaled_mm,
+}
+"""The operators that come to us."""
+
+
+def _stock(name: str) -> Callable[..., torch.Tensor]:
+    """Torch's kernel of an operator, called without the dispatcher.
+
+    Raises:
+        TilecastError: this build of PyTorch has none.
+    """
+    try:
+        kernel = torch.library.get_kernel(f"aten::{name}", _KEY)
+    except RuntimeError as error:
+        raise TilecastError(
+            f"PyTorch {torch.__version__} has no {_KEY} kernel of {name}; allowed: a build with "
+            "CUDA; install one"
+        ) from error
+    key = torch._C.DispatchKey.__members__[_KEY]
+    return partial(kernel.call_boxed, torch._C.DispatchKeySet(key))
+
+
+def _kernel(planner: Planner, ours: _Ours, stock: Callable[..., torch.Tensor]) -> Callable:
+    """What stands in for an operator's own kernel."""
+
+    def run(*operands: Any, **options: Any) -> torch.Tensor:
+        result = ours(planner, *operands, **options)
+        return stock(*operands, **options) if result is None else result
+
+    return run

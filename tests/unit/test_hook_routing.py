@@ -1,0 +1,431 @@
+"""The switch on the CPU, whose kernels it replaces here: who multiplies, and who gets it back.
+
+With the fixture `gpu` tensors pass for a GPU's, and kernels of ours are functions.
+"""
+
+# _int_mm and _scaled_mm are not exported, and are what callers have.
+# pyright: reportPrivateImportUsage=false
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.library import Library
+
+from tilecast.heuristics.errors import TilecastError
+from tilecast.inductor_hook import eager, launcher, routing
+from tilecast.inductor_hook.autoload import autoload
+from tilecast.inductor_hook.plans import Planner
+from tilecast.kernels.builder import ObjectBuilder
+from tilecast.kernels.spec import KernelSpec
+
+OPERATORS = ("mm", "bmm", "addmm", "_int_mm", "_scaled_mm")
+INT8, ROWS, ONES = "int8:rcr>int32", "e4m3:rcr>bf16:row-scales", "e4m3:rcr>bf16:tensor-scales"
+M, N, K = 32, 64, 128
+
+ModelOf = Callable[..., Path]
+
+
+@pytest.fixture
+def switch(gpu: list[KernelSpec], monkeypatch: pytest.MonkeyPatch) -> Iterator[list[KernelSpec]]:
+    """The switch, off, for the kernels of the CPU; gives the kernels of ours that are launched."""
+    monkeypatch.setattr(routing, "_KEY", "CPU")
+    yield gpu
+    eager.disable()
+
+
+def _kernels(key: str = "CPU") -> list[str]:
+    """Who registered the kernels of a dispatch key, by operator."""
+    tables = (torch._C._dispatch_dump(f"aten::{name}") for name in OPERATORS)
+    return [line for table in tables for line in table.splitlines() if line.startswith(f"{key}:")]
+
+
+def _bf16(*shape: int) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(0)).bfloat16()
+
+
+def _texts(launched: list[KernelSpec]) -> list[str]:
+    return [spec.operands.text for spec in launched]
+
+
+def test_kernels_are_replaced_and_given_back(switch: list[KernelSpec]) -> None:
+    before = _kernels()
+    eager.disable()
+    assert _kernels() == before
+    eager.enable()
+    assert not set(_kernels()) & set(before)
+    eager.enable(power="burst")
+    eager.disable()
+    assert _kernels() == before
+
+
+def test_out_variants_and_other_keys_stay(switch: list[KernelSpec]) -> None:
+    tables = [torch._C._dispatch_dump(f"aten::{name}.out") for name in OPERATORS]
+    cuda = _kernels("CUDA")
+    eager.enable()
+    assert [torch._C._dispatch_dump(f"aten::{name}.out") for name in OPERATORS] == tables
+    assert _kernels("CUDA") == cuda
+
+
+def test_nothing_is_warned_of(
+    switch: list[KernelSpec], recwarn: pytest.WarningsRecorder, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "tilecast")
+    eager.enable()
+    for _ in range(3):
+        torch.mm(torch.ones(4, 8), torch.ones(8, 2))
+    assert [str(warning.message) for warning in recwarn] == []
+    (said,) = caplog.records
+    assert said.levelno == logging.INFO
+    assert "a multiplication goes to torch, as others like it: " in said.getMessage()
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"model": "/nowhere"}, "model /nowhere is refused"),
+        ({"power": "eco"}, "power 'eco' is not known"),
+    ],
+    ids=str,
+)
+def test_a_bad_setting_changes_nothing(
+    switch: list[KernelSpec], options: dict[str, Any], reason: str
+) -> None:
+    eager.enable()
+    before = _kernels()
+    with pytest.raises(TilecastError, match=reason):
+        eager.enable(**options)
+    assert _kernels() == before
+
+
+@pytest.mark.skipif(torch.version.cuda is not None, reason="takes a build without CUDA")
+def test_a_build_without_cuda_is_refused_in_one_line() -> None:
+    before = _kernels("CUDA")
+    with pytest.raises(TilecastError, match="no CUDA kernel of _int_mm; allowed: ") as refusal:
+        eager.enable()
+    assert "\n" not in str(refusal.value)
+    assert _kernels("CUDA") == before
+
+
+CALLS: dict[str, tuple[Callable[[], torch.Tensor], list[str]]] = {
+    "mm": (lambda: torch.mm(_bf16(M, K), _bf16(N, K).T), ["bf16:rcr"]),
+    "bmm": (lambda: torch.bmm(_bf16(3, M, K), _bf16(3, N, K).mT), ["bf16:rcr"]),
+    "matmul": (lambda: _bf16(2, M, K) @ _bf16(N, K).T, ["bf16:rcr"]),
+    "linear": (lambda: F.linear(_bf16(M, K), _bf16(N, K)), ["bf16:rcr"]),
+    "linear of a batch": (
+        lambda: F.linear(_bf16(2, M, K), _bf16(N, K), _bf16(N)),
+        ["bf16:rcr:bias"],
+    ),
+    "addmm": (lambda: torch.addmm(_bf16(1, N), _bf16(M, K), _bf16(N, K).T), ["bf16:rcr:bias"]),
+    "a matrix added": (lambda: torch.addmm(_bf16(M, N), _bf16(M, K), _bf16(N, K).T), []),
+    "factors": (
+        lambda: torch.addmm(_bf16(N), _bf16(M, K), _bf16(N, K).T, alpha=0.5, beta=2),
+        [],
+    ),
+    "float32": (lambda: torch.mm(_bf16(M, K).float(), _bf16(N, K).T.float()), []),
+    "misaligned": (lambda: torch.mm(_bf16(M * K + 1)[1:].view(M, K), _bf16(N, K).T), []),
+    "every second column": (lambda: torch.mm(_bf16(M, 2 * K)[:, ::2], _bf16(N, K).T), []),
+    "no rows": (lambda: torch.mm(_bf16(0, K), _bf16(N, K).T), []),
+    "int8": (lambda: torch.mm(_int8(M, K), _int8(N, K).T), []),
+}
+"""Multiplications, and the operands of the kernels of ours that do them."""
+
+
+def _int8(*shape: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(-128, 128, shape, dtype=torch.int8, generator=generator)
+
+
+@pytest.mark.parametrize("kind", CALLS)
+def test_who_multiplies(switch: list[KernelSpec], kind: str) -> None:
+    call, texts = CALLS[kind]
+    expected = call()
+    eager.enable()
+    result = call()
+    assert _texts(switch) == texts
+    assert (result.dtype, result.shape) == (expected.dtype, expected.shape)
+    torch.testing.assert_close(result, expected, rtol=2**-6, atol=2**-6)
+    eager.disable()
+    assert torch.equal(call(), expected)
+    assert _texts(switch) == texts
+
+
+def test_a_row_goes_to_torch_where_no_kernel_fuses_it(
+    switch: list[KernelSpec], bare_kernels: None
+) -> None:
+    eager.enable()
+    torch.addmm(_bf16(N), _bf16(M, K), _bf16(N, K).T)
+    assert switch == []
+
+
+def test_what_torch_refuses_is_refused_as_torch_does(switch: list[KernelSpec]) -> None:
+    calls = (
+        lambda: torch.mm(_bf16(M, K), _bf16(M, K)),
+        lambda: torch.mm(_bf16(M, K), _bf16(N, K).T.half()),
+        lambda: torch.bmm(_bf16(2, M, K), _bf16(3, N, K).mT),
+        lambda: torch.addmm(_bf16(N + 1), _bf16(M, K), _bf16(N, K).T),
+        lambda: torch._int_mm(_bf16(M, K), _bf16(N, K).T),
+        lambda: _scaled(torch.ones(2), torch.ones(1)),
+    )
+    for call in calls:
+        messages = []
+        for change in (eager.disable, eager.enable):
+            change()
+            with pytest.raises((RuntimeError, ValueError)) as refusal:
+                call()
+            messages.append(str(refusal.value))
+        assert messages[0] == messages[1]
+    assert switch == []
+
+
+def test_int_mm(switch: list[KernelSpec], model_of: ModelOf) -> None:
+    a, b = _int8(M, K), _int8(N, K).T
+    eager.enable(model_of(INT8))
+    result = torch._int_mm(a, b)
+    assert result.dtype == torch.int32
+    assert torch.equal(result.long(), a.long() @ b.long())
+    assert _texts(switch) == [INT8]
+
+
+def _scaled(scale_a: torch.Tensor, scale_b: torch.Tensor, **options: Any) -> torch.Tensor:
+    a, b = _bf16(M, K).to(torch.float8_e4m3fn), _bf16(N, K).to(torch.float8_e4m3fn).T
+    options.setdefault("out_dtype", torch.bfloat16)
+    return torch._scaled_mm(a, b, scale_a, scale_b, **options)
+
+
+def _rows() -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.rand(M, 1), torch.rand(1, N)
+
+
+_FAST = {"use_fast_accum": True}
+SCALED: dict[str, tuple[Callable[[], torch.Tensor], str]] = {
+    "numbers": (lambda: _scaled(torch.tensor(0.5), torch.tensor([[2.0]]), **_FAST), ONES),
+    "rows": (lambda: _scaled(*_rows(), **_FAST), ROWS),
+    "exact": (lambda: _scaled(*_rows()), "e4m3:rcr>bf16@fp32:row-scales"),
+    "a bias": (lambda: _scaled(*_rows(), bias=_bf16(N), **_FAST), f"{ROWS}+bias"),
+}
+"""Calls of ``_scaled_mm``, and the operands that they ask for."""
+
+
+@pytest.mark.parametrize("kind", SCALED)
+def test_scaled_mm(switch: list[KernelSpec], model_of: ModelOf, kind: str) -> None:
+    call, text = SCALED[kind]
+    torch.manual_seed(0)
+    expected = call()
+    eager.enable(model_of(text))
+    torch.manual_seed(0)
+    torch.testing.assert_close(call(), expected, rtol=2**-6, atol=2**-6)
+    assert _texts(switch) == [text]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"out_dtype": None}, {"scale_result": torch.ones(1)}, {"bias": _bf16(2 * N)[::2]}],
+    ids=lambda options: next(iter(options)),
+)
+def test_scaled_products_that_are_torchs(
+    switch: list[KernelSpec], model_of: ModelOf, options: dict[str, Any]
+) -> None:
+    scales = torch.ones(1), torch.ones(1)
+    expected = _scaled(*scales, **options)
+    eager.enable(model_of(f"{ONES}+bias" if "bias" in options else ONES))
+    assert torch.equal(_scaled(*scales, **options).float(), expected.float())
+    assert switch == []
+
+
+def test_what_the_library_wins_goes_to_torch(switch: list[KernelSpec], model_of: ModelOf) -> None:
+    eager.enable(model_of("bf16:rcr", leaves=True))
+    torch.mm(_bf16(M, K), _bf16(N, K).T)
+    assert switch == []
+
+
+def test_torch_multiplies_until_a_kernel_is_compiled(
+    switch: list[KernelSpec], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled: list[KernelSpec] = []
+    monkeypatch.setattr(ObjectBuilder, "ready", lambda self, spec: spec in compiled)
+    a, b = _bf16(M, K), _bf16(N, K).T
+    expected = torch.mm(a, b)
+    eager.enable()
+    for _ in range(3):
+        assert torch.equal(torch.mm(a, b), expected)
+    assert switch == []
+    (spec,) = (plan.kernel.spec for plan in [eager._PLANNER.plan(eager.MM.product, a, b)] if plan)
+    compiled.append(spec)
+    torch.mm(a, b)
+    assert switch == [spec]
+
+
+def test_a_kernel_that_does_not_compile_is_said_once(
+    switch: list[KernelSpec], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked: list[KernelSpec] = []
+
+    def ready(builder: ObjectBuilder, spec: KernelSpec) -> bool:
+        asked.append(spec)
+        raise TilecastError("injected")
+
+    monkeypatch.setattr(ObjectBuilder, "ready", ready)
+    eager.enable()
+    a, b = _bf16(M, K), _bf16(N, K).T
+    for _ in range(5):
+        torch.mm(a, b)
+    assert len(asked) == 1, "it is tried at every call"
+    (said,) = caplog.records
+    assert "failed (TilecastError: injected); PyTorch's own kernels are used" in said.getMessage()
+
+
+def test_torch_multiplies_where_a_kernel_fails(
+    switch: list[KernelSpec], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*arguments: Any) -> Any:
+        raise RuntimeError("injected")
+
+    a, b = _bf16(M, K), _bf16(N, K).T
+    expected = torch.mm(a, b)
+    monkeypatch.setattr(launcher, "load_kernel", broken)
+    eager.enable()
+    assert torch.equal(torch.mm(a, b), expected)
+
+
+def test_gradients_are_torchs(switch: list[KernelSpec]) -> None:
+    results = []
+    for change in (eager.disable, eager.enable):
+        change()
+        x, weight, bias = (_bf16(*s).requires_grad_() for s in ((M, K), (N, K), (N,)))
+        loss = F.linear(x, weight, bias).float().square().mean()
+        results.append(torch.autograd.grad(loss, (x, weight, bias)))
+    for expected, found in zip(*results, strict=True):
+        torch.testing.assert_close(found, expected, rtol=2**-5, atol=2**-5)
+    assert _texts(switch)[0] == "bf16:rcr:bias"
+
+
+def test_autocast_is_torchs(switch: list[KernelSpec]) -> None:
+    x, weight = _bf16(M, K).float(), _bf16(N, K).float()
+    eager.enable()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert F.linear(x, weight).dtype == torch.bfloat16
+    assert F.linear(x, weight).dtype == torch.float32
+    assert _texts(switch) == ["bf16:rcr"]
+
+
+def test_transforms_are_torchs(switch: list[KernelSpec]) -> None:
+    x, y = _bf16(3, M, K), _bf16(N, K).T
+    eager.enable()
+    assert torch.func.vmap(torch.mm, (0, None))(x, y).shape == (3, M, N)
+    tangent = torch.func.jvp(lambda a: torch.mm(a, y), (x[0],), (x[1],))[1]
+    torch.testing.assert_close(tangent, x[1] @ y)
+    assert switch
+
+
+def test_tracers_see_torchs_operators(switch: list[KernelSpec]) -> None:
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    operands = _bf16(M, K), _bf16(N, K).T
+    eager.enable()
+    graph = make_fx(torch.mm, tracing_mode="fake")(*operands)
+    targets = [node.target for node in graph.graph.nodes if node.op == "call_function"]
+    assert targets == [torch.ops.aten.mm.default]
+    assert torch.mm(*(operand.to("meta") for operand in operands)).shape == (M, N)
+    assert switch == []
+
+
+@pytest.mark.usefixtures("hook")
+def test_compiled_code_keeps_what_inductor_chose(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(routing, "_KEY", "CPU")
+    monkeypatch.setattr(Planner, "plan", lambda *what: asked.append(what))
+    torch._dynamo.reset()
+    operands = _bf16(M, K), _bf16(N, K).T
+    expected = torch.mm(*operands)
+    eager.enable()
+    assert torch.equal(torch.compile(torch.mm)(*operands), expected)
+    assert asked == []
+    torch.mm(*operands)
+    assert len(asked) == 1
+
+
+def test_threads_go_on_while_it_is_switched(switch: list[KernelSpec]) -> None:
+    a, b = torch.ones(4, 8), torch.ones(8, 4)
+    done = Event()
+
+    def multiply() -> int:
+        calls = 0
+        while not done.is_set():
+            assert torch.mm(a, b).sum() == 128
+            calls += 1
+        return calls
+
+    with ThreadPoolExecutor(3) as threads:
+        working = [threads.submit(multiply) for _ in range(3)]
+        for _ in range(200):
+            eager.enable()
+            eager.disable()
+        done.set()
+        assert all(thread.result() for thread in working)
+
+
+def test_another_package_may_stand_in_front(switch: list[KernelSpec]) -> None:
+    seen, library = [], Library("aten", "IMPL")
+    eager.enable()
+
+    def other(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        seen.append(a.shape)
+        return a.new_zeros(a.shape[0], b.shape[1])
+
+    library.impl("mm", other, "CPU")
+    eager.disable()
+    torch.mm(_bf16(M, K), _bf16(N, K).T)
+    assert seen == [(M, K)]
+    library._destroy()
+    assert torch.mm(_bf16(M, K), _bf16(N, K).T).any()
+
+
+@pytest.mark.parametrize(("value", "on"), [("", False), ("0", False), ("1", True), (None, False)])
+def test_a_variable_switches_it_on(
+    switch: list[KernelSpec],
+    another_model: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    value: str | None,
+    on: bool,
+) -> None:
+    if value is not None:
+        monkeypatch.setenv("TILECAST_EAGER", value)
+    monkeypatch.setenv("TILECAST_MODEL", str(another_model))
+    before = _kernels()
+    autoload()
+    assert (_kernels() != before) is on
+
+
+def test_a_bad_variable_is_one_warning(
+    switch: list[KernelSpec], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("TILECAST_EAGER", "1")
+    monkeypatch.setenv("TILECAST_POWER", "eco")
+    before = _kernels()
+    autoload()
+    assert _kernels() == before
+    (said,) = caplog.records
+    assert "enabling from the environment failed" in said.getMessage()
+    assert "power 'eco' is not known" in said.getMessage()
+
+
+def test_importing_torch_with_the_variable_neither_fails_nor_asks_for_a_gpu() -> None:
+    code = "import torch; print(torch.cuda.is_initialized(), torch.ones(2, 2).mm(torch.ones(2, 2)))"
+    environment = {"TILECAST_EAGER": "1", "PATH": "/usr/bin", "PYTHONPATH": ":".join(sys.path)}
+    process = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment
+    )
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.startswith("False")
+    assert process.stderr.count("\n") == (torch.version.cuda is None)
