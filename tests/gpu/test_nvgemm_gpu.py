@@ -165,10 +165,13 @@ def test_a_batch_is_ranked(home, choices_of) -> None:
     assert [kernel_config(choice.kernel.metadata) for choice in choices] == ranking
 
 
-def test_a_dtype_without_a_model_keeps_the_stock_order(home, choices_of, caplog) -> None:
+def test_operands_without_a_model_keep_the_stock_order(home, choices_of, caplog) -> None:
+    def refuse(problem: GemmProblem, configs: Sequence[QuackConfig], limit: int) -> Any:
+        raise TilecastError(f"no model is for {problem.operands}")
+
     operands = _operands(torch.float16)
     stock = _names(choices_of(_linear, *operands))
-    rank_with_model(home, Model())
+    rank_with_model(home, refuse)
     assert _names(choices_of(_linear, *operands)) == stock != []
     (record,) = [record for record in caplog.records if record.name.startswith("tilecast")]
     assert "PyTorch ranks its own NVGEMM kernels: " in record.getMessage()
