@@ -29,7 +29,7 @@ def kinds(table: Table) -> dict[str, np.ndarray]:
 
 
 def asked(
-    table: Table, gpu: Hardware, fitted: np.ndarray, wanted: np.ndarray, jobs: int
+    table: Table, gpu: Hardware, jobs: int, fitted: np.ndarray, wanted: np.ndarray
 ) -> HeldOut:
     """What rankers propose for wanted problems, each fitted to what of some is in other folds."""
     splits = [

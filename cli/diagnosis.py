@@ -63,7 +63,7 @@ def explain(
     if choice and choice.deferred:
         yield Finding(
             "choices",
-            f"left to {problem.library_call}, which is expected to take "
+            f"left to {problem.library_call}, which may take no more than "
             f"{choice.library_over:.2f}x the time of {choice.prediction.config.name}",
             True,
             False,

@@ -265,7 +265,7 @@ def _check_library(settings: Settings, matmul: Matmul, gpu: Hardware) -> None:
     choice = first(settings, matmul.hint, gpu)
     if choice.deferred and not (matmul.m_range and portfolio(settings, tuple(matmul.sweep()), gpu)):
         raise LeftToLibrary(
-            f"ATen is expected to take {choice.library_over:.2f}x the time of "
+            f"ATen may take no more than {choice.library_over:.2f}x the time of "
             f"{choice.prediction.config.name} for {matmul.hint}"
         )
 

@@ -46,14 +46,14 @@ class FirstChoice:
     prediction: Prediction
     """The first of the ranking, and what is expected of it."""
     library_over: float | None
-    """Expected run time of the library over the first's, the median of what may be; for ``robust``
-    in the regime where that is less. None where the model knows no times of the library."""
+    """Run time of the library over the first's, or less in one case of five; for ``robust`` in the
+    regime where that is less. None where the model knows no times of the library."""
     deferred: bool
     """Whether the problem is better left to the library."""
 
     @property
     def library_microseconds(self) -> float | None:
-        """Expected run time of the library's own kernel."""
+        """Run time of the library's own kernel, or less in one case of five."""
         over = self.library_over
         return None if over is None else over * self.prediction.microseconds
 

@@ -72,7 +72,7 @@ def test_the_first_choice_stands_beside_the_library(trained, power: str) -> None
     (best,) = heuristic.predict(PROBLEM, CONFIGS, limit=1)
     assert choice.prediction == best
     assert choice.library_over
-    assert choice.library_over == pytest.approx(1, abs=0.1)  # as fast as the best of a sweep
+    assert 0.85 < choice.library_over < 1.02  # as fast as the best of a sweep, or somewhat faster
     assert choice.library_microseconds == pytest.approx(choice.library_over * best.microseconds)
     deferral = trained.deferrals[power]
     assert choice.deferred == (np.log(choice.library_over) < deferral.margin)
