@@ -28,13 +28,15 @@ def draw(rows: Sequence[Row]) -> Figure:
         by_m = panels.setdefault(kind, {}).setdefault(problem.m, [])
         by_m.append((problem, row["microseconds"].get(REGIME, {})))
     columns = max(map(len, panels.values()))
-    figure = Figure(figsize=(3.2 * columns, 2.4 * len(panels)), layout="constrained")
-    axes = figure.subplots(len(panels), columns, sharex=True, squeeze=False)
+    figure = Figure(figsize=(3.2 * columns, 2.7 * len(panels)), layout="constrained")
+    axes = figure.subplots(len(panels), columns, squeeze=False)
     for line, (kind, by_m) in zip(axes, sorted(panels.items()), strict=True):
         line[0].set_ylabel(f"{kind}, TFLOP/s")
         for panel, (m, group) in zip(line, sorted(by_m.items()), strict=False):
             _fill(panel, sorted(group, key=lambda one: one[0].family))
             panel.set_title(f"m = {m}", fontsize=10)
+        for panel in line[len(by_m) :]:
+            panel.set_visible(False)
     handles, labels = axes[0][0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
     figure.suptitle(f"The best of each backend under max-autotune, {REGIME}; n x k", fontsize=12)

@@ -289,6 +289,7 @@ TABLES: dict[str, tuple[str, Callable[[Figures], str]]] = {
     "common kernels": ("common_kernels", common_kernels),
     "kernel speed": ("kernel_speed", kernel_speed),
     "end to end": ("end_to_end", end_to_end),
+    "llama shapes": ("llama_shapes", llama_shapes),
 }
 """What may stand in a page: by name, the benchmark and what renders its figures."""
 

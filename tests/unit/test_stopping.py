@@ -114,7 +114,7 @@ def test_the_mean_is_kept_over_what_was_learned_from() -> None:
 def test_adaptive_k_beats_fixed_k_on_held_out_problems() -> None:
     result = json.loads(RESULT.read_text())
     figures = result["figures"]
-    assert result["settings"]["problems"] == 501
+    assert result["settings"]["problems"] == 889
     assert figures["means"] == list(MEANS)
     ahead = {"geomean": 0, "p95": 0}
     for power in POWERS:
@@ -125,11 +125,10 @@ def test_adaptive_k_beats_fixed_k_on_held_out_problems() -> None:
             adaptive, fixed = ([c[kind][figure] for c in cells] for kind in ("adaptive", "fixed"))
             assert sum(adaptive) < sum(fixed), (power, figure)
             ahead[figure] += sum(a <= f for a, f in zip(adaptive, fixed, strict=True))
-    # Of 15: behind at means of 5 and 6, by 0.03 points of a regret of half a percent at most.
-    assert ahead == {"geomean": 12, "p95": 13}
+    # Of 15: behind at a mean of 4 under load, by 0.02 points of a regret of 0.6%.
+    assert ahead == {"geomean": 14, "p95": 13}
     over = [each["difference"] for each in figures["over_powers"]]
-    assert [difference < 0 for difference in over] == [True, True, True, False, True]
-    assert max(over) < 1e-4
+    assert max(over) < 0
 
 
 def test_the_rule_costs_next_to_nothing() -> None:
