@@ -44,7 +44,7 @@ def figures(result: HeldOut, table: Table, places: np.ndarray) -> Row:
     """Regret of some problems at each k of `SHOWN_K`."""
     by_k = regrets(result, table)[places]
     return {
-        k: {name: round(value, DIGITS) for name, value in spread(by_k[:, k - 1]).items()}
+        str(k): {name: round(value, DIGITS) for name, value in spread(by_k[:, k - 1]).items()}
         for k in SHOWN_K
     }
 

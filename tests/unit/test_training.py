@@ -99,7 +99,7 @@ def test_one_model_knows_all_operands_of_a_data_set(synthetic_dataset: Dataset) 
     artifact = train(mixed)
     counts = rows.drop_duplicates(["m", "n", "k"])["operands"].value_counts().to_dict()
     assert [*map(str, artifact.operands)] == ["bf16:rcr", "bf16:rrr"]
-    assert artifact.facts["dataset"]["operands"] == counts
+    assert artifact.facts["dataset"]["operands"] == counts  # type: ignore[index]
     assert 0 < counts["bf16:rrr"] < counts["bf16:rcr"]
 
 
