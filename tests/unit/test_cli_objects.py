@@ -267,7 +267,7 @@ def test_ties_go_by_name() -> None:
         (("5", "-k", "3"), "--common stands alone; allowed: "),
         (("5", "--problems", "own.csv"), "--common stands alone; allowed: "),
         (("5", "--hf-config", "config.json"), "--common stands alone; allowed: "),
-        (("5", "--operands", "int8:rcr>int32"), "no model is for int8:rcr>int32; allowed: "),
+        (("5", "--operands", "fp16:rcr>fp32"), "no model is for fp16:rcr>fp32; allowed: "),
         (("5", "--gpu", "H100"), "no model "),
     ],
 )
