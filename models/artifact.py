@@ -1,22 +1,19 @@
-"""A trained model on disk: the trees as packed arrays, and a manifest in JSON that describes them.
+"""A trained model on disk: trees and network as packed arrays, and a manifest that describes them.
 
-It is data and never code: nothing here unpickles, and the trees are handed to no library. The
-manifest is written last and names the trees by their digest, so a reader finds the old model or the
-new one, and an edited or cut file is refused. The digest has no key: whoever may write the folder
-may put a model there, so all that is read is also checked to be sound.
+It is data and never code: nothing here unpickles, and the arrays are handed to no library. The
+manifest is written last and names the arrays by their digest, so a reader finds the old model or
+the new one, and an edited or cut file is refused. The digest has no key: whoever may write the
+folder may put a model there, so all that is read is also checked to be sound.
 """
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import json
 import re
-import zlib
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +27,6 @@ from tilecast.models.forest import Forest
 from tilecast.models.labels import POWERS
 from tilecast.models.manifest import (
     MANIFEST,
-    MAX_BYTES,
     VERSIONS,
     digest_of,
     hardware_facts,
@@ -40,6 +36,7 @@ from tilecast.models.manifest import (
     refuse,
     understood,
 )
+from tilecast.models.packed import pack, shapes_of, unpack
 from tilecast.models.ranker import ConfigRanker
 from tilecast.models.stopping import MEANS, StoppingRule
 
@@ -49,20 +46,20 @@ SHIPPED = Path(__file__).with_name("artifacts")
 _FORESTS = {
     f"{power}-{part}": (power, f"{part}_")
     for power in sorted(POWERS)
-    for part in ("distance", "level", "relevance")
+    for part in ("distance", "level")
     if (power, part) != ("robust", "level")
 }
 """The trees of a model's rankers, in the order in which they are packed: whose, its attribute."""
 _LIBRARY = "{}-library"
 """The name of the trees behind those: of a power's deferral, where a model has one."""
-_FILE = re.compile(r"forests-[0-9a-f]{12}\.bin\.gz")
+_FILE = re.compile(r"model-[0-9a-f]{12}\.bin\.gz")
 _SETTINGS = {
     "entrants": (1, 2**20),
     "coarse_rounds": (1, 2**20),
     "survivors": (1, 2**20),
     "blend": (0.0, 1.0),
 }
-"""What a ranker needs to know beside its trees, with the least and the most of it."""
+"""What a ranker needs to know beside its arrays, with the least and the most of it."""
 _INTERCEPT, _SLOPE = (-10.0, 10.0), (-3.0, 3.0)
 """Bounds within which no predicted time is beyond a float."""
 _WEIGHT = (-1e6, 1e6)
@@ -126,16 +123,16 @@ def save(artifact: Artifact, folder: Path) -> str:
         TilecastError: the folder is read-only, the disk is full, or the model could not be read
             back; what was there stays whole.
     """
-    forests = _forests(artifact)
-    # Without a time stamp, so that the same model gives the same bytes.
-    packed = gzip.compress(b"".join(forest.pack() for forest in forests.values()), mtime=0)
-    manifest = _manifest(artifact, forests, hashlib.sha256(packed).hexdigest())
+    forests, network = _forests(artifact), artifact.rankers[POWERS[0]].network_
+    packed = pack(forests.values(), network)
+    shapes = shapes_of(forests, network)
+    manifest = _manifest(artifact, shapes, hashlib.sha256(packed).hexdigest())
     with understood(folder):
         _artifact(manifest, packed)
     text = json.dumps(manifest, indent=1, sort_keys=True) + "\n"
     replaced = None
     with suppress(TilecastError):
-        replaced, _ = _trees(folder, read_manifest(folder))
+        replaced, _ = _arrays(folder, read_manifest(folder))
     data = folder / manifest["file"]["name"]
     write_atomically(data, lambda path: path.write_bytes(packed))
     write_atomically(folder / MANIFEST, lambda path: path.write_text(text, encoding="utf-8"))
@@ -165,14 +162,14 @@ def load(folder: Path, *, digest: str | None = None) -> Artifact:
                 f"{manifest['sha256'][:16]}; allowed: {digest[:16]}; it was replaced since, so "
                 "start anew, or put the former model back"
             )
-        path, sha256 = _trees(folder, manifest)
+        path, sha256 = _arrays(folder, manifest)
         try:
             packed = read_bytes(path)
         except FileNotFoundError:
             # Another process may have put a new model there since: then that one is read.
             if _version(folder) != version:
                 continue
-            refuse(folder, "the file with its trees is not there")
+            refuse(folder, "the file with its arrays is not there")
         except OSError as error:
             refuse(folder, f"{path.name} cannot be read ({error.strerror})")
         if hashlib.sha256(packed).hexdigest() != sha256:
@@ -198,17 +195,15 @@ def _forests(artifact: Artifact) -> dict[str, Forest]:
     return forests | {_LIBRARY.format(power): one.forest for power, one in deferrals}
 
 
-def _manifest(artifact: Artifact, forests: Mapping[str, Forest], sha256: str) -> dict[str, Any]:
+def _manifest(artifact: Artifact, shapes: Mapping[str, object], sha256: str) -> dict[str, Any]:
     ranker, rule = artifact.rankers[POWERS[0]], artifact.rule
-    manifest: dict[str, Any] = VERSIONS | {
+    manifest: dict[str, Any] = {
+        **VERSIONS,
         "hardware": hardware_facts(artifact.hardware),
         "operands": [operands.text for operands in artifact.operands],
         "features": list(FEATURE_NAMES),
-        "forests": {
-            name: {"trees": forest.trees, "depth": forest.depth, "base": forest.base}
-            for name, forest in forests.items()
-        },
-        "file": {"name": f"forests-{sha256[:12]}.bin.gz", "sha256": sha256},
+        **shapes,
+        "file": {"name": f"model-{sha256[:12]}.bin.gz", "sha256": sha256},
         "settings": {name: getattr(ranker, name) for name in _SETTINGS},
         "calibration": {power: list(line) for power, line in artifact.calibration.items()},
         "stopping_rule": {
@@ -223,7 +218,7 @@ def _manifest(artifact: Artifact, forests: Mapping[str, Forest], sha256: str) ->
 
 
 def _artifact(manifest: Mapping[str, Any], packed: bytes) -> Artifact:
-    """What a manifest and its trees say.
+    """What a manifest and its arrays say.
 
     Raises:
         LookupError, TypeError, ValueError: they say it wrongly, or it is unsound.
@@ -238,9 +233,11 @@ def _artifact(manifest: Mapping[str, Any], packed: bytes) -> Artifact:
     }
     if margins and margins.keys() != set(POWERS):
         raise ValueError(f"margins for {sorted(margins)}")
-    forests = _unpacked(manifest["forests"], packed, _columns(margins))
+    forests, network = unpack(manifest, packed, _columns(margins), len(POWERS))
     for name, (power, part) in _FORESTS.items():
         setattr(rankers[power], part, forests[name])
+    for ranker in rankers.values():
+        ranker.network_ = network
     lines = {power: manifest["calibration"][power] for power in POWERS}
     rule = manifest["stopping_rule"]
     first, second, third, fourth = (number(weight, *_WEIGHT) for weight in rule["weights"])
@@ -277,30 +274,8 @@ def _columns(powers: Iterable[str]) -> dict[str, int]:
     return dict.fromkeys(_FORESTS, len(FEATURE_NAMES)) | library
 
 
-def _unpacked(
-    shapes: Mapping[str, Mapping[str, Any]], packed: bytes, columns: Mapping[str, int]
-) -> dict[str, Forest]:
-    """The trees, which are not inflated beyond what their description announces."""
-    if shapes.keys() != columns.keys():
-        raise ValueError(f"trees {sorted(shapes)}")
-    sizes = [Forest.packed_bytes(shapes[name]["trees"], shapes[name]["depth"]) for name in columns]
-    total = sum(sizes)
-    inflater = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
-    try:
-        content = inflater.decompress(packed, total + 1) if total <= MAX_BYTES else b""
-    except zlib.error as error:
-        raise ValueError(f"trees that are not packed by gzip: {error}") from error
-    if len(content) != total or not inflater.eof or inflater.unused_data:
-        raise ValueError(f"trees that do not take the {total} bytes that they should")
-    parts = (content[end - size : end] for size, end in zip(sizes, accumulate(sizes), strict=True))
-    return {
-        name: Forest.unpack(part, features=columns[name], **shapes[name])
-        for name, part in zip(columns, parts, strict=True)
-    }
-
-
-def _trees(folder: Path, manifest: Mapping[str, Any]) -> tuple[Path, str]:
-    """The file with the trees that a manifest speaks of, and the digest that it shall have."""
+def _arrays(folder: Path, manifest: Mapping[str, Any]) -> tuple[Path, str]:
+    """The file with the arrays that a manifest speaks of, and the digest that it shall have."""
     with understood(folder):
         name, sha256 = manifest["file"]["name"], manifest["file"]["sha256"]
         if not _FILE.fullmatch(name):

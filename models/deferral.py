@@ -74,19 +74,20 @@ class Deferral:
 
 
 def deferral_features(
-    features: np.ndarray, distance: np.ndarray, relevance: np.ndarray
+    features: np.ndarray, distance: np.ndarray, network: np.ndarray
 ) -> np.ndarray:
     """What the trees see of configs: geometry and arithmetic, and what the ranker thinks of them.
 
     Args:
         features: float32 array [configs, features], of `tilecast.models.features.featurize`.
         distance: float32 array [configs], as `ConfigRanker.model_scores` gives it.
-        relevance: likewise.
+        network: likewise.
 
     Returns:
         float32 array [configs, FEATURES].
     """
-    return np.column_stack([features, distance - log_analytic(features), relevance])
+    analytic = log_analytic(features)
+    return np.column_stack([features, distance - analytic, network - analytic])
 
 
 @dataclass(frozen=True, eq=False)

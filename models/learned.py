@@ -124,13 +124,13 @@ class LearnedHeuristic:
             TilecastError: the model is not lent to the problem's operands; see `lends`.
         """
         ranking, features = self._ranked(problem, candidates, 1)
-        distance, relevance = self._ranker.model_scores(features)
-        scores = self._ranker.blended(distance, relevance)
+        distance, network = self._ranker.model_scores(features)
+        scores = self._ranker.blended(distance, network)
         (prediction,) = self._predictions(ranking, features, scores)
         deferral = self.artifact.deferrals.get(self.power)
         if deferral is None:
             return FirstChoice(prediction, None, False)
-        expected = deferral.expected(deferral_features(features, distance, relevance))
+        expected = deferral.expected(deferral_features(features, distance, network))
         return FirstChoice(prediction, float(np.exp(expected)), deferral.defers(expected))
 
     def shortlist(
@@ -146,9 +146,9 @@ class LearnedHeuristic:
                 ``mean``.
         """
         ranking, features = self._ranked(problem, candidates, MAX_TAKEN)
-        distance, relevance = self._ranker.model_scores(features)
-        size = self.artifact.rule.size(stop_features(distance, relevance), mean)
-        scores = self._ranker.blended(distance, relevance)
+        distance, network = self._ranker.model_scores(features)
+        size = self.artifact.rule.size(stop_features(distance, network), mean)
+        scores = self._ranker.blended(distance, network)
         return self._predictions(ranking[:size], features[:size], scores[:size])
 
     def _ranked(

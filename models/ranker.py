@@ -1,4 +1,4 @@
-"""The learned ranker: boosted trees that say how far a config lies from its analytic time."""
+"""The learned ranker: trees and a network that say how far a config lies from its analytic time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from tilecast.heuristics.problem import GemmProblem
 from tilecast.models.features import FEATURE_NAMES, featurize
 from tilecast.models.fitted import check_fitted
 from tilecast.models.forest import Forest
-from tilecast.models.labels import ProblemLabels, check_power
+from tilecast.models.labels import POWERS, ProblemLabels, check_power
+from tilecast.models.network_training import EPOCHS, fit_network
 from tilecast.models.shapley import contributions
 from tilecast.models.targets import ANALYTIC, log_analytic, training_rows
 
@@ -43,17 +44,17 @@ _SHAPE_DIGITS = 2.0 ** np.cumsum([0, *_SHAPE_BITS.values()])[:-1]
 
 @dataclass(eq=False)
 class ConfigRanker:
-    """Ranks configs with two sets of boosted trees whose errors differ.
+    """Ranks configs with boosted trees and a neural network, whose errors differ.
 
-    The first is fitted to the distance of a config's cost from its analytic time, the second
-    (LambdaMART) to the order of the configs of a problem. The analytic time and
-    then a few of the first one's trees prune; all trees of both rank what is left. ``features`` are
+    Both are fitted to the distance of a config's cost from its analytic time: trees find where a
+    kernel changes its behaviour, the network what changes evenly in between. The analytic time and
+    then a few trees prune; all trees and the network rank what is left. ``features`` are
     rows of `featurize` of one problem, [configs, features].
 
     Attributes:
-        distance_: predicts log(cost / analytic time) up to a constant of the problem; set by `fit`.
-        relevance_: predicts a number that is higher for a config that is nearer the best; set by
-            `fit`.
+        distance_: trees that predict log(cost / analytic time) up to a constant of the problem; set
+            by `fit`.
+        network_: predicts the same for every power, in the order of `POWERS`; set by `fit`.
         level_: predicts log(time / analytic time) of good configs; set by `fit`, None where times
             are not asked for and for ``robust``, whose cost is no time.
     """
@@ -67,23 +68,25 @@ class ConfigRanker:
     """Whose cost to learn."""
     _: KW_ONLY
     rounds: int = 200
-    """Trees of each set."""
+    """Trees of ``distance_``."""
+    epochs: int = EPOCHS
+    """How often the network sees each problem."""
     entrants: int = 512
     """Candidates that the analytic time lets through to the trees."""
     coarse_rounds: int = 40
     """Trees that all entrants pass through."""
     survivors: int = 48
-    """Candidates that pass through all trees."""
+    """Candidates that pass through all trees and the network."""
     max_depth: int = 8
     """Depth of a tree."""
     focus: float = 6.0
     """How strongly training looks at the best configs (`training_rows`)."""
-    blend: float = 0.04
-    """Log cost that one unit of ``relevance_`` stands for."""
+    blend: float = 0.7
+    """The network's share of a score; the trees have the rest."""
     times: bool = True
     """Learn run times, too; a ranking needs none."""
     seed: int = 0
-    """Of the row and column sampling."""
+    """Of all that is drawn."""
 
     def fit(self, table: Sequence[ProblemLabels]) -> Self:
         """Learn from the labels of each problem, `tilecast.models.labels.label_table`.
@@ -93,40 +96,40 @@ class ConfigRanker:
         """
         rows = training_rows(table, self.hardware, check_power(self.power), self.focus)
         self.distance_ = self._trained(
-            rows.features, _REGRESSION, label=rows.residual, weight=rows.weight
+            rows.features, rows.residual, rows.weight, self.rounds, self.max_depth
         )
-        # Whole numbers from 31, which is the most that XGBoost takes, for the best, down to 0.
-        relevance = np.floor(31 * np.exp(-(rows.slowdown - 1) / _NEAR))
-        problem = rows.problem.astype(np.int32)
-        self.relevance_ = self._trained(rows.features, _ORDER, label=relevance, qid=problem)
+        self.network_ = fit_network(tuple(table), self.hardware, self.epochs, self.seed)
         if self.times and self.power != "robust":
             good = rows.slowdown < _GOOD
-            targets = {"label": rows.level[good], "weight": rows.weight[good]}
-            self.level_ = self._trained(rows.features[good], _LEVEL, rounds=100, **targets)
+            self.level_ = self._trained(
+                rows.features[good], rows.level[good], rows.weight[good], rounds=100, max_depth=5
+            )
         return self
 
     def _trained(
         self,
         features: np.ndarray,
-        objective: dict[str, object],
-        rounds: int | None = None,
-        **targets: np.ndarray,
+        label: np.ndarray,
+        weight: np.ndarray,
+        rounds: int,
+        max_depth: int,
     ) -> Forest:
         import xgboost
 
         parameters = {
+            "objective": "reg:squarederror",
             "tree_method": "hist",
             "max_bin": 64,
-            "max_depth": self.max_depth,
+            "max_depth": max_depth,
             "learning_rate": 0.1,
             "subsample": 0.7,
             "colsample_bytree": 0.5,
             "seed": self.seed,
             # The result may differ in the last digits from one number of threads to another.
             "nthread": 1,
-        } | objective
-        matrix = xgboost.DMatrix(features, nthread=1, **targets)
-        booster = xgboost.train(parameters, matrix, num_boost_round=rounds or self.rounds)
+        }
+        matrix = xgboost.DMatrix(features, label=label, weight=weight, nthread=1)
+        booster = xgboost.train(parameters, matrix, num_boost_round=rounds)
         return Forest.of(json.loads(booster.save_raw("json")))
 
     def scores(self, features: np.ndarray) -> np.ndarray:
@@ -138,30 +141,37 @@ class ConfigRanker:
         return self.blended(*self.model_scores(features))
 
     def model_scores(self, features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """What each set of trees says of configs, before the two are blended.
+        """What trees and network say of configs, before the two are blended.
 
         Returns:
-            Two float32 arrays [configs]: expected log(cost) up to a constant of the problem, from
-            ``distance_``; a number that is higher for a better config, from ``relevance_``.
+            Two float32 arrays [configs]: expected log(cost) up to a constant of the problem, by
+            ``distance_`` and by ``network_``.
 
         Raises:
             NotFittedError: `fit` has not been called.
         """
         check_fitted(self, "distance_")
-        distance = self.distance_.predict(features) + log_analytic(features)
-        return distance, self.relevance_.predict(features)
+        analytic = log_analytic(features)
+        network = self.network_.predict(features)[:, self._output]
+        return self.distance_.predict(features) + analytic, network + analytic
 
-    def blended(self, distance: np.ndarray, relevance: np.ndarray) -> np.ndarray:
+    def blended(self, distance: np.ndarray, network: np.ndarray) -> np.ndarray:
         """The `scores` of configs of which `model_scores` are known."""
-        return distance - np.float32(self.blend) * relevance
+        share = np.float32(self.blend)
+        return (1 - share) * distance + share * network
+
+    @property
+    def _output(self) -> int:
+        """Which of the network's outputs is for our power."""
+        return POWERS.index(self.power)
 
     def order(self, features: np.ndarray) -> np.ndarray:
         """Indices of configs, best first.
 
         Three steps, each on what the one before let through: the analytic time, a few trees, all
-        trees. What a step drops follows the others in that step's order. The first `DISTINCT`
-        differ in more than their schedule (stages, raster, swizzle): two schedules of one shape are
-        right or wrong together, so the second adds little to what a short list finds.
+        trees with the network. What a step drops follows the others in that step's order. The first
+        `DISTINCT` differ in more than their schedule (stages, raster, swizzle): two schedules of
+        one shape are right or wrong together, so the second adds little to what a short list finds.
 
         Raises:
             NotFittedError: `fit` has not been called.
@@ -194,8 +204,8 @@ class ConfigRanker:
             NotFittedError: `fit` has not been called.
         """
         check_fitted(self, "distance_")
-        parts = contributions(self.distance_, features)
-        parts -= self.blend * contributions(self.relevance_, features)
+        parts = (1 - self.blend) * contributions(self.distance_, features)
+        parts += self.blend * self.network_.contributions(features, self._output)
         parts[:, ANALYTIC] += log_analytic(features)
         return parts
 
@@ -229,14 +239,3 @@ def _ascending(values: np.ndarray) -> np.ndarray:
 
 _GOOD = 1.05
 """Slowdown up to which a config tells the level of a problem's times."""
-_NEAR = 0.02
-"""Slowdown, less 1, over which a config's relevance falls to 1/e."""
-_REGRESSION: dict[str, object] = {"objective": "reg:squarederror"}
-_LEVEL = _REGRESSION | {"max_depth": 5}
-_ORDER: dict[str, object] = {
-    "objective": "rank:ndcg",
-    "lambdarank_pair_method": "topk",
-    "lambdarank_num_pair_per_sample": 8,
-    "ndcg_exp_gain": False,
-}
-"""LambdaMART on pairs with one of the first 8 of a problem: the order matters at the top."""

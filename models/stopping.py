@@ -1,10 +1,10 @@
 """How many candidates a problem deserves: one more for as long as it is expected to pay.
 
-The ranker's two sets of trees learn different things. Where they agree, the first candidate is
-usually right; where the relevance trees put a later one close behind, or the distance trees put it
-ahead, it may well be the better one. Where they tell the first few clearly apart, they know such
-problems. The gain that is expected of a candidate is the exponential of a weighted sum of such
-features; candidates are taken where that is large enough, so compilations go where they pay most.
+The ranker's trees and its network err in different ways. Where they agree, the first candidate is
+usually right; where the network puts a later one close behind, or the trees put it ahead, it may
+well be the better one. The more they differ over the first few, the less they know such problems.
+The gain that is expected of a candidate is the exponential of a weighted sum of such features;
+candidates are taken where that is large enough, so compilations go where they pay most.
 """
 
 from __future__ import annotations
@@ -62,24 +62,23 @@ class StoppingRule:
         return self.constant + features @ np.array(self.weights)
 
 
-def stop_features(distance: np.ndarray, relevance: np.ndarray) -> np.ndarray:
+def stop_features(distance: np.ndarray, network: np.ndarray) -> np.ndarray:
     """What speaks for or against compiling each candidate but the first.
 
     Args:
         distance: of the first candidates of a ranking, as `ConfigRanker.model_scores` gives it.
-        relevance: likewise.
+        network: likewise.
 
     Returns:
         float64 array [candidates - 1, 4]: log of how many candidates come before; how far the
-        relevance trees put it behind the best of these, and how far the distance trees put it ahead
-        of the best of these, 0 where they do not; the standard deviation of what the relevance
-        trees say of all.
+        network puts it behind the best of these, and how far the trees put it ahead of the best of
+        these, 0 where they do not; the standard deviation, over all, of what they differ by.
     """
     before = np.log(np.arange(1, len(distance)))
-    behind = np.maximum.accumulate(relevance)[:-1] - relevance[1:]
+    behind = network[1:] - np.minimum.accumulate(network)[:-1]
     ahead = np.minimum.accumulate(distance)[:-1] - distance[1:]
-    apart = np.full(len(before), np.std(relevance, dtype=np.float64))
-    return np.stack([before, np.maximum(behind, 0), np.maximum(ahead, 0), apart], axis=1)
+    differ = np.full(len(before), np.std(network - distance, dtype=np.float64))
+    return np.stack([before, np.maximum(behind, 0), np.maximum(ahead, 0), differ], axis=1)
 
 
 @dataclass(frozen=True, eq=False)

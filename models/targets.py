@@ -48,8 +48,6 @@ class TrainingRows:
     """float32 [rows]: near 1 at the best config of a problem, falling with the slowdown."""
     slowdown: np.ndarray
     """float32 [rows]: cost over the problem's best."""
-    problem: np.ndarray
-    """float32 [rows]: index of the problem, in rising order."""
 
 
 FLOOR = 0.02
@@ -80,7 +78,7 @@ def training_rows(
         far = slowdown > FAR
         weight = (slowdown**-focus + FLOOR) * np.where(far, THINNING, 1)
         kept = ~far | ((np.arange(len(far)) + index) % THINNING == 0)
-        columns = (features, residual, level, weight, slowdown, np.full(len(far), index))
+        columns = (features, residual, level, weight, slowdown)
         parts.append([column[kept] for column in columns])
     columns = (np.concatenate(column) for column in zip(*parts, strict=True))
     return TrainingRows(*(np.asarray(column, np.float32) for column in columns))

@@ -31,6 +31,7 @@ from tilecast.models.evaluation import (
     summarise,
 )
 from tilecast.models.labels import POWERS, ProblemLabels, label_table
+from tilecast.models.network_training import EPOCHS, fit_network
 from tilecast.models.ranker import ConfigRanker
 from tilecast.models.stopping import StoppingRule, first_candidates, fit_stopping_rule
 from tilecast.models.targets import problem_features
@@ -100,6 +101,8 @@ def fit_rankers(
         and the first split's, which calibrates, have learned times.
     """
     tables = {None: table} | {i: [table[j] for j in seen] for i, (seen, _) in enumerate(splits)}
+    # The networks first, which the rankers of all powers share.
+    side_by_side(jobs, [partial(fit_network, tuple(t), gpu, EPOCHS, seed) for t in tables.values()])
     asked = [(split, power) for split in tables for power in POWERS]
     calls = [
         partial(ConfigRanker(gpu, power, seed=seed, times=split in (None, 0)).fit, tables[split])

@@ -139,7 +139,8 @@ def small_model(synthetic_table) -> Artifact:
     """A whole artifact of a few shallow trees, which is quick to make, write and read."""
     gpu = hardware("H200")
     rankers = {
-        power: ConfigRanker(gpu, power, rounds=12, max_depth=4, coarse_rounds=4) for power in POWERS
+        power: ConfigRanker(gpu, power, rounds=12, max_depth=4, coarse_rounds=4, epochs=2)
+        for power in POWERS
     }
     for ranker in rankers.values():
         ranker.fit(synthetic_table)

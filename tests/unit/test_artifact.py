@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import itertools
 import json
 import multiprocessing
 import os
@@ -31,6 +32,7 @@ from tilecast.models.learned import load_heuristic
 from tilecast.models.manifest import HARDWARE_FIELDS, MANIFEST
 
 H200 = hardware("H200")
+N = len(FEATURE_NAMES)
 
 
 @pytest.fixture
@@ -43,7 +45,7 @@ def _manifest(folder: Path) -> dict:
     return json.loads((folder / MANIFEST).read_text())
 
 
-def _trees(folder: Path) -> Path:
+def _arrays(folder: Path) -> Path:
     return folder / _manifest(folder)["file"]["name"]
 
 
@@ -58,11 +60,11 @@ def _rewrite(folder: Path, change: Callable[[dict], object], *, sign: bool = Tru
     (folder / MANIFEST).write_text(json.dumps(manifest))
 
 
-def _replace_trees(folder: Path, packed: bytes) -> None:
-    """Other trees, with digests that match."""
+def _replace_arrays(folder: Path, packed: bytes) -> None:
+    """Other arrays, with digests that match."""
     sha256 = hashlib.sha256(packed).hexdigest()
-    name = f"forests-{sha256[:12]}.bin.gz"
-    _trees(folder).unlink()
+    name = f"model-{sha256[:12]}.bin.gz"
+    _arrays(folder).unlink()
     (folder / name).write_bytes(packed)
     _rewrite(folder, lambda m: m.update(file={"name": name, "sha256": sha256}))
 
@@ -102,14 +104,17 @@ def test_saving_again_gives_the_same_files(folder: Path, tmp_path: Path) -> None
 
 
 def test_an_artifact_is_two_files_of_data(folder: Path) -> None:
-    assert {path.name for path in folder.iterdir()} == {MANIFEST, _trees(folder).name}
+    assert {path.name for path in folder.iterdir()} == {MANIFEST, _arrays(folder).name}
     sizes = [5 * s["trees"] * (2 ** s["depth"] - 1) + 8 * s["trees"] * 2 ** s["depth"]
              for s in _manifest(folder)["forests"].values()]  # fmt: skip
-    assert len(gzip.decompress(_trees(folder).read_bytes())) == sum(sizes)
+    widths = _manifest(folder)["network"]["widths"]
+    weights = sum((above + 1) * below for above, below in itertools.pairwise(widths))
+    sizes.append(4 * (3 * widths[0] + weights))
+    assert len(gzip.decompress(_arrays(folder).read_bytes())) == sum(sizes)
 
 
 def test_a_new_model_replaces_the_old_files(small_model, folder: Path) -> None:
-    old = _trees(folder)
+    old = _arrays(folder)
     other = folder / "notes.txt"
     other.write_text("not ours")
     save(_another(small_model), folder)
@@ -122,9 +127,8 @@ def _another(model):
     """A model with other trees."""
     ranker = model.rankers["burst"]
     changed = artifacts.ConfigRanker(H200, "burst")
-    changed.distance_ = replace(ranker.distance_, base=0.5)
-    changed.relevance_ = replace(ranker.relevance_, value=ranker.relevance_.value / 2)
-    changed.level_ = ranker.level_
+    changed.distance_ = replace(ranker.distance_, base=0.5, value=ranker.distance_.value / 2)
+    changed.network_, changed.level_ = ranker.network_, ranker.level_
     return replace(model, rankers={**model.rankers, "burst": changed})
 
 
@@ -160,7 +164,7 @@ def test_a_folder_that_cannot_be_made_is_named(small_model, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("damage", "reason"),
     [
-        (lambda path: path.unlink(), "the file with its trees is not there"),
+        (lambda path: path.unlink(), "the file with its arrays is not there"),
         (lambda path: path.write_bytes(path.read_bytes()[:-1]), "is cut short or edited"),
         (lambda path: path.write_bytes(b"\0" + path.read_bytes()[1:]), "is cut short or edited"),
         (lambda path: path.write_bytes(b""), "is cut short or edited"),
@@ -170,7 +174,7 @@ def test_a_folder_that_cannot_be_made_is_named(small_model, tmp_path: Path) -> N
     ],
 )
 def test_a_damaged_file_is_refused(folder: Path, damage, reason: str) -> None:
-    damage(_trees(folder))
+    damage(_arrays(folder))
     message = _refused(folder)
     assert reason in message
     assert "; allowed: a whole model" in message
@@ -221,6 +225,12 @@ def test_an_absent_model_is_refused(tmp_path: Path) -> None:
         (lambda m: m["forests"]["robust-distance"].update(depth=12.0), "no integers"),
         (lambda m: m["forests"]["robust-distance"].update(base=1e300), "add up to 1e+300"),
         (lambda m: m["forests"]["robust-distance"].update(more=1), "not understood"),
+        (lambda m: m["network"].update(widths=[N, 3]), "bytes that they should"),
+        (lambda m: m["network"].update(widths=[N, 10**6, 3]), ", 1000000, 3]"),
+        (lambda m: m["network"].update(widths=[N - 1, 8, 3]), " to 3 numbers"),
+        (lambda m: m["network"].update(widths=[N, 8, 2]), " to 2 numbers"),
+        (lambda m: m["network"].update(widths=[3]), "a network from 3 to 3 numbers"),
+        (lambda m: m["network"].pop("widths"), "KeyError('widths')"),
         (lambda m: m["settings"].update(coarse_rounds=10**9), "1000000000 where 1 to"),
         (lambda m: m["settings"].update(coarse_rounds=-1), "-1 where 1 to"),
         (lambda m: m["settings"].update(entrants=0), "0 where 1 to"),
@@ -253,16 +263,16 @@ def test_an_unsound_model_is_refused_though_its_digest_fits(
 
 
 def test_a_number_beyond_floats_is_refused(folder: Path) -> None:
-    text = (folder / MANIFEST).read_text().replace('"blend": 0.04', '"blend": 1e999')
+    text = (folder / MANIFEST).read_text().replace('"blend": 0.7', '"blend": 1e999')
     (folder / MANIFEST).write_text(text)
     _rewrite(folder, lambda m: None)
     assert "is cut short or edited (Infinity is no number)" in _refused(folder)
 
 
-def test_packed_trees_swell_no_further_than_announced(folder: Path) -> None:
-    _replace_trees(folder, gzip.compress(bytes(2**27)))
+def test_packed_arrays_swell_no_further_than_announced(folder: Path) -> None:
+    _replace_arrays(folder, gzip.compress(bytes(2**27)))
     tracemalloc.start()
-    assert "trees that do not take the" in _refused(folder)
+    assert "arrays that do not take the" in _refused(folder)
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert most < 2**24
@@ -280,9 +290,9 @@ def test_packed_trees_swell_no_further_than_announced(folder: Path) -> None:
         lambda packed: b"",
     ],
 )
-def test_trees_that_are_packed_wrongly_are_refused(folder: Path, change) -> None:
-    _replace_trees(folder, change(_trees(folder).read_bytes()))
-    assert "its contents are not understood (ValueError('trees that " in _refused(folder)
+def test_arrays_that_are_packed_wrongly_are_refused(folder: Path, change) -> None:
+    _replace_arrays(folder, change(_arrays(folder).read_bytes()))
+    assert "its contents are not understood (ValueError('arrays that " in _refused(folder)
 
 
 def test_a_file_longer_than_any_model_is_not_read(
@@ -298,8 +308,8 @@ def test_a_file_longer_than_any_model_is_not_read(
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda m: m.update(artifact_version=3), "its artifact_version is 3, this tilecast has 5"),
-        (lambda m: m.pop("artifact_version"), "its artifact_version is None, this tilecast has 5"),
+        (lambda m: m.update(artifact_version=3), "its artifact_version is 3, this tilecast has 6"),
+        (lambda m: m.pop("artifact_version"), "its artifact_version is None, this tilecast has 6"),
         (lambda m: m.update(space_version="9" * 999), "its space_version is 99999"),
         (lambda m: m.update(features_version=99), "its features_version is 99"),
         (lambda m: m["features"].append("x"), "its feature list differs from this tilecast's in"),
@@ -349,7 +359,7 @@ def test_the_manifest_names_what_a_reader_needs(folder: Path) -> None:
     assert manifest["operands"] == ["bf16:rcr"]
     assert manifest["hardware"]["name"] == "H200"
     assert set(manifest["hardware"]) == {"name", *HARDWARE_FIELDS}
-    content = _trees(folder).read_bytes()
+    content = _arrays(folder).read_bytes()
     assert hashlib.sha256(content).hexdigest() == manifest["file"]["sha256"]
 
 

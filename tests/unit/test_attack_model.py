@@ -132,7 +132,7 @@ def _forge(whole: Path, folder: Path, source: random.Random, *, sign: bool) -> N
         path.write_bytes(_change_bytes(bytearray(path.read_bytes()), source))
     if sign and change in ("trees", "packed"):
         sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
-        path = path.rename(folder / f"forests-{sha256[:12]}.bin.gz")
+        path = path.rename(folder / f"model-{sha256[:12]}.bin.gz")
         manifest["file"] = {"name": path.name, "sha256": sha256}
     if sign:
         manifest.pop("sha256", None)
@@ -204,7 +204,7 @@ def test_a_huge_number_of_coarse_rounds_or_trees_is_refused(
         (("settings", "coarse_rounds"), -1),
         (("forests", "robust-distance", "trees"), 2**40),
         (("forests", "robust-distance", "depth"), -1),
-        (("forests", "robust-relevance", "depth"), 60),
+        (("forests", "sustained-distance", "depth"), 60),
     ):
         save(small_model, folder)
         manifest = json.loads((folder / MANIFEST).read_text())

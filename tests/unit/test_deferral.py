@@ -136,12 +136,12 @@ def test_the_same_seed_gives_the_same_trees() -> None:
 def test_what_is_seen_of_a_config(trained, synthetic_table) -> None:
     labels, ranker = synthetic_table[0], trained.rankers["burst"]
     features = problem_features(labels, H200)[:3]
-    distance, relevance = ranker.model_scores(features)
-    seen = deferral_features(features, distance, relevance)
+    distance, network = ranker.model_scores(features)
+    seen = deferral_features(features, distance, network)
     assert (seen.shape, seen.dtype) == ((3, FEATURES), np.float32)
     np.testing.assert_array_equal(seen[:, : len(FEATURE_NAMES)], features)
     np.testing.assert_array_equal(seen[:, -2], distance - log_analytic(features))
-    np.testing.assert_array_equal(seen[:, -1], relevance)
+    np.testing.assert_array_equal(seen[:, -1], network - log_analytic(features))
 
 
 @pytest.mark.parametrize("power", POWERS)

@@ -189,7 +189,7 @@ def test_calls_side_by_side_keep_their_order() -> None:
 
 def test_first_choices_are_set_beside_the_library(synthetic_table) -> None:
     def make(power: str) -> ConfigRanker:
-        return ConfigRanker(hardware("H200"), power, rounds=20, times=False)
+        return ConfigRanker(hardware("H200"), power, rounds=20, epochs=2, times=False)
 
     result: dict[str, Any] = evaluate([make, RandomChoice], synthetic_table, ("sustained",), jobs=2)
     assert json.loads(json.dumps(result)) == result

@@ -22,7 +22,7 @@ from tilecast.models.stopping import (
 )
 
 RESULT = Path(__file__).parents[2] / "benchmarks" / "results" / "adaptive_k.json"
-RULE = StoppingRule(-5.0, (-1.0, -0.5, 20.0, -0.2), {2: -5.5, 4: -7.0})
+RULE = StoppingRule(-6.0, (-1.0, -10.0, 10.0, 20.0), {2: -6.5, 4: -8.0})
 
 
 @pytest.fixture(scope="module")
@@ -31,16 +31,17 @@ def shipped() -> StoppingRule:
 
 
 def _rankings(count: int) -> list[np.ndarray]:
-    """Pairs of scores such as rankings have: rising costs, falling relevance, and noise."""
+    """Pairs of scores such as rankings have: rising costs, and noise, less here and more there."""
     source = np.random.default_rng(0)
-    rise = np.arange(MAX_TAKEN) * np.array([[0.01], [-0.4]])
-    return [rise + source.normal(0, [[0.02], [0.8]], (2, MAX_TAKEN)) for _ in range(count)]
+    rise = np.arange(MAX_TAKEN) * np.array([[0.01], [0.016]])
+    noise = source.normal(0, [[0.02], [0.032]], (count, 2, MAX_TAKEN))
+    return list(rise + noise * source.uniform(0.3, 1.7, (count, 1, 1)))
 
 
 def test_features_compare_with_the_best_before() -> None:
-    found = stop_features(np.array([1.0, 1.2, 0.9, 0.8]), np.array([3.0, 3.5, 2.0, 4.0]))
-    apart = np.std([3.0, 3.5, 2.0, 4.0])
-    expected = [[0, 0, 0, apart], [np.log(2), 1.5, 0.1, apart], [np.log(3), 0, 0.1, apart]]
+    found = stop_features(np.array([1.0, 1.2, 0.9, 0.8]), np.array([3.0, 2.5, 4.0, 2.0]))
+    differ = np.std([2.0, 1.3, 3.1, 1.2])
+    expected = [[0, 0, 0, differ], [np.log(2), 1.5, 0.1, differ], [np.log(3), 0, 0.1, differ]]
     np.testing.assert_allclose(found, expected, atol=1e-12)
 
 
@@ -49,8 +50,8 @@ def test_one_candidate_leaves_no_doubt() -> None:
 
 
 def test_candidates_are_taken_until_the_first_that_is_not_worth_it() -> None:
-    # Expected log gains: -5, -5 - log 2 - 1 and -5 - log 3 + 8.
-    rows = np.array([[0, 0, 0, 0], [np.log(2), 2, 0, 0], [np.log(3), 0, 0.4, 0]])
+    # Expected log gains: -6, -6 - log 2 - 0.8 and -6 - log 3 + 4.
+    rows = np.array([[0, 0, 0, 0], [np.log(2), 0.08, 0, 0], [np.log(3), 0, 0.4, 0]])
     assert RULE.size(rows, 2) == 2
     assert RULE.size(rows, 4) == 4
 
@@ -59,8 +60,8 @@ def test_a_problem_gets_one_to_eight(shipped: StoppingRule) -> None:
     for mean in MEANS:
         sizes = {shipped.size(stop_features(*ranking), mean) for ranking in _rankings(400)}
         assert 1 <= min(sizes) < max(sizes) <= MAX_TAKEN
-    certain = stop_features(np.arange(MAX_TAKEN) / 10, -10.0 * np.arange(MAX_TAKEN))
-    torn = stop_features(-np.arange(MAX_TAKEN) / 10, np.arange(MAX_TAKEN) / 10)
+    certain = stop_features(np.arange(MAX_TAKEN) / 4, np.arange(MAX_TAKEN) / 4)
+    torn = stop_features(-np.arange(MAX_TAKEN) / 10, -np.arange(MAX_TAKEN) / 100)
     for mean in MEANS:
         assert shipped.size(certain, mean) == 1
         assert shipped.size(torn, mean) == MAX_TAKEN
@@ -71,7 +72,7 @@ def test_more_doubt_never_gives_fewer(shipped: StoppingRule) -> None:
         rows = stop_features(*ranking)
         for mean in MEANS:
             size = shipped.size(rows, mean)
-            assert shipped.size(rows * [1, 0.5, 1, 0.5], mean) >= size
+            assert shipped.size(rows * [1, 0.5, 1, 2], mean) >= size
             assert shipped.size(rows + [0, 0, 0.01, 0], mean) >= size
 
 
@@ -98,7 +99,7 @@ def _planted(count: int) -> list[FirstCandidates]:
 
 
 def test_what_decides_is_learned_from_gains() -> None:
-    rule = fit_stopping_rule(_planted(4000))
+    rule = fit_stopping_rule(_planted(8000))
     found, planted = (rule.constant, *rule.weights), (RULE.constant, *RULE.weights)
     np.testing.assert_allclose(found, planted, rtol=0.1)
 

@@ -1,0 +1,160 @@
+"""A small neural network as plain arrays, evaluated with numpy.
+
+Dense layers with SiLU between them. What is read from disk is checked once by `Network.unpack` and
+handed to no library, so a forged model can be wrong but do no harm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+MAX_WIDTH = 1024
+"""Numbers that a layer may have."""
+MAX_LAYERS = 8
+"""Layers of weights."""
+REACH = 4.0
+"""Standard deviations from the mean beyond which a feature says no more: nothing was seen there."""
+MAX_OUTPUT = 50.0
+"""What may be predicted: it predicts logarithms, and e^50 fits into a float."""
+_MAX_SUM = 1e30
+"""What no sum of a layer may reach, so that none overflows."""
+_STEPS = 16
+"""Points on the way from one row to another at which `Network.contributions` takes slopes."""
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """Layers that turn the features of a config into one number for each of some outputs."""
+
+    logarithmic: np.ndarray
+    """bool [features]: which features count by log2(1 + x); they are 0 or more."""
+    mean: np.ndarray
+    """float32 [features]: of what was learned from, after that."""
+    deviation: np.ndarray
+    """float32 [features]: the same one's standard deviation, above 0."""
+    layers: tuple[tuple[np.ndarray, np.ndarray], ...]
+    """Weights and biases, in order: float32 [inputs, outputs] and [outputs]."""
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Numbers between the layers: features first, outputs last."""
+        return (len(self.mean), *(len(bias) for _, bias in self.layers))
+
+    def pack(self) -> bytes:
+        """The arrays, one behind the other, as little-endian float32."""
+        arrays = (
+            self.logarithmic,
+            self.mean,
+            self.deviation,
+            *(a for pair in self.layers for a in pair),
+        )
+        return b"".join(array.astype("<f4").tobytes() for array in arrays)
+
+    @staticmethod
+    def packed_bytes(widths: Sequence[int]) -> int:
+        """Length of what `pack` returns.
+
+        Raises:
+            ValueError: no network has such widths.
+        """
+        if not (1 < len(widths) <= MAX_LAYERS + 1) or any(
+            type(width) is not int or not 0 < width <= MAX_WIDTH for width in widths
+        ):
+            raise ValueError(f"layers of {list(widths)!r:.100}")
+        weights = sum((above + 1) * below for above, below in zip(widths, widths[1:], strict=False))
+        return 4 * (3 * widths[0] + weights)
+
+    @classmethod
+    def unpack(cls, content: bytes, widths: Sequence[int]) -> Network:
+        """Read what `pack` returned, and check all that a prediction relies on.
+
+        Raises:
+            ValueError: it is no sound network; says why.
+        """
+        if len(content) != cls.packed_bytes(widths):
+            raise ValueError(f"{len(content)} bytes for layers of {list(widths)}")
+        numbers = np.frombuffer(content, "<f4").astype(np.float32)
+        if not np.isfinite(numbers).all():
+            raise ValueError("a weight that is no number")
+        shapes = [(widths[0],)] * 3
+        for above, below in zip(widths, widths[1:], strict=False):
+            shapes += [(above, below), (below,)]
+        ends = np.cumsum([int(np.prod(shape)) for shape in shapes])[:-1]
+        parts = zip(np.split(numbers, ends), shapes, strict=True)
+        logarithmic, mean, deviation, *rest = (part.reshape(shape) for part, shape in parts)
+        if not np.isin(logarithmic, (0, 1)).all() or deviation.min() <= 0:
+            raise ValueError("a scale that is none")
+        layers = tuple(zip(rest[::2], rest[1::2], strict=True))
+        most = np.full(widths[0], REACH)
+        for weights, bias in layers:
+            most = most @ np.abs(weights).astype(np.float64) + np.abs(bias)
+        if not most.max() < _MAX_SUM:
+            raise ValueError(f"weights that add up to {most.max():g}")
+        return cls(logarithmic > 0, mean, deviation, layers)
+
+    def predict(self, features: np.ndarray) -> np.ndarray:
+        """Evaluate the network.
+
+        Args:
+            features: float32 array [rows, features], without NaN.
+
+        Returns:
+            float32 array [rows, outputs], within `MAX_OUTPUT`.
+        """
+        *_, last = self._values(self.scaled(features))
+        return np.clip(last, -MAX_OUTPUT, MAX_OUTPUT)
+
+    def contributions(self, features: np.ndarray, output: int) -> np.ndarray:
+        """What each feature adds to one output, by integrated gradients.
+
+        Slopes are taken along the straight way to each row from the mean of all rows
+        (Sundararajan, Taly and Yan, Axiomatic Attribution for Deep Networks, 2017).
+
+        Returns:
+            float64 array [rows, features], within `MAX_OUTPUT`; differences between rows add up to
+            those of `predict`, but for a quadrature.
+        """
+        rows = self.scaled(features)
+        start = rows.mean(0)
+        points, weights = np.polynomial.legendre.leggauss(_STEPS)
+        slopes = sum(
+            weight / 2 * self._slopes(start + np.float32((point + 1) / 2) * (rows - start), output)
+            for point, weight in zip(points, weights, strict=True)
+        )
+        return np.clip((rows - start) * slopes, -MAX_OUTPUT, MAX_OUTPUT, dtype=np.float64)
+
+    def scaled(self, features: np.ndarray) -> np.ndarray:
+        """What the first layer sees of features: float32 array [rows, features]."""
+        rows = features.copy()
+        rows[:, self.logarithmic] = np.log2(1 + rows[:, self.logarithmic])
+        return np.clip((rows - self.mean) / self.deviation, -REACH, REACH)
+
+    def _values(self, rows: np.ndarray) -> Iterator[np.ndarray]:
+        """What each layer adds up to."""
+        values = rows
+        for index, (weights, bias) in enumerate(self.layers):
+            values = (silu(values) if index else values) @ weights + bias
+            yield values
+
+    def _slopes(self, rows: np.ndarray, output: int) -> np.ndarray:
+        """How one output changes with each scaled feature; float32 array [rows, features]."""
+        *hidden, _ = self._values(rows)
+        (weights, _), *before = reversed(self.layers)
+        slope = np.broadcast_to(weights[:, output], (len(rows), len(weights)))
+        for values, (weights, _) in zip(reversed(hidden), before, strict=True):
+            share = _sigmoid(values)
+            slope = slope * share * (1 + values * (1 - share)) @ weights.T
+        return slope
+
+
+def silu(values: np.ndarray) -> np.ndarray:
+    """Each number times its logistic function: smooth, and nearly 0 for what is below 0."""
+    return values * _sigmoid(values)
+
+
+def _sigmoid(values: np.ndarray) -> np.ndarray:
+    # By the hyperbolic tangent, which does not overflow.
+    return np.float32(0.5) * (1 + np.tanh(np.float32(0.5) * values))
