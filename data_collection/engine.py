@@ -56,7 +56,7 @@ Build = Callable[[Sequence[KernelSpec]], Iterable[CompileResult]]
 class Site:
     """Where one collection compiles and measures."""
 
-    provenance: dict[str, Any]
+    provenance: dict[str, object]
     """See `tilecast.data_collection.environment.describe`."""
     factories: Sequence[SessionFactory]
     """One per GPU."""
