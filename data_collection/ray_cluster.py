@@ -45,11 +45,14 @@ def connected(address: str) -> Iterator[None]:
     try:
         if port.isdigit():  # Ray would try for minutes
             socket.create_connection((host, int(port)), ANSWER_SECONDS).close()
+        elif address not in ("auto", "local"):
+            raise ValueError("it is no address")
         ray.init(address, log_to_driver=False, logging_level=logging.WARNING)
     except (OSError, RuntimeError, ValueError, OverflowError) as error:
         raise TilecastError(
-            f"no Ray cluster can be used at {address!r} ({one_line(error)}); allowed: auto, or "
-            "HOST:PORT, on one of its nodes; start it with `ray start`, or name another one"
+            f"no Ray cluster can be used at {address!r} ({one_line(error)}); allowed: on "
+            "one of its nodes auto or HOST:PORT, or local for one of this host alone; start it "
+            "with `ray start`, or name another one"
         ) from error
     try:
         check = ray.remote(check_versions)

@@ -137,7 +137,7 @@ def test_node_whose_gpu_is_none_is_refused_in_one_line(nodes: Nodes) -> None:
     assert not (nodes.folder / "unused").exists()
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1:1", "nonsense", "ray://127.0.0.1:1"])
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "nonsense", "ray://127.0.0.1:1", ""])
 def test_cluster_that_is_not_there(address: str) -> None:
     begun = time.monotonic()
     with pytest.raises(TilecastError) as caught, ray_cluster.connected(address):
