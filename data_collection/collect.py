@@ -63,22 +63,26 @@ def collect(options: CollectOptions, report: Callable[[Progress], None]) -> None
     """
     start = time.monotonic()
     target = hardware(options.gpu)
-    with _site(options, target) as site, closing(MeasurementStore(options.store)) as store:
-        store.begin_run(site.provenance | {"gpu": target.name})
+    with site(options, target) as place, closing(MeasurementStore(options.store)) as store:
+        store.begin_run(place.provenance | {"gpu": target.name})
         Collector(
             store,
-            site.factories,
-            build=site.build,
-            engine=site.engine,
+            place.factories,
+            build=place.build,
+            engine=place.engine,
             report=report,
             deadline=start + options.seconds,
         ).collect(workload(options, target))
         seconds = round(time.monotonic() - start, 1)
-        store.end_run({"gpus": site.states(), "seconds": seconds})
+        store.end_run({"gpus": place.states(), "seconds": seconds})
 
 
-def _site(options: CollectOptions, target: Hardware) -> AbstractContextManager[Site]:
-    """Where the options say."""
+def site(options: CollectOptions, target: Hardware) -> AbstractContextManager[Site]:
+    """Where the options say that kernels are compiled and measured.
+
+    Raises:
+        TilecastError: as `collect`, but for what happens later.
+    """
     if options.address is None:
         return _this_host(options, target)
     try:
