@@ -8,6 +8,7 @@ kernel is to blame.
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import cache, partial
@@ -22,7 +23,7 @@ from tilecast.data_collection.store import versions
 from tilecast.data_collection.worker import LocalEngine, LocalWorker
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
-from tilecast.kernels.builder import CompileResult, ObjectBuilder
+from tilecast.kernels.builder import CompileResult, ObjectBuilder, end_with
 from tilecast.kernels.object_cache import ObjectCache, default_root
 from tilecast.kernels.object_entry import Entry
 from tilecast.kernels.spec import KernelSpec
@@ -74,7 +75,10 @@ def compile_on_node(spec: KernelSpec, wanted: Mapping[str, str]) -> tuple[Compil
     """
     check_versions(wanted)
     objects = ObjectCache(default_root())
-    (result,) = _builder(objects).build([spec])
+    builder = _builder(objects)
+    (result,) = builder.build([spec])
+    if result.error:
+        builder.close()  # it may hang, and the next kernel would wait behind it
     entry = None if result.error else objects.entry(spec.key)
     return result, entry.whole if entry else b""
 
@@ -101,7 +105,7 @@ class Measurer:
 
     def __init__(self, factory: SessionFactory, silence: float, wanted: Mapping[str, str]):
         """Take what `LocalWorker` takes, and the versions that the node must have."""
-        self._begin = partial(LocalWorker, factory, silence)
+        self._begin = partial(LocalWorker, partial(_below, os.getpid(), factory), silence)
         self._wanted = wanted
 
     def start(self) -> Ready | Failed:
@@ -113,7 +117,7 @@ class Measurer:
         check_versions(self._wanted)
         self._worker = self._begin()
         while self._worker.card is None:
-            for _, news in LocalEngine().news([self._worker], 1.0):
+            if (news := self._news()) is not None:
                 assert isinstance(news, Failed)
                 return news
         return Ready(self._worker.card)
@@ -126,16 +130,32 @@ class Measurer:
         """
         _take(objects)
         self._worker.give(job)
-        while True:
-            for _, news in LocalEngine().news([self._worker], 1.0):
-                return news
+        while (news := self._news()) is None:
+            pass
+        return news
+
+    def _news(self) -> Result | Failed | None:
+        """What happens within a second; a worker that failed is ended, as the actor may be next."""
+        for worker, news in LocalEngine().news([self._worker], 1.0):
+            if isinstance(news, Failed):
+                worker.stop()
+            return news
+
+
+def _below(
+    actor: int, factory: SessionFactory, announce: Callable[[KernelSpec | None], None]
+) -> Session:
+    """A session that gives its GPU back when the actor is killed."""
+    end_with(actor)
+    return factory(announce)
 
 
 def _take(objects: Mapping[str, ray.ObjectRef]) -> None:
     """Store those kernels that the cache of this node lacks."""
     mine = ObjectCache(default_root())
     missing = [key for key in objects if mine.entry(key, asked=True) is None]
-    for key, whole in zip(missing, ray.get([objects[key] for key in missing]), strict=True):
+    found = ray.get([objects[key] for key in missing]) if missing else []
+    for key, whole in zip(missing, found, strict=True):
         mine.add(checked(key, whole))
 
 

@@ -6,8 +6,10 @@ Kernels are really compiled for sm_90a; the timer is fake and the same every tim
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
@@ -17,15 +19,22 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+
+# Spawned workers get this process's path, and find the module that their factories come from.
+sys.path.insert(0, str(Path(__file__).parent))
+
 from fake_session import CONFIGS, PROBLEMS, FakeFactory, FakeSession, Fault
 from ray.cluster_utils import Cluster
 
 from tilecast.data_collection import collector, ray_cluster
 from tilecast.data_collection.collector import Collector, Progress, Workload
+from tilecast.data_collection.jobs import CheckJob, Failed, Ready
 from tilecast.data_collection.ray_engine import RayEngine
+from tilecast.data_collection.ray_nodes import Measurer
 from tilecast.data_collection.store import MeasurementStore
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
+from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.kernels.builder import compile_all
 from tilecast.kernels.object_cache import ObjectCache, default_root
 from tilecast.kernels.spec import KernelSpec
@@ -61,6 +70,7 @@ class Nodes(NamedTuple):
     """A cluster of a node without and two nodes with what counts as a GPU."""
 
     cluster: Cluster
+    address: str
     gpus: list[Any]
     folder: Path
 
@@ -84,7 +94,8 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
             for name in ("left", "right")
         ]
         cluster.wait_for_nodes()
-        yield Nodes(cluster, gpus, folder)
+        assert cluster.address
+        yield Nodes(cluster, cluster.address, gpus, folder)
         cluster.shutdown()
 
 
@@ -104,6 +115,12 @@ def _logged(log: Path) -> list[list]:
     return [json.loads(line) for line in log.read_text().splitlines()]
 
 
+def _alive(process: int) -> bool:
+    """Whether it runs, and is not just one that nobody has reaped."""
+    path = Path(f"/proc/{process}/stat")
+    return path.exists() and path.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
 def _parent(process: int) -> int:
     return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
 
@@ -120,7 +137,7 @@ def test_node_with_other_versions_is_refused(nodes: Nodes, monkeypatch: pytest.M
     ours = ray_cluster.node_versions()
     other = ours | {"nvidia-cutlass-dsl": "0.1"}
     monkeypatch.setattr(ray_cluster, "node_versions", lambda: other)
-    with pytest.raises(TilecastError) as caught, ray_cluster.connected(nodes.cluster.address):
+    with pytest.raises(TilecastError) as caught, ray_cluster.connected(nodes.address):
         pass
     message = str(caught.value)
     assert f"has nvidia-cutlass-dsl {ours['nvidia-cutlass-dsl']}; allowed: " in message
@@ -130,7 +147,7 @@ def test_node_with_other_versions_is_refused(nodes: Nodes, monkeypatch: pytest.M
 
 def test_node_whose_gpu_is_none_is_refused_in_one_line(nodes: Nodes) -> None:
     place = ray_cluster.ray_cluster(
-        nodes.cluster.address, ObjectCache(nodes.folder / "unused"), hardware("H200")
+        nodes.address, ObjectCache(nodes.folder / "unused"), hardware("H200")
     )
     with pytest.raises(TilecastError, match="^CUDA device 0 is not there; allowed: "), place:
         pass
@@ -144,6 +161,23 @@ def test_cluster_that_is_not_there(address: str) -> None:
         pass
     assert str(caught.value).startswith(f"no Ray cluster can be used at {address!r} (")
     assert time.monotonic() - begun < 8
+
+
+@pytest.mark.parametrize("stage", ["start", "run"])
+def test_actor_ends_a_worker_that_hangs(tmp_path: Path, stage: str) -> None:
+    (tmp_path / "log").touch()
+    hangs = Fault(CONFIGS[1], "check", "hang")
+    slow = 60.0 if stage == "start" else 0.0
+    factory = FakeFactory(tmp_path / "log", faults=(hangs,), slow_start=slow)
+    measurer = Measurer(factory, 0.75, ray_cluster.node_versions())
+    said = measurer.start()
+    culprit, seconds = None, 3
+    if stage == "run":
+        assert said == Ready("card")
+        specs = tuple(KernelSpec(config, LINEAR_BF16) for config in CONFIGS[:3])
+        said, culprit, seconds = measurer.run(CheckJob(specs), {}), specs[1], 0.75
+    assert said == Failed(culprit, f"hung: no sign of life for {seconds} s")
+    assert not multiprocessing.active_children()
 
 
 def test_store_is_complete_though_a_worker_and_a_node_are_lost(
@@ -165,7 +199,7 @@ def test_store_is_complete_though_a_worker_and_a_node_are_lost(
 
     with (
         closing(MeasurementStore(tmp_path / "many")) as store,
-        ray_cluster.connected(nodes.cluster.address),
+        ray_cluster.connected(nodes.address),
     ):
         store.begin_run({"gpu": "none"})
         engine = RayEngine(objects)
@@ -195,6 +229,9 @@ def test_store_is_complete_though_a_worker_and_a_node_are_lost(
         assert store.measured("verify") == set(WORKLOAD)
     failed = {row[5]: row[-1] for row in _rows(tmp_path / "many") if row[-1]}
     assert failed == {BROKEN.name: "crashed: exit code 139"}
-    # Every kernel came from a node, whole, and no node had one that was not compiled or fetched.
+    # Every kernel came from a node.
     assert len(objects.sizes()) == len(CONFIGS[:5])
-    assert {line[2] for line in _logged(tmp_path / "log") if line[0] == "verify"}
+    # Nothing that touched a GPU has outlived its actor, however that ended.
+    workers = {line[-1] for line in _logged(tmp_path / "log")}
+    assert len(workers) >= 4
+    assert not any(map(_alive, workers))
