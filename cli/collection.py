@@ -49,6 +49,7 @@ def measure(
         gpu=options.gpu.name,
         devices=options.devices,
         workers=options.workers,
+        address=shared.cluster(options),
         seconds=options.budget or float("inf"),
         **({"choose": guided} if guided else {}),
     )

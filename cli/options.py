@@ -171,8 +171,15 @@ def add_data(parser: argparse.ArgumentParser) -> None:
 def add_collection(parser: argparse.ArgumentParser) -> None:
     """Add the options that say where measurements go, and on which cards for how long."""
     parser.add_argument("--store", type=path, required=True, help="SQLite file; made when absent")
-    about = "CUDA devices, as 0,1 (default: 0)"
+    about = "CUDA devices of this host, as 0,1 (default: 0)"
     parser.add_argument("--devices", type=devices, default="0", help=about)
+    about = "measure on this host, or on all GPUs of a Ray cluster, whose cores compile"
+    engines = ("local", "ray")
+    parser.add_argument(
+        "--engine", choices=engines, default="local", help=f"{about} (default: local)"
+    )
+    about = "Ray cluster, as HOST:PORT (default: auto, the one that this host is in)"
+    parser.add_argument("--address", help=about)
     about = "seconds after which nothing further is compiled or measured"
     parser.add_argument("--budget", type=integer(1), help=about)
 
@@ -249,6 +256,19 @@ def check_own_problems(options: argparse.Namespace) -> None:
     """
     if not options.hf_config and (options.tp or options.rows):
         raise TilecastError("--tp and --rows shape a model's layers; allowed: with --hf-config")
+
+
+def cluster(options: argparse.Namespace) -> str | None:
+    """The address of the Ray cluster that the options name; None for this host.
+
+    Raises:
+        TilecastError: there is an address and another engine.
+    """
+    if options.engine == "ray":
+        return _AUTO if options.address is None else options.address
+    if options.address is not None:
+        raise TilecastError("--address names a Ray cluster; allowed: with --engine ray")
+    return None
 
 
 def data(options: argparse.Namespace) -> Path:

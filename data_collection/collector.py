@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from multiprocessing.connection import wait
 from queue import SimpleQueue
+from typing import Any
 
+from tilecast.data_collection.engine import Build, Engine, Worker
 from tilecast.data_collection.jobs import (
     CheckJob,
     Failed,
     Job,
+    Lost,
     MeasureJob,
     Result,
     SessionFactory,
     VerifyJob,
 )
 from tilecast.data_collection.store import MeasurementStore
-from tilecast.data_collection.worker import Worker
+from tilecast.data_collection.worker import LocalEngine
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.problem import GemmProblem
@@ -32,6 +34,9 @@ STRETCH = 16
 
 CHECKS_PER_JOB = 64
 """Kernels of one check job: enough to keep its overhead small, few to repeat after a hang."""
+
+MOST_LOSSES = 3
+"""Workers per GPU that may be lost with their hosts while no job is finished."""
 
 Workload = Mapping[GemmProblem, Sequence[KernelConfig]]
 """Problems, each with its candidates."""
@@ -86,8 +91,10 @@ class Collector:
     """Where results go and what is done already is read from."""
     factories: Sequence[SessionFactory]
     """One session factory per GPU."""
-    build: Callable[[Sequence[KernelSpec]], Iterable[CompileResult]] = lambda kernels: ()
-    """Compiles kernels, one result after another; nothing where all are compiled."""
+    build: Build = lambda kernels: ()
+    """Compiles kernels; nothing where all are compiled."""
+    engine: Engine[Any] = field(default_factory=LocalEngine)
+    """What the workers run on."""
     report: Callable[[Progress], None] = lambda progress: None
     """Told of progress after every job."""
     silence_seconds: float = 60.0
@@ -97,6 +104,7 @@ class Collector:
     """`time.monotonic` after which no further job starts."""
     _workers: list[Worker] = field(default_factory=list, init=False)
     _taken: int = field(default=0, init=False)
+    _losses: int = field(default=0, init=False)
     _ended: bool = field(default=False, init=False)
 
     def collect(self, workload: Workload) -> None:
@@ -202,14 +210,18 @@ class Collector:
             return
         waiting, since = list(jobs), time.monotonic()
         if not self._workers:
-            self._workers = [Worker(factory, self.silence_seconds) for factory in self.factories]
+            self._workers = [
+                self.engine.start(factory, self.silence_seconds) for factory in self.factories
+            ]
         while waiting or any(worker.job for worker in self._workers):
             if self._late():
                 waiting.clear()
             self._hand_out(waiting)
-            for worker, news in self._news():
+            for worker, news in self.engine.news(tuple(self._workers), 1.0):
                 if isinstance(news, Failed):
                     waiting[:0] = self._recover(worker, news)
+                elif isinstance(news, Lost):
+                    waiting += self._lose(worker, news)
                 else:
                     self._keep(worker, news)
                     since = self._tell(phase, since)
@@ -222,14 +234,6 @@ class Collector:
             if job and worker.card and not worker.job:
                 waiting.remove(job)
                 worker.give(job.without(self._failures()))
-
-    def _news(self) -> Iterator[tuple[Worker, Result | Failed]]:
-        """What happens within a second: jobs that are done, and workers that failed."""
-        ready = wait([worker.connection for worker in self._workers], timeout=1.0)
-        for worker in list(self._workers):
-            news = worker.hear() if worker.connection in ready else worker.silent()
-            if news is not None:
-                yield worker, news
 
     def _recover(self, worker: Worker, failed: Failed) -> list[Job]:
         """Record the culprit and replace the worker; the job that is to be tried again.
@@ -248,13 +252,32 @@ class Collector:
                 "free memory and a working driver; see `tilecast doctor`, then run again: it goes "
                 "on where it was"
             )
-        worker.stop()
-        self._workers[self._workers.index(worker)] = Worker(worker.factory, self.silence_seconds)
+        self._replace(worker)
         return [job]
+
+    def _lose(self, worker: Worker, lost: Lost) -> list[Job]:
+        """Replace a worker that is lost with its host; its job, as no kernel is to blame.
+
+        Raises:
+            TilecastError: too many are lost and nothing gets done.
+        """
+        self._losses += 1
+        if self._losses > MOST_LOSSES * len(self.factories):
+            raise TilecastError(
+                f"{self._losses} workers in a row were lost ({lost.reason}); allowed: hosts with "
+                "free memory that stay; mend them, then run again: it goes on where it was"
+            )
+        self._replace(worker)
+        return [worker.job] if worker.job else []
+
+    def _replace(self, worker: Worker) -> None:
+        worker.stop()
+        new = self.engine.start(worker.factory, self.silence_seconds)
+        self._workers[self._workers.index(worker)] = new
 
     def _keep(self, worker: Worker, result: Result) -> None:
         """Put a finished job's result into the store."""
-        worker.job = None
+        worker.job, self._losses = None, 0
         if isinstance(result, dict):
             self.store.add_checks(result)
         else:

@@ -42,6 +42,11 @@ class CheckJob:
     careful: ClassVar[bool] = True
     """They run one by one, so that a failure has a name."""
 
+    @property
+    def kernels(self) -> tuple[KernelSpec, ...]:
+        """What it runs."""
+        return self.specs
+
     def without(self, failures: Mapping[str, str]) -> CheckJob:
         """The same, less the kernels whose keys are among the failures."""
         return CheckJob(tuple(spec for spec in self.specs if spec.key not in failures))
@@ -63,6 +68,11 @@ class MeasureJob:
     """Candidates that are not run, with the reason that is recorded instead of a time."""
     careful: bool = False
     """Announce and wait for each replay, so that a failure has a name."""
+
+    @property
+    def kernels(self) -> tuple[KernelSpec, ...]:
+        """What it runs, less the library's."""
+        return tuple(KernelSpec.for_problem(config, self.problem) for config in self.configs)
 
     def without(self, failures: Mapping[str, str]) -> MeasureJob:
         """The same, with the kernels whose keys are among the failures known to fail."""
@@ -92,6 +102,12 @@ class VerifyJob:
     """The card that ran the race."""
     careful: bool = False
     """Announce and wait for each replay, so that a failure has a name."""
+
+    @property
+    def kernels(self) -> tuple[KernelSpec, ...]:
+        """What it runs, less the library's."""
+        configs = dict.fromkeys(row.config for row in self.raced if row.config)
+        return tuple(KernelSpec.for_problem(config, self.problem) for config in configs)
 
     def without(self, failures: Mapping[str, str]) -> VerifyJob:
         """The same, less the kernels whose keys are among the failures."""
@@ -136,5 +152,13 @@ class Failed:
 
     culprit: KernelSpec | None
     """The kernel to blame; None where several were in flight."""
+    reason: str
+    """What happened, in one line."""
+
+
+@dataclass(frozen=True)
+class Lost:
+    """The last message: the worker is gone, with its host or for the host's sake."""
+
     reason: str
     """What happened, in one line."""

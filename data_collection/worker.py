@@ -1,4 +1,7 @@
-"""The child process that touches the GPU and dies with its kernels, and its parent's hold on it."""
+"""The child process that touches the GPU and dies with its kernels, and its parent's hold on it.
+
+The engine of one host: a worker per GPU, each a child of this process.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,8 @@ import contextlib
 import multiprocessing
 import os
 import time
-from multiprocessing.connection import Connection
+from collections.abc import Iterator, Sequence
+from multiprocessing.connection import Connection, wait
 from typing import NoReturn
 
 from tilecast.data_collection.jobs import Failed, Job, Ready, Result, Running, SessionFactory
@@ -18,8 +22,8 @@ START_FACTOR = 4
 """A worker that starts loads libraries and makes a GPU context, and may be silent longer."""
 
 
-class Worker:
-    """One child process: it starts, says which card it has, then does one job after another."""
+class LocalWorker:
+    """A worker that is a child process. See `tilecast.data_collection.engine.Worker`."""
 
     def __init__(self, factory: SessionFactory, silence: float):
         """Start it; ``silence`` is how many seconds without a message count as a hang."""
@@ -30,9 +34,7 @@ class Worker:
         theirs.close()
         self.factory = factory
         self.card: str | None = None
-        """None while it starts."""
         self.job: Job | None = None
-        """None while it has nothing to do."""
         self._running: KernelSpec | None = None
         self._heard = time.monotonic()
         self._silence = silence
@@ -78,6 +80,24 @@ class Worker:
         self._process.kill()
         self._process.join(timeout=10)
         self.connection.close()
+
+
+class LocalEngine:
+    """Workers on this host. See `tilecast.data_collection.engine.Engine`."""
+
+    def start(self, factory: SessionFactory, silence: float) -> LocalWorker:
+        """A worker that starts."""
+        return LocalWorker(factory, silence)
+
+    def news(
+        self, workers: Sequence[LocalWorker], seconds: float
+    ) -> Iterator[tuple[LocalWorker, Result | Failed]]:
+        """What happens within some seconds."""
+        ready = wait([worker.connection for worker in workers], seconds)
+        for worker in workers:
+            news = worker.hear() if worker.connection in ready else worker.silent()
+            if news is not None:
+                yield worker, news
 
 
 def work(connection: Connection, make_session: SessionFactory) -> None:

@@ -259,14 +259,19 @@ def _new_pool(workers: int) -> Any:
 def _prepare(parent: int) -> None:
     """Make a worker end with its parent, which alone is interrupted, and load the compiler."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    end_with(parent)
     # It takes longer than compiling a kernel; why it fails, compiling tells.
     with contextlib.suppress(Exception):
         for family in FAMILIES.values():
             family.preload()
 
 
-def _end_with(parent: int) -> None:
+def end_with(parent: int) -> None:
+    """End this process soon after its parent, however that ends."""
+    threading.Thread(target=_watch, args=(parent,), daemon=True).start()
+
+
+def _watch(parent: int) -> None:
     # Not a signal at its death: the kernel sends that when the thread ends that began the worker.
     while os.getppid() == parent:
         time.sleep(_WATCH_SECONDS)

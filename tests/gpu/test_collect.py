@@ -85,3 +85,34 @@ def test_collects_into_a_store_and_has_nothing_to_do_twice(
     with claimed([card]), pytest.raises(TilecastError, match=f"GPU {card} is in use"):
         collect(replace(options, store=tmp_path / "another"), told.append)
     assert not (tmp_path / "another").exists()
+
+
+def test_ray_collects_what_this_host_does(
+    kernels: Kernels, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("ray")
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    configs = kernels.configs[:5]
+    monkeypatch.setattr(collecting, "candidates", lambda problem, target: configs)
+    screened, runs = [], []
+    for address in (None, "local"):
+        path = tmp_path / str(address)
+        options = CollectOptions(PROBLEMS, path, kernels.objects, "H200", address=address)
+        collect(options, lambda progress: None)
+        store = MeasurementStore(path)
+        assert list(store.checks().values()) == [None] * 5
+        assert store.measured("verify") == set(PROBLEMS)
+        dataset = store.export()
+        store.close()
+        rows = dataset.rows[dataset.rows["stage"] == "screen"]
+        keys = zip(rows["m"], rows["config"], rows["device"], strict=True)
+        screened.append(dict(zip(keys, rows["microseconds"], strict=True)))
+        runs += dataset.provenance["runs"]
+    here, cluster = screened
+    # The same card, as this host has the one that Ray is given, or several.
+    assert {key[:2] for key in here} == {key[:2] for key in cluster}
+    assert {card for *_, card in here} <= {state["uuid_hash"] for state in runs[1]["gpus"]}
+    times = {key[:2]: time for key, time in cluster.items()}
+    assert {key[:2]: time for key, time in here.items()} == pytest.approx(times, rel=0.1)
+    assert runs[0]["versions"] == runs[1]["versions"]
+    assert len(runs[1]["end"]["gpus"]) == len(runs[1]["gpus"])

@@ -71,6 +71,25 @@ def test_defaults(asked: list[CollectOptions], tmp_path: Path) -> None:
     assert options.problems == suite("training")
     assert (options.gpu, options.devices) == ("H200", (0,))
     assert options.seconds == float("inf")
+    assert options.address is None
+
+
+@pytest.mark.parametrize(("named", "address"), [((), "auto"), (("--address", "here:1"), "here:1")])
+def test_cluster(
+    asked: list[CollectOptions], tmp_path: Path, named: tuple[str, ...], address: str
+) -> None:
+    assert main(["collect", "--store", str(tmp_path / "store"), "--engine", "ray", *named]) == 0
+    assert [options.address for options in asked] == [address]
+
+
+def test_cluster_without_ray(
+    refused: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "tilecast.data_collection.ray_cluster", None)
+    message = refused("collect", "--store", str(tmp_path / "store"), "--engine", "ray")
+    assert "Ray is not installed; allowed: " in message
+    assert "run `pip install 'tilecast[cluster]'`" in message
+    assert not (tmp_path / "store").exists()
 
 
 @pytest.mark.parametrize(
@@ -81,6 +100,7 @@ def test_defaults(asked: list[CollectOptions], tmp_path: Path) -> None:
             ("--devices", "first"),
             "argument --devices: 'first' is out of range; allowed: numbers such as 0",
         ),
+        (("--address", "here:1"), "--address names a Ray cluster; allowed: with --engine ray"),
         (("--devices", "0,"), "argument --devices: '' is out of range; allowed: numbers such as 0"),
         (
             ("--budget", "0"),

@@ -23,10 +23,12 @@ import fake_session
 from fake_session import CONFIGS, PROBLEMS, WORKLOAD, FakeFactory, Fault, microseconds
 
 from tilecast.data_collection import collector
-from tilecast.data_collection.collector import Collector, Progress
+from tilecast.data_collection.collector import MOST_LOSSES, Collector, Progress
+from tilecast.data_collection.jobs import Failed, Lost, Result
 from tilecast.data_collection.measurement import Measurement
 from tilecast.data_collection.protocol import HEAT_ROUNDS, regimes
 from tilecast.data_collection.store import MeasurementStore
+from tilecast.data_collection.worker import LocalEngine, LocalWorker
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.heuristics.problem import GemmProblem
@@ -416,6 +418,56 @@ def test_deadline_lets_the_job_in_hand_finish_and_the_next_run_goes_on(bed: Bed)
     assert _jobs(bed.logged()) == _expected(bed.rows()) + Counter(
         {("check", config.name): 1 for config in CONFIGS}
     )
+
+
+@dataclass
+class LosingEngine:
+    """Takes some failures for losses of the host."""
+
+    left: int
+    start = staticmethod(LocalEngine().start)
+
+    def news(
+        self, workers: Sequence[LocalWorker], seconds: float
+    ) -> Iterator[tuple[LocalWorker, Result | Failed | Lost]]:
+        for worker, news in LocalEngine().news(workers, seconds):
+            if isinstance(news, Failed) and self.left:
+                self.left -= 1
+                yield worker, Lost(news.reason)
+            else:
+                yield worker, news
+
+
+def test_kernel_is_not_blamed_for_a_worker_that_is_lost_with_its_host(bed: Bed) -> None:
+    fault = Fault(CONFIGS[0], "check", "exit")
+    engine = LosingEngine(MOST_LOSSES)
+    bed.collect(bed.factory(faults=(fault,)), engine=engine)
+    # Each time it was given to a new worker; the first failure after that is its own.
+    assert engine.left == 0
+    assert _failed(bed.rows()).keys() == {CONFIGS[0].name}
+    # By then none had been checked, as it is the first.
+    assert _jobs(bed.logged())["check", CONFIGS[1].name] == 1
+
+
+def test_workers_that_are_lost_again_and_again_end_the_run_in_one_line(bed: Bed) -> None:
+    fault = Fault(CONFIGS[0], "check", "exit")
+    with pytest.raises(TilecastError) as caught:
+        bed.collect(bed.factory(faults=(fault,)), engine=LosingEngine(99))
+    message = str(caught.value)
+    assert message.startswith(f"{MOST_LOSSES + 1} workers in a row were lost (crashed: exit code")
+    assert "\n" not in message
+    assert (bed.rows(), bed.checks()) == ([], {})
+
+
+def test_losses_between_which_jobs_are_finished_are_forgiven(bed: Bed) -> None:
+    # Every second problem has the kernel that ends its worker.
+    problems = [GemmProblem(16 * i, 4096, 4096) for i in range(1, 2 * MOST_LOSSES + 3)]
+    plan = {p: CONFIGS[:3] if i % 2 else CONFIGS[1:3] for i, p in enumerate(problems)}
+    engine = LosingEngine(MOST_LOSSES + 1)
+    faults = (Fault(CONFIGS[0], "screen", "exit"),)
+    bed.collect(bed.factory(faults=faults), engine=engine, workload=plan)
+    assert engine.left == 0
+    assert {row.m for row in bed.rows() if row.stage == "verify"} == {p.m for p in problems}
 
 
 @dataclass

@@ -35,6 +35,7 @@ ENTERED_BY = {
     "xgboost": "models",
     "sklearn": "models",
     "torch._inductor": "inductor_hook",
+    "ray": "data_collection",
 }
 """Libraries that only one package names in its sources, lazily or not."""
 

@@ -1,0 +1,161 @@
+"""Do four GPUs measure four times as fast as one, and as fast on Ray as on the local engine?
+
+Each arm collects the same problems in the same order for `SECONDS`, with kernels that were compiled
+before. One GPU gets through fewer of them than four: what a job takes is compared on problems that
+both arms measured, and how idle GPUs were from the first of these jobs until a GPU had its last.
+"""
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from runner import Measure, Row, Sweep
+
+from tilecast.data_collection.collect import CollectOptions, site, workload
+from tilecast.data_collection.collector import Collector, Workload
+from tilecast.data_collection.engine import Engine, News, Worker
+from tilecast.data_collection.jobs import Job, MeasureJob, SessionFactory
+from tilecast.data_collection.store import MeasurementStore
+from tilecast.data_collection.suites import suite
+from tilecast.heuristics.hardware import hardware
+from tilecast.heuristics.operands import LINEAR_BF16
+from tilecast.kernels.builder import compile_all
+from tilecast.kernels.object_cache import ObjectCache, default_root
+from tilecast.kernels.spec import KernelSpec
+from tilecast.models.guidance import Guided
+from tilecast.models.learned import load_heuristic
+
+GPU = hardware("H200")
+SECONDS = 120.0  # an arm collects for so long
+STARTING = 60.0  # what it may take beside
+PROBLEMS = 100  # more than four GPUs measure meanwhile; some 2,500 kernels
+ARMS = {"local, 1 GPU": (1, None), "local, 4 GPUs": (4, None), "Ray, 4 GPUs": (4, "local")}
+ONE, FOUR, RAY = ARMS
+
+
+@dataclass
+class Watched:
+    """An engine, and every measuring job of its workers: when it began and how long it took."""
+
+    engine: Engine[Any]
+    jobs: list[Row] = field(default_factory=list)
+    _given: dict[Worker, tuple[Job, float]] = field(default_factory=dict)
+
+    def start(self, factory: SessionFactory, silence: float) -> Worker:
+        """As the engine."""
+        return self.engine.start(factory, silence)
+
+    def news(self, workers: Sequence[Worker], seconds: float) -> Iterator[tuple[Worker, News]]:
+        """As the engine, which is asked as soon as jobs are given."""
+        now = time.monotonic()
+        for worker in workers:
+            if worker.job and self._given.get(worker, (None, now))[0] is not worker.job:
+                self._given[worker] = (worker.job, now)
+        for worker, news in self.engine.news(workers, seconds):
+            job, begun = self._given.pop(worker, (None, now))
+            if isinstance(job, MeasureJob) and isinstance(news, list):
+                took = time.monotonic() - begun
+                about = {"card": worker.card, "problem": str(job.problem), "rows": len(news)}
+                self.jobs.append(about | {"begun": round(begun, 3), "seconds": round(took, 3)})
+            yield worker, news
+
+
+def chosen() -> tuple[CollectOptions, Workload]:
+    """What every arm collects: what the shipped model likes of random problems."""
+    options = CollectOptions(
+        problems=suite("random")[:PROBLEMS],
+        store=Path(),
+        objects=ObjectCache(default_root()),
+        gpu=GPU.name,
+        choose=Guided(load_heuristic(GPU, LINEAR_BF16), GPU),
+        workers=len(os.sched_getaffinity(0)),
+    )
+    return options, workload(options, GPU)
+
+
+@contextmanager
+def measuring() -> Iterator[Measure]:
+    """Compile all kernels, then measure arms."""
+    options, plan = chosen()
+    specs = {
+        KernelSpec.for_problem(config, problem) for problem in plan for config in plan[problem]
+    }
+    for result in compile_all(specs, options.objects, options.workers):
+        assert result.error is None, result
+
+    def measure(arm: tuple[int, str | None]) -> Sequence[Row]:
+        gpus, address = arm
+        changes = {"devices": tuple(range(gpus)), "address": address}
+        return collected(CollectOptions(**{**vars(options), **changes}), plan)
+
+    yield measure
+
+
+def collected(options: CollectOptions, plan: Workload) -> list[Row]:
+    """The measuring jobs that were finished in `SECONDS`."""
+    with (
+        TemporaryDirectory() as folder,
+        site(options, GPU) as place,
+        closing(MeasurementStore(Path(folder) / "store")) as store,
+    ):
+        store.begin_run(place.provenance)
+        watched = Watched(place.engine)
+        end = time.monotonic() + SECONDS
+        Collector(store, place.factories, place.build, watched, deadline=end).collect(plan)
+        return watched.jobs
+
+
+def figures(rows: Sequence[Row]) -> Row:
+    """Rate and idleness of each arm, and how many times one is as fast as another."""
+    arms = {name: [row for row in rows if row["engine"] == name] for name in ARMS}
+    found: Row = {name: _arm(jobs) for name, jobs in arms.items() if jobs}
+    for title, fast, slow in (("4 GPUs to 1", FOUR, ONE), ("Ray to local", RAY, FOUR)):
+        if fast in found and slow in found:
+            found[title] = _speedup(arms, found, fast, slow)
+    return found
+
+
+def _arm(jobs: Sequence[Row]) -> Row:
+    cards = {job["card"] for job in jobs}
+    last = min(max(_end(job) for job in jobs if job["card"] == card) for card in cards)
+    first = min(job["begun"] for job in jobs)
+    busy = sum(min(_end(job), last) - job["begun"] for job in jobs if job["begun"] < last)
+    within = sum(job["rows"] for job in jobs if _end(job) <= last)
+    gpu_seconds = len(cards) * (last - first)
+    return {
+        "gpus": len(cards),
+        "problems": len(jobs),
+        "seconds": round(last - first, 1),
+        "idle": round(1 - busy / gpu_seconds, 4),
+        "measurements a second and GPU": round(within / gpu_seconds, 1),
+    }
+
+
+def _end(job: Row) -> float:
+    return job["begun"] + job["seconds"]
+
+
+def _speedup(arms: dict[str, list[Row]], found: Row, fast: str, slow: str) -> Row:
+    ours, theirs = ({job["problem"]: job["seconds"] for job in arms[name]} for name in (fast, slow))
+    both = sorted(ours.keys() & theirs.keys())
+    pace = sum(theirs[problem] for problem in both) / sum(ours[problem] for problem in both)
+    work = {name: found[name]["gpus"] * (1 - found[name]["idle"]) for name in (fast, slow)}
+    return {"problems": len(both), "times": round(pace * work[fast] / work[slow], 3)}
+
+
+SWEEP = Sweep(
+    key="engine",
+    items=ARMS,
+    measuring=measuring,
+    figures=figures,
+    longest=SECONDS + STARTING,
+    settings={"seconds": SECONDS, "problems": PROBLEMS, "gpu": GPU.name},
+)
+
+if __name__ == "__main__":
+    SWEEP.main(__file__, __doc__)

@@ -1,0 +1,68 @@
+"""What the collector needs of the place where its jobs run: this host, or many."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from tilecast.data_collection.jobs import Failed, Job, Lost, Result, SessionFactory
+from tilecast.kernels.builder import CompileResult
+from tilecast.kernels.spec import KernelSpec
+
+
+class Worker(Protocol):
+    """Has one GPU, says which card it is, then does one job after another."""
+
+    factory: SessionFactory
+    """What it was started with."""
+    card: str | None
+    """None while it starts; empty once it has waited for long that a GPU is free."""
+    job: Job | None
+    """None while it has nothing to do."""
+
+    def give(self, job: Job) -> None:
+        """Start a job."""
+        ...
+
+    def stop(self) -> None:
+        """End it, whatever it is doing."""
+        ...
+
+
+W = TypeVar("W", bound=Worker)
+
+
+class Engine(Protocol[W]):
+    """Starts workers and hears what becomes of their jobs."""
+
+    def start(self, factory: SessionFactory, silence: float) -> W:
+        """A worker that starts; it counts as hung after ``silence`` seconds without a sign."""
+        ...
+
+    def news(self, workers: Sequence[W], seconds: float) -> Iterable[tuple[W, News]]:
+        """What happens within some seconds: jobs that are done, and workers that failed."""
+        ...
+
+
+News = Result | Failed | Lost
+"""What becomes of a worker's job."""
+
+Build = Callable[[Sequence[KernelSpec]], Iterable[CompileResult]]
+"""Compiles kernels, one result after another; they are where workers find them then."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where one collection compiles and measures."""
+
+    provenance: dict[str, object]
+    """See `tilecast.data_collection.environment.describe`."""
+    factories: Sequence[SessionFactory]
+    """One per GPU."""
+    engine: Engine[Any]
+    """What workers run on."""
+    build: Build
+    """What compiles."""
+    states: Callable[[], list[dict[str, str]]]
+    """How the GPUs are now; see `tilecast.data_collection.environment.gpu_states`."""

@@ -1,0 +1,141 @@
+"""A Ray cluster as the place of a collection: who is in it, with what, and whether that fits."""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import Any
+
+import ray
+from ray.exceptions import GetTimeoutError, RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from tilecast.data_collection.engine import Site
+from tilecast.data_collection.environment import gpu_states, public_command
+from tilecast.data_collection.ray_engine import RayEngine, returned
+from tilecast.data_collection.ray_nodes import (
+    check_versions,
+    describe_node,
+    node_session,
+    node_versions,
+)
+from tilecast.heuristics.errors import TilecastError, one_line
+from tilecast.heuristics.hardware import Hardware
+from tilecast.kernels.object_cache import ObjectCache
+
+ANSWER_SECONDS = 5.0
+"""A cluster that takes longer to be reached is not there."""
+FREE_SECONDS = 60.0
+"""GPUs that something else in the cluster holds for longer are not waited for."""
+
+
+@contextmanager
+def connected(address: str) -> Iterator[None]:
+    """Be part of a cluster all of whose nodes have our versions.
+
+    Raises:
+        TilecastError: it does not answer, or a node has others.
+    """
+    host, _, port = address.rpartition(":")
+    try:
+        if port.isdigit():  # Ray would try for minutes
+            socket.create_connection((host, int(port)), ANSWER_SECONDS).close()
+        elif address not in ("auto", "local"):
+            raise ValueError("it is no address")
+        ray.init(address, log_to_driver=False, logging_level=logging.WARNING)
+    except (OSError, RuntimeError, ValueError, OverflowError) as error:
+        raise TilecastError(
+            f"no Ray cluster can be used at {address!r} ({one_line(error)}); allowed: on "
+            "one of its nodes auto or HOST:PORT, or local for one of this host alone; start it "
+            "with `ray start`, or name another one"
+        ) from error
+    try:
+        check = ray.remote(check_versions)
+        returned([_on(node, check).remote(node_versions()) for node in _nodes()])
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _nodes() -> dict[str, int]:
+    """The nodes that live, each with its number of GPUs."""
+    return {
+        node["NodeID"]: int(node["Resources"].get("GPU", 0))
+        for node in ray.nodes()
+        if node["Alive"]
+    }
+
+
+def _on(node: str, task: Any, gpus: int = 0) -> Any:
+    """A task as it runs on one node, with some of its GPUs."""
+    there = NodeAffinitySchedulingStrategy(node, soft=False)
+    return task.options(num_cpus=0, num_gpus=gpus, scheduling_strategy=there)
+
+
+def _described(
+    hosts: Mapping[str, int], target: Hardware
+) -> dict[str, tuple[list[str], dict[str, Any]]]:
+    """For each node its GPUs' hashes and what `describe` says of them; see `ray_cluster`."""
+    if not hosts:
+        raise TilecastError(
+            "the Ray cluster has no GPU; allowed: one with NVIDIA GPUs; add a node with `ray start`"
+        )
+    describing = ray.remote(describe_node)
+    asked = [_on(node, describing, gpus).remote(gpus, target) for node, gpus in hosts.items()]
+    try:
+        found = dict(zip(hosts, returned(asked, FREE_SECONDS), strict=True))
+    except GetTimeoutError as error:
+        raise TilecastError(
+            f"GPUs of the Ray cluster were not free for {FREE_SECONDS:g} s; allowed: one in which "
+            "nothing else runs; see `ray status`, then run again"
+        ) from error
+    libraries = {json.dumps([f["cuda"], f["versions"]], sort_keys=True) for _, f in found.values()}
+    if len(libraries) > 1:
+        raise TilecastError(
+            f"nodes of the Ray cluster have other libraries ({' or '.join(sorted(libraries))}); "
+            "allowed: the same on every node with a GPU, as times of different ones do not mix"
+        )
+    return found
+
+
+def _joined(described: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """What is said of several nodes, and of the command that runs on this one."""
+    first, *others = described
+    gpus = [gpu for facts in (first, *others) for gpu in facts["gpus"]]
+    return first | {"gpus": gpus, "command": public_command(sys.argv)}
+
+
+@contextmanager
+def ray_cluster(address: str, objects: ObjectCache, target: Hardware) -> Iterator[Site]:
+    """All GPUs and cores of a cluster, for one collection.
+
+    Raises:
+        TilecastError: it does not answer; its nodes differ from this host or each other in what is
+            installed; it has no GPU, other ones, or such as something else holds.
+    """
+    with connected(address):
+        hosts = {node: gpus for node, gpus in _nodes().items() if gpus}
+        found = _described(hosts, target)
+        states = ray.remote(gpu_states)
+
+        def now() -> list[dict[str, str]]:
+            there = [_on(node, states).remote(chosen) for node, (chosen, _) in found.items()]
+            gpus = []
+            for reference in there:
+                with suppress(RayError):  # its node is lost, or its driver; the others tell
+                    gpus += ray.get(reference)
+            return gpus
+
+        engine = RayEngine(objects)
+        yield Site(
+            _joined(facts for _, facts in found.values()),
+            [partial(node_session, target)] * sum(hosts.values()),
+            engine,
+            engine.build,
+            now,
+        )

@@ -1,0 +1,258 @@
+"""The Ray engine: a cluster of three nodes, each with a cache of its own, that loses parts of it.
+
+Kernels are really compiled for sm_90a; the timer is fake and the same every time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+# Spawned workers get this process's path, and find the module that their factories come from.
+sys.path.insert(0, str(Path(__file__).parent))
+
+from fake_session import CONFIGS, PROBLEMS, FakeFactory, FakeSession, Fault
+from ray.cluster_utils import Cluster
+
+from tilecast.data_collection import collector, ray_cluster
+from tilecast.data_collection.collector import Collector, Progress, Workload
+from tilecast.data_collection.jobs import CheckJob, Failed, Ready
+from tilecast.data_collection.ray_engine import RayEngine
+from tilecast.data_collection.ray_nodes import Measurer
+from tilecast.data_collection.store import MeasurementStore
+from tilecast.heuristics.errors import TilecastError
+from tilecast.heuristics.hardware import hardware
+from tilecast.heuristics.operands import LINEAR_BF16
+from tilecast.kernels.builder import compile_all
+from tilecast.kernels.object_cache import ObjectCache, default_root
+from tilecast.kernels.spec import KernelSpec
+
+SILENCE = 4.0
+BROKEN = CONFIGS[1]
+WORKLOAD: Workload = {
+    **dict.fromkeys(PROBLEMS[:4], CONFIGS[:5]),
+    **dict.fromkeys(PROBLEMS[4:], CONFIGS[2:]),
+}
+QUICK = {
+    "health_check_initial_delay_ms": 0,
+    "health_check_period_ms": 500,
+    "health_check_failure_threshold": 3,
+}
+"""So that a node that is gone is missed after seconds."""
+
+
+@dataclass(frozen=True)
+class NodeFactory(FakeFactory):
+    """Makes a session that must find every kernel, compiled, in the cache of its own node."""
+
+    def __call__(self, announce: Callable[[KernelSpec | None], None]) -> FakeSession:
+        def found(spec: KernelSpec | None) -> None:
+            if spec and not ObjectCache(default_root()).code(spec):
+                raise RuntimeError(f"{spec} is not in {default_root()}")
+            announce(spec)
+
+        return super().__call__(found)
+
+
+class Nodes(NamedTuple):
+    """A cluster of a node that compiles, and two with what counts as a GPU."""
+
+    cluster: Cluster
+    address: str
+    gpus: list[Any]
+    folder: Path
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
+    folder = tmp_path_factory.mktemp("nodes")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        paths = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
+
+        def about(name: str) -> dict[str, Any]:
+            env = {"TILECAST_CACHE": str(folder / name)}
+            return {"object_store_memory": 100 << 20, "env_vars": env}
+
+        head = {"num_cpus": 2, "num_gpus": 0, "include_dashboard": False, "_system_config": QUICK}
+        cluster = Cluster(initialize_head=True, head_node_args=head | about("head"))
+        gpus = [
+            cluster.add_node(wait=False, num_cpus=1, num_gpus=1, **about(name))
+            for name in ("left", "right")
+        ]
+        cluster.wait_for_nodes()
+        assert cluster.address
+        yield Nodes(cluster, cluster.address, gpus, folder)
+        cluster.shutdown()
+
+
+def _rows(path: Path) -> list[tuple]:
+    """What a store says, without the card and the run."""
+    with closing(MeasurementStore(path)) as store:
+        rows = store._database.execute("SELECT * FROM measurements").fetchall()
+    return [row[:-2] for row in rows]
+
+
+def _checks(path: Path) -> dict[str, str | None]:
+    with closing(MeasurementStore(path)) as store:
+        return store.checks()
+
+
+def _logged(log: Path) -> list[list]:
+    return [json.loads(line) for line in log.read_text().splitlines()]
+
+
+def _alive(process: int) -> bool:
+    """Whether it runs, and is not just one that nobody has reaped."""
+    path = Path(f"/proc/{process}/stat")
+    return path.exists() and path.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def _parent(process: int) -> int:
+    return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def _compiling(cluster: Cluster) -> list[int]:
+    """Processes of Ray's in which a compile task runs now."""
+    raylets = {
+        about.process.pid
+        for node in cluster.list_all_nodes()
+        for about in node.all_processes["raylet"]
+    }
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            named = (path / "cmdline").read_bytes().startswith(b"ray::compile_on_node")
+            if named and _parent(int(path.name)) in raylets:
+                found.append(int(path.name))
+    return found
+
+
+def _factories(folder: Path) -> Sequence[NodeFactory]:
+    log = folder / "log"
+    log.touch()
+    # Its check takes the process with it, on whichever engine.
+    faults = (Fault(BROKEN, "check", "exit"),)
+    return [NodeFactory(log, card, faults, pace=0.1) for card in ("left", "right")]
+
+
+def test_node_with_other_versions_is_refused(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = ray_cluster.node_versions()
+    other = ours | {"nvidia-cutlass-dsl": "0.1"}
+    monkeypatch.setattr(ray_cluster, "node_versions", lambda: other)
+    with pytest.raises(TilecastError) as caught, ray_cluster.connected(nodes.address):
+        pass
+    message = str(caught.value)
+    assert f"has nvidia-cutlass-dsl {ours['nvidia-cutlass-dsl']}; allowed: " in message
+    assert "nvidia-cutlass-dsl 0.1, as where the command runs; install the same" in message
+    assert "\n" not in message
+
+
+def test_node_whose_gpu_is_none_is_refused_in_one_line(nodes: Nodes) -> None:
+    place = ray_cluster.ray_cluster(
+        nodes.address, ObjectCache(nodes.folder / "unused"), hardware("H200")
+    )
+    with pytest.raises(TilecastError, match="^CUDA device 0 is not there; allowed: "), place:
+        pass
+    assert not (nodes.folder / "unused").exists()
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "nonsense", "ray://127.0.0.1:1", ""])
+def test_cluster_that_is_not_there(address: str) -> None:
+    begun = time.monotonic()
+    with pytest.raises(TilecastError) as caught, ray_cluster.connected(address):
+        pass
+    assert str(caught.value).startswith(f"no Ray cluster can be used at {address!r} (")
+    assert time.monotonic() - begun < 8
+
+
+@pytest.mark.parametrize("stage", ["start", "run"])
+def test_actor_ends_a_worker_that_hangs(tmp_path: Path, stage: str) -> None:
+    (tmp_path / "log").touch()
+    hangs = Fault(CONFIGS[1], "check", "hang")
+    slow = 60.0 if stage == "start" else 0.0
+    factory = FakeFactory(tmp_path / "log", faults=(hangs,), slow_start=slow)
+    measurer = Measurer(factory, 0.75, ray_cluster.node_versions())
+    said = measurer.start()
+    culprit, seconds = None, 3
+    if stage == "run":
+        assert said == Ready("card")
+        specs = tuple(KernelSpec(config, LINEAR_BF16) for config in CONFIGS[:3])
+        said, culprit, seconds = measurer.run(CheckJob(specs), {}), specs[1], 0.75
+    assert said == Failed(culprit, f"hung: no sign of life for {seconds} s")
+    assert not multiprocessing.active_children()
+
+
+def test_store_is_complete_though_a_worker_and_a_node_are_lost(
+    nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collector, "STRETCH", 2)  # the last problem's kernels are compiled later
+    objects = ObjectCache(tmp_path / "objects")
+    monkeypatch.setenv("TILECAST_CACHE", str(objects.root))
+    factories = _factories(tmp_path)
+    killed: list[int] = []
+
+    def lose(progress: Progress) -> None:
+        if progress.phase == "compile" and not killed:
+            # Of five kernels on two cores, so that others are compiled now.
+            killed.append(_compiling(nodes.cluster)[0])
+            os.kill(killed[0], signal.SIGKILL)
+        if progress.phase == "measure" and progress.done == 1:
+            # The actor of Ray's, above the process that has just timed something.
+            killed.append(_parent(_logged(tmp_path / "log")[-1][-1]))
+            os.kill(killed[1], signal.SIGKILL)
+        if progress.phase == "measure" and progress.done == 2:
+            nodes.cluster.remove_node(nodes.gpus.pop(), allow_graceful=False)
+
+    with (
+        closing(MeasurementStore(tmp_path / "many")) as store,
+        ray_cluster.connected(nodes.address),
+    ):
+        store.begin_run({"gpu": "none"})
+        engine = RayEngine(objects)
+        Collector(
+            store,
+            factories,
+            build=engine.build,
+            engine=engine,
+            report=lose,
+            silence_seconds=SILENCE,
+        ).collect(WORKLOAD)
+    assert len(killed) == 2 and len(nodes.gpus) == 1
+
+    # On this host, with the objects that the nodes compiled.
+    fresh = tmp_path / "fresh"
+    fresh.mkdir()
+    with closing(MeasurementStore(tmp_path / "one")) as store:
+        store.begin_run({"gpu": "none"})
+        Collector(
+            store,
+            _factories(fresh),
+            build=partial(compile_all, cache=objects, workers=2),
+        ).collect(WORKLOAD)
+    assert _rows(tmp_path / "many") == _rows(tmp_path / "one")
+    assert _checks(tmp_path / "many") == _checks(tmp_path / "one")
+    with closing(MeasurementStore(tmp_path / "many")) as store:
+        assert store.measured("verify") == set(WORKLOAD)
+    failed = {row[5]: row[-1] for row in _rows(tmp_path / "many") if row[-1]}
+    assert failed == {BROKEN.name: "crashed: exit code 139"}
+    # Every kernel came from a node.
+    assert len(objects.sizes()) == len(CONFIGS)
+    # Nothing that touched a GPU has outlived its actor, however that ended.
+    workers = {line[-1] for line in _logged(tmp_path / "log")}
+    assert len(workers) >= 4
+    assert not any(map(_alive, workers))
