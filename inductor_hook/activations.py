@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from typing import cast
 
 import torch
 from torch.fx import Graph, Node
@@ -27,6 +28,8 @@ DEVICE = "cuda"
 """Where they are done."""
 DTYPES = (torch.bfloat16, torch.float16)
 """Types of their results."""
+WIDE = (torch.float32, torch.float64, torch.bool)
+"""Types beside the product's own that values keep their meaning in; others would cut some off."""
 RESHAPES = (aten.view.default, aten.reshape.default, aten._unsafe_view.default)
 """They leave every element where it is."""
 VIEWS = (*RESHAPES, aten.permute.default, aten.transpose.int, aten.t.default)
@@ -58,9 +61,9 @@ class Activated:
 
         Its inputs are the product's operands.
         """
-        graph = Graph()
+        graph, target = Graph(), cast(Callable, self.product.target)
         inputs = [graph.placeholder(f"input_{i}") for i in range(len(self.product.args))]
-        product = graph.call_function(self.product.target, tuple(inputs))
+        product = graph.call_function(target, tuple(inputs))
         product.meta.update(self.product.meta)
         copies = {(self.product, *self.reshapes)[-1]: product}
         for step in self.steps:
@@ -106,16 +109,17 @@ def _behind(product: Node) -> Iterator[Activated]:
     while len(start.users) == 1 and next(iter(start.users)).target in RESHAPES:
         (start,) = start.users
         reshapes.append(start)
+    dtype = product.meta["val"].dtype
     values = {start: _points()}
     while len(values) <= LONGEST:
         readers = {user for node in values for user in node.users} - values.keys()
         if not readers:
             return
         step = min(readers)
-        if not _is_elementwise(step, values):
+        if not _is_elementwise(step, values) or step.meta["val"].dtype not in (dtype, *WIDE):
             return
         values[step] = _evaluated(step, values)
-        if readers == {step} and step.meta["val"].dtype == product.meta["val"].dtype:
+        if readers == {step} and step.meta["val"].dtype == dtype:
             name = _named(values[step])
             if name:
                 if _saves_a_kernel(step):
@@ -125,10 +129,13 @@ def _behind(product: Node) -> Iterator[Activated]:
 
 def _is_elementwise(node: Node, values: Mapping[Node, torch.Tensor]) -> bool:
     """Whether it computes each element from the same element of what has values, and no more."""
-    known = isinstance(node.target, torch._ops.OpOverload) and (
-        torch.Tag.pointwise in node.target.tags
+    target = node.target
+    return (
+        isinstance(target, torch._ops.OpOverload)
+        and torch.Tag.pointwise in target.tags
+        and not target._schema.is_mutable
+        and all(operand in values for operand in node.all_input_nodes)
     )
-    return known and all(operand in values for operand in node.all_input_nodes)
 
 
 def _evaluated(node: Node, values: Mapping[Node, torch.Tensor]) -> torch.Tensor:
@@ -136,7 +143,8 @@ def _evaluated(node: Node, values: Mapping[Node, torch.Tensor]) -> torch.Tensor:
     if node.target is CONVERT:
         return values[node.all_input_nodes[0]]
     args = map_arg(node.args, values.__getitem__)
-    return node.target(*args, **map_arg(node.kwargs, values.__getitem__))
+    target = cast(Callable, node.target)
+    return target(*args, **map_arg(node.kwargs, values.__getitem__))
 
 
 def _named(values: torch.Tensor) -> str | None:

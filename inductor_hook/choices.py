@@ -120,7 +120,7 @@ def _offered(
         return stock({uid: some for uid, some in template_choices.items() if uid in aten})
     if settings.k == 1 and ours:
         # The others are generators: those that are not asked for cost nothing.
-        return ours
+        return [*ours]
     return [*stock(template_choices), *ours, *fused]
 
 
@@ -145,7 +145,7 @@ def _fused(
 
 
 def _count(event: str) -> None:
-    """Count an event, unless it may be none: the multiplication that is lowered is an attempt."""
+    """Count an event, unless the multiplication is lowered on trial, for its activation's sake."""
     if not fusing.get():
         report.count(event)
 

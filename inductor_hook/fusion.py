@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch._inductor import config
 from torch._inductor.ir import TensorBox
+from torch._inductor.lowering import lowerings
 from torch._inductor.select_algorithm import ExternKernelChoice
 from torch._inductor.virtualized import V
 from torch.fx import Graph
@@ -86,8 +87,12 @@ def _lowering(name: str, replaced: Graph) -> Callable[..., TensorBox]:
 
     def product_with_activation(*operands: TensorBox) -> TensorBox:
         fused = _fused(name, operands)
-        report.count(f"{'not ' if fused is None else ''}fused: {name}")
-        return _lowered(replaced, operands) if fused is None else fused
+        if fused is None:
+            report.count(f"not fused: {name}")
+            return _lowered(replaced, operands)
+        report.count(f"fused: {name}")
+        report.count("problems")
+        return fused
 
     lowering: Any = product_with_activation
     lowering._inductor_lowering_function = True
@@ -101,7 +106,8 @@ def _lowered(graph: Graph, operands: tuple[TensorBox, ...]) -> TensorBox:
     inputs, env = iter(operands), V.graph.env
     for node in graph.nodes:
         env[node] = next(inputs) if node.op == "placeholder" else V.graph.run_node(node)
-    return env[node]
+    *_, last = graph.nodes
+    return env[last]
 
 
 def _result(*operands: torch.Tensor) -> torch.Tensor:
@@ -111,20 +117,27 @@ def _result(*operands: torch.Tensor) -> torch.Tensor:
 
 def _fused(name: str, operands: tuple[TensorBox, ...]) -> TensorBox | None:
     """Product and activation by one kernel of ours; None where that does not pay, or fails."""
-    from torch._inductor.lowering import lowerings
+    try:
+        caller = _decided(name, operands)
+        return caller and caller.output_node()
+    # Whatever goes wrong in here, the graph compiles without us.
+    except Exception as error:
+        report.warn_once("fusing an activation", error)
+        return None
 
+
+def _decided(name: str, operands: tuple[TensorBox, ...]) -> TilecastCaller | None:
+    """The choice that shall do a product and an activation, if any shall."""
     token = fusing.set(name)
     try:
         with chosen_at_once():
             lowerings[aten.mm if len(operands) == 2 else aten.addmm](*operands)
     except Decided as decision:
-        return decision.caller and decision.caller.output_node()
-    # Whatever goes wrong in here, the graph compiles without us.
-    except Exception as error:
-        report.warn_once("fusing an activation", error)
+        return decision.caller
     finally:
         fusing.reset(token)
-    # Nothing was decided, such as where Inductor must not benchmark. What it returned is not read.
+    # Where Inductor must not benchmark, such as in its deterministic mode. Nothing reads what it
+    # returned.
     return None
 
 

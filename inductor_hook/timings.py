@@ -74,7 +74,7 @@ def worth_fusing(
     if not (fused and kinds["in turn"]):
         return None
     best = _preferred(fused, timings)
-    limit = replaced_ms(*kinds["in turn"], kinds["aten"], kinds["ours"], kinds["other"])
+    limit = replaced_ms(kinds["in turn"][0], kinds["aten"], kinds["ours"], kinds["other"])
     log.info(
         "tilecast: %s with %s: %.4f ms in one kernel, %.4f ms otherwise",
         *(best.choice.matmul.hint, fusing.get(), timings[best], limit),

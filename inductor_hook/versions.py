@@ -87,7 +87,7 @@ def chosen_at_once() -> Iterator[None]:
     from torch._inductor import config
 
     names = ("benchmark_template_fusion", "benchmark_epilogue_fusion")
-    name = next(name for name in names if name in config._config)
+    name = next(name for name in names if name in vars(config)["_config"])
     with config.patch({name: False, "pipeline_max_autotune_gemm": False}):
         yield
 
