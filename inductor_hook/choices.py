@@ -18,7 +18,7 @@ from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
 from tilecast.inductor_hook import report
 from tilecast.inductor_hook.autoload import names
-from tilecast.inductor_hook.fusion import Decided, fusing, in_turn
+from tilecast.inductor_hook.fusion import NOTHING, Decided, fusing, in_turn
 from tilecast.inductor_hook.problems import LeftToLibrary, Matmul, NotCovered, read
 from tilecast.inductor_hook.recording import record
 from tilecast.inductor_hook.selection import first, gpu_of, portfolio, runnable, shortlist
@@ -127,7 +127,7 @@ def _offered(
 def _fused(
     settings: Settings, kernel_inputs: Any, op: str, overrides: Any, activation: str
 ) -> list[KernelTemplateChoice]:
-    """Our choices for a multiplication and the activation behind it, and ATen's two kernels.
+    """Our choices for a multiplication and the activation behind it, and what ATen's are timed by.
 
     Raises:
         Decided: there is nothing to benchmark.
@@ -140,8 +140,11 @@ def _fused(
     if settings.k == 1 or not ours:
         raise Decided(ours[0].choice if ours else None)
     layout = kernel_inputs.output_layout(flexible=False)
-    aten = KernelTemplateChoice(in_turn(activation), template_params(), {}, layout, kernel_inputs)
-    return [*ours, aten]
+    timed = [
+        KernelTemplateChoice(in_turn(name), template_params(), {}, layout, kernel_inputs)
+        for name in (activation, NOTHING)
+    ]
+    return [*ours, *timed]
 
 
 def _count(event: str) -> None:

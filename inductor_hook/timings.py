@@ -11,7 +11,7 @@ from torch._inductor.select_algorithm import ExternKernelCaller, get_algorithm_s
 from torch._logging._internal import getArtifactLogger
 
 from tilecast.inductor_hook import report
-from tilecast.inductor_hook.fusion import IN_TURN, Decided, fusing
+from tilecast.inductor_hook.fusion import NOTHING, Decided, fusing, in_turn
 from tilecast.inductor_hook.template import FAILED_MS, TilecastCaller, without_failures
 
 # Under the name of Inductor, whose handlers TORCH_LOGS sets up; our own would reach none.
@@ -67,14 +67,19 @@ def worth_fusing(
         ours: those of ours, as the model ranks them.
     """
     fused = [caller for caller in ours if caller.choice.matmul.hint.operands.activated]
-    kinds: dict[str, list[float]] = {"in turn": [], "aten": [], "ours": [], "other": []}
-    for one, taken in timings.items():
-        if one not in fused:
-            kinds[_kind(one)].append(taken)
-    if not (fused and kinds["in turn"]):
+    if not fused:
         return None
+    both, alone = in_turn(fusing.get()), in_turn(NOTHING)
+    timed, waiting, others = {both: inf, alone: inf}, [], []
+    for one, taken in timings.items():
+        if isinstance(one, ExternKernelCaller) and one.choice in timed:
+            timed[one.choice] = taken
+        elif not isinstance(one, ExternKernelCaller | TilecastCaller):
+            others.append(taken)
+        elif one not in fused:
+            waiting.append(taken)
+    limit = replaced_ms(timed[both], timed[alone], waiting, others)
     best = _preferred(fused, timings)
-    limit = replaced_ms(kinds["in turn"][0], kinds["aten"], kinds["ours"], kinds["other"])
     log.info(
         "tilecast: %s with %s: %.4f ms in one kernel, %.4f ms otherwise",
         *(best.choice.matmul.hint, fusing.get(), timings[best], limit),
@@ -83,7 +88,7 @@ def worth_fusing(
 
 
 def replaced_ms(
-    in_turn: float, aten: Sequence[float], ours: Sequence[float], others: Sequence[float]
+    in_turn: float, product: float, waiting: Sequence[float], others: Sequence[float]
 ) -> float:
     """What Inductor takes for a product and an activation without us; 0 where it is not known.
 
@@ -92,22 +97,14 @@ def replaced_ms(
 
     Args:
         in_turn: milliseconds of ATen's product and then the activation.
-        aten: those of ATen's choices for the product alone.
-        ours: those of ours.
+        product: those of the same product.
+        waiting: those of ATen's choices and ours for the product.
         others: those of all others, such as Triton's.
     """
-    if not (aten and isfinite(in_turn)):
+    if not isfinite(in_turn):
         return 0.0
-    activation = max(in_turn - min(aten), 0.0)
-    return min(min(*aten, *ours, inf) + activation, *others, inf)
-
-
-def _kind(caller: Any) -> str:
-    if isinstance(caller, TilecastCaller):
-        return "ours"
-    if not isinstance(caller, ExternKernelCaller):
-        return "other"
-    return "in turn" if caller.choice.name.startswith(IN_TURN) else "aten"
+    activation = max(in_turn - product, 0.0)
+    return min([in_turn, *(taken + activation for taken in waiting), *others])
 
 
 def _preferred(callers: Sequence[TilecastCaller], timings: Mapping[Any, float]) -> TilecastCaller:

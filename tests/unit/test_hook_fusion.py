@@ -32,7 +32,7 @@ from tilecast.heuristics.operands import ACTIVATIONS
 from tilecast.inductor_hook import activations as recognition
 from tilecast.inductor_hook import fusion, install, installed, uninstall
 from tilecast.inductor_hook.activations import PRODUCTS, Activated, activations
-from tilecast.inductor_hook.fusion import PASS, in_turn
+from tilecast.inductor_hook.fusion import NOTHING, PASS, in_turn
 from tilecast.inductor_hook.template import TilecastCaller
 from tilecast.inductor_hook.timings import MARGIN, replaced_ms
 from tilecast.kernels.spec import KernelSpec
@@ -287,8 +287,7 @@ def _compiled(function: Function, *operands: torch.Tensor) -> torch.Tensor:
         return torch.compile(function, fullgraph=True)(*operands)
 
 
-@pytest.mark.parametrize("name", ["gelu", "relu"])
-@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize(("name", "count"), [("gelu", 3), ("relu", 1)])
 def test_what_is_not_fused_is_lowered_as_without_us(
     on_the_cpu: None, name: str, count: int
 ) -> None:
@@ -330,13 +329,13 @@ def test_training_graphs_keep_what_backward_reads(on_the_cpu: None, name: str) -
     found = torch.autograd.grad(_compiled(layer, *operands), operands, gradient)
     for mine, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=0.02, atol=0.05)
-    assert counters["tilecast"]["not fused: gelu"] == 0
+    tried = {event for event in counters["tilecast"] if "fused" in event}
+    assert tried == ({"not fused: relu"} if name == "relu" else set())
 
 
-@pytest.mark.parametrize("name", sorted(ACTIVATIONS))
-def test_a_symbolic_m(on_the_cpu: None, name: str) -> None:
+def test_a_symbolic_m(on_the_cpu: None) -> None:
     torch.manual_seed(0)
-    layer = _linear(lambda x: applied(name, x, {}))
+    layer = _linear(F.silu)
     x, *others = (torch.randn(shape).bfloat16() for shape in _shapes(rank=3))
     torch._dynamo.mark_dynamic(x, 1)
     install()
@@ -347,7 +346,7 @@ def test_a_symbolic_m(on_the_cpu: None, name: str) -> None:
             expected = layer(*(operand.float() for operand in (rows, *others)))
             error = (compiled(rows, *others).float() - expected).norm() / expected.norm()
             assert error < 1e-2
-    assert counters["tilecast"][f"not fused: {name}"] == 1
+    assert counters["tilecast"]["not fused: silu"] == 1
 
 
 # How the node in place of both is lowered
@@ -474,19 +473,22 @@ class Clock:
     def kind(self, choice: Any) -> str:
         if isinstance(choice, TilecastCaller):
             return "fused" if choice.choice.matmul.hint.operands.activated else "ours"
-        return "in_turn" if "_then_" in choice.name else "aten"
+        if "_then_" in choice.name:
+            return "product" if choice.name.endswith("nothing") else "in_turn"
+        return "aten"
 
 
 @pytest.mark.parametrize(
     ("milliseconds", "fused"),
     [
-        ({"aten": 1.0, "ours": 1.0, "fused": 1.03, "in_turn": 1.3}, True),
-        ({"aten": 1.0, "ours": 1.0, "fused": 1.31, "in_turn": 1.3}, False),
-        ({"aten": 1.0, "ours": 1.0, "fused": 1.29, "in_turn": 1.3}, False),
-        ({"aten": 1.0, "ours": 0.7, "fused": 0.99, "in_turn": 1.3}, False),
-        ({"aten": 1.0, "ours": 0.7, "fused": 0.73, "in_turn": 1.3}, True),
-        ({"aten": 1.0, "ours": 1.0, "fused": 1e9, "in_turn": 1.3}, False),
-        ({"aten": 1.0, "ours": 1.0, "fused": 0.5, "in_turn": math.inf}, False),
+        ({"aten": 1.0, "ours": 1.0, "fused": 1.03, "in_turn": 1.3, "product": 1.0}, True),
+        ({"aten": 1.0, "ours": 1.0, "fused": 1.31, "in_turn": 1.3, "product": 1.0}, False),
+        ({"aten": 1.0, "ours": 1.0, "fused": 1.29, "in_turn": 1.3, "product": 1.0}, False),
+        ({"aten": 1.0, "ours": 0.7, "fused": 0.99, "in_turn": 1.3, "product": 1.0}, False),
+        ({"aten": 1.0, "ours": 0.7, "fused": 0.73, "in_turn": 1.3, "product": 1.0}, True),
+        ({"aten": 1.3, "ours": 1.0, "fused": 1.03, "in_turn": 1.3, "product": 1.0}, True),
+        ({"aten": 1.0, "ours": 1.0, "fused": 1e9, "in_turn": 1.3, "product": 1.0}, False),
+        ({"aten": 1.0, "ours": 1.0, "fused": 0.5, "in_turn": math.inf, "product": 1.0}, False),
     ],
 )
 @pytest.mark.parametrize("backends", ["ATEN,TILECAST", "TILECAST"])
@@ -503,10 +505,13 @@ def test_only_what_is_measured_to_be_faster_is_fused(
         "do_autotuning",
         lambda tuner, *rest, **kw: clock(tuner, *rest, **kw),
     )
+    monkeypatch.setattr(AlgorithmSelectorCache, "make_precompile_fn", lambda *_, **__: None)
     install(k=2)
     with config.patch(max_autotune_gemm_backends=backends):
         caller = _lowered("gelu", _operands())
-    assert sorted(clock.kinds) == ["aten", *["fused"] * 2, "in_turn", *["ours"] * 2]
+    assert [clock.kinds.count(kind) for kind in ("ours", "fused", "in_turn", "product")] == [
+        *(2, 2, 1, 1)
+    ]
     assert bool(caller) == fused
     if caller:
         assert caller.choice.matmul.hint.operands.text == "bf16:rcr:bias+gelu"
@@ -520,15 +525,17 @@ def test_without_a_benchmark_nothing_is_fused_that_would_want_one(graph: Any) ->
 
 def test_what_it_would_take_otherwise() -> None:
     """A kernel of Triton's may do the activation for nothing; the others wait for one."""
-    assert replaced_ms(1.3, [1.0, 1.1], [0.9], []) == pytest.approx(1.2)
-    assert replaced_ms(1.3, [1.0], [], [1.15]) == pytest.approx(1.15)
-    assert replaced_ms(0.9, [1.0], [], []) == 1.0
-    assert replaced_ms(math.inf, [1.0], [0.5], [0.5]) == 0
-    assert replaced_ms(1.3, [], [1.0], []) == 0
+    assert replaced_ms(1.3, 1.0, [1.0, 1.1, 0.9], []) == pytest.approx(1.2)
+    assert replaced_ms(1.3, 1.0, [1.0], [1.15]) == pytest.approx(1.15)
+    assert replaced_ms(1.3, 1.0, [1.4], []) == pytest.approx(1.3), "a slow way to add the bias"
+    assert replaced_ms(1.3, 1.0, [], []) == pytest.approx(1.3)
+    assert replaced_ms(0.9, 1.0, [1.0], []) == pytest.approx(0.9)
+    assert replaced_ms(1.3, math.inf, [1.0], []) == pytest.approx(1.0)
+    assert replaced_ms(math.inf, 1.0, [0.5], [0.5]) == 0
     assert 0.01 <= MARGIN <= 0.05
 
 
-@pytest.mark.parametrize("name", sorted(ACTIVATIONS))
+@pytest.mark.parametrize("name", [*sorted(ACTIVATIONS), NOTHING])
 @pytest.mark.parametrize("biased", [True, False])
 def test_one_after_the_other_is_what_it_says(name: str, biased: bool) -> None:
     torch.manual_seed(0)
@@ -537,4 +544,5 @@ def test_one_after_the_other_is_what_it_says(name: str, biased: bool) -> None:
     rows = [bias.expand(M, N)] if biased else []
     in_turn(name).to_callable()(*rows, a, b, out=out)
     product = torch.addmm(bias, a, b) if biased else a @ b
-    torch.testing.assert_close(out, applied(name, product, {}))
+    expected = product if name == NOTHING else applied(name, product, {})
+    torch.testing.assert_close(out, expected)
