@@ -183,6 +183,15 @@ class GemmOperands:
         """The same without a row bias, where that is the whole epilogue."""
         return replace(self, epilogue=()) if self.epilogue == ("bias",) else self
 
+    @property
+    def activated(self) -> bool:
+        """Whether an activation ends the epilogue."""
+        return bool(ACTIVATIONS & set(self.epilogue[-1:]))
+
+    def then(self, activation: str) -> GemmOperands:
+        """The same with one of `ACTIVATIONS` at the end of the epilogue."""
+        return replace(self, epilogue=(*self.epilogue, activation))
+
     def scaled(self, scales: str, fast: bool) -> GemmOperands:
         """The same with scales, added up as ``use_fast_accum`` of ``torch._scaled_mm`` asks for."""
         return replace(self, scales=scales, acc=self.acc if fast else dtype("fp32"))

@@ -13,34 +13,20 @@ from torch._inductor import config
 from torch._inductor.choices import InductorChoices
 from torch._inductor.kernel_template_choice import KernelTemplateChoice
 from torch._inductor.select_algorithm import ExternKernelChoice, get_algorithm_selector_cache
-from torch._logging._internal import getArtifactLogger
 
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
 from tilecast.inductor_hook import report
 from tilecast.inductor_hook.autoload import names
+from tilecast.inductor_hook.fusion import NOTHING, Decided, fusing, in_turn
 from tilecast.inductor_hook.problems import LeftToLibrary, Matmul, NotCovered, read
 from tilecast.inductor_hook.recording import record
 from tilecast.inductor_hook.selection import first, gpu_of, portfolio, runnable, shortlist
-from tilecast.inductor_hook.settings import Settings, active, cache_key
-from tilecast.inductor_hook.template import (
-    FAILED_MS,
-    Choice,
-    TilecastCaller,
-    template,
-    without_failures,
-)
+from tilecast.inductor_hook.settings import Settings, active, asked, cache_key
+from tilecast.inductor_hook.template import Choice, TilecastCaller, template
+from tilecast.inductor_hook.timings import log, settle
 from tilecast.inductor_hook.versions import fast_accumulation, is_last_call, template_params
 from tilecast.kernels.builder import object_builder
-
-# Under the name of Inductor, whose handlers TORCH_LOGS sets up; our own would reach none.
-log = getArtifactLogger("torch._inductor.tilecast", "autotuning")
-
-
-TIE = 0.005
-"""Choices of ours closer than this count as equal, and the model's order decides: Inductor's
-benchmark repeats within 1.3% at the median, and overturned 43% of the model's right first choices
-(benchmarks/results/inductor_timing.json)."""
 
 _handlers: WeakValueDictionary[int, InductorChoices] = WeakValueDictionary()
 """All that `bind` was given, in whatever thread, by identity, since a user's may not hash: a thread
@@ -101,16 +87,10 @@ def _follow_autotuning(wanted: bool) -> None:
     autotuner: Any = get_algorithm_selector_cache()
     for functions, ours in (
         (autotuner.preprocessing_fns, _benchmarked),
-        (autotuner.feedback_saver_fns, _settle),
+        (autotuner.feedback_saver_fns, settle),
     ):
         if wanted != (ours in functions):
             (functions.append if wanted else functions.remove)(ours)
-
-
-def _asked() -> Settings | None:
-    """The settings, where Inductor autotunes and its list of backends names us."""
-    tuned = config.max_autotune or config.max_autotune_gemm
-    return active() if tuned and names(config.max_autotune_gemm_backends) else None
 
 
 def _offered(
@@ -126,25 +106,56 @@ def _offered(
     Without us it offers ``stock`` of the choices that its templates have, generators by uid; what
     Inductor tells each of them beside that, ``overrides``, says more about the multiplication.
     """
-    settings = _asked()
+    settings = asked()
     if not (settings and is_last_call(op, templates)):
         return stock(template_choices)
+    activation = fusing.get()
+    fused = _fused(settings, kernel_inputs, op, overrides, activation) if activation else []
     try:
         ours = _ours(settings, kernel_inputs, op, overrides)
     except LeftToLibrary as reason:
-        report.count(f"left to the library: {op}")
+        _count(f"left to the library: {op}")
         log.info("tilecast: no choice for %s: %s", op, reason)
         aten = {one.uid for one in templates if isinstance(one, ExternKernelChoice)}
         return stock({uid: some for uid, some in template_choices.items() if uid in aten})
     if settings.k == 1 and ours:
         # The others are generators: those that are not asked for cost nothing.
-        return ours
-    return [*stock(template_choices), *ours]
+        return [*ours]
+    return [*stock(template_choices), *ours, *fused]
+
+
+def _fused(
+    settings: Settings, kernel_inputs: Any, op: str, overrides: Any, activation: str
+) -> list[KernelTemplateChoice]:
+    """Our choices for a multiplication and the activation behind it, and what ATen's are timed by.
+
+    Raises:
+        Decided: there is nothing to benchmark.
+    """
+    try:
+        ours = _ours(settings, kernel_inputs, op, overrides, activation)
+    except LeftToLibrary as reason:
+        log.info("tilecast: %s and %s are not fused: %s", op, activation, reason)
+        ours = []
+    if settings.k == 1 or not ours:
+        raise Decided(ours[0].choice if ours else None)
+    layout = kernel_inputs.output_layout(flexible=False)
+    timed = [
+        KernelTemplateChoice(in_turn(name), template_params(), {}, layout, kernel_inputs)
+        for name in (activation, NOTHING)
+    ]
+    return [*ours, *timed]
+
+
+def _count(event: str) -> None:
+    """Count an event, unless the multiplication is lowered on trial, for its activation's sake."""
+    if not fusing.get():
+        report.count(event)
 
 
 def _benchmarked(choices: list[Any]) -> list[Any]:
     """Those of all choices for a multiplication that stay; called before they are benchmarked."""
-    if not _asked():
+    if not asked() or fusing.get():
         return choices
     aten_named = names(config.max_autotune_gemm_backends, "ATEN")
     stay = kept([_kind(choice) for choice in choices], aten_named)
@@ -192,15 +203,17 @@ class _OurTemplateChoice(KernelTemplateChoice):
 
 
 def _ours(
-    settings: Settings, kernel_inputs: Any, op: str, overrides: Any
-) -> list[KernelTemplateChoice]:
-    """Our choices for a multiplication; none, and why, where there are none.
+    settings: Settings, kernel_inputs: Any, op: str, overrides: Any, activation: str = ""
+) -> list[_OurTemplateChoice]:
+    """Our choices for a multiplication, with an activation behind it; none where there are none.
 
     Raises:
         LeftToLibrary: ATen shall do it.
     """
     try:
         matmul = read(kernel_inputs, op, fast_accumulation(overrides))
+        if activation:
+            matmul = matmul.then(activation)
         if settings.record:
             record(settings.record, matmul.hint)
         choices = plan(settings, matmul, op, gpu_of(kernel_inputs.device().index or 0))
@@ -214,7 +227,7 @@ def _ours(
         # Generated here and now: where none can be, others have to be there.
         return [ours for ours in found if ours.choice is not None]
     except (NotCovered, TilecastError) as reason:
-        report.count(f"not covered: {op}")
+        _count(f"not covered: {op}")
         log.info("tilecast: no choice for %s: %s", op, reason)
         if isinstance(reason, TilecastError):
             report.say_once("no model", f"some multiplications get no choice of ours: {reason}")
@@ -271,7 +284,7 @@ def _check_library(settings: Settings, matmul: Matmul, gpu: Hardware) -> None:
 
 
 def _log_plan(op: str, matmul: Matmul, choices: Sequence[Choice], seconds: float) -> None:
-    report.count("problems")
+    _count("problems")
     shown = ", ".join(
         f"{position}. {' or '.join(config.name for config in choice.configs)} "
         f"(predicted {choice.microseconds / 1000:.4f} ms)"
@@ -279,30 +292,3 @@ def _log_plan(op: str, matmul: Matmul, choices: Sequence[Choice], seconds: float
     )
     what = f"{op} {matmul.hint} {matmul.hint.operands}"
     log.info("tilecast: %s, ranked in %.1f ms: %s", what, seconds * 1000, shown)
-
-
-def _settle(timings: dict[Any, float], op: str, nodes: Any, *rest: Any) -> None:
-    """Tell what Inductor measured of our choices, and let the model decide between equals.
-
-    Those of ours that only seem faster are taken out of the timings, in milliseconds by caller.
-    """
-    ours = [caller for caller in timings if isinstance(caller, TilecastCaller)]
-    if not ours:
-        return
-    fastest = min(timings.values())
-    for caller in ours:
-        choice, taken = caller.choice, timings[caller]
-        log.info(
-            "tilecast: %s %s %s: predicted %.4f ms, benchmarked %.4f ms, %.3fx the fastest choice",
-            *(op, choice.matmul.hint, caller.name),
-            *(choice.microseconds / 1000, taken, taken / fastest),
-        )
-    if config.autotune_local_cache and max(timings[caller] for caller in ours) >= FAILED_MS:
-        autotuner = get_algorithm_selector_cache()
-        autotuner.update_local_cache(without_failures(autotuner.get_local_cache()))
-    limit = min(timings[caller] for caller in ours) * (1 + TIE)
-    preferred = next(caller for caller in ours if timings[caller] <= limit)
-    for caller in ours:
-        if timings[caller] < timings[preferred]:
-            del timings[caller]
-    report.count("won" if timings[preferred] <= min(timings.values()) else "lost")

@@ -20,6 +20,7 @@ from tilecast.inductor_hook.versions import (
     NVGEMM_HOME,
     OLDEST,
     OLDEST_NVGEMM,
+    PATTERNS_HOME,
     ask_for_aten,
     change,
     torch_version,
@@ -33,6 +34,7 @@ def install(
     power: str = "robust",
     rank_nvgemm: bool = False,
     record: str | Path | None = None,
+    fuse: bool = True,
 ) -> None:
     """Give ``mode="max-autotune"`` our choices for matrix multiplications, from now on.
 
@@ -49,13 +51,14 @@ def install(
         rank_nvgemm: also let the model rank the kernels of PyTorch's own NVGEMM backend.
         record: CSV file that the multiplications are written to, for ``--problems`` of the command
             line; it is appended to when it is there already.
+        fuse: also do a product together with the activation behind it, where that is faster.
 
     Raises:
         TilecastError: an argument is not allowed, or PyTorch is too old.
     """
     # The folder is spelled out in generated code, which may run anywhere.
     folder, file = (str(Path(path).absolute()) if path else None for path in (model, record))
-    settings = Settings(k, folder, power, rank_nvgemm, file)
+    settings = Settings(k, folder, power, rank_nvgemm, file, fuse)
     oldest = OLDEST_NVGEMM if rank_nvgemm else OLDEST
     if torch_version() < oldest:
         raise TilecastError(
@@ -80,13 +83,14 @@ def installed(
     power: str = "robust",
     rank_nvgemm: bool = False,
     record: str | Path | None = None,
+    fuse: bool = True,
 ) -> Iterator[None]:
     """Install for the time of a ``with`` block; arguments and errors as `install`.
 
     What was installed before is so again behind it.
     """
     outer = active()
-    install(k, model, power=power, rank_nvgemm=rank_nvgemm, record=record)
+    install(k, model, power=power, rank_nvgemm=rank_nvgemm, record=record, fuse=fuse)
     try:
         yield
     finally:
@@ -94,15 +98,17 @@ def installed(
 
 
 def install_from_environment() -> None:
-    """Install as ``TILECAST_K``, ``_MODEL``, ``_POWER`` and ``_RECORD`` say.
+    """Install as ``TILECAST_K``, ``_MODEL``, ``_POWER``, ``_RECORD`` and ``_FUSE`` say.
 
     Where that cannot be, a warning says why, and a list that names us alone is left with ATEN.
     """
     k = os.environ.get("TILECAST_K", "5")
     model, record = os.environ.get("TILECAST_MODEL"), os.environ.get("TILECAST_RECORD")
     power = os.environ.get("TILECAST_POWER", "robust")
+    fuse = os.environ.get("TILECAST_FUSE", "1") not in ("", "0")
     try:
-        install(int(k) if k.isdigit() else k, model, power=power, record=record)
+        count = int(k) if k.isdigit() else k
+        install(count, model, power=power, record=record, fuse=fuse)
     # PyTorch loads us from its own import, which must not fail for our sake.
     except Exception as error:
         report.warn_once("installing from the environment", error)
@@ -218,9 +224,18 @@ def _rank_nvgemm() -> None:
         sys.modules["tilecast.inductor_hook.nvgemm"].restore(home)
 
 
+def _fuse() -> None:
+    """Put our pass behind Inductor's own patterns, or take it away."""
+    from tilecast.inductor_hook.fusion import follow
+
+    settings = active()
+    follow(sys.modules[PATTERNS_HOME].pass_patterns, bool(settings and settings.fuse))
+
+
 _FOLLOWERS: dict[str, Callable[[], None]] = {
     "torch._inductor.utils": ask_for_aten,
     "torch._inductor.config": _configure,
     NVGEMM_HOME: _rank_nvgemm,
+    PATTERNS_HOME: _fuse,
 }
 """What is done once a module of Inductor is loaded, and whenever other settings come into force."""

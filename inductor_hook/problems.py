@@ -52,6 +52,17 @@ class Matmul:
     inputs: tuple[str, ...] = INPUTS["mm"]
     """Those of its `INPUTS` that there are."""
 
+    def then(self, activation: str) -> Matmul:
+        """The same with an activation behind it.
+
+        Raises:
+            NotCovered: a bias lies between, which no kernel adds before the activation.
+        """
+        operands = self.hint.operands
+        if "bias" in self.inputs and "bias" not in operands.epilogue:
+            raise NotCovered(f"the bias before {activation} is no row of out's dtype")
+        return replace(self, hint=replace(self.hint, operands=operands.then(activation)))
+
     def sweep(self) -> Iterator[GemmProblem]:
         """Problems that stand for every m: powers of two and the midpoints between them."""
         least, most = self.m_range or (self.hint.m, self.hint.m)

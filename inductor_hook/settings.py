@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tilecast.heuristics.errors import TilecastError
+from tilecast.inductor_hook.autoload import names
 from tilecast.inductor_hook.recording import SUFFIX
 from tilecast.kernels.families import FAMILIES
 from tilecast.kernels.spec import family_facts
@@ -38,6 +39,8 @@ class Settings:
     record: str | None = field(default=None, compare=False)
     """CSV file that every multiplication is written to; none when left out. What is chosen does not
     depend on it."""
+    fuse: bool = True
+    """Whether a kernel of ours may do a product together with the activation behind it."""
     digest: str = ""
     """`model_digest` of the model that is meant; of the one that is there now when left out."""
 
@@ -78,13 +81,21 @@ def activate(settings: Settings | None) -> None:
     _active = settings
 
 
+def asked() -> Settings | None:
+    """The settings in force, where Inductor autotunes and its list of backends names us."""
+    from torch._inductor import config
+
+    tuned = config.max_autotune or config.max_autotune_gemm
+    return _active if tuned and names(config.max_autotune_gemm_backends) else None
+
+
 def cache_key(settings: Settings | None) -> tuple[Any, ...]:
     """What a compiled graph depends on beside the graph, for Inductor's caches."""
     if settings is None:
         return ("tilecast", None)
     return (
         *("tilecast", version("tilecast"), settings.k, settings.power, settings.digest),
-        *(settings.model, settings.rank_nvgemm, _toolchain()),
+        *(settings.model, settings.rank_nvgemm, settings.fuse, _toolchain()),
     )
 
 

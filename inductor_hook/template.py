@@ -80,7 +80,9 @@ class Choice:
     @property
     def name(self) -> str:
         """What Inductor's tables call it."""
-        return f"tilecast_{self.configs[0]}" if len(self.configs) == 1 else "tilecast_dynamic"
+        kernel = str(self.configs[0]) if len(self.configs) == 1 else "dynamic"
+        operands = self.matmul.hint.operands
+        return "_".join(("tilecast", kernel, *operands.epilogue[-1:] * operands.activated))
 
     def variables(self) -> dict[str, Any]:
         """What the template is rendered with."""

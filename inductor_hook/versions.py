@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any
 
@@ -14,6 +15,9 @@ OLDEST_NVGEMM = (2, 14)
 """The first version whose NVGEMM backend takes its kernels from ``cutlass.operators``."""
 NVGEMM_HOME = "torch._inductor.heuristics.template.nv_universal_gemm"
 """The module that keeps the object which ranks the kernels of NVGEMM, since then."""
+
+PATTERNS_HOME = "torch._inductor.fx_passes.post_grad"
+"""The module that keeps the list of patterns that graphs are rewritten with, on every version."""
 
 
 def torch_version() -> tuple[int, int]:
@@ -72,6 +76,20 @@ def template_params(**params: Any) -> Any:
     from torch._inductor import kernel_template_choice
 
     return vars(kernel_template_choice)["DictKernelTemplateParams"](params)
+
+
+@contextmanager
+def chosen_at_once() -> Iterator[None]:
+    """Inside, Inductor chooses a kernel when it lowers a product, not when it schedules its graph.
+
+    2.15 has another name for the setting that decides it, and warns of the old one.
+    """
+    from torch._inductor import config
+
+    names = ("benchmark_template_fusion", "benchmark_epilogue_fusion")
+    name = next(name for name in names if name in vars(config)["_config"])
+    with config.patch({name: False, "pipeline_max_autotune_gemm": False}):
+        yield
 
 
 def change(config: Any, name: str, how: Callable[[Any], Any]) -> None:

@@ -18,10 +18,10 @@ import torch.nn.functional as F
 from torch._dynamo.utils import counters
 
 from tilecast import inductor_hook
-from tilecast.data_collection.tensors import poisoned_out, random_inputs, reference
+from tilecast.data_collection.tensors import applied, poisoned_out, random_inputs, reference
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
-from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
+from tilecast.heuristics.operands import ACTIVATIONS, LINEAR_BF16, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook import addmm, bmm, eager, installed, launcher, mm, plans, report
 from tilecast.inductor_hook.launcher import StaticMatmul, errors_raised
@@ -104,10 +104,11 @@ def compiled() -> Iterator[Callable[..., tuple[torch.Tensor, str]]]:
         k: int = 3,
         backends: str = "TILECAST",
         model: Path | None = None,
+        fuse: bool = True,
     ) -> tuple[torch.Tensor, str]:
         torch._dynamo.reset()
         counters.clear()
-        with installed(k, model), fresh_cache(), config.patch(_settings(backends)):
+        with installed(k, model, fuse=fuse), fresh_cache(), config.patch(_settings(backends)):
             result, codes = run_and_get_code(torch.compile(function, fullgraph=True), *operands)
         return result, "\n".join(codes)
 
@@ -394,6 +395,105 @@ def test_products_between_other_operations(compiled: Callable) -> None:
     assert counters["tilecast"]["problems"] == 2
     assert code.count("StaticMatmul.named") >= 1
     assert _failures() == []
+
+
+def _activated(name: str) -> Function:
+    """A linear layer with an activation, and a bias where one is given."""
+
+    def function(x: torch.Tensor, weight: torch.Tensor, *bias: torch.Tensor) -> torch.Tensor:
+        return applied(name, F.linear(x, weight, *bias), {})
+
+    return function
+
+
+@pytest.mark.parametrize("name", sorted(ACTIVATIONS))
+@pytest.mark.parametrize("rows", [(M,), (37,), (2, 96)], ids=str)
+@pytest.mark.parametrize("biased", [True, False], ids=["bias", "bare"])
+def test_an_activation_behind_a_product_is_one_kernel(
+    compiled: Callable, name: str, rows: tuple[int, ...], biased: bool
+) -> None:
+    """Rounded once, while eager code rounds the product, too."""
+    function = _activated(name)
+    operands = [_bf16(*rows, K) / K**0.5, _bf16(N, K), *([_bf16(N)] if biased else [])]
+    with torch.no_grad():
+        result, code = compiled(function, *operands, k=1)
+    assert f"'bf16:rcr:{'bias+' if biased else ''}{name}'" in code
+    assert "triton" not in code.split("def call")[-1]
+    assert _error(result, _exact(function, *operands)) < 1.5 * ONE_ROUNDING
+    assert counters["tilecast"] == {f"fused: {name}": 1, "problems": 1}
+
+
+@pytest.mark.parametrize("name", sorted(ACTIVATIONS))
+@pytest.mark.parametrize("rows", [16, 2048])
+@pytest.mark.parametrize("backends", ["ATEN,TILECAST", "ATEN,TRITON,TILECAST", "TILECAST"])
+def test_an_activation_is_fused_or_not_as_measured(
+    compiled: Callable, name: str, rows: int, backends: str
+) -> None:
+    function = _activated(name)
+    operands = _bf16(rows, 1024) / 32, _bf16(4096, 1024), _bf16(4096)
+    with torch.no_grad():
+        result, code = compiled(function, *operands, k=3, backends=backends)
+    assert _error(result, _exact(function, *operands)) < TOLERANCE
+    fused = counters["tilecast"][f"fused: {name}"]
+    assert fused + counters["tilecast"][f"not fused: {name}"] == 1
+    assert (f"'bf16:rcr:bias+{name}'" in code) == bool(fused)
+    assert _failures() == []
+
+
+def test_what_is_not_fused_is_as_if_it_had_not_been_tried(
+    compiled: Callable, model_of: Callable[..., Path]
+) -> None:
+    model = model_of("bf16:rcr", torch.cuda.get_device_name(), leaves=True)
+    operands = _bf16(2, 96, K), _bf16(N, K), _bf16(N)
+    options = {"k": 1, "backends": "ATEN,TILECAST", "model": model}
+    with torch.no_grad():
+        found, code = compiled(_activated("gelu"), *operands, **options)
+        assert counters["tilecast"]["not fused: gelu"] == 1
+        expected, without = compiled(_activated("gelu"), *operands, fuse=False, **options)
+    assert torch.equal(found, expected)
+    for call in ("extern_kernels.", ".run("):
+        assert code.count(call) == without.count(call)
+
+
+def test_an_activation_for_every_m(compiled: Callable) -> None:
+    from torch._inductor import config
+    from torch._inductor.utils import fresh_cache
+
+    function = _activated("silu")
+    weight, bias = _bf16(N, K), _bf16(N)
+    torch._dynamo.reset()
+    with installed(k=1), fresh_cache(), config.patch(_settings()), torch.no_grad():
+        dynamic = torch.compile(function, fullgraph=True, dynamic=True)
+        for rows in (M, 17, 500, 3000):
+            x = _bf16(rows, K) / K**0.5
+            result = dynamic(x, weight, bias)
+            assert _error(result, _exact(function, x, weight, bias)) < TOLERANCE
+    assert _failures() == []
+
+
+@pytest.mark.parametrize("name", sorted(ACTIVATIONS))
+def test_an_activation_where_its_kernel_fails(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr(launcher, "loaded_kernel", _broken)
+    bias, a, b = _bf16(N), _bf16(M, K) / K**0.5, _bf16(N, K).T
+    out = torch.full((M, N), torch.nan, dtype=torch.bfloat16, device="cuda")
+    _static(f"bf16:rcr:bias+{name}")(a, b, out, bias)
+    expected = applied(name, bias.double() + a.double() @ b.double(), {})
+    assert _error(out, expected) < TOLERANCE
+
+
+def test_gradients_behind_a_relu_that_is_fused(compiled: Callable) -> None:
+    """Its derivative wants the result alone, so that nothing else is kept for it."""
+    function = _activated("relu")
+    operands = [tensor.requires_grad_() for tensor in (_bf16(M, K), _bf16(N, K), _bf16(N))]
+    result, _ = compiled(function, *operands, k=1)
+    found = torch.autograd.grad(result, operands, torch.ones_like(result))
+    exact = [operand.detach().float().requires_grad_() for operand in operands]
+    expected = function(*exact)
+    for mine, theirs in zip(
+        found, torch.autograd.grad(expected, exact, torch.ones_like(expected)), strict=True
+    ):
+        # Numbers close to 0 are cut off on one side or the other.
+        assert _error(mine, theirs) < 5 * TOLERANCE
 
 
 @pytest.mark.parametrize("bias", [False, True])

@@ -17,10 +17,11 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
+from tilecast.data_collection.tensors import applied
 from tilecast.heuristics.dtypes import dtype_of_torch
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
-from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands, TensorSpec
+from tilecast.heuristics.operands import ACTIVATIONS, LINEAR_BF16, GemmOperands, TensorSpec
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook import failures, launcher, selection
 from tilecast.inductor_hook.failures import Failures
@@ -382,6 +383,18 @@ def test_torch_adds_the_bias_before_it_rounds(
     exact = a.double() @ b.double() - 20
     assert exact.min() > 0
     assert ((out.double() - exact).abs() / exact).max() <= 1.01 * error + 1e-5
+
+
+@pytest.mark.parametrize("activation", sorted(ACTIVATIONS))
+@pytest.mark.parametrize("biased", [True, False], ids=["bias", "bare"])
+def test_torch_does_the_activation(loads: Callable, activation: str, biased: bool) -> None:
+    loads(_refuses)
+    operands = GemmOperands.parse("bf16:rcr:bias" if biased else "bf16:rcr").then(activation)
+    a, b, out = _operands(33)
+    extras = [torch.randn(N).bfloat16()] if biased else []
+    StaticMatmul.named(NAME, operands.text, batched=False)(a, b, out, *extras)
+    exact = a.double() @ b.double() + sum(extra.double() for extra in extras)
+    torch.testing.assert_close(out.double(), applied(activation, exact, {}), rtol=0.02, atol=0.02)
 
 
 def test_a_bias_is_handed_to_the_kernel(loads: Callable) -> None:

@@ -1,0 +1,186 @@
+"""Activations behind the products of a graph: where they are, and one node in place of both.
+
+An activation is known by its values, whatever operators spell it: PyTorch decomposes it in one way
+or another, and some models write their own. What stands behind a product and computes each element
+from that element alone is evaluated on numbers of every size, and if torch's own function gives the
+same, it is that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import cast
+
+import torch
+from torch.fx import Graph, Node
+from torch.fx.node import map_arg
+
+from tilecast.data_collection.tensors import applied
+from tilecast.heuristics.operands import ACTIVATIONS
+
+aten = torch.ops.aten
+CONVERT = torch.ops.prims.convert_element_type.default
+PRODUCTS = (aten.mm.default, aten.addmm.default)
+"""Those that a kernel of ours may do together with what follows: of (a, b) and (bias, a, b)."""
+DEVICE = "cuda"
+"""Where they are done."""
+DTYPES = (torch.bfloat16, torch.float16)
+"""Types of their results."""
+WIDE = (torch.float32, torch.float64, torch.bool)
+"""Types beside the product's own that values keep their meaning in; others would cut some off."""
+RESHAPES = (aten.view.default, aten.reshape.default, aten._unsafe_view.default)
+"""They leave every element where it is."""
+VIEWS = (*RESHAPES, aten.permute.default, aten.transpose.int, aten.t.default)
+"""They take no kernel."""
+OPAQUE = (*PRODUCTS, aten.bmm.default, aten.baddbmm.default)
+"""Operators that Inductor puts into no kernel with what computes their operands."""
+LONGEST = 24
+"""Operators that an activation is made of, at most; PyTorch writes ten."""
+TOLERANCE = 1e-7
+"""Of a value, relative: what PyTorch writes is within 1e-15 in double precision, while a hyperbolic
+tangent in place of the error function makes 5e-4."""
+
+
+@dataclass(frozen=True)
+class Activated:
+    """A product of a graph and the activation behind it; nothing else reads what lies between."""
+
+    product: Node
+    """One of `PRODUCTS`, (m, n)."""
+    reshapes: tuple[Node, ...]
+    """What lies between them, one behind the other."""
+    steps: tuple[Node, ...]
+    """The operators of the activation, in the order of the graph."""
+    name: str
+    """One of `ACTIVATIONS`."""
+
+    def alone(self) -> Graph:
+        """Both as a graph of their own, whose last node, (m, n), nothing reads.
+
+        Its inputs are the product's operands.
+        """
+        graph, target = Graph(), cast(Callable, self.product.target)
+        inputs = [graph.placeholder(f"input_{i}") for i in range(len(self.product.args))]
+        product = graph.call_function(target, tuple(inputs))
+        product.meta.update(self.product.meta)
+        copies = {(self.product, *self.reshapes)[-1]: product}
+        for step in self.steps:
+            copies[step] = graph.node_copy(step, copies.__getitem__)
+            dtype = step.meta["val"].dtype
+            copies[step].meta["val"] = torch.empty_like(product.meta["val"], dtype=dtype)
+        return graph
+
+    def replace(self, target: Callable) -> None:
+        """Put one node in place of both, which calls ``target`` with the product's operands."""
+        graph, product = self.product.graph, self.product
+        with graph.inserting_before(product):
+            node = graph.call_function(target, product.args)
+        node.meta.update(product.meta)
+        product.replace_all_uses_with(node)
+        self.steps[-1].replace_all_uses_with((node, *self.reshapes)[-1])
+        for replaced in (*reversed(self.steps), product):
+            graph.erase_node(replaced)
+
+
+def activations(graph: Graph) -> Iterator[Activated]:
+    """Those behind the products of a graph that a kernel may do, and that save a kernel if it does.
+
+    None is saved where Inductor computes something else of the result element by element: it does
+    the activation in the same kernel.
+    """
+    for target in PRODUCTS:
+        for product in graph.find_nodes(op="call_function", target=target):
+            if _is_ours(product):
+                yield from _behind(product)
+
+
+def _is_ours(product: Node) -> bool:
+    result = product.meta["val"]
+    # Without factors, which are keywords.
+    return result.device.type == DEVICE and result.dtype in DTYPES and not product.kwargs
+
+
+def _behind(product: Node) -> Iterator[Activated]:
+    """The activation behind a product, if there is one."""
+    reshapes: list[Node] = []
+    start = product
+    while len(start.users) == 1 and next(iter(start.users)).target in RESHAPES:
+        (start,) = start.users
+        reshapes.append(start)
+    dtype = product.meta["val"].dtype
+    values = {start: _points()}
+    while len(values) <= LONGEST:
+        readers = {user for node in values for user in node.users} - values.keys()
+        if not readers:
+            return
+        step = min(readers)
+        if not _is_elementwise(step, values) or step.meta["val"].dtype not in (dtype, *WIDE):
+            return
+        values[step] = _evaluated(step, values)
+        if readers == {step} and step.meta["val"].dtype == dtype:
+            name = _named(values[step])
+            if name:
+                if _saves_a_kernel(step):
+                    yield Activated(product, tuple(reshapes), tuple(values)[1:], name)
+                return
+
+
+def _is_elementwise(node: Node, values: Mapping[Node, torch.Tensor]) -> bool:
+    """Whether it computes each element from the same element of what has values, and no more."""
+    target = node.target
+    return (
+        isinstance(target, torch._ops.OpOverload)
+        and torch.Tag.pointwise in target.tags
+        and not target._schema.is_mutable
+        and all(operand in values for operand in node.all_input_nodes)
+    )
+
+
+def _evaluated(node: Node, values: Mapping[Node, torch.Tensor]) -> torch.Tensor:
+    """What an elementwise node gives, in double precision throughout."""
+    if node.target is CONVERT:
+        return values[node.all_input_nodes[0]]
+    args = map_arg(node.args, values.__getitem__)
+    target = cast(Callable, node.target)
+    return target(*args, **map_arg(node.kwargs, values.__getitem__))
+
+
+def _named(values: torch.Tensor) -> str | None:
+    """The activation that gives these values at `_points`."""
+    for name, expected in _expected().items():
+        if torch.allclose(values.double(), expected, TOLERANCE, TOLERANCE, equal_nan=True):
+            return name
+    return None
+
+
+def _saves_a_kernel(node: Node) -> bool:
+    """Whether nothing reads a node, or a view of it, that Inductor would compute along with it."""
+    return all(
+        user.op == "output"
+        or user.target in OPAQUE
+        or (user.target in VIEWS and _saves_a_kernel(user))
+        for user in node.users
+    )
+
+
+@cache
+def _points() -> torch.Tensor:
+    """Numbers of every size that a 16-bit type has, more of them where activations bend, and NaN.
+
+    No infinities, of which torch's own functions and their decompositions make different things.
+    """
+
+    def row(*numbers: float) -> torch.Tensor:
+        return torch.tensor(numbers, dtype=torch.double, device="cpu")
+
+    near = row(*(i / 64 for i in range(-768, 769)))
+    powers = row(*(2.0**i for i in range(-126, 128)))
+    return torch.cat((near, powers, -powers, row(torch.nan)))
+
+
+@cache
+def _expected() -> dict[str, torch.Tensor]:
+    """What each activation makes of them."""
+    return {name: applied(name, _points(), {}) for name in sorted(ACTIVATIONS)}

@@ -1,0 +1,171 @@
+"""A product together with the activation behind it: as one kernel of ours where that is faster.
+
+Inductor fuses nothing into a CuteDSL template. So a pass over the graph puts one node in place of
+both, and what becomes of it is decided when it is lowered: one of our kernels, or the very nodes
+that it stands for, lowered as if it had not been there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextvars import ContextVar
+from functools import cache, partial
+from typing import Any
+
+import torch
+from torch._inductor import config
+from torch._inductor.ir import TensorBox
+from torch._inductor.lowering import lowerings
+from torch._inductor.select_algorithm import ExternKernelChoice
+from torch._inductor.virtualized import V
+from torch.fx import Graph
+
+from tilecast.inductor_hook import report
+from tilecast.inductor_hook.activations import activations, aten
+from tilecast.inductor_hook.launcher import row
+from tilecast.inductor_hook.settings import asked
+from tilecast.inductor_hook.template import TilecastCaller
+from tilecast.inductor_hook.versions import chosen_at_once
+
+fusing: ContextVar[str] = ContextVar("tilecast_fusing", default="")
+"""The activation behind the product that is being lowered; "" where only the product is asked for.
+
+While it is set, lowering the product finds out what is fastest and ends in `Decided`. It returns
+nothing: some choices do the product alone, and Inductor would take any of them for any other.
+"""
+
+
+class Decided(Exception):
+    """A fused kernel is the fastest way to a product and the activation behind it, or none is."""
+
+    def __init__(self, caller: TilecastCaller | None):
+        """Take the choice of ours that does both, if any shall."""
+        super().__init__()
+        self.caller = caller
+
+
+class FusionPass:
+    """What Inductor applies to each graph behind its own patterns."""
+
+    def apply(self, graph: Graph) -> None:
+        """Put one node in place of each product with an activation that may be worth fusing.
+
+        Whatever goes wrong is one warning, and the graph stays as it is.
+        """
+        # Tensor parallelism in the background looks for bare products, after us.
+        if not asked() or config._micro_pipeline_tp:
+            return
+        try:
+            found = [(one, _lowering(one.name, one.alone())) for one in activations(graph)]
+        except Exception as error:
+            report.warn_once("looking for activations", error, "none is fused")
+            return
+        for one, lowering in found:
+            one.replace(lowering)
+
+
+PASS = FusionPass()
+"""The one pass."""
+
+
+def follow(passes: list[Any], wanted: bool) -> None:
+    """Have Inductor apply our pass behind ``passes``, or no longer.
+
+    Not through its ``post_grad_custom_post_pass``: that place is the user's.
+    """
+    if wanted != (PASS in passes):
+        (passes.append if wanted else passes.remove)(PASS)
+
+
+def _lowering(name: str, replaced: Graph) -> Callable[..., TensorBox]:
+    """What Inductor calls for the node in place of a product and an activation.
+
+    Args:
+        name: one of `tilecast.heuristics.operands.ACTIVATIONS`.
+        replaced: both, `tilecast.inductor_hook.activations.Activated.alone`.
+    """
+
+    def product_with_activation(*operands: TensorBox) -> TensorBox:
+        fused = _fused(name, operands)
+        if fused is None:
+            report.count(f"not fused: {name}")
+            return _lowered(replaced, operands)
+        report.count(f"fused: {name}")
+        report.count("problems")
+        return fused
+
+    lowering: Any = product_with_activation
+    lowering._inductor_lowering_function = True
+    # Since 2.14 Inductor asks for the shape of the result anew where operands have changed.
+    lowering._inductor_lowering_output_metadata_fn = _result
+    return lowering
+
+
+def _lowered(graph: Graph, operands: tuple[TensorBox, ...]) -> TensorBox:
+    """What Inductor makes of the last node of a graph."""
+    inputs, env = iter(operands), V.graph.env
+    for node in graph.nodes:
+        env[node] = next(inputs) if node.op == "placeholder" else V.graph.run_node(node)
+    *_, last = graph.nodes
+    return env[last]
+
+
+def _result(*operands: torch.Tensor) -> torch.Tensor:
+    *_, a, b = operands
+    return a.new_empty(a.shape[0], b.shape[1])
+
+
+def _fused(name: str, operands: tuple[TensorBox, ...]) -> TensorBox | None:
+    """Product and activation by one kernel of ours; None where that does not pay, or fails."""
+    try:
+        caller = _decided(name, operands)
+        return caller and caller.output_node()
+    # Whatever goes wrong in here, the graph compiles without us.
+    except Exception as error:
+        report.warn_once("fusing an activation", error)
+        return None
+
+
+def _decided(name: str, operands: tuple[TensorBox, ...]) -> TilecastCaller | None:
+    """The choice that shall do a product and an activation, if any shall."""
+    token = fusing.set(name)
+    try:
+        with chosen_at_once():
+            lowerings[aten.mm if len(operands) == 2 else aten.addmm](*operands)
+    except Decided as decision:
+        return decision.caller
+    finally:
+        fusing.reset(token)
+    # Where Inductor must not benchmark, such as in its deterministic mode. Nothing reads what it
+    # returned.
+    return None
+
+
+NOTHING = "nothing"
+"""No activation."""
+_IN_PLACE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "relu": aten.relu_,
+    "gelu": aten.gelu_,
+    "gelu-tanh": partial(aten.gelu_, approximate="tanh"),
+    "silu": aten.silu_,
+    NOTHING: lambda product: product,
+}
+
+
+@cache
+def in_turn(name: str) -> ExternKernelChoice:
+    """ATen's product and then an activation, or `NOTHING`: what is benchmarked and never taken.
+
+    Inductor's own choice of ATen's product does not say what an activation adds to it: since 2.12
+    that is benchmarked with a bias that is expanded, while what runs has a row.
+    """
+
+    def run(*operands: torch.Tensor, out: torch.Tensor) -> None:
+        *bias, a, b = operands
+        if bias:
+            torch.addmm(row(bias[0]), a, b, out=out)
+        else:
+            torch.mm(a, b, out=out)
+        _IN_PLACE[name](out)
+
+    return ExternKernelChoice(run, name=f"tilecast_product_then_{name.replace('-', '_')}")

@@ -1,0 +1,113 @@
+"""What Inductor measured: it is told, and the model, or a margin, decides between near equals."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import inf, isfinite
+from typing import Any
+
+from torch._inductor import config
+from torch._inductor.select_algorithm import ExternKernelCaller, get_algorithm_selector_cache
+from torch._logging._internal import getArtifactLogger
+
+from tilecast.inductor_hook import report
+from tilecast.inductor_hook.fusion import NOTHING, Decided, fusing, in_turn
+from tilecast.inductor_hook.template import FAILED_MS, TilecastCaller, without_failures
+
+# Under the name of Inductor, whose handlers TORCH_LOGS sets up; our own would reach none.
+log = getArtifactLogger("torch._inductor.tilecast", "autotuning")
+
+TIE = 0.005
+"""Choices of ours closer than this count as equal, and the model's order decides: Inductor's
+benchmark repeats within 1.3% at the median, and overturned 43% of the model's right first choices
+(benchmarks/results/inductor_timing.json)."""
+MARGIN = 0.02
+"""How much faster than what it replaces a kernel has to be that does an activation, too: more than
+the benchmark's own spread."""
+
+
+def settle(timings: dict[Any, float], op: str, nodes: Any, *rest: Any) -> None:
+    """Tell what Inductor measured of our choices, and let the model decide between equals.
+
+    Those of ours that only seem faster are taken out of the timings, in milliseconds by caller.
+
+    Raises:
+        Decided: it was measured for the sake of an activation.
+    """
+    ours = [caller for caller in timings if isinstance(caller, TilecastCaller)]
+    if not ours:
+        return
+    fastest = min(timings.values())
+    for caller in ours:
+        choice, taken = caller.choice, timings[caller]
+        log.info(
+            "tilecast: %s %s %s: predicted %.4f ms, benchmarked %.4f ms, %.3fx the fastest choice",
+            *(op, choice.matmul.hint, caller.name),
+            *(choice.microseconds / 1000, taken, taken / fastest),
+        )
+    if config.autotune_local_cache and max(timings[caller] for caller in ours) >= FAILED_MS:
+        autotuner = get_algorithm_selector_cache()
+        autotuner.update_local_cache(without_failures(autotuner.get_local_cache()))
+    if fusing.get():
+        raise Decided(worth_fusing(timings, ours))
+    preferred = _preferred(ours, timings)
+    for caller in ours:
+        if timings[caller] < timings[preferred]:
+            del timings[caller]
+    report.count("won" if timings[preferred] <= min(timings.values()) else "lost")
+
+
+def worth_fusing(
+    timings: Mapping[Any, float], ours: Sequence[TilecastCaller]
+) -> TilecastCaller | None:
+    """The choice that does a product and the activation behind it, if that is surely faster.
+
+    Args:
+        timings: of all choices, in milliseconds: for both, for the product alone, and of `in_turn`.
+        ours: those of ours, as the model ranks them.
+    """
+    fused = [caller for caller in ours if caller.choice.matmul.hint.operands.activated]
+    if not fused:
+        return None
+    both, alone = in_turn(fusing.get()), in_turn(NOTHING)
+    timed, waiting, others = {both: inf, alone: inf}, [], []
+    for one, taken in timings.items():
+        if isinstance(one, ExternKernelCaller) and one.choice in timed:
+            timed[one.choice] = taken
+        elif not isinstance(one, ExternKernelCaller | TilecastCaller):
+            others.append(taken)
+        elif one not in fused:
+            waiting.append(taken)
+    limit = replaced_ms(timed[both], timed[alone], waiting, others)
+    best = _preferred(fused, timings)
+    log.info(
+        "tilecast: %s with %s: %.4f ms in one kernel, %.4f ms otherwise",
+        *(best.choice.matmul.hint, fusing.get(), timings[best], limit),
+    )
+    return best if timings[best] < limit * (1 - MARGIN) else None
+
+
+def replaced_ms(
+    in_turn: float, product: float, waiting: Sequence[float], others: Sequence[float]
+) -> float:
+    """What Inductor takes for a product and an activation without us; 0 where it is not known.
+
+    The activation is a kernel of its own behind a product of ATen's or ours. Others may come to do
+    it along the way, at no cost for all that is known when they are timed.
+
+    Args:
+        in_turn: milliseconds of ATen's product and then the activation.
+        product: those of the same product.
+        waiting: those of ATen's choices and ours for the product.
+        others: those of all others, such as Triton's.
+    """
+    if not isfinite(in_turn):
+        return 0.0
+    activation = max(in_turn - product, 0.0)
+    return min([in_turn, *(taken + activation for taken in waiting), *others])
+
+
+def _preferred(callers: Sequence[TilecastCaller], timings: Mapping[Any, float]) -> TilecastCaller:
+    """The first of some choices that is as good as the best of them."""
+    limit = min(timings[caller] for caller in callers) * (1 + TIE)
+    return next(caller for caller in callers if timings[caller] <= limit)
