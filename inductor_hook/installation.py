@@ -34,7 +34,7 @@ def install(
     power: str = "robust",
     rank_nvgemm: bool = False,
     record: str | Path | None = None,
-    fuse: bool = True,
+    fuse: bool = False,
 ) -> None:
     """Give ``mode="max-autotune"`` our choices for matrix multiplications, from now on.
 
@@ -83,7 +83,7 @@ def installed(
     power: str = "robust",
     rank_nvgemm: bool = False,
     record: str | Path | None = None,
-    fuse: bool = True,
+    fuse: bool = False,
 ) -> Iterator[None]:
     """Install for the time of a ``with`` block; arguments and errors as `install`.
 
@@ -105,7 +105,7 @@ def install_from_environment() -> None:
     k = os.environ.get("TILECAST_K", "5")
     model, record = os.environ.get("TILECAST_MODEL"), os.environ.get("TILECAST_RECORD")
     power = os.environ.get("TILECAST_POWER", "robust")
-    fuse = os.environ.get("TILECAST_FUSE", "1") not in ("", "0")
+    fuse = os.environ.get("TILECAST_FUSE", "0") not in ("", "0")
     try:
         count = int(k) if k.isdigit() else k
         install(count, model, power=power, record=record, fuse=fuse)

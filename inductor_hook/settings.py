@@ -39,7 +39,7 @@ class Settings:
     record: str | None = field(default=None, compare=False)
     """CSV file that every multiplication is written to; none when left out. What is chosen does not
     depend on it."""
-    fuse: bool = True
+    fuse: bool = False
     """Whether a kernel of ours may do a product together with the activation behind it."""
     digest: str = ""
     """`model_digest` of the model that is meant; of the one that is there now when left out."""

@@ -217,7 +217,7 @@ def _applied(graph: Graph) -> list[Node]:
 
 
 def test_the_pass_rewrites_every_product_with_an_activation(asked: None) -> None:
-    install()
+    install(fuse=True)
     graph = _traced(_linear(F.gelu), _shapes())
     (added,) = _applied(graph)
     target: Any = added.target
@@ -237,7 +237,7 @@ def test_the_pass_rewrites_every_product_with_an_activation(asked: None) -> None
     ids=str,
 )
 def test_graphs_stay_as_they_are_unasked(asked: None, settings: dict[str, Any]) -> None:
-    install()
+    install(fuse=True)
     graph = _traced(_linear(F.gelu), _shapes())
     before = str(graph)
     with config.patch(settings):
@@ -254,8 +254,8 @@ def test_one_setting_switches_it_off(asked: None) -> None:
             before = str(graph)
             assert bool(_applied(graph)) == fuse
             assert (str(graph) == before) == (not fuse)
-    install()
-    install()
+    install(fuse=True)
+    install(fuse=True)
     assert post_grad.pass_patterns == [*stock, PASS]
     uninstall()
     assert post_grad.pass_patterns == stock
@@ -264,7 +264,7 @@ def test_one_setting_switches_it_off(asked: None) -> None:
 def test_a_pass_that_fails_leaves_the_graph_and_one_warning(
     asked: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    install()
+    install(fuse=True)
     monkeypatch.setattr(recognition, "_evaluated", lambda *_: 1 / 0)
     for _ in range(2):
         graph = _traced(_linear(F.gelu), _shapes())
@@ -306,7 +306,7 @@ def test_what_is_not_fused_is_lowered_as_without_us(
         seen.append(list(graph.nodes))
 
     with torch.no_grad(), config.patch(post_grad_custom_post_pass=see):
-        with installed(count):
+        with installed(count, fuse=True):
             found = _compiled(function, *operands)
             assert counters["tilecast"][f"not fused: {name}"] == 2
         with installed(count, fuse=False):
@@ -325,7 +325,7 @@ def test_training_graphs_keep_what_backward_reads(on_the_cpu: None, name: str) -
     operands = [torch.randn(shape).bfloat16().requires_grad_() for shape in _shapes()]
     gradient = torch.randn(M, K).bfloat16()
     expected = torch.autograd.grad(layer(*operands), operands, gradient)
-    install()
+    install(fuse=True)
     found = torch.autograd.grad(_compiled(layer, *operands), operands, gradient)
     for mine, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=0.02, atol=0.05)
@@ -338,7 +338,7 @@ def test_a_symbolic_m(on_the_cpu: None) -> None:
     layer = _linear(F.silu)
     x, *others = (torch.randn(shape).bfloat16() for shape in _shapes(rank=3))
     torch._dynamo.mark_dynamic(x, 1)
-    install()
+    install(fuse=True)
     torch._dynamo.reset()
     with torch.no_grad(), config.patch(force_disable_caches=True):
         compiled = torch.compile(layer, fullgraph=True)
@@ -383,7 +383,7 @@ def graph(hook: list[KernelSpec]) -> Iterator[Any]:
 def test_k_1_takes_the_first_without_a_benchmark(
     graph: Any, hook: list[KernelSpec], name: str
 ) -> None:
-    install(k=1)
+    install(k=1, fuse=True)
     for bias, text in (((4096,), f"bf16:rcr:bias+{name}"), (None, f"bf16:rcr:{name}")):
         caller = _lowered(name, _operands(bias=bias))
         assert caller
@@ -400,7 +400,7 @@ def test_k_1_takes_the_first_without_a_benchmark(
 def test_k_1_leaves_to_the_library_what_it_wins(
     graph: Any, hook: list[KernelSpec], leaving_model: Path
 ) -> None:
-    install(k=1, model=leaving_model)
+    install(k=1, model=leaving_model, fuse=True)
     assert _lowered("gelu", _operands()) is None
     assert hook == []
 
@@ -416,13 +416,13 @@ def test_k_1_leaves_to_the_library_what_it_wins(
 )
 @pytest.mark.parametrize("count", [1, 3])
 def test_what_no_kernel_does_is_not_fused(graph: Any, operands: Any, count: int) -> None:
-    install(k=count)
+    install(k=count, fuse=True)
     assert _lowered("gelu", operands()) is None
     assert counters["tilecast"] == {}
 
 
 def test_a_c_wrapper_has_none(graph: Any) -> None:
-    install(k=1)
+    install(k=1, fuse=True)
     graph.cpp_wrapper = True
     assert _lowered("gelu", _operands()) is None
 
@@ -433,7 +433,7 @@ def test_a_kernel_for_every_m(hook: list[KernelSpec]) -> None:
 
     symbols = ShapeEnv()
     with lowering(symbols):
-        install(k=1)
+        install(k=1, fuse=True)
         m = symbols.create_symbol(17, ConstantSource("m"))
         caller = _lowered("silu", _operands(m=m))
     assert caller
@@ -444,7 +444,7 @@ def test_a_kernel_for_every_m(hook: list[KernelSpec]) -> None:
 def test_a_lowering_that_fails_is_one_warning(
     graph: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    install(k=1)
+    install(k=1, fuse=True)
     monkeypatch.setattr(TilecastCaller, "output_node", lambda caller: 1 / 0)
     assert [_lowered("gelu", _operands()) for _ in range(2)] == [None, None]
     assert "fusing an activation failed" in caplog.text
@@ -506,7 +506,7 @@ def test_only_what_is_measured_to_be_faster_is_fused(
         lambda tuner, *rest, **kw: clock(tuner, *rest, **kw),
     )
     monkeypatch.setattr(AlgorithmSelectorCache, "make_precompile_fn", lambda *_, **__: None)
-    install(k=2)
+    install(k=2, fuse=True)
     with config.patch(max_autotune_gemm_backends=backends):
         caller = _lowered("gelu", _operands())
     assert [clock.kinds.count(kind) for kind in ("ours", "fused", "in_turn", "product")] == [
@@ -518,7 +518,7 @@ def test_only_what_is_measured_to_be_faster_is_fused(
 
 
 def test_without_a_benchmark_nothing_is_fused_that_would_want_one(graph: Any) -> None:
-    install(k=2)
+    install(k=2, fuse=True)
     with config.patch(deterministic=True):
         assert _lowered("gelu", _operands()) is None
 
