@@ -1,6 +1,6 @@
 """A small neural network as plain arrays, evaluated with numpy.
 
-Dense layers with SiLU between them. What is read from disk is checked once by `Network.unpack` and
+Dense layers with GELU between them. What is read from disk is checked once by `Network.unpack` and
 handed to no library, so a forged model can be wrong but do no harm.
 """
 
@@ -136,7 +136,7 @@ class Network:
         """What each layer adds up to."""
         values = rows
         for index, (weights, bias) in enumerate(self.layers):
-            values = (silu(values) if index else values) @ weights + bias
+            values = (gelu(values) if index else values) @ weights + bias
             yield values
 
     def _slopes(self, rows: np.ndarray, output: int) -> np.ndarray:
@@ -145,16 +145,23 @@ class Network:
         (weights, _), *before = reversed(self.layers)
         slope = np.broadcast_to(weights[:, output], (len(rows), len(weights)))
         for values, (weights, _) in zip(reversed(hidden), before, strict=True):
-            share = _sigmoid(values)
-            slope = slope * share * (1 + values * (1 - share)) @ weights.T
+            slope = slope * _gelu_slope(values) @ weights.T
         return slope
 
 
-def silu(values: np.ndarray) -> np.ndarray:
-    """Each number times its logistic function: smooth, and nearly 0 for what is below 0."""
-    return values * _sigmoid(values)
+_GELU = np.float32(np.sqrt(2 / np.pi)), np.float32(0.044715)
+"""Constants of the form with a hyperbolic tangent (Hendrycks and Gimpel, Gaussian Error Linear
+Units, 2016), which numpy has and the error function it has not."""
 
 
-def _sigmoid(values: np.ndarray) -> np.ndarray:
-    # By the hyperbolic tangent, which does not overflow.
-    return np.float32(0.5) * (1 + np.tanh(np.float32(0.5) * values))
+def gelu(values: np.ndarray) -> np.ndarray:
+    """Each number times about the share of a normal distribution below it."""
+    scale, cubic = _GELU
+    return np.float32(0.5) * values * (1 + np.tanh(scale * values * (1 + cubic * values**2)))
+
+
+def _gelu_slope(values: np.ndarray) -> np.ndarray:
+    scale, cubic = _GELU
+    tangent = np.tanh(scale * values * (1 + cubic * values**2))
+    inner = scale * (1 + 3 * cubic * values**2)
+    return np.float32(0.5) * (1 + tangent + values * (1 - tangent**2) * inner)

@@ -146,7 +146,7 @@ def _loss(weights: list[torch.Tensor], problems: list[_Configs]) -> torch.Tensor
 
     *hidden, last = zip(weights[::2], weights[1::2], strict=True)
     for weight, bias in hidden:
-        values = F.silu(torch.addmm(bias, values, weight))
+        values = F.gelu(torch.addmm(bias, values, weight), approximate="tanh")
     error = torch.addmm(last[1], values, last[0]) - level
 
     def of_problem(each: torch.Tensor) -> torch.Tensor:

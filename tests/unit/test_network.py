@@ -43,7 +43,7 @@ def _by_torch(network: Network, rows: torch.Tensor) -> torch.Tensor:
     values = rows
     for index, (weights, bias) in enumerate(network.layers):
         if index:
-            values = torch.nn.functional.silu(values)
+            values = torch.nn.functional.gelu(values, approximate="tanh")
         values = values @ torch.from_numpy(weights) + torch.from_numpy(bias)
     return values
 
