@@ -19,6 +19,7 @@ from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
 from tilecast.inductor_hook import report
 from tilecast.inductor_hook.autoload import names
+from tilecast.inductor_hook.learning import learn
 from tilecast.inductor_hook.problems import LeftToLibrary, Matmul, NotCovered, read
 from tilecast.inductor_hook.recording import record
 from tilecast.inductor_hook.selection import first, gpu_of, portfolio, runnable, shortlist
@@ -289,6 +290,15 @@ def _settle(timings: dict[Any, float], op: str, nodes: Any, *rest: Any) -> None:
     ours = [caller for caller in timings if isinstance(caller, TilecastCaller)]
     if not ours:
         return
+    settings = active()
+    if settings and settings.learn:
+        learn(
+            settings.learn,
+            ours[0].choice.matmul.hint,
+            [(caller.choice, timings[caller]) for caller in ours],
+            [time for caller, time in timings.items() if _kind(caller) == "aten"],
+            ours[0].layout.device.index or 0,
+        )
     fastest = min(timings.values())
     for caller in ours:
         choice, taken = caller.choice, timings[caller]

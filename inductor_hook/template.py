@@ -82,6 +82,20 @@ class Choice:
         """What Inductor's tables call it."""
         return f"tilecast_{self.configs[0]}" if len(self.configs) == 1 else "tilecast_dynamic"
 
+    @property
+    def adds_bias(self) -> bool:
+        """Whether a second kernel adds a bias, since ours fuses none such."""
+        fused = (extra.name for extra in self.matmul.hint.operands.extras)
+        return "bias" in self.matmul.inputs and "bias" not in fused
+
+    @property
+    def is_one_kernel(self) -> bool:
+        """Whether its time is that of its config.
+
+        It is not where each call picks one, by its m, nor where a second kernel adds a bias.
+        """
+        return self.matmul.m_range is None and not self.adds_bias
+
     def variables(self) -> dict[str, Any]:
         """What the template is rendered with."""
         operands = self.matmul.hint.operands
@@ -105,7 +119,7 @@ class Choice:
             "model": repr(self.settings.digest),
             "inputs": inputs,
             "extras": "".join(f", {_VIEWS[extra.kind].format(extra.name)}" for extra in extras),
-            "adds": "bias" in inputs and "bias" not in (extra.name for extra in extras),
+            "adds": self.adds_bias,
             "alpha": self.matmul.alpha,
             "beta": self.matmul.beta,
         }

@@ -13,12 +13,13 @@ from tilecast.heuristics.candidates import Candidates
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.problem import GemmProblem
+from tilecast.models.comparisons import Comparison
 from tilecast.models.features import FEATURE_NAMES, featurize
 from tilecast.models.fitted import check_fitted
 from tilecast.models.forest import Forest
 from tilecast.models.labels import ProblemLabels, check_power
 from tilecast.models.shapley import contributions
-from tilecast.models.targets import ANALYTIC, log_analytic, training_rows
+from tilecast.models.targets import ANALYTIC, log_analytic, order_rows, training_rows
 
 DISTINCT = 10
 """Configs at the head of a ranking that differ in more than their schedule."""
@@ -85,8 +86,12 @@ class ConfigRanker:
     seed: int = 0
     """Of the row and column sampling."""
 
-    def fit(self, table: Sequence[ProblemLabels]) -> Self:
+    def fit(self, table: Sequence[ProblemLabels], compared: Sequence[Comparison] = ()) -> Self:
         """Learn from the labels of each problem, `tilecast.models.labels.label_table`.
+
+        Args:
+            table: the labels, of one problem at least.
+            compared: what else is known of the order of configs, of problems that the table lacks.
 
         Raises:
             TilecastError: ``power`` is not known.
@@ -96,9 +101,9 @@ class ConfigRanker:
             rows.features, _REGRESSION, label=rows.residual, weight=rows.weight
         )
         # Whole numbers from 31, which is the most that XGBoost takes, for the best, down to 0.
-        relevance = np.floor(31 * np.exp(-(rows.slowdown - 1) / _NEAR))
-        problem = rows.problem.astype(np.int32)
-        self.relevance_ = self._trained(rows.features, _ORDER, label=relevance, qid=problem)
+        order = order_rows(rows, compared, self.hardware)
+        relevance = np.floor(31 * np.exp(-(order.slowdown - 1) / _NEAR))
+        self.relevance_ = self._trained(order.features, _ORDER, label=relevance, qid=order.group)
         if self.times and self.power != "robust":
             good = rows.slowdown < _GOOD
             targets = {"label": rows.level[good], "weight": rows.weight[good]}

@@ -14,6 +14,7 @@ from functools import lru_cache
 import numpy as np
 
 from tilecast.heuristics.hardware import Hardware
+from tilecast.models.comparisons import Comparison, compared_features
 from tilecast.models.features import FEATURE_NAMES, featurize
 from tilecast.models.labels import ProblemLabels
 
@@ -52,6 +53,18 @@ class TrainingRows:
     """float32 [rows]: index of the problem, in rising order."""
 
 
+@dataclass(frozen=True, eq=False)
+class OrderRows:
+    """The rows that the order of configs is learned from, of one problem or run below the other."""
+
+    features: np.ndarray
+    """float32 [rows, features]."""
+    slowdown: np.ndarray
+    """float32 [rows]: cost over the least of the problem or run."""
+    group: np.ndarray
+    """int32 [rows]: index of the problem or run, in rising order."""
+
+
 FLOOR = 0.02
 """Weight that even the slowest config keeps, so that it is not mistaken for a fast one."""
 FAR = 1.25
@@ -84,3 +97,15 @@ def training_rows(
         parts.append([column[kept] for column in columns])
     columns = (np.concatenate(column) for column in zip(*parts, strict=True))
     return TrainingRows(*(np.asarray(column, np.float32) for column in columns))
+
+
+def order_rows(rows: TrainingRows, compared: Sequence[Comparison], hardware: Hardware) -> OrderRows:
+    """The rows of measured problems, and below them those of configs that were only compared."""
+    first = int(rows.problem[-1]) + 1
+    groups = [np.full(len(one.slowdown), first + i) for i, one in enumerate(compared)]
+    parts = [compared_features(one, hardware) for one in compared]
+    return OrderRows(
+        np.concatenate([rows.features, *parts]),
+        np.concatenate([rows.slowdown, *(one.slowdown for one in compared)], dtype=np.float32),
+        np.concatenate([rows.problem, *groups], dtype=np.int32, casting="unsafe"),
+    )
