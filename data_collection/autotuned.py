@@ -3,8 +3,8 @@
 It has a line of JSON for each multiplication that was benchmarked, below one that says what file it
 is. It is no `MeasurementStore`: that one is held by one process at a time, takes each measurement
 once and no kernels but today's, while here any number of processes write for months, through
-versions, and somebody may want to read what is kept. Its times are not those of a data set either:
-a few configs of each problem, timed as told in `tilecast.models.labels.autotuned_problems`.
+versions, and somebody may want to read what is kept. Nor are its times those of a data set: they
+are of a few configs of each problem, taken as `tilecast.models.comparisons` tells.
 """
 
 from __future__ import annotations
