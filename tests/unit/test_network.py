@@ -40,7 +40,7 @@ def rows() -> np.ndarray:
 
 
 def _by_torch(network: Network, rows: torch.Tensor) -> torch.Tensor:
-    values = rows
+    values = rows.float()
     for index, (weights, bias) in enumerate(network.layers):
         if index:
             values = torch.nn.functional.gelu(values, approximate="tanh")
