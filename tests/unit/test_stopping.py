@@ -126,8 +126,7 @@ def test_adaptive_k_beats_fixed_k_on_held_out_problems() -> None:
             adaptive, fixed = ([c[kind][figure] for c in cells] for kind in ("adaptive", "fixed"))
             assert sum(adaptive) < sum(fixed), (power, figure)
             ahead[figure] += sum(a <= f for a, f in zip(adaptive, fixed, strict=True))
-    # Of 15: behind at a mean of 4 under load, by 0.02 points of a regret of 0.6%.
-    assert ahead == {"geomean": 14, "p95": 13}
+    assert ahead == {"geomean": 15, "p95": 15}
     over = [each["difference"] for each in figures["over_powers"]]
     assert max(over) < 0
 
