@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.files import unwritable
-from tilecast.heuristics.hardware import GPUS, hardware
+from tilecast.heuristics.hardware import GPUS, Hardware, hardware
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.heuristics.problem import MAX_EXTENT, GemmProblem
 
@@ -116,9 +116,9 @@ def path(text: str) -> Path:
 
 
 def add_gpu(parser: argparse.ArgumentParser) -> None:
-    """Add the option that names the GPU."""
-    gpu = GPUS[0].name
-    parser.add_argument("--gpu", type=reads(hardware), default=gpu, help=f"GPU (default: {gpu})")
+    """Add the option that names the GPU, which `gpu` reads."""
+    about = f"GPU (default: that of --model, or else {GPUS[0].name})"
+    parser.add_argument("--gpu", type=reads(hardware), help=about)
 
 
 def add_operands(parser: argparse.ArgumentParser) -> None:
@@ -141,6 +141,13 @@ def add_problem(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(f"--{name}", type=extent, help=about)
     parser.add_argument("--batch", type=extent, default=1, help=more)
     add_operands(parser)
+
+
+def add_suites(parser: argparse.ArgumentParser) -> None:
+    """Add the options that name suites of problems, and everything of `add_own_problems`."""
+    about = "suite of problems; repeatable (default: training, without problems of one's own)"
+    parser.add_argument("--suite", action="append", metavar="NAME", help=about)
+    add_own_problems(parser)
 
 
 def add_own_problems(parser: argparse.ArgumentParser) -> None:
@@ -168,11 +175,14 @@ def add_data(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", type=path, help="data set (default: the shipped one)")
 
 
-def add_collection(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say where measurements go, and on which cards for how long."""
+def add_collection(parser: argparse.ArgumentParser, devices_: str | None = "0") -> None:
+    """Add the options that say where measurements go, and on which cards for how long.
+
+    The cards are all of the host where none are the default.
+    """
     parser.add_argument("--store", type=path, required=True, help="SQLite file; made when absent")
-    about = "CUDA devices, as 0,1 (default: 0)"
-    parser.add_argument("--devices", type=devices, default="0", help=about)
+    about = f"CUDA devices, as 0,1 (default: {devices_ or 'all'})"
+    parser.add_argument("--devices", type=devices, default=devices_, help=about)
     about = "seconds after which nothing further is compiled or measured"
     parser.add_argument("--budget", type=integer(1), help=about)
 
@@ -201,6 +211,22 @@ def add_parallel(parser: argparse.ArgumentParser, name: str, what: str) -> None:
 
 
 # ---- what is made from them
+
+
+def gpu(options: argparse.Namespace) -> Hardware:
+    """The GPU that the options name, or that the model is for which they name.
+
+    Raises:
+        TilecastError: the model is refused.
+    """
+    if options.gpu is not None:
+        return options.gpu
+    folder = getattr(options, "model", None)
+    if folder is None:
+        return GPUS[0]
+    from tilecast.models.manifest import model_hardware
+
+    return model_hardware(folder)
 
 
 def problem_if_any(options: argparse.Namespace) -> GemmProblem | None:
@@ -234,6 +260,20 @@ def own_problems(options: argparse.Namespace) -> tuple[GemmProblem, ...]:
     for file in options.hf_config:
         found += model_problems(file, options.tp or _TP, options.rows or _ROWS)
     return tuple(dict.fromkeys(found))
+
+
+def asked_problems(options: argparse.Namespace) -> tuple[GemmProblem, ...]:
+    """The distinct problems of the suites that the options name and of one's own.
+
+    Raises:
+        TilecastError: a suite is not known, or as `own_problems`.
+    """
+    from tilecast.data_collection.suites import problems
+
+    check_own_problems(options)
+    own = own_problems(options)
+    suites = options.suite or ([] if own else ["training"])
+    return tuple(dict.fromkeys([*problems(suites), *own]))
 
 
 def names_own_problems(options: argparse.Namespace) -> bool:

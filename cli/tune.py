@@ -50,8 +50,8 @@ def run(options: argparse.Namespace) -> Answer:
     shared.check_writable(options.out)
     objects = writable_objects(options)
     known = read_dataset(shared.data(options))
-    heuristic = load_heuristic_for(options.gpu, own)
-    measure(options, objects, own, Guided(heuristic, options.gpu))
+    heuristic = load_heuristic_for(shared.gpu(options), own)
+    measure(options, objects, own, Guided(heuristic, shared.gpu(options)))
     with closing(MeasurementStore(options.store)) as store:
         done, measured = store.measured("race") & set(own), store.export()
     if not done:

@@ -8,12 +8,14 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from pathlib import Path
 
+from tilecast.data_collection.cards import card_times
 from tilecast.data_collection.collector import Collector, Progress, Workload
 from tilecast.data_collection.store import MeasurementStore
 from tilecast.heuristics.candidates import Candidates
-from tilecast.heuristics.hardware import Hardware, hardware
+from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.builder import compile_all
 from tilecast.kernels.candidates import candidates
@@ -30,14 +32,16 @@ class CollectOptions:
     """SQLite file; a run goes on where the last one was stopped."""
     objects: ObjectCache
     """Compiled kernels."""
-    gpu: str
-    """Short name of the GPU model, as `tilecast.heuristics.hardware` knows it."""
+    gpu: Hardware
+    """The GPU model."""
     devices: tuple[int, ...] = (0,)
     """CUDA device indices; all of one model."""
-    choose: Callable[[GemmProblem, Candidates], Candidates] = lambda problem, candidates: candidates
+    choose: Callable[[GemmProblem, Candidates], Candidates] | None = None
     """Which of a problem's candidates are measured; all when left out."""
     workers: int = 1
     """Processes that compile."""
+    compared: tuple[GemmProblem, ...] = ()
+    """Problems whose best kernels every card times, too, where it has not yet, to compare cards."""
     seconds: float = float("inf")
     """Time after which nothing further is compiled or measured."""
 
@@ -46,7 +50,10 @@ def workload(options: CollectOptions, target: Hardware) -> Workload:
     """Each problem with what is measured of it, in an order of which every stretch is fair."""
     order = list(options.problems)
     random.Random(0).shuffle(order)
-    return {problem: options.choose(problem, candidates(problem, target)) for problem in order}
+    every = {problem: candidates(problem, target) for problem in order}
+    if options.choose is None:
+        return every
+    return {problem: options.choose(problem, all_) for problem, all_ in every.items()}
 
 
 def collect(options: CollectOptions, report: Callable[[Progress], None]) -> None:
@@ -60,18 +67,19 @@ def collect(options: CollectOptions, report: Callable[[Progress], None]) -> None
     from tilecast.data_collection.gpu_session import GpuSession
 
     start = time.monotonic()
-    target = hardware(options.gpu)
-    chosen = cards(options.devices, target)
+    chosen = cards(options.devices, options.gpu)
     with claimed(chosen):
-        provenance = describe(chosen) | {"gpu": target.name}
+        provenance = describe(chosen) | {"gpu": options.gpu.name, "hardware": options.gpu.facts()}
         with closing(MeasurementStore(options.store)) as store:
+            done = {(one.card, one.problem) for one in card_times(store.runs())}
             store.begin_run(provenance)
             Collector(
                 store,
                 [partial(GpuSession, options.objects, device) for device in options.devices],
                 build=lambda kernels: compile_all(kernels, options.objects, options.workers),
                 report=report,
+                compared=[pair for pair in product(chosen, options.compared) if pair not in done],
                 deadline=start + options.seconds,
-            ).collect(workload(options, target))
+            ).collect(workload(options, options.gpu))
             seconds = round(time.monotonic() - start, 1)
             store.end_run({"gpus": gpu_states(chosen), "seconds": seconds})

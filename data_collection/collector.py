@@ -10,8 +10,10 @@ from dataclasses import dataclass, field, replace
 from multiprocessing.connection import wait
 from queue import SimpleQueue
 
+from tilecast.data_collection.cards import timed
 from tilecast.data_collection.jobs import (
     CheckJob,
+    CompareJob,
     Failed,
     Job,
     MeasureJob,
@@ -28,7 +30,9 @@ from tilecast.kernels.builder import CompileResult
 from tilecast.kernels.spec import KernelSpec
 
 STRETCH = 16
-"""Problems per GPU that are compiled, checked and measured before the next: some two minutes."""
+"""Problems per GPU that are compiled, checked and measured before the next: some two minutes. The
+first stretch is of one and each twice the one before, so that little is waited for: the kernels of
+a stretch compile while the one before is measured."""
 
 CHECKS_PER_JOB = 64
 """Kernels of one check job: enough to keep its overhead small, few to repeat after a hang."""
@@ -42,7 +46,7 @@ class Progress:
     """How far a collection is."""
 
     phase: str
-    """``compile``, ``check``, ``measure`` or ``verify``."""
+    """``compile``, ``check``, ``measure``, ``verify`` or ``compare``."""
     done: int
     """Jobs of the phase that are finished."""
     total: int
@@ -53,6 +57,11 @@ class Progress:
     """Time since the run began."""
     seconds_left: float
     """Time that the rest of the phase will take at the pace so far."""
+    gpus: int
+    """GPUs at work."""
+    noise: float | None
+    """Standard error of a raced kernel's time as a share of it, which nine of ten stay below: label
+    noise, as far as the rounds of the races so far tell. None before the first race."""
 
 
 @dataclass
@@ -76,7 +85,7 @@ class _Build:
 
 @dataclass(eq=False)
 class Collector:
-    """Checks, measures and verifies problems on one or more GPUs.
+    """Checks, measures and verifies problems on one or more GPUs, and compares the GPUs.
 
     Every finished job is in the store before the next one starts, so a run that is killed goes on
     where it was. A kernel that hangs, crashes or is wrong is recorded and not run from then on.
@@ -90,6 +99,8 @@ class Collector:
     """Compiles kernels, one result after another; nothing where all are compiled."""
     report: Callable[[Progress], None] = lambda progress: None
     """Told of progress after every job."""
+    compared: Iterable[tuple[str, GemmProblem]] = ()
+    """Cards and problems whose best kernels that card is to time, too, once they have raced."""
     silence_seconds: float = 60.0
     """A worker that says nothing for so long is killed; one that starts may take `START_FACTOR`
     times as long."""
@@ -98,6 +109,8 @@ class Collector:
     _workers: list[Worker] = field(default_factory=list, init=False)
     _taken: int = field(default=0, init=False)
     _ended: bool = field(default=False, init=False)
+    _errors: list[float] = field(default_factory=list, init=False)
+    """Standard errors of the races so far."""
 
     def collect(self, workload: Workload) -> None:
         """Run what the store does not hold yet: each problem with its candidates, in this order.
@@ -111,6 +124,7 @@ class Collector:
                 try:
                     self._measure(workload, ahead)
                     self._verify(workload, ahead)
+                    self._compare(ahead)
                 finally:
                     self._ended = True
         finally:
@@ -124,10 +138,10 @@ class Collector:
         """
         measured = self.store.measured("screen")
         todo = [problem for problem in workload if problem not in measured]
-        phase, step = _Phase("measure", len(todo)), STRETCH * len(self.factories)
+        phase = _Phase("measure", len(todo))
         stretches = [
-            {problem: tuple(workload[problem]) for problem in todo[start : start + step]}
-            for start in range(0, len(todo), step)
+            {problem: tuple(workload[problem]) for problem in todo[start:stop]}
+            for start, stop in _stretches(len(todo), len(self.factories))
         ]
         builds = (self._begin(ahead, stretch) for stretch in stretches)
         build = next(builds, None)
@@ -153,9 +167,23 @@ class Collector:
             if problem in raced and problem not in verified:
                 rows, card = self.store.raced(problem)
                 jobs.append(VerifyJob(problem, tuple(rows), card))
+        self._time_again("verify", jobs, ahead)
+
+    def _compare(self, ahead: ThreadPoolExecutor) -> None:
+        raced = self.store.measured("race")
+        jobs = [
+            CompareJob(problem, tuple(self.store.raced(problem)[0]), card)
+            for card, problem in self.compared
+            if problem in raced
+        ]
+        self._time_again("compare", jobs, ahead)
+
+    def _time_again(self, phase: str, jobs: Sequence[VerifyJob], ahead: ThreadPoolExecutor) -> None:
+        if not jobs:
+            return
         configs = {job.problem: [r.config for r in job.raced if r.config] for job in jobs}
         self._built(self._begin(ahead, configs))
-        self._run(_Phase("verify", len(jobs)), jobs)
+        self._run(_Phase(phase, len(jobs)), jobs)
 
     def _begin(self, ahead: ThreadPoolExecutor, stretch: Workload) -> _Build:
         """Have a thread compile the kernels of some problems, less those that are known to fail."""
@@ -254,12 +282,16 @@ class Collector:
 
     def _keep(self, worker: Worker, result: Result) -> None:
         """Put a finished job's result into the store."""
-        worker.job = None
+        job, worker.job = worker.job, None
         if isinstance(result, dict):
             self.store.add_checks(result)
+            return
+        self._taken += len(result)
+        if isinstance(job, CompareJob):
+            self.store.note("compared", timed(job.problem, result, worker.card or ""))
         else:
             self.store.add(result, worker.card or "")
-            self._taken += len(result)
+            self._errors += [row.error for row in result if row.error is not None]
 
     def _tell(self, phase: _Phase, since: float) -> float:
         """Count one more job, begun at some time, and report; the time now."""
@@ -268,8 +300,22 @@ class Collector:
         phase.seconds += now - since
         left = phase.seconds / phase.done * (phase.total - phase.done)
         spent = now - self._begun
-        self.report(Progress(phase.name, phase.done, phase.total, self._taken, spent, left))
+        counts = phase.done, phase.total, self._taken
+        gpus = len(self._workers or self.factories)
+        self.report(Progress(phase.name, *counts, spent, left, gpus, self._noise()))
         return now
+
+    def _noise(self) -> float | None:
+        errors = sorted(self._errors)
+        return errors[len(errors) * 9 // 10] if errors else None
+
+
+def _stretches(problems: int, gpus: int) -> Iterator[tuple[int, int]]:
+    """First problem of each stretch, and the first one behind it."""
+    start, size = 0, gpus
+    while start < problems:
+        yield start, min(start + size, problems)
+        start, size = start + size, min(2 * size, STRETCH * gpus)
 
 
 def _may_do(card: str | None, job: Job, others: set[str | None]) -> bool:

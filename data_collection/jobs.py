@@ -103,6 +103,11 @@ class VerifyJob:
         return verify(session.bench(self.problem, self.careful), self.problem, self.raced)
 
 
+@dataclass(frozen=True)
+class CompareJob(VerifyJob):
+    """Time the best kernels of a problem on a card, to set that beside the other cards."""
+
+
 def _failure(entrant: Entrant, problem: GemmProblem, failures: Mapping[str, str]) -> str | None:
     return entrant and failures.get(KernelSpec.for_problem(entrant, problem).key)
 

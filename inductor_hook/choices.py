@@ -203,7 +203,8 @@ def _ours(
         matmul = read(kernel_inputs, op, fast_accumulation(overrides))
         if settings.record:
             record(settings.record, matmul.hint)
-        choices = plan(settings, matmul, op, gpu_of(kernel_inputs.device().index or 0))
+        gpu = gpu_of(kernel_inputs.device().index or 0, settings.model)
+        choices = plan(settings, matmul, op, gpu)
         layout = kernel_inputs.output_layout(flexible=False)
         found = [
             _OurTemplateChoice(

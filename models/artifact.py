@@ -22,7 +22,7 @@ from typing import Any
 
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.files import write_atomically
-from tilecast.heuristics.hardware import Hardware, hardware
+from tilecast.heuristics.hardware import Hardware, described
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.models.deferral import FEATURES, MOST_MARGIN, Deferral
 from tilecast.models.features import FEATURE_NAMES
@@ -33,7 +33,6 @@ from tilecast.models.manifest import (
     MAX_BYTES,
     VERSIONS,
     digest_of,
-    hardware_facts,
     number,
     read_bytes,
     read_manifest,
@@ -201,7 +200,7 @@ def _forests(artifact: Artifact) -> dict[str, Forest]:
 def _manifest(artifact: Artifact, forests: Mapping[str, Forest], sha256: str) -> dict[str, Any]:
     ranker, rule = artifact.rankers[POWERS[0]], artifact.rule
     manifest: dict[str, Any] = VERSIONS | {
-        "hardware": hardware_facts(artifact.hardware),
+        "hardware": artifact.hardware.facts(),
         "operands": [operands.text for operands in artifact.operands],
         "features": list(FEATURE_NAMES),
         "forests": {
@@ -228,7 +227,7 @@ def _artifact(manifest: Mapping[str, Any], packed: bytes) -> Artifact:
     Raises:
         LookupError, TypeError, ValueError: they say it wrongly, or it is unsound.
     """
-    gpu = hardware(manifest["hardware"]["name"])
+    gpu = described(manifest["hardware"])
     settings = {
         name: number(manifest["settings"][name], *bounds) for name, bounds in _SETTINGS.items()
     }

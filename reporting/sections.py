@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tilecast.data_collection.cards import card_times
 from tilecast.data_collection.dataset import Dataset
 from tilecast.models.evaluation import BUCKETS
 from tilecast.models.labels import ProblemLabels
+from tilecast.reporting.cards import OTHER_RANKS, OTHER_TIMES, card_differences, card_table
 from tilecast.reporting.choices import Choice, doubt
 from tilecast.reporting.coverage import coverage
 from tilecast.reporting.drift import by_card, over_time, states
@@ -52,6 +54,7 @@ def dataset_sections(dataset: Dataset, table: Sequence[ProblemLabels], power: st
         ),
         _noise(dataset),
         _drift(dataset),
+        _cards(dataset),
     ]
 
 
@@ -176,6 +179,18 @@ def _noise(dataset: Dataset) -> Section:
         "state and orders nobody."
     )
     return Section("Label noise", [about, noise(found), noise_table(found)])
+
+
+def _cards(dataset: Dataset) -> Section:
+    found = card_differences(card_times(dataset.provenance["runs"]))
+    if not any(one.problems for one in found):
+        return Section("Cards beside each other", ["No two cards timed the same problem."])
+    about = (
+        "Problems that every card timed. Times: over the median of the other cards'. Ranks lose: "
+        "what a card's fastest kernels lose by the other cards' times. A card differs whose times "
+        f"are more than {OTHER_TIMES:.0%} off or whose ranks lose more than {OTHER_RANKS:.0%}."
+    )
+    return Section("Cards beside each other", [about, card_table(found)])
 
 
 def _drift(dataset: Dataset) -> Section:

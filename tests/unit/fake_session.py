@@ -66,6 +66,8 @@ class FakeFactory:
     """Cards that all wait for each other before the first is ready."""
     broken: str = ""
     """Error with which the session does not start."""
+    slower: float = 1.0
+    """What all times of the card are multiplied by."""
 
     def __call__(self, announce: Callable[[KernelSpec | None], None]) -> FakeSession:
         time.sleep(self.slow_start)
@@ -77,12 +79,20 @@ class FakeFactory:
         return FakeSession(self, announce)
 
 
+def gpu_session(
+    log: Path, objects: object, device: int, announce: Callable[[KernelSpec | None], None]
+) -> FakeSession:
+    """In the place of `GpuSession`: of two cards the second is 10% slower."""
+    return FakeFactory(log, card=f"card{device}", slower=1 + 0.1 * device, together=2)(announce)
+
+
 class FakeSession:
     """See `tilecast.data_collection.jobs.Session`."""
 
     def __init__(self, factory: FakeFactory, announce: Callable[[KernelSpec | None], None]):
         self.card = factory.card
         self._factory = factory
+        self.slower = factory.slower
         self.announce = announce
 
     def check(self, spec: KernelSpec) -> str | None:
@@ -145,7 +155,8 @@ class FakeBench:
             self._session.fault(spec, stage)
         self._session.spend()
         self._session.note(*([stage, regime, str(self._problem), str(e)] for e in entrants))
-        return [[microseconds(self._problem, entrant)] * rounds for entrant in entrants]
+        slower = self._session.slower
+        return [[slower * microseconds(self._problem, e)] * rounds for e in entrants]
 
 
 class DyingStore(MeasurementStore):

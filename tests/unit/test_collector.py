@@ -23,6 +23,7 @@ import fake_session
 from fake_session import CONFIGS, PROBLEMS, WORKLOAD, FakeFactory, Fault, microseconds
 
 from tilecast.data_collection import collector
+from tilecast.data_collection.cards import card_times
 from tilecast.data_collection.collector import Collector, Progress
 from tilecast.data_collection.measurement import Measurement
 from tilecast.data_collection.protocol import HEAT_ROUNDS, regimes
@@ -450,7 +451,8 @@ def test_what_the_next_problems_need_is_compiled_as_it_goes(
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(collector, "STRETCH", 2)
-    candidates = (CONFIGS[:2], CONFIGS[:2], CONFIGS[1:4], CONFIGS[:4], CONFIGS)
+    # The first stretch is of one problem, those behind it of two.
+    candidates = (CONFIGS[:2], CONFIGS[1:4], CONFIGS[:4], CONFIGS[:2], CONFIGS)
     workload = dict(zip(PROBLEMS, candidates, strict=True))
     builder = Builder(broken=CONFIGS[1])
     bed.collect(workload=workload, build=builder)
@@ -479,6 +481,24 @@ def test_the_next_problems_kernels_compile_while_these_are_measured(
     bed.collect(bed.factory(pace=0.2), workload=workload, build=build)
     # For the first problem, for the second while the first was not measured yet, to verify.
     assert measured_when_asked == [set(), set(), {str(problem) for problem in workload}]
+
+
+def test_little_is_waited_for_before_the_first_measurement(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collector, "STRETCH", 4)
+    # Each problem has a kernel of its own.
+    kernels = [replace(CONFIGS[0], stages=2 + i % 6, split_k=1 + i // 6) for i in range(23)]
+    plan = {GemmProblem(m, 512, 512): (kernel,) for m, kernel in enumerate(kernels, 1)}
+    compiled: list[int] = []
+
+    def build(kernels: Sequence[KernelSpec]) -> Iterator[CompileResult]:
+        compiled.append(len(kernels))
+        yield from (CompileResult(spec, 0.0, None) for spec in kernels)
+
+    bed.collect(*(bed.factory(card=card) for card in "ab"), workload=plan, build=build)
+    # A problem a card, then twice as many each time, four a card at most; then all, to verify.
+    assert compiled == [2, 4, 8, 8, 1, 23]
 
 
 def test_what_compiling_raises_is_raised(bed: Bed) -> None:
@@ -544,6 +564,39 @@ def test_another_card_verifies_when_its_own_is_not_there(bed: Bed) -> None:
     _raced_on("gone", bed.path)
     bed.collect(bed.factory(card="here"), workload=dict.fromkeys(PROBLEMS[:2], CONFIGS))
     assert list(_cards(bed.rows()).values()) == [({"gone"}, {"here"})] * 2
+
+
+def test_every_card_times_the_problems_by_which_cards_are_compared(bed: Bed) -> None:
+    few = PROBLEMS[::2]
+    both = [bed.factory(card=card, together=2) for card in ("left", "right")]
+    pairs = [(card, problem) for problem in few for card in ("left", "right")]
+    # One is not raced yet, and so has nobody to be timed.
+    absent = ("left", GemmProblem(7, 8, 8))
+    bed.collect(*both, compared=[*pairs, absent])
+    found = card_times(bed.read(lambda store: store.runs()))
+    assert Counter((one.card, one.problem) for one in found) == Counter(pairs)
+    rows = bed.rows()
+    for one in found:
+        verified = {
+            (row.regime, row.config) for row in rows
+            if row.stage == "verify" and row.m == one.problem.m
+        }  # fmt: skip
+        assert one.microseconds.keys() == verified
+        for (_, name), taken in one.microseconds.items():
+            config = next((c for c in CONFIGS if c.name == name), None)
+            assert taken == pytest.approx(microseconds(one.problem, config))
+    # What was measured is what it is without a comparison, and one that was is not made again.
+    assert [p.phase for p in bed.progress].count("compare") == len(pairs)
+    alone = Bed(bed.folder / "alone")
+    alone.collect()
+    assert {row[:12] for row in rows} == {row[:12] for row in alone.rows()}
+
+
+def test_noise_is_told_from_the_first_race_on(bed: Bed) -> None:
+    bed.collect()
+    told = {p.phase: p.noise for p in bed.progress}
+    assert told == {"check": None, "measure": 0.0, "verify": 0.0}
+    assert {p.gpus for p in bed.progress} == {1}
 
 
 def test_worker_that_dies_between_two_jobs_is_replaced(bed: Bed) -> None:
