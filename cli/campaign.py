@@ -54,7 +54,7 @@ def run(options: argparse.Namespace) -> Answer:
     from tilecast.models.evaluation import evaluate
     from tilecast.models.labels import POWERS, label_table
     from tilecast.models.manifest import MANIFEST
-    from tilecast.reporting.cards import card_differences, card_table
+    from tilecast.reporting.cards import card_differences, card_table, trouble_table
     from tilecast.reporting.noise import noise_table, repeats
     from tilecast.reporting.page import library, write_page
 
@@ -88,13 +88,17 @@ def run(options: argparse.Namespace) -> Answer:
         write_dataset(dataset, options.out / DATA)
         sections = _page(dataset, table, artifact, scored)
         write_page(options.out / REPORT, f"tilecast: {artifact.name}", sections)
-    cards = card_differences(card_times(dataset.provenance["runs"]))
+    runs = dataset.provenance["runs"]
+    cards, troubles = card_differences(card_times(runs)), trouble_table(runs)
     document = {
         "model": str(options.out),
         "gpu": artifact.hardware.facts(),
         "seconds": round(time.monotonic() - start, 1),
         **counts,
         "cards": [asdict(card) for card in cards],
+        "troubles": [dict(zip(troubles.columns, row, strict=True)) for row in troubles.rows]
+        if troubles
+        else [],
         "scores": scored,
         "files": [MANIFEST, DATA, REPORT],
     }
@@ -103,6 +107,7 @@ def run(options: argparse.Namespace) -> Answer:
         f"verified, {counts['measurements']} measurements; the same command goes on"
     )
     tables = [*score_tables(scored, POWERS), noise_table(repeats(dataset.rows)), card_table(cards)]
+    tables += [troubles] if troubles else []
     return Answer(document, [*tables, summary, f"TILECAST_MODEL={options.out}"])
 
 

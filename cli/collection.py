@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from tilecast.cli import options as shared
 
 if TYPE_CHECKING:
-    from tilecast.data_collection.collector import Progress
+    from tilecast.data_collection.progress import Progress
     from tilecast.heuristics.problem import GemmProblem
     from tilecast.kernels.object_cache import ObjectCache
     from tilecast.models.guidance import Guided

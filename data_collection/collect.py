@@ -12,7 +12,8 @@ from itertools import product
 from pathlib import Path
 
 from tilecast.data_collection.cards import card_times
-from tilecast.data_collection.collector import Collector, Progress, Workload
+from tilecast.data_collection.collector import Collector, Workload
+from tilecast.data_collection.progress import Progress
 from tilecast.data_collection.store import MeasurementStore
 from tilecast.heuristics.candidates import Candidates
 from tilecast.heuristics.hardware import Hardware

@@ -21,6 +21,7 @@ from tilecast.data_collection.jobs import (
     SessionFactory,
     VerifyJob,
 )
+from tilecast.data_collection.progress import Phase, Progress, label_noise
 from tilecast.data_collection.store import MeasurementStore
 from tilecast.data_collection.worker import Worker
 from tilecast.heuristics.config import KernelConfig
@@ -37,41 +38,11 @@ a stretch compile while the one before is measured."""
 CHECKS_PER_JOB = 64
 """Kernels of one check job: enough to keep its overhead small, few to repeat after a hang."""
 
+MAX_STRIKES = 3
+"""Failures in a row, with no kernel to blame, after which a card is given up."""
+
 Workload = Mapping[GemmProblem, Sequence[KernelConfig]]
 """Problems, each with its candidates."""
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How far a collection is."""
-
-    phase: str
-    """``compile``, ``check``, ``measure``, ``verify`` or ``compare``."""
-    done: int
-    """Jobs of the phase that are finished."""
-    total: int
-    """Jobs of the phase: all problems to measure or verify, or the kernels of the next ones."""
-    measurements: int
-    """Measurements taken by this run."""
-    seconds: float
-    """Time since the run began."""
-    seconds_left: float
-    """Time that the rest of the phase will take at the pace so far."""
-    gpus: int
-    """GPUs at work."""
-    noise: float | None
-    """Standard error of a raced kernel's time as a share of it, which nine of ten stay below: label
-    noise, as far as the rounds of the races so far tell. None before the first race."""
-
-
-@dataclass
-class _Phase:
-    """Jobs of one kind; their pace tells how long the rest will take."""
-
-    name: str
-    total: int
-    done: int = 0
-    seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -88,7 +59,9 @@ class Collector:
     """Checks, measures and verifies problems on one or more GPUs, and compares the GPUs.
 
     Every finished job is in the store before the next one starts, so a run that is killed goes on
-    where it was. A kernel that hangs, crashes or is wrong is recorded and not run from then on.
+    where it was. A kernel that hangs, crashes or is wrong is recorded and not run from then on. A
+    card that throttles, or a worker that somebody kills, is noted with the run; what was in work is
+    done again, on another card where there is one. A card that is gone is done without.
     """
 
     store: MeasurementStore
@@ -116,7 +89,7 @@ class Collector:
         """Run what the store does not hold yet: each problem with its candidates, in this order.
 
         Raises:
-            TilecastError: a job fails with no kernel to blame.
+            TilecastError: jobs fail with no kernel to blame, on every card.
         """
         self._begun, self._ended = time.monotonic(), False
         try:
@@ -138,7 +111,7 @@ class Collector:
         """
         measured = self.store.measured("screen")
         todo = [problem for problem in workload if problem not in measured]
-        phase = _Phase("measure", len(todo))
+        phase = Phase("measure", len(todo))
         stretches = [
             {problem: tuple(workload[problem]) for problem in todo[start:stop]}
             for start, stop in _stretches(len(todo), len(self.factories))
@@ -158,7 +131,7 @@ class Collector:
         todo = [spec for spec in kernels if spec.key not in checked]
         starts = range(0, len(todo), CHECKS_PER_JOB)
         jobs = [CheckJob(tuple(todo[start : start + CHECKS_PER_JOB])) for start in starts]
-        self._run(_Phase("check", len(jobs)), jobs)
+        self._run(Phase("check", len(jobs)), jobs)
 
     def _verify(self, workload: Workload, ahead: ThreadPoolExecutor) -> None:
         verified, raced = self.store.measured("verify"), self.store.measured("race")
@@ -183,7 +156,7 @@ class Collector:
             return
         configs = {job.problem: [r.config for r in job.raced if r.config] for job in jobs}
         self._built(self._begin(ahead, configs))
-        self._run(_Phase(phase, len(jobs)), jobs)
+        self._run(Phase(phase, len(jobs)), jobs)
 
     def _begin(self, ahead: ThreadPoolExecutor, stretch: Workload) -> _Build:
         """Have a thread compile the kernels of some problems, less those that are known to fail."""
@@ -209,7 +182,7 @@ class Collector:
 
     def _built(self, build: _Build) -> list[KernelSpec]:
         """The kernels of a build, which is done by now; those that failed are in the store."""
-        phase, since = _Phase("compile", len(build.kernels)), time.monotonic()
+        phase, since = Phase("compile", len(build.kernels)), time.monotonic()
         while (result := build.results.get()) is not None:
             if isinstance(result, BaseException):
                 raise result
@@ -224,7 +197,7 @@ class Collector:
     def _failures(self) -> dict[str, str]:
         return {key: reason for key, reason in self.store.checks().items() if reason}
 
-    def _run(self, phase: _Phase, jobs: Sequence[Job]) -> None:
+    def _run(self, phase: Phase, jobs: Sequence[Job]) -> None:
         """Work through jobs of one phase on all workers."""
         if not jobs or self._late():
             return
@@ -237,7 +210,7 @@ class Collector:
             self._hand_out(waiting)
             for worker, news in self._news():
                 if isinstance(news, Failed):
-                    waiting[:0] = self._recover(worker, news)
+                    self._recover(worker, news, waiting)
                 else:
                     self._keep(worker, news)
                     since = self._tell(phase, since)
@@ -259,30 +232,40 @@ class Collector:
             if news is not None:
                 yield worker, news
 
-    def _recover(self, worker: Worker, failed: Failed) -> list[Job]:
-        """Record the culprit and replace the worker; the job that is to be tried again.
+    def _recover(self, worker: Worker, failed: Failed, waiting: list[Job]) -> None:
+        """Record the culprit, and have the job tried again; replace the worker, or give it up.
 
         Raises:
-            TilecastError: no kernel can be blamed.
+            TilecastError: no kernel can be blamed, and no other card is left.
         """
-        job = worker.job
+        job, strikes = worker.job, worker.strikes
         if job and failed.culprit:
             self.store.add_checks({failed.culprit: failed.reason})
-        elif isinstance(job, MeasureJob | VerifyJob) and not job.careful:
-            job = replace(job, careful=True)
+            waiting.insert(0, job)
+        elif isinstance(job, MeasureJob | VerifyJob) and not (job.careful or failed.innocent):
+            waiting.insert(0, replace(job, careful=True))
         else:
+            strikes += 1
+            self.store.note("troubles", {"card": worker.name, "reason": failed.reason})
+            if isinstance(job, MeasureJob | VerifyJob):
+                job = replace(job, not_on=worker.name)
+            waiting += [job] if job else []  # behind the others, which may do better
+        worker.stop()
+        self._workers.remove(worker)
+        if worker.card and strikes < MAX_STRIKES:
+            successor = Worker(worker.factory, self.silence_seconds)
+            successor.name, successor.strikes = worker.name, strikes
+            self._workers.append(successor)
+        elif not self._workers:
             raise TilecastError(
                 f"a worker failed with no kernel to blame ({failed.reason}); allowed: a GPU with "
                 "free memory and a working driver; see `tilecast doctor`, then run again: it goes "
                 "on where it was"
             )
-        worker.stop()
-        self._workers[self._workers.index(worker)] = Worker(worker.factory, self.silence_seconds)
-        return [job]
 
     def _keep(self, worker: Worker, result: Result) -> None:
         """Put a finished job's result into the store."""
-        job, worker.job = worker.job, None
+        job, worker.job, worker.strikes = worker.job, None, 0
         if isinstance(result, dict):
             self.store.add_checks(result)
             return
@@ -293,21 +276,14 @@ class Collector:
             self.store.add(result, worker.card or "")
             self._errors += [row.error for row in result if row.error is not None]
 
-    def _tell(self, phase: _Phase, since: float) -> float:
+    def _tell(self, phase: Phase, since: float) -> float:
         """Count one more job, begun at some time, and report; the time now."""
         now = time.monotonic()
-        phase.done += 1
-        phase.seconds += now - since
-        left = phase.seconds / phase.done * (phase.total - phase.done)
-        spent = now - self._begun
-        counts = phase.done, phase.total, self._taken
+        left = phase.count(now - since)
+        counts = phase.done, phase.total, self._taken, now - self._begun
         gpus = len(self._workers or self.factories)
-        self.report(Progress(phase.name, *counts, spent, left, gpus, self._noise()))
+        self.report(Progress(phase.name, *counts, left, gpus, label_noise(self._errors)))
         return now
-
-    def _noise(self) -> float | None:
-        errors = sorted(self._errors)
-        return errors[len(errors) * 9 // 10] if errors else None
 
 
 def _stretches(problems: int, gpus: int) -> Iterator[tuple[int, int]]:
@@ -320,4 +296,10 @@ def _stretches(problems: int, gpus: int) -> Iterator[tuple[int, int]]:
 
 def _may_do(card: str | None, job: Job, others: set[str | None]) -> bool:
     """Whether a card may take a job, given the others; None is one that still starts."""
-    return not isinstance(job, VerifyJob) or job.card == card or not others & {job.card, None}
+    if isinstance(job, CheckJob):
+        return True
+    if job.not_on == card:
+        return not others
+    if isinstance(job, MeasureJob):
+        return True
+    return job.card in (card, job.not_on) or not others & {job.card, None}

@@ -63,6 +63,8 @@ class MeasureJob:
     """Candidates that are not run, with the reason that is recorded instead of a time."""
     careful: bool = False
     """Announce and wait for each replay, so that a failure has a name."""
+    not_on: str | None = None
+    """A card that failed at it: another one is to do it, where there is one."""
 
     def without(self, failures: Mapping[str, str]) -> MeasureJob:
         """The same, with the kernels whose keys are among the failures known to fail."""
@@ -92,6 +94,8 @@ class VerifyJob:
     """The card that ran the race."""
     careful: bool = False
     """Announce and wait for each replay, so that a failure has a name."""
+    not_on: str | None = None
+    """A card that failed at it: another one is to do it, where there is one."""
 
     def without(self, failures: Mapping[str, str]) -> VerifyJob:
         """The same, less the kernels whose keys are among the failures."""
@@ -143,3 +147,5 @@ class Failed:
     """The kernel to blame; None where several were in flight."""
     reason: str
     """What happened, in one line."""
+    innocent: bool = False
+    """No kernel is to blame, whichever was running: the card is, or whoever killed the process."""

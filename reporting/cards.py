@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
+from typing import Any
 
 from tilecast.data_collection.cards import CardTimes
 from tilecast.data_collection.measurement import REFERENCE
@@ -79,3 +81,13 @@ def card_table(found: Sequence[CardDifference]) -> Table:
     columns = {"card": "", "problems": "d", "timings": "d", "times": "+.2%", "ranks lose": ".2%"}
     rows = [(*astuple(one)[:-1], "yes" if one.differs else "") for one in found]
     return Table("Cards beside each other", columns | {"differs": ""}, rows)
+
+
+def trouble_table(runs: Iterable[Mapping[str, Any]]) -> Table | None:
+    """What befell cards and their processes with no kernel to blame; None where nothing did."""
+    counts = Counter(
+        (one["card"], one["reason"]) for run in runs for one in run.get("troubles", ())
+    )
+    rows = [(*trouble, count) for trouble, count in sorted(counts.items())]
+    columns = {"card": "", "what happened": "", "times": "d"}
+    return Table("What was measured again for it", columns, rows) if rows else None

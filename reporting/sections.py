@@ -9,7 +9,13 @@ from tilecast.data_collection.cards import card_times
 from tilecast.data_collection.dataset import Dataset
 from tilecast.models.evaluation import BUCKETS
 from tilecast.models.labels import ProblemLabels
-from tilecast.reporting.cards import OTHER_RANKS, OTHER_TIMES, card_differences, card_table
+from tilecast.reporting.cards import (
+    OTHER_RANKS,
+    OTHER_TIMES,
+    card_differences,
+    card_table,
+    trouble_table,
+)
 from tilecast.reporting.choices import Choice, doubt
 from tilecast.reporting.coverage import coverage
 from tilecast.reporting.drift import by_card, over_time, states
@@ -182,15 +188,19 @@ def _noise(dataset: Dataset) -> Section:
 
 
 def _cards(dataset: Dataset) -> Section:
-    found = card_differences(card_times(dataset.provenance["runs"]))
-    if not any(one.problems for one in found):
-        return Section("Cards beside each other", ["No two cards timed the same problem."])
-    about = (
-        "Problems that every card timed. Times: over the median of the other cards'. Ranks lose: "
-        "what a card's fastest kernels lose by the other cards' times. A card differs whose times "
-        f"are more than {OTHER_TIMES:.0%} off or whose ranks lose more than {OTHER_RANKS:.0%}."
-    )
-    return Section("Cards beside each other", [about, card_table(found)])
+    runs = dataset.provenance["runs"]
+    found = card_differences(card_times(runs))
+    parts: list[Any] = ["No two cards timed the same problem."]
+    if any(one.problems for one in found):
+        about = (
+            "Problems that every card timed. Times: over the median of the other cards'. Ranks "
+            "lose: what a card's fastest kernels lose by the other cards' times. A card differs "
+            f"whose times are more than {OTHER_TIMES:.0%} off or whose ranks lose more than "
+            f"{OTHER_RANKS:.0%}."
+        )
+        parts = [about, card_table(found)]
+    troubles = trouble_table(runs)
+    return Section("Cards beside each other", [*parts, *([troubles] if troubles else [])])
 
 
 def _drift(dataset: Dataset) -> Section:

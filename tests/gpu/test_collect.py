@@ -11,8 +11,8 @@ import torch
 
 from tilecast.data_collection import collect as collecting
 from tilecast.data_collection.collect import CollectOptions, collect
-from tilecast.data_collection.collector import Progress
 from tilecast.data_collection.environment import claimed, device_hash
+from tilecast.data_collection.progress import Progress
 from tilecast.data_collection.store import MeasurementStore
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware

@@ -16,8 +16,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tilecast.data_collection.collector import Collector, Progress, Workload
-from tilecast.data_collection.protocol import BATCH_ROUNDS, Entrant, KernelFailure
+from tilecast.data_collection.collector import Collector, Workload
+from tilecast.data_collection.progress import Progress
+from tilecast.data_collection.protocol import BATCH_ROUNDS, CardFailure, Entrant, KernelFailure
 from tilecast.data_collection.store import MeasurementStore
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.quack_sm90.config import QuackConfig
@@ -45,9 +46,12 @@ class Fault:
     """``check``, ``screen``, ``race`` or ``verify``; or ``time`` for the last three."""
     action: str
     """``hang``: for ever; ``exit``: takes the process with it; ``raise``: an error without a name;
-    ``report``: a hang that the session noticed; ``wrong``: bad results."""
+    ``report``: a hang that the session noticed; ``wrong``: bad results; ``kill``: somebody kills
+    the process; ``throttle``: the card does; ``lose``: the card is gone, for good."""
     batched: bool | None = None
     """Only in the kernel with a batch, or only in the one without."""
+    times: int = 10**9
+    """How often at most."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,8 @@ class FakeFactory:
             time.sleep(0.01)
         if self.broken:
             raise RuntimeError(self.broken)
+        if self.log.with_name(f"{self.card}.lost").exists():
+            raise RuntimeError("no CUDA-capable device is detected")
         return FakeSession(self, announce)
 
 
@@ -109,17 +115,32 @@ class FakeSession:
         for fault in self._factory.faults:
             stages = ("screen", "race", "verify") if fault.stage == "time" else (fault.stage,)
             mine = fault.config == (spec and spec.config)
-            if mine and stage in stages and fault.batched in (None, spec and spec.batched):
+            meant = mine and stage in stages and fault.batched in (None, spec and spec.batched)
+            if meant and self._happens(fault):
                 if fault.action == "hang":
                     time.sleep(FOR_EVER)
                 if fault.action == "exit":
                     os._exit(139)
                 if fault.action == "raise":
                     raise RuntimeError("an illegal memory access\nwas encountered")
+                if fault.action == "kill":
+                    os.kill(os.getpid(), signal.SIGKILL)
+                if fault.action == "throttle":
+                    raise CardFailure("the GPU throttles: hardware thermal")
+                if fault.action == "lose":
+                    self._factory.log.with_name(f"{self.card}.lost").touch()
+                    raise RuntimeError("unspecified launch failure")
                 if fault.action == "report":
                     raise KernelFailure(spec, "hung: not done after 5 s")
                 return fault.action
         return None
+
+    def _happens(self, fault: Fault) -> bool:
+        """Count one more time, in a file, as processes come and go."""
+        tally = self._factory.log.with_name(f"{self.card}.{fault.action}")
+        with tally.open("a+") as file:
+            file.write(".")
+        return tally.stat().st_size <= fault.times
 
     def note(self, *lines: list[str]) -> None:
         """Append lines to the log, all at once."""

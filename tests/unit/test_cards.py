@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from tilecast.data_collection.card_health import throttles
 from tilecast.data_collection.cards import CardTimes, card_times, spread, timed
 from tilecast.data_collection.measurement import REFERENCE, Measurement
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.quack_sm90.config import QuackConfig
-from tilecast.reporting.cards import card_differences, card_table
+from tilecast.reporting.cards import card_differences, card_table, trouble_table
 
 SMALL, LARGE = GemmProblem(16, 512, 512), GemmProblem(512, 4096, 4096)
 
@@ -76,3 +77,17 @@ def test_a_card_alone_differs_from_nobody() -> None:
     assert not alone.differs
     a, _ = card_differences([_times("a", SMALL, 1.0), _times("b", LARGE, 1.0)])
     assert (a.problems, a.times) == (0, None)
+
+
+def test_troubles_are_counted_by_card() -> None:
+    hot = {"card": "a", "reason": "the GPU throttles: hardware thermal"}
+    killed = {"card": "b", "reason": "killed (out of memory?)"}
+    table = trouble_table([{"troubles": [hot, killed]}, {}, {"troubles": [hot]}])
+    assert table is not None
+    assert table.rows == [(*hot.values(), 2), (*killed.values(), 1)]
+    assert trouble_table([{}]) is None
+
+
+def test_the_power_cap_is_no_throttle() -> None:
+    assert throttles(0x1 | 0x4) == []
+    assert throttles(0x4 | 0x20 | 0x80) == ["software thermal", "power brake"]

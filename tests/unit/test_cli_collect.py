@@ -15,9 +15,9 @@ from tilecast.cli.main import main
 from tilecast.data_collection import collect as collecting
 from tilecast.data_collection import environment
 from tilecast.data_collection.collect import CollectOptions
-from tilecast.data_collection.collector import Progress
 from tilecast.data_collection.dataset import read_dataset
 from tilecast.data_collection.measurement import Measurement
+from tilecast.data_collection.progress import Progress
 from tilecast.data_collection.store import MeasurementStore
 from tilecast.data_collection.suites import suite
 from tilecast.heuristics.hardware import hardware
