@@ -31,7 +31,7 @@ def main() -> None:
         "killed_amid_measurements": len(begun),
         "jobs_in_flight": sum(len(one.lost) for one in found),
         "jobs_run_twice": sum(one.twice for one in found),
-        "points": {one.point: one.kept for one in found},
+        "points": [f"{one.point}: {one.kept} measurements kept" for one in found],
     }
     runner.write(options, {"measurements": len(whole.rows), "problems": 5}, figures)
 

@@ -16,6 +16,7 @@ from tilecast.data_collection.collector import Collector, Workload
 from tilecast.data_collection.progress import Progress
 from tilecast.data_collection.store import MeasurementStore
 from tilecast.heuristics.candidates import Candidates
+from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.builder import compile_all
@@ -61,8 +62,8 @@ def collect(options: CollectOptions, report: Callable[[Progress], None]) -> None
     """Bring the store to where every problem is measured and verified, or time is up.
 
     Raises:
-        TilecastError: the GPU is unknown, another or in use, the store or cache cannot be written,
-            or a worker fails with no kernel to blame.
+        TilecastError: the GPU is another than is meant, or than the store is of, or in use; the
+            store or cache cannot be written; or workers fail with no kernel to blame.
     """
     from tilecast.data_collection.environment import cards, claimed, describe, gpu_states
     from tilecast.data_collection.gpu_session import GpuSession
@@ -72,7 +73,13 @@ def collect(options: CollectOptions, report: Callable[[Progress], None]) -> None
     with claimed(chosen):
         provenance = describe(chosen) | {"gpu": options.gpu.name, "hardware": options.gpu.facts()}
         with closing(MeasurementStore(options.store)) as store:
-            done = {(one.card, one.problem) for one in card_times(store.runs())}
+            runs = store.runs()
+            if others := {run["gpu"] for run in runs if "gpu" in run} - {options.gpu.name}:
+                raise TilecastError(
+                    f"store {options.store} is of {', '.join(sorted(others))}; allowed: one of "
+                    f"{options.gpu.name}, or a new one, as times of different GPUs do not mix"
+                )
+            done = {(one.card, one.problem) for one in card_times(runs)}
             store.begin_run(provenance)
             Collector(
                 store,

@@ -9,6 +9,7 @@ from typing import Any
 
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import GPUS, MAX_CLUSTER, Hardware, described
+from tilecast.kernels.families import FAMILIES
 
 COPY_BYTES = 2**30
 """Read by the copy that tells the memory's bandwidth: far more than any level 2 holds."""
@@ -56,12 +57,18 @@ def describe_gpu(device: int) -> Hardware:
     those of data sheets, but those of the part that is there, of which many are sold with less.
 
     Raises:
-        TilecastError: its driver does not answer.
+        TilecastError: no kernel is for it, or its driver does not answer.
     """
     import cuda.bindings.driver as driver
     import torch
 
     properties = torch.cuda.get_device_properties(device)
+    arch = f"sm_{properties.major}{properties.minor}" + "a" * (properties.major >= 9)
+    if arch not in (known := sorted({family.arch for family in FAMILIES.values()})):
+        raise TilecastError(
+            f"no kernel is for an {properties.name!r}, which is {arch}; allowed: "
+            f"{', '.join(known)}; name other --devices"
+        )
     torch.zeros(1, device=f"cuda:{device}")  # PyTorch's context, in which the driver is asked
     handle = _told(driver.cuDeviceGet(device))
 
@@ -73,7 +80,7 @@ def describe_gpu(device: int) -> Hardware:
     return Hardware(
         name=short_name(properties.name),
         device_names=(properties.name,),
-        arch=f"sm_{properties.major}{properties.minor}" + "a" * (properties.major >= 9),
+        arch=arch,
         sm_count=properties.multi_processor_count,
         l2_bytes=properties.L2_cache_size,
         dram_bytes_per_second=_copy_rate(device, COPY_BYTES),

@@ -198,7 +198,10 @@ class DyingStore(MeasurementStore):
 
 
 def main() -> None:
-    """Collect `WORKLOAD`; one line of output per job that is finished and kept."""
+    """Collect `WORKLOAD`; one line of output per job that is finished and kept.
+
+    The last one also says how many SQL statements were run.
+    """
     parser = argparse.ArgumentParser()
     parser.add_argument("store", type=Path)
     parser.add_argument("log", type=Path)
@@ -213,7 +216,7 @@ def main() -> None:
 
     factory = FakeFactory(arguments.log, pace=arguments.pace)
     Collector(store, [factory], report=tell).collect(WORKLOAD)
-    print("finished", store.count(), len(store.checks()), flush=True)
+    print("finished", store.count(), len(store.checks()), -store._left, flush=True)
     store.close()
 
 

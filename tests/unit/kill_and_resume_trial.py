@@ -1,7 +1,8 @@
 """A collection that is killed at a random point and goes on, by SIGKILL and with a fake GPU.
 
-Every other seed kills it at an SQL statement, which may be amid a commit, the others after some
-time, which may be anywhere. ``benchmarks/kill_and_resume.py`` runs a hundred seeds.
+Every other seed kills it at an SQL statement, which may be amid a commit, from the first one that
+opens the store; the others some time after the first job, which may be anywhere.
+``benchmarks/kill_and_resume.py`` runs a hundred seeds.
 """
 
 from __future__ import annotations
@@ -23,8 +24,6 @@ from tilecast.data_collection.store import MeasurementStore
 
 PACE = 0.01
 """Seconds of a timing: a third of a run."""
-STATEMENTS = 60
-"""SQL statements of a whole run, about."""
 
 
 @dataclass(frozen=True)
@@ -57,27 +56,28 @@ class Run:
     """One collection from beginning to end."""
 
     seconds: float
-    """How long it took."""
+    """How long it took after the first job."""
+    statements: int
+    """SQL statements that it ran."""
     rows: frozenset[tuple]
     """What it measured."""
 
 
 def undisturbed(folder: Path) -> Run:
     """A collection that nobody kills."""
-    begun = time.monotonic()
-    _collect(folder)
-    return Run(time.monotonic() - begun, _rows(folder))
+    output, seconds = _collect(folder)
+    return Run(seconds, int(output.split()[-1]), _rows(folder))
 
 
 def kill_and_resume(folder: Path, seed: int, whole: Run) -> Killed:
     """Collect into a new folder, kill that at the point of a seed, go on, and look."""
     draw = random.Random(f"kill {seed}")
     if seed % 2:
-        statement = draw.randint(1, STATEMENTS)
-        point, output = f"statement {statement}", _collect(folder, f"--statements={statement}")
+        statement = draw.randint(1, whole.statements)
+        point, (output, _) = f"statement {statement}", _collect(folder, f"--statements={statement}")
     else:
         seconds = draw.uniform(0, whole.seconds)
-        point, output = f"{seconds:.3f} s", _collect(folder, seconds=seconds)
+        point, (output, _) = f"{seconds:.3f} s", _collect(folder, seconds=seconds)
     kept, lines = _rows(folder), _log(folder)
     done, begun = _done(folder), set(map(_job, lines))
     _collect(folder)
@@ -88,8 +88,12 @@ def kill_and_resume(folder: Path, seed: int, whole: Run) -> Killed:
     return Killed(seed, point, len(kept), told, lost, len(again & done), complete)
 
 
-def _collect(folder: Path, *options: str, seconds: float | None = None) -> str:
-    """Run a collection, killed after some seconds where these are given; what it told."""
+def _collect(folder: Path, *options: str, seconds: float | None = None) -> tuple[str, float]:
+    """Run a collection, killed some seconds after its first job where these are given.
+
+    Returns:
+        What it told, and the seconds that it took after the first job.
+    """
     folder.mkdir(exist_ok=True)
     log = folder / "log"
     log.touch()
@@ -97,13 +101,16 @@ def _collect(folder: Path, *options: str, seconds: float | None = None) -> str:
     with subprocess.Popen(
         [*command, f"--pace={PACE}"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
+        assert process.stdout is not None
+        first, begun = process.stdout.readline(), time.monotonic()
         if seconds is not None:
             time.sleep(seconds)
             process.kill()
         output, errors = process.communicate(timeout=60)
+        took = time.monotonic() - begun
     # The child of one that is killed may complain while it starts.
     assert process.returncode == -9 or (process.returncode, errors) == (0, ""), errors
-    return output
+    return first + output, took
 
 
 def _log(folder: Path) -> list[list]:

@@ -156,6 +156,23 @@ def test_store_in_use_is_refused(
     assert "is in use; allowed: one run at a time" in line
 
 
+def test_store_of_another_gpu_is_refused(
+    gpu: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["collect", "--store", str(tmp_path / "store"), "--cache", str(tmp_path), "--gpu"]
+    for _ in range(2):
+        assert main([*arguments, "H200"]) == 0
+    with closing(MeasurementStore(tmp_path / "store")) as store:
+        before = store.runs()
+    assert len(before) == 2
+    gpu.name = "NVIDIA H100 80GB HBM3"
+    assert main([*arguments, "H100"]) == 2
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert "is of H200; allowed: one of H100, or a new one" in told
+    with closing(MeasurementStore(tmp_path / "store")) as store:
+        assert store.runs() == before
+
+
 def test_neither_store_nor_export_names_a_folder(
     gpu: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -219,6 +236,7 @@ def test_a_model_guides_the_collection_when_asked(
     guided, exhaustive = asked
     problem = suite("square")[0]
     every = candidates(problem, hardware("H200"))
+    assert guided.choose is not None
     chosen = guided.choose(problem, every)
     assert 0 < len(chosen) <= 64 + 16 + 16 + 24 < len(every)
     first = load_heuristic(hardware("H200"), problem.operands, "burst").rank(

@@ -704,6 +704,17 @@ def test_a_card_that_is_gone_is_done_without(bed: Bed, stage: str) -> None:
     assert bed.progress[-1].gpus == 1
 
 
+def test_a_kernel_that_ran_as_its_card_went_is_checked_again(bed: Bed) -> None:
+    lost = Fault(CONFIGS[2], "check", "lose", times=1)
+    here = bed.factory(card="here", slow_start=1.0, pace=0.5)
+    bed.collect(bed.factory(card="lost", faults=(lost,)), here)
+    assert set(bed.checks().values()) == {None}
+    assert len(bed.checks()) == len(CONFIGS)
+    # Problems that were under way meanwhile did without it.
+    timed = {m for m, stage in _timed(bed.rows(), CONFIGS[2].name) if stage == "screen"}
+    assert len(timed) >= len(PROBLEMS) - 2
+
+
 def test_a_full_disk_ends_the_run_in_one_line_and_the_next_one_goes_on(bed: Bed) -> None:
     store = MeasurementStore(bed.path)
     pages = store._database.execute("PRAGMA page_count").fetchone()[0]

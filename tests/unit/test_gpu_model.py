@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from tilecast.data_collection import gpu_model
 from tilecast.data_collection.gpu_model import find_gpu, short_name
+from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware, described
 
 
@@ -39,10 +41,19 @@ def test_a_gpu_is_what_is_known_or_was_said_of_it_before(
         assert find_gpu(0, runs) == found
 
 
+def test_a_gpu_that_no_kernel_is_for_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    old = SimpleNamespace(name="NVIDIA A100-SXM4-80GB", major=8, minor=0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: old)
+    with pytest.raises(
+        TilecastError, match="no kernel is for an 'NVIDIA A100.*sm_80; allowed: sm_90a"
+    ):
+        gpu_model.describe_gpu(0)
+
+
 def test_what_the_driver_refuses_is_told() -> None:
     from cuda.bindings import driver  # pyright: ignore
 
     lost = driver.CUresult.CUDA_ERROR_INVALID_DEVICE
-    with pytest.raises(gpu_model.TilecastError, match=r"\(CUDA_ERROR_INVALID_DEVICE\); allowed"):
+    with pytest.raises(TilecastError, match=r"\(CUDA_ERROR_INVALID_DEVICE\); allowed"):
         gpu_model._told((lost, None))
     assert gpu_model._told((driver.CUresult.CUDA_SUCCESS, 7)) == 7
