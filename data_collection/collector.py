@@ -246,10 +246,6 @@ class Collector:
             waiting.insert(0, replace(job, careful=True))
         else:
             strikes += 1
-            if worker.blamed and not worker.card:
-                # The card was gone already when that kernel ran on it.
-                self.store.forget_check(worker.blamed)
-                waiting.insert(0, CheckJob((worker.blamed,)))
             self.store.note("troubles", {"card": worker.name, "reason": failed.reason})
             if isinstance(job, MeasureJob | VerifyJob):
                 job = replace(job, not_on=worker.name)
@@ -259,7 +255,6 @@ class Collector:
         if worker.card and strikes < MAX_STRIKES:
             successor = Worker(worker.factory, self.silence_seconds)
             successor.name, successor.strikes = worker.name, strikes
-            successor.blamed = failed.culprit
             self._workers.append(successor)
         elif not self._workers:
             raise TilecastError(

@@ -200,11 +200,6 @@ class MeasurementStore:
                 ],
             )
 
-    def forget_check(self, spec: KernelSpec) -> None:
-        """Take back what is said of a kernel, so that it is checked again."""
-        with self._access() as database:
-            database.execute("DELETE FROM kernels WHERE key = ?", (spec.key,))
-
     def checks(self) -> dict[str, str | None]:
         """For each checked kernel's key, what is wrong with it, or None."""
         with self._access() as database:

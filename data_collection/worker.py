@@ -38,8 +38,6 @@ class Worker:
         """The card, or the one that its predecessor had while it starts."""
         self.strikes = 0
         """Failures in a row, its predecessors' too, with no kernel to blame."""
-        self.blamed: KernelSpec | None = None
-        """The kernel that its predecessor died of, for all one knew."""
         self._running: KernelSpec | None = None
         self._heard = time.monotonic()
         self._silence = silence

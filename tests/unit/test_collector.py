@@ -665,18 +665,27 @@ def test_a_process_that_is_killed_again_and_again_ends_the_run(bed: Bed) -> None
 
 @pytest.mark.parametrize("stage", ["screen", "race", "verify"])
 def test_what_a_throttling_card_says_is_measured_again_elsewhere(bed: Bed, stage: str) -> None:
-    hot = Fault(CONFIGS[2], stage, "throttle", times=1)
-    cards = [bed.factory(card="hot", faults=(hot,), together=2), bed.factory(card="cool")]
-    bed.collect(*cards)
+    # As the library's kernel runs, which is in every job; slow enough that both cards have some.
+    hot = Fault(None, stage, "throttle", times=1)
+    bed.collect(
+        bed.factory(card="hot", faults=(hot,), together=2),
+        bed.factory(card="cool", together=2, pace=0.2),
+    )
     rows = bed.rows()
     assert _troubles(bed) == [("hot", "the GPU throttles: hardware thermal")]
     undisturbed = Bed(bed.folder / "undisturbed")
     undisturbed.collect()
     assert [row[:12] for row in rows] == [row[:12] for row in undisturbed.rows()]
-    # The job that it failed at is the other's.
-    again = Counter(line[:4] for line in bed.logged() if line[0] == stage)
-    assert {row.device for row in rows} <= {"hot", "cool"}
-    assert max(again.values()) <= 3
+    # The job that it failed at is the other's, from its beginning.
+    screened: dict[str, set[str]] = {}
+    for line in bed.logged():
+        if line[0] == "screen":
+            screened.setdefault(line[2], set()).add(line[4])
+    twice = [problem for problem, cards in screened.items() if len(cards) == 2]
+    assert len(twice) == (stage == "race")
+    assert {row.device for row in rows if str(GemmProblem(*row[:3])) in twice} <= {"cool"}
+    moved = list(_cards(rows).values()).count(({"hot"}, {"cool"}))
+    assert moved == (stage == "verify")
 
 
 def test_a_card_that_goes_on_throttling_is_given_up(bed: Bed) -> None:
@@ -702,17 +711,6 @@ def test_a_card_that_is_gone_is_done_without(bed: Bed, stage: str) -> None:
     cards = Counter(row.device for row in rows)
     assert cards["here"] > cards["lost"]
     assert bed.progress[-1].gpus == 1
-
-
-def test_a_kernel_that_ran_as_its_card_went_is_checked_again(bed: Bed) -> None:
-    lost = Fault(CONFIGS[2], "check", "lose", times=1)
-    here = bed.factory(card="here", slow_start=1.0, pace=0.5)
-    bed.collect(bed.factory(card="lost", faults=(lost,)), here)
-    assert set(bed.checks().values()) == {None}
-    assert len(bed.checks()) == len(CONFIGS)
-    # Problems that were under way meanwhile did without it.
-    timed = {m for m, stage in _timed(bed.rows(), CONFIGS[2].name) if stage == "screen"}
-    assert len(timed) >= len(PROBLEMS) - 2
 
 
 def test_a_full_disk_ends_the_run_in_one_line_and_the_next_one_goes_on(bed: Bed) -> None:
