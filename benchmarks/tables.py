@@ -248,6 +248,19 @@ def operands(figures: Figures) -> str:
     return markdown(heading, rows)
 
 
+def learning(figures: Figures) -> str:
+    """Regret before and after learning from autotuning, on what it saw and on what it did not."""
+    at = "/".join(map(str, SHOWN_K))
+    heading = [f"regret@{at}, ranker", "production", "families that it saw nothing of"]
+    rows = [
+        [f"{power}, {name}"]
+        + [" / ".join(percent(part[str(k)]["geomean"]) for k in SHOWN_K) for part in found.values()]
+        for power, rankers in figures["regret"].items()
+        for name, found in rankers.items()
+    ]
+    return markdown(heading, rows)
+
+
 def _by_numbers(name: str) -> list[str | int]:
     """A key that sorts names by their text and then by the numbers in it."""
     return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
@@ -285,6 +298,7 @@ TABLES: dict[str, tuple[str, Callable[[Figures], str]]] = {
     "deferral": ("selection_regret", deferral),
     "adaptive k": ("adaptive_k", adaptive_k),
     "operands": ("operand_transfer", operands),
+    "learning": ("learn_from_autotuning", learning),
     "compile time": ("compile_time", compile_time),
     "common kernels": ("common_kernels", common_kernels),
     "kernel speed": ("kernel_speed", kernel_speed),

@@ -378,6 +378,18 @@ def check_file(file: Path) -> None:
     check_writable(file.parent)
 
 
+def check_choices(file: Path) -> None:
+    """See, before the work, that choices can be written to a file.
+
+    Raises:
+        TilecastError: they cannot, or its name does not say how.
+    """
+    from tilecast.reporting.choices import check_kind
+
+    check_kind(file)
+    check_file(file)
+
+
 def _lowest(folder: Path) -> Path:
     """The lowest part of a path that is there, whatever it is."""
     try:

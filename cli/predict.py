@@ -14,7 +14,7 @@ from tilecast.cli import options as shared
 from tilecast.cli.answer import Answer
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
-from tilecast.heuristics.operands import LINEAR_BF16
+from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.heuristics.problem import PROBLEM_FIELDS, GemmProblem
 from tilecast.kernels.candidates import candidates
 from tilecast.reporting.table import Table
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tilecast.data_collection.truth import Truth
-    from tilecast.models.learned import FirstChoice, Prediction
+    from tilecast.models.learned import FirstChoice, LearnedHeuristic, Prediction
 
 NAME = "predict"
 HELP = "rank the candidates of a problem, or of many"
@@ -52,6 +52,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     shared.add_data(parser)
     about = "show one problem as an HTML file, too, with all that was measured of it"
     parser.add_argument("--html", type=shared.path, metavar="FILE", help=about)
+    about = "write the choices for many problems, too; CSV or JSON by the name"
+    parser.add_argument("--choices", type=shared.path, metavar="FILE", help=about)
 
 
 def run(options: argparse.Namespace) -> Answer:
@@ -68,14 +70,18 @@ def run(options: argparse.Namespace) -> Answer:
 
 
 def _check_together(options: argparse.Namespace) -> None:
-    """See that nothing is said of one problem where there are many, nor of a model without one."""
+    """See that nothing is said of one problem where there are many, nor the other way round."""
     shared.check_own_problems(options)
+    if options.choices and not shared.names_own_problems(options):
+        raise TilecastError(
+            "--choices is for many problems; allowed beside --problems and --hf-config"
+        )
     if shared.names_own_problems(options):
         for name, absent in _OF_ONE.items():
             if getattr(options, name) != absent:
                 raise TilecastError(
                     f"--{name} is for one problem; allowed beside --problems and --hf-config: "
-                    "-k, --model, --power and --gpu"
+                    "-k, --model, --power, --gpu and --choices"
                 )
 
 
@@ -83,6 +89,8 @@ def _many(problems: Sequence[GemmProblem], options: argparse.Namespace) -> Answe
     """The first choices for each problem and what is expected of them."""
     from tilecast.models.learned import load_heuristic
 
+    if options.choices:
+        shared.check_choices(options.choices)
     gpu, top = shared.gpu(options), options.top or SHOWN_OF_EACH
     kinds = dict.fromkeys(problem.operands for problem in problems)
     heuristics = {o: load_heuristic(gpu, o, options.power, options.model) for o in kinds}
@@ -101,6 +109,8 @@ def _many(problems: Sequence[GemmProblem], options: argparse.Namespace) -> Answe
                 "ranking": [_expected(*placed) for placed in enumerate(ranking, 1)],
             }
         )
+    if options.choices:
+        _write_choices(options.choices, problems, heuristics, gpu, top)
     document = {"gpu": gpu.name, "power": options.power, "problems": answers}
     rows = [
         (str(problem), problem.operands.text, *entry)
@@ -112,6 +122,21 @@ def _many(problems: Sequence[GemmProblem], options: argparse.Namespace) -> Answe
     ]
     title = f"{len(problems)} problems on {gpu.name}, {options.power}"
     return Answer(document, [Table(title, {"problem": "", "operands": ""} | _COLUMNS, rows)])
+
+
+def _write_choices(
+    file: Path,
+    problems: Sequence[GemmProblem],
+    heuristics: Mapping[GemmOperands, LearnedHeuristic],
+    gpu: Hardware,
+    top: int | str,
+) -> None:
+    """Write what is shown of many problems as a table for others to read."""
+    from tilecast.reporting.choices import choices, write_choices
+
+    asked = ((heuristics[problem.operands], problem) for problem in problems)
+    found = [one for heuristic, problem in asked for one in choices(heuristic, [problem], gpu, top)]
+    write_choices(found, file)
 
 
 def _one(problem: GemmProblem, options: argparse.Namespace) -> Answer:

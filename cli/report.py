@@ -87,14 +87,12 @@ def _check_outputs(options: argparse.Namespace) -> None:
     Raises:
         TilecastError: it cannot.
     """
-    from tilecast.reporting.choices import check_kind
     from tilecast.reporting.page import library
 
     library()
     shared.check_file(options.out)
     if options.choices:
-        check_kind(options.choices)
-        shared.check_file(options.choices)
+        shared.check_choices(options.choices)
 
 
 def _of_model(

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from tilecast.cli import options as shared
 from tilecast.cli.answer import Answer
 from tilecast.cli.evaluate import FIGURES, SHOWN_K
 from tilecast.reporting.table import Table
+
+if TYPE_CHECKING:
+    from tilecast.data_collection.autotuned import Usable
 
 NAME = "train"
 HELP = "train a model and write its artifact"
@@ -19,7 +23,10 @@ HELP = "train a model and write its artifact"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's options."""
     shared.add_data(parser)
-    about = "a further data set of the same GPU and operands; repeatable"
+    about = (
+        "a further data set of the same GPU, or what Inductor's autotuner measured on it "
+        "(TILECAST_LEARN, .jsonl); repeatable"
+    )
     parser.add_argument(
         "--add", action="append", type=shared.path, metavar="FILE", default=[], help=about
     )
@@ -34,23 +41,55 @@ def run(options: argparse.Namespace) -> Answer:
     """Cross-validate, fit on everything, write the artifact."""
     shared.check_writable(options.out)
 
+    from tilecast.data_collection.autotuned import read_autotuned
     from tilecast.data_collection.dataset import joined, read_dataset
     from tilecast.models.artifact import save
-    from tilecast.models.training import train
+    from tilecast.models.training import dataset_hardware, train
 
     start = time.perf_counter()
-    dataset = joined([read_dataset(path) for path in (shared.data(options), *options.add)])
-    artifact = train(dataset, seed=options.seed, jobs=options.jobs)
+    measured, autotuned = _kinds(options.add)
+    dataset = joined([read_dataset(path) for path in (shared.data(options), *measured)])
+    usable = read_autotuned(autotuned, dataset_hardware(dataset))
+    artifact = train(dataset, usable.found, seed=options.seed, jobs=options.jobs)
     save(artifact, options.out)
     seconds = time.perf_counter() - start
     facts: Mapping[str, Any] = artifact.facts
     used = facts["dataset"]
-    document = {"model": str(options.out), "name": artifact.name, "seconds": seconds, **facts}
+    document = {
+        "model": str(options.out),
+        "name": artifact.name,
+        "seconds": seconds,
+        "left_out": usable.left_out,
+        **facts,
+    }
     summary = (
         f"{artifact.name} trained in {seconds:.0f} s on {used['problems']} problems of "
         f"{used['families']} families, written to {options.out}"
     )
-    return Answer(document, [_table(facts), summary])
+    return Answer(document, [_table(facts), *_autotuned(facts, usable), summary])
+
+
+def _kinds(files: Sequence[Path]) -> tuple[list[Path], list[Path]]:
+    """The data sets among some files, and what the hook wrote down, by their names."""
+    from tilecast.data_collection.autotuned import SUFFIX
+
+    found: tuple[list[Path], list[Path]] = [], []
+    for path in files:
+        found[path.suffix.lower() == SUFFIX].append(path)
+    return found
+
+
+def _autotuned(facts: Mapping[str, Any], usable: Usable) -> list[str]:
+    """What was learned from autotuning, in a line, and one of what could not be."""
+    lines = []
+    if usable.found:
+        told = facts.get("autotuned", {"problems": 0, "times": 0})
+        shown = "{times} times of {problems} problems that no collector measured".format(**told)
+        lines.append(f"Learned from autotuning: {shown}")
+    if usable.left_out:
+        reasons = ", ".join(f"{why} ({count})" for why, count in usable.left_out.items())
+        lines.append(f"Left out: lines {reasons}")
+    return lines
 
 
 def _table(facts: Mapping[str, Any]) -> Table:

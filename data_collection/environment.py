@@ -150,11 +150,16 @@ def describe(cards: Collection[str] | None = None) -> dict[str, object]:
         "gpus": gpu_states(cards),
         "cuda": torch.version.cuda,
         "python": platform.python_version(),
-        "versions": {name: installed_version(name) for name in (*_LIBRARIES, *_compilers())},
+        "versions": versions(),
         "protocol_version": PROTOCOL_VERSION,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": public_command(sys.argv),
     }
+
+
+def versions() -> dict[str, str | None]:
+    """Of PyTorch, the library's kernels and what ours are compiled by; None of what is missing."""
+    return {name: installed_version(name) for name in (*_LIBRARIES, *_compilers())}
 
 
 def library_versions(runs: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
@@ -165,10 +170,10 @@ def library_versions(runs: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
     """
     found: dict[str, set[str]] = {"cuBLAS": set(), "driver": set()}
     for run in runs:
-        versions, gpus = run.get("versions", {}), run.get("gpus", ())
-        found["cuBLAS"] |= {versions[name] for name in _CUBLAS if versions.get(name)}
+        had, gpus = run.get("versions", {}), run.get("gpus", ())
+        found["cuBLAS"] |= {had[name] for name in _CUBLAS if had.get(name)}
         found["driver"] |= {gpu["driver_version"] for gpu in gpus if "driver_version" in gpu}
-    return {name: sorted(versions) for name, versions in found.items() if versions}
+    return {name: sorted(texts) for name, texts in found.items() if texts}
 
 
 def library_here() -> dict[str, list[str]]:

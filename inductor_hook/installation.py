@@ -35,6 +35,7 @@ def install(
     rank_nvgemm: bool = False,
     record: str | Path | None = None,
     fuse: bool = False,
+    learn: str | Path | None = None,
 ) -> None:
     """Give ``mode="max-autotune"`` our choices for matrix multiplications, from now on.
 
@@ -52,13 +53,17 @@ def install(
         record: CSV file that the multiplications are written to, for ``--problems`` of the command
             line; it is appended to when it is there already.
         fuse: also do a product together with the activation behind it, where that is faster.
+        learn: file (``.jsonl``) that the autotuner's times of our choices are written to, for
+            ``tilecast train --add``; it is appended to when it is there already.
 
     Raises:
         TilecastError: an argument is not allowed, or PyTorch is too old.
     """
     # The folder is spelled out in generated code, which may run anywhere.
-    folder, file = (str(Path(path).absolute()) if path else None for path in (model, record))
-    settings = Settings(k, folder, power, rank_nvgemm, file, fuse)
+    folder, problems, times = (
+        str(Path(path).absolute()) if path else None for path in (model, record, learn)
+    )
+    settings = Settings(k, folder, power, rank_nvgemm, problems, fuse, times)
     oldest = OLDEST_NVGEMM if rank_nvgemm else OLDEST
     if torch_version() < oldest:
         raise TilecastError(
@@ -84,13 +89,14 @@ def installed(
     rank_nvgemm: bool = False,
     record: str | Path | None = None,
     fuse: bool = False,
+    learn: str | Path | None = None,
 ) -> Iterator[None]:
     """Install for the time of a ``with`` block; arguments and errors as `install`.
 
     What was installed before is so again behind it.
     """
     outer = active()
-    install(k, model, power=power, rank_nvgemm=rank_nvgemm, record=record, fuse=fuse)
+    install(k, model, power=power, rank_nvgemm=rank_nvgemm, record=record, fuse=fuse, learn=learn)
     try:
         yield
     finally:
@@ -98,17 +104,19 @@ def installed(
 
 
 def install_from_environment() -> None:
-    """Install as ``TILECAST_K``, ``_MODEL``, ``_POWER``, ``_RECORD`` and ``_FUSE`` say.
+    """Install as ``TILECAST_K``, ``_MODEL``, ``_POWER``, ``_RECORD``, ``_FUSE`` and ``_LEARN`` say.
 
     Where that cannot be, a warning says why, and a list that names us alone is left with ATEN.
     """
     k = os.environ.get("TILECAST_K", "5")
-    model, record = os.environ.get("TILECAST_MODEL"), os.environ.get("TILECAST_RECORD")
+    model, record, learn = (
+        os.environ.get(f"TILECAST_{name}") for name in ("MODEL", "RECORD", "LEARN")
+    )
     power = os.environ.get("TILECAST_POWER", "robust")
     fuse = os.environ.get("TILECAST_FUSE", "0") not in ("", "0")
     try:
         count = int(k) if k.isdigit() else k
-        install(count, model, power=power, record=record, fuse=fuse)
+        install(count, model, power=power, record=record, fuse=fuse, learn=learn)
     # PyTorch loads us from its own import, which must not fail for our sake.
     except Exception as error:
         report.warn_once("installing from the environment", error)

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from tilecast.data_collection import autotuned
 from tilecast.heuristics.errors import TilecastError
+from tilecast.inductor_hook import recording
 from tilecast.inductor_hook.autoload import names
-from tilecast.inductor_hook.recording import SUFFIX
-from tilecast.kernels.families import FAMILIES
-from tilecast.kernels.spec import family_facts
+from tilecast.kernels.spec import toolchain
 from tilecast.models import artifact
 from tilecast.models.artifact import SHIPPED, shipped_names
 from tilecast.models.labels import check_power
@@ -41,6 +39,9 @@ class Settings:
     depend on it."""
     fuse: bool = False
     """Whether a kernel of ours may do a product together with the activation behind it."""
+    learn: str | None = field(default=None, compare=False)
+    """File that the autotuner's times of our choices are written to; none when left out. What is
+    chosen does not depend on it."""
     digest: str = ""
     """`model_digest` of the model that is meant; of the one that is there now when left out."""
 
@@ -56,12 +57,17 @@ class Settings:
                 "1 picks without a benchmark"
             )
         check_power(self.power)
-        if self.record and Path(self.record).suffix.lower() != SUFFIX:
-            raise TilecastError(
-                f"record={self.record!r} is no CSV file; allowed: a path that ends in {SUFFIX}"
-            )
+        _check_suffix("record", self.record, recording.SUFFIX, "CSV")
+        _check_suffix("learn", self.learn, autotuned.SUFFIX, "JSON Lines")
         if not self.digest:
             object.__setattr__(self, "digest", model_digest(self.model))
+
+
+def _check_suffix(name: str, path: str | None, suffix: str, kind: str) -> None:
+    if path and Path(path).suffix.lower() != suffix:
+        raise TilecastError(
+            f"{name}={path!r} is no {kind} file; allowed: a path that ends in {suffix}"
+        )
 
 
 _active: Settings | None = None
@@ -95,7 +101,7 @@ def cache_key(settings: Settings | None) -> tuple[Any, ...]:
         return ("tilecast", None)
     return (
         *("tilecast", version("tilecast"), settings.k, settings.power, settings.digest),
-        *(settings.model, settings.rank_nvgemm, settings.fuse, _toolchain()),
+        *(settings.model, settings.rank_nvgemm, settings.fuse, toolchain()),
     )
 
 
@@ -113,10 +119,3 @@ def model_digest(folder: str | None) -> str:
 @cache
 def _shipped_digest() -> str:
     return "+".join(model_digest(str(SHIPPED / name)) for name in shipped_names())
-
-
-@cache
-def _toolchain() -> str:
-    """Digest of the kernels' sources and the compilers' versions."""
-    facts = [family_facts(name) for name in FAMILIES]
-    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()

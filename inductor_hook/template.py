@@ -84,6 +84,20 @@ class Choice:
         operands = self.matmul.hint.operands
         return "_".join(("tilecast", kernel, *operands.epilogue[-1:] * operands.activated))
 
+    @property
+    def adds_bias(self) -> bool:
+        """Whether a second kernel adds a bias, since ours fuses none such."""
+        fused = (extra.name for extra in self.matmul.hint.operands.extras)
+        return "bias" in self.matmul.inputs and "bias" not in fused
+
+    @property
+    def is_one_kernel(self) -> bool:
+        """Whether its time is that of its config.
+
+        It is not where each call picks one, by its m, nor where a second kernel adds a bias.
+        """
+        return self.matmul.m_range is None and not self.adds_bias
+
     def variables(self) -> dict[str, Any]:
         """What the template is rendered with."""
         operands = self.matmul.hint.operands
@@ -107,7 +121,7 @@ class Choice:
             "model": repr(self.settings.digest),
             "inputs": inputs,
             "extras": "".join(f", {_VIEWS[extra.kind].format(extra.name)}" for extra in extras),
-            "adds": "bias" in inputs and "bias" not in (extra.name for extra in extras),
+            "adds": self.adds_bias,
             "alpha": self.matmul.alpha,
             "beta": self.matmul.beta,
         }

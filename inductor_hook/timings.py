@@ -12,6 +12,8 @@ from torch._logging._internal import getArtifactLogger
 
 from tilecast.inductor_hook import report
 from tilecast.inductor_hook.fusion import NOTHING, Decided, fusing, in_turn
+from tilecast.inductor_hook.learning import learn
+from tilecast.inductor_hook.settings import active
 from tilecast.inductor_hook.template import FAILED_MS, TilecastCaller, without_failures
 
 # Under the name of Inductor, whose handlers TORCH_LOGS sets up; our own would reach none.
@@ -37,6 +39,16 @@ def settle(timings: dict[Any, float], op: str, nodes: Any, *rest: Any) -> None:
     ours = [caller for caller in timings if isinstance(caller, TilecastCaller)]
     if not ours:
         return
+    settings = active()
+    if settings and settings.learn and not fusing.get():
+        learn(
+            settings.learn,
+            ours[0].choice.matmul.hint,
+            [(caller.choice, timings[caller]) for caller in ours],
+            [time for one, time in timings.items() if isinstance(one, ExternKernelCaller)],
+            ours[0].layout.device.index or 0,
+            settings.model,
+        )
     fastest = min(timings.values())
     for caller in ours:
         choice, taken = caller.choice, timings[caller]

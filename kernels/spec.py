@@ -91,3 +91,10 @@ def family_facts(family: str) -> dict[str, object]:
         "versions": {name: version(name) for name in packages},
         "sources": digest.hexdigest(),
     }
+
+
+@cache
+def toolchain() -> str:
+    """What all kernels depend on, those of every family: a digest."""
+    facts = [family_facts(name) for name in FAMILIES]
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()

@@ -1,13 +1,16 @@
 """A small neural network as plain arrays, evaluated with numpy.
 
-Dense layers with SiLU between them. What is read from disk is checked once by `Network.unpack` and
-handed to no library, so a forged model can be wrong but do no harm.
+Dense layers with GELU between them, added up in double precision: matrix libraries differ in the
+order in which they add, and no choice between near equals shall depend on the host. What is read
+from disk is checked once by `Network.unpack` and handed to no library, so a forged model can be
+wrong but do no harm.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -42,6 +45,11 @@ class Network:
     def widths(self) -> tuple[int, ...]:
         """Numbers between the layers: features first, outputs last."""
         return (len(self.mean), *(len(bias) for _, bias in self.layers))
+
+    @cached_property
+    def _exact(self) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
+        """The layers in double precision."""
+        return tuple((w.astype(np.float64), b.astype(np.float64)) for w, b in self.layers)
 
     def pack(self) -> bytes:
         """The arrays, one behind the other, as little-endian float32."""
@@ -105,7 +113,7 @@ class Network:
             float32 array [rows, outputs], within `MAX_OUTPUT`.
         """
         *_, last = self._values(self.scaled(features))
-        return np.clip(last, -MAX_OUTPUT, MAX_OUTPUT)
+        return np.clip(last, -MAX_OUTPUT, MAX_OUTPUT).astype(np.float32)
 
     def contributions(self, features: np.ndarray, output: int) -> np.ndarray:
         """What each feature adds to one output, by integrated gradients.
@@ -121,40 +129,47 @@ class Network:
         start = rows.mean(0)
         points, weights = np.polynomial.legendre.leggauss(_STEPS)
         slopes = sum(
-            weight / 2 * self._slopes(start + np.float32((point + 1) / 2) * (rows - start), output)
+            weight / 2 * self._slopes(start + (point + 1) / 2 * (rows - start), output)
             for point, weight in zip(points, weights, strict=True)
         )
-        return np.clip((rows - start) * slopes, -MAX_OUTPUT, MAX_OUTPUT, dtype=np.float64)
+        return np.clip((rows - start) * slopes, -MAX_OUTPUT, MAX_OUTPUT)
 
     def scaled(self, features: np.ndarray) -> np.ndarray:
-        """What the first layer sees of features: float32 array [rows, features]."""
-        rows = features.copy()
+        """What the first layer sees of features: float64 array [rows, features]."""
+        rows = features.astype(np.float64)
         rows[:, self.logarithmic] = np.log2(1 + rows[:, self.logarithmic])
         return np.clip((rows - self.mean) / self.deviation, -REACH, REACH)
 
     def _values(self, rows: np.ndarray) -> Iterator[np.ndarray]:
         """What each layer adds up to."""
         values = rows
-        for index, (weights, bias) in enumerate(self.layers):
-            values = (silu(values) if index else values) @ weights + bias
+        for index, (weights, bias) in enumerate(self._exact):
+            values = (gelu(values) if index else values) @ weights + bias
             yield values
 
     def _slopes(self, rows: np.ndarray, output: int) -> np.ndarray:
-        """How one output changes with each scaled feature; float32 array [rows, features]."""
+        """How one output changes with each scaled feature; float64 array [rows, features]."""
         *hidden, _ = self._values(rows)
-        (weights, _), *before = reversed(self.layers)
+        (weights, _), *before = reversed(self._exact)
         slope = np.broadcast_to(weights[:, output], (len(rows), len(weights)))
         for values, (weights, _) in zip(reversed(hidden), before, strict=True):
-            share = _sigmoid(values)
-            slope = slope * share * (1 + values * (1 - share)) @ weights.T
+            slope = slope * _gelu_slope(values) @ weights.T
         return slope
 
 
-def silu(values: np.ndarray) -> np.ndarray:
-    """Each number times its logistic function: smooth, and nearly 0 for what is below 0."""
-    return values * _sigmoid(values)
+_GELU = float(np.sqrt(2 / np.pi)), 0.044715
+"""Constants of the form with a hyperbolic tangent (Hendrycks and Gimpel, Gaussian Error Linear
+Units, 2016), which numpy has and the error function it has not."""
 
 
-def _sigmoid(values: np.ndarray) -> np.ndarray:
-    # By the hyperbolic tangent, which does not overflow.
-    return np.float32(0.5) * (1 + np.tanh(np.float32(0.5) * values))
+def gelu(values: np.ndarray) -> np.ndarray:
+    """Each number times about the share of a normal distribution below it."""
+    scale, cubic = _GELU
+    return 0.5 * values * (1 + np.tanh(scale * values * (1 + cubic * values**2)))
+
+
+def _gelu_slope(values: np.ndarray) -> np.ndarray:
+    scale, cubic = _GELU
+    tangent = np.tanh(scale * values * (1 + cubic * values**2))
+    inner = scale * (1 + 3 * cubic * values**2)
+    return 0.5 * (1 + tangent + values * (1 - tangent**2) * inner)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tilecast.heuristics.hardware import Hardware
+from tilecast.models.comparisons import Comparison, compared_features
 from tilecast.models.labels import POWERS, ProblemLabels
 from tilecast.models.network import Network
 from tilecast.models.targets import FLOOR, log_analytic, problem_features
@@ -57,17 +58,33 @@ class _Configs:
     slowdown: torch.Tensor
     """float32 [configs, powers]: log of the cost over the problem's best."""
 
+    @classmethod
+    def of(
+        cls, features: np.ndarray, cost: np.ndarray, slowdown: np.ndarray, scale: Network
+    ) -> _Configs:
+        """Take features as they are, and the log of the cost itself, up to a constant."""
+        import torch
+
+        level = cost - log_analytic(features)[:, None]
+        arrays = (scale.scaled(features), level, slowdown)
+        return cls(*(torch.from_numpy(np.asarray(array, np.float32)) for array in arrays))
+
 
 @lru_cache(maxsize=8)
 def fit_network(
-    table: tuple[ProblemLabels, ...], hardware: Hardware, epochs: int = EPOCHS, seed: int = 0
+    table: tuple[ProblemLabels, ...],
+    compared: tuple[Comparison, ...],
+    hardware: Hardware,
+    epochs: int = EPOCHS,
+    seed: int = 0,
 ) -> Network:
     """Learn what a config costs over its analytic time, up to a constant of the problem.
 
     The networks of the last tables are kept: the rankers of all powers share them.
 
     Args:
-        table: labels of the problems to learn from.
+        table: labels of the problems to learn from, one at least.
+        compared: what else is known of the order of configs, of problems that the table lacks.
         hardware: the GPU that they were measured on.
         epochs: how often each is seen.
         seed: of the first weights and of the order of problems.
@@ -82,6 +99,7 @@ def fit_network(
     random = torch.Generator().manual_seed(seed)
     scale = _scale(np.concatenate([problem_features(labels, hardware) for labels in table]))
     problems = [_configs(labels, hardware, scale) for labels in table]
+    problems += [_compared(one, hardware, scale) for one in compared]
     weights = _first_weights((len(scale.mean), *HIDDEN, len(POWERS)), random)
     optimizer = torch.optim.AdamW(weights, lr=RATE, weight_decay=DECAY)
     cycle = OneCycleLR(optimizer, RATE, epochs * -(-len(problems) // TOGETHER))
@@ -110,15 +128,17 @@ def _scale(features: np.ndarray) -> Network:
 
 def _configs(labels: ProblemLabels, hardware: Hardware, scale: Network) -> _Configs:
     """The configs of a problem that one of the powers has use for."""
-    import torch
-
     features = problem_features(labels, hardware)
     slowdown = np.log(np.stack([labels.slowdown(power) for power in POWERS], axis=1))
     cost = np.log(np.stack([labels.cost(power) for power in POWERS], axis=1))
     near = slowdown.min(1) < np.log(FAR)
-    level = cost - log_analytic(features)[:, None]
-    arrays = (scale.scaled(features[near]), level[near], slowdown[near])
-    return _Configs(*(torch.from_numpy(np.asarray(array, np.float32)) for array in arrays))
+    return _Configs.of(features[near], cost[near], slowdown[near], scale)
+
+
+def _compared(one: Comparison, hardware: Hardware, scale: Network) -> _Configs:
+    """Configs of which only the order is known, the same for every power."""
+    slowdown = np.log(np.stack([one.slowdown] * len(POWERS), axis=1))
+    return _Configs.of(compared_features(one, hardware), slowdown, slowdown, scale)
 
 
 def _first_weights(widths: tuple[int, ...], random: torch.Generator) -> list[torch.Tensor]:
@@ -146,7 +166,7 @@ def _loss(weights: list[torch.Tensor], problems: list[_Configs]) -> torch.Tensor
 
     *hidden, last = zip(weights[::2], weights[1::2], strict=True)
     for weight, bias in hidden:
-        values = F.silu(torch.addmm(bias, values, weight))
+        values = F.gelu(torch.addmm(bias, values, weight), approximate="tanh")
     error = torch.addmm(last[1], values, last[0]) - level
 
     def of_problem(each: torch.Tensor) -> torch.Tensor:

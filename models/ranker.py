@@ -13,6 +13,7 @@ from tilecast.heuristics.candidates import Candidates
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.problem import GemmProblem
+from tilecast.models.comparisons import Comparison
 from tilecast.models.features import FEATURE_NAMES, featurize
 from tilecast.models.fitted import check_fitted
 from tilecast.models.forest import Forest
@@ -88,8 +89,12 @@ class ConfigRanker:
     seed: int = 0
     """Of all that is drawn."""
 
-    def fit(self, table: Sequence[ProblemLabels]) -> Self:
+    def fit(self, table: Sequence[ProblemLabels], compared: Sequence[Comparison] = ()) -> Self:
         """Learn from the labels of each problem, `tilecast.models.labels.label_table`.
+
+        Args:
+            table: the labels, of one problem at least.
+            compared: what else is known of the order of configs, of problems that the table lacks.
 
         Raises:
             TilecastError: ``power`` is not known.
@@ -98,7 +103,9 @@ class ConfigRanker:
         self.distance_ = self._trained(
             rows.features, rows.residual, rows.weight, self.rounds, self.max_depth
         )
-        self.network_ = fit_network(tuple(table), self.hardware, self.epochs, self.seed)
+        self.network_ = fit_network(
+            tuple(table), tuple(compared), self.hardware, self.epochs, self.seed
+        )
         if self.times and self.power != "robust":
             good = rows.slowdown < _GOOD
             self.level_ = self._trained(

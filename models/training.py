@@ -14,11 +14,13 @@ from functools import partial
 
 import numpy as np
 
+from tilecast.data_collection.autotuned import Autotuned
 from tilecast.data_collection.dataset import Dataset
 from tilecast.data_collection.environment import installed_version, library_versions
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware, described, hardware
 from tilecast.models.artifact import Artifact
+from tilecast.models.comparisons import Comparison, comparisons
 from tilecast.models.deferral import Deferral, fit_deferral, speed
 from tilecast.models.evaluation import (
     MAX_K,
@@ -43,7 +45,9 @@ _REPORTED_K = (1, 3, 5, 10)
 """Numbers of kernels whose regret goes into the manifest."""
 
 
-def train(dataset: Dataset, *, seed: int = 0, jobs: int = 1) -> Artifact:
+def train(
+    dataset: Dataset, autotuned: Sequence[Autotuned] = (), *, seed: int = 0, jobs: int = 1
+) -> Artifact:
     """Hold out each fold of families, then fit on everything.
 
     The same data, seed and library versions give the same artifact, byte for byte, whatever
@@ -51,6 +55,8 @@ def train(dataset: Dataset, *, seed: int = 0, jobs: int = 1) -> Artifact:
 
     Args:
         dataset: measurements of one GPU.
+        autotuned: what Inductor measured on it, which is learned from (`comparisons`) and never
+            scored by.
         seed: of the models' sampling.
         jobs: fits that run side by side.
 
@@ -61,7 +67,8 @@ def train(dataset: Dataset, *, seed: int = 0, jobs: int = 1) -> Artifact:
     table = label_table(dataset)
     kinds = Counter(labels.problem.operands for labels in table)
     splits = folds(table)
-    rankers, validated = fit_rankers(gpu, table, splits, seed=seed, jobs=jobs)
+    compared = comparisons(autotuned, {labels.problem for labels in table}, gpu)
+    rankers, validated = fit_rankers(gpu, table, splits, compared, seed=seed, jobs=jobs)
     unseen = [table[i] for i in splits[0][1]]
     scored = {power: _scored(ranker, unseen) for power, ranker in validated[0].items()}
     deferrals, speeds = learn_deferrals(validated, table, splits, seed=seed, jobs=jobs)
@@ -81,6 +88,7 @@ def train(dataset: Dataset, *, seed: int = 0, jobs: int = 1) -> Artifact:
                 "operands": {str(kind): kinds[kind] for kind in sorted(kinds, key=str)},
                 "dates": [run.get("date") for run in dataset.provenance["runs"]],
             },
+            **({"autotuned": _told(compared)} if compared else {}),
             "seed": seed,
             "versions": {name: found for name in _PACKAGES if (found := installed_version(name))},
             "held_out": {ConfigRanker.name: {p: metrics for p, (_, metrics) in scored.items()}},
@@ -92,24 +100,39 @@ def train(dataset: Dataset, *, seed: int = 0, jobs: int = 1) -> Artifact:
 
 
 def fit_rankers(
-    gpu: Hardware, table: Sequence[ProblemLabels], splits: Splits, *, seed: int = 0, jobs: int = 1
+    gpu: Hardware,
+    table: Sequence[ProblemLabels],
+    splits: Splits,
+    compared: Sequence[Comparison] = (),
+    *,
+    seed: int = 0,
+    jobs: int = 1,
 ) -> tuple[dict[str, ConfigRanker], list[dict[str, ConfigRanker]]]:
     """Fit rankers to a whole table, and to what each split of it, `folds`, does not hold out.
+
+    So with what was compared: a split's rankers learn nothing of the families that it holds out.
 
     Returns:
         The rankers of the whole table by power; and those of each split. Only the whole table's
         and the first split's, which calibrates, have learned times.
     """
-    tables = {None: table} | {i: [table[j] for j in seen] for i, (seen, _) in enumerate(splits)}
+    known = [(table, compared)]
+    for seen, unseen in splits:
+        families = {table[i].problem.family for i in unseen}
+        others = [one for one in compared if one.problem.family not in families]
+        known.append(([table[i] for i in seen], others))
     # The networks first, which the rankers of all powers share.
-    side_by_side(jobs, [partial(fit_network, tuple(t), gpu, EPOCHS, seed) for t in tables.values()])
-    asked = [(split, power) for split in tables for power in POWERS]
+    networks = [
+        partial(fit_network, tuple(one), tuple(others), gpu, EPOCHS, seed) for one, others in known
+    ]
+    side_by_side(jobs, networks)
     calls = [
-        partial(ConfigRanker(gpu, power, seed=seed, times=split in (None, 0)).fit, tables[split])
-        for split, power in asked
+        partial(ConfigRanker(gpu, power, seed=seed, times=place < 2).fit, *taught)
+        for place, taught in enumerate(known)
+        for power in POWERS
     ]
     fitted = iter(side_by_side(jobs, calls))
-    whole, *validated = [{power: next(fitted) for power in POWERS} for _ in tables]
+    whole, *validated = [{power: next(fitted) for power in POWERS} for _ in known]
     return whole, validated
 
 
@@ -195,6 +218,14 @@ def dataset_hardware(dataset: Dataset) -> Hardware:
             "allowed: one; train on each GPU's measurements apart"
         )
     return next(iter(found.values()))
+
+
+def _told(compared: Sequence[Comparison]) -> dict[str, int]:
+    """How many problems the autotuner told of that no collector measured, and of how many times."""
+    return {
+        "problems": len({one.problem for one in compared}),
+        "times": sum(len(one.configs) for one in compared),
+    }
 
 
 def _scored(

@@ -25,16 +25,20 @@ KINDS = (".csv", ".json")
 
 @dataclass(frozen=True)
 class Choice:
-    """The first choice for one problem, and how sure the model is of it."""
+    """A config that a model would choose for a problem, and how sure it is of the first."""
 
     problem: GemmProblem
     """What is multiplied."""
+    rank: int
+    """Place in the model's ranking, from 1 on."""
     config: str
-    """Name of the config that is ranked first."""
+    """Name of the config."""
     predicted_microseconds: float
     """Expected run time of one launch."""
+    predicted_slowdown: float
+    """Expected cost over the best candidate's, less 1."""
     library_over: float | None
-    """Expected run time of the library over that; None where the model does not know it."""
+    """Expected run time of the library over the first's; None where the model does not know it."""
     left_to_library: bool
     """Whether the model would leave the problem to the library."""
     shortlist: int
@@ -42,9 +46,19 @@ class Choice:
 
 
 def choices(
-    heuristic: LearnedHeuristic, problems: Iterable[GemmProblem], gpu: Hardware
+    heuristic: LearnedHeuristic,
+    problems: Iterable[GemmProblem],
+    gpu: Hardware,
+    top: int | str = 1,
 ) -> list[Choice]:
     """Ask a model about problems, of which each has a candidate.
+
+    Args:
+        heuristic: the model.
+        problems: what is to be multiplied.
+        gpu: the GPU.
+        top: how many choices for each, best first; ``auto`` for as many as the model thinks worth
+            compiling.
 
     Raises:
         TilecastError: it is not lent to the operands of one.
@@ -52,17 +66,21 @@ def choices(
     found = []
     for problem in problems:
         among = candidates(problem, gpu)
-        first = heuristic.first(problem, among)
-        found.append(
+        first, worth = heuristic.first(problem, among), heuristic.shortlist(problem, among)
+        chosen = worth if isinstance(top, str) else heuristic.predict(problem, among, limit=top)
+        found += [
             Choice(
                 problem,
-                first.prediction.config.name,
-                first.prediction.microseconds,
+                rank,
+                one.config.name,
+                one.microseconds,
+                one.slowdown - 1,
                 first.library_over,
                 first.deferred,
-                len(heuristic.shortlist(problem, among)),
+                len(worth),
             )
-        )
+            for rank, one in enumerate(chosen, 1)
+        ]
     return found
 
 

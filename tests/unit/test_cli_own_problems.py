@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import subprocess
 import sys
@@ -189,6 +190,60 @@ def test_predict_of_many_in_a_table(
     assert "torch.mm (" in library
     assert line.split()[:4] == ["48x1024x512", "bf16:rcr", "1", ranking[0]["config"]]
     assert f"{ranking[0]['predicted_microseconds']:.1f}" in line
+
+
+@pytest.mark.parametrize("kind", ["csv", "json"])
+@pytest.mark.parametrize("top", ["2", "auto"])
+def test_predict_of_many_writes_its_choices(
+    answer: Answer, own: str, model: str, tmp_path: Path, kind: str, top: str
+) -> None:
+    file = tmp_path / f"choices.{kind}"
+    asked = ("predict", "--problems", own, "--model", model, "-k", top)
+    document = answer(*asked, "--choices", str(file))
+    assert document == answer(*asked)
+    with file.open() as opened:
+        rows = json.load(opened) if kind == "json" else list(csv.DictReader(opened))
+    shown = [
+        (found["problem"], found["library"], entry)
+        for found in document["problems"]
+        for entry in found["ranking"]
+    ]
+    for row, (problem, library, entry) in zip(rows, shown, strict=True):
+        assert {name: str(row[name]) for name in PROBLEM_FIELDS} == {
+            name: str(value) for name, value in problem.items()
+        }
+        assert (int(row["rank"]), row["config"]) == (entry["rank"], entry["config"])
+        for name in ("predicted_microseconds", "predicted_slowdown"):
+            assert float(row[name]) == entry[name]
+        assert float(row["library_over"]) == library["over_first"]
+        assert str(row["left_to_library"]) == str(library["deferred"])
+        assert int(row["shortlist"]) >= (int(row["rank"]) if top == "auto" else 1)
+
+
+def test_a_file_of_choices_is_a_file_of_problems(
+    answer: Answer, own: str, model: str, tmp_path: Path
+) -> None:
+    """What was chosen once can be asked for again."""
+    file = str(tmp_path / "choices.csv")
+    document = answer("predict", "--problems", own, "--model", model, "--choices", file)
+    assert answer("predict", "--problems", file, "--model", model) == document
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((*MEASURED, "--choices", "{}/a.csv"), "--choices is for many problems; allowed beside"),
+        (("--problems", "{own}", "--choices", "{}/a.txt"), "choices cannot be written to {}/a.txt"),
+        (("--problems", "{own}", "--choices", "/proc/no/a.csv"), "cannot write /proc/no: "),
+    ],
+)
+def test_choices_that_cannot_be_written_are_refused(
+    refused: Refused, own: str, tmp_path: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    line = refused("predict", *(part.format(tmp_path, own=own) for part in arguments))
+    assert line.startswith(message.format(tmp_path))
+    assert "allowed" in line
+    assert [path.name for path in tmp_path.iterdir()] == ["own.csv"]
 
 
 def test_predict_of_many_loads_nothing_slow(own: str, model: str) -> None:

@@ -199,7 +199,7 @@ def test_regret_has_a_line_for_every_heuristic() -> None:
 
 def test_doubt_is_the_length_of_the_short_list() -> None:
     found = [
-        Choice(GemmProblem(m, 64, 64), "config", 1.0, None, False, size)
+        Choice(GemmProblem(m, 64, 64), 1, "config", 1.0, 0.0, None, False, size)
         for m, size in ((1, 1), (16, 4), (2048, 8))
     ]
     dots, bars = _sound(doubt(found))
@@ -218,6 +218,13 @@ def test_choices_are_the_models(small_model: Artifact) -> None:
     assert choice.config == first.prediction.config.name
     assert choice.library_over == first.library_over
     assert choice.shortlist == len(heuristic.shortlist(problem, among))
+    three = choices(heuristic, [problem], small_model.hardware, 3)
+    assert three[0] == choice
+    expected = heuristic.predict(problem, among, limit=3)
+    assert [one.config for one in three] == [one.config.name for one in expected]
+    assert [one.predicted_slowdown + 1 for one in three] == [one.slowdown for one in expected]
+    assert [one.rank for one in three] == [1, 2, 3]
+    assert len(choices(heuristic, [problem], small_model.hardware, "auto")) == choice.shortlist
 
 
 DOCUMENT = {

@@ -54,19 +54,24 @@ print(config.max_autotune_gemm_backends, *V.choices.uuid()[:5])
     assert digest == manifest["sha256"][:16]
 
 
-def test_the_file_that_is_recorded_to_is_named_wherever_the_process_goes(tmp_path: Path) -> None:
-    code = """
+@pytest.mark.parametrize(
+    ("setting", "name"), [("record", "own.CSV"), ("learn", "own.jsonl")], ids=str
+)
+def test_the_file_that_is_written_to_is_named_wherever_the_process_goes(
+    tmp_path: Path, setting: str, name: str
+) -> None:
+    code = f"""
 import os, torch
 from tilecast.inductor_hook.settings import active
 os.chdir("/")
-print(active().record)
+print(active().{setting})
 """
-    relative = os.path.relpath(tmp_path / "own.CSV")
-    process = _python(code, **NAMED, TILECAST_RECORD=relative)
+    variable, relative = f"TILECAST_{setting.upper()}", os.path.relpath(tmp_path / name)
+    process = _python(code, **NAMED, **{variable: relative})
     assert (process.returncode, process.stderr) == (0, "")
-    assert os.path.normpath(process.stdout.strip()) == str(tmp_path / "own.CSV")
+    assert os.path.normpath(process.stdout.strip()) == str(tmp_path / name)
     assert list(tmp_path.iterdir()) == []
-    assert _python(code, **NAMED, TILECAST_RECORD="").stdout.strip() == "None"
+    assert _python(code, **NAMED, **{variable: ""}).stdout.strip() == "None"
 
 
 def test_fusing_is_on_with_one_variable() -> None:
@@ -113,6 +118,7 @@ def test_pytorchs_own_switch_keeps_it_out() -> None:
             "record='/tmp/own.txt' is no CSV file; allowed: ",
         ),
         ("TILECAST_RECORD", "own", "own' is no CSV file; allowed: a path that ends in .csv"),
+        ("TILECAST_LEARN", "own.db", "own.db' is no JSON Lines file; allowed: a path that ends in"),
     ],
 )
 def test_a_bad_setting_is_one_warning(

@@ -38,6 +38,7 @@ from hook_graph import (
     lowering,
     names_of,
     node,
+    settled,
     source_of,
 )
 
@@ -46,7 +47,6 @@ from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook import choices as hook_choices
 from tilecast.inductor_hook import install, installed, uninstall
-from tilecast.inductor_hook import settings as hook_settings
 from tilecast.inductor_hook.choices import kept
 from tilecast.inductor_hook.settings import Settings, cache_key
 from tilecast.inductor_hook.template import (
@@ -449,27 +449,18 @@ def test_another_layout_is_ranked_but_not_without_a_benchmark(graph: Any) -> Non
         assert choices[0].name == "mm"
 
 
-def _settled(choices: list[Any], *milliseconds: float) -> list[Any]:
-    """The choices by their time, as Inductor sees them after its benchmark."""
-    timings = dict(zip(choices, milliseconds, strict=True))
-    saver: Any  # 2.15 passes on more than 2.11
-    for saver in get_algorithm_selector_cache().feedback_saver_fns:
-        saver(timings, "mm", [], {}, None)
-    return sorted(timings, key=lambda choice: timings[choice])
-
-
 def test_the_model_decides_between_equals(graph: Any) -> None:
     install(k=3)
     choices = choices_of(linear(), "mm", [mm.aten_mm])
     aten, first, second, third = choices
-    assert _settled(choices, 2, 1.004, 1, 1.002)[0] is first
-    assert _settled(choices, 2, 1.01, 1.004, 1)[0] is second
-    assert _settled(choices, 2, 1.1, 1.2, 1)[0] is third
-    assert _settled(choices, 2, 1, 1.004, 1.1) == [first, second, third, aten]
-    assert _settled(choices, 0.999, 1.004, 1, 1.1)[0] is aten
+    assert settled(choices, 2, 1.004, 1, 1.002)[0] is first
+    assert settled(choices, 2, 1.01, 1.004, 1)[0] is second
+    assert settled(choices, 2, 1.1, 1.2, 1)[0] is third
+    assert settled(choices, 2, 1, 1.004, 1.1) == [first, second, third, aten]
+    assert settled(choices, 0.999, 1.004, 1, 1.1)[0] is aten
     assert counters["tilecast"]["won"] == 4
     assert counters["tilecast"]["lost"] == 1
-    assert _settled([aten], 1.0) == [aten]
+    assert settled([aten], 1.0) == [aten]
 
 
 def test_a_forced_choice_stays_alone_whatever_other_backends_add(graph: Any) -> None:
@@ -676,9 +667,13 @@ def test_pytorch_2_11_keys_by_pickling_the_factory(
 
 
 def test_keys_see_everything_that_a_choice_depends_on(
-    graph: Any, monkeypatch: pytest.MonkeyPatch, another_model: Path
+    graph: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    another_model: Path,
+    request: pytest.FixtureRequest,
 ) -> None:
     """Of a compiled graph and of a timing: settings, the model's folder, source and compiler."""
+    request.addfinalizer(spec_module.toolchain.cache_clear)
     folder = str(another_model)
     moved = shutil.copytree(another_model, another_model.with_name("moved"))
     settings = Settings(3, folder)
@@ -694,8 +689,7 @@ def test_keys_see_everything_that_a_choice_depends_on(
     for version in ("here", "there"):
         facts = {"family": "quack_sm90", "sources": version}
         monkeypatch.setattr(spec_module, "family_facts", lambda name, facts=facts: facts)
-        monkeypatch.setattr(hook_settings, "family_facts", lambda name, facts=facts: facts)
-        hook_settings._toolchain.cache_clear()
+        spec_module.toolchain.cache_clear()
         install(k=1)
         (choice,) = choices_of(linear(), "mm")
         seen.append((cache_key(settings), choice.hash_key(), _graph_key()))

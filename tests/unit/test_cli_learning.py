@@ -1,0 +1,95 @@
+"""`tilecast train --add` of what the hook wrote down of autotuning, from the file to the model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tilecast.cli.main import main
+from tilecast.data_collection.autotuned import HEADER, Autotuned
+from tilecast.data_collection.dataset import Dataset, write_dataset
+from tilecast.heuristics.hardware import Hardware
+from tilecast.heuristics.problem import GemmProblem
+from tilecast.kernels.candidates import candidates
+from tilecast.kernels.spec import toolchain
+from tilecast.models.artifact import load
+
+OWN = GemmProblem(640, 5120, 5120)
+
+
+@pytest.fixture
+def data(synthetic_dataset: Dataset, tmp_path: Path) -> str:
+    write_dataset(synthetic_dataset, tmp_path / "data.parquet")
+    return str(tmp_path / "data.parquet")
+
+
+@pytest.fixture
+def measured(h200: Hardware) -> Autotuned:
+    times = {config: 1.0 + i / 10 for i, config in enumerate(candidates(OWN, h200)[:5])}
+    return Autotuned(OWN, times, 0.5, "H200", toolchain(), {}, "2026-11-22T00:00:00+00:00")
+
+
+def test_train_learns_from_autotuning_and_says_what_it_left_out(
+    trained, measured: Autotuned, data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own, model = tmp_path / "own.jsonl", tmp_path / "model"
+    known = replace(measured, problem=GemmProblem(512, 4096, 4096))
+    others = (replace(measured, gpu="H100"), replace(measured, toolchain="older"))
+    # The same times of another date are those that Inductor kept.
+    lines = [one.line() for one in (measured, known, *others, replace(measured, date="later"))]
+    own.write_text(HEADER + "".join(lines))
+    arguments = ["train", "--data", data, "--add", str(own), "--out", str(model), "--jobs", "2"]
+    assert main(arguments) == 0
+    text = capsys.readouterr().out
+    assert "Learned from autotuning: 5 times of 1 problems that no collector measured" in text
+    assert "Left out: lines of another GPU than H200 (1), of kernels of another version (1)" in text
+    artifact = load(model)
+    assert artifact.facts["autotuned"] == {"problems": 1, "times": 5}
+    assert artifact.facts["dataset"] == trained.facts["dataset"]
+    for power, ranker in trained.rankers.items():
+        assert artifact.rankers[power].distance_.pack() == ranker.distance_.pack()
+        assert artifact.rankers[power].network_.pack() != ranker.network_.pack()
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "it does not begin with {"),
+        ("m,n,k\n1,2,3\n", "it does not begin with {"),
+        (HEADER, "none of its lines is of use (it has none)"),
+        (f'{HEADER}{{"problem": [1,\n', "none of its lines is of use (1 damaged)"),
+    ],
+)
+def test_train_refuses_a_file_of_nothing_to_learn(
+    refused: Callable[..., str], data: str, tmp_path: Path, text: str, reason: str
+) -> None:
+    own, model = tmp_path / "own.jsonl", tmp_path / "model"
+    own.write_text(text)
+    line = refused("train", "--data", data, "--add", str(own), "--out", str(model))
+    assert line.startswith(f"autotuned times {own} cannot be used: {reason}")
+    assert not model.exists()
+
+
+def test_train_refuses_times_of_another_gpu(
+    refused: Callable[..., str], measured: Autotuned, data: str, tmp_path: Path
+) -> None:
+    own = tmp_path / "own.jsonl"
+    own.write_text(HEADER + replace(measured, gpu="H100").line())
+    line = refused("train", "--data", data, "--add", str(own), "--out", str(tmp_path / "model"))
+    assert "(1 of another GPU than H200); allowed: a file that TILECAST_LEARN wrote" in line
+
+
+def test_the_document_says_what_was_left_out(
+    answer: Callable[..., dict], measured: Autotuned, data: str, tmp_path: Path
+) -> None:
+    own = tmp_path / "own.jsonl"
+    own.write_text(HEADER + measured.line() + json.dumps({"half": 1}) + "\n")
+    document = answer(
+        "train", "--data", data, "--add", str(own), "--out", str(tmp_path / "model"), "--jobs", "2"
+    )
+    assert document["left_out"] == {"damaged": 1}
+    assert document["autotuned"] == {"problems": 1, "times": 5}

@@ -1,0 +1,67 @@
+"""The simulation of learning from autotuning: who sees what, and what the committed result says."""
+
+from __future__ import annotations
+
+import json
+
+import learn_from_autotuning as simulation
+import numpy as np
+import pytest
+import runner
+
+from tilecast.heuristics.hardware import Hardware
+from tilecast.models.labels import POWERS, ProblemLabels
+from tilecast.models.ranker import ConfigRanker
+
+
+def test_every_problem_is_production_once_and_unseen_once(
+    synthetic_table: list[ProblemLabels],
+) -> None:
+    parts = simulation.parts(synthetic_table)
+    assert len(parts) == 5
+    for which in ("production", "unseen"):
+        problems = [labels.problem for part in parts for labels in getattr(part, which)]
+        assert len(problems) == len(set(problems)) == len(synthetic_table)
+    for part in parts:
+        families = [{labels.problem.family for labels in table} for table in part]
+        assert sum(map(len, families)) == len(set.union(*families)) == 6
+        assert sum(map(len, part)) == len(synthetic_table)
+
+
+def test_errors_are_those_of_inductors_benchmark() -> None:
+    document = json.loads((runner.RESULTS / "inductor_timing.json").read_text())
+    errors = simulation.errors()
+    assert sum(map(len, errors)) == 5 * 5 * len(document["rows"])
+    for band in errors:
+        assert abs(band.mean()) < 1e-12
+        assert 0.01 < band.std() < 0.05
+
+
+def test_what_is_revealed_are_the_first_five_and_their_times(
+    synthetic_table: list[ProblemLabels], h200: Hardware
+) -> None:
+    labels = synthetic_table[5]
+    ranker = ConfigRanker(h200, "burst", rounds=8, coarse_rounds=2).fit(synthetic_table[:4])
+    seen = simulation.Revealed.of(
+        ranker, labels, lambda time, count: np.log([1.0, 2.0, 1.0, 1.0, 1.0])
+    )
+    assert seen.places == simulation.first(ranker, labels, 5)
+    expected = labels.truth["burst"][seen.places] * [1, 2, 1, 1, 1]
+    found = seen.autotuned()
+    assert [*found.milliseconds] == [labels.configs[i] for i in seen.places]
+    assert [*found.milliseconds.values()] == pytest.approx(expected / 1000)
+    mistaken = seen.as_labels()
+    assert [*mistaken.candidates] == [*mistaken.configs] == [*found.milliseconds]
+    assert mistaken.label["sustained"] == pytest.approx(expected)
+
+
+def test_learning_helps_where_it_saw_something_and_harms_nobody_else() -> None:
+    found = json.loads((runner.RESULTS / "learn_from_autotuning.json").read_text())["figures"]
+    for power in POWERS:
+        before, after = (found["regret"][power][name] for name in ("before", "after"))
+        for k, gain in (("1", 0.7), ("3", 0.8), ("5", 1.0)):
+            seen = [part["production"][k]["geomean"] for part in (before, after)]
+            assert seen[1] < gain * seen[0]
+            # Two seeds differ by as much.
+            others = [part["unseen"][k]["geomean"] for part in (before, after)]
+            assert others[1] < others[0] + 0.0015
