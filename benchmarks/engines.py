@@ -71,11 +71,11 @@ def chosen() -> tuple[CollectOptions, Workload]:
         problems=suite("random")[:PROBLEMS],
         store=Path(),
         objects=ObjectCache(default_root()),
-        gpu=GPU.name,
+        gpu=GPU,
         choose=Guided(load_heuristic(GPU, LINEAR_BF16), GPU),
         workers=len(os.sched_getaffinity(0)),
     )
-    return options, workload(options, GPU)
+    return options, workload(options)
 
 
 @contextmanager
@@ -100,7 +100,7 @@ def collected(options: CollectOptions, plan: Workload) -> list[Row]:
     """The measuring jobs that were finished in `SECONDS`."""
     with (
         TemporaryDirectory() as folder,
-        site(options, GPU) as place,
+        site(options) as place,
         closing(MeasurementStore(Path(folder) / "store")) as store,
     ):
         store.begin_run(place.provenance)

@@ -20,13 +20,7 @@ HELP = "measure the candidates of suites of problems on a GPU"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's options."""
-    parser.add_argument(
-        "--suite",
-        action="append",
-        metavar="NAME",
-        help="suite of problems; repeatable (default: training, without problems of one's own)",
-    )
-    shared.add_own_problems(parser)
+    shared.add_suites(parser)
     parser.add_argument(
         "--candidates",
         choices=("exhaustive", "guided"),
@@ -47,15 +41,11 @@ def run(options: argparse.Namespace) -> Answer:
     """Collect, then export."""
     from tilecast.data_collection.dataset import write_dataset
     from tilecast.data_collection.store import MeasurementStore
-    from tilecast.data_collection.suites import problems
 
     if options.export:
         shared.check_file(options.export)
     objects = writable_objects(options)
-    shared.check_own_problems(options)
-    own = shared.own_problems(options)
-    suites = options.suite or ([] if own else ["training"])
-    asked = tuple(dict.fromkeys([*problems(suites), *own]))
+    asked = shared.asked_problems(options)
     measure(options, objects, asked, _guidance(options, asked))
     with closing(MeasurementStore(options.store)) as store:
         document = {
@@ -80,5 +70,5 @@ def _guidance(options: argparse.Namespace, asked: tuple[GemmProblem, ...]) -> Gu
     from tilecast.models.guidance import Guided
     from tilecast.models.learned import load_heuristic_for
 
-    heuristic = load_heuristic_for(options.gpu, asked, options.power, options.model)
-    return Guided(heuristic, options.gpu)
+    heuristic = load_heuristic_for(shared.gpu(options), asked, options.power, options.model)
+    return Guided(heuristic, shared.gpu(options))

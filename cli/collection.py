@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from tilecast.cli import options as shared
 
 if TYPE_CHECKING:
-    from tilecast.data_collection.collector import Progress
+    from tilecast.data_collection.progress import Progress
     from tilecast.heuristics.problem import GemmProblem
     from tilecast.kernels.object_cache import ObjectCache
     from tilecast.models.guidance import Guided
@@ -46,30 +46,33 @@ def measure(
         problems=problems,
         store=options.store,
         objects=objects,
-        gpu=options.gpu.name,
-        devices=options.devices,
-        workers=options.workers,
+        gpu=shared.gpu(options),
+        devices=options.devices or (0,),
+        workers=shared.workers(options),
         address=shared.cluster(options),
         seconds=options.budget or float("inf"),
-        **({"choose": guided} if guided else {}),
+        choose=guided,
     )
-    with _telling() as tell:
+    with telling() as tell:
         collect(wanted, tell)
 
 
 @contextmanager
-def _telling() -> Iterator[Callable[[Progress], None]]:
-    """Show progress on standard error: in place on a terminal, a line now and then elsewhere."""
+def telling(step: str = "") -> Iterator[Callable[[Progress], None]]:
+    """Show progress on standard error: in place on a terminal, a line now and then elsewhere.
+
+    Args:
+        step: what all of it is a part of.
+    """
     from rich.console import Console
 
     console, told = Console(stderr=True, highlight=False), {"phase": "", "seconds": 0.0}
-    with console.status("starting") as status:
+    if step and not console.is_terminal:
+        console.print(step, soft_wrap=True)
+    with console.status(step or "starting") as status:
 
         def tell(progress: Progress) -> None:
-            line = (
-                f"{progress.phase} {progress.done}/{progress.total}, {progress.measurements} "
-                f"measurements, {progress.seconds:.0f} s, {progress.seconds_left:.0f} s left"
-            )
+            line = f"{step}: {_line(progress)}" if step else _line(progress)
             status.update(line)
             late = progress.seconds - told["seconds"] > _SECONDS_BETWEEN_LINES
             if not console.is_terminal and (late or progress.phase != told["phase"]):
@@ -77,6 +80,16 @@ def _telling() -> Iterator[Callable[[Progress], None]]:
                 told.update(phase=progress.phase, seconds=progress.seconds)
 
         yield tell
+
+
+def _line(progress: Progress) -> str:
+    rate = progress.measurements / max(progress.seconds, 1.0)
+    noise = "" if progress.noise is None else f", noise {progress.noise:.2%}"
+    return (
+        f"{progress.phase} {progress.done}/{progress.total} on {progress.gpus} GPUs, "
+        f"{progress.measurements} measurements, {rate:.0f} a second{noise}, "
+        f"{progress.seconds:.0f} s, {progress.seconds_left:.0f} s left"
+    )
 
 
 _SECONDS_BETWEEN_LINES = 15.0

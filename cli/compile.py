@@ -60,7 +60,7 @@ def run(options: argparse.Namespace) -> Answer:
     cache = ObjectCache(options.cache or default_root())
     shared.check_writable(cache.root)
     start = time.perf_counter()
-    console, results = Console(stderr=True), compile_all(specs, cache, options.workers)
+    console, results = Console(stderr=True), compile_all(specs, cache, shared.workers(options))
     hidden = not console.is_terminal
     done = list(track(results, "compiling", len(specs), console=console, disable=hidden))
     return _answer(done, cache, time.perf_counter() - start)
@@ -68,7 +68,7 @@ def run(options: argparse.Namespace) -> Answer:
 
 def _specs(options: argparse.Namespace) -> list[KernelSpec]:
     """The kernels that the options ask for, each once."""
-    gpu, operands = options.gpu, options.operands
+    gpu, operands = shared.gpu(options), options.operands
     _check_together(options)
     problems = [GemmProblem.parse(text, operands) for text in options.extents]
     problems += shared.own_problems(options)
@@ -114,10 +114,10 @@ def _check_together(options: argparse.Namespace) -> None:
 def _configs(problem: GemmProblem, options: argparse.Namespace) -> Iterable[KernelConfig]:
     """The candidates of a problem; with ``-k`` those that the hook would ask for."""
     if options.top is None:
-        return candidates(problem, options.gpu)
+        return candidates(problem, shared.gpu(options))
     from tilecast.inductor_hook.selection import shortlist
 
-    predictions = shortlist(shared.settings(options), problem, options.gpu)
+    predictions = shortlist(shared.settings(options), problem, shared.gpu(options))
     return [prediction.config for prediction in predictions]
 
 
@@ -128,8 +128,8 @@ def _common(options: argparse.Namespace) -> Sequence[KernelConfig]:
     from tilecast.models.common import common_configs
     from tilecast.models.learned import load_heuristic
 
-    heuristic = load_heuristic(options.gpu, options.operands, options.power, options.model)
-    return common_configs(heuristic, options.operands, options.gpu)[: options.common]
+    heuristic = load_heuristic(shared.gpu(options), options.operands, options.power, options.model)
+    return common_configs(heuristic, options.operands, shared.gpu(options))[: options.common]
 
 
 def _check_runs(config: KernelConfig, operands: GemmOperands, gpu: Hardware) -> None:

@@ -40,7 +40,7 @@ def run(options: argparse.Namespace) -> Answer:
     # First, because checking everything takes seconds.
     if options.problem is not None:
         problem = GemmProblem.parse(options.problem, options.operands)
-        about += explain(problem, options.gpu, shared.settings(options), objects)
+        about += explain(problem, shared.gpu(options), shared.settings(options), objects)
     findings = [*examine(objects.root), *check_hook()]
     fine = usable(findings)
     tables = [Table("This machine", _COLUMNS, _rows(findings))]

@@ -69,10 +69,11 @@ def run(options: argparse.Namespace) -> Answer:
     if options.model is not None:
         makers |= {"as trained": _as_trained(load(options.model), dataset)}
     table = label_table(dataset)
-    among = _measured(own, table) if own else _of_kinds(options.operands, table)
+    among = _measured(own, table) if own else of_kinds(options.operands, table)
     scored = evaluate(list(makers.values()), table, powers, options.jobs, among=among)
-    scored["not_measured"] = len(own) - len(among) if own else 0
-    return Answer(scored, _tables(scored, powers))
+    missing = scored["not_measured"] = len(own) - len(among) if own else 0
+    told = [f"{missing} more were not measured"] if missing else []
+    return Answer(scored, [*score_tables(scored, powers), *told])
 
 
 def _measured(own: Sequence[GemmProblem], table: Sequence[ProblemLabels]) -> set[GemmProblem]:
@@ -90,7 +91,7 @@ def _measured(own: Sequence[GemmProblem], table: Sequence[ProblemLabels]) -> set
     return found
 
 
-def _of_kinds(
+def of_kinds(
     asked: Sequence[GemmOperands] | None, table: Sequence[ProblemLabels]
 ) -> set[GemmProblem]:
     """The problems of some operands; of `LINEAR_BF16` where none are asked for and it is there.
@@ -124,7 +125,7 @@ def all_makers(gpu: Hardware) -> dict[str, MakeHeuristic]:
         lambda power: baselines.StockDefault(gpu, power),
         RandomChoice,
     ]
-    if find_spec("nvMatmulHeuristics"):
+    if find_spec("nvMatmulHeuristics") and gpu.name in nvmatmul.GPUS:
         makers.append(lambda power: nvmatmul.NvMatmulHeuristic(gpu, power))
     return {make(shared.DEFAULT_POWER).name: make for make in makers}
 
@@ -152,7 +153,8 @@ def _as_trained(artifact: Artifact, dataset: Dataset) -> MakeHeuristic:
     return make
 
 
-def _tables(scored: Mapping[str, Any], powers: Sequence[str]) -> list[Table | str]:
+def score_tables(scored: Mapping[str, Any], powers: Sequence[str]) -> list[Table | str]:
+    """What `tilecast.models.evaluation.evaluate` returned, for people."""
     columns = {"heuristic": "", "k": "d", "kernels": ".1f"} | dict.fromkeys(FIGURES.values(), ".2%")
     tables: list[Table | str] = []
     for power in powers:
@@ -171,8 +173,7 @@ def _tables(scored: Mapping[str, Any], powers: Sequence[str]) -> list[Table | st
         ]
         tables.append(Table("First choice beside the library, held out", _SPEED_COLUMNS, rows))
     line = "{problems} problems of {families} families; --json has every k and m".format(**scored)
-    missing = scored["not_measured"]
-    return [*tables, line, *([f"{missing} more were not measured"] if missing else [])]
+    return [*tables, line]
 
 
 _SPEED = ("count", "left", "geomean", "slower", "worst")

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from tilecast.cli import (
+    campaign,
     collect,
     compile,
     doctor,
@@ -25,7 +26,10 @@ from tilecast.cli import options as shared
 from tilecast.cli.answer import answering, show
 from tilecast.heuristics.errors import TilecastError
 
-COMMANDS = (predict, space, compile, objects, collect, train, evaluate, report, tune, doctor)
+COMMANDS = (
+    *(predict, space, compile, objects, collect, train, evaluate, report),
+    *(tune, campaign, doctor),
+)
 """In the order of the help text. Each has NAME, HELP, add_arguments and run."""
 
 BAD_REQUEST, INTERRUPTED = 2, 130

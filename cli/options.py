@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.files import unwritable
-from tilecast.heuristics.hardware import GPUS, hardware
+from tilecast.heuristics.hardware import GPUS, Hardware, hardware
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.heuristics.problem import MAX_EXTENT, GemmProblem
 
@@ -116,9 +116,9 @@ def path(text: str) -> Path:
 
 
 def add_gpu(parser: argparse.ArgumentParser) -> None:
-    """Add the option that names the GPU."""
-    gpu = GPUS[0].name
-    parser.add_argument("--gpu", type=reads(hardware), default=gpu, help=f"GPU (default: {gpu})")
+    """Add the option that names the GPU, which `gpu` reads."""
+    about = f"GPU (default: that of --model, or else {GPUS[0].name})"
+    parser.add_argument("--gpu", type=reads(hardware), help=about)
 
 
 def add_operands(parser: argparse.ArgumentParser) -> None:
@@ -141,6 +141,13 @@ def add_problem(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(f"--{name}", type=extent, help=about)
     parser.add_argument("--batch", type=extent, default=1, help=more)
     add_operands(parser)
+
+
+def add_suites(parser: argparse.ArgumentParser) -> None:
+    """Add the options that name suites of problems, and everything of `add_own_problems`."""
+    about = "suite of problems; repeatable (default: training, without problems of one's own)"
+    parser.add_argument("--suite", action="append", metavar="NAME", help=about)
+    add_own_problems(parser)
 
 
 def add_own_problems(parser: argparse.ArgumentParser) -> None:
@@ -168,11 +175,16 @@ def add_data(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", type=path, help="data set (default: the shipped one)")
 
 
-def add_collection(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say where measurements go, and on which cards for how long."""
+def add_collection(parser: argparse.ArgumentParser, cards: str = "0") -> None:
+    """Add the options that say where measurements go, and on which cards for how long.
+
+    Args:
+        parser: of the command.
+        cards: what the help says of the devices where none are named.
+    """
     parser.add_argument("--store", type=path, required=True, help="SQLite file; made when absent")
-    about = "CUDA devices of this host, as 0,1 (default: 0)"
-    parser.add_argument("--devices", type=devices, default="0", help=about)
+    about = f"CUDA devices of this host, as 0,1 (default: {cards})"
+    parser.add_argument("--devices", type=devices, help=about)
     about = "measure on this host, or on all GPUs of a Ray cluster, whose cores compile"
     engines = ("local", "ray")
     parser.add_argument(
@@ -192,7 +204,8 @@ def add_cache(parser: argparse.ArgumentParser) -> None:
 def add_compiling(parser: argparse.ArgumentParser) -> None:
     """Add the options that say where kernels are compiled to, and by how many processes."""
     add_cache(parser)
-    add_parallel(parser, "--workers", "processes that compile")
+    about = "processes that compile on this host (default: one per core)"
+    parser.add_argument("--workers", type=parallel, metavar="N", help=about)
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
@@ -208,6 +221,22 @@ def add_parallel(parser: argparse.ArgumentParser, name: str, what: str) -> None:
 
 
 # ---- what is made from them
+
+
+def gpu(options: argparse.Namespace) -> Hardware:
+    """The GPU that the options name, or that the model is for which they name.
+
+    Raises:
+        TilecastError: the model is refused.
+    """
+    if options.gpu is not None:
+        return options.gpu
+    folder = getattr(options, "model", None)
+    if folder is None:
+        return GPUS[0]
+    from tilecast.models.manifest import model_hardware
+
+    return model_hardware(folder)
 
 
 def problem_if_any(options: argparse.Namespace) -> GemmProblem | None:
@@ -243,6 +272,20 @@ def own_problems(options: argparse.Namespace) -> tuple[GemmProblem, ...]:
     return tuple(dict.fromkeys(found))
 
 
+def asked_problems(options: argparse.Namespace) -> tuple[GemmProblem, ...]:
+    """The distinct problems of the suites that the options name and of one's own.
+
+    Raises:
+        TilecastError: a suite is not known, or as `own_problems`.
+    """
+    from tilecast.data_collection.suites import problems
+
+    check_own_problems(options)
+    own = own_problems(options)
+    suites = options.suite or ([] if own else ["training"])
+    return tuple(dict.fromkeys([*problems(suites), *own]))
+
+
 def names_own_problems(options: argparse.Namespace) -> bool:
     """Whether the options name problems of one's own."""
     return bool(options.problems or options.hf_config)
@@ -262,13 +305,25 @@ def cluster(options: argparse.Namespace) -> str | None:
     """The address of the Ray cluster that the options name; None for this host.
 
     Raises:
-        TilecastError: there is an address and another engine.
+        TilecastError: there is an address and another engine, or what is of this host and a
+            cluster.
     """
-    if options.engine == "ray":
-        return _AUTO if options.address is None else options.address
-    if options.address is not None:
-        raise TilecastError("--address names a Ray cluster; allowed: with --engine ray")
-    return None
+    if options.engine != "ray":
+        if options.address is not None:
+            raise TilecastError("--address names a Ray cluster; allowed: with --engine ray")
+        return None
+    for name in ("devices", "workers"):
+        if getattr(options, name) is not None:
+            raise TilecastError(
+                f"--{name} is of this host; allowed: without --engine ray, which takes all GPUs "
+                "and cores of its cluster"
+            )
+    return _AUTO if options.address is None else options.address
+
+
+def workers(options: argparse.Namespace) -> int:
+    """How many processes compile on this host."""
+    return options.workers or parallel(_AUTO)
 
 
 def data(options: argparse.Namespace) -> Path:

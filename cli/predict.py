@@ -91,7 +91,7 @@ def _many(problems: Sequence[GemmProblem], options: argparse.Namespace) -> Answe
 
     if options.choices:
         shared.check_choices(options.choices)
-    gpu, top = options.gpu, options.top or SHOWN_OF_EACH
+    gpu, top = shared.gpu(options), options.top or SHOWN_OF_EACH
     kinds = dict.fromkeys(problem.operands for problem in problems)
     heuristics = {o: load_heuristic(gpu, o, options.power, options.model) for o in kinds}
     answers = []
@@ -147,7 +147,7 @@ def _one(problem: GemmProblem, options: argparse.Namespace) -> Answer:
 
     if options.html:
         _check_page(options.html)
-    gpu, top = options.gpu, options.top or SHOWN
+    gpu, top = shared.gpu(options), options.top or SHOWN
     heuristic = load_heuristic(gpu, problem.operands, options.power, options.model)
     data = options.data or shipped_data(gpu)
     truths = look_up(read_columns(data)[0], problem) if data else {}

@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> Answer:
     """Answer for one config, for one problem, or for the whole space."""
-    target = options.operands, options.gpu, shared.problem_if_any(options)
+    target = options.operands, shared.gpu(options), shared.problem_if_any(options)
     if options.why is not None:
         return _why(options.why, *target)
     return _counts(*target, names=options.list)

@@ -50,8 +50,8 @@ def run(options: argparse.Namespace) -> Answer:
     shared.check_writable(options.out)
     objects = writable_objects(options)
     known = read_dataset(shared.data(options))
-    heuristic = load_heuristic_for(options.gpu, own)
-    measure(options, objects, own, Guided(heuristic, options.gpu))
+    heuristic = load_heuristic_for(shared.gpu(options), own)
+    measure(options, objects, own, Guided(heuristic, shared.gpu(options)))
     with closing(MeasurementStore(options.store)) as store:
         done, measured = store.measured("race") & set(own), store.export()
     if not done:
@@ -60,7 +60,7 @@ def run(options: argparse.Namespace) -> Answer:
             "allowed: more seconds; the same command goes on where this one ended"
         )
     table = [labels for labels in label_table(measured) if labels.problem in done]
-    artifact = train(joined([known, measured]), jobs=options.workers)
+    artifact = train(joined([known, measured]), jobs=shared.workers(options))
     save(artifact, options.out)
     regret = {
         "shipped": _regret(heuristic.artifact, table),

@@ -1,73 +1,45 @@
-"""The collector: hands jobs to one worker per GPU and survives whatever a kernel does to it."""
+"""The collector: what is compiled, checked, measured and verified in which order, and kept."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any
 
-from tilecast.data_collection.engine import Build, Engine, Worker
+from tilecast.data_collection.cards import timed
+from tilecast.data_collection.crew import Crew
+from tilecast.data_collection.engine import Build, Engine
 from tilecast.data_collection.jobs import (
     CheckJob,
-    Failed,
+    CompareJob,
     Job,
-    Lost,
     MeasureJob,
     Result,
     SessionFactory,
     VerifyJob,
 )
+from tilecast.data_collection.progress import Phase, Progress, label_noise
 from tilecast.data_collection.store import MeasurementStore
 from tilecast.data_collection.worker import LocalEngine
 from tilecast.heuristics.config import KernelConfig
-from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.builder import CompileResult
 from tilecast.kernels.spec import KernelSpec
 
 STRETCH = 16
-"""Problems per GPU that are compiled, checked and measured before the next: some two minutes."""
+"""Problems per GPU that are compiled, checked and measured before the next: some two minutes. The
+first stretch is of one and each twice the one before, so that little is waited for: the kernels of
+a stretch compile while the one before is measured."""
 
 CHECKS_PER_JOB = 64
 """Kernels of one check job: enough to keep its overhead small, few to repeat after a hang."""
 
-MOST_LOSSES = 3
-"""Workers per GPU that may be lost with their hosts while no job is finished."""
-
 Workload = Mapping[GemmProblem, Sequence[KernelConfig]]
 """Problems, each with its candidates."""
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How far a collection is."""
-
-    phase: str
-    """``compile``, ``check``, ``measure`` or ``verify``."""
-    done: int
-    """Jobs of the phase that are finished."""
-    total: int
-    """Jobs of the phase: all problems to measure or verify, or the kernels of the next ones."""
-    measurements: int
-    """Measurements taken by this run."""
-    seconds: float
-    """Time since the run began."""
-    seconds_left: float
-    """Time that the rest of the phase will take at the pace so far."""
-
-
-@dataclass
-class _Phase:
-    """Jobs of one kind; their pace tells how long the rest will take."""
-
-    name: str
-    total: int
-    done: int = 0
-    seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -81,10 +53,13 @@ class _Build:
 
 @dataclass(eq=False)
 class Collector:
-    """Checks, measures and verifies problems on one or more GPUs.
+    """Checks, measures and verifies problems on one or more GPUs, and compares the GPUs.
 
     Every finished job is in the store before the next one starts, so a run that is killed goes on
-    where it was. A kernel that hangs, crashes or is wrong is recorded and not run from then on.
+    where it was. A kernel that hangs, crashes or is wrong is recorded and not run from then on. A
+    card that throttles, or a worker that somebody kills or that is lost with its host, is noted
+    with the run; what was in work is done again, if need be on another card. A card that is gone is
+    done without.
     """
 
     store: MeasurementStore
@@ -97,33 +72,36 @@ class Collector:
     """What the workers run on."""
     report: Callable[[Progress], None] = lambda progress: None
     """Told of progress after every job."""
+    compared: Iterable[tuple[str, GemmProblem]] = ()
+    """Cards and problems whose best kernels that card is to time, too, once they have raced."""
     silence_seconds: float = 60.0
     """A worker that says nothing for so long is killed; one that starts may take `START_FACTOR`
     times as long."""
     deadline: float = math.inf
     """`time.monotonic` after which no further job starts."""
-    _workers: list[Worker] = field(default_factory=list, init=False)
     _taken: int = field(default=0, init=False)
-    _losses: int = field(default=0, init=False)
     _ended: bool = field(default=False, init=False)
+    _errors: list[float] = field(default_factory=list, init=False)
+    """Standard errors of the races so far."""
 
     def collect(self, workload: Workload) -> None:
         """Run what the store does not hold yet: each problem with its candidates, in this order.
 
         Raises:
-            TilecastError: a job fails with no kernel to blame.
+            TilecastError: jobs fail with no kernel to blame, on every card.
         """
         self._begun, self._ended = time.monotonic(), False
+        self._crew = Crew(self.store, self.factories, self.engine, self.silence_seconds)
         try:
             with ThreadPoolExecutor(1) as ahead:
                 try:
                     self._measure(workload, ahead)
                     self._verify(workload, ahead)
+                    self._compare(ahead)
                 finally:
                     self._ended = True
         finally:
-            for worker in self._workers:
-                worker.stop()
+            self._crew.stop()
 
     def _measure(self, workload: Workload, ahead: ThreadPoolExecutor) -> None:
         """Stretch by stretch: a run that ends early has measured the first problems whole.
@@ -132,10 +110,10 @@ class Collector:
         """
         measured = self.store.measured("screen")
         todo = [problem for problem in workload if problem not in measured]
-        phase, step = _Phase("measure", len(todo)), STRETCH * len(self.factories)
+        phase = Phase("measure", len(todo))
         stretches = [
-            {problem: tuple(workload[problem]) for problem in todo[start : start + step]}
-            for start in range(0, len(todo), step)
+            {problem: tuple(workload[problem]) for problem in todo[start:stop]}
+            for start, stop in _stretches(len(todo), len(self.factories))
         ]
         builds = (self._begin(ahead, stretch) for stretch in stretches)
         build = next(builds, None)
@@ -152,7 +130,7 @@ class Collector:
         todo = [spec for spec in kernels if spec.key not in checked]
         starts = range(0, len(todo), CHECKS_PER_JOB)
         jobs = [CheckJob(tuple(todo[start : start + CHECKS_PER_JOB])) for start in starts]
-        self._run(_Phase("check", len(jobs)), jobs)
+        self._run(Phase("check", len(jobs)), jobs)
 
     def _verify(self, workload: Workload, ahead: ThreadPoolExecutor) -> None:
         verified, raced = self.store.measured("verify"), self.store.measured("race")
@@ -161,13 +139,27 @@ class Collector:
             if problem in raced and problem not in verified:
                 rows, card = self.store.raced(problem)
                 jobs.append(VerifyJob(problem, tuple(rows), card))
+        self._time_again("verify", jobs, ahead)
+
+    def _compare(self, ahead: ThreadPoolExecutor) -> None:
+        raced = self.store.measured("race")
+        jobs = [
+            CompareJob(problem, tuple(self.store.raced(problem)[0]), card)
+            for card, problem in self.compared
+            if problem in raced
+        ]
+        self._time_again("compare", jobs, ahead)
+
+    def _time_again(self, phase: str, jobs: Sequence[VerifyJob], ahead: ThreadPoolExecutor) -> None:
+        if not jobs:
+            return
         configs = {job.problem: [r.config for r in job.raced if r.config] for job in jobs}
         self._built(self._begin(ahead, configs))
-        self._run(_Phase("verify", len(jobs)), jobs)
+        self._run(Phase(phase, len(jobs)), jobs)
 
     def _begin(self, ahead: ThreadPoolExecutor, stretch: Workload) -> _Build:
         """Have a thread compile the kernels of some problems, less those that are known to fail."""
-        failures = self._failures()
+        failures = self.store.failures()
         specs = dict.fromkeys(
             KernelSpec.for_problem(c, problem) for problem, cs in stretch.items() for c in cs
         )
@@ -189,7 +181,7 @@ class Collector:
 
     def _built(self, build: _Build) -> list[KernelSpec]:
         """The kernels of a build, which is done by now; those that failed are in the store."""
-        phase, since = _Phase("compile", len(build.kernels)), time.monotonic()
+        phase, since = Phase("compile", len(build.kernels)), time.monotonic()
         while (result := build.results.get()) is not None:
             if isinstance(result, BaseException):
                 raise result
@@ -201,100 +193,43 @@ class Collector:
     def _late(self) -> bool:
         return time.monotonic() > self.deadline
 
-    def _failures(self) -> dict[str, str]:
-        return {key: reason for key, reason in self.store.checks().items() if reason}
-
-    def _run(self, phase: _Phase, jobs: Sequence[Job]) -> None:
+    def _run(self, phase: Phase, jobs: Sequence[Job]) -> None:
         """Work through jobs of one phase on all workers."""
         if not jobs or self._late():
             return
         waiting, since = list(jobs), time.monotonic()
-        if not self._workers:
-            self._workers = [
-                self.engine.start(factory, self.silence_seconds) for factory in self.factories
-            ]
-        while waiting or any(worker.job for worker in self._workers):
+        while waiting or self._crew.busy:
             if self._late():
                 waiting.clear()
-            self._hand_out(waiting)
-            for worker, news in self.engine.news(tuple(self._workers), 1.0):
-                if isinstance(news, Failed):
-                    waiting[:0] = self._recover(worker, news)
-                elif isinstance(news, Lost):
-                    waiting += self._lose(worker, news)
-                else:
-                    self._keep(worker, news)
-                    since = self._tell(phase, since)
+            for done in self._crew.finished(waiting):
+                self._keep(*done)
+                since = self._tell(phase, since)
 
-    def _hand_out(self, waiting: list[Job]) -> None:
-        """Give workers without a job their next; a verification is left to the card that raced."""
-        for worker in self._workers:
-            others = {other.card for other in self._workers if other is not worker}
-            job = next((job for job in waiting if _may_do(worker.card, job, others)), None)
-            if job and worker.card and not worker.job:
-                waiting.remove(job)
-                worker.give(job.without(self._failures()))
-
-    def _recover(self, worker: Worker, failed: Failed) -> list[Job]:
-        """Record the culprit and replace the worker; the job that is to be tried again.
-
-        Raises:
-            TilecastError: no kernel can be blamed.
-        """
-        job = worker.job
-        if job and failed.culprit:
-            self.store.add_checks({failed.culprit: failed.reason})
-        elif isinstance(job, MeasureJob | VerifyJob) and not job.careful:
-            job = replace(job, careful=True)
-        else:
-            raise TilecastError(
-                f"a worker failed with no kernel to blame ({failed.reason}); allowed: a GPU with "
-                "free memory and a working driver; see `tilecast doctor`, then run again: it goes "
-                "on where it was"
-            )
-        self._replace(worker)
-        return [job]
-
-    def _lose(self, worker: Worker, lost: Lost) -> list[Job]:
-        """Replace a worker that is lost with its host; its job, as no kernel is to blame.
-
-        Raises:
-            TilecastError: too many are lost and nothing gets done.
-        """
-        self._losses += 1
-        if self._losses > MOST_LOSSES * len(self.factories):
-            raise TilecastError(
-                f"{self._losses} workers in a row were lost ({lost.reason}); allowed: hosts with "
-                "free memory that stay; mend them, then run again: it goes on where it was"
-            )
-        self._replace(worker)
-        return [worker.job] if worker.job else []
-
-    def _replace(self, worker: Worker) -> None:
-        worker.stop()
-        new = self.engine.start(worker.factory, self.silence_seconds)
-        self._workers[self._workers.index(worker)] = new
-
-    def _keep(self, worker: Worker, result: Result) -> None:
+    def _keep(self, job: Job, result: Result, card: str) -> None:
         """Put a finished job's result into the store."""
-        worker.job, self._losses = None, 0
         if isinstance(result, dict):
             self.store.add_checks(result)
+            return
+        self._taken += len(result)
+        if isinstance(job, CompareJob):
+            self.store.note("compared", timed(job.problem, result, card))
         else:
-            self.store.add(result, worker.card or "")
-            self._taken += len(result)
+            self.store.add(result, card)
+            self._errors += [row.error for row in result if row.error is not None]
 
-    def _tell(self, phase: _Phase, since: float) -> float:
+    def _tell(self, phase: Phase, since: float) -> float:
         """Count one more job, begun at some time, and report; the time now."""
         now = time.monotonic()
-        phase.done += 1
-        phase.seconds += now - since
-        left = phase.seconds / phase.done * (phase.total - phase.done)
-        spent = now - self._begun
-        self.report(Progress(phase.name, phase.done, phase.total, self._taken, spent, left))
+        left = phase.count(now - since)
+        counts = phase.done, phase.total, self._taken, now - self._begun
+        noise = label_noise(self._errors)
+        self.report(Progress(phase.name, *counts, left, self._crew.gpus, noise))
         return now
 
 
-def _may_do(card: str | None, job: Job, others: set[str | None]) -> bool:
-    """Whether a card may take a job, given the others; None is one that still starts."""
-    return not isinstance(job, VerifyJob) or job.card == card or not others & {job.card, None}
+def _stretches(problems: int, gpus: int) -> Iterator[tuple[int, int]]:
+    """First problem of each stretch, and the first one behind it."""
+    start, size = 0, gpus
+    while start < problems:
+        yield start, min(start + size, problems)
+        start, size = start + size, min(2 * size, STRETCH * gpus)

@@ -20,6 +20,10 @@ class Worker(Protocol):
     """None while it starts; empty once it has waited for long that a GPU is free."""
     job: Job | None
     """None while it has nothing to do."""
+    name: str
+    """The card, or the one that its predecessor had while it starts."""
+    strikes: int
+    """Failures in a row, its predecessors' too, with no kernel to blame."""
 
     def give(self, job: Job) -> None:
         """Start a job."""
@@ -58,6 +62,8 @@ class Site:
 
     provenance: dict[str, object]
     """See `tilecast.data_collection.environment.describe`."""
+    cards: Sequence[str]
+    """Short names of its GPUs."""
     factories: Sequence[SessionFactory]
     """One per GPU."""
     engine: Engine[Any]

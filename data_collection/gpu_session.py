@@ -12,6 +12,7 @@ from functools import cache, partial
 
 import torch
 
+from tilecast.data_collection.card_health import watch
 from tilecast.data_collection.correctness import check_problems, wrong_elements
 from tilecast.data_collection.environment import device_hash
 from tilecast.data_collection.library import library_launch
@@ -80,6 +81,7 @@ class GpuSession:
         torch.manual_seed(0)
         properties = torch.cuda.get_device_properties(device)
         self.card = device_hash(str(properties.uuid))
+        self.check_card = watch(str(properties.uuid))
         self.announce = announce
         self._kernel = cache(partial(load_kernel, objects=objects, device=device))
         self._reference = cache(_reference)
@@ -167,6 +169,8 @@ class GpuBench:
                 active = _still_near(active, give_up)
             for graph in in_flight:
                 graph.read()
+        # At once, while the card is as warm as it was: what a throttled one says is worth nothing.
+        self._session.check_card()
         return [graph.times for graph in graphs]
 
     def _take_turn(self, graph: _Graph, in_flight: deque[_Graph], regime: str) -> None:

@@ -68,6 +68,8 @@ class MeasureJob:
     """Candidates that are not run, with the reason that is recorded instead of a time."""
     careful: bool = False
     """Announce and wait for each replay, so that a failure has a name."""
+    not_on: str | None = None
+    """A card that failed at it: another one is to do it, where there is one."""
 
     @property
     def kernels(self) -> tuple[KernelSpec, ...]:
@@ -102,6 +104,8 @@ class VerifyJob:
     """The card that ran the race."""
     careful: bool = False
     """Announce and wait for each replay, so that a failure has a name."""
+    not_on: str | None = None
+    """A card that failed at it: another one is to do it, where there is one."""
 
     @property
     def kernels(self) -> tuple[KernelSpec, ...]:
@@ -117,6 +121,11 @@ class VerifyJob:
     def run(self, session: Session) -> list[Measurement]:
         """Verify rows."""
         return verify(session.bench(self.problem, self.careful), self.problem, self.raced)
+
+
+@dataclass(frozen=True)
+class CompareJob(VerifyJob):
+    """Time the best kernels of a problem on a card, to set that beside the other cards."""
 
 
 def _failure(entrant: Entrant, problem: GemmProblem, failures: Mapping[str, str]) -> str | None:
@@ -154,6 +163,8 @@ class Failed:
     """The kernel to blame; None where several were in flight."""
     reason: str
     """What happened, in one line."""
+    innocent: bool = False
+    """No kernel is to blame, whichever was running: the card is, or whoever killed the process."""
 
 
 @dataclass(frozen=True)

@@ -60,6 +60,10 @@ class KernelFailure(Exception):
         self.reason = reason
 
 
+class CardFailure(Exception):
+    """What was just timed is worth nothing, and the card is to blame: it throttles, say."""
+
+
 class Bench(Protocol):
     """Times kernels of one problem."""
 
@@ -77,6 +81,10 @@ class Bench(Protocol):
 
         Returns:
             For each entrant its microseconds per launch, one number a round that it took part in.
+
+        Raises:
+            KernelFailure: a kernel hung or crashed.
+            CardFailure: the card was not what it should be meanwhile.
         """
         ...
 

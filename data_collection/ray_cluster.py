@@ -134,6 +134,7 @@ def ray_cluster(address: str, objects: ObjectCache, target: Hardware) -> Iterato
         engine = RayEngine(objects)
         yield Site(
             _joined(facts for _, facts in found.values()),
+            [card for chosen, _ in found.values() for card in chosen],
             [partial(node_session, target)] * sum(hosts.values()),
             engine,
             engine.build,

@@ -33,6 +33,8 @@ class RayWorker:
         self.factory = factory
         self.card: str | None = None
         self.job: Job | None = None
+        self.name = ""
+        self.strikes = 0
         self.silence = silence
         self.begun = time.monotonic()
         self._objects = objects
@@ -61,7 +63,7 @@ class RayWorker:
         except RayError as error:
             return Lost(one_line(error))
         if isinstance(message, Ready):
-            self.card = message.card
+            self.card = self.name = message.card
             return None
         return message
 
@@ -91,7 +93,11 @@ class RayEngine:
         for worker in map(waited.__getitem__, done):
             if (news := worker.hear()) is not None:
                 yield worker, news
-        waits = {worker: time.monotonic() - worker.begun for worker in workers if not worker.card}
+        waits = {
+            worker: time.monotonic() - worker.begun
+            for worker in workers
+            if not worker.card and worker.reply is not None  # without one it is told of above
+        }
         for worker, waited_for in waits.items():
             if waited_for > worker.silence:
                 worker.card = ""  # its node may never come back, and nobody shall wait for it

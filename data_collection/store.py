@@ -173,6 +173,22 @@ class MeasurementStore:
                 (json.dumps(facts), self._run),
             )
 
+    def note(self, name: str, fact: object) -> None:
+        """Append a fact, as plain data, to a list of the current run's provenance."""
+        # The list is made by the first one: nothing is appended to what is not there.
+        with self._access() as database:
+            database.execute(
+                "UPDATE runs SET provenance = json_insert(json_insert(provenance, ?, json('[]')), "
+                "?, json(?)) WHERE id = ?",
+                (f"$.{name}", f"$.{name}[#]", json.dumps(fact), self._run),
+            )
+
+    def runs(self) -> list[dict]:
+        """The provenance of every run, the first one first."""
+        with self._access() as database:
+            found = database.execute("SELECT provenance FROM runs ORDER BY id").fetchall()
+        return [json.loads(text) for (text,) in found]
+
     def add_checks(self, failures: Mapping[KernelSpec, str | None]) -> None:
         """Record for each kernel what is wrong with it, or None."""
         with self._access() as database:
@@ -188,6 +204,10 @@ class MeasurementStore:
         """For each checked kernel's key, what is wrong with it, or None."""
         with self._access() as database:
             return dict(database.execute("SELECT key, failure FROM kernels"))
+
+    def failures(self) -> dict[str, str]:
+        """What is wrong with each kernel that is not to be run, by its key."""
+        return {key: reason for key, reason in self.checks().items() if reason}
 
     def add(self, rows: Iterable[Measurement], card: str) -> None:
         """Record measurements taken on a card.
@@ -234,12 +254,11 @@ class MeasurementStore:
         """Everything as a data set, in a stable order, with the provenance of every run."""
         import pandas as pd
 
-        names = ", ".join(COLUMNS)
+        names, runs = ", ".join(COLUMNS), self.runs()
         with self._access() as database:
             rows = database.execute(f"SELECT {names} FROM measurements ORDER BY {names}").fetchall()
-            runs = database.execute("SELECT provenance FROM runs ORDER BY id").fetchall()
         facts = {
-            "runs": [json.loads(text) for (text,) in runs],
+            "runs": runs,
             "space_version": SPACE_VERSION,
             "protocol_version": PROTOCOL_VERSION,
         }

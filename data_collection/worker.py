@@ -8,13 +8,14 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import signal
 import time
 from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import NoReturn
 
 from tilecast.data_collection.jobs import Failed, Job, Ready, Result, Running, SessionFactory
-from tilecast.data_collection.protocol import KernelFailure
+from tilecast.data_collection.protocol import CardFailure, KernelFailure
 from tilecast.heuristics.errors import one_line
 from tilecast.kernels.spec import KernelSpec
 
@@ -35,6 +36,8 @@ class LocalWorker:
         self.factory = factory
         self.card: str | None = None
         self.job: Job | None = None
+        self.name = ""
+        self.strikes = 0
         self._running: KernelSpec | None = None
         self._heard = time.monotonic()
         self._silence = silence
@@ -51,14 +54,18 @@ class LocalWorker:
             message: Ready | Running | Result | Failed = self.connection.recv()
         except (EOFError, OSError):
             self._process.join(timeout=5)
-            message = Failed(None, f"crashed: exit code {self._process.exitcode}")
+            code = self._process.exitcode
+            # Nobody kills a process with this signal but an administrator or the lack of memory.
+            killed = code == -signal.SIGKILL
+            reason = "killed (out of memory?)" if killed else f"crashed: exit code {code}"
+            message = Failed(None, reason, innocent=killed)
         self._heard = time.monotonic()
         match message:
             case Ready(card):
-                self.card = card
+                self.card = self.name = card
             case Running(kernel):
                 self._running = kernel
-            case Failed(None, reason):
+            case Failed(None, reason, innocent=False):
                 return self._failed(reason)
             case _:
                 return message
@@ -101,19 +108,22 @@ class LocalEngine:
 
 
 def work(connection: Connection, make_session: SessionFactory) -> None:
-    """Run jobs until the parent goes away."""
+    """Run jobs until the parent goes away, which alone is interrupted."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         session = make_session(lambda spec: connection.send(Running(spec)))
     except Exception as error:
         _die(connection, Failed(None, one_line(error)))
-    connection.send(Ready(session.card))
-    with contextlib.suppress(EOFError):
+    with contextlib.suppress(EOFError, OSError):
+        connection.send(Ready(session.card))
         while True:
             job: Job = connection.recv()
             try:
                 connection.send(job.run(session))
             except KernelFailure as failure:
                 _die(connection, Failed(failure.culprit, failure.reason))
+            except CardFailure as failure:
+                _die(connection, Failed(None, str(failure), innocent=True))
             except Exception as error:  # the parent decides; this process's GPU context may be gone
                 _die(connection, Failed(None, one_line(error)))
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from tilecast.heuristics.dtypes import DType
 from tilecast.heuristics.errors import TilecastError
@@ -37,6 +41,10 @@ class Hardware:
     """Most that one block may ask for (same table: 227 KB)."""
     smem_bytes_reserved: int = 1_024
     """Taken by the system from the SM for every resident block (same guide)."""
+
+    def facts(self) -> dict[str, Any]:
+        """All fields as plain JSON data, which `described` reads."""
+        return json.loads(json.dumps(asdict(self)))
 
     def smem_limit(self, ctas_per_sm: int) -> int:
         """Shared memory that one CTA may take when so many share an SM."""
@@ -77,16 +85,79 @@ GPUS = (
 """Bandwidths are the data sheets'; an H200 copy reaches about 4.3e12."""
 
 
+MAX_CLUSTER = 16
+"""CTAs of the largest cluster that any GPU of `GPUS` runs."""
+
+
 def hardware(name: str) -> Hardware:
     """Look a GPU up by its short name or by the name that its driver reports.
 
     Raises:
         TilecastError: the GPU is not described here.
     """
-    for gpu in GPUS:
-        if name == gpu.name or name in gpu.device_names:
-            return gpu
-    raise TilecastError(
-        f"gpu {name!r} is not known; allowed: {', '.join(gpu.name for gpu in GPUS)}; "
-        "describe a new one in heuristics/hardware.py and run `tilecast collect` on it"
-    )
+    found = _known(name)
+    if found is None:
+        raise TilecastError(
+            f"gpu {name!r} is not known; allowed: {', '.join(gpu.name for gpu in GPUS)}; "
+            "describe a new one in heuristics/hardware.py, or run `tilecast campaign` on it, which "
+            "does, and name the model that it trains with --model"
+        )
+    return found
+
+
+def described(facts: Mapping[str, Any]) -> Hardware:
+    """The GPU that is called as some facts say: the one of `GPUS`, or else one of these facts.
+
+    Measurements and models carry the description of their GPU (`Hardware.facts`), so that one that
+    nobody wrote down here is trained for and found all the same.
+
+    Raises:
+        TilecastError: there is none of that name, and the facts are not those of a GPU.
+    """
+    name = facts.get("name")
+    if isinstance(name, str) and (known := _known(name)):
+        return known
+    wrong = sorted(facts.keys() ^ _SOUND.keys())
+    wrong += [field for field, fits in _SOUND.items() if field in facts and not fits(facts[field])]
+    if wrong:
+        raise TilecastError(
+            f"gpu {str(name)[:64]!r} is not described (wrong: {', '.join(wrong)[:200]}); allowed: "
+            "one of heuristics/hardware.py, or what `tilecast campaign` wrote, whole"
+        )
+    lists = {name: tuple(facts[name]) for name in ("device_names", "clusters_at_once")}
+    return Hardware(**{**facts, **lists})
+
+
+def _known(name: str) -> Hardware | None:
+    return next((gpu for gpu in GPUS if name == gpu.name or name in gpu.device_names), None)
+
+
+def _is_word(value: object) -> bool:
+    return isinstance(value, str) and re.fullmatch(r"[A-Za-z0-9][\w.-]{0,63}", value) is not None
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and 1 <= value < 2**40
+
+
+def _is_rate(value: object) -> bool:
+    return type(value) in (int, float) and 1e9 <= value <= 1e18  # pyright: ignore
+
+
+_SOUND: dict[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(("name", "arch"), _is_word),
+    **dict.fromkeys(("dram_bytes_per_second", "l2_bytes_per_second", "peak_flops"), _is_rate),
+    **dict.fromkeys(("sm_count", "l2_bytes"), _is_count),
+    **dict.fromkeys(("smem_bytes_per_sm", "smem_bytes_per_block"), _is_count),
+    "smem_bytes_reserved": _is_count,
+    "device_names": lambda names: (
+        isinstance(names, list) and names != [] and all(isinstance(name, str) for name in names)
+    ),
+    "clusters_at_once": lambda counts: (
+        isinstance(counts, list)
+        and len(counts) == MAX_CLUSTER + 1
+        and counts[0] == 0
+        and all(map(_is_count, counts[1:]))
+    ),
+}
+"""What each field may be when it comes out of a file."""

@@ -216,7 +216,8 @@ def _ours(
             matmul = matmul.then(activation)
         if settings.record:
             record(settings.record, matmul.hint)
-        choices = plan(settings, matmul, op, gpu_of(kernel_inputs.device().index or 0))
+        gpu = gpu_of(kernel_inputs.device().index or 0, settings.model)
+        choices = plan(settings, matmul, op, gpu)
         layout = kernel_inputs.output_layout(flexible=False)
         found = [
             _OurTemplateChoice(

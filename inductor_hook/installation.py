@@ -225,7 +225,11 @@ def _rank_nvgemm() -> None:
         nvgemm.rank_with_model(
             home,
             lambda problem, configs, limit: ranked(
-                settings, problem, gpu_of(torch.cuda.current_device()), tuple(configs), limit
+                settings,
+                problem,
+                gpu_of(torch.cuda.current_device(), settings.model),
+                tuple(configs),
+                limit,
             ),
         )
     elif "tilecast.inductor_hook.nvgemm" in sys.modules:

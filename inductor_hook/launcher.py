@@ -172,7 +172,7 @@ class DynamicMatmul:
         *batch, m, k = a.shape
         problem = GemmProblem(m, b.shape[-1], k, *batch, operands=operands)
         settings = Settings(1, self._model or None, self._power, digest=self._digest)
-        gpu = gpu_of(a.get_device())
+        gpu = gpu_of(a.get_device(), settings.model)
         choice = first(settings, problem, gpu)
         if choice.deferred:
             return _in_torch(operands)

@@ -24,6 +24,7 @@ def learn(
     times: Iterable[tuple[Choice, float]],
     library: Iterable[float],
     device: int,
+    model: str | None,
 ) -> None:
     """Write down what was benchmarked of one multiplication; a failure is one warning.
 
@@ -33,6 +34,7 @@ def learn(
         times: our choices with their milliseconds, `FAILED_MS` or more of one that did not run.
         library: milliseconds of ATen's choices.
         device: the CUDA device.
+        model: folder of a model of one's own, which may describe it.
     """
     try:
         ran = {
@@ -42,7 +44,7 @@ def learn(
         }
         if ran:
             least = min((float(time) for time in library if time < FAILED_MS), default=None)
-            record_times(path, _now(problem, ran, least, gpu_of(device)))
+            record_times(path, _now(problem, ran, least, gpu_of(device, model)))
     # Whatever goes wrong in here, the graph compiles without it.
     except Exception as error:
         report.warn_once("recording times", error, f"{path} lacks some")

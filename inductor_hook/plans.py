@@ -174,11 +174,12 @@ def _choose(
             raise TilecastError(
                 f"out has strides {out_stride}; allowed: an element for each result"
             )
-        gpu = gpu_of(device)
+        settings = planner.settings or Settings(k=1)
+        gpu = gpu_of(device, settings.model)
         asked = _operands(product, a, b, out_dtype, out_stride)
         operands = runnable(asked, gpu)
         problem = GemmProblem(m, n, k, *batch, operands=operands)
-        choice = first(planner.settings or Settings(k=1), problem, gpu)
+        choice = first(settings, problem, gpu)
     except TilecastError as error:
         planner.leaves("eager", str(error))
         return None

@@ -25,21 +25,27 @@ from tilecast.models.learned import (
     decides,
     load_heuristic,
 )
+from tilecast.models.manifest import model_hardware
 
 _REMEMBERED = 4096
 """Problems whose answer is kept; a model has some dozens."""
 
 
 @cache
-def gpu_of(device: int) -> Hardware:
-    """The hardware of a CUDA device.
+def gpu_of(device: int, model: str | None = None) -> Hardware:
+    """The hardware of a CUDA device, as a model of one's own describes it or as tilecast does.
 
     Raises:
-        TilecastError: tilecast does not know this GPU.
+        TilecastError: neither knows this GPU, or the model is refused.
     """
     import torch
 
-    return hardware(torch.cuda.get_device_name(device))
+    name = torch.cuda.get_device_name(device)
+    if model:
+        own = model_hardware(Path(model))
+        if name in own.device_names:
+            return own
+    return hardware(name)
 
 
 def runnable(operands: GemmOperands, gpu: Hardware) -> GemmOperands:

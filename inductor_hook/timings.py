@@ -47,6 +47,7 @@ def settle(timings: dict[Any, float], op: str, nodes: Any, *rest: Any) -> None:
             [(caller.choice, timings[caller]) for caller in ours],
             [time for one, time in timings.items() if isinstance(one, ExternKernelCaller)],
             ours[0].layout.device.index or 0,
+            settings.model,
         )
     fastest = min(timings.values())
     for caller in ours:

@@ -19,7 +19,7 @@ from typing import Any
 
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.files import write_atomically
-from tilecast.heuristics.hardware import Hardware, hardware
+from tilecast.heuristics.hardware import Hardware, described
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.models.deferral import FEATURES, MOST_MARGIN, Deferral
 from tilecast.models.features import FEATURE_NAMES
@@ -29,7 +29,6 @@ from tilecast.models.manifest import (
     MANIFEST,
     VERSIONS,
     digest_of,
-    hardware_facts,
     number,
     read_bytes,
     read_manifest,
@@ -199,7 +198,7 @@ def _manifest(artifact: Artifact, shapes: Mapping[str, object], sha256: str) -> 
     ranker, rule = artifact.rankers[POWERS[0]], artifact.rule
     manifest: dict[str, Any] = {
         **VERSIONS,
-        "hardware": hardware_facts(artifact.hardware),
+        "hardware": artifact.hardware.facts(),
         "operands": [operands.text for operands in artifact.operands],
         "features": list(FEATURE_NAMES),
         **shapes,
@@ -223,7 +222,7 @@ def _artifact(manifest: Mapping[str, Any], packed: bytes) -> Artifact:
     Raises:
         LookupError, TypeError, ValueError: they say it wrongly, or it is unsound.
     """
-    gpu = hardware(manifest["hardware"]["name"])
+    gpu = described(manifest["hardware"])
     settings = {
         name: number(manifest["settings"][name], *bounds) for name, bounds in _SETTINGS.items()
     }

@@ -8,15 +8,18 @@ configs are measured so that what chooses among them can be scored.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from tilecast.heuristics.candidates import Candidates, ConfigColumns
-from tilecast.heuristics.hardware import Hardware
+from tilecast.heuristics.hardware import Hardware, hardware
 from tilecast.heuristics.heuristic import Heuristic, rank
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.quack_sm90.stock import stock_candidates
+from tilecast.models.artifact import Artifact, load_shipped, shipped_names
+from tilecast.models.manifest import HARDWARE_FIELDS
 
 KNOBS = (
     "tile_m",
@@ -70,3 +73,27 @@ def _beside(columns: ConfigColumns, places: np.ndarray) -> np.ndarray:
     knobs = np.stack([getattr(columns, name) for name in KNOBS])
     differing = (knobs[:, :, None] != knobs[:, None, places]).sum(0)
     return (differing <= 1).any(1)
+
+
+def nearest_shipped(gpu: Hardware) -> Artifact | None:
+    """The shipped model that knows most of a GPU, as if it were for that; None without any.
+
+    It is that of the GPU that runs the same code and whose figures are nearest. Its features are
+    computed from the figures of the GPU that is asked about: so far as these explain a time, it
+    holds there, too.
+    """
+    rivals = [one for one in map(hardware, shipped_names()) if one.arch == gpu.arch]
+    if not rivals:
+        return None
+    artifact = load_shipped(min(rivals, key=lambda one: _distance(one, gpu)))
+    rankers = {power: copy(ranker) for power, ranker in artifact.rankers.items()}
+    for ranker in rankers.values():
+        ranker.hardware = gpu
+    return replace(artifact, hardware=gpu, rankers=rankers)
+
+
+def _distance(one: Hardware, other: Hardware) -> float:
+    """How far two GPUs are from each other: the sum of the logarithms of their figures' ratios."""
+    pairs = (np.hstack([getattr(gpu, name) for name in HARDWARE_FIELDS]) for gpu in (one, other))
+    first, second = (np.log1p(figures.astype(np.float64)) for figures in pairs)
+    return float(np.abs(first - second).sum())

@@ -13,7 +13,7 @@ from stat import S_ISREG
 from typing import Any, NoReturn
 
 from tilecast.heuristics.errors import TilecastError
-from tilecast.heuristics.hardware import Hardware, hardware
+from tilecast.heuristics.hardware import Hardware, described
 from tilecast.kernels.candidates import SPACE_VERSION
 from tilecast.models.features import FEATURE_NAMES, FEATURES_VERSION
 
@@ -116,11 +116,12 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     with understood(folder):
         other = sorted(set(manifest["features"]) ^ set(FEATURE_NAMES))
         same_features = manifest["features"] == list(FEATURE_NAMES)
-        gpu = hardware(manifest["hardware"]["name"])
+        gpu = described(manifest["hardware"])
+        same_gpu = all(manifest["hardware"][name] == gpu.facts()[name] for name in HARDWARE_FIELDS)
     if not same_features:
         differing = shortened(other or "the order")
         refuse(folder, f"its feature list differs from this tilecast's in {differing}")
-    if manifest["hardware"] != hardware_facts(gpu):
+    if not same_gpu:
         refuse(folder, f"it was trained with another description of {gpu.name}")
     return manifest
 
@@ -131,10 +132,13 @@ def digest_of(manifest: Mapping[str, object]) -> str:
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
-def hardware_facts(gpu: Hardware) -> dict[str, object]:
-    """What a model depends on of a GPU, as plain JSON data."""
-    facts = {name: getattr(gpu, name) for name in ("name", *HARDWARE_FIELDS)}
-    return json.loads(json.dumps(facts))
+def model_hardware(folder: Path) -> Hardware:
+    """The GPU that the model in a folder is for.
+
+    Raises:
+        TilecastError: its manifest is refused; see `read_manifest`.
+    """
+    return described(read_manifest(folder)["hardware"])
 
 
 def _no_number(text: str) -> NoReturn:

@@ -18,7 +18,7 @@ from tilecast.data_collection.autotuned import Autotuned
 from tilecast.data_collection.dataset import Dataset
 from tilecast.data_collection.environment import installed_version, library_versions
 from tilecast.heuristics.errors import TilecastError
-from tilecast.heuristics.hardware import Hardware, hardware
+from tilecast.heuristics.hardware import Hardware, described, hardware
 from tilecast.models.artifact import Artifact
 from tilecast.models.comparisons import Comparison, comparisons
 from tilecast.models.deferral import Deferral, fit_deferral, speed
@@ -193,29 +193,31 @@ def learn_deferrals(
 def dataset_hardware(dataset: Dataset) -> Hardware:
     """The GPU that a data set was measured on.
 
-    A run says which one it measured; a run that does not had one model in its host.
+    A run says which one it measured; a run that does not had one model in its host. Where runs
+    describe one of the same name, whose rates were measured, the first description counts.
 
     Raises:
-        TilecastError: it names none, several, or one that is not known.
+        TilecastError: it names none, several, or one that is neither known nor described.
     """
+    found: dict[str, Hardware] = {}
     try:
-        named = {
-            name
-            for run in dataset.provenance["runs"]
-            for name in ([run["gpu"]] if "gpu" in run else [gpu["name"] for gpu in run["gpus"]])
-        }
-    except (LookupError, TypeError) as error:
+        for run in dataset.provenance["runs"]:
+            for name in [run["gpu"]] if "gpu" in run else [gpu["name"] for gpu in run["gpus"]]:
+                if name not in found:
+                    facts = run.get("hardware")
+                    found[name] = hardware(name) if facts is None else described(facts)
+    except (LookupError, TypeError, AttributeError) as error:
         raise TilecastError(
             f"the data set does not say which GPU it was measured on ({error!r}); allowed: runs "
             "that name theirs; export it again with `tilecast collect`"
         ) from error
-    found = {hardware(name) for name in named}
-    if len(found) != 1:
+    if len(set(found.values())) != 1:
         raise TilecastError(
-            f"the data set names {len(found)} GPU models ({', '.join(sorted(named))}); "
+            f"the data set names {len(set(found.values()))} GPU models "
+            f"({', '.join(sorted(found))}); "
             "allowed: one; train on each GPU's measurements apart"
         )
-    return found.pop()
+    return next(iter(found.values()))
 
 
 def _told(compared: Sequence[Comparison]) -> dict[str, int]:

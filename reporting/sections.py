@@ -5,9 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tilecast.data_collection.cards import card_times
 from tilecast.data_collection.dataset import Dataset
 from tilecast.models.evaluation import BUCKETS
 from tilecast.models.labels import ProblemLabels
+from tilecast.reporting.cards import (
+    OTHER_RANKS,
+    OTHER_TIMES,
+    card_differences,
+    card_table,
+    trouble_table,
+)
 from tilecast.reporting.choices import Choice, doubt
 from tilecast.reporting.coverage import coverage
 from tilecast.reporting.drift import by_card, over_time, states
@@ -52,6 +60,7 @@ def dataset_sections(dataset: Dataset, table: Sequence[ProblemLabels], power: st
         ),
         _noise(dataset),
         _drift(dataset),
+        _cards(dataset),
     ]
 
 
@@ -176,6 +185,22 @@ def _noise(dataset: Dataset) -> Section:
         "state and orders nobody."
     )
     return Section("Label noise", [about, noise(found), noise_table(found)])
+
+
+def _cards(dataset: Dataset) -> Section:
+    runs = dataset.provenance["runs"]
+    found = card_differences(card_times(runs))
+    parts: list[Any] = ["No two cards timed the same problem."]
+    if any(one.problems for one in found):
+        about = (
+            "Problems that every card timed. Times: over the median of the other cards'. Ranks "
+            "lose: what a card's fastest kernels lose by the other cards' times. A card differs "
+            f"whose times are more than {OTHER_TIMES:.0%} off or whose ranks lose more than "
+            f"{OTHER_RANKS:.0%}."
+        )
+        parts = [about, card_table(found)]
+    troubles = trouble_table(runs)
+    return Section("Cards beside each other", [*parts, *([troubles] if troubles else [])])
 
 
 def _drift(dataset: Dataset) -> Section:

@@ -11,10 +11,11 @@ import torch
 
 from tilecast.data_collection import collect as collecting
 from tilecast.data_collection.collect import CollectOptions, collect
-from tilecast.data_collection.collector import Progress
 from tilecast.data_collection.environment import claimed, device_hash
+from tilecast.data_collection.progress import Progress
 from tilecast.data_collection.store import MeasurementStore
 from tilecast.heuristics.errors import TilecastError
+from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.problem import GemmProblem
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def test_collects_into_a_store_and_has_nothing_to_do_twice(
 ) -> None:
     configs = kernels.configs[:5]
     monkeypatch.setattr(collecting, "candidates", lambda problem, target: configs)
-    options = CollectOptions(PROBLEMS, tmp_path / "store", kernels.objects, "H200")
+    options = CollectOptions(PROBLEMS, tmp_path / "store", kernels.objects, hardware("H200"))
     told: list[Progress] = []
     collect(options, told.append)
 
@@ -81,7 +82,7 @@ def test_collects_into_a_store_and_has_nothing_to_do_twice(
     assert len(again.provenance["runs"]) == 2
 
     with pytest.raises(TilecastError, match="CUDA device 0 is an 'NVIDIA H200', no H100"):
-        collect(replace(options, gpu="H100", store=tmp_path / "another"), told.append)
+        collect(replace(options, gpu=hardware("H100"), store=tmp_path / "another"), told.append)
     with claimed([card]), pytest.raises(TilecastError, match=f"GPU {card} is in use"):
         collect(replace(options, store=tmp_path / "another"), told.append)
     assert not (tmp_path / "another").exists()
@@ -97,7 +98,7 @@ def test_ray_collects_what_this_host_does(
     screened, runs = [], []
     for address in (None, "local"):
         path = tmp_path / str(address)
-        options = CollectOptions(PROBLEMS, path, kernels.objects, "H200", address=address)
+        options = CollectOptions(PROBLEMS, path, kernels.objects, hardware("H200"), address=address)
         collect(options, lambda progress: None)
         store = MeasurementStore(path)
         assert list(store.checks().values()) == [None] * 5

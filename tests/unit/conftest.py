@@ -180,7 +180,7 @@ def hook(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[Kerne
     monkeypatch.setenv("TILECAST_CACHE", str(tmp_path / "objects"))
     monkeypatch.setattr(ObjectBuilder, "start", lambda self, spec: started.append(spec))
     for module in (choices, learning, plans):
-        monkeypatch.setattr(module, "gpu_of", lambda device: hardware("H200"))
+        monkeypatch.setattr(module, "gpu_of", lambda device, model: hardware("H200"))
     monkeypatch.setattr(selection, "load_heuristic", _taking_all)
     answers = (selection._heuristic, selection.first, selection.shortlist, selection.ranked)
     report._told.clear()

@@ -16,8 +16,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tilecast.data_collection.collector import Collector, Progress, Workload
-from tilecast.data_collection.protocol import BATCH_ROUNDS, Entrant, KernelFailure
+from tilecast.data_collection.collector import Collector, Workload
+from tilecast.data_collection.progress import Progress
+from tilecast.data_collection.protocol import BATCH_ROUNDS, CardFailure, Entrant, KernelFailure
 from tilecast.data_collection.store import MeasurementStore
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.quack_sm90.config import QuackConfig
@@ -45,9 +46,12 @@ class Fault:
     """``check``, ``screen``, ``race`` or ``verify``; or ``time`` for the last three."""
     action: str
     """``hang``: for ever; ``exit``: takes the process with it; ``raise``: an error without a name;
-    ``report``: a hang that the session noticed; ``wrong``: bad results."""
+    ``report``: a hang that the session noticed; ``wrong``: bad results; ``kill``: somebody kills
+    the process; ``throttle``: the card does; ``lose``: the card is gone, for good."""
     batched: bool | None = None
     """Only in the kernel with a batch, or only in the one without."""
+    times: int = 10**9
+    """How often at most."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,8 @@ class FakeFactory:
     """Cards that all wait for each other before the first is ready."""
     broken: str = ""
     """Error with which the session does not start."""
+    slower: float = 1.0
+    """What all times of the card are multiplied by."""
 
     def __call__(self, announce: Callable[[KernelSpec | None], None]) -> FakeSession:
         time.sleep(self.slow_start)
@@ -74,7 +80,16 @@ class FakeFactory:
             time.sleep(0.01)
         if self.broken:
             raise RuntimeError(self.broken)
+        if self.log.with_name(f"{self.card}.lost").exists():
+            raise RuntimeError("no CUDA-capable device is detected")
         return FakeSession(self, announce)
+
+
+def gpu_session(
+    log: Path, objects: object, device: int, announce: Callable[[KernelSpec | None], None]
+) -> FakeSession:
+    """In the place of `GpuSession`: of two cards the second is 10% slower."""
+    return FakeFactory(log, card=f"card{device}", slower=1 + 0.1 * device, together=2)(announce)
 
 
 class FakeSession:
@@ -83,6 +98,7 @@ class FakeSession:
     def __init__(self, factory: FakeFactory, announce: Callable[[KernelSpec | None], None]):
         self.card = factory.card
         self._factory = factory
+        self.slower = factory.slower
         self.announce = announce
 
     def check(self, spec: KernelSpec) -> str | None:
@@ -99,17 +115,32 @@ class FakeSession:
         for fault in self._factory.faults:
             stages = ("screen", "race", "verify") if fault.stage == "time" else (fault.stage,)
             mine = fault.config == (spec and spec.config)
-            if mine and stage in stages and fault.batched in (None, spec and spec.batched):
+            meant = mine and stage in stages and fault.batched in (None, spec and spec.batched)
+            if meant and self._happens(fault):
                 if fault.action == "hang":
                     time.sleep(FOR_EVER)
                 if fault.action == "exit":
                     os._exit(139)
                 if fault.action == "raise":
                     raise RuntimeError("an illegal memory access\nwas encountered")
+                if fault.action == "kill":
+                    os.kill(os.getpid(), signal.SIGKILL)
+                if fault.action == "throttle":
+                    raise CardFailure("the GPU throttles: hardware thermal")
+                if fault.action == "lose":
+                    self._factory.log.with_name(f"{self.card}.lost").touch()
+                    raise RuntimeError("unspecified launch failure")
                 if fault.action == "report":
                     raise KernelFailure(spec, "hung: not done after 5 s")
                 return fault.action
         return None
+
+    def _happens(self, fault: Fault) -> bool:
+        """Count one more time, in a file, as processes come and go."""
+        tally = self._factory.log.with_name(f"{self.card}.{fault.action}")
+        with tally.open("a+") as file:
+            file.write(".")
+        return tally.stat().st_size <= fault.times
 
     def note(self, *lines: list[str]) -> None:
         """Append lines to the log, all at once."""
@@ -145,7 +176,8 @@ class FakeBench:
             self._session.fault(spec, stage)
         self._session.spend()
         self._session.note(*([stage, regime, str(self._problem), str(e)] for e in entrants))
-        return [[microseconds(self._problem, entrant)] * rounds for entrant in entrants]
+        slower = self._session.slower
+        return [[slower * microseconds(self._problem, e)] * rounds for e in entrants]
 
 
 class DyingStore(MeasurementStore):
@@ -166,7 +198,10 @@ class DyingStore(MeasurementStore):
 
 
 def main() -> None:
-    """Collect `WORKLOAD`; one line of output per job that is finished and kept."""
+    """Collect `WORKLOAD`; one line of output per job that is finished and kept.
+
+    The last one also says how many SQL statements were run.
+    """
     parser = argparse.ArgumentParser()
     parser.add_argument("store", type=Path)
     parser.add_argument("log", type=Path)
@@ -181,7 +216,7 @@ def main() -> None:
 
     factory = FakeFactory(arguments.log, pace=arguments.pace)
     Collector(store, [factory], report=tell).collect(WORKLOAD)
-    print("finished", store.count(), len(store.checks()), flush=True)
+    print("finished", store.count(), len(store.checks()), -store._left, flush=True)
     store.close()
 
 

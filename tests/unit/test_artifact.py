@@ -316,7 +316,10 @@ def test_a_file_longer_than_any_model_is_not_read(
         (lambda m: m["features"].reverse(), "its feature list differs from this tilecast's in the"),
         (lambda m: m.update(features=[[]]), "its contents are not understood (TypeError("),
         (lambda m: m["hardware"].update(l2_bytes=1), "trained with another description of H200"),
-        (lambda m: m["hardware"].update(name="B9"), "understood (gpu 'B9' is not known)"),
+        (
+            lambda m: m["hardware"].update(name="B 9"),
+            "understood (gpu 'B 9' is not described (wrong: name))",
+        ),
         (lambda m: m.update(operands=["int9:rcr"]), "not understood (dtype 'int9' is not known"),
         (lambda m: m.update(operands=7), "its contents are not understood (ValueError('operands 7"),
         (lambda m: m.update(operands=[]), "its contents are not understood (ValueError("),
@@ -349,7 +352,7 @@ def test_another_name_of_the_driver_voids_no_model(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     renamed = replace(H200, device_names=("NVIDIA H200 NVL",), smem_bytes_reserved=2048)
-    monkeypatch.setattr(manifests, "hardware", lambda name: renamed)
+    monkeypatch.setattr(manifests, "described", lambda facts: renamed)
     load(folder)
 
 
@@ -358,7 +361,7 @@ def test_the_manifest_names_what_a_reader_needs(folder: Path) -> None:
     assert manifest["features"] == list(FEATURE_NAMES)
     assert manifest["operands"] == ["bf16:rcr"]
     assert manifest["hardware"]["name"] == "H200"
-    assert set(manifest["hardware"]) == {"name", *HARDWARE_FIELDS}
+    assert manifest["hardware"] == H200.facts()
     content = _arrays(folder).read_bytes()
     assert hashlib.sha256(content).hexdigest() == manifest["file"]["sha256"]
 

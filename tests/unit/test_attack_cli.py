@@ -20,7 +20,6 @@ from tilecast.cli.main import main
 from tilecast.data_collection.collect import CollectOptions
 from tilecast.data_collection.dataset import read_dataset
 from tilecast.data_collection.store import MeasurementStore
-from tilecast.heuristics.hardware import hardware
 
 VALID = "128x128x64_c1x1x1_s6_coop_o1_rm8"
 MEASURED = ("--m", "64", "--n", "4096", "--k", "4096")
@@ -335,7 +334,6 @@ _read_once = functools.cache(read_dataset)
 
 
 def _opened(options: CollectOptions, report: object) -> None:
-    hardware(options.gpu)
     MeasurementStore(options.store).close()
     _reached()
 

@@ -15,9 +15,9 @@ from tilecast.cli.main import main
 from tilecast.data_collection import collect as collecting
 from tilecast.data_collection import environment
 from tilecast.data_collection.collect import CollectOptions
-from tilecast.data_collection.collector import Progress
 from tilecast.data_collection.dataset import read_dataset
 from tilecast.data_collection.measurement import Measurement
+from tilecast.data_collection.progress import Progress
 from tilecast.data_collection.store import MeasurementStore
 from tilecast.data_collection.suites import suite
 from tilecast.heuristics.hardware import hardware
@@ -34,10 +34,10 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[CollectOptions]:
 
     def fake(options: CollectOptions, report: Callable[[Progress], None]) -> None:
         calls.append(options)
-        report(Progress("check", 1, 1, 0, 0.0, 0.0))
-        report(Progress("measure", 1, 1, 1, 20.0, 0.0))
+        report(Progress("check", 1, 1, 0, 0.0, 0.0, 2, None))
+        report(Progress("measure", 1, 1, 1, 20.0, 0.0, 2, 0.003))
         store = MeasurementStore(options.store)
-        store.begin_run({"gpu": options.gpu})
+        store.begin_run({"gpu": options.gpu.name})
         row = Measurement(
             options.problems[0], QuackConfig(64, 64, 64), "burst", "screen", 12.5, 0.0, 3
         )
@@ -57,7 +57,10 @@ def test_collects_and_exports(
     assert main(["collect", *arguments, "--cache", str(tmp_path / "objects")]) == 0
     captured = capsys.readouterr()
     assert "measurements: 1" in captured.out
-    assert "measure 1/1, 1 measurements, 20 s, 0 s left" in captured.err
+    assert (
+        "measure 1/1 on 2 GPUs, 1 measurements, 0 a second, noise 0.30%, 20 s, 0 s left"
+        in captured.err
+    )
     (options,) = asked
     assert set(options.problems) == {*suite("deepgemm"), *suite("square")}
     assert (options.devices, options.seconds, options.workers) == ((0, 2), 60, 3)
@@ -69,7 +72,7 @@ def test_defaults(asked: list[CollectOptions], tmp_path: Path) -> None:
     assert main(["collect", "--store", str(tmp_path / "store"), "--json"]) == 0
     (options,) = asked
     assert options.problems == suite("training")
-    assert (options.gpu, options.devices) == ("H200", (0,))
+    assert (options.gpu.name, options.devices) == ("H200", (0,))
     assert options.seconds == float("inf")
     assert options.address is None
 
@@ -101,6 +104,11 @@ def test_cluster_without_ray(
             "argument --devices: 'first' is out of range; allowed: numbers such as 0",
         ),
         (("--address", "here:1"), "--address names a Ray cluster; allowed: with --engine ray"),
+        (
+            ("--engine", "ray", "--devices", "0"),
+            "--devices is of this host; allowed: without",
+        ),
+        (("--engine", "ray", "--workers", "auto"), "--workers is of this host; allowed: without"),
         (("--devices", "0,"), "argument --devices: '' is out of range; allowed: numbers such as 0"),
         (
             ("--budget", "0"),
@@ -138,7 +146,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: found)
     monkeypatch.setattr(environment, "gpu_states", lambda cards: [{"uuid_hash": c} for c in cards])
-    monkeypatch.setattr(collecting, "workload", lambda problems, target: {})
+    monkeypatch.setattr(collecting, "workload", lambda options: {})
     return found
 
 
@@ -171,6 +179,23 @@ def test_store_in_use_is_refused(
     with closing(MeasurementStore(tmp_path / "store")):
         line = refused("collect", "--store", str(tmp_path / "store"))
     assert "is in use; allowed: one run at a time" in line
+
+
+def test_store_of_another_gpu_is_refused(
+    gpu: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["collect", "--store", str(tmp_path / "store"), "--cache", str(tmp_path), "--gpu"]
+    for _ in range(2):
+        assert main([*arguments, "H200"]) == 0
+    with closing(MeasurementStore(tmp_path / "store")) as store:
+        before = store.runs()
+    assert len(before) == 2
+    gpu.name = "NVIDIA H100 80GB HBM3"
+    assert main([*arguments, "H100"]) == 2
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert "is of H200; allowed: one of H100, or a new one" in told
+    with closing(MeasurementStore(tmp_path / "store")) as store:
+        assert store.runs() == before
 
 
 def test_neither_store_nor_export_names_a_folder(
@@ -236,13 +261,14 @@ def test_a_model_guides_the_collection_when_asked(
     guided, exhaustive = asked
     problem = suite("square")[0]
     every = candidates(problem, hardware("H200"))
+    assert guided.choose is not None
     chosen = guided.choose(problem, every)
     assert 0 < len(chosen) <= 64 + 16 + 16 + 24 < len(every)
     first = load_heuristic(hardware("H200"), problem.operands, "burst").rank(
         problem, every, limit=64
     )
     assert set(first) <= set(chosen)
-    assert exhaustive.choose(problem, every) is every
+    assert exhaustive.choose is None
 
 
 def test_a_collection_that_no_model_can_guide_is_refused(

@@ -31,6 +31,7 @@ TITLES = [
     "Our best beside the library",
     "Label noise",
     "Drift by card and over time",
+    "Cards beside each other",
 ]
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -21,11 +23,15 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import fake_session
 from fake_session import CONFIGS, PROBLEMS, WORKLOAD, FakeFactory, Fault, microseconds
+from kill_and_resume_trial import kill_and_resume, undisturbed
 
 from tilecast.data_collection import collector
-from tilecast.data_collection.collector import MOST_LOSSES, Collector, Progress
+from tilecast.data_collection.cards import card_times
+from tilecast.data_collection.collector import Collector
+from tilecast.data_collection.crew import MAX_STRIKES, MOST_LOSSES
 from tilecast.data_collection.jobs import Failed, Lost, Result
 from tilecast.data_collection.measurement import Measurement
+from tilecast.data_collection.progress import Progress
 from tilecast.data_collection.protocol import HEAT_ROUNDS, regimes
 from tilecast.data_collection.store import MeasurementStore
 from tilecast.data_collection.worker import LocalEngine, LocalWorker
@@ -191,10 +197,19 @@ def test_progress_counts_jobs_and_measurements(bed: Bed) -> None:
     assert by_phase["check"][-1].measurements == 0
 
 
-def _run(bed: Bed, *options: str) -> subprocess.Popen[str]:
-    """A collection in a process of its own."""
+def _run(bed: Bed, *options: str, group: bool = False) -> subprocess.Popen[str]:
+    """A collection in a process of its own, and in a group of its own where that is asked for."""
     command = [sys.executable, fake_session.__file__, str(bed.path), str(bed.log), *options]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, start_new_session=group)
+
+
+def _wait_for(bed: Bed, stage: str) -> None:
+    """Return once something is logged of a stage."""
+    deadline = time.monotonic() + 30
+    while not any(line[0] == stage for line in bed.logged()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 # The nth statement of each run, most rows being one: while the tables are made, amid the checks, at
@@ -240,6 +255,15 @@ def test_killed_at_any_moment_nothing_is_lost_or_measured_twice(bed: Bed) -> Non
     assert len(bed.logged()) > len(undisturbed.logged())
 
 
+def test_killed_at_random_points_it_goes_on(tmp_path: Path) -> None:
+    whole = undisturbed(tmp_path / "whole")
+    assert len(whole.rows) > 100
+    found = [kill_and_resume(tmp_path / str(seed), seed, whole) for seed in range(10)]
+    assert [one for one in found if not one.sound] == []
+    # Some of the points are amid the measurements.
+    assert any(0 < one.kept < len(whole.rows) for one in found)
+
+
 def _alive(process: int) -> bool:
     """Whether it runs; one that nobody has reaped yet does not."""
     try:
@@ -250,10 +274,7 @@ def _alive(process: int) -> bool:
 
 def test_workers_do_not_outlive_a_collector_that_is_killed(bed: Bed) -> None:
     process = _run(bed, "--pace", "0.3")
-    deadline = time.monotonic() + 30
-    while not any(line[0] == "screen" for line in bed.logged()):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    _wait_for(bed, "screen")
     worker = bed.logged()[0][-1]
     assert _alive(worker)
     process.kill()
@@ -444,6 +465,7 @@ def test_kernel_is_not_blamed_for_a_worker_that_is_lost_with_its_host(bed: Bed) 
     bed.collect(bed.factory(faults=(fault,)), engine=engine)
     # Each time it was given to a new worker; the first failure after that is its own.
     assert engine.left == 0
+    assert _troubles(bed) == [("card", "lost with its host")] * MOST_LOSSES
     assert _failed(bed.rows()).keys() == {CONFIGS[0].name}
     # By then none had been checked, as it is the first.
     assert _jobs(bed.logged())["check", CONFIGS[1].name] == 1
@@ -468,6 +490,30 @@ def test_losses_between_which_jobs_are_finished_are_forgiven(bed: Bed) -> None:
     bed.collect(bed.factory(faults=faults), engine=engine, workload=plan)
     assert engine.left == 0
     assert {row.m for row in bed.rows() if row.stage == "verify"} == {p.m for p in problems}
+
+
+class ShortEngine:
+    """Has no card for a worker that is slow to start, as a cluster whose node is gone."""
+
+    start = staticmethod(LocalEngine().start)
+
+    def news(
+        self, workers: Sequence[LocalWorker], seconds: float
+    ) -> Iterator[tuple[LocalWorker, Result | Failed]]:
+        for worker in workers:
+            if isinstance(worker.factory, FakeFactory) and worker.factory.slow_start:
+                worker.card = ""
+        yield from LocalEngine().news(workers, seconds)
+
+
+def test_no_job_is_kept_for_a_card_that_may_never_come(bed: Bed) -> None:
+    hot = Fault(None, "screen", "throttle", times=1)
+    absent = bed.factory(card="absent", slow_start=fake_session.FOR_EVER)
+    bed.collect(bed.factory(card="here", faults=(hot,)), absent, engine=ShortEngine())
+    # What the only card failed at is its own again.
+    assert _troubles(bed) == [("here", "the GPU throttles: hardware thermal")]
+    assert {row.m for row in bed.rows() if row.stage == "verify"} == {p.m for p in PROBLEMS}
+    assert bed.progress[-1].gpus == 1
 
 
 @dataclass
@@ -502,7 +548,8 @@ def test_what_the_next_problems_need_is_compiled_as_it_goes(
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(collector, "STRETCH", 2)
-    candidates = (CONFIGS[:2], CONFIGS[:2], CONFIGS[1:4], CONFIGS[:4], CONFIGS)
+    # The first stretch is of one problem, those behind it of two.
+    candidates = (CONFIGS[:2], CONFIGS[1:4], CONFIGS[:4], CONFIGS[:2], CONFIGS)
     workload = dict(zip(PROBLEMS, candidates, strict=True))
     builder = Builder(broken=CONFIGS[1])
     bed.collect(workload=workload, build=builder)
@@ -531,6 +578,24 @@ def test_the_next_problems_kernels_compile_while_these_are_measured(
     bed.collect(bed.factory(pace=0.2), workload=workload, build=build)
     # For the first problem, for the second while the first was not measured yet, to verify.
     assert measured_when_asked == [set(), set(), {str(problem) for problem in workload}]
+
+
+def test_little_is_waited_for_before_the_first_measurement(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collector, "STRETCH", 4)
+    # Each problem has a kernel of its own.
+    kernels = [replace(CONFIGS[0], stages=2 + i % 6, split_k=1 + i // 6) for i in range(23)]
+    plan = {GemmProblem(m, 512, 512): (kernel,) for m, kernel in enumerate(kernels, 1)}
+    compiled: list[int] = []
+
+    def build(kernels: Sequence[KernelSpec]) -> Iterator[CompileResult]:
+        compiled.append(len(kernels))
+        yield from (CompileResult(spec, 0.0, None) for spec in kernels)
+
+    bed.collect(*(bed.factory(card=card) for card in "ab"), workload=plan, build=build)
+    # A problem a card, then twice as many each time, four a card at most; then all, to verify.
+    assert compiled == [2, 4, 8, 8, 1, 23]
 
 
 def test_what_compiling_raises_is_raised(bed: Bed) -> None:
@@ -598,6 +663,39 @@ def test_another_card_verifies_when_its_own_is_not_there(bed: Bed) -> None:
     assert list(_cards(bed.rows()).values()) == [({"gone"}, {"here"})] * 2
 
 
+def test_every_card_times_the_problems_by_which_cards_are_compared(bed: Bed) -> None:
+    few = PROBLEMS[::2]
+    both = [bed.factory(card=card, together=2) for card in ("left", "right")]
+    pairs = [(card, problem) for problem in few for card in ("left", "right")]
+    # One is not raced yet, and so has nobody to be timed.
+    absent = ("left", GemmProblem(7, 8, 8))
+    bed.collect(*both, compared=[*pairs, absent])
+    found = card_times(bed.read(lambda store: store.runs()))
+    assert Counter((one.card, one.problem) for one in found) == Counter(pairs)
+    rows = bed.rows()
+    for one in found:
+        verified = {
+            (row.regime, row.config) for row in rows
+            if row.stage == "verify" and row.m == one.problem.m
+        }  # fmt: skip
+        assert one.microseconds.keys() == verified
+        for (_, name), taken in one.microseconds.items():
+            config = next((c for c in CONFIGS if c.name == name), None)
+            assert taken == pytest.approx(microseconds(one.problem, config))
+    # What was measured is what it is without a comparison, and one that was is not made again.
+    assert [p.phase for p in bed.progress].count("compare") == len(pairs)
+    alone = Bed(bed.folder / "alone")
+    alone.collect()
+    assert {row[:12] for row in rows} == {row[:12] for row in alone.rows()}
+
+
+def test_noise_is_told_from_the_first_race_on(bed: Bed) -> None:
+    bed.collect()
+    told = {p.phase: p.noise for p in bed.progress}
+    assert told == {"check": None, "measure": 0.0, "verify": 0.0}
+    assert {p.gpus for p in bed.progress} == {1}
+
+
 def test_worker_that_dies_between_two_jobs_is_replaced(bed: Bed) -> None:
     killed: list[int] = []
 
@@ -615,6 +713,131 @@ def test_worker_that_dies_between_two_jobs_is_replaced(bed: Bed) -> None:
     assert len(killed) == 1
     assert _failed(bed.rows()) == {}
     assert {line[-1] for line in bed.logged()} > set(killed)
+    assert {row.m for row in bed.rows() if row.stage == "verify"} == {p.m for p in PROBLEMS}
+
+
+def _troubles(bed: Bed) -> list[tuple[str, str]]:
+    """Cards and reasons, as noted with the runs."""
+    runs = bed.read(lambda store: store.runs())
+    return [(one["card"], one["reason"]) for run in runs for one in run.get("troubles", ())]
+
+
+@pytest.mark.parametrize("stage", ["check", "screen", "race", "verify"])
+def test_no_kernel_is_blamed_when_somebody_kills_its_process(bed: Bed, stage: str) -> None:
+    bed.collect(bed.factory(faults=(Fault(CONFIGS[2], stage, "kill", times=1),)))
+    assert _troubles(bed) == [("card", "killed (out of memory?)")]
+    assert set(bed.checks().values()) == {None}
+    undisturbed = Bed(bed.folder / "undisturbed")
+    undisturbed.collect()
+    assert bed.rows() == undisturbed.rows()
+
+
+def test_a_process_that_is_killed_again_and_again_ends_the_run(bed: Bed) -> None:
+    with pytest.raises(TilecastError, match=r"no kernel to blame \(killed \(out of memory\?\)\)"):
+        bed.collect(bed.factory(faults=(Fault(CONFIGS[2], "screen", "kill"),)))
+    assert len(_troubles(bed)) == MAX_STRIKES
+    assert set(bed.checks().values()) == {None}
+    bed.collect()
+    assert {row.m for row in bed.rows() if row.stage == "verify"} == {p.m for p in PROBLEMS}
+
+
+@pytest.mark.parametrize("stage", ["screen", "race", "verify"])
+def test_what_a_throttling_card_says_is_measured_again_elsewhere(bed: Bed, stage: str) -> None:
+    # As the library's kernel runs, which is in every job; slow enough that both cards have some.
+    hot = Fault(None, stage, "throttle", times=1)
+    bed.collect(
+        bed.factory(card="hot", faults=(hot,), together=2),
+        bed.factory(card="cool", together=2, pace=0.2),
+    )
+    rows = bed.rows()
+    assert _troubles(bed) == [("hot", "the GPU throttles: hardware thermal")]
+    undisturbed = Bed(bed.folder / "undisturbed")
+    undisturbed.collect()
+    assert [row[:12] for row in rows] == [row[:12] for row in undisturbed.rows()]
+    # The job that it failed at is the other's, from its beginning.
+    screened: dict[str, set[str]] = {}
+    for line in bed.logged():
+        if line[0] == "screen":
+            screened.setdefault(line[2], set()).add(line[4])
+    twice = [problem for problem, cards in screened.items() if len(cards) == 2]
+    assert len(twice) == (stage == "race")
+    assert {row.device for row in rows if str(GemmProblem(*row[:3])) in twice} <= {"cool"}
+    moved = list(_cards(rows).values()).count(({"hot"}, {"cool"}))
+    assert moved == (stage == "verify")
+
+
+def test_a_card_that_goes_on_throttling_is_given_up(bed: Bed) -> None:
+    hot = Fault(CONFIGS[2], "screen", "throttle")
+    # Slow enough for the other one to come back, to fail again.
+    cool = bed.factory(card="cool", pace=0.5)
+    bed.collect(bed.factory(card="hot", faults=(hot,), together=2), cool)
+    assert _troubles(bed) == [("hot", "the GPU throttles: hardware thermal")] * MAX_STRIKES
+    assert {row.device for row in bed.rows()} == {"cool"}
+    assert {row.m for row in bed.rows() if row.stage == "verify"} == {p.m for p in PROBLEMS}
+    assert bed.progress[-1].gpus == 1
+
+
+@pytest.mark.parametrize("stage", ["screen", "verify"])
+def test_a_card_that_is_gone_is_done_without(bed: Bed, stage: str) -> None:
+    lost = Fault(CONFIGS[2], stage, "lose", times=1)
+    here = bed.factory(card="here", pace=0.3)
+    bed.collect(bed.factory(card="lost", faults=(lost,), pace=0.3, together=2), here)
+    assert _troubles(bed) == [("lost", "RuntimeError: no CUDA-capable device is detected")]
+    rows = bed.rows()
+    assert _failed(rows) == {}
+    assert {row.m for row in rows if row.stage == "verify"} == {p.m for p in PROBLEMS}
+    cards = Counter(row.device for row in rows)
+    assert cards["here"] > cards["lost"]
+    assert bed.progress[-1].gpus == 1
+
+
+def test_a_full_disk_ends_the_run_in_one_line_and_the_next_one_goes_on(bed: Bed) -> None:
+    store = MeasurementStore(bed.path)
+    pages = store._database.execute("PRAGMA page_count").fetchone()[0]
+    store._database.execute(f"PRAGMA max_page_count = {pages + 1}")
+    with pytest.raises(TilecastError, match="cannot be used .*full.*; allowed: .*run again"):
+        bed.collect(store=store)
+    store.close()
+    part = bed.rows()
+    assert 0 < len({row.m for row in part}) < len(PROBLEMS)
+    bed.collect()
+    assert set(part) <= set(bed.rows())
+    assert _jobs(bed.logged())["check", CONFIGS[0].name] == 1
+    assert {row.m for row in bed.rows() if row.stage == "verify"} == {p.m for p in PROBLEMS}
+
+
+def test_a_second_collector_on_a_store_leaves_the_first_alone(bed: Bed) -> None:
+    first = _run(bed, "--pace", "0.2")
+    _wait_for(bed, "screen")
+    second = _run(bed)
+    _, errors = second.communicate(timeout=30)
+    assert second.returncode != 0
+    assert "is in use; allowed: one run at a time" in errors.splitlines()[-1]
+    output, errors = first.communicate(timeout=60)
+    assert (first.returncode, errors) == (0, "")
+    assert output.splitlines()[-1].startswith("finished")
+    assert _jobs(bed.logged()) == _expected(bed.rows()) + Counter(
+        {("check", config.name): 1 for config in CONFIGS}
+    )
+
+
+@pytest.mark.parametrize("hangs", [False, True], ids=["measuring", "hanging"])
+def test_ctrl_c_ends_it_within_seconds(bed: Bed, hangs: bool) -> None:
+    process = _run(bed, "--pace", "3600" if hangs else "0.2", group=True)
+    _wait_for(bed, "check" if hangs else "screen")
+    worker, begun = bed.logged()[0][-1], time.monotonic()
+    # As a terminal does it: to the collector and its workers alike.
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=30)
+    assert time.monotonic() - begun < 5
+    assert errors.splitlines()[-1] == "KeyboardInterrupt"
+    assert errors.count("Traceback") == 1
+    assert not _alive(worker)
+    part = bed.rows()
+    whole = Counter(row.m for row in part if row.stage == "screen")
+    assert set(whole.values()) <= {ENTRANTS}
+    bed.collect()
+    assert set(part) <= set(bed.rows())
     assert {row.m for row in bed.rows() if row.stage == "verify"} == {p.m for p in PROBLEMS}
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+
 import pytest
 
 from tilecast.heuristics.dtypes import DTYPES
 from tilecast.heuristics.errors import TilecastError
-from tilecast.heuristics.hardware import GPUS, Hardware, hardware
+from tilecast.heuristics.hardware import GPUS, Hardware, described, hardware
 
 
 @pytest.mark.parametrize("gpu", GPUS, ids=lambda gpu: gpu.name)
@@ -46,3 +49,45 @@ def test_roofline_is_the_slower_of_arithmetic_and_traffic(h200: Hardware) -> Non
     assert compute == pytest.approx(1.0)
     assert h200.roofline_seconds(0, 4.8e12, DTYPES["bf16"]) == pytest.approx(1.0)
     assert h200.roofline_seconds(989.4e12, 9.6e12, DTYPES["bf16"]) == pytest.approx(2.0)
+
+
+def _new(h200: Hardware) -> Hardware:
+    return replace(h200, name="H20", device_names=("NVIDIA H20",), sm_count=78)
+
+
+def test_facts_describe_a_gpu_that_nobody_wrote_down(h200: Hardware) -> None:
+    new = _new(h200)
+    assert described(json.loads(json.dumps(new.facts()))) == new
+    # One that is known is what it is here, whatever else is said of it.
+    assert described(replace(h200, sm_count=78).facts()) is h200
+    assert described({"name": "H200"}) is h200
+
+
+@pytest.mark.parametrize(
+    ("change", "wrong"),
+    [
+        ({"name": "../H20"}, "name"),
+        ({"name": 20}, "name"),
+        ({"arch": ""}, "arch"),
+        ({"sm_count": 0}, "sm_count"),
+        ({"sm_count": 78.0}, "sm_count"),
+        ({"sm_count": True}, "sm_count"),
+        ({"peak_flops": float("nan")}, "peak_flops"),
+        ({"peak_flops": 1}, "peak_flops"),
+        ({"device_names": []}, "device_names"),
+        ({"device_names": "NVIDIA H20"}, "device_names"),
+        ({"clusters_at_once": [0] * 17}, "clusters_at_once"),
+        ({"clusters_at_once": [0, 78]}, "clusters_at_once"),
+        ({"colour": "green"}, "colour"),
+    ],
+)
+def test_facts_that_are_no_gpus_are_refused(h200: Hardware, change: dict, wrong: str) -> None:
+    with pytest.raises(TilecastError, match=rf"is not described \(wrong: {wrong}\); allowed: one"):
+        described(_new(h200).facts() | change)
+
+
+def test_facts_that_are_not_all_there_are_refused(h200: Hardware) -> None:
+    facts = _new(h200).facts()
+    for name in facts:
+        with pytest.raises(TilecastError, match=rf"is not described \(wrong: {name}\)"):
+            described({field: value for field, value in facts.items() if field != name})

@@ -8,17 +8,19 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook.problems import Matmul
-from tilecast.inductor_hook.selection import first, portfolio, ranked, runnable, shortlist
+from tilecast.inductor_hook.selection import first, gpu_of, portfolio, ranked, runnable, shortlist
 from tilecast.inductor_hook.settings import Settings
 from tilecast.kernels.candidates import candidates
 from tilecast.kernels.quack_sm90.stock import stock_configs
 from tilecast.models import artifact
+from tilecast.models.guidance import nearest_shipped
 from tilecast.models.learned import load_heuristic
 from tilecast.models.manifest import digest_of
 
@@ -170,3 +172,26 @@ def test_a_portfolio_has_nothing_for_what_is_left_to_the_library(leaving_model: 
     assert portfolio(settings, (problem, replace(problem, m=16)), H200) == ()
     (prediction,) = shortlist(settings, problem, H200)
     assert prediction == shortlist(replace(settings, k=3), problem, H200)[0]
+
+
+def test_a_model_of_ones_own_says_which_gpu_it_is_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that a GPU that nobody wrote down here is served without a change of code."""
+    new = replace(H200, name="H20", device_names=("NVIDIA H20",), sm_count=78)
+    model = nearest_shipped(new)
+    assert model is not None
+    artifact.save(model, tmp_path)
+    names = iter(["NVIDIA H20", "NVIDIA H200", "NVIDIA H20"])
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: next(names))
+    gpu_of.cache_clear()
+    gpu = gpu_of(0, str(tmp_path))
+    assert gpu == new
+    assert gpu_of(1, str(tmp_path)) is H200
+    with pytest.raises(TilecastError, match="gpu 'NVIDIA H20' is not known"):
+        gpu_of(2)
+    gpu_of.cache_clear()
+    settings = Settings(k=3, model=str(tmp_path))
+    assert len(shortlist(settings, GemmProblem(96, 3072, 2048), gpu)) == 3
+    with pytest.raises(TilecastError, match="is for H20; allowed: one for H200"):
+        shortlist(settings, GemmProblem(96, 3072, 2048), H200)

@@ -28,8 +28,10 @@ from fake_session import CONFIGS, PROBLEMS, FakeFactory, FakeSession, Fault
 from ray.cluster_utils import Cluster
 
 from tilecast.data_collection import collector, ray_cluster
-from tilecast.data_collection.collector import Collector, Progress, Workload
+from tilecast.data_collection.cards import card_times
+from tilecast.data_collection.collector import Collector, Workload
 from tilecast.data_collection.jobs import CheckJob, Failed, Ready
+from tilecast.data_collection.progress import Progress
 from tilecast.data_collection.ray_engine import RayEngine
 from tilecast.data_collection.ray_nodes import Measurer
 from tilecast.data_collection.store import MeasurementStore
@@ -40,7 +42,8 @@ from tilecast.kernels.builder import compile_all
 from tilecast.kernels.object_cache import ObjectCache, default_root
 from tilecast.kernels.spec import KernelSpec
 
-SILENCE = 4.0
+SILENCE = 8.0
+"""More than a stall of a busy machine: what is silent for longer counts as hung."""
 BROKEN = CONFIGS[1]
 WORKLOAD: Workload = {
     **dict.fromkeys(PROBLEMS[:4], CONFIGS[:5]),
@@ -195,6 +198,39 @@ def test_actor_ends_a_worker_that_hangs(tmp_path: Path, stage: str) -> None:
         said, culprit, seconds = measurer.run(CheckJob(specs), {}), specs[1], 0.75
     assert said == Failed(culprit, f"hung: no sign of life for {seconds} s")
     assert not multiprocessing.active_children()
+
+
+def test_what_a_throttling_card_says_is_measured_again_on_another_node(
+    nodes: Nodes, tmp_path: Path
+) -> None:
+    (tmp_path / "log").touch()
+    # As the library's kernel runs, which is in every job.
+    hot = Fault(None, "screen", "throttle", times=1)
+    factories = [
+        FakeFactory(tmp_path / "log", "hot", (hot,), together=2),
+        FakeFactory(tmp_path / "log", "cool", pace=0.2, together=2),
+    ]
+    told: list[Progress] = []
+    with (
+        closing(MeasurementStore(tmp_path / "store")) as store,
+        ray_cluster.connected(nodes.address),
+    ):
+        store.begin_run({"gpu": "none"})
+        pairs = [(card, PROBLEMS[0]) for card in ("cool", "hot")]
+        Collector(
+            store,
+            factories,
+            engine=RayEngine(ObjectCache(tmp_path / "objects")),
+            report=told.append,
+            compared=pairs,
+            silence_seconds=30.0,
+        ).collect(WORKLOAD)
+        (run,) = store.runs()
+        assert store.measured("verify") == set(WORKLOAD)
+        assert store.failures() == {}
+    assert run["troubles"] == [{"card": "hot", "reason": "the GPU throttles: hardware thermal"}]
+    assert sorted((one.card, one.problem) for one in card_times([run])) == pairs
+    assert {progress.gpus for progress in told} == {2}
 
 
 def test_store_is_complete_though_a_worker_and_a_node_are_lost(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -137,3 +138,15 @@ def test_a_mixed_host_is_what_was_measured_there(synthetic_dataset: Dataset) -> 
     provenance = _runs(host | {"gpu": "H200"}, {"gpus": [{"name": "NVIDIA H200"}]})
     found = dataset_hardware(Dataset(synthetic_dataset.rows, provenance))
     assert found == hardware("H200")
+
+
+def test_a_gpu_that_the_runs_describe_is_known(synthetic_dataset: Dataset) -> None:
+    """Of two descriptions, whose rates were measured, the first one counts."""
+    new = replace(hardware("H200"), name="H20", device_names=("NVIDIA H20",), sm_count=78)
+    again = replace(new, dram_bytes_per_second=4.1e12)
+    runs: list[dict] = [{"gpu": "H20", "hardware": gpu.facts()} for gpu in (new, again)]
+    measured = Dataset(synthetic_dataset.rows, synthetic_dataset.provenance | _runs(*runs))
+    assert dataset_hardware(measured) == new
+    runs[0]["hardware"] |= {"sm_count": "many"}
+    with pytest.raises(TilecastError, match=r"gpu 'H20' is not described \(wrong: sm_count\)"):
+        dataset_hardware(Dataset(synthetic_dataset.rows, _runs(*runs)))

@@ -1,0 +1,211 @@
+"""From a GPU to a model of it: describe, measure, compare cards, train, score and report.
+
+The store is the state: the same command goes on where it ended or was killed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tilecast.cli import options as shared
+from tilecast.cli.answer import Answer
+from tilecast.cli.checks import visible_gpus
+from tilecast.cli.collection import telling, writable_objects
+from tilecast.cli.evaluate import all_makers, of_kinds, score_tables
+from tilecast.heuristics.errors import TilecastError
+from tilecast.heuristics.hardware import Hardware, hardware
+
+if TYPE_CHECKING:
+    from tilecast.data_collection.dataset import Dataset
+    from tilecast.heuristics.problem import GemmProblem
+    from tilecast.models.artifact import Artifact
+    from tilecast.models.labels import ProblemLabels
+    from tilecast.reporting.page import Section
+
+NAME = "campaign"
+HELP = "measure a GPU, train a model of it, score and report, in one command"
+
+DATA, REPORT = "measurements.parquet", "report.html"
+"""Beside the model in its folder."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this command's options."""
+    about = "GPU that is expected, or auto for whatever is there (default: auto)"
+    parser.add_argument("--gpu", type=shared.reads(_gpu_or_any), default="auto", help=about)
+    shared.add_collection(parser, "all")
+    about = "folder of the model, with the measurements and a report beside it"
+    parser.add_argument("--out", type=shared.path, required=True, help=about)
+    shared.add_suites(parser)
+    shared.add_compiling(parser)
+
+
+def run(options: argparse.Namespace) -> Answer:
+    """Measure stage by stage, then learn from it and tell."""
+    from tilecast.data_collection.cards import card_times
+    from tilecast.data_collection.dataset import write_dataset
+    from tilecast.data_collection.store import MeasurementStore
+    from tilecast.models.evaluation import evaluate
+    from tilecast.models.labels import POWERS, label_table
+    from tilecast.models.manifest import MANIFEST
+    from tilecast.reporting.cards import card_differences, card_table, trouble_table
+    from tilecast.reporting.noise import noise_table, repeats
+    from tilecast.reporting.page import library, write_page
+
+    start = time.monotonic()
+    library()
+    shared.check_writable(options.out)
+    asked = shared.asked_problems(options)
+    _measure(options, asked, start)
+    with closing(MeasurementStore(options.store)) as store:
+        dataset = store.export()
+        counts = {
+            "problems": len(asked),
+            "measured": len(store.measured("race") & set(asked)),
+            "verified": len(store.measured("verify") & set(asked)),
+            "measurements": store.count(),
+            "failed_kernels": sum(reason is not None for reason in store.checks().values()),
+        }
+    if not counts["measured"]:
+        raise TilecastError(
+            f"none of the {len(asked)} problems was measured within --budget {options.budget}; "
+            "allowed: more seconds; the same command goes on where this one ended"
+        )
+    table = label_table(dataset)
+    with telling("train"):
+        artifact = _trained(dataset, options)
+    with telling("evaluate"):
+        makers = all_makers(artifact.hardware).values()
+        among = of_kinds(None, table)
+        scored = evaluate(list(makers), table, POWERS, shared.workers(options), among=among)
+    with telling("report"):
+        write_dataset(dataset, options.out / DATA)
+        sections = _page(dataset, table, artifact, scored)
+        write_page(options.out / REPORT, f"tilecast: {artifact.name}", sections)
+    runs = dataset.provenance["runs"]
+    cards, troubles = card_differences(card_times(runs)), trouble_table(runs)
+    document = {
+        "model": str(options.out),
+        "gpu": artifact.hardware.facts(),
+        "seconds": round(time.monotonic() - start, 1),
+        **counts,
+        "cards": [asdict(card) for card in cards],
+        "troubles": [dict(zip(troubles.columns, row, strict=True)) for row in troubles.rows]
+        if troubles
+        else [],
+        "scores": scored,
+        "files": [MANIFEST, DATA, REPORT],
+    }
+    summary = (
+        f"{counts['measured']} of {counts['problems']} problems measured, {counts['verified']} "
+        f"verified, {counts['measurements']} measurements; the same command goes on"
+    )
+    tables = [*score_tables(scored, POWERS), noise_table(repeats(dataset.rows)), card_table(cards)]
+    tables += [troubles] if troubles else []
+    return Answer(document, [*tables, summary, f"TILECAST_MODEL={options.out}"])
+
+
+def _measure(options: argparse.Namespace, asked: tuple[GemmProblem, ...], start: float) -> None:
+    """Bring the store to where all stages are done, or time is up."""
+    from tilecast.data_collection.cards import spread
+    from tilecast.data_collection.collect import CollectOptions, collect
+    from tilecast.kernels.candidates import space
+    from tilecast.models.campaign import can_guide, guided, stages
+    from tilecast.models.guidance import nearest_shipped
+
+    address = shared.cluster(options)
+    objects = writable_objects(options)
+    devices = options.devices or tuple(range(len(visible_gpus()))) or (0,)
+    gpu = options.gpu or _found(options.store, devices[0])
+    for operands in {problem.operands for problem in asked}:
+        space(operands, gpu)  # of none at all, this says so
+    shipped = nearest_shipped(gpu)
+    plan = stages(asked, can_guide(shipped, asked))
+    for place, stage in enumerate(plan, 1):
+        left = (options.budget or float("inf")) - (time.monotonic() - start)
+        if left <= 0:
+            return
+        wanted = CollectOptions(
+            problems=stage.problems,
+            store=options.store,
+            objects=objects,
+            gpu=gpu,
+            devices=devices,
+            workers=shared.workers(options),
+            address=address,
+            compared=spread(asked),
+            seconds=left,
+            choose=guided(stage.guide, gpu, shipped, lambda: _stored(options.store)),
+        )
+        with telling(f"{stage.name} ({place} of {len(plan)})") as tell:
+            collect(wanted, tell)
+
+
+def _gpu_or_any(name: str) -> Hardware | None:
+    return None if name == "auto" else hardware(name)
+
+
+def _found(store: Path, device: int) -> Hardware:
+    """The model of a GPU that is there, as measurements so far describe it or as it does itself.
+
+    Raises:
+        TilecastError: there is none, or its driver does not answer.
+    """
+    from tilecast.data_collection.gpu_model import find_gpu
+
+    return find_gpu(device, _stored(store).provenance["runs"] if store.exists() else ())
+
+
+def _stored(path: Path) -> Dataset:
+    from tilecast.data_collection.store import MeasurementStore
+
+    with closing(MeasurementStore(path)) as store:
+        return store.export()
+
+
+def _trained(dataset: Dataset, options: argparse.Namespace) -> Artifact:
+    """The model of these measurements: the one that is there already, or a new one."""
+    from tilecast.models.artifact import load, save
+    from tilecast.models.training import train
+
+    with suppress(TilecastError):
+        there = load(options.out)
+        facts: Mapping[str, Any] = there.facts
+        if facts["dataset"]["sha256"] == dataset.digest:
+            return there
+    artifact = train(dataset, jobs=shared.workers(options))
+    save(artifact, options.out)
+    return artifact
+
+
+def _page(
+    dataset: Dataset,
+    table: Sequence[ProblemLabels],
+    artifact: Artifact,
+    scored: Mapping[str, Any],
+) -> list[Section]:
+    """What `tilecast report` shows of a data set and of a model, in one."""
+    from tilecast.models.learned import LearnedHeuristic
+    from tilecast.reporting.choices import choices
+    from tilecast.reporting.sections import (
+        dataset_sections,
+        doubt_section,
+        model_section,
+        score_section,
+    )
+
+    power = shared.DEFAULT_POWER
+    problems = [labels.problem for labels in table]
+    found = choices(LearnedHeuristic(artifact, power), problems, artifact.hardware)
+    return [
+        model_section(artifact.name, artifact.facts),
+        *dataset_sections(dataset, table, power),
+        score_section(scored, power),
+        doubt_section(found, artifact.name),
+    ]

@@ -1,0 +1,37 @@
+"""Whether a card is slowed down by anything but the power limit that it is sold with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tilecast.data_collection.protocol import CardFailure
+
+THROTTLES = {0x20: "software thermal", 0x40: "hardware thermal", 0x80: "power brake"}
+"""Bits of NVML's clocks event reasons. The power cap is none: it is what the sustained regime is
+about."""
+
+
+def throttles(reasons: int) -> list[str]:
+    """What of `THROTTLES` is among NVML's clocks event reasons."""
+    return [name for bit, name in THROTTLES.items() if reasons & bit]
+
+
+def watch(uuid: str) -> Callable[[], None]:
+    """What sees, now and then, whether a card throttles.
+
+    Args:
+        uuid: of the card, as the driver writes it, with or without ``GPU-``.
+
+    Returns:
+        A function that raises `CardFailure` where the card throttles at that moment.
+    """
+    from cuda.bindings import nvml  # pyright: ignore[reportAttributeAccessIssue]
+
+    nvml.init_v2()
+    card = nvml.device_get_handle_by_uuid(f"GPU-{uuid.removeprefix('GPU-')}")
+
+    def check() -> None:
+        if found := throttles(nvml.device_get_current_clocks_event_reasons(card)):
+            raise CardFailure(f"the GPU throttles: {', '.join(found)}")
+
+    return check

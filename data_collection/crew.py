@@ -1,0 +1,167 @@
+"""The crew of a collection: who gets which job, and what becomes of a worker that fails or is lost.
+
+A culprit is recorded, so that it is not run again; what was in work is done again, by another card
+where one fails with no kernel to blame.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tilecast.data_collection.engine import Engine, Worker
+from tilecast.data_collection.jobs import (
+    CheckJob,
+    Failed,
+    Job,
+    Lost,
+    MeasureJob,
+    Result,
+    SessionFactory,
+    VerifyJob,
+)
+from tilecast.data_collection.store import MeasurementStore
+from tilecast.heuristics.errors import TilecastError
+
+MAX_STRIKES = 3
+"""Failures in a row, with no kernel to blame, after which a card is given up."""
+
+MOST_LOSSES = 3
+"""Workers per GPU that may be lost with their hosts while no job is finished."""
+
+
+@dataclass(eq=False)
+class Crew:
+    """One worker per GPU, which start with the first job."""
+
+    store: MeasurementStore
+    """Where culprits and troubles are recorded, and which kernels fail is read from."""
+    factories: Sequence[SessionFactory]
+    """One session factory per GPU."""
+    engine: Engine[Any]
+    """What the workers run on."""
+    silence_seconds: float
+    """See `tilecast.data_collection.engine.Engine`."""
+    _workers: list[Worker] = field(default_factory=list, init=False)
+    _losses: int = field(default=0, init=False)
+
+    @property
+    def gpus(self) -> int:
+        """GPUs at work, or those that will be."""
+        if not self._workers:
+            return len(self.factories)
+        return sum(worker.card != "" for worker in self._workers)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a job is in work."""
+        return any(worker.job for worker in self._workers)
+
+    def finished(self, waiting: list[Job]) -> Iterator[tuple[Job, Result, str]]:
+        """Give waiting jobs to workers; those that are done within a second, and on which card.
+
+        A job that is to be tried again is put back.
+
+        Raises:
+            TilecastError: no card is left, or too many workers are lost and nothing gets done.
+        """
+        if not self._workers:
+            self._workers = [
+                self.engine.start(factory, self.silence_seconds) for factory in self.factories
+            ]
+        self._hand_out(waiting)
+        for worker, news in self.engine.news(tuple(self._workers), 1.0):
+            if isinstance(news, Failed):
+                self._recover(worker, news, waiting)
+            elif isinstance(news, Lost):
+                self._lose(worker, news, waiting)
+            else:
+                job, worker.job, worker.strikes, self._losses = worker.job, None, 0, 0
+                assert job and worker.card
+                yield job, news, worker.card
+
+    def stop(self) -> None:
+        """End all workers, whatever they are doing."""
+        for worker in self._workers:
+            worker.stop()
+
+    def _hand_out(self, waiting: list[Job]) -> None:
+        """Give workers without a job their next; a verification is left to the card that raced."""
+        for worker in self._workers:
+            # Nobody waits for a worker that waits for a card, which may never come.
+            others = {other.card for other in self._workers if other is not worker} - {""}
+            job = next((job for job in waiting if _may_do(worker.card, job, others)), None)
+            if job and worker.card and not worker.job:
+                waiting.remove(job)
+                worker.give(job.without(self.store.failures()))
+
+    def _recover(self, worker: Worker, failed: Failed, waiting: list[Job]) -> None:
+        """Record the culprit, and have the job tried again; replace the worker, or give it up.
+
+        Raises:
+            TilecastError: no kernel can be blamed, and no other card is left.
+        """
+        job, strikes = worker.job, worker.strikes
+        if job and failed.culprit:
+            self.store.add_checks({failed.culprit: failed.reason})
+            waiting.insert(0, job)
+        elif isinstance(job, MeasureJob | VerifyJob) and not (job.careful or failed.innocent):
+            waiting.insert(0, replace(job, careful=True))
+        else:
+            strikes += 1
+            self._note(worker, failed.reason)
+            if isinstance(job, MeasureJob | VerifyJob):
+                job = replace(job, not_on=worker.name)
+            waiting += [job] if job else []  # behind the others, which may do better
+        self._dismiss(worker)
+        if worker.card and strikes < MAX_STRIKES:
+            successor = self._succeed(worker)
+            successor.name, successor.strikes = worker.name, strikes
+        elif not self._workers:
+            raise TilecastError(
+                f"a worker failed with no kernel to blame ({failed.reason}); allowed: a GPU with "
+                "free memory and a working driver; see `tilecast doctor`, then run again: it goes "
+                "on where it was"
+            )
+
+    def _lose(self, worker: Worker, lost: Lost, waiting: list[Job]) -> None:
+        """Replace a worker that is lost with its host; its job waits again, as nobody is to blame.
+
+        Raises:
+            TilecastError: too many are lost and nothing gets done.
+        """
+        self._losses += 1
+        self._note(worker, "lost with its host")  # what Ray says of it has addresses
+        if self._losses > MOST_LOSSES * len(self.factories):
+            raise TilecastError(
+                f"{self._losses} workers in a row were lost ({lost.reason}); allowed: hosts with "
+                "free memory that stay; mend them, then run again: it goes on where it was"
+            )
+        waiting += [worker.job] if worker.job else []
+        self._dismiss(worker)
+        self._succeed(worker)  # on whichever card
+
+    def _note(self, worker: Worker, reason: str) -> None:
+        self.store.note("troubles", {"card": worker.name, "reason": reason})
+
+    def _dismiss(self, worker: Worker) -> None:
+        worker.stop()
+        self._workers.remove(worker)
+
+    def _succeed(self, worker: Worker) -> Worker:
+        """Start another worker with what one was started with."""
+        successor = self.engine.start(worker.factory, self.silence_seconds)
+        self._workers.append(successor)
+        return successor
+
+
+def _may_do(card: str | None, job: Job, others: set[str | None]) -> bool:
+    """Whether a card may take a job, given the others; None is one that still starts."""
+    if isinstance(job, CheckJob):
+        return True
+    if job.not_on == card:
+        return not others
+    if isinstance(job, MeasureJob):
+        return True
+    return job.card in (card, job.not_on) or not others & {job.card, None}

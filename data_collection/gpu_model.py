@@ -1,0 +1,200 @@
+"""What a GPU model offers, asked of its driver and, where that is silent, measured."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any
+
+from tilecast.heuristics.errors import TilecastError, one_line
+from tilecast.heuristics.hardware import GPUS, MAX_CLUSTER, Hardware, described
+from tilecast.kernels.families import FAMILIES
+
+COPY_BYTES = 2**30
+"""Read by the copy that tells the memory's bandwidth: far more than any level 2 holds."""
+PRODUCT_EXTENT = 8192
+"""m, n and k of the product that tells the matrix rate."""
+REPEATS = 20
+"""Launches in one timing; the best of `TRIALS` of them counts, before the card grows warm."""
+TRIALS = 5
+
+_PTX = """
+.version 8.0
+.target sm_90
+.address_size 64
+.visible .entry nothing() { ret; }
+"""
+"""A kernel to ask about: how many clusters of it fit depends on the launch alone."""
+
+
+def find_gpu(device: int, runs: Iterable[Mapping[str, Any]] = ()) -> Hardware:
+    """The model of a CUDA device: as `GPUS` has it, as some runs do, or as it describes itself.
+
+    Args:
+        device: its index.
+        runs: provenance of runs, whose measurements those to come shall join.
+
+    Raises:
+        TilecastError: it is not there, or its driver does not answer.
+    """
+    import torch
+
+    try:
+        name = torch.cuda.get_device_name(device)
+    except (AssertionError, RuntimeError) as error:
+        raise TilecastError(
+            f"CUDA device {device} does not say what it is ({one_line(error)}); allowed: one that "
+            "PyTorch sees, or a known GPU, named with --gpu; see `tilecast doctor`"
+        ) from error
+    known = [*GPUS, *(described(run["hardware"]) for run in runs if "hardware" in run)]
+    for gpu in known:
+        if name in gpu.device_names:
+            return gpu
+    # In a process of its own, with which its memory and its context leave the GPU.
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+        return process.submit(describe_gpu, device).result()
+
+
+def describe_gpu(device: int) -> Hardware:
+    """Ask a CUDA device what it is, and measure its rates, which takes a few seconds.
+
+    Rates are what a copy in memory, a copy within level 2 and a large bf16 product reach: below
+    those of data sheets, but those of the part that is there, of which many are sold with less.
+
+    Raises:
+        TilecastError: no kernel is for it, or its driver does not answer.
+    """
+    import cuda.bindings.driver as driver
+    import torch
+
+    properties = torch.cuda.get_device_properties(device)
+    arch = f"sm_{properties.major}{properties.minor}" + "a" * (properties.major >= 9)
+    if arch not in (known := sorted({family.arch for family in FAMILIES.values()})):
+        raise TilecastError(
+            f"no kernel is for an {properties.name!r}, which is {arch}; allowed: "
+            f"{', '.join(known)}; name other --devices"
+        )
+    torch.zeros(1, device=f"cuda:{device}")  # PyTorch's context, in which the driver is asked
+    handle = _told(driver.cuDeviceGet(device))
+
+    def attribute(name: str) -> int:
+        kind = getattr(driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
+        return _told(driver.cuDeviceGetAttribute(kind, handle))
+
+    per_block = attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN")
+    return Hardware(
+        name=short_name(properties.name),
+        device_names=(properties.name,),
+        arch=arch,
+        sm_count=properties.multi_processor_count,
+        l2_bytes=properties.L2_cache_size,
+        dram_bytes_per_second=_copy_rate(device, COPY_BYTES),
+        # The source and the copy, and room to spare.
+        l2_bytes_per_second=_copy_rate(device, properties.L2_cache_size // 4),
+        peak_flops=_product_rate(device),
+        clusters_at_once=_clusters_at_once(device, per_block),
+        smem_bytes_per_sm=attribute("MAX_SHARED_MEMORY_PER_MULTIPROCESSOR"),
+        smem_bytes_per_block=per_block,
+        smem_bytes_reserved=attribute("RESERVED_SHARED_MEMORY_PER_BLOCK"),
+    )
+
+
+def short_name(device_name: str) -> str:
+    """What ``--gpu`` and a model call a GPU that its driver reports under some name."""
+    words = "".join(c if c.isalnum() or c in ".-" else " " for c in device_name).split()
+    return "-".join(word for word in words if word not in ("NVIDIA", "GPU"))[:64] or "GPU"
+
+
+def _copy_rate(device: int, size: int) -> float:
+    """Bytes a second, read plus written, of copies of ``size`` bytes."""
+    import torch
+
+    source = torch.zeros(size, dtype=torch.uint8, device=f"cuda:{device}")
+    target = torch.empty_like(source)
+    return 2 * size / _seconds(device, lambda: target.copy_(source))
+
+
+def _product_rate(device: int) -> float:
+    """FLOP/s of a large product in bf16."""
+    import torch
+
+    extent = PRODUCT_EXTENT
+    a, b = torch.randn(2, extent, extent, device=f"cuda:{device}", dtype=torch.bfloat16)
+    out = torch.empty_like(a)
+    return 2 * extent**3 / _seconds(device, lambda: torch.mm(a, b, out=out))
+
+
+def _seconds(device: int, launch: Callable[[], object]) -> float:
+    """Time of one launch on a device: the best of a few graphs of many, which cost no host time."""
+    import torch
+
+    with torch.cuda.device(device), torch.cuda.stream(torch.cuda.Stream()):
+        launch()
+        graph = torch.cuda.CUDAGraph()
+        graph.capture_begin()
+        for _ in range(REPEATS):
+            launch()
+        graph.capture_end()
+        times = []
+        for _ in range(TRIALS):
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            graph.replay()
+            end.record()
+            end.synchronize()
+            times.append(start.elapsed_time(end) * 1e-3 / REPEATS)
+    return min(times)
+
+
+def _clusters_at_once(device: int, smem_bytes: int) -> tuple[int, ...]:
+    """Clusters of 0, 1, 2, ... CTAs that a device holds, where each CTA takes an SM for itself.
+
+    One at least, since features divide by them: a kernel whose cluster fits nowhere fails its
+    check.
+    """
+    import cuda.bindings.driver as driver
+    import torch
+
+    with torch.cuda.device(device):
+        module = _told(driver.cuModuleLoadData(_PTX.encode() + b"\0"))
+        kernel = _told(driver.cuModuleGetFunction(module, b"nothing"))
+        kinds = driver.CUfunction_attribute
+        for kind, value in (
+            (kinds.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, smem_bytes),
+            (kinds.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1),
+        ):
+            _told(driver.cuFuncSetAttribute(kernel, kind, value))
+        counts = [_clusters(kernel, size, smem_bytes) for size in range(1, MAX_CLUSTER + 1)]
+        _told(driver.cuModuleUnload(module))
+    return (0, *(max(count, 1) for count in counts))
+
+
+def _clusters(kernel: Any, size: int, smem_bytes: int) -> int:
+    import cuda.bindings.driver as driver
+
+    cluster = driver.CUlaunchAttribute()
+    cluster.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+    cluster.value.clusterDim.x = size
+    cluster.value.clusterDim.y = cluster.value.clusterDim.z = 1
+    launch = driver.CUlaunchConfig()
+    launch.gridDimX, launch.gridDimY, launch.gridDimZ = size, 1, 1
+    launch.blockDimX, launch.blockDimY, launch.blockDimZ = 128, 1, 1
+    launch.sharedMemBytes = smem_bytes
+    launch.attrs, launch.numAttrs = [cluster], 1
+    return _told(driver.cuOccupancyMaxActiveClusters(kernel, launch))
+
+
+def _told(answer: tuple) -> Any:
+    """What a call of the driver returned beside its status.
+
+    Raises:
+        TilecastError: the status is an error.
+    """
+    status, *values = answer
+    if status.value:
+        raise TilecastError(
+            f"the CUDA driver does not describe the GPU ({status.name}); allowed: a GPU whose "
+            "driver works; see `tilecast doctor`"
+        )
+    return values[0] if values else None

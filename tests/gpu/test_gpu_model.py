@@ -1,0 +1,41 @@
+"""What a GPU says of itself beside what is written down of it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tilecast.data_collection.card_health import watch
+from tilecast.data_collection.gpu_model import describe_gpu, find_gpu
+from tilecast.heuristics.errors import TilecastError
+from tilecast.heuristics.hardware import described, hardware
+
+
+def test_a_gpu_describes_itself_as_data_sheets_do() -> None:
+    try:
+        known = hardware(torch.cuda.get_device_name(0))
+    except TilecastError as error:
+        pytest.skip(str(error))
+    found = describe_gpu(0)
+    assert find_gpu(0) is known
+    assert found.device_names == known.device_names[:1]
+    for name in ("arch", "sm_count", "l2_bytes", "clusters_at_once"):
+        assert getattr(found, name) == getattr(known, name), name
+    for name in ("smem_bytes_per_sm", "smem_bytes_per_block", "smem_bytes_reserved"):
+        assert getattr(found, name) == getattr(known, name), name
+    # A copy and a product reach less than the data sheets say, and not much less.
+    assert 0.75 < found.dram_bytes_per_second / known.dram_bytes_per_second < 1.0
+    assert 0.55 < found.peak_flops / known.peak_flops < 1.0
+    assert 0.4 < found.l2_bytes_per_second / known.l2_bytes_per_second < 2.5
+    assert described(found.facts() | {"name": "other", "device_names": ["other"]}).sm_count
+
+
+def test_a_sound_card_does_not_throttle_under_load() -> None:
+    uuid = str(torch.cuda.get_device_properties(0).uuid)
+    check = watch(uuid)
+    a = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
+    for _ in range(20):
+        for _ in range(50):
+            torch.mm(a, a)
+        torch.cuda.synchronize()
+        check()
