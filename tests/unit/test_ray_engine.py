@@ -43,7 +43,7 @@ from tilecast.kernels.object_cache import ObjectCache, default_root
 from tilecast.kernels.spec import KernelSpec
 
 SILENCE = 8.0
-"""More than a stall of a busy machine: what is silent for longer counts as hung."""
+"""Seconds after which a worker counts as hung; more than a stall of a busy machine."""
 BROKEN = CONFIGS[1]
 WORKLOAD: Workload = {
     **dict.fromkeys(PROBLEMS[:4], CONFIGS[:5]),
@@ -290,5 +290,5 @@ def test_store_is_complete_though_a_worker_and_a_node_are_lost(
     assert len(objects.sizes()) == len(CONFIGS)
     # Nothing that touched a GPU has outlived its actor, however that ended.
     workers = {line[-1] for line in _logged(tmp_path / "log")}
-    assert len(workers) >= 4
+    assert len(workers) >= 3  # two were ended, and one has measured the last
     assert not any(map(_alive, workers))
