@@ -95,6 +95,10 @@ def _ours(choices: list[Any]) -> list[TilecastCaller]:
     return [choice for choice in choices if isinstance(choice, TilecastCaller)]
 
 
+WITH_BIAS = GemmProblem(M, N, K, 1, GemmOperands.parse("bf16:rcr:bias"))
+"""What `biased_linear` asks for."""
+
+
 def _first(problem: GemmProblem, count: int, power: str = "robust") -> list[str]:
     heuristic = load_heuristic(H200, problem.operands, power)
     ranking = heuristic.rank(problem, candidates(problem, H200), limit=count)
@@ -130,7 +134,7 @@ def test_auto_takes_from_one_to_eight(graph: Any) -> None:
 
 def test_every_operator_has_its_choices(graph: Any, hook: list[KernelSpec]) -> None:
     install(k=3)
-    assert _names(choices_of(biased_linear(M, N, K), "addmm")) == _first(GemmProblem(M, N, K), 3)
+    assert _names(choices_of(biased_linear(M, N, K), "addmm")) == _first(WITH_BIAS, 3)
     expected = _first(GemmProblem(M, 128, K, 4), 3)
     assert _names(choices_of(batched(M, 128, K, 4), "bmm")) == expected
     assert [spec.batched for spec in hook] == [False] * 3 + [True] * 3
@@ -399,7 +403,7 @@ def test_addmm_asks_for_atens_choices_first(graph: Any, count: int, backends: st
     install(k=count)
     with config.patch(max_autotune_gemm_backends=backends):
         choices = lowered(aten.addmm, node("bias", [N]), *linear(M, N, K).nodes())
-    assert _names(choices) == _first(GemmProblem(M, N, K), count)
+    assert _names(choices) == _first(WITH_BIAS, count)
     others = ["addmm"] if count > 1 and "ATEN" in backends else []
     assert names_of(choices[: len(choices) - count])[:1] == others
 
