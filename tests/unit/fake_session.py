@@ -21,6 +21,7 @@ from tilecast.data_collection.progress import Progress
 from tilecast.data_collection.protocol import BATCH_ROUNDS, CardFailure, Entrant, KernelFailure
 from tilecast.data_collection.store import MeasurementStore
 from tilecast.heuristics.problem import GemmProblem
+from tilecast.kernels.object_cache import ObjectCache, default_root
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.spec import KernelSpec
 
@@ -83,6 +84,19 @@ class FakeFactory:
         if self.log.with_name(f"{self.card}.lost").exists():
             raise RuntimeError("no CUDA-capable device is detected")
         return FakeSession(self, announce)
+
+
+@dataclass(frozen=True)
+class NodeFactory(FakeFactory):
+    """Makes a session that must find every kernel, compiled, in the cache of its own node."""
+
+    def __call__(self, announce: Callable[[KernelSpec | None], None]) -> FakeSession:
+        def found(spec: KernelSpec | None) -> None:
+            if spec and not ObjectCache(default_root()).code(spec):
+                raise RuntimeError(f"{spec} is not in {default_root()}")
+            announce(spec)
+
+        return super().__call__(found)
 
 
 def gpu_session(

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -201,7 +202,15 @@ def _run(bed: Bed, *options: str, group: bool = False) -> subprocess.Popen[str]:
     """A collection in a process of its own, and in a group of its own where that is asked for."""
     command = [sys.executable, fake_session.__file__, str(bed.path), str(bed.log), *options]
     pipe = subprocess.PIPE
-    return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, start_new_session=group)
+    return subprocess.Popen(
+        command,
+        stdout=pipe,
+        stderr=pipe,
+        text=True,
+        start_new_session=group,
+        # Tests that run in the background ignore it, and what they start would, too.
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
+    )
 
 
 def _wait_for(bed: Bed, stage: str) -> None:

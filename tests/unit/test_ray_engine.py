@@ -12,9 +12,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,7 +23,7 @@ import pytest
 # Spawned workers get this process's path, and find the module that their factories come from.
 sys.path.insert(0, str(Path(__file__).parent))
 
-from fake_session import CONFIGS, PROBLEMS, FakeFactory, FakeSession, Fault
+from fake_session import CONFIGS, PROBLEMS, FakeFactory, Fault, NodeFactory
 from ray.cluster_utils import Cluster
 
 from tilecast.data_collection import collector, ray_cluster
@@ -39,7 +38,7 @@ from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.kernels.builder import compile_all
-from tilecast.kernels.object_cache import ObjectCache, default_root
+from tilecast.kernels.object_cache import ObjectCache
 from tilecast.kernels.spec import KernelSpec
 
 SILENCE = 8.0
@@ -55,19 +54,6 @@ QUICK = {
     "health_check_failure_threshold": 3,
 }
 """So that a node that is gone is missed after seconds."""
-
-
-@dataclass(frozen=True)
-class NodeFactory(FakeFactory):
-    """Makes a session that must find every kernel, compiled, in the cache of its own node."""
-
-    def __call__(self, announce: Callable[[KernelSpec | None], None]) -> FakeSession:
-        def found(spec: KernelSpec | None) -> None:
-            if spec and not ObjectCache(default_root()).code(spec):
-                raise RuntimeError(f"{spec} is not in {default_root()}")
-            announce(spec)
-
-        return super().__call__(found)
 
 
 class Nodes(NamedTuple):
