@@ -12,8 +12,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby, pairwise
 from functools import partial
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
