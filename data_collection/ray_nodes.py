@@ -19,7 +19,7 @@ import ray
 
 from tilecast.data_collection.environment import cards, claimed, describe
 from tilecast.data_collection.jobs import Failed, Job, Ready, Result, Session, SessionFactory
-from tilecast.data_collection.store import versions
+from tilecast.data_collection.store import store_versions
 from tilecast.data_collection.worker import LocalEngine, LocalWorker
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
@@ -39,7 +39,7 @@ def node_versions() -> dict[str, str]:
     for package in _SHARED:
         for path in sorted((Path(__file__).parents[1] / package).rglob("*.py")):
             digest.update(path.read_bytes())
-    return versions() | {"tilecast sources": digest.hexdigest()[:16]}
+    return store_versions() | {"tilecast sources": digest.hexdigest()[:16]}
 
 
 def check_versions(wanted: Mapping[str, str]) -> None:

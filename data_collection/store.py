@@ -106,7 +106,7 @@ class MeasurementStore:
 
     def _prepare(self) -> None:
         """Make the tables of a new file, or see that they are whole and of these versions."""
-        wanted = versions()
+        wanted = store_versions()
         tables = _tables(self._database)
         if not tables:
             for statement in _SCHEMA.split(";"):  # `executescript` would end the transaction
@@ -265,7 +265,7 @@ class MeasurementStore:
         return Dataset(pd.DataFrame(rows, columns=list(COLUMNS)).astype(COLUMNS), facts)
 
 
-def versions() -> dict[str, str]:
+def store_versions() -> dict[str, str]:
     """What all measurements of a store have in common."""
     found = {"protocol": str(PROTOCOL_VERSION), "space": str(SPACE_VERSION)}
     for name in FAMILIES:

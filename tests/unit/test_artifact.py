@@ -410,7 +410,7 @@ def test_readers_are_never_refused_during_a_save(small_model, folder: Path) -> N
     models = [small_model, _another(small_model)]
     digests = {save(model, folder) for model in models}
     writer = multiprocessing.get_context("fork").Process(
-        target=_save_in_turn, args=(models, folder, 40)
+        target=_save_in_turn, args=(models, folder, 20)
     )
     writer.start()
     seen = []

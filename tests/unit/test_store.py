@@ -141,9 +141,9 @@ def test_store_of_another_version_is_refused_and_left_alone(
     store = MeasurementStore(path)
     store.add(ROWS, "card")
     store.close()
-    others = {**storing.versions(), fact: "another"}
+    others = {**storing.store_versions(), fact: "another"}
     with monkeypatch.context() as patch:
-        patch.setattr(storing, "versions", lambda: others)
+        patch.setattr(storing, "store_versions", lambda: others)
         wanted = f"was made with {fact} '.*'; allowed: {fact} 'another'; start a new store"
         with pytest.raises(TilecastError, match=wanted):
             MeasurementStore(path)
