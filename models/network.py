@@ -137,7 +137,7 @@ class Network:
     def scaled(self, features: np.ndarray) -> np.ndarray:
         """What the first layer sees of features: float64 array [rows, features]."""
         rows = features.astype(np.float64)
-        rows[:, self.logarithmic] = np.log2(1 + rows[:, self.logarithmic])
+        take_logarithms(rows, self.logarithmic)
         return np.clip((rows - self.mean) / self.deviation, -REACH, REACH)
 
     def _values(self, rows: np.ndarray) -> Iterator[np.ndarray]:
@@ -157,6 +157,11 @@ class Network:
         return slope
 
 
+def take_logarithms(rows: np.ndarray, logarithmic: np.ndarray) -> None:
+    """Replace x by log2(1 + x) in the columns of rows that are ``logarithmic``."""
+    rows[:, logarithmic] = np.log2(1 + rows[:, logarithmic])
+
+
 _GELU = float(np.sqrt(2 / np.pi)), 0.044715
 """Constants of the form with a hyperbolic tangent (Hendrycks and Gimpel, Gaussian Error Linear
 Units, 2016), which numpy has and the error function it has not."""
@@ -164,12 +169,16 @@ Units, 2016), which numpy has and the error function it has not."""
 
 def gelu(values: np.ndarray) -> np.ndarray:
     """Each number times about the share of a normal distribution below it."""
-    scale, cubic = _GELU
-    return 0.5 * values * (1 + np.tanh(scale * values * (1 + cubic * values**2)))
+    return 0.5 * values * (1 + _tangent(values))
 
 
 def _gelu_slope(values: np.ndarray) -> np.ndarray:
     scale, cubic = _GELU
-    tangent = np.tanh(scale * values * (1 + cubic * values**2))
+    tangent = _tangent(values)
     inner = scale * (1 + 3 * cubic * values**2)
     return 0.5 * (1 + tangent + values * (1 - tangent**2) * inner)
+
+
+def _tangent(values: np.ndarray) -> np.ndarray:
+    scale, cubic = _GELU
+    return np.tanh(scale * values * (1 + cubic * values**2))

@@ -19,7 +19,7 @@ import numpy as np
 from tilecast.heuristics.hardware import Hardware
 from tilecast.models.comparisons import Comparison, compared_features
 from tilecast.models.labels import POWERS, ProblemLabels
-from tilecast.models.network import Network
+from tilecast.models.network import Network, take_logarithms
 from tilecast.models.targets import FLOOR, log_analytic, problem_features
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def _scale(features: np.ndarray) -> Network:
     """A network without layers, which scales features as they are distributed."""
     logarithmic = features.max(0) > LARGE
     rows = features.copy()
-    rows[:, logarithmic] = np.log2(1 + rows[:, logarithmic])
+    take_logarithms(rows, logarithmic)
     # What is the same everywhere must not be divided by nothing.
     return Network(logarithmic, rows.mean(0), rows.std(0) + np.float32(1e-6), ())
 

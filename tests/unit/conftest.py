@@ -195,6 +195,15 @@ def hook(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[Kerne
         remembered.cache_clear()
 
 
+@pytest.fixture
+def graph(hook: list[KernelSpec]) -> Iterator[Any]:
+    """A graph that is being lowered, with the hook at hand."""
+    from hook_graph import lowering
+
+    with lowering() as graph:
+        yield graph
+
+
 def _taking_all(
     gpu: Hardware, operands: GemmOperands, power: str = "robust", folder: Path | None = None
 ) -> LearnedHeuristic:

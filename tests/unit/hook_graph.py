@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import pytest
 import torch
 from torch._inductor import config, ir, utils
 from torch._inductor.graph import GraphLowering
@@ -141,3 +143,8 @@ def names_of(choices: Sequence[Any]) -> list[str]:
 def source_of(choice: Any) -> str:
     """The module that a choice of ours generates."""
     return Path(choice.bmreq.module_path).read_text()
+
+
+def warnings_told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What was logged as a warning or worse."""
+    return [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]

@@ -54,12 +54,6 @@ ModelOf = Callable[..., Path]
 
 
 @pytest.fixture
-def graph(hook: list[KernelSpec]) -> Iterator[Any]:
-    with lowering() as graph:
-        yield graph
-
-
-@pytest.fixture
 def symbols(hook: list[KernelSpec]) -> Iterator[ShapeEnv]:
     symbols = ShapeEnv()
     with lowering(symbols):

@@ -68,12 +68,6 @@ aten = torch.ops.aten
 
 
 @pytest.fixture
-def graph(hook: list[KernelSpec]) -> Iterator[Any]:
-    with lowering() as graph:
-        yield graph
-
-
-@pytest.fixture
 def symbols(hook: list[KernelSpec]) -> Iterator[ShapeEnv]:
     symbols = ShapeEnv()
     with lowering(symbols):

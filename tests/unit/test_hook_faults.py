@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-import logging
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,7 @@ from torch._inductor.kernel import mm
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from hook_graph import choices_of, linear, lowered, lowering, names_of, node, source_of
+from hook_graph import choices_of, linear, lowered, names_of, node, source_of, warnings_told
 from test_hook_selection import trained_anew
 
 from tilecast.heuristics.hardware import hardware
@@ -35,16 +33,6 @@ BAD = QuackConfig(100, 100, 64)
 """No tile that WGMMA has an instruction for; the space never proposes it."""
 
 
-@pytest.fixture
-def graph(hook: list[KernelSpec]) -> Iterator[Any]:
-    with lowering() as graph:
-        yield graph
-
-
-def _warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
-
-
 def _stock_is_left(caplog: pytest.LogCaptureFixture, reason: str) -> None:
     """Several products get their stock choices, or ATen's where none are; one warning says why."""
     for _ in range(3):
@@ -55,7 +43,7 @@ def _stock_is_left(caplog: pytest.LogCaptureFixture, reason: str) -> None:
         # PyTorch 2.11 has an addmm for biases that are vectors, too, and calls both ATen's.
         names = names_of(lowered(aten.addmm, bias, *linear().nodes()))
         assert set(names) - {"bias_addmm"} == {"addmm"}
-    (warning,) = _warnings(caplog)
+    (warning,) = warnings_told(caplog)
     assert reason in warning
     assert "\n" not in warning
 
@@ -143,7 +131,7 @@ def test_a_product_that_is_not_covered_is_no_reason_to_warn(
 ) -> None:
     install(k=3)
     assert [choice.name for choice in choices_of(linear(n=1001), "mm", [mm.aten_mm])] == ["mm"]
-    assert _warnings(caplog) == []
+    assert warnings_told(caplog) == []
 
 
 def test_a_kernel_that_does_not_compile(
@@ -161,7 +149,7 @@ def test_a_kernel_that_does_not_compile(
     graph.name_to_buffer["buf0"] = output
     _, render = choice.make_kernel_render(output)
     assert BAD.name in render().finalize_all()
-    (warning,) = _warnings(caplog)
+    (warning,) = warnings_told(caplog)
     assert f"compiling failed (TilecastError: kernel {BAD}" in warning
     assert object_builder().objects.resources(choice.choice.specs[0]) is None
 
@@ -176,8 +164,8 @@ def test_a_kernel_that_does_not_compile(
     for _ in range(2):
         getattr(module, f"{choice.bmreq.kernel_name}_main")(a, b.T, out, stream=0)
         assert torch.equal(out, a @ b.T)
-    assert len(_warnings(caplog)) == 2
-    assert f"running {BAD} failed" in _warnings(caplog)[1]
+    assert len(warnings_told(caplog)) == 2
+    assert f"running {BAD} failed" in warnings_told(caplog)[1]
 
 
 def test_warnings_are_given_once_and_counted_always(
@@ -187,7 +175,7 @@ def test_warnings_are_given_once_and_counted_always(
         report.warn_once("loading", RuntimeError("a\n  b"))
         report.warn_once("ranking", ValueError("no reason"), then="ours runs")
         report.say_once("eager", "goes to torch")
-    assert _warnings(caplog) == [
+    assert warnings_told(caplog) == [
         "tilecast: loading failed (RuntimeError: a b); PyTorch's own kernels are used",
         "tilecast: ranking failed (ValueError: no reason); ours runs",
         "tilecast: goes to torch",
@@ -195,7 +183,7 @@ def test_warnings_are_given_once_and_counted_always(
     assert counters["tilecast"] == {"failed: loading": 3, "failed: ranking": 3, "said: eager": 3}
     report._told.clear()
     report.warn_once("loading", RuntimeError("again"))
-    assert len(_warnings(caplog)) == 4
+    assert len(warnings_told(caplog)) == 4
 
 
 def test_a_reason_is_its_message_without_numbers(
@@ -204,7 +192,7 @@ def test_a_reason_is_its_message_without_numbers(
     for message in ("m=7 of 7x8x64: bfloat16", "m=9 of 9x8x64: bfloat16", "m=9: float16"):
         report.say_once("no model", message)
     report.say_once("eager", "m=9: float16")
-    assert _warnings(caplog) == [
+    assert warnings_told(caplog) == [
         "tilecast: m=7 of 7x8x64: bfloat16",
         "tilecast: m=9: float16",
         "tilecast: m=9: float16",

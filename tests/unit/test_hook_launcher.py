@@ -6,7 +6,6 @@ On tensors of the CPU, with functions in place of compiled kernels.
 from __future__ import annotations
 
 import gc
-import logging
 import weakref
 from collections.abc import Callable, Collection
 from dataclasses import replace
@@ -15,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from hook_graph import warnings_told
 from torch._dynamo.utils import counters
 
 from tilecast.data_collection.tensors import applied
@@ -105,10 +105,6 @@ def _static() -> StaticMatmul:
     return StaticMatmul.named(NAME, OPERANDS, batched=False)
 
 
-def _warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
-
-
 def test_a_kernel_is_loaded_once_for_all_that_run_it(loads: Callable) -> None:
     loaded = loads(_product)
     for matmul in (_static(), _static()):
@@ -161,7 +157,7 @@ def test_an_extent_that_none_was_compiled_for_runs_one_that_was(
     small = [name for name in _ranking(1, *WIDE) if name not in large][:3]
     _dynamic(small)(*_without_values(8192))
     assert [spec.config.name in small for spec in loaded] == [True]
-    assert _warnings(caplog) == []
+    assert warnings_told(caplog) == []
 
 
 def test_a_failure_to_choose_for_an_extent_passes(
@@ -199,7 +195,7 @@ def test_a_model_that_is_gone_leaves_a_kernel_that_runs(
         matmul(a, b, out)
         assert torch.equal(out, a @ b)
     assert len(loaded) == 1
-    (warning,) = _warnings(caplog)
+    (warning,) = warnings_told(caplog)
     assert "choosing a kernel for a dynamic extent failed" in warning
     assert warning.endswith("; the first of ours is used")
 
@@ -213,7 +209,7 @@ def test_a_launch_that_fails_is_one_warning_and_torch_multiplies(
         a, b, out = _operands(m)
         matmul(a, b, out)
         assert torch.equal(out, a @ b)
-    (warning,) = _warnings(caplog)
+    (warning,) = warnings_told(caplog)
     assert "Mismatched Tensor on argument #1, expected stride 8" in warning
     assert "\n" not in warning
     assert counters["tilecast"][f"failed: running {NAME}"] == 3
@@ -242,7 +238,7 @@ def test_a_load_that_fails_is_tried_once_and_torch_multiplies(
         a, b, out = _operands(m)
         matmul(a, b, out)
         assert torch.equal(out, a @ b)
-    assert len(_warnings(caplog)) == 1
+    assert len(warnings_told(caplog)) == 1
     assert len(tries) == 1, "each call of a graph pays for it"
 
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import logging
 import subprocess
 import sys
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,16 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from hook_graph import batched, biased_linear, choices_of, linear, lowering, names_of, settled
+from hook_graph import (
+    batched,
+    biased_linear,
+    choices_of,
+    linear,
+    lowering,
+    names_of,
+    settled,
+    warnings_told,
+)
 
 from tilecast.data_collection.autotuned import HEADER, Autotuned, read_autotuned
 from tilecast.data_collection.environment import versions
@@ -37,18 +44,8 @@ PROBLEM = GemmProblem(512, 4096, 4096)
 
 
 @pytest.fixture
-def graph(hook: list[KernelSpec]) -> Iterator[Any]:
-    with lowering() as graph:
-        yield graph
-
-
-@pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "own.jsonl"
-
-
-def _warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
 
 
 def _found(path: Path) -> tuple[Autotuned, ...]:
@@ -78,7 +75,7 @@ def test_times_of_our_choices_and_the_librarys_are_written_and_read(
     assert timedelta(0) <= age < timedelta(minutes=1)
     assert second.problem == GemmProblem(64, 128, 4096, 4)
     assert (list(second.milliseconds.values()), second.library) == ([1.5, 1.25, 2.0], None)
-    assert _warnings(caplog) == []
+    assert warnings_told(caplog) == []
 
 
 def test_nothing_is_written_unless_it_is_asked_for(graph: Any, tmp_path: Path) -> None:
@@ -217,7 +214,7 @@ def test_a_file_that_cannot_be_written_is_one_warning(
     for m in (16, 512):
         choices = choices_of(linear(m), "mm")
         assert settled(choices, 2, 1) == [choices[1], choices[0]]
-    (warning,) = _warnings(caplog)
+    (warning,) = warnings_told(caplog)
     assert warning.startswith("tilecast: recording times failed (")
     assert reason in warning
     assert warning.endswith(f"{path} lacks some")
@@ -236,6 +233,6 @@ def test_whatever_fails_is_a_warning_and_no_broken_compile(
     monkeypatch.setattr(hook_learning, "gpu_of", unknown)
     choices = choices_of(linear(), "mm")
     assert settled(choices, 2, 1) == [choices[1], choices[0]]
-    (warning,) = _warnings(caplog)
+    (warning,) = warnings_told(caplog)
     assert "recording times failed (RuntimeError: the driver is gone)" in warning
     assert not path.exists()

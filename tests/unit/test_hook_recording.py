@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from hook_graph import batched, biased_linear, choices_of, linear, lowering, names_of
+from hook_graph import batched, biased_linear, choices_of, linear, lowering, names_of, warnings_told
 
 from tilecast.data_collection.problem_files import read_problems
 from tilecast.heuristics.operands import GemmOperands
@@ -34,18 +32,8 @@ LINE = "512,4096,4096,1,bf16:rcr\n"
 
 
 @pytest.fixture
-def graph(hook: list[KernelSpec]) -> Iterator[Any]:
-    with lowering() as graph:
-        yield graph
-
-
-@pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "own.csv"
-
-
-def _warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
 
 
 def test_every_multiplication_is_written_once_and_read_by_the_commands(
@@ -67,7 +55,7 @@ def test_every_multiplication_is_written_once_and_read_by_the_commands(
         GemmProblem(64, 128, 4096, 4),
         GemmProblem(48, 4096, 4096, 1, GemmOperands.parse("fp16:rcr")),
     )
-    assert _warnings(caplog) == []
+    assert warnings_told(caplog) == []
 
 
 def test_what_no_model_knows_is_written_too(graph: Any, path: Path) -> None:
@@ -196,7 +184,7 @@ def test_a_file_that_cannot_be_written_is_one_warning(
     install(k=2, record=path)
     for m in (16, 512, 512):
         assert len(choices_of(linear(m), "mm")) == 2
-    (warning,) = _warnings(caplog)
+    (warning,) = warnings_told(caplog)
     assert warning.startswith("tilecast: recording problems failed (")
     assert reason in warning
     assert warning.endswith(f"{path} lacks some")
