@@ -12,7 +12,10 @@ from unittest.mock import patch
 
 MODE = "max-autotune-no-cudagraphs"
 BASELINE = "default"
-IN_MODELS = (BASELINE, "ATEN,TRITON", "ATEN,TRITON,TILECAST k=5", "ATEN,TILECAST k=1")
+IN_MODELS = (
+    *(BASELINE, "ATEN,TRITON", "ATEN,TRITON,TILECAST k=5"),
+    *("ATEN,TRITON,TILECAST k=5 fused", "ATEN,TILECAST k=1"),
+)
 """Names of the variants that models are compiled with."""
 NVGEMM = "NVGEMM"
 NVGEMM_SINCE = [2, 14]  # the first PyTorch whose NVGEMM backend knows Hopper
@@ -20,7 +23,10 @@ NVGEMM_SINCE = [2, 14]  # the first PyTorch whose NVGEMM backend knows Hopper
 
 @dataclass(frozen=True)
 class Variant:
-    """One way to compile: GEMM backends and, behind ``k=``, our shortlist; or ``default``."""
+    """One way to compile: ``default``, or GEMM backends and, behind ``k=``, our shortlist.
+
+    ``fused`` behind that lets ours do activations, too.
+    """
 
     name: str
 
@@ -32,8 +38,13 @@ class Variant:
     @property
     def k(self) -> int | str | None:
         """Shortlist of ours, where we compete."""
-        _, _, k = self.name.partition("k=")
+        _, _, k = self.name.removesuffix(" fused").partition("k=")
         return int(k) if k.isdigit() else k or None
+
+    @property
+    def fuse(self) -> bool:
+        """Whether activations may be part of a kernel of ours."""
+        return self.name.endswith(" fused")
 
 
 def available(variants: Iterable[Variant], torch_version: str | None = None) -> list[Variant]:
@@ -54,7 +65,8 @@ def competing(variant: Variant) -> Iterator[list[str]]:
     sources: list[str] = []
     # As `torch._inductor.utils.run_and_get_code`, which also forgets all that was compiled before.
     saving = patch.object(GraphLowering, "save_output_code", sources.append)
-    with nullcontext() if variant.k is None else installed(variant.k), saving:
+    ours = nullcontext() if variant.k is None else installed(variant.k, fuse=variant.fuse)
+    with ours, saving:
         yield sources
 
 
