@@ -62,7 +62,10 @@ class Activated:
         Its inputs are the product's operands.
         """
         graph, target = Graph(), cast(Callable, self.product.target)
-        inputs = [graph.placeholder(f"input_{i}") for i in range(len(self.product.args))]
+        operands = cast(tuple[Node, ...], self.product.args)
+        inputs = [graph.placeholder(f"input_{i}") for i in range(len(operands))]
+        for copy, operand in zip(inputs, operands, strict=True):
+            copy.meta["val"] = operand.meta["val"]  # by which Inductor counts FLOPs
         product = graph.call_function(target, tuple(inputs))
         product.meta.update(self.product.meta)
         copies = {(self.product, *self.reshapes)[-1]: product}

@@ -24,7 +24,7 @@ from tilecast.inductor_hook.recording import record
 from tilecast.inductor_hook.selection import first, gpu_of, portfolio, runnable, shortlist
 from tilecast.inductor_hook.settings import Settings, active, asked, cache_key
 from tilecast.inductor_hook.template import Choice, TilecastCaller, template
-from tilecast.inductor_hook.timings import log, settle
+from tilecast.inductor_hook.timings import log, settle, time_as_it_runs
 from tilecast.inductor_hook.versions import fast_accumulation, is_last_call, template_params
 from tilecast.kernels.builder import object_builder
 
@@ -155,7 +155,11 @@ def _count(event: str) -> None:
 
 def _benchmarked(choices: list[Any]) -> list[Any]:
     """Those of all choices for a multiplication that stay; called before they are benchmarked."""
-    if not asked() or fusing.get():
+    if not asked():
+        return choices
+    for choice in choices:
+        time_as_it_runs(choice)
+    if fusing.get():
         return choices
     aten_named = names(config.max_autotune_gemm_backends, "ATEN")
     stay = kept([_kind(choice) for choice in choices], aten_named)

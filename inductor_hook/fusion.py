@@ -156,8 +156,7 @@ _IN_PLACE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 def in_turn(name: str) -> ExternKernelChoice:
     """ATen's product and then an activation, or `NOTHING`: what is benchmarked and never taken.
 
-    Inductor's own choice of ATen's product does not say what an activation adds to it: since 2.12
-    that is benchmarked with a bias that is expanded, while what runs has a row.
+    The difference of both is what an activation adds to a product, whoever does it.
     """
 
     def run(*operands: torch.Tensor, out: torch.Tensor) -> None:

@@ -506,14 +506,13 @@ def test_gradients_of_a_linear_layer(compiled: Callable, bias: bool) -> None:
         out.backward(gradient)
         return out.detach()
 
-    from torch._inductor import config
     from torch._inductor.utils import fresh_cache
 
     torch._dynamo.reset()
     _forget_kernels()
-    plain = layer.forward
-    layer.forward = torch.compile(plain, fullgraph=True)
-    with installed(k=3), fresh_cache(), config.patch(_settings()):
+    # Settings of its own: a backward pass compiles in another thread, which sees no patch of ours.
+    layer.forward = torch.compile(layer.forward, fullgraph=True, options=_settings())
+    with installed(k=3), fresh_cache():
         out = step()
     exact_x, exact_weight, exact_gradient = x.float(), layer.weight.float(), gradient.float()
     expected = exact_x @ exact_weight.T

@@ -16,8 +16,10 @@ from torch._dynamo.utils import counters
 from torch._inductor import config, utils
 from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.fx_passes import post_grad
+from torch._inductor.fx_utils import count_flops_fx
 from torch._inductor.ir import CuteDSLTemplateBuffer, InputBuffer, StorageBox, TensorBox
-from torch._inductor.select_algorithm import AlgorithmSelectorCache
+from torch._inductor.lowering import lowerings
+from torch._inductor.select_algorithm import AlgorithmSelectorCache, ExternKernelCaller
 from torch._inductor.virtualized import V
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph, GraphModule, Node
@@ -35,6 +37,7 @@ from tilecast.inductor_hook.activations import PRODUCTS, Activated, activations
 from tilecast.inductor_hook.fusion import NOTHING, PASS, in_turn
 from tilecast.inductor_hook.template import TilecastCaller
 from tilecast.inductor_hook.timings import MARGIN, replaced_ms
+from tilecast.inductor_hook.versions import chosen_at_once
 from tilecast.kernels.spec import KernelSpec
 
 M, N, K = 48, 64, 32
@@ -115,6 +118,13 @@ def _traced(
 
 def _found(function: Function, *args: Any, **kwargs: Any) -> list[Activated]:
     return list(activations(_traced(function, *args, **kwargs)))
+
+
+@pytest.mark.parametrize("biased", [True, False], ids=["bias", "bare"])
+def test_inductor_counts_what_a_product_computes_when_it_stands_alone(biased: bool) -> None:
+    (found,) = _found(_linear(F.gelu), _shapes(biased))
+    (alone,) = (node for node in found.alone().nodes if node.target in PRODUCTS)
+    assert count_flops_fx(alone) == 2 * M * N * K
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -362,15 +372,19 @@ def _operands(
 def _lowered(name: str, operands: Sequence[InputBuffer]) -> TilecastCaller | None:
     """The choice of ours that does both, if any does."""
     _ = V.choices
-    boxes = tuple(TensorBox(StorageBox(operand)) for operand in operands)
     # No GPU is there whose size could be asked.
     with mock.patch.object(utils, "is_big_gpu", lambda device: False):
-        found: Any = fusion._fused(name, boxes)
+        found: Any = fusion._fused(name, _boxes(operands))
     if found is None:
         return None
     buffer = found.data.data
     assert isinstance(buffer, CuteDSLTemplateBuffer)
     return buffer.make_kernel_render.__self__  # type: ignore[union-attr]
+
+
+def _boxes(operands: Sequence[InputBuffer]) -> tuple[TensorBox, ...]:
+    """Operands as lowering has them."""
+    return tuple(TensorBox(StorageBox(operand)) for operand in operands)
 
 
 @pytest.fixture
@@ -515,6 +529,37 @@ def test_only_what_is_measured_to_be_faster_is_fused(
     assert bool(caller) == fused
     if caller:
         assert caller.choice.matmul.hint.operands.text == "bf16:rcr:bias+gelu"
+
+
+@pytest.mark.parametrize("bias", [(4096,), (M, 4096)], ids=["a row", "a matrix"])
+def test_the_library_is_timed_with_the_bias_that_it_runs_with(
+    graph: Any, monkeypatch: pytest.MonkeyPatch, bias: tuple[int, ...]
+) -> None:
+    timed: list[torch.Tensor] = []
+
+    def benchmark(choice: ExternKernelCaller, *operands: torch.Tensor, out: torch.Tensor) -> float:
+        timed.append(operands[0])
+        return 1.0
+
+    def autotune(tuner: Any, name: str, nodes: Any, layout: Any, *rest: Any, **kw: Any):
+        choices = next(each for each in rest if isinstance(each, list))
+        given = torch.arange(4096.0).expand(M, 4096) if len(bias) == 1 else torch.zeros(M, 4096)
+        for choice in choices:
+            if isinstance(choice, ExternKernelCaller):
+                choice.benchmark(given, out=torch.empty(M, 4096))
+        return dict.fromkeys(choices, 1.0)
+
+    monkeypatch.setattr(ExternKernelCaller, "benchmark", benchmark)
+    monkeypatch.setattr(AlgorithmSelectorCache, "do_autotuning", autotune)
+    monkeypatch.setattr(AlgorithmSelectorCache, "make_precompile_fn", lambda *_, **__: None)
+    monkeypatch.setattr(utils, "is_big_gpu", lambda device: False)
+    install(k=2)
+    with chosen_at_once():
+        lowerings[torch.ops.aten.addmm](*_boxes(_operands(bias=bias)))
+    (found,) = timed
+    assert found.shape == bias
+    if len(bias) == 1:
+        assert found.tolist() == list(range(4096))
 
 
 def test_without_a_benchmark_nothing_is_fused_that_would_want_one(graph: Any) -> None:
