@@ -72,7 +72,7 @@ _LARGE_K = (4096, 8192, 16384, 32768)
 
 
 # Where no model's layers are: n and k anywhere, and a row count of every size for each.
-_RANDOM_FAMILIES, _RANDOM_EXTENTS = 400, (256, 32768)
+_RANDOM_FAMILIES, _RANDOM_EXTENTS = 800, (256, 32768)
 _RANDOM_M = ((1, 16), (17, 64), (65, 256), (257, 1024), (1025, 16384))
 _RANDOM_FLOPS = 4e12
 

@@ -34,11 +34,15 @@ keeps its handler from one installation to the next."""
 
 
 def bind(handler: InductorChoices) -> InductorChoices:
-    """Have a handler offer our choices too, until `release`; all else stays decided by it."""
+    """Have a handler offer our choices too, until `release`; all else stays decided by it.
+
+    What Inductor has in place of a handler that is not set stays as it is.
+    """
+    bound = id(handler) in _handlers and "_finalize_template_configs" in vars(handler)
+    if bound or not hasattr(handler, "_finalize_template_configs"):
+        return handler
     if active():
         _follow_autotuning(True)
-    if id(handler) in _handlers and "_finalize_template_configs" in vars(handler):
-        return handler
     stock, stock_uuid = handler._finalize_template_configs, getattr(handler, "uuid", None)
     kind = type(handler).__qualname__
 
@@ -66,12 +70,6 @@ def bind(handler: InductorChoices) -> InductorChoices:
     vars(handler).update(_finalize_template_configs=finalize, uuid=uuid)
     _handlers[id(handler)] = handler
     return handler
-
-
-def bind_again() -> None:
-    """`bind` the handlers of all threads that were bound before."""
-    for handler in list(_handlers.values()):
-        bind(handler)
 
 
 def release() -> None:

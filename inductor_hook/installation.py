@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +17,7 @@ from tilecast.inductor_hook import report
 from tilecast.inductor_hook.autoload import BACKEND, names
 from tilecast.inductor_hook.settings import Settings, activate, active, cache_key
 from tilecast.inductor_hook.versions import (
+    HANDLERS_HOME,
     NVGEMM_HOME,
     OLDEST,
     OLDEST_NVGEMM,
@@ -186,18 +187,34 @@ def _configure() -> None:
     change(config, "inductor_choices_class", _factory)
     change(config, "max_autotune_gemm_backends", _backends)
     choices = sys.modules.get("tilecast.inductor_hook.choices")
+    if choices and not active():
+        choices.release()
+
+
+def _reach_handlers() -> None:
+    """Have each thread's choices handler bound when it is asked for, or no longer.
+
+    A thread keeps its handler for good, and none can be reached from another thread. One that
+    compiled before, such as that of backward passes, would never come by ours otherwise.
+    """
+    handlers = vars(sys.modules[HANDLERS_HOME])["_choices"]
     if not active():
-        return choices.release() if choices else None
-    if choices:
-        choices.bind_again()
-    # The handler that this thread already uses. Threads that have none yet, such as those of a
-    # backward pass, ask the factory for theirs.
-    virtualized = sys.modules.get("torch._inductor.virtualized")
-    handler = virtualized and getattr(virtualized.threadlocal, virtualized._choices._key, None)
-    if handler:
+        vars(handlers).pop("_get_handler", None)
+    elif "_get_handler" not in vars(handlers):
+        vars(handlers)["_get_handler"] = partial(_bound, handlers._get_handler)
+
+
+def _bound(stock: Callable[..., Any], *args: Any) -> Any:
+    """The handler that Inductor gets, with our choices."""
+    handler = stock(*args)
+    try:
         from tilecast.inductor_hook.choices import bind
 
-        bind(handler)
+        return bind(handler)
+    # Inductor works on without us.
+    except Exception as error:
+        report.warn_once("installing", error)
+        return handler
 
 
 def _factory(found: Any) -> Any:
@@ -247,6 +264,7 @@ def _fuse() -> None:
 _FOLLOWERS: dict[str, Callable[[], None]] = {
     "torch._inductor.utils": ask_for_aten,
     "torch._inductor.config": _configure,
+    HANDLERS_HOME: _reach_handlers,
     NVGEMM_HOME: _rank_nvgemm,
     PATTERNS_HOME: _fuse,
 }

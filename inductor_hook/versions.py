@@ -16,6 +16,8 @@ OLDEST_NVGEMM = (2, 14)
 NVGEMM_HOME = "torch._inductor.heuristics.template.nv_universal_gemm"
 """The module that keeps the object which ranks the kernels of NVGEMM, since then."""
 
+HANDLERS_HOME = "torch._inductor.virtualized"
+"""The module that hands out each thread's choices handler, on every version."""
 PATTERNS_HOME = "torch._inductor.fx_passes.post_grad"
 """The module that keeps the list of patterns that graphs are rewritten with, on every version."""
 

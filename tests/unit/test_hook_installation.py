@@ -509,17 +509,14 @@ def test_settings_are_what_was_asked_for() -> None:
         assert choices_of(biased_linear(), "addmm")
 
 
-def test_a_thread_keeps_its_handler_from_one_installation_to_the_next() -> None:
-    """As the thread of a backward pass does, which nobody else can ask for it."""
-    from torch._inductor.choices import InductorChoices
-
-    from tilecast.inductor_hook.choices import bind
-
-    handler = InductorChoices()
-    with installed(k=1):
-        bind(handler)
-        assert "_finalize_template_configs" in vars(handler)
+def test_a_thread_that_compiled_before_gets_our_choices(there: Callable) -> None:
+    """As that of backward passes may have, which keeps its handler, and nobody else can reach."""
+    uninstall()
+    handler = there(_handler)
     assert vars(handler) == {}
-    with installed(k=2):
-        assert "_finalize_template_configs" in vars(handler)
-    assert vars(handler) == {}
+    for count in (1, 2):
+        with installed(k=count):
+            assert there(_handler) is handler
+            assert there(lambda: _handler().uuid()[2]) == count
+            assert "_finalize_template_configs" in vars(handler)
+        assert vars(handler) == {}
