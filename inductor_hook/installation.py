@@ -35,7 +35,7 @@ def install(
     power: str = "robust",
     rank_nvgemm: bool = False,
     record: str | Path | None = None,
-    fuse: bool = False,
+    fuse: bool = True,
     learn: str | Path | None = None,
 ) -> None:
     """Give ``mode="max-autotune"`` our choices for matrix multiplications, from now on.
@@ -89,7 +89,7 @@ def installed(
     power: str = "robust",
     rank_nvgemm: bool = False,
     record: str | Path | None = None,
-    fuse: bool = False,
+    fuse: bool = True,
     learn: str | Path | None = None,
 ) -> Iterator[None]:
     """Install for the time of a ``with`` block; arguments and errors as `install`.
@@ -114,7 +114,7 @@ def install_from_environment() -> None:
         os.environ.get(f"TILECAST_{name}") for name in ("MODEL", "RECORD", "LEARN")
     )
     power = os.environ.get("TILECAST_POWER", "robust")
-    fuse = os.environ.get("TILECAST_FUSE", "0") not in ("", "0")
+    fuse = os.environ.get("TILECAST_FUSE", "1") not in ("", "0")
     try:
         count = int(k) if k.isdigit() else k
         install(count, model, power=power, record=record, fuse=fuse, learn=learn)

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 HIDDEN = (192, 192, 192)
 """Widths of the layers between features and outputs."""
 EPOCHS = 40
-"""How often each problem is seen."""
+"""How often each problem is seen, unless that takes more than `MOST_STEPS`."""
+MOST_STEPS = 4_400
+"""Steps at most, so that training takes no longer the more problems there are."""
 TOGETHER = 8
 """Problems of a step."""
 RATE = 3e-3
@@ -37,7 +39,7 @@ DECAY = 1e-2
 """Weight decay."""
 FOCUS = 6.0
 """Exponent of the weight of a config, slowdown ** -FOCUS: the order matters at the top."""
-FAR = 1.6
+FAR = 1.4
 """Slowdown beyond which a config is left out, where it is that for every power."""
 ORDER_SHARE = 3e-3
 """What the cross entropy counts for beside the squared error."""
@@ -86,7 +88,7 @@ def fit_network(
         table: labels of the problems to learn from, one at least.
         compared: what else is known of the order of configs, of problems that the table lacks.
         hardware: the GPU that they were measured on.
-        epochs: how often each is seen.
+        epochs: how often each is seen, within `MOST_STEPS`.
         seed: of the first weights and of the order of problems.
 
     Returns:
@@ -102,16 +104,16 @@ def fit_network(
     problems += [_compared(one, hardware, scale) for one in compared]
     weights = _first_weights((len(scale.mean), *HIDDEN, len(POWERS)), random)
     optimizer = torch.optim.AdamW(weights, lr=RATE, weight_decay=DECAY)
-    cycle = OneCycleLR(optimizer, RATE, epochs * -(-len(problems) // TOGETHER))
+    orders = (torch.randperm(len(problems), generator=random) for _ in range(epochs))
+    groups = [group.tolist() for order in orders for group in order.split(TOGETHER)][:MOST_STEPS]
+    cycle = OneCycleLR(optimizer, RATE, len(groups))
     with _one_thread():
-        for _ in range(epochs):
-            order = torch.randperm(len(problems), generator=random)
-            for chosen in order.split(TOGETHER):
-                optimizer.zero_grad()
-                _loss(weights, [problems[i] for i in chosen.tolist()]).backward()
-                clip_grad_norm_(weights, 1.0)
-                optimizer.step()
-                cycle.step()
+        for group in groups:
+            optimizer.zero_grad()
+            _loss(weights, [problems[i] for i in group]).backward()
+            clip_grad_norm_(weights, 1.0)
+            optimizer.step()
+            cycle.step()
     arrays = [weight.detach().numpy() for weight in weights]
     layers = tuple(zip(arrays[::2], arrays[1::2], strict=True))
     return Network(scale.logarithmic, scale.mean, scale.deviation, layers)
