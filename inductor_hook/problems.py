@@ -110,9 +110,9 @@ def read(kernel_inputs: Any, op: str, fast: bool | None = None) -> Matmul:
     alpha, beta = _factors(kernel_inputs, op)
     try:
         operands = GemmOperands.product(
-            _stored("A", a.get_dtype(), a.get_stride(), sizes),
-            _stored("B", b.get_dtype(), b.get_stride(), sizes),
-            _stored("out", out.dtype, out.stride, sizes),
+            stored("A", a.get_dtype(), a.get_stride(), sizes),
+            stored("B", b.get_dtype(), b.get_stride(), sizes),
+            stored("out", out.dtype, out.stride, sizes),
         )
         if "scale_a" in given:
             if fast is None:
@@ -138,7 +138,18 @@ def read(kernel_inputs: Any, op: str, fast: bool | None = None) -> Matmul:
     return Matmul(hint, bool(batch), m_range, alpha, beta, tuple(given))
 
 
-def _stored(name: str, dtype: Any, strides: Any, sizes: Any) -> TensorSpec:
+def stored(name: str, dtype: Any, strides: Any, sizes: Any) -> TensorSpec:
+    """How an operand in a graph is typed and stored.
+
+    Args:
+        name: what messages call it.
+        dtype: of torch.
+        strides: of (rows, columns) or (batch, rows, columns), in elements.
+        sizes: what Inductor's ``SizeVars`` know of symbolic ones.
+
+    Raises:
+        TilecastError: the dtype is not known, or TMA does not read such strides.
+    """
     return TensorSpec(dtype_of_torch(dtype), major(name, strides, dtype.itemsize, sizes))
 
 
