@@ -75,9 +75,13 @@ def symbols(hook: list[KernelSpec]) -> Iterator[ShapeEnv]:
 
 
 def _symbolic_m(symbols: ShapeEnv, hint: int = 17) -> Any:
+    return _symbolic(symbols, "m", hint)
+
+
+def _symbolic(symbols: ShapeEnv, name: str, hint: int) -> Any:
     from torch._dynamo.source import ConstantSource
 
-    return symbols.create_symbol(hint, ConstantSource("m"))
+    return symbols.create_symbol(hint, ConstantSource(name))
 
 
 def _handler() -> Any:
@@ -423,6 +427,30 @@ def test_a_symbolic_m_gets_one_choice_with_a_config_for_every_m(
         assert _first(GemmProblem(m, N, K), 1)[0] in names
     assert choice.name == "tilecast_dynamic"
     assert [spec.config.name for spec in hook] == names
+
+
+def test_a_symbolic_batch_gets_one_choice_with_a_config_for_every_batch(
+    symbols: ShapeEnv, hook: list[KernelSpec]
+) -> None:
+    install(k=3)
+    (choice,) = choices_of(batched(M, 128, K, _symbolic(symbols, "batch", 4)), "bmm")
+    names = [config.name for config in choice.choice.configs]
+    assert len(names) == len(set(names)) > 3
+    for batch in (2, 16, 192, 1024):
+        assert _first(GemmProblem(M, 128, K, batch), 1)[0] in names
+    assert choice.name == "tilecast_dynamic"
+    assert "DynamicMatmul.named" in source_of(choice)
+    assert "batched=True" in source_of(choice)
+    assert {spec.batched for spec in hook} == {True}
+
+
+def test_a_symbolic_batch_beside_a_symbolic_m_gets_one_choice(symbols: ShapeEnv) -> None:
+    install(k=1)
+    inputs = batched(_symbolic_m(symbols), 128, K, _symbolic(symbols, "batch", 4))
+    (choice,) = choices_of(inputs, "bmm")
+    names = [config.name for config in choice.choice.configs]
+    for m, batch in ((2, 2), (16, 512), (1024, 8)):
+        assert _first(GemmProblem(m, 128, K, batch), 1)[0] in names
 
 
 def test_operands_that_share_memory_are_refused_or_benchmarked(graph: Any) -> None:
