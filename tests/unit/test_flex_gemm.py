@@ -18,6 +18,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest import mock
 
+import flex_gemm_order
 import pytest
 import torch
 from torch._inductor import config, ir
@@ -361,6 +362,23 @@ def _ranked(problem: GemmProblem = PROBLEM) -> list[Any]:
     return list(selection.ranked(Settings(), problem, H200, tuple(filter(None, ours)), len(ours)))
 
 
+def test_the_benchmark_of_both_orders() -> None:
+    stock = flex_gemm_order.in_stock_order()
+    assert len(set(stock)) == len(LEGAL)
+    assert stock[0].name == "128x192x64_c2x1x1_s5_pong_o1_rm8"
+    times = [
+        {"stock-1 a": 4.0, "stock-12 a": 4.1, "stock-12 b": 3.0, "model-1 c": 2.2, "all c": 2.0},
+        {"stock-1 a": 1.0, "stock-12 a": 1.0, "stock-12 b": 3.0, "model-1 a": 1.0, "all a": 1.0},
+    ]
+    rows = [{"microseconds": {"burst": row, "sustained": row}} for row in times]
+    found = flex_gemm_order.figures(rows)["burst"]
+    assert {kind: of["most"] for kind, of in found.items()} == {
+        **{"stock-1": 2.0, "stock-12": 1.5, "model-1": 1.1, "all": 1.0}
+    }
+    assert found["stock-1"]["geomean"] == pytest.approx(2**0.5, abs=1e-4)
+    assert found["stock-1"]["problems"] == 2
+
+
 MM, BMM = torch.ops.aten.mm.default, torch.ops.aten.bmm.default
 
 
@@ -383,6 +401,7 @@ def test_by_itself_it_takes_what_quack_names_first(flex_gemm: Callable) -> None:
     assert default.items() <= tried[0].items()
     assert flex_gemm(MM, linear) == tried[:1]
     assert all(one["tile_m"] == 256 for one in tried[1:])
+    assert _tiles(tried) == flex_gemm_order.in_stock_order()[: flex_gemm_order.TRIED]
 
 
 @needs_flex_gemm
