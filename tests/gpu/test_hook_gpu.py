@@ -651,7 +651,7 @@ def test_one_graph_for_every_batch(dims: tuple[int, ...]) -> None:
     from torch._inductor.utils import fresh_cache, run_and_get_code
 
     torch._dynamo.reset()
-    function = torch.compile(torch.bmm, fullgraph=True)
+    function: Any = torch.compile(torch.bmm, fullgraph=True)
     with installed(k=3), fresh_cache(), config.patch(_settings()):
         a, b = _bf16(5, M, K), _bf16(5, N, K).mT
         torch._dynamo.mark_dynamic(a, dims)
