@@ -247,7 +247,7 @@ def plan(settings: Settings, matmul: Matmul, op: str, gpu: Hardware) -> list[Cho
 
     Raises:
         TilecastError: there is no model for the GPU, dtypes and majors.
-        LeftToLibrary: none is benchmarked, ATen is expected to win for every m, and is named.
+        LeftToLibrary: none is benchmarked, ATen is expected to win throughout, and is named.
     """
     start = time.perf_counter()
     operands = runnable(matmul.hint.operands, gpu)
@@ -255,7 +255,7 @@ def plan(settings: Settings, matmul: Matmul, op: str, gpu: Hardware) -> list[Cho
     predictions = shortlist(settings, matmul.hint, gpu)
     if settings.k == 1 and names(config.max_autotune_gemm_backends, "ATEN"):
         _check_library(settings, matmul, gpu)
-    if matmul.m_range:
+    if matmul.dynamic:
         configs = portfolio(settings, tuple(matmul.sweep()), gpu) or (predictions[0].config,)
         shortlists = [(configs, predictions[0])]
     else:
@@ -273,13 +273,13 @@ def plan(settings: Settings, matmul: Matmul, op: str, gpu: Hardware) -> list[Cho
 
 
 def _check_library(settings: Settings, matmul: Matmul, gpu: Hardware) -> None:
-    """Leave a multiplication to the library where it is expected to win, for every m there may be.
+    """Leave a multiplication to the library where it is expected to win, whatever is symbolic.
 
     Raises:
         LeftToLibrary: that is so.
     """
     choice = first(settings, matmul.hint, gpu)
-    if choice.deferred and not (matmul.m_range and portfolio(settings, tuple(matmul.sweep()), gpu)):
+    if choice.deferred and not (matmul.dynamic and portfolio(settings, tuple(matmul.sweep()), gpu)):
         raise LeftToLibrary(
             f"ATen may take no more than {choice.library_over:.2f}x the time of "
             f"{choice.prediction.config.name} for {matmul.hint}"

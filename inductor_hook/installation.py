@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from wrapt import register_post_import_hook
 
+from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
+from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook import report
 from tilecast.inductor_hook.autoload import BACKEND, names
 from tilecast.inductor_hook.settings import Settings, activate, active, cache_key
 from tilecast.inductor_hook.versions import (
+    FLEX_GEMM_HOME,
     HANDLERS_HOME,
     NVGEMM_HOME,
     OLDEST,
+    OLDEST_FLEX_GEMM,
     OLDEST_NVGEMM,
     PATTERNS_HOME,
     ask_for_aten,
@@ -34,6 +39,7 @@ def install(
     *,
     power: str = "robust",
     rank_nvgemm: bool = False,
+    rank_flex_gemm: bool = False,
     record: str | Path | None = None,
     fuse: bool = True,
     learn: str | Path | None = None,
@@ -51,6 +57,7 @@ def install(
         power: the regime to aim at: ``burst``, ``sustained``, or ``robust`` for the smallest worst
             case of both.
         rank_nvgemm: also let the model rank the kernels of PyTorch's own NVGEMM backend.
+        rank_flex_gemm: also let the model rank the configs of PyTorch's own FlexGEMM.
         record: CSV file that the multiplications are written to, for ``--problems`` of the command
             line; it is appended to when it is there already.
         fuse: also do a product together with the activation behind it, where that is faster.
@@ -64,15 +71,21 @@ def install(
     folder, problems, times = (
         str(Path(path).absolute()) if path else None for path in (model, record, learn)
     )
-    settings = Settings(k, folder, power, rank_nvgemm, problems, fuse, times)
-    oldest = OLDEST_NVGEMM if rank_nvgemm else OLDEST
-    if torch_version() < oldest:
-        raise TilecastError(
-            f"PyTorch {'.'.join(map(str, torch_version()))} is too old"
-            f"{' for rank_nvgemm' if rank_nvgemm else ''}; allowed: "
-            f"{'.'.join(map(str, oldest))} or later; upgrade it"
-        )
+    settings = Settings(k, folder, power, rank_nvgemm, rank_flex_gemm, problems, fuse, times)
+    _check_version(OLDEST)
+    if rank_nvgemm:
+        _check_version(OLDEST_NVGEMM, " for rank_nvgemm")
+    if rank_flex_gemm:
+        _check_version(OLDEST_FLEX_GEMM, " for rank_flex_gemm")
     _put(settings)
+
+
+def _check_version(oldest: tuple[int, int], purpose: str = "") -> None:
+    if torch_version() < oldest:
+        found, allowed = (".".join(map(str, version)) for version in (torch_version(), oldest))
+        raise TilecastError(
+            f"PyTorch {found} is too old{purpose}; allowed: {allowed} or later; upgrade it"
+        )
 
 
 def uninstall() -> None:
@@ -88,6 +101,7 @@ def installed(
     *,
     power: str = "robust",
     rank_nvgemm: bool = False,
+    rank_flex_gemm: bool = False,
     record: str | Path | None = None,
     fuse: bool = True,
     learn: str | Path | None = None,
@@ -97,7 +111,15 @@ def installed(
     What was installed before is so again behind it.
     """
     outer = active()
-    install(k, model, power=power, rank_nvgemm=rank_nvgemm, record=record, fuse=fuse, learn=learn)
+    install(
+        *(k, model),
+        power=power,
+        rank_nvgemm=rank_nvgemm,
+        rank_flex_gemm=rank_flex_gemm,
+        record=record,
+        fuse=fuse,
+        learn=learn,
+    )
     try:
         yield
     finally:
@@ -232,25 +254,35 @@ def _backends(found: str) -> str:
 
 def _rank_nvgemm() -> None:
     """Put the model in front of the kernels of NVGEMM, or take it away."""
-    home, settings = sys.modules[NVGEMM_HOME], active()
-    if settings and settings.rank_nvgemm:
-        import torch
+    settings = active()
+    _rank("nvgemm", NVGEMM_HOME, settings if settings and settings.rank_nvgemm else None)
 
-        from tilecast.inductor_hook import nvgemm
-        from tilecast.inductor_hook.selection import gpu_of, ranked
 
-        nvgemm.rank_with_model(
-            home,
-            lambda problem, configs, limit: ranked(
-                settings,
-                problem,
-                gpu_of(torch.cuda.current_device(), settings.model),
-                tuple(configs),
-                limit,
-            ),
-        )
-    elif "tilecast.inductor_hook.nvgemm" in sys.modules:
-        sys.modules["tilecast.inductor_hook.nvgemm"].restore(home)
+def _rank_flex_gemm() -> None:
+    """Put the model in front of the configs of FlexGEMM, or take it away."""
+    settings = active()
+    _rank("flex_gemm", FLEX_GEMM_HOME, settings if settings and settings.rank_flex_gemm else None)
+
+
+def _rank(name: str, home: str, settings: Settings | None) -> None:
+    """Have a module of ours rank what a module of Inductor keeps; without settings, no longer."""
+    ours = f"tilecast.inductor_hook.{name}"
+    if settings:
+        import_module(ours).rank_with_model(sys.modules[home], partial(_choose, settings))
+    elif ours in sys.modules:
+        sys.modules[ours].restore(sys.modules[home])
+
+
+def _choose(
+    settings: Settings, problem: GemmProblem, configs: Sequence[KernelConfig], limit: int
+) -> Sequence[KernelConfig]:
+    """The configs that the model prefers on the GPU in use, best first."""
+    import torch
+
+    from tilecast.inductor_hook.selection import gpu_of, ranked
+
+    gpu = gpu_of(torch.cuda.current_device(), settings.model)
+    return ranked(settings, problem, gpu, tuple(configs), limit)
 
 
 def _fuse() -> None:
@@ -266,6 +298,7 @@ _FOLLOWERS: dict[str, Callable[[], None]] = {
     "torch._inductor.config": _configure,
     HANDLERS_HOME: _reach_handlers,
     NVGEMM_HOME: _rank_nvgemm,
+    FLEX_GEMM_HOME: _rank_flex_gemm,
     PATTERNS_HOME: _fuse,
 }
 """What is done once a module of Inductor is loaded, and whenever other settings come into force."""

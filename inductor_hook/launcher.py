@@ -164,7 +164,7 @@ class DynamicMatmul:
     def _best(self, a: torch.Tensor, b: torch.Tensor) -> Callable[..., None]:
         """What does these extents best: the one that ranks first, or torch."""
         if 0 in a.shape:
-            return lambda *operands: None  # a product without rows
+            return lambda *operands: None  # a product without rows, or a batch of none
         from tilecast.inductor_hook.selection import first, gpu_of, ranked
         from tilecast.inductor_hook.settings import Settings
 

@@ -7,27 +7,20 @@ model can tell.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from tilecast.heuristics.dtypes import dtype_of_cutlass
-from tilecast.heuristics.errors import TilecastError, one_line
-from tilecast.heuristics.hardware import hardware
+from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.operands import GemmOperands, TensorSpec
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.inductor_hook import report
+from tilecast.inductor_hook.stock_order import HOPPER, Choose, in_order, ranked_or_stock
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.quack_sm90.stock import stock_configs
 
-Choose = Callable[[GemmProblem, Sequence[Any], int], Sequence[Any]]
-"""Takes a problem, the configs at hand and how many are wanted; returns the best, best first.
-Raises `TilecastError` when no model knows the problem or the GPU."""
-
 STOCK_OPERATOR = "Sm90StaticPersistentGemmOperator"
 """The class of ``cutlass.operators`` that `stock_configs` stand for."""
-HOPPER = hardware("H200")
-"""Any GPU of the architecture: the class sizes its pipeline for sm_90, whatever the card."""
 
 
 def kernel_operands(metadata: Any) -> GemmOperands:
@@ -86,8 +79,7 @@ def rank_kernels(
         TilecastError: the model knows none of the kernels, or not the problem.
     """
     found = [(kernel_config(kernel.metadata), kernel) for kernel in kernels]
-    known = {replace(config, swap_ab=swap_ab): kernel for config, kernel in found if config}
-    unknown = [kernel for config, kernel in found if not config]
+    known = [kernel for config, kernel in found if config]
     if not known:
         classes = sorted({kernel.metadata.operator_class.__name__ for kernel in kernels})
         raise TilecastError(
@@ -95,12 +87,12 @@ def rank_kernels(
             "stage of 128 bytes; leave them to PyTorch"
         )
     m, n, k, batch = extents
-    operands = kernel_operands(next(iter(known.values())).metadata)
+    operands = kernel_operands(known[0].metadata)
     if swap_ab:
         # The model knows an exchanged kernel by the problem that was asked for.
         m, n, operands = n, m, _exchanged(operands)
-    ranking = choose(GemmProblem(m, n, k, batch, operands), list(known), count)
-    return [*(known[config] for config in ranking), *unknown][:count]
+    turned = [(config and replace(config, swap_ab=swap_ab), kernel) for config, kernel in found]
+    return in_order(turned, GemmProblem(m, n, k, batch, operands), count, choose)
 
 
 def _exchanged(operands: GemmOperands) -> GemmOperands:
@@ -134,21 +126,18 @@ def rank_with_model(home: Any, choose: Choose) -> None:
         kernels: list[Any], inputs: Any, count: int, *rest: Any, **options: Any
     ) -> list[Any]:
         """The best kernels, best first; of the options ``swap_ab`` matters here."""
+
+        def ranked() -> list[Any]:
+            # A symbolic extent counts as its hint, as it does to PyTorch.
+            extents = (*inputs.mnk_hinted(), inputs.batch_hinted())
+            swap_ab = options.get("swap_ab", False)
+            return rank_kernels(kernels, extents, count, choose, swap_ab=swap_ab)
+
+        def theirs() -> list[Any]:
+            return stock_filter(kernels, inputs, count, *rest, **options)
+
         # None where Hopper has none, as with a fused epilogue.
-        if kernels:
-            try:
-                # A symbolic extent counts as its hint, as it does to PyTorch.
-                extents = (*inputs.mnk_hinted(), inputs.batch_hinted())
-                swap_ab = options.get("swap_ab", False)
-                return rank_kernels(kernels, extents, count, choose, swap_ab=swap_ab)
-            # Whatever went wrong here, the user's program shall compile.
-            except Exception as error:
-                reason = str(error) if isinstance(error, TilecastError) else one_line(error)
-                report.count("failed: ranking NVGEMM kernels")
-                report.say_once(
-                    f"NVGEMM: {reason}", f"PyTorch ranks its own NVGEMM kernels: {reason}"
-                )
-        return stock_filter(kernels, inputs, count, *rest, **options)
+        return [*ranked_or_stock("NVGEMM", ranked, theirs)] if kernels else theirs()
 
     vars(stock)["filter_kernels"] = filter_kernels
 

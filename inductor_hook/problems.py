@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,8 +23,8 @@ INPUTS = {
 }
 """The operators that get choices: their inputs in Inductor's order, of which a bias at the end may
 be missing. Those beside A and B have the names of the extras that they may be."""
-_LARGEST_M = 16384
-"""Where the sweep over a symbolic m ends; larger problems want what this one does."""
+_LARGEST_M, _LARGEST_BATCH = 16384, 1024
+"""Where the sweep over a symbolic extent ends; larger problems want what these do."""
 
 
 class NotCovered(Exception):
@@ -44,7 +44,9 @@ class Matmul:
     batched: bool
     """Whether its operands carry a batch."""
     m_range: tuple[int, int] | None = None
-    """Least and greatest m of a symbolic one; None where all extents are fixed."""
+    """Least and greatest m of a symbolic one; None where it is fixed."""
+    batch_range: tuple[int, int] | None = None
+    """The same of its batch."""
     alpha: float = 1
     """Factor of the product, for addmm."""
     beta: float = 1
@@ -63,15 +65,33 @@ class Matmul:
             raise NotCovered(f"the bias before {activation} is no row of out's dtype")
         return replace(self, hint=replace(self.hint, operands=operands.then(activation)))
 
+    @property
+    def dynamic(self) -> bool:
+        """Whether an extent is symbolic, so that each call has its own."""
+        return bool(self.m_range or self.batch_range)
+
     def sweep(self) -> Iterator[GemmProblem]:
-        """Problems that stand for every m: powers of two and the midpoints between them."""
-        least, most = self.m_range or (self.hint.m, self.hint.m)
-        most = min(most, _LARGEST_M)
-        steps = (m for exponent in range(15) for m in (2**exponent, 3 * 2**exponent // 2))
-        for m in sorted({min(least, most), most, *(m for m in steps if least <= m <= most)}):
-            # An m along which an operand is contiguous may break the 16-byte rule.
-            with contextlib.suppress(TilecastError):
-                yield replace(self.hint, m=m)
+        """Problems that stand for all extents that there may be.
+
+        Powers of two of a symbolic extent, and the midpoints between them where it is the only one.
+        """
+        alone = not (self.m_range and self.batch_range)
+        for batch in _steps(self.batch_range, self.hint.batch, _LARGEST_BATCH, alone):
+            for m in _steps(self.m_range, self.hint.m, _LARGEST_M, alone):
+                # An m along which an operand is contiguous may break the 16-byte rule.
+                with contextlib.suppress(TilecastError):
+                    yield replace(self.hint, m=m, batch=batch)
+
+
+def _steps(extents: tuple[int, int] | None, fixed: int, largest: int, alone: bool) -> Sequence[int]:
+    """Values that stand for all of a symbolic extent, or the fixed one, ascending."""
+    if extents is None:
+        return [fixed]
+    least, most = extents[0], min(extents[1], largest)
+    powers = [2**exponent for exponent in range(largest.bit_length())]
+    middles = [3 * power // 2 for power in powers] if alone else []
+    inside = (step for step in (*powers, *middles) if least <= step <= most)
+    return sorted({min(least, most), most, *inside})
 
 
 def read(kernel_inputs: Any, op: str, fast: bool | None = None) -> Matmul:
@@ -110,9 +130,9 @@ def read(kernel_inputs: Any, op: str, fast: bool | None = None) -> Matmul:
     alpha, beta = _factors(kernel_inputs, op)
     try:
         operands = GemmOperands.product(
-            _stored("A", a.get_dtype(), a.get_stride(), sizes),
-            _stored("B", b.get_dtype(), b.get_stride(), sizes),
-            _stored("out", out.dtype, out.stride, sizes),
+            stored("A", a.get_dtype(), a.get_stride(), sizes),
+            stored("B", b.get_dtype(), b.get_stride(), sizes),
+            stored("out", out.dtype, out.stride, sizes),
         )
         if "scale_a" in given:
             if fast is None:
@@ -124,21 +144,33 @@ def read(kernel_inputs: Any, op: str, fast: bool | None = None) -> Matmul:
         elif "bias" in given and operands.scales:
             raise NotCovered("the bias is no row of out's dtype")
         hint = GemmProblem(
-            int(rows if _is_fixed(rows) else sizes.optimization_hint(rows, fallback=1024)),
+            _hint(rows, sizes, 1024),
             _fixed("n", columns),
             _fixed("k", depth),
-            _fixed("batch", batch[0]) if batch else 1,
+            _hint(batch[0], sizes, 16) if batch else 1,
             operands,
         )
     except TilecastError as error:
         raise NotCovered(str(error)) from error
-    m_range = None if _is_fixed(rows) else _bounds(rows, sizes.shape_env)
+    m_range = _bounds(rows, sizes.shape_env, _LARGEST_M)
+    batch_range = _bounds(batch[0], sizes.shape_env, _LARGEST_BATCH) if batch else None
     if m_range and "col" in (operands.a.major, operands.out.major):
         raise NotCovered("m is symbolic and contiguous: its alignment is not known")
-    return Matmul(hint, bool(batch), m_range, alpha, beta, tuple(given))
+    return Matmul(hint, bool(batch), m_range, batch_range, alpha, beta, tuple(given))
 
 
-def _stored(name: str, dtype: Any, strides: Any, sizes: Any) -> TensorSpec:
+def stored(name: str, dtype: Any, strides: Any, sizes: Any) -> TensorSpec:
+    """How an operand in a graph is typed and stored.
+
+    Args:
+        name: what messages call it.
+        dtype: of torch.
+        strides: of (rows, columns) or (batch, rows, columns), in elements.
+        sizes: what Inductor's ``SizeVars`` know of symbolic ones.
+
+    Raises:
+        TilecastError: the dtype is not known, or TMA does not read such strides.
+    """
     return TensorSpec(dtype_of_torch(dtype), major(name, strides, dtype.itemsize, sizes))
 
 
@@ -164,12 +196,19 @@ def _fixed(name: str, extent: Any) -> int:
     return int(extent)
 
 
-def _bounds(extent: Any, shapes: Any) -> tuple[int, int]:
+def _hint(extent: Any, sizes: Any, fallback: int) -> int:
+    return int(extent if _is_fixed(extent) else sizes.optimization_hint(extent, fallback=fallback))
+
+
+def _bounds(extent: Any, shapes: Any, largest: int) -> tuple[int, int] | None:
+    """Least and greatest value of a symbolic extent, ``largest`` where it knows no bound."""
     from torch.utils._sympy.value_ranges import bound_sympy
 
+    if _is_fixed(extent):
+        return None
     found = bound_sympy(extent, {s: shapes.var_to_range[s] for s in extent.free_symbols})
     least = int(found.lower) if found.lower.is_Integer else 1
-    most = int(found.upper) if found.upper.is_Integer else _LARGEST_M
+    most = int(found.upper) if found.upper.is_Integer else largest
     return max(least, 1), max(most, 1)
 
 

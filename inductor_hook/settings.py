@@ -34,6 +34,8 @@ class Settings:
     """Power regime to aim at: ``burst``, ``sustained``, or ``robust``."""
     rank_nvgemm: bool = False
     """Whether the model also ranks the kernels of PyTorch's NVGEMM backend."""
+    rank_flex_gemm: bool = False
+    """Whether the model also ranks the configs of PyTorch's FlexGEMM."""
     record: str | None = field(default=None, compare=False)
     """CSV file that every multiplication is written to; none when left out. What is chosen does not
     depend on it."""
@@ -101,7 +103,8 @@ def cache_key(settings: Settings | None) -> tuple[Any, ...]:
         return ("tilecast", None)
     return (
         *("tilecast", version("tilecast"), settings.k, settings.power, settings.digest),
-        *(settings.model, settings.rank_nvgemm, settings.fuse, toolchain()),
+        *(settings.model, settings.rank_nvgemm, settings.rank_flex_gemm, settings.fuse),
+        toolchain(),
     )
 
 

@@ -65,7 +65,7 @@ class Choice:
     matmul: Matmul
     """The multiplication; a bias that its operands do not name is added after the kernel."""
     configs: tuple[KernelConfig, ...]
-    """The config; several where m is symbolic, of which each call picks one."""
+    """The config; several where an extent is symbolic, of which each call picks one."""
     settings: Settings
     """What was asked for, of which model."""
     microseconds: float
@@ -94,15 +94,15 @@ class Choice:
     def is_one_kernel(self) -> bool:
         """Whether its time is that of its config.
 
-        It is not where each call picks one, by its m, nor where a second kernel adds a bias.
+        It is not where each call picks one, by its extents, nor where a second kernel adds a bias.
         """
-        return self.matmul.m_range is None and not self.adds_bias
+        return not (self.matmul.dynamic or self.adds_bias)
 
     def variables(self) -> dict[str, Any]:
         """What the template is rendered with."""
         operands = self.matmul.hint.operands
         inputs, extras = self.matmul.inputs, operands.extras
-        dynamic = self.matmul.m_range is not None
+        dynamic = self.matmul.dynamic
         names = tuple(config.name for config in self.configs)
         arguments = [
             repr(names if dynamic else names[0]),

@@ -15,6 +15,10 @@ OLDEST_NVGEMM = (2, 14)
 """The first version whose NVGEMM backend takes its kernels from ``cutlass.operators``."""
 NVGEMM_HOME = "torch._inductor.heuristics.template.nv_universal_gemm"
 """The module that keeps the object which ranks the kernels of NVGEMM, since then."""
+OLDEST_FLEX_GEMM = (2, 15)
+"""The first version whose FlexGEMM asks QuACK for the legal configs of a call, on any GPU."""
+FLEX_GEMM_HOME = "torch._inductor.kernel.flex_gemm.lowering"
+"""The module that asks, since then."""
 
 HANDLERS_HOME = "torch._inductor.virtualized"
 """The module that hands out each thread's choices handler, on every version."""

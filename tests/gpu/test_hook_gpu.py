@@ -644,6 +644,30 @@ def test_one_graph_for_every_m(bias: tuple[int, ...]) -> None:
     assert _failures() == []
 
 
+@pytest.mark.parametrize("dims", [(0,), (0, 1)], ids=["batch", "batch and m"])
+def test_one_graph_for_every_batch(dims: tuple[int, ...]) -> None:
+    from torch._inductor import config
+    from torch._inductor.utils import fresh_cache, run_and_get_code
+
+    torch._dynamo.reset()
+    function: Any = torch.compile(torch.bmm, fullgraph=True)
+    with installed(k=3), fresh_cache(), config.patch(_settings()):
+        a, b = _bf16(5, M, K), _bf16(5, N, K).mT
+        torch._dynamo.mark_dynamic(a, dims)
+        torch._dynamo.mark_dynamic(b, 0)
+        result, codes = run_and_get_code(function, a, b)
+        assert _error(result, _exact(torch.bmm, a, b)) < TOLERANCE
+        assert "DynamicMatmul.named" in codes[0]
+        assert "batched=True" in codes[0]
+        for batch, rows in ((2, M), (16, 17), (33, 200), (5, 1000)):
+            a = _bf16(batch, rows if 1 in dims else M, K)
+            b = _bf16(batch, N, K).mT
+            assert _error(function(a, b), _exact(torch.bmm, a, b)) < TOLERANCE, batch
+    assert counters["stats"]["unique_graphs"] == 1
+    assert counters["tilecast"]["problems"] == 1
+    assert _failures() == []
+
+
 def test_k_1_benchmarks_nothing(compiled: Callable) -> None:
     for function, operands in (
         (_linear, (_bf16(M, K), _bf16(N, K))),

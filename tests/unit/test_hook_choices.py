@@ -75,9 +75,13 @@ def symbols(hook: list[KernelSpec]) -> Iterator[ShapeEnv]:
 
 
 def _symbolic_m(symbols: ShapeEnv, hint: int = 17) -> Any:
+    return _symbolic(symbols, "m", hint)
+
+
+def _symbolic(symbols: ShapeEnv, name: str, hint: int) -> Any:
     from torch._dynamo.source import ConstantSource
 
-    return symbols.create_symbol(hint, ConstantSource("m"))
+    return symbols.create_symbol(hint, ConstantSource(name))
 
 
 def _handler() -> Any:
@@ -425,6 +429,30 @@ def test_a_symbolic_m_gets_one_choice_with_a_config_for_every_m(
     assert [spec.config.name for spec in hook] == names
 
 
+def test_a_symbolic_batch_gets_one_choice_with_a_config_for_every_batch(
+    symbols: ShapeEnv, hook: list[KernelSpec]
+) -> None:
+    install(k=3)
+    (choice,) = choices_of(batched(M, 128, K, _symbolic(symbols, "batch", 4)), "bmm")
+    names = [config.name for config in choice.choice.configs]
+    assert len(names) == len(set(names)) > 3
+    for batch in (2, 16, 192, 1024):
+        assert _first(GemmProblem(M, 128, K, batch), 1)[0] in names
+    assert choice.name == "tilecast_dynamic"
+    assert "DynamicMatmul.named" in source_of(choice)
+    assert "batched=True" in source_of(choice)
+    assert {spec.batched for spec in hook} == {True}
+
+
+def test_a_symbolic_batch_beside_a_symbolic_m_gets_one_choice(symbols: ShapeEnv) -> None:
+    install(k=1)
+    inputs = batched(_symbolic_m(symbols), 128, K, _symbolic(symbols, "batch", 4))
+    (choice,) = choices_of(inputs, "bmm")
+    names = [config.name for config in choice.choice.configs]
+    for m, batch in ((2, 2), (16, 512), (1024, 8)):
+        assert _first(GemmProblem(m, 128, K, batch), 1)[0] in names
+
+
 def test_operands_that_share_memory_are_refused_or_benchmarked(graph: Any) -> None:
     """``x + x @ w`` becomes ``addmm(x, x, w)``; Inductor benchmarks it with x passed once."""
     install(k=1)
@@ -679,6 +707,7 @@ def test_keys_see_everything_that_a_choice_depends_on(
         *(Settings(5, folder), Settings(3, folder, "burst"), Settings(3)),
         *(Settings(3, folder, rank_nvgemm=True), Settings(3, str(moved))),
         *(replace(settings, digest="0" * 16), replace(settings, fuse=False)),
+        replace(settings, rank_flex_gemm=True),
     ]
     assert settings.digest == others[4].digest
     assert len({cache_key(each) for each in (settings, *others, None)}) == len(others) + 2

@@ -27,6 +27,7 @@ from hook_graph import biased_linear, choices_of, linear, lowered, lowering, nam
 
 from tilecast.heuristics.errors import TilecastError
 from tilecast.inductor_hook import install, installation, installed, uninstall
+from tilecast.inductor_hook.choices import bind
 from tilecast.inductor_hook.settings import Settings, active
 from tilecast.inductor_hook.template import TilecastCaller
 
@@ -390,10 +391,38 @@ def test_a_factory_set_after_us_stays() -> None:
     assert config.inductor_choices_class is None
 
 
-@pytest.mark.skipif(
+needs_registry = pytest.mark.skipif(
     not hasattr(registry, "register_inductor_choices"),
     reason="this PyTorch has no registry of choices",
 )
+
+
+@needs_registry
+def test_a_handler_that_is_registered_is_silenced_by_another() -> None:
+    """Why ours is made from the configuration: from there it wraps all others, or has its say."""
+    register: Any = vars(registry)["register_inductor_choices"]
+    unregister: Any = vars(registry)["unregister_inductor_choices"]
+    create: Any = vars(registry)["create_inductor_choices"]
+    made = {"ours": lambda: bind(InductorChoices()), "test": Custom}
+    with V.set_choices_handler(InductorChoices()), installed(k=2):
+        for keys, factory, offered in (
+            (["ours"], None, [False, True, True]),
+            (["test", "ours"], None, [False]),
+            (["ours"], Custom, [False]),
+        ):
+            try:
+                for key in keys:
+                    register(key, made[key])
+                with lowering(), V.set_choices_handler(create(factory)):
+                    templates = [mm.aten_mm, mm.mm_contiguous_subgraph_template]
+                    choices = choices_of(linear(), "mm", templates)
+                assert [isinstance(choice, TilecastCaller) for choice in choices] == offered
+            finally:
+                for key in keys:
+                    unregister(key)
+
+
+@needs_registry
 @pytest.mark.parametrize("before", [0, 1, 2])
 def test_registered_choices_keep_deciding_beside_ours(before: int) -> None:
     """Two are registered, some before we are installed; from two on, PyTorch composes them."""

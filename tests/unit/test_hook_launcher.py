@@ -43,9 +43,9 @@ H200 = hardware("H200")
 N, K = 64, 128
 
 
-def _ranking(m: int, n: int = N, k: int = K) -> list[str]:
+def _ranking(m: int, n: int = N, k: int = K, batch: int = 1) -> list[str]:
     """The model's ranking of all candidates."""
-    problem = GemmProblem(m, n, k)
+    problem = GemmProblem(m, n, k, batch)
     ranked = load_heuristic(H200, LINEAR_BF16).rank(problem, candidates(problem, H200))
     return [config.name for config in ranked]
 
@@ -146,6 +146,31 @@ def test_each_extent_runs_what_ranks_first_of_all_that_is_compiled(loads: Callab
     for m in [m + offset for m in sweep[4:] for offset in (0, 7)]:
         expected.append(next(name for name in _ranking(m, *WIDE) if name in names))
         matmul(*_without_values(m))
+    assert launched == expected
+
+
+def test_each_batch_runs_what_ranks_first_of_all_that_is_compiled(loads: Callable) -> None:
+    m, n, k = 16, 128, 4096
+    batches = [2**exponent for exponent in range(11)]
+    names = list(dict.fromkeys(_ranking(m, n, k, batch)[0] for batch in batches))
+    assert len(names) > 4
+    loads(lambda *arguments: None)
+    matmul = DynamicMatmul.named(
+        names, OPERANDS, True, model="", power="robust", digest=model_digest(None)
+    )
+    assert all(static.spec.batched for static in matmul.matmuls.values())
+    launched: list[str] = []
+    for config, static in matmul.matmuls.items():
+        static._kernels[-1] = lambda *_, name=config.name: launched.append(name)
+    expected = []
+    for batch in (1, 3, 16, 50, 700, 3000):
+        ranking = _ranking(m, n, k, batch)
+        expected.append(next(name for name in ranking if name in names))
+        shapes = ((batch, m, k), (batch, k, n), (batch, m, n))
+        matmul(*(torch.empty(shape, device="meta") for shape in shapes))
+    assert launched == expected
+    assert len(set(launched)) > 1
+    matmul(*(torch.empty(shape, device="meta") for shape in ((0, m, k), (0, k, n), (0, m, n))))
     assert launched == expected
 
 

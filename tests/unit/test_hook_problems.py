@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +66,7 @@ def test_bmm(graph: Any) -> None:
 @pytest.mark.parametrize(("alpha", "beta"), [(2.5, 1), (1, 0.5), (1, 0)])
 def test_addmm(graph: Any, alpha: float, beta: float) -> None:
     found = read(biased_linear(M, N, K, alpha, beta), "addmm")
-    assert found == Matmul(GemmProblem(M, N, K), False, None, alpha, beta, ADDMM)
+    assert found == Matmul(GemmProblem(M, N, K), False, alpha=alpha, beta=beta, inputs=ADDMM)
 
 
 def _addmm(m: Any = M, **bias: Any) -> MMKernelInputs:
@@ -254,6 +256,35 @@ def test_a_symbolic_m_of_a_batch_is_covered() -> None:
     with _symbolic(_bf16(4, 16, 64), _bf16(4, 32, 64).mT, dynamic) as inputs:
         found = read(inputs, "bmm")
         assert (found.hint, found.m_range) == (GemmProblem(16, 32, 64, 4), (2, 64))
+        assert (found.batched, found.batch_range) == (True, None)
+
+
+def test_a_symbolic_batch_has_a_range_and_a_sweep_over_it() -> None:
+    batch = {0: Dim("batch", min=3, max=40)}
+    with _symbolic(_bf16(4, 16, 64), _bf16(4, 32, 64).mT, (batch, batch)) as inputs:
+        found = read(inputs, "bmm")
+        assert found == Matmul(GemmProblem(16, 32, 64, 4), True, batch_range=(3, 40))
+        assert found.dynamic
+        batches = [problem.batch for problem in found.sweep()]
+        assert batches == [3, 4, 6, 8, 12, 16, 24, 32, 40]
+        assert {replace(problem, batch=4) for problem in found.sweep()} == {found.hint}
+
+
+def test_a_batch_without_a_bound_is_swept_up_to_1024() -> None:
+    batch = {0: Dim("batch")}
+    with _symbolic(_bf16(4, 16, 64), _bf16(4, 32, 64).mT, (batch, batch)) as inputs:
+        batches = [problem.batch for problem in read(inputs, "bmm").sweep()]
+        assert batches[0] in (1, 2)
+        assert batches[-3:] == [512, 768, 1024]
+
+
+def test_a_symbolic_batch_and_m_are_swept_by_powers_of_two() -> None:
+    batch, rows = Dim("batch", min=2, max=10), Dim("m", min=5, max=16)
+    dynamic = ({0: batch, 1: rows}, {0: batch})
+    with _symbolic(_bf16(4, 16, 64), _bf16(4, 32, 64).mT, dynamic) as inputs:
+        found = read(inputs, "bmm")
+        extents = [(problem.batch, problem.m) for problem in found.sweep()]
+    assert extents == list(itertools.product((2, 4, 8, 10), (5, 8, 16)))
 
 
 @pytest.mark.parametrize(
@@ -269,12 +300,6 @@ def test_a_symbolic_m_of_a_batch_is_covered() -> None:
             "n is symbolic",
         ),
         (
-            _bf16(4, 16, 64),
-            _bf16(4, 32, 64).mT,
-            ({0: Dim("batch")}, {0: Dim("batch")}),
-            "batch is symbolic",
-        ),
-        (
             _bf16(64, 16).T,
             _bf16(32, 64).T,
             ({0: 8 * Dim("m8", min=1, max=8)}, None),  # type: ignore[operator]
@@ -287,7 +312,7 @@ def test_a_symbolic_m_of_a_batch_is_covered() -> None:
             "k is symbolic",
         ),
     ],
-    ids=["n of a row-major B", "n", "a multiple as n", "batch", "m of a col-major A", "k"],
+    ids=["n of a row-major B", "n", "a multiple as n", "m of a col-major A", "k"],
 )
 def test_other_symbolic_extents_are_not_covered(
     a: torch.Tensor, b: torch.Tensor, dynamic: tuple, reason: str

@@ -49,6 +49,23 @@ def test_a_symbolic_m_runs_what_a_fixed_one_runs(family: tuple[int, int]) -> Non
     assert held > len(EXTENTS) / 3
 
 
+@pytest.mark.parametrize("extents", [(16, 128, 4096), (512, 1024, 64), (16, 4096, 4096)], ids=str)
+@pytest.mark.usefixtures("hook")
+def test_a_symbolic_batch_runs_what_a_fixed_one_runs(extents: tuple[int, int, int]) -> None:
+    single, batches = Settings(k=1), (1, 2, 5, 7, 11, 20, 30, 33, 60, 100, 130, 250, 500, 900, 1500)
+    matmul = Matmul(GemmProblem(*extents, 16), batched=True, batch_range=(1, 1024))
+    configs = portfolio(single, tuple(matmul.sweep()), H200)
+    assert len(configs) > 5
+    held = 0
+    for batch in batches:
+        problem = GemmProblem(*extents, batch)
+        (picked,) = ranked(single, problem, H200, configs, 1)
+        best = shortlist(single, problem, H200)[0].config
+        held += best in configs
+        assert picked == best or best not in configs, batch
+    assert held > len(batches) / 2
+
+
 @pytest.mark.parametrize("extents", [(1, 6144, 4096), (37, 1112, 1032), (4096, 24576, 1536)])
 def test_a_part_of_the_candidates_stands_in_the_order_of_all(
     extents: tuple[int, int, int],
