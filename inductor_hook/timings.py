@@ -33,7 +33,7 @@ def time_as_it_runs(choice: Any) -> None:
     """Have ATen's product with a row be benchmarked with the row, as its generated call has it.
 
     Since 2.12 Inductor benchmarks it with the row expanded to a matrix, which ATen copies first:
-    1.29x the time (benchmarks/results/addmm_bias.json), so that slower kernels would win.
+    1.31x the time (benchmarks/results/addmm_bias.json), so that slower kernels would win.
     """
     if not isinstance(choice, ExternKernelCaller) or choice.name != "addmm":
         return
