@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -31,6 +32,8 @@ from tilecast.kernels.builder import object_builder
 _handlers: WeakValueDictionary[int, InductorChoices] = WeakValueDictionary()
 """All that `bind` was given, in whatever thread, by identity, since a user's may not hash: a thread
 keeps its handler from one installation to the next."""
+_asking: ContextVar[Any] = ContextVar("tilecast_asking", default=None)
+"""The multiplication that choices are asked for."""
 
 
 def bind(handler: InductorChoices) -> InductorChoices:
@@ -58,9 +61,16 @@ def bind(handler: InductorChoices) -> InductorChoices:
         def theirs(asked: Any) -> list[KernelTemplateChoice]:
             return stock(asked, kernel_inputs, templates, op_name, kwarg_overrides, *rest, **kw)
 
-        return _offered(
-            theirs, template_choices, kernel_inputs, templates, op_name, kwarg_overrides
-        )
+        # Another handler, which asks this one, has ours already.
+        if _asking.get() is kernel_inputs:
+            return theirs(template_choices)
+        token = _asking.set(kernel_inputs)
+        try:
+            return _offered(
+                theirs, template_choices, kernel_inputs, templates, op_name, kwarg_overrides
+            )
+        finally:
+            _asking.reset(token)
 
     def uuid() -> tuple[Any, ...]:
         return (*cache_key(active()), stock_uuid() if stock_uuid else kind)

@@ -27,9 +27,9 @@ from hook_graph import biased_linear, choices_of, linear, lowered, lowering, nam
 
 from tilecast.heuristics.errors import TilecastError
 from tilecast.inductor_hook import install, installation, installed, uninstall
-from tilecast.inductor_hook.choices import bind
 from tilecast.inductor_hook.settings import Settings, active
 from tilecast.inductor_hook.template import TilecastCaller
+from tilecast.inductor_hook.versions import torch_version
 
 pytestmark = pytest.mark.usefixtures("hook")
 
@@ -41,6 +41,11 @@ def _python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
         text=True,
         env={**os.environ, **environment},
     )
+
+
+restored = pytest.mark.skipif(
+    torch_version() >= (2, 15), reason="there a patch puts back what threads see that set nothing"
+)
 
 
 def _handler() -> Any:
@@ -219,6 +224,7 @@ def test_another_thread_uninstalls_for_all(there: Callable) -> None:
     assert there(lambda: dict(vars(_handler()))) == {}
 
 
+@restored
 @pytest.mark.parametrize("backends", ["TILECAST", "ATEN,TILECAST", "ATEN"])
 def test_what_a_patch_brings_back_does_nothing(there: Callable, backends: str) -> None:
     """``config.patch`` found our entries and restores them; nobody can tell it not to."""
@@ -378,6 +384,7 @@ def test_a_factory_in_use_keeps_deciding_and_comes_back(there: Callable) -> None
         assert _handler().name == "older"
 
 
+@restored
 def test_a_factory_set_after_us_stays() -> None:
     install()
     with config.patch(inductor_choices_class=Custom):
@@ -395,31 +402,6 @@ needs_registry = pytest.mark.skipif(
     not hasattr(registry, "register_inductor_choices"),
     reason="this PyTorch has no registry of choices",
 )
-
-
-@needs_registry
-def test_a_handler_that_is_registered_is_silenced_by_another() -> None:
-    """Why ours is made from the configuration: from there it wraps all others, or has its say."""
-    register: Any = vars(registry)["register_inductor_choices"]
-    unregister: Any = vars(registry)["unregister_inductor_choices"]
-    create: Any = vars(registry)["create_inductor_choices"]
-    made = {"ours": lambda: bind(InductorChoices()), "test": Custom}
-    with V.set_choices_handler(InductorChoices()), installed(k=2):
-        for keys, factory, offered in (
-            (["ours"], None, [False, True, True]),
-            (["test", "ours"], None, [False]),
-            (["ours"], Custom, [False]),
-        ):
-            try:
-                for key in keys:
-                    register(key, made[key])
-                with lowering(), V.set_choices_handler(create(factory)):
-                    templates = [mm.aten_mm, mm.mm_contiguous_subgraph_template]
-                    choices = choices_of(linear(), "mm", templates)
-                assert [isinstance(choice, TilecastCaller) for choice in choices] == offered
-            finally:
-                for key in keys:
-                    unregister(key)
 
 
 @needs_registry
