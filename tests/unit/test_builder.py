@@ -225,13 +225,13 @@ def test_a_forked_child_has_workers_of_its_own(
     """Even when another thread of its parent was in the builder at that time."""
     builder = ObjectBuilder(_deadly(tmp_path, object_file(168, 0), SPEC, 0), workers=1)
     builder.wait(FOUR[0])
+    start = time.monotonic()
     with builder._lock:
         if how == "multiprocessing":
             process = multiprocessing.get_context("fork").Process(
                 target=builder.wait, args=(FOUR[1],)
             )
             process.start()
-            child = process.pid
         elif not (child := os.fork()):
             status = 1
             try:
@@ -239,8 +239,11 @@ def test_a_forked_child_has_workers_of_its_own(
                 status = 0
             finally:
                 os._exit(status)
-    start = time.monotonic()
-    _, status = os.waitpid(child or 0, 0)
+    if how == "multiprocessing":
+        process.join()
+        status = process.exitcode
+    else:
+        _, status = os.waitpid(child, 0)
     assert status == 0
     assert time.monotonic() - start < min(DEADLINE_SECONDS, IDLE_SECONDS)
     assert builder.objects.resources(FOUR[1]) is not None
