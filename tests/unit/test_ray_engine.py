@@ -231,8 +231,10 @@ def test_store_is_complete_though_a_worker_and_a_node_are_lost(
 
     def lose(progress: Progress) -> None:
         if progress.phase == "compile" and not killed:
-            # Of five kernels on two cores, so that others are compiled now.
-            killed.append(_compiling(nodes.cluster)[0])
+            # Of five kernels on two cores, so that others are compiled now, or soon.
+            while not (compiling := _compiling(nodes.cluster)):
+                time.sleep(0.01)
+            killed.append(compiling[0])
             os.kill(killed[0], signal.SIGKILL)
         if progress.phase == "measure" and progress.done == 1:
             # The actor of Ray's, above the process that has just timed something.
