@@ -98,9 +98,11 @@ class RayEngine:
             for worker in workers
             if not worker.card and worker.reply is not None  # without one it is told of above
         }
-        for worker, waited_for in waits.items():
-            if waited_for > worker.silence:
-                worker.card = ""  # its node may never come back, and nobody shall wait for it
+        # A GPU that went with its node may never come back, and nobody shall wait for it.
+        gone = len(workers) - _resource("GPU") if waits else 0
+        for place, (worker, waited_for) in enumerate(reversed(waits.items())):
+            if place < gone or waited_for > worker.silence:
+                worker.card = ""
             allowed = START_FACTOR * worker.silence
             if len(waits) == len(workers) and min(waits.values()) > allowed:
                 yield worker, Failed(None, f"no GPU of the cluster was free for {allowed:g} s")
@@ -143,8 +145,12 @@ class RayEngine:
 
 def _cores() -> int:
     """How many kernels compile at once: one per core that no GPU needs."""
-    found = ray.cluster_resources()
-    return max(1, int(found.get("CPU", 0) - found.get("GPU", 0)))
+    return max(1, _resource("CPU") - _resource("GPU"))
+
+
+def _resource(name: str) -> int:
+    """How much of something the nodes have that live."""
+    return int(ray.cluster_resources().get(name, 0))
 
 
 def returned(references: Sequence[ray.ObjectRef], seconds: float | None = None) -> list[Any]:

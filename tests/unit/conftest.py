@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
+import pickle
 import random
 import shutil
 import zlib
@@ -15,6 +17,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from filelock import FileLock
 
 from tilecast.data_collection.dataset import COLUMNS, Dataset
 from tilecast.data_collection.measurement import REFERENCE
@@ -127,6 +130,13 @@ def synthetic_dataset() -> Dataset:
 
 
 @pytest.fixture(scope="session")
+def few_dataset() -> Dataset:
+    """Of the same families, each with two m, and of a quarter of those configs: trained on soon."""
+    problems = [GemmProblem(m, n, k) for n, k in FAMILIES for m in (64, 512)]
+    return make_dataset(problems, frozenset(sorted(synthetic_configs())[::4]))
+
+
+@pytest.fixture(scope="session")
 def synthetic_table(synthetic_dataset: Dataset):
     """Its labels."""
     from tilecast.models.labels import label_table
@@ -156,11 +166,31 @@ def small_model(synthetic_table) -> Artifact:
 
 
 @pytest.fixture(scope="session")
-def trained(synthetic_dataset: Dataset):
+def trained(synthetic_dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
     """An artifact trained on it."""
+    return _trained_once("trained", synthetic_dataset, tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def few_trained(few_dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    """An artifact trained on the few."""
+    return _trained_once("few_trained", few_dataset, tmp_path_factory)
+
+
+def _trained_once(
+    name: str, dataset: Dataset, tmp_path_factory: pytest.TempPathFactory
+) -> Artifact:
+    """By the first worker that asks; the others read what it wrote."""
     from tilecast.models.training import train
 
-    return train(synthetic_dataset)
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent  # of all workers
+    path = folder / name
+    with FileLock(f"{path}.lock"):
+        if not path.exists():
+            path.write_bytes(pickle.dumps(train(dataset)))
+    return pickle.loads(path.read_bytes())
 
 
 @pytest.fixture

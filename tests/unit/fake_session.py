@@ -56,6 +56,20 @@ class Fault:
 
 
 @dataclass(frozen=True)
+class Turn:
+    """Until when a card waits with a timing and all behind it."""
+
+    stage: str
+    """Of the timing."""
+    after: str
+    """What is waited for, such as ``hot.screen``, a timing of another card, or ``hot.start``."""
+    times: int = 1
+    """How often that must have happened."""
+    nth: int = 1
+    """Which timing of the stage it is."""
+
+
+@dataclass(frozen=True)
 class FakeFactory:
     """Makes a fake session in a worker process."""
 
@@ -69,6 +83,7 @@ class FakeFactory:
     """Seconds until the session is ready."""
     together: int = 0
     """Cards that all wait for each other before the first is ready."""
+    turns: tuple[Turn, ...] = ()
     broken: str = ""
     """Error with which the session does not start."""
     slower: float = 1.0
@@ -76,14 +91,33 @@ class FakeFactory:
 
     def __call__(self, announce: Callable[[KernelSpec | None], None]) -> FakeSession:
         time.sleep(self.slow_start)
-        self.log.with_name(f"{self.card}.card").touch()
-        while len(list(self.log.parent.glob("*.card"))) < self.together:
+        self.count("start")
+        while len(list(self.log.parent.glob("*.start"))) < self.together:
             time.sleep(0.01)
         if self.broken:
             raise RuntimeError(self.broken)
         if self.log.with_name(f"{self.card}.lost").exists():
             raise RuntimeError("no CUDA-capable device is detected")
         return FakeSession(self, announce)
+
+    def count(self, what: str) -> int:
+        """How often it has happened on the card, in a file, as processes come and go."""
+        tally = self.log.with_name(f"{self.card}.{what}")
+        with tally.open("a") as file:
+            file.write(".")
+        return _dots(tally)
+
+    def wait(self, stage: str) -> None:
+        """Begin a timing, when it is this card's turn."""
+        timing = self.count(stage)
+        for turn in self.turns:
+            tally = self.log.with_name(turn.after)
+            while turn.stage == stage and turn.nth <= timing and _dots(tally) < turn.times:
+                time.sleep(0.01)
+
+
+def _dots(tally: Path) -> int:
+    return tally.stat().st_size if tally.exists() else 0
 
 
 @dataclass(frozen=True)
@@ -114,6 +148,7 @@ class FakeSession:
         self._factory = factory
         self.slower = factory.slower
         self.announce = announce
+        self.wait = factory.wait
 
     def check(self, spec: KernelSpec) -> str | None:
         self.announce(spec)
@@ -130,7 +165,7 @@ class FakeSession:
             stages = ("screen", "race", "verify") if fault.stage == "time" else (fault.stage,)
             mine = fault.config == (spec and spec.config)
             meant = mine and stage in stages and fault.batched in (None, spec and spec.batched)
-            if meant and self._happens(fault):
+            if meant and self._factory.count(fault.action) <= fault.times:
                 if fault.action == "hang":
                     time.sleep(FOR_EVER)
                 if fault.action == "exit":
@@ -148,13 +183,6 @@ class FakeSession:
                     raise KernelFailure(spec, "hung: not done after 5 s")
                 return fault.action
         return None
-
-    def _happens(self, fault: Fault) -> bool:
-        """Count one more time, in a file, as processes come and go."""
-        tally = self._factory.log.with_name(f"{self.card}.{fault.action}")
-        with tally.open("a+") as file:
-            file.write(".")
-        return tally.stat().st_size <= fault.times
 
     def note(self, *lines: list[str]) -> None:
         """Append lines to the log, all at once."""
@@ -184,6 +212,7 @@ class FakeBench:
             self._session.announce(spec)
         stage = "verify" if rounds == 2 * BATCH_ROUNDS[regime] else "race"
         stage = "screen" if give_up < math.inf else stage
+        self._session.wait(stage)
         for spec in specs:
             if self._careful:
                 self._session.announce(spec)

@@ -217,31 +217,42 @@ def test_a_worker_that_dies_while_others_wait(
     builder.close()
 
 
+def _multiprocessing(call: Callable[[], object]) -> Callable[[], int | None]:
+    process = multiprocessing.get_context("fork").Process(target=call)
+    process.start()
+
+    def status() -> int | None:
+        process.join()
+        return process.exitcode
+
+    return status
+
+
+def _os_fork(call: Callable[[], object]) -> Callable[[], int | None]:
+    if child := os.fork():
+        return lambda: os.waitpid(child, 0)[1]
+    status = 1
+    try:
+        call()
+        status = 0
+    finally:
+        os._exit(status)
+
+
 @pytest.mark.usefixtures("light_workers")
-@pytest.mark.parametrize("how", ["multiprocessing", "os.fork"])
+@pytest.mark.parametrize("fork", [_multiprocessing, _os_fork])
 def test_a_forked_child_has_workers_of_its_own(
-    tmp_path: Path, object_file: Callable[..., bytes], how: str
+    tmp_path: Path,
+    object_file: Callable[..., bytes],
+    fork: Callable[[Callable[[], object]], Callable[[], int | None]],
 ) -> None:
     """Even when another thread of its parent was in the builder at that time."""
     builder = ObjectBuilder(_deadly(tmp_path, object_file(168, 0), SPEC, 0), workers=1)
     builder.wait(FOUR[0])
     with builder._lock:
-        if how == "multiprocessing":
-            process = multiprocessing.get_context("fork").Process(
-                target=builder.wait, args=(FOUR[1],)
-            )
-            process.start()
-            child = process.pid
-        elif not (child := os.fork()):
-            status = 1
-            try:
-                builder.wait(FOUR[1])
-                status = 0
-            finally:
-                os._exit(status)
+        status = fork(lambda: builder.wait(FOUR[1]))
     start = time.monotonic()
-    _, status = os.waitpid(child or 0, 0)
-    assert status == 0
+    assert status() == 0
     assert time.monotonic() - start < min(DEADLINE_SECONDS, IDLE_SECONDS)
     assert builder.objects.resources(FOUR[1]) is not None
     builder.wait(FOUR[2])

@@ -117,7 +117,8 @@ def test_any_name_can_be_printed(capsys: pytest.CaptureFixture[str], name: str, 
 
 
 def test_reader_that_stops_early_gets_no_traceback() -> None:
-    command = f"{sys.executable} -m tilecast.cli.main space --list | head -1"
+    extents = "--m 4096 --n 4096 --k 4096"  # whose candidates fill more than a pipe
+    command = f"{sys.executable} -m tilecast.cli.main space {extents} --list | head -1"
     process = subprocess.run(command, shell=True, capture_output=True, text=True, check=True)
     assert process.stderr == ""
 

@@ -16,14 +16,14 @@ from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.candidates import candidates
 from tilecast.kernels.spec import toolchain
-from tilecast.models.artifact import load
+from tilecast.models.artifact import Artifact, load
 
 OWN = GemmProblem(640, 5120, 5120)
 
 
 @pytest.fixture
-def data(synthetic_dataset: Dataset, tmp_path: Path) -> str:
-    write_dataset(synthetic_dataset, tmp_path / "data.parquet")
+def data(few_dataset: Dataset, tmp_path: Path) -> str:
+    write_dataset(few_dataset, tmp_path / "data.parquet")
     return str(tmp_path / "data.parquet")
 
 
@@ -34,7 +34,11 @@ def measured(h200: Hardware) -> Autotuned:
 
 
 def test_train_learns_from_autotuning_and_says_what_it_left_out(
-    trained, measured: Autotuned, data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    few_trained: Artifact,
+    measured: Autotuned,
+    data: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     own, model = tmp_path / "own.jsonl", tmp_path / "model"
     known = replace(measured, problem=GemmProblem(512, 4096, 4096))
@@ -49,8 +53,8 @@ def test_train_learns_from_autotuning_and_says_what_it_left_out(
     assert "Left out: lines of another GPU than H200 (1), of kernels of another version (1)" in text
     artifact = load(model)
     assert artifact.facts["autotuned"] == {"problems": 1, "times": 5}
-    assert artifact.facts["dataset"] == trained.facts["dataset"]
-    for power, ranker in trained.rankers.items():
+    assert artifact.facts["dataset"] == few_trained.facts["dataset"]
+    for power, ranker in few_trained.rankers.items():
         assert artifact.rankers[power].distance_.pack() == ranker.distance_.pack()
         assert artifact.rankers[power].network_.pack() != ranker.network_.pack()
 

@@ -302,14 +302,16 @@ def test_damaged_data_set_is_refused(
 
 
 def test_train_prints_held_out_regret(
-    data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    few_dataset: Dataset, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = ["train", "--data", data, "--add", data, "--out", str(tmp_path), "--jobs", "2"]
+    write_dataset(few_dataset, tmp_path / "data.parquet")
+    data, out = str(tmp_path / "data.parquet"), tmp_path / "model"
+    arguments = ["train", "--data", data, "--add", data, "--out", str(out), "--jobs", "2"]
     assert main(arguments) == 0
     text = capsys.readouterr().out
     for part in ("held out", "tilecast", "noise floor", "sustained", "written to"):
         assert part in text
-    learned = json.loads((tmp_path / "manifest.json").read_text())["facts"]["dataset"]
+    learned = json.loads((out / "manifest.json").read_text())["facts"]["dataset"]
     assert learned["rows"] == 2 * len(read_dataset(Path(data)).rows)
 
 

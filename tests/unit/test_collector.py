@@ -11,6 +11,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby, pairwise
@@ -23,7 +24,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 import fake_session
-from fake_session import CONFIGS, PROBLEMS, WORKLOAD, FakeFactory, Fault, microseconds
+from fake_session import CONFIGS, PROBLEMS, WORKLOAD, FakeFactory, Fault, Turn, microseconds
 from kill_and_resume_trial import kill_and_resume, undisturbed
 
 from tilecast.data_collection import collector
@@ -267,7 +268,9 @@ def test_killed_at_any_moment_nothing_is_lost_or_measured_twice(bed: Bed) -> Non
 def test_killed_at_random_points_it_goes_on(tmp_path: Path) -> None:
     whole = undisturbed(tmp_path / "whole")
     assert len(whole.rows) > 100
-    found = [kill_and_resume(tmp_path / str(seed), seed, whole) for seed in range(10)]
+    with ThreadPoolExecutor(2) as pool:  # each waits for its processes most of the time
+        trials = [pool.submit(kill_and_resume, tmp_path / str(s), s, whole) for s in range(10)]
+    found = [trial.result() for trial in trials]
     assert [one for one in found if not one.sound] == []
     # Some of the points are amid the measurements.
     assert any(0 < one.kept < len(whole.rows) for one in found)
@@ -622,9 +625,14 @@ def test_run_that_has_nothing_to_do_starts_no_worker(bed: Bed) -> None:
 
 
 def test_verification_goes_to_the_card_that_raced(bed: Bed) -> None:
-    # Each job takes long enough for the other card to be heard of.
-    both = [bed.factory(card=card, pace=0.1, together=2) for card in ("left", "right")]
-    bed.collect(*both)
+    # Neither is done with its first job before the other one has begun its own.
+    cards = {"left": "right", "right": "left"}
+    bed.collect(
+        *(
+            bed.factory(card=card, turns=(Turn("screen", f"{cards[card]}.screen"),))
+            for card in cards
+        )
+    )
     cards = _cards(bed.rows())
     assert {card for race, _ in cards.values() for card in race} == {"left", "right"}
     assert all(race == verify and len(race) == 1 for race, verify in cards.values())
@@ -752,11 +760,11 @@ def test_a_process_that_is_killed_again_and_again_ends_the_run(bed: Bed) -> None
 
 @pytest.mark.parametrize("stage", ["screen", "race", "verify"])
 def test_what_a_throttling_card_says_is_measured_again_elsewhere(bed: Bed, stage: str) -> None:
-    # As the library's kernel runs, which is in every job; slow enough that both cards have some.
+    # As the library's kernel runs, which is in every job; each card has one.
     hot = Fault(None, stage, "throttle", times=1)
     bed.collect(
-        bed.factory(card="hot", faults=(hot,), together=2),
-        bed.factory(card="cool", together=2, pace=0.2),
+        bed.factory(card="hot", faults=(hot,)),
+        bed.factory(card="cool", turns=(Turn("screen", "hot.screen"),)),
     )
     rows = bed.rows()
     assert _troubles(bed) == [("hot", "the GPU throttles: hardware thermal")]
@@ -777,9 +785,11 @@ def test_what_a_throttling_card_says_is_measured_again_elsewhere(bed: Bed, stage
 
 def test_a_card_that_goes_on_throttling_is_given_up(bed: Bed) -> None:
     hot = Fault(CONFIGS[2], "screen", "throttle")
-    # Slow enough for the other one to come back, to fail again.
-    cool = bed.factory(card="cool", pace=0.5)
-    bed.collect(bed.factory(card="hot", faults=(hot,), together=2), cool)
+    # Of the first stretch, two problems, each card begins one. Of the other three the cool one
+    # finishes none before the hot one is about to fail for the last time.
+    last = Turn("screen", "hot.screen", MAX_STRIKES, nth=3)
+    cool = bed.factory(card="cool", turns=(Turn("screen", "hot.screen"), last))
+    bed.collect(bed.factory(card="hot", faults=(hot,)), cool)
     assert _troubles(bed) == [("hot", "the GPU throttles: hardware thermal")] * MAX_STRIKES
     assert {row.device for row in bed.rows()} == {"cool"}
     assert {row.m for row in bed.rows() if row.stage == "verify"} == {p.m for p in PROBLEMS}
@@ -789,8 +799,9 @@ def test_a_card_that_goes_on_throttling_is_given_up(bed: Bed) -> None:
 @pytest.mark.parametrize("stage", ["screen", "verify"])
 def test_a_card_that_is_gone_is_done_without(bed: Bed, stage: str) -> None:
     lost = Fault(CONFIGS[2], stage, "lose", times=1)
-    here = bed.factory(card="here", pace=0.3)
-    bed.collect(bed.factory(card="lost", faults=(lost,), pace=0.3, together=2), here)
+    # Enough is left to do when the other card does not come back for that to be heard.
+    here = bed.factory(card="here", pace=0.05, turns=(Turn(stage, "lost.start", 2),))
+    bed.collect(bed.factory(card="lost", faults=(lost,), together=2), here)
     assert _troubles(bed) == [("lost", "RuntimeError: no CUDA-capable device is detected")]
     rows = bed.rows()
     assert _failed(rows) == {}
@@ -816,12 +827,14 @@ def test_a_full_disk_ends_the_run_in_one_line_and_the_next_one_goes_on(bed: Bed)
 
 
 def test_a_second_collector_on_a_store_leaves_the_first_alone(bed: Bed) -> None:
-    first = _run(bed, "--pace", "0.2")
+    first = _run(bed, "--pace", "0.05")
     _wait_for(bed, "screen")
+    first.send_signal(signal.SIGSTOP)
     second = _run(bed)
     _, errors = second.communicate(timeout=30)
     assert second.returncode != 0
     assert "is in use; allowed: one run at a time" in errors.splitlines()[-1]
+    first.send_signal(signal.SIGCONT)
     output, errors = first.communicate(timeout=60)
     assert (first.returncode, errors) == (0, "")
     assert output.splitlines()[-1].startswith("finished")

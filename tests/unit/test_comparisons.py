@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +17,8 @@ from tilecast.heuristics.heuristic import rank
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.candidates import candidates
 from tilecast.kernels.family import KernelConfig
+from tilecast.models import training
+from tilecast.models.artifact import Artifact
 from tilecast.models.comparisons import Comparison, compared_features, comparisons
 from tilecast.models.evaluation import folds
 from tilecast.models.features import featurize
@@ -104,12 +108,19 @@ def test_held_out_families_are_held_out_of_what_was_compared(
     synthetic_table: list[ProblemLabels], h200: Hardware, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taught: list[tuple[set, set]] = []
+    networks: list[tuple[set, set]] = []
 
-    def fit(self: ConfigRanker, table: list[ProblemLabels], compared: list[Comparison]) -> None:
-        families = [{one.problem.family for one in part} for part in (table, compared)]
-        taught.append((families[0], families[1]))
+    def families_of(table: Sequence[ProblemLabels], compared: Sequence[Comparison]) -> tuple:
+        return tuple({one.problem.family for one in part} for part in (table, compared))
+
+    def fit(self: ConfigRanker, *given: Any) -> None:
+        taught.append(families_of(*given))
+
+    def fit_network(table: Any, compared: Any, *others: object) -> None:
+        networks.append(families_of(table, compared))
 
     monkeypatch.setattr(ConfigRanker, "fit", fit)
+    monkeypatch.setattr(training, "fit_network", fit_network)
     splits = folds(synthetic_table)
     problems = [replace(labels.problem, m=96) for labels in synthetic_table]
     compared = comparisons(
@@ -119,25 +130,26 @@ def test_held_out_families_are_held_out_of_what_was_compared(
     fit_rankers(h200, synthetic_table, splits, compared)
     assert taught[:3] == [(families, families)] * 3
     assert len(taught) == 3 * (1 + len(splits))
+    assert taught[::3] == networks
     for known, others in taught[3:]:
         assert known == others < families
 
 
 def test_training_scores_nothing_by_autotuned_times(
-    trained, synthetic_dataset: Dataset, h200: Hardware
+    few_trained: Artifact, few_dataset: Dataset, h200: Hardware
 ) -> None:
     fp16 = replace(PROBLEM, operands=PROBLEM.operands.parse("fp16:rcr"))
     found = [
         _autotuned(problem, {c: 1.0 + i for i, c in enumerate(candidates(problem, h200)[:5])})
         for problem in (PROBLEM, fp16)
     ]
-    artifact = train(synthetic_dataset, found, jobs=2)
+    artifact = train(few_dataset, found, jobs=2)
     assert artifact.facts["autotuned"] == {"problems": 2, "times": 10}
     for name in ("dataset", "noise_floor"):
-        assert artifact.facts[name] == trained.facts[name]
+        assert artifact.facts[name] == few_trained.facts[name]
     # A model has not seen operands of which it was only told what is ahead of what.
-    assert artifact.operands == trained.operands
-    assert "autotuned" not in trained.facts
+    assert artifact.operands == few_trained.operands
+    assert "autotuned" not in few_trained.facts
     for power, ranker in artifact.rankers.items():
-        assert ranker.distance_.pack() == trained.rankers[power].distance_.pack()
-        assert ranker.network_.pack() != trained.rankers[power].network_.pack()
+        assert ranker.distance_.pack() == few_trained.rankers[power].distance_.pack()
+        assert ranker.network_.pack() != few_trained.rankers[power].network_.pack()

@@ -60,6 +60,12 @@ SAMPLE = (
     ("bf16xint8:ccr:bias+gelu", "swap_256x128x64_c1x2x1_s5_coop_o1_rm8"),
     ("bf16xint8:rcr>fp32", "swap_192x96x64_c1x1x1_s6_pong_o1_rm8"),
 )
+VECTORS = {
+    "bf16:rcr:bias": "128x128x64_c2x1x1_s5_coop_o1_rm8",
+    "bf16:rcr:bias+gelu": "swap_64x64x64_c1x1x1_s11_pong_o1_rm8",
+    "int8:rcr>bf16:row-scales+bias": "64x64x128_c1x1x3_s5_coop_o1_rm8",
+    "bf16xint8:rcr:column-scales": "swap_128x64x64_c1x1x1_s5_pong_o1_rm8",
+}
 
 READ = """
 import inspect, sys
@@ -166,29 +172,31 @@ for name in {list(told)}:
     assert _fresh(code).splitlines() == [f"{ranks} True" for ranks in told.values()]
 
 
-@pytest.mark.parametrize(
-    "text, name",
-    [
-        ("bf16:rcr:bias", "128x128x64_c2x1x1_s5_coop_o1_rm8"),
-        ("bf16:rcr:bias+gelu", "swap_64x64x64_c1x1x1_s11_pong_o1_rm8"),
-        ("int8:rcr>bf16:row-scales+bias", "64x64x128_c1x1x3_s5_coop_o1_rm8"),
-        ("bf16xint8:rcr:column-scales", "swap_128x64x64_c1x1x1_s5_pong_o1_rm8"),
-    ],
-)
-def test_vectors_are_asked_for_before_the_product_and_after_the_kernel_in_front(
-    text: str, name: str, tmp_path: Path
-) -> None:
-    """In the order of the code: the wait for that kernel, copies of vectors, products."""
+@pytest.fixture(scope="module")
+def ptx(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What kernels with vectors are compiled to, by their operands."""
+    folder = tmp_path_factory.mktemp("ptx")
     code = f"""
+from pathlib import Path
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.kernels.families import FAMILIES
 from tilecast.kernels.spec import KernelSpec
-spec = KernelSpec(parse_config({name!r}), GemmOperands.parse({text!r}))
-FAMILIES["quack_sm90"].compile(spec)
+for place, (text, name) in enumerate({VECTORS}.items()):
+    spec = KernelSpec(parse_config(name), GemmOperands.parse(text))
+    FAMILIES["quack_sm90"].compile(spec)
+    (ptx,) = Path({str(folder)!r}).glob("*.ptx")
+    ptx.rename(ptx.with_name(str(place)))
 """
-    _fresh(code, CUTE_DSL_KEEP="ptx", CUTE_DSL_DUMP_DIR=str(tmp_path))
-    (ptx,) = tmp_path.glob("*.ptx")
-    lines = ptx.read_text().splitlines()
+    _fresh(code, CUTE_DSL_KEEP="ptx", CUTE_DSL_DUMP_DIR=str(folder))
+    return {text: (folder / str(place)).read_text() for place, text in enumerate(VECTORS)}
+
+
+@pytest.mark.parametrize("text", VECTORS)
+def test_vectors_are_asked_for_before_the_product_and_after_the_kernel_in_front(
+    text: str, ptx: dict[str, str]
+) -> None:
+    """In the order of the code: the wait for that kernel, copies of vectors, products."""
+    lines = ptx[text].splitlines()
     kinds = ("griddepcontrol.wait", "cp.async.ca.shared", "wgmma.mma_async")
     wait, copy, product = ([i for i, line in enumerate(lines) if it in line] for it in kinds)
     vectors = GemmOperands.parse(text).extras

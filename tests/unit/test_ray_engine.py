@@ -23,7 +23,7 @@ import pytest
 # Spawned workers get this process's path, and find the module that their factories come from.
 sys.path.insert(0, str(Path(__file__).parent))
 
-from fake_session import CONFIGS, PROBLEMS, FakeFactory, Fault, NodeFactory
+from fake_session import CONFIGS, PROBLEMS, FakeFactory, Fault, NodeFactory, Turn
 from ray.cluster_utils import Cluster
 
 from tilecast.data_collection import collector, ray_cluster
@@ -41,7 +41,7 @@ from tilecast.kernels.builder import compile_all
 from tilecast.kernels.object_cache import ObjectCache
 from tilecast.kernels.spec import KernelSpec
 
-SILENCE = 8.0
+SILENCE = 30.0
 """Seconds after which a worker counts as hung; more than a stall of a busy machine."""
 BROKEN = CONFIGS[1]
 WORKLOAD: Workload = {
@@ -193,8 +193,8 @@ def test_what_a_throttling_card_says_is_measured_again_on_another_node(
     # As the library's kernel runs, which is in every job.
     hot = Fault(None, "screen", "throttle", times=1)
     factories = [
-        FakeFactory(tmp_path / "log", "hot", (hot,), together=2),
-        FakeFactory(tmp_path / "log", "cool", pace=0.2, together=2),
+        FakeFactory(tmp_path / "log", "hot", (hot,)),
+        FakeFactory(tmp_path / "log", "cool", turns=(Turn("screen", "hot.screen"),)),
     ]
     told: list[Progress] = []
     with (
@@ -227,11 +227,14 @@ def test_store_is_complete_though_a_worker_and_a_node_are_lost(
     monkeypatch.setenv("TILECAST_CACHE", str(objects.root))
     factories = _factories(tmp_path)
     killed: list[int] = []
+    removed: list[float] = []
 
     def lose(progress: Progress) -> None:
         if progress.phase == "compile" and not killed:
-            # Of five kernels on two cores, so that others are compiled now.
-            killed.append(_compiling(nodes.cluster)[0])
+            # Of five kernels on two cores, so that others are compiled now, or soon.
+            while not (compiling := _compiling(nodes.cluster)):
+                time.sleep(0.01)
+            killed.append(compiling[0])
             os.kill(killed[0], signal.SIGKILL)
         if progress.phase == "measure" and progress.done == 1:
             # The actor of Ray's, above the process that has just timed something.
@@ -239,6 +242,7 @@ def test_store_is_complete_though_a_worker_and_a_node_are_lost(
             os.kill(killed[1], signal.SIGKILL)
         if progress.phase == "measure" and progress.done == 2:
             nodes.cluster.remove_node(nodes.gpus.pop(), allow_graceful=False)
+            removed.append(time.monotonic())
 
     with (
         closing(MeasurementStore(tmp_path / "many")) as store,
@@ -255,6 +259,8 @@ def test_store_is_complete_though_a_worker_and_a_node_are_lost(
             silence_seconds=SILENCE,
         ).collect(WORKLOAD)
     assert len(killed) == 2 and len(nodes.gpus) == 1
+    # A GPU that is gone is not waited for as one that something else holds.
+    assert time.monotonic() - removed[0] < SILENCE
 
     # On this host, with the objects that the nodes compiled.
     fresh = tmp_path / "fresh"
