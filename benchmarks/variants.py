@@ -14,7 +14,7 @@ MODE = "max-autotune-no-cudagraphs"
 BASELINE = "default"
 IN_MODELS = (
     *(BASELINE, "ATEN,TRITON", "ATEN,TRITON,TILECAST k=5"),
-    *("ATEN,TRITON,TILECAST k=5 unfused", "ATEN,TILECAST k=1"),
+    *("ATEN,TRITON,TILECAST k=5 fused", "ATEN,TILECAST k=1"),
 )
 """Names of the variants that models are compiled with."""
 NVGEMM = "NVGEMM"
@@ -25,7 +25,7 @@ NVGEMM_SINCE = [2, 14]  # the first PyTorch whose NVGEMM backend knows Hopper
 class Variant:
     """One way to compile: ``default``, or GEMM backends and, behind ``k=``, our shortlist.
 
-    ``unfused`` behind that has ours do no activations.
+    ``fused`` behind that lets ours do activations, too.
     """
 
     name: str
@@ -38,13 +38,13 @@ class Variant:
     @property
     def k(self) -> int | str | None:
         """Shortlist of ours, where we compete."""
-        _, _, k = self.name.removesuffix(" unfused").partition("k=")
+        _, _, k = self.name.removesuffix(" fused").partition("k=")
         return int(k) if k.isdigit() else k or None
 
     @property
     def fuse(self) -> bool:
         """Whether activations may be part of a kernel of ours."""
-        return not self.name.endswith(" unfused")
+        return self.name.endswith(" fused")
 
 
 def available(variants: Iterable[Variant], torch_version: str | None = None) -> list[Variant]:

@@ -41,7 +41,7 @@ def install(
     rank_nvgemm: bool = False,
     rank_flex_gemm: bool = False,
     record: str | Path | None = None,
-    fuse: bool = True,
+    fuse: bool = False,
     learn: str | Path | None = None,
 ) -> None:
     """Give ``mode="max-autotune"`` our choices for matrix multiplications, from now on.
@@ -103,7 +103,7 @@ def installed(
     rank_nvgemm: bool = False,
     rank_flex_gemm: bool = False,
     record: str | Path | None = None,
-    fuse: bool = True,
+    fuse: bool = False,
     learn: str | Path | None = None,
 ) -> Iterator[None]:
     """Install for the time of a ``with`` block; arguments and errors as `install`.
@@ -136,7 +136,7 @@ def install_from_environment() -> None:
         os.environ.get(f"TILECAST_{name}") for name in ("MODEL", "RECORD", "LEARN")
     )
     power = os.environ.get("TILECAST_POWER", "robust")
-    fuse = os.environ.get("TILECAST_FUSE", "1") not in ("", "0")
+    fuse = os.environ.get("TILECAST_FUSE", "0") not in ("", "0")
     try:
         count = int(k) if k.isdigit() else k
         install(count, model, power=power, record=record, fuse=fuse, learn=learn)

@@ -39,7 +39,7 @@ class Settings:
     record: str | None = field(default=None, compare=False)
     """CSV file that every multiplication is written to; none when left out. What is chosen does not
     depend on it."""
-    fuse: bool = True
+    fuse: bool = False
     """Whether a kernel of ours may do a product together with the activation behind it."""
     learn: str | None = field(default=None, compare=False)
     """File that the autotuner's times of our choices are written to; none when left out. What is

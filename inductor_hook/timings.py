@@ -54,15 +54,16 @@ def settle(timings: dict[Any, float], op: str, nodes: Any, *rest: Any) -> None:
     if not ours:
         return
     settings = active()
-    if settings and settings.learn and not fusing.get():
-        learn(
-            settings.learn,
-            ours[0].choice.matmul.hint,
-            [(caller.choice, timings[caller]) for caller in ours],
-            [time for one, time in timings.items() if isinstance(one, ExternKernelCaller)],
-            ours[0].layout.device.index or 0,
-            settings.model,
-        )
+    if settings and settings.learn:
+        for problem in dict.fromkeys(caller.choice.matmul.hint for caller in ours):
+            learn(
+                settings.learn,
+                problem,
+                [(c.choice, timings[c]) for c in ours if c.choice.matmul.hint == problem],
+                _library_ms(timings, problem.operands.activated),
+                ours[0].layout.device.index or 0,
+                settings.model,
+            )
     fastest = min(timings.values())
     for caller in ours:
         choice, taken = caller.choice, timings[caller]
@@ -81,6 +82,16 @@ def settle(timings: dict[Any, float], op: str, nodes: Any, *rest: Any) -> None:
         if timings[caller] < timings[preferred]:
             del timings[caller]
     report.count("won" if timings[preferred] <= min(timings.values()) else "lost")
+
+
+def _library_ms(timings: Mapping[Any, float], activated: bool) -> list[float]:
+    """Times of ATen's choices for a product, or of its product and then the activation."""
+    both = in_turn(fusing.get()) if fusing.get() else None
+    return [
+        taken
+        for one, taken in timings.items()
+        if isinstance(one, ExternKernelCaller) and (one.choice is both) == activated
+    ]
 
 
 def worth_fusing(

@@ -22,6 +22,7 @@ PROBLEMS = [
 ]
 
 
+@pytest.mark.timeout(900)
 def test_from_nothing_to_a_model_and_nothing_is_done_twice(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

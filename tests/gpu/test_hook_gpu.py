@@ -450,7 +450,8 @@ def test_what_is_not_fused_is_as_if_it_had_not_been_tried(
         found, code = compiled(_activated("gelu"), *operands, **options)
         assert counters["tilecast"]["not fused: gelu"] == 1
         expected, without = compiled(_activated("gelu"), *operands, fuse=False, **options)
-    assert torch.equal(found, expected)
+    # Not bit by bit: 2.11 has two ways to add a row in ATen, and takes what it finds faster.
+    assert _error(found, expected) < ONE_ROUNDING
     for call in ("extern_kernels.", ".run("):
         assert code.count(call) == without.count(call)
 

@@ -74,12 +74,12 @@ print(active().{setting})
     assert _python(code, **NAMED, **{variable: ""}).stdout.strip() == "None"
 
 
-def test_fusing_is_off_with_one_variable() -> None:
+def test_fusing_is_on_with_one_variable() -> None:
     code = "import torch; from tilecast.inductor_hook.settings import active; print(active().fuse)"
     for value, expected in (("0", "False"), ("", "False"), ("1", "True")):
         process = _python(code, **NAMED, TILECAST_FUSE=value)
         assert (process.stdout.strip(), process.stderr) == (expected, "")
-    assert _python(code, **NAMED).stdout.strip() == "True"
+    assert _python(code, **NAMED).stdout.strip() == "False"
 
 
 UNTOUCHED = """

@@ -29,7 +29,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from hook_graph import linear, lowering, node, source_of
 
+from tilecast.data_collection.autotuned import read_autotuned
 from tilecast.data_collection.tensors import applied
+from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import ACTIVATIONS
 from tilecast.inductor_hook import activations as recognition
 from tilecast.inductor_hook import fusion, install, installed, uninstall
@@ -560,6 +562,30 @@ def test_the_library_is_timed_with_the_bias_that_it_runs_with(
     assert found.shape == bias
     if len(bias) == 1:
         assert found.tolist() == list(range(4096))
+
+
+@pytest.mark.parametrize("fused", [0.9, 1.4])
+def test_what_is_benchmarked_of_either_product_is_written_down(
+    graph: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fused: float
+) -> None:
+    clock = Clock(aten=1.1, ours=1.0, fused=fused, in_turn=1.3, product=1.05)
+    monkeypatch.setattr(
+        AlgorithmSelectorCache,
+        "do_autotuning",
+        lambda tuner, *rest, **kw: clock(tuner, *rest, **kw),
+    )
+    monkeypatch.setattr(AlgorithmSelectorCache, "make_precompile_fn", lambda *_, **__: None)
+    path = tmp_path / "own.jsonl"
+    install(k=2, fuse=True, learn=path)
+    assert bool(_lowered("gelu", _operands())) == (fused < 1)
+    found = {
+        one.problem.operands.text: one for one in read_autotuned([path], hardware("H200")).found
+    }
+    assert found.keys() == {"bf16:rcr:bias", "bf16:rcr:bias+gelu"}
+    for text, taken, library in (("bias", 1.0, 1.05), ("bias+gelu", fused, 1.3)):
+        one = found[f"bf16:rcr:{text}"]
+        assert list(one.milliseconds.values()) == [taken, taken]
+        assert one.library == library
 
 
 def test_without_a_benchmark_nothing_is_fused_that_would_want_one(graph: Any) -> None:
