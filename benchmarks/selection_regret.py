@@ -177,13 +177,10 @@ def main() -> None:
         for one in asked:
             for group, figures in by_group(one, table).items():
                 regret[power].setdefault(group, {})[one.heuristic] = figures
-    counts = {
-        name: sum(low <= labels.problem.m <= high for labels in table)
-        for name, (low, high) in evaluation.BUCKETS.items()
-    }
+    masks = evaluation.groups([labels.problem for labels in table])
     figures = {
         "noise_floor": {power: evaluation.noise_floor(table, power) for power in POWERS},
-        "counts": {"all": len(table)} | {name: count for name, count in counts.items() if count},
+        "counts": {name: int(mask.sum()) for name, mask in masks.items() if mask.any()},
         "regret": regret,
         "cross_regime": cross_regime(table, ours),
         "library_over": {power: beside_library(table, ours[power]) for power in POWERS},

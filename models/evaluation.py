@@ -56,7 +56,7 @@ class RegretRow:
     power: str
     """What it was asked for, and is scored by."""
     problems: str
-    """``all`` or one of `BUCKETS`."""
+    """The name of one of their `groups`."""
     count: int
     """Problems in the group for which it proposed anything."""
     k: int
@@ -211,10 +211,8 @@ def speeds(
     choices = held_out_choices(parts_beside_library(rankers, table, splits))
     if choices is None:
         return []
-    families = {problem.family for problem in suite("random")}
-    drawn = np.array([problem.family in families for problem in choices.problems])
     scored = np.array([among is None or problem in among for problem in choices.problems])
-    groups = {"all": scored, "random families": scored & drawn, "other families": scored & ~drawn}
+    masks = {name: scored & mask for name, mask in groups(choices.problems).items()}
     return [
         SpeedRow(
             result.power,
@@ -223,10 +221,23 @@ def speeds(
             int(group.sum()),
             **speed(choices.measured[group], choices.left[group] & deferral),
         )
-        for name, group in groups.items()
-        if group.any()
+        for name, group in masks.items()
+        if group.any() and name not in BUCKETS
         for deferral in (False, True)
     ]
+
+
+def groups(problems: Sequence[GemmProblem]) -> dict[str, np.ndarray]:
+    """Which problems are reported together: all, those of `BUCKETS`, of random families or others.
+
+    Returns:
+        By name, bool [problems].
+    """
+    m = np.array([problem.m for problem in problems])
+    families = {problem.family for problem in suite("random")}
+    drawn = np.array([problem.family in families for problem in problems])
+    by_m = {name: (m >= low) & (m <= high) for name, (low, high) in BUCKETS.items()}
+    return {"all": m > 0, **by_m, "random families": drawn, "other families": ~drawn}
 
 
 def regrets(result: HeldOut, table: Sequence[ProblemLabels]) -> np.ndarray:
@@ -247,16 +258,14 @@ def regrets(result: HeldOut, table: Sequence[ProblemLabels]) -> np.ndarray:
 
 
 def summarise(result: HeldOut, table: Sequence[ProblemLabels]) -> list[RegretRow]:
-    """Regret for k = 1 to `MAX_K` over all problems and over each of `BUCKETS`.
+    """Regret for k = 1 to `MAX_K` over all problems and over each of their `groups`.
 
     A problem for which the heuristic proposed nothing counts in none of its rows.
     """
     regret = regrets(result, table)
-    m = np.array([labels.problem.m for labels in table])
     proposed = np.array([len(picks) for picks in result.picks])
-    groups = {"all": proposed > 0} | {
-        name: (m >= low) & (m <= high) & (proposed > 0) for name, (low, high) in BUCKETS.items()
-    }
+    known = groups([labels.problem for labels in table])
+    masks = {name: mask & (proposed > 0) for name, mask in known.items()}
     return [
         RegretRow(
             result.heuristic,
@@ -268,7 +277,7 @@ def summarise(result: HeldOut, table: Sequence[ProblemLabels]) -> list[RegretRow
             **spread(regret[group, k - 1]),
             within_2_percent=float((regret[group, k - 1] <= CLOSE).mean()),
         )
-        for name, group in groups.items()
+        for name, group in masks.items()
         if group.any()
         for k in range(1, MAX_K + 1)
     ]

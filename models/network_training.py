@@ -20,7 +20,7 @@ from tilecast.heuristics.hardware import Hardware
 from tilecast.models.comparisons import Comparison, compared_features
 from tilecast.models.labels import POWERS, ProblemLabels
 from tilecast.models.network import Network, take_logarithms
-from tilecast.models.targets import FLOOR, log_analytic, problem_features
+from tilecast.models.targets import FLOOR, FOCUS, log_analytic, problem_features
 
 if TYPE_CHECKING:
     import torch
@@ -37,8 +37,6 @@ RATE = 3e-3
 """The largest learning rate of one cycle that rises and falls (Smith and Topin, 2018)."""
 DECAY = 1e-2
 """Weight decay."""
-FOCUS = 6.0
-"""Exponent of the weight of a config, slowdown ** -FOCUS: the order matters at the top."""
 FAR = 1.4
 """Slowdown beyond which a config is left out, where it is that for every power."""
 ORDER_SHARE = 3e-3

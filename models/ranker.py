@@ -80,8 +80,6 @@ class ConfigRanker:
     """Candidates that pass through all trees and the network."""
     max_depth: int = 8
     """Depth of a tree."""
-    focus: float = 6.0
-    """How strongly training looks at the best configs (`training_rows`)."""
     blend: float = 0.7
     """The network's share of a score; the trees have the rest."""
     times: bool = True
@@ -99,7 +97,7 @@ class ConfigRanker:
         Raises:
             TilecastError: ``power`` is not known.
         """
-        rows = training_rows(table, self.hardware, check_power(self.power), self.focus)
+        rows = training_rows(table, self.hardware, check_power(self.power))
         self.distance_ = self._trained(
             rows.features, rows.residual, rows.weight, self.rounds, self.max_depth
         )

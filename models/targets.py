@@ -50,6 +50,8 @@ class TrainingRows:
     """float32 [rows]: cost over the problem's best."""
 
 
+FOCUS = 6.0
+"""Exponent of a config's weight, slowdown ** -FOCUS: the order matters at the top."""
 FLOOR = 0.02
 """Weight that even the slowest config keeps, so that it is not mistaken for a fast one."""
 FAR = 1.25
@@ -58,25 +60,23 @@ THINNING = 8
 """One in so many of the far ones is kept, with the weight of all: they teach little."""
 
 
-def training_rows(
-    table: Sequence[ProblemLabels], hardware: Hardware, power: str, focus: float
-) -> TrainingRows:
+def training_rows(table: Sequence[ProblemLabels], hardware: Hardware, power: str) -> TrainingRows:
     """Assemble features, targets and weights.
 
     Args:
         table: labels of the problems to learn from.
         hardware: the GPU that they were measured on.
         power: whose cost to learn.
-        focus: exponent of the weight, slowdown ** -focus: where the order matters is at the top.
     """
     parts = []
     for index, labels in enumerate(table):
         features = problem_features(labels, hardware)
         slowdown = labels.slowdown(power)
         level = np.log(labels.cost(power)) - log_analytic(features)
-        residual = level - np.average(level, weights=slowdown**-focus)
+        near = slowdown**-FOCUS
+        residual = level - np.average(level, weights=near)
         far = slowdown > FAR
-        weight = (slowdown**-focus + FLOOR) * np.where(far, THINNING, 1)
+        weight = (near + FLOOR) * np.where(far, THINNING, 1)
         kept = ~far | ((np.arange(len(far)) + index) % THINNING == 0)
         columns = (features, residual, level, weight, slowdown)
         parts.append([column[kept] for column in columns])

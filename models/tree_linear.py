@@ -44,8 +44,6 @@ class TreeLinearRanker:
     """The GPU that labels were measured on and rankings are for."""
     power: str = "robust"
     """Whose cost to learn."""
-    focus: float = 6.0
-    """How strongly training looks at the best configs (`training_rows`)."""
 
     def fit(self, table: Sequence[ProblemLabels]) -> Self:
         """Learn from the labels of each problem, `tilecast.models.labels.label_table`.
@@ -56,7 +54,7 @@ class TreeLinearRanker:
         from sklearn.linear_model import Ridge
         from sklearn.tree import DecisionTreeRegressor
 
-        rows = training_rows(table, self.hardware, check_power(self.power), self.focus)
+        rows = training_rows(table, self.hardware, check_power(self.power))
         leaf_rows = min(LEAF_ROWS, len(rows.residual))
         self.tree_ = DecisionTreeRegressor(
             max_leaf_nodes=LEAVES, min_samples_leaf=leaf_rows, random_state=0

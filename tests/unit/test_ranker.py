@@ -40,8 +40,8 @@ def _features(labels: ProblemLabels) -> np.ndarray:
 
 @pytest.mark.parametrize("make", RANKERS)
 def test_init_only_stores_and_fit_returns_self(make, synthetic_table) -> None:
-    ranker = make(H200, "burst", focus=3.0)
-    assert (ranker.hardware, ranker.power, ranker.focus) == (H200, "burst", 3.0)
+    ranker = make(H200, "burst")
+    assert (ranker.hardware, ranker.power) == (H200, "burst")
     assert not [name for name in vars(ranker) if name.endswith("_")]
     assert ranker.fit(synthetic_table[:4]) is ranker
 
@@ -133,7 +133,7 @@ def test_times_are_predicted_for_regimes_only(fitted, synthetic_table) -> None:
 
 
 def test_far_configs_are_thinned_and_weighed_up(synthetic_table) -> None:
-    rows = training_rows(synthetic_table, H200, "burst", 6.0)
+    rows = training_rows(synthetic_table, H200, "burst")
     slowdown = np.concatenate([labels.slowdown("burst") for labels in synthetic_table])
     near = slowdown <= FAR
     assert (rows.slowdown <= FAR).sum() == near.sum()
