@@ -1,19 +1,16 @@
-"""The choices handler: what Inductor would benchmark, and ours added to it."""
+"""What is offered for a multiplication: Inductor's own choices, and ours added to them."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextvars import ContextVar
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
-from weakref import WeakValueDictionary
 
 from torch._inductor import config
-from torch._inductor.choices import InductorChoices
 from torch._inductor.kernel_template_choice import KernelTemplateChoice
-from torch._inductor.select_algorithm import ExternKernelChoice, get_algorithm_selector_cache
+from torch._inductor.select_algorithm import ExternKernelChoice
 
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
@@ -23,85 +20,14 @@ from tilecast.inductor_hook.fusion import NOTHING, Decided, fusing, in_turn
 from tilecast.inductor_hook.problems import LeftToLibrary, Matmul, NotCovered, read
 from tilecast.inductor_hook.recording import record
 from tilecast.inductor_hook.selection import first, gpu_of, portfolio, runnable, shortlist
-from tilecast.inductor_hook.settings import Settings, active, asked, cache_key
+from tilecast.inductor_hook.settings import Settings, asked
 from tilecast.inductor_hook.template import Choice, TilecastCaller, template
-from tilecast.inductor_hook.timings import log, settle, time_as_it_runs
+from tilecast.inductor_hook.timings import log, time_as_it_runs
 from tilecast.inductor_hook.versions import fast_accumulation, is_last_call, template_params
 from tilecast.kernels.builder import object_builder
 
-_handlers: WeakValueDictionary[int, InductorChoices] = WeakValueDictionary()
-"""All that `bind` was given, in whatever thread, by identity, since a user's may not hash: a thread
-keeps its handler from one installation to the next."""
-_asking: ContextVar[Any] = ContextVar("tilecast_asking", default=None)
-"""The multiplication that choices are asked for."""
 
-
-def bind(handler: InductorChoices) -> InductorChoices:
-    """Have a handler offer our choices too, until `release`; all else stays decided by it.
-
-    What Inductor has in place of a handler that is not set stays as it is.
-    """
-    bound = id(handler) in _handlers and "_finalize_template_configs" in vars(handler)
-    if bound or not hasattr(handler, "_finalize_template_configs"):
-        return handler
-    if active():
-        _follow_autotuning(True)
-    stock, stock_uuid = handler._finalize_template_configs, getattr(handler, "uuid", None)
-    kind = type(handler).__qualname__
-
-    def finalize(
-        template_choices: Any,
-        kernel_inputs: Any,
-        templates: Any,
-        op_name: str,
-        kwarg_overrides: Any = None,
-        *rest: Any,
-        **kw: Any,
-    ) -> list[KernelTemplateChoice]:
-        def theirs(asked: Any) -> list[KernelTemplateChoice]:
-            return stock(asked, kernel_inputs, templates, op_name, kwarg_overrides, *rest, **kw)
-
-        # Another handler, which asks this one, has ours already.
-        if _asking.get() is kernel_inputs:
-            return theirs(template_choices)
-        token = _asking.set(kernel_inputs)
-        try:
-            return _offered(
-                theirs, template_choices, kernel_inputs, templates, op_name, kwarg_overrides
-            )
-        finally:
-            _asking.reset(token)
-
-    def uuid() -> tuple[Any, ...]:
-        return (*cache_key(active()), stock_uuid() if stock_uuid else kind)
-
-    # In the instance: a handler of PyTorch 2.15 that joins several looks for a method there before
-    # it asks them one after another.
-    vars(handler).update(_finalize_template_configs=finalize, uuid=uuid)
-    _handlers[id(handler)] = handler
-    return handler
-
-
-def release() -> None:
-    """Undo every `bind`, and leave Inductor's autotuner alone."""
-    for handler in list(_handlers.values()):
-        for name in ("_finalize_template_configs", "uuid"):
-            vars(handler).pop(name, None)
-    _follow_autotuning(False)
-
-
-def _follow_autotuning(wanted: bool) -> None:
-    """Have Inductor's autotuner pass us its choices and its timings, or no longer."""
-    autotuner: Any = get_algorithm_selector_cache()
-    for functions, ours in (
-        (autotuner.preprocessing_fns, _benchmarked),
-        (autotuner.feedback_saver_fns, settle),
-    ):
-        if wanted != (ours in functions):
-            (functions.append if wanted else functions.remove)(ours)
-
-
-def _offered(
+def offered(
     stock: Callable[[Any], list[KernelTemplateChoice]],
     template_choices: Any,
     kernel_inputs: Any,
@@ -161,7 +87,7 @@ def _count(event: str) -> None:
         report.count(event)
 
 
-def _benchmarked(choices: list[Any]) -> list[Any]:
+def benchmarked(choices: list[Any]) -> list[Any]:
     """Those of all choices for a multiplication that stay; called before they are benchmarked."""
     if not asked():
         return choices

@@ -163,7 +163,7 @@ class ChoicesFactory(NamedTuple):
 
     def __call__(self) -> Any:
         """A handler that decides like the one before and has our choices too."""
-        from tilecast.inductor_hook.choices import bind
+        from tilecast.inductor_hook.handlers import bind
         from tilecast.inductor_hook.versions import stock_handler
 
         return bind(stock_handler(self.previous))
@@ -208,9 +208,9 @@ def _configure() -> None:
 
     change(config, "inductor_choices_class", _factory)
     change(config, "max_autotune_gemm_backends", _backends)
-    choices = sys.modules.get("tilecast.inductor_hook.choices")
-    if choices and not active():
-        choices.release()
+    handlers = sys.modules.get("tilecast.inductor_hook.handlers")
+    if handlers and not active():
+        handlers.release()
 
 
 def _reach_handlers() -> None:
@@ -230,7 +230,7 @@ def _bound(stock: Callable[..., Any], *args: Any) -> Any:
     """The handler that Inductor gets, with our choices."""
     handler = stock(*args)
     try:
-        from tilecast.inductor_hook.choices import bind
+        from tilecast.inductor_hook.handlers import bind
 
         return bind(handler)
     # Inductor works on without us.

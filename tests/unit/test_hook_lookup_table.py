@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from hook_graph import choices_of, linear, lowering, names_of
 
 from tilecast.inductor_hook import install
-from tilecast.inductor_hook.choices import bind
+from tilecast.inductor_hook.handlers import bind
 from tilecast.inductor_hook.template import TilecastCaller, template
 from tilecast.kernels.spec import KernelSpec
 

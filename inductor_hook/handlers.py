@@ -1,0 +1,86 @@
+"""The choices handlers of Inductor's threads: each offers ours, too, until it is released."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from typing import Any
+from weakref import WeakValueDictionary
+
+from torch._inductor.choices import InductorChoices
+from torch._inductor.kernel_template_choice import KernelTemplateChoice
+from torch._inductor.select_algorithm import get_algorithm_selector_cache
+
+from tilecast.inductor_hook.choices import benchmarked, offered
+from tilecast.inductor_hook.settings import active, cache_key
+from tilecast.inductor_hook.timings import settle
+
+_handlers: WeakValueDictionary[int, InductorChoices] = WeakValueDictionary()
+"""All that `bind` was given, in whatever thread, by identity, since a user's may not hash: a thread
+keeps its handler from one installation to the next."""
+_asking: ContextVar[Any] = ContextVar("tilecast_asking", default=None)
+"""The multiplication that choices are asked for."""
+
+
+def bind(handler: InductorChoices) -> InductorChoices:
+    """Have a handler offer our choices too, until `release`; all else stays decided by it.
+
+    What Inductor has in place of a handler that is not set stays as it is.
+    """
+    bound = id(handler) in _handlers and "_finalize_template_configs" in vars(handler)
+    if bound or not hasattr(handler, "_finalize_template_configs"):
+        return handler
+    if active():
+        _follow_autotuning(True)
+    stock, stock_uuid = handler._finalize_template_configs, getattr(handler, "uuid", None)
+    kind = type(handler).__qualname__
+
+    def finalize(
+        template_choices: Any,
+        kernel_inputs: Any,
+        templates: Any,
+        op_name: str,
+        kwarg_overrides: Any = None,
+        *rest: Any,
+        **kw: Any,
+    ) -> list[KernelTemplateChoice]:
+        def theirs(asked: Any) -> list[KernelTemplateChoice]:
+            return stock(asked, kernel_inputs, templates, op_name, kwarg_overrides, *rest, **kw)
+
+        # Another handler, which asks this one, has ours already.
+        if _asking.get() is kernel_inputs:
+            return theirs(template_choices)
+        token = _asking.set(kernel_inputs)
+        try:
+            return offered(
+                theirs, template_choices, kernel_inputs, templates, op_name, kwarg_overrides
+            )
+        finally:
+            _asking.reset(token)
+
+    def uuid() -> tuple[Any, ...]:
+        return (*cache_key(active()), stock_uuid() if stock_uuid else kind)
+
+    # In the instance: a handler of PyTorch 2.15 that joins several looks for a method there before
+    # it asks them one after another.
+    vars(handler).update(_finalize_template_configs=finalize, uuid=uuid)
+    _handlers[id(handler)] = handler
+    return handler
+
+
+def release() -> None:
+    """Undo every `bind`, and leave Inductor's autotuner alone."""
+    for handler in list(_handlers.values()):
+        for name in ("_finalize_template_configs", "uuid"):
+            vars(handler).pop(name, None)
+    _follow_autotuning(False)
+
+
+def _follow_autotuning(wanted: bool) -> None:
+    """Have Inductor's autotuner pass us its choices and its timings, or no longer."""
+    autotuner: Any = get_algorithm_selector_cache()
+    for functions, ours in (
+        (autotuner.preprocessing_fns, benchmarked),
+        (autotuner.feedback_saver_fns, settle),
+    ):
+        if wanted != (ours in functions):
+            (functions.append if wanted else functions.remove)(ours)
