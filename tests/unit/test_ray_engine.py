@@ -171,6 +171,7 @@ def test_cluster_that_is_not_there(address: str) -> None:
 
 @pytest.mark.parametrize("stage", ["start", "run"])
 def test_actor_ends_a_worker_that_hangs(tmp_path: Path, stage: str) -> None:
+    before = set(multiprocessing.active_children())
     (tmp_path / "log").touch()
     hangs = Fault(CONFIGS[1], "check", "hang")
     slow = 60.0 if stage == "start" else 0.0
@@ -183,7 +184,7 @@ def test_actor_ends_a_worker_that_hangs(tmp_path: Path, stage: str) -> None:
         specs = tuple(KernelSpec(config, LINEAR_BF16) for config in CONFIGS[:3])
         said, culprit, seconds = measurer.run(CheckJob(specs), {}), specs[1], 0.75
     assert said == Failed(culprit, f"hung: no sign of life for {seconds} s")
-    assert not multiprocessing.active_children()
+    assert set(multiprocessing.active_children()) <= before
 
 
 def test_what_a_throttling_card_says_is_measured_again_on_another_node(
