@@ -26,10 +26,10 @@ define predict
 $(BIN)/tilecast predict $(2) --model $(DEMO)/model
 endef
 
-# One file stays in one worker, so that its compiled kernels are compiled once. Three for two cores,
-# as some wait for processes; numpy has one thread, as those that wait for a core keep others waiting.
+# One file stays in one worker, so that its compiled kernels are compiled once. A worker has a core,
+# and numpy one thread, as those that wait for a core keep the others waiting.
 test: .venv/.with-dev
-	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest --numprocesses 3 --dist loadfile \
+	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile \
 		--no-loadscope-reorder
 
 lint: .venv/.with-dev
