@@ -27,6 +27,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 sys.path.insert(0, str(Path(__file__).parent))
 
 from hook_graph import batched, linear, lowering, node, warnings_told
+from stand_in_models import Asked, backwards
 
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
@@ -67,26 +68,6 @@ def _legal() -> Legal:
 
 
 LEGAL = _legal()
-
-
-def _backwards(
-    problem: GemmProblem, configs: Sequence[QuackConfig], limit: int
-) -> list[QuackConfig]:
-    """A model that likes the last best."""
-    return list(reversed(configs))[:limit]
-
-
-class Asked:
-    """A model that remembers what it was asked, and likes the last best."""
-
-    def __init__(self) -> None:
-        self.problem: GemmProblem | None = None
-
-    def __call__(
-        self, problem: GemmProblem, configs: Sequence[QuackConfig], limit: int
-    ) -> list[QuackConfig]:
-        self.problem = problem
-        return _backwards(problem, configs, limit)
 
 
 def _call(**changes: Any) -> Any:
@@ -142,8 +123,8 @@ def test_a_knob_that_a_version_lacks_is_as_it_was_measured() -> None:
 
 
 def test_configs_take_the_order_of_the_model_and_none_is_lost() -> None:
-    assert rank_configs(LEGAL, PROBLEM, _backwards) == LEGAL[::-1]
-    assert rank_configs(LEGAL[3:9:2], PROBLEM, _backwards) == LEGAL[3:9:2][::-1]
+    assert rank_configs(LEGAL, PROBLEM, backwards) == LEGAL[::-1]
+    assert rank_configs(LEGAL[3:9:2], PROBLEM, backwards) == LEGAL[3:9:2][::-1]
 
 
 def test_configs_that_the_model_does_not_know_come_last() -> None:
@@ -151,13 +132,13 @@ def test_configs_that_the_model_does_not_know_come_last() -> None:
         tuple(_with(fields, is_dynamic_persistent=True).items()) for fields in LEGAL[:2]
     )
     mixed = (dynamic[0], *LEGAL, dynamic[1])
-    assert rank_configs(mixed, PROBLEM, _backwards) == (*LEGAL[::-1], *dynamic)
+    assert rank_configs(mixed, PROBLEM, backwards) == (*LEGAL[::-1], *dynamic)
 
 
 def test_configs_of_another_architecture_are_refused() -> None:
     other = tuple(tuple(_with(fields, device_capacity=10).items()) for fields in LEGAL)
     with pytest.raises(TilecastError, match=r"'device_capacity': 10.* have no model; allowed: Hop"):
-        rank_configs(other, PROBLEM, _backwards)
+        rank_configs(other, PROBLEM, backwards)
 
 
 @pytest.mark.parametrize("power", ["burst", "sustained", "robust"])
@@ -243,7 +224,7 @@ def _asked(home: Any, **call: Any) -> Legal:
 
 
 def test_lowerings_get_the_order_of_the_model(home: Any) -> None:
-    asked = Asked()
+    asked = Asked(backwards)
     rank_with_model(home, asked)
     assert _asked(home) == LEGAL[::-1]
     assert asked.problem == PROBLEM
@@ -251,7 +232,7 @@ def test_lowerings_get_the_order_of_the_model(home: Any) -> None:
 
 def test_restoring_brings_the_stock_order_back(home: Any) -> None:
     restore(home)
-    rank_with_model(home, _backwards)
+    rank_with_model(home, backwards)
     rank_with_model(home, _no_model)
     restore(home)
     assert getattr(home, HOOKED) is flex_gemm_quack_configs
@@ -262,7 +243,7 @@ def test_restoring_brings_the_stock_order_back(home: Any) -> None:
 def test_another_pytorch_is_refused() -> None:
     home = SimpleNamespace(__name__="torch.new")
     with pytest.raises(TilecastError, match=rf"torch.new has no {HOOKED}; allowed: PyTorch 2\.15"):
-        rank_with_model(home, _backwards)
+        rank_with_model(home, backwards)
     restore(home)
     assert not hasattr(home, HOOKED)
 
@@ -280,7 +261,7 @@ def _broken(problem: GemmProblem, configs: Sequence[QuackConfig], limit: int) ->
     [
         (_no_model, {}, "gpu 'H20' is not known; allowed: H200; run `tilecast collect` on it"),
         (_broken, {}, "ZeroDivisionError: float division"),
-        (_backwards, {"cu_seqlens_index": 2}, "grouped products have no model"),
+        (backwards, {"cu_seqlens_index": 2}, "grouped products have no model"),
     ],
 )
 def test_without_a_model_the_order_is_the_stock_one(

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from stand_in_models import Asked, backwards
 from torch._inductor import ir
 from torch._inductor.graph import GraphLowering
 from torch._inductor.kernel_inputs import MMKernelInputs
@@ -71,27 +72,6 @@ def _configs(kernels: Sequence[Any]) -> list[QuackConfig | None]:
     return [kernel_config(kernel.metadata) for kernel in kernels]
 
 
-def _backwards(
-    problem: GemmProblem, configs: Sequence[QuackConfig], limit: int
-) -> list[QuackConfig]:
-    """A model that likes the last best."""
-    return list(reversed(configs))[:limit]
-
-
-class Asked:
-    """A model that remembers what it was asked."""
-
-    def __init__(self) -> None:
-        self.problem: GemmProblem | None = None
-        self.configs: list[QuackConfig] = []
-
-    def __call__(
-        self, problem: GemmProblem, configs: Sequence[QuackConfig], limit: int
-    ) -> list[QuackConfig]:
-        self.problem, self.configs = problem, list(configs)
-        return self.configs[:limit]
-
-
 @pytest.mark.parametrize(
     ("dtype", "out_dtype"),
     [("bfloat16", "bfloat16"), ("float16", "float16"), ("float16", "float32")],
@@ -129,9 +109,9 @@ def test_operands_are_read_from_the_metadata(layout: str) -> None:
 
 def test_kernels_take_the_order_of_the_model() -> None:
     kernels = _stock(_kernels())
-    assert rank_kernels(kernels, EXTENTS, 24, _backwards) == kernels[::-1]
-    assert rank_kernels(kernels, EXTENTS, 5, _backwards) == kernels[:-6:-1]
-    assert rank_kernels(kernels[3:9:2], EXTENTS, 10, _backwards) == [*kernels[3:9:2]][::-1]
+    assert rank_kernels(kernels, EXTENTS, 24, backwards) == kernels[::-1]
+    assert rank_kernels(kernels, EXTENTS, 5, backwards) == kernels[:-6:-1]
+    assert rank_kernels(kernels[3:9:2], EXTENTS, 10, backwards) == [*kernels[3:9:2]][::-1]
 
 
 def test_kernels_that_the_model_does_not_know_come_last() -> None:
@@ -139,9 +119,9 @@ def test_kernels_that_the_model_does_not_know_come_last() -> None:
     stock = _stock(kernels)
     others = [kernel for kernel in kernels if kernel not in stock]
     mixed = [*others, *stock]
-    assert rank_kernels(mixed, EXTENTS, len(mixed), _backwards) == [*stock[::-1], *others]
-    assert rank_kernels(mixed, EXTENTS, 25, _backwards) == [*stock[::-1], others[0]]
-    assert rank_kernels(mixed, EXTENTS, 24, _backwards) == stock[::-1]
+    assert rank_kernels(mixed, EXTENTS, len(mixed), backwards) == [*stock[::-1], *others]
+    assert rank_kernels(mixed, EXTENTS, 25, backwards) == [*stock[::-1], others[0]]
+    assert rank_kernels(mixed, EXTENTS, 24, backwards) == stock[::-1]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -166,13 +146,13 @@ def test_an_exchanged_problem_is_asked_about_as_it_was(layout: str, exchanged: s
 def test_kernels_without_a_model_are_refused() -> None:
     others = [kernel for kernel in _kernels() if type(kernel).__name__ != STOCK_OPERATOR]
     with pytest.raises(TilecastError, match=r"Sm80\w+ have no model; allowed: Sm90\w+ with"):
-        rank_kernels(others, EXTENTS, 3, _backwards)
+        rank_kernels(others, EXTENTS, 3, backwards)
 
 
 def test_a_dtype_that_no_config_is_for_is_refused() -> None:
     kernels = _kernels(dtype=torch.float8_e4m3fn, out_dtype=torch.bfloat16)
     with pytest.raises(TilecastError, match="Sm90\\w+ have no model; allowed: Sm90"):
-        rank_kernels(kernels, EXTENTS, 3, _backwards)
+        rank_kernels(kernels, EXTENTS, 3, backwards)
 
 
 @pytest.mark.parametrize("power", ["burst", "sustained", "robust"])
@@ -238,7 +218,7 @@ OPTIONS = {"is_nvfp4": False, "swap_ab": False, "fallback_count": 10}
 
 def test_the_code_generator_gets_the_order_of_the_model(codegen, environment) -> None:
     stock = codegen.get_nvgemm_heuristics()
-    rank_with_model(_home(codegen), _backwards)
+    rank_with_model(_home(codegen), backwards)
     ranking = codegen.get_nvgemm_heuristics()
     assert ranking is stock
     kernels = _stock(_kernels())
@@ -277,7 +257,7 @@ def test_a_symbolic_extent_counts_as_its_hint(codegen, environment: ShapeEnv) ->
 
 def test_no_kernels_are_no_reason_to_warn(codegen, environment, caplog) -> None:
     """Hopper has none with a fused epilogue, and Inductor asks for them all the same."""
-    rank_with_model(_home(codegen), _backwards)
+    rank_with_model(_home(codegen), backwards)
     assert codegen.get_nvgemm_heuristics().filter_kernels([], _inputs(16, 6144, 4096), 3) == []
     assert not caplog.records
 
@@ -300,7 +280,7 @@ def _inventing(problem: GemmProblem, configs: Sequence[QuackConfig], limit: int)
         (_no_model, torch.bfloat16, "gpu 'H20' is not known; allowed: H200; run `tilecast coll"),
         (_broken, torch.bfloat16, "ZeroDivisionError: float division"),
         (_inventing, torch.bfloat16, "KeyError: QuackConfig"),
-        (_backwards, torch.float8_e4m3fn, f"kernels of {STOCK_OPERATOR} have no model"),
+        (backwards, torch.float8_e4m3fn, f"kernels of {STOCK_OPERATOR} have no model"),
     ],
 )
 def test_without_a_model_the_order_is_the_stock_one(
@@ -329,7 +309,7 @@ def test_restoring_brings_the_stock_ranking_back(codegen) -> None:
     home, stock = _home(codegen), codegen.get_nvgemm_heuristics()
     before, method = dict(vars(stock)), stock.filter_kernels
     restore(home)
-    rank_with_model(home, _backwards)
+    rank_with_model(home, backwards)
     rank_with_model(home, _no_model)
     assert stock.filter_kernels != method
     restore(home)
@@ -340,4 +320,4 @@ def test_restoring_brings_the_stock_ranking_back(codegen) -> None:
 def test_another_pytorch_is_refused() -> None:
     home = SimpleNamespace(__name__="torch.new", get_nvgemm_heuristics=SimpleNamespace)
     with pytest.raises(TilecastError, match=r"torch.new does not keep .*; allowed: PyTorch 2\.14"):
-        rank_with_model(home, _backwards)
+        rank_with_model(home, backwards)
