@@ -11,7 +11,7 @@ from tilecast.heuristics.errors import TilecastError, one_line
 from tilecast.heuristics.hardware import GPUS, MAX_CLUSTER, Hardware, described
 from tilecast.kernels.families import FAMILIES
 
-COPY_BYTES = 2**30
+MEMORY_BYTES = 2**30
 """Read by the kernel that tells the memory's bandwidth: far more than any level 2 holds."""
 PRODUCT_EXTENT = 8192
 """m, n and k of the product that tells the matrix rate."""
@@ -89,9 +89,9 @@ def describe_gpu(device: int) -> Hardware:
         arch=arch,
         sm_count=properties.multi_processor_count,
         l2_bytes=properties.L2_cache_size,
-        dram_bytes_per_second=_copy_rate(device, COPY_BYTES),
+        dram_bytes_per_second=_bandwidth(device, MEMORY_BYTES),
         # What is read and what is written, and room to spare.
-        l2_bytes_per_second=_copy_rate(device, properties.L2_cache_size // 4),
+        l2_bytes_per_second=_bandwidth(device, properties.L2_cache_size // 4),
         peak_flops=_product_rate(device),
         clusters_at_once=_clusters_at_once(device, per_block),
         smem_bytes_per_sm=attribute("MAX_SHARED_MEMORY_PER_MULTIPROCESSOR"),
@@ -106,7 +106,7 @@ def short_name(device_name: str) -> str:
     return "-".join(word for word in words if word not in ("NVIDIA", "GPU"))[:64] or "GPU"
 
 
-def _copy_rate(device: int, size: int) -> float:
+def _bandwidth(device: int, size: int) -> float:
     """Bytes a second, read plus written, of a kernel that passes over ``size`` bytes."""
     import torch
 
