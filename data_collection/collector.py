@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any
@@ -34,6 +35,9 @@ STRETCH = 16
 """Problems per GPU that are compiled, checked and measured before the next: some two minutes. The
 first stretch is of one and each twice the one before, so that little is waited for: the kernels of
 a stretch compile while the one before is measured."""
+
+MEASURING_SHARE = 0.8
+"""Of a time that is limited: the rest is for the second timing, which scores what was measured."""
 
 CHECKS_PER_JOB = 64
 """Kernels of one check job: enough to keep its overhead small, few to repeat after a hang."""
@@ -79,6 +83,8 @@ class Collector:
     times as long."""
     deadline: float = math.inf
     """`time.monotonic` after which no further job starts."""
+    _until: float = field(default=math.inf, init=False)
+    """The same for what is being done."""
     _taken: int = field(default=0, init=False)
     _ended: bool = field(default=False, init=False)
     _errors: list[float] = field(default_factory=list, init=False)
@@ -90,18 +96,27 @@ class Collector:
         Raises:
             TilecastError: jobs fail with no kernel to blame, on every card.
         """
-        self._begun, self._ended = time.monotonic(), False
+        self._begun = time.monotonic()
+        measuring = self._begun + MEASURING_SHARE * (self.deadline - self._begun)
         self._crew = Crew(self.store, self.factories, self.engine, self.silence_seconds)
         try:
-            with ThreadPoolExecutor(1) as ahead:
-                try:
-                    self._measure(workload, ahead)
-                    self._verify(workload, ahead)
-                    self._compare(ahead)
-                finally:
-                    self._ended = True
+            with self._compiling(measuring) as ahead:
+                self._measure(workload, ahead)
+            with self._compiling(self.deadline) as ahead:
+                self._verify(workload, ahead)
+                self._compare(ahead)
         finally:
             self._crew.stop()
+
+    @contextmanager
+    def _compiling(self, until: float) -> Iterator[ThreadPoolExecutor]:
+        """A thread that compiles for what is done inside, which begins no job after ``until``."""
+        self._until, self._ended = until, False
+        with ThreadPoolExecutor(1) as ahead:
+            try:
+                yield ahead
+            finally:
+                self._ended = True
 
     def _measure(self, workload: Workload, ahead: ThreadPoolExecutor) -> None:
         """Stretch by stretch: a run that ends early has measured the first problems whole.
@@ -191,7 +206,7 @@ class Collector:
         return build.kernels
 
     def _late(self) -> bool:
-        return time.monotonic() > self.deadline
+        return time.monotonic() > self._until
 
     def _run(self, phase: Phase, jobs: Sequence[Job]) -> None:
         """Work through jobs of one phase on all workers."""

@@ -453,6 +453,24 @@ def test_deadline_lets_the_job_in_hand_finish_and_the_next_run_goes_on(bed: Bed)
     )
 
 
+def test_some_of_a_limited_time_is_left_to_time_again(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Clock:
+        """Is 90 s ahead once something was measured."""
+
+        @staticmethod
+        def monotonic() -> float:
+            measured = any(one.phase == "measure" for one in bed.progress)
+            return time.monotonic() + 90 * measured
+
+    monkeypatch.setattr("tilecast.data_collection.collector.time", Clock)
+    bed.collect(deadline=time.monotonic() + 100)
+    measured = {row.m for row in bed.rows() if row.stage == "race"}
+    assert 1 <= len(measured) < len(PROBLEMS)
+    assert {row.m for row in bed.rows() if row.stage == "verify"} == measured
+
+
 @dataclass
 class LosingEngine:
     """Takes some failures for losses of the host."""
