@@ -18,6 +18,7 @@ from tilecast.cli.answer import Answer
 from tilecast.cli.checks import visible_gpus
 from tilecast.cli.collection import telling, writable_objects
 from tilecast.cli.evaluate import all_makers, of_kinds, score_tables
+from tilecast.cli.measurements import shipped_datasets
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware, hardware
 
@@ -54,6 +55,7 @@ def run(options: argparse.Namespace) -> Answer:
     from tilecast.models.evaluation import evaluate
     from tilecast.models.labels import POWERS, label_table
     from tilecast.models.manifest import MANIFEST
+    from tilecast.models.training import dataset_hardware, labels_elsewhere
     from tilecast.reporting.cards import card_differences, card_table, trouble_table
     from tilecast.reporting.noise import noise_table, repeats
     from tilecast.reporting.page import library, write_page
@@ -77,13 +79,14 @@ def run(options: argparse.Namespace) -> Answer:
             f"none of the {len(asked)} problems was measured within --budget {options.budget}; "
             "allowed: more seconds; the same command goes on where this one ended"
         )
-    table = label_table(dataset)
+    table, others = label_table(dataset), shipped_datasets(dataset_hardware(dataset))
     with telling("train"):
-        artifact = _trained(dataset, options)
+        artifact = _trained(dataset, others, options)
     with telling("evaluate"):
         makers = all_makers(artifact.hardware).values()
         among = of_kinds(None, table)
-        scored = evaluate(list(makers), table, POWERS, shared.workers(options), among=among)
+        taught = [*table, *labels_elsewhere(others)]
+        scored = evaluate(list(makers), taught, POWERS, shared.workers(options), among=among)
     with telling("report"):
         write_dataset(dataset, options.out / DATA)
         sections = _page(dataset, table, artifact, scored)
@@ -169,7 +172,7 @@ def _stored(path: Path) -> Dataset:
         return store.export()
 
 
-def _trained(dataset: Dataset, options: argparse.Namespace) -> Artifact:
+def _trained(dataset: Dataset, others: list[Dataset], options: argparse.Namespace) -> Artifact:
     """The model of these measurements: the one that is there already, or a new one."""
     from tilecast.models.artifact import load, save
     from tilecast.models.training import train
@@ -177,9 +180,10 @@ def _trained(dataset: Dataset, options: argparse.Namespace) -> Artifact:
     with suppress(TilecastError):
         there = load(options.out)
         facts: Mapping[str, Any] = there.facts
-        if facts["dataset"]["sha256"] == dataset.digest:
+        learned = [facts["dataset"]["sha256"], *facts.get("elsewhere", {}).get("sha256", ())]
+        if learned == [one.digest for one in (dataset, *others)]:
             return there
-    artifact = train(dataset, jobs=shared.workers(options))
+    artifact = train(dataset, others=others, jobs=shared.workers(options))
     save(artifact, options.out)
     return artifact
 

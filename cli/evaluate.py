@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tilecast.cli import options as shared
 from tilecast.cli.answer import Answer
+from tilecast.cli.measurements import read_measurements
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.reporting.table import Table
@@ -33,6 +34,10 @@ SHOWN_K = (1, 3, 5)
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's options."""
     shared.add_data(parser)
+    about = "a further data set, learned from; scored, too, where it is of the same GPU; repeatable"
+    parser.add_argument(
+        "--add", action="append", type=shared.path, metavar="FILE", default=[], help=about
+    )
     shared.add_own_problems(parser)
     parser.add_argument(
         "--operands",
@@ -52,24 +57,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> Answer:
     """Fit, ask and score every heuristic, fold by fold."""
-    from tilecast.data_collection.dataset import read_dataset
     from tilecast.models.artifact import load
     from tilecast.models.evaluation import evaluate
     from tilecast.models.labels import POWERS, label_table
-    from tilecast.models.training import dataset_hardware
+    from tilecast.models.training import labels_elsewhere
 
     shared.check_own_problems(options)
     powers, own = options.power or POWERS, shared.own_problems(options)
-    dataset = read_dataset(shared.data(options))
-    makers = all_makers(dataset_hardware(dataset))
+    measured = read_measurements(options, options.add)
+    makers = all_makers(measured.gpu)
     for name in options.only or ():
         if name not in makers:
             raise TilecastError(f"heuristic {name!r} is not known; allowed: {', '.join(makers)}")
     makers = {name: makers[name] for name in options.only or makers}
     if options.model is not None:
-        makers |= {"as trained": _as_trained(load(options.model), dataset)}
-    table = label_table(dataset)
+        makers |= {"as trained": _as_trained(load(options.model), measured.dataset)}
+    table, elsewhere = label_table(measured.dataset), labels_elsewhere(measured.others)
     among = _measured(own, table) if own else of_kinds(options.operands, table)
+    table += elsewhere
     scored = evaluate(list(makers.values()), table, powers, options.jobs, among=among)
     missing = scored["not_measured"] = len(own) - len(among) if own else 0
     told = [f"{missing} more were not measured"] if missing else []

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tilecast.cli import options as shared
 from tilecast.cli.answer import Answer
 from tilecast.cli.evaluate import FIGURES, SHOWN_K
+from tilecast.cli.measurements import read_measurements
 from tilecast.reporting.table import Table
 
 if TYPE_CHECKING:
@@ -24,7 +25,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's options."""
     shared.add_data(parser)
     about = (
-        "a further data set of the same GPU, or what Inductor's autotuner measured on it "
+        "a further data set, of the same GPU or of another one, from which so much is learned that "
+        "few problems of a new GPU are enough; or what Inductor's autotuner measured "
         "(TILECAST_LEARN, .jsonl); repeatable"
     )
     parser.add_argument(
@@ -42,15 +44,16 @@ def run(options: argparse.Namespace) -> Answer:
     shared.check_writable(options.out)
 
     from tilecast.data_collection.autotuned import read_autotuned
-    from tilecast.data_collection.dataset import joined, read_dataset
     from tilecast.models.artifact import save
-    from tilecast.models.training import dataset_hardware, train
+    from tilecast.models.training import train
 
     start = time.perf_counter()
-    measured, autotuned = _kinds(options.add)
-    dataset = joined([read_dataset(path) for path in (shared.data(options), *measured)])
-    usable = read_autotuned(autotuned, dataset_hardware(dataset))
-    artifact = train(dataset, usable.found, seed=options.seed, jobs=options.jobs)
+    files, autotuned = _kinds(options.add)
+    measured = read_measurements(options, files)
+    usable = read_autotuned(autotuned, measured.gpu)
+    artifact = train(
+        measured.dataset, usable.found, measured.others, seed=options.seed, jobs=options.jobs
+    )
     save(artifact, options.out)
     seconds = time.perf_counter() - start
     facts: Mapping[str, Any] = artifact.facts
@@ -66,7 +69,9 @@ def run(options: argparse.Namespace) -> Answer:
         f"{artifact.name} trained in {seconds:.0f} s on {used['problems']} problems of "
         f"{used['families']} families, written to {options.out}"
     )
-    return Answer(document, [_table(facts), *_autotuned(facts, usable), summary])
+    return Answer(
+        document, [_table(facts), *_elsewhere(facts), *_autotuned(facts, usable), summary]
+    )
 
 
 def _kinds(files: Sequence[Path]) -> tuple[list[Path], list[Path]]:
@@ -77,6 +82,14 @@ def _kinds(files: Sequence[Path]) -> tuple[list[Path], list[Path]]:
     for path in files:
         found[path.suffix.lower() == SUFFIX].append(path)
     return found
+
+
+def _elsewhere(facts: Mapping[str, Any]) -> list[str]:
+    """What was learned from other GPUs, in a line."""
+    if "elsewhere" not in facts:
+        return []
+    problems, gpus = facts["elsewhere"]["problems"], ", ".join(facts["elsewhere"]["gpus"])
+    return [f"Learned from {problems} problems of {gpus}, too"]
 
 
 def _autotuned(facts: Mapping[str, Any], usable: Usable) -> list[str]:

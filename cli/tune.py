@@ -11,6 +11,7 @@ from tilecast.cli import options as shared
 from tilecast.cli.answer import Answer
 from tilecast.cli.collection import measure, writable_objects
 from tilecast.cli.evaluate import SHOWN_K
+from tilecast.cli.measurements import by_gpu, shipped_datasets
 from tilecast.heuristics.errors import TilecastError
 from tilecast.reporting.table import Table
 
@@ -35,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> Answer:
     """Collect what the shipped model likes, train on all, score both models on one's own."""
-    from tilecast.data_collection.dataset import joined, read_dataset
+    from tilecast.data_collection.dataset import read_dataset
     from tilecast.data_collection.store import MeasurementStore
     from tilecast.models.artifact import save
     from tilecast.models.guidance import Guided
@@ -49,7 +50,7 @@ def run(options: argparse.Namespace) -> Answer:
         raise TilecastError("no problem is given; allowed: --problems or --hf-config")
     shared.check_writable(options.out)
     objects = writable_objects(options)
-    known = read_dataset(shared.data(options))
+    known = [read_dataset(options.data)] if options.data else shipped_datasets(shared.gpu(options))
     heuristic = load_heuristic_for(shared.gpu(options), own)
     measure(options, objects, own, Guided(heuristic, shared.gpu(options)))
     with closing(MeasurementStore(options.store)) as store:
@@ -60,7 +61,8 @@ def run(options: argparse.Namespace) -> Answer:
             "allowed: more seconds; the same command goes on where this one ended"
         )
     table = [labels for labels in label_table(measured) if labels.problem in done]
-    artifact = train(joined([known, measured]), jobs=shared.workers(options))
+    taught = by_gpu([measured, *known])
+    artifact = train(taught.dataset, others=taught.others, jobs=shared.workers(options))
     save(artifact, options.out)
     regret = {
         "shipped": _regret(heuristic.artifact, table),

@@ -78,7 +78,7 @@ def first(settings: Settings, problem: GemmProblem, gpu: Hardware) -> FirstChoic
         TilecastError: no model knows the GPU, dtypes and majors, or not well enough to decide.
     """
     heuristic = _heuristic(gpu, problem.operands, settings.power, settings.model, settings.digest)
-    seen = heuristic.artifact.operands
+    seen = heuristic.artifact.measured
     if not decides(seen, problem.operands):
         raise TilecastError(
             f"no model has seen operands such as {problem.operands}; allowed without a benchmark: "

@@ -73,6 +73,8 @@ class Artifact:
     """The GPU that it was trained for."""
     operands: tuple[GemmOperands, ...]
     """The kinds of operands that it was trained on, sorted by their texts."""
+    measured: tuple[GemmOperands, ...]
+    """Those of them that were timed on its own GPU: what it may decide without a benchmark."""
     rankers: Mapping[str, ConfigRanker]
     """The fitted ranker of each power."""
     calibration: Mapping[str, tuple[float, float]]
@@ -200,6 +202,7 @@ def _manifest(artifact: Artifact, shapes: Mapping[str, object], sha256: str) -> 
         **VERSIONS,
         "hardware": artifact.hardware.facts(),
         "operands": [operands.text for operands in artifact.operands],
+        "measured": [operands.text for operands in artifact.measured],
         "features": list(FEATURE_NAMES),
         **shapes,
         "file": {"name": f"model-{sha256[:12]}.bin.gz", "sha256": sha256},
@@ -243,9 +246,13 @@ def _artifact(manifest: Mapping[str, Any], packed: bytes) -> Artifact:
     thresholds = {mean: number(rule["thresholds"][str(mean)], *_WEIGHT) for mean in MEANS}
     if not isinstance(manifest["facts"]["dataset"]["sha256"], str):
         raise ValueError("no digest of a data set")
+    operands, measured = _kinds(manifest["operands"]), _kinds(manifest["measured"])
+    if not set(measured) <= set(operands):
+        raise ValueError("it was measured for more than it was trained on")
     return Artifact(
         gpu,
-        _kinds(manifest["operands"]),
+        operands,
+        measured,
         rankers,
         {power: (number(a, *_INTERCEPT), number(b, *_SLOPE)) for power, (a, b) in lines.items()},
         StoppingRule(

@@ -113,19 +113,26 @@ class SpeedRow:
 def folds(table: Sequence[ProblemLabels]) -> list[tuple[np.ndarray, np.ndarray]]:
     """Deal problems into `FOLDS` by family, evenly and the same way every time, as `Splits`.
 
+    Those that were measured elsewhere are always fitted on and never asked about, but for those of
+    the families that are held out, which are not fitted on either.
+
     Raises:
         TilecastError: there are fewer families than folds.
     """
     from sklearn.model_selection import GroupKFold
 
-    names = sorted({labels.problem.family for labels in table})
+    own = np.array([labels.elsewhere is None for labels in table], bool)
+    names = sorted({labels.problem.family for labels in table if labels.elsewhere is None})
     if len(names) < FOLDS:
         raise TilecastError(
             f"{len(names)} (n, k) families are too few for {FOLDS} folds; "
             f"allowed: {FOLDS} or more; collect more problems"
         )
-    family = np.array([names.index(labels.problem.family) for labels in table])
-    return list(GroupKFold(FOLDS).split(family, groups=family))
+    number = {name: place for place, name in enumerate(names)}
+    family = np.array([number.get(labels.problem.family, -1) for labels in table])
+    dealt = GroupKFold(FOLDS).split(family[own], groups=family[own])
+    held_out = [np.flatnonzero(own)[asked] for _, asked in dealt]
+    return [(np.flatnonzero(~np.isin(family, family[asked])), asked) for asked in held_out]
 
 
 def unfitted(table: Sequence[ProblemLabels]) -> Splits:
@@ -309,7 +316,8 @@ def evaluate(
 
     Args:
         makers: what makes the heuristics.
-        table: labels of all problems, which are fitted on whether or not they are scored.
+        table: labels of all problems, which are fitted on whether or not they are scored; none that
+            was measured elsewhere is.
         powers: what to ask for, and score by.
         jobs: folds at a time.
         among: the problems that are scored, at least one of which is in the table; all when left
@@ -320,7 +328,8 @@ def evaluate(
         ranker is asked about problems of every fold; ``noise_floor`` by power; ``problems`` and
         ``families``, the numbers of those scored.
     """
-    wanted = np.array([among is None or labels.problem in among for labels in table])
+    own = [labels.elsewhere is None for labels in table]
+    wanted = np.array(own) & [among is None or labels.problem in among for labels in table]
     whole = folds(table)
     asking = ((fitted, asked[wanted[asked]]) for fitted, asked in whole)
     splits = [(fitted, asked) for fitted, asked in asking if asked.size]

@@ -78,18 +78,23 @@ def _beside(columns: ConfigColumns, places: np.ndarray) -> np.ndarray:
 def nearest_shipped(gpu: Hardware) -> Artifact | None:
     """The shipped model that knows most of a GPU, as if it were for that; None without any.
 
-    It is that of the GPU that runs the same code and whose figures are nearest. Its features are
-    computed from the figures of the GPU that is asked about: so far as these explain a time, it
-    holds there, too.
+    It is that of the nearest of `known_gpus`. Its features are computed from the figures of the GPU
+    that is asked about: so far as these explain a time, it holds there, too.
     """
-    rivals = [one for one in map(hardware, shipped_names()) if one.arch == gpu.arch]
-    if not rivals:
+    known = known_gpus(gpu)
+    if not known:
         return None
-    artifact = load_shipped(min(rivals, key=lambda one: _distance(one, gpu)))
+    artifact = load_shipped(known[0])
     rankers = {power: copy(ranker) for power, ranker in artifact.rankers.items()}
     for ranker in rankers.values():
         ranker.hardware = gpu
     return replace(artifact, hardware=gpu, rankers=rankers)
+
+
+def known_gpus(gpu: Hardware) -> list[Hardware]:
+    """Those that a model is shipped for and that run the same code, by how near they are to one."""
+    rivals = [one for one in map(hardware, shipped_names()) if one.arch == gpu.arch]
+    return sorted(rivals, key=lambda one: _distance(one, gpu))
 
 
 def _distance(one: Hardware, other: Hardware) -> float:

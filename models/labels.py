@@ -15,6 +15,7 @@ from tilecast.data_collection.truth import MeasuredProblem, measured_problems
 from tilecast.heuristics.candidates import Candidates
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
+from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.kernels.candidates import config_table
 
@@ -42,6 +43,9 @@ class ProblemLabels(MeasuredProblem):
 
     candidates: Candidates
     """The same configs, in the same order, as rows of a table that all problems share."""
+    elsewhere: Hardware | None = None
+    """The GPU that it was measured on, where that is not the one that a model is for: such labels
+    are learned from, and nothing is scored by them."""
 
     def cost(self, power: str, *, truth: bool = False) -> np.ndarray:
         """What ``power`` asks to minimise, of each config.
@@ -81,8 +85,12 @@ class ProblemLabels(MeasuredProblem):
         return float(self.slowdown(power, truth=True)[best]) - 1
 
 
-def label_table(dataset: Dataset) -> list[ProblemLabels]:
+def label_table(dataset: Dataset, elsewhere: Hardware | None = None) -> list[ProblemLabels]:
     """Gather the labels of every problem, sorted by extents and operands.
+
+    Args:
+        dataset: the measurements.
+        elsewhere: the GPU that they are of, where a model of another one is to learn from them.
 
     Raises:
         TilecastError: no config of the data set has a time to learn from.
@@ -98,6 +106,10 @@ def label_table(dataset: Dataset) -> list[ProblemLabels]:
         timed.setdefault(one.problem.operands, {}).update(dict.fromkeys(one.configs))
     whole = {operands: config_table(configs, operands).all() for operands, configs in timed.items()}
     return [
-        ProblemLabels(**vars(one), candidates=whole[one.problem.operands].select(one.configs))
+        ProblemLabels(
+            **vars(one),
+            candidates=whole[one.problem.operands].select(one.configs),
+            elsewhere=elsewhere,
+        )
         for one in found
     ]

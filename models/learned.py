@@ -228,9 +228,12 @@ def lends(trained: Iterable[GemmOperands], asked: GemmOperands) -> bool:
     return any(_shared(one) == _shared(asked) for one in trained)
 
 
-def decides(trained: Iterable[GemmOperands], asked: GemmOperands) -> bool:
-    """Whether such a model may choose without a benchmark: it has seen their majors, too."""
-    return lends((one for one in trained if one.layout == asked.layout), asked)
+def decides(measured: Iterable[GemmOperands], asked: GemmOperands) -> bool:
+    """Whether such a model may choose without a benchmark: it has seen their majors, too.
+
+    It has seen them on the GPU that it is for: what was measured elsewhere ranks and decides not.
+    """
+    return lends((one for one in measured if one.layout == asked.layout), asked)
 
 
 def _shared(operands: GemmOperands) -> tuple[object, ...]:

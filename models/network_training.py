@@ -85,7 +85,7 @@ def fit_network(
     Args:
         table: labels of the problems to learn from, one at least.
         compared: what else is known of the order of configs, of problems that the table lacks.
-        hardware: the GPU that they were measured on.
+        hardware: the GPU that they were measured on, unless they name another.
         epochs: how often each is seen, within `MOST_STEPS`.
         seed: of the first weights and of the order of problems.
 

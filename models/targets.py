@@ -28,8 +28,11 @@ def log_analytic(features: np.ndarray) -> np.ndarray:
 
 @lru_cache(maxsize=1024)
 def problem_features(labels: ProblemLabels, hardware: Hardware) -> np.ndarray:
-    """The `featurize` of a labelled problem, kept: folds and powers share it."""
-    features = featurize(labels.problem, labels.candidates, hardware)
+    """The `featurize` of a labelled problem, kept: folds and powers share it.
+
+    What was measured elsewhere has the features that it has there.
+    """
+    features = featurize(labels.problem, labels.candidates, labels.elsewhere or hardware)
     features.flags.writeable = False
     return features
 
@@ -65,7 +68,7 @@ def training_rows(table: Sequence[ProblemLabels], hardware: Hardware, power: str
 
     Args:
         table: labels of the problems to learn from.
-        hardware: the GPU that they were measured on.
+        hardware: the GPU that they were measured on, unless they name another.
         power: whose cost to learn.
     """
     parts = []

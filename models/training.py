@@ -46,7 +46,12 @@ _REPORTED_K = (1, 3, 5, 10)
 
 
 def train(
-    dataset: Dataset, autotuned: Sequence[Autotuned] = (), *, seed: int = 0, jobs: int = 1
+    dataset: Dataset,
+    autotuned: Sequence[Autotuned] = (),
+    others: Sequence[Dataset] = (),
+    *,
+    seed: int = 0,
+    jobs: int = 1,
 ) -> Artifact:
     """Hold out each fold of families, then fit on everything.
 
@@ -57,23 +62,27 @@ def train(
         dataset: measurements of one GPU.
         autotuned: what Inductor measured on it, which is learned from (`comparisons`) and never
             scored by.
+        others: measurements of other GPUs, or of this one, which are learned from in the same way:
+            so few problems of a new GPU are enough.
         seed: of the models' sampling.
         jobs: fits that run side by side.
 
     Raises:
-        TilecastError: the data set holds more than one GPU, or too few families.
+        TilecastError: a data set holds more than one GPU, or too few families.
     """
     gpu = dataset_hardware(dataset)
-    table = label_table(dataset)
-    kinds = Counter(labels.problem.operands for labels in table)
+    own, elsewhere = label_table(dataset), labels_elsewhere(others)
+    table = [*own, *elsewhere]
+    kinds = Counter(labels.problem.operands for labels in own)
     splits = folds(table)
-    compared = comparisons(autotuned, {labels.problem for labels in table}, gpu)
+    compared = comparisons(autotuned, {labels.problem for labels in own}, gpu)
     rankers, validated = fit_rankers(gpu, table, splits, compared, seed=seed, jobs=jobs)
     unseen = [table[i] for i in splits[0][1]]
     scored = {power: _scored(ranker, unseen) for power, ranker in validated[0].items()}
     deferrals, speeds = learn_deferrals(validated, table, splits, seed=seed, jobs=jobs)
     return Artifact(
         gpu,
+        tuple(sorted({labels.problem.operands for labels in table}, key=str)),
         tuple(sorted(kinds, key=str)),
         rankers,
         {power: calibration for power, (calibration, _) in scored.items()},
@@ -83,12 +92,13 @@ def train(
             "dataset": {
                 "sha256": dataset.digest,
                 "rows": len(dataset.rows),
-                "problems": len(table),
-                "families": len({labels.problem.family for labels in table}),
+                "problems": len(own),
+                "families": len({labels.problem.family for labels in own}),
                 "operands": {str(kind): kinds[kind] for kind in sorted(kinds, key=str)},
                 "dates": [run.get("date") for run in dataset.provenance["runs"]],
             },
             **({"autotuned": _told(compared)} if compared else {}),
+            **({"elsewhere": _elsewhere(others, elsewhere)} if others else {}),
             "seed": seed,
             "versions": {name: found for name in _PACKAGES if (found := installed_version(name))},
             "held_out": {ConfigRanker.name: {p: metrics for p, (_, metrics) in scored.items()}},
@@ -97,6 +107,15 @@ def train(
             "beside_library": speeds,
         },
     )
+
+
+def labels_elsewhere(others: Sequence[Dataset]) -> list[ProblemLabels]:
+    """The labels of data sets that are learned from and never scored by.
+
+    Raises:
+        TilecastError: one of them holds more than one GPU.
+    """
+    return [labels for other in others for labels in label_table(other, dataset_hardware(other))]
 
 
 def fit_rankers(
@@ -218,6 +237,15 @@ def dataset_hardware(dataset: Dataset) -> Hardware:
             "allowed: one; train on each GPU's measurements apart"
         )
     return next(iter(found.values()))
+
+
+def _elsewhere(others: Sequence[Dataset], found: Sequence[ProblemLabels]) -> dict[str, object]:
+    """Which data sets of other GPUs were learned from, and of how many problems they are."""
+    return {
+        "problems": len(found),
+        "gpus": sorted({dataset_hardware(other).name for other in others}),
+        "sha256": [other.digest for other in others],
+    }
 
 
 def _told(compared: Sequence[Comparison]) -> dict[str, int]:

@@ -134,7 +134,8 @@ def model_of(tmp_path: Path) -> Callable[..., Path]:
         }
         folder = tmp_path / "model"
         own = GemmOperands.parse(operands)
-        save(replace(shipped, operands=(own,), deferrals=deferrals if leaves else {}), folder)
+        asked = {"operands": (own,), "measured": (own,)}
+        save(replace(shipped, **asked, deferrals=deferrals if leaves else {}), folder)
         return folder
 
     return make

@@ -137,6 +137,12 @@ def few_dataset() -> Dataset:
 
 
 @pytest.fixture(scope="session")
+def other_dataset(few_dataset: Dataset) -> Dataset:
+    """The same again, as measured on an H100."""
+    return Dataset(few_dataset.rows, PROVENANCE | {"runs": [{"gpu": "H100"}]})
+
+
+@pytest.fixture(scope="session")
 def synthetic_table(synthetic_dataset: Dataset):
     """Its labels."""
     from tilecast.models.labels import label_table
@@ -160,7 +166,8 @@ def small_model(synthetic_table) -> Artifact:
     deferral, _ = fit_deferral((learned[::2], learned[1::2])) or (None, None)
     assert deferral
     return Artifact(
-        *(gpu, (LINEAR_BF16,), rankers, line, rule, dict.fromkeys(POWERS, deferral)),
+        *(gpu, (LINEAR_BF16,), (LINEAR_BF16,), rankers),
+        *(line, rule, dict.fromkeys(POWERS, deferral)),
         {"dataset": {"sha256": "none"}},
     )
 

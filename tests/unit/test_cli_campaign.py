@@ -20,10 +20,10 @@ import fake_session
 from tilecast.cli import campaign
 from tilecast.cli.main import main
 from tilecast.data_collection import collect as collecting
-from tilecast.data_collection import environment, gpu_model
+from tilecast.data_collection import dataset, environment, gpu_model
 from tilecast.data_collection import gpu_session as sessions
 from tilecast.data_collection.cards import REFERENCE_PROBLEMS, card_times, spread
-from tilecast.data_collection.dataset import read_dataset
+from tilecast.data_collection.dataset import Dataset, read_dataset, write_dataset
 from tilecast.data_collection.store import MeasurementStore
 from tilecast.heuristics.baselines import RandomChoice
 from tilecast.heuristics.hardware import Hardware, hardware
@@ -53,7 +53,7 @@ PROBLEMS = [
 
 
 @pytest.fixture
-def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few_dataset: Dataset) -> Path:
     """A host with two cards of a model that tilecast does not know; gives the log of what ran."""
     log = tmp_path / "log"
     log.touch()
@@ -72,6 +72,11 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(environment, "gpu_states", lambda cards: [])
     monkeypatch.setattr(sessions, "GpuSession", partial(fake_session.gpu_session, log))
     monkeypatch.setattr(collecting, "compile_all", compiled)
+    known = tmp_path / "known.parquet"
+    write_dataset(few_dataset, known)
+    # Of the shipped data sets there are but this one, which is learned from soon.
+    shipped = {"H200": known}
+    monkeypatch.setattr(dataset, "shipped_data", lambda gpu: shipped.get(gpu.name))
     # What evaluation makes of all the others is tested where it lives, and takes a minute.
     makers = {one.name: one for one in (RandomChoice, NearestNeighbour)}
     monkeypatch.setattr(campaign, "all_makers", lambda gpu: makers)
@@ -106,7 +111,9 @@ def test_from_nothing_to_a_model_of_a_gpu_that_nobody_described(
     # The description goes with the measurements and with the model, and so does without --gpu.
     out = tmp_path / "model"
     assert dataset_hardware(read_dataset(out / campaign.DATA)) == NEW
-    assert load(out).hardware == NEW
+    model = load(out)
+    assert model.hardware == NEW
+    assert model.facts["elsewhere"]["gpus"] == ["H200"]  # type: ignore[index]
     asked = ["predict", "--m", "16", "--n", "512", "--k", "4096", "--model", str(out)]
     predicted, _ = _answer(asked, capsys)
     assert predicted["gpu"] == "H100-PCIe"

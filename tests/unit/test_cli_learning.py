@@ -33,6 +33,25 @@ def measured(h200: Hardware) -> Autotuned:
     return Autotuned(OWN, times, 0.5, "H200", toolchain(), {}, "2026-11-22T00:00:00+00:00")
 
 
+def test_train_and_evaluate_learn_from_another_gpu(
+    answer: Callable[..., dict],
+    other_dataset: Dataset,
+    data: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    other = tmp_path / "other.parquet"
+    write_dataset(other_dataset, other)
+    out = str(tmp_path / "model")
+    given = ["--data", data, "--add", str(other)]
+    assert main(["train", *given, "--out", out, "--jobs", "2"]) == 0
+    assert "Learned from 12 problems of H100, too" in capsys.readouterr().out
+    ours = ("--only", "nearest neighbour", "--power", "robust")
+    alone, both = (answer("evaluate", *one, *ours) for one in (("--data", data), given))
+    assert [both[part] for part in ("problems", "families")] == [12, 6]
+    assert both["noise_floor"] == alone["noise_floor"]
+
+
 def test_train_learns_from_autotuning_and_says_what_it_left_out(
     few_trained: Artifact,
     measured: Autotuned,

@@ -268,7 +268,6 @@ def test_ties_go_by_name() -> None:
         (("5", "--problems", "own.csv"), "--common stands alone; allowed: "),
         (("5", "--hf-config", "config.json"), "--common stands alone; allowed: "),
         (("5", "--operands", "fp16:rcr>fp32"), "no model is for fp16:rcr>fp32; allowed: "),
-        (("5", "--gpu", "H100"), "no model "),
     ],
 )
 def test_common_is_refused(

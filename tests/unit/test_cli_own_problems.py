@@ -267,7 +267,6 @@ def test_predict_of_many_loads_nothing_slow(own: str, model: str) -> None:
         (("--operands", "fp16:rcr"), "--operands is for one problem; allowed beside --problems"),
         (("--data", "d"), "--data is for one problem; allowed beside --problems"),
         (("-k", "0"), "argument -k: '0' is out of range; allowed: auto, or an integer from 1"),
-        (("--gpu", "H100"), "no model is shipped for H100;"),
         (("--model", "/nowhere"), "model /nowhere is refused: manifest.json cannot be read"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,7 @@ from tilecast.data_collection.dataset import (
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware, hardware
 from tilecast.heuristics.problem import GemmProblem
+from tilecast.models.training import dataset_hardware
 
 SHIPPED = "f68a3a9a34e3b53c15c6f9be5411611f4a3b09e80ed0e8af291cd4babf14d8b2"
 """Digest of the values of the data set that comes with the package."""
@@ -193,7 +195,15 @@ def test_the_shipped_data_set_is_what_was_measured(h200: Hardware) -> None:
     assert len(dataset.rows) == 207_612
     assert dataset.digest == SHIPPED
     assert [gpu["name"] for gpu in dataset.provenance["runs"][0]["gpus"]] == ["NVIDIA H200"] * 2
-    assert shipped_data(hardware("H100")) is None
+    assert shipped_data(replace(h200, name="H200-NVL")) is None
+
+
+def test_another_gpu_has_been_measured_too(h200: Hardware) -> None:
+    path = shipped_data(hardware("H100"))
+    assert path is not None
+    dataset = read_dataset(path)
+    assert (len(dataset.rows), len(dataset.problems())) == (11_503, 72)
+    assert dataset_hardware(dataset) == hardware("H100") != h200
 
 
 def test_data_sets_join_with_the_runs_of_all(rows: pd.DataFrame) -> None:

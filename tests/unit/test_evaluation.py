@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tilecast.data_collection.dataset import Dataset
 from tilecast.heuristics.baselines import RandomChoice
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
@@ -27,7 +28,7 @@ from tilecast.models.evaluation import (
     speeds,
     summarise,
 )
-from tilecast.models.labels import ProblemLabels
+from tilecast.models.labels import ProblemLabels, label_table
 from tilecast.models.ranker import ConfigRanker
 
 
@@ -87,6 +88,24 @@ def test_families_are_held_out_and_every_problem_is_asked_once(synthetic_table) 
     held_out(lambda power: Recorder(log), synthetic_table, "burst", splits)
     assert len(log) == len(synthetic_table)
     assert all(family not in fitted for fitted, family in log)
+
+
+def test_what_was_measured_elsewhere_is_learned_from_and_not_asked_about(
+    synthetic_table, few_dataset: Dataset
+) -> None:
+    other = label_table(few_dataset, hardware("H100"))
+    table, own = [*other, *synthetic_table], len(other)
+    alone, splits = folds(synthetic_table), folds(table)
+    for (fitted, asked), (taught, also) in zip(alone, splits, strict=True):
+        assert (also - own).tolist() == asked.tolist()
+        assert (taught[taught >= own] - own).tolist() == fitted.tolist()
+        held_out = {table[i].problem.family for i in also}
+        known = {i for i in range(own) if table[i].problem.family not in held_out}
+        assert set(taught[taught < own]) == known
+    scored = [
+        evaluate([RandomChoice], one, ["burst"])["regret"] for one in (synthetic_table, table)
+    ]
+    assert scored[0] == scored[1]
 
 
 def test_too_few_families_are_refused(synthetic_table) -> None:

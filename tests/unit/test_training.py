@@ -16,8 +16,9 @@ from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.candidates import candidates
 from tilecast.models.artifact import Artifact, save
-from tilecast.models.labels import POWERS
+from tilecast.models.labels import POWERS, label_table
 from tilecast.models.learned import LearnedHeuristic
+from tilecast.models.targets import problem_features
 from tilecast.models.training import dataset_hardware, train
 
 
@@ -103,6 +104,32 @@ def test_one_model_knows_all_operands_of_a_data_set(few_dataset: Dataset) -> Non
     assert [*map(str, artifact.operands)] == ["bf16:rcr", "bf16:rrr"]
     assert artifact.facts["dataset"]["operands"] == counts  # type: ignore[index]
     assert 0 < counts["bf16:rrr"] < counts["bf16:rcr"]
+
+
+def test_another_gpu_teaches_and_decides_nothing(
+    few_dataset: Dataset, other_dataset: Dataset, few_trained: Artifact
+) -> None:
+    rows = other_dataset.rows.copy()
+    rows["operands"] = np.where(rows["n"] >= 4096, "bf16:rrr", "bf16:rcr")
+    other = Dataset(rows.astype({"operands": "category"}), other_dataset.provenance)
+    artifact = train(few_dataset, others=[other])
+    assert artifact.hardware == hardware("H200")
+    assert [*map(str, artifact.operands)] == ["bf16:rcr", "bf16:rrr"]
+    assert [*map(str, artifact.measured)] == ["bf16:rcr"]
+    assert artifact.facts["dataset"] == few_trained.facts["dataset"]
+    assert artifact.facts["noise_floor"] == few_trained.facts["noise_floor"]
+    assert artifact.facts["elsewhere"] == {
+        "problems": len(other.problems()), "gpus": ["H100"], "sha256": [other.digest],
+    }  # fmt: skip
+    for power, ranker in few_trained.rankers.items():
+        assert artifact.rankers[power].distance_.pack() != ranker.distance_.pack()
+
+
+def test_features_are_those_of_the_gpu_that_was_measured(few_dataset: Dataset) -> None:
+    ours, theirs = hardware("H200"), hardware("H100")
+    here, there = label_table(few_dataset)[0], label_table(few_dataset, theirs)[0]
+    assert np.array_equal(problem_features(there, ours), problem_features(here, theirs))
+    assert not np.array_equal(problem_features(there, ours), problem_features(here, ours))
 
 
 def _runs(*runs: object) -> dict:
