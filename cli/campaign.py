@@ -109,8 +109,8 @@ def run(options: argparse.Namespace) -> Answer:
         f"{counts['measured']} of {counts['problems']} problems measured, {counts['verified']} "
         f"verified, {counts['measurements']} measurements; the same command goes on"
     )
-    tables = [*score_tables(scored, POWERS), noise_table(repeats(dataset.rows)), card_table(cards)]
-    tables += [troubles] if troubles else []
+    tables = [*score_tables(scored, POWERS), noise_table(repeats(dataset.rows))]
+    tables += [table for table in (card_table(cards), troubles) if table]
     return Answer(document, [*tables, summary, f"TILECAST_MODEL={options.out}"])
 
 

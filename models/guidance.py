@@ -82,9 +82,11 @@ def nearest_shipped(gpu: Hardware) -> Artifact | None:
     that is asked about: so far as these explain a time, it holds there, too.
     """
     known = known_gpus(gpu)
-    if not known:
-        return None
-    artifact = load_shipped(known[0])
+    return lent(load_shipped(known[0]), gpu) if known else None
+
+
+def lent(artifact: Artifact, gpu: Hardware) -> Artifact:
+    """A model of another GPU as if it were for this one."""
     rankers = {power: copy(ranker) for power, ranker in artifact.rankers.items()}
     for ranker in rankers.values():
         ranker.hardware = gpu

@@ -76,8 +76,10 @@ def _beside_others(
         }
 
 
-def card_table(found: Sequence[CardDifference]) -> Table:
-    """The same for people."""
+def card_table(found: Sequence[CardDifference]) -> Table | None:
+    """The same for people; None where no two cards timed the same problem."""
+    if not any(one.problems for one in found):
+        return None
     columns = {"card": "", "problems": "d", "timings": "d", "times": "+.2%", "ranks lose": ".2%"}
     rows = [(*astuple(one)[:-1], "yes" if one.differs else "") for one in found]
     return Table("Cards beside each other", columns | {"differs": ""}, rows)

@@ -191,14 +191,14 @@ def _cards(dataset: Dataset) -> Section:
     runs = dataset.provenance["runs"]
     found = card_differences(card_times(runs))
     parts: list[Any] = ["No two cards timed the same problem."]
-    if any(one.problems for one in found):
+    if table := card_table(found):
         about = (
             "Problems that every card timed. Times: over the median of the other cards'. Ranks "
             "lose: what a card's fastest kernels lose by the other cards' times. A card differs "
             f"whose times are more than {OTHER_TIMES:.0%} off or whose ranks lose more than "
             f"{OTHER_RANKS:.0%}."
         )
-        parts = [about, card_table(found)]
+        parts = [about, table]
     troubles = trouble_table(runs)
     return Section("Cards beside each other", [*parts, *([troubles] if troubles else [])])
 

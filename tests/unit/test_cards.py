@@ -52,7 +52,13 @@ def test_a_card_that_is_slower_is_told() -> None:
     assert c.times == pytest.approx(1.08 / 1.005 - 1)
     assert [one.ranks for one in (a, b, c)] == pytest.approx([0, 0, 0])
     assert [one.differs for one in (a, b, c)] == [True, False, True]
-    assert [row[-1] for row in card_table([a, b, c]).rows] == ["yes", "", "yes"]
+    table = card_table([a, b, c])
+    assert table is not None
+    assert [row[-1] for row in table.rows] == ["yes", "", "yes"]
+
+
+def test_a_card_alone_is_not_compared() -> None:
+    assert card_table(card_differences([_times("a", SMALL, 1.0, 1.04)])) is None
 
 
 def test_a_card_that_ranks_differently_is_told() -> None:
