@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch._inductor.ir import ExternKernelOut, Layout
 from torch._inductor.virtualized import V
 
 from tilecast.inductor_hook import operators
-
-if TYPE_CHECKING:
-    from tilecast.inductor_hook.template import TilecastCaller
 
 OPERATOR = torch.ops.tilecast.launch.default
 """What is called."""
@@ -28,8 +25,8 @@ class OperatorCall(ExternKernelOut):
     Inductor's own node for operators that it does not know would let each call allocate.
     """
 
-    def __init__(self, caller: TilecastCaller, layout: Layout, inputs: Sequence[Any]):
-        """Take the choice, where its result lies, and the buffers that it reads."""
+    def __init__(self, caller: Any, layout: Layout, inputs: Sequence[Any]):
+        """Take a `TilecastCaller`, where its result lies, and the buffers that it reads."""
         super().__init__(layout, inputs, python_kernel_name=NAME)
         self.caller = caller
 

@@ -14,7 +14,7 @@ from torch._inductor.codegen.cutedsl.cutedsl_template import (
     CuteDSLTemplate,
     CuteDSLTemplateCaller,
 )
-from torch._inductor.ir import TensorBox
+from torch._inductor.ir import StorageBox, TensorBox
 from torch._inductor.virtualized import V
 
 from tilecast.heuristics.config import KernelConfig
@@ -201,7 +201,7 @@ class TilecastCaller(CuteDSLTemplateCaller):
     def output_node(self) -> TensorBox:
         """What the choice becomes in the graph: a call of the module, or of our operator in C++."""
         if V.graph.cpp_wrapper:
-            return TensorBox.create(OperatorCall(self, self.layout, self.input_nodes))
+            return TensorBox(StorageBox(OperatorCall(self, self.layout, self.input_nodes)))
         return super().output_node()
 
     def precompile(self) -> None:
