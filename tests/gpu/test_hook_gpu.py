@@ -576,6 +576,20 @@ def test_one_graph_in_cpp_for_every_m(compiled: Callable) -> None:
 
 
 @pytest.mark.usefixtures("cpp_wrapper")
+def test_stock_choices_compete_in_cpp(compiled: Callable) -> None:
+    """Where Triton's are among them, Inductor may put the winner in when it schedules the graph."""
+
+    def function(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x @ weight.T)
+
+    operands = _bf16(M, K), _bf16(N, K)
+    result, _ = compiled(function, *operands, backends="ATEN,TRITON,TILECAST", fuse=False)
+    assert _error(result, _exact(function, *operands)) < TOLERANCE
+    assert counters["tilecast"]["won"] + counters["tilecast"]["lost"] == 1
+    assert _failures() == []
+
+
+@pytest.mark.usefixtures("cpp_wrapper")
 def test_a_training_step_in_cpp() -> None:
     from torch._inductor.utils import fresh_cache
 
