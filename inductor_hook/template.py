@@ -14,10 +14,13 @@ from torch._inductor.codegen.cutedsl.cutedsl_template import (
     CuteDSLTemplate,
     CuteDSLTemplateCaller,
 )
+from torch._inductor.ir import StorageBox, TensorBox
+from torch._inductor.virtualized import V
 
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.operands import COLUMN, ONE, ROW
 from tilecast.inductor_hook import report
+from tilecast.inductor_hook.cpp_wrapper import OperatorCall
 from tilecast.inductor_hook.launcher import errors_raised
 from tilecast.inductor_hook.problems import Matmul
 from tilecast.inductor_hook.settings import Settings
@@ -194,6 +197,12 @@ class TilecastCaller(CuteDSLTemplateCaller):
         """
         self.precompile()
         return self._render(*args, **kwargs)
+
+    def output_node(self) -> TensorBox:
+        """What the choice becomes in the graph: a call of the module, or of our operator in C++."""
+        if V.graph.cpp_wrapper:
+            return TensorBox(StorageBox(OperatorCall(self, self.layout, self.input_nodes)))
+        return super().output_node()
 
     def precompile(self) -> None:
         """Wait for the kernel that a worker has been compiling since the graph was lowered."""

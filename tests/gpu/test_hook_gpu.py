@@ -532,6 +532,89 @@ def test_gradients_of_a_linear_layer(compiled: Callable, bias: bool) -> None:
     assert _failures() == []
 
 
+@pytest.fixture
+def cpp_wrapper() -> Iterator[None]:
+    """Inside, Inductor writes C++ instead of Python, where that can be compiled."""
+    from torch._inductor import config
+
+    with config.patch(cpp_wrapper=True):
+        try:
+            torch.compile(lambda x: x + 1, fullgraph=True)(_bf16(16))
+        except Exception as error:
+            pytest.skip(f"no C++ wrapper can be compiled here: {error}")
+        yield
+
+
+def _calls_from_cpp(code: str) -> int:
+    """Calls of our operator in C++, as PyTorch writes them until 2.11 and since."""
+    spelled = ('findSchemaOrThrow("tilecast::launch"', '("torch.ops.tilecast.launch.default")')
+    return sum(map(code.count, spelled))
+
+
+@pytest.mark.usefixtures("cpp_wrapper")
+@pytest.mark.parametrize("k", [1, 3])
+@pytest.mark.parametrize("kind", ["mm", "of nn.Linear", "a row and alpha"])
+def test_a_cpp_wrapper_calls_our_operator(compiled: Callable, kind: str, k: int) -> None:
+    function, bias = {"mm": (_linear, None), **FUSED, **ADDMM}[kind]
+    operands = [*([_bf16(*bias)] if bias else []), _bf16(M, K), _bf16(N, K)]
+    result, code = compiled(function, *operands, k=k)
+    assert _error(result, _exact(function, *operands)) < TOLERANCE
+    assert _calls_from_cpp(code) == 1
+    assert "StaticMatmul" not in code
+    assert counters["tilecast"]["problems"] == 1
+    assert _failures() == []
+
+
+@pytest.mark.usefixtures("cpp_wrapper")
+def test_one_graph_in_cpp_for_every_m(compiled: Callable) -> None:
+    x, weight = _bf16(M, K), _bf16(N, K)
+    torch._dynamo.mark_dynamic(x, 0)
+    result, code = compiled(_linear, x, weight, k=1)
+    assert _error(result, _exact(_linear, x, weight)) < TOLERANCE
+    assert _calls_from_cpp(code) == 1
+    assert _failures() == []
+
+
+@pytest.mark.usefixtures("cpp_wrapper")
+def test_stock_choices_compete_in_cpp(compiled: Callable) -> None:
+    """Where Triton's are among them, Inductor may put the winner in when it schedules the graph."""
+
+    def function(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x @ weight.T)
+
+    operands = _bf16(M, K), _bf16(N, K)
+    result, _ = compiled(function, *operands, backends="ATEN,TRITON,TILECAST", fuse=False)
+    assert _error(result, _exact(function, *operands)) < TOLERANCE
+    assert counters["tilecast"]["won"] + counters["tilecast"]["lost"] == 1
+    assert _failures() == []
+
+
+@pytest.mark.usefixtures("cpp_wrapper")
+def test_a_training_step_in_cpp() -> None:
+    from torch._inductor.utils import fresh_cache
+
+    layer = torch.nn.Linear(K, N, device="cuda", dtype=torch.bfloat16)
+    x, gradient = _bf16(M, K).requires_grad_(), _bf16(M, N)
+    torch._dynamo.reset()
+    counters.clear()
+    # Settings of its own: a backward pass compiles in another thread, which sees no patch of ours.
+    options = _settings() | {"cpp_wrapper": True}
+    step: Any = torch.compile(lambda x: layer(x), fullgraph=True, options=options)
+    with installed(k=1), fresh_cache():
+        out = step(x)
+        found = torch.autograd.grad(out, (x, layer.weight), gradient)
+    exact_x, exact_weight, exact_gradient = x.float(), layer.weight.float(), gradient.float()
+    expected = torch.addmm(layer.bias.float(), exact_x, exact_weight.T)
+    for mine, exact in zip(
+        (out, *found),
+        (expected, exact_gradient @ exact_weight, exact_gradient.T @ exact_x),
+        strict=True,
+    ):
+        assert _error(mine.detach(), exact.detach()) < TOLERANCE
+    assert counters["tilecast"]["problems"] == 3, "one product forward and two back"
+    assert _failures() == []
+
+
 def _as_in_torch(problem: GemmProblem) -> tuple[torch.Tensor, ...]:
     """Random inputs, with scales as ``_scaled_mm`` takes them."""
     a, b, *extras = random_inputs(problem)

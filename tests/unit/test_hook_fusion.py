@@ -36,6 +36,7 @@ from tilecast.heuristics.operands import ACTIVATIONS
 from tilecast.inductor_hook import activations as recognition
 from tilecast.inductor_hook import fusion, install, installed, uninstall
 from tilecast.inductor_hook.activations import PRODUCTS, Activated, activations
+from tilecast.inductor_hook.cpp_wrapper import OperatorCall
 from tilecast.inductor_hook.fusion import NOTHING, PASS, in_turn
 from tilecast.inductor_hook.template import TilecastCaller
 from tilecast.inductor_hook.timings import MARGIN, replaced_ms
@@ -437,10 +438,17 @@ def test_what_no_kernel_does_is_not_fused(graph: Any, operands: Any, count: int)
     assert counters["tilecast"] == {}
 
 
-def test_a_c_wrapper_has_none(graph: Any) -> None:
+def test_a_cpp_wrapper_has_it_and_aotinductor_has_not(
+    graph: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(utils, "is_big_gpu", lambda device: False)
     install(k=1, fuse=True)
     graph.cpp_wrapper = True
-    assert _lowered("gelu", _operands()) is None
+    found: Any = fusion._fused("gelu", _boxes(_operands()))
+    assert isinstance(found.data.data, OperatorCall)
+    assert found.data.data.caller.choice.matmul.hint.operands.activated
+    graph.aot_mode = True
+    assert fusion._fused("gelu", _boxes(_operands())) is None
 
 
 def test_a_kernel_for_every_m(hook: list[KernelSpec]) -> None:

@@ -193,10 +193,12 @@ def test_a_batch_that_is_expanded_is_covered(graph: Any) -> None:
     assert read(_mm(a, b), "bmm").hint == GemmProblem(M, N, K, 4)
 
 
-def test_the_cpp_wrapper_is_refused(graph: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graph, "cpp_wrapper", True)
-    with pytest.raises(NotCovered, match="C\\+\\+ wrapper"):
+def test_aotinductor_is_refused(graph: Any) -> None:
+    graph.cpp_wrapper = graph.aot_mode = True
+    with pytest.raises(NotCovered, match="AOTInductor: its packages run without Python"):
         read(_two(), "mm")
+    graph.aot_mode = False
+    assert read(_two(), "mm").hint == GemmProblem(M, N, K)
 
 
 class Product(torch.nn.Module):

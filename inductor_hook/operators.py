@@ -1,0 +1,77 @@
+"""What generated C++ calls at run time: our kernels as an operator of PyTorch's dispatcher.
+
+Under a C++ wrapper generated code imports this module alone, as that in Python does the launcher.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+
+import torch
+
+from tilecast.heuristics.operands import ROW, GemmOperands
+from tilecast.inductor_hook.launcher import DynamicMatmul, StaticMatmul, add_bias, row
+
+_SCHEMA = (
+    "launch(Tensor a, Tensor b, Tensor(x!) out, Tensor[] extras, Tensor? bias, str[] configs, "
+    "str operands, str[] model, float alpha, float beta) -> ()"
+)
+
+
+def launch(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    out: torch.Tensor,
+    extras: Sequence[torch.Tensor],
+    bias: torch.Tensor | None,
+    configs: Sequence[str],
+    operands: str,
+    model: Sequence[str],
+    alpha: float,
+    beta: float,
+) -> None:
+    """Write to ``out`` what one of some kernels makes of a and b, as a `StaticMatmul` does.
+
+    Args:
+        a: (m, k), or (batch, m, k); b and out likewise.
+        b: what it is multiplied with.
+        out: what is written to.
+        extras: those of the operands, as the graph has them.
+        bias: what is added behind the kernel; None where nothing is.
+        configs: names of the kernels' configs; several where an extent is symbolic.
+        operands: their text.
+        model: folder, aim and digest of the model that picks by the extents of the call; nothing
+            where these are fixed.
+        alpha: factor of the product where a bias is added behind it.
+        beta: factor of that bias.
+    """
+    matmul, views = _named(tuple(configs), operands, a.ndim == 3, tuple(model))
+    matmul(a, b, out, *(view(extra) for view, extra in zip(views, extras, strict=True)))
+    if bias is not None:
+        add_bias(out, bias, alpha, beta)
+
+
+@cache
+def _named(
+    configs: tuple[str, ...], operands: str, batched: bool, model: tuple[str, ...]
+) -> tuple[Callable[..., None], tuple[Callable[[torch.Tensor], torch.Tensor], ...]]:
+    """What launches, and how each extra is handed to it: with one dimension."""
+    views = tuple(
+        row if extra.kind == ROW else torch.Tensor.flatten
+        for extra in GemmOperands.parse(operands).extras
+    )
+    if not model:
+        (config,) = configs
+        return StaticMatmul.named(config, operands, batched), views
+    folder, power, digest = model
+    picked = DynamicMatmul.named(
+        configs, operands, batched, model=folder, power=power, digest=digest
+    )
+    return picked, views
+
+
+_LIBRARY = torch.library.Library("tilecast", "FRAGMENT")
+"""Kept, because the operator goes when it does."""
+_LIBRARY.define(_SCHEMA)
+_LIBRARY.impl("launch", launch, "CompositeExplicitAutograd")
