@@ -287,7 +287,7 @@ def _choose(
 
 def _fuse() -> None:
     """Put our pass behind Inductor's own patterns, or take it away."""
-    from tilecast.inductor_hook.fusion import follow
+    from tilecast.inductor_hook.rewriting import follow
 
     settings = active()
     follow(sys.modules[PATTERNS_HOME].pass_patterns, bool(settings and settings.fuse))
