@@ -124,7 +124,13 @@ def mixed_products(graph: Graph) -> Iterator[Mixed]:
 
 def _fits(product: Node) -> bool:
     result = product.meta["val"]
-    return is_ours(result) and result.dtype == WIDE and type(result.shape[-1]) is int
+    return is_ours(result) and result.dtype == WIDE and _columns(product) is not None
+
+
+def _columns(node: Node) -> int | None:
+    """Extent of the last dimension; None where there is none, or a symbolic one."""
+    *_, last = (None, *node.meta["val"].shape)
+    return last if type(last) is int else None
 
 
 def _packed(product: Node) -> Mixed | None:
@@ -174,7 +180,7 @@ def _behind(
         elif step.target is aten.add.Tensor and not (bias or step.kwargs):
             other = bias = _other(step, node, product, (WIDE,))
         else:
-            reshaped = step.target in RESHAPES and step.meta["val"].shape[-1] == result.shape[-1]
+            reshaped = step.target in RESHAPES and _columns(step) == _columns(product)
             # Back from scales in fp32.
             rounded = step.target is CONVERT and step.meta["val"].dtype == result.dtype
             other = step if reshaped or rounded else None
@@ -190,10 +196,11 @@ def _behind(
 def _other(step: Node, node: Node, product: Node, dtypes: tuple[torch.dtype, ...]) -> Node | None:
     """The row that a step multiplies a node by, or adds to it; None where it is none."""
     others = [other for other in step.args if other is not node]
-    one = others[0] if len(others) == 1 else None
-    if not isinstance(one, Node) or one.meta["val"].ndim > node.meta["val"].ndim:
+    if len(others) != 1 or not isinstance(others[0], Node):
         return None
-    return _row(one, product, dtypes)
+    one = others[0].meta["val"]
+    fits = isinstance(one, torch.Tensor) and one.ndim <= node.meta["val"].ndim
+    return _row(others[0], product, dtypes) if fits else None
 
 
 def _row(node: Node, product: Node, dtypes: tuple[torch.dtype, ...]) -> Node | None:
@@ -201,9 +208,9 @@ def _row(node: Node, product: Node, dtypes: tuple[torch.dtype, ...]) -> Node | N
 
     None where that is not in memory, one behind the other, in one of some types.
     """
-    n, shape = product.meta["val"].shape[-1], node.meta["val"].shape
+    n, shape = _columns(product), node.meta["val"].shape
     # Whether a symbolic extent is 1 must not be asked: that would be a guard.
-    if not all(type(extent) is int for extent in shape) or tuple(shape[-1:]) != (n,):
+    if not all(type(extent) is int for extent in shape) or _columns(node) != n:
         return None
     while node.target in ROW_VIEWS or node.target is CONVERT:
         # Rounded on the way it would be another one.

@@ -70,6 +70,8 @@ def _decided(form: str, scaled: bool, operands: tuple[TensorBox, ...]) -> Tileca
     ours = own(settings, inputs, op)
     if settings.k == 1 or not ours:
         return ours[0] if ours else None
+    if config.deterministic:  # Inductor must not benchmark
+        return None
     nodes, layout = inputs.nodes(), inputs.output_layout(flexible=False)
     choices = [*ours, bound(nodes, layout, form)]
     try:
@@ -78,7 +80,7 @@ def _decided(form: str, scaled: bool, operands: tuple[TensorBox, ...]) -> Tileca
             autotune_select_algorithm(op, choices, nodes, layout, return_multi_template=False)
     except Decided as decision:
         return decision.caller
-    # Where Inductor must not benchmark, such as in its deterministic mode.
+    # Where a filter of Inductor's has left one choice. Nothing reads what it returned.
     return None
 
 
