@@ -55,6 +55,9 @@ SCALES = {
     "column-scales": Fusion(
         "columns of B are each scaled by a number of their own", (Extra("scale_b", ROW),)
     ),
+    "fp32-column-scales": Fusion(
+        "the same by numbers in fp32, whatever out is", (Extra("scale_b", ROW, "fp32"),)
+    ),
 }
 """How products may be scaled before the epilogue."""
 EPILOGUES = {
@@ -75,7 +78,7 @@ ACTIVATIONS = frozenset(("relu", "gelu", "gelu-tanh", "silu"))
 
 _TEXT = re.compile(
     r"(?P<a>\w+?)(x(?P<b>\w+))?:(?P<layout>[rc]{3})(>(?P<out>\w+))?(@(?P<acc>\w+))?"
-    r"(:(?P<extras>[a-z+-]+))?"
+    r"(:(?P<extras>[a-z0-9+-]+))?"
 )
 
 

@@ -95,14 +95,14 @@ def activations(graph: Graph) -> Iterator[Activated]:
     """
     for target in PRODUCTS:
         for product in graph.find_nodes(op="call_function", target=target):
-            if _is_ours(product):
+            # Without factors, which are keywords.
+            if is_ours(product.meta["val"]) and not product.kwargs:
                 yield from _behind(product)
 
 
-def _is_ours(product: Node) -> bool:
-    result = product.meta["val"]
-    # Without factors, which are keywords.
-    return result.device.type == DEVICE and result.dtype in DTYPES and not product.kwargs
+def is_ours(result: torch.Tensor) -> bool:
+    """Whether kernels of ours make results of such a type on such a device."""
+    return result.device.type == DEVICE and result.dtype in DTYPES
 
 
 def _behind(product: Node) -> Iterator[Activated]:

@@ -16,7 +16,7 @@ from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
 from tilecast.inductor_hook import report
 from tilecast.inductor_hook.autoload import names
-from tilecast.inductor_hook.fusion import NOTHING, Decided, fusing, in_turn
+from tilecast.inductor_hook.fusion import NOTHING, Decided, fusing, in_turn, trying
 from tilecast.inductor_hook.problems import LeftToLibrary, Matmul, NotCovered, read
 from tilecast.inductor_hook.recording import record
 from tilecast.inductor_hook.selection import first, gpu_of, portfolio, runnable, shortlist
@@ -58,6 +58,18 @@ def offered(
     return [*stock(template_choices), *ours, *fused]
 
 
+def own(settings: Settings, kernel_inputs: Any, op: str) -> list[TilecastCaller]:
+    """Our choices for a multiplication that Inductor knows no operator for, best first.
+
+    None where there are none, or ATen shall do it.
+    """
+    try:
+        return [ours.choice for ours in _ours(settings, kernel_inputs, op, None) if ours.choice]
+    except LeftToLibrary as reason:
+        log.info("tilecast: no choice for %s: %s", op, reason)
+        return []
+
+
 def _fused(
     settings: Settings, kernel_inputs: Any, op: str, overrides: Any, activation: str
 ) -> list[KernelTemplateChoice]:
@@ -82,8 +94,8 @@ def _fused(
 
 
 def _count(event: str) -> None:
-    """Count an event, unless the multiplication is lowered on trial, for its activation's sake."""
-    if not fusing.get():
+    """Count an event, unless the multiplication is lowered on trial."""
+    if not (fusing.get() or trying.get()):
         report.count(event)
 
 

@@ -1,8 +1,9 @@
 """A product together with the activation behind it: as one kernel of ours where that is faster.
 
-Inductor fuses nothing into a CuteDSL template. So a pass over the graph puts one node in place of
-both, and what becomes of it is decided when it is lowered: one of our kernels, or the very nodes
-that it stands for, lowered as if it had not been there.
+Inductor fuses nothing into a CuteDSL template. So a pass over the graph
+(`tilecast.inductor_hook.rewriting`) puts one node in place of both, and what becomes of it is
+decided when it is lowered: one of our kernels, or the very nodes that it stands for, lowered as if
+it had not been there.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from functools import cache, partial
 from typing import Any
 
 import torch
-from torch._inductor import config
 from torch._inductor.ir import TensorBox
 from torch._inductor.lowering import lowerings
 from torch._inductor.select_algorithm import ExternKernelChoice
@@ -23,7 +23,6 @@ from torch.fx import Graph
 from tilecast.inductor_hook import report
 from tilecast.inductor_hook.activations import activations, aten
 from tilecast.inductor_hook.launcher import row
-from tilecast.inductor_hook.settings import asked
 from tilecast.inductor_hook.template import TilecastCaller
 from tilecast.inductor_hook.versions import chosen_at_once
 
@@ -44,60 +43,44 @@ class Decided(Exception):
         self.caller = caller
 
 
-class FusionPass:
-    """What Inductor applies to each graph behind its own patterns."""
-
-    def apply(self, graph: Graph) -> None:
-        """Put one node in place of each product with an activation that may be worth fusing.
-
-        Whatever goes wrong is one warning, and the graph stays as it is.
-        """
-        # Tensor parallelism in the background looks for bare products, after us.
-        if not asked() or config._micro_pipeline_tp:
-            return
-        try:
-            found = [(one, _lowering(one.name, one.alone())) for one in activations(graph)]
-        except Exception as error:
-            report.warn_once("looking for activations", error, "none is fused")
-            return
-        for one, lowering in found:
-            one.replace(lowering)
+trying: ContextVar[bool] = ContextVar("tilecast_trying", default=False)
+"""Whether products are lowered to find out how fast they are; they are counted when it is done."""
 
 
-PASS = FusionPass()
-"""The one pass."""
+def rewrite(graph: Graph) -> None:
+    """Put one node in place of each product with an activation that may be worth fusing."""
+    for one in list(activations(graph)):
+        one.replace(in_place_of(one.alone(), one.name, partial(_fused, one.name), _result))
 
 
-def follow(passes: list[Any], wanted: bool) -> None:
-    """Have Inductor apply our pass behind ``passes``, or no longer.
-
-    Not through its ``post_grad_custom_post_pass``: that place is the user's.
-    """
-    if wanted != (PASS in passes):
-        (passes.append if wanted else passes.remove)(PASS)
-
-
-def _lowering(name: str, replaced: Graph) -> Callable[..., TensorBox]:
-    """What Inductor calls for the node in place of a product and an activation.
+def in_place_of(
+    replaced: Graph,
+    name: str,
+    fused: Callable[[tuple[TensorBox, ...]], TensorBox | None],
+    result: Callable[..., torch.Tensor],
+) -> Callable[..., TensorBox]:
+    """What Inductor calls for a node in place of a product and what is done along with it.
 
     Args:
-        name: one of `tilecast.heuristics.operands.ACTIVATIONS`.
-        replaced: both, `tilecast.inductor_hook.activations.Activated.alone`.
+        replaced: all of it; its inputs are the node's operands.
+        name: what it is counted as.
+        fused: does it by one kernel of ours; None where that does not pay.
+        result: an empty tensor as the result is, of the operands.
     """
 
-    def product_with_activation(*operands: TensorBox) -> TensorBox:
-        fused = _fused(name, operands)
-        if fused is None:
+    def lower(*operands: TensorBox) -> TensorBox:
+        found = fused(operands)
+        if found is None:
             report.count(f"not fused: {name}")
             return _lowered(replaced, operands)
         report.count(f"fused: {name}")
         report.count("problems")
-        return fused
+        return found
 
-    lowering: Any = product_with_activation
+    lowering: Any = lower
     lowering._inductor_lowering_function = True
     # Since 2.14 Inductor asks for the shape of the result anew where operands have changed.
-    lowering._inductor_lowering_output_metadata_fn = _result
+    lowering._inductor_lowering_output_metadata_fn = result
     return lowering
 
 

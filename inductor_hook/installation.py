@@ -60,7 +60,8 @@ def install(
         rank_flex_gemm: also let the model rank the configs of PyTorch's own FlexGEMM.
         record: CSV file that the multiplications are written to, for ``--problems`` of the command
             line; it is appended to when it is there already.
-        fuse: also do a product together with the activation behind it, where that is faster.
+        fuse: also do a product together with the activation behind it, or with an int8 weight's
+            conversion and scales, where that is faster.
         learn: file (``.jsonl``) that the autotuner's times of our choices are written to, for
             ``tilecast train --add``; it is appended to when it is there already.
 
@@ -287,7 +288,7 @@ def _choose(
 
 def _fuse() -> None:
     """Put our pass behind Inductor's own patterns, or take it away."""
-    from tilecast.inductor_hook.fusion import follow
+    from tilecast.inductor_hook.rewriting import follow
 
     settings = active()
     follow(sys.modules[PATTERNS_HOME].pass_patterns, bool(settings and settings.fuse))

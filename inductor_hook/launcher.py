@@ -214,7 +214,7 @@ def add_bias(out: torch.Tensor, bias: torch.Tensor, alpha: float, beta: float) -
 
 def _in_torch(operands: GemmOperands) -> Callable[..., None]:
     """What writes the product of some operands to ``out`` without us: f(a, b, out, *extras)."""
-    if operands.a.dtype.bits > 8 and not operands.activated:
+    if operands.a.dtype.bits > 8 and not operands.scales and not operands.activated:
         return _multiply
     # Only here: a graph whose kernels run needs nothing of it.
     from tilecast.data_collection.library import library_launch

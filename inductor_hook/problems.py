@@ -9,7 +9,7 @@ from typing import Any
 
 from tilecast.heuristics.dtypes import dtype_of_torch
 from tilecast.heuristics.errors import TilecastError
-from tilecast.heuristics.operands import GemmOperands, TensorSpec
+from tilecast.heuristics.operands import SCALES, GemmOperands, TensorSpec
 from tilecast.heuristics.problem import ALIGNMENT_BYTES, GemmProblem
 from tilecast.inductor_hook.launcher import adds
 from tilecast.inductor_hook.layout import Bias, Scale, major, scaling
@@ -20,9 +20,12 @@ INPUTS = {
     "addmm": ("bias", "A", "B"),
     "int_mm": ("A", "B"),
     "scaled_mm": ("A", "B", "scale_a", "scale_b", "bias"),
+    "mixed_mm": ("A", "B", "bias"),
+    "scaled_mixed_mm": ("A", "B", "scale_b", "bias"),
 }
 """The operators that get choices: their inputs in Inductor's order, of which a bias at the end may
-be missing. Those beside A and B have the names of the extras that they may be."""
+be missing. Those beside A and B have the names of the extras that they may be. The last two are no
+operators of PyTorch's (`tilecast.inductor_hook.mixed_fusion`)."""
 _LARGEST_M, _LARGEST_BATCH = 16384, 1024
 """Where the sweep over a symbolic extent ends; larger problems want what these do."""
 
@@ -139,7 +142,9 @@ def read(kernel_inputs: Any, op: str, fast: bool | None = None) -> Matmul:
                 raise NotCovered("use_fast_accum is not known")
             scales = _scale(given["scale_a"]), _scale(given["scale_b"])
             operands = operands.scaled(scaling(*scales, rows, columns, sizes), fast)
-        if "bias" in given and _fuses(given["bias"], alpha, beta, columns, out, V.graph):
+        elif "scale_b" in given:
+            operands = operands.scaled(_scaling_columns(given["scale_b"], columns, out), True)
+        if "bias" in given and _fuses(given["bias"], alpha, beta, columns, out.dtype, V.graph):
             operands = operands.biased
         elif "bias" in given and operands.scales:
             raise NotCovered("the bias is no row of out's dtype")
@@ -178,12 +183,23 @@ def _scale(node: Any) -> Scale:
     return Scale(node.get_size(), node.get_dtype(), node.get_layout().is_contiguous())
 
 
-def _fuses(node: Any, alpha: float, beta: float, n: Any, out: Any, graph: Any) -> bool:
+def _scaling_columns(node: Any, n: Any, out: Any) -> str:
+    """What operands call a row of scales in a type that the kernel reads."""
+    from torch._inductor.virtualized import V
+
+    dtype = node.get_dtype()
+    name = "column-scales" if dtype == out.dtype else f"{dtype_of_torch(dtype)}-column-scales"
+    if name not in SCALES or not _fuses(node, 1, 1, n, dtype, V.graph):
+        raise NotCovered(f"scales {tuple(node.get_size())} of {dtype} are no row")
+    return name
+
+
+def _fuses(node: Any, alpha: float, beta: float, n: Any, dtype: Any, graph: Any) -> bool:
     layout = node.get_layout()
     start = layout.offset * layout.dtype.itemsize
     bias = Bias(node.get_size(), node.get_stride(), layout.dtype, start, alpha, beta)
     aligned = node.get_name() not in graph.unaligned_buffers
-    return aligned and bias.fuses(n, out.dtype, graph.sizevars)
+    return aligned and bias.fuses(n, dtype, graph.sizevars)
 
 
 def _is_fixed(extent: Any) -> bool:

@@ -40,7 +40,7 @@ class Settings:
     """CSV file that every multiplication is written to; none when left out. What is chosen does not
     depend on it."""
     fuse: bool = False
-    """Whether a kernel of ours may do a product together with the activation behind it."""
+    """Whether a kernel of ours may do a product together with what is around it in the graph."""
     learn: str | None = field(default=None, compare=False)
     """File that the autotuner's times of our choices are written to; none when left out. What is
     chosen does not depend on it."""

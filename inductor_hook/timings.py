@@ -11,11 +11,12 @@ from torch._inductor.select_algorithm import ExternKernelCaller, get_algorithm_s
 from torch._logging._internal import getArtifactLogger
 
 from tilecast.inductor_hook import report
-from tilecast.inductor_hook.fusion import NOTHING, Decided, fusing, in_turn
+from tilecast.inductor_hook.fusion import NOTHING, Decided, fusing, in_turn, trying
 from tilecast.inductor_hook.launcher import row
 from tilecast.inductor_hook.learning import learn
 from tilecast.inductor_hook.settings import active
 from tilecast.inductor_hook.template import FAILED_MS, TilecastCaller, without_failures
+from tilecast.inductor_hook.without_us import without_us
 
 # Under the name of Inductor, whose handlers TORCH_LOGS sets up; our own would reach none.
 log = getArtifactLogger("torch._inductor.tilecast", "autotuning")
@@ -48,7 +49,7 @@ def settle(timings: dict[Any, float], op: str, nodes: Any, *rest: Any) -> None:
     Those of ours that only seem faster are taken out of the timings, in milliseconds by caller.
 
     Raises:
-        Decided: it was measured for the sake of an activation.
+        Decided: it was measured beside what a kernel of ours would replace.
     """
     ours = [caller for caller in timings if isinstance(caller, TilecastCaller)]
     if not ours:
@@ -77,11 +78,19 @@ def settle(timings: dict[Any, float], op: str, nodes: Any, *rest: Any) -> None:
         autotuner.update_local_cache(without_failures(autotuner.get_local_cache()))
     if fusing.get():
         raise Decided(worth_fusing(timings, ours))
+    replaced = [taken for one, taken in timings.items() if _is_without_us(one)]
+    if replaced:
+        raise Decided(faster(timings, ours, replaced[0] if isfinite(replaced[0]) else 0.0))
     preferred = _preferred(ours, timings)
     for caller in ours:
         if timings[caller] < timings[preferred]:
             del timings[caller]
-    report.count("won" if timings[preferred] <= min(timings.values()) else "lost")
+    if not trying.get():
+        report.count("won" if timings[preferred] <= min(timings.values()) else "lost")
+
+
+def _is_without_us(caller: Any) -> bool:
+    return isinstance(caller, ExternKernelCaller) and caller.choice is without_us()
 
 
 def _library_ms(timings: Mapping[Any, float], activated: bool) -> list[float]:
@@ -90,7 +99,9 @@ def _library_ms(timings: Mapping[Any, float], activated: bool) -> list[float]:
     return [
         taken
         for one, taken in timings.items()
-        if isinstance(one, ExternKernelCaller) and (one.choice is both) == activated
+        if isinstance(one, ExternKernelCaller)
+        and (one.choice is both) == activated
+        and not _is_without_us(one)
     ]
 
 
@@ -116,12 +127,26 @@ def worth_fusing(
         elif one not in fused:
             waiting.append(taken)
     limit = replaced_ms(timed[both], timed[alone], waiting, others)
+    return faster(timings, fused, limit)
+
+
+def faster(
+    timings: Mapping[Any, float], fused: Sequence[TilecastCaller], replaced: float
+) -> TilecastCaller | None:
+    """The best of some choices, if it is surely faster than what it replaces.
+
+    Args:
+        timings: of all of them, in milliseconds.
+        fused: the choices, as the model ranks them.
+        replaced: milliseconds of what they replace.
+    """
     best = _preferred(fused, timings)
+    problem = best.choice.matmul.hint
     log.info(
-        "tilecast: %s with %s: %.4f ms in one kernel, %.4f ms otherwise",
-        *(best.choice.matmul.hint, fusing.get(), timings[best], limit),
+        "tilecast: %s %s: %.4f ms in one kernel, %.4f ms otherwise",
+        *(problem, problem.operands, timings[best], replaced),
     )
-    return best if timings[best] < limit * (1 - MARGIN) else None
+    return best if timings[best] < replaced * (1 - MARGIN) else None
 
 
 def replaced_ms(

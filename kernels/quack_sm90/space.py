@@ -70,7 +70,7 @@ the best was up to 11% ahead on the other 15."""
 _SCALES = {
     (False, 8): ("tensor-scales", "row-scales"),
     (False, 16): (),
-    (True, 16): ("column-scales",),
+    (True, 16): ("column-scales", "fp32-column-scales"),
 }
 """How operands may be scaled, by whether B is converted and the bits of A."""
 

@@ -33,6 +33,7 @@ FUSED = (
     "int8:rcr>bf16:row-scales+bias",
     "int8:rcr>fp32:tensor-scales",
     "bf16xint8:rcr:column-scales",
+    "bf16xint8:rcr:fp32-column-scales+bias",
     "bf16xint8:ccr:column-scales+bias+gelu",
     "bf16xint8:rcr>fp32",
 )

@@ -482,6 +482,124 @@ def test_an_activation_where_its_kernel_fails(monkeypatch: pytest.MonkeyPatch, n
     assert _error(out, expected) < TOLERANCE
 
 
+def _weight_only(form: str) -> Function:
+    """A linear layer with a weight of int8, as torchao writes it, and what scales it."""
+
+    def function(x: torch.Tensor, weight: torch.Tensor, *rows: torch.Tensor) -> torch.Tensor:
+        scales, bias = (*rows, None, None)[:2] if "scales" in form else (None, *rows, None)[:2]
+        result = torch.mm(x.reshape(-1, x.shape[-1]), weight.t().to(x.dtype))
+        if scales is not None:
+            result = (result * scales.flatten()).to(x.dtype)
+        result = result.reshape(*x.shape[:-1], weight.shape[0])
+        return result if bias is None else result + bias
+
+    return function
+
+
+def _weight_only_operands(form: str, *rows: int, n: int, k: int) -> list[torch.Tensor]:
+    operands = [_bf16(*rows, k) / k**0.5]
+    operands += [torch.randint(-128, 128, (n, k), dtype=torch.int8, device="cuda")]
+    if "scales" in form:
+        dtype = torch.float32 if "fp32" in form else torch.bfloat16
+        operands += [torch.rand(n, 1, dtype=dtype, device="cuda") / 64]
+    return [*operands, *([_bf16(n)] if "bias" in form else [])]
+
+
+MIXED = ("", "bias", "column-scales", "column-scales+bias")
+MIXED += ("fp32-column-scales", "fp32-column-scales+bias")
+
+
+@pytest.mark.parametrize("form", MIXED)
+@pytest.mark.parametrize("rows", [(M,), (5,), (2, 96)], ids=str)
+def test_an_int8_weight_is_read_by_one_kernel(
+    compiled: Callable, form: str, rows: tuple[int, ...]
+) -> None:
+    """Rounded once, while eager code rounds the product, too; `_weight_int8pack_mm` once, as we."""
+    function = _weight_only(form)
+    operands = _weight_only_operands(form, *rows, n=N, k=K)
+    with torch.no_grad():
+        result, code = compiled(function, *operands, k=1)
+    assert repr(f"bf16xint8:rcr{':' * bool(form)}{form}") in code
+    assert "triton" not in code.split("def call")[-1]
+    assert result.dtype == torch.bfloat16
+    assert _error(result, _exact(function, *operands)) < 1.2 * ONE_ROUNDING
+    assert counters["tilecast"] == {"fused: int8 weight": 1, "problems": 1}
+
+
+@pytest.mark.parametrize("form", MIXED)
+@pytest.mark.parametrize("rows", [16, 256, 2048])
+@pytest.mark.parametrize("backends", ["ATEN,TILECAST", "ATEN,TRITON,TILECAST", "TILECAST"])
+def test_an_int8_weight_is_fused_or_not_as_measured(
+    compiled: Callable, form: str, rows: int, backends: str
+) -> None:
+    function = _weight_only(form)
+    operands = _weight_only_operands(form, rows, n=4096, k=1024)
+    with torch.no_grad():
+        result, code = compiled(function, *operands, k=3, backends=backends)
+    assert _error(result, _exact(function, *operands)) < TOLERANCE
+    fused = counters["tilecast"]["fused: int8 weight"]
+    assert fused + counters["tilecast"]["not fused: int8 weight"] == 1
+    assert ("'bf16xint8:rcr" in code) == bool(fused)
+    assert "without_us" not in code
+    assert _failures() == []
+
+
+@pytest.mark.parametrize("form", ["column-scales", "fp32-column-scales+bias", ""])
+def test_an_int8_weight_is_fused_at_few_rows(compiled: Callable, form: str) -> None:
+    """By a wide margin: what Inductor does without us reads the weight three times, or slowly."""
+    operands = _weight_only_operands(form, 16, n=4096, k=4096)
+    with torch.no_grad():
+        compiled(_weight_only(form), *operands, k=3, backends="ATEN,TILECAST")
+    assert counters["tilecast"]["fused: int8 weight"] == 1
+
+
+@pytest.mark.parametrize("form", MIXED)
+def test_an_int8_weight_that_is_not_fused_is_as_if_it_had_not_been_tried(
+    compiled: Callable, model_of: Callable[..., Path], form: str
+) -> None:
+    model = model_of("bf16xint8:rcr:column-scales", torch.cuda.get_device_name(), leaves=True)
+    function = _weight_only(form)
+    operands = _weight_only_operands(form, 2, 96, n=N, k=K)
+    options = {"k": 1, "backends": "ATEN,TILECAST", "model": model}
+    with torch.no_grad():
+        found, code = compiled(function, *operands, **options)
+        assert counters["tilecast"]["not fused: int8 weight"] == 1
+        expected, without = compiled(function, *operands, fuse=False, **options)
+    assert _error(found, expected) < ONE_ROUNDING
+    for call in ("extern_kernels.", ".run(", "_weight_int8pack_mm"):
+        assert code.count(call) == without.count(call)
+
+
+@pytest.mark.parametrize("form", ["column-scales+bias", ""])
+def test_an_int8_weight_for_every_m(form: str) -> None:
+    from torch._inductor import config
+    from torch._inductor.utils import fresh_cache
+
+    function = _weight_only(form)
+    _, *others = _weight_only_operands(form, 1, n=N, k=K)
+    torch._dynamo.reset()
+    counters.clear()
+    with installed(k=1, fuse=True), fresh_cache(), config.patch(_settings()), torch.no_grad():
+        dynamic = torch.compile(function, fullgraph=True, dynamic=True)
+        for rows in (M, 17, 500, 3000):
+            x = _bf16(rows, K) / K**0.5
+            result = dynamic(x, *others)
+            assert _error(result, _exact(function, x, *others)) < TOLERANCE
+    assert counters["tilecast"]["fused: int8 weight"] == 1
+    assert _failures() == []
+
+
+@pytest.mark.parametrize("form", MIXED)
+def test_an_int8_weight_where_its_kernel_fails(monkeypatch: pytest.MonkeyPatch, form: str) -> None:
+    monkeypatch.setattr(launcher, "loaded_kernel", _broken)
+    operands = GemmOperands.parse(f"bf16xint8:rcr{':' * bool(form)}{form}")
+    problem = GemmProblem(M, N, K, operands=operands)
+    a, b, *extras = random_inputs(problem)
+    out = poisoned_out(problem)
+    _static(operands.text)(a, b, out, *extras)
+    assert _error(out, reference(problem, (a, b, *extras))) < TOLERANCE
+
+
 def test_gradients_behind_a_relu_that_is_fused(compiled: Callable) -> None:
     """Its derivative wants the result alone, so that nothing else is kept for it."""
     function = _activated("relu")

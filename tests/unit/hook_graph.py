@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,11 +12,15 @@ from unittest import mock
 import pytest
 import torch
 from torch._inductor import config, ir, utils
+from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.graph import GraphLowering
 from torch._inductor.kernel_inputs import MMKernelInputs
 from torch._inductor.lowering import lowerings
 from torch._inductor.select_algorithm import NoValidChoicesError, get_algorithm_selector_cache
 from torch._inductor.virtualized import V
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx import Graph, GraphModule
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 
@@ -90,6 +94,27 @@ def scale(name: str, *size: Any, **kind: Any) -> ir.InputBuffer:
 def batched(m: Any = 512, n: int = 128, k: int = 4096, batch: Any = 4) -> MMKernelInputs:
     """``bmm`` of A by B^T."""
     return MMKernelInputs([node("a", [batch, m, k]), node("b", [batch, k, n], [n * k, 1, k])])
+
+
+def traced(
+    function: Callable[..., Any],
+    operands: Sequence[tuple[Sequence[int], torch.dtype]],
+    device: str = "cuda",
+) -> Graph:
+    """The graph of a function as Inductor decomposes it, of tensors without values."""
+    with FakeTensorMode():
+        tensors = [torch.empty(shape, dtype=dtype, device=device) for shape, dtype in operands]
+    with torch.no_grad():
+        module = make_fx(function, decomposition_table=select_decomp_table())(*tensors)
+    module.graph.eliminate_dead_code()
+    return module.graph
+
+
+def run(graph: Graph, *operands: torch.Tensor) -> torch.Tensor:
+    """The value of a graph's output, or of its last node."""
+    if not graph.find_nodes(op="output"):
+        graph.output(list(graph.nodes)[-1])
+    return GraphModule({}, graph)(*operands)
 
 
 def choices_of(inputs: MMKernelInputs, op: str, templates: Sequence[Any] = ()) -> list[Any]:

@@ -133,6 +133,7 @@ def test_majors_are_those_that_the_tile_sees(
         ("int8:rcr>int32", {"operand_bits": 8, "result_bits": 32, "integer": 1}),
         ("e4m3:rcr>bf16@fp32:row-scales", {"operand_bits": 8, "promoted": 1, "vectors": 2}),
         ("bf16xint8:rcr:column-scales", {"converted": 1, "vectors": 1}),
+        ("bf16xint8:rcr:fp32-column-scales", {"converted": 1, "vectors": 1}),
     ],
 )
 def test_types_and_epilogue_are_told(text: str, given: dict[str, int]) -> None:

@@ -644,13 +644,18 @@ def test_each_kind_has_all_shapes_and_the_inputs_of_its_function() -> None:
 def test_what_inductor_times_is_noted_by_backend() -> None:
     from torch._inductor.select_algorithm import ExternKernelCaller, get_algorithm_selector_cache
 
+    from tilecast.inductor_hook.without_us import without_us
+
     told = get_algorithm_selector_cache().feedback_saver_fns
     before = list(told)
-    aten = ExternKernelCaller.__new__(ExternKernelCaller)
+    aten, without = (ExternKernelCaller.__new__(ExternKernelCaller) for _ in range(2))
+    without.choice = without_us()
     with llama_shapes.inductor_timings() as found:
         tell: Any = told[0]
         tell({aten: 0.02, "triton": 0.03, "failed": float("inf")}, "mm", [])
-    assert found == {"ATEN": [20.0], "TRITON": [30.0]}
+        # Of the same product, ours with its conversion.
+        tell({without: 0.05, "triton": 0.04}, "mixed_mm", [])
+    assert found == {"ATEN": [20.0], "TRITON": [40.0]}
     assert told == before
 
 

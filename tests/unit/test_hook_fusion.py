@@ -14,20 +14,17 @@ import torch
 import torch.nn.functional as F
 from torch._dynamo.utils import counters
 from torch._inductor import config, utils
-from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.fx_passes import post_grad
 from torch._inductor.fx_utils import count_flops_fx
 from torch._inductor.ir import CuteDSLTemplateBuffer, InputBuffer, StorageBox, TensorBox
 from torch._inductor.lowering import lowerings
 from torch._inductor.select_algorithm import AlgorithmSelectorCache, ExternKernelCaller
 from torch._inductor.virtualized import V
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx import Graph, GraphModule, Node
-from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx import Graph, Node
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from hook_graph import linear, lowering, node, source_of
+from hook_graph import linear, lowering, node, run, source_of, traced
 
 from tilecast.data_collection.autotuned import read_autotuned
 from tilecast.data_collection.tensors import applied
@@ -37,7 +34,8 @@ from tilecast.inductor_hook import activations as recognition
 from tilecast.inductor_hook import fusion, install, installed, uninstall
 from tilecast.inductor_hook.activations import PRODUCTS, Activated, activations
 from tilecast.inductor_hook.cpp_wrapper import OperatorCall
-from tilecast.inductor_hook.fusion import NOTHING, PASS, in_turn
+from tilecast.inductor_hook.fusion import NOTHING, in_turn
+from tilecast.inductor_hook.rewriting import PASS
 from tilecast.inductor_hook.template import TilecastCaller
 from tilecast.inductor_hook.timings import MARGIN, replaced_ms
 from tilecast.inductor_hook.versions import chosen_at_once
@@ -110,13 +108,7 @@ def _traced(
     device: str = "cuda",
 ) -> Graph:
     """The graph of a function as Inductor decomposes it, of tensors without values."""
-    table = select_decomp_table()
-    with FakeTensorMode():
-        operands = [torch.empty(shape, dtype=dtype, device=device) for shape in shapes]
-    with torch.no_grad():
-        traced = make_fx(function, decomposition_table=table)(*operands)
-    traced.graph.eliminate_dead_code()
-    return traced.graph
+    return traced(function, [(shape, dtype) for shape in shapes], device)
 
 
 def _found(function: Function, *args: Any, **kwargs: Any) -> list[Activated]:
@@ -182,13 +174,6 @@ def test_what_inductor_computes_along_saves_no_kernel() -> None:
     assert _found(normalized, [(M, K), (N, K)]) == []
 
 
-def _run(graph: Graph, *operands: torch.Tensor) -> torch.Tensor:
-    """The value of a graph's output, or of its last node."""
-    if not graph.find_nodes(op="output"):
-        graph.output(list(graph.nodes)[-1])
-    return GraphModule({}, graph)(*operands)
-
-
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("rank", [2, 3])
 def test_one_node_takes_the_place_of_both(form: str, rank: int) -> None:
@@ -196,13 +181,13 @@ def test_one_node_takes_the_place_of_both(form: str, rank: int) -> None:
     graph = _traced(_linear(FORMS[form][0]), _shapes(rank=rank))
     torch.manual_seed(0)
     operands = [torch.randn(shape).bfloat16() for shape in _shapes(rank=rank)]
-    expected = _run(graph, *operands)
+    expected = run(graph, *operands)
     (found,) = activations(graph)
     alone = found.alone()
     inputs = found.product.args
 
     def fused(*operands: torch.Tensor) -> torch.Tensor:
-        return _run(alone, *operands)
+        return run(alone, *operands)
 
     found.replace(fused)
     graph.lint()
@@ -211,7 +196,7 @@ def test_one_node_takes_the_place_of_both(form: str, rank: int) -> None:
     assert replacement.meta["val"].shape == (M, N)
     products = [node for node in graph.nodes if node.target in PRODUCTS]
     assert len(products) == 1, "the layer behind"
-    assert torch.equal(_run(graph, *operands), expected)
+    assert torch.equal(run(graph, *operands), expected)
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ import torch
 from hook_graph import warnings_told
 from torch._dynamo.utils import counters
 
-from tilecast.data_collection.tensors import applied
+from tilecast.data_collection.tensors import applied, poisoned_out, random_inputs, reference
 from tilecast.heuristics.dtypes import dtype_of_torch
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
@@ -416,6 +416,23 @@ def test_torch_does_the_activation(loads: Callable, activation: str, biased: boo
     StaticMatmul.named(NAME, operands.text, batched=False)(a, b, out, *extras)
     exact = a.double() @ b.double() + sum(extra.double() for extra in extras)
     torch.testing.assert_close(out.double(), applied(activation, exact, {}), rtol=0.02, atol=0.02)
+
+
+@pytest.mark.parametrize("scales", ["", "column-scales", "fp32-column-scales"])
+@pytest.mark.parametrize("biased", ["", "bias"])
+def test_torch_converts_and_scales_a_narrow_weight(
+    loads: Callable, scales: str, biased: str
+) -> None:
+    """With a row of scales it must not take them for a bias."""
+    loads(_refuses)
+    torch.manual_seed(0)
+    text = ":".join(filter(None, ("bf16xint8:rcr", "+".join(filter(None, (scales, biased))))))
+    problem = GemmProblem(5, N, K, operands=GemmOperands.parse(text))
+    a, b, *extras = random_inputs(problem, "cpu")
+    out = poisoned_out(problem, "cpu")
+    StaticMatmul.named(NAME, text, batched=False)(a, b, out, *extras)
+    expected = reference(problem, (a, b, *extras))
+    assert torch.linalg.norm(out.float() - expected) / torch.linalg.norm(expected) < 5e-3
 
 
 def test_a_bias_is_handed_to_the_kernel(loads: Callable) -> None:

@@ -202,6 +202,8 @@ def test_a_model_of_ones_own_is_loaded_by_its_folder(trained, tmp_path: Path) ->
         ("bf16:rcr:beta-c", "bf16:rcr:c", True, True),
         ("bf16:rcr", "bf16:rcr>fp32:bias", False, False),
         ("bf16:rcr", "bf16xint8:rcr:column-scales", False, False),
+        ("bf16xint8:rcr:column-scales", "bf16xint8:rcr", True, True),
+        ("bf16xint8:rcr:column-scales", "bf16xint8:rcr:fp32-column-scales+bias", True, True),
         ("bf16:rcr int8:rcr>int32", "e4m3:rcr", False, False),
     ],
 )

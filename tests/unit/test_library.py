@@ -34,6 +34,7 @@ OPERANDS = (
     "int8:rcr>bf16:tensor-scales+bias",
     "bf16xint8:rcr",
     "bf16xint8:rcr:column-scales",
+    "bf16xint8:rcr:fp32-column-scales",
     "bf16xint8:rcr>fp32:column-scales+bias",
 )
 

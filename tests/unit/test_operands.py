@@ -44,7 +44,8 @@ def test_texts_and_file_names_are_distinct(one: GemmOperands, other: GemmOperand
 @pytest.mark.parametrize(
     "text",
     ["bf16:rcr", "fp16:crr>fp32", "e4m3:rcr>bf16:row-scales+bias", "int8:rcr>int32",
-     "bf16xint8:rcr", "bf16xint8:rcr:column-scales+bias", "e4m3:rcr>bf16@fp16",
+     "bf16xint8:rcr", "bf16xint8:rcr:column-scales+bias",
+     "bf16xint8:rcr:fp32-column-scales+bias", "e4m3:rcr>bf16@fp16",
      "bf16:rcr:bias"],
 )  # fmt: skip
 def test_text_is_as_short_as_it_can_be(text: str) -> None:

@@ -57,6 +57,7 @@ SAMPLE = (
     ("int8:rcr>int32", "64x32x128_c1x1x4_s8_coop_o1_rm8"),
     ("bf16xint8:rcr:column-scales", "swap_64x16x128_c1x1x4_s12_coop_o1_rm8"),
     ("bf16xint8:rcr:column-scales", "swap_128x64x64_c2x1x1_s5_coop_o2_rm8"),
+    ("bf16xint8:rcr:fp32-column-scales+bias", "swap_64x16x128_c1x1x2_s9_coop_o2_rm8"),
     ("bf16xint8:ccr:bias+gelu", "swap_256x128x64_c1x2x1_s5_coop_o1_rm8"),
     ("bf16xint8:rcr>fp32", "swap_192x96x64_c1x1x1_s6_pong_o1_rm8"),
 )

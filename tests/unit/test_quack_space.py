@@ -191,6 +191,7 @@ def test_every_problem_rule_alone_drops_a_candidate(rule: str) -> None:
         "e4m3:rcr>bf16",
         "int8:rcr>int32",
         "bf16xint8:rcr:column-scales",
+        "bf16xint8:rcr:fp32-column-scales+bias",
     ],
 )
 def test_every_operands_that_it_multiplies_have_a_space(text: str) -> None:
@@ -208,6 +209,7 @@ def test_every_operands_that_it_multiplies_have_a_space(text: str) -> None:
         "int8xbf16:rcr",
         "bf16xint8:rcr:row-scales",
         "int8:rcr>bf16:column-scales",
+        "int8:rcr>bf16:fp32-column-scales",
         "int8:rcr>bf16",
         "int8:rcr>int32:bias",
         "bf16:rcr:row-scales",

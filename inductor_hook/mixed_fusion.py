@@ -1,0 +1,95 @@
+"""A product by an int8 weight, scales and bias: as one kernel of ours where that is faster.
+
+As with activations one node is in place of all, and lowering decides what becomes of it.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from torch._inductor import config
+from torch._inductor.ir import TensorBox
+from torch._inductor.kernel_inputs import MMKernelInputs
+from torch._inductor.lowering import lowerings
+from torch._inductor.select_algorithm import autotune_select_algorithm, realize_inputs
+from torch.fx import Graph
+
+from tilecast.inductor_hook import report
+from tilecast.inductor_hook.activations import aten
+from tilecast.inductor_hook.choices import own
+from tilecast.inductor_hook.fusion import Decided, in_place_of, trying
+from tilecast.inductor_hook.mixed import CONVERTED, mixed_products
+from tilecast.inductor_hook.settings import asked
+from tilecast.inductor_hook.template import TilecastCaller
+from tilecast.inductor_hook.without_us import bound
+
+NAME = "int8 weight"
+"""What it is counted as."""
+
+
+def rewrite(graph: Graph) -> None:
+    """Put one node in place of each product by an int8 weight that may be worth fusing."""
+    for one in list(mixed_products(graph)):
+        fused, result = (
+            partial(_fused, one.form, one.scales is not None),
+            partial(_result, one.form),
+        )
+        one.replace(in_place_of(one.alone(), NAME, fused, result))
+
+
+def _result(form: str, a: torch.Tensor, weight: torch.Tensor, *rows) -> torch.Tensor:
+    return a.new_empty(*a.shape[:-1], weight.shape[1 if form == CONVERTED else 0])
+
+
+def _fused(form: str, scaled: bool, operands: tuple[TensorBox, ...]) -> TensorBox | None:
+    """All of it by one kernel of ours; None where that does not pay, or fails."""
+    token = trying.set(True)
+    try:
+        caller = _decided(form, scaled, operands)
+        if caller is None:
+            return None
+        result = caller.output_node()
+        *rows, _ = operands[0].get_size()
+        return lowerings[aten.reshape](result, [*rows, result.get_size()[1]])
+    # Whatever goes wrong in here, the graph compiles without us.
+    except Exception as error:
+        report.warn_once("fusing an int8 weight", error)
+        return None
+    finally:
+        trying.reset(token)
+
+
+def _decided(form: str, scaled: bool, operands: tuple[TensorBox, ...]) -> TilecastCaller | None:
+    """The choice that shall do it, if any shall."""
+    settings = asked()
+    if not settings:
+        return None
+    inputs = _inputs(form, operands)
+    op = "scaled_mixed_mm" if scaled else "mixed_mm"
+    ours = own(settings, inputs, op)
+    if settings.k == 1 or not ours:
+        return ours[0] if ours else None
+    if config.deterministic:  # Inductor must not benchmark
+        return None
+    nodes, layout = inputs.nodes(), inputs.output_layout(flexible=False)
+    choices = [*ours, bound(nodes, layout, form)]
+    try:
+        # Here and now, as with a setting of 2.15 it would be later.
+        with config.patch(pipeline_max_autotune_gemm=False):
+            autotune_select_algorithm(op, choices, nodes, layout, return_multi_template=False)
+    except Decided as decision:
+        return decision.caller
+    # Where a filter of Inductor's has left one choice. Nothing reads what it returned.
+    return None
+
+
+def _inputs(form: str, operands: tuple[TensorBox, ...]) -> MMKernelInputs:
+    """What is multiplied, in memory: A (m, k), B (k, n), rows (n,)."""
+    a, b, *rows = operands
+    a = lowerings[aten.reshape](a, [-1, a.get_size()[-1]])
+    if form != CONVERTED:
+        b = lowerings[aten.permute](b, [1, 0])
+    rows = [lowerings[aten.reshape](row, [b.get_size()[1]]) for row in rows]
+    nodes = realize_inputs(a, b, *rows)
+    return MMKernelInputs(nodes, out_dtype=a.get_dtype(), mat1_idx=0, mat2_idx=1)

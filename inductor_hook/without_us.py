@@ -1,0 +1,91 @@
+"""What Inductor itself makes of a product by an int8 weight, as a choice to be timed.
+
+Its parts cannot be timed one by one: a Triton template may come to convert the weight along the
+way. So the whole is compiled as it would be without us, with whatever backends are named, and timed
+beside our kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+from torch._inductor import config
+from torch._inductor.decomposition import select_decomp_table
+from torch._inductor.graph import GraphLowering
+from torch._inductor.select_algorithm import ExternKernelCaller, ExternKernelChoice
+from torch._inductor.virtualized import V
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from tilecast.inductor_hook.mixed import PACKED, TURNED
+
+
+@cache
+def without_us() -> ExternKernelChoice:
+    """The one choice; it is benchmarked and never taken."""
+    return ExternKernelChoice(_run, name="tilecast_mixed_without_us")
+
+
+def bound(nodes: list[Any], layout: Any, form: str) -> ExternKernelCaller:
+    """The choice for some operands.
+
+    A bias costs nothing, nor do scales but of a packed weight: Inductor may see to them in a kernel
+    that there is in any case.
+
+    Args:
+        nodes: A (m, k), B (k, n) as it is stored, and rows (n,), scales first.
+        layout: of the result.
+        form: how the graph multiplies, `tilecast.inductor_hook.mixed.Mixed.form`.
+    """
+    # Keywords are part of the key that Inductor keeps the time under.
+    backends = config.max_autotune_gemm_backends
+    return without_us().bind(nodes, layout, form=form, backends=backends)
+
+
+def _run(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    *rows: torch.Tensor,
+    out: torch.Tensor,
+    form: str,
+    backends: str,
+) -> None:
+    if form == PACKED:
+        torch.ops.aten._weight_int8pack_mm(a, b.t(), rows[0])
+        return
+    stored = (a.shape, a.stride(), b.shape, b.stride(), a.dtype, b.dtype, a.device)
+    # A list of its own, which the generated code empties.
+    _compiled(*stored, form, backends)([a, b])
+
+
+@cache
+def _compiled(
+    a_shape: torch.Size,
+    a_strides: tuple[int, ...],
+    b_shape: torch.Size,
+    b_strides: tuple[int, ...],
+    a_dtype: torch.dtype,
+    b_dtype: torch.dtype,
+    device: torch.device,
+    form: str,
+    backends: str,
+) -> Callable[[list[torch.Tensor]], object]:
+    """Generated code for a product, as a graph of its own."""
+
+    def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return torch.mm(a, b.t().to(a.dtype).t() if form == TURNED else b.to(a.dtype))
+
+    fake = FakeTensorMode()
+    with fake:
+        a = torch.empty_strided(a_shape, a_strides, dtype=a_dtype, device=device)
+        b = torch.empty_strided(b_shape, b_strides, dtype=b_dtype, device=device)
+    traced = make_fx(product, decomposition_table=select_decomp_table())(a, b)
+    graph = GraphLowering(
+        traced, [a, b], is_inference=V.graph.is_inference, name="tilecast_mixed_without_us"
+    )
+    with V.set_graph_handler(graph), V.set_fake_mode(fake):
+        graph.run(a, b)
+        return graph.compile_to_module().call
