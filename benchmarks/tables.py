@@ -261,6 +261,30 @@ def learning(figures: Figures) -> str:
     return markdown(heading, rows)
 
 
+def new_gpu(figures: Figures) -> str:
+    """Regret by how many problems of a new GPU were measured, with another one known or not."""
+    regret = figures["regret"]
+    counts = sorted({int(name.split()[0]) for name in regret["burst"] if name != "lent"})
+    seconds = figures["seconds_measured"] / figures["problems"]
+
+    def cell(power: str, name: str) -> str:
+        found = regret[power].get(name, {})
+        return " / ".join(percent(found[str(k)]["geomean"]) for k in SHOWN_K if found)
+
+    heading = ["regret@1/3/5, problems measured", "minutes of one card"]
+    heading += [f"{power}, {how}" for power in regret for how in ("alone", "with the H200's data")]
+    rows = [
+        [str(count), f"{count * seconds / 60:.1f}"]
+        + [
+            cell(power, name if count else "lent" if "with" in name else "")
+            for power in regret
+            for name in (f"{count} alone", f"{count} with the H200")
+        ]
+        for count in (0, *counts)
+    ]
+    return markdown(heading, rows)
+
+
 def _by_numbers(name: str) -> list[str | int]:
     """A key that sorts names by their text and then by the numbers in it."""
     return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
@@ -298,6 +322,7 @@ TABLES: dict[str, tuple[str, Callable[[Figures], str]]] = {
     "deferral": ("selection_regret", deferral),
     "adaptive k": ("adaptive_k", adaptive_k),
     "operands": ("operand_transfer", operands),
+    "new gpu": ("new_gpu", new_gpu),
     "learning": ("learn_from_autotuning", learning),
     "compile time": ("compile_time", compile_time),
     "common kernels": ("common_kernels", common_kernels),

@@ -22,6 +22,7 @@ from tilecast.inductor_hook.fusion import Decided, in_place_of, trying
 from tilecast.inductor_hook.mixed import CONVERTED, mixed_products
 from tilecast.inductor_hook.settings import asked
 from tilecast.inductor_hook.template import TilecastCaller
+from tilecast.inductor_hook.versions import OLDEST_INT8_WEIGHT, torch_version
 from tilecast.inductor_hook.without_us import bound
 
 NAME = "int8 weight"
@@ -30,6 +31,8 @@ NAME = "int8 weight"
 
 def rewrite(graph: Graph) -> None:
     """Put one node in place of each product by an int8 weight that may be worth fusing."""
+    if torch_version() < OLDEST_INT8_WEIGHT:
+        return
     for one in list(mixed_products(graph)):
         fused, result = (
             partial(_fused, one.form, one.scales is not None),

@@ -138,6 +138,6 @@ def _checked(tar: lzma.LZMAFile) -> Iterator[Entry]:
             raise ValueError(f"{about.name} is not whole")
         tar.read(-about.size % _BLOCK)
         yield entry
-    # To the end, where xz has a digest of its own.
-    if len(rest := tar.read(tarfile.RECORDSIZE)) == tarfile.RECORDSIZE or any(rest):
+    # To the end, where xz has a digest of its own: one more block, and what fills up a record.
+    if len(rest := tar.read(tarfile.RECORDSIZE + 1)) > tarfile.RECORDSIZE or any(rest):
         raise ValueError("something follows its end")

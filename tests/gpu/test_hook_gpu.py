@@ -27,6 +27,7 @@ from tilecast.inductor_hook import addmm, bmm, eager, installed, launcher, mm, p
 from tilecast.inductor_hook.launcher import StaticMatmul, errors_raised
 from tilecast.inductor_hook.selection import first, shortlist
 from tilecast.inductor_hook.settings import Settings
+from tilecast.inductor_hook.versions import OLDEST_INT8_WEIGHT, torch_version
 from tilecast.kernels import launch
 from tilecast.kernels.builder import object_builder
 from tilecast.kernels.spec import KernelSpec
@@ -110,7 +111,8 @@ def compiled() -> Iterator[Callable[..., tuple[torch.Tensor, str]]]:
         counters.clear()
         with installed(k, model, fuse=fuse), fresh_cache(), config.patch(_settings(backends)):
             result, codes = run_and_get_code(torch.compile(function, fullgraph=True), *operands)
-        return result, "\n".join(codes)
+        # The graph's own comes last, behind that of what is compiled on trial.
+        return result, codes[-1]
 
     yield run
     torch._dynamo.reset()
@@ -450,8 +452,9 @@ def test_what_is_not_fused_is_as_if_it_had_not_been_tried(
         found, code = compiled(_activated("gelu"), *operands, **options)
         assert counters["tilecast"]["not fused: gelu"] == 1
         expected, without = compiled(_activated("gelu"), *operands, fuse=False, **options)
-    # Not bit by bit: 2.11 has two ways to add a row in ATen, and takes what it finds faster.
-    assert _error(found, expected) < ONE_ROUNDING
+    # Not bit by bit: 2.11 has two ways to add a row in ATen, of which one rounds twice, and takes
+    # what it finds faster.
+    assert _error(found, expected) < 2 * ONE_ROUNDING
     for call in ("extern_kernels.", ".run("):
         assert code.count(call) == without.count(call)
 
@@ -463,10 +466,11 @@ def test_an_activation_for_every_m(compiled: Callable) -> None:
     function = _activated("silu")
     weight, bias = _bf16(N, K), _bf16(N)
     torch._dynamo.reset()
-    with installed(k=1), fresh_cache(), config.patch(_settings()), torch.no_grad():
-        dynamic = torch.compile(function, fullgraph=True, dynamic=True)
+    with installed(k=1, fuse=True), fresh_cache(), config.patch(_settings()), torch.no_grad():
+        dynamic = torch.compile(function, fullgraph=True)
         for rows in (M, 17, 500, 3000):
             x = _bf16(rows, K) / K**0.5
+            torch._dynamo.mark_dynamic(x, 0)
             result = dynamic(x, weight, bias)
             assert _error(result, _exact(function, x, weight, bias)) < TOLERANCE
     assert _failures() == []
@@ -505,10 +509,14 @@ def _weight_only_operands(form: str, *rows: int, n: int, k: int) -> list[torch.T
     return [*operands, *([_bf16(n)] if "bias" in form else [])]
 
 
+reads_int8_weights = pytest.mark.skipif(
+    torch_version() < OLDEST_INT8_WEIGHT, reason="needs a PyTorch on which int8 weights are fused"
+)
 MIXED = ("", "bias", "column-scales", "column-scales+bias")
 MIXED += ("fp32-column-scales", "fp32-column-scales+bias")
 
 
+@reads_int8_weights
 @pytest.mark.parametrize("form", MIXED)
 @pytest.mark.parametrize("rows", [(M,), (5,), (2, 96)], ids=str)
 def test_an_int8_weight_is_read_by_one_kernel(
@@ -526,6 +534,7 @@ def test_an_int8_weight_is_read_by_one_kernel(
     assert counters["tilecast"] == {"fused: int8 weight": 1, "problems": 1}
 
 
+@reads_int8_weights
 @pytest.mark.parametrize("form", MIXED)
 @pytest.mark.parametrize("rows", [16, 256, 2048])
 @pytest.mark.parametrize("backends", ["ATEN,TILECAST", "ATEN,TRITON,TILECAST", "TILECAST"])
@@ -544,6 +553,7 @@ def test_an_int8_weight_is_fused_or_not_as_measured(
     assert _failures() == []
 
 
+@reads_int8_weights
 @pytest.mark.parametrize("form", ["column-scales", "fp32-column-scales+bias", ""])
 def test_an_int8_weight_is_fused_at_few_rows(compiled: Callable, form: str) -> None:
     """By a wide margin: what Inductor does without us reads the weight three times, or slowly."""
@@ -553,6 +563,7 @@ def test_an_int8_weight_is_fused_at_few_rows(compiled: Callable, form: str) -> N
     assert counters["tilecast"]["fused: int8 weight"] == 1
 
 
+@reads_int8_weights
 @pytest.mark.parametrize("form", MIXED)
 def test_an_int8_weight_that_is_not_fused_is_as_if_it_had_not_been_tried(
     compiled: Callable, model_of: Callable[..., Path], form: str
@@ -570,6 +581,7 @@ def test_an_int8_weight_that_is_not_fused_is_as_if_it_had_not_been_tried(
         assert code.count(call) == without.count(call)
 
 
+@reads_int8_weights
 @pytest.mark.parametrize("form", ["column-scales+bias", ""])
 def test_an_int8_weight_for_every_m(form: str) -> None:
     from torch._inductor import config
@@ -580,9 +592,10 @@ def test_an_int8_weight_for_every_m(form: str) -> None:
     torch._dynamo.reset()
     counters.clear()
     with installed(k=1, fuse=True), fresh_cache(), config.patch(_settings()), torch.no_grad():
-        dynamic = torch.compile(function, fullgraph=True, dynamic=True)
+        dynamic = torch.compile(function, fullgraph=True)
         for rows in (M, 17, 500, 3000):
             x = _bf16(rows, K) / K**0.5
+            torch._dynamo.mark_dynamic(x, 0)
             result = dynamic(x, *others)
             assert _error(result, _exact(function, x, *others)) < TOLERANCE
     assert counters["tilecast"]["fused: int8 weight"] == 1

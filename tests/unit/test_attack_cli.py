@@ -189,7 +189,6 @@ ALONE = [
     ["predict", "--m", "64"],
     ["predict", *MEASURED[:4]],
     ["predict", *MEASURED, "extra"],
-    ["predict", *MEASURED, "--gpu", "H100"],
     ["predict", *MEASURED, "--operands", "fp16:rcr>fp32"],
     ["predict", *MEASURED, "--k", "4095"],
     ["predict", *MEASURED, "--operands", "bf16:ccr", "--m", "7"],

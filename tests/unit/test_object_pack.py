@@ -66,6 +66,17 @@ def test_a_pack_fills_another_cache(cache: ObjectCache, other: ObjectCache, tmp_
     assert unpack(other, file) == Unpacked(added=1, found=5, current=6)
 
 
+def test_a_pack_may_end_anywhere_in_a_record_of_tar(
+    tmp_path: Path, object_file: Callable[..., bytes]
+) -> None:
+    for blocks in range(tarfile.RECORDSIZE // tarfile.BLOCKSIZE):
+        cache = ObjectCache(tmp_path / f"objects {blocks}")
+        cache.put(SPEC, object_file(160, 0) + bytes(blocks * tarfile.BLOCKSIZE))
+        pack(cache, tmp_path / "pack")
+        found = unpack(ObjectCache(tmp_path / f"other {blocks}"), tmp_path / "pack")
+        assert found == Unpacked(added=1, found=0, current=1)
+
+
 def test_what_a_cache_holds_is_kept_and_what_is_damaged_replaced(
     cache: ObjectCache, other: ObjectCache, tmp_path: Path, object_file: Callable[..., bytes]
 ) -> None:
