@@ -69,7 +69,7 @@ def behind(product: Node, known: Behind) -> Behind:
 
 
 def _with(seen: Behind, step: Node, node: Node, product: Node) -> Behind | None:
-    """What is seen so far together with a step that reads ``node``; None where no kernel does it."""
+    """What is seen so far, with a step that reads ``node``; None where no kernel does that."""
     if step.target is aten.mul.Tensor and not seen.bias:
         column = None if seen.column else _column(step, node, product)
         row = None if seen.row or column else _row(step, node, product, SCALES)

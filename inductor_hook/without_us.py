@@ -78,7 +78,7 @@ def _compiled(
 
     def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         if form == WHOLE:
-            return torch._int_mm(a, b)
+            return torch.ops.aten._int_mm(a, b)
         return torch.mm(a, b.t().to(a.dtype).t() if form == TURNED else b.to(a.dtype))
 
     fake = FakeTensorMode()

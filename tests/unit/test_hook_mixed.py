@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,14 +20,14 @@ from torch._inductor.fx_passes import post_grad
 from torch._inductor.fx_utils import count_flops_fx
 from torch._inductor.ir import CuteDSLTemplateBuffer, InputBuffer, StorageBox, TensorBox
 from torch._inductor.kernel_inputs import MMKernelInputs
-from torch._inductor.select_algorithm import AlgorithmSelectorCache, ExternKernelCaller
+from torch._inductor.select_algorithm import ExternKernelCaller
 from torch._inductor.virtualized import V
 from torch.fx import Graph, GraphModule
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from hook_graph import lowering, node, run, source_of, traced
+from hook_graph import Clock, lowering, node, run, source_of, traced
 
 from tilecast.data_collection.autotuned import read_autotuned
 from tilecast.heuristics.hardware import hardware
@@ -223,6 +224,18 @@ def test_one_node_takes_the_place_of_all(form: str, rank: int) -> None:
     assert replacement.meta["val"].shape == (M, N)
     assert not [node for node in graph.nodes if node.target in PRODUCTS]
     assert torch.equal(run(graph, *operands), expected)
+
+
+def test_one_layer_may_read_what_another_one_gives() -> None:
+    def twice(x: Tensor, w: Tensor, s: Tensor, b: Tensor) -> Tensor:
+        return F.linear(F.linear(x, w.to(x.dtype)) * s, w.to(x.dtype)) * s
+
+    specs = [((M, K), BF16), ((K, K), INT8), ((K,), BF16), ((K,), BF16)]
+    graph = traced(twice, specs)
+    for found in quantized_products(graph):
+        found.replace(lambda *operands: None)
+    graph.lint()
+    assert not [node for node in graph.nodes if node.target in PRODUCTS]
 
 
 def test_an_activation_behind_it_is_left_to_inductor() -> None:
@@ -472,37 +485,9 @@ def test_a_lowering_that_fails_is_one_warning(
 # What is measured
 
 
-class Clock:
-    """Stands in for the GPU: milliseconds of ours and of what Inductor makes of it."""
-
-    def __init__(self, ours: float, without: float):
-        self.ours, self.without = ours, without
-        self.choices: list[Any] = []
-
-    def __call__(self, tuner: Any, name: str, nodes: Any, layout: Any, *rest: Any, **kw: Any):
-        self.choices = next(each for each in rest if isinstance(each, list))
-        timings = {
-            one: self.ours if isinstance(one, TilecastCaller) else self.without
-            for one in self.choices
-        }
-        for function in tuner.feedback_saver_fns:
-            function(timings, name, nodes, self.choices, None, None)
-        return timings
-
-
 @pytest.fixture
 def clocked(graph: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Clock]:
-    def start(ours: float, without: float) -> Clock:
-        clock = Clock(ours, without)
-        monkeypatch.setattr(
-            AlgorithmSelectorCache,
-            "do_autotuning",
-            lambda tuner, *rest, **kw: clock(tuner, *rest, **kw),
-        )
-        monkeypatch.setattr(AlgorithmSelectorCache, "make_precompile_fn", lambda *_, **__: None)
-        return clock
-
-    return start
+    return partial(Clock.started, monkeypatch)
 
 
 @pytest.mark.parametrize(
