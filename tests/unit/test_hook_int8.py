@@ -202,6 +202,7 @@ def _operands(
     row: torch.dtype = BF16,
     bias: bool = False,
     computed: bool = True,
+    step: int = 1,
     weight: list[int] | None = None,
 ) -> list[TensorBox]:
     """A, B, A's scales and rows; A's are computed in bf16, or stored in fp32."""
@@ -210,7 +211,7 @@ def _operands(
         return TensorBox(StorageBox(node(*what, **kind)))
 
     b = lowerings[aten.permute](box("weight", [LONG_N, LONG_K], weight, dtype=INT8), [1, 0])
-    column = box("column", [m, 1], dtype=BF16 if computed else FP32)
+    column = box("column", [m, 1], [step, 1], dtype=BF16 if computed else FP32)
     if computed:
         column = lowerings[aten.mul](column, 2)
     rows = [box("row", [LONG_N, 1], dtype=row)] + [box("bias", [LONG_N])] * bias
@@ -274,9 +275,18 @@ def test_k_1_leaves_to_the_library_what_it_wins(
     assert hook == []
 
 
-def test_a_weight_along_n_is_not_read(graph: Any) -> None:
+@pytest.mark.parametrize(
+    "operands",
+    [
+        lambda: _operands(weight=[1, LONG_N]),
+        lambda: _operands(computed=False, step=2),
+        lambda: _operands(row=FP16),
+    ],
+    ids=["weight along n", "scales apart", "scales in fp16"],
+)
+def test_what_no_kernel_reads_is_not_fused(graph: Any, operands: Any) -> None:
     install(k=1, fuse=True)
-    assert _lowered(_operands(weight=[1, LONG_N])) is None
+    assert _lowered(operands()) is None
 
 
 def test_a_kernel_for_every_m(hook: list[KernelSpec]) -> None:
