@@ -148,15 +148,16 @@ def _whole(product: Node) -> Quantized | None:
 
     A and the weight need not be stored: there is no kernel that computes either along the way.
     """
-    found = behind(product, Behind())
-    if not (found.column and found.row and _fits(found.steps[-1])):
-        return None
     a, b = cast(tuple[Node, Node], product.args)
+    found = behind(product, Behind())
+    whole = a.meta["val"].dtype == b.meta["val"].dtype == WEIGHT
+    if not (whole and found.column and found.row and _fits(found.steps[-1])):
+        return None
     return Quantized(WHOLE, a, b, (), product, found)
 
 
 def _converted(product: Node) -> Quantized | None:
-    """The same product with what belongs to it, if its weight is a converted one."""
+    """A product with what belongs to it, if its weight is a converted one."""
     # Without factors, which are keywords.
     if product.kwargs or not _fits(product):
         return None

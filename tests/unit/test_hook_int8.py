@@ -245,10 +245,8 @@ def test_k_1_takes_the_first_without_a_benchmark(
     caller = _lowered(_operands(row=row, bias=bias))
     assert caller
     text = f"int8:rcr>bf16:{extras}"
-    assert (caller.choice.matmul.hint.operands.text, [s.operands.text for s in hook]) == (
-        text,
-        [text],
-    )
+    assert caller.choice.matmul.hint.operands.text == text
+    assert [spec.operands.text for spec in hook] == [text]
     source = source_of(caller)
     assert repr(text) in source
     assert "scale_a.view(-1), row(scale_b)" in source
