@@ -46,7 +46,7 @@ def reference(problem: GemmProblem, inputs: Inputs) -> torch.Tensor:
     result = a.float() @ b.float()
     if operands.scales:
         scale_a = given.get("scale_a", 1.0)
-        rows = scale_a[:, None] if operands.scales == "row-scales" else scale_a
+        rows = scale_a[:, None] if operands.scales.endswith("row-scales") else scale_a
         result = result * rows * given["scale_b"]
     for step in operands.epilogue:
         result = applied(step, result, given)

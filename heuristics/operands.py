@@ -52,6 +52,10 @@ SCALES = {
         "rows of A and columns of B are each scaled by a number of their own",
         (Extra("scale_a", COLUMN, "fp32"), Extra("scale_b", ROW, "fp32")),
     ),
+    "out-row-scales": Fusion(
+        "the same, those of columns of B by numbers of out's type",
+        (Extra("scale_a", COLUMN, "fp32"), Extra("scale_b", ROW)),
+    ),
     "column-scales": Fusion(
         "columns of B are each scaled by a number of their own", (Extra("scale_b", ROW),)
     ),

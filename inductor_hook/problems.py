@@ -22,10 +22,13 @@ INPUTS = {
     "scaled_mm": ("A", "B", "scale_a", "scale_b", "bias"),
     "mixed_mm": ("A", "B", "bias"),
     "scaled_mixed_mm": ("A", "B", "scale_b", "bias"),
+    "scaled_int_mm": ("A", "B", "scale_a", "scale_b", "bias"),
 }
 """The operators that get choices: their inputs in Inductor's order, of which a bias at the end may
-be missing. Those beside A and B have the names of the extras that they may be. The last two are no
-operators of PyTorch's (`tilecast.inductor_hook.mixed_fusion`)."""
+be missing. Those beside A and B have the names of the extras that they may be. The last three are
+no operators of PyTorch's (`tilecast.inductor_hook.quantized_fusion`)."""
+_BOTH = {"column-scales": "out-row-scales", "fp32-column-scales": "row-scales"}
+"""What operands call scales of columns beside which rows have some in fp32."""
 _LARGEST_M, _LARGEST_BATCH = 16384, 1024
 """Where the sweep over a symbolic extent ends; larger problems want what these do."""
 
@@ -137,7 +140,11 @@ def read(kernel_inputs: Any, op: str, fast: bool | None = None) -> Matmul:
             stored("B", b.get_dtype(), b.get_stride(), sizes),
             stored("out", out.dtype, out.stride, sizes),
         )
-        if "scale_a" in given:
+        if op == "scaled_int_mm":
+            _check_column(given["scale_a"], rows, sizes)
+            name = _BOTH[_scaling_columns(given["scale_b"], columns, out)]
+            operands = operands.scaled(name, True)
+        elif "scale_a" in given:
             if fast is None:
                 raise NotCovered("use_fast_accum is not known")
             scales = _scale(given["scale_a"]), _scale(given["scale_b"])
@@ -181,6 +188,19 @@ def stored(name: str, dtype: Any, strides: Any, sizes: Any) -> TensorSpec:
 
 def _scale(node: Any) -> Scale:
     return Scale(node.get_size(), node.get_dtype(), node.get_layout().is_contiguous())
+
+
+def _check_column(node: Any, m: Any, sizes: Any) -> None:
+    extents, dtype = node.get_size(), node.get_dtype()
+    is_column = (
+        len(extents) == 2
+        and all(map(sizes.statically_known_equals, extents, (m, 1)))
+        and dtype.itemsize == 4
+        and dtype.is_floating_point
+        and node.get_layout().is_contiguous()
+    )
+    if not is_column:
+        raise NotCovered(f"scales {tuple(extents)} of {dtype} are no column in fp32")
 
 
 def _scaling_columns(node: Any, n: Any, out: Any) -> str:

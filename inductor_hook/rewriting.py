@@ -7,11 +7,11 @@ from typing import Any
 from torch._inductor import config
 from torch.fx import Graph
 
-from tilecast.inductor_hook import fusion, mixed_fusion, report
+from tilecast.inductor_hook import fusion, quantized_fusion, report
 from tilecast.inductor_hook.settings import asked
 
-REWRITES = {"int8 weights": mixed_fusion.rewrite, "activations": fusion.rewrite}
-"""What is looked for, in order; the activation behind a product with an int8 weight stays."""
+REWRITES = {"products of int8": quantized_fusion.rewrite, "activations": fusion.rewrite}
+"""What is looked for, in order; the activation behind a product that reads int8 stays."""
 
 
 class FusionPass:

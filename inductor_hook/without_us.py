@@ -1,4 +1,4 @@
-"""What Inductor itself makes of a product by an int8 weight, as a choice to be timed.
+"""What Inductor itself makes of a product that reads int8, as a choice to be timed.
 
 Its parts cannot be timed one by one: a Triton template may come to convert the weight along the
 way. So the whole is compiled as it would be without us, with whatever backends are named, and timed
@@ -20,13 +20,13 @@ from torch._inductor.virtualized import V
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from tilecast.inductor_hook.mixed import PACKED, TURNED
+from tilecast.inductor_hook.quantized import PACKED, TURNED, WHOLE
 
 
 @cache
 def without_us() -> ExternKernelChoice:
     """The one choice; it is benchmarked and never taken."""
-    return ExternKernelChoice(_run, name="tilecast_mixed_without_us")
+    return ExternKernelChoice(_run, name="tilecast_product_without_us")
 
 
 def bound(nodes: list[Any], layout: Any, form: str) -> ExternKernelCaller:
@@ -36,9 +36,10 @@ def bound(nodes: list[Any], layout: Any, form: str) -> ExternKernelCaller:
     that there is in any case.
 
     Args:
-        nodes: A (m, k), B (k, n) as it is stored, and rows (n,), scales first.
+        nodes: A (m, k), B (k, n) as it is stored, and what scales and is added, in the order of
+            `tilecast.inductor_hook.problems.INPUTS`.
         layout: of the result.
-        form: how the graph multiplies, `tilecast.inductor_hook.mixed.Mixed.form`.
+        form: how the graph multiplies, `tilecast.inductor_hook.quantized.Quantized.form`.
     """
     # Keywords are part of the key that Inductor keeps the time under.
     backends = config.max_autotune_gemm_backends
@@ -48,13 +49,13 @@ def bound(nodes: list[Any], layout: Any, form: str) -> ExternKernelCaller:
 def _run(
     a: torch.Tensor,
     b: torch.Tensor,
-    *rows: torch.Tensor,
+    *others: torch.Tensor,
     out: torch.Tensor,
     form: str,
     backends: str,
 ) -> None:
     if form == PACKED:
-        torch.ops.aten._weight_int8pack_mm(a, b.t(), rows[0])
+        torch.ops.aten._weight_int8pack_mm(a, b.t(), others[0])
         return
     stored = (a.shape, a.stride(), b.shape, b.stride(), a.dtype, b.dtype, a.device)
     # A list of its own, which the generated code empties.
@@ -76,6 +77,8 @@ def _compiled(
     """Generated code for a product, as a graph of its own."""
 
     def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        if form == WHOLE:
+            return torch.ops.aten._int_mm(a, b)
         return torch.mm(a, b.t().to(a.dtype).t() if form == TURNED else b.to(a.dtype))
 
     fake = FakeTensorMode()
@@ -84,7 +87,7 @@ def _compiled(
         b = torch.empty_strided(b_shape, b_strides, dtype=b_dtype, device=device)
     traced = make_fx(product, decomposition_table=select_decomp_table())(a, b)
     graph = GraphLowering(
-        traced, [a, b], is_inference=V.graph.is_inference, name="tilecast_mixed_without_us"
+        traced, [a, b], is_inference=V.graph.is_inference, name="tilecast_product_without_us"
     )
     with V.set_graph_handler(graph), V.set_fake_mode(fake):
         graph.run(a, b)

@@ -68,11 +68,12 @@ behind their best config was, as a share of the best, where it came closest
 the best was up to 11% ahead on the other 15."""
 
 _SCALES = {
-    (False, 8): ("tensor-scales", "row-scales"),
-    (False, 16): (),
-    (True, 16): ("column-scales", "fp32-column-scales"),
+    (False, "int32"): ("tensor-scales", "row-scales", "out-row-scales"),
+    (False, "fp22"): ("tensor-scales", "row-scales"),
+    (False, "fp32"): (),
+    (True, "fp32"): ("column-scales", "fp32-column-scales"),
 }
-"""How operands may be scaled, by whether B is converted and the bits of A."""
+"""How operands may be scaled, by whether B is converted and what A's are added up in."""
 
 SPLIT_WAVES = 2
 """A split pays while all CTAs run at once, or nearly: most waves that it may make."""
@@ -87,7 +88,7 @@ def _unsupported(config: QuackConfig, operands: GemmOperands, hardware: Hardware
         b.bits != a.bits or (a.bits == 16 and b != a) or b.accumulator != a.accumulator
     ):
         return f"A is {a} and B {b}"
-    if operands.scales and operands.scales not in _SCALES[converted, a.bits]:
+    if operands.scales and operands.scales not in _SCALES[converted, a.accumulator]:
         return f"{operands} scales A of {a} and B of {b}"
     if operands.fused and out.name == "int32":
         return f"{operands} fuses more than a product into whole numbers"

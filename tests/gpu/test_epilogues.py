@@ -31,6 +31,7 @@ FUSED = (
     "e4m3xe5m2:rcr>fp16:row-scales",
     "e4m3:rcr>bf16@fp32:tensor-scales",
     "int8:rcr>bf16:row-scales+bias",
+    "int8:rcr>bf16:out-row-scales+bias",
     "int8:rcr>fp32:tensor-scales",
     "bf16xint8:rcr:column-scales",
     "bf16xint8:rcr:fp32-column-scales+bias",

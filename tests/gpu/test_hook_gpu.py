@@ -602,10 +602,111 @@ def test_an_int8_weight_for_every_m(form: str) -> None:
     assert _failures() == []
 
 
-@pytest.mark.parametrize("form", MIXED)
-def test_an_int8_weight_where_its_kernel_fails(monkeypatch: pytest.MonkeyPatch, form: str) -> None:
+def _whole(a: Any, column: Any, weight: Any, row: Any, *bias: Any) -> torch.Tensor:
+    """The scaled product of int8 by int8, and what is added."""
+    result = (torch.ops.aten._int_mm(a, weight.t()) * column * row.flatten()).to(torch.bfloat16)
+    return result + bias[0] if bias else result
+
+
+def _dynamic(x: torch.Tensor, weight: torch.Tensor, row: torch.Tensor, bias: torch.Tensor):
+    """A linear layer as torchao's int8 dynamic quantization writes it, in bf16 throughout."""
+    scales = (x.abs().amax(-1, keepdim=True) / 127).clamp(min=1e-5)
+    whole = torch.clamp(torch.round(x / scales), -128, 127).to(torch.int8)
+    product = torch.ops.aten._int_mm(whole.reshape(-1, x.shape[-1]), weight.t())
+    column = scales.reshape(-1, 1).expand(product.shape)
+    result = (product * column).to(scales.dtype) * row.flatten()
+    return result.reshape(*x.shape[:-1], weight.shape[0]) + bias
+
+
+def _whole_operands(extras: str, m: int, n: int = N, k: int = K) -> tuple:
+    """What `_whole` takes, and its result in double precision."""
+    operands = GemmOperands.parse(f"int8:rcr>bf16:{extras}")
+    a, b, column, *rows = random_inputs(GemmProblem(m, n, k, operands=operands))
+    expected = (a.double() @ b.double()) * column.double()[:, None] * rows[0].double()
+    return (a, column[:, None], b.t(), *rows), sum(map(torch.Tensor.double, rows[1:]), expected)
+
+
+WHOLE = ("row-scales", "out-row-scales", "out-row-scales+bias")
+
+
+@reads_int8_weights
+@pytest.mark.parametrize("extras", WHOLE)
+@pytest.mark.parametrize("rows", [M, 5])
+def test_a_product_of_int8_is_scaled_by_its_kernel(
+    compiled: Callable, extras: str, rows: int
+) -> None:
+    operands, expected = _whole_operands(extras, rows)
+    with torch.no_grad():
+        result, code = compiled(_whole, *operands, k=1)
+    assert repr(f"int8:rcr>bf16:{extras}") in code
+    assert "triton" not in code.split("def call")[-1]
+    assert result.dtype == torch.bfloat16
+    assert _error(result, expected) < 1.2 * ONE_ROUNDING
+    assert counters["tilecast"] == {"fused: int8 product": 1, "problems": 1}
+
+
+@reads_int8_weights
+@pytest.mark.parametrize("extras", WHOLE)
+@pytest.mark.parametrize("rows", [32, 2048])
+@pytest.mark.parametrize("backends", ["ATEN,TRITON,TILECAST", "TILECAST"])
+def test_a_product_of_int8_is_fused_or_not_as_measured(
+    compiled: Callable, extras: str, rows: int, backends: str
+) -> None:
+    operands, expected = _whole_operands(extras, rows, 4096, 1024)
+    with torch.no_grad():
+        result, code = compiled(_whole, *operands, k=3, backends=backends)
+    assert _error(result, expected) < TOLERANCE
+    fused = counters["tilecast"]["fused: int8 product"]
+    assert fused + counters["tilecast"]["not fused: int8 product"] == 1
+    assert (f"'int8:rcr>bf16:{extras}'" in code) == bool(fused)
+    assert "without_us" not in code
+    assert _failures() == []
+
+
+@reads_int8_weights
+def test_dynamic_quantization_is_a_kernel_and_the_product_another(compiled: Callable) -> None:
+    """A's scales are written in fp32 where they are computed, and nothing is read again."""
+    operands = _weight_only_operands("column-scales+bias", 2, 96, n=N, k=K)
+    with torch.no_grad():
+        result, code = compiled(_dynamic, *operands, k=1)
+        assert counters["tilecast"] == {"fused: int8 product": 1, "problems": 1}
+        assert _failures() == []
+        _, without = compiled(_dynamic, *operands, k=1, fuse=False)
+    assert "'int8:rcr>bf16:out-row-scales+bias'" in code
+    x, weight, row, bias = (operand.double() for operand in operands)
+    expected = x @ weight.t() * row.flatten() + bias
+    assert _error(result, expected) < 0.02  # what A loses in 8 bits
+    assert code.count(".run(") == without.count(".run(") - 1
+
+
+@reads_int8_weights
+def test_a_product_of_int8_for_every_m() -> None:
+    from torch._inductor import config
+    from torch._inductor.utils import fresh_cache
+
+    torch._dynamo.reset()
+    counters.clear()
+    with installed(k=1, fuse=True), fresh_cache(), config.patch(_settings()), torch.no_grad():
+        dynamic = torch.compile(_whole, fullgraph=True)
+        for rows in (M, 17, 500, 3000):
+            operands, expected = _whole_operands("out-row-scales+bias", rows)
+            for operand in operands[:2]:
+                torch._dynamo.mark_dynamic(operand, 0)
+            assert _error(dynamic(*operands), expected) < TOLERANCE
+    assert counters["tilecast"]["fused: int8 product"] == 1
+    assert _failures() == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [f"bf16xint8:rcr{':' * bool(form)}{form}" for form in MIXED]
+    + [f"int8:rcr>bf16:{extras}" for extras in WHOLE],
+)
+def test_a_product_of_int8_where_its_kernel_fails(
+    monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
     monkeypatch.setattr(launcher, "loaded_kernel", _broken)
-    operands = GemmOperands.parse(f"bf16xint8:rcr{':' * bool(form)}{form}")
+    operands = GemmOperands.parse(text)
     problem = GemmProblem(M, N, K, operands=operands)
     a, b, *extras = random_inputs(problem)
     out = poisoned_out(problem)

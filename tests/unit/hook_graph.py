@@ -16,12 +16,18 @@ from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.graph import GraphLowering
 from torch._inductor.kernel_inputs import MMKernelInputs
 from torch._inductor.lowering import lowerings
-from torch._inductor.select_algorithm import NoValidChoicesError, get_algorithm_selector_cache
+from torch._inductor.select_algorithm import (
+    AlgorithmSelectorCache,
+    NoValidChoicesError,
+    get_algorithm_selector_cache,
+)
 from torch._inductor.virtualized import V
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph, GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+from tilecast.inductor_hook.template import TilecastCaller
 
 
 @contextmanager
@@ -173,3 +179,33 @@ def source_of(choice: Any) -> str:
 def warnings_told(caplog: pytest.LogCaptureFixture) -> list[str]:
     """What was logged as a warning or worse."""
     return [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
+
+
+class Clock:
+    """Stands in for the GPU: milliseconds of ours and of what Inductor makes of it."""
+
+    def __init__(self, ours: float, without: float):
+        self.ours, self.without = ours, without
+        self.choices: list[Any] = []
+
+    @classmethod
+    def started(cls, monkeypatch: pytest.MonkeyPatch, ours: float, without: float) -> Clock:
+        """One that Inductor asks whenever it would benchmark."""
+        clock = cls(ours, without)
+        monkeypatch.setattr(
+            AlgorithmSelectorCache,
+            "do_autotuning",
+            lambda tuner, *rest, **kw: clock(tuner, *rest, **kw),
+        )
+        monkeypatch.setattr(AlgorithmSelectorCache, "make_precompile_fn", lambda *_, **__: None)
+        return clock
+
+    def __call__(self, tuner: Any, name: str, nodes: Any, layout: Any, *rest: Any, **kw: Any):
+        self.choices = next(each for each in rest if isinstance(each, list))
+        timings = {
+            one: self.ours if isinstance(one, TilecastCaller) else self.without
+            for one in self.choices
+        }
+        for function in tuner.feedback_saver_fns:
+            function(timings, name, nodes, self.choices, None, None)
+        return timings

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,23 +20,30 @@ from torch._inductor.fx_passes import post_grad
 from torch._inductor.fx_utils import count_flops_fx
 from torch._inductor.ir import CuteDSLTemplateBuffer, InputBuffer, StorageBox, TensorBox
 from torch._inductor.kernel_inputs import MMKernelInputs
-from torch._inductor.select_algorithm import AlgorithmSelectorCache, ExternKernelCaller
+from torch._inductor.select_algorithm import ExternKernelCaller
 from torch._inductor.virtualized import V
 from torch.fx import Graph, GraphModule
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from hook_graph import lowering, node, run, source_of, traced
+from hook_graph import Clock, lowering, node, run, source_of, traced
 
 from tilecast.data_collection.autotuned import read_autotuned
 from tilecast.heuristics.hardware import hardware
 from tilecast.inductor_hook import activations as recognition
-from tilecast.inductor_hook import install, installed, mixed, mixed_fusion, without_us
+from tilecast.inductor_hook import install, installed, quantized, quantized_fusion, without_us
 from tilecast.inductor_hook.activations import PRODUCTS, activations
 from tilecast.inductor_hook.fusion import trying
-from tilecast.inductor_hook.mixed import CONVERTED, PACKED, TURNED, Mixed, mixed_products
-from tilecast.inductor_hook.mixed_fusion import NAME
+from tilecast.inductor_hook.quantized import (
+    CONVERTED,
+    PACKED,
+    TURNED,
+    Quantized,
+    quantized_products,
+)
+from tilecast.inductor_hook.quantized_fusion import WEIGHT
+from tilecast.inductor_hook.scales import Behind
 from tilecast.inductor_hook.template import TilecastCaller
 from tilecast.kernels.spec import KernelSpec
 
@@ -119,8 +127,8 @@ def _tensors(specs: Sequence[tuple[tuple[int, ...], torch.dtype]]) -> list[Tenso
     ]
 
 
-def _found(function: Function, **kind: Any) -> list[Mixed]:
-    return list(mixed_products(traced(function, _specs(**kind))))
+def _found(function: Function, **kind: Any) -> list[Quantized]:
+    return list(quantized_products(traced(function, _specs(**kind))))
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -131,14 +139,14 @@ def test_every_form_is_recognised(form: str, rank: int) -> None:
     _, weight, *rows = found.operands
     assert weight.meta["val"].dtype == INT8
     assert [row.name for row in rows] == ["s_1"] * scaled + ["b_1"] * biased
-    assert bool(found.scales) == scaled
-    assert bool(found.bias) == biased
+    assert bool(found.behind.row) == scaled
+    assert bool(found.behind.bias) == biased
 
 
 @pytest.mark.parametrize("form", PARTS)
 def test_what_is_no_row_of_scales_stays_behind_the_product(form: str) -> None:
     (found,) = _found(PARTS[form])
-    assert (found.scales, found.bias, found.steps) == (None, None, ())
+    assert found.behind == Behind()
 
 
 @pytest.mark.parametrize("form", OTHERS)
@@ -175,9 +183,9 @@ def _with_stock_patterns(graph: Graph) -> Graph:
 def test_what_inductor_has_packed_is_recognised(form: str, rank: int, biased: bool) -> None:
     function, scales, dtype, *_ = FORMS[form]
     graph = _with_stock_patterns(traced(function, _specs(scales, dtype, rank)))
-    (found,) = mixed_products(graph)
+    (found,) = quantized_products(graph)
     assert found.form == PACKED
-    assert bool(found.bias) == biased
+    assert bool(found.behind.bias) == biased
     _, weight, row, *_ = found.operands
     assert (weight.name, row.name) == ("w_1", "s_1")
     found.replace(lambda *operands: None)
@@ -202,7 +210,7 @@ def test_one_node_takes_the_place_of_all(form: str, rank: int) -> None:
     specs = _specs(scales, dtype, rank)
     graph, operands = traced(function, specs), _tensors(specs)
     expected = run(graph, *operands)
-    (found,) = mixed_products(graph)
+    (found,) = quantized_products(graph)
     alone, inputs = found.alone(), found.operands
     assert alone.find_nodes(op="placeholder")[0].meta["val"].shape == (M, K)
 
@@ -218,12 +226,24 @@ def test_one_node_takes_the_place_of_all(form: str, rank: int) -> None:
     assert torch.equal(run(graph, *operands), expected)
 
 
+def test_one_layer_may_read_what_another_one_gives() -> None:
+    def twice(x: Tensor, w: Tensor, s: Tensor, b: Tensor) -> Tensor:
+        return F.linear(F.linear(x, w.to(x.dtype)) * s, w.to(x.dtype)) * s
+
+    specs = [((M, K), BF16), ((K, K), INT8), ((K,), BF16), ((K,), BF16)]
+    graph = traced(twice, specs)
+    for found in quantized_products(graph):
+        found.replace(lambda *operands: None)
+    graph.lint()
+    assert not [node for node in graph.nodes if node.target in PRODUCTS]
+
+
 def test_an_activation_behind_it_is_left_to_inductor() -> None:
     def function(x: Tensor, w: Tensor, s: Tensor, b: Tensor) -> Tensor:
         return F.gelu(F.linear(x, w.to(x.dtype), b))
 
     graph = traced(function, _specs())
-    (found,) = mixed_products(graph)
+    (found,) = quantized_products(graph)
     found.replace(lambda *operands: None)
     assert list(activations(graph)) == []
 
@@ -271,7 +291,7 @@ def test_a_pass_that_fails_leaves_the_graph_and_one_warning(
 ) -> None:
     """Activations are looked for all the same."""
     install(fuse=True)
-    monkeypatch.setattr(mixed, "_behind", lambda *_: 1 / 0)
+    monkeypatch.setattr(quantized, "behind", lambda *_: 1 / 0)
     for _ in range(2):
         graph = traced(lambda x, w, s, b: F.gelu(_torchao(x, w, s, b)), _specs((N, 1)))
         before = str(graph)
@@ -279,7 +299,7 @@ def test_a_pass_that_fails_leaves_the_graph_and_one_warning(
         assert str(graph) == before
     assert len(_applied(traced(lambda x, w, s, b: F.gelu(x @ x.t()), _specs()))) == 1
     assert [record.levelname for record in caplog.records] == ["WARNING"]
-    assert "looking for int8 weights failed" in caplog.text
+    assert "looking for products of int8 failed" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -305,7 +325,7 @@ def test_what_is_not_fused_is_lowered_as_without_us(
 
     with installed(3, fuse=True):
         found = compiled()
-    assert counters["tilecast"][f"not fused: {NAME}"] == 1
+    assert counters["tilecast"][f"not fused: {WEIGHT}"] == 1
     with installed(3, fuse=False):
         expected = compiled()
     assert torch.equal(found, expected)
@@ -334,7 +354,7 @@ def test_a_symbolic_m_gets_no_guard(
             expected = function(rows.float(), *(other.float() for other in others))
             error = (layer(rows, *others).float() - expected).norm() / expected.norm()
             assert error < 1e-2
-    assert counters["tilecast"][f"not fused: {NAME}"] == 1
+    assert counters["tilecast"][f"not fused: {WEIGHT}"] == 1
 
 
 # How the node in place of all is lowered
@@ -368,7 +388,7 @@ def _lowered(operands: Sequence[InputBuffer], form: str = TURNED) -> TilecastCal
     _ = V.choices
     scaled = any(operand.get_name() == "scales" for operand in operands)
     boxes = tuple(TensorBox(StorageBox(operand)) for operand in operands)
-    result: Any = mixed_fusion._fused(form, scaled, boxes)
+    result: Any = quantized_fusion._fused(form, scaled, boxes)
     if result is None:
         return None
     buffer = result.data.data
@@ -457,7 +477,7 @@ def test_a_lowering_that_fails_is_one_warning(
     install(k=1, fuse=True)
     monkeypatch.setattr(TilecastCaller, "output_node", lambda caller: 1 / 0)
     assert [_lowered(_operands()) for _ in range(2)] == [None, None]
-    assert "fusing an int8 weight failed" in caplog.text
+    assert "fusing a product of int8 failed" in caplog.text
     assert len(caplog.records) == 1
     assert not trying.get()
 
@@ -465,37 +485,9 @@ def test_a_lowering_that_fails_is_one_warning(
 # What is measured
 
 
-class Clock:
-    """Stands in for the GPU: milliseconds of ours and of what Inductor makes of it."""
-
-    def __init__(self, ours: float, without: float):
-        self.ours, self.without = ours, without
-        self.choices: list[Any] = []
-
-    def __call__(self, tuner: Any, name: str, nodes: Any, layout: Any, *rest: Any, **kw: Any):
-        self.choices = next(each for each in rest if isinstance(each, list))
-        timings = {
-            one: self.ours if isinstance(one, TilecastCaller) else self.without
-            for one in self.choices
-        }
-        for function in tuner.feedback_saver_fns:
-            function(timings, name, nodes, self.choices, None, None)
-        return timings
-
-
 @pytest.fixture
 def clocked(graph: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Clock]:
-    def start(ours: float, without: float) -> Clock:
-        clock = Clock(ours, without)
-        monkeypatch.setattr(
-            AlgorithmSelectorCache,
-            "do_autotuning",
-            lambda tuner, *rest, **kw: clock(tuner, *rest, **kw),
-        )
-        monkeypatch.setattr(AlgorithmSelectorCache, "make_precompile_fn", lambda *_, **__: None)
-        return clock
-
-    return start
+    return partial(Clock.started, monkeypatch)
 
 
 @pytest.mark.parametrize(

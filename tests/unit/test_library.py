@@ -31,6 +31,7 @@ OPERANDS = (
     "bf16:rcr:bias+silu",
     "int8:rcr>int32",
     "int8:rcr>bf16:row-scales",
+    "int8:rcr>bf16:out-row-scales+bias",
     "int8:rcr>bf16:tensor-scales+bias",
     "bf16xint8:rcr",
     "bf16xint8:rcr:column-scales",

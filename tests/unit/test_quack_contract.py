@@ -53,7 +53,7 @@ SAMPLE = (
     ("e4m3:rcr>bf16@fp32:row-scales+bias", "128x128x128_c1x1x1_s4_coop_o1_rm8"),
     ("bf16:rcr:bias+gelu", "256x192x64_c2x1x1_s3_coop_o1_rm8"),
     ("bf16:rcr:alpha+beta-c", "swap_128x192x64_c1x2x1_s3_pong_o1_rm8"),
-    ("int8:rcr>bf16:row-scales+bias", "64x64x128_c1x1x3_s5_coop_o1_rm8"),
+    ("int8:rcr>bf16:out-row-scales+bias", "64x64x128_c1x1x3_s5_coop_o1_rm8"),
     ("int8:rcr>int32", "64x32x128_c1x1x4_s8_coop_o1_rm8"),
     ("bf16xint8:rcr:column-scales", "swap_64x16x128_c1x1x4_s12_coop_o1_rm8"),
     ("bf16xint8:rcr:column-scales", "swap_128x64x64_c2x1x1_s5_coop_o2_rm8"),

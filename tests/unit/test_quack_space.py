@@ -208,6 +208,7 @@ def test_every_operands_that_it_multiplies_have_a_space(text: str) -> None:
         "bf16xe4m3:rcr",
         "int8xbf16:rcr",
         "bf16xint8:rcr:row-scales",
+        "e4m3:rcr>bf16:out-row-scales",
         "int8:rcr>bf16:column-scales",
         "int8:rcr>bf16:fp32-column-scales",
         "int8:rcr>bf16",

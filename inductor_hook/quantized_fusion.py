@@ -1,4 +1,4 @@
-"""A product by an int8 weight, scales and bias: as one kernel of ours where that is faster.
+"""A product that reads int8, scales and bias: as one kernel of ours where that is faster.
 
 As with activations one node is in place of all, and lowering decides what becomes of it.
 """
@@ -9,9 +9,9 @@ from functools import partial
 
 import torch
 from torch._inductor import config
-from torch._inductor.ir import TensorBox
+from torch._inductor.ir import TensorBox, is_storage_and_layout
 from torch._inductor.kernel_inputs import MMKernelInputs
-from torch._inductor.lowering import lowerings
+from torch._inductor.lowering import lowerings, to_dtype
 from torch._inductor.select_algorithm import autotune_select_algorithm, realize_inputs
 from torch.fx import Graph
 
@@ -19,30 +19,30 @@ from tilecast.inductor_hook import report
 from tilecast.inductor_hook.activations import aten
 from tilecast.inductor_hook.choices import own
 from tilecast.inductor_hook.fusion import Decided, in_place_of, trying
-from tilecast.inductor_hook.mixed import CONVERTED, mixed_products
+from tilecast.inductor_hook.quantized import CONVERTED, WHOLE, quantized_products
+from tilecast.inductor_hook.scales import OUT
 from tilecast.inductor_hook.settings import asked
 from tilecast.inductor_hook.template import TilecastCaller
 from tilecast.inductor_hook.versions import OLDEST_INT8_WEIGHT, torch_version
 from tilecast.inductor_hook.without_us import bound
 
-NAME = "int8 weight"
-"""What it is counted as."""
+WEIGHT, PRODUCT = "int8 weight", "int8 product"
+"""What they are counted as: with A in 16 bits, and with A in int8, too."""
 
 
 def rewrite(graph: Graph) -> None:
-    """Put one node in place of each product by an int8 weight that may be worth fusing."""
+    """Put one node in place of each product that reads int8 and may be worth fusing."""
     if torch_version() < OLDEST_INT8_WEIGHT:
         return
-    for one in list(mixed_products(graph)):
-        fused, result = (
-            partial(_fused, one.form, one.scales is not None),
-            partial(_result, one.form),
-        )
-        one.replace(in_place_of(one.alone(), NAME, fused, result))
+    for one in quantized_products(graph):
+        fused = partial(_fused, one.form, one.behind.row is not None)
+        name = PRODUCT if one.form == WHOLE else WEIGHT
+        one.replace(in_place_of(one.alone(), name, fused, partial(_result, one.form)))
 
 
-def _result(form: str, a: torch.Tensor, weight: torch.Tensor, *rows) -> torch.Tensor:
-    return a.new_empty(*a.shape[:-1], weight.shape[1 if form == CONVERTED else 0])
+def _result(form: str, a: torch.Tensor, weight: torch.Tensor, *others) -> torch.Tensor:
+    n = weight.shape[1 if form in (CONVERTED, WHOLE) else 0]
+    return a.new_empty(*a.shape[:-1], n, dtype=OUT)
 
 
 def _fused(form: str, scaled: bool, operands: tuple[TensorBox, ...]) -> TensorBox | None:
@@ -57,7 +57,7 @@ def _fused(form: str, scaled: bool, operands: tuple[TensorBox, ...]) -> TensorBo
         return lowerings[aten.reshape](result, [*rows, result.get_size()[1]])
     # Whatever goes wrong in here, the graph compiles without us.
     except Exception as error:
-        report.warn_once("fusing an int8 weight", error)
+        report.warn_once("fusing a product of int8", error)
         return None
     finally:
         trying.reset(token)
@@ -68,8 +68,7 @@ def _decided(form: str, scaled: bool, operands: tuple[TensorBox, ...]) -> Tileca
     settings = asked()
     if not settings:
         return None
-    inputs = _inputs(form, operands)
-    op = "scaled_mixed_mm" if scaled else "mixed_mm"
+    inputs, op = _inputs(form, operands), _op(form, scaled)
     ours = own(settings, inputs, op)
     if settings.k == 1 or not ours:
         return ours[0] if ours else None
@@ -87,12 +86,30 @@ def _decided(form: str, scaled: bool, operands: tuple[TensorBox, ...]) -> Tileca
     return None
 
 
+def _op(form: str, scaled: bool) -> str:
+    """What `tilecast.inductor_hook.problems.INPUTS` calls it."""
+    if form == WHOLE:
+        return "scaled_int_mm"
+    return "scaled_mixed_mm" if scaled else "mixed_mm"
+
+
 def _inputs(form: str, operands: tuple[TensorBox, ...]) -> MMKernelInputs:
-    """What is multiplied, in memory: A (m, k), B (k, n), rows (n,)."""
+    """What is multiplied, in memory: A (m, k), B (k, n), the column (m, 1) if any, rows (n,)."""
     a, b, *rows = operands
     a = lowerings[aten.reshape](a, [-1, a.get_size()[-1]])
-    if form != CONVERTED:
+    if form not in (CONVERTED, WHOLE):
         b = lowerings[aten.permute](b, [1, 0])
+    column = [_in_fp32(rows.pop(0))] if form == WHOLE else []
     rows = [lowerings[aten.reshape](row, [b.get_size()[1]]) for row in rows]
-    nodes = realize_inputs(a, b, *rows)
-    return MMKernelInputs(nodes, out_dtype=a.get_dtype(), mat1_idx=0, mat2_idx=1)
+    nodes = realize_inputs(a, b, *column, *rows)
+    return MMKernelInputs(nodes, out_dtype=OUT, mat1_idx=0, mat2_idx=1)
+
+
+def _in_fp32(column: TensorBox) -> TensorBox:
+    """Scales as a kernel reads them, which Inductor may write where it computes them.
+
+    In a buffer of their own: where nothing is fused, nothing reads it, and all is as it was.
+    """
+    if column.get_dtype() == torch.float32 and is_storage_and_layout(column):
+        return column
+    return to_dtype(column, torch.float32, copy=True)
