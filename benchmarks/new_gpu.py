@@ -12,9 +12,9 @@ from functools import partial
 
 import numpy as np
 import runner
+from learn_from_autotuning import figures as of_rows
 from runner import Row
-from selection_regret import DIGITS, Table
-from tables import SHOWN_K
+from selection_regret import Table
 
 from tilecast.data_collection.dataset import read_dataset, shipped_data
 from tilecast.heuristics.hardware import hardware
@@ -25,7 +25,6 @@ from tilecast.models.evaluation import (
     folds,
     held_out,
     regrets,
-    spread,
     unfitted,
 )
 from tilecast.models.guidance import lent
@@ -51,14 +50,6 @@ def first(table: Table, splits: Splits, count: int, others: bool) -> Splits:
     return found
 
 
-def figures(result: np.ndarray) -> Row:
-    """Regret at each k of `SHOWN_K`."""
-    return {
-        str(k): {name: round(value, DIGITS) for name, value in spread(result[:, k - 1]).items()}
-        for k in SHOWN_K
-    }
-
-
 def main() -> None:
     """Score, and keep the result."""
     start = time.monotonic()
@@ -76,7 +67,7 @@ def main() -> None:
 
         def ask(make: MakeHeuristic, asking: Splits, power: str = power) -> Row:
             result = held_out(make, table, power, asking, options.jobs)
-            return figures(regrets(result, table)[: len(own)])
+            return of_rows(regrets(result, table)[: len(own)])
 
         found[power]["lent"] = ask(partial(LearnedHeuristic, lender), unfitted(own))
         for count in COUNTS:

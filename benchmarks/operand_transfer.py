@@ -10,13 +10,13 @@ from functools import partial
 
 import numpy as np
 import runner
+from learn_from_autotuning import figures as of_rows
 from runner import Row
-from selection_regret import DIGITS, Table, read
-from tables import SHOWN_K
+from selection_regret import Table, read
 
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import LINEAR_BF16
-from tilecast.models.evaluation import HeldOut, folds, held_out, regrets, spread
+from tilecast.models.evaluation import HeldOut, folds, held_out, regrets
 from tilecast.models.ranker import ConfigRanker
 
 POWER = "robust"
@@ -42,11 +42,7 @@ def asked(
 
 def figures(result: HeldOut, table: Table, places: np.ndarray) -> Row:
     """Regret of some problems at each k of `SHOWN_K`."""
-    by_k = regrets(result, table)[places]
-    return {
-        str(k): {name: round(value, DIGITS) for name, value in spread(by_k[:, k - 1]).items()}
-        for k in SHOWN_K
-    }
+    return of_rows(regrets(result, table)[places])
 
 
 def main() -> None:

@@ -7,10 +7,11 @@ store that is nearly empty is compared with one that holds so much already.
 
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import runner
 from runner import Row
 
@@ -25,12 +26,8 @@ RESULTS = ("regime", "stage", "microseconds", "spread", "rounds", "failure")
 PASSES = 12  # over all problems, each time of other batches: some 140,000 rows
 
 
-def jobs(batch: int) -> Iterator[list[Measurement]]:
+def jobs(rows: pd.DataFrame, batch: int) -> Iterator[list[Measurement]]:
     """What was measured, problem by problem, as if of another batch."""
-    path = shipped_data(hardware("H100"))
-    assert path is not None
-    rows = read_dataset(path).rows
-    rows = rows.astype(object).where(rows.notna(), None)
     for _, group in rows.groupby(list(PROBLEM_FIELDS)):
         yield [
             Measurement(
@@ -42,33 +39,33 @@ def jobs(batch: int) -> Iterator[list[Measurement]]:
         ]
 
 
-def figures(seconds: Sequence[float], rows: int) -> Row:
-    """Of jobs that took so long."""
-    median, slow = (1e3 * float(np.quantile(seconds, share)) for share in (0.5, 0.99))
-    return {
-        "jobs_per_second": len(seconds) / sum(seconds),
-        "rows_per_second": rows / sum(seconds),
-        "milliseconds": {"p50": median, "p99": slow},
-    }
-
-
-def write(store: MeasurementStore, batch: int) -> Row:
-    """Write all jobs of a batch, and say how long they took."""
+def write(store: MeasurementStore, work: Iterator[list[Measurement]]) -> Row:
+    """Write all jobs, and say how long they took."""
     before, seconds = store.count(), []
-    for job in jobs(batch):
+    for job in work:
         start = time.perf_counter()
         store.add(job, "card")
         seconds.append(time.perf_counter() - start)
-    return {"rows_there": before} | figures(seconds, store.count() - before)
+    milliseconds = runner.quantiles(1e3 * np.array(seconds), p50=0.5, p99=0.99)
+    return {
+        "rows_there": before,
+        "jobs_per_second": len(seconds) / sum(seconds),
+        "rows_per_second": (store.count() - before) / sum(seconds),
+        "milliseconds": milliseconds,
+    }
 
 
 def main() -> None:
     """Write, and keep the result."""
     options = runner.parser(__file__, __doc__).parse_args()
+    path = shipped_data(hardware("H100"))
+    assert path is not None
+    rows = read_dataset(path).rows
+    rows = rows.astype(object).where(rows.notna(), None)
     with tempfile.TemporaryDirectory(dir=options.out.parent) as folder:
         store = MeasurementStore(Path(folder) / "store")
         store.begin_run({"gpu": "H100"})
-        found = [write(store, batch) for batch in range(1, PASSES + 1)]
+        found = [write(store, jobs(rows, batch)) for batch in range(1, PASSES + 1)]
         store.close()
     runner.write(options, {"passes": PASSES}, {"first": found[0], "last": found[-1]})
 

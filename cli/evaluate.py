@@ -34,10 +34,8 @@ SHOWN_K = (1, 3, 5)
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's options."""
     shared.add_data(parser)
-    about = "a further data set, learned from; scored, too, where it is of the same GPU; repeatable"
-    parser.add_argument(
-        "--add", action="append", type=shared.path, metavar="FILE", default=[], help=about
-    )
+    about = "a further data set, learned from; scored, too, where it is of the same GPU"
+    shared.add_further_data(parser, about)
     shared.add_own_problems(parser)
     parser.add_argument(
         "--operands",

@@ -175,6 +175,13 @@ def add_data(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", type=path, help="data set (default: the shipped one)")
 
 
+def add_further_data(parser: argparse.ArgumentParser, about: str) -> None:
+    """Add the option that names files beside the data set, and says what they are for."""
+    parser.add_argument(
+        "--add", action="append", type=path, metavar="FILE", default=[], help=f"{about}; repeatable"
+    )
+
+
 def add_collection(parser: argparse.ArgumentParser, cards: str = "0") -> None:
     """Add the options that say where measurements go, and on which cards for how long.
 

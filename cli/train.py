@@ -27,11 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     about = (
         "a further data set, of the same GPU or of another one, from which so much is learned that "
         "few problems of a new GPU are enough; or what Inductor's autotuner measured "
-        "(TILECAST_LEARN, .jsonl); repeatable"
+        "(TILECAST_LEARN, .jsonl)"
     )
-    parser.add_argument(
-        "--add", action="append", type=shared.path, metavar="FILE", default=[], help=about
-    )
+    shared.add_further_data(parser, about)
     about = "folder that the artifact goes to"
     parser.add_argument("--out", type=shared.path, required=True, help=about)
     about = "of the models' sampling (default: 0)"

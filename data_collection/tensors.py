@@ -45,9 +45,9 @@ def reference(problem: GemmProblem, inputs: Inputs) -> torch.Tensor:
     given = {extra.name: value for extra, value in zip(operands.extras, values, strict=True)}
     result = a.float() @ b.float()
     if operands.scales:
+        by_row = any(e.name == "scale_a" and e.kind == COLUMN for e in operands.extras)
         scale_a = given.get("scale_a", 1.0)
-        rows = scale_a[:, None] if operands.scales.endswith("row-scales") else scale_a
-        result = result * rows * given["scale_b"]
+        result = result * (scale_a[:, None] if by_row else scale_a) * given["scale_b"]
     for step in operands.epilogue:
         result = applied(step, result, given)
     return result

@@ -233,6 +233,15 @@ def hook(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[Kerne
 
 
 @pytest.fixture
+def asked(hook: list[KernelSpec]) -> Iterator[None]:
+    """Inductor autotunes, with the hook at hand."""
+    from torch._inductor import config
+
+    with config.patch(max_autotune_gemm=True):
+        yield
+
+
+@pytest.fixture
 def graph(hook: list[KernelSpec]) -> Iterator[Any]:
     """A graph that is being lowered, with the hook at hand."""
     from hook_graph import lowering

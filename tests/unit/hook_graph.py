@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch._inductor import config, ir, utils
 from torch._inductor.decomposition import select_decomp_table
+from torch._inductor.fx_passes import post_grad
 from torch._inductor.graph import GraphLowering
 from torch._inductor.kernel_inputs import MMKernelInputs
 from torch._inductor.lowering import lowerings
@@ -121,6 +122,21 @@ def run(graph: Graph, *operands: torch.Tensor) -> torch.Tensor:
     if not graph.find_nodes(op="output"):
         graph.output(list(graph.nodes)[-1])
     return GraphModule({}, graph)(*operands)
+
+
+def applied_to(graph: Graph) -> list[Any]:
+    """The nodes that our pass puts into a graph, as Inductor applies it."""
+    before = set(graph.nodes)
+    for one in post_grad.pass_patterns[3:]:
+        one.apply(graph)
+    return [node for node in graph.nodes if node not in before]
+
+
+def our_choice(result: Any) -> TilecastCaller:
+    """The choice of ours that a lowered product is."""
+    buffer = result.data.data
+    assert isinstance(buffer, ir.CuteDSLTemplateBuffer)
+    return buffer.make_kernel_render.__self__  # type: ignore[union-attr]
 
 
 def choices_of(inputs: MMKernelInputs, op: str, templates: Sequence[Any] = ()) -> list[Any]:

@@ -16,7 +16,7 @@ from torch._dynamo.utils import counters
 from torch._inductor import config, utils
 from torch._inductor.fx_passes import post_grad
 from torch._inductor.fx_utils import count_flops_fx
-from torch._inductor.ir import CuteDSLTemplateBuffer, InputBuffer, StorageBox, TensorBox
+from torch._inductor.ir import InputBuffer, StorageBox, TensorBox
 from torch._inductor.lowering import lowerings
 from torch._inductor.select_algorithm import AlgorithmSelectorCache, ExternKernelCaller
 from torch._inductor.virtualized import V
@@ -24,7 +24,7 @@ from torch.fx import Graph, Node
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from hook_graph import linear, lowering, node, run, source_of, traced
+from hook_graph import applied_to, linear, lowering, node, our_choice, run, source_of, traced
 
 from tilecast.data_collection.autotuned import read_autotuned
 from tilecast.data_collection.tensors import applied
@@ -199,25 +199,10 @@ def test_one_node_takes_the_place_of_both(form: str, rank: int) -> None:
     assert torch.equal(run(graph, *operands), expected)
 
 
-@pytest.fixture
-def asked(hook: list[KernelSpec]) -> Iterator[None]:
-    """Inductor autotunes."""
-    with config.patch(max_autotune_gemm=True):
-        yield
-
-
-def _applied(graph: Graph) -> list[Node]:
-    """The nodes that our pass puts into a graph, as Inductor applies it."""
-    before = set(graph.nodes)
-    for one in post_grad.pass_patterns[3:]:
-        one.apply(graph)
-    return [node for node in graph.nodes if node not in before]
-
-
 def test_the_pass_rewrites_every_product_with_an_activation(asked: None) -> None:
     install(fuse=True)
     graph = _traced(_linear(F.gelu), _shapes())
-    (added,) = _applied(graph)
+    (added,) = applied_to(graph)
     target: Any = added.target
     assert target._inductor_lowering_function
     result = target._inductor_lowering_output_metadata_fn
@@ -239,7 +224,7 @@ def test_graphs_stay_as_they_are_unasked(asked: None, settings: dict[str, Any]) 
     graph = _traced(_linear(F.gelu), _shapes())
     before = str(graph)
     with config.patch(settings):
-        assert _applied(graph) == []
+        assert applied_to(graph) == []
     assert str(graph) == before
 
 
@@ -250,7 +235,7 @@ def test_one_setting_switches_it_off(asked: None) -> None:
             assert (PASS in post_grad.pass_patterns) == fuse
             graph = _traced(_linear(F.gelu), _shapes())
             before = str(graph)
-            assert bool(_applied(graph)) == fuse
+            assert bool(applied_to(graph)) == fuse
             assert (str(graph) == before) == (not fuse)
     install(fuse=True)
     install(fuse=True)
@@ -267,7 +252,7 @@ def test_a_pass_that_fails_leaves_the_graph_and_one_warning(
     for _ in range(2):
         graph = _traced(_linear(F.gelu), _shapes())
         before = str(graph)
-        assert _applied(graph) == []
+        assert applied_to(graph) == []
         assert str(graph) == before
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "looking for activations failed" in caplog.text
@@ -363,11 +348,7 @@ def _lowered(name: str, operands: Sequence[InputBuffer]) -> TilecastCaller | Non
     # No GPU is there whose size could be asked.
     with mock.patch.object(utils, "is_big_gpu", lambda device: False):
         found: Any = fusion._fused(name, _boxes(operands))
-    if found is None:
-        return None
-    buffer = found.data.data
-    assert isinstance(buffer, CuteDSLTemplateBuffer)
-    return buffer.make_kernel_render.__self__  # type: ignore[union-attr]
+    return None if found is None else our_choice(found)
 
 
 def _boxes(operands: Sequence[InputBuffer]) -> tuple[TensorBox, ...]:

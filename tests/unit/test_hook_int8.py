@@ -22,7 +22,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from hook_graph import Clock, lowering, node, run, source_of, traced
+from hook_graph import Clock, lowering, node, our_choice, run, source_of, traced
 
 from tilecast.inductor_hook import activations as recognition
 from tilecast.inductor_hook import install, installed, quantized_fusion, without_us
@@ -224,10 +224,8 @@ def _lowered(operands: Sequence[TensorBox]) -> TilecastCaller | None:
     result: Any = quantized_fusion._fused(WHOLE, True, tuple(operands))
     if result is None:
         return None
-    buffer = result.data.data
-    assert isinstance(buffer, CuteDSLTemplateBuffer)
-    assert buffer.get_dtype() == BF16
-    return buffer.make_kernel_render.__self__  # type: ignore[union-attr]
+    assert result.data.data.get_dtype() == BF16
+    return our_choice(result)
 
 
 @pytest.mark.parametrize(

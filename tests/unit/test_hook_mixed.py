@@ -18,7 +18,7 @@ from torch._inductor import config
 from torch._inductor.debug import DebugContext
 from torch._inductor.fx_passes import post_grad
 from torch._inductor.fx_utils import count_flops_fx
-from torch._inductor.ir import CuteDSLTemplateBuffer, InputBuffer, StorageBox, TensorBox
+from torch._inductor.ir import InputBuffer, StorageBox, TensorBox
 from torch._inductor.kernel_inputs import MMKernelInputs
 from torch._inductor.select_algorithm import ExternKernelCaller
 from torch._inductor.virtualized import V
@@ -27,7 +27,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from hook_graph import Clock, lowering, node, run, source_of, traced
+from hook_graph import Clock, applied_to, lowering, node, our_choice, run, source_of, traced
 
 from tilecast.data_collection.autotuned import read_autotuned
 from tilecast.heuristics.hardware import hardware
@@ -248,27 +248,12 @@ def test_an_activation_behind_it_is_left_to_inductor() -> None:
     assert list(activations(graph)) == []
 
 
-@pytest.fixture
-def asked(hook: list[KernelSpec]) -> Iterator[None]:
-    """Inductor autotunes."""
-    with config.patch(max_autotune_gemm=True):
-        yield
-
-
-def _applied(graph: Graph) -> list[Any]:
-    """The nodes that our pass puts into a graph, as Inductor applies it."""
-    before = set(graph.nodes)
-    for one in post_grad.pass_patterns[3:]:
-        one.apply(graph)
-    return [node for node in graph.nodes if node not in before]
-
-
 @pytest.mark.parametrize("fuse", [True, False])
 def test_one_setting_switches_it(asked: None, fuse: bool) -> None:
     graph = traced(_torchao, _specs((N, 1)))
     before = str(graph)
     with installed(fuse=fuse):
-        added = _applied(graph)
+        added = applied_to(graph)
     assert bool(added) == fuse
     assert (str(graph) == before) == (not fuse)
     if fuse:
@@ -281,7 +266,7 @@ def test_one_setting_switches_it(asked: None, fuse: bool) -> None:
 
 def test_a_weight_that_is_transposed_after_it_is_converted_has_n_rows(asked: None) -> None:
     install(fuse=True)
-    added, *_ = _applied(traced(lambda x, w, s, b: F.linear(x, w.to(x.dtype)), _specs()))
+    added, *_ = applied_to(traced(lambda x, w, s, b: F.linear(x, w.to(x.dtype)), _specs()))
     result: Any = added.target._inductor_lowering_output_metadata_fn
     assert result(torch.empty(M, K), torch.empty(N, K)).shape == (M, N)
 
@@ -295,9 +280,9 @@ def test_a_pass_that_fails_leaves_the_graph_and_one_warning(
     for _ in range(2):
         graph = traced(lambda x, w, s, b: F.gelu(_torchao(x, w, s, b)), _specs((N, 1)))
         before = str(graph)
-        assert _applied(graph) == []
+        assert applied_to(graph) == []
         assert str(graph) == before
-    assert len(_applied(traced(lambda x, w, s, b: F.gelu(x @ x.t()), _specs()))) == 1
+    assert len(applied_to(traced(lambda x, w, s, b: F.gelu(x @ x.t()), _specs()))) == 1
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "looking for products of int8 failed" in caplog.text
 
@@ -389,11 +374,7 @@ def _lowered(operands: Sequence[InputBuffer], form: str = TURNED) -> TilecastCal
     scaled = any(operand.get_name() == "scales" for operand in operands)
     boxes = tuple(TensorBox(StorageBox(operand)) for operand in operands)
     result: Any = quantized_fusion._fused(form, scaled, boxes)
-    if result is None:
-        return None
-    buffer = result.data.data
-    assert isinstance(buffer, CuteDSLTemplateBuffer)
-    return buffer.make_kernel_render.__self__  # type: ignore[union-attr]
+    return None if result is None else our_choice(result)
 
 
 @pytest.mark.parametrize(
