@@ -9,8 +9,10 @@ from functools import cached_property
 from typing import Any
 
 from torch._inductor import config
+from torch._inductor.ir import FlexibleLayout
 from torch._inductor.kernel_template_choice import KernelTemplateChoice
 from torch._inductor.select_algorithm import ExternKernelChoice
+from torch._inductor.virtualized import V
 
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
@@ -161,6 +163,7 @@ def _ours(
         LeftToLibrary: ATen shall do it.
     """
     try:
+        _decide_layouts(kernel_inputs)
         matmul = read(kernel_inputs, op, fast_accumulation(overrides))
         if activation:
             matmul = matmul.then(activation)
@@ -188,6 +191,16 @@ def _ours(
     except Exception as error:
         report.warn_once("choosing kernels", error)
     return []
+
+
+def _decide_layouts(kernel_inputs: Any) -> None:
+    """Have Inductor say how operands lie that the graph computes, as it would in the end.
+
+    Until then their strides are a guess, and a kernel is for one way to lie.
+    """
+    for node in kernel_inputs.nodes():
+        if isinstance(node.get_layout(), FlexibleLayout):
+            V.graph.get_buffer(node.get_name()).decide_layout()
 
 
 def plan(settings: Settings, matmul: Matmul, op: str, gpu: Hardware) -> list[Choice]:

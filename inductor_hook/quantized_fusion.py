@@ -13,17 +13,18 @@ from torch._inductor.ir import TensorBox, is_storage_and_layout
 from torch._inductor.kernel_inputs import MMKernelInputs
 from torch._inductor.lowering import lowerings, to_dtype
 from torch._inductor.select_algorithm import autotune_select_algorithm, realize_inputs
+from torch._inductor.virtualized import V
 from torch.fx import Graph
 
 from tilecast.inductor_hook import report
 from tilecast.inductor_hook.activations import aten
 from tilecast.inductor_hook.choices import own
 from tilecast.inductor_hook.fusion import Decided, in_place_of, trying
+from tilecast.inductor_hook.handlers import bind
 from tilecast.inductor_hook.quantized import CONVERTED, WHOLE, quantized_products
 from tilecast.inductor_hook.scales import OUT
 from tilecast.inductor_hook.settings import asked
 from tilecast.inductor_hook.template import TilecastCaller
-from tilecast.inductor_hook.versions import OLDEST_INT8_WEIGHT, torch_version
 from tilecast.inductor_hook.without_us import bound
 
 WEIGHT, PRODUCT = "int8 weight", "int8 product"
@@ -32,8 +33,6 @@ WEIGHT, PRODUCT = "int8 weight", "int8 product"
 
 def rewrite(graph: Graph) -> None:
     """Put one node in place of each product that reads int8 and may be worth fusing."""
-    if torch_version() < OLDEST_INT8_WEIGHT:
-        return
     for one in quantized_products(graph):
         fused = partial(_fused, one.form, one.behind.row is not None)
         name = PRODUCT if one.form == WHOLE else WEIGHT
@@ -74,6 +73,7 @@ def _decided(form: str, scaled: bool, operands: tuple[TensorBox, ...]) -> Tileca
         return ours[0] if ours else None
     if config.deterministic:  # Inductor must not benchmark
         return None
+    bind(V.choices)  # for what is measured to be told us: nothing in here asks for the handler
     nodes, layout = inputs.nodes(), inputs.output_layout(flexible=False)
     choices = [*ours, bound(nodes, layout, form)]
     try:

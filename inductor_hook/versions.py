@@ -15,9 +15,6 @@ OLDEST_NVGEMM = (2, 14)
 """The first version whose NVGEMM backend takes its kernels from ``cutlass.operators``."""
 NVGEMM_HOME = "torch._inductor.heuristics.template.nv_universal_gemm"
 """The module that keeps the object which ranks the kernels of NVGEMM, since then."""
-OLDEST_INT8_WEIGHT = (2, 13)
-"""The first version on which products by an int8 weight are fused: on 2.11, kernels of ours that
-are compiled on trial fail when they run."""
 OLDEST_FLEX_GEMM = (2, 15)
 """The first version whose FlexGEMM asks QuACK for the legal configs of a call, on any GPU."""
 FLEX_GEMM_HOME = "torch._inductor.kernel.flex_gemm.lowering"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -88,11 +89,9 @@ def _flexible(function: Callable, **options: Any) -> Callable[..., torch.Tensor]
     return product
 
 
-def _operands(dtype: torch.dtype = torch.bfloat16, k: int = K) -> tuple[torch.Tensor, torch.Tensor]:
-    return (
-        torch.randn(M, k, device="cuda", dtype=dtype),
-        torch.randn(N, k, device="cuda", dtype=dtype).t(),
-    )
+def _operands() -> tuple[torch.Tensor, torch.Tensor]:
+    a, b = (torch.randn(rows, K, device="cuda", dtype=torch.bfloat16) for rows in (M, N))
+    return a, b.t()
 
 
 def _in_order(
@@ -145,16 +144,12 @@ def test_a_batch_is_ranked(configs_of: Compiled) -> None:
 
 
 def test_operands_without_a_model_keep_the_stock_order(
-    configs_of: Compiled, caplog: pytest.LogCaptureFixture
+    configs_of: Compiled, model_of: Callable[..., Path], caplog: pytest.LogCaptureFixture
 ) -> None:
-    precision = torch.get_float32_matmul_precision()
-    try:
-        torch.set_float32_matmul_precision("high")
-        inputs = _operands(torch.float32, 1024)
-        stock = configs_of(torch.mm, *inputs, tuned=True)
-        with installed(rank_flex_gemm=True):
-            assert configs_of(torch.mm, *inputs, tuned=True) == stock
-    finally:
-        torch.set_float32_matmul_precision(precision)
+    inputs = _operands()
+    stock = configs_of(torch.mm, *inputs, tuned=True)
+    model = model_of("int8:rcr>int32", torch.cuda.get_device_name())
+    with installed(model=model, rank_flex_gemm=True):
+        assert configs_of(torch.mm, *inputs, tuned=True) == stock
     (warning,) = _told(caplog)
-    assert "PyTorch ranks its own FlexGEMM kernels: A is fp32" in warning
+    assert "PyTorch ranks its own FlexGEMM kernels: no model is for bf16:rcr" in warning

@@ -27,7 +27,6 @@ from tilecast.inductor_hook import addmm, bmm, eager, installed, launcher, mm, p
 from tilecast.inductor_hook.launcher import StaticMatmul, errors_raised
 from tilecast.inductor_hook.selection import first, shortlist
 from tilecast.inductor_hook.settings import Settings
-from tilecast.inductor_hook.versions import OLDEST_INT8_WEIGHT, torch_version
 from tilecast.kernels import launch
 from tilecast.kernels.builder import object_builder
 from tilecast.kernels.spec import KernelSpec
@@ -509,14 +508,10 @@ def _weight_only_operands(form: str, *rows: int, n: int, k: int) -> list[torch.T
     return [*operands, *([_bf16(n)] if "bias" in form else [])]
 
 
-reads_int8_weights = pytest.mark.skipif(
-    torch_version() < OLDEST_INT8_WEIGHT, reason="needs a PyTorch on which int8 weights are fused"
-)
 MIXED = ("", "bias", "column-scales", "column-scales+bias")
 MIXED += ("fp32-column-scales", "fp32-column-scales+bias")
 
 
-@reads_int8_weights
 @pytest.mark.parametrize("form", MIXED)
 @pytest.mark.parametrize("rows", [(M,), (5,), (2, 96)], ids=str)
 def test_an_int8_weight_is_read_by_one_kernel(
@@ -534,7 +529,6 @@ def test_an_int8_weight_is_read_by_one_kernel(
     assert counters["tilecast"] == {"fused: int8 weight": 1, "problems": 1}
 
 
-@reads_int8_weights
 @pytest.mark.parametrize("form", MIXED)
 @pytest.mark.parametrize("rows", [16, 256, 2048])
 @pytest.mark.parametrize("backends", ["ATEN,TILECAST", "ATEN,TRITON,TILECAST", "TILECAST"])
@@ -553,7 +547,6 @@ def test_an_int8_weight_is_fused_or_not_as_measured(
     assert _failures() == []
 
 
-@reads_int8_weights
 @pytest.mark.parametrize("form", ["column-scales", "fp32-column-scales+bias", ""])
 def test_an_int8_weight_is_fused_at_few_rows(compiled: Callable, form: str) -> None:
     """By a wide margin: what Inductor does without us reads the weight three times, or slowly."""
@@ -563,7 +556,6 @@ def test_an_int8_weight_is_fused_at_few_rows(compiled: Callable, form: str) -> N
     assert counters["tilecast"]["fused: int8 weight"] == 1
 
 
-@reads_int8_weights
 @pytest.mark.parametrize("form", MIXED)
 def test_an_int8_weight_that_is_not_fused_is_as_if_it_had_not_been_tried(
     compiled: Callable, model_of: Callable[..., Path], form: str
@@ -581,7 +573,6 @@ def test_an_int8_weight_that_is_not_fused_is_as_if_it_had_not_been_tried(
         assert code.count(call) == without.count(call)
 
 
-@reads_int8_weights
 @pytest.mark.parametrize("form", ["column-scales+bias", ""])
 def test_an_int8_weight_for_every_m(form: str) -> None:
     from torch._inductor import config
@@ -629,7 +620,6 @@ def _whole_operands(extras: str, m: int, n: int = N, k: int = K) -> tuple:
 WHOLE = ("row-scales", "out-row-scales", "out-row-scales+bias")
 
 
-@reads_int8_weights
 @pytest.mark.parametrize("extras", WHOLE)
 @pytest.mark.parametrize("rows", [M, 5])
 def test_a_product_of_int8_is_scaled_by_its_kernel(
@@ -645,7 +635,6 @@ def test_a_product_of_int8_is_scaled_by_its_kernel(
     assert counters["tilecast"] == {"fused: int8 product": 1, "problems": 1}
 
 
-@reads_int8_weights
 @pytest.mark.parametrize("extras", WHOLE)
 @pytest.mark.parametrize("rows", [32, 2048])
 @pytest.mark.parametrize("backends", ["ATEN,TRITON,TILECAST", "TILECAST"])
@@ -663,7 +652,6 @@ def test_a_product_of_int8_is_fused_or_not_as_measured(
     assert _failures() == []
 
 
-@reads_int8_weights
 def test_dynamic_quantization_is_a_kernel_and_the_product_another(compiled: Callable) -> None:
     """A's scales are written in fp32 where they are computed, and nothing is read again."""
     operands = _weight_only_operands("column-scales+bias", 2, 96, n=N, k=K)
@@ -679,7 +667,6 @@ def test_dynamic_quantization_is_a_kernel_and_the_product_another(compiled: Call
     assert code.count(".run(") == without.count(".run(") - 1
 
 
-@reads_int8_weights
 def test_a_product_of_int8_for_every_m() -> None:
     from torch._inductor import config
     from torch._inductor.utils import fresh_cache

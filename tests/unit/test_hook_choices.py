@@ -19,10 +19,12 @@ import torch
 from torch._dynamo.utils import counters
 from torch._inductor import config
 from torch._inductor.codecache import compiled_fx_graph_hash
+from torch._inductor.ir import StorageBox, TensorBox
 from torch._inductor.kernel import bmm, mm
 from torch._inductor.kernel.mm_plus_mm import tuned_mm_plus_mm
 from torch._inductor.kernel_inputs import MMKernelInputs
-from torch._inductor.select_algorithm import get_algorithm_selector_cache
+from torch._inductor.lowering import to_dtype
+from torch._inductor.select_algorithm import get_algorithm_selector_cache, realize_inputs
 from torch._inductor.utils import fresh_cache
 from torch._inductor.virtualized import V
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
@@ -105,6 +107,21 @@ def _first(problem: GemmProblem, count: int, power: str = "robust") -> list[str]
 
 def _names(choices: list[Any]) -> list[str]:
     return [choice.choice.configs[0].name for choice in _ours(choices)]
+
+
+@pytest.mark.parametrize(("stored", "text"), [([1, K], "bf16:rcr"), ([N, 1], "bf16:rrr")])
+def test_a_computed_operand_lies_as_its_kernel_reads_it(
+    graph: Any, stored: list[int], text: str
+) -> None:
+    """Inductor decides how it lies when it has lowered the graph, and guesses until then."""
+    install(k=1)
+    weight = TensorBox(StorageBox(node("weight", [K, N], stored, dtype=torch.int8)))
+    b = realize_inputs(to_dtype(weight, torch.bfloat16))
+    (ours,) = _ours(choices_of(MMKernelInputs([node("a", [M, K]), b]), "mm"))
+    assert ours.choice.matmul.hint.operands.text == text
+    (buffer,) = V.graph.buffers
+    buffer.decide_layout()
+    assert [*buffer.get_stride()] == stored
 
 
 @pytest.mark.parametrize("count", [2, 5, 8])

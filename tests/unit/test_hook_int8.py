@@ -220,7 +220,6 @@ def _operands(
 
 def _lowered(operands: Sequence[TensorBox]) -> TilecastCaller | None:
     """The choice of ours that does all, if any does."""
-    _ = V.choices
     result: Any = quantized_fusion._fused(WHOLE, True, tuple(operands))
     if result is None:
         return None

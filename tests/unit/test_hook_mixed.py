@@ -369,8 +369,7 @@ def _operands(
 
 
 def _lowered(operands: Sequence[InputBuffer], form: str = TURNED) -> TilecastCaller | None:
-    """The choice of ours that does all, if any does."""
-    _ = V.choices
+    """The choice of ours that does all, if any does; the first product that asks for any."""
     scaled = any(operand.get_name() == "scales" for operand in operands)
     boxes = tuple(TensorBox(StorageBox(operand)) for operand in operands)
     result: Any = quantized_fusion._fused(form, scaled, boxes)
