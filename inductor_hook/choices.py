@@ -200,7 +200,8 @@ def _decide_layouts(kernel_inputs: Any) -> None:
     """
     for node in kernel_inputs.nodes():
         if isinstance(node.get_layout(), FlexibleLayout):
-            V.graph.get_buffer(node.get_name()).decide_layout()
+            buffer: Any = V.graph.get_buffer(node.get_name())
+            buffer.decide_layout()
 
 
 def plan(settings: Settings, matmul: Matmul, op: str, gpu: Hardware) -> list[Choice]:
