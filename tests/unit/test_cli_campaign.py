@@ -33,7 +33,7 @@ from tilecast.kernels.spec import KernelSpec
 from tilecast.models.artifact import load
 from tilecast.models.baselines import NearestNeighbour
 from tilecast.models.campaign import Guide, stages
-from tilecast.models.training import dataset_hardware
+from tilecast.models.measurements import dataset_hardware
 
 Answer = Callable[..., dict]
 
