@@ -121,7 +121,7 @@ def _measure(options: argparse.Namespace, asked: tuple[GemmProblem, ...], start:
     from tilecast.data_collection.collect import CollectOptions, collect
     from tilecast.kernels.candidates import space
     from tilecast.models.campaign import can_guide, guided, stages
-    from tilecast.models.guidance import nearest_shipped
+    from tilecast.models.lending import nearest_shipped
 
     address = shared.cluster(options)
     objects = writable_objects(options)

@@ -30,6 +30,6 @@ def read_measurements(options: argparse.Namespace, added: Sequence[Path]) -> Mea
 def shipped_datasets(gpu: Hardware) -> list[Dataset]:
     """The data sets that come for GPUs like one, from which there is much to learn of it."""
     from tilecast.data_collection.dataset import read_dataset, shipped_data
-    from tilecast.models.guidance import known_gpus
+    from tilecast.models.lending import known_gpus
 
     return [read_dataset(path) for like in known_gpus(gpu) if (path := shipped_data(like))]

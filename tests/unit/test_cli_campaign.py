@@ -230,9 +230,9 @@ def test_what_was_explored_guides_the_rest(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     from tilecast.models import campaign as plan
-    from tilecast.models import guidance
+    from tilecast.models import lending
 
-    monkeypatch.setattr(guidance, "nearest_shipped", lambda gpu: None)
+    monkeypatch.setattr(lending, "nearest_shipped", lambda gpu: None)
     monkeypatch.setattr(plan, "FIRST_PROBLEMS", 6)
     fewer = collecting.candidates
     monkeypatch.setattr(collecting, "candidates", lambda p, gpu: fewer(p, gpu).take(range(160)))
