@@ -31,8 +31,8 @@ from tilecast.kernels.candidates import candidates
 from tilecast.models.evaluation import groups
 from tilecast.models.features import FEATURE_NAMES, featurize
 from tilecast.models.labels import ProblemLabels, label_table
+from tilecast.models.measurements import dataset_hardware
 from tilecast.models.ranker import ConfigRanker
-from tilecast.models.training import dataset_hardware
 
 POWERS = ("burst", "robust")
 GUIDE = "robust"  # whose ranker chooses

@@ -5,13 +5,14 @@
 are enough of them: what all share is the card's state and orders nobody.
 """
 
+from collections import Counter
 from typing import Any
 
 import pandas as pd
 import runner
 from runner import Row
 
-from tilecast.data_collection.dataset import read_dataset
+from tilecast.data_collection.dataset import Dataset, read_dataset
 from tilecast.data_collection.measurement import REGIMES
 from tilecast.reporting.noise import GROUP, repeats
 
@@ -41,17 +42,38 @@ def noise(found: Any) -> Row:
     }
 
 
+def pace(dataset: Dataset) -> Row:
+    """How fast a GPU was measured: rows of the cards over the time that their runs took of them.
+
+    A run takes its time of each of its cards and of no other. Cards of a run that does not say how
+    long it took are left out with their rows, which do not say which run they are of.
+    """
+    seconds: Counter[str] = Counter()
+    untimed: set[str] = set()
+    for run in dataset.provenance["runs"]:
+        cards = [gpu["uuid_hash"] for gpu in run["gpus"]]
+        if "end" in run:
+            seconds.update(dict.fromkeys(cards, run["end"]["seconds"]))
+        else:
+            untimed.update(cards)
+    timed = seconds.keys() - untimed
+    rows: Any = dataset.rows[dataset.rows["device"].isin(list(timed))]
+    gpu_seconds = sum(seconds[card] for card in timed)
+    return {
+        "measurements": len(rows),
+        "gpus": len(timed),
+        "gpu_seconds": round(gpu_seconds, 1),
+        "measurements_per_second_per_gpu": len(rows) / gpu_seconds,
+        "replays_per_second_per_gpu": int(rows["rounds"].sum()) / gpu_seconds,
+    }
+
+
 def main() -> None:
     """Compare, and keep the result, with the pace of the runs and all that they wait for."""
     options = runner.parser(__file__, __doc__).parse_args()
     dataset = read_dataset(runner.DATA)
     rows: Any = dataset.rows
-    gpus = rows["device"].nunique()
-    seconds = sum(run["end"]["seconds"] for run in dataset.provenance["runs"] if "end" in run)
-    collector = {"measurements": len(rows), "gpus": gpus, "seconds": seconds}
-    collector["measurements_per_second_per_gpu"] = len(rows) / seconds / gpus
-    collector["replays_per_second_per_gpu"] = int(rows["rounds"].sum()) / seconds / gpus
-    figures = {"noise": noise(repeats(rows)), "collector": collector}
+    figures = {"noise": noise(repeats(rows)), "collector": pace(dataset)}
     runner.write(options, {"dataset": runner.facts(dataset)}, figures)
 
 

@@ -27,9 +27,9 @@ from tilecast.models.evaluation import (
     regrets,
     unfitted,
 )
-from tilecast.models.guidance import lent
 from tilecast.models.labels import label_table
 from tilecast.models.learned import LearnedHeuristic
+from tilecast.models.lending import lent
 from tilecast.models.ranker import ConfigRanker
 
 NEW, KNOWN = hardware("H100"), hardware("H200")

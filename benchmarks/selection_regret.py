@@ -30,9 +30,9 @@ from tilecast.models import baselines, evaluation
 from tilecast.models.deferral import SLOWER
 from tilecast.models.evaluation import HeldOut, MakeHeuristic, held_out
 from tilecast.models.labels import POWERS, ProblemLabels, label_table
+from tilecast.models.measurements import dataset_hardware
 from tilecast.models.nvmatmul import NvMatmulHeuristic
 from tilecast.models.ranker import ConfigRanker
-from tilecast.models.training import dataset_hardware
 from tilecast.models.tree_linear import TreeLinearRanker
 
 FIGURES = ("proposed", "geomean", "p95", "max", "within_2_percent")

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tilecast.heuristics.problem import GemmProblem
     from tilecast.models.artifact import Artifact
     from tilecast.models.labels import ProblemLabels
+    from tilecast.models.measurements import Measurements
     from tilecast.reporting.page import Section
 
 NAME = "campaign"
@@ -53,9 +54,9 @@ def run(options: argparse.Namespace) -> Answer:
     from tilecast.data_collection.dataset import write_dataset
     from tilecast.data_collection.store import MeasurementStore
     from tilecast.models.evaluation import evaluate
-    from tilecast.models.labels import POWERS, label_table
+    from tilecast.models.labels import POWERS
     from tilecast.models.manifest import MANIFEST
-    from tilecast.models.training import dataset_hardware, labels_elsewhere
+    from tilecast.models.measurements import Measurements, dataset_hardware
     from tilecast.reporting.cards import card_differences, card_table, trouble_table
     from tilecast.reporting.noise import noise_table, repeats
     from tilecast.reporting.page import library, write_page
@@ -79,17 +80,17 @@ def run(options: argparse.Namespace) -> Answer:
             f"none of the {len(asked)} problems was measured within --budget {options.budget}; "
             "allowed: more seconds; the same command goes on where this one ended"
         )
-    table, others = label_table(dataset), shipped_datasets(dataset_hardware(dataset))
+    gpu = dataset_hardware(dataset)
+    measured = Measurements(gpu, dataset, tuple(shipped_datasets(gpu)))
     with telling("train"):
-        artifact = _trained(dataset, others, options)
+        artifact = _trained(measured, options)
     with telling("evaluate"):
-        makers = all_makers(artifact.hardware).values()
-        among = of_kinds(None, table)
-        taught = [*table, *labels_elsewhere(others)]
-        scored = evaluate(list(makers), taught, POWERS, shared.workers(options), among=among)
+        makers, among = all_makers(gpu).values(), of_kinds(None, measured.own)
+        jobs = shared.workers(options)
+        scored = evaluate(list(makers), measured.table, POWERS, jobs, among=among)
     with telling("report"):
         write_dataset(dataset, options.out / DATA)
-        sections = _page(dataset, table, artifact, scored)
+        sections = _page(dataset, measured.own, artifact, scored)
         write_page(options.out / REPORT, f"tilecast: {artifact.name}", sections)
     runs = dataset.provenance["runs"]
     cards, troubles = card_differences(card_times(runs)), trouble_table(runs)
@@ -120,7 +121,7 @@ def _measure(options: argparse.Namespace, asked: tuple[GemmProblem, ...], start:
     from tilecast.data_collection.collect import CollectOptions, collect
     from tilecast.kernels.candidates import space
     from tilecast.models.campaign import can_guide, guided, stages
-    from tilecast.models.guidance import nearest_shipped
+    from tilecast.models.lending import nearest_shipped
 
     address = shared.cluster(options)
     objects = writable_objects(options)
@@ -172,7 +173,7 @@ def _stored(path: Path) -> Dataset:
         return store.export()
 
 
-def _trained(dataset: Dataset, others: list[Dataset], options: argparse.Namespace) -> Artifact:
+def _trained(measured: Measurements, options: argparse.Namespace) -> Artifact:
     """The model of these measurements: the one that is there already, or a new one."""
     from tilecast.models.artifact import load, save
     from tilecast.models.training import train
@@ -181,9 +182,9 @@ def _trained(dataset: Dataset, others: list[Dataset], options: argparse.Namespac
         there = load(options.out)
         facts: Mapping[str, Any] = there.facts
         learned = [facts["dataset"]["sha256"], *facts.get("elsewhere", {}).get("sha256", ())]
-        if learned == [one.digest for one in (dataset, *others)]:
+        if learned == [one.digest for one in (measured.dataset, *measured.others)]:
             return there
-    artifact = train(dataset, others=others, jobs=shared.workers(options))
+    artifact = train(measured, jobs=shared.workers(options))
     save(artifact, options.out)
     return artifact
 

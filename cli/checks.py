@@ -16,7 +16,7 @@ from packaging.specifiers import SpecifierSet
 
 from tilecast.cli.options import check_writable
 from tilecast.heuristics.errors import TilecastError, one_line
-from tilecast.heuristics.hardware import GPUS, hardware
+from tilecast.heuristics.hardware import GPUS, Hardware
 
 
 @dataclass(frozen=True)
@@ -125,23 +125,42 @@ def check_gpus(names: list[str]) -> Iterator[Finding]:
     for name in dict.fromkeys(names):
         shown = f"{names.count(name)} x {name}"
         try:
-            gpu = hardware(name)
-            yield Finding("gpu", f"{shown}, known as {gpu.name}", True, False)
+            gpu = _gpu(names, name)
+            how = "known" if gpu in GPUS else "described by its driver, and known"
+            yield Finding("gpu", f"{shown}, {how} as {gpu.name}", True, False)
         except TilecastError as error:
             yield Finding("gpu", shown, False, False, str(error))
 
 
+def _gpu(names: list[str], name: str) -> Hardware:
+    """The model of the first of this machine's GPUs that has a name.
+
+    Raises:
+        TilecastError: no kernel is for it, or its driver does not describe it.
+    """
+    from tilecast.data_collection.gpu_model import gpu_here
+
+    known = (gpu for gpu in GPUS if name in gpu.device_names)
+    return next(known, None) or gpu_here(names.index(name))
+
+
 def check_models(names: list[str]) -> Iterator[Finding]:
     """The shipped model of the default GPU, which must load, and those of this machine's GPUs."""
-    from tilecast.models.artifact import load_shipped
+    from tilecast.models.lending import shipped_for, terms
 
-    default = GPUS[0]
-    here = (gpu for gpu in GPUS if gpu is default or set(names) & set(gpu.device_names))
-    for gpu in here:
+    default, here = GPUS[0], []
+    for name in names:
+        # What cannot be described is told by `check_gpus`.
+        with suppress(TilecastError):
+            here.append(_gpu(names, name))
+    for gpu in dict.fromkeys([default, *here]):
         needed = gpu is default
         try:
-            artifact = load_shipped(gpu)
-            yield Finding("model", artifact.name, True, needed)
+            artifact = shipped_for(gpu)
+            if artifact.lender:
+                yield Finding("model", f"none for {gpu.name}", False, needed, terms(artifact))
+            else:
+                yield Finding("model", artifact.name, True, needed)
         except TilecastError as error:
             yield Finding("model", f"none for {gpu.name}", False, needed, str(error))
 

@@ -57,8 +57,7 @@ def run(options: argparse.Namespace) -> Answer:
     """Fit, ask and score every heuristic, fold by fold."""
     from tilecast.models.artifact import load
     from tilecast.models.evaluation import evaluate
-    from tilecast.models.labels import POWERS, label_table
-    from tilecast.models.training import labels_elsewhere
+    from tilecast.models.labels import POWERS
 
     shared.check_own_problems(options)
     powers, own = options.power or POWERS, shared.own_problems(options)
@@ -70,10 +69,8 @@ def run(options: argparse.Namespace) -> Answer:
     makers = {name: makers[name] for name in options.only or makers}
     if options.model is not None:
         makers |= {"as trained": _as_trained(load(options.model), measured.dataset)}
-    table, elsewhere = label_table(measured.dataset), labels_elsewhere(measured.others)
-    among = _measured(own, table) if own else of_kinds(options.operands, table)
-    table += elsewhere
-    scored = evaluate(list(makers.values()), table, powers, options.jobs, among=among)
+    among = _measured(own, measured.own) if own else of_kinds(options.operands, measured.own)
+    scored = evaluate(list(makers.values()), measured.table, powers, options.jobs, among=among)
     missing = scored["not_measured"] = len(own) - len(among) if own else 0
     told = [f"{missing} more were not measured"] if missing else []
     return Answer(scored, [*score_tables(scored, powers), *told])
@@ -121,7 +118,7 @@ def all_makers(gpu: Hardware) -> dict[str, MakeHeuristic]:
     from tilecast.models.tree_linear import TreeLinearRanker
 
     makers: list[MakeHeuristic] = [
-        lambda power: ConfigRanker(gpu, power),
+        lambda power: ConfigRanker(gpu, power, times=False),
         lambda power: TreeLinearRanker(gpu, power),
         baselines.NearestNeighbour,
         baselines.BestFixedSubset,

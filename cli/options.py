@@ -118,7 +118,21 @@ def path(text: str) -> Path:
 def add_gpu(parser: argparse.ArgumentParser) -> None:
     """Add the option that names the GPU, which `gpu` reads."""
     about = f"GPU (default: that of --model, or else {GPUS[0].name})"
-    parser.add_argument("--gpu", type=reads(hardware), help=about)
+    parser.add_argument("--gpu", type=reads(_known_or_here), help=about)
+
+
+def _known_or_here(name: str) -> Hardware:
+    """A GPU by its name: one that tilecast describes, or one of this machine."""
+    try:
+        return hardware(name)
+    except TilecastError:
+        from tilecast.cli.checks import visible_gpus
+        from tilecast.data_collection.gpu_model import gpu_here, short_name
+
+        for device, reported in enumerate(visible_gpus()):
+            if name in (reported, short_name(reported)):
+                return gpu_here(device)
+        raise
 
 
 def add_operands(parser: argparse.ArgumentParser) -> None:

@@ -111,7 +111,8 @@ def _many(problems: Sequence[GemmProblem], options: argparse.Namespace) -> Answe
         )
     if options.choices:
         _write_choices(options.choices, problems, heuristics, gpu, top)
-    document = {"gpu": gpu.name, "power": options.power, "problems": answers}
+    lent = _lent(next(iter(heuristics.values())))
+    document = {"gpu": gpu.name, **lent, "power": options.power, "problems": answers}
     rows = [
         (str(problem), problem.operands.text, *entry)
         for problem, answer in zip(problems, answers, strict=True)
@@ -121,7 +122,8 @@ def _many(problems: Sequence[GemmProblem], options: argparse.Namespace) -> Answe
         )
     ]
     title = f"{len(problems)} problems on {gpu.name}, {options.power}"
-    return Answer(document, [Table(title, {"problem": "", "operands": ""} | _COLUMNS, rows)])
+    table = Table(title, {"problem": "", "operands": ""} | _COLUMNS, rows)
+    return Answer(document, [table, *lent.values()])
 
 
 def _write_choices(
@@ -158,6 +160,7 @@ def _one(problem: GemmProblem, options: argparse.Namespace) -> Answer:
     document = {
         "problem": _fields(problem),
         "gpu": gpu.name,
+        **_lent(heuristic),
         "power": options.power,
         "candidates": len(among),
         "roofline": _roofline(problem, gpu),
@@ -208,6 +211,13 @@ def _write_page(
         *([Section("All that was measured", times)] if times else []),
     ]
     write_page(file, f"tilecast: {problem} {problem.operands} on {document['gpu']}", sections)
+
+
+def _lent(heuristic: LearnedHeuristic) -> dict[str, str]:
+    """Whose model it is and on which terms, where it is another GPU's."""
+    from tilecast.models.lending import terms
+
+    return {"lent": terms(heuristic.artifact)} if heuristic.artifact.lender else {}
 
 
 def _fields(problem: GemmProblem) -> dict[str, object]:
@@ -302,6 +312,7 @@ def _shown(problem: GemmProblem, document: Mapping[str, Any]) -> list[Table | st
     decided = {"feature": "", "value": ".4g", "effect on cost": "+.1%", "meaning": ""}
     return [
         Table(title, columns, rows),
+        *([document["lent"]] if "lent" in document else []),
         "roofline {microseconds:.1f} us, set by {bound}".format(**document["roofline"]),
         *(_oracle_line(problem, regime, oracle) for regime, oracle in document["measured"].items()),
         *([] if document["measured"] else ["not in the data set: no measured times"]),

@@ -129,7 +129,7 @@ def _of_measurements(options: argparse.Namespace) -> tuple[Dataset, LearnedHeuri
         TilecastError: they cannot be read; or a model is asked for, and there is none.
     """
     from tilecast.models.learned import load_heuristic_for
-    from tilecast.models.training import dataset_hardware
+    from tilecast.models.measurements import dataset_hardware
 
     dataset = _measurements(options.source)
     gpu = dataset_hardware(dataset)
@@ -166,7 +166,7 @@ def _scores(
 ) -> Section:
     """Held-out regret of every heuristic, or why there is none."""
     from tilecast.models.evaluation import evaluate
-    from tilecast.models.training import dataset_hardware
+    from tilecast.models.measurements import dataset_hardware
     from tilecast.reporting.page import Section
     from tilecast.reporting.sections import score_section
 

@@ -49,9 +49,7 @@ def run(options: argparse.Namespace) -> Answer:
     files, autotuned = _kinds(options.add)
     measured = read_measurements(options, files)
     usable = read_autotuned(autotuned, measured.gpu)
-    artifact = train(
-        measured.dataset, usable.found, measured.others, seed=options.seed, jobs=options.jobs
-    )
+    artifact = train(measured, usable.found, seed=options.seed, jobs=options.jobs)
     save(artifact, options.out)
     seconds = time.perf_counter() - start
     facts: Mapping[str, Any] = artifact.facts

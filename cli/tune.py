@@ -11,7 +11,7 @@ from tilecast.cli import options as shared
 from tilecast.cli.answer import Answer
 from tilecast.cli.collection import measure, writable_objects
 from tilecast.cli.evaluate import SHOWN_K
-from tilecast.cli.measurements import by_gpu, shipped_datasets
+from tilecast.cli.measurements import shipped_datasets
 from tilecast.heuristics.errors import TilecastError
 from tilecast.reporting.table import Table
 
@@ -42,6 +42,7 @@ def run(options: argparse.Namespace) -> Answer:
     from tilecast.models.guidance import Guided
     from tilecast.models.labels import label_table
     from tilecast.models.learned import load_heuristic_for
+    from tilecast.models.measurements import by_gpu
     from tilecast.models.training import train
 
     shared.check_own_problems(options)
@@ -62,7 +63,7 @@ def run(options: argparse.Namespace) -> Answer:
         )
     table = [labels for labels in label_table(measured) if labels.problem in done]
     taught = by_gpu([measured, *known])
-    artifact = train(taught.dataset, others=taught.others, jobs=shared.workers(options))
+    artifact = train(taught, jobs=shared.workers(options))
     save(artifact, options.out)
     regret = {
         "shipped": _regret(heuristic.artifact, table),

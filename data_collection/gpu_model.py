@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from tilecast.heuristics.errors import TilecastError, one_line
@@ -18,6 +20,9 @@ PRODUCT_EXTENT = 8192
 REPEATS = 20
 """Launches in one timing; the best of `TRIALS` of them counts, before the card grows warm."""
 TRIALS = 5
+
+SXM, SXM_CLOCK = GPUS[0], 1.98e9
+"""A GPU whose rates are known, and the highest clock that its driver states, in Hz."""
 
 _PTX = """
 .version 8.0
@@ -38,15 +43,7 @@ def find_gpu(device: int, runs: Iterable[Mapping[str, Any]] = ()) -> Hardware:
     Raises:
         TilecastError: it is not there, or its driver does not answer.
     """
-    import torch
-
-    try:
-        name = torch.cuda.get_device_name(device)
-    except (AssertionError, RuntimeError) as error:
-        raise TilecastError(
-            f"CUDA device {device} does not say what it is ({one_line(error)}); allowed: one that "
-            "PyTorch sees, or a known GPU, named with --gpu; see `tilecast doctor`"
-        ) from error
+    name = _name(device)
     known = [*GPUS, *(described(run["hardware"]) for run in runs if "hardware" in run)]
     for gpu in known:
         if name in gpu.device_names:
@@ -56,6 +53,17 @@ def find_gpu(device: int, runs: Iterable[Mapping[str, Any]] = ()) -> Hardware:
         return process.submit(describe_gpu, device).result()
 
 
+def gpu_here(device: int) -> Hardware:
+    """The model of a CUDA device: as `GPUS` has it, or as its driver states it.
+
+    Raises:
+        TilecastError: as `stated_gpu`; or its driver states what no GPU has.
+    """
+    name = _name(device)
+    known = next((gpu for gpu in GPUS if name in gpu.device_names), None)
+    return known or described(stated_gpu(device).facts())
+
+
 def describe_gpu(device: int) -> Hardware:
     """Ask a CUDA device what it is, and measure its rates, which takes a few seconds.
 
@@ -63,19 +71,45 @@ def describe_gpu(device: int) -> Hardware:
     those of data sheets, but those of the part that is there, of which many are sold with less.
 
     Raises:
-        TilecastError: no kernel is for it, or its driver does not answer.
+        TilecastError: as `stated_gpu`.
+    """
+    stated = stated_gpu(device)
+    return replace(
+        stated,
+        dram_bytes_per_second=_bandwidth(device, MEMORY_BYTES),
+        # What is read and what is written, and room to spare.
+        l2_bytes_per_second=_bandwidth(device, stated.l2_bytes // 4),
+        peak_flops=_product_rate(device),
+    )
+
+
+def stated_gpu(device: int) -> Hardware:
+    """What the driver states of a CUDA device: no kernel runs, and it is the same every time.
+
+    The rate of memory follows from its clock and width. Those of level 2 and of products are taken
+    to be the `SXM` part's for each SM and clock, as data sheets have them of most parts; of one
+    that is sold with less (an H20 multiplies at a quarter of that) only `describe_gpu` knows.
+
+    Raises:
+        TilecastError: no kernel is for it, its driver does not answer, or a CUDA graph is captured
+            meanwhile, which asking might end.
     """
     import cuda.bindings.driver as driver
     import torch
 
-    properties = torch.cuda.get_device_properties(device)
+    properties = _asked(torch.cuda.get_device_properties, device)
     arch = f"sm_{properties.major}{properties.minor}" + "a" * (properties.major >= 9)
     if arch not in (known := sorted({family.arch for family in FAMILIES.values()})):
         raise TilecastError(
             f"no kernel is for an {properties.name!r}, which is {arch}; allowed: "
-            f"{', '.join(known)}; name other --devices"
+            f"{', '.join(known)}; use another device"
         )
-    torch.zeros(1, device=f"cuda:{device}")  # PyTorch's context, in which the driver is asked
+    if torch.cuda.is_current_stream_capturing():
+        raise TilecastError(
+            f"an {properties.name!r} is not described while a CUDA graph is captured; allowed: "
+            "a first call before that"
+        )
+    _told(driver.cuInit(0))
     handle = _told(driver.cuDeviceGet(device))
 
     def attribute(name: str) -> int:
@@ -83,17 +117,22 @@ def describe_gpu(device: int) -> Hardware:
         return _told(driver.cuDeviceGetAttribute(kind, handle))
 
     per_block = attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN")
+    memory_clock = 1e3 * attribute("MEMORY_CLOCK_RATE")
+    clock, sm_count = 1e3 * attribute("CLOCK_RATE"), properties.multi_processor_count
+    share = sm_count * clock / (SXM.sm_count * SXM_CLOCK)
+    with _context(handle):
+        clusters = _clusters_at_once(per_block)
     return Hardware(
         name=short_name(properties.name),
         device_names=(properties.name,),
         arch=arch,
-        sm_count=properties.multi_processor_count,
+        sm_count=sm_count,
         l2_bytes=properties.L2_cache_size,
-        dram_bytes_per_second=_bandwidth(device, MEMORY_BYTES),
-        # What is read and what is written, and room to spare.
-        l2_bytes_per_second=_bandwidth(device, properties.L2_cache_size // 4),
-        peak_flops=_product_rate(device),
-        clusters_at_once=_clusters_at_once(device, per_block),
+        # Bits at both edges of the clock.
+        dram_bytes_per_second=2 * memory_clock * attribute("GLOBAL_MEMORY_BUS_WIDTH") / 8,
+        l2_bytes_per_second=share * SXM.l2_bytes_per_second,
+        peak_flops=share * SXM.peak_flops,
+        clusters_at_once=clusters,
         smem_bytes_per_sm=attribute("MAX_SHARED_MEMORY_PER_MULTIPROCESSOR"),
         smem_bytes_per_block=per_block,
         smem_bytes_reserved=attribute("RESERVED_SHARED_MEMORY_PER_BLOCK"),
@@ -104,6 +143,44 @@ def short_name(device_name: str) -> str:
     """What ``--gpu`` and a model call a GPU that its driver reports under some name."""
     words = "".join(c if c.isalnum() or c in ".-" else " " for c in device_name).split()
     return "-".join(word for word in words if word not in ("NVIDIA", "GPU"))[:64] or "GPU"
+
+
+def _name(device: int) -> str:
+    """What the driver calls a device."""
+    import torch
+
+    return _asked(torch.cuda.get_device_name, device)
+
+
+def _asked(question: Callable[[int], Any], device: int) -> Any:
+    """What PyTorch answers of a device.
+
+    Raises:
+        TilecastError: it is not there.
+    """
+    try:
+        return question(device)
+    except (AssertionError, RuntimeError) as error:
+        raise TilecastError(
+            f"CUDA device {device} does not say what it is ({one_line(error)}); allowed: one that "
+            "PyTorch sees, or a known GPU, named with --gpu; see `tilecast doctor`"
+        ) from error
+
+
+@contextmanager
+def _context(handle: Any) -> Iterator[None]:
+    """Have a device's own context be current in this thread, whatever it did before."""
+    import cuda.bindings.driver as driver
+
+    context = _told(driver.cuDevicePrimaryCtxRetain(handle))
+    try:
+        _told(driver.cuCtxPushCurrent(context))
+        try:
+            yield
+        finally:
+            driver.cuCtxPopCurrent()
+    finally:
+        driver.cuDevicePrimaryCtxRelease(handle)
 
 
 def _bandwidth(device: int, size: int) -> float:
@@ -148,26 +225,24 @@ def _seconds(device: int, launch: Callable[[], object]) -> float:
     return min(times)
 
 
-def _clusters_at_once(device: int, smem_bytes: int) -> tuple[int, ...]:
-    """Clusters of 0, 1, 2, ... CTAs that a device holds, where each CTA takes an SM for itself.
+def _clusters_at_once(smem_bytes: int) -> tuple[int, ...]:
+    """Clusters of 0, 1, 2, ... CTAs that the current device holds, each CTA on an SM for itself.
 
     One at least, since features divide by them: a kernel whose cluster fits nowhere fails its
     check.
     """
     import cuda.bindings.driver as driver
-    import torch
 
-    with torch.cuda.device(device):
-        module = _told(driver.cuModuleLoadData(_PTX.encode() + b"\0"))
-        kernel = _told(driver.cuModuleGetFunction(module, b"nothing"))
-        kinds = driver.CUfunction_attribute
-        for kind, value in (
-            (kinds.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, smem_bytes),
-            (kinds.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1),
-        ):
-            _told(driver.cuFuncSetAttribute(kernel, kind, value))
-        counts = [_clusters(kernel, size, smem_bytes) for size in range(1, MAX_CLUSTER + 1)]
-        _told(driver.cuModuleUnload(module))
+    module = _told(driver.cuModuleLoadData(_PTX.encode() + b"\0"))
+    kernel = _told(driver.cuModuleGetFunction(module, b"nothing"))
+    kinds = driver.CUfunction_attribute
+    for kind, value in (
+        (kinds.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, smem_bytes),
+        (kinds.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1),
+    ):
+        _told(driver.cuFuncSetAttribute(kernel, kind, value))
+    counts = [_clusters(kernel, size, smem_bytes) for size in range(1, MAX_CLUSTER + 1)]
+    _told(driver.cuModuleUnload(module))
     return (0, *(max(count, 1) for count in counts))
 
 

@@ -9,13 +9,15 @@ from pathlib import Path
 
 import numpy as np
 
+from tilecast.data_collection.gpu_model import gpu_here
 from tilecast.heuristics.candidates import Candidates
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
-from tilecast.heuristics.hardware import Hardware, hardware
+from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.heuristic import rank
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import GemmProblem
+from tilecast.inductor_hook import report
 from tilecast.inductor_hook.settings import Settings
 from tilecast.kernels.candidates import candidates, config_table, multiplies
 from tilecast.models.learned import (
@@ -25,6 +27,7 @@ from tilecast.models.learned import (
     decides,
     load_heuristic,
 )
+from tilecast.models.lending import terms
 from tilecast.models.manifest import model_hardware
 
 _REMEMBERED = 4096
@@ -33,19 +36,18 @@ _REMEMBERED = 4096
 
 @cache
 def gpu_of(device: int, model: str | None = None) -> Hardware:
-    """The hardware of a CUDA device, as a model of one's own describes it or as tilecast does.
+    """The hardware of a CUDA device, as a model of one's own, tilecast or its driver describes it.
 
     Raises:
-        TilecastError: neither knows this GPU, or the model is refused.
+        TilecastError: no kernel is for this GPU, or the model is refused.
     """
     import torch
 
-    name = torch.cuda.get_device_name(device)
     if model:
         own = model_hardware(Path(model))
-        if name in own.device_names:
+        if torch.cuda.get_device_name(device) in own.device_names:
             return own
-    return hardware(name)
+    return gpu_here(device)
 
 
 def runnable(operands: GemmOperands, gpu: Hardware) -> GemmOperands:
@@ -63,7 +65,7 @@ def shortlist(settings: Settings, problem: GemmProblem, gpu: Hardware) -> tuple[
     """
     if settings.k == 1:
         return (first(settings, problem, gpu).prediction,)
-    heuristic = _heuristic(gpu, problem.operands, settings.power, settings.model, settings.digest)
+    heuristic = _heuristic_for(settings, problem, gpu, benchmarked=True)
     configs = candidates(problem, gpu)
     if settings.k == "auto":
         return tuple(heuristic.shortlist(problem, configs))
@@ -77,7 +79,7 @@ def first(settings: Settings, problem: GemmProblem, gpu: Hardware) -> FirstChoic
     Raises:
         TilecastError: no model knows the GPU, dtypes and majors, or not well enough to decide.
     """
-    heuristic = _heuristic(gpu, problem.operands, settings.power, settings.model, settings.digest)
+    heuristic = _heuristic_for(settings, problem, gpu, benchmarked=False)
     seen = heuristic.artifact.measured
     if not decides(seen, problem.operands):
         raise TilecastError(
@@ -107,9 +109,9 @@ def ranked(
     then the configs that are none, which run all the same, as the model places them among them.
 
     Raises:
-        TilecastError: no model knows the GPU, dtypes and majors.
+        TilecastError: no model knows the GPU, dtypes and majors; or it is lent, and asked for one.
     """
-    heuristic = _heuristic(gpu, problem.operands, settings.power, settings.model, settings.digest)
+    heuristic = _heuristic_for(settings, problem, gpu, benchmarked=limit > 1)
     rivals = candidates(problem, gpu)
     best = _those_among(configs, rank(heuristic, problem, rivals))[:limit]
     others = set(configs) - set(rivals.select(configs))
@@ -136,6 +138,24 @@ def portfolio(
     """
     firsts = (first(settings, problem, gpu) for problem in problems)
     return tuple(dict.fromkeys(one.prediction.config for one in firsts if not one.deferred))
+
+
+def _heuristic_for(
+    settings: Settings, problem: GemmProblem, gpu: Hardware, *, benchmarked: bool
+) -> LearnedHeuristic:
+    """The model for a problem; where it is lent to the GPU, that is said once.
+
+    Raises:
+        TilecastError: there is none; or it is lent, and what it prefers is not benchmarked.
+    """
+    heuristic = _heuristic(gpu, problem.operands, settings.power, settings.model, settings.digest)
+    if heuristic.artifact.lender:
+        if not benchmarked:
+            raise TilecastError(
+                f"no model decides without a benchmark: {terms(heuristic.artifact)}"
+            )
+        report.say_once("lent model", terms(heuristic.artifact))
+    return heuristic
 
 
 @cache

@@ -70,7 +70,7 @@ class Artifact:
     """Everything that predicting for one GPU takes."""
 
     hardware: Hardware
-    """The GPU that it was trained for."""
+    """The GPU that it ranks for: the one that it was trained for, but where it is lent."""
     operands: tuple[GemmOperands, ...]
     """The kinds of operands that it was trained on, sorted by their texts."""
     measured: tuple[GemmOperands, ...]
@@ -87,11 +87,13 @@ class Artifact:
     """Data set, versions (the library's, too), seed and held-out metrics, as plain data."""
     digest: str | None = None
     """SHA-256 that its manifest states; None before it is saved."""
+    lender: str | None = None
+    """The GPU that it was trained for, where it is lent to another one."""
 
     @property
     def name(self) -> str:
-        """Name of its folder among the shipped ones: that of the GPU."""
-        return self.hardware.name
+        """Name of its folder among the shipped ones: that of the GPU that it was trained for."""
+        return self.lender or self.hardware.name
 
 
 def shipped_names() -> list[str]:

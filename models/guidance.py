@@ -8,18 +8,15 @@ configs are measured so that what chooses among them can be scored.
 from __future__ import annotations
 
 import random
-from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from tilecast.heuristics.candidates import Candidates, ConfigColumns
-from tilecast.heuristics.hardware import Hardware, hardware
+from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.heuristic import Heuristic, rank
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.quack_sm90.stock import stock_candidates
-from tilecast.models.artifact import Artifact, load_shipped, shipped_names
-from tilecast.models.manifest import HARDWARE_FIELDS
 
 KNOBS = (
     "tile_m",
@@ -73,34 +70,3 @@ def _beside(columns: ConfigColumns, places: np.ndarray) -> np.ndarray:
     knobs = np.stack([getattr(columns, name) for name in KNOBS])
     differing = (knobs[:, :, None] != knobs[:, None, places]).sum(0)
     return (differing <= 1).any(1)
-
-
-def nearest_shipped(gpu: Hardware) -> Artifact | None:
-    """The shipped model that knows most of a GPU, as if it were for that; None without any.
-
-    It is that of the nearest of `known_gpus`. Its features are computed from the figures of the GPU
-    that is asked about: so far as these explain a time, it holds there, too.
-    """
-    known = known_gpus(gpu)
-    return lent(load_shipped(known[0]), gpu) if known else None
-
-
-def lent(artifact: Artifact, gpu: Hardware) -> Artifact:
-    """A model of another GPU as if it were for this one."""
-    rankers = {power: copy(ranker) for power, ranker in artifact.rankers.items()}
-    for ranker in rankers.values():
-        ranker.hardware = gpu
-    return replace(artifact, hardware=gpu, rankers=rankers)
-
-
-def known_gpus(gpu: Hardware) -> list[Hardware]:
-    """Those that a model is shipped for and that run the same code, by how near they are to one."""
-    rivals = [one for one in map(hardware, shipped_names()) if one.arch == gpu.arch]
-    return sorted(rivals, key=lambda one: _distance(one, gpu))
-
-
-def _distance(one: Hardware, other: Hardware) -> float:
-    """How far two GPUs are from each other: the sum of the logarithms of their figures' ratios."""
-    pairs = (np.hstack([getattr(gpu, name) for name in HARDWARE_FIELDS]) for gpu in (one, other))
-    first, second = (np.log1p(figures.astype(np.float64)) for figures in pairs)
-    return float(np.abs(first - second).sum())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Self
@@ -16,11 +15,11 @@ from tilecast.heuristics.problem import GemmProblem
 from tilecast.models.comparisons import Comparison
 from tilecast.models.features import FEATURE_NAMES, featurize
 from tilecast.models.fitted import check_fitted
-from tilecast.models.forest import Forest
 from tilecast.models.labels import POWERS, ProblemLabels, check_power
 from tilecast.models.network_training import EPOCHS, fit_network
 from tilecast.models.shapley import contributions
-from tilecast.models.targets import ANALYTIC, log_analytic, training_rows
+from tilecast.models.targets import ANALYTIC, log_analytic
+from tilecast.models.tree_training import fit_distance, fit_level
 
 DISTINCT = 10
 """Configs at the head of a ranking that differ in more than their schedule."""
@@ -97,45 +96,15 @@ class ConfigRanker:
         Raises:
             TilecastError: ``power`` is not known.
         """
-        rows = training_rows(table, self.hardware, check_power(self.power))
-        self.distance_ = self._trained(
-            rows.features, rows.residual, rows.weight, self.rounds, self.max_depth
+        check_power(self.power)
+        known = tuple(table)
+        self.distance_ = fit_distance(
+            known, self.hardware, self.power, self.rounds, self.max_depth, self.seed
         )
-        self.network_ = fit_network(
-            tuple(table), tuple(compared), self.hardware, self.epochs, self.seed
-        )
+        self.network_ = fit_network(known, tuple(compared), self.hardware, self.epochs, self.seed)
         if self.times and self.power != "robust":
-            good = rows.slowdown < _GOOD
-            self.level_ = self._trained(
-                rows.features[good], rows.level[good], rows.weight[good], rounds=100, max_depth=5
-            )
+            self.level_ = fit_level(known, self.hardware, self.power, self.seed)
         return self
-
-    def _trained(
-        self,
-        features: np.ndarray,
-        label: np.ndarray,
-        weight: np.ndarray,
-        rounds: int,
-        max_depth: int,
-    ) -> Forest:
-        import xgboost
-
-        parameters = {
-            "objective": "reg:squarederror",
-            "tree_method": "hist",
-            "max_bin": 64,
-            "max_depth": max_depth,
-            "learning_rate": 0.1,
-            "subsample": 0.7,
-            "colsample_bytree": 0.5,
-            "seed": self.seed,
-            # The result may differ in the last digits from one number of threads to another.
-            "nthread": 1,
-        }
-        matrix = xgboost.DMatrix(features, label=label, weight=weight, nthread=1)
-        booster = xgboost.train(parameters, matrix, num_boost_round=rounds)
-        return Forest.of(json.loads(booster.save_raw("json")))
 
     def scores(self, features: np.ndarray) -> np.ndarray:
         """Expected log(cost) up to a constant of the problem, lower is better; float32 [configs].
@@ -240,7 +209,3 @@ class ConfigRanker:
 def _ascending(values: np.ndarray) -> np.ndarray:
     """Indices from the smallest on; of equal ones the earlier comes first."""
     return np.argsort(values, kind="stable")
-
-
-_GOOD = 1.05
-"""Slowdown up to which a config tells the level of a problem's times."""

@@ -26,11 +26,12 @@ def log_analytic(features: np.ndarray) -> np.ndarray:
     return features[:, ANALYTIC] * np.log(np.float32(2))
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=4096)
 def problem_features(labels: ProblemLabels, hardware: Hardware) -> np.ndarray:
     """The `featurize` of a labelled problem, kept: folds and powers share it.
 
-    What was measured elsewhere has the features that it has there.
+    What was measured elsewhere has the features that it has there. More are kept than a table has:
+    of fewer, none would be left when it is gone through again.
     """
     features = featurize(labels.problem, labels.candidates, labels.elsewhere or hardware)
     features.flags.writeable = False

@@ -15,10 +15,8 @@ from functools import partial
 import numpy as np
 
 from tilecast.data_collection.autotuned import Autotuned
-from tilecast.data_collection.dataset import Dataset
 from tilecast.data_collection.environment import installed_version, library_versions
-from tilecast.heuristics.errors import TilecastError
-from tilecast.heuristics.hardware import Hardware, described, hardware
+from tilecast.heuristics.hardware import Hardware
 from tilecast.models.artifact import Artifact
 from tilecast.models.comparisons import Comparison, comparisons
 from tilecast.models.deferral import Deferral, fit_deferral, speed
@@ -32,7 +30,8 @@ from tilecast.models.evaluation import (
     side_by_side,
     summarise,
 )
-from tilecast.models.labels import POWERS, ProblemLabels, label_table
+from tilecast.models.labels import POWERS, ProblemLabels
+from tilecast.models.measurements import Measurements, dataset_hardware
 from tilecast.models.network_training import EPOCHS, fit_network
 from tilecast.models.ranker import ConfigRanker
 from tilecast.models.stopping import StoppingRule, first_candidates, fit_stopping_rule
@@ -46,9 +45,8 @@ _REPORTED_K = (1, 3, 5, 10)
 
 
 def train(
-    dataset: Dataset,
+    measurements: Measurements,
     autotuned: Sequence[Autotuned] = (),
-    others: Sequence[Dataset] = (),
     *,
     seed: int = 0,
     jobs: int = 1,
@@ -59,20 +57,19 @@ def train(
     ``jobs``.
 
     Args:
-        dataset: measurements of one GPU.
-        autotuned: what Inductor measured on it, which is learned from (`comparisons`) and never
-            scored by.
-        others: measurements of other GPUs, or of this one, which are learned from in the same way:
-            so few problems of a new GPU are enough.
+        measurements: of one GPU; and of others, which are learned from and never scored by: so few
+            problems of a new GPU are enough. What is fitted to their labels is kept for whoever
+            scores with them, too.
+        autotuned: what Inductor measured on the GPU, which is learned from (`comparisons`) in the
+            same way.
         seed: of the models' sampling.
         jobs: fits that run side by side.
 
     Raises:
         TilecastError: a data set holds more than one GPU, or too few families.
     """
-    gpu = dataset_hardware(dataset)
-    own, elsewhere = label_table(dataset), labels_elsewhere(others)
-    table = [*own, *elsewhere]
+    gpu, dataset = measurements.gpu, measurements.dataset
+    own, table = measurements.own, measurements.table
     kinds = Counter(labels.problem.operands for labels in own)
     splits = folds(table)
     compared = comparisons(autotuned, {labels.problem for labels in own}, gpu)
@@ -98,7 +95,7 @@ def train(
                 "dates": [run.get("date") for run in dataset.provenance["runs"]],
             },
             **({"autotuned": _told(compared)} if compared else {}),
-            **({"elsewhere": _elsewhere(others, elsewhere)} if others else {}),
+            **({"elsewhere": _elsewhere(measurements)} if measurements.others else {}),
             "seed": seed,
             "versions": {name: found for name in _PACKAGES if (found := installed_version(name))},
             "held_out": {ConfigRanker.name: {p: metrics for p, (_, metrics) in scored.items()}},
@@ -107,15 +104,6 @@ def train(
             "beside_library": speeds,
         },
     )
-
-
-def labels_elsewhere(others: Sequence[Dataset]) -> list[ProblemLabels]:
-    """The labels of data sets that are learned from and never scored by.
-
-    Raises:
-        TilecastError: one of them holds more than one GPU.
-    """
-    return [labels for other in others for labels in label_table(other, dataset_hardware(other))]
 
 
 def fit_rankers(
@@ -209,42 +197,12 @@ def learn_deferrals(
     )
 
 
-def dataset_hardware(dataset: Dataset) -> Hardware:
-    """The GPU that a data set was measured on.
-
-    A run says which one it measured; a run that does not had one model in its host. Where runs
-    describe one of the same name, whose rates were measured, the first description counts.
-
-    Raises:
-        TilecastError: it names none, several, or one that is neither known nor described.
-    """
-    found: dict[str, Hardware] = {}
-    try:
-        for run in dataset.provenance["runs"]:
-            for name in [run["gpu"]] if "gpu" in run else [gpu["name"] for gpu in run["gpus"]]:
-                if name not in found:
-                    facts = run.get("hardware")
-                    found[name] = hardware(name) if facts is None else described(facts)
-    except (LookupError, TypeError, AttributeError) as error:
-        raise TilecastError(
-            f"the data set does not say which GPU it was measured on ({error!r}); allowed: runs "
-            "that name theirs; export it again with `tilecast collect`"
-        ) from error
-    if len(set(found.values())) != 1:
-        raise TilecastError(
-            f"the data set names {len(set(found.values()))} GPU models "
-            f"({', '.join(sorted(found))}); "
-            "allowed: one; train on each GPU's measurements apart"
-        )
-    return next(iter(found.values()))
-
-
-def _elsewhere(others: Sequence[Dataset], found: Sequence[ProblemLabels]) -> dict[str, object]:
+def _elsewhere(measurements: Measurements) -> dict[str, object]:
     """Which data sets of other GPUs were learned from, and of how many problems they are."""
     return {
-        "problems": len(found),
-        "gpus": sorted({dataset_hardware(other).name for other in others}),
-        "sha256": [other.digest for other in others],
+        "problems": len(measurements.elsewhere),
+        "gpus": sorted({dataset_hardware(other).name for other in measurements.others}),
+        "sha256": [other.digest for other in measurements.others],
     }
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 
 from tilecast.data_collection.card_health import watch
-from tilecast.data_collection.gpu_model import describe_gpu, find_gpu
+from tilecast.data_collection.gpu_model import describe_gpu, find_gpu, stated_gpu
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import described, hardware
 
@@ -28,6 +30,39 @@ def test_a_gpu_describes_itself_as_data_sheets_do() -> None:
     assert 0.55 < found.peak_flops / known.peak_flops < 1.0
     assert 0.4 < found.l2_bytes_per_second / known.l2_bytes_per_second < 2.5
     assert described(found.facts() | {"name": "other", "device_names": ["other"]}).sm_count
+
+
+def test_a_driver_states_what_data_sheets_say() -> None:
+    try:
+        known = hardware(torch.cuda.get_device_name(0))
+    except TilecastError as error:
+        pytest.skip(str(error))
+    found = stated_gpu(0)
+    assert stated_gpu(0) == found
+    for name in ("device_names", "arch", "sm_count", "l2_bytes", "clusters_at_once"):
+        assert getattr(found, name) == getattr(known, name), name
+    for name in ("smem_bytes_per_sm", "smem_bytes_per_block", "smem_bytes_reserved"):
+        assert getattr(found, name) == getattr(known, name), name
+    for name in ("dram_bytes_per_second", "l2_bytes_per_second", "peak_flops"):
+        assert getattr(found, name) == pytest.approx(getattr(known, name), rel=0.04), name
+    # The context of this thread is as it was.
+    assert torch.ones(4, device="cuda").sum().item() == 4
+
+
+def test_a_gpu_is_stated_in_a_thread_that_has_no_context() -> None:
+    with ThreadPoolExecutor(1) as thread:
+        assert thread.submit(stated_gpu, 0).result() == stated_gpu(0)
+
+
+def test_a_graph_that_is_captured_survives_the_question() -> None:
+    a = torch.ones(4, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        doubled = a * 2
+        with pytest.raises(TilecastError, match="not described while a CUDA graph is captured"):
+            stated_gpu(0)
+    graph.replay()
+    assert doubled.sum().item() == 8
 
 
 def test_a_sound_card_does_not_throttle_under_load() -> None:

@@ -188,6 +188,7 @@ def _trained_once(
     name: str, dataset: Dataset, tmp_path_factory: pytest.TempPathFactory
 ) -> Artifact:
     """By the first worker that asks; the others read what it wrote."""
+    from tilecast.models.measurements import by_gpu
     from tilecast.models.training import train
 
     folder = tmp_path_factory.getbasetemp()
@@ -196,7 +197,7 @@ def _trained_once(
     path = folder / name
     with FileLock(f"{path}.lock"):
         if not path.exists():
-            path.write_bytes(pickle.dumps(train(dataset)))
+            path.write_bytes(pickle.dumps(train(by_gpu([dataset]))))
     return pickle.loads(path.read_bytes())
 
 

@@ -33,7 +33,7 @@ from tilecast.kernels.spec import KernelSpec
 from tilecast.models.artifact import load
 from tilecast.models.baselines import NearestNeighbour
 from tilecast.models.campaign import Guide, stages
-from tilecast.models.training import dataset_hardware
+from tilecast.models.measurements import dataset_hardware
 
 Answer = Callable[..., dict]
 
@@ -230,9 +230,9 @@ def test_what_was_explored_guides_the_rest(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     from tilecast.models import campaign as plan
-    from tilecast.models import guidance
+    from tilecast.models import lending
 
-    monkeypatch.setattr(guidance, "nearest_shipped", lambda gpu: None)
+    monkeypatch.setattr(lending, "nearest_shipped", lambda gpu: None)
     monkeypatch.setattr(plan, "FIRST_PROBLEMS", 6)
     fewer = collecting.candidates
     monkeypatch.setattr(collecting, "candidates", lambda p, gpu: fewer(p, gpu).take(range(160)))

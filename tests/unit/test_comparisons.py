@@ -23,6 +23,7 @@ from tilecast.models.comparisons import Comparison, compared_features, compariso
 from tilecast.models.evaluation import folds
 from tilecast.models.features import featurize
 from tilecast.models.labels import ProblemLabels
+from tilecast.models.measurements import by_gpu
 from tilecast.models.ranker import ConfigRanker
 from tilecast.models.training import fit_rankers, train
 
@@ -143,7 +144,7 @@ def test_training_scores_nothing_by_autotuned_times(
         _autotuned(problem, {c: 1.0 + i for i, c in enumerate(candidates(problem, h200)[:5])})
         for problem in (PROBLEM, fp16)
     ]
-    artifact = train(few_dataset, found, jobs=2)
+    artifact = train(by_gpu([few_dataset]), found, jobs=2)
     assert artifact.facts["autotuned"] == {"problems": 2, "times": 10}
     for name in ("dataset", "noise_floor"):
         assert artifact.facts[name] == few_trained.facts[name]

@@ -24,7 +24,7 @@ from tilecast.data_collection.dataset import (
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware, hardware
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.models.training import dataset_hardware
+from tilecast.models.measurements import dataset_hardware
 
 SHIPPED = "f68a3a9a34e3b53c15c6f9be5411611f4a3b09e80ed0e8af291cd4babf14d8b2"
 """Digest of the values of the data set that comes with the package."""

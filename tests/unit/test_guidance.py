@@ -12,8 +12,7 @@ from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.candidates import candidates
 from tilecast.kernels.families import family_of
 from tilecast.kernels.quack_sm90.stock import stock_candidates
-from tilecast.models.artifact import load_shipped
-from tilecast.models.guidance import KNOBS, Guided, nearest_shipped
+from tilecast.models.guidance import KNOBS, Guided
 
 H200 = hardware("H200")
 PROBLEM = GemmProblem(64, 4096, 4096)
@@ -60,20 +59,3 @@ def test_few_candidates_are_all_measured() -> None:
     tiny = GemmProblem(8, 16, 64)
     every = candidates(tiny, H200)
     assert list(Guided(RandomChoice(), H200)(tiny, every)) == list(every)
-
-
-def test_the_nearest_model_ranks_by_the_figures_of_the_gpu_that_is_asked_about() -> None:
-    new = dataclasses.replace(H200, name="H20", device_names=("NVIDIA H20",), sm_count=78)
-    artifact, shipped = nearest_shipped(new), load_shipped(H200)
-    assert artifact is not None
-    assert artifact.hardware == new
-    assert {ranker.hardware for ranker in artifact.rankers.values()} == {new}
-    # The shipped one is as it was, and its own GPU is nearest to it.
-    assert {ranker.hardware for ranker in shipped.rankers.values()} == {H200}
-    own = nearest_shipped(H200)
-    assert own is not None
-    problem = GemmProblem(512, 4096, 4096)
-    among = candidates(problem, H200)
-    first = [one.rankers["burst"].rank(problem, among, limit=9) for one in (own, artifact, shipped)]
-    assert list(first[0]) == list(first[2]) != list(first[1])
-    assert nearest_shipped(dataclasses.replace(new, arch="sm_100a")) is None

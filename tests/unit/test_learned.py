@@ -222,4 +222,4 @@ def test_the_shipped_model_is_lent(text: str) -> None:
 
 def test_a_gpu_without_a_model_is_refused() -> None:
     with pytest.raises(TilecastError, match="no model is shipped for B9; allowed: H100, H200"):
-        load_heuristic(replace(H200, name="B9"), LINEAR_BF16)
+        load_heuristic(replace(H200, name="B9", arch="sm_100a"), LINEAR_BF16)

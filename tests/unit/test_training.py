@@ -16,10 +16,15 @@ from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.candidates import candidates
 from tilecast.models.artifact import Artifact, save
+from tilecast.models.evaluation import FOLDS, evaluate
 from tilecast.models.labels import POWERS, label_table
 from tilecast.models.learned import LearnedHeuristic
+from tilecast.models.measurements import Measurements, by_gpu, dataset_hardware
+from tilecast.models.network_training import fit_network
+from tilecast.models.ranker import ConfigRanker
 from tilecast.models.targets import problem_features
-from tilecast.models.training import dataset_hardware, train
+from tilecast.models.training import train
+from tilecast.models.tree_training import fit_distance
 
 
 def _files(folder: Path) -> dict[str, bytes]:
@@ -30,12 +35,29 @@ def test_the_same_data_and_seed_give_the_same_bytes(
     few_trained: Artifact, few_dataset: Dataset, tmp_path: Path
 ) -> None:
     save(few_trained, tmp_path / "one")
-    save(train(few_dataset, jobs=2), tmp_path / "two")
+    save(train(by_gpu([few_dataset]), jobs=2), tmp_path / "two")
     assert _files(tmp_path / "one") == _files(tmp_path / "two")
 
 
+def test_who_scores_with_what_was_trained_on_fits_nothing_again(few_dataset: Dataset) -> None:
+    def fits() -> tuple[int, ...]:
+        return tuple(fit.cache_info().misses for fit in (fit_network, fit_distance))
+
+    def scored(measured: Measurements) -> dict[str, object]:
+        makers = [lambda power: ConfigRanker(measured.gpu, power, times=False)]
+        return evaluate(makers, measured.table, POWERS, 2)
+
+    measured, again = by_gpu([few_dataset]), by_gpu([few_dataset])
+    train(measured, jobs=2)
+    networks, trees = fits()
+    shared = scored(measured)
+    assert fits() == (networks, trees)
+    assert scored(again) == shared
+    assert fits() == (networks + FOLDS, trees + FOLDS * len(POWERS))
+
+
 def test_another_seed_gives_another_model(few_trained: Artifact, few_dataset: Dataset) -> None:
-    other = train(few_dataset, seed=1)
+    other = train(by_gpu([few_dataset]), seed=1)
     for power in POWERS:
         ours, theirs = few_trained.rankers[power].distance_, other.rankers[power].distance_
         assert ours.pack() != theirs.pack()
@@ -72,7 +94,7 @@ def test_a_library_is_recorded_and_gets_nothing_where_it_was_never_timed(
     known = run | {"gpus": gpus, "versions": {"torch": "2.11.0", "nvidia-cublas": "13.1"}}
     provenance = {**few_dataset.provenance, "runs": [run, known]}
     ours = few_dataset.rows.query(f"config != {REFERENCE!r}").reset_index(drop=True)
-    learned = train(Dataset(ours, provenance), jobs=2)
+    learned = train(by_gpu([Dataset(ours, provenance)]), jobs=2)
     assert learned.deferrals == {}
     assert learned.facts["beside_library"] == {}
     problem = GemmProblem(512, 4096, 4096)
@@ -99,7 +121,7 @@ def test_one_model_knows_all_operands_of_a_data_set(few_dataset: Dataset) -> Non
     other = (rows["m"] == 64) & (rows["n"] >= 4096)
     rows["operands"] = np.where(other, "bf16:rrr", "bf16:rcr")
     mixed = Dataset(rows.astype({"operands": "category"}), few_dataset.provenance)
-    artifact = train(mixed)
+    artifact = train(by_gpu([mixed]))
     counts = rows.drop_duplicates(["m", "n", "k"])["operands"].value_counts().to_dict()
     assert [*map(str, artifact.operands)] == ["bf16:rcr", "bf16:rrr"]
     assert artifact.facts["dataset"]["operands"] == counts  # type: ignore[index]
@@ -112,7 +134,7 @@ def test_another_gpu_teaches_and_decides_nothing(
     rows = other_dataset.rows.copy()
     rows["operands"] = np.where(rows["n"] >= 4096, "bf16:rrr", "bf16:rcr")
     other = Dataset(rows.astype({"operands": "category"}), other_dataset.provenance)
-    artifact = train(few_dataset, others=[other])
+    artifact = train(by_gpu([few_dataset, other]))
     assert artifact.hardware == hardware("H200")
     assert [*map(str, artifact.operands)] == ["bf16:rcr", "bf16:rrr"]
     assert [*map(str, artifact.measured)] == ["bf16:rcr"]

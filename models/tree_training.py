@@ -1,0 +1,80 @@
+"""How the trees are fitted: to the rows of all problems, for one power, with xgboost."""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+
+import numpy as np
+
+from tilecast.heuristics.hardware import Hardware
+from tilecast.models.forest import Forest
+from tilecast.models.labels import ProblemLabels
+from tilecast.models.targets import training_rows
+
+LEVEL_ROUNDS, LEVEL_DEPTH = 100, 5
+"""Trees that learn the level of times, and their depth."""
+GOOD = 1.05
+"""Slowdown up to which a config tells the level of a problem's times."""
+
+
+@lru_cache(maxsize=32)
+def fit_distance(
+    table: tuple[ProblemLabels, ...],
+    hardware: Hardware,
+    power: str,
+    rounds: int,
+    max_depth: int,
+    seed: int = 0,
+) -> Forest:
+    """Learn how far a config's cost lies from its analytic time, up to a constant of the problem.
+
+    The trees of the last tables are kept: who trains and who scores share them.
+
+    Args:
+        table: labels of the problems to learn from, one at least.
+        hardware: the GPU that they were measured on, unless they name another.
+        power: whose cost to learn.
+        rounds: trees.
+        max_depth: of a tree.
+        seed: of the rows and columns that are drawn for each tree.
+    """
+    rows = training_rows(table, hardware, power)
+    return _boosted(rows.features, rows.residual, rows.weight, rounds, max_depth, seed)
+
+
+def fit_level(
+    table: tuple[ProblemLabels, ...], hardware: Hardware, power: str, seed: int = 0
+) -> Forest:
+    """Learn log(time / analytic time) of good configs; arguments as `fit_distance`."""
+    rows = training_rows(table, hardware, power)
+    good = rows.slowdown < GOOD
+    taught = (rows.features[good], rows.level[good], rows.weight[good])
+    return _boosted(*taught, LEVEL_ROUNDS, LEVEL_DEPTH, seed)
+
+
+def _boosted(
+    features: np.ndarray,
+    label: np.ndarray,
+    weight: np.ndarray,
+    rounds: int,
+    max_depth: int,
+    seed: int,
+) -> Forest:
+    import xgboost
+
+    parameters = {
+        "objective": "reg:squarederror",
+        "tree_method": "hist",
+        "max_bin": 64,
+        "max_depth": max_depth,
+        "learning_rate": 0.1,
+        "subsample": 0.7,
+        "colsample_bytree": 0.5,
+        "seed": seed,
+        # The result may differ in the last digits from one number of threads to another.
+        "nthread": 1,
+    }
+    matrix = xgboost.DMatrix(features, label=label, weight=weight, nthread=1)
+    booster = xgboost.train(parameters, matrix, num_boost_round=rounds)
+    return Forest.of(json.loads(booster.save_raw("json")))
