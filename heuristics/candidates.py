@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from typing import overload
 
@@ -50,7 +50,10 @@ class ConfigTable:
     def of(cls, rows: Iterable[tuple[KernelConfig, Geometry, Resources]]) -> ConfigTable:
         """The table of some configs."""
         listed = list(rows)
-        values = [(*astuple(geometry), *astuple(taken)) for _, geometry, taken in listed]
+        # `astuple` would copy each number in turn, which takes as long as making the space.
+        values = [
+            (*vars(geometry).values(), *vars(taken).values()) for _, geometry, taken in listed
+        ]
         table = np.array(values, np.float64).reshape(len(listed), _WIDTH)
         return cls(tuple(row[0] for row in listed), np.ascontiguousarray(table.T))
 

@@ -173,7 +173,7 @@ class GemmOperands:
         """Whether more than a product is asked for."""
         return bool(self.scales or self.epilogue)
 
-    @property
+    @cached_property
     def extras(self) -> tuple[Extra, ...]:
         """What a launch takes behind A, B and out, in order."""
         fusions = [SCALES[self.scales]] if self.scales else []

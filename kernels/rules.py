@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -27,7 +27,7 @@ TMA_ROWS = 8
 """Rows of the shared-memory swizzle atom; a multicast slice cannot cut through one."""
 
 SmemBytes = Callable[[Any, GemmOperands], int]
-"""Shared memory of one CTA of a config."""
+"""Shared memory of one CTA of a config, or of one of its stages."""
 
 
 @dataclass(frozen=True)
@@ -109,11 +109,12 @@ def deepest(
     operands: GemmOperands,
     hardware: Hardware,
     smem_bytes: SmemBytes,
+    stage_bytes: SmemBytes,
     depths: Sequence[int],
 ) -> int:
     """The deepest pipeline of some depths that fits with a config's tile; 1 if none does."""
-    none, one = (smem_bytes(replace(config, stages=stages), operands) for stages in (0, 1))
-    fits = (hardware.smem_limit(config.ctas_per_sm) - none) // (one - none)
+    left = hardware.smem_limit(config.ctas_per_sm) - smem_bytes(config, operands)
+    fits = config.stages + left // stage_bytes(config, operands)
     return min(fits, depths[-1]) if fits >= depths[0] else 1
 
 

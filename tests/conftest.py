@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 import struct
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -118,24 +120,42 @@ def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
     return run
 
 
+@pytest.fixture(scope="session")
+def shipped_again(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, bool], Path]:
+    """Gives the folder of a GPU's shipped model, saved as one that leaves all or nothing.
+
+    Packing its arrays takes longer than most of what is tested with it.
+    """
+    from tilecast.models.artifact import load_shipped, save
+
+    @cache
+    def make(gpu: str, leaves: bool) -> Path:
+        shipped = load_shipped(hardware(gpu))
+        deferrals = {
+            power: replace(deferral, margin=9.0) for power, deferral in shipped.deferrals.items()
+        }
+        folder = tmp_path_factory.mktemp("shipped")
+        save(replace(shipped, deferrals=deferrals if leaves else {}), folder)
+        return folder
+
+    return make
+
+
 @pytest.fixture
-def model_of(tmp_path: Path) -> Callable[..., Path]:
+def model_of(tmp_path: Path, shipped_again: Callable[[str, bool], Path]) -> Callable[..., Path]:
     """Gives the folder of the shipped model as if it were for other operands.
 
     It leaves no problem to the library, or all of them.
     """
-    from tilecast.models.artifact import save
-    from tilecast.models.learned import load_heuristic
+    from tilecast.models.manifest import MANIFEST, digest_of
 
     def make(operands: str, gpu: str = "H200", leaves: bool = False) -> Path:
-        shipped = load_heuristic(hardware(gpu), LINEAR_BF16).artifact
-        deferrals = {
-            power: replace(deferral, margin=9.0) for power, deferral in shipped.deferrals.items()
-        }
         folder = tmp_path / "model"
-        own = GemmOperands.parse(operands)
-        asked = {"operands": (own,), "measured": (own,)}
-        save(replace(shipped, **asked, deferrals=deferrals if leaves else {}), folder)
+        shutil.copytree(shipped_again(gpu, leaves), folder, dirs_exist_ok=True)
+        manifest = json.loads((folder / MANIFEST).read_text())
+        manifest["operands"] = manifest["measured"] = [GemmOperands.parse(operands).text]
+        manifest["sha256"] = digest_of(manifest)
+        (folder / MANIFEST).write_text(json.dumps(manifest))
         return folder
 
     return make

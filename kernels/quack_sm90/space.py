@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import lru_cache
 
@@ -171,7 +171,7 @@ def _registers(config: QuackConfig, operands: GemmOperands) -> tuple[int, int, i
 
 def most_stages(config: QuackConfig, operands: GemmOperands, hardware: Hardware) -> int:
     """The deepest pipeline that fits with the config's tile, within `STAGES`; 1 if none does."""
-    return deepest(config, operands, hardware, smem_bytes, STAGES)
+    return deepest(config, operands, hardware, smem_bytes, stage_bytes, STAGES)
 
 
 def _depth(config: QuackConfig, operands: GemmOperands, hardware: Hardware) -> str | None:
@@ -276,6 +276,12 @@ CONFIG_RULES = (
     ConfigRule("depth", MEASURED, "the deepest pipeline that fits is tried", _depth),
 )
 """What makes a config compile and run, and what a pilot left of that."""
+_OF_CLUSTERS = tuple(
+    rule
+    for rule in CONFIG_RULES
+    if rule.name in ("split", "multicast-slice", "never-near", "split-sharing")
+)
+"""Those that look at the CTAs of a cluster: the others say the same of one CTA alone."""
 
 
 def _split_waves(columns: ConfigColumns, problem: GemmProblem, hardware: Hardware):
@@ -330,6 +336,10 @@ def valid_configs(operands: GemmOperands, hardware: Hardware) -> tuple[QuackConf
     whole = [(*cluster, 1) for cluster in CLUSTERS]
     split = [(*cluster, parts) for cluster in CLUSTERS if 1 in cluster for parts in SPLITS[1:]]
     space = []
+
+    def sound(config: QuackConfig, rules: Iterable[ConfigRule]) -> bool:
+        return not any(rule.violation(config, operands, hardware) for rule in rules)
+
     for tile, schedule, ctas, swap_ab in itertools.product(
         itertools.product(TILE_M, TILE_N, tile_ks(operands)),
         SCHEDULES,
@@ -340,9 +350,14 @@ def valid_configs(operands: GemmOperands, hardware: Hardware) -> tuple[QuackConf
         # What fits does not depend on the CTAs of a cluster, and no rule but the one about splits
         # looks at the order.
         stages = most_stages(alone, operands, hardware)
+        if not sound(replace(alone, stages=stages), CONFIG_RULES):
+            continue
         for cluster in (*whole, *split) if schedule == SCHEDULES[0] else whole:
             config = QuackConfig(*tile, *cluster, stages, schedule, ctas, *ORDERS[0], swap_ab)
-            if not any(rule.violation(config, operands, hardware) for rule in CONFIG_RULES):
+            if sound(config, _OF_CLUSTERS):
                 orders = ORDERS if config.split_k == 1 else ORDERS[:1]
-                space += [replace(config, raster=raster, swizzle=band) for raster, band in orders]
+                space += [
+                    QuackConfig(*tile, *cluster, stages, schedule, ctas, *order, swap_ab)
+                    for order in orders
+                ]
     return tuple(sorted(space))

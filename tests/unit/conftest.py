@@ -31,7 +31,7 @@ from tilecast.kernels.quack_sm90.family import QuackSm90
 from tilecast.kernels.quack_sm90.space import valid_configs
 from tilecast.kernels.quack_sm90.stock import stock_candidates
 from tilecast.kernels.spec import KernelSpec
-from tilecast.models.artifact import SHIPPED, Artifact
+from tilecast.models.artifact import SHIPPED, Artifact, save
 from tilecast.models.deferral import beside_library, fit_deferral
 from tilecast.models.labels import POWERS
 from tilecast.models.learned import LearnedHeuristic, load_heuristic
@@ -170,6 +170,14 @@ def small_model(synthetic_table) -> Artifact:
         *(line, rule, dict.fromkeys(POWERS, deferral)),
         {"dataset": {"sha256": "none"}},
     )
+
+
+@pytest.fixture(scope="session")
+def small_model_folder(small_model: Artifact, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where it is saved, to be copied."""
+    folder = tmp_path_factory.mktemp("small")
+    save(small_model, folder)
+    return folder
 
 
 @pytest.fixture(scope="session")

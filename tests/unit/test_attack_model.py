@@ -19,7 +19,6 @@ from typing import Any
 
 import pytest
 
-from tilecast.models.artifact import save
 from tilecast.models.manifest import MANIFEST
 
 COUNT = 300
@@ -173,9 +172,9 @@ def ask(tmp_path_factory: pytest.TempPathFactory):
 
 
 def test_forged_models_are_refused_or_answer(
-    ask: Callable[[Path], str], small_model, tmp_path: Path
+    ask: Callable[[Path], str], small_model_folder: Path, tmp_path: Path
 ) -> None:
-    save(small_model, tmp_path / "whole")
+    shutil.copytree(small_model_folder, tmp_path / "whole")
     assert ask(tmp_path / "whole") == "answered"
     answered = {True: 0, False: 0}
     for number in range(COUNT):
@@ -195,7 +194,7 @@ def test_forged_models_are_refused_or_answer(
 
 
 def test_a_huge_number_of_coarse_rounds_or_trees_is_refused(
-    ask: Callable[[Path], str], small_model, tmp_path: Path
+    ask: Callable[[Path], str], small_model_folder: Path, tmp_path: Path
 ) -> None:
     """What crashed XGBoost's C library, said in the manifest."""
     folder = tmp_path / "model"
@@ -206,7 +205,7 @@ def test_a_huge_number_of_coarse_rounds_or_trees_is_refused(
         (("forests", "robust-distance", "depth"), -1),
         (("forests", "sustained-distance", "depth"), 60),
     ):
-        save(small_model, folder)
+        shutil.copytree(small_model_folder, folder, dirs_exist_ok=True)
         manifest = json.loads((folder / MANIFEST).read_text())
         inner = manifest
         for key in place[:-1]:
