@@ -40,9 +40,7 @@ def _measured() -> list[Measurement]:
 
 
 @pytest.fixture
-def arguments(
-    tmp_path: Path, few_dataset: Dataset, monkeypatch: pytest.MonkeyPatch
-) -> list[str]:
+def arguments(tmp_path: Path, few_dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Of a command whose collection finds what the synthetic card says."""
 
     def fake(options: CollectOptions, report: Callable[..., None]) -> None:
