@@ -11,6 +11,7 @@ import html
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import count
 from pathlib import Path
 from string import Template
@@ -46,8 +47,13 @@ def library() -> str:
             "plotly is not installed; allowed: an installation with it, which draws the page; run "
             "`pip install 'tilecast[report]'`"
         ) from error
+    return _packed(get_plotlyjs())
+
+
+@cache
+def _packed(script: str) -> str:
     # No date inside: the same page gives the same bytes.
-    return base64.b64encode(gzip.compress(get_plotlyjs().encode(), mtime=0)).decode()
+    return base64.b64encode(gzip.compress(script.encode(), mtime=0)).decode()
 
 
 def page(title: str, sections: Sequence[Section]) -> str:

@@ -26,8 +26,11 @@ settings.register_profile("tilecast", deadline=None)
 settings.load_profile("tilecast")
 
 GPU_TESTS = Path(__file__).with_name("gpu")
-LONG = ("ray_engine", "collector", "quack_contract", "cli_campaign", "compiler", "notebooks")
-"""Files that take half a minute or more: at the end they would keep one worker, and no other."""
+LONG = (
+    *("ray_engine", "collector", "quack_contract", "cli_campaign", "compiler", "notebooks"),
+    "training",
+)
+"""Files that take long: at the end they would keep one worker, and no other."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

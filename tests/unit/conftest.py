@@ -213,10 +213,12 @@ def _trained_once(
 def hook(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[KernelSpec]]:
     """The hook as on an H200, not installed; gives the kernels that it begins to compile.
 
-    None is compiled: that takes seconds, and tests/unit/test_hook_background.py sees to it. The
-    shipped model leaves nothing to the library, which depends on what it was trained on.
+    None is compiled: that takes seconds, and tests/unit/test_builder.py sees to it. The
+    shipped model leaves nothing to the library, which depends on what it was trained on. What
+    PyTorch compiles for the CPU is scalar code: vectors take a compiler twice as long.
     """
     from torch._dynamo.utils import counters
+    from torch._inductor import config
 
     from tilecast.inductor_hook import choices, learning, plans, report, selection, uninstall
     from tilecast.inductor_hook.routing import disable
@@ -233,7 +235,8 @@ def hook(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[Kerne
     counters["tilecast"].clear()
     for remembered in answers:
         remembered.cache_clear()
-    yield started
+    with config.patch({"cpp.simdlen": 1, "cpp.vec_isa_ok": True}):
+        yield started
     uninstall()
     disable()
     report._told.clear()

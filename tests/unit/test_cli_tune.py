@@ -40,21 +40,19 @@ def _measured() -> list[Measurement]:
 
 
 @pytest.fixture
-def arguments(
-    tmp_path: Path, synthetic_dataset: Dataset, monkeypatch: pytest.MonkeyPatch
-) -> list[str]:
+def arguments(tmp_path: Path, few_dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Of a command whose collection finds what the synthetic card says."""
 
     def fake(options: CollectOptions, report: Callable[..., None]) -> None:
         store = MeasurementStore(options.store)
-        store.begin_run(dict(synthetic_dataset.provenance["runs"][0]))
+        store.begin_run(dict(few_dataset.provenance["runs"][0]))
         if options.seconds > 1:
             assert options.problems == OWN
             store.add(_measured(), "synthetic")
         store.close()
 
     monkeypatch.setattr(collecting, "collect", fake)
-    write_dataset(synthetic_dataset, tmp_path / "known.parquet")
+    write_dataset(few_dataset, tmp_path / "known.parquet")
     lines = [f"{problem.m},{problem.n},{problem.k}" for problem in OWN]
     (tmp_path / "own.csv").write_text("\n".join(["m,n,k", *lines]))
     return [
@@ -67,7 +65,7 @@ def arguments(
 def test_the_tuned_model_knows_what_was_measured(
     arguments: list[str],
     tmp_path: Path,
-    synthetic_dataset: Dataset,
+    few_dataset: Dataset,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main([*arguments, "--json"]) == 0
@@ -79,7 +77,7 @@ def test_the_tuned_model_knows_what_was_measured(
         assert tuned["5"] <= tuned["3"] <= tuned["1"]
         assert tuned["1"] < shipped["1"], power
     learned = load(tmp_path / "model").facts["dataset"]
-    assert learned["problems"] == len(synthetic_dataset.problems()) + len(OWN)  # type: ignore
+    assert learned["problems"] == len(few_dataset.problems()) + len(OWN)  # type: ignore
 
 
 def test_what_it_needs_is_told(arguments: list[str], refused: Refused) -> None:

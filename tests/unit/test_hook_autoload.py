@@ -12,10 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from tilecast.inductor_hook import uninstall
 from tilecast.inductor_hook.autoload import autoload
+from tilecast.inductor_hook.settings import active
 
 BACKENDS = "TORCHINDUCTOR_MAX_AUTOTUNE_GEMM_BACKENDS"
 NAMED = {BACKENDS: "ATEN,TRITON,TILECAST"}
+ISA = {"TORCHINDUCTOR_VEC_ISA_OK": "1"}
+"""Has PyTorch believe the processor, instead of trying it with a compiler for seconds."""
 MILLISECONDS = 1.0
 """What every ``import torch`` may pay for us."""
 
@@ -23,7 +27,7 @@ MILLISECONDS = 1.0
 def _python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
     clean = {name: value for name, value in os.environ.items() if not name.startswith("TILECAST_")}
     return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env={**clean, **environment}
+        [sys.executable, "-c", code], capture_output=True, text=True, env=clean | ISA | environment
     )
 
 
@@ -39,47 +43,62 @@ import sys, torch
 assert "torch._inductor.config" not in sys.modules
 from torch._inductor import config
 from torch._inductor.virtualized import V
-print(config.max_autotune_gemm_backends, *V.choices.uuid()[:5])
+from tilecast.inductor_hook.settings import active
+print(config.max_autotune_gemm_backends, *V.choices.uuid()[:5], active().fuse)
 """,
         **NAMED,
+        TILECAST_FUSE="1",
         TILECAST_K="3",
         TILECAST_MODEL=str(another_model),
         TILECAST_POWER="sustained",
     )
     assert process.returncode == 0, process.stderr
     assert process.stderr == ""
-    backends, name, _, count, power, digest = process.stdout.split()
+    backends, name, _, count, power, digest, fuse = process.stdout.split()
+    assert fuse == "True"
     assert (backends, name, count, power) == ("ATEN,TRITON,TILECAST", "tilecast", "3", "sustained")
     manifest = json.loads((another_model / "manifest.json").read_text())
     assert digest == manifest["sha256"][:16]
 
 
-@pytest.mark.parametrize(
-    ("setting", "name"), [("record", "own.CSV"), ("learn", "own.jsonl")], ids=str
-)
-def test_the_file_that_is_written_to_is_named_wherever_the_process_goes(
-    tmp_path: Path, setting: str, name: str
-) -> None:
-    code = f"""
+def test_files_that_are_written_to_are_named_wherever_the_process_goes(tmp_path: Path) -> None:
+    code = """
 import os, torch
 from tilecast.inductor_hook.settings import active
 os.chdir("/")
-print(active().{setting})
+print(active().record, active().learn)
 """
-    variable, relative = f"TILECAST_{setting.upper()}", os.path.relpath(tmp_path / name)
-    process = _python(code, **NAMED, **{variable: relative})
+    names = {"TILECAST_RECORD": "own.CSV", "TILECAST_LEARN": "own.jsonl"}
+    relative = {variable: os.path.relpath(tmp_path / name) for variable, name in names.items()}
+    process = _python(code, **NAMED, **relative)
     assert (process.returncode, process.stderr) == (0, "")
-    assert os.path.normpath(process.stdout.strip()) == str(tmp_path / name)
+    found = [os.path.normpath(path) for path in process.stdout.split()]
+    assert found == [str(tmp_path / name) for name in names.values()]
     assert list(tmp_path.iterdir()) == []
-    assert _python(code, **NAMED, **{variable: ""}).stdout.strip() == "None"
 
 
-def test_fusing_is_on_with_one_variable() -> None:
-    code = "import torch; from tilecast.inductor_hook.settings import active; print(active().fuse)"
-    for value, expected in (("0", "False"), ("", "False"), ("1", "True")):
-        process = _python(code, **NAMED, TILECAST_FUSE=value)
-        assert (process.stdout.strip(), process.stderr) == (expected, "")
-    assert _python(code, **NAMED).stdout.strip() == "False"
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("fuse", {"0": False, "": False, "1": True, None: False}),
+        ("record", {"": None, None: None}),
+        ("learn", {"": None, None: None}),
+    ],
+)
+def test_what_is_off_is_switched_on_with_one_variable(
+    hook: object, monkeypatch: pytest.MonkeyPatch, name: str, values: dict[str | None, object]
+) -> None:
+    monkeypatch.setenv(BACKENDS, NAMED[BACKENDS])
+    variable = f"TILECAST_{name.upper()}"
+    for value, expected in values.items():
+        monkeypatch.delenv(variable, raising=False)
+        if value is not None:
+            monkeypatch.setenv(variable, value)
+        autoload()
+        settings = active()
+        assert settings is not None
+        assert getattr(settings, name) is expected
+        uninstall()
 
 
 UNTOUCHED = """
@@ -150,32 +169,39 @@ def test_a_bad_setting_leaves_the_import_of_pytorch_alone() -> None:
     assert "k='lots' is out of range" in line
 
 
-@pytest.mark.parametrize(
-    "variables",
-    [{"TILECAST_K": "0"}, {"TILECAST_MODEL": "/nowhere"}, {"TILECAST_POWER": "eco"}, {}],
-    ids=str,
-)
-def test_alone_in_the_list_and_not_installed_leaves_aten(variables: dict[str, str]) -> None:
+def test_alone_in_the_list_and_not_installed_leaves_aten() -> None:
+    """Whatever kept it from being installed; nothing did, in the end."""
+    bad = {"TILECAST_K": "0", "TILECAST_MODEL": "/nowhere", "TILECAST_POWER": "eco"}
     process = _python(
-        """
-import torch
-from tilecast.inductor_hook import uninstall
-uninstall()
+        f"""
+import os, torch
 from torch._inductor import config
-print(config.max_autotune_gemm_backends, config.inductor_choices_class)
-for again in (False, True):
-    torch._dynamo.reset()
-    # As torch.compile(options=...) does, which no uninstall hears of.
-    options = {"max_autotune": True} | ({"max_autotune_gemm_backends": "TILECAST"} if again else {})
-    product = torch.compile(lambda a, b: a @ b + a @ b, options=options)
-    print(product(torch.ones(4, 8), torch.ones(8, 2)).sum().item())
+from tilecast.inductor_hook import report, uninstall
+from tilecast.inductor_hook.autoload import autoload
+config.force_disable_caches = True
+uninstall()
+for variables in (*({{name: value}} for name, value in {bad}.items()), {{}}):
+    for name in {bad}:
+        os.environ.pop(name, None)
+    os.environ.update(variables)
+    config.max_autotune_gemm_backends = "TILECAST"
+    report._told.clear()
+    autoload()
+    uninstall()
+    print(config.max_autotune_gemm_backends, config.inductor_choices_class)
+    for again in (False, True):
+        torch._dynamo.reset()
+        # As torch.compile(options=...) does, which no uninstall hears of.
+        alone = {{"max_autotune_gemm_backends": "TILECAST"}} if again else {{}}
+        options = {{"max_autotune": True}} | alone
+        product = torch.compile(lambda a, b: a @ b + a @ b, options=options)
+        print(product(torch.ones(4, 8), torch.ones(8, 2)).sum().item())
 """,
         **{BACKENDS: "TILECAST"},
-        **variables,
     )
     assert process.returncode == 0, process.stderr
-    assert process.stdout.split() == ["ATEN", "None", "128.0", "128.0"]
-    assert process.stderr.count("tilecast: ") == len(variables)
+    assert process.stdout.split() == ["ATEN", "None", "128.0", "128.0"] * (len(bad) + 1)
+    assert process.stderr.count("tilecast: ") == len(bad)
 
 
 def test_a_model_whose_manifest_is_cut_short_leaves_torch_compile_alone(tmp_path: Path) -> None:

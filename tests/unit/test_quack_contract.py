@@ -6,10 +6,12 @@ QuACK is imported in processes of their own alone, as it is when kernels are com
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
 
@@ -69,25 +71,53 @@ VECTORS = {
 }
 
 READ = """
-import inspect, sys
+import contextlib, inspect, io, json, sys, traceback
 from tilecast.kernels.quack_sm90 import kernel
 from tilecast.kernels.quack_sm90.kernel import GemmSm90, TunableGemm
-from tilecast.heuristics.operands import LINEAR_BF16
+from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.kernels.families import parse_config
+from tilecast.kernels.spec import KernelSpec
+
+for line in sys.stdin:
+    told, failed = io.StringIO(), ""
+    try:
+        with contextlib.redirect_stdout(told):
+            exec(json.loads(line), dict(globals()))
+    except Exception:
+        failed = traceback.format_exc()
+    print(json.dumps([told.getvalue().strip(), failed]), flush=True)
 """
+Ask = Callable[[str], str]
 
 
-def _fresh(code: str, **environment: str) -> str:
-    """What some code prints in an interpreter of its own."""
-    run = subprocess.run(
-        [sys.executable, "-c", READ + code],
-        env=os.environ | environment,
-        capture_output=True,
+@pytest.fixture(scope="module")
+def dumped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the process of `ask` leaves the PTX of what it compiles."""
+    return tmp_path_factory.mktemp("ptx")
+
+
+@pytest.fixture(scope="module")
+def ask(dumped: Path) -> Iterator[Ask]:
+    """Gives what some code prints in a process in which QuACK is imported, once for all."""
+    with subprocess.Popen(
+        [sys.executable, "-c", READ],
+        env=os.environ | {"CUTE_DSL_KEEP": "ptx", "CUTE_DSL_DUMP_DIR": str(dumped)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
         text=True,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr[-2000:]
-    return run.stdout.strip()
+    ) as process:
+        asked, answered = process.stdin, process.stdout
+        assert asked and answered
+
+        def answer(code: str) -> str:
+            asked.write(json.dumps(code) + "\n")
+            asked.flush()
+            told, failed = json.loads(answered.readline())
+            assert not failed, failed
+            return told
+
+        yield answer
+        asked.close()
 
 
 def test_the_installed_version_is_the_pinned_one() -> None:
@@ -96,18 +126,18 @@ def test_the_installed_version_is_the_pinned_one() -> None:
     assert pin == version("quack-kernels")
 
 
-def test_what_is_overridden_takes_these_parameters() -> None:
+def test_what_is_overridden_takes_these_parameters(ask: Ask) -> None:
     code = f"""
 for method in {list(OVERRIDDEN)}:
     print(method, *inspect.signature(getattr(GemmSm90, method)).parameters)
 """
-    found = dict(line.split(" ", 1) for line in _fresh(code).splitlines())
+    found = dict(line.split(" ", 1) for line in ask(code).splitlines())
     assert {name: set(text.split()) for name, text in found.items()} == {
         name: set(text.split()) for name, text in OVERRIDDEN.items()
     }
 
 
-def test_a_converted_operand_has_what_quack_asks_of_its_own() -> None:
+def test_a_converted_operand_has_what_quack_asks_of_its_own(ask: Ask) -> None:
     code = """
 from quack.operand_transform.transform import TransformAW4
 from tilecast.kernels.quack_sm90.conversion import ConvertedA
@@ -116,10 +146,10 @@ for name in ("make_a_smem_layout_staged", "make_a_tma", "a_gmem_slice", "make_co
     assert len(ours.parameters) == len(theirs.parameters), name
 print(ConvertedA.owns_a_layout, ConvertedA.aux, ConvertedA.promote, ConvertedA.tile_k)
 """
-    assert _fresh(code) == "True None False None"
+    assert ask(code) == "True None False None"
 
 
-def test_resources_are_what_quack_chooses() -> None:
+def test_resources_are_what_quack_chooses(ask: Ask) -> None:
     """Warp groups, and registers at least as many; also that all knobs arrive."""
     configs = [c for c in QuackSm90().configs(LINEAR_BF16, GPUS[0]) if c.ctas_per_sm == 1][::40]
     code = f"""
@@ -143,10 +173,10 @@ for name in {[config.name for config in configs]}:
     assert ours.is_persistent == (config.split_k == 1)
 print("triton" in sys.modules, "quack.rmsnorm" in sys.modules)
 """
-    assert _fresh(code) == "False False"
+    assert ask(code) == "False False"
 
 
-def test_loads_are_shared_by_the_ctas_of_one_split() -> None:
+def test_loads_are_shared_by_the_ctas_of_one_split(ask: Ask) -> None:
     """What the DSL is told of A's loads and of B's; afterwards QuACK is as it was."""
     told = {
         "128x128x64_c2x1x1_s4_coop_o1_rm8": ["M (2, 1)", "N (2, 1)"],
@@ -156,7 +186,6 @@ def test_loads_are_shared_by_the_ctas_of_one_split() -> None:
     code = f"""
 from quack import copy_utils
 from tilecast.kernels.gemm_object import compile_gemm
-from tilecast.kernels.spec import KernelSpec
 told, whole = [], copy_utils.block_copy
 def told_of(*args, tma_multicast=None, **kwargs):
     if tma_multicast is None:
@@ -169,27 +198,26 @@ for name in {list(told)}:
     compile_gemm(TunableGemm(spec.config, LINEAR_BF16), spec)
     print(told, copy_utils.tma_get_block_copy_fn is before)
     told.clear()
+copy_utils.block_copy = whole
 """
-    assert _fresh(code).splitlines() == [f"{ranks} True" for ranks in told.values()]
+    assert ask(code).splitlines() == [f"{ranks} True" for ranks in told.values()]
 
 
 @pytest.fixture(scope="module")
-def ptx(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def ptx(ask: Ask, dumped: Path) -> dict[str, str]:
     """What kernels with vectors are compiled to, by their operands."""
-    folder = tmp_path_factory.mktemp("ptx")
-    code = f"""
-from pathlib import Path
-from tilecast.heuristics.operands import GemmOperands
+    found = {}
+    for text, name in VECTORS.items():
+        for other in dumped.glob("*.ptx"):
+            other.unlink()
+        ask(f"""
 from tilecast.kernels.families import FAMILIES
-from tilecast.kernels.spec import KernelSpec
-for place, (text, name) in enumerate({VECTORS}.items()):
-    spec = KernelSpec(parse_config(name), GemmOperands.parse(text))
-    FAMILIES["quack_sm90"].compile(spec)
-    (ptx,) = Path({str(folder)!r}).glob("*.ptx")
-    ptx.rename(ptx.with_name(str(place)))
-"""
-    _fresh(code, CUTE_DSL_KEEP="ptx", CUTE_DSL_DUMP_DIR=str(folder))
-    return {text: (folder / str(place)).read_text() for place, text in enumerate(VECTORS)}
+spec = KernelSpec(parse_config({name!r}), GemmOperands.parse({text!r}))
+FAMILIES["quack_sm90"].compile(spec)
+""")
+        (path,) = dumped.glob("*.ptx")
+        found[text] = path.read_text()
+    return found
 
 
 @pytest.mark.parametrize("text", VECTORS)
@@ -206,49 +234,51 @@ def test_vectors_are_asked_for_before_the_product_and_after_the_kernel_in_front(
     assert len(wait) == 2 and wait[1] < copy[0] < product[0]
 
 
-def test_shared_memory_is_what_quack_lays_out() -> None:
+@pytest.fixture(scope="module")
+def objects(tmp_path_factory: pytest.TempPathFactory) -> ObjectCache:
+    """What tests compile the sample into."""
+    return ObjectCache(tmp_path_factory.mktemp("objects"))
+
+
+def test_shared_memory_is_what_quack_lays_out(ask: Ask, objects: ObjectCache) -> None:
     """But for the kilobyte that its barriers may move the rest by."""
     code = f"""
-from tilecast.heuristics.operands import GemmOperands
-from tilecast.kernels.gemm_object import compile_gemm
+from pathlib import Path
+from tilecast.kernels import builder, gemm_object
+from tilecast.kernels.object_cache import ObjectCache
 from tilecast.kernels.quack_sm90 import resources
-from tilecast.kernels.quack_sm90.epilogue import FusedGemm, GemmWithExtras
-from tilecast.kernels.spec import KernelSpec
-for text, name in {SAMPLE[::3]}:
-    spec = KernelSpec(parse_config(name), GemmOperands.parse(text))
-    kind = GemmWithExtras if spec.operands.extras else FusedGemm
-    gemm = (kind if spec.operands.fused else TunableGemm)(spec.config, spec.operands)
-    compile_gemm(gemm, spec)
+whole = gemm_object.compile_gemm
+def measured(gemm, spec):
+    content = whole(gemm, spec)
     stated = resources.smem_bytes(spec.config, spec.operands)
     assert 0 <= stated - gemm.shared_storage.size_in_bytes() <= resources.ALIGNMENT, spec
+    print(spec.config)
+    return content
+gemm_object.compile_gemm = measured
+try:
+    for text, name in {SAMPLE[::3]}:
+        spec = KernelSpec(parse_config(name), GemmOperands.parse(text))
+        builder.compile_into(spec, ObjectCache(Path({str(objects.root)!r})))
+finally:
+    gemm_object.compile_gemm = whole
 """
-    _fresh(code)
+    assert ask(code).splitlines() == [name for _, name in SAMPLE[::3]]
 
 
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[ObjectCache, list[KernelSpec]]:
-    objects = ObjectCache(tmp_path_factory.mktemp("objects"))
+def test_kernels_compile_without_a_gpu_and_without_spills(objects: ObjectCache) -> None:
+    """Those that the test above has compiled are there already."""
     specs = [KernelSpec(parse_config(name), GemmOperands.parse(text)) for text, name in SAMPLE]
     for text, name in (SAMPLE[1], SAMPLE[-1]):
         specs.append(KernelSpec(parse_config(name), GemmOperands.parse(text), batched=True))
     results = list(compile_all(specs, objects, 2))
     assert {result.error for result in results} == {None}
-    return objects, specs
-
-
-def test_kernels_compile_without_a_gpu_and_without_spills(
-    built: tuple[ObjectCache, list[KernelSpec]],
-) -> None:
-    objects, specs = built
     for spec in specs:
         facts = objects.resources(spec)
         assert facts is not None
         assert facts.spill_bytes == 0, spec
 
 
-def test_quack_is_imported_in_no_process_of_the_user(
-    built: tuple[ObjectCache, list[KernelSpec]], tmp_path: Path
-) -> None:
+def test_quack_is_imported_in_no_process_of_the_user(tmp_path: Path) -> None:
     """But by `tilecast doctor`, which is asked whether it can be."""
     code = f"""
 import sys
