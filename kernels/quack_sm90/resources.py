@@ -24,16 +24,13 @@ ALIGNMENT = 1024
 """Bytes: the 128-byte swizzle of TMA and WGMMA repeats so often; barriers take one such piece."""
 
 
-_ALONG_M = {64: 1, 128: 2, 192: 3}
-
-
 def warp_groups(config: QuackConfig) -> tuple[int, int]:
     """MMA warp groups along m and along n that share one tile."""
     if config.schedule == "pong":
         return 1, 1
     if config.tile_m == 320 or (config.tile_m == 192 and config.tile_n > 128):
         return 1, 2
-    return _ALONG_M.get(config.tile_m, 2), 1
+    return {64: 1, 128: 2, 192: 3}.get(config.tile_m, 2), 1
 
 
 def mma_warp_groups(config: QuackConfig) -> int:
