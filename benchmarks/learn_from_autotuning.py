@@ -65,11 +65,12 @@ def errors() -> list[np.ndarray]:
         careful = np.log(row["careful"])
         over = np.log(row["inductor"]) - careful
         centred = (over - over.mean(1, keepdims=True)) * np.sqrt(K / (K - 1))
-        bands[_band(min(row["careful"]))].append(centred.ravel())
+        bands[band_of(min(row["careful"]))].append(centred.ravel())
     return [np.concatenate(band) for band in bands]
 
 
-def _band(microseconds: float) -> int:
+def band_of(microseconds: float) -> int:
+    """Which of `BANDS` a run time lies in."""
     return int(np.searchsorted(BANDS, microseconds, side="right")) - 1
 
 
@@ -126,7 +127,7 @@ def rankers(power: str, part: Part, gpu: Hardware, seed: int) -> dict[str, Confi
     def reveal(drawn: Callable[[float, int], np.ndarray]) -> list[Revealed]:
         return [Revealed.of(before, labels, drawn) for labels in part.production]
 
-    seen = reveal(lambda time, count: source.choice(pools[_band(time)], count))
+    seen = reveal(lambda time, count: source.choice(pools[band_of(time)], count))
     found = {"before": before, "after": fit(revealed=seen)}
     if power == POWER:
         found["before, another seed"] = fit(seed=1)
