@@ -1,12 +1,9 @@
 """How Inductor's benchmark errs, by results/inductor_timing.json, and errors drawn like its own."""
 
-import json
-
 import numpy as np
-import runner
 from inductor_timing import BANDS as TIES
 from inductor_timing import K, regret
-from learn_from_autotuning import BANDS, band_of, errors
+from learn_from_autotuning import BANDS, band_of, errors, timed
 from runner import Row
 
 SHARES = {"half errors": 0.5, "errors": 1.0}
@@ -16,11 +13,6 @@ careful times, whole or halved. What Inductor measured lies between the first tw
 SETTLED = 2
 """Repeats after which a card has arrived at its power limit: drift is no noise."""
 DRAWS = 20  # of the errors of each problem
-
-
-def timed() -> list[Row]:
-    """What Inductor measured of each problem, and careful times."""
-    return json.loads((runner.RESULTS / "inductor_timing.json").read_text())["rows"]
 
 
 def by_band() -> list[list[np.ndarray]]:

@@ -54,14 +54,18 @@ def parts(table: Table) -> list[Part]:
     return found
 
 
+def timed() -> list[Row]:
+    """What Inductor measured of each problem of results/inductor_timing.json, and careful times."""
+    return json.loads((runner.RESULTS / "inductor_timing.json").read_text())["rows"]
+
+
 def errors() -> list[np.ndarray]:
     """For each band the logarithms of Inductor's time over a careful one, less the problem's mean.
 
     That mean takes part of the error along, which is given back.
     """
-    rows = json.loads((runner.RESULTS / "inductor_timing.json").read_text())["rows"]
     bands: list[list[np.ndarray]] = [[] for _ in BANDS[1:]]
-    for row in rows:
+    for row in timed():
         careful = np.log(row["careful"])
         over = np.log(row["inductor"]) - careful
         centred = (over - over.mean(1, keepdims=True)) * np.sqrt(K / (K - 1))

@@ -16,7 +16,7 @@ from packaging.specifiers import SpecifierSet
 
 from tilecast.cli.given import check_writable
 from tilecast.heuristics.errors import TilecastError, one_line
-from tilecast.heuristics.hardware import GPUS, Hardware
+from tilecast.heuristics.hardware import GPUS, Hardware, known_gpu
 
 
 @dataclass(frozen=True)
@@ -140,8 +140,7 @@ def _gpu(names: list[str], name: str) -> Hardware:
     """
     from tilecast.data_collection.gpu_model import gpu_here
 
-    known = (gpu for gpu in GPUS if name in gpu.device_names)
-    return next(known, None) or gpu_here(names.index(name))
+    return known_gpu(name) or gpu_here(names.index(name))
 
 
 def check_models(names: list[str]) -> Iterator[Finding]:
@@ -149,7 +148,7 @@ def check_models(names: list[str]) -> Iterator[Finding]:
     from tilecast.models.lending import shipped_for, terms
 
     default, here = GPUS[0], []
-    for name in names:
+    for name in dict.fromkeys(names):
         # What cannot be described is told by `check_gpus`.
         with suppress(TilecastError):
             here.append(_gpu(names, name))

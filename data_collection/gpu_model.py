@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from tilecast.heuristics.errors import TilecastError, one_line
-from tilecast.heuristics.hardware import GPUS, MAX_CLUSTER, Hardware, described
+from tilecast.heuristics.hardware import GPUS, MAX_CLUSTER, Hardware, described, known_gpu
 from tilecast.kernels.families import FAMILIES
 
 MEMORY_BYTES = 2**30
@@ -59,9 +59,7 @@ def gpu_here(device: int) -> Hardware:
     Raises:
         TilecastError: as `stated_gpu`; or its driver states what no GPU has.
     """
-    name = _name(device)
-    known = next((gpu for gpu in GPUS if name in gpu.device_names), None)
-    return known or described(stated_gpu(device).facts())
+    return known_gpu(_name(device)) or described(stated_gpu(device).facts())
 
 
 def describe_gpu(device: int) -> Hardware:

@@ -95,7 +95,7 @@ def hardware(name: str) -> Hardware:
     Raises:
         TilecastError: the GPU is not described here.
     """
-    found = _known(name)
+    found = known_gpu(name)
     if found is None:
         raise TilecastError(
             f"gpu {name!r} is not known; allowed: {', '.join(gpu.name for gpu in GPUS)}; "
@@ -115,8 +115,8 @@ def described(facts: Mapping[str, Any]) -> Hardware:
         TilecastError: there is none of that name, and the facts are not those of a GPU.
     """
     name = facts.get("name")
-    if isinstance(name, str) and (known := _known(name)):
-        return known
+    if isinstance(name, str) and (found := known_gpu(name)):
+        return found
     wrong = sorted(facts.keys() ^ _SOUND.keys())
     wrong += [field for field, fits in _SOUND.items() if field in facts and not fits(facts[field])]
     if wrong:
@@ -128,7 +128,8 @@ def described(facts: Mapping[str, Any]) -> Hardware:
     return Hardware(**{**facts, **lists})
 
 
-def _known(name: str) -> Hardware | None:
+def known_gpu(name: str) -> Hardware | None:
+    """The GPU of `GPUS` that has a short name, or a name that a driver reports; None without."""
     return next((gpu for gpu in GPUS if name == gpu.name or name in gpu.device_names), None)
 
 

@@ -10,14 +10,19 @@ import torch
 from tilecast.data_collection.card_health import watch
 from tilecast.data_collection.gpu_model import describe_gpu, find_gpu, stated_gpu
 from tilecast.heuristics.errors import TilecastError
-from tilecast.heuristics.hardware import described, hardware
+from tilecast.heuristics.hardware import Hardware, described, hardware
 
 
-def test_a_gpu_describes_itself_as_data_sheets_do() -> None:
+@pytest.fixture
+def known() -> Hardware:
+    """What is written down of the GPU that is there."""
     try:
-        known = hardware(torch.cuda.get_device_name(0))
+        return hardware(torch.cuda.get_device_name(0))
     except TilecastError as error:
         pytest.skip(str(error))
+
+
+def test_a_gpu_describes_itself_as_data_sheets_do(known: Hardware) -> None:
     found = describe_gpu(0)
     assert find_gpu(0) is known
     assert found.device_names == known.device_names[:1]
@@ -32,11 +37,7 @@ def test_a_gpu_describes_itself_as_data_sheets_do() -> None:
     assert described(found.facts() | {"name": "other", "device_names": ["other"]}).sm_count
 
 
-def test_a_driver_states_what_data_sheets_say() -> None:
-    try:
-        known = hardware(torch.cuda.get_device_name(0))
-    except TilecastError as error:
-        pytest.skip(str(error))
+def test_a_driver_states_what_data_sheets_say(known: Hardware) -> None:
     found = stated_gpu(0)
     assert stated_gpu(0) == found
     for name in ("device_names", "arch", "sm_count", "l2_bytes", "clusters_at_once"):

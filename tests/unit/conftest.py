@@ -254,11 +254,16 @@ def asked(hook: list[KernelSpec]) -> Iterator[None]:
 
 
 @pytest.fixture
-def graph(hook: list[KernelSpec]) -> Iterator[Any]:
-    """A graph that is being lowered, with the hook at hand."""
-    from hook_graph import lowering
+def graph(hook: list[KernelSpec], request: pytest.FixtureRequest) -> Iterator[Any]:
+    """A graph that is being lowered, with the hook at hand.
 
-    with lowering() as graph:
+    Of the backends that the module calls `COMPETING`, or Inductor's own.
+    """
+    from hook_graph import lowering
+    from torch._inductor import config
+
+    backends = getattr(request.module, "COMPETING", config.max_autotune_gemm_backends)
+    with lowering() as graph, config.patch(max_autotune_gemm_backends=backends):
         yield graph
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -19,7 +19,6 @@ from torch._inductor.fx_utils import count_flops_fx
 from torch._inductor.ir import InputBuffer, StorageBox, TensorBox
 from torch._inductor.lowering import lowerings
 from torch._inductor.select_algorithm import AlgorithmSelectorCache, ExternKernelCaller
-from torch._inductor.virtualized import V
 from torch.fx import Graph, Node
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -344,7 +343,6 @@ def _operands(
 
 def _lowered(name: str, operands: Sequence[InputBuffer]) -> TilecastCaller | None:
     """The choice of ours that does both, if any does."""
-    _ = V.choices
     # No GPU is there whose size could be asked.
     with mock.patch.object(utils, "is_big_gpu", lambda device: False):
         found: Any = fusion._fused(name, _boxes(operands))
@@ -356,10 +354,8 @@ def _boxes(operands: Sequence[InputBuffer]) -> tuple[TensorBox, ...]:
     return tuple(TensorBox(StorageBox(operand)) for operand in operands)
 
 
-@pytest.fixture
-def graph(hook: list[KernelSpec]) -> Iterator[Any]:
-    with lowering() as graph, config.patch(max_autotune_gemm_backends="ATEN,TILECAST"):
-        yield graph
+COMPETING = "ATEN,TILECAST"
+"""For the fixture `graph`: the backends of the graph that is being lowered."""
 
 
 @pytest.mark.parametrize("name", sorted(ACTIVATIONS))

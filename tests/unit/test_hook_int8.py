@@ -188,10 +188,8 @@ def test_a_symbolic_m_gets_no_guard(compiled: Function) -> None:
 # How the node in place of all is lowered
 
 
-@pytest.fixture
-def graph(hook: list[KernelSpec]) -> Iterator[Any]:
-    with lowering() as graph, config.patch(max_autotune_gemm_backends="ATEN,TILECAST"):
-        yield graph
+COMPETING = "ATEN,TILECAST"
+"""For the fixture `graph`: the backends of the graph that is being lowered."""
 
 
 LONG_N, LONG_K = 4096, 1024

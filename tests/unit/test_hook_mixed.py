@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -345,10 +345,8 @@ def test_a_symbolic_m_gets_no_guard(
 # How the node in place of all is lowered
 
 
-@pytest.fixture
-def graph(hook: list[KernelSpec]) -> Iterator[Any]:
-    with lowering() as graph, config.patch(max_autotune_gemm_backends="ATEN,TILECAST"):
-        yield graph
+COMPETING = "ATEN,TILECAST"
+"""For the fixture `graph`: the backends of the graph that is being lowered."""
 
 
 LONG_N, LONG_K = 4096, 1024
