@@ -13,6 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tilecast.cli import given, values
 from tilecast.cli import options as shared
 from tilecast.cli.answer import Answer
 from tilecast.cli.checks import visible_gpus
@@ -40,10 +41,10 @@ DATA, REPORT = "measurements.parquet", "report.html"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's options."""
     about = "GPU that is expected, or auto for whatever is there (default: auto)"
-    parser.add_argument("--gpu", type=shared.reads(_gpu_or_any), default="auto", help=about)
+    parser.add_argument("--gpu", type=values.reads(_gpu_or_any), default="auto", help=about)
     shared.add_collection(parser, "all")
     about = "folder of the model, with the measurements and a report beside it"
-    parser.add_argument("--out", type=shared.path, required=True, help=about)
+    parser.add_argument("--out", type=values.path, required=True, help=about)
     shared.add_suites(parser)
     shared.add_compiling(parser)
 
@@ -63,8 +64,8 @@ def run(options: argparse.Namespace) -> Answer:
 
     start = time.monotonic()
     library()
-    shared.check_writable(options.out)
-    asked = shared.asked_problems(options)
+    given.check_writable(options.out)
+    asked = given.asked_problems(options)
     _measure(options, asked, start)
     with closing(MeasurementStore(options.store)) as store:
         dataset = store.export()
@@ -86,7 +87,7 @@ def run(options: argparse.Namespace) -> Answer:
         artifact = _trained(measured, options)
     with telling("evaluate"):
         makers, among = all_makers(gpu).values(), of_kinds(None, measured.own)
-        jobs = shared.workers(options)
+        jobs = given.workers(options)
         scored = evaluate(list(makers), measured.table, POWERS, jobs, among=among)
     with telling("report"):
         write_dataset(dataset, options.out / DATA)
@@ -123,7 +124,7 @@ def _measure(options: argparse.Namespace, asked: tuple[GemmProblem, ...], start:
     from tilecast.models.campaign import can_guide, guided, stages
     from tilecast.models.lending import nearest_shipped
 
-    address = shared.cluster(options)
+    address = given.cluster(options)
     objects = writable_objects(options)
     devices = options.devices or tuple(range(len(visible_gpus()))) or (0,)
     gpu = options.gpu or _found(options.store, devices[0])
@@ -141,7 +142,7 @@ def _measure(options: argparse.Namespace, asked: tuple[GemmProblem, ...], start:
             objects=objects,
             gpu=gpu,
             devices=devices,
-            workers=shared.workers(options),
+            workers=given.workers(options),
             address=address,
             compared=spread(asked),
             seconds=left,
@@ -184,7 +185,7 @@ def _trained(measured: Measurements, options: argparse.Namespace) -> Artifact:
         learned = [facts["dataset"]["sha256"], *facts.get("elsewhere", {}).get("sha256", ())]
         if learned == [one.digest for one in (measured.dataset, *measured.others)]:
             return there
-    artifact = train(measured, jobs=shared.workers(options))
+    artifact = train(measured, jobs=given.workers(options))
     save(artifact, options.out)
     return artifact
 

@@ -14,7 +14,7 @@ from typing import Any
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from tilecast.cli.options import check_writable
+from tilecast.cli.given import check_writable
 from tilecast.heuristics.errors import TilecastError, one_line
 from tilecast.heuristics.hardware import GPUS, Hardware
 

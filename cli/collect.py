@@ -6,6 +6,7 @@ import argparse
 from contextlib import closing
 from typing import TYPE_CHECKING
 
+from tilecast.cli import given, values
 from tilecast.cli import options as shared
 from tilecast.cli.answer import Answer
 from tilecast.cli.collection import measure, writable_objects
@@ -30,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     shared.add_model(parser)
     parser.add_argument(
-        "--export", type=shared.path, help="write the data set to this Parquet file"
+        "--export", type=values.path, help="write the data set to this Parquet file"
     )
     shared.add_collection(parser)
     shared.add_gpu(parser)
@@ -43,9 +44,9 @@ def run(options: argparse.Namespace) -> Answer:
     from tilecast.data_collection.store import MeasurementStore
 
     if options.export:
-        shared.check_file(options.export)
+        given.check_file(options.export)
     objects = writable_objects(options)
-    asked = shared.asked_problems(options)
+    asked = given.asked_problems(options)
     measure(options, objects, asked, _guidance(options, asked))
     with closing(MeasurementStore(options.store)) as store:
         document = {
@@ -70,5 +71,5 @@ def _guidance(options: argparse.Namespace, asked: tuple[GemmProblem, ...]) -> Gu
     from tilecast.models.guidance import Guided
     from tilecast.models.learned import load_heuristic_for
 
-    heuristic = load_heuristic_for(shared.gpu(options), asked, options.power, options.model)
-    return Guided(heuristic, shared.gpu(options))
+    heuristic = load_heuristic_for(given.gpu(options), asked, options.power, options.model)
+    return Guided(heuristic, given.gpu(options))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from tilecast.cli import options as shared
+from tilecast.cli import given
 
 if TYPE_CHECKING:
     from tilecast.data_collection.progress import Progress
@@ -25,7 +25,7 @@ def writable_objects(options: argparse.Namespace) -> ObjectCache:
     from tilecast.kernels.object_cache import ObjectCache, default_root
 
     objects = ObjectCache(options.cache or default_root())
-    shared.check_writable(objects.root)
+    given.check_writable(objects.root)
     return objects
 
 
@@ -46,10 +46,10 @@ def measure(
         problems=problems,
         store=options.store,
         objects=objects,
-        gpu=shared.gpu(options),
+        gpu=given.gpu(options),
         devices=options.devices or (0,),
-        workers=shared.workers(options),
-        address=shared.cluster(options),
+        workers=given.workers(options),
+        address=given.cluster(options),
         seconds=options.budget or float("inf"),
         choose=guided,
     )

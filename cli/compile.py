@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from tilecast.cli import given, values
 from tilecast.cli import options as shared
 from tilecast.cli.answer import Answer
 from tilecast.heuristics.config import KernelConfig
@@ -34,15 +35,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("extents", nargs="*", metavar="MxNxK", help=about)
     shared.add_own_problems(parser)
     about = "only the N that the model ranks first, or auto for as many as it thinks worth it"
-    parser.add_argument("-k", metavar="N", dest="top", type=shared.top, help=about)
+    parser.add_argument("-k", metavar="N", dest="top", type=values.top, help=about)
     shared.add_model(parser)
-    config = {"type": shared.reads(parse_config), "action": "append", "default": []}
+    config = {"type": values.reads(parse_config), "action": "append", "default": []}
     parser.add_argument("--config", metavar="NAME", help="compile this one; repeatable", **config)
     about = (
         f"the N, at most {_MOST_COMMON}, that the model names most often among its first five; 500 "
         "hold four of five first choices for any extents, nine of ten for layers of language models"
     )
-    common = shared.integer(1, _MOST_COMMON)
+    common = values.integer(1, _MOST_COMMON)
     parser.add_argument("--common", type=common, metavar="N", help=about)
     shared.add_operands(parser)
     shared.add_compiling(parser)
@@ -58,9 +59,9 @@ def run(options: argparse.Namespace) -> Answer:
 
     specs = _specs(options)
     cache = ObjectCache(options.cache or default_root())
-    shared.check_writable(cache.root)
+    given.check_writable(cache.root)
     start = time.perf_counter()
-    console, results = Console(stderr=True), compile_all(specs, cache, shared.workers(options))
+    console, results = Console(stderr=True), compile_all(specs, cache, given.workers(options))
     hidden = not console.is_terminal
     done = list(track(results, "compiling", len(specs), console=console, disable=hidden))
     return _answer(done, cache, time.perf_counter() - start)
@@ -68,10 +69,10 @@ def run(options: argparse.Namespace) -> Answer:
 
 def _specs(options: argparse.Namespace) -> list[KernelSpec]:
     """The kernels that the options ask for, each once."""
-    gpu, operands = shared.gpu(options), options.operands
+    gpu, operands = given.gpu(options), options.operands
     _check_together(options)
     problems = [GemmProblem.parse(text, operands) for text in options.extents]
-    problems += shared.own_problems(options)
+    problems += given.own_problems(options)
     for config in options.config:
         _check_runs(config, operands, gpu)
     specs = [
@@ -87,8 +88,8 @@ def _specs(options: argparse.Namespace) -> list[KernelSpec]:
 
 def _check_together(options: argparse.Namespace) -> None:
     """See that no option is given that excludes another one, or lacks the one it belongs to."""
-    shared.check_own_problems(options)
-    ranked, own = options.top is not None, shared.names_own_problems(options)
+    given.check_own_problems(options)
+    ranked, own = options.top is not None, given.names_own_problems(options)
     asked = own or bool(options.extents)
     if options.common and (options.config or asked or ranked):
         raise TilecastError(
@@ -114,10 +115,10 @@ def _check_together(options: argparse.Namespace) -> None:
 def _configs(problem: GemmProblem, options: argparse.Namespace) -> Iterable[KernelConfig]:
     """The candidates of a problem; with ``-k`` those that the hook would ask for."""
     if options.top is None:
-        return candidates(problem, shared.gpu(options))
+        return candidates(problem, given.gpu(options))
     from tilecast.inductor_hook.selection import shortlist
 
-    predictions = shortlist(shared.settings(options), problem, shared.gpu(options))
+    predictions = shortlist(given.settings(options), problem, given.gpu(options))
     return [prediction.config for prediction in predictions]
 
 
@@ -128,8 +129,8 @@ def _common(options: argparse.Namespace) -> Sequence[KernelConfig]:
     from tilecast.models.common import common_configs
     from tilecast.models.learned import load_heuristic
 
-    heuristic = load_heuristic(shared.gpu(options), options.operands, options.power, options.model)
-    return common_configs(heuristic, options.operands, shared.gpu(options))[: options.common]
+    heuristic = load_heuristic(given.gpu(options), options.operands, options.power, options.model)
+    return common_configs(heuristic, options.operands, given.gpu(options))[: options.common]
 
 
 def _check_runs(config: KernelConfig, operands: GemmOperands, gpu: Hardware) -> None:

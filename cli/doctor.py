@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict
 
+from tilecast.cli import given, values
 from tilecast.cli import options as shared
 from tilecast.cli.answer import Answer
 from tilecast.cli.checks import Finding, examine, usable
@@ -26,8 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     shared.add_operands(parser)
     shared.add_model(parser)
     about = "what install(k=...) is given"
-    parser.add_argument("-k", dest="top", type=shared.top, default=5, metavar="N", help=about)
-    parser.add_argument("--cache", type=shared.path, help="object cache to look at")
+    parser.add_argument("-k", dest="top", type=values.top, default=5, metavar="N", help=about)
+    parser.add_argument("--cache", type=values.path, help="object cache to look at")
 
 
 def run(options: argparse.Namespace) -> Answer:
@@ -40,7 +41,7 @@ def run(options: argparse.Namespace) -> Answer:
     # First, because checking everything takes seconds.
     if options.problem is not None:
         problem = GemmProblem.parse(options.problem, options.operands)
-        about += explain(problem, shared.gpu(options), shared.settings(options), objects)
+        about += explain(problem, given.gpu(options), given.settings(options), objects)
     findings = [*examine(objects.root), *check_hook()]
     fine = usable(findings)
     tables = [Table("This machine", _COLUMNS, _rows(findings))]

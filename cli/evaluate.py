@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from tilecast.cli import given, values
 from tilecast.cli import options as shared
 from tilecast.cli.answer import Answer
 from tilecast.cli.measurements import read_measurements
@@ -39,17 +40,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     shared.add_own_problems(parser)
     parser.add_argument(
         "--operands",
-        type=shared.reads(GemmOperands.parse),
+        type=values.reads(GemmOperands.parse),
         action="append",
         metavar="TEXT",
         help=f"score the problems of these operands only; repeatable (default: {LINEAR_BF16})",
     )
     about = "score this trained model, too; on data that it was not trained on"
-    parser.add_argument("--model", type=shared.path, help=about)
+    parser.add_argument("--model", type=values.path, help=about)
     about = "score this heuristic only; repeatable"
     parser.add_argument("--only", action="append", metavar="NAME", help=about)
     about = "burst, sustained or robust (default: all); repeatable"
-    parser.add_argument("--power", type=shared.power, action="append", help=about)
+    parser.add_argument("--power", type=values.power, action="append", help=about)
     shared.add_parallel(parser, "--jobs", "fits that run side by side")
 
 
@@ -59,8 +60,8 @@ def run(options: argparse.Namespace) -> Answer:
     from tilecast.models.evaluation import evaluate
     from tilecast.models.labels import POWERS
 
-    shared.check_own_problems(options)
-    powers, own = options.power or POWERS, shared.own_problems(options)
+    given.check_own_problems(options)
+    powers, own = options.power or POWERS, given.own_problems(options)
     measured = read_measurements(options, options.add)
     makers = all_makers(measured.gpu)
     for name in options.only or ():

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tilecast.cli import options as shared
+from tilecast.cli import given
 
 if TYPE_CHECKING:
     from tilecast.data_collection.dataset import Dataset
@@ -24,7 +24,7 @@ def read_measurements(options: argparse.Namespace, added: Sequence[Path]) -> Mea
     from tilecast.data_collection.dataset import read_dataset
     from tilecast.models.measurements import by_gpu
 
-    return by_gpu([read_dataset(path) for path in (shared.data(options), *added)])
+    return by_gpu([read_dataset(path) for path in (given.data(options), *added)])
 
 
 def shipped_datasets(gpu: Hardware) -> list[Dataset]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from tilecast.cli import given, values
 from tilecast.cli import options as shared
 from tilecast.cli.answer import Answer
 from tilecast.heuristics.errors import TilecastError
@@ -39,13 +40,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     action("list", _list, "say how many kernels there are, for which operands")
     packing = action("pack", _pack, "write all kernels into one file")
-    packing.add_argument("file", type=shared.path, metavar="FILE", help="the tar.xz to write")
+    packing.add_argument("file", type=values.path, metavar="FILE", help="the tar.xz to write")
     about = "store the kernels of such a file; they are native code, so know who made it"
     unpacking = action("unpack", _unpack, about)
-    unpacking.add_argument("file", type=shared.path, metavar="FILE", help="the file to read")
+    unpacking.add_argument("file", type=values.path, metavar="FILE", help="the file to read")
     pruning = action("prune", _prune, "remove the kernels that were asked for longest ago")
     about = "bytes that may stay, such as 500M or 2G; 0 removes all"
-    pruning.add_argument("--keep", type=shared.size, required=True, metavar="SIZE", help=about)
+    pruning.add_argument("--keep", type=values.size, required=True, metavar="SIZE", help=about)
 
 
 def run(options: argparse.Namespace) -> Answer:
@@ -89,7 +90,7 @@ def _pack(cache: ObjectCache, options: argparse.Namespace) -> Answer:
     from tilecast.kernels.object_pack import pack
 
     _check_there(cache)
-    shared.check_file(options.file)
+    given.check_file(options.file)
     packed, size = pack(cache, options.file), options.file.stat().st_size
     document = {
         "cache": str(cache.root),
@@ -103,7 +104,7 @@ def _pack(cache: ObjectCache, options: argparse.Namespace) -> Answer:
 def _unpack(cache: ObjectCache, options: argparse.Namespace) -> Answer:
     from tilecast.kernels.object_pack import unpack
 
-    shared.check_writable(cache.root)
+    given.check_writable(cache.root)
     done = asdict(unpack(cache, options.file))
     document = {"cache": str(cache.root), "pack": str(options.file), **done}
     line = "{added} kernels added to {cache}, {found} found there, {current} of this version"

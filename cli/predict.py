@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from tilecast.cli import given, values
 from tilecast.cli import options as shared
 from tilecast.cli.answer import Answer
 from tilecast.heuristics.errors import TilecastError
@@ -47,19 +48,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "how many, or auto for as many as the model thinks worth compiling "
         f"(default: {SHOWN}, of many problems {SHOWN_OF_EACH} each)"
     )
-    parser.add_argument("-k", metavar="N", dest="top", type=shared.top, help=about)
+    parser.add_argument("-k", metavar="N", dest="top", type=values.top, help=about)
     shared.add_model(parser)
     shared.add_data(parser)
     about = "show one problem as an HTML file, too, with all that was measured of it"
-    parser.add_argument("--html", type=shared.path, metavar="FILE", help=about)
+    parser.add_argument("--html", type=values.path, metavar="FILE", help=about)
     about = "write the choices for many problems, too; CSV or JSON by the name"
-    parser.add_argument("--choices", type=shared.path, metavar="FILE", help=about)
+    parser.add_argument("--choices", type=values.path, metavar="FILE", help=about)
 
 
 def run(options: argparse.Namespace) -> Answer:
     """Answer for one problem at length, or for each of many in short."""
     _check_together(options)
-    own, problem = shared.own_problems(options), shared.problem_if_any(options)
+    own, problem = given.own_problems(options), given.problem_if_any(options)
     if own:
         return _many(own, options)
     if problem is None:
@@ -71,12 +72,12 @@ def run(options: argparse.Namespace) -> Answer:
 
 def _check_together(options: argparse.Namespace) -> None:
     """See that nothing is said of one problem where there are many, nor the other way round."""
-    shared.check_own_problems(options)
-    if options.choices and not shared.names_own_problems(options):
+    given.check_own_problems(options)
+    if options.choices and not given.names_own_problems(options):
         raise TilecastError(
             "--choices is for many problems; allowed beside --problems and --hf-config"
         )
-    if shared.names_own_problems(options):
+    if given.names_own_problems(options):
         for name, absent in _OF_ONE.items():
             if getattr(options, name) != absent:
                 raise TilecastError(
@@ -90,8 +91,8 @@ def _many(problems: Sequence[GemmProblem], options: argparse.Namespace) -> Answe
     from tilecast.models.learned import load_heuristic
 
     if options.choices:
-        shared.check_choices(options.choices)
-    gpu, top = shared.gpu(options), options.top or SHOWN_OF_EACH
+        given.check_choices(options.choices)
+    gpu, top = given.gpu(options), options.top or SHOWN_OF_EACH
     kinds = dict.fromkeys(problem.operands for problem in problems)
     heuristics = {o: load_heuristic(gpu, o, options.power, options.model) for o in kinds}
     answers = []
@@ -149,7 +150,7 @@ def _one(problem: GemmProblem, options: argparse.Namespace) -> Answer:
 
     if options.html:
         _check_page(options.html)
-    gpu, top = shared.gpu(options), options.top or SHOWN
+    gpu, top = given.gpu(options), options.top or SHOWN
     heuristic = load_heuristic(gpu, problem.operands, options.power, options.model)
     data = options.data or shipped_data(gpu)
     truths = look_up(read_columns(data)[0], problem) if data else {}
@@ -187,7 +188,7 @@ def _check_page(file: Path) -> None:
     from tilecast.reporting.page import library
 
     library()
-    shared.check_file(file)
+    given.check_file(file)
 
 
 def _write_page(

@@ -11,6 +11,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tilecast.cli import given, values
 from tilecast.cli import options as shared
 from tilecast.cli.answer import Answer
 from tilecast.cli.evaluate import all_makers
@@ -32,14 +33,14 @@ _STORE = b"SQLite format 3\0"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's options."""
     about = "a data set (Parquet), a store of `tilecast collect`, or the folder of a model"
-    parser.add_argument("source", type=shared.path, metavar="SOURCE", help=about)
+    parser.add_argument("source", type=values.path, metavar="SOURCE", help=about)
     about = "the HTML file to write"
-    parser.add_argument("--out", type=shared.path, required=True, metavar="FILE", help=about)
+    parser.add_argument("--out", type=values.path, required=True, metavar="FILE", help=about)
     shared.add_model(parser)
     about = "leave out held-out regret, for which every heuristic is fitted"
     parser.add_argument("--no-scores", action="store_true", help=about)
     about = "write the model's first choices, too; CSV or JSON by the name"
-    parser.add_argument("--choices", type=shared.path, metavar="FILE", help=about)
+    parser.add_argument("--choices", type=values.path, metavar="FILE", help=about)
     shared.add_parallel(parser, "--jobs", "fits that run side by side")
 
 
@@ -90,9 +91,9 @@ def _check_outputs(options: argparse.Namespace) -> None:
     from tilecast.reporting.page import library
 
     library()
-    shared.check_file(options.out)
+    given.check_file(options.out)
     if options.choices:
-        shared.check_choices(options.choices)
+        given.check_choices(options.choices)
 
 
 def _of_model(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 
+from tilecast.cli import given, values
 from tilecast.cli import options as shared
 from tilecast.cli.answer import Answer
 from tilecast.heuristics.config import KernelConfig
@@ -25,14 +26,14 @@ _COLUMNS = {"rule": "", "takes away": ",", "left": ",", "because": ""}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's options."""
     shared.add_problem(parser)
-    config, about = shared.reads(parse_config), "say which rules this config breaks"
+    config, about = values.reads(parse_config), "say which rules this config breaks"
     parser.add_argument("--why", type=config, metavar="CONFIG", help=about)
     parser.add_argument("--list", action="store_true", help="print every config's name")
 
 
 def run(options: argparse.Namespace) -> Answer:
     """Answer for one config, for one problem, or for the whole space."""
-    target = options.operands, shared.gpu(options), shared.problem_if_any(options)
+    target = options.operands, given.gpu(options), given.problem_if_any(options)
     if options.why is not None:
         return _why(options.why, *target)
     return _counts(*target, names=options.list)

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tilecast.cli import given, values
 from tilecast.cli import options as shared
 from tilecast.cli.answer import Answer
 from tilecast.cli.evaluate import FIGURES, SHOWN_K
@@ -31,15 +32,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     shared.add_further_data(parser, about)
     about = "folder that the artifact goes to"
-    parser.add_argument("--out", type=shared.path, required=True, help=about)
+    parser.add_argument("--out", type=values.path, required=True, help=about)
     about = "of the models' sampling (default: 0)"
-    parser.add_argument("--seed", type=shared.integer(0), default=0, help=about)
+    parser.add_argument("--seed", type=values.integer(0), default=0, help=about)
     shared.add_parallel(parser, "--jobs", "fits that run side by side")
 
 
 def run(options: argparse.Namespace) -> Answer:
     """Cross-validate, fit on everything, write the artifact."""
-    shared.check_writable(options.out)
+    given.check_writable(options.out)
 
     from tilecast.data_collection.autotuned import read_autotuned
     from tilecast.models.artifact import save

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING
 
+from tilecast.cli import given, values
 from tilecast.cli import options as shared
 from tilecast.cli.answer import Answer
 from tilecast.cli.collection import measure, writable_objects
@@ -28,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     shared.add_own_problems(parser)
     shared.add_collection(parser)
     about = "folder that the model goes to; TILECAST_MODEL names it"
-    parser.add_argument("--out", type=shared.path, required=True, help=about)
+    parser.add_argument("--out", type=values.path, required=True, help=about)
     shared.add_data(parser)
     shared.add_gpu(parser)
     shared.add_compiling(parser)
@@ -45,15 +46,15 @@ def run(options: argparse.Namespace) -> Answer:
     from tilecast.models.measurements import by_gpu
     from tilecast.models.training import train
 
-    shared.check_own_problems(options)
-    own = shared.own_problems(options)
+    given.check_own_problems(options)
+    own = given.own_problems(options)
     if not own:
         raise TilecastError("no problem is given; allowed: --problems or --hf-config")
-    shared.check_writable(options.out)
+    given.check_writable(options.out)
     objects = writable_objects(options)
-    known = [read_dataset(options.data)] if options.data else shipped_datasets(shared.gpu(options))
-    heuristic = load_heuristic_for(shared.gpu(options), own)
-    measure(options, objects, own, Guided(heuristic, shared.gpu(options)))
+    known = [read_dataset(options.data)] if options.data else shipped_datasets(given.gpu(options))
+    heuristic = load_heuristic_for(given.gpu(options), own)
+    measure(options, objects, own, Guided(heuristic, given.gpu(options)))
     with closing(MeasurementStore(options.store)) as store:
         done, measured = store.measured("race") & set(own), store.export()
     if not done:
@@ -63,7 +64,7 @@ def run(options: argparse.Namespace) -> Answer:
         )
     table = [labels for labels in label_table(measured) if labels.problem in done]
     taught = by_gpu([measured, *known])
-    artifact = train(taught, jobs=shared.workers(options))
+    artifact = train(taught, jobs=given.workers(options))
     save(artifact, options.out)
     regret = {
         "shipped": _regret(heuristic.artifact, table),

@@ -30,12 +30,14 @@ LONG = (
     *("ray_engine", "collector", "quack_contract", "cli_campaign", "compiler", "notebooks"),
     "training",
 )
-"""Files that take long: at the end they would keep one worker, and no other."""
+"""Files that take long: at the end they would keep one worker, and no other. The first waits more
+than it computes, as the linters beside the tests compute first."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with what takes long, and skip what needs a GPU where there is none."""
-    items.sort(key=lambda item: item.path.stem.removeprefix("test_") not in LONG)
+    rank = {name: position for position, name in enumerate(LONG)}
+    items.sort(key=lambda item: rank.get(item.path.stem.removeprefix("test_"), len(LONG)))
     on_gpu = [item for item in items if item.path.is_relative_to(GPU_TESTS)]
     if not on_gpu:
         return

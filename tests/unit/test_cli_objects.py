@@ -127,7 +127,7 @@ def test_prune_keeps_what_was_asked_for_last(
     [("0", 0), ("7", 7), ("5K", 5 << 10), ("500M", 500 << 20), ("2G", 2 << 30), ("1T", 1 << 40)],
 )
 def test_sizes(text: str, size: int) -> None:
-    from tilecast.cli.options import size as read
+    from tilecast.cli.values import size as read
 
     assert read(text) == size
 

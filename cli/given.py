@@ -1,0 +1,197 @@
+"""What is made from the options that several commands share, and what is refused at once."""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tilecast.cli.options import EXTENTS
+from tilecast.cli.values import AUTO, parallel
+from tilecast.heuristics.errors import TilecastError
+from tilecast.heuristics.files import unwritable
+from tilecast.heuristics.hardware import GPUS, Hardware
+from tilecast.heuristics.problem import GemmProblem
+
+if TYPE_CHECKING:
+    from tilecast.inductor_hook.settings import Settings
+
+_TP = (1,)
+_ROWS = (1, 16, 256, 4096)
+
+
+def gpu(options: argparse.Namespace) -> Hardware:
+    """The GPU that the options name, or that the model is for which they name.
+
+    Raises:
+        TilecastError: the model is refused.
+    """
+    if options.gpu is not None:
+        return options.gpu
+    folder = getattr(options, "model", None)
+    if folder is None:
+        return GPUS[0]
+    from tilecast.models.manifest import model_hardware
+
+    return model_hardware(folder)
+
+
+def problem_if_any(options: argparse.Namespace) -> GemmProblem | None:
+    """The problem that the options describe; None when no extent is given.
+
+    Raises:
+        TilecastError: some extents are given and others not, or it breaks the 16-byte rule.
+    """
+    missing = [name for name in EXTENTS if getattr(options, name) is None]
+    if len(missing) == len(EXTENTS) and options.batch == 1:
+        return None
+    if missing:
+        raise TilecastError(
+            f"--{missing[0]} is missing; allowed: all of --m, --n and --k, or none of them"
+        )
+    return GemmProblem(options.m, options.n, options.k, options.batch, options.operands)
+
+
+def own_problems(options: argparse.Namespace) -> tuple[GemmProblem, ...]:
+    """The distinct problems of one's own that the options name, in their order; none without any.
+
+    Raises:
+        TilecastError: a file cannot be read, or a row of it or a model's configuration is none.
+    """
+    if not names_own_problems(options):
+        return ()
+    from tilecast.data_collection.model_files import model_problems
+    from tilecast.data_collection.problem_files import read_problems
+
+    found = [problem for file in options.problems for problem in read_problems(file)]
+    for file in options.hf_config:
+        found += model_problems(file, options.tp or _TP, options.rows or _ROWS)
+    return tuple(dict.fromkeys(found))
+
+
+def asked_problems(options: argparse.Namespace) -> tuple[GemmProblem, ...]:
+    """The distinct problems of the suites that the options name and of one's own.
+
+    Raises:
+        TilecastError: a suite is not known, or as `own_problems`.
+    """
+    from tilecast.data_collection.suites import problems
+
+    check_own_problems(options)
+    own = own_problems(options)
+    suites = options.suite or ([] if own else ["training"])
+    return tuple(dict.fromkeys([*problems(suites), *own]))
+
+
+def names_own_problems(options: argparse.Namespace) -> bool:
+    """Whether the options name problems of one's own."""
+    return bool(options.problems or options.hf_config)
+
+
+def check_own_problems(options: argparse.Namespace) -> None:
+    """See that what is said of a model is not said without one.
+
+    Raises:
+        TilecastError: it is.
+    """
+    if not options.hf_config and (options.tp or options.rows):
+        raise TilecastError("--tp and --rows shape a model's layers; allowed: with --hf-config")
+
+
+def cluster(options: argparse.Namespace) -> str | None:
+    """The address of the Ray cluster that the options name; None for this host.
+
+    Raises:
+        TilecastError: there is an address and another engine, or what is of this host and a
+            cluster.
+    """
+    if options.engine != "ray":
+        if options.address is not None:
+            raise TilecastError("--address names a Ray cluster; allowed: with --engine ray")
+        return None
+    for name in ("devices", "workers"):
+        if getattr(options, name) is not None:
+            raise TilecastError(
+                f"--{name} is of this host; allowed: without --engine ray, which takes all GPUs "
+                "and cores of its cluster"
+            )
+    return AUTO if options.address is None else options.address
+
+
+def workers(options: argparse.Namespace) -> int:
+    """How many processes compile on this host."""
+    return options.workers or parallel(AUTO)
+
+
+def data(options: argparse.Namespace) -> Path:
+    """The data set that the options name.
+
+    Raises:
+        TilecastError: none is named and none is shipped.
+    """
+    from tilecast.data_collection.dataset import shipped_data
+
+    found = options.data or shipped_data(GPUS[0])
+    if found is None:
+        raise TilecastError(
+            "no data set is shipped; allowed: --data with what `tilecast collect` exported"
+        )
+    return found
+
+
+def settings(options: argparse.Namespace) -> Settings:
+    """What `install` would be given, so that the hook finds what it asks for.
+
+    Raises:
+        TilecastError: ``-k`` is more than the hook allows, or the model cannot be read.
+    """
+    from tilecast.inductor_hook.settings import Settings
+
+    return Settings(options.top, str(options.model) if options.model else None, options.power)
+
+
+def check_writable(folder: Path) -> None:
+    """See, before the work and not after it, that a folder can be made and written to.
+
+    Raises:
+        TilecastError: it cannot. Nothing was made.
+    """
+    try:
+        with tempfile.TemporaryFile(dir=_lowest(folder)) as file:
+            # Full disks still make empty files.
+            file.write(bytes(4096))
+    except OSError as error:
+        raise unwritable(folder, error) from error
+
+
+def check_file(file: Path) -> None:
+    """See, before the work and not after it, that a file can be written.
+
+    Raises:
+        TilecastError: it cannot, or is a folder. Nothing was made.
+    """
+    if file.is_dir():
+        raise TilecastError(f"cannot write {file} (a folder); allowed: a file")
+    check_writable(file.parent)
+
+
+def check_choices(file: Path) -> None:
+    """See, before the work, that choices can be written to a file.
+
+    Raises:
+        TilecastError: they cannot, or its name does not say how.
+    """
+    from tilecast.reporting.choices import check_kind
+
+    check_kind(file)
+    check_file(file)
+
+
+def _lowest(folder: Path) -> Path:
+    """The lowest part of a path that is there, whatever it is."""
+    try:
+        folder.lstat()
+    except FileNotFoundError:
+        return _lowest(folder.parent)
+    return folder
