@@ -118,15 +118,14 @@ def pick(times: Sequence[float], band: float) -> int:
 
 def figures(rows: Sequence[Row]) -> Row:
     """What the rows say of Inductor's own benchmark, and of every way beside the library."""
-    return {
+    found = {
         "overturned": overturned(rows),
         "regret_by_tie_band": {f"{band:g}": regret(rows, band) for band in BANDS},
         "repeatability": repeatability(row["inductor"] for row in rows),
-        "with_library": {
-            way + host: with_library([row for row in rows if "library" in row], way + host)
-            for host, way in product(("", BUSY), WAYS)
-        },
     }
+    beside = [row for row in rows if "library" in row]
+    ways = [way + host for host, way in product(("", BUSY), WAYS)]
+    return found | {f"{way}, library": with_library(beside, way) for way in ways if beside}
 
 
 def repeatability(repeats: Iterable[Sequence[Sequence[float]]]) -> Row:
@@ -137,8 +136,6 @@ def repeatability(repeats: Iterable[Sequence[Sequence[float]]]) -> Row:
 
 def with_library(rows: Sequence[Row], way: str) -> Row:
     """What picking the least of the shortlist and the library loses against the best of these."""
-    if not rows:
-        return {}
     lost, repeats = [], []
     for row in rows:
         careful = [*row["careful"], row["library"]["careful"]]
