@@ -1,17 +1,23 @@
-"""How far may Inductor's own benchmark be trusted against the model's first choice?
+"""How far may a benchmark of choices be trusted, Inductor's own and the hook's?
 
-``python benchmarks/inductor_timing.py`` on one GPU. For each problem the shortlist is timed twice:
-carefully, in interleaved rounds with the card idle in between, and as Inductor's autotuner does,
-one choice after another, several times over. Where the model's first choice is right and Inductor's
-benchmark picks another, it was overturned.
+``python benchmarks/inductor_timing.py`` on one GPU. For each problem the shortlist and the library
+are timed carefully, in interleaved rounds with the card idle in between; and one choice after
+another, several times over: as Inductor's autotuner does, and in CUDA graphs as the hook has it do,
+on a quiet host and on one whose every core is busy. Where the model's first choice is right and
+Inductor's benchmark picks another, it was overturned.
 """
 
 import math
+import os
 import statistics
-from collections.abc import Sequence
-from contextlib import nullcontext
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from itertools import product
+from typing import Any
 
 import torch
 from runner import Row, Sweep, quantiles
@@ -22,6 +28,7 @@ from tilecast.data_collection.tensors import empty_out, random_inputs
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.problem import GemmProblem
+from tilecast.inductor_hook import graph_timing
 from tilecast.inductor_hook.selection import shortlist
 from tilecast.inductor_hook.settings import Settings
 from tilecast.kernels.builder import object_builder
@@ -45,19 +52,62 @@ def built(problem: GemmProblem, configs: Sequence[KernelConfig]) -> GpuSession:
 
 
 def measure(problem: GemmProblem) -> list[Row]:
-    """Microseconds of a shortlist in the model's order, with care and by Inductor's repeats."""
-    from torch._inductor.runtime.benchmarking import benchmarker
-
+    """Microseconds of a shortlist in the model's order and of the library, in every way."""
     predictions = shortlist(Settings(k=K), problem, hardware(torch.cuda.get_device_name()))
     configs = [prediction.config for prediction in predictions]
     session = built(problem, configs)
-    rounds = session.bench(problem, careful=False).time(configs, "burst", ROUNDS)
+    entrants = [*configs, None]
+    rounds = session.bench(problem, careful=False).time(entrants, "burst", ROUNDS)
     careful = [statistics.median(times) for times in without_drift(rounds)]
-    a, b = random_inputs(problem)
-    out = empty_out(problem)
-    calls = [partial(session.launcher(config, problem), a, b, out) for config in configs]
-    inductor = [[1e3 * benchmarker.benchmark_gpu(call) for call in calls] for _ in range(REPEATS)]
-    return [{"configs": [c.name for c in configs], "careful": careful, "inductor": inductor}]
+    operands, out = random_inputs(problem), empty_out(problem)
+    stocks = [partial(_by_inductor, session.launcher(entrant, problem)) for entrant in entrants]
+    found: dict[str, list[list[float]]] = {}
+    for host, state in (("", nullcontext()), (BUSY, busy_host())):
+        with state:
+            for way, benchmark in WAYS.items():
+                found[way + host] = [
+                    [1e3 * benchmark(stock, *operands, out=out) for stock in stocks]
+                    for _ in range(REPEATS)
+                ]
+    return [
+        {
+            "configs": [config.name for config in configs],
+            "careful": careful[:-1],
+            "library": {"careful": careful[-1]} | {w: [t[-1] for t in f] for w, f in found.items()},
+            **{way: [times[:-1] for times in repeats] for way, repeats in found.items()},
+        }
+    ]
+
+
+def _by_inductor(launch: Callable[..., object], *operands: torch.Tensor, out: Any) -> float:
+    """Milliseconds of one call, as Inductor benchmarks a choice."""
+    from torch._inductor.runtime.benchmarking import benchmarker
+
+    a, b, *extras = operands
+    return benchmarker.benchmark(launch, (a, b, out, *extras), {})
+
+
+BUSY = ", busy host"
+WAYS: dict[str, Callable[..., float]] = {
+    "inductor": lambda stock, *operands, out: stock(*operands, out=out),
+    "in graphs": graph_timing.benchmark,
+}
+"""How choices are benchmarked, one after the other."""
+
+
+@contextmanager
+def busy_host() -> Iterator[None]:
+    """Inside, every core has a process that computes and lets nobody wait for it."""
+    spin = [sys.executable, "-c", "while True: sum(range(10_000))"]
+    busy = [subprocess.Popen(spin) for _ in range(os.cpu_count() or 1)]
+    try:
+        time.sleep(0.5)  # until they have begun
+        yield
+    finally:
+        for process in busy:
+            process.kill()
+        for process in busy:
+            process.wait()
 
 
 def pick(times: Sequence[float], band: float) -> int:
@@ -67,14 +117,34 @@ def pick(times: Sequence[float], band: float) -> int:
 
 
 def figures(rows: Sequence[Row]) -> Row:
-    """What the rows say; repeatability is Inductor's most over least time of one kernel, less 1."""
-    by_kernel = [times for row in rows for times in zip(*row["inductor"], strict=True)]
-    spreads = [max(times) / min(times) - 1 for times in by_kernel]
-    return {
+    """What the rows say of Inductor's own benchmark, and of every way beside the library."""
+    found = {
         "overturned": overturned(rows),
         "regret_by_tie_band": {f"{band:g}": regret(rows, band) for band in BANDS},
-        "repeatability": quantiles(spreads, p50=0.5, p95=0.95),
+        "repeatability": repeatability(row["inductor"] for row in rows),
     }
+    beside = [row for row in rows if "library" in row]
+    ways = [way + host for host, way in product(("", BUSY), WAYS)]
+    return found | {f"{way}, library": with_library(beside, way) for way in ways if beside}
+
+
+def repeatability(repeats: Iterable[Sequence[Sequence[float]]]) -> Row:
+    """The most over the least time of one kernel, less 1; each item has a kernel's in a column."""
+    by_kernel = [times for one in repeats for times in zip(*one, strict=True)]
+    return quantiles([max(times) / min(times) - 1 for times in by_kernel], p50=0.5, p95=0.95)
+
+
+def with_library(rows: Sequence[Row], way: str) -> Row:
+    """What picking the least of the shortlist and the library loses against the best of these."""
+    lost, repeats = [], []
+    for row in rows:
+        careful = [*row["careful"], row["library"]["careful"]]
+        runs = [[*o, lib] for o, lib in zip(row[way], row["library"][way], strict=True)]
+        repeats.append(runs)
+        lost += [careful[pick(times, 0)] / min(careful) for times in runs]
+    shares = {"geomean": statistics.geometric_mean(lost), **quantiles(lost, p95=0.95, most=1.0)}
+    regrets = {name: share - 1 for name, share in shares.items()}
+    return {"problems": len(rows), **regrets, "repeatability": repeatability(repeats)}
 
 
 def overturned(rows: Sequence[Row]) -> Row:

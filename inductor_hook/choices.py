@@ -19,6 +19,7 @@ from tilecast.heuristics.hardware import Hardware
 from tilecast.inductor_hook import report
 from tilecast.inductor_hook.autoload import names
 from tilecast.inductor_hook.fusion import NOTHING, Decided, fusing, in_turn, trying
+from tilecast.inductor_hook.graph_timing import time_in_a_graph
 from tilecast.inductor_hook.problems import LeftToLibrary, Matmul, NotCovered, read
 from tilecast.inductor_hook.recording import record
 from tilecast.inductor_hook.selection import first, gpu_of, portfolio, runnable, shortlist
@@ -107,11 +108,20 @@ def benchmarked(choices: list[Any]) -> list[Any]:
         return choices
     for choice in choices:
         time_as_it_runs(choice)
+    if any(isinstance(choice, TilecastCaller) for choice in choices):
+        _time_in_graphs(choices)
     if fusing.get():
         return choices
     aten_named = names(config.max_autotune_gemm_backends, "ATEN")
     stay = kept([_kind(choice) for choice in choices], aten_named)
     return [choice for choice, stays in zip(choices, stay, strict=True) if stays]
+
+
+def _time_in_graphs(choices: Sequence[Any]) -> None:
+    """Have all that compete be timed alike, unless Inductor does so in a process of its own."""
+    for choice in choices:
+        if choice.layout.device.type == "cuda" and not config.autotune_in_subproc:
+            time_in_a_graph(choice)
 
 
 def kept(kinds: Sequence[str], aten_named: bool) -> list[bool]:

@@ -8,6 +8,7 @@ from functools import cache
 from typing import Any, cast
 
 import torch
+from torch._inductor import config
 from torch._inductor.autotune_process import CuteDSLBenchmarkRequest
 from torch._inductor.codegen.cutedsl.cutedsl_kernel import CuteDSLTemplateKernel
 from torch._inductor.codegen.cutedsl.cutedsl_template import (
@@ -217,10 +218,13 @@ class TilecastCaller(CuteDSLTemplateCaller):
     def hash_key(self) -> str:
         """Key of its timing in Inductor's autotune cache.
 
-        Another model, kernel source or compiler makes another one.
+        Another model, kernel source or compiler makes another one, and so does another list of
+        backends: stock choices are timed beside ours in another way than alone, and Inductor takes
+        what is cached for a list where it has all of it.
         """
         kernels = (spec.key for spec in self.choice.specs)
-        return "-".join((_KEY, *kernels, *map(str, self.choice.variables().values())))
+        variables = map(str, self.choice.variables().values())
+        return "-".join((_KEY, config.max_autotune_gemm_backends, *kernels, *variables))
 
 
 class TilecastTemplate(CuteDSLTemplate):

@@ -23,7 +23,17 @@ from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import ACTIVATIONS, LINEAR_BF16, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.inductor_hook import addmm, bmm, eager, installed, launcher, mm, plans, report
+from tilecast.inductor_hook import (
+    addmm,
+    bmm,
+    eager,
+    graph_timing,
+    installed,
+    launcher,
+    mm,
+    plans,
+    report,
+)
 from tilecast.inductor_hook.launcher import StaticMatmul, errors_raised
 from tilecast.inductor_hook.selection import first, shortlist
 from tilecast.inductor_hook.settings import Settings
@@ -887,6 +897,58 @@ def test_scaled_mm(
     assert _error(result, function(*inputs)) < TOLERANCE
     assert f"'{operands}'" in code
     assert _failures() == []
+
+
+def _stacked(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return torch.bmm(x, y.mT)
+
+
+def _biased(bias: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return torch.addmm(bias, x, weight.T)
+
+
+COMPETING: dict[str, tuple[Function, Callable[[], tuple[torch.Tensor, ...]]]] = {
+    "mm": (_linear, lambda: (_bf16(M, K), _bf16(N, K))),
+    "addmm": (_biased, lambda: (_bf16(N), _bf16(M, K), _bf16(N, K))),
+    "bmm": (_stacked, lambda: (_bf16(4, M, K), _bf16(4, 264, K))),
+    "activation": (lambda x, w: torch.relu(x @ w.T), lambda: (_bf16(M, K), _bf16(N, K))),
+    "int8": (_product_of_integers, lambda: _as_in_torch(_problem("int8:rcr>int32"))),
+    "fp8": (_scaled_product(True), lambda: _as_in_torch(_problem("e4m3:rcr>bf16:row-scales"))),
+    "int8 weight": (_weight_only(""), lambda: (*_weight_only_operands("", M, n=N, k=K),)),
+}
+
+
+def _problem(operands: str) -> GemmProblem:
+    return GemmProblem(M, N, K, operands=GemmOperands.parse(operands))
+
+
+@pytest.mark.parametrize("kind", COMPETING)
+@pytest.mark.parametrize("backends", ["ATEN,TRITON,TILECAST", "TILECAST"])
+def test_what_is_benchmarked_is_benchmarked_in_graphs(
+    compiled: Callable, monkeypatch: pytest.MonkeyPatch, kind: str, backends: str
+) -> None:
+    from torch._inductor import select_algorithm
+
+    function, operands = COMPETING[kind]
+    in_graphs: list[float] = []
+    timings: list[float] = []
+    in_a_graph = graph_timing._milliseconds
+
+    def noted(calls: Any) -> float:
+        in_graphs.append(in_a_graph(calls))
+        return in_graphs[-1]
+
+    monkeypatch.setattr(graph_timing, "_milliseconds", noted)
+    select_algorithm.add_feedback_saver(lambda found, *_: timings.extend(found.values()))
+    try:
+        with torch.no_grad():
+            compiled(function, *operands(), backends=backends)
+    finally:
+        select_algorithm.clear_feedback_savers()
+    assert _failures() == []
+    assert len(in_graphs) > 2
+    assert all(5e-4 < taken < 1 for taken in in_graphs)
+    assert {taken for taken in timings if taken < 1e3} <= set(in_graphs)
 
 
 def test_one_graph_for_every_m_of_scaled_products(model_of: Callable[..., Path]) -> None:

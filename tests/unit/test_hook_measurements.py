@@ -70,3 +70,16 @@ def test_contestants_take_turns_and_the_median_counts(monkeypatch: pytest.Monkey
     )
     assert times == {"a": 1e6, "b": 2e6}
     assert "".join(order) == "aabb" * 3
+
+
+def test_every_way_is_scored_with_the_library() -> None:
+    """Inductor's takes the library, which is 10% slower; a graph's the second of ours, the best."""
+    row = timed((11.0, 10.0), (6.0, 5.5)) | {
+        "in graphs": [(5.0, 4.5)],
+        "library": {"careful": 11.0, "inductor": [5.0], "in graphs": [5.0]},
+    }
+    for way, best in (("inductor", 0.1), ("in graphs", 0.0)):
+        found = inductor_timing.with_library([row], way)
+        assert found["problems"] == 1
+        assert found["geomean"] == pytest.approx(best)
+        assert found["repeatability"] == {"p50": 0.0, "p95": 0.0}

@@ -1,0 +1,160 @@
+"""How long the choices for a multiplication take in a model, whatever the host is busy with.
+
+Inductor times one call after another, each between two events of its own, so a host that comes late
+with a launch is in the time of what it launches. Here the calls are the launches of one CUDA graph,
+which come back to back, each on operands that the L2 cache has not seen for a while: as the layers
+of a model follow one another, and as `tilecast.data_collection.gpu_session` measures what the model
+learns from.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache, partial
+from threading import get_ident
+from typing import Any
+
+import torch
+from torch._inductor.runtime.benchmarking import benchmarker
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from tilecast.data_collection.gpu_session import COLD_FACTOR, MAX_LAUNCHES, REPLAY_SECONDS
+from tilecast.inductor_hook import report
+
+REPLAYS = 5
+"""Of a graph, whose median counts; one more comes before them."""
+
+Call = Callable[[], object]
+
+_copies: Any = WeakTensorKeyDictionary()
+"""Copies of what Inductor benchmarks with, by tensor: they go when it goes."""
+
+
+def time_in_a_graph(choice: Any) -> None:
+    """Have a choice for the GPU be benchmarked as it runs in a model; as ever if that fails."""
+    vars(choice)["benchmark"] = partial(benchmark, choice.benchmark)
+
+
+def benchmark(stock: Callable[..., float], *inputs: torch.Tensor, out: torch.Tensor) -> float:
+    """Milliseconds of one call on some operands; ``stock`` has Inductor benchmark it."""
+    device = out.device
+    with torch.cuda.device(device), torch.cuda.stream(_stream(device.index)):
+        torch.cuda.current_stream().wait_stream(torch.cuda.default_stream())
+        calls: list[Call] = []
+        for *others, result in _operand_sets([*inputs, out], l2_bytes(device.index)):
+            known = len(calls)
+            with _noted(calls):
+                found = stock(*others, out=result)
+            if len(calls) != known + 1:
+                return found  # it failed, or was timed in another way
+        try:
+            return _milliseconds(calls)
+        # What cannot be captured, such as a call that waits for the card.
+        except RuntimeError as error:
+            report.warn_once("timing in a CUDA graph", error, then="Inductor times one by one")
+            torch.cuda.synchronize()
+    return stock(*inputs, out=out)
+
+
+@contextmanager
+def _noted(calls: list[Call]) -> Iterator[None]:
+    """Inside, what Inductor would benchmark in this thread runs once and is noted instead."""
+    before, thread = vars(benchmarker).get("benchmark"), get_ident()
+    stock = benchmarker.benchmark
+
+    def note(function: Any, args: Any = None, kwargs: Any = None, *rest: Any, **options: Any):
+        if get_ident() != thread:
+            return stock(function, args, kwargs, *rest, **options)
+        call = partial(function, *(args or ()), **(kwargs or {}))
+        # The first call may compile something, and benchmark it.
+        vars(benchmarker)["benchmark"] = stock
+        try:
+            call()
+        finally:
+            vars(benchmarker)["benchmark"] = note
+        calls.append(call)
+        return 0.0
+
+    vars(benchmarker)["benchmark"] = note
+    try:
+        yield
+    finally:
+        if before is None:
+            del vars(benchmarker)["benchmark"]
+        else:
+            vars(benchmarker)["benchmark"] = before
+
+
+def _operand_sets(tensors: Sequence[torch.Tensor], l2: int) -> Iterator[list[torch.Tensor]]:
+    """Tensors, and as many copies of all of them that no launch finds its own in the L2 cache."""
+    yield [*tensors]
+    for number in range(1, set_count(sum(t.untyped_storage().nbytes() for t in tensors), l2)):
+        yield [_copy(tensor, number) for tensor in tensors]
+
+
+def set_count(set_bytes: int, l2: int) -> int:
+    """Operand sets that a graph goes through, of so many bytes each, for a cache of ``l2``."""
+    return max(1, min(MAX_LAUNCHES, math.ceil(COLD_FACTOR * l2 / max(set_bytes, 1))))
+
+
+def _copy(tensor: torch.Tensor, number: int) -> torch.Tensor:
+    """The copy of a tensor of some number, counted from 1, in memory of its own."""
+    copies = _copies.setdefault(tensor, [])
+    while len(copies) < number:
+        # All that it is a view of: what is expanded stays so.
+        storage = tensor.untyped_storage().clone()
+        copy = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+        copies.append(copy.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride()))
+    return copies[number - 1]
+
+
+def _milliseconds(calls: Sequence[Call]) -> float:
+    """Of one of some calls, each of which has run once, in a graph that goes through all of them.
+
+    Raises:
+        RuntimeError: they cannot be captured.
+    """
+    once = _elapsed(calls[0]) / 1e3
+    launches = max(len(calls), min(MAX_LAUNCHES, math.ceil(REPLAY_SECONDS / max(once, 1e-6))))
+    start, end = (torch.cuda.Event(enable_timing=True, external=True) for _ in range(2))
+    graph = torch.cuda.CUDAGraph()
+    # Other threads may allocate meanwhile.
+    graph.capture_begin(capture_error_mode="thread_local")
+    try:
+        start.record()
+        for number in range(launches):
+            calls[number % len(calls)]()
+        end.record()
+    finally:
+        graph.capture_end()
+    times = []
+    for _ in range(1 + REPLAYS):
+        graph.replay()
+        torch.cuda.synchronize()
+        times.append(start.elapsed_time(end) / launches)
+    return statistics.median(times[1:])
+
+
+def _elapsed(call: Call) -> float:
+    """Milliseconds of one call, those that the host takes to launch it among them."""
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    call()
+    end.record()
+    end.synchronize()
+    return start.elapsed_time(end)
+
+
+@cache
+def _stream(device: int) -> torch.cuda.Stream:
+    """Where graphs are captured: not the default stream, which allows none."""
+    return torch.cuda.Stream(device)
+
+
+@cache
+def l2_bytes(device: int) -> int:
+    """Size of a GPU's L2 cache."""
+    return torch.cuda.get_device_properties(device).L2_cache_size

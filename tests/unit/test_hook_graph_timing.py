@@ -1,0 +1,142 @@
+"""Timing choices in a CUDA graph: what is noted in place of Inductor's benchmark, and its operands.
+
+What is captured and how long it takes, tests/gpu/test_hook_gpu.py sees to.
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hook_graph import lowered, lowering, node
+from torch._inductor import config
+from torch._inductor.runtime.benchmarking import benchmarker
+
+from tilecast.inductor_hook import graph_timing, install
+from tilecast.inductor_hook.graph_timing import set_count
+from tilecast.kernels.spec import KernelSpec
+
+
+def _stock(function: Callable[..., object]) -> Callable[..., float]:
+    """A choice's benchmark, as Inductor writes them."""
+    return lambda *inputs, out: benchmarker.benchmark(function, inputs, {"out": out})
+
+
+def test_what_would_be_benchmarked_runs_once_and_is_noted() -> None:
+    a, out, calls = torch.ones(2), torch.zeros(2), []
+    stock = benchmarker.benchmark
+    with graph_timing._noted(calls):
+        assert _stock(torch.neg)(a, out=out) == 0.0
+    assert out.tolist() == [-1, -1]
+    out.zero_()
+    (call,) = calls
+    call()
+    assert out.tolist() == [-1, -1]
+    assert benchmarker.benchmark == stock
+    assert "benchmark" not in vars(benchmarker)
+
+
+def test_what_a_first_call_benchmarks_itself_is_timed() -> None:
+    times, calls = [], []
+
+    def compiles(a: torch.Tensor, out: torch.Tensor) -> None:
+        times.append(benchmarker.benchmark(lambda: a.sum(), device="cpu"))
+
+    with graph_timing._noted(calls):
+        _stock(compiles)(torch.ones(2), out=torch.ones(2))
+        _stock(torch.neg)(torch.ones(2), out=torch.ones(2))
+    assert len(calls) == 2
+    (time,) = times
+    assert 0 < time < 1e3
+
+
+def test_other_threads_benchmark_as_ever() -> None:
+    found, calls = [], []
+
+    def benchmark() -> None:
+        found.append(benchmarker.benchmark(torch.neg, (torch.ones(2),), {}))
+
+    with graph_timing._noted(calls):
+        thread = threading.Thread(target=benchmark)
+        thread.start()
+        thread.join()
+    assert calls == []
+    assert found[0] > 0
+
+
+def test_what_fails_is_the_callers_and_noted_nowhere() -> None:
+    calls = []
+    with pytest.raises(ZeroDivisionError), graph_timing._noted(calls):
+        _stock(lambda a, out: 1 / 0)(torch.ones(2), out=torch.ones(2))
+    assert calls == []
+    assert "benchmark" not in vars(benchmarker)
+
+
+def test_one_inside_another_leaves_the_outer() -> None:
+    inner, outer = [], []
+    with graph_timing._noted(outer):
+        with graph_timing._noted(inner):
+            _stock(torch.neg)(torch.ones(2), out=torch.ones(2))
+        _stock(torch.abs)(torch.ones(2), out=torch.ones(2))
+    assert (len(inner), len(outer)) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("megabytes", "count"), [(1000, 1), (240, 1), (239, 2), (60, 4), (5, 40), (0, 40)]
+)
+def test_sets_exceed_the_cache_four_times(megabytes: int, count: int) -> None:
+    assert set_count(megabytes << 20, 60 << 20) == count
+
+
+def test_sets_lie_apart_as_their_tensors_lie() -> None:
+    whole = torch.arange(64.0)
+    view = whole[8:].as_strided((4, 5), (1, 8), 9)
+    row = torch.arange(5.0).expand(4, 5)
+    first, *others = graph_timing._operand_sets([view, row], l2=276)
+    assert len(others) == 3
+    assert first[0] is view
+    for a, b in others:
+        assert (a.stride(), a.storage_offset(), b.stride()) == ((1, 8), 9, (0, 1))
+        assert torch.equal(a, view)
+        assert torch.equal(b, row)
+    storages = {tensor.untyped_storage().data_ptr() for one in (first, *others) for tensor in one}
+    assert len(storages) == 8
+
+
+def test_copies_are_made_once_and_go_with_their_tensor() -> None:
+    tensor = torch.ones(4)
+    copy = graph_timing._copy(tensor, 2)
+    assert graph_timing._copy(tensor, 2) is copy
+    alive = weakref.ref(copy)
+    del copy
+    gc.collect()
+    assert alive() is not None
+    del tensor
+    gc.collect()
+    assert alive() is None
+
+
+@pytest.mark.parametrize(
+    ("backends", "options", "timed"),
+    [
+        ("ATEN,TRITON,TILECAST", {}, True),
+        ("TILECAST", {}, True),
+        ("ATEN,TRITON,TILECAST", {"autotune_in_subproc": True}, False),
+        ("ATEN,TRITON,TILECAST", {"n": 4097}, False),
+    ],
+)
+def test_what_competes_with_ours_is_timed_as_ours_are(
+    hook: list[KernelSpec], backends: str, options: dict[str, Any], timed: bool
+) -> None:
+    n = options.pop("n", 4096)
+    with lowering(), config.patch(max_autotune_gemm_backends=backends, **options):
+        install(k=3)
+        a, b = node("a", [64, 1024]), node("b", [1024, n], [1, 1024])
+        choices = lowered(torch.ops.aten.mm, a, b)
+    assert choices
+    assert {"benchmark" in vars(choice) for choice in choices} == {timed}
