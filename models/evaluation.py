@@ -147,18 +147,35 @@ def held_out(
     splits: Splits,
     jobs: int = 1,
 ) -> HeldOut:
-    """Fit and ask a heuristic fold by fold, ``jobs`` of them side by side.
+    """Fit and ask a heuristic as `all_held_out` does."""
+    (result,) = all_held_out([make], table, power, splits, jobs)
+    return result
 
-    Its ``fit(table)``, where it has one, is called for each of the splits, `folds` of the table.
+
+def all_held_out(
+    makers: Sequence[MakeHeuristic],
+    table: Sequence[ProblemLabels],
+    power: str,
+    splits: Splits,
+    jobs: int = 1,
+) -> list[HeldOut]:
+    """Fit and ask heuristics fold by fold, ``jobs`` folds side by side, whosever they are.
+
+    The ``fit(table)`` of a heuristic, where it has one, is called for each of the splits, `folds`
+    of the table.
 
     Raises:
-        TilecastError: the heuristic broke the contract of `tilecast.heuristics.heuristic.rank`.
+        TilecastError: a heuristic broke the contract of `tilecast.heuristics.heuristic.rank`.
     """
-    calls = [partial(_fold, make(power), table, *split) for split in splits]
-    fitted, parts = zip(*side_by_side(jobs, calls), strict=True)
-    picks = {i: pick for part in parts for i, pick in part.items()}
-    every = tuple(picks.get(i, ()) for i in range(len(table)))
-    return HeldOut(make(power).name, power, every, fitted)
+    calls = [partial(_fold, make(power), table, *split) for make in makers for split in splits]
+    asked = iter(side_by_side(jobs, calls))
+    results = []
+    for make in makers:
+        fitted, parts = zip(*(next(asked) for _ in splits), strict=True)
+        picks = {i: pick for part in parts for i, pick in part.items()}
+        every = tuple(picks.get(i, ()) for i in range(len(table)))
+        results.append(HeldOut(make(power).name, power, every, fitted))
+    return results
 
 
 def side_by_side(jobs: int, calls: Sequence[Callable[[], Result]]) -> list[Result]:
@@ -334,7 +351,8 @@ def evaluate(
     asking = ((fitted, asked[wanted[asked]]) for fitted, asked in whole)
     splits = [(fitted, asked) for fitted, asked in asking if asked.size]
     scored = [labels for labels, is_wanted in zip(table, wanted, strict=True) if is_wanted]
-    asked = [held_out(make, table, power, splits, jobs) for power in powers for make in makers]
+    # The longest fits come first, and the last of them beside what the others fit.
+    asked = [one for power in powers for one in all_held_out(makers, table, power, splits, jobs)]
     by_fold = len(splits) == len(whole)
     ours = [result for result in asked if result.heuristic == ConfigRanker.name and by_fold]
     return {
