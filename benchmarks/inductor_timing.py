@@ -172,7 +172,7 @@ def regret(rows: Sequence[Row], band: float) -> Row:
 
 PROBLEMS = {str(p): p for p in (GemmProblem(m, n, k) for n, k in FAMILIES for m in M)}
 SETTINGS = {"k": K, "repeats": REPEATS, "rounds": ROUNDS, "right": RIGHT}
-SWEEP = Sweep("problem", PROBLEMS, lambda: nullcontext(measure), figures, 20.0, SETTINGS)
+SWEEP = Sweep("problem", PROBLEMS, lambda: nullcontext(measure), figures, 6.0, SETTINGS)
 
 if __name__ == "__main__":
     SWEEP.main(__file__, __doc__)
