@@ -57,6 +57,6 @@ def misled() -> Row:
 
     runs = {noise: [drawn(row, noise) for row in timed()] for noise in NOISES}
     return {
-        name: {f"{tie:g}": round(100 * regret(some, tie)["geomean"], 3) for tie in TIES}
+        name: {f"{tie:g}": round(100 * regret(some, tie, "inductor")["geomean"], 3) for tie in TIES}
         for name, some in {"measured": timed(), **runs}.items()
     }

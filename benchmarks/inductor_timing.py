@@ -1,10 +1,10 @@
 """How far may a benchmark of choices be trusted, Inductor's own and the hook's?
 
 ``python benchmarks/inductor_timing.py`` on one GPU. For each problem the shortlist and the library
-are timed carefully, in interleaved rounds with the card idle in between; and one choice after
-another, several times over: as Inductor's autotuner does, and in CUDA graphs as the hook has it do,
-on a quiet host and on one whose every core is busy. Where the model's first choice is right and
-Inductor's benchmark picks another, it was overturned.
+are timed carefully, in interleaved rounds, with the card idle in between and with the card at work;
+and one choice after another, the library first, several times over: as Inductor's autotuner does,
+and in CUDA graphs as the hook has it do, on a quiet host and on one whose every core is busy. Where
+the model's first choice is right and Inductor's benchmark picks another, it was overturned.
 """
 
 import math
@@ -38,6 +38,8 @@ M = (1, 16, 64, 128, 256, 512, 1024, 2048, 4096)
 FAMILIES = ((6400, 2560), (2560, 6912), (9216, 3072), (3072, 8640))
 """(n, k) pairs that the shipped model never saw; tests/unit/test_hook_measurements.py checks."""
 K, REPEATS, ROUNDS = 5, 5, 24  # shortlist; of Inductor's benchmark; of the careful timing
+REST_SECONDS = 0.1  # for the card, before choices are benchmarked
+SLOWER = 0.01  # than the library, that is
 RIGHT = 0.003  # a first choice this close to the best of the shortlist is right
 BANDS = (0.0, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.08, math.inf)
 """Tie bands that are tried: within one, the model's order decides; the last is the model alone."""
@@ -56,27 +58,36 @@ def measure(problem: GemmProblem) -> list[Row]:
     predictions = shortlist(Settings(k=K), problem, hardware(torch.cuda.get_device_name()))
     configs = [prediction.config for prediction in predictions]
     session = built(problem, configs)
-    entrants = [*configs, None]
-    rounds = session.bench(problem, careful=False).time(entrants, "burst", ROUNDS)
-    careful = [statistics.median(times) for times in without_drift(rounds)]
+    entrants = [None, *configs]
+    bench = session.bench(problem, careful=False)
+    careful = {
+        name: [statistics.median(times) for times in without_drift(rounds)]
+        for name, regime in CAREFUL.items()
+        for rounds in [bench.time(entrants, regime, ROUNDS)]
+    }
     operands, out = random_inputs(problem), empty_out(problem)
     stocks = [partial(_by_inductor, session.launcher(entrant, problem)) for entrant in entrants]
-    found: dict[str, list[list[float]]] = {}
+    found, seconds = {}, {}
     for host, state in (("", nullcontext()), (BUSY, busy_host())):
         with state:
             for way, benchmark in WAYS.items():
-                found[way + host] = [
-                    [1e3 * benchmark(stock, *operands, out=out) for stock in stocks]
-                    for _ in range(REPEATS)
-                ]
-    return [
-        {
-            "configs": [config.name for config in configs],
-            "careful": careful[:-1],
-            "library": {"careful": careful[-1]} | {w: [t[-1] for t in f] for w, f in found.items()},
-            **{way: [times[:-1] for times in repeats] for way, repeats in found.items()},
-        }
-    ]
+                calls = [partial(benchmark, stock, *operands, out=out) for stock in stocks]
+                repeats = [_in_turn(calls) for _ in range(REPEATS)]
+                found[way + host] = [times for times, _ in repeats]
+                seconds[way + host] = statistics.median(took for _, took in repeats) / len(calls)
+    library = {name: times[0] for name, times in careful.items()}
+    library |= {way: [times[0] for times in repeats] for way, repeats in found.items()}
+    ours = {name: times[1:] for name, times in careful.items()}
+    ours |= {way: [times[1:] for times in repeats] for way, repeats in found.items()}
+    names = [config.name for config in configs]
+    return [{"configs": names, "library": library, "seconds_a_choice": seconds, **ours}]
+
+
+def _in_turn(calls: Sequence[Callable[[], float]]) -> tuple[list[float], float]:
+    """Microseconds that benchmarks in milliseconds find on a rested card; and what they take."""
+    time.sleep(REST_SECONDS)
+    start = time.perf_counter()
+    return [1e3 * call() for call in calls], time.perf_counter() - start
 
 
 def _by_inductor(launch: Callable[..., object], *operands: torch.Tensor, out: Any) -> float:
@@ -88,6 +99,8 @@ def _by_inductor(launch: Callable[..., object], *operands: torch.Tensor, out: An
 
 
 BUSY = ", busy host"
+CAREFUL = {"careful": "burst", "sustained": "sustained"}
+"""What careful times are called, and the power regime that they are of."""
 WAYS: dict[str, Callable[..., float]] = {
     "inductor": lambda stock, *operands, out: stock(*operands, out=out),
     "in graphs": graph_timing.benchmark,
@@ -117,15 +130,19 @@ def pick(times: Sequence[float], band: float) -> int:
 
 
 def figures(rows: Sequence[Row]) -> Row:
-    """What the rows say of Inductor's own benchmark, and of every way beside the library."""
-    found = {
-        "overturned": overturned(rows),
-        "regret_by_tie_band": {f"{band:g}": regret(rows, band) for band in BANDS},
-        "repeatability": repeatability(row["inductor"] for row in rows),
-    }
-    beside = [row for row in rows if "library" in row]
+    """What the rows say of every way that all of them have."""
     ways = [way + host for host, way in product(("", BUSY), WAYS)]
-    return found | {f"{way}, library": with_library(beside, way) for way in ways if beside}
+    return {way: of_way(rows, way) for way in ways if rows and all(way in row for row in rows)}
+
+
+def of_way(rows: Sequence[Row], way: str) -> Row:
+    """What is overturned, and what is lost with and without the library."""
+    return {
+        "overturned": overturned(rows, way),
+        "regret_by_tie_band": {f"{band:g}": regret(rows, band, way) for band in BANDS},
+        "repeatability": repeatability(row[way] for row in rows),
+        **with_library([row for row in rows if "library" in row], way),
+    }
 
 
 def repeatability(repeats: Iterable[Sequence[Sequence[float]]]) -> Row:
@@ -135,22 +152,36 @@ def repeatability(repeats: Iterable[Sequence[Sequence[float]]]) -> Row:
 
 
 def with_library(rows: Sequence[Row], way: str) -> Row:
-    """What picking the least of the shortlist and the library loses against the best of these."""
-    lost, repeats = [], []
-    for row in rows:
-        careful = [*row["careful"], row["library"]["careful"]]
-        runs = [[*o, lib] for o, lib in zip(row[way], row["library"][way], strict=True)]
-        repeats.append(runs)
-        lost += [careful[pick(times, 0)] / min(careful) for times in runs]
-    shares = {"geomean": statistics.geometric_mean(lost), **quantiles(lost, p95=0.95, most=1.0)}
-    regrets = {name: share - 1 for name, share in shares.items()}
-    return {"problems": len(rows), **regrets, "repeatability": repeatability(repeats)}
+    """What picking the least of the shortlist and the library loses against the best of these.
+
+    By power regime; beside it how often the pick is slower than the library by more than `SLOWER`.
+    """
+    if not rows:
+        return {}
+    repeats = [
+        [[library, *ours] for library, ours in zip(row["library"][way], row[way], strict=True)]
+        for row in rows
+    ]
+    seconds = statistics.mean(row["seconds_a_choice"][way] for row in rows)
+    found: Row = {"seconds_a_choice": seconds}
+    for name, regime in CAREFUL.items():
+        lost, beside = [], []
+        for row, runs in zip(rows, repeats, strict=True):
+            careful = [row["library"][name], *row[name]]
+            picked = [careful[pick(times, 0)] for times in runs]
+            lost += [time / min(careful) for time in picked]
+            beside += [time / careful[0] for time in picked]
+        shares = {"geomean": statistics.geometric_mean(lost), **quantiles(lost, p95=0.95, most=1.0)}
+        found[f"{regime}, library"] = {figure: share - 1 for figure, share in shares.items()}
+        slower = [share > 1 + SLOWER for share in beside]
+        found[f"{regime}, library"]["slower_than_library"] = sum(slower) / len(slower)
+    return found
 
 
-def overturned(rows: Sequence[Row]) -> Row:
-    """How often a right first choice loses in Inductor's benchmark, and what that costs."""
+def overturned(rows: Sequence[Row], way: str) -> Row:
+    """How often a right first choice loses in a benchmark of this kind, and what that costs."""
     right = [row for row in rows if row["careful"][0] <= min(row["careful"]) * (1 + RIGHT)]
-    picks = [(row["careful"], pick(times, 0)) for row in right for times in row["inductor"]]
+    picks = [(row["careful"], pick(times, 0)) for row in right for times in row[way]]
     lost = [careful[index] / careful[0] - 1 for careful, index in picks if index]
     return {
         "problems": len(rows),
@@ -162,9 +193,9 @@ def overturned(rows: Sequence[Row]) -> Row:
     }
 
 
-def regret(rows: Sequence[Row], band: float) -> Row:
+def regret(rows: Sequence[Row], band: float, way: str) -> Row:
     """What is lost with a tie band against the best of the shortlist."""
-    runs = [(row["careful"], times) for row in rows for times in row["inductor"]]
+    runs = [(row["careful"], times) for row in rows for times in row[way]]
     lost = [careful[pick(times, band)] / min(careful) for careful, times in runs]
     shares = {"geomean": statistics.geometric_mean(lost), **quantiles(lost, p95=0.95)}
     return {name: share - 1 for name, share in shares.items()}
