@@ -26,7 +26,12 @@ from tilecast.inductor_hook.selection import first, gpu_of, portfolio, runnable,
 from tilecast.inductor_hook.settings import Settings, asked
 from tilecast.inductor_hook.template import Choice, TilecastCaller, template
 from tilecast.inductor_hook.timings import log, time_as_it_runs
-from tilecast.inductor_hook.versions import fast_accumulation, is_last_call, template_params
+from tilecast.inductor_hook.versions import (
+    benchmarks_calls_here,
+    fast_accumulation,
+    is_last_call,
+    template_params,
+)
 from tilecast.kernels.builder import object_builder
 
 
@@ -108,7 +113,8 @@ def benchmarked(choices: list[Any]) -> list[Any]:
         return choices
     for choice in choices:
         time_as_it_runs(choice)
-    if any(isinstance(choice, TilecastCaller) for choice in choices):
+    ours_compete = any(isinstance(choice, TilecastCaller) for choice in choices)
+    if ours_compete and benchmarks_calls_here(choices):
         _time_in_graphs(choices)
     if fusing.get():
         return choices
@@ -118,9 +124,9 @@ def benchmarked(choices: list[Any]) -> list[Any]:
 
 
 def _time_in_graphs(choices: Sequence[Any]) -> None:
-    """Have all that compete be timed alike, unless Inductor does so in a process of its own."""
+    """Have all that compete on the GPU be timed alike."""
     for choice in choices:
-        if choice.layout.device.type == "cuda" and not config.autotune_in_subproc:
+        if choice.layout.device.type == "cuda":
             time_in_a_graph(choice)
 
 

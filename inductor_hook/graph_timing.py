@@ -35,7 +35,32 @@ _copies: Any = WeakTensorKeyDictionary()
 
 def time_in_a_graph(choice: Any) -> None:
     """Have a choice for the GPU be benchmarked as it runs in a model; as ever if that fails."""
-    vars(choice)["benchmark"] = partial(benchmark, choice.benchmark)
+    vars(choice)["benchmark"] = partial(_of_choice, choice, choice.benchmark)
+
+
+def _of_choice(
+    choice: Any, stock: Callable[..., float], *inputs: torch.Tensor, out: torch.Tensor
+) -> float:
+    with loaded(getattr(choice, "bmreq", None)):
+        return benchmark(stock, *inputs, out=out)
+
+
+@contextmanager
+def loaded(request: Any) -> Iterator[None]:
+    """Inside, a kernel that Inductor benchmarks stays loaded; it unloads it after each benchmark.
+
+    That is Triton's since 2.15, and CUTLASS's. ``request`` is None for a kernel of a library.
+    """
+    if request is None:
+        yield
+        return
+    unload = request.cleanup_run_fn
+    vars(request)["cleanup_run_fn"] = lambda: None
+    try:
+        yield
+    finally:
+        del vars(request)["cleanup_run_fn"]
+        unload()
 
 
 def benchmark(stock: Callable[..., float], *inputs: torch.Tensor, out: torch.Tensor) -> float:

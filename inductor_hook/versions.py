@@ -98,6 +98,21 @@ def chosen_at_once() -> Iterator[None]:
         yield
 
 
+def benchmarks_calls_here(choices: Sequence[Any]) -> bool:
+    """Whether Inductor benchmarks all of some choices in this process, one call after another.
+
+    It does so elsewhere if it is told to, and since 2.15 whenever CUTLASS's are among them; since
+    2.15 it can also be told to do so in CUDA graphs of its own.
+    """
+    from torch._inductor import config
+    from torch._inductor.codegen.cutlass.kernel import CUTLASSTemplateCaller
+
+    elsewhere = config.autotune_in_subproc or config.pipeline_max_autotune_gemm
+    in_graphs = getattr(config, "autotune_cudagraph_benchmarking", False)
+    cutlass = any(isinstance(choice, CUTLASSTemplateCaller) for choice in choices)
+    return not (elsewhere or in_graphs or cutlass)
+
+
 def change(config: Any, name: str, how: Callable[[Any], Any]) -> None:
     """Change an entry of Inductor's configuration for every thread.
 

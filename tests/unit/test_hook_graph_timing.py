@@ -15,10 +15,12 @@ import pytest
 import torch
 from hook_graph import lowered, lowering, node
 from torch._inductor import config
+from torch._inductor.codegen.cutlass.kernel import CUTLASSTemplateCaller
 from torch._inductor.runtime.benchmarking import benchmarker
 
 from tilecast.inductor_hook import graph_timing, install
 from tilecast.inductor_hook.graph_timing import set_count
+from tilecast.inductor_hook.versions import benchmarks_calls_here, torch_version
 from tilecast.kernels.spec import KernelSpec
 
 
@@ -121,6 +123,53 @@ def test_copies_are_made_once_and_go_with_their_tensor() -> None:
     assert alive() is None
 
 
+class _Request:
+    """Unloads its kernel after each benchmark, as Inductor's do."""
+
+    def __init__(self) -> None:
+        self.kernel: Callable | None = None
+        self.unloaded = 0
+
+    def benchmark(self, a: torch.Tensor, out: torch.Tensor) -> float:
+        self.kernel = torch.neg
+
+        def run() -> None:
+            assert self.kernel
+            self.kernel(a, out=out)
+
+        try:
+            return benchmarker.benchmark(run, device="cpu")
+        finally:
+            self.cleanup_run_fn()
+
+    def cleanup_run_fn(self) -> None:
+        self.kernel, self.unloaded = None, self.unloaded + 1
+
+
+def test_a_kernel_stays_loaded_until_all_calls_are_timed() -> None:
+    request, calls = _Request(), []
+    a, out = torch.ones(2), torch.zeros(2)
+    with graph_timing.loaded(request):
+        for _ in range(2):
+            with graph_timing._noted(calls):
+                request.benchmark(a, out=out)
+        out.zero_()
+        for call in calls:
+            call()
+        assert (len(calls), request.unloaded) == (2, 0)
+    assert out.tolist() == [-1, -1]
+    assert request.unloaded == 1
+    request.benchmark(a, out=out)
+    assert request.unloaded == 2
+
+
+def test_a_kernel_is_unloaded_whatever_fails() -> None:
+    request = _Request()
+    with pytest.raises(ZeroDivisionError), graph_timing.loaded(request):
+        1 / 0  # noqa: B018
+    assert request.unloaded == 1
+
+
 @pytest.mark.parametrize(
     ("backends", "options", "timed"),
     [
@@ -140,3 +189,18 @@ def test_what_competes_with_ours_is_timed_as_ours_are(
         choices = lowered(torch.ops.aten.mm, a, b)
     assert choices
     assert {"benchmark" in vars(choice) for choice in choices} == {timed}
+
+
+ELSEWHERE = ("autotune_in_subproc", "pipeline_max_autotune_gemm")
+IN_GRAPHS = "autotune_cudagraph_benchmarking"
+
+
+@pytest.mark.parametrize(
+    "setting", [*ELSEWHERE, *([IN_GRAPHS] if torch_version() >= (2, 15) else [])]
+)
+def test_what_inductor_benchmarks_elsewhere_or_in_graphs_is_left_to_it(setting: str) -> None:
+    assert benchmarks_calls_here([])
+    with config.patch(setting, True):
+        assert not benchmarks_calls_here([])
+    cutlass = CUTLASSTemplateCaller.__new__(CUTLASSTemplateCaller)
+    assert not benchmarks_calls_here([cutlass])
