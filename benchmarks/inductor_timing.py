@@ -106,6 +106,8 @@ WAYS: dict[str, Callable[..., float]] = {
     "in graphs": graph_timing.benchmark,
 }
 """How choices are benchmarked, one after the other."""
+OURS = "in graphs"
+"""How they are where ours compete."""
 
 
 @contextmanager

@@ -3,10 +3,11 @@
 ``python benchmarks/learn_from_autotuning.py``. A simulation on the shipped data set, with no GPU.
 Three fifths of the families are known, one fifth is production and one stays unseen; each fifth
 takes each part once. A ranker of what is known names its first five configs for each problem of
-production; their times in ``burst`` are revealed, each with an error drawn from those that
-Inductor's benchmark made (results/inductor_timing.json, problems of like run time), and a ranker is
-fitted anew. Regret is by the truth, over all problems while they are production, and while they
-stay unseen. Real errors of like configs may be alike; here each is drawn by itself.
+production; their times in ``burst`` are revealed, each with an error drawn from those that were
+measured where choices are timed in graphs (results/inductor_timing.json, problems of like run
+time), and a ranker is fitted anew. Regret is by the truth, over all problems while they are
+production, and while they stay unseen. Real errors of like configs may be alike; here each is drawn
+by itself.
 """
 
 import json
@@ -17,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 import runner
-from inductor_timing import K
+from inductor_timing import OURS, K
 from runner import Row
 from selection_regret import DIGITS, Table, read
 from tables import SHOWN_K
@@ -55,19 +56,19 @@ def parts(table: Table) -> list[Part]:
 
 
 def timed() -> list[Row]:
-    """What Inductor measured of each problem of results/inductor_timing.json, and careful times."""
+    """What choices were given on problems of results/inductor_timing.json, and careful times."""
     return json.loads((runner.RESULTS / "inductor_timing.json").read_text())["rows"]
 
 
 def errors() -> list[np.ndarray]:
-    """For each band the logarithms of Inductor's time over a careful one, less the problem's mean.
+    """For each band the logarithms of a choice's time over a careful one, less the problem's mean.
 
     That mean takes part of the error along, which is given back.
     """
     bands: list[list[np.ndarray]] = [[] for _ in BANDS[1:]]
     for row in timed():
         careful = np.log(row["careful"])
-        over = np.log(row["inductor"]) - careful
+        over = np.log(row[OURS]) - careful
         centred = (over - over.mean(1, keepdims=True)) * np.sqrt(K / (K - 1))
         bands[band_of(min(row["careful"]))].append(centred.ravel())
     return [np.concatenate(band) for band in bands]

@@ -235,6 +235,24 @@ def llama_shapes(figures: Figures) -> str:
     return markdown(heading, rows)
 
 
+def timing(figures: Figures) -> str:
+    """What each way of timing choices costs, how it repeats, and what its picks lose."""
+    regimes = {"burst, library": "burst", "sustained, library": "sustained"}
+    heading = ["choices timed", "ms a choice", "repeats differ, median / p95"]
+    heading += [f"lost in {name}, mean / p95" for name in regimes.values()]
+    rows = []
+    for way, row in _newest(figures).items():
+        spread = row["repeatability"]
+        name, _, host = way.partition(", ")
+        by = {"inductor": "as Inductor does", "in graphs": "**in graphs**"}[name]
+        rows.append(
+            [by + (f", {host}" if host else ""), f"{1e3 * row['seconds_a_choice']:.1f}"]
+            + [f"{percent(spread['p50'])} / {percent(spread['p95'])}"]
+            + [f"{percent(row[r]['geomean'])} / {percent(row[r]['p95'])}" for r in regimes]
+        )
+    return markdown(heading, rows)
+
+
 def operands(figures: Figures) -> str:
     """Regret on each kind of operands, by what the model was fitted to."""
     fits = {"all": "all", "without": "all but these", "bf16:rcr": "bf16:rcr alone"}
@@ -325,6 +343,7 @@ TABLES: dict[str, tuple[str, Callable[[Figures], str]]] = {
     "new gpu": ("new_gpu", new_gpu),
     "learning": ("learn_from_autotuning", learning),
     "compile time": ("compile_time", compile_time),
+    "timing": ("inductor_timing", timing),
     "common kernels": ("common_kernels", common_kernels),
     "kernel speed": ("kernel_speed", kernel_speed),
     "end to end": ("end_to_end", end_to_end),

@@ -22,7 +22,7 @@ _ROWS = (1, 16, 256, 4096)
 
 
 def gpu(options: argparse.Namespace) -> Hardware:
-    """The GPU that the options name, or that the model is for which they name.
+    """The GPU that the options name, that the model is for which they name, or that is here.
 
     Raises:
         TilecastError: the model is refused.
@@ -31,7 +31,9 @@ def gpu(options: argparse.Namespace) -> Hardware:
         return options.gpu
     folder = getattr(options, "model", None)
     if folder is None:
-        return GPUS[0]
+        from tilecast.data_collection.gpu_model import first_here
+
+        return first_here() or GPUS[0]
     from tilecast.models.manifest import model_hardware
 
     return model_hardware(folder)

@@ -16,7 +16,7 @@ EXTENTS = {"m": "rows of A and out", "n": "columns of B and out", "k": "columns 
 
 def add_gpu(parser: argparse.ArgumentParser) -> None:
     """Add the option that names the GPU, which `tilecast.cli.given.gpu` reads."""
-    about = f"GPU (default: that of --model, or else {GPUS[0].name})"
+    about = f"GPU (default: that of --model, or this machine's, or else {GPUS[0].name})"
     parser.add_argument("--gpu", type=reads(_known_or_here), help=about)
 
 
@@ -25,10 +25,9 @@ def _known_or_here(name: str) -> Hardware:
     try:
         return hardware(name)
     except TilecastError:
-        from tilecast.cli.checks import visible_gpus
-        from tilecast.data_collection.gpu_model import gpu_here, short_name
+        from tilecast.data_collection.gpu_model import gpu_here, names_here, short_name
 
-        for device, reported in enumerate(visible_gpus()):
+        for device, reported in enumerate(names_here()):
             if name in (reported, short_name(reported)):
                 return gpu_here(device)
         raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -60,6 +60,32 @@ def gpu_here(device: int) -> Hardware:
         TilecastError: as `stated_gpu`; or its driver states what no GPU has.
     """
     return known_gpu(_name(device)) or described(stated_gpu(device).facts())
+
+
+def first_here() -> Hardware | None:
+    """The model of this machine's first GPU that some kernel is for; None where there is none."""
+    for device, name in enumerate(names_here()):
+        # No kernel is for it, or it does not say what it is: that is no reason to fail.
+        with suppress(TilecastError):
+            return known_gpu(name) or gpu_here(device)
+    return None
+
+
+def names_here() -> list[str]:
+    """What the driver calls the GPUs that it shows this process; none without one.
+
+    It is asked itself: importing PyTorch, which calls them the same, takes seconds.
+    """
+    import cuda.bindings.driver as driver
+
+    try:
+        _told(driver.cuInit(0))
+        handles = map(driver.cuDeviceGet, range(_told(driver.cuDeviceGetCount())))
+        names = [_told(driver.cuDeviceGetName(256, _told(handle))) for handle in handles]
+    # There is no driver, or it shows no GPU.
+    except (RuntimeError, TilecastError):
+        return []
+    return [name.partition(b"\0")[0].decode() for name in names]
 
 
 def describe_gpu(device: int) -> Hardware:

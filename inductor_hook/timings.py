@@ -22,10 +22,9 @@ from tilecast.inductor_hook.without_us import without_us
 log = getArtifactLogger("torch._inductor.tilecast", "autotuning")
 
 TIE = 0.005
-"""Choices of ours closer than this count as equal, and the model's order decides: Inductor's
-benchmark repeats within 1.3% at the median, and overturned 43% of the model's right first choices
-(benchmarks/results/inductor_timing.json). No other rule was better throughout, nor a margin for or
-against the library (benchmarks/results/power_rule.json)."""
+"""Choices of ours closer than this count as equal, and the model's order decides: times of one
+kernel repeat within 0.9% at the median (benchmarks/results/inductor_timing.json). No other rule was
+better throughout, nor a margin for or against the library (benchmarks/results/power_rule.json)."""
 MARGIN = 0.02
 """How much faster than what it replaces a kernel has to be that does an activation, too: more than
 the benchmark's own spread."""

@@ -8,7 +8,13 @@ import pytest
 import torch
 
 from tilecast.data_collection.card_health import watch
-from tilecast.data_collection.gpu_model import describe_gpu, find_gpu, stated_gpu
+from tilecast.data_collection.gpu_model import (
+    describe_gpu,
+    find_gpu,
+    first_here,
+    names_here,
+    stated_gpu,
+)
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware, described, hardware
 
@@ -35,6 +41,14 @@ def test_a_gpu_describes_itself_as_data_sheets_do(known: Hardware) -> None:
     assert 0.55 < found.peak_flops / known.peak_flops < 1.0
     assert 0.4 < found.l2_bytes_per_second / known.l2_bytes_per_second < 2.5
     assert described(found.facts() | {"name": "other", "device_names": ["other"]}).sm_count
+
+
+def test_a_driver_calls_gpus_what_pytorch_calls_them() -> None:
+    devices = range(torch.cuda.device_count())
+    assert names_here() == [torch.cuda.get_device_name(device) for device in devices]
+    first = first_here()
+    assert first
+    assert torch.cuda.get_device_name(0) in first.device_names
 
 
 def test_a_driver_states_what_data_sheets_say(known: Hardware) -> None:

@@ -16,7 +16,7 @@ from hook_graph import choices_of, linear, warnings_told
 
 from tilecast.cli import checks
 from tilecast.data_collection.dataset import read_dataset, shipped_data
-from tilecast.data_collection.gpu_model import gpu_here, stated_gpu
+from tilecast.data_collection.gpu_model import first_here, gpu_here, names_here, stated_gpu
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware, hardware
 from tilecast.heuristics.problem import GemmProblem
@@ -25,7 +25,7 @@ from tilecast.inductor_hook.selection import gpu_of, portfolio, ranked
 from tilecast.inductor_hook.settings import Settings
 from tilecast.kernels.candidates import candidates
 from tilecast.kernels.quack_sm90.stock import stock_configs
-from tilecast.models.artifact import load_shipped
+from tilecast.models.artifact import SHIPPED, load_shipped
 from tilecast.models.evaluation import held_out, regrets, spread, unfitted
 from tilecast.models.labels import label_table
 from tilecast.models.learned import LENT_LEAST, LearnedHeuristic
@@ -41,6 +41,8 @@ CARDS: dict[str, tuple[int, ...]] = {
     "NVIDIA H800": (132, 1980, 2619, 5120, 50),
     "NVIDIA H20": (78, 1980, 2619, 6144, 60),
     "NVIDIA H200 NVL": (132, 1785, 3201, 6144, 60),
+    "NVIDIA H200": (132, 1980, 3201, 6144, 60),
+    "NVIDIA H100 80GB HBM3": (132, 1980, 2619, 5120, 50),
 }
 """SMs, MHz of these and of the memory, bits of its bus, MiB of level 2."""
 
@@ -64,6 +66,8 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
             kinds.CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK: 1_024,
         }
         answers: dict[str, Callable[..., tuple]] = {
+            "cuDeviceGetCount": lambda: (fine, 1),
+            "cuDeviceGetName": lambda length, device: (fine, name.encode().ljust(length, b"\0")),
             "cuDeviceGetAttribute": lambda kind, device: (fine, stated[kind]),
             "cuOccupancyMaxActiveClusters": lambda kernel, launch: (
                 *(fine, sms // launch.gridDimX),
@@ -256,6 +260,47 @@ def test_predict_says_whose_model_it_is(
     assert "lent" not in answer(*asked, "H100")
     # Of a GPU that is not here, nobody knows more than the name.
     assert refused(*asked, "H20").startswith("argument --gpu: gpu 'H20' is not known; allowed: ")
+
+
+def test_the_gpu_that_is_here_is_meant_where_none_is_named(
+    machine: Callable[[str], None], answer: Callable[..., dict]
+) -> None:
+    unnamed = ("predict", "--m", "16", "--n", "4096", "--k", "4096")
+    for name, meant in (
+        ("NVIDIA H100 80GB HBM3", "H100"),
+        ("NVIDIA H200", "H200"),
+        ("NVIDIA H20", "H20"),
+    ):
+        machine(name)
+        assert names_here() == [name]
+        assert answer(*unnamed)["gpu"] == meant
+    assert answer(*unnamed, "--gpu", "H100")["gpu"] == "H100"
+    assert answer(*unnamed, "--model", str(SHIPPED / "H100"))["gpu"] == "H100"
+
+
+def test_a_gpu_that_no_kernel_is_for_is_not_meant(
+    machine: Callable[[str], None],
+    answer: Callable[..., dict],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machine("NVIDIA H20")
+    ampere = SimpleNamespace(name="NVIDIA A100", major=8, minor=0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: ampere)
+    assert first_here() is None
+    unnamed = ("predict", "--m", "16", "--n", "4096", "--k", "4096")
+    assert answer(*unnamed)["gpu"] == "H200"
+
+
+def test_a_driver_without_a_gpu_names_none(
+    machine: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine("NVIDIA H20")
+    from cuda.bindings import driver  # pyright: ignore
+
+    none = driver.CUresult.CUDA_ERROR_NO_DEVICE
+    monkeypatch.setattr(driver, "cuInit", lambda flags: (none,))
+    assert names_here() == []
+    assert first_here() is None
 
 
 def test_the_doctor_says_so_too(machine: Callable[[str], None]) -> None:
