@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache, partial
 from threading import get_ident
 from typing import Any
+from weakref import WeakKeyDictionary, finalize
 
 import torch
 from torch._inductor.runtime.benchmarking import benchmarker
@@ -34,40 +36,107 @@ _copies: Any = WeakTensorKeyDictionary()
 """Copies of what Inductor benchmarks with, by tensor: they go when it goes."""
 
 
+@dataclass(eq=False)
+class Captured:
+    """Launches of one choice, in a graph that goes through all sets of operands."""
+
+    calls: Sequence[Call]
+    """What is launched; they keep the operands."""
+    launches: int
+    """In the graph."""
+    graph: torch.cuda.CUDAGraph
+    start: torch.cuda.Event
+    end: torch.cuda.Event
+    milliseconds: float = math.inf
+    """Of a launch on a card that is cool."""
+
+    @classmethod
+    def of(cls, calls: Sequence[Call]) -> Captured:
+        """Capture some calls, each of which has run once, on the current stream.
+
+        Raises:
+            RuntimeError: they cannot be captured.
+        """
+        once = _elapsed(calls[0]) / 1e3
+        launches = max(len(calls), min(MAX_LAUNCHES, math.ceil(REPLAY_SECONDS / max(once, 1e-6))))
+        start, end = (torch.cuda.Event(enable_timing=True, external=True) for _ in range(2))
+        graph = torch.cuda.CUDAGraph()
+        # Other threads may allocate meanwhile.
+        graph.capture_begin(capture_error_mode="thread_local")
+        try:
+            start.record()
+            for number in range(launches):
+                calls[number % len(calls)]()
+            end.record()
+        finally:
+            graph.capture_end()
+        return cls(calls, launches, graph, start, end)
+
+    def elapsed(self) -> float:
+        """Milliseconds of a launch in the last replay, which is over."""
+        return self.start.elapsed_time(self.end) / self.launches
+
+
 def time_in_a_graph(choice: Any) -> None:
     """Have a choice for the GPU be benchmarked as it runs in a model; as ever if that fails."""
     vars(choice)["benchmark"] = partial(_of_choice, choice, choice.benchmark)
 
 
+_captured: WeakKeyDictionary[Any, Captured] = WeakKeyDictionary()
+"""What choices were captured in, until `graphs_of` takes them."""
+
+
+def graphs_of(choices: Iterable[Any]) -> dict[Any, Captured]:
+    """What those of some choices that were timed in graphs were captured in, once."""
+    return {choice: _captured.pop(choice) for choice in choices if choice in _captured}
+
+
 def _of_choice(
     choice: Any, stock: Callable[..., float], *inputs: torch.Tensor, out: torch.Tensor
 ) -> float:
-    with loaded(getattr(choice, "bmreq", None)):
-        return benchmark(stock, *inputs, out=out)
+    unload = kept_loaded(getattr(choice, "bmreq", None))
+    try:
+        return benchmark(stock, *inputs, out=out, keep=partial(_captured.__setitem__, choice))
+    finally:
+        if choice in _captured:
+            finalize(_captured[choice], unload).atexit = False
+        else:
+            unload()
 
 
-@contextmanager
-def loaded(request: Any) -> Iterator[None]:
-    """Inside, a kernel that Inductor benchmarks stays loaded; it unloads it after each benchmark.
+def kept_loaded(request: Any) -> Call:
+    """Have a kernel that Inductor benchmarks stay loaded, until what this returns is called.
 
-    That is Triton's since 2.15, and CUTLASS's. ``request`` is None for a kernel of a library.
+    Inductor unloads it after each benchmark: Triton's since 2.15, and CUTLASS's. ``request`` is
+    None for a kernel of a library.
     """
     if request is None:
-        yield
-        return
-    unload = request.cleanup_run_fn
+        return lambda: None
     vars(request)["cleanup_run_fn"] = lambda: None
-    try:
-        yield
-    finally:
+
+    def unload() -> None:
         del vars(request)["cleanup_run_fn"]
-        unload()
+        request.cleanup_run_fn()
+
+    return unload
 
 
-def benchmark(stock: Callable[..., float], *inputs: torch.Tensor, out: torch.Tensor) -> float:
-    """Milliseconds of one call on some operands; ``stock`` has Inductor benchmark it."""
+def benchmark(
+    stock: Callable[..., float],
+    *inputs: torch.Tensor,
+    out: torch.Tensor,
+    keep: Callable[[Captured], object] = lambda captured: None,
+) -> float:
+    """Milliseconds of one call on some operands.
+
+    Args:
+        stock: has Inductor benchmark it.
+        inputs: of the call.
+        out: what it writes.
+        keep: is given what was captured, if anything was.
+    """
     device = out.device
-    with torch.cuda.device(device), torch.cuda.stream(_stream(device.index)):
+    with torch.cuda.device(device), torch.cuda.stream(stream(device.index)):
         torch.cuda.current_stream().wait_stream(torch.cuda.default_stream())
         calls: list[Call] = []
         for *others, result in _operand_sets([*inputs, out], l2_bytes(device.index)):
@@ -77,11 +146,15 @@ def benchmark(stock: Callable[..., float], *inputs: torch.Tensor, out: torch.Ten
             if len(calls) != known + 1:
                 return found  # it failed, or was timed in another way
         try:
-            return _milliseconds(calls)
+            captured = Captured.of(calls)
+            captured.milliseconds = _milliseconds(captured)
         # What cannot be captured, such as a call that waits for the card.
         except RuntimeError as error:
             report.warn_once("timing in a CUDA graph", error, then="Inductor times one by one")
             torch.cuda.synchronize()
+        else:
+            keep(captured)
+            return captured.milliseconds
     return stock(*inputs, out=out)
 
 
@@ -137,30 +210,13 @@ def _copy(tensor: torch.Tensor, number: int) -> torch.Tensor:
     return copies[number - 1]
 
 
-def _milliseconds(calls: Sequence[Call]) -> float:
-    """Of one of some calls, each of which has run once, in a graph that goes through all of them.
-
-    Raises:
-        RuntimeError: they cannot be captured.
-    """
-    once = _elapsed(calls[0]) / 1e3
-    launches = max(len(calls), min(MAX_LAUNCHES, math.ceil(REPLAY_SECONDS / max(once, 1e-6))))
-    start, end = (torch.cuda.Event(enable_timing=True, external=True) for _ in range(2))
-    graph = torch.cuda.CUDAGraph()
-    # Other threads may allocate meanwhile.
-    graph.capture_begin(capture_error_mode="thread_local")
-    try:
-        start.record()
-        for number in range(launches):
-            calls[number % len(calls)]()
-        end.record()
-    finally:
-        graph.capture_end()
+def _milliseconds(captured: Captured) -> float:
+    """Of a launch, the card being idle before each replay."""
     times = []
     for _ in range(1 + REPLAYS):
-        graph.replay()
+        captured.graph.replay()
         torch.cuda.synchronize()
-        times.append(start.elapsed_time(end) / launches)
+        times.append(captured.elapsed())
     return statistics.median(times[1:])
 
 
@@ -175,7 +231,7 @@ def _elapsed(call: Call) -> float:
 
 
 @cache
-def _stream(device: int) -> torch.cuda.Stream:
+def stream(device: int) -> torch.cuda.Stream:
     """Where graphs are captured: not the default stream, which allows none."""
     return torch.cuda.Stream(device)
 

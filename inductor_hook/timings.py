@@ -12,8 +12,10 @@ from torch._logging._internal import getArtifactLogger
 
 from tilecast.inductor_hook import report
 from tilecast.inductor_hook.fusion import NOTHING, Decided, fusing, in_turn, trying
+from tilecast.inductor_hook.graph_timing import Captured, graphs_of
 from tilecast.inductor_hook.launcher import row
 from tilecast.inductor_hook.learning import learn
+from tilecast.inductor_hook.power_limit import at_the_limit
 from tilecast.inductor_hook.settings import active
 from tilecast.inductor_hook.template import FAILED_MS, TilecastCaller, without_failures
 from tilecast.inductor_hook.without_us import without_us
@@ -51,6 +53,7 @@ def settle(timings: dict[Any, float], op: str, nodes: Any, *rest: Any) -> None:
     Raises:
         Decided: it was measured beside what a kernel of ours would replace.
     """
+    graphs = graphs_of(timings)
     ours = [caller for caller in timings if isinstance(caller, TilecastCaller)]
     if not ours:
         return
@@ -81,12 +84,54 @@ def settle(timings: dict[Any, float], op: str, nodes: Any, *rest: Any) -> None:
     replaced = [taken for one, taken in timings.items() if _is_without_us(one)]
     if replaced:
         raise Decided(faster(timings, ours, replaced[0] if isfinite(replaced[0]) else 0.0))
+    if settings:
+        _tell_anew(timings, graphs, ours[0], settings.power)
     preferred = _preferred(ours, timings)
     for caller in ours:
         if timings[caller] < timings[preferred]:
             del timings[caller]
     if not trying.get():
         report.count("won" if timings[preferred] <= min(timings.values()) else "lost")
+
+
+def _tell_anew(
+    timings: dict[Any, float], graphs: Mapping[Any, Captured], ours: TilecastCaller, power: str
+) -> None:
+    """Raise times by what choices lose at the power limit, in Inductor's cache, too."""
+    problem, device = ours.choice.matmul.hint, ours.layout.device.index or 0
+    raised = at_the_limit(timings, graphs, problem, power, device)
+    if not raised:
+        return
+    if config.autotune_local_cache:
+        autotuner = get_algorithm_selector_cache()
+        keys = {caller: caller.hash_key() for caller in timings}
+        before = {keys[caller]: time for caller, time in timings.items()}
+        after = {keys[caller]: time for caller, time in raised.items()}
+        autotuner.update_local_cache(told_anew(autotuner.get_local_cache(), before, after))
+    for caller, time in raised.items():
+        log.info(
+            "tilecast: %s %s: %.4f ms, %.4f ms by what it loses at the power limit",
+            *(problem, caller.name, timings[caller], time),
+        )
+    timings.update(raised)
+
+
+def told_anew(
+    told: Mapping[str, Any], before: Mapping[str, float], after: Mapping[str, float]
+) -> dict[str, Any]:
+    """Inductor's cache of timings with others where it has those of one product.
+
+    Args:
+        told: milliseconds by ``hash_key``, in dictionaries by whatever else they depend on.
+        before: those of the product's choices.
+        after: those that are other ones now.
+    """
+    if before.items() <= told.items():
+        return {**told, **after}
+    return {
+        key: told_anew(value, before, after) if isinstance(value, Mapping) else value
+        for key, value in told.items()
+    }
 
 
 def _is_without_us(caller: Any) -> bool:
