@@ -32,7 +32,9 @@ from tilecast.inductor_hook import (
     launcher,
     mm,
     plans,
+    power_limit,
     report,
+    timings,
 )
 from tilecast.inductor_hook.launcher import StaticMatmul, errors_raised
 from tilecast.inductor_hook.selection import first, shortlist
@@ -931,7 +933,7 @@ def test_what_is_benchmarked_is_benchmarked_in_graphs(
 
     function, operands = COMPETING[kind]
     in_graphs: list[float] = []
-    timings: list[float] = []
+    told: list[float] = []
     in_a_graph = graph_timing._milliseconds
 
     def noted(calls: Any) -> float:
@@ -939,7 +941,8 @@ def test_what_is_benchmarked_is_benchmarked_in_graphs(
         return in_graphs[-1]
 
     monkeypatch.setattr(graph_timing, "_milliseconds", noted)
-    select_algorithm.add_feedback_saver(lambda found, *_: timings.extend(found.values()))
+    monkeypatch.setattr(timings, "at_the_limit", lambda *_: {})
+    select_algorithm.add_feedback_saver(lambda found, *_: told.extend(found.values()))
     try:
         with torch.no_grad():
             compiled(function, *operands(), backends=backends)
@@ -948,7 +951,47 @@ def test_what_is_benchmarked_is_benchmarked_in_graphs(
     assert _failures() == []
     assert len(in_graphs) > 2
     assert all(5e-4 < taken < 1 for taken in in_graphs)
-    assert {taken for taken in timings if taken < 1e3} <= set(in_graphs)
+    assert {taken for taken in told if taken < 1e3} <= set(in_graphs)
+
+
+@pytest.mark.parametrize("backends", ["ATEN,TILECAST", "ATEN,TRITON,TILECAST"])
+def test_choices_near_the_fastest_race_at_the_power_limit(
+    compiled: Callable, monkeypatch: pytest.MonkeyPatch, backends: str
+) -> None:
+    """Where those of a large product are slower than on a cool card, and of a small one none is."""
+    told: list[tuple[dict[Any, float], dict[Any, float]]] = []
+    at_the_limit = power_limit.at_the_limit
+
+    def noted(timings: dict[Any, float], *rest: Any) -> dict[Any, float]:
+        cool = dict(timings)
+        told.append((cool, at_the_limit(timings, *rest)))
+        return told[-1][1]
+
+    races: list[list[float]] = []
+    race = power_limit.race
+
+    def raced(graphs: Any, device: int) -> list[float]:
+        limited = race(graphs, device)
+        cool = [captured.milliseconds for captured in graphs]
+        races.append([time / before for time, before in zip(limited, cool, strict=True)])
+        return limited
+
+    monkeypatch.setattr(timings, "at_the_limit", noted)
+    monkeypatch.setattr(power_limit, "race", raced)
+    with torch.no_grad():
+        for rows, racing in ((4096, True), (16, False)):
+            operands = _bf16(rows, 4096), _bf16(4096, 4096)
+            result, _ = compiled(_linear, *operands, backends=backends)
+            assert _error(result, _exact(_linear, *operands)) < TOLERANCE
+            ((cool, raised),) = told
+            assert bool(raised) == racing
+            assert all(raised[choice] >= cool[choice] for choice in raised)
+            assert min(raised.values(), default=0.0) <= 1.05 * min(cool.values())
+            told.clear()
+    (slower,) = races
+    assert all(1.02 < ratio < 1.5 for ratio in slower)
+    assert not graph_timing._captured
+    assert _failures() == []
 
 
 def test_one_graph_for_every_m_of_scaled_products(model_of: Callable[..., Path]) -> None:
