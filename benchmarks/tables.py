@@ -244,7 +244,11 @@ def timing(figures: Figures) -> str:
     for way, row in _newest(figures).items():
         spread = row["repeatability"]
         name, _, host = way.partition(", ")
-        by = {"inductor": "as Inductor does", "in graphs": "**in graphs**"}[name]
+        by = {
+            "inductor": "as Inductor does",
+            "in graphs": "in graphs",
+            "at the limit": "**in graphs, then at the limit**",
+        }[name]
         rows.append(
             [by + (f", {host}" if host else ""), f"{1e3 * row['seconds_a_choice']:.1f}"]
             + [f"{percent(spread['p50'])} / {percent(spread['p95'])}"]
