@@ -14,6 +14,7 @@ from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook import report
 from tilecast.inductor_hook.failures import Failures
+from tilecast.inductor_hook.layout import padded
 from tilecast.kernels.builder import object_builder
 from tilecast.kernels.families import parse_config
 from tilecast.kernels.launch import Launch, load_kernel
@@ -170,16 +171,41 @@ class DynamicMatmul:
 
         operands = next(iter(self.matmuls.values())).spec.operands
         *batch, m, k = a.shape
-        problem = GemmProblem(m, b.shape[-1], k, *batch, operands=operands)
+        n = b.shape[-1]
+        if operands.out.major == "row":
+            n = padded(n, operands.out.dtype.bits // 8)
+        problem = GemmProblem(m, n, k, *batch, operands=operands)
         settings = Settings(1, self._model or None, self._power, digest=self._digest)
         gpu = gpu_of(a.get_device(), settings.model)
         choice = first(settings, problem, gpu)
-        if choice.deferred:
+        # The library was not timed on rows that are no multiple of 16 bytes, which cost it more.
+        if choice.deferred and n == b.shape[-1]:
             return _in_torch(operands)
         config = choice.prediction.config
         if config not in self.matmuls:
             (config,) = ranked(settings, problem, gpu, tuple(self.matmuls), 1)
         return self.matmuls[config]
+
+
+class Padded:
+    """A kernel's result whose rows TMA does not write: the kernel writes longer ones.
+
+    They are copied to where they belong, which takes little beside reading a large B.
+    """
+
+    def __init__(self, matmul: StaticMatmul | DynamicMatmul):
+        """Take what multiplies."""
+        self._matmul = matmul
+        self.compile = matmul.compile
+
+    def __call__(
+        self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, *extras: torch.Tensor
+    ) -> None:
+        """Write to ``out`` what the operands ask for; see `StaticMatmul`."""
+        *outer, columns = out.shape
+        rows = out.new_empty((*outer, padded(columns, out.itemsize)))[..., :columns]
+        self._matmul(a, b, rows, *extras)
+        out.copy_(rows)
 
 
 def adds(alpha: float, beta: float) -> bool:
@@ -219,7 +245,18 @@ def _in_torch(operands: GemmOperands) -> Callable[..., None]:
     # Only here: a graph whose kernels run needs nothing of it.
     from tilecast.data_collection.library import library_launch
 
-    return library_launch(operands)
+    launch = library_launch(operands)
+
+    def multiply(
+        a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, *extras: torch.Tensor
+    ) -> None:
+        # Operators of the library write no rows that are `Padded`.
+        whole = out if out.stride(-1) > 1 or out.is_contiguous() else out.new_empty(out.shape)
+        launch(a, b, whole, *extras)
+        if whole is not out:
+            out.copy_(whole)
+
+    return multiply
 
 
 def _multiply(

@@ -34,7 +34,8 @@ class Bias(NamedTuple):
         """Whether a kernel adds it before it stores the product; else it is added afterwards.
 
         It does so with one row of n numbers, one behind the other, of out's type, from a multiple
-        of 4 bytes on, that is (n,), (1, n) or these expanded to (m, n), and with no factors.
+        of 4 bytes on and to one, that is (n,), (1, n) or these expanded to (m, n), and with no
+        factors.
 
         Args:
             n: columns of the product.
@@ -51,6 +52,7 @@ class Bias(NamedTuple):
             and equal(self.strides[-1], 1)
             and (len(self.shape) == 1 or equal(self.shape[0], 1) or equal(self.strides[0], 0))
             and divides(self.start, BIAS_ALIGNMENT_BYTES)
+            and divides(n * dtype.itemsize, BIAS_ALIGNMENT_BYTES)
         )
 
 
@@ -127,6 +129,17 @@ def major(name: str, strides: Sequence[Any], itemsize: int, sizes: Any = None) -
             "0 for a batch alone; pad it or call contiguous() on it"
         )
     return found
+
+
+def padded(columns: int, itemsize: int) -> int:
+    """How long a row is that TMA writes and that holds so many elements, in elements.
+
+    Args:
+        columns: what it holds.
+        itemsize: bytes of an element.
+    """
+    multiple = ALIGNMENT_BYTES // itemsize
+    return -(-columns // multiple) * multiple
 
 
 def _divides(size: int, step: int) -> bool:

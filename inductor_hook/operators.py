@@ -11,7 +11,8 @@ from functools import cache
 import torch
 
 from tilecast.heuristics.operands import ROW, GemmOperands
-from tilecast.inductor_hook.launcher import DynamicMatmul, StaticMatmul, add_bias, row
+from tilecast.inductor_hook.launcher import DynamicMatmul, Padded, StaticMatmul, add_bias, row
+from tilecast.inductor_hook.layout import padded
 
 _SCHEMA = (
     "launch(Tensor a, Tensor b, Tensor(x!) out, Tensor[] extras, Tensor? bias, str[] configs, "
@@ -47,6 +48,8 @@ def launch(
         beta: factor of that bias.
     """
     matmul, views = _named(tuple(configs), operands, a.ndim == 3, tuple(model))
+    if out.stride(-1) == 1 and out.stride(-2) % padded(1, out.itemsize):
+        matmul = Padded(matmul)
     matmul(a, b, out, *(view(extra) for view, extra in zip(views, extras, strict=True)))
     if bias is not None:
         add_bias(out, bias, alpha, beta)
@@ -55,7 +58,7 @@ def launch(
 @cache
 def _named(
     configs: tuple[str, ...], operands: str, batched: bool, model: tuple[str, ...]
-) -> tuple[Callable[..., None], tuple[Callable[[torch.Tensor], torch.Tensor], ...]]:
+) -> tuple[StaticMatmul | DynamicMatmul, tuple[Callable[[torch.Tensor], torch.Tensor], ...]]:
     """What launches, and how each extra is handed to it: with one dimension."""
     views = tuple(
         row if extra.kind == ROW else torch.Tensor.flatten

@@ -12,7 +12,7 @@ from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.operands import SCALES, GemmOperands, TensorSpec
 from tilecast.heuristics.problem import ALIGNMENT_BYTES, GemmProblem
 from tilecast.inductor_hook.launcher import adds
-from tilecast.inductor_hook.layout import Bias, Scale, major, scaling
+from tilecast.inductor_hook.layout import Bias, Scale, major, padded, scaling
 
 INPUTS = {
     "mm": ("A", "B"),
@@ -46,7 +46,8 @@ class Matmul:
     """A multiplication in a graph."""
 
     hint: GemmProblem
-    """Its extents; of a symbolic one, those that Inductor benchmarks with."""
+    """Its extents; of a symbolic one, those that Inductor benchmarks with. Where it is `padded`, n
+    is that of the longer rows."""
     batched: bool
     """Whether its operands carry a batch."""
     m_range: tuple[int, int] | None = None
@@ -59,6 +60,9 @@ class Matmul:
     """Factor of the bias, for addmm."""
     inputs: tuple[str, ...] = INPUTS["mm"]
     """Those of its `INPUTS` that there are."""
+    padded: bool = False
+    """Whether out's rows are no multiple of 16 bytes: the kernel writes longer ones, which are
+    copied."""
 
     def then(self, activation: str) -> Matmul:
         """The same with an activation behind it.
@@ -135,11 +139,10 @@ def read(kernel_inputs: Any, op: str, fast: bool | None = None) -> Matmul:
     sizes = V.graph.sizevars
     alpha, beta = _factors(kernel_inputs, op)
     try:
-        operands = GemmOperands.product(
-            stored("A", a.get_dtype(), a.get_stride(), sizes),
-            stored("B", b.get_dtype(), b.get_stride(), sizes),
-            stored("out", out.dtype, out.stride, sizes),
-        )
+        stored_a = stored("A", a.get_dtype(), a.get_stride(), sizes)
+        stored_b = stored("B", b.get_dtype(), b.get_stride(), sizes)
+        written, is_padded = _written(out, columns, sizes)
+        operands = GemmOperands.product(stored_a, stored_b, written)
         if op == "scaled_int_mm":
             _check_column(given["scale_a"], rows, sizes)
             name = _BOTH[_scaling_columns(given["scale_b"], columns, out)]
@@ -157,7 +160,7 @@ def read(kernel_inputs: Any, op: str, fast: bool | None = None) -> Matmul:
             raise NotCovered("the bias is no row of out's dtype")
         hint = GemmProblem(
             _hint(rows, sizes, 1024),
-            _fixed("n", columns),
+            padded(_fixed("n", columns), out.dtype.itemsize) if is_padded else _fixed("n", columns),
             _fixed("k", depth),
             _hint(batch[0], sizes, 16) if batch else 1,
             operands,
@@ -168,7 +171,22 @@ def read(kernel_inputs: Any, op: str, fast: bool | None = None) -> Matmul:
     batch_range = _bounds(batch[0], sizes.shape_env, _LARGEST_BATCH) if batch else None
     if m_range and "col" in (operands.a.major, operands.out.major):
         raise NotCovered("m is symbolic and contiguous: its alignment is not known")
-    return Matmul(hint, bool(batch), m_range, batch_range, alpha, beta, tuple(given))
+    inputs = tuple(given)
+    return Matmul(hint, bool(batch), m_range, batch_range, alpha, beta, inputs, is_padded)
+
+
+def _written(out: Any, columns: Any, sizes: Any) -> tuple[TensorSpec, bool]:
+    """How a kernel stores the result, and whether its rows have to be longer for that.
+
+    Raises:
+        TilecastError: TMA writes no such strides, and not because of the rows' length.
+    """
+    try:
+        return stored("out", out.dtype, out.stride, sizes), False
+    except TilecastError:
+        if not (_is_fixed(columns) and out.is_contiguous()):
+            raise
+        return TensorSpec(dtype_of_torch(out.dtype), "row"), True
 
 
 def stored(name: str, dtype: Any, strides: Any, sizes: Any) -> TensorSpec:

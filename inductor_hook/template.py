@@ -41,6 +41,7 @@ _VIEWS = {ONE: "{}.view(-1)", COLUMN: "{}.view(-1)", ROW: "row({})"}
 _SOURCE = """
 import torch
 from tilecast.inductor_hook.launcher import {{constructor}}
+{%- if padded %}, Padded{% endif %}
 {%- if "row(" in extras %}, row{% endif %}{% if adds %}, add_bias{% endif %}
 
 
@@ -48,6 +49,9 @@ from tilecast.inductor_hook.launcher import {{constructor}}
 matmul = {{constructor}}.named(
     {{arguments}}
 )
+{%- if padded %}
+matmul = Padded(matmul)
+{%- endif %}
 
 
 def {{kernel_name}}_precompile(**metadata):
@@ -98,9 +102,10 @@ class Choice:
     def is_one_kernel(self) -> bool:
         """Whether its time is that of its config.
 
-        It is not where each call picks one, by its extents, nor where a second kernel adds a bias.
+        It is not where each call picks one, by its extents, nor where a second kernel adds a bias
+        or copies rows.
         """
-        return not (self.matmul.dynamic or self.adds_bias)
+        return not (self.matmul.dynamic or self.adds_bias or self.matmul.padded)
 
     def variables(self) -> dict[str, Any]:
         """What the template is rendered with."""
@@ -123,6 +128,7 @@ class Choice:
             "constructor": "DynamicMatmul" if dynamic else "StaticMatmul",
             "arguments": ", ".join(arguments),
             "model": repr(self.settings.digest),
+            "padded": self.matmul.padded,
             "inputs": inputs,
             "extras": "".join(f", {_VIEWS[extra.kind].format(extra.name)}" for extra in extras),
             "adds": self.adds_bias,

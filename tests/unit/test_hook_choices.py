@@ -194,7 +194,7 @@ def test_the_only_choice_of_k_1_costs_no_other(graph: Any) -> None:
 
 def test_k_1_leaves_what_is_not_covered_to_the_others(graph: Any) -> None:
     install(k=1)
-    choices = choices_of(linear(n=1001), "mm", [mm.aten_mm])
+    choices = choices_of(linear(k=1001), "mm", [mm.aten_mm])
     assert [choice.name for choice in choices] == ["mm"]
     assert counters["tilecast"]["not covered: mm"] == 1
 
@@ -223,6 +223,23 @@ def test_k_1_keeps_aten_where_the_library_is_to_win(
     assert hook == []
     assert counters["tilecast"][f"left to the library: {op}"] == 1
     assert counters["tilecast"][f"not covered: {op}"] == 0
+
+
+def test_k_1_leaves_no_rows_to_the_library_that_it_was_not_timed_on(
+    graph: Any, leaving_model: Path
+) -> None:
+    """Rows of 1,001 numbers are no multiple of 16 bytes."""
+    install(k=1, model=leaving_model)
+    with config.patch(max_autotune_gemm_backends="ATEN,TRITON,TILECAST"):
+        (choice,) = choices_of(linear(M, 1001, K), "mm", [mm.aten_mm, mm.mm_template])
+    assert choice.choice.matmul.padded
+    source = source_of(choice)
+    assert "import StaticMatmul, Padded" in source
+    assert "matmul = Padded(matmul)" in source
+    # Its time is not that of its config: nothing is learned from it.
+    assert not choice.choice.is_one_kernel
+    (whole,) = _ours(choices_of(linear(M, 1008, K), "mm")) or [None]
+    assert whole is None or "Padded" not in source_of(whole)
 
 
 def test_a_linear_layer_that_is_left_is_lowered_to_aten(
@@ -314,13 +331,13 @@ def test_max_autotune_gemm_is_enough(graph: Any) -> None:
 
 
 UNCOVERED: dict[str, tuple[Any, Callable[[], Sequence[Any]], dict[str, Any]]] = {
-    "mm": (aten.mm, lambda: linear(n=1001).nodes(), {}),
+    "mm": (aten.mm, lambda: linear(k=1001).nodes(), {}),
     "mm in fp32": (aten.mm, lambda: linear(dtype=torch.float32).nodes(), {}),
-    "mm_dtype": (aten.mm, lambda: linear(n=1001).nodes(), {"out_dtype": torch.float32}),
-    "bmm": (aten.bmm, lambda: batched(n=33).nodes(), {}),
+    "mm_dtype": (aten.mm, lambda: linear(k=1001).nodes(), {"out_dtype": torch.float32}),
+    "bmm": (aten.bmm, lambda: batched(k=33).nodes(), {}),
     "baddbmm": (aten.baddbmm, lambda: [node("c", [4, 512, 128]), *batched().nodes()], {}),
-    "addmm": (aten.addmm, lambda: [node("c", [1001]), *linear(n=1001).nodes()], {}),
-    "_int_mm": (aten._int_mm, lambda: linear(n=1001, dtype=torch.int8).nodes(), {}),
+    "addmm": (aten.addmm, lambda: [node("c", [N]), *linear(k=1001).nodes()], {}),
+    "_int_mm": (aten._int_mm, lambda: linear(k=1001, dtype=torch.int8).nodes(), {}),
     "_mm_plus_mm": (tuned_mm_plus_mm, lambda: [*linear().nodes(), *linear().nodes()], {}),
 }
 """Operators, operands that we do not cover, and other arguments."""
@@ -402,7 +419,7 @@ def test_what_each_call_for_choices_is_answered_with(
     install(k=count)
     monkeypatch.setattr(hook_choices, "is_last_call", lambda *call: last)
     theirs: Any = {"aten": iter(["theirs"] if stock else [])}
-    inputs = linear(n=N if covered else 1001)
+    inputs = linear(k=K if covered else 1001)
     found = V.choices._finalize_template_configs(theirs, inputs, [], "mm")
     ours = [choice for choice in found if choice != "theirs"]
     assert len(ours) == (count if last and covered else 0)
@@ -509,7 +526,7 @@ def test_the_model_decides_between_equals(graph: Any) -> None:
 def test_a_forced_choice_stays_alone_whatever_other_backends_add(graph: Any) -> None:
     install(k=1)
     (forced,) = choices_of(linear(), "mm", [mm.aten_mm])
-    (aten,) = choices_of(linear(n=1001), "mm", [mm.aten_mm])
+    (aten,) = choices_of(linear(k=1001), "mm", [mm.aten_mm])
     assert _remaining([aten, forced]) == [forced]
     assert _remaining([aten]) == [aten]
     install(k=2)

@@ -130,7 +130,7 @@ def test_a_product_that_is_not_covered_is_no_reason_to_warn(
     graph: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     install(k=3)
-    assert [choice.name for choice in choices_of(linear(n=1001), "mm", [mm.aten_mm])] == ["mm"]
+    assert [choice.name for choice in choices_of(linear(k=1001), "mm", [mm.aten_mm])] == ["mm"]
     assert warnings_told(caplog) == []
 
 

@@ -389,7 +389,7 @@ def test_k_1_leaves_to_the_library_what_it_wins(
     "operands",
     [
         lambda: _operands(bias=(M, 4096)),
-        lambda: _operands(n=1001, bias=None),
+        lambda: _operands(k=1001, bias=None),
         lambda: [node("a", [M, 64], device="cpu"), node("b", [64, 64], [1, 64], device="cpu")],
     ],
     ids=["a matrix is added", "not aligned", "on the CPU"],

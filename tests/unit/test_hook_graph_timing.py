@@ -170,16 +170,16 @@ def test_a_kernel_stays_loaded_until_all_calls_are_timed() -> None:
         ("ATEN,TRITON,TILECAST", {}, True),
         ("TILECAST", {}, True),
         ("ATEN,TRITON,TILECAST", {"autotune_in_subproc": True}, False),
-        ("ATEN,TRITON,TILECAST", {"n": 4097}, False),
+        ("ATEN,TRITON,TILECAST", {"k": 1025}, False),
     ],
 )
 def test_what_competes_with_ours_is_timed_as_ours_are(
     hook: list[KernelSpec], backends: str, options: dict[str, Any], timed: bool
 ) -> None:
-    n = options.pop("n", 4096)
+    k = options.pop("k", 1024)
     with lowering(), config.patch(max_autotune_gemm_backends=backends, **options):
         install(k=3)
-        a, b = node("a", [64, 1024]), node("b", [1024, n], [1, 1024])
+        a, b = node("a", [64, k]), node("b", [k, 4096], [1, k])
         choices = lowered(torch.ops.aten.mm, a, b)
     assert choices
     assert {"benchmark" in vars(choice) for choice in choices} == {timed}

@@ -27,6 +27,7 @@ from tilecast.inductor_hook import failures, launcher, selection
 from tilecast.inductor_hook.failures import Failures
 from tilecast.inductor_hook.launcher import (
     DynamicMatmul,
+    Padded,
     StaticMatmul,
     add_bias,
     errors_raised,
@@ -531,3 +532,56 @@ def test_an_extent_that_the_library_wins_is_multiplied_by_torch(
     matmul(a, b, out, *bias)
     assert torch.equal(out, expected)
     assert loaded == []
+
+
+@pytest.mark.parametrize(
+    ("operands", "shape"),
+    [("bf16:rcr", (5, 1001)), ("fp16:rcr", (2, 5, 13)), ("bf16:rcr>fp32", (5, 1003))],
+)
+def test_rows_that_tma_does_not_write_are_written_longer(
+    gpu: list[KernelSpec], operands: str, shape: tuple[int, ...]
+) -> None:
+    """The kernel sees rows that begin at multiples of 16 bytes."""
+    *batch, m, n = shape
+    problem = GemmProblem(m, 8 * n, K, *batch, operands=GemmOperands.parse(operands))
+    a, b, *_ = random_inputs(problem, device="cpu")
+    b = b[..., :n]
+    whole = poisoned_out(problem, device="cpu")
+    out = whole.reshape(-1)[: whole.numel() // 8].view(shape)
+    seen: list[torch.Tensor] = []
+    matmul = StaticMatmul.named(NAME, operands, bool(batch))
+
+    def multiply(a: torch.Tensor, b: torch.Tensor, rows: torch.Tensor) -> None:
+        seen.append(rows)
+        matmul(a, b, rows)
+
+    multiply.compile = matmul.compile  # type: ignore[attr-defined]
+    Padded(multiply)(a, b, out)  # type: ignore[arg-type]
+    (rows,) = seen
+    assert all(stride * rows.itemsize % 16 == 0 for stride in rows.stride()[:-1])
+    assert rows.shape == out.shape
+    expected = a.double() @ b.double()
+    assert torch.allclose(out.double(), expected, rtol=0.01, atol=0.05)
+    assert len(gpu) == 1
+
+
+def test_a_symbolic_m_is_ranked_by_the_longer_rows(loads: Callable) -> None:
+    names = [_ranking(m, n=1008)[0] for m in (16, 2048)]
+    loaded = loads(_product)
+    matmul = Padded(_dynamic(names))
+    for m, name in zip((16, 2048), names, strict=True):
+        a, b = torch.randn(m, K).bfloat16(), torch.randn(1001, K).bfloat16().T
+        out = torch.empty(m, 1001, dtype=torch.bfloat16)
+        with errors_raised():
+            matmul(a, b, out)
+        assert torch.equal(out, a @ b)
+        assert loaded[-1].config.name == name
+
+
+def test_torch_writes_rows_of_int32_in_place_of_a_kernel_that_fails(loads: Callable) -> None:
+    """Which it refuses where there are gaps between them."""
+    loads(lambda *operands: 1 / 0)
+    a, b = (torch.randint(-9, 9, shape, dtype=torch.int8) for shape in ((32, 64), (1003, 64)))
+    out = torch.empty(32, 1003, dtype=torch.int32)
+    Padded(StaticMatmul.named(NAME, "int8:rcr>int32", False))(a, b.T, out)
+    assert torch.equal(out, a.int() @ b.int().T)

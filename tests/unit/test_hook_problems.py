@@ -18,7 +18,7 @@ from torch.export import Dim, export
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from hook_graph import batched, biased_linear, linear, lowering, node
+from hook_graph import batched, biased_linear, int_linear, linear, lowering, node
 
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.operands import GemmOperands
@@ -165,7 +165,8 @@ REFUSALS: list[tuple[Callable[[], MMKernelInputs], str, str]] = [
     (lambda: _two(a={"stride": [K + 1, 1]}), "mm", "A has strides .*multiples of 8"),
     (lambda: _two(a={"stride": [2 * K, 2]}), "mm", "A has strides .*allowed: 1 along rows or col"),
     (lambda: _mm(node("a", [M, 100]), node("b", [100, N], [1, 104])), "mm", "A has strides"),
-    (lambda: linear(n=1001), "mm", "out has strides .*multiples of 8"),
+    (lambda: linear(k=1001), "mm", "A has strides .*multiples of 8"),
+    (lambda: _mm(node("a", [M, K]), node("b", [K, 1001])), "mm", "B has strides .*multiples of 8"),
     (lambda: linear(m=0), "mm", "m=0 is out of range"),
     (lambda: linear(k=0), "mm", "stride"),
     (lambda: batched(batch=0), "bmm", "batch=0 is out of range"),
@@ -180,6 +181,34 @@ def test_what_is_not_covered_says_why(
     with pytest.raises(NotCovered, match=reason) as refusal:
         read(inputs(), op)
     assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("n", "dtype", "longer"), [(1001, torch.bfloat16, 1008), (50257, torch.float16, 50264)]
+)
+def test_rows_that_tma_does_not_write_are_padded(
+    graph: Any, n: int, dtype: torch.dtype, longer: int
+) -> None:
+    found = read(linear(n=n, dtype=dtype), "mm")
+    assert (found.hint.n, found.padded) == (longer, True)
+    assert found.hint.operands.text == f"{'bf16' if dtype is torch.bfloat16 else 'fp16'}:rcr"
+    found = read(batched(n=n), "bmm")
+    assert (found.hint.n, found.hint.batch, found.padded) == (longer, 4, True)
+    assert not read(linear(n=longer, dtype=dtype), "mm").padded
+
+
+def test_rows_of_int32_and_their_scales(graph: Any) -> None:
+    """In int32 four of them are 16 bytes, not eight."""
+    found = read(int_linear(n=1002), "int_mm")
+    assert (found.hint.n, found.padded) == (1004, True)
+
+
+@pytest.mark.parametrize(("n", "fused"), [(1002, True), (1001, False)])
+def test_a_bias_is_fused_where_its_row_ends_at_4_bytes(graph: Any, n: int, fused: bool) -> None:
+    found = read(biased_linear(n=n), "addmm")
+    assert (found.hint.n, found.padded) == (1008, True)
+    assert ("bias" in found.hint.operands.epilogue) == fused
+    assert "bias" in found.inputs
 
 
 def test_an_aligned_offset_is_covered(graph: Any) -> None:

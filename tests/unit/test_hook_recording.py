@@ -86,7 +86,7 @@ def test_what_the_hook_is_not_asked_about_is_not_written(
     install(record=path)
     with config.patch(setting):
         choices_of(linear(), "mm", [mm.aten_mm])
-    choices_of(linear(n=1001), "mm", [mm.aten_mm])  # not covered
+    choices_of(linear(k=1001), "mm", [mm.aten_mm])  # not covered
     assert counters["tilecast"]["not covered: mm"] == 1
     assert not path.exists()
 
