@@ -14,8 +14,9 @@ import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache, partial
-from threading import get_ident
+from threading import Lock
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from tilecast.data_collection.gpu_session import COLD_FACTOR, MAX_LAUNCHES, REPLAY_SECONDS
 from tilecast.inductor_hook import report
+from tilecast.inductor_hook.launcher import errors_raised
 
 REPLAYS = 5
 """Of a graph, whose median counts; one more comes before them."""
@@ -42,7 +44,8 @@ def time_in_a_graph(choice: Any) -> None:
 def _of_choice(
     choice: Any, stock: Callable[..., float], *inputs: torch.Tensor, out: torch.Tensor
 ) -> float:
-    with loaded(getattr(choice, "bmreq", None)):
+    # Not as an attribute, which some choices refuse to have before they are benchmarked.
+    with loaded(vars(choice).get("bmreq")):
         return benchmark(stock, *inputs, out=out)
 
 
@@ -67,8 +70,10 @@ def loaded(request: Any) -> Iterator[None]:
 def benchmark(stock: Callable[..., float], *inputs: torch.Tensor, out: torch.Tensor) -> float:
     """Milliseconds of one call on some operands; ``stock`` has Inductor benchmark it."""
     device = out.device
+    given = torch.cuda.current_stream(device)
     with torch.cuda.device(device), torch.cuda.stream(_stream(device.index)):
-        torch.cuda.current_stream().wait_stream(torch.cuda.default_stream())
+        # Where Inductor has made the operands.
+        torch.cuda.current_stream().wait_stream(given)
         calls: list[Call] = []
         for *others, result in _operand_sets([*inputs, out], l2_bytes(device.index)):
             known = len(calls)
@@ -77,48 +82,86 @@ def benchmark(stock: Callable[..., float], *inputs: torch.Tensor, out: torch.Ten
             if len(calls) != known + 1:
                 return found  # it failed, or was timed in another way
         try:
-            return _milliseconds(calls)
-        # What cannot be captured, such as a call that waits for the card.
-        except RuntimeError as error:
+            # Torch's product in place of one of ours that fails would pass for it.
+            with errors_raised():
+                return _milliseconds(calls)
+        # Whatever cannot be captured, such as a call that waits for the card.
+        except Exception as error:
             report.warn_once("timing in a CUDA graph", error, then="Inductor times one by one")
             torch.cuda.synchronize()
     return stock(*inputs, out=out)
 
 
+_noting: ContextVar[list[Call] | None] = ContextVar("tilecast_noting", default=None)
+"""Where this thread notes what Inductor would benchmark; None where it benchmarks."""
+_lock = Lock()
+_noting_threads = 0
+_before: Callable[..., float] | None = None
+"""What another package had put in place of the benchmark."""
+
+
 @contextmanager
 def _noted(calls: list[Call]) -> Iterator[None]:
     """Inside, what Inductor would benchmark in this thread runs once and is noted instead."""
-    before, thread = vars(benchmarker).get("benchmark"), get_ident()
-    stock = benchmarker.benchmark
-
-    def note(function: Any, args: Any = None, kwargs: Any = None, *rest: Any, **options: Any):
-        if get_ident() != thread:
-            return stock(function, args, kwargs, *rest, **options)
-        call = partial(function, *(args or ()), **(kwargs or {}))
-        # The first call may compile something, and benchmark it.
-        vars(benchmarker)["benchmark"] = stock
-        try:
-            call()
-        finally:
-            vars(benchmarker)["benchmark"] = note
-        calls.append(call)
-        return 0.0
-
-    vars(benchmarker)["benchmark"] = note
+    _count(+1)
+    token = _noting.set(calls)
     try:
         yield
     finally:
-        if before is None:
+        _noting.reset(token)
+        _count(-1)
+
+
+def _count(change: int) -> None:
+    """Have `_note` be called while any thread notes."""
+    global _before, _noting_threads
+    with _lock:
+        if not _noting_threads:
+            _before = vars(benchmarker).get("benchmark")
+            vars(benchmarker)["benchmark"] = partial(_note, benchmarker.benchmark)
+        _noting_threads += change
+        if not _noting_threads:
             del vars(benchmarker)["benchmark"]
-        else:
-            vars(benchmarker)["benchmark"] = before
+            if _before:
+                vars(benchmarker)["benchmark"] = _before
 
 
-def _operand_sets(tensors: Sequence[torch.Tensor], l2: int) -> Iterator[list[torch.Tensor]]:
-    """Tensors, and as many copies of all of them that no launch finds its own in the L2 cache."""
-    yield [*tensors]
-    for number in range(1, set_count(sum(t.untyped_storage().nbytes() for t in tensors), l2)):
-        yield [_copy(tensor, number) for tensor in tensors]
+def _note(
+    stock: Callable[..., float],
+    function: Callable[..., object],
+    args: Any = None,
+    kwargs: Any = None,
+    *rest: Any,
+    **options: Any,
+) -> float:
+    """What Inductor's benchmark does meanwhile, in every thread."""
+    calls = _noting.get()
+    if calls is None:
+        return stock(function, args, kwargs, *rest, **options)
+    call = partial(function, *(args or ()), **(kwargs or {}))
+    # The first call may compile something, and benchmark it.
+    token = _noting.set(None)
+    try:
+        call()
+    finally:
+        _noting.reset(token)
+    calls.append(call)
+    return 0.0
+
+
+def _operand_sets(tensors: Sequence[torch.Tensor], l2: int) -> list[list[torch.Tensor]]:
+    """Tensors, and as many copies of all of them that no launch finds its own in the L2 cache.
+
+    Without copies where there is no memory for them.
+    """
+    sets = [[*tensors]]
+    count = set_count(sum(tensor.untyped_storage().nbytes() for tensor in tensors), l2)
+    try:
+        sets += [[_copy(tensor, number) for tensor in tensors] for number in range(1, count)]
+    except torch.OutOfMemoryError:
+        for tensor in tensors:
+            _copies.pop(tensor, None)
+    return sets
 
 
 def set_count(set_bytes: int, l2: int) -> int:

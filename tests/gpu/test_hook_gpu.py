@@ -909,6 +909,8 @@ def _biased(bias: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> torch.
 
 COMPETING: dict[str, tuple[Function, Callable[[], tuple[torch.Tensor, ...]]]] = {
     "mm": (_linear, lambda: (_bf16(M, K), _bf16(N, K))),
+    # For which Inductor also offers to split k into a batch.
+    "long k": (_linear, lambda: (_bf16(64, 8192), _bf16(64, 8192))),
     "addmm": (_biased, lambda: (_bf16(N), _bf16(M, K), _bf16(N, K))),
     "bmm": (_stacked, lambda: (_bf16(4, M, K), _bf16(4, 264, K))),
     "activation": (lambda x, w: torch.relu(x @ w.T), lambda: (_bf16(M, K), _bf16(N, K))),

@@ -10,6 +10,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -69,6 +70,66 @@ def test_other_threads_benchmark_as_ever() -> None:
         thread.join()
     assert calls == []
     assert found[0] > 0
+
+
+def test_threads_that_note_at_once_each_note_their_own() -> None:
+    """Whoever ends first: nothing stays in place of the benchmark."""
+    begun, ended = threading.Event(), threading.Event()
+    theirs, ours = [], []
+
+    def note() -> None:
+        with graph_timing._noted(theirs):
+            begun.set()
+            ended.wait()
+            benchmarker.benchmark(torch.neg, (torch.ones(2),), {})
+
+    thread = threading.Thread(target=note)
+    with graph_timing._noted(ours):
+        thread.start()
+        begun.wait()
+        benchmarker.benchmark(torch.abs, (torch.ones(2),), {})
+    assert benchmarker.benchmark(torch.abs, (torch.ones(2),), {}) > 0
+    ended.set()
+    thread.join()
+    assert [(call.func) for call in (*ours, *theirs)] == [torch.abs, torch.neg]
+    assert "benchmark" not in vars(benchmarker)
+
+
+def test_what_another_package_put_there_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs = MagicMock(return_value=7.0)
+    monkeypatch.setitem(vars(benchmarker), "benchmark", theirs)
+    with graph_timing._noted([]):
+        assert benchmarker.benchmark(torch.neg, (torch.ones(2),), {}) == 0.0
+    assert benchmarker.benchmark is theirs
+
+
+def test_a_choice_may_refuse_to_say_how_it_is_benchmarked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As decompose-k does in 2.15."""
+
+    class Choice:
+        bmreq = property(lambda self: 1 / 0)
+
+        def benchmark(self, *inputs: torch.Tensor, out: torch.Tensor) -> float:
+            return 3.0
+
+    monkeypatch.setattr(graph_timing, "benchmark", lambda stock, *inputs, out: stock(out=out))
+    choice = Choice()
+    graph_timing.time_in_a_graph(choice)
+    assert choice.benchmark(out=torch.ones(2)) == 3.0
+
+
+def test_without_memory_for_copies_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    a, out = torch.ones(4), torch.ones(4)
+    made = graph_timing._copy
+
+    def copy(tensor: torch.Tensor, number: int) -> torch.Tensor:
+        if number > 1:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return made(tensor, number)
+
+    monkeypatch.setattr(graph_timing, "_copy", copy)
+    assert graph_timing._operand_sets([a, out], l2=32) == [[a, out]]
+    assert a not in graph_timing._copies
 
 
 def test_what_fails_is_the_callers_and_noted_nowhere() -> None:
