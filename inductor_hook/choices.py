@@ -18,8 +18,9 @@ from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
 from tilecast.inductor_hook import report
 from tilecast.inductor_hook.autoload import names
+from tilecast.inductor_hook.contest import Contest
 from tilecast.inductor_hook.fusion import NOTHING, Decided, fusing, in_turn, trying
-from tilecast.inductor_hook.graph_timing import time_in_a_graph
+from tilecast.inductor_hook.power_limit import near
 from tilecast.inductor_hook.problems import LeftToLibrary, Matmul, NotCovered, read
 from tilecast.inductor_hook.recording import record
 from tilecast.inductor_hook.selection import first, gpu_of, portfolio, runnable, shortlist
@@ -109,25 +110,22 @@ def _count(event: str) -> None:
 
 def benchmarked(choices: list[Any]) -> list[Any]:
     """Those of all choices for a multiplication that stay; called before they are benchmarked."""
-    if not asked():
+    settings = asked()
+    if not settings:
         return choices
     for choice in choices:
         time_as_it_runs(choice)
-    ours_compete = any(isinstance(choice, TilecastCaller) for choice in choices)
-    if ours_compete and benchmarks_calls_here(choices):
-        _time_in_graphs(choices)
+    ours = [choice for choice in choices if isinstance(choice, TilecastCaller)]
+    if ours and benchmarks_calls_here(choices):
+        contest = Contest(near(ours[0].choice.matmul.hint, settings.power))
+        for choice in choices:
+            if choice.layout.device.type == "cuda":
+                contest.enter(choice)
     if fusing.get():
         return choices
     aten_named = names(config.max_autotune_gemm_backends, "ATEN")
     stay = kept([_kind(choice) for choice in choices], aten_named)
     return [choice for choice, stays in zip(choices, stay, strict=True) if stays]
-
-
-def _time_in_graphs(choices: Sequence[Any]) -> None:
-    """Have all that compete on the GPU be timed alike."""
-    for choice in choices:
-        if choice.layout.device.type == "cuda":
-            time_in_a_graph(choice)
 
 
 def kept(kinds: Sequence[str], aten_named: bool) -> list[bool]:

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache, partial
-from threading import get_ident
+from threading import Lock
 from typing import Any
-from weakref import WeakKeyDictionary, finalize
 
 import torch
 from torch._inductor.runtime.benchmarking import benchmarker
@@ -26,11 +26,15 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from tilecast.data_collection.gpu_session import COLD_FACTOR, MAX_LAUNCHES, REPLAY_SECONDS
 from tilecast.inductor_hook import report
+from tilecast.inductor_hook.launcher import errors_raised
 
 REPLAYS = 5
 """Of a graph, whose median counts; one more comes before them."""
 
 Call = Callable[[], object]
+
+Stock = Callable[..., float]
+"""Has Inductor benchmark a choice on some operands: milliseconds."""
 
 _copies: Any = WeakTensorKeyDictionary()
 """Copies of what Inductor benchmarks with, by tensor: they go when it goes."""
@@ -55,7 +59,7 @@ class Captured:
         """Capture some calls, each of which has run once, on the current stream.
 
         Raises:
-            RuntimeError: they cannot be captured.
+            Exception: whatever keeps them from being captured.
         """
         once = _elapsed(calls[0]) / 1e3
         launches = max(len(calls), min(MAX_LAUNCHES, math.ceil(REPLAY_SECONDS / max(once, 1e-6))))
@@ -77,52 +81,8 @@ class Captured:
         return self.start.elapsed_time(self.end) / self.launches
 
 
-def time_in_a_graph(choice: Any) -> None:
-    """Have a choice for the GPU be benchmarked as it runs in a model; as ever if that fails."""
-    vars(choice)["benchmark"] = partial(_of_choice, choice, choice.benchmark)
-
-
-_captured: WeakKeyDictionary[Any, Captured] = WeakKeyDictionary()
-"""What choices were captured in, until `graphs_of` takes them."""
-
-
-def graphs_of(choices: Iterable[Any]) -> dict[Any, Captured]:
-    """What those of some choices that were timed in graphs were captured in, once."""
-    return {choice: _captured.pop(choice) for choice in choices if choice in _captured}
-
-
-def _of_choice(
-    choice: Any, stock: Callable[..., float], *inputs: torch.Tensor, out: torch.Tensor
-) -> float:
-    unload = kept_loaded(getattr(choice, "bmreq", None))
-    try:
-        return benchmark(stock, *inputs, out=out, keep=partial(_captured.__setitem__, choice))
-    finally:
-        if choice in _captured:
-            finalize(_captured[choice], unload).atexit = False
-        else:
-            unload()
-
-
-def kept_loaded(request: Any) -> Call:
-    """Have a kernel that Inductor benchmarks stay loaded, until what this returns is called.
-
-    Inductor unloads it after each benchmark: Triton's since 2.15, and CUTLASS's. ``request`` is
-    None for a kernel of a library.
-    """
-    if request is None:
-        return lambda: None
-    vars(request)["cleanup_run_fn"] = lambda: None
-
-    def unload() -> None:
-        del vars(request)["cleanup_run_fn"]
-        request.cleanup_run_fn()
-
-    return unload
-
-
 def benchmark(
-    stock: Callable[..., float],
+    stock: Stock,
     *inputs: torch.Tensor,
     out: torch.Tensor,
     keep: Callable[[Captured], object] = lambda captured: None,
@@ -136,8 +96,10 @@ def benchmark(
         keep: is given what was captured, if anything was.
     """
     device = out.device
+    given = torch.cuda.current_stream(device)
     with torch.cuda.device(device), torch.cuda.stream(stream(device.index)):
-        torch.cuda.current_stream().wait_stream(torch.cuda.default_stream())
+        # Where Inductor has made the operands.
+        torch.cuda.current_stream().wait_stream(given)
         calls: list[Call] = []
         for *others, result in _operand_sets([*inputs, out], l2_bytes(device.index)):
             known = len(calls)
@@ -146,10 +108,12 @@ def benchmark(
             if len(calls) != known + 1:
                 return found  # it failed, or was timed in another way
         try:
-            captured = Captured.of(calls)
-            captured.milliseconds = _milliseconds(captured)
-        # What cannot be captured, such as a call that waits for the card.
-        except RuntimeError as error:
+            # Torch's product in place of one of ours that fails would pass for it.
+            with errors_raised():
+                captured = Captured.of(calls)
+                captured.milliseconds = _milliseconds(captured)
+        # Whatever cannot be captured, such as a call that waits for the card.
+        except Exception as error:
             report.warn_once("timing in a CUDA graph", error, then="Inductor times one by one")
             torch.cuda.synchronize()
         else:
@@ -158,40 +122,76 @@ def benchmark(
     return stock(*inputs, out=out)
 
 
+_noting: ContextVar[list[Call] | None] = ContextVar("tilecast_noting", default=None)
+"""Where this thread notes what Inductor would benchmark; None where it benchmarks."""
+_lock = Lock()
+_noting_threads = 0
+_before: Callable[..., float] | None = None
+"""What another package had put in place of the benchmark."""
+
+
 @contextmanager
 def _noted(calls: list[Call]) -> Iterator[None]:
     """Inside, what Inductor would benchmark in this thread runs once and is noted instead."""
-    before, thread = vars(benchmarker).get("benchmark"), get_ident()
-    stock = benchmarker.benchmark
-
-    def note(function: Any, args: Any = None, kwargs: Any = None, *rest: Any, **options: Any):
-        if get_ident() != thread:
-            return stock(function, args, kwargs, *rest, **options)
-        call = partial(function, *(args or ()), **(kwargs or {}))
-        # The first call may compile something, and benchmark it.
-        vars(benchmarker)["benchmark"] = stock
-        try:
-            call()
-        finally:
-            vars(benchmarker)["benchmark"] = note
-        calls.append(call)
-        return 0.0
-
-    vars(benchmarker)["benchmark"] = note
+    _count(+1)
+    token = _noting.set(calls)
     try:
         yield
     finally:
-        if before is None:
+        _noting.reset(token)
+        _count(-1)
+
+
+def _count(change: int) -> None:
+    """Have `_note` be called while any thread notes."""
+    global _before, _noting_threads
+    with _lock:
+        if not _noting_threads:
+            _before = vars(benchmarker).get("benchmark")
+            vars(benchmarker)["benchmark"] = partial(_note, benchmarker.benchmark)
+        _noting_threads += change
+        if not _noting_threads:
             del vars(benchmarker)["benchmark"]
-        else:
-            vars(benchmarker)["benchmark"] = before
+            if _before:
+                vars(benchmarker)["benchmark"] = _before
 
 
-def _operand_sets(tensors: Sequence[torch.Tensor], l2: int) -> Iterator[list[torch.Tensor]]:
-    """Tensors, and as many copies of all of them that no launch finds its own in the L2 cache."""
-    yield [*tensors]
-    for number in range(1, set_count(sum(t.untyped_storage().nbytes() for t in tensors), l2)):
-        yield [_copy(tensor, number) for tensor in tensors]
+def _note(
+    stock: Callable[..., float],
+    function: Callable[..., object],
+    args: Any = None,
+    kwargs: Any = None,
+    *rest: Any,
+    **options: Any,
+) -> float:
+    """What Inductor's benchmark does meanwhile, in every thread."""
+    calls = _noting.get()
+    if calls is None:
+        return stock(function, args, kwargs, *rest, **options)
+    call = partial(function, *(args or ()), **(kwargs or {}))
+    # The first call may compile something, and benchmark it.
+    token = _noting.set(None)
+    try:
+        call()
+    finally:
+        _noting.reset(token)
+    calls.append(call)
+    return 0.0
+
+
+def _operand_sets(tensors: Sequence[torch.Tensor], l2: int) -> list[list[torch.Tensor]]:
+    """Tensors, and as many copies of all of them that no launch finds its own in the L2 cache.
+
+    Without copies where there is no memory for them.
+    """
+    sets = [[*tensors]]
+    count = set_count(sum(tensor.untyped_storage().nbytes() for tensor in tensors), l2)
+    try:
+        sets += [[_copy(tensor, number) for tensor in tensors] for number in range(1, count)]
+    except torch.OutOfMemoryError:
+        for tensor in tensors:
+            _copies.pop(tensor, None)
+    return sets
 
 
 def set_count(set_bytes: int, l2: int) -> int:

@@ -26,12 +26,18 @@ ROUNDS = 10
 """In which all of them are timed once; their median counts."""
 
 
+def near(problem: GemmProblem, power: str) -> float | None:
+    """How much slower than the fastest may race; None where the power limit does not matter.
+
+    Args:
+        problem: what the choices multiply.
+        power: what is aimed at: ``burst``, ``sustained`` or ``robust``.
+    """
+    return NEAR if power != "burst" and "sustained" in regimes(problem) else None
+
+
 def at_the_limit(
-    timings: Mapping[Any, float],
-    graphs: Mapping[Any, Captured],
-    problem: GemmProblem,
-    power: str,
-    device: int,
+    timings: Mapping[Any, float], graphs: Mapping[Any, Captured], power: str, device: int
 ) -> dict[Any, float]:
     """Milliseconds of the choices near the fastest, raised by what they lose at the power limit.
 
@@ -40,26 +46,23 @@ def at_the_limit(
 
     Args:
         timings: milliseconds of all choices on a card that is cool.
-        graphs: what they were timed in, where they were timed in one.
-        problem: what they multiply.
-        power: ``burst``, ``sustained`` or ``robust``.
+        graphs: what those near the fastest were timed in.
+        power: what is aimed at.
         device: of the card.
 
     Returns:
-        None where the limit is out of reach or does not matter, or not all were timed in graphs.
+        None where fewer than two are near, or one of them was not timed in a graph.
     """
-    if power == "burst" or "sustained" not in regimes(problem):
-        return {}
     fastest = min(timings.values())
-    near = [choice for choice, taken in timings.items() if taken <= fastest * (1 + NEAR)]
-    if len(near) == 1 or not graphs.keys() >= set(near):
+    racing = [choice for choice, time in timings.items() if time <= fastest * (1 + NEAR)]
+    if len(racing) < 2 or not graphs.keys() >= set(racing):
         return {}
-    limited = race([graphs[choice] for choice in near], device)
+    limited = race([graphs[choice] for choice in racing], device)
     best = min(limited)
     cool = 1.0 if power == "robust" else 0.0
     return {
         choice: max(fastest * time / best, cool * timings[choice])
-        for choice, time in zip(near, limited, strict=True)
+        for choice, time in zip(racing, limited, strict=True)
     }
 
 

@@ -224,13 +224,14 @@ class TilecastCaller(CuteDSLTemplateCaller):
     def hash_key(self) -> str:
         """Key of its timing in Inductor's autotune cache.
 
-        Another model, kernel source or compiler makes another one, and so does another list of
+        Another model, aim, kernel source or compiler makes another one, and so does another list of
         backends: stock choices are timed beside ours in another way than alone, and Inductor takes
         what is cached for a list where it has all of it.
         """
         kernels = (spec.key for spec in self.choice.specs)
         variables = map(str, self.choice.variables().values())
-        return "-".join((_KEY, config.max_autotune_gemm_backends, *kernels, *variables))
+        told = (_KEY, config.max_autotune_gemm_backends, self.choice.settings.power)
+        return "-".join((*told, *kernels, *variables))
 
 
 class TilecastTemplate(CuteDSLTemplate):

@@ -11,8 +11,9 @@ from torch._inductor.select_algorithm import ExternKernelCaller, get_algorithm_s
 from torch._logging._internal import getArtifactLogger
 
 from tilecast.inductor_hook import report
+from tilecast.inductor_hook.contest import Contest, contest_of
 from tilecast.inductor_hook.fusion import NOTHING, Decided, fusing, in_turn, trying
-from tilecast.inductor_hook.graph_timing import Captured, graphs_of
+from tilecast.inductor_hook.graph_timing import Captured
 from tilecast.inductor_hook.launcher import row
 from tilecast.inductor_hook.learning import learn
 from tilecast.inductor_hook.power_limit import at_the_limit
@@ -46,19 +47,28 @@ def time_as_it_runs(choice: Any) -> None:
 
 
 def settle(timings: dict[Any, float], op: str, nodes: Any, *rest: Any) -> None:
-    """Tell what Inductor measured of our choices, and let the model decide between equals.
+    """Tell what was measured of our choices, and let the model decide between equals.
 
     Those of ours that only seem faster are taken out of the timings, in milliseconds by caller.
 
     Raises:
         Decided: it was measured beside what a kernel of ours would replace.
     """
-    graphs = graphs_of(timings)
+    contest = contest_of(timings)
+    try:
+        _settle(timings, op, contest)
+    finally:
+        if contest:
+            contest.close()
+
+
+def _settle(timings: dict[Any, float], op: str, contest: Contest | None) -> None:
     ours = [caller for caller in timings if isinstance(caller, TilecastCaller)]
     if not ours:
         return
     settings = active()
-    if settings and settings.learn:
+    # What is out of Inductor's cache was told before, or raised.
+    if settings and settings.learn and (contest is None or contest.timed):
         for problem in dict.fromkeys(caller.choice.matmul.hint for caller in ours):
             learn(
                 settings.learn,
@@ -79,13 +89,13 @@ def settle(timings: dict[Any, float], op: str, nodes: Any, *rest: Any) -> None:
     if config.autotune_local_cache and max(timings[caller] for caller in ours) >= FAILED_MS:
         autotuner = get_algorithm_selector_cache()
         autotuner.update_local_cache(without_failures(autotuner.get_local_cache()))
+    if settings and contest and contest.graphs:
+        _tell_anew(timings, contest.graphs, ours[0], settings.power)
     if fusing.get():
         raise Decided(worth_fusing(timings, ours))
     replaced = [taken for one, taken in timings.items() if _is_without_us(one)]
     if replaced:
         raise Decided(faster(timings, ours, replaced[0] if isfinite(replaced[0]) else 0.0))
-    if settings:
-        _tell_anew(timings, graphs, ours[0], settings.power)
     preferred = _preferred(ours, timings)
     for caller in ours:
         if timings[caller] < timings[preferred]:
@@ -98,16 +108,19 @@ def _tell_anew(
     timings: dict[Any, float], graphs: Mapping[Any, Captured], ours: TilecastCaller, power: str
 ) -> None:
     """Raise times by what choices lose at the power limit, in Inductor's cache, too."""
-    problem, device = ours.choice.matmul.hint, ours.layout.device.index or 0
-    raised = at_the_limit(timings, graphs, problem, power, device)
-    if not raised:
+    problem = ours.choice.matmul.hint
+    try:
+        raised = at_the_limit(timings, graphs, power, ours.layout.device.index or 0)
+        if raised and config.autotune_local_cache:
+            autotuner = get_algorithm_selector_cache()
+            keys = {caller: caller.hash_key() for caller in raised}
+            before = {key: timings[caller] for caller, key in keys.items()}
+            after = {key: raised[caller] for caller, key in keys.items()}
+            autotuner.update_local_cache(told_anew(autotuner.get_local_cache(), before, after))
+    # Whatever it is, there are the times of a card that was cool.
+    except Exception as error:
+        report.warn_once("timing at the power limit", error, then="a cool card's times count")
         return
-    if config.autotune_local_cache:
-        autotuner = get_algorithm_selector_cache()
-        keys = {caller: caller.hash_key() for caller in timings}
-        before = {keys[caller]: time for caller, time in timings.items()}
-        after = {keys[caller]: time for caller, time in raised.items()}
-        autotuner.update_local_cache(told_anew(autotuner.get_local_cache(), before, after))
     for caller, time in raised.items():
         log.info(
             "tilecast: %s %s: %.4f ms, %.4f ms by what it loses at the power limit",

@@ -938,6 +938,8 @@ def _biased(bias: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> torch.
 
 COMPETING: dict[str, tuple[Function, Callable[[], tuple[torch.Tensor, ...]]]] = {
     "mm": (_linear, lambda: (_bf16(M, K), _bf16(N, K))),
+    # For which Inductor also offers to split k into a batch.
+    "long k": (_linear, lambda: (_bf16(64, 8192), _bf16(64, 8192))),
     "addmm": (_biased, lambda: (_bf16(N), _bf16(M, K), _bf16(N, K))),
     "bmm": (_stacked, lambda: (_bf16(4, M, K), _bf16(4, 264, K))),
     "activation": (lambda x, w: torch.relu(x @ w.T), lambda: (_bf16(M, K), _bf16(N, K))),
@@ -1010,14 +1012,14 @@ def test_choices_near_the_fastest_race_at_the_power_limit(
             operands = _bf16(rows, 4096), _bf16(4096, 4096)
             result, _ = compiled(_linear, *operands, backends=backends)
             assert _error(result, _exact(_linear, *operands)) < TOLERANCE
-            ((cool, raised),) = told
-            assert bool(raised) == racing
-            assert all(raised[choice] >= cool[choice] for choice in raised)
-            assert min(raised.values(), default=0.0) <= 1.05 * min(cool.values())
+            assert len(told) == racing
+            for cool, raised in told:
+                assert len(raised) > 1
+                assert all(raised[choice] >= cool[choice] for choice in raised)
+                assert min(raised.values()) <= 1.05 * min(cool.values())
             told.clear()
     (slower,) = races
     assert all(1.02 < ratio < 1.5 for ratio in slower)
-    assert not graph_timing._captured
     assert _failures() == []
 
 

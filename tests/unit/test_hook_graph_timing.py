@@ -10,6 +10,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -18,7 +19,8 @@ from torch._inductor import config
 from torch._inductor.codegen.cutlass.kernel import CUTLASSTemplateCaller
 from torch._inductor.runtime.benchmarking import benchmarker
 
-from tilecast.inductor_hook import graph_timing, install
+from tilecast.inductor_hook import contest, graph_timing, install
+from tilecast.inductor_hook.contest import Contest, kept_loaded
 from tilecast.inductor_hook.graph_timing import set_count
 from tilecast.inductor_hook.versions import benchmarks_calls_here, torch_version
 from tilecast.kernels.spec import KernelSpec
@@ -69,6 +71,121 @@ def test_other_threads_benchmark_as_ever() -> None:
         thread.join()
     assert calls == []
     assert found[0] > 0
+
+
+def test_threads_that_note_at_once_each_note_their_own() -> None:
+    """Whoever ends first: nothing stays in place of the benchmark."""
+    begun, ended = threading.Event(), threading.Event()
+    theirs, ours = [], []
+
+    def note() -> None:
+        with graph_timing._noted(theirs):
+            begun.set()
+            ended.wait()
+            benchmarker.benchmark(torch.neg, (torch.ones(2),), {})
+
+    thread = threading.Thread(target=note)
+    with graph_timing._noted(ours):
+        thread.start()
+        begun.wait()
+        benchmarker.benchmark(torch.abs, (torch.ones(2),), {})
+    assert benchmarker.benchmark(torch.abs, (torch.ones(2),), {}) > 0
+    ended.set()
+    thread.join()
+    assert [(call.func) for call in (*ours, *theirs)] == [torch.abs, torch.neg]
+    assert "benchmark" not in vars(benchmarker)
+
+
+def test_what_another_package_put_there_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs = MagicMock(return_value=7.0)
+    monkeypatch.setitem(vars(benchmarker), "benchmark", theirs)
+    with graph_timing._noted([]):
+        assert benchmarker.benchmark(torch.neg, (torch.ones(2),), {}) == 0.0
+    assert benchmarker.benchmark is theirs
+
+
+def test_a_choice_may_refuse_to_say_how_it_is_benchmarked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As decompose-k does in 2.15."""
+
+    class Choice:
+        bmreq = property(lambda self: 1 / 0)
+
+        def benchmark(self, *inputs: torch.Tensor, out: torch.Tensor) -> float:
+            return 3.0
+
+    monkeypatch.setattr(contest, "benchmark", lambda stock, *inputs, out, keep: stock(out=out))
+    choice = Choice()
+    Contest(None).enter(choice)
+    assert choice.benchmark(out=torch.ones(2)) == 3.0
+
+
+class _Choice:
+    """A choice whose kernel Inductor loads for each benchmark."""
+
+    def __init__(self, milliseconds: float) -> None:
+        self.bmreq = _Request()
+        self.milliseconds = milliseconds
+
+    def benchmark(self, a: torch.Tensor, out: torch.Tensor) -> float:
+        return self.bmreq.benchmark(a, out=out)
+
+
+def test_those_near_the_fastest_stay_loaded_until_a_contest_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reset: list[float] = []
+
+    def timed(stock: Any, *inputs: Any, out: Any, keep: Callable) -> float:
+        stock(*inputs, out=out)
+        milliseconds = stock.__self__.milliseconds
+        graph = MagicMock(reset=lambda: reset.append(milliseconds))
+        keep(graph_timing.Captured((), 1, graph, MagicMock(), MagicMock(), milliseconds))
+        return milliseconds
+
+    monkeypatch.setattr(contest, "benchmark", timed)
+    slow, near, fast, again = (_Choice(time) for time in (1.2, 1.04, 1.0, 1.03))
+    held = Contest(0.05)
+    a, out = torch.ones(2), torch.ones(2)
+    for choice in (slow, near, fast, again):
+        held.enter(choice)
+        assert choice.benchmark(a, out=out) == choice.milliseconds
+    assert {*held.graphs} == {near, fast, again}
+    assert reset == [1.2]
+    assert [one.bmreq.unloaded for one in (slow, near, fast)] == [1, 0, 0]
+    # Timed once more: the graph of its first time goes before its kernel does.
+    near.milliseconds = 1.06
+    near.benchmark(a, out=out)
+    assert (reset, near.bmreq.unloaded) == ([1.2, 1.04, 1.06], 2)
+    held.close()
+    assert held.graphs == {}
+    assert sorted(reset) == [1.0, 1.03, 1.04, 1.06, 1.2]
+    assert [one.bmreq.unloaded for one in (fast, again)] == [1, 1]
+    # As if nothing had been: Inductor unloads it after a benchmark.
+    fast.bmreq.benchmark(a, out=out)
+    assert fast.bmreq.unloaded == 2
+
+
+def test_a_choice_that_fails_is_unloaded() -> None:
+    choice = _Choice(1.0)
+    choice.benchmark = lambda *inputs, out: 1 / 0  # type: ignore[method-assign]
+    Contest(None).enter(choice)
+    with pytest.raises((ZeroDivisionError, AssertionError, RuntimeError)):
+        choice.benchmark(torch.ones(2), out=torch.ones(2))
+    assert choice.bmreq.unloaded == 1
+
+
+def test_without_memory_for_copies_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    a, out = torch.ones(4), torch.ones(4)
+    made = graph_timing._copy
+
+    def copy(tensor: torch.Tensor, number: int) -> torch.Tensor:
+        if number > 1:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return made(tensor, number)
+
+    monkeypatch.setattr(graph_timing, "_copy", copy)
+    assert graph_timing._operand_sets([a, out], l2=32) == [[a, out]]
+    assert a not in graph_timing._copies
 
 
 def test_what_fails_is_the_callers_and_noted_nowhere() -> None:
@@ -149,7 +266,7 @@ class _Request:
 def test_a_kernel_stays_loaded_until_all_calls_are_timed() -> None:
     request, calls = _Request(), []
     a, out = torch.ones(2), torch.zeros(2)
-    unload = graph_timing.kept_loaded(request)
+    unload = kept_loaded(request)
     for _ in range(2):
         with graph_timing._noted(calls):
             request.benchmark(a, out=out)
