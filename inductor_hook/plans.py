@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -15,8 +16,8 @@ from tilecast.heuristics.operands import GemmOperands, TensorSpec
 from tilecast.heuristics.problem import ALIGNMENT_BYTES, GemmProblem
 from tilecast.inductor_hook import report
 from tilecast.inductor_hook.failures import Failures
-from tilecast.inductor_hook.launcher import StaticMatmul
-from tilecast.inductor_hook.layout import Bias, Scale, major, scaling
+from tilecast.inductor_hook.launcher import Padded, StaticMatmul
+from tilecast.inductor_hook.layout import Bias, Scale, major, padded, scaling
 from tilecast.inductor_hook.selection import first, gpu_of, runnable
 from tilecast.inductor_hook.settings import Settings
 from tilecast.kernels.spec import KernelSpec
@@ -45,6 +46,8 @@ class Plan(NamedTuple):
 
     kernel: StaticMatmul
     """The kernel."""
+    run: Callable[..., None]
+    """It, or what also copies rows that are longer than the result's."""
     shape: tuple[int, ...]
     """Shape of its result."""
     dtype: torch.dtype
@@ -61,10 +64,10 @@ class Plan(NamedTuple):
         """
         out = a.new_empty(self.shape, dtype=self.dtype) if out is None else out
         if torch._C._cuda_getDevice() == a.get_device():
-            self.kernel(a, b, out, *extras)
+            self.run(a, b, out, *extras)
         else:
             with torch.cuda.device(a.get_device()):
-                self.kernel(a, b, out, *extras)
+                self.run(a, b, out, *extras)
         return out
 
 
@@ -178,15 +181,18 @@ def _choose(
         gpu = gpu_of(device, settings.model)
         asked = _operands(product, a, b, out_dtype, out_stride)
         operands = runnable(asked, gpu)
-        problem = GemmProblem(m, n, k, *batch, operands=operands)
+        written = n if out_stride else padded(n, out_dtype.itemsize)
+        problem = GemmProblem(m, written, k, *batch, operands=operands)
         choice = first(settings, problem, gpu)
     except TilecastError as error:
         planner.leaves("eager", str(error))
         return None
-    if choice.deferred:
+    # The library was not timed on rows that are no multiple of 16 bytes, which cost it more.
+    if choice.deferred and written == n:
         return None
     kernel = StaticMatmul(KernelSpec(choice.prediction.config, operands, product.rank == 3))
-    return Plan(kernel, (*batch, m, n), out_dtype, operands == asked)
+    run = kernel if written == n else Padded(kernel)
+    return Plan(kernel, run, (*batch, m, n), out_dtype, operands == asked)
 
 
 def _operands(

@@ -1350,6 +1350,7 @@ EAGER: dict[str, Callable[[], tuple[torch.Tensor, torch.Tensor]]] = {
     "misaligned columns": lambda: (_bf16(M, K + 8)[:, 3 : 3 + K], _bf16(N, K).T),
     "expanded": lambda: (_bf16(1, K).expand(M, K), _bf16(N, K).T),
     "odd": lambda: (_bf16(M, 33), _bf16(N, 33).T),
+    "odd n": lambda: (_bf16(M, K), _bf16(N + 1, K).T),
     "empty": lambda: (_bf16(0, K), _bf16(N, K).T),
     "no k": lambda: (_bf16(M, 0), _bf16(N, 0).T),
     "float16": lambda: (_bf16(M, K).half(), _bf16(N, K).half().T),

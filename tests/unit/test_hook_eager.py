@@ -144,6 +144,28 @@ def test_what_the_library_wins_goes_to_torch(
     assert gpu == []
 
 
+@pytest.mark.parametrize("columns", [61, 62])
+def test_rows_that_tma_does_not_write_are_copied(
+    op: tuple, gpu: list[KernelSpec], columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the library would take, which was not timed on them; ``out`` is torch's."""
+    shipped = load_shipped(hardware("H200"))
+    deferrals = {power: replace(one, margin=9.0) for power, one in shipped.deferrals.items()}
+    leaving = LearnedHeuristic(replace(shipped, deferrals=deferrals))
+    monkeypatch.setattr(selection, "load_heuristic", lambda *arguments: leaving)
+    ours, stock, _ = op
+    *bias, a, b = _linear(ours.__name__)
+    operands = *(one[:columns] for one in bias), a, b[..., :columns]
+    result, expected = ours(*operands), stock(*operands)
+    torch.testing.assert_close(result, expected, rtol=2**-7, atol=2**-7)
+    assert result.is_contiguous()
+    (spec,) = gpu
+    # A row of an odd number is added behind the kernel.
+    assert spec.operands.fused == (ours is addmm and columns == 62)
+    assert torch.equal(ours(*operands, out=torch.empty_like(expected)), expected)
+    assert len(gpu) == 1
+
+
 BIASES: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], bool]] = {
     "(n,)": (lambda x: x[0], True),
     "(1, n)": (lambda x: x[:1], True),
