@@ -19,14 +19,15 @@ from tilecast.heuristics.hardware import Hardware
 from tilecast.inductor_hook import report
 from tilecast.inductor_hook.autoload import names
 from tilecast.inductor_hook.contest import Contest
-from tilecast.inductor_hook.fusion import NOTHING, Decided, fusing, in_turn, trying
+from tilecast.inductor_hook.fusion import NOTHING, Decided, in_turn
 from tilecast.inductor_hook.power_limit import near
 from tilecast.inductor_hook.problems import LeftToLibrary, Matmul, NotCovered, read
 from tilecast.inductor_hook.recording import record
-from tilecast.inductor_hook.selection import first, gpu_of, portfolio, runnable, shortlist
+from tilecast.inductor_hook.selection import copied, first, gpu_of, portfolio, runnable, shortlist
 from tilecast.inductor_hook.settings import Settings, asked
 from tilecast.inductor_hook.template import Choice, TilecastCaller, template
 from tilecast.inductor_hook.timings import log, time_as_it_runs
+from tilecast.inductor_hook.trials import fusing, trying
 from tilecast.inductor_hook.versions import (
     benchmarks_calls_here,
     fast_accumulation,
@@ -117,7 +118,9 @@ def benchmarked(choices: list[Any]) -> list[Any]:
         time_as_it_runs(choice)
     ours = [choice for choice in choices if isinstance(choice, TilecastCaller)]
     if ours and benchmarks_calls_here(choices):
-        contest = Contest(near(ours[0].choice.matmul.hint, settings.power))
+        # What does less, or more, beside a fused kernel does not race against it.
+        share = None if fusing.get() else near(ours[0].choice.matmul.hint, settings.power)
+        contest = Contest(share)
         for choice in choices:
             if choice.layout.device.type == "cuda":
                 contest.enter(choice)
@@ -254,10 +257,9 @@ def _check_library(settings: Settings, matmul: Matmul, gpu: Hardware) -> None:
     Raises:
         LeftToLibrary: that is so.
     """
-    # It was not timed on rows that are no multiple of 16 bytes, which cost it more than us.
-    if matmul.padded:
-        return
     choice = first(settings, matmul.hint, gpu)
+    if matmul.padded:
+        choice = copied(choice, matmul.hint, gpu)
     if choice.deferred and not (matmul.dynamic and portfolio(settings, tuple(matmul.sweep()), gpu)):
         raise LeftToLibrary(
             f"ATen may take no more than {choice.library_over:.2f}x the time of "

@@ -20,7 +20,6 @@ class Contest:
     def __init__(self, near: float | None):
         """Take how much slower than the fastest, as a share, is near; None keeps no graph."""
         self.near = near
-        self.timed = False
         self.graphs: dict[Any, Captured] = {}
         self._unload: dict[Any, Call] = {}
 
@@ -34,7 +33,6 @@ class Contest:
         self, choice: Any, stock: Stock, *inputs: torch.Tensor, out: torch.Tensor
     ) -> float:
         """Milliseconds of a call of a choice; its graph is kept where it may be the fastest."""
-        self.timed = True
         self._drop(choice)
         # Not as an attribute, which some choices refuse to have before they are benchmarked.
         unload = kept_loaded(vars(choice).get("bmreq"))

@@ -9,7 +9,6 @@ it had not been there.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextvars import ContextVar
 from functools import cache, partial
 from typing import Any
 
@@ -24,14 +23,8 @@ from tilecast.inductor_hook import report
 from tilecast.inductor_hook.activations import activations, aten
 from tilecast.inductor_hook.launcher import row
 from tilecast.inductor_hook.template import TilecastCaller
+from tilecast.inductor_hook.trials import fusing
 from tilecast.inductor_hook.versions import chosen_at_once
-
-fusing: ContextVar[str] = ContextVar("tilecast_fusing", default="")
-"""The activation behind the product that is being lowered; "" where only the product is asked for.
-
-While it is set, lowering the product finds out what is fastest and ends in `Decided`. It returns
-nothing: some choices do the product alone, and Inductor would take any of them for any other.
-"""
 
 
 class Decided(Exception):
@@ -41,10 +34,6 @@ class Decided(Exception):
         """Take the choice of ours that does both, if any shall."""
         super().__init__()
         self.caller = caller
-
-
-trying: ContextVar[bool] = ContextVar("tilecast_trying", default=False)
-"""Whether products are lowered to find out how fast they are; they are counted when it is done."""
 
 
 def rewrite(graph: Graph) -> None:

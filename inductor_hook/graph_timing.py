@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache, partial
-from threading import Lock
+from threading import Lock, get_ident
 from typing import Any
 
 import torch
@@ -230,9 +230,13 @@ def _elapsed(call: Call) -> float:
     return start.elapsed_time(end)
 
 
-@cache
 def stream(device: int) -> torch.cuda.Stream:
-    """Where graphs are captured: not the default stream, which allows none."""
+    """Where this thread's graphs are captured: not the default stream, which allows none."""
+    return _stream(device, get_ident())
+
+
+@cache
+def _stream(device: int, thread: int) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)
 
 

@@ -166,7 +166,7 @@ class DynamicMatmul:
         """What does these extents best: the one that ranks first, or torch."""
         if 0 in a.shape:
             return lambda *operands: None  # a product without rows, or a batch of none
-        from tilecast.inductor_hook.selection import first, gpu_of, ranked
+        from tilecast.inductor_hook.selection import copied, first, gpu_of, ranked
         from tilecast.inductor_hook.settings import Settings
 
         operands = next(iter(self.matmuls.values())).spec.operands
@@ -178,8 +178,9 @@ class DynamicMatmul:
         settings = Settings(1, self._model or None, self._power, digest=self._digest)
         gpu = gpu_of(a.get_device(), settings.model)
         choice = first(settings, problem, gpu)
-        # The library was not timed on rows that are no multiple of 16 bytes, which cost it more.
-        if choice.deferred and n == b.shape[-1]:
+        if n != b.shape[-1]:
+            choice = copied(choice, problem, gpu)
+        if choice.deferred:
             return _in_torch(operands)
         config = choice.prediction.config
         if config not in self.matmuls:
@@ -190,7 +191,7 @@ class DynamicMatmul:
 class Padded:
     """A kernel's result whose rows TMA does not write: the kernel writes longer ones.
 
-    They are copied to where they belong, which takes little beside reading a large B.
+    They are copied to where they belong.
     """
 
     def __init__(self, matmul: StaticMatmul | DynamicMatmul):

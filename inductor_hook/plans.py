@@ -18,7 +18,7 @@ from tilecast.inductor_hook import report
 from tilecast.inductor_hook.failures import Failures
 from tilecast.inductor_hook.launcher import Padded, StaticMatmul
 from tilecast.inductor_hook.layout import Bias, Scale, major, padded, scaling
-from tilecast.inductor_hook.selection import first, gpu_of, runnable
+from tilecast.inductor_hook.selection import copied, first, gpu_of, runnable
 from tilecast.inductor_hook.settings import Settings
 from tilecast.kernels.spec import KernelSpec
 
@@ -181,14 +181,17 @@ def _choose(
         gpu = gpu_of(device, settings.model)
         asked = _operands(product, a, b, out_dtype, out_stride)
         operands = runnable(asked, gpu)
-        written = n if out_stride else padded(n, out_dtype.itemsize)
+        # Torch refuses int8 and fp8 with such an n, ready or not.
+        keeps = out_stride or a_dtype.itemsize == 1
+        written = n if keeps else padded(n, out_dtype.itemsize)
         problem = GemmProblem(m, written, k, *batch, operands=operands)
         choice = first(settings, problem, gpu)
     except TilecastError as error:
         planner.leaves("eager", str(error))
         return None
-    # The library was not timed on rows that are no multiple of 16 bytes, which cost it more.
-    if choice.deferred and written == n:
+    if written != n:
+        choice = copied(choice, problem, gpu)
+    if choice.deferred:
         return None
     kernel = StaticMatmul(KernelSpec(choice.prediction.config, operands, product.rank == 3))
     run = kernel if written == n else Padded(kernel)

@@ -19,12 +19,13 @@ from torch.fx import Graph
 from tilecast.inductor_hook import report
 from tilecast.inductor_hook.activations import aten
 from tilecast.inductor_hook.choices import own
-from tilecast.inductor_hook.fusion import Decided, in_place_of, trying
+from tilecast.inductor_hook.fusion import Decided, in_place_of
 from tilecast.inductor_hook.handlers import bind
 from tilecast.inductor_hook.quantized import CONVERTED, WHOLE, quantized_products
 from tilecast.inductor_hook.scales import OUT
 from tilecast.inductor_hook.settings import asked
 from tilecast.inductor_hook.template import TilecastCaller
+from tilecast.inductor_hook.trials import trying
 from tilecast.inductor_hook.without_us import bound
 
 WEIGHT, PRODUCT = "int8 weight", "int8 product"

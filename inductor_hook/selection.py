@@ -32,6 +32,8 @@ from tilecast.models.manifest import model_hardware
 
 _REMEMBERED = 4096
 """Problems whose answer is kept; a model has some dozens."""
+COPY_MICROSECONDS, COPY_SHARE = 1.5, 0.15
+"""What a second kernel takes at least, and the share of the first that is little."""
 
 
 @cache
@@ -88,6 +90,21 @@ def first(settings: Settings, problem: GemmProblem, gpu: Hardware) -> FirstChoic
         )
     choice = heuristic.first(problem, candidates(problem, gpu))
     return replace(choice, deferred=choice.deferred and _in_library(problem))
+
+
+def copied(choice: FirstChoice, problem: GemmProblem, gpu: Hardware) -> FirstChoice:
+    """The same where rows that TMA does not write are copied, which takes the library longer, too.
+
+    How much longer is not known, so ours is taken where copying takes little beside it, or where it
+    wins with the copy against the library on rows of multiples of 16 bytes.
+    """
+    itemsize = problem.operands.out.dtype.bits // 8
+    moved = 2 * problem.batch * problem.m * problem.n * itemsize
+    ours = choice.prediction.microseconds
+    copy = COPY_MICROSECONDS + 1e6 * moved / gpu.dram_bytes_per_second
+    library = choice.library_microseconds
+    pays = copy <= COPY_SHARE * ours or (library is not None and ours + copy <= library)
+    return replace(choice, deferred=not pays and _in_library(problem))
 
 
 def _in_library(problem: GemmProblem) -> bool:

@@ -25,6 +25,7 @@ from tilecast.inductor_hook.cpp_wrapper import OperatorCall
 from tilecast.inductor_hook.launcher import errors_raised
 from tilecast.inductor_hook.problems import Matmul
 from tilecast.inductor_hook.settings import Settings
+from tilecast.inductor_hook.trials import fusing
 from tilecast.kernels.builder import object_builder
 from tilecast.kernels.launch import preload
 from tilecast.kernels.spec import KernelSpec
@@ -226,11 +227,12 @@ class TilecastCaller(CuteDSLTemplateCaller):
 
         Another model, aim, kernel source or compiler makes another one, and so does another list of
         backends: stock choices are timed beside ours in another way than alone, and Inductor takes
-        what is cached for a list where it has all of it.
+        what is cached for a list where it has all of it. Beside a fused kernel none races at the
+        power limit, so that is another list, too.
         """
         kernels = (spec.key for spec in self.choice.specs)
         variables = map(str, self.choice.variables().values())
-        told = (_KEY, config.max_autotune_gemm_backends, self.choice.settings.power)
+        told = (_KEY, config.max_autotune_gemm_backends, self.choice.settings.power, fusing.get())
         return "-".join((*told, *kernels, *variables))
 
 

@@ -12,13 +12,13 @@ from torch._logging._internal import getArtifactLogger
 
 from tilecast.inductor_hook import report
 from tilecast.inductor_hook.contest import Contest, contest_of
-from tilecast.inductor_hook.fusion import NOTHING, Decided, fusing, in_turn, trying
-from tilecast.inductor_hook.graph_timing import Captured
+from tilecast.inductor_hook.fusion import NOTHING, Decided, in_turn
 from tilecast.inductor_hook.launcher import row
 from tilecast.inductor_hook.learning import learn
 from tilecast.inductor_hook.power_limit import at_the_limit
 from tilecast.inductor_hook.settings import active
 from tilecast.inductor_hook.template import FAILED_MS, TilecastCaller, without_failures
+from tilecast.inductor_hook.trials import fusing, trying
 from tilecast.inductor_hook.without_us import without_us
 
 # Under the name of Inductor, whose handlers TORCH_LOGS sets up; our own would reach none.
@@ -67,8 +67,7 @@ def _settle(timings: dict[Any, float], op: str, contest: Contest | None) -> None
     if not ours:
         return
     settings = active()
-    # What is out of Inductor's cache was told before, or raised.
-    if settings and settings.learn and (contest is None or contest.timed):
+    if settings and settings.learn:
         for problem in dict.fromkeys(caller.choice.matmul.hint for caller in ours):
             learn(
                 settings.learn,
@@ -89,13 +88,13 @@ def _settle(timings: dict[Any, float], op: str, contest: Contest | None) -> None
     if config.autotune_local_cache and max(timings[caller] for caller in ours) >= FAILED_MS:
         autotuner = get_algorithm_selector_cache()
         autotuner.update_local_cache(without_failures(autotuner.get_local_cache()))
-    if settings and contest and contest.graphs:
-        _tell_anew(timings, contest.graphs, ours[0], settings.power)
     if fusing.get():
         raise Decided(worth_fusing(timings, ours))
     replaced = [taken for one, taken in timings.items() if _is_without_us(one)]
     if replaced:
         raise Decided(faster(timings, ours, replaced[0] if isfinite(replaced[0]) else 0.0))
+    if settings and contest:
+        timings.update(_raised(timings, contest, ours[0], settings.power))
     preferred = _preferred(ours, timings)
     for caller in ours:
         if timings[caller] < timings[preferred]:
@@ -104,47 +103,37 @@ def _settle(timings: dict[Any, float], op: str, contest: Contest | None) -> None
         report.count("won" if timings[preferred] <= min(timings.values()) else "lost")
 
 
-def _tell_anew(
-    timings: dict[Any, float], graphs: Mapping[Any, Captured], ours: TilecastCaller, power: str
-) -> None:
-    """Raise times by what choices lose at the power limit, in Inductor's cache, too."""
-    problem = ours.choice.matmul.hint
-    try:
-        raised = at_the_limit(timings, graphs, power, ours.layout.device.index or 0)
-        if raised and config.autotune_local_cache:
-            autotuner = get_algorithm_selector_cache()
-            keys = {caller: caller.hash_key() for caller in raised}
-            before = {key: timings[caller] for caller, key in keys.items()}
-            after = {key: raised[caller] for caller, key in keys.items()}
-            autotuner.update_local_cache(told_anew(autotuner.get_local_cache(), before, after))
-    # Whatever it is, there are the times of a card that was cool.
-    except Exception as error:
-        report.warn_once("timing at the power limit", error, then="a cool card's times count")
-        return
-    for caller, time in raised.items():
+_races: dict[frozenset[tuple[str, float]], dict[str, float]] = {}
+"""Milliseconds at the power limit of choices by key, by those of all choices on a cool card: the
+next layer of the same shape finds these in Inductor's cache, and does not race again."""
+
+
+def _raised(
+    timings: Mapping[Any, float], contest: Contest, ours: TilecastCaller, power: str
+) -> dict[Any, float]:
+    """Times of choices near the fastest by what they lose at the power limit; none without a race.
+
+    Not kept in Inductor's cache, where the library's would meet those of another ``power``.
+    """
+    keys = {caller: caller.hash_key() for caller in timings}
+    cool = frozenset((key, timings[caller]) for caller, key in keys.items())
+    if contest.graphs:
+        try:
+            device = ours.layout.device.index or 0
+            raised = at_the_limit(timings, contest.graphs, power, device)
+        # Whatever it is, there are the times of a card that was cool.
+        except Exception as error:
+            report.warn_once("timing at the power limit", error, then="a cool card's times count")
+            return {}
+        _races[cool] = {keys[caller]: time for caller, time in raised.items()}
+    known = _races.get(cool, {})
+    found = {caller: known[key] for caller, key in keys.items() if key in known}
+    for caller, time in found.items():
         log.info(
             "tilecast: %s %s: %.4f ms, %.4f ms by what it loses at the power limit",
-            *(problem, caller.name, timings[caller], time),
+            *(ours.choice.matmul.hint, caller.name, timings[caller], time),
         )
-    timings.update(raised)
-
-
-def told_anew(
-    told: Mapping[str, Any], before: Mapping[str, float], after: Mapping[str, float]
-) -> dict[str, Any]:
-    """Inductor's cache of timings with others where it has those of one product.
-
-    Args:
-        told: milliseconds by ``hash_key``, in dictionaries by whatever else they depend on.
-        before: those of the product's choices.
-        after: those that are other ones now.
-    """
-    if before.items() <= told.items():
-        return {**told, **after}
-    return {
-        key: told_anew(value, before, after) if isinstance(value, Mapping) else value
-        for key, value in told.items()
-    }
+    return found
 
 
 def _is_without_us(caller: Any) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,6 @@ from torch.fx import Graph, GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from tilecast.inductor_hook.contest import contest_of
 from tilecast.inductor_hook.template import TilecastCaller
 
 
@@ -198,12 +197,6 @@ def warnings_told(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
 
 
-def as_if_benchmarked(choices: Iterable[Any]) -> None:
-    """Have choices pass for timed just now, which takes a GPU."""
-    if contest := contest_of(choices):
-        contest.timed = True
-
-
 class Clock:
     """Stands in for the GPU: milliseconds of ours and of what Inductor makes of it."""
 
@@ -229,7 +222,6 @@ class Clock:
             one: self.ours if isinstance(one, TilecastCaller) else self.without
             for one in self.choices
         }
-        as_if_benchmarked(timings)
         for function in tuner.feedback_saver_fns:
             function(timings, name, nodes, self.choices, None, None)
         return timings

@@ -25,7 +25,6 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from hook_graph import (
     applied_to,
-    as_if_benchmarked,
     linear,
     lowering,
     node,
@@ -40,11 +39,12 @@ from tilecast.data_collection.tensors import applied
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import ACTIVATIONS
 from tilecast.inductor_hook import activations as recognition
-from tilecast.inductor_hook import fusion, install, installed, uninstall
+from tilecast.inductor_hook import fusion, install, installed, trials, uninstall
 from tilecast.inductor_hook.activations import PRODUCTS, Activated, activations
 from tilecast.inductor_hook.contest import Contest
 from tilecast.inductor_hook.cpp_wrapper import OperatorCall
 from tilecast.inductor_hook.fusion import NOTHING, in_turn
+from tilecast.inductor_hook.power_limit import NEAR
 from tilecast.inductor_hook.rewriting import PASS
 from tilecast.inductor_hook.template import TilecastCaller
 from tilecast.inductor_hook.timings import MARGIN, replaced_ms
@@ -463,7 +463,6 @@ class Clock:
         choices = next(each for each in rest if isinstance(each, list))
         self.kinds = [self.kind(choice) for choice in choices]
         timings = {choice: self.milliseconds[self.kind(choice)] for choice in choices}
-        as_if_benchmarked(choices)
         for function in tuner.feedback_saver_fns:
             function(timings, name, nodes, choices, None, None)
         return timings
@@ -569,6 +568,34 @@ def test_what_is_benchmarked_of_either_product_is_written_down(
         one = found[f"bf16:rcr:{text}"]
         assert list(one.milliseconds.values()) == [taken, taken]
         assert one.library == library
+
+
+@pytest.mark.parametrize("fuse", [False, True])
+def test_nothing_races_beside_a_fused_kernel(
+    graph: Any, monkeypatch: pytest.MonkeyPatch, fuse: bool
+) -> None:
+    """Some of these do less than others; the product alone is timed anew, under other keys."""
+    contests: list[tuple[str, float | None, set[str]]] = []
+
+    def autotune(tuner: Any, name: str, nodes: Any, layout: Any, *rest: Any, **kw: Any) -> dict:
+        choices = next(each for each in rest if isinstance(each, list))
+        ours = [choice for choice in choices if isinstance(choice, TilecastCaller)]
+        keys = {one.hash_key() for one in ours if not one.choice.matmul.hint.operands.activated}
+        if ours:
+            contests.append((trials.fusing.get(), vars(ours[0])["tilecast_contest"].near, keys))
+        return dict.fromkeys(choices, 1.0)
+
+    monkeypatch.setattr(AlgorithmSelectorCache, "do_autotuning", autotune)
+    monkeypatch.setattr(AlgorithmSelectorCache, "make_precompile_fn", lambda *_, **__: None)
+    monkeypatch.setattr(utils, "is_big_gpu", lambda device: False)
+    install(k=2, fuse=fuse)
+    operands = _operands(m=4096, k=4096)
+    with chosen_at_once():
+        if fuse:
+            _lowered("gelu", operands)
+        lowerings[torch.ops.aten.addmm](*_boxes(operands))
+    assert [found[:2] for found in contests] == [("gelu", None)] * fuse + [("", NEAR)]
+    assert len(set.union(*(keys for *_, keys in contests))) == 2 * (1 + fuse)
 
 
 def test_without_a_benchmark_nothing_is_fused_that_would_want_one(graph: Any) -> None:

@@ -34,7 +34,6 @@ from tilecast.heuristics.hardware import hardware
 from tilecast.inductor_hook import activations as recognition
 from tilecast.inductor_hook import install, installed, quantized, quantized_fusion, without_us
 from tilecast.inductor_hook.activations import PRODUCTS, activations
-from tilecast.inductor_hook.fusion import trying
 from tilecast.inductor_hook.quantized import (
     CONVERTED,
     PACKED,
@@ -45,6 +44,7 @@ from tilecast.inductor_hook.quantized import (
 from tilecast.inductor_hook.quantized_fusion import WEIGHT
 from tilecast.inductor_hook.scales import Behind
 from tilecast.inductor_hook.template import TilecastCaller
+from tilecast.inductor_hook.trials import trying
 from tilecast.kernels.spec import KernelSpec
 
 M, N, K = 48, 64, 32
