@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache, partial
-from threading import Lock
+from threading import Lock, get_ident
 from typing import Any
 
 import torch
@@ -71,7 +71,7 @@ def benchmark(stock: Callable[..., float], *inputs: torch.Tensor, out: torch.Ten
     """Milliseconds of one call on some operands; ``stock`` has Inductor benchmark it."""
     device = out.device
     given = torch.cuda.current_stream(device)
-    with torch.cuda.device(device), torch.cuda.stream(_stream(device.index)):
+    with torch.cuda.device(device), torch.cuda.stream(_stream(device.index, get_ident())):
         # Where Inductor has made the operands.
         torch.cuda.current_stream().wait_stream(given)
         calls: list[Call] = []
@@ -218,8 +218,8 @@ def _elapsed(call: Call) -> float:
 
 
 @cache
-def _stream(device: int) -> torch.cuda.Stream:
-    """Where graphs are captured: not the default stream, which allows none."""
+def _stream(device: int, thread: int) -> torch.cuda.Stream:
+    """Where a thread's graphs are captured: not the default stream, which allows none."""
     return torch.cuda.Stream(device)
 
 
