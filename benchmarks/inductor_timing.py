@@ -175,7 +175,7 @@ def of_way(rows: Sequence[Row], way: str) -> Row:
         "overturned": overturned(rows, way),
         "regret_by_tie_band": {f"{band:g}": regret(rows, band, way) for band in BANDS},
         "repeatability": repeatability(row[way] for row in rows),
-        **with_library([row for row in rows if "library" in row], way),
+        **with_library(rows, way),
     }
 
 
@@ -190,8 +190,6 @@ def with_library(rows: Sequence[Row], way: str) -> Row:
 
     By power regime; beside it how often the pick is slower than the library by more than `SLOWER`.
     """
-    if not rows:
-        return {}
     repeats = [
         [[library, *ours] for library, ours in zip(row["library"][way], row[way], strict=True)]
         for row in rows

@@ -16,7 +16,7 @@ from functools import partial
 import numpy as np
 import runner
 from autotuner_errors import DRAWS, NOISES, deviations, misled
-from inductor_timing import K
+from inductor_timing import SLOWER, K
 from learn_from_autotuning import BANDS, band_of, errors
 from runner import Row
 from selection_regret import Table, read
@@ -32,11 +32,10 @@ from tilecast.models.labels import POWERS, ProblemLabels
 from tilecast.models.ranker import ConfigRanker
 from tilecast.models.targets import problem_features
 
-CARDS = ("cool", "hot")
-"""While choices are timed. In graphs a card that was cool stays so: in the result's repeats long
-kernels drift by 0.2%. Short kernels never meet a power limit."""
+CARDS = {"cool": 0.0, "hot": 1.0}
+"""How near the card is to its power limit while choices are timed. In graphs a card that was cool
+stays so: in the result's repeats long kernels drift by 0.2%. Short kernels never meet that."""
 RESAMPLES = 10_000  # draws of families with replacement: how far a difference is to be trusted
-SLOWER = 0.01  # than the library under sustained load
 COLUMNS = (
     *(f"{power} {figure}" for power in POWERS for figure in ("geomean", "p95")),
     *("slower than library", "left to library", "robust over today", "not better"),
@@ -197,10 +196,9 @@ def _said(found: Sequence[tuple[ProblemLabels, np.ndarray, Row, Row]]) -> Said:
 def measured(said: Said, card: str, noise: str, seed: int = 0) -> np.ndarray:
     """Log times that would be measured; float64 [DRAWS, problems, K + 1]."""
     random = np.random.default_rng(seed)
-    shares = {"cool": 0.0, "hot": 1.0}[card]
     limited = (said.band == len(BANDS) - 2)[:, None]
     burst, sustained = (said.times[regime] for regime in REGIMES)
-    times = burst + limited * shares * (sustained - burst)
+    times = burst + limited * CARDS[card] * (sustained - burst)
     shape = (DRAWS, *times.shape)
     if noise == "repeats":
         return times + random.normal(size=shape) * deviations()[said.band][:, None]

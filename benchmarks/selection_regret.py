@@ -13,6 +13,7 @@ import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 
 import numpy as np
 import runner
@@ -28,7 +29,7 @@ from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.kernels.quack_sm90.stock import stock_candidates
 from tilecast.models import baselines, evaluation
 from tilecast.models.deferral import SLOWER
-from tilecast.models.evaluation import HeldOut, MakeHeuristic, held_out
+from tilecast.models.evaluation import HeldOut, MakeHeuristic, all_held_out
 from tilecast.models.labels import POWERS, ProblemLabels, label_table
 from tilecast.models.measurements import dataset_hardware
 from tilecast.models.nvmatmul import NvMatmulHeuristic
@@ -145,8 +146,8 @@ def among_stock(table: Table, gpu: Hardware) -> Row:
             cost = one.cost(power, truth=True)
             best.append(tuple(sorted(mine, key=cost.__getitem__)[: evaluation.MAX_K]))
         asked = [HeldOut("best stock config", power, tuple(best))]
-        for make in (NvMatmulHeuristic, baselines.StockDefault):
-            asked.append(held_out(lambda p, make=make: make(gpu, p), problems, power, splits))
+        makers = [partial(make, gpu) for make in (NvMatmulHeuristic, baselines.StockDefault)]
+        asked += all_held_out(makers, problems, power, splits)
         regret[power] = {one.heuristic: losses(one, problems) for one in asked}
     return {"problems": len(problems), "without": len(table) - len(problems), "regret": regret}
 
@@ -171,7 +172,7 @@ def main() -> None:
     ]
     regret, ours = {power: {} for power in POWERS}, {}
     for power in POWERS:
-        whole_table = [held_out(make, everything, power, splits, options.jobs) for make in makers]
+        whole_table = all_held_out(makers, everything, power, splits, options.jobs)
         asked = [among(one, linear) for one in whole_table]
         ours[power] = asked[0]
         for one in asked:

@@ -16,7 +16,7 @@ from packaging.specifiers import SpecifierSet
 
 from tilecast.cli.given import check_writable
 from tilecast.heuristics.errors import TilecastError, one_line
-from tilecast.heuristics.hardware import GPUS, Hardware, known_gpu
+from tilecast.heuristics.hardware import GPUS, Hardware
 
 
 @dataclass(frozen=True)
@@ -138,9 +138,9 @@ def _gpu(names: list[str], name: str) -> Hardware:
     Raises:
         TilecastError: no kernel is for it, or its driver does not describe it.
     """
-    from tilecast.data_collection.gpu_model import gpu_here
+    from tilecast.data_collection.gpu_model import gpu_called
 
-    return known_gpu(name) or gpu_here(names.index(name))
+    return gpu_called(name, names.index(name))
 
 
 def check_models(names: list[str]) -> Iterator[Finding]:

@@ -25,11 +25,11 @@ def _known_or_here(name: str) -> Hardware:
     try:
         return hardware(name)
     except TilecastError:
-        from tilecast.data_collection.gpu_model import gpu_here, names_here, short_name
+        from tilecast.data_collection.gpu_model import gpu_called, names_here, short_name
 
         for device, reported in enumerate(names_here()):
             if name in (reported, short_name(reported)):
-                return gpu_here(device)
+                return gpu_called(reported, device)
         raise
 
 

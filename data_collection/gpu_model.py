@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from tilecast.heuristics.errors import TilecastError, one_line
@@ -59,15 +60,21 @@ def gpu_here(device: int) -> Hardware:
     Raises:
         TilecastError: as `stated_gpu`; or its driver states what no GPU has.
     """
-    return known_gpu(_name(device)) or described(stated_gpu(device).facts())
+    return gpu_called(_name(device), device)
 
 
+def gpu_called(name: str, device: int) -> Hardware:
+    """As `gpu_here`, of a device whose name is known: it is not looked at where `GPUS` has that."""
+    return known_gpu(name) or described(stated_gpu(device).facts())
+
+
+@cache
 def first_here() -> Hardware | None:
     """The model of this machine's first GPU that some kernel is for; None where there is none."""
     for device, name in enumerate(names_here()):
         # No kernel is for it, or it does not say what it is: that is no reason to fail.
         with suppress(TilecastError):
-            return known_gpu(name) or gpu_here(device)
+            return gpu_called(name, device)
     return None
 
 

@@ -48,13 +48,14 @@ CARDS: dict[str, tuple[int, ...]] = {
 
 
 @pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
     """Makes this a machine with one card of `CARDS`, as its driver describes it."""
     from cuda.bindings import driver  # pyright: ignore
 
     fine = driver.CUresult.CUDA_SUCCESS
 
     def has(name: str) -> None:
+        first_here.cache_clear()
         sms, clock, memory_clock, bus, level2 = CARDS[name]
         kinds = driver.CUdevice_attribute
         stated = {
@@ -89,7 +90,8 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: name)
         monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
 
-    return has
+    yield has
+    first_here.cache_clear()
 
 
 @pytest.fixture
