@@ -67,24 +67,28 @@ def joined(parts: Sequence[Dataset]) -> Dataset:
     """The measurements of several data sets, one behind the other, with the runs of all.
 
     A space may have grown from one to the other: a time stays what it is, and the best config of a
-    problem is the best of those that were measured on it. The newest space is the one named.
-
-    Raises:
-        TilecastError: they were taken by another protocol.
+    problem is the best of those that were measured on it. The newest space is the one named. Times
+    of two protocols are not held against each other: of a problem that both measured, those of the
+    newer one are kept, which is the one named.
     """
     import pandas as pd
 
-    protocols = sorted({part.provenance["protocol_version"] for part in parts})
-    if len(protocols) > 1:
-        shown = " and ".join(map(str, protocols))
-        raise TilecastError(
-            f"data sets of protocol_version {shown} do not join; allowed: data sets of one "
-            "version; collect the older anew"
-        )
-    rows = pd.concat([part.rows for part in parts], ignore_index=True)
+    rows = pd.concat([_not_measured_anew(part, parts) for part in parts], ignore_index=True)
     runs = [run for part in parts for run in part.provenance["runs"]]
     newest = max((part.provenance for part in parts), key=lambda facts: facts["space_version"])
-    return Dataset(rows, newest | {"runs": runs})
+    protocol = max(part.provenance["protocol_version"] for part in parts)
+    return Dataset(rows, newest | {"protocol_version": protocol, "runs": runs})
+
+
+def _not_measured_anew(part: Dataset, parts: Sequence[Dataset]) -> pd.DataFrame:
+    """The rows of problems that none of the data sets measured by a newer protocol."""
+    version = part.provenance["protocol_version"]
+    newer = [one for one in parts if one.provenance["protocol_version"] > version]
+    anew = {problem.row() for one in newer for problem in one.problems()}
+    if not anew:
+        return part.rows
+    keys = part.rows[list(PROBLEM_FIELDS)].itertuples(index=False, name=None)
+    return part.rows[[key not in anew for key in keys]]
 
 
 def write_dataset(dataset: Dataset, path: Path) -> None:

@@ -51,7 +51,7 @@ def at_the_limit(
         device: of the card.
 
     Returns:
-        None where fewer than two are near, or one of them was not timed in a graph.
+        By choice; nothing where fewer than two are near, or one of them was not timed in a graph.
     """
     fastest = min(timings.values())
     racing = [choice for choice, time in timings.items() if time <= fastest * (1 + NEAR)]

@@ -226,12 +226,19 @@ def test_data_sets_of_a_grown_space_join(rows: pd.DataFrame) -> None:
         assert len(found.rows) == len(rows) + 2
 
 
-def test_data_sets_of_two_protocols_do_not_join(rows: pd.DataFrame) -> None:
+def test_of_a_problem_that_two_protocols_timed_the_newer_times_count(rows: pd.DataFrame) -> None:
     facts = {"space_version": 2, "protocol_version": 1, "runs": []}
-    with pytest.raises(
-        TilecastError, match="^data sets of protocol_version 1 and 9 do not join; allowed: "
-    ):
-        joined([Dataset(rows, facts), Dataset(rows, facts | {"protocol_version": 9})])
+    extents = rows[["m", "n", "k"]]
+    again = rows[(extents == extents.iloc[0]).all(axis=1)].assign(microseconds=7.0)
+    older, newer = Dataset(rows, facts), Dataset(again, facts | {"protocol_version": 2})
+    for parts in ([older, newer], [newer, older]):
+        found = joined(parts)
+        assert found.provenance["protocol_version"] == 2
+        assert len(found.rows) == len(rows)
+        ours = (found.rows[["m", "n", "k"]] == extents.iloc[0]).all(axis=1)
+        assert set(found.rows["microseconds"][ours]) == {7.0}
+        assert 7.0 not in set(found.rows["microseconds"][~ours])
+        assert 0 < sum(ours) < len(rows)
 
 
 def test_absent_file_is_told(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def test_errors_are_those_that_were_measured() -> None:
     assert sum(map(len, errors)) == 5 * 5 * len(document["rows"])
     for band in errors:
         assert abs(band.mean()) < 1e-12
-        assert 0.004 < band.std() < 0.02
+        assert 0.002 < band.std() < 0.02
 
 
 def test_what_is_revealed_are_the_first_five_and_their_times(
