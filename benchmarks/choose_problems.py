@@ -23,7 +23,7 @@ from selection_regret import DIGITS, Table
 from tables import SHOWN_K
 
 from tilecast.data_collection.dataset import Dataset, read_dataset
-from tilecast.data_collection.gpu_session import GAP_SECONDS, REPLAY_SECONDS
+from tilecast.data_collection.gpu_session import REPLAY_SECONDS
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.heuristics.problem import PROBLEM_FIELDS, GemmProblem
@@ -42,6 +42,8 @@ BATCHES, BATCH = 2, 50
 PARTS, DRAWS = 3, 2
 """Each part of the families is held out once; so often are they dealt, with another seed."""
 STARTS = ("random families", "other families")
+GAP_SECONDS = 0.005
+"""Before each replay in the burst regime, by the protocol that the data were taken with."""
 PROBLEM_SECONDS = 3.0
 """Device time of a problem beside its replays: operands, captures, warming up. With these it takes
 five to six seconds (docs/train.md)."""

@@ -88,7 +88,7 @@ def _not_measured_anew(part: Dataset, parts: Sequence[Dataset]) -> pd.DataFrame:
     if not anew:
         return part.rows
     keys = part.rows[list(PROBLEM_FIELDS)].itertuples(index=False, name=None)
-    return part.rows[[key not in anew for key in keys]]
+    return part.rows.loc[[key not in anew for key in keys]]
 
 
 def write_dataset(dataset: Dataset, path: Path) -> None:
