@@ -158,17 +158,17 @@ def _count(change: int) -> None:
 
 def _note(
     stock: Callable[..., float],
-    function: Callable[..., object],
-    args: Any = None,
-    kwargs: Any = None,
+    fn: Callable[..., object],
+    fn_args: Any = None,
+    fn_kwargs: Any = None,
     *rest: Any,
     **options: Any,
 ) -> float:
-    """What Inductor's benchmark does meanwhile, in every thread."""
+    """What Inductor's benchmark does meanwhile, in every thread; its callers use its names."""
     calls = _noting.get()
     if calls is None:
-        return stock(function, args, kwargs, *rest, **options)
-    call = partial(function, *(args or ()), **(kwargs or {}))
+        return stock(fn, fn_args, fn_kwargs, *rest, **options)
+    call = partial(fn, *(fn_args or ()), **(fn_kwargs or {}))
     # The first call may compile something, and benchmark it.
     token = _noting.set(None)
     try:
