@@ -18,7 +18,7 @@ from tilecast.kernels.spec import KernelSpec
 
 PROTOCOL_VERSION = 2
 """Raised when the same kernel would be given another time. Since 2 the burst regime's gaps are of 1
-instead of 5 ms: times are 1 to 2% shorter."""
+instead of 5 ms: times are 1% shorter."""
 
 Entrant = KernelConfig | None
 """What is timed: one of our kernels, or None for the library's own."""

@@ -258,8 +258,8 @@ def _check_library(settings: Settings, matmul: Matmul, gpu: Hardware) -> None:
         LeftToLibrary: that is so.
     """
     choice = first(settings, matmul.hint, gpu)
-    if matmul.padded:
-        choice = copied(choice, matmul.hint, gpu)
+    if matmul.columns is not None:
+        choice = copied(choice, matmul.hint, matmul.columns, gpu)
     if choice.deferred and not (matmul.dynamic and portfolio(settings, tuple(matmul.sweep()), gpu)):
         raise LeftToLibrary(
             f"ATen may take no more than {choice.library_over:.2f}x the time of "

@@ -179,7 +179,7 @@ class DynamicMatmul:
         gpu = gpu_of(a.get_device(), settings.model)
         choice = first(settings, problem, gpu)
         if n != b.shape[-1]:
-            choice = copied(choice, problem, gpu)
+            choice = copied(choice, problem, b.shape[-1], gpu)
         if choice.deferred:
             return _in_torch(operands)
         config = choice.prediction.config

@@ -190,7 +190,7 @@ def _choose(
         planner.leaves("eager", str(error))
         return None
     if written != n:
-        choice = copied(choice, problem, gpu)
+        choice = copied(choice, problem, n, gpu)
     if choice.deferred:
         return None
     kernel = StaticMatmul(KernelSpec(choice.prediction.config, operands, product.rank == 3))

@@ -60,9 +60,14 @@ class Matmul:
     """Factor of the bias, for addmm."""
     inputs: tuple[str, ...] = INPUTS["mm"]
     """Those of its `INPUTS` that there are."""
-    padded: bool = False
-    """Whether out's rows are no multiple of 16 bytes: the kernel writes longer ones, which are
-    copied."""
+    columns: int | None = None
+    """Of an out whose rows are no multiple of 16 bytes: the kernel writes longer ones, which are
+    copied. None where it writes them as they are."""
+
+    @property
+    def padded(self) -> bool:
+        """Whether the kernel writes longer rows than out has."""
+        return self.columns is not None
 
     def then(self, activation: str) -> Matmul:
         """The same with an activation behind it.
@@ -158,9 +163,10 @@ def read(kernel_inputs: Any, op: str, fast: bool | None = None) -> Matmul:
             operands = operands.biased
         elif "bias" in given and operands.scales:
             raise NotCovered("the bias is no row of out's dtype")
+        n = _fixed("n", columns)
         hint = GemmProblem(
             _hint(rows, sizes, 1024),
-            padded(_fixed("n", columns), out.dtype.itemsize) if is_padded else _fixed("n", columns),
+            padded(n, out.dtype.itemsize) if is_padded else n,
             _fixed("k", depth),
             _hint(batch[0], sizes, 16) if batch else 1,
             operands,
@@ -171,8 +177,8 @@ def read(kernel_inputs: Any, op: str, fast: bool | None = None) -> Matmul:
     batch_range = _bounds(batch[0], sizes.shape_env, _LARGEST_BATCH) if batch else None
     if m_range and "col" in (operands.a.major, operands.out.major):
         raise NotCovered("m is symbolic and contiguous: its alignment is not known")
-    inputs = tuple(given)
-    return Matmul(hint, bool(batch), m_range, batch_range, alpha, beta, inputs, is_padded)
+    own, inputs = n if is_padded else None, tuple(given)
+    return Matmul(hint, bool(batch), m_range, batch_range, alpha, beta, inputs, own)
 
 
 def _written(out: Any, columns: Any, sizes: Any) -> tuple[TensorSpec, bool]:

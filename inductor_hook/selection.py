@@ -32,6 +32,9 @@ from tilecast.models.manifest import model_hardware
 
 _REMEMBERED = 4096
 """Problems whose answer is kept; a model has some dozens."""
+SLOW_BYTES = 8
+"""Rows of no multiple of this take the library 1.4 to 8 times as long, which is more than with the
+copy in all 40 problems that were measured (benchmarks/results/row_alignment.json)."""
 COPY_MICROSECONDS, COPY_SHARE = 1.5, 0.15
 """What a second kernel takes at least, and the share of the first that is little."""
 
@@ -92,13 +95,22 @@ def first(settings: Settings, problem: GemmProblem, gpu: Hardware) -> FirstChoic
     return replace(choice, deferred=choice.deferred and _in_library(problem))
 
 
-def copied(choice: FirstChoice, problem: GemmProblem, gpu: Hardware) -> FirstChoice:
+def copied(choice: FirstChoice, problem: GemmProblem, columns: int, gpu: Hardware) -> FirstChoice:
     """The same where rows that TMA does not write are copied, which takes the library longer, too.
 
-    How much longer is not known, so ours is taken where copying takes little beside it, or where it
-    wins with the copy against the library on rows of multiples of 16 bytes.
+    Rows of multiples of 2 or 4 bytes take it so much longer that ours is always taken. How much
+    those of 8 do is not known: ours is taken where copying takes little beside it, or where it wins
+    with the copy against the library on rows of multiples of 16 bytes.
+
+    Args:
+        choice: for the longer rows.
+        problem: with the longer rows.
+        columns: that are copied.
+        gpu: the GPU.
     """
     itemsize = problem.operands.out.dtype.bits // 8
+    if columns * itemsize % SLOW_BYTES:
+        return replace(choice, deferred=False)
     moved = 2 * problem.batch * problem.m * problem.n * itemsize
     ours = choice.prediction.microseconds
     copy = COPY_MICROSECONDS + 1e6 * moved / gpu.dram_bytes_per_second

@@ -225,14 +225,26 @@ def test_k_1_keeps_aten_where_the_library_is_to_win(
     assert counters["tilecast"][f"not covered: {op}"] == 0
 
 
-def test_k_1_copies_rows_where_that_takes_little(graph: Any, leaving_model: Path) -> None:
-    """Rows of 50,257 numbers are no multiple of 16 bytes, which costs the library, too."""
+@pytest.mark.parametrize(
+    ("rows", "columns", "k", "ours"),
+    [
+        (16, 50260, K, True),  # 4 us of copying beside 90 us
+        (2048, 50260, 256, False),  # as much as the product itself
+        (2048, 50257, 256, True),  # the library takes several times as long
+        (2048, 50258, 256, True),
+    ],
+)
+def test_k_1_copies_rows_where_that_pays(
+    graph: Any, leaving_model: Path, rows: int, columns: int, k: int, ours: bool
+) -> None:
+    """What is no multiple of 16 bytes costs the library, too."""
     install(k=1, model=leaving_model)
     templates = [mm.aten_mm, mm.mm_template]
     with config.patch(max_autotune_gemm_backends="ATEN,TRITON,TILECAST"):
-        # 4 us of copying beside 90 us, and as much as the product itself.
-        (choice,) = choices_of(linear(16, 50257, K), "mm", templates)
-        assert names_of(choices_of(linear(2048, 50257, 256), "mm", templates)) == ["mm"]
+        (choice,) = choices_of(linear(rows, columns, k), "mm", templates)
+    if not ours:
+        assert names_of([choice]) == ["mm"]
+        return
     assert choice.choice.matmul.padded
     source = source_of(choice)
     assert "import StaticMatmul, Padded" in source

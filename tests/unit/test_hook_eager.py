@@ -144,11 +144,11 @@ def test_what_the_library_wins_goes_to_torch(
     assert gpu == []
 
 
-@pytest.mark.parametrize("columns", [61, 62])
-def test_rows_that_tma_does_not_write_are_copied_where_that_takes_little(
+@pytest.mark.parametrize("columns", [60, 61, 62])
+def test_rows_that_tma_does_not_write_are_copied_where_that_pays(
     op: tuple, gpu: list[KernelSpec], columns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever the library would take, which was not timed on them; ``out`` is torch's."""
+    """Of multiples of 8 bytes where it takes little, of less always; ``out`` is torch's."""
     monkeypatch.setattr(selection, "COPY_SHARE", 9.0)
     shipped = load_shipped(hardware("H200"))
     deferrals = {power: replace(one, margin=9.0) for power, one in shipped.deferrals.items()}
@@ -162,12 +162,12 @@ def test_rows_that_tma_does_not_write_are_copied_where_that_takes_little(
     assert result.is_contiguous()
     (spec,) = gpu
     # A row of an odd number is added behind the kernel.
-    assert spec.operands.fused == (ours is addmm and columns == 62)
+    assert spec.operands.fused == (ours is addmm and columns % 2 == 0)
     assert torch.equal(ours(*operands, out=torch.empty_like(expected)), expected)
     monkeypatch.setattr(selection, "COPY_SHARE", 0.01)
     plans._plan.cache_clear()
-    assert torch.equal(ours(*operands), expected)
-    assert len(gpu) == 1
+    torch.testing.assert_close(ours(*operands), expected, rtol=2**-7, atol=2**-7)
+    assert len(gpu) == (1 if columns == 60 else 2)
 
 
 BIASES: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], bool]] = {
