@@ -28,6 +28,7 @@ COLD = "TILECAST cold k=5"
 NAMES = (
     *("ATEN", "TRITON", NVGEMM, "ATEN,TRITON", COLD),
     *("TILECAST k=1", "TILECAST k=3", "TILECAST k=5", "ATEN,TRITON,TILECAST k=5"),
+    "ATEN,TRITON,TILECAST k=5 pruned",
 )
 RIVALS = ("TRITON", NVGEMM, "ATEN,TRITON")
 BARS = {
@@ -44,7 +45,7 @@ PROBLEMS = (
 """m, n, k. None with one row, which Inductor's max-autotune modes multiply without a GEMM, whatever
 the backends."""
 NVGEMM_PROBLEMS = PROBLEMS[:3]  # it takes some ten seconds each
-MODEL_VARIANTS = ("ATEN,TRITON", COLD, "TILECAST k=5", "ATEN,TRITON,TILECAST k=5")
+MODEL_VARIANTS = ("ATEN,TRITON", COLD, "TILECAST k=5", *NAMES[-2:])
 LAYERS, TOKENS, WARM_UP = 2, 512, (128, 512, 384)
 MODEL = f"{LAYERS} layers of Llama 3.1 8B, {TOKENS} tokens"
 HANG_SECONDS, STOP_SECONDS = 120.0, 10.0  # silence that ends the run; what ending may take

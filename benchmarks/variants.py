@@ -4,7 +4,7 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from types import FunctionType
 from typing import Any, cast
@@ -25,7 +25,8 @@ NVGEMM_SINCE = [2, 14]  # the first PyTorch whose NVGEMM backend knows Hopper
 class Variant:
     """One way to compile: ``default``, or GEMM backends and, behind ``k=``, our shortlist.
 
-    ``fused`` behind that lets ours do activations, too.
+    ``fused`` behind that lets ours do activations, too; ``pruned`` leaves Triton configs out that
+    cannot be as fast as ours.
     """
 
     name: str
@@ -38,13 +39,18 @@ class Variant:
     @property
     def k(self) -> int | str | None:
         """Shortlist of ours, where we compete."""
-        _, _, k = self.name.removesuffix(" fused").partition("k=")
+        k = self.name.partition("k=")[2].partition(" ")[0]
         return int(k) if k.isdigit() else k or None
 
     @property
     def fuse(self) -> bool:
         """Whether activations may be part of a kernel of ours."""
-        return self.name.endswith(" fused")
+        return "fused" in self.name.split()
+
+    @property
+    def prune_triton(self) -> bool:
+        """Whether Triton configs that cannot win are left out."""
+        return "pruned" in self.name.split()
 
 
 def available(variants: Iterable[Variant], torch_version: str | None = None) -> list[Variant]:
@@ -65,7 +71,9 @@ def competing(variant: Variant) -> Iterator[list[str]]:
     sources: list[str] = []
     # As `torch._inductor.utils.run_and_get_code`, which also forgets all that was compiled before.
     saving = patch.object(GraphLowering, "save_output_code", sources.append)
-    ours = nullcontext() if variant.k is None else installed(variant.k, fuse=variant.fuse)
+    ours: AbstractContextManager[None] = nullcontext()
+    if variant.k is not None:
+        ours = installed(variant.k, fuse=variant.fuse, prune_triton=variant.prune_triton)
     with ours, saving:
         yield sources
 

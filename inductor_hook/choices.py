@@ -28,6 +28,7 @@ from tilecast.inductor_hook.settings import Settings, asked
 from tilecast.inductor_hook.template import Choice, TilecastCaller, template
 from tilecast.inductor_hook.timings import log, time_as_it_runs
 from tilecast.inductor_hook.trials import fusing, trying
+from tilecast.inductor_hook.triton_bound import pruned
 from tilecast.inductor_hook.versions import (
     benchmarks_calls_here,
     fast_accumulation,
@@ -65,7 +66,29 @@ def offered(
     if settings.k == 1 and ours:
         # The others are generators: those that are not asked for cost nothing.
         return [*ours]
-    return [*stock(template_choices), *ours, *fused]
+    others = stock(template_choices)
+    if settings.prune_triton and not activation:
+        others = _pruned(others, settings, ours, kernel_inputs)
+    return [*others, *ours, *fused]
+
+
+def _pruned(
+    others: list[KernelTemplateChoice],
+    settings: Settings,
+    ours: Sequence[_OurTemplateChoice],
+    kernel_inputs: Any,
+) -> list[KernelTemplateChoice]:
+    """Inductor's choices without those that cannot be as fast as ours."""
+    choices = [one.choice.choice for one in ours if one.choice]
+    # What a second kernel takes beside ours is not known.
+    alone = [choice for choice in choices if choice.is_one_kernel]
+    if not alone:
+        return others
+    gpu = gpu_of(kernel_inputs.device().index or 0, settings.model)
+    expected = min(choice.microseconds for choice in alone)
+    stay = pruned(others, alone[0].matmul.hint, expected, gpu)
+    _count("pruned Triton configs", len(others) - len(stay))
+    return stay
 
 
 def own(settings: Settings, kernel_inputs: Any, op: str) -> list[TilecastCaller]:
@@ -103,10 +126,10 @@ def _fused(
     return [*ours, *timed]
 
 
-def _count(event: str) -> None:
+def _count(event: str, times: int = 1) -> None:
     """Count an event, unless the multiplication is lowered on trial."""
     if not (fusing.get() or trying.get()):
-        report.count(event)
+        report.count(event, times)
 
 
 def benchmarked(choices: list[Any]) -> list[Any]:

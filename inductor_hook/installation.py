@@ -43,6 +43,7 @@ def install(
     record: str | Path | None = None,
     fuse: bool = False,
     learn: str | Path | None = None,
+    prune_triton: bool = False,
 ) -> None:
     """Give ``mode="max-autotune"`` our choices for matrix multiplications, from now on.
 
@@ -64,6 +65,8 @@ def install(
             conversion and scales, or with those behind a product of int8, where that is faster.
         learn: file (``.jsonl``) that the autotuner's times of our choices are written to, for
             ``tilecast train --add``; it is appended to when it is there already.
+        prune_triton: leave Triton configs out that cannot be as fast as ours, by their tiles: they
+            are neither compiled nor benchmarked.
 
     Raises:
         TilecastError: an argument is not allowed, or PyTorch is too old.
@@ -72,7 +75,9 @@ def install(
     folder, problems, times = (
         str(Path(path).absolute()) if path else None for path in (model, record, learn)
     )
-    settings = Settings(k, folder, power, rank_nvgemm, rank_flex_gemm, problems, fuse, times)
+    settings = Settings(
+        *(k, folder, power, rank_nvgemm, rank_flex_gemm, problems, fuse, times, prune_triton)
+    )
     _check_version(OLDEST)
     if rank_nvgemm:
         _check_version(OLDEST_NVGEMM, " for rank_nvgemm")
@@ -106,6 +111,7 @@ def installed(
     record: str | Path | None = None,
     fuse: bool = False,
     learn: str | Path | None = None,
+    prune_triton: bool = False,
 ) -> Iterator[None]:
     """Install for the time of a ``with`` block; arguments and errors as `install`.
 
@@ -120,6 +126,7 @@ def installed(
         record=record,
         fuse=fuse,
         learn=learn,
+        prune_triton=prune_triton,
     )
     try:
         yield
@@ -128,7 +135,7 @@ def installed(
 
 
 def install_from_environment() -> None:
-    """Install as ``TILECAST_K``, ``_MODEL``, ``_POWER``, ``_RECORD``, ``_FUSE`` and ``_LEARN`` say.
+    """Install as ``TILECAST_K`` and the other variables that docs/inductor.md lists say.
 
     Where that cannot be, a warning says why, and a list that names us alone is left with ATEN.
     """
@@ -137,10 +144,13 @@ def install_from_environment() -> None:
         os.environ.get(f"TILECAST_{name}") for name in ("MODEL", "RECORD", "LEARN")
     )
     power = os.environ.get("TILECAST_POWER", "robust")
-    fuse = os.environ.get("TILECAST_FUSE", "0") not in ("", "0")
+    switches = {
+        name: os.environ.get(f"TILECAST_{name.upper()}", "0") not in ("", "0")
+        for name in ("fuse", "prune_triton")
+    }
     try:
         count = int(k) if k.isdigit() else k
-        install(count, model, power=power, record=record, fuse=fuse, learn=learn)
+        install(count, model, power=power, record=record, learn=learn, **switches)
     # PyTorch loads us from its own import, which must not fail for our sake.
     except Exception as error:
         report.warn_once("installing from the environment", error)

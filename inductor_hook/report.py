@@ -44,11 +44,11 @@ def say_once(kind: str, message: str, level: int = logging.WARNING) -> None:
         log.log(level, "tilecast: %s", message)
 
 
-def count(event: str) -> None:
-    """Add one to ``torch._dynamo.utils.counters["tilecast"][event]``, where Dynamo is in use."""
+def count(event: str, times: int = 1) -> None:
+    """Add to ``torch._dynamo.utils.counters["tilecast"][event]``, where Dynamo is in use."""
     dynamo = sys.modules.get("torch._dynamo.utils")
     if dynamo:
-        dynamo.counters["tilecast"][event] += 1
+        dynamo.counters["tilecast"][event] += times
 
 
 def _is_new(kind: str) -> bool:

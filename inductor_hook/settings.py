@@ -44,6 +44,8 @@ class Settings:
     learn: str | None = field(default=None, compare=False)
     """File that the autotuner's times of our choices are written to; none when left out. What is
     chosen does not depend on it."""
+    prune_triton: bool = False
+    """Whether Triton configs that cannot be as fast as ours are left out of the benchmark."""
     digest: str = ""
     """`model_digest` of the model that is meant; of the one that is there now when left out."""
 
@@ -104,6 +106,7 @@ def cache_key(settings: Settings | None) -> tuple[Any, ...]:
     return (
         *("tilecast", version("tilecast"), settings.k, settings.power, settings.digest),
         *(settings.model, settings.rank_nvgemm, settings.rank_flex_gemm, settings.fuse),
+        settings.prune_triton,
         toolchain(),
     )
 

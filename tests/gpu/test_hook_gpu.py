@@ -117,10 +117,12 @@ def compiled() -> Iterator[Callable[..., tuple[torch.Tensor, str]]]:
         backends: str = "TILECAST",
         model: Path | None = None,
         fuse: bool = True,
+        prune_triton: bool = False,
     ) -> tuple[torch.Tensor, str]:
         torch._dynamo.reset()
         counters.clear()
-        with installed(k, model, fuse=fuse), fresh_cache(), config.patch(_settings(backends)):
+        ours = installed(k, model, fuse=fuse, prune_triton=prune_triton)
+        with ours, fresh_cache(), config.patch(_settings(backends)):
             result, codes = run_and_get_code(torch.compile(function, fullgraph=True), *operands)
         # The graph's own comes last, behind that of what is compiled on trial.
         return result, codes[-1]
@@ -981,6 +983,46 @@ def test_what_is_benchmarked_is_benchmarked_in_graphs(
     assert len(in_graphs) > 2
     assert all(5e-4 < taken < 1 for taken in in_graphs)
     assert {taken for taken in told if taken < 1e3} <= set(in_graphs)
+
+
+@pytest.mark.parametrize(
+    ("function", "operands"),
+    [
+        (_linear, lambda: (_bf16(16, 8192), _bf16(1024, 8192))),
+        (
+            torch.nn.functional.linear,
+            lambda: (_bf16(256, 8192), _bf16(1024, 8192), _bf16(1024)),
+        ),
+        (lambda x, w: torch.bmm(x, w.mT), lambda: (_bf16(4, 64, 4096), _bf16(4, 512, 4096))),
+    ],
+    ids=["mm", "addmm", "bmm"],
+)
+def test_triton_configs_that_are_left_out_would_not_have_won(
+    compiled: Callable, function: Function, operands: Callable[[], tuple[torch.Tensor, ...]]
+) -> None:
+    """Where a split of k, which they do not know, is several times as fast."""
+    from torch._inductor import select_algorithm
+
+    tensors = operands()
+    told: list[dict[str, float]] = []
+    select_algorithm.add_feedback_saver(
+        lambda found, *_: told[-1].update({one.description: ms for one, ms in found.items()})
+    )
+    try:
+        for prune_triton in (False, True):
+            told.append({})
+            with torch.no_grad():
+                options = {"backends": "ATEN,TRITON,TILECAST", "prune_triton": prune_triton}
+                result, _ = compiled(function, *tensors, **options)
+            assert _error(result, _exact(function, *tensors)) < TOLERANCE
+            assert (counters["tilecast"]["pruned Triton configs"] > 0) is prune_triton
+            assert _failures() == []
+    finally:
+        select_algorithm.clear_feedback_savers()
+    everything, some = told
+    assert 4 < len(some) < len(everything)
+    left_out = [everything[name] for name in everything.keys() - some.keys()]
+    assert min(left_out) > min(everything.values())
 
 
 @pytest.mark.parametrize("backends", ["ATEN,TILECAST", "ATEN,TRITON,TILECAST"])

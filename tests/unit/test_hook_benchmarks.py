@@ -255,6 +255,15 @@ def test_selection_names_the_kernel() -> None:
     assert variants.selection(nvgemm) == "nvgemm quack_sm90"
 
 
+def test_a_name_says_how_a_variant_compiles() -> None:
+    found = variants.Variant("ATEN,TRITON,TILECAST k=5 pruned")
+    assert (found.backends, found.k) == ("ATEN,TRITON,TILECAST", 5)
+    assert (found.fuse, found.prune_triton) == (False, True)
+    found = variants.Variant("TILECAST k=auto fused")
+    assert (found.k, found.fuse, found.prune_triton) == ("auto", True, False)
+    assert variants.Variant("ATEN,TRITON").k is variants.Variant("default").backends is None
+
+
 def test_generated_code_of_this_pytorch_is_read() -> None:
     variant = variants.Variant("default")
     x, w = torch.randn(8, 64), torch.randn(32, 64)
