@@ -14,6 +14,7 @@ from torch._inductor.kernel_template_choice import KernelTemplateChoice
 from torch._inductor.select_algorithm import ExternKernelChoice
 from torch._inductor.virtualized import V
 
+from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
 from tilecast.inductor_hook import report
@@ -23,7 +24,7 @@ from tilecast.inductor_hook.fusion import NOTHING, Decided, in_turn
 from tilecast.inductor_hook.power_limit import near
 from tilecast.inductor_hook.problems import LeftToLibrary, Matmul, NotCovered, read
 from tilecast.inductor_hook.recording import record
-from tilecast.inductor_hook.selection import copied, first, gpu_of, portfolio, runnable, shortlist
+from tilecast.inductor_hook.selection import decided, gpu_of, portfolio, runnable, shortlist
 from tilecast.inductor_hook.settings import Settings, asked
 from tilecast.inductor_hook.template import Choice, TilecastCaller, template
 from tilecast.inductor_hook.timings import log, time_as_it_runs
@@ -68,7 +69,11 @@ def offered(
         return [*ours]
     others = stock(template_choices)
     if settings.prune_triton and not activation:
-        others = _pruned(others, settings, ours, kernel_inputs)
+        try:
+            others = _pruned(others, settings, ours, kernel_inputs)
+        # Whatever goes wrong in there, all of them compete.
+        except Exception as error:
+            report.warn_once("leaving Triton configs out", error, then="all of them compete")
     return [*others, *ours, *fused]
 
 
@@ -258,7 +263,7 @@ def plan(settings: Settings, matmul: Matmul, op: str, gpu: Hardware) -> list[Cho
     if settings.k == 1 and names(config.max_autotune_gemm_backends, "ATEN"):
         _check_library(settings, matmul, gpu)
     if matmul.dynamic:
-        configs = portfolio(settings, tuple(matmul.sweep()), gpu) or (predictions[0].config,)
+        configs = _portfolio(settings, matmul, gpu) or (predictions[0].config,)
         shortlists = [(configs, predictions[0])]
     else:
         shortlists = [((prediction.config,), prediction) for prediction in predictions]
@@ -274,16 +279,18 @@ def plan(settings: Settings, matmul: Matmul, op: str, gpu: Hardware) -> list[Cho
     return choices
 
 
+def _portfolio(settings: Settings, matmul: Matmul, gpu: Hardware) -> tuple[KernelConfig, ...]:
+    return portfolio(settings, tuple(matmul.sweep()), gpu, matmul.columns)
+
+
 def _check_library(settings: Settings, matmul: Matmul, gpu: Hardware) -> None:
     """Leave a multiplication to the library where it is expected to win, whatever is symbolic.
 
     Raises:
         LeftToLibrary: that is so.
     """
-    choice = first(settings, matmul.hint, gpu)
-    if matmul.columns is not None:
-        choice = copied(choice, matmul.hint, matmul.columns, gpu)
-    if choice.deferred and not (matmul.dynamic and portfolio(settings, tuple(matmul.sweep()), gpu)):
+    choice = decided(settings, matmul.hint, gpu, matmul.columns)
+    if choice.deferred and not (matmul.dynamic and _portfolio(settings, matmul, gpu)):
         raise LeftToLibrary(
             f"ATen may take no more than {choice.library_over:.2f}x the time of "
             f"{choice.prediction.config.name} for {matmul.hint}"

@@ -56,7 +56,7 @@ class StaticMatmul:
 
     def __init__(self, spec: KernelSpec):
         """Take what to run; nothing is loaded before the first call."""
-        self.spec = spec
+        self.spec, self.operands = spec, spec.operands
         self._kernels: dict[int, Launch] = {}
         self._failures = Failures()
 
@@ -80,7 +80,7 @@ class StaticMatmul:
             if _raises.get():
                 raise
             report.warn_once(f"running {self.spec.config}", error)
-            _in_torch(self.spec.operands)(a, b, out, *extras)
+            _in_torch(self.operands)(a, b, out, *extras)
 
     def ready(self, device: int) -> bool:
         """Whether a call on a device waits for no compiler, which begins in the background if so.
@@ -126,6 +126,7 @@ class DynamicMatmul:
             digest: its `tilecast.inductor_hook.settings.model_digest`; another one does not choose.
         """
         self.matmuls = {spec.config: StaticMatmul(spec) for spec in specs}
+        self.operands = specs[0].operands
         self._model = model
         self._power = power
         self._digest = digest
@@ -166,20 +167,18 @@ class DynamicMatmul:
         """What does these extents best: the one that ranks first, or torch."""
         if 0 in a.shape:
             return lambda *operands: None  # a product without rows, or a batch of none
-        from tilecast.inductor_hook.selection import copied, first, gpu_of, ranked
+        from tilecast.inductor_hook.selection import decided, gpu_of, ranked
         from tilecast.inductor_hook.settings import Settings
 
-        operands = next(iter(self.matmuls.values())).spec.operands
+        operands = self.operands
         *batch, m, k = a.shape
-        n = b.shape[-1]
+        n = columns = b.shape[-1]
         if operands.out.major == "row":
             n = padded(n, operands.out.dtype.bits // 8)
         problem = GemmProblem(m, n, k, *batch, operands=operands)
         settings = Settings(1, self._model or None, self._power, digest=self._digest)
         gpu = gpu_of(a.get_device(), settings.model)
-        choice = first(settings, problem, gpu)
-        if n != b.shape[-1]:
-            choice = copied(choice, problem, b.shape[-1], gpu)
+        choice = decided(settings, problem, gpu, columns if n != columns else None)
         if choice.deferred:
             return _in_torch(operands)
         config = choice.prediction.config
@@ -204,7 +203,15 @@ class Padded:
     ) -> None:
         """Write to ``out`` what the operands ask for; see `StaticMatmul`."""
         *outer, columns = out.shape
-        rows = out.new_empty((*outer, padded(columns, out.itemsize)))[..., :columns]
+        try:
+            rows = out.new_empty((*outer, padded(columns, out.itemsize)))[..., :columns]
+        # A graph that compiled must run, on a card that is nearly full, too.
+        except Exception as error:
+            if _raises.get():
+                raise
+            report.warn_once("copying rows", error)
+            _in_torch(self._matmul.operands)(a, b, out, *extras)
+            return
         self._matmul(a, b, rows, *extras)
         out.copy_(rows)
 

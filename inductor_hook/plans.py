@@ -18,7 +18,7 @@ from tilecast.inductor_hook import report
 from tilecast.inductor_hook.failures import Failures
 from tilecast.inductor_hook.launcher import Padded, StaticMatmul
 from tilecast.inductor_hook.layout import Bias, Scale, major, padded, scaling
-from tilecast.inductor_hook.selection import copied, first, gpu_of, runnable
+from tilecast.inductor_hook.selection import decided, gpu_of, runnable
 from tilecast.inductor_hook.settings import Settings
 from tilecast.kernels.spec import KernelSpec
 
@@ -185,12 +185,10 @@ def _choose(
         keeps = out_stride or a_dtype.itemsize == 1
         written = n if keeps else padded(n, out_dtype.itemsize)
         problem = GemmProblem(m, written, k, *batch, operands=operands)
-        choice = first(settings, problem, gpu)
+        choice = decided(settings, problem, gpu, n if written != n else None)
     except TilecastError as error:
         planner.leaves("eager", str(error))
         return None
-    if written != n:
-        choice = copied(choice, problem, n, gpu)
     if choice.deferred:
         return None
     kernel = StaticMatmul(KernelSpec(choice.prediction.config, operands, product.rank == 3))

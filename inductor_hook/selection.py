@@ -32,9 +32,10 @@ from tilecast.models.manifest import model_hardware
 
 _REMEMBERED = 4096
 """Problems whose answer is kept; a model has some dozens."""
-SLOW_BYTES = 8
-"""Rows of no multiple of this take the library 1.4 to 8 times as long, which is more than with the
-copy in all 40 problems that were measured (benchmarks/results/row_alignment.json)."""
+SLOW_BYTES, SLOW_ROWS = 8, 16
+"""As many rows or more, of no multiple of these bytes, take the library 1.4 to 8 times as long,
+which is more than with the copy in all 40 problems that were measured
+(benchmarks/results/row_alignment.json)."""
 COPY_MICROSECONDS, COPY_SHARE = 1.5, 0.15
 """What a second kernel takes at least, and the share of the first that is little."""
 
@@ -95,12 +96,24 @@ def first(settings: Settings, problem: GemmProblem, gpu: Hardware) -> FirstChoic
     return replace(choice, deferred=choice.deferred and _in_library(problem))
 
 
+def decided(
+    settings: Settings, problem: GemmProblem, gpu: Hardware, columns: int | None
+) -> FirstChoice:
+    """What runs without a benchmark: `first`, and `copied` where rows are cut to some columns.
+
+    Raises:
+        TilecastError: no model knows the GPU, dtypes and majors, or not well enough to decide.
+    """
+    choice = first(settings, problem, gpu)
+    return choice if columns is None else copied(choice, problem, columns, gpu)
+
+
 def copied(choice: FirstChoice, problem: GemmProblem, columns: int, gpu: Hardware) -> FirstChoice:
     """The same where rows that TMA does not write are copied, which takes the library longer, too.
 
     Rows of multiples of 2 or 4 bytes take it so much longer that ours is always taken. How much
-    those of 8 do is not known: ours is taken where copying takes little beside it, or where it wins
-    with the copy against the library on rows of multiples of 16 bytes.
+    those of 8 do is not known, nor what few of them do: ours is taken where copying takes little
+    beside it, or where it wins with the copy against the library on rows of multiples of 16 bytes.
 
     Args:
         choice: for the longer rows.
@@ -109,7 +122,7 @@ def copied(choice: FirstChoice, problem: GemmProblem, columns: int, gpu: Hardwar
         gpu: the GPU.
     """
     itemsize = problem.operands.out.dtype.bits // 8
-    if columns * itemsize % SLOW_BYTES:
+    if columns * itemsize % SLOW_BYTES and problem.m >= SLOW_ROWS:
         return replace(choice, deferred=False)
     moved = 2 * problem.batch * problem.m * problem.n * itemsize
     ours = choice.prediction.microseconds
@@ -158,14 +171,17 @@ def _those_among(configs: Sequence[KernelConfig], ranking: Candidates) -> list[K
 
 
 def portfolio(
-    settings: Settings, problems: Sequence[GemmProblem], gpu: Hardware
+    settings: Settings,
+    problems: Sequence[GemmProblem],
+    gpu: Hardware,
+    columns: int | None = None,
 ) -> tuple[KernelConfig, ...]:
-    """The first choices for several problems, each once, in their order; none for those `deferred`.
+    """What is `decided` for several problems, each once, in their order; none of what is deferred.
 
     Raises:
         TilecastError: there is no model for the GPU, dtypes and majors.
     """
-    firsts = (first(settings, problem, gpu) for problem in problems)
+    firsts = (decided(settings, problem, gpu, columns) for problem in problems)
     return tuple(dict.fromkeys(one.prediction.config for one in firsts if not one.deferred))
 
 

@@ -13,12 +13,15 @@ from typing import Any
 
 from torch._inductor.select_algorithm import TritonTemplate
 
-from tilecast.heuristics.hardware import Hardware
+from tilecast.heuristics.hardware import Hardware, hardware
 from tilecast.heuristics.problem import GemmProblem
 
 SURE = 1.1
 """How many times what is expected of ours a bound has to be, as expectations err. Kernels take
 more than the bound, too: of ours in one CTA a tile, half take more than three times as long."""
+FASTEST = hardware("H200")
+"""Whose SMs none of another Hopper GPU is faster than: its rates are the data sheets', not ones
+that were measured."""
 FLOPS_PER_BYTE = 4096 / 96
 """What an SM multiplies in bf16 while it loads a byte from level 2. Its tensor cores do 4,096 FLOP
 a cycle at the data sheets' rate; the most that one of our kernels was seen to load is 93 bytes, of
@@ -34,13 +37,15 @@ def least_microseconds(problem: GemmProblem, tile: tuple[int, int], gpu: Hardwar
         gpu: the GPU.
     """
     rows, columns = tile
-    operands, sm_flops = problem.operands, gpu.peak(problem.operands.a.dtype) / gpu.sm_count
+    operands = problem.operands
+    sm_flops = FASTEST.peak(operands.a.dtype) / FASTEST.sm_count
+    sm_bytes = FASTEST.peak_flops / FASTEST.sm_count / FLOPS_PER_BYTE
     tiles = math.ceil(problem.m / rows) * math.ceil(problem.n / columns) * problem.batch
     # Tensor cores multiply whole tiles, whatever is masked.
     multiplied = math.ceil(tiles / gpu.sm_count) * 2 * rows * columns * problem.k / sm_flops
     loaded = operands.a.dtype.bytes(min(rows, problem.m) * problem.k)
     loaded += operands.b.dtype.bytes(min(columns, problem.n) * problem.k)
-    return 1e6 * max(multiplied, loaded * FLOPS_PER_BYTE * gpu.sm_count / gpu.peak_flops)
+    return 1e6 * max(multiplied, loaded / sm_bytes)
 
 
 def pruned(

@@ -423,15 +423,15 @@ def test_a_failure_to_choose_passes(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    chosen, tries = plans.first, []
+    chosen, tries = plans.decided, []
 
-    def first(*arguments: Any) -> Any:
+    def decided(*arguments: Any) -> Any:
         tries.append(arguments)
         if clock[0] < 1015:
             raise RuntimeError("out of memory for a moment")
         return chosen(*arguments)
 
-    monkeypatch.setattr(plans, "first", first)
+    monkeypatch.setattr(plans, "decided", decided)
     a, b = _linear()
     for _ in range(100):
         assert torch.equal(mm(a, b), torch.mm(a, b))
@@ -451,11 +451,11 @@ def test_a_refusal_to_choose_lasts(
 ) -> None:
     tries = []
 
-    def first(*arguments: Any) -> Any:
+    def decided(*arguments: Any) -> Any:
         tries.append(arguments)
         raise TilecastError("no model is for this")
 
-    monkeypatch.setattr(plans, "first", first)
+    monkeypatch.setattr(plans, "decided", decided)
     a, b = _linear()
     for _ in range(5):
         assert torch.equal(mm(a, b), torch.mm(a, b))
@@ -466,14 +466,14 @@ def test_a_refusal_to_choose_lasts(
 def test_failures_to_choose_keep_no_tensor_alive(
     gpu: list[KernelSpec], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def first(*arguments: Any) -> Any:
+    def decided(*arguments: Any) -> Any:
         raise RuntimeError("injected")
 
     def multiply() -> list[weakref.ref]:
         operands = _linear()
         return [weakref.ref(tensor) for tensor in (*operands, mm(*operands))]
 
-    monkeypatch.setattr(plans, "first", first)
+    monkeypatch.setattr(plans, "decided", decided)
     alive = [ref for _ in range(50) for ref in multiply()]
     gc.collect()
     assert [ref for ref in alive if ref() is not None] == []

@@ -175,6 +175,51 @@ def test_those_near_the_fastest_stay_loaded_until_a_contest_is_closed(
     assert fast.bmreq.unloaded == 2
 
 
+def test_on_a_full_card_kept_graphs_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They hold what their launches allocate; without any, Inductor times as ever."""
+    events: list[str] = []
+    graph = MagicMock(reset=lambda: events.append("graph gone"))
+
+    def timed(stock: Any, *inputs: Any, out: Any, keep: Callable) -> float:
+        if stock.__self__ is large and len(events) < full:
+            events.append("full")
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        milliseconds = stock.__self__.milliseconds
+        keep(graph_timing.Captured((), 1, graph, MagicMock(), MagicMock(), milliseconds))
+        return milliseconds
+
+    monkeypatch.setattr(contest, "benchmark", timed)
+    tensors = torch.ones(2), torch.ones(2)
+    for full in (1, 99):
+        small, large = _Choice(1.0), _Choice(1.04)
+        held = Contest(0.05)
+        for choice in (small, large):
+            held.enter(choice)
+        small.benchmark(tensors[0], out=tensors[1])
+        assert (large.benchmark(tensors[0], out=tensors[1]) == 1.04) is (full == 1)
+        assert events[:2] == ["full", "graph gone"]
+        assert {*held.graphs} == ({large} if full == 1 else set())
+        assert small.bmreq.unloaded == 1
+        events.clear()
+
+
+def test_without_a_race_a_graph_goes_before_its_kernel_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    choice, unloaded = _Choice(1.0), []
+    graph = MagicMock(reset=lambda: unloaded.append(choice.bmreq.unloaded))
+
+    def timed(stock: Any, *inputs: Any, out: Any, keep: Callable) -> float:
+        keep(graph_timing.Captured((), 1, graph, MagicMock(), MagicMock(), 1.0))
+        return 1.0
+
+    monkeypatch.setattr(contest, "benchmark", timed)
+    held = Contest(None)
+    held.enter(choice)
+    choice.benchmark(torch.ones(2), out=torch.ones(2))
+    assert (unloaded, choice.bmreq.unloaded, held.graphs) == ([0], 1, {})
+
+
 def test_a_choice_that_fails_is_unloaded() -> None:
     choice = _Choice(1.0)
     choice.benchmark = lambda *inputs, out: 1 / 0  # type: ignore[method-assign]

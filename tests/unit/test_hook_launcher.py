@@ -581,6 +581,25 @@ def test_a_symbolic_m_is_ranked_by_the_longer_rows(
         assert loaded[-1].config.name == name
 
 
+def test_on_a_full_card_torch_multiplies_without_longer_rows(
+    loads: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = loads(_product)
+    a, b = torch.randn(8, K).bfloat16(), torch.randn(1001, K).bfloat16().T
+    out = torch.empty(8, 1001, dtype=torch.bfloat16)
+
+    def full(*arguments: Any, **options: Any) -> torch.Tensor:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(torch.Tensor, "new_empty", full)
+    matmul = Padded(StaticMatmul.named(NAME, "bf16:rcr", False))
+    matmul(a, b, out)
+    assert torch.equal(out, a @ b)
+    assert loaded == []
+    with errors_raised(), pytest.raises(torch.OutOfMemoryError):
+        matmul(a, b, out)
+
+
 def test_torch_writes_rows_of_int32_in_place_of_a_kernel_that_fails(loads: Callable) -> None:
     """Which it refuses where there are gaps between them."""
     loads(lambda *operands: 1 / 0)

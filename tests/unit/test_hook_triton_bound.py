@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
@@ -24,7 +25,7 @@ from tilecast.data_collection.truth import measured_problems
 from tilecast.heuristics.hardware import Hardware, hardware
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.inductor_hook import install
+from tilecast.inductor_hook import choices, install
 from tilecast.inductor_hook.triton_bound import least_microseconds, pruned
 from tilecast.inductor_hook.versions import template_params
 from tilecast.kernels.quack_sm90.config import QuackConfig
@@ -119,6 +120,23 @@ def _tile(config: QuackConfig) -> tuple[int, int]:
     return (columns, rows) if config.swap_ab else (rows, columns)
 
 
+def test_rates_that_were_measured_do_not_count(h200: Hardware) -> None:
+    """Those of a GPU that described itself are below those of its SMs."""
+    problem, slow = GemmProblem(512, 4096, 4096), replace(h200, peak_flops=2e14)
+    for tile in ((16, 64), (128, 256)):
+        bound = least_microseconds(problem, tile, slow)
+        assert bound == least_microseconds(problem, tile, h200)
+
+
+def test_where_that_fails_all_compete(
+    offered: Callable[..., list[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(choices, "pruned", lambda *arguments: 1 / 0)
+    install(k=5, prune_triton=True)
+    assert len(_triton(offered(linear(16, 1024, 8192)))) > 15
+    assert counters["tilecast"]["failed: leaving Triton configs out"] == 1
+
+
 def test_configs_that_cannot_win_are_left_out(offered: Callable[..., list[Any]]) -> None:
     """Of one output tile a CTA, where a split of k is several times as fast."""
     install(k=5)
@@ -159,7 +177,7 @@ def test_the_most_promising_config_always_stays(h200: Hardware) -> None:
     assert pruned([aten, *tiles], problem, 1e3, h200) == [aten, *tiles]
 
 
-def _triton(choices: Sequence[Any]) -> list[tuple[int, int]]:
+def _triton(found: Sequence[Any]) -> list[tuple[int, int]]:
     """Tiles of the Triton configs among some choices."""
-    options = [choice.params.to_kwargs() for choice in choices]
+    options = [choice.params.to_kwargs() for choice in found]
     return [(one["BLOCK_M"], one["BLOCK_N"]) for one in options if "BLOCK_M" in one]
