@@ -18,7 +18,12 @@ from pathlib import Path
 
 from tilecast.data_collection.collector import Collector, Workload
 from tilecast.data_collection.progress import Progress
-from tilecast.data_collection.protocol import BATCH_ROUNDS, CardFailure, Entrant, KernelFailure
+from tilecast.data_collection.protocol import (
+    VERIFY_ROUNDS,
+    CardFailure,
+    Entrant,
+    KernelFailure,
+)
 from tilecast.data_collection.store import MeasurementStore
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.object_cache import ObjectCache, default_root
@@ -210,7 +215,7 @@ class FakeBench:
         specs = [e and KernelSpec.for_problem(e, self._problem) for e in entrants]
         for spec in specs:
             self._session.announce(spec)
-        stage = "verify" if rounds == 2 * BATCH_ROUNDS[regime] else "race"
+        stage = "verify" if rounds == VERIFY_ROUNDS[regime] else "race"
         stage = "screen" if give_up < math.inf else stage
         self._session.wait(stage)
         for spec in specs:

@@ -34,7 +34,7 @@ from tilecast.data_collection.crew import MAX_STRIKES, MOST_LOSSES
 from tilecast.data_collection.jobs import Failed, Lost, Result
 from tilecast.data_collection.measurement import Measurement
 from tilecast.data_collection.progress import Progress
-from tilecast.data_collection.protocol import HEAT_ROUNDS, regimes
+from tilecast.data_collection.protocol import HEAT_ROUNDS, VERIFY_BATCHES, regimes
 from tilecast.data_collection.store import MeasurementStore
 from tilecast.data_collection.worker import LocalEngine, LocalWorker
 from tilecast.heuristics.errors import TilecastError
@@ -147,6 +147,7 @@ def _expected(rows: list[Row]) -> Counter:
     for row in rows:
         entrant = "None" if row.config == "torch.mm" else row.config
         batches = 3 if row.stage == "race" and row.rounds > HEAT_ROUNDS[row.regime] else 1
+        batches = VERIFY_BATCHES if row.stage == "verify" else batches
         expected[row.stage, row.regime, str(GemmProblem(*row[:3])), entrant] += batches
     return expected
 

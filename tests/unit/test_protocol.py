@@ -267,16 +267,18 @@ def _raced(problem: GemmProblem, regime: str, times: dict[Entrant, float]) -> li
     return [Measurement(problem, c, regime, "race", t, 0.0, 16) for c, t in times.items()]
 
 
-def test_verify_times_the_best_of_each_regime_twice_as_long() -> None:
+def test_verify_times_the_best_of_each_regime_three_times_over() -> None:
+    """Each time on operands of its own, which the median of all rounds looks through."""
     first, second, third = _configs(3)
     raced = _raced(COMPUTE_BOUND, "burst", {first: 100, second: 104.9, third: 105.1, None: 200})
     raced += _raced(COMPUTE_BOUND, "sustained", {first: 130, second: 120, third: 121, None: 119})
     bench = _steady({first: 100, second: 101, third: 102, None: 103})
     rows = verify(bench, COMPUTE_BOUND, raced)
     assert bench.calls == [
-        Call((None, second, third), "sustained", 24, math.inf),
-        Call((first, second, None), "burst", 16, math.inf),
+        *[Call((None, second, third), "sustained", 10, math.inf)] * 3,
+        *[Call((first, second, None), "burst", 6, math.inf)] * 3,
     ]
+    assert {row.rounds for row in rows if row.regime == "burst"} == {18}
     assert {row.stage for row in rows} == {"verify"}
     assert set(_rows(rows, "verify", "burst")) == {first, second, None}
     assert _time(_rows(rows, "verify", "sustained")[third]) == pytest.approx(102)
@@ -292,6 +294,16 @@ def test_verify_takes_no_more_than_the_most_and_takes_drift_out(
     rows = verify(bench, MEMORY_BOUND, raced)
     assert [row.config for row in rows] == configs[:2]
     assert [row.spread for row in rows] == pytest.approx([0, 0], abs=1e-12)
+
+
+def test_where_operands_lie_once_does_not_decide() -> None:
+    """One kernel is 5% slower on the second of three sets of operands, another on the third."""
+    first, second = _configs(2)
+    raced = _raced(MEMORY_BOUND, "burst", {first: 100, second: 100, None: 110})
+    unlucky = {(first, 1), (second, 2)}
+    bench = KnownBench(lambda entrant, call, turn: 100 * (1 + 0.05 * ((entrant, call) in unlucky)))
+    found = _rows(verify(bench, MEMORY_BOUND, raced), "verify", "burst")
+    assert _time(found[first]) == pytest.approx(_time(found[second]))
 
 
 def test_verify_leaves_out_what_has_no_race_time() -> None:
