@@ -54,17 +54,25 @@ def built(problem: GemmProblem, configs: Sequence[KernelConfig]) -> GpuSession:
     return GpuSession(builder.objects, 0, lambda entrant: None)
 
 
-def measure(problem: GemmProblem) -> list[Row]:
-    """Microseconds of a shortlist in the model's order and of the library, in every way."""
+def shortlisted(problem: GemmProblem) -> tuple[list[KernelConfig], GpuSession]:
+    """The model's first `K`, best first, and a session for which they are compiled."""
     predictions = shortlist(Settings(k=K), problem, hardware(torch.cuda.get_device_name()))
     configs = [prediction.config for prediction in predictions]
-    session = built(problem, configs)
+    return configs, built(problem, configs)
+
+
+def medians(rounds: Sequence[Sequence[float]]) -> list[float]:
+    """Of the times of each entrant in interleaved rounds, less what all of a round share."""
+    return [statistics.median(times) for times in without_drift(rounds)]
+
+
+def measure(problem: GemmProblem) -> list[Row]:
+    """Microseconds of a shortlist in the model's order and of the library, in every way."""
+    configs, session = shortlisted(problem)
     entrants = [None, *configs]
     bench = session.bench(problem, careful=False)
     careful = {
-        name: [statistics.median(times) for times in without_drift(rounds)]
-        for name, regime in CAREFUL.items()
-        for rounds in [bench.time(entrants, regime, ROUNDS)]
+        name: medians(bench.time(entrants, regime, ROUNDS)) for name, regime in CAREFUL.items()
     }
     operands, out = random_inputs(problem), empty_out(problem)
     stocks = [partial(_by_inductor, session.launcher(entrant, problem)) for entrant in entrants]

@@ -15,19 +15,14 @@ from time import perf_counter, sleep
 from unittest.mock import patch
 
 import numpy as np
-import torch
-from inductor_timing import FAMILIES, built
+from inductor_timing import FAMILIES, ROUNDS, K, medians, shortlisted
 from runner import Row, Sweep, quantiles
 
 from tilecast.data_collection import gpu_session
-from tilecast.data_collection.protocol import regimes, without_drift
-from tilecast.heuristics.hardware import hardware
+from tilecast.data_collection.protocol import regimes
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.inductor_hook.selection import shortlist
-from tilecast.inductor_hook.settings import Settings
 
 M = (16, 512, 2048)
-K, ROUNDS = 5, 24  # shortlist; of each way to time it
 REST_SECONDS = 0.2  # for the card, before each
 PAUSES = {
     "burst": ("GAP_SECONDS", (5e-3, 5e-3, 2e-3, 1e-3, 5e-4, 2e-4)),
@@ -38,9 +33,8 @@ PAUSES = {
 
 def measure(problem: GemmProblem) -> list[Row]:
     """Seconds and microseconds of a shortlist with the library in front, by regime and pause."""
-    predictions = shortlist(Settings(k=K), problem, hardware(torch.cuda.get_device_name()))
-    configs = [prediction.config for prediction in predictions]
-    bench = built(problem, configs).bench(problem, careful=False)
+    configs, session = shortlisted(problem)
+    bench = session.bench(problem, careful=False)
     entrants = [None, *configs]
     bench.time(entrants, "burst", ROUNDS)  # kernels are loaded
     row: Row = {"configs": [config.name for config in configs]}
@@ -58,11 +52,7 @@ def _timed(name: str, pause: float, rounds: Callable[[], list[list[float]]]) -> 
         start = perf_counter()
         times = rounds()
         seconds = perf_counter() - start
-    return {
-        "pause": pause,
-        "seconds": seconds,
-        "microseconds": [statistics.median(own) for own in without_drift(times)],
-    }
+    return {"pause": pause, "seconds": seconds, "microseconds": medians(times)}
 
 
 def figures(rows: Sequence[Row]) -> Row:
@@ -98,8 +88,7 @@ def _lost(chosen_by: Sequence[float], times: Sequence[float]) -> float:
 
 PROBLEMS = {str(p): p for m in M for n, k in FAMILIES for p in [GemmProblem(m, n, k)]}
 SETTINGS = {"k": K, "rounds": ROUNDS, "rest_seconds": REST_SECONDS}
+SWEEP = Sweep("problem", PROBLEMS, lambda: nullcontext(measure), figures, 15.0, SETTINGS)
 
 if __name__ == "__main__":
-    Sweep("problem", PROBLEMS, lambda: nullcontext(measure), figures, 15.0, SETTINGS).main(
-        __file__, __doc__
-    )
+    SWEEP.main(__file__, __doc__)

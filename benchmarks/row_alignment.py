@@ -13,6 +13,7 @@ from statistics import median
 
 import torch
 from runner import Row, Sweep, ratios
+from steps import captured, milliseconds
 
 from tilecast.inductor_hook.layout import padded
 
@@ -43,21 +44,12 @@ def measure(extents: tuple[int, int, int]) -> list[Row]:
 
 
 def _microseconds(call: Callable[[], object]) -> float:
-    call()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    def launches() -> None:
         for _ in range(LAUNCHES):
             call()
-    times = []
-    for _ in range(REPLAYS):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        times.append(start.elapsed_time(end) * 1e3 / LAUNCHES)
-    return median(times)
+
+    replay = captured(launches)
+    return 1e3 * median(milliseconds(replay, 1) for _ in range(REPLAYS)) / LAUNCHES
 
 
 def figures(rows: Sequence[Row]) -> Row:

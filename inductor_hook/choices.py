@@ -69,11 +69,7 @@ def offered(
         return [*ours]
     others = stock(template_choices)
     if settings.prune_triton and not activation:
-        try:
-            others = _pruned(others, settings, ours, kernel_inputs)
-        # Whatever goes wrong in there, all of them compete.
-        except Exception as error:
-            report.warn_once("leaving Triton configs out", error, then="all of them compete")
+        others = _pruned(others, settings, ours, kernel_inputs)
     return [*others, *ours, *fused]
 
 
@@ -89,9 +85,14 @@ def _pruned(
     alone = [choice for choice in choices if choice.is_one_kernel]
     if not alone:
         return others
-    gpu = gpu_of(kernel_inputs.device().index or 0, settings.model)
     expected = min(choice.microseconds for choice in alone)
-    stay = pruned(others, alone[0].matmul.hint, expected, gpu)
+    try:
+        gpu = gpu_of(kernel_inputs.device().index or 0, settings.model)
+        stay = pruned(others, alone[0].matmul.hint, expected, gpu)
+    # Whatever goes wrong in there, the graph compiles.
+    except Exception as error:
+        report.warn_once("leaving Triton configs out", error, then="all of them compete")
+        return others
     _count("pruned Triton configs", len(others) - len(stay))
     return stay
 

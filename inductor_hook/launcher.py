@@ -174,11 +174,11 @@ class DynamicMatmul:
         *batch, m, k = a.shape
         n = columns = b.shape[-1]
         if operands.out.major == "row":
-            n = padded(n, operands.out.dtype.bits // 8)
+            n = padded(columns, operands.out.dtype.bits // 8)
         problem = GemmProblem(m, n, k, *batch, operands=operands)
         settings = Settings(1, self._model or None, self._power, digest=self._digest)
         gpu = gpu_of(a.get_device(), settings.model)
-        choice = decided(settings, problem, gpu, columns if n != columns else None)
+        choice = decided(settings, problem, gpu, columns)
         if choice.deferred:
             return _in_torch(operands)
         config = choice.prediction.config

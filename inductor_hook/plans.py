@@ -185,7 +185,7 @@ def _choose(
         keeps = out_stride or a_dtype.itemsize == 1
         written = n if keeps else padded(n, out_dtype.itemsize)
         problem = GemmProblem(m, written, k, *batch, operands=operands)
-        choice = decided(settings, problem, gpu, n if written != n else None)
+        choice = decided(settings, problem, gpu, n)
     except TilecastError as error:
         planner.leaves("eager", str(error))
         return None

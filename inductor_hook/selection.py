@@ -99,16 +99,24 @@ def first(settings: Settings, problem: GemmProblem, gpu: Hardware) -> FirstChoic
 def decided(
     settings: Settings, problem: GemmProblem, gpu: Hardware, columns: int | None
 ) -> FirstChoice:
-    """What runs without a benchmark: `first`, and `copied` where rows are cut to some columns.
+    """What runs without a benchmark: `first`, with a copy behind it where rows are cut.
+
+    Args:
+        settings: which model decides.
+        problem: what is multiplied, with the rows that a kernel writes.
+        gpu: the GPU.
+        columns: of the result; None where they are the problem's.
 
     Raises:
         TilecastError: no model knows the GPU, dtypes and majors, or not well enough to decide.
     """
     choice = first(settings, problem, gpu)
-    return choice if columns is None else copied(choice, problem, columns, gpu)
+    if columns in (None, problem.n):
+        return choice
+    return _copied(choice, problem, columns, gpu)
 
 
-def copied(choice: FirstChoice, problem: GemmProblem, columns: int, gpu: Hardware) -> FirstChoice:
+def _copied(choice: FirstChoice, problem: GemmProblem, columns: int, gpu: Hardware) -> FirstChoice:
     """The same where rows that TMA does not write are copied, which takes the library longer, too.
 
     Rows of multiples of 2 or 4 bytes take it so much longer that ours is always taken. How much
