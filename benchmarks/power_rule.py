@@ -27,7 +27,13 @@ from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.models.deferral import deferral_features, fit_deferral
-from tilecast.models.evaluation import folds, groups, parts_beside_library, side_by_side
+from tilecast.models.evaluation import (
+    FAMILIES,
+    folds,
+    groups,
+    parts_beside_library,
+    side_by_side,
+)
 from tilecast.models.labels import POWERS, ProblemLabels
 from tilecast.models.ranker import ConfigRanker
 from tilecast.models.targets import problem_features
@@ -237,7 +243,7 @@ def figures(said: Said) -> Row:
     known = groups(said.problems)
     both = np.array([len(regimes(problem)) > 1 for problem in said.problems])
     linear = both & [problem.operands == LINEAR_BF16 for problem in said.problems]
-    names = {name: known[name] & linear for name in ("all", "random families", "other families")}
+    names = {name: known[name] & linear for name in ("all", *FAMILIES, "other families")}
     # On problems of one regime the power limit is out of reach.
     masks = {"both regimes": both, "one regime": ~both} | {
         f"bf16, {n}": m for n, m in names.items()

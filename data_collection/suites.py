@@ -72,7 +72,7 @@ _LARGE_K = (4096, 8192, 16384, 32768)
 
 
 # Where no model's layers are: n and k anywhere, and a row count of every size for each.
-_RANDOM_FAMILIES, _RANDOM_EXTENTS = 800, (256, 32768)
+_RANDOM_FAMILIES, _RANDOM_EXTENTS = 2000, (256, 32768)
 _RANDOM_M = ((1, 16), (17, 64), (65, 256), (257, 1024), (1025, 16384))
 _RANDOM_FLOPS = 4e12
 
@@ -89,7 +89,7 @@ def _random() -> tuple[GemmProblem, ...]:
     for _ in range(_RANDOM_FAMILIES):
         n, k = (extent(*_RANDOM_EXTENTS, step=8) for _ in range(2))
         found += [GemmProblem(extent(*band), n, k) for band in _RANDOM_M]
-    return tuple(problem for problem in found if problem.flops <= _RANDOM_FLOPS)
+    return tuple(problem for problem in dict.fromkeys(found) if problem.flops <= _RANDOM_FLOPS)
 
 
 def _grid(families: Iterable[Family], ms: Iterable[int]) -> tuple[GemmProblem, ...]:

@@ -32,12 +32,10 @@ from tilecast.models.manifest import model_hardware
 
 _REMEMBERED = 4096
 """Problems whose answer is kept; a model has some dozens."""
-SLOW_BYTES, SLOW_ROWS = 8, 16
-"""As many rows or more, of no multiple of these bytes, take the library 1.4 to 8 times as long,
-which is more than with the copy in all 40 problems that were measured
-(benchmarks/results/row_alignment.json)."""
-COPY_MICROSECONDS, COPY_SHARE = 1.5, 0.15
-"""What a second kernel takes at least, and the share of the first that is little."""
+FEW_ROWS, LITTLE_MICROSECONDS = 16, 10.0
+"""Where rows are copied, what has fewer rows and takes less is the library's. Of the 84 problems in
+benchmarks/results/row_alignment.json, it is faster than a product to longer rows and the copy in
+three, all of them such; with as many rows or more it takes 1.02 to 6.7 times as long."""
 
 
 @cache
@@ -113,31 +111,18 @@ def decided(
     choice = first(settings, problem, gpu)
     if columns in (None, problem.n):
         return choice
-    return _copied(choice, problem, columns, gpu)
+    return _copied(choice, problem)
 
 
-def _copied(choice: FirstChoice, problem: GemmProblem, columns: int, gpu: Hardware) -> FirstChoice:
-    """The same where rows that TMA does not write are copied, which takes the library longer, too.
-
-    Rows of multiples of 2 or 4 bytes take it so much longer that ours is always taken. How much
-    those of 8 do is not known, nor what few of them do: ours is taken where copying takes little
-    beside it, or where it wins with the copy against the library on rows of multiples of 16 bytes.
+def _copied(choice: FirstChoice, problem: GemmProblem) -> FirstChoice:
+    """The same where rows that TMA does not write are copied: they take the library longer, too.
 
     Args:
         choice: for the longer rows.
         problem: with the longer rows.
-        columns: that are copied.
-        gpu: the GPU.
     """
-    itemsize = problem.operands.out.dtype.bits // 8
-    if columns * itemsize % SLOW_BYTES and problem.m >= SLOW_ROWS:
-        return replace(choice, deferred=False)
-    moved = 2 * problem.batch * problem.m * problem.n * itemsize
-    ours = choice.prediction.microseconds
-    copy = COPY_MICROSECONDS + 1e6 * moved / gpu.dram_bytes_per_second
-    library = choice.library_microseconds
-    pays = copy <= COPY_SHARE * ours or (library is not None and ours + copy <= library)
-    return replace(choice, deferred=not pays and _in_library(problem))
+    little = problem.m < FEW_ROWS and choice.prediction.microseconds < LITTLE_MICROSECONDS
+    return replace(choice, deferred=little and _in_library(problem))
 
 
 def _in_library(problem: GemmProblem) -> bool:

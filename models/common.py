@@ -16,16 +16,17 @@ from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.candidates import candidates
 
-SUITES = ("training", "llm", "random")
-"""Whose problems are asked about: layers that people run, and extents of every size."""
+SUITES, RANDOM = ("training", "llm"), 4_000
+"""Whose problems are asked about: layers that people run; and so many of the suite ``random``, with
+extents of every size."""
 FIRST = 5
 """Configs a problem, as many as the hook takes unless it is told otherwise."""
 
 
 def common_problems(operands: GemmOperands) -> list[GemmProblem]:
-    """The problems of `SUITES` as of some operands; without those whose extents these forbid."""
+    """Problems of many suites as of some operands; without those whose extents these forbid."""
     found = []
-    for problem in suites.problems(SUITES):
+    for problem in (*suites.problems(SUITES), *suites.suite("random")[:RANDOM]):
         with suppress(TilecastError):
             found.append(replace(problem, operands=operands))
     return found

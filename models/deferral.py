@@ -32,7 +32,7 @@ worse on problems that it was not chosen on, and the worst of these shall not be
 Twice as much leaves a tenth fewer problems and gains 0.1 to 0.3% (models/EXPERIMENTS.md)."""
 MOST_MARGIN = 10.0
 """Margin that no expectation reaches: with it all is left to the library."""
-LEARNED = 16
+LEARNED = 8
 """First configs of a problem that are learned from. One alone is too few: they differ in how far
 they are from the best, while the library's time is the same."""
 FEATURES = len(FEATURE_NAMES) + 2

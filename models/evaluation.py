@@ -15,7 +15,7 @@ from typing import TypeVar, cast
 
 import numpy as np
 
-from tilecast.data_collection.suites import suite
+from tilecast.data_collection import suites
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.heuristic import Heuristic, rank
 from tilecast.heuristics.problem import GemmProblem
@@ -31,6 +31,11 @@ BUCKETS = {
     "m > 1024": (1025, 2**31),
 }
 """Groups of problems that are reported apart, with the smallest and largest m."""
+FAMILIES = {
+    "random families": ("random",),
+    "layers of language models": ("llm", "llama_shapes", "deepgemm"),
+}
+"""Others, with the suites that their families are of; each belongs to the first that has it."""
 FOLDS = 5
 """Parts of the families; each is held out once."""
 MAX_K = 10
@@ -252,16 +257,20 @@ def speeds(
 
 
 def groups(problems: Sequence[GemmProblem]) -> dict[str, np.ndarray]:
-    """Which problems are reported together: all, those of `BUCKETS`, of random families or others.
+    """Which problems are reported together: all, those of `BUCKETS`, and those of `FAMILIES`.
 
     Returns:
-        By name, bool [problems].
+        By name, bool [problems]; "other families" are of no suite of `FAMILIES`.
     """
     m = np.array([problem.m for problem in problems])
-    families = {problem.family for problem in suite("random")}
-    drawn = np.array([problem.family in families for problem in problems])
-    by_m = {name: (m >= low) & (m <= high) for name, (low, high) in BUCKETS.items()}
-    return {"all": m > 0, **by_m, "random families": drawn, "other families": ~drawn}
+    found = {"all": m > 0}
+    found |= {name: (m >= low) & (m <= high) for name, (low, high) in BUCKETS.items()}
+    other = found["all"]
+    for name, names in FAMILIES.items():
+        families = {problem.family for problem in suites.problems(names)}
+        found[name] = np.array([problem.family in families for problem in problems]) & other
+        other = other & ~found[name]
+    return {**found, "other families": other}
 
 
 def regrets(result: HeldOut, table: Sequence[ProblemLabels]) -> np.ndarray:

@@ -1,6 +1,6 @@
 """What the models see of a problem and a config: geometry, traffic and a rough analytic time.
 
-All of it is arithmetic on the problem, the config and the GPU's data sheet; nothing is measured.
+All of it is arithmetic on the problem, the config and the GPU's data sheet, with a few constants.
 Sizes are in bytes, times in microseconds; "log2" marks base-2 logarithms. The kernel's own m and n
 are the problem's n and m under swap_ab, which is called "rows" and "columns" here.
 """
@@ -8,16 +8,18 @@ are the problem's n and m under swap_ab, which is called "rows" and "columns" he
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
-from tilecast.heuristics.candidates import Candidates, ConfigTable
+from tilecast.heuristics.candidates import Candidates, ConfigColumns, ConfigTable
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import ACTIVATIONS, COLUMN, ROW, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 
-FEATURES_VERSION = 3
+FEATURES_VERSION = 4
 """Raised when a feature changes its meaning."""
 
 FEATURES = {
@@ -65,11 +67,11 @@ FEATURES = {
     "mma_efficiency": "share of the tensor core's rate that the instruction's shape can reach",
     "compute_time": "log2 of the time of all multiplications, whole waves counted",
     "dram_time": "log2 of the time to bring every operand through DRAM once",
-    "l2_time": "log2 of the time of the loads from L2, multicast counted once",
+    "l2_time": "log2 of the time of the loads from L2, shared by those that load",
     "latency_time": "log2 of the time when each pipeline waits for the latency of its loads",
     "epilogue_time": "log2 of the time to store the tiles of one SM",
     "tile_epilogue_share": "time to store a tile over the time to multiply it",
-    "serial_time": "log2 of the time when a CTA stores a tile before it multiplies the next",
+    "serial_time": "log2 of the time of all waves, when a CTA stores a tile before the next",
     "wave_rows": "log2 of the tile rows that one wave touches",
     "wave_columns": "log2 of the tile columns that one wave touches",
     "wave_bytes": "log2 of the distinct bytes that one wave loads, over the L2's size",
@@ -80,6 +82,8 @@ FEATURES = {
     "analytic_to_roofline": "log2 of the analytic time over the roofline",
     "rows_along_m": "1 when what the tile's rows are read from is contiguous along them",
     "columns_along_n": "1 when what its columns are read from is contiguous along them",
+    "rows_piece": "log2 of the bytes of the tile's rows that lie side by side in shared memory",
+    "columns_piece": "log2 of the bytes of its columns that do",
     "store_along_rows": "1 when the result is contiguous along the tile's rows",
     "operand_bits": "bits of an element of A",
     "result_bits": "bits of an element of the result",
@@ -119,16 +123,22 @@ FEATURE_NAMES = tuple(FEATURES)
 CACHE_LINE_BYTES = 128
 """Alignment beyond which nothing is gained: the L2's line."""
 
-LOAD_LATENCY = 0.9
-"""Microseconds from asking for a tile to having it, under load; its order of magnitude matters."""
-LAUNCH_TIME = 2.5
+# These constants, sums of squares and the root of the CTAs that share a load explain best how the
+# times of a problem's configs differ, over 1,286 problems on an H200 (models/EXPERIMENTS.md).
+ATTAINED = 2 / 3
+"""Share of the data sheet's rates that kernels see of the tensor cores and of DRAM."""
+L2_ATTAINED = 1.4
+"""The same of the L2's, which answers neighbours that ask for the same lines at once."""
+LOAD_LATENCY = 0.63
+"""Microseconds from asking for a tile to having it, under load."""
+STAGES_READ = 1.5
+"""Stages of a pipeline that are being read, so that nothing is on its way to them."""
+LAUNCH_TIME = 4.0
 """Microseconds that a kernel takes beside its tiles: launch, descriptors, first load, drain."""
-STORE_TIME = 0.5
-"""Microseconds that storing a tile takes beside its bytes."""
 EXCHANGE_TIME = 0.7
-"""Microseconds that CTAs wait for each other where they share a tile; an order of magnitude."""
-EXCHANGE_RATE = 100e3
-"""Bytes per microsecond that a CTA receives from others of its cluster; an order of magnitude."""
+"""Microseconds that CTAs wait for each other where they share a tile, for each doubling of them."""
+EXCHANGE_RATE = 20e3
+"""Bytes per microsecond that a CTA receives from others of its cluster."""
 MMA_CYCLES_PER_COLUMN = 0.5
 """Cycles of one SM's tensor cores for 64 rows x 1 column x 32 bytes of depth."""
 SMEM_ROWS_PER_CYCLE = 4.0
@@ -194,136 +204,225 @@ def _log_alignment(row_bytes: int) -> float:
     return math.log2(min(row_bytes & -row_bytes, CACHE_LINE_BYTES))
 
 
+class _TileNumbers(NamedTuple):
+    """What holds of each config whatever the problem's extents; float64 [configs] each."""
+
+    step_bytes: np.ndarray
+    """That a CTA loads in a pipeline step."""
+    step_loads: np.ndarray
+    """The same as the L2 feels it: four CTAs that share a load spare it half."""
+    step_flops: np.ndarray
+    """Arithmetic of a pipeline step."""
+    out_bytes: np.ndarray
+    """Of a tile of the result."""
+    exchange: np.ndarray
+    """Microseconds that the CTAs of a split exchange their sums."""
+    mma_efficiency: np.ndarray
+    """Share of the tensor core's rate that the instruction's shape can reach."""
+    log_area: np.ndarray
+    """log2 of the elements of a tile."""
+    rows_piece: np.ndarray
+    """log2 of the bytes that shared memory swizzles together of what the tile's rows are read from:
+    128 where a multiple of them is contiguous; tiles of 64 x 48 have 32 of B's rows along n."""
+    columns_piece: np.ndarray
+    """The same of what its columns are read from."""
+
+
 @lru_cache(maxsize=16)
 def _tile_numbers(table: ConfigTable, operands: GemmOperands) -> np.ndarray:
-    """What holds of each config of a table whatever the problem; float64 array [6, configs].
-
-    Of a pipeline step: bytes of A, bytes of B, arithmetic. Of a tile: bytes of the result, log2 of
-    its elements, and the share of the tensor core's rate that the instruction's shape can reach.
-    """
+    """The rows of `_TileNumbers` for all configs of a table."""
     config = table.columns
     a, b = operands.a.dtype.bytes(1), operands.b.dtype.bytes(1)
+    a_along_m, b_along_n = operands.a.major == "col", operands.b.major == "row"
+    swapped = config.swap_ab > 0
+    row_bytes, column_bytes = np.where(swapped, b, a), np.where(swapped, a, b)
+    along_rows = np.where(np.where(swapped, b_along_n, a_along_m), config.tile_m, config.tile_k)
+    along_columns = np.where(np.where(swapped, a_along_m, b_along_n), config.tile_n, config.tile_k)
     area = config.tile_m * config.tile_n
+    a_bytes = row_bytes * (config.tile_m * config.tile_k)
+    b_bytes = column_bytes * (config.tile_n * config.tile_k)
+    sums = 4 * area * (1 - 1 / config.split_k)
     cycles = config.tile_n * MMA_CYCLES_PER_COLUMN
     return np.stack(
-        [
-            np.where(config.swap_ab > 0, b, a) * (config.tile_m * config.tile_k),
-            np.where(config.swap_ab > 0, a, b) * (config.tile_n * config.tile_k),
-            2 * area * config.tile_k,
-            area * operands.out.dtype.bytes(1),
-            np.log2(area),
-            cycles / np.maximum(cycles, (64 + config.tile_n) / SMEM_ROWS_PER_CYCLE),
-        ]
+        _TileNumbers(
+            step_bytes=a_bytes + b_bytes,
+            step_loads=a_bytes / np.sqrt(config.cluster_n) + b_bytes / np.sqrt(config.cluster_m),
+            step_flops=2 * area * config.tile_k,
+            out_bytes=area * operands.out.dtype.bytes(1),
+            exchange=sums / EXCHANGE_RATE + EXCHANGE_TIME * np.log2(config.split_k),
+            mma_efficiency=cycles / np.maximum(cycles, (64 + config.tile_n) / SMEM_ROWS_PER_CYCLE),
+            log_area=np.log2(area),
+            rows_piece=_log_alignments(along_rows * row_bytes),
+            columns_piece=_log_alignments(along_columns * column_bytes),
+        )
     )
+
+
+def _log_alignments(sizes: np.ndarray) -> np.ndarray:
+    """`_log_alignment` of each."""
+    whole = sizes.astype(int)
+    return np.log2(np.minimum(whole & -whole, CACHE_LINE_BYTES))
+
+
+@dataclass(frozen=True, eq=False)
+class _Waves:
+    """How the tiles of a problem are handed out to the SMs, for each config."""
+
+    tiles_m: np.ndarray
+    """Tiles along the kernel's rows."""
+    tiles_n: np.ndarray
+    """Tiles along its columns."""
+    k_steps: np.ndarray
+    """Pipeline steps of a CTA for a tile."""
+    cluster: np.ndarray
+    """CTAs of a cluster."""
+    clusters: np.ndarray
+    """Clusters in all: tiles are handed out in whole ones."""
+    slots: np.ndarray
+    """Clusters that the GPU holds at once."""
+    rows: np.ndarray
+    """Tile rows that one wave touches: it walks a band of `swizzle` clusters, along the raster."""
+    columns: np.ndarray
+    """Tile columns that it touches."""
+    ctas_on_sm: np.ndarray
+    """CTAs that a busy SM holds."""
+    busy_sms: np.ndarray
+    """SMs that have a tile at all."""
+
+    @property
+    def count(self) -> np.ndarray:
+        """Waves, with the part of one at the end."""
+        return self.clusters / self.slots
+
+    @classmethod
+    def of(cls, problem: GemmProblem, config: ConfigColumns, hardware: Hardware) -> _Waves:
+        swapped, along_m, band = config.swap_ab > 0, config.raster_m > 0, config.swizzle
+        tiles_m = np.ceil(np.where(swapped, problem.n, problem.m) / config.tile_m)
+        tiles_n = np.ceil(np.where(swapped, problem.m, problem.n) / config.tile_n)
+        clusters_m = np.ceil(tiles_m / config.cluster_m)
+        clusters_n = np.ceil(tiles_n / config.cluster_n)
+        cluster = config.cluster_m * config.cluster_n * config.split_k
+        clusters = clusters_m * clusters_n * problem.batch
+        slots = np.take(hardware.clusters_at_once, cluster.astype(int)) * config.ctas_per_sm
+        length = np.where(along_m, clusters_m, clusters_n)
+        held = np.minimum(slots, clusters_m * clusters_n)
+        along = np.minimum(length, np.ceil(held / band))
+        across = band * np.ceil(held / (length * band))
+        resident = np.minimum(clusters, slots) * cluster
+        busy_sms = np.minimum(resident, hardware.sm_count)
+        return cls(
+            tiles_m,
+            tiles_n,
+            np.ceil(np.ceil(problem.k / config.tile_k) / config.split_k),
+            cluster,
+            clusters,
+            slots,
+            np.where(along_m, along, across) * config.cluster_m,
+            np.where(along_m, across, along) * config.cluster_n,
+            resident / busy_sms,
+            busy_sms,
+        )
 
 
 def _of_configs(
     problem: GemmProblem, candidates: Candidates, hardware: Hardware
 ) -> dict[str, np.ndarray | float]:
     """How tiles and waves cover the problem and the GPU, and what each part of the work takes."""
-    config, dtype = candidates.columns, problem.operands.a.dtype
-    numbers = _tile_numbers(candidates.table, problem.operands)[:, candidates.rows]
-    a_bytes, b_bytes, step_flops, out_bytes, log_area, mma_efficiency = numbers
-    along_m, band = config.raster_m > 0, config.swizzle
-    swapped, operands = config.swap_ab > 0, problem.operands
+    config, operands = candidates.columns, problem.operands
+    waves = _Waves.of(problem, config, hardware)
+    swapped = config.swap_ab > 0
     rows = np.where(swapped, problem.n, problem.m)
     columns = np.where(swapped, problem.m, problem.n)
     a_along_m, b_along_n = operands.a.major == "col", operands.b.major == "row"
     out_along_m = operands.out.major == "col"
-    all_steps = np.ceil(problem.k / config.tile_k)
-    k_steps = np.ceil(all_steps / config.split_k)
-
-    # Tiles are handed out in whole clusters, and clusters in whole bands of the swizzle: what pads
-    # them takes as long as a real tile.
-    tiles_m, tiles_n = np.ceil(rows / config.tile_m), np.ceil(columns / config.tile_n)
-    clusters_m = np.ceil(tiles_m / config.cluster_m)
-    clusters_n = np.ceil(tiles_n / config.cluster_n)
-    cluster = config.cluster_m * config.cluster_n * config.split_k
-    clusters = clusters_m * clusters_n * problem.batch
-    handed_out = clusters * cluster
-    slots = np.take(hardware.clusters_at_once, cluster.astype(int)) * config.ctas_per_sm
-    waves = clusters / slots
-    whole_waves = np.ceil(waves)
-    resident = np.minimum(clusters, slots) * cluster
-    busy_sms = np.minimum(resident, hardware.sm_count)
-    ctas_on_sm = resident / busy_sms
-
-    # One wave walks a band of `swizzle` clusters across, then along the raster.
-    length = np.where(along_m, clusters_m, clusters_n)
-    wave_clusters = np.minimum(slots, clusters_m * clusters_n)
-    along = np.minimum(length, np.ceil(wave_clusters / band))
-    across = band * np.ceil(wave_clusters / (length * band))
-    wave_rows = np.where(along_m, along, across) * config.cluster_m
-    wave_columns = np.where(along_m, across, along) * config.cluster_n
-
-    # What each part of the work would take alone.
-    sm_flops = hardware.peak(dtype) / hardware.sm_count * 1e-6
-    dram_rate = hardware.dram_bytes_per_second * 1e-6
-    l2_rate = hardware.l2_bytes_per_second / hardware.sm_count * 1e-6
-    step_bytes = a_bytes + b_bytes
-    in_flight = config.stages * step_bytes * ctas_on_sm
-    rounds = whole_waves * ctas_on_sm
-    tile_compute = step_flops * k_steps / (sm_flops * mma_efficiency)
-    loads = k_steps * (a_bytes / config.cluster_n + b_bytes / config.cluster_m)
-    compute, l2 = rounds * tile_compute, rounds * loads / l2_rate
-    dram = problem.min_bytes / dram_rate
-    latency = rounds * k_steps * step_bytes * LOAD_LATENCY / in_flight
-    epilogue = rounds * out_bytes / l2_rate
-    k_bytes = dtype.bytes(problem.k)
-    wave_bytes = (wave_rows * config.tile_m + wave_columns * config.tile_n) * k_bytes
-    wave_traffic = np.maximum(dram, waves * wave_bytes / dram_rate)
-    memory = np.maximum(np.maximum(dram, l2), latency)
-
-    # A CTA's MMA warps also store its tile, so they do not overlap; those of two CTAs on an SM do.
-    tile_multiply = np.maximum(tile_compute, loads / l2_rate)
-    exchanged = out_bytes / problem.operands.out.dtype.bytes(1) * 4 * (config.split_k - 1)
-    exchange = exchanged / config.split_k / EXCHANGE_RATE + EXCHANGE_TIME * (config.split_k > 1)
-    tile_store = STORE_TIME + out_bytes * hardware.sm_count / dram_rate
-    alone = tile_multiply + tile_store + exchange
-    overlapped = np.maximum(2 * tile_multiply, alone)
-    # Of two warp groups that take turns, one stores while the other multiplies.
-    in_turn = (whole_waves * tile_multiply + tile_store) / whole_waves
-    one_cta = np.where(config.ping_pong > 0, in_turn, alone)
-    serial = whole_waves * np.where(ctas_on_sm > 1, overlapped, one_cta)
-    analytic = LAUNCH_TIME + np.maximum(serial, memory)
-    roofline = 1e6 * hardware.roofline_seconds(problem.flops, problem.min_bytes, dtype)
+    tiles, handed_out = waves.tiles_m * waves.tiles_n, waves.clusters * waves.cluster
+    whole_waves = np.ceil(waves.count)
     return {
         "log_rows": np.log2(rows),
         "log_columns": np.log2(columns),
         "rows_along_m": np.where(swapped, b_along_n, a_along_m),
         "columns_along_n": np.where(swapped, a_along_m, b_along_n),
         "store_along_rows": out_along_m != swapped,
-        "tile_area": log_area,
-        "tile_intensity": step_flops / step_bytes,
-        "tiles_m": np.log2(tiles_m),
-        "tiles_n": np.log2(tiles_n),
+        "tiles_m": np.log2(waves.tiles_m),
+        "tiles_n": np.log2(waves.tiles_n),
         "tiles": np.log2(handed_out),
-        "waves": waves,
-        "last_wave_fill": waves - whole_waves + 1,
-        "wave_efficiency": waves / whole_waves,
-        "padding_m": rows / (tiles_m * config.tile_m),
-        "padding_n": columns / (tiles_n * config.tile_n),
-        "padding_k": problem.k / (k_steps * config.split_k * config.tile_k),
-        "padding_clusters": tiles_m * tiles_n * problem.batch * config.split_k / handed_out,
-        "k_steps": np.log2(k_steps),
-        "k_steps_per_stage": k_steps / config.stages,
-        "exchange_time": np.log2(1 + exchange),
-        "busy_sms": busy_sms / hardware.sm_count,
-        "ctas_on_sm": ctas_on_sm,
-        "wave_rows": np.log2(wave_rows),
-        "wave_columns": np.log2(wave_columns),
-        "wave_square": np.log2(wave_rows * config.tile_m / (wave_columns * config.tile_n)),
-        "bytes_in_flight": in_flight,
-        "mma_efficiency": mma_efficiency,
+        "waves": waves.count,
+        "last_wave_fill": waves.count - whole_waves + 1,
+        "wave_efficiency": waves.count / whole_waves,
+        "padding_m": rows / (waves.tiles_m * config.tile_m),
+        "padding_n": columns / (waves.tiles_n * config.tile_n),
+        "padding_k": problem.k / (waves.k_steps * config.split_k * config.tile_k),
+        "padding_clusters": tiles * problem.batch * config.split_k / handed_out,
+        "k_steps": np.log2(waves.k_steps),
+        "k_steps_per_stage": waves.k_steps / config.stages,
+        "busy_sms": waves.busy_sms / hardware.sm_count,
+        "ctas_on_sm": waves.ctas_on_sm,
+        "wave_rows": np.log2(waves.rows),
+        "wave_columns": np.log2(waves.columns),
+        "wave_square": np.log2(waves.rows * config.tile_m / (waves.columns * config.tile_n)),
+    } | _times(problem, candidates, hardware, waves)
+
+
+def _times(
+    problem: GemmProblem, candidates: Candidates, hardware: Hardware, waves: _Waves
+) -> dict[str, np.ndarray | float]:
+    """What each part of the work would take alone, in microseconds, and what they take together."""
+    config, dtype = candidates.columns, problem.operands.a.dtype
+    tile = _TileNumbers(*_tile_numbers(candidates.table, problem.operands)[:, candidates.rows])
+    sm_flops = ATTAINED * hardware.peak(dtype) / hardware.sm_count * 1e-6
+    dram_rate = ATTAINED * hardware.dram_bytes_per_second * 1e-6
+    l2_rate = L2_ATTAINED * hardware.l2_bytes_per_second * 1e-6
+    whole_waves = np.ceil(waves.count)
+    multiplied = waves.k_steps * tile.step_flops / (sm_flops * tile.mma_efficiency)
+    loaded = waves.k_steps * tile.step_loads / l2_rate
+    waited = waves.k_steps * LOAD_LATENCY / (config.stages - STAGES_READ)
+    stored = tile.out_bytes * hardware.sm_count / dram_rate
+
+    def wave(clusters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The loads of a wave of so many clusters, and all that its CTAs do.
+
+        The fewer CTAs, the more of the L2 for each. A CTA's MMA warps also store its tile, so they
+        do not overlap; of two warp groups that take turns, one stores while the other multiplies.
+        """
+        ctas = clusters * waves.cluster
+        on_sm = ctas / np.minimum(ctas, hardware.sm_count)
+        loads = ctas * loaded
+        multiply = np.sqrt((on_sm * multiplied) ** 2 + loads**2 + waited**2)
+        in_turn = (config.ping_pong > 0) & (on_sm <= 1)
+        return loads, multiply + np.where(in_turn, stored / whole_waves, stored + tile.exchange)
+
+    full = np.floor(waves.count)
+    last = waves.clusters - full * waves.slots
+    full_loads, full_wave = wave(waves.slots)
+    last_loads, last_wave = wave(np.maximum(last, 1))
+    l2 = full * full_loads + np.where(last > 0, last_loads, 0)
+    serial = full * full_wave + np.where(last > 0, last_wave, 0)
+    rounds = whole_waves * waves.ctas_on_sm
+    compute, latency = rounds * multiplied, whole_waves * waited
+    dram = problem.min_bytes / dram_rate
+    touched = waves.rows * config.tile_m + waves.columns * config.tile_n
+    wave_bytes = touched * dtype.bytes(problem.k)
+    memory = np.maximum(np.maximum(dram, l2), latency)
+    analytic = LAUNCH_TIME + np.sqrt(serial**2 + dram**2)
+    roofline = 1e6 * hardware.roofline_seconds(problem.flops, problem.min_bytes, dtype)
+    alone = np.maximum(multiplied, np.where(full > 0, full_loads, last_loads))
+    return {
+        "tile_area": tile.log_area,
+        "tile_intensity": tile.step_flops / tile.step_bytes,
+        "mma_efficiency": tile.mma_efficiency,
+        "rows_piece": tile.rows_piece,
+        "columns_piece": tile.columns_piece,
+        "bytes_in_flight": config.stages * tile.step_bytes * waves.ctas_on_sm,
+        "exchange_time": np.log2(1 + tile.exchange),
         "compute_time": np.log2(compute),
         "dram_time": math.log2(dram),
         "l2_time": np.log2(l2),
         "latency_time": np.log2(latency),
-        "epilogue_time": np.log2(epilogue),
-        "tile_epilogue_share": tile_store / tile_multiply,
+        "epilogue_time": np.log2(rounds * stored),
+        "tile_epilogue_share": stored / alone,
         "serial_time": np.log2(serial),
         "wave_bytes": np.log2(wave_bytes / hardware.l2_bytes),
-        "wave_traffic_time": np.log2(wave_traffic),
+        "wave_traffic_time": np.log2(np.maximum(dram, waves.count * wave_bytes / dram_rate)),
         "compute_to_memory": np.log2(compute / memory),
         "analytic_time": np.log2(analytic),
         "analytic_to_roofline": np.log2(analytic / roofline),

@@ -20,7 +20,14 @@ from tilecast.heuristics.hardware import Hardware
 from tilecast.models.comparisons import Comparison, compared_features
 from tilecast.models.labels import POWERS, ProblemLabels
 from tilecast.models.network import Network, take_logarithms
-from tilecast.models.targets import FLOOR, FOCUS, log_analytic, problem_features
+from tilecast.models.targets import (
+    FAR,
+    FLOOR,
+    FOCUS,
+    THINNING,
+    log_analytic,
+    problem_features,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -29,7 +36,7 @@ HIDDEN = (192, 192, 192)
 """Widths of the layers between features and outputs."""
 EPOCHS = 40
 """How often each problem is seen, unless that takes more than `MOST_STEPS`."""
-MOST_STEPS = 4_400
+MOST_STEPS = 4_000
 """Steps at most, so that training takes no longer the more problems there are."""
 TOGETHER = 8
 """Problems of a step."""
@@ -37,8 +44,6 @@ RATE = 3e-3
 """The largest learning rate of one cycle that rises and falls (Smith and Topin, 2018)."""
 DECAY = 1e-2
 """Weight decay."""
-FAR = 1.4
-"""Slowdown beyond which a config is left out, where it is that for every power."""
 ORDER_SHARE = 3e-3
 """What the cross entropy counts for beside the squared error."""
 EXPECTED_NEAR, MEASURED_NEAR = 0.03, 0.02
@@ -101,7 +106,7 @@ def fit_network(
     problems = [_configs(labels, hardware, scale) for labels in table]
     problems += [_compared(one, hardware, scale) for one in compared]
     weights = _first_weights((len(scale.mean), *HIDDEN, len(POWERS)), random)
-    optimizer = torch.optim.AdamW(weights, lr=RATE, weight_decay=DECAY)
+    optimizer = torch.optim.AdamW(weights, lr=RATE, weight_decay=DECAY, fused=True)
     orders = (torch.randperm(len(problems), generator=random) for _ in range(epochs))
     groups = [group.tolist() for order in orders for group in order.split(TOGETHER)][:MOST_STEPS]
     cycle = OneCycleLR(optimizer, RATE, len(groups))
@@ -132,7 +137,8 @@ def _configs(labels: ProblemLabels, hardware: Hardware, scale: Network) -> _Conf
     slowdown = np.log(np.stack([labels.slowdown(power) for power in POWERS], axis=1))
     cost = np.log(np.stack([labels.cost(power) for power in POWERS], axis=1))
     near = slowdown.min(1) < np.log(FAR)
-    return _Configs.of(features[near], cost[near], slowdown[near], scale)
+    kept = near | (np.arange(len(near)) % THINNING == 0)
+    return _Configs.of(features[kept], cost[kept], slowdown[kept], scale)
 
 
 def _compared(one: Comparison, hardware: Hardware, scale: Network) -> _Configs:

@@ -69,7 +69,7 @@ def _boosted(
         "max_bin": 64,
         "max_depth": max_depth,
         "learning_rate": 0.1,
-        "subsample": 0.7,
+        "subsample": 0.5,
         "colsample_bytree": 0.5,
         "seed": seed,
         # The result may differ in the last digits from one number of threads to another.

@@ -565,10 +565,7 @@ def test_rows_that_tma_does_not_write_are_written_longer(
     assert len(gpu) == 1
 
 
-def test_a_symbolic_m_is_ranked_by_the_longer_rows(
-    loads: Callable, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(selection, "COPY_SHARE", 9.0)  # however small the product is
+def test_a_symbolic_m_is_ranked_by_the_longer_rows(loads: Callable) -> None:
     names = [_ranking(m, n=1008)[0] for m in (16, 2048)]
     loaded = loads(_product)
     matmul = Padded(_dynamic(names))
