@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", metavar="NAME", help="compile this one; repeatable", **config)
     about = (
         f"the N, at most {_MOST_COMMON}, that the model names most often among its first five; 500 "
-        "hold four of five first choices for any extents, nine of ten for layers of language models"
+        "hold four of five first choices, for any extents and for layers of language models"
     )
     common = values.integer(1, _MOST_COMMON)
     parser.add_argument("--common", type=common, metavar="N", help=about)

@@ -29,7 +29,7 @@ class Hardware:
     dram_bytes_per_second: float
     """Read plus write bandwidth that a copy reaches."""
     l2_bytes_per_second: float
-    """What all SMs together load from level 2; only its order of magnitude matters."""
+    """What all SMs together load from level 2 when each asks for lines of its own."""
     peak_flops: float
     """Dense matrix rate in bf16."""
     clusters_at_once: tuple[int, ...]

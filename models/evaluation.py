@@ -100,7 +100,7 @@ class SpeedRow:
     power: str
     """What was asked for; ``robust`` in the regime where a choice is slower beside the library."""
     problems: str
-    """``all``, or one of ``random families`` and ``other families``."""
+    """``all``, one of `FAMILIES`, or ``other families``."""
     deferral: bool
     """Whether some problems are left to the library, whose speed is 1."""
     count: int

@@ -126,7 +126,8 @@ CACHE_LINE_BYTES = 128
 # These constants, sums of squares and the root of the CTAs that share a load explain best how the
 # times of a problem's configs differ, over 1,286 problems on an H200 (models/EXPERIMENTS.md).
 ATTAINED = 2 / 3
-"""Share of the data sheet's rates that kernels see of the tensor cores and of DRAM."""
+"""Share of the data sheet's rates that kernels see of the tensor cores and of DRAM. A GPU that is
+described by its own measured rates, some tenths lower, is taken for slower still."""
 L2_ATTAINED = 1.4
 """The same of the L2's, which answers neighbours that ask for the same lines at once."""
 LOAD_LATENCY = 0.63
@@ -223,7 +224,7 @@ class _TileNumbers(NamedTuple):
     """log2 of the elements of a tile."""
     rows_piece: np.ndarray
     """log2 of the bytes that shared memory swizzles together of what the tile's rows are read from:
-    128 where a multiple of them is contiguous; tiles of 64 x 48 have 32 of B's rows along n."""
+    128 where the tile's contiguous side is a multiple of them, 32 for 48 columns of 16 bits."""
     columns_piece: np.ndarray
     """The same of what its columns are read from."""
 

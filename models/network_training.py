@@ -132,7 +132,10 @@ def _scale(features: np.ndarray) -> Network:
 
 
 def _configs(labels: ProblemLabels, hardware: Hardware, scale: Network) -> _Configs:
-    """The configs of a problem that one of the powers has use for."""
+    """The configs near the best of a problem for one of the powers, and some of the others.
+
+    Without any of these, the network would know nothing of slow configs, and put one first.
+    """
     features = problem_features(labels, hardware)
     slowdown = np.log(np.stack([labels.slowdown(power) for power in POWERS], axis=1))
     cost = np.log(np.stack([labels.cost(power) for power in POWERS], axis=1))

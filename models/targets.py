@@ -61,7 +61,7 @@ FLOOR = 0.02
 FAR = 1.25
 """Slowdown from which configs are thinned out."""
 THINNING = 8
-"""One in so many of the far ones is kept, with the weight of all: they teach little."""
+"""One in so many of the far ones is kept, they teach little; for trees with the weight of all."""
 
 
 def training_rows(table: Sequence[ProblemLabels], hardware: Hardware, power: str) -> TrainingRows:

@@ -165,3 +165,52 @@ def test_the_analytic_time_respects_the_roofline() -> None:
         configs = candidates(problem, H200)
         table = featurize(problem, configs, H200)
         assert (table[:, FEATURE_NAMES.index("analytic_to_roofline")] >= 0).all()
+
+
+def _microseconds(name: str, problem: GemmProblem, config: QuackConfig) -> float:
+    return 2.0 ** _features(problem, config)[name]
+
+
+def test_the_l2_is_shared_by_those_that_load() -> None:
+    """Half as many CTAs take half as long to load, as long as they load all at once."""
+    whole, half = GemmProblem(8 * 128, 16 * 256, 8192), GemmProblem(4 * 128, 16 * 256, 8192)
+    times = [_microseconds("l2_time", problem, PLAIN) for problem in (whole, half)]
+    assert times[0] == pytest.approx(2 * times[1], rel=1e-5)
+    assert _microseconds("compute_time", whole, PLAIN) == _microseconds("compute_time", half, PLAIN)
+
+
+def test_a_last_wave_of_few_takes_less_than_a_whole_one() -> None:
+    whole, more, twice = (GemmProblem(128 * rows, 11 * 256, 8192) for rows in (12, 13, 24))
+    times = [_microseconds("serial_time", problem, PLAIN) for problem in (whole, more, twice)]
+    assert times[2] == pytest.approx(2 * times[0], rel=1e-5)
+    assert 1.1 * times[0] < times[1] < 0.97 * times[2]
+
+
+def test_sums_of_a_split_cost_more_the_more_share_them() -> None:
+    problem = GemmProblem(128, 256, 65536)
+    times = [
+        _features(problem, replace(PLAIN, split_k=split))["exchange_time"] for split in (1, 2, 4)
+    ]
+    assert times[0] == 0 < times[1] < times[2]
+    # Half of 128 x 256 sums of 4 bytes at 20 GB/s, and one doubling.
+    assert 2 ** times[1] - 1 == pytest.approx(128 * 256 * 4 / 2 / 20e3 + 0.7, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("layout", "tile", "swap", "pieces"),
+    [
+        ("rcr", (128, 48), False, (128, 128)),  # both along k
+        ("crr", (128, 48), False, (128, 32)),
+        ("crr", (64, 96), False, (128, 64)),
+        ("crr", (64, 96), True, (128, 64)),
+        ("rrr", (64, 80), False, (128, 32)),
+        ("rrr", (64, 80), True, (128, 128)),
+    ],
+)
+def test_pieces_are_what_shared_memory_swizzles_together(
+    layout: str, tile: tuple[int, int], swap: bool, pieces: tuple[int, int]
+) -> None:
+    problem = GemmProblem(4096, 4096, 4096, operands=GemmOperands.parse(f"bf16:{layout}"))
+    config = QuackConfig(*tile, 64, 1, 1, stages=4, swap_ab=swap)
+    features = _features(problem, config)
+    assert (2 ** features["rows_piece"], 2 ** features["columns_piece"]) == pieces

@@ -231,6 +231,7 @@ def test_k_1_keeps_aten_where_the_library_is_to_win(
         (16, 50260, K, True),
         (2048, 50257, 256, True),
         (4, 50257, K, True),
+        (16, 1001, 256, True),
         (4, 1001, 256, False),  # few rows that take little
     ],
 )

@@ -12,8 +12,8 @@ import torch
 from tilecast.heuristics.hardware import hardware
 from tilecast.models.labels import POWERS, ProblemLabels
 from tilecast.models.network import MAX_LAYERS, MAX_OUTPUT, MAX_WIDTH, REACH, Network
-from tilecast.models.network_training import fit_network
-from tilecast.models.targets import log_analytic, problem_features
+from tilecast.models.network_training import _configs, _scale, fit_network
+from tilecast.models.targets import FAR, THINNING, log_analytic, problem_features
 
 H200 = hardware("H200")
 WIDTHS = (5, 7, 4, 3)
@@ -163,3 +163,12 @@ def test_the_same_seed_gives_the_same_bytes(synthetic_table: list[ProblemLabels]
     )
     assert one == same != other
     assert torch.get_num_threads() == threads
+
+
+def test_it_learns_of_some_slow_configs(synthetic_table: list[ProblemLabels]) -> None:
+    labels = synthetic_table[0]
+    far = np.min([labels.slowdown(power) for power in POWERS], axis=0) >= FAR
+    some = far & (np.arange(len(far)) % THINNING == 0)
+    learned = _configs(labels, H200, _scale(problem_features(labels, H200)))
+    assert 0 < some.sum() < far.sum() < len(far)
+    assert len(learned.level) == (~far).sum() + some.sum()
