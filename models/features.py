@@ -376,7 +376,7 @@ def _times(
     whole_waves = np.ceil(waves.count)
     multiplied = waves.k_steps * tile.step_flops / (sm_flops * tile.mma_efficiency)
     loaded = waves.k_steps * tile.step_loads / l2_rate
-    waited = waves.k_steps * LOAD_LATENCY / (config.stages - STAGES_READ)
+    waited = waves.k_steps * LOAD_LATENCY / np.maximum(config.stages - STAGES_READ, 0.5)
     stored = tile.out_bytes * hardware.sm_count / dram_rate
 
     def wave(clusters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
