@@ -9,8 +9,9 @@ rankings to learn when. So is when to leave a problem to the library.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -76,14 +77,19 @@ def train(
     rankers, validated = fit_rankers(gpu, table, splits, compared, seed=seed, jobs=jobs)
     unseen = [table[i] for i in splits[0][1]]
     scored = {power: _scored(ranker, unseen) for power, ranker in validated[0].items()}
-    deferrals, speeds = learn_deferrals(validated, table, splits, seed=seed, jobs=jobs)
+    # Ranking holds the interpreter's lock, which fitting trees lets go of.
+    calls: list[Callable[[], Any]] = [
+        partial(stopping_rule, validated, table, splits),
+        partial(learn_deferrals, validated, table, splits, seed=seed, jobs=jobs),
+    ]
+    rule, (deferrals, speeds) = side_by_side(jobs, calls)
     return Artifact(
         gpu,
         tuple(sorted({labels.problem.operands for labels in table}, key=str)),
         tuple(sorted(kinds, key=str)),
         rankers,
         {power: calibration for power, (calibration, _) in scored.items()},
-        stopping_rule(validated, table, splits),
+        rule,
         deferrals,
         {
             "dataset": {
