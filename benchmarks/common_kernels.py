@@ -18,9 +18,9 @@ from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.models.common import (
+    ASKED_RANDOM,
+    ASKED_SUITES,
     FIRST,
-    RANDOM,
-    SUITES,
     by_frequency,
     common_problems,
     first_configs,
@@ -40,7 +40,7 @@ def without(problems: Sequence[GemmProblem], tested: Sequence[GemmProblem]) -> l
 
 def splits() -> dict[str, list[Split]]:
     """What is counted and what is tested, by name."""
-    random, every = suite("random")[:RANDOM], common_problems(LINEAR_BF16)
+    random, every = suite("random")[:ASKED_RANDOM], common_problems(LINEAR_BF16)
     families = list(dict.fromkeys(problem.family for problem in random))
     halves = [[p for p in random if p.family in set(families[start::2])] for start in (0, 1)]
     layers = without(PROBLEMS, every)
@@ -79,7 +79,12 @@ def main() -> None:
     heuristic = load_heuristic(gpu, LINEAR_BF16)
     met = {p for split in parts.values() for part in split for problems in part for p in problems}
     firsts = {problem: first_configs(heuristic, problem, gpu) for problem in met}
-    settings = {"suites": SUITES, "random": RANDOM, "first": FIRST, "power": heuristic.power}
+    settings = {
+        "suites": ASKED_SUITES,
+        "random": ASKED_RANDOM,
+        "first": FIRST,
+        "power": heuristic.power,
+    }
     settings |= {"model": heuristic.artifact.digest, "operands": LINEAR_BF16.text, "gpu": gpu.name}
     runner.write(options, settings, {name: covered(part, firsts) for name, part in parts.items()})
 

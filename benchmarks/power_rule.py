@@ -28,7 +28,7 @@ from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.models.deferral import deferral_features, fit_deferral
 from tilecast.models.evaluation import (
-    FAMILIES,
+    ORIGINS,
     folds,
     groups,
     parts_beside_library,
@@ -243,7 +243,7 @@ def figures(said: Said) -> Row:
     known = groups(said.problems)
     both = np.array([len(regimes(problem)) > 1 for problem in said.problems])
     linear = both & [problem.operands == LINEAR_BF16 for problem in said.problems]
-    names = {name: known[name] & linear for name in ("all", *FAMILIES, "other families")}
+    names = {name: known[name] & linear for name in ("all", *ORIGINS, "other families")}
     # On problems of one regime the power limit is out of reach.
     masks = {"both regimes": both, "one regime": ~both} | {
         f"bf16, {n}": m for n, m in names.items()

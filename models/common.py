@@ -16,7 +16,7 @@ from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.candidates import candidates
 
-SUITES, RANDOM = ("training", "llm"), 4_000
+ASKED_SUITES, ASKED_RANDOM = ("training", "llm"), 4_000
 """Whose problems are asked about: layers that people run; and so many of the suite ``random``, with
 extents of every size."""
 FIRST = 5
@@ -26,7 +26,7 @@ FIRST = 5
 def common_problems(operands: GemmOperands) -> list[GemmProblem]:
     """Problems of many suites as of some operands; without those whose extents these forbid."""
     found = []
-    for problem in (*suites.problems(SUITES), *suites.suite("random")[:RANDOM]):
+    for problem in (*suites.problems(ASKED_SUITES), *suites.suite("random")[:ASKED_RANDOM]):
         with suppress(TilecastError):
             found.append(replace(problem, operands=operands))
     return found

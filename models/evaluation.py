@@ -31,7 +31,7 @@ BUCKETS = {
     "m > 1024": (1025, 2**31),
 }
 """Groups of problems that are reported apart, with the smallest and largest m."""
-FAMILIES = {
+ORIGINS = {
     "random families": ("random",),
     "layers of language models": ("llm", "llama_shapes", "deepgemm"),
 }
@@ -100,7 +100,7 @@ class SpeedRow:
     power: str
     """What was asked for; ``robust`` in the regime where a choice is slower beside the library."""
     problems: str
-    """``all``, one of `FAMILIES`, or ``other families``."""
+    """``all``, one of `ORIGINS`, or ``other families``."""
     deferral: bool
     """Whether some problems are left to the library, whose speed is 1."""
     count: int
@@ -257,16 +257,16 @@ def speeds(
 
 
 def groups(problems: Sequence[GemmProblem]) -> dict[str, np.ndarray]:
-    """Which problems are reported together: all, those of `BUCKETS`, and those of `FAMILIES`.
+    """Which problems are reported together: all, those of `BUCKETS`, and those of `ORIGINS`.
 
     Returns:
-        By name, bool [problems]; "other families" are of no suite of `FAMILIES`.
+        By name, bool [problems]; "other families" are of no suite of `ORIGINS`.
     """
     m = np.array([problem.m for problem in problems])
     found = {"all": m > 0}
     found |= {name: (m >= low) & (m <= high) for name, (low, high) in BUCKETS.items()}
     other = found["all"]
-    for name, names in FAMILIES.items():
+    for name, names in ORIGINS.items():
         families = {problem.family for problem in suites.problems(names)}
         found[name] = np.array([problem.family in families for problem in problems]) & other
         other = other & ~found[name]

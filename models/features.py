@@ -200,9 +200,9 @@ def _of_problem(problem: GemmProblem) -> dict[str, float]:
     }
 
 
-def _log_alignment(row_bytes: int) -> float:
-    """log2 of the largest power of two that divides a row, in bytes."""
-    return math.log2(min(row_bytes & -row_bytes, CACHE_LINE_BYTES))
+def _log_alignment(row_bytes: int | np.ndarray) -> np.ndarray:
+    """log2 of the largest power of two that divides a row of so many bytes, of each."""
+    return np.log2(np.minimum(row_bytes & -row_bytes, CACHE_LINE_BYTES))
 
 
 class _TileNumbers(NamedTuple):
@@ -227,6 +227,10 @@ class _TileNumbers(NamedTuple):
     128 where the tile's contiguous side is a multiple of them, 32 for 48 columns of 16 bits."""
     columns_piece: np.ndarray
     """The same of what its columns are read from."""
+    rows_along_m: np.ndarray
+    """1 where what the tile's rows are read from is contiguous along them."""
+    columns_along_n: np.ndarray
+    """1 where what its columns are read from is contiguous along them."""
 
 
 @lru_cache(maxsize=16)
@@ -237,8 +241,10 @@ def _tile_numbers(table: ConfigTable, operands: GemmOperands) -> np.ndarray:
     a_along_m, b_along_n = operands.a.major == "col", operands.b.major == "row"
     swapped = config.swap_ab > 0
     row_bytes, column_bytes = np.where(swapped, b, a), np.where(swapped, a, b)
-    along_rows = np.where(np.where(swapped, b_along_n, a_along_m), config.tile_m, config.tile_k)
-    along_columns = np.where(np.where(swapped, a_along_m, b_along_n), config.tile_n, config.tile_k)
+    rows_along_m = np.where(swapped, b_along_n, a_along_m)
+    columns_along_n = np.where(swapped, a_along_m, b_along_n)
+    row_side = row_bytes * np.where(rows_along_m, config.tile_m, config.tile_k)
+    column_side = column_bytes * np.where(columns_along_n, config.tile_n, config.tile_k)
     area = config.tile_m * config.tile_n
     a_bytes = row_bytes * (config.tile_m * config.tile_k)
     b_bytes = column_bytes * (config.tile_n * config.tile_k)
@@ -253,22 +259,22 @@ def _tile_numbers(table: ConfigTable, operands: GemmOperands) -> np.ndarray:
             exchange=sums / EXCHANGE_RATE + EXCHANGE_TIME * np.log2(config.split_k),
             mma_efficiency=cycles / np.maximum(cycles, (64 + config.tile_n) / SMEM_ROWS_PER_CYCLE),
             log_area=np.log2(area),
-            rows_piece=_log_alignments(along_rows * row_bytes),
-            columns_piece=_log_alignments(along_columns * column_bytes),
+            rows_piece=_log_alignment(row_side.astype(int)),
+            columns_piece=_log_alignment(column_side.astype(int)),
+            rows_along_m=rows_along_m,
+            columns_along_n=columns_along_n,
         )
     )
-
-
-def _log_alignments(sizes: np.ndarray) -> np.ndarray:
-    """`_log_alignment` of each."""
-    whole = sizes.astype(int)
-    return np.log2(np.minimum(whole & -whole, CACHE_LINE_BYTES))
 
 
 @dataclass(frozen=True, eq=False)
 class _Waves:
     """How the tiles of a problem are handed out to the SMs, for each config."""
 
+    extent_m: np.ndarray
+    """The problem's extent along the kernel's rows."""
+    extent_n: np.ndarray
+    """The same along its columns."""
     tiles_m: np.ndarray
     """Tiles along the kernel's rows."""
     tiles_n: np.ndarray
@@ -281,6 +287,8 @@ class _Waves:
     """Clusters in all: tiles are handed out in whole ones."""
     slots: np.ndarray
     """Clusters that the GPU holds at once."""
+    count: np.ndarray
+    """Waves, with the part of one at the end."""
     rows: np.ndarray
     """Tile rows that one wave touches: it walks a band of `swizzle` clusters, along the raster."""
     columns: np.ndarray
@@ -290,16 +298,13 @@ class _Waves:
     busy_sms: np.ndarray
     """SMs that have a tile at all."""
 
-    @property
-    def count(self) -> np.ndarray:
-        """Waves, with the part of one at the end."""
-        return self.clusters / self.slots
-
     @classmethod
     def of(cls, problem: GemmProblem, config: ConfigColumns, hardware: Hardware) -> _Waves:
         swapped, along_m, band = config.swap_ab > 0, config.raster_m > 0, config.swizzle
-        tiles_m = np.ceil(np.where(swapped, problem.n, problem.m) / config.tile_m)
-        tiles_n = np.ceil(np.where(swapped, problem.m, problem.n) / config.tile_n)
+        extent_m = np.where(swapped, problem.n, problem.m)
+        extent_n = np.where(swapped, problem.m, problem.n)
+        tiles_m = np.ceil(extent_m / config.tile_m)
+        tiles_n = np.ceil(extent_n / config.tile_n)
         clusters_m = np.ceil(tiles_m / config.cluster_m)
         clusters_n = np.ceil(tiles_n / config.cluster_n)
         cluster = config.cluster_m * config.cluster_n * config.split_k
@@ -312,12 +317,15 @@ class _Waves:
         resident = np.minimum(clusters, slots) * cluster
         busy_sms = np.minimum(resident, hardware.sm_count)
         return cls(
+            extent_m,
+            extent_n,
             tiles_m,
             tiles_n,
             np.ceil(np.ceil(problem.k / config.tile_k) / config.split_k),
             cluster,
             clusters,
             slots,
+            clusters / slots,
             np.where(along_m, along, across) * config.cluster_m,
             np.where(along_m, across, along) * config.cluster_n,
             resident / busy_sms,
@@ -329,29 +337,23 @@ def _of_configs(
     problem: GemmProblem, candidates: Candidates, hardware: Hardware
 ) -> dict[str, np.ndarray | float]:
     """How tiles and waves cover the problem and the GPU, and what each part of the work takes."""
-    config, operands = candidates.columns, problem.operands
+    config = candidates.columns
     waves = _Waves.of(problem, config, hardware)
-    swapped = config.swap_ab > 0
-    rows = np.where(swapped, problem.n, problem.m)
-    columns = np.where(swapped, problem.m, problem.n)
-    a_along_m, b_along_n = operands.a.major == "col", operands.b.major == "row"
-    out_along_m = operands.out.major == "col"
+    out_along_m = problem.operands.out.major == "col"
     tiles, handed_out = waves.tiles_m * waves.tiles_n, waves.clusters * waves.cluster
     whole_waves = np.ceil(waves.count)
     return {
-        "log_rows": np.log2(rows),
-        "log_columns": np.log2(columns),
-        "rows_along_m": np.where(swapped, b_along_n, a_along_m),
-        "columns_along_n": np.where(swapped, a_along_m, b_along_n),
-        "store_along_rows": out_along_m != swapped,
+        "log_rows": np.log2(waves.extent_m),
+        "log_columns": np.log2(waves.extent_n),
+        "store_along_rows": out_along_m != (config.swap_ab > 0),
         "tiles_m": np.log2(waves.tiles_m),
         "tiles_n": np.log2(waves.tiles_n),
         "tiles": np.log2(handed_out),
         "waves": waves.count,
         "last_wave_fill": waves.count - whole_waves + 1,
         "wave_efficiency": waves.count / whole_waves,
-        "padding_m": rows / (waves.tiles_m * config.tile_m),
-        "padding_n": columns / (waves.tiles_n * config.tile_n),
+        "padding_m": waves.extent_m / (waves.tiles_m * config.tile_m),
+        "padding_n": waves.extent_n / (waves.tiles_n * config.tile_n),
         "padding_k": problem.k / (waves.k_steps * config.split_k * config.tile_k),
         "padding_clusters": tiles * problem.batch * config.split_k / handed_out,
         "k_steps": np.log2(waves.k_steps),
@@ -413,6 +415,8 @@ def _times(
         "mma_efficiency": tile.mma_efficiency,
         "rows_piece": tile.rows_piece,
         "columns_piece": tile.columns_piece,
+        "rows_along_m": tile.rows_along_m,
+        "columns_along_n": tile.columns_along_n,
         "bytes_in_flight": config.stages * tile.step_bytes * waves.ctas_on_sm,
         "exchange_time": np.log2(1 + tile.exchange),
         "compute_time": np.log2(compute),
