@@ -335,6 +335,24 @@ def _mean_and_p95(cell: Figures, k: int | None = None) -> str:
     return ", ".join(percent(figure if k is None else figure[k]) for figure in figures)
 
 
+def label_noise(figures: Figures) -> str:
+    """How far second timings lie from first ones, and how fast a card was measured."""
+    heading = ["protocol", "cards", "rows a second and card", "kernels timed twice"]
+    heading += [f"{power}, {size}" for power in POWERS[:2] for size in ("10 us and more", "less")]
+    rows = []
+    for name, part in figures.items():
+        pace, noise = part["collector"], part["noise"]
+        found = [sizes[size]["relative"] for sizes in noise.values() for size in sizes]
+        rows.append([name.removeprefix("protocol "), str(pace["gpus"])])
+        rows[-1] += [f"{pace['measurements_per_second_per_gpu']:.0f}"]
+        rows[-1] += [f"{sum(sizes['pairs'] for sizes in found):,}"]
+        rows[-1] += [
+            f"{percent(sizes['p50'])} / {percent(sizes['p90'])}" if sizes["pairs"] else ""
+            for sizes in found
+        ]
+    return markdown(heading, rows)
+
+
 TABLES: dict[str, tuple[str, Callable[[Figures], str]]] = {
     **{f"regret {power}": ("selection_regret", partial(regret, power)) for power in POWERS},
     **{f"regret by m {power}": ("selection_regret", partial(by_m, power)) for power in POWERS},
@@ -345,6 +363,7 @@ TABLES: dict[str, tuple[str, Callable[[Figures], str]]] = {
     "adaptive k": ("adaptive_k", adaptive_k),
     "operands": ("operand_transfer", operands),
     "new gpu": ("new_gpu", new_gpu),
+    "label noise": ("label_noise", label_noise),
     "learning": ("learn_from_autotuning", learning),
     "compile time": ("compile_time", compile_time),
     "timing": ("inductor_timing", timing),

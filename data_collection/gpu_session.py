@@ -7,7 +7,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, partial
 
 import torch
@@ -41,10 +41,13 @@ REPLAY_SECONDS = 200e-6
 """Kernel time that one graph replay aims at, so that an event's resolution of 0.5 us is 0.25%."""
 MAX_LAUNCHES = 40
 """Most launches in one graph."""
-MIN_SETS = 4
-"""Fewest operand sets: where a set lies in memory can move a kernel's time by 1%."""
+MIN_SETS = 8
+"""Operand sets that a finalist is timed on at least, where they have room and there are so many
+rounds: where a set lies in memory can move a kernel's time by 1%."""
 COLD_FACTOR = 4
-"""Operand sets together exceed the L2 this many times."""
+"""A graph comes back to an operand set when others of this many times the L2 have been read."""
+MOST_SET_BYTES = 16e9
+"""Memory of all operand sets; twice this is taken while new ones take the place of the last."""
 HANG_SECONDS = 5.0
 """A replay that takes longer is taken for a hang."""
 
@@ -60,13 +63,17 @@ class _Graph:
     end: torch.cuda.Event
     done: torch.cuda.Event
     launches: int
-    times: list[float] = field(default_factory=list)
-    """Microseconds per launch of each replay so far."""
+    times: list[float]
+    """Microseconds per launch of each replay so far, with those of the kernel's other graphs."""
 
     def read(self) -> None:
         """Wait for the last replay and take its time."""
         wait(self.done, self.spec)
         self.times.append(self.start.elapsed_time(self.end) * 1e3 / self.launches)
+
+
+_Graphs = list[_Graph]
+"""Those of one kernel, each on operand sets of its own; they share their list of times."""
 
 
 class GpuSession:
@@ -88,6 +95,10 @@ class GpuSession:
         self._kernel = cache(partial(load_kernel, objects=objects, device=device))
         self._reference = cache(_reference)
         self._l2_bytes = properties.L2_cache_size
+        # A row for each block that reads, so that they need no memory to add their sums up in.
+        rows = 32 * properties.multi_processor_count
+        self._unrelated = torch.ones(rows, 2 * self._l2_bytes // (4 * rows), device="cuda")
+        self._sums = torch.empty(rows, device="cuda")
 
     def check(self, spec: KernelSpec) -> str | None:
         """Compare one kernel with torch in float32 on the ragged problems.
@@ -112,6 +123,10 @@ class GpuSession:
     def bench(self, problem: GemmProblem, careful: bool) -> GpuBench:
         """Operands for one problem; ``careful`` waits for each replay: a failure has a name."""
         return GpuBench(self, problem, self._l2_bytes, careful)
+
+    def clean_l2(self) -> None:
+        """Read twice the L2, so that it has no operand and nothing that is to be written back."""
+        torch.sum(self._unrelated, 1, out=self._sums)
 
     def launcher(self, entrant: Entrant, problem: GemmProblem) -> Callable[..., object]:
         """What launches an entrant as f(a, b, out, *extras); it has run once in this process."""
@@ -141,10 +156,11 @@ class GpuBench:
         self._careful = careful
         floor = max(problem.flops / 700e12, problem.min_bytes / 4e12, 3e-6)
         self._launches = max(1, min(MAX_LAUNCHES, round(REPLAY_SECONDS / floor)))
-        self._set_count = max(MIN_SETS, math.ceil(COLD_FACTOR * l2_bytes / problem.min_bytes))
+        cold = math.ceil(COLD_FACTOR * l2_bytes / problem.min_bytes)
+        sets = max(MIN_SETS, min(self._launches, cold))
+        self._set_count = max(1, min(sets, int(MOST_SET_BYTES // problem.min_bytes)))
         self._sets: list[tuple] = []
         self._stream = torch.cuda.Stream()
-        self._next_set = 0
 
     def time(
         self, entrants: Sequence[Entrant], regime: str, rounds: int, give_up: float = math.inf
@@ -157,23 +173,25 @@ class GpuBench:
             self._sets = [
                 _launch_order(random_inputs(problem), problem) for _ in range(self._set_count)
             ]
-            graphs = [self._capture(entrant) for entrant in entrants]
+            # What is soon given up is not worth the graphs.
+            draws = 1 if give_up < math.inf else math.ceil(MIN_SETS / self._launches)
+            kernels = [self._capture(entrant, min(draws, rounds)) for entrant in entrants]
             # A first launch that hangs would be blamed on whichever replay is waited for first.
             self._session.finish(None)
             if regime == "sustained":
-                self._warm_up(graphs)
+                self._warm_up([graph for graphs in kernels for graph in graphs])
             in_flight: deque[_Graph] = deque()
-            active = graphs
+            active = kernels
             for turn in range(rounds):
                 shift = turn * len(active) // rounds
-                for graph in active[shift:] + active[:shift]:
-                    self._take_turn(graph, in_flight, regime)
+                for graphs in active[shift:] + active[:shift]:
+                    self._take_turn(graphs[turn % len(graphs)], in_flight, regime)
                 active = _still_near(active, give_up)
             for graph in in_flight:
                 graph.read()
         # At once, while the card is as warm as it was: what a throttled one says is worth nothing.
         self._session.check_card()
-        return [graph.times for graph in graphs]
+        return [graphs[0].times for graphs in kernels]
 
     def _take_turn(self, graph: _Graph, in_flight: deque[_Graph], regime: str) -> None:
         """Replay a graph, behind those in flight or, in the burst regime, after an idle gap."""
@@ -186,7 +204,8 @@ class GpuBench:
         self._replay(graph)
         in_flight.append(graph)
 
-    def _capture(self, entrant: Entrant) -> _Graph:
+    def _capture(self, entrant: Entrant, draws: int) -> _Graphs:
+        """Graphs of one kernel, each on the next operand sets; those of others have the same."""
         launch = self._session.launcher(entrant, self._problem)
         spec = None if entrant is None else KernelSpec.for_problem(entrant, self._problem)
         # Outside the graph first: loading the code may not be captured.
@@ -194,17 +213,24 @@ class GpuBench:
         launch(*self._sets[0])
         if self._careful:
             self._session.finish(spec)
-        graph = torch.cuda.CUDAGraph()
-        start, end = (torch.cuda.Event(enable_timing=True, external=True) for _ in range(2))
-        graph.capture_begin()
-        start.record()
-        for _ in range(self._launches):
-            # The sets go round through all graphs, as a model goes through its layers' weights.
-            launch(*self._sets[self._next_set])
-            self._next_set = (self._next_set + 1) % len(self._sets)
-        end.record()
-        graph.capture_end()
-        return _Graph(spec, graph, start, end, torch.cuda.Event(), self._launches)
+        sets = itertools.cycle(self._sets)
+        times: list[float] = []
+        graphs = []
+        for _ in range(draws):
+            graph = torch.cuda.CUDAGraph()
+            start, end = (torch.cuda.Event(enable_timing=True, external=True) for _ in range(2))
+            graph.capture_begin()
+            # Else a kernel finds what the one before has left: its operands, or results that have
+            # yet to be written back.
+            self._session.clean_l2()
+            start.record()
+            for operands in itertools.islice(sets, self._launches):
+                launch(*operands)
+            end.record()
+            graph.capture_end()
+            done = torch.cuda.Event()
+            graphs.append(_Graph(spec, graph, start, end, done, self._launches, times))
+        return graphs
 
     def _warm_up(self, graphs: list[_Graph]) -> None:
         """Keep the card busy; returns with work still queued, so that it stays so."""
@@ -228,10 +254,15 @@ class GpuBench:
             wait(graph.done, graph.spec)
 
 
-def _still_near(graphs: list[_Graph], give_up: float) -> list[_Graph]:
+def _still_near(kernels: list[_Graphs], give_up: float) -> list[_Graphs]:
     """Those that are timed on: the library, and what is near the best of ours so far."""
-    best = min((min(g.times) for g in graphs if g.times and g.spec), default=math.inf)
-    return [g for g in graphs if not (g.times and g.spec) or min(g.times) <= give_up * best]
+    best = min((min(one.times) for one, *_ in kernels if one.times and one.spec), default=math.inf)
+    return [
+        graphs
+        for graphs in kernels
+        for one in graphs[:1]
+        if not (one.times and one.spec) or min(one.times) <= give_up * best
+    ]
 
 
 def wait(event: torch.cuda.Event, spec: KernelSpec | None) -> None:

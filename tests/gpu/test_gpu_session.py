@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -63,6 +66,50 @@ def test_times_are_those_of_the_hardware_and_repeat(kernels: Kernels, session: G
     for regime, first in (("burst", burst), ("sustained", sustained)):
         again = _medians(bench.time(entrants, regime, 6))
         assert again == pytest.approx(_medians(first), rel=0.1)
+
+
+def test_nothing_that_was_read_before_is_left_in_the_l2(session: GpuSession) -> None:
+    numbers, sums = torch.randn(4096, 1536, device="cuda"), torch.empty(4096, device="cuda")
+    read = partial(torch.sum, numbers, 1, out=sums)  # 24 MiB, two fifths of the L2
+
+    def microseconds(between: Callable[[], object]) -> float:
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda._sleep(ONE_SECOND // 5_000)  # the host is ahead
+        read()
+        between()
+        start.record()
+        read()
+        end.record()
+        torch.cuda.synchronize()
+        return start.elapsed_time(end) * 1e3
+
+    def median(between: Callable[[], object]) -> float:
+        return statistics.median(microseconds(between) for _ in range(30))
+
+    nothing, once_more = median(lambda: None), median(read)
+    assert nothing == pytest.approx(once_more, rel=0.1)
+    assert median(session.clean_l2) > 1.15 * nothing
+
+
+def test_finalists_are_timed_on_eight_sets_of_operands_and_the_rest_on_one_graph(
+    kernels: Kernels, session: GpuSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large = GemmProblem(4096, 8192, 8192)  # 750 us: a graph launches it once
+    bench = session.bench(large, careful=False)
+    met: list[int] = []
+
+    def launch(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
+        met.append(a.data_ptr())
+        torch.mm(a, b, out=out)
+
+    monkeypatch.setattr(session, "_kernel", lambda spec: launch)
+    config = kernels.configs[0]
+    for rounds, give_up, graphs in ((8, math.inf, 8), (3, math.inf, 3), (3, 1.5, 1)):
+        met.clear()
+        assert [len(times) for times in bench.time([config], "burst", rounds, give_up)] == [rounds]
+        first, *captured = met  # a first launch comes before those in the graphs
+        assert len(captured) == len(set(captured)) == graphs
+        assert first == captured[0]
 
 
 def test_careful_times_are_the_same_and_every_replay_is_announced(

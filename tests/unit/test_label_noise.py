@@ -37,3 +37,14 @@ def test_more_sessions_of_one_pace_are_no_slower_gpus(synthetic_dataset: Dataset
     runs = [{**_run("", 5.0), "gpus": [{"uuid_hash": f"card{card}"}]} for card in range(6)]
     dataset = replace(synthetic_dataset, rows=rows, provenance={"runs": runs})
     assert label_noise.pace(dataset)["measurements_per_second_per_gpu"] == 20.0
+
+
+def test_each_protocol_has_the_rows_of_its_own_cards(synthetic_dataset: Dataset) -> None:
+    rows = synthetic_dataset.rows.iloc[:900].copy()
+    rows["device"] = ["A"] * 200 + ["B"] * 300 + ["C"] * 400
+    runs = [{**_run("AB", 5.0), "protocol_version": 1}, {**_run("BC", 4.0), "protocol_version": 2}]
+    dataset = replace(synthetic_dataset, rows=rows, provenance={"runs": runs})
+    parts = label_noise.by_protocol(dataset)
+    # B measured by both, and its rows do not say when.
+    assert {version: len(part.rows) for version, part in parts.items()} == {1: 200, 2: 400}
+    assert label_noise.pace(parts[2])["measurements_per_second_per_gpu"] == 100.0
