@@ -63,7 +63,7 @@ class MeasureJob:
     problem: GemmProblem
     """What to multiply."""
     configs: tuple[KernelConfig, ...]
-    """Its candidates; the library's kernel is timed beside them."""
+    """Its candidates; the library's kernel is timed beside them where it has one."""
     known_failures: Mapping[KernelConfig, str] = field(default_factory=dict)
     """Candidates that are not run, with the reason that is recorded instead of a time."""
     careful: bool = False
@@ -86,7 +86,8 @@ class MeasureJob:
     def run(self, session: Session) -> list[Measurement]:
         """Screen and race rows."""
         bench = session.bench(self.problem, self.careful)
-        return measure(bench, self.problem, (*self.configs, None)) + [
+        library = (None,) if self.problem.in_library else ()
+        return measure(bench, self.problem, (*self.configs, *library)) + [
             Measurement(self.problem, config, "sustained", "screen", None, None, 0, reason)
             for config, reason in self.known_failures.items()
         ]

@@ -108,11 +108,11 @@ def measure(bench: Bench, problem: GemmProblem, entrants: Sequence[Entrant]) -> 
     Args:
         bench: times kernels of this problem.
         problem: what they multiply.
-        entrants: every candidate, and None for the library's kernel.
+        entrants: every candidate, and None for the library's kernel where it has one.
 
     Returns:
         A screen row for every entrant and a race row for every finalist and regime; no race where
-        the library's kernel is alone.
+        there is no kernel of ours.
     """
     screened = bench.time(entrants, "sustained", SCREEN_ROUNDS, SECOND_LOOK)
     times = dict(zip(entrants, screened, strict=True))

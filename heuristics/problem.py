@@ -125,6 +125,19 @@ class GemmProblem:
             return "torch.addmm"
         return "torch.bmm" if self.batch > 1 else "torch.mm"
 
+    @property
+    def in_library(self) -> bool:
+        """Whether PyTorch multiplies this at all.
+
+        ``_int_mm`` takes more than 16 rows, and ``_scaled_mm`` an n of multiples of 16.
+        """
+        match self.library_call:
+            case "torch._int_mm":
+                return self.m > 16
+            case "torch._scaled_mm":
+                return self.n % 16 == 0
+        return True
+
     def __str__(self) -> str:
         """``m x n x k``, with the batch in front where there is one."""
         prefix = f"{self.batch}x" if self.batch > 1 else ""

@@ -92,7 +92,7 @@ def first(settings: Settings, problem: GemmProblem, gpu: Hardware) -> FirstChoic
             f"as wide and stored as {', '.join(map(str, seen))}; train one or take k=5"
         )
     choice = heuristic.first(problem, candidates(problem, gpu))
-    return replace(choice, deferred=choice.deferred and _in_library(problem))
+    return replace(choice, deferred=choice.deferred and problem.in_library)
 
 
 def decided(
@@ -123,12 +123,7 @@ def _copied(choice: FirstChoice, problem: GemmProblem) -> FirstChoice:
         problem: with the longer rows.
     """
     little = problem.m < FEW_ROWS and choice.prediction.microseconds < LITTLE_MICROSECONDS
-    return replace(choice, deferred=little and _in_library(problem))
-
-
-def _in_library(problem: GemmProblem) -> bool:
-    """Whether PyTorch multiplies a problem at all: ``_int_mm`` takes more than 16 rows."""
-    return problem.m > 16 or problem.operands.a.dtype.name != "int8"
+    return replace(choice, deferred=little and problem.in_library)
 
 
 @lru_cache(_REMEMBERED)

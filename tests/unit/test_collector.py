@@ -38,7 +38,7 @@ from tilecast.data_collection.protocol import HEAT_ROUNDS, VERIFY_BATCHES, regim
 from tilecast.data_collection.store import MeasurementStore
 from tilecast.data_collection.worker import LocalEngine, LocalWorker
 from tilecast.heuristics.errors import TilecastError
-from tilecast.heuristics.operands import LINEAR_BF16
+from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.builder import CompileResult
 from tilecast.kernels.quack_sm90.config import QuackConfig
@@ -419,6 +419,21 @@ def test_several_bad_kernels_on_two_cards(bed: Bed) -> None:
     assert all(len(found) == len(PROBLEMS) for found in failed.values())
     for config in CONFIGS[2:4]:
         assert {(p.m, "screen") for p in PROBLEMS} <= _timed(bed.rows(), config.name)
+
+
+def test_what_the_library_does_not_multiply_is_measured_without_it(bed: Bed) -> None:
+    fp8, int8 = map(GemmOperands.parse, ("e4m3:rcr>bf16:row-scales", "int8:rcr>int32"))
+    without = GemmProblem(64, 584, 1024, 1, fp8), GemmProblem(16, 512, 1024, 1, int8)
+    beside = GemmProblem(64, 592, 1024, 1, fp8), GemmProblem(17, 512, 1024, 1, int8)
+    bed.collect(bed.factory(), workload=dict.fromkeys((*without, *beside), CONFIGS))
+    rows = bed.rows()
+    assert _failed(rows) == {}
+    names = {config.name for config in CONFIGS}
+    for problems, expected in ((without, names), (beside, names | {"torch.mm"})):
+        for p in problems:
+            of_it = [row for row in rows if (row.m, row.n) == (p.m, p.n)]
+            assert {row.config for row in of_it if row.stage == "screen"} == expected
+            assert {row.stage for row in of_it} == {"screen", "race", "verify"}
 
 
 def test_problem_whose_kernels_all_fail_does_not_stop_the_rest(bed: Bed) -> None:

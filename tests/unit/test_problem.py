@@ -158,3 +158,19 @@ def test_a_matrix_that_is_added_is_read_and_a_row_is_not_counted() -> None:
 def test_the_call_of_the_library(operands: str, batch: int, name: str) -> None:
     problem = GemmProblem(64, 64, 64, batch, GemmOperands.parse(operands))
     assert problem.library_call == name
+
+
+@pytest.mark.parametrize(
+    ("operands", "m", "n", "expected"),
+    [
+        ("bf16:rcr", 1, 584, True),
+        ("int8:rcr>int32", 17, 584, True),
+        ("int8:rcr>int32", 16, 592, False),
+        ("e4m3:rcr>bf16:row-scales", 1, 592, True),
+        ("e4m3:rcr>bf16:row-scales", 64, 584, False),
+        ("bf16xint8:rcr:column-scales", 1, 584, True),
+    ],
+)
+def test_what_the_library_multiplies(operands: str, m: int, n: int, expected: bool) -> None:
+    problem = GemmProblem(m, n, 64, operands=GemmOperands.parse(operands))
+    assert problem.in_library == expected
