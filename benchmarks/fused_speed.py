@@ -2,8 +2,8 @@
 
 ``python benchmarks/fused_speed.py --gpus 2``. For each operands and problem some dozens of configs
 that won elsewhere are screened, fused and, for 16 bits, plain; the best of each are then timed side
-by side with what PyTorch runs, as `tilecast collect` times kernels: CUDA graphs over rotating
-operand sets that exceed the L2, rounds interleaved, with idle gaps and under load.
+by side with what PyTorch runs, as `tilecast collect` times kernels: CUDA graphs over several
+operand sets, from a clean L2, rounds interleaved, with idle gaps and under load.
 """
 
 import math

@@ -2,7 +2,7 @@
 
 ``python benchmarks/kernel_speed.py --gpus 4``. On every problem of `held_out_problems` each variant
 compiles, then all that they selected and `torch.mm` are timed side by side as `tilecast collect`
-times kernels: CUDA graphs over rotating operand sets that exceed the L2, rounds interleaved, with
+times kernels: CUDA graphs over several operand sets, from a clean L2, rounds interleaved, with
 idle gaps (``burst``) and, where the power limit can matter, under load (``sustained``). Everything
 is timed twice; how far the two differ, and how far two variants that selected the same kernel do,
 is the noise. The outputs are what each call allocates, since that is what compiled code does.

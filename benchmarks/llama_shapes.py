@@ -7,9 +7,9 @@ b.to(a.dtype))`` with an int8 weight. First all backends compete: ``inductor`` i
 benchmark says of each, the best and how many ran; what is neither ATen's nor ours counts as
 Triton's. It times products alone, for ``mixed`` without the conversion where that is a kernel of
 its own, as it is not with ours. Then each backend compiles for itself, with these timings; the
-functions race as `tilecast collect` times kernels: CUDA graphs over rotating operand sets that
-exceed the L2, rounds interleaved, with idle gaps and under load. A backend that cannot is missing,
-such as ATen where ``_int_mm`` wants more than 16 rows.
+functions race as `tilecast collect` times kernels: CUDA graphs over several operand sets, from a
+clean L2, rounds interleaved, with idle gaps and under load. A backend that cannot is missing, such
+as ATen where ``_int_mm`` wants more than 16 rows.
 """
 
 # These operators of torch are not exported.

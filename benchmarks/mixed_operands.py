@@ -3,8 +3,8 @@
 ``python benchmarks/mixed_operands.py --items :12 --deadline 75`` on one GPU. Beside the kernels of
 `MIXED` stand what PyTorch runs eagerly, which converts the whole weight first, and, on a weight
 that is bf16 already, `torch.mm` and our own kernels. Every kernel is checked as `tilecast collect`
-does, then all are screened and the best raced, as it times kernels: CUDA graphs over rotating
-operand sets that exceed the L2, rounds interleaved, with idle gaps. The items from 12 on have
+does, then all are screened and the best raced, as it times kernels: CUDA graphs over several
+operand sets, from a clean L2, rounds interleaved, with idle gaps. The items from 12 on have
 `torch.compile` in the race, whose autotuning takes longer than all else.
 """
 

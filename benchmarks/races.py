@@ -19,7 +19,7 @@ Call = Callable[..., object]  # takes a, b, out and what else the operands have
 
 
 class Races(GpuSession):
-    """Times calls by name: CUDA graphs over operand sets that exceed the L2, rounds interleaved."""
+    """Times calls by name: CUDA graphs over several operand sets, rounds interleaved."""
 
     def __init__(self):
         """Bind the first device that is visible."""

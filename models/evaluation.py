@@ -187,11 +187,14 @@ def side_by_side(jobs: int, calls: Sequence[Callable[[], Result]]) -> list[Resul
     """Run calls in ``jobs`` threads and return their results in order.
 
     Threads and not processes: fitting happens inside libraries that let go of the interpreter's
-    lock, and the labels need no copy.
+    lock, and the labels need no copy. numpy multiplies in the same threads and in none of its own,
+    which would wait for cores that the others have.
     """
     from joblib import Parallel, delayed
+    from threadpoolctl import threadpool_limits
 
-    return cast("list[Result]", Parallel(jobs, prefer="threads")(delayed(c)() for c in calls))
+    with threadpool_limits(1, user_api="blas"):
+        return cast("list[Result]", Parallel(jobs, prefer="threads")(delayed(c)() for c in calls))
 
 
 def _fold(
