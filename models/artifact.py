@@ -59,8 +59,8 @@ _SETTINGS = {
     "blend": (0.0, 1.0),
 }
 """What a ranker needs to know beside its arrays, with the least and the most of it."""
-_INTERCEPT, _SLOPE = (-10.0, 10.0), (-3.0, 3.0)
-"""Bounds within which no predicted time is beyond a float."""
+INTERCEPT, SLOPE = (-10.0, 10.0), (-3.0, 3.0)
+"""Bounds of a calibration within which no predicted time is beyond a float."""
 _WEIGHT = (-1e6, 1e6)
 _MARGIN = (0.0, MOST_MARGIN)
 
@@ -256,7 +256,7 @@ def _artifact(manifest: Mapping[str, Any], packed: bytes) -> Artifact:
         operands,
         measured,
         rankers,
-        {power: (number(a, *_INTERCEPT), number(b, *_SLOPE)) for power, (a, b) in lines.items()},
+        {power: (number(a, *INTERCEPT), number(b, *SLOPE)) for power, (a, b) in lines.items()},
         StoppingRule(
             number(rule["constant"], *_WEIGHT), (first, second, third, fourth), thresholds
         ),

@@ -18,7 +18,7 @@ import numpy as np
 from tilecast.data_collection.autotuned import Autotuned
 from tilecast.data_collection.environment import installed_version, library_versions
 from tilecast.heuristics.hardware import Hardware
-from tilecast.models.artifact import Artifact
+from tilecast.models.artifact import INTERCEPT, SLOPE, Artifact
 from tilecast.models.comparisons import Comparison, comparisons
 from tilecast.models.deferral import Deferral, fit_deferral, speed
 from tilecast.models.evaluation import (
@@ -244,6 +244,8 @@ def _scored(
     gaps, slowdowns = np.concatenate(predicted), np.concatenate(measured)
     intercept = slowdowns[gaps == 0].mean()
     slope = gaps @ (slowdowns - intercept) / (gaps @ gaps)
+    # Of times that nothing predicts, any line is as good as one that a model may hold.
+    intercept, slope = np.clip(intercept, *INTERCEPT), np.clip(slope, *SLOPE)
     shown = ("geomean", "p95", "max", "within_2_percent")
     metrics: dict[str, object] = {
         f"regret@{row.k}": {name: round(getattr(row, name), 6) for name in shown}

@@ -114,7 +114,7 @@ def test_what_the_library_does_in_several_steps_is_not_left_to_it() -> None:
 
 
 def test_asking_for_the_library_costs_next_to_nothing() -> None:
-    """0.2 ms are allowed; other work on the machine may delay either side."""
+    """A seventh more is measured; other work on the machine may delay either side."""
     heuristic = load_heuristic(H200, LINEAR_BF16)
     heuristic.first(PROBLEM, CONFIGS)
 
@@ -127,7 +127,7 @@ def test_asking_for_the_library_costs_next_to_nothing() -> None:
         return min(times)
 
     alone = least(lambda: heuristic.predict(PROBLEM, CONFIGS, limit=1))
-    assert least(lambda: heuristic.first(PROBLEM, CONFIGS)) < alone + 0.0005
+    assert least(lambda: heuristic.first(PROBLEM, CONFIGS)) < 1.3 * alone
 
 
 def test_reasons_are_features_by_size(trained) -> None:
