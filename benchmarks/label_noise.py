@@ -53,7 +53,7 @@ def by_protocol(dataset: Dataset) -> dict[int, Dataset]:
     parts = {}
     for version in sorted(set().union(*versions.values())):
         cards = [card for card, theirs in versions.items() if theirs == {version}]
-        rows = dataset.rows[dataset.rows["device"].isin(cards)]
+        rows: Any = dataset.rows[dataset.rows["device"].isin(cards)]
         ours = [
             run | {"gpus": [gpu for gpu in run["gpus"] if gpu["uuid_hash"] in cards]}
             for run in runs

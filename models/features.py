@@ -149,7 +149,7 @@ def featurize(problem: GemmProblem, candidates: Candidates, hardware: Hardware) 
 _COMPARED_ROWS = [FEATURE_NAMES.index(name) for name in COMPARED]
 
 
-def _of_problem(problem: GemmProblem) -> dict[str, float]:
+def _of_problem(problem: GemmProblem) -> dict[str, float | np.ndarray]:
     """What all configs share."""
     operands = problem.operands
     a, b = operands.a.dtype, operands.b.dtype
