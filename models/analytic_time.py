@@ -46,7 +46,6 @@ def times(
     sm_flops = ATTAINED * hardware.peak(dtype) / hardware.sm_count * 1e-6
     dram_rate = ATTAINED * hardware.dram_bytes_per_second * 1e-6
     l2_rate = L2_ATTAINED * hardware.l2_bytes_per_second * 1e-6
-    whole_waves = np.ceil(waves.count)
     multiplied = waves.k_steps * tile.step_flops / (sm_flops * tile.mma_efficiency)
     loaded = waves.k_steps * tile.step_loads / l2_rate
     waited = waves.k_steps * LOAD_LATENCY / np.maximum(config.stages - STAGES_READ, 0.5)
@@ -63,7 +62,7 @@ def times(
         loads = ctas * loaded
         multiply = np.sqrt((on_sm * multiplied) ** 2 + loads**2 + waited**2)
         in_turn = (config.ping_pong > 0) & (on_sm <= 1)
-        return loads, multiply + np.where(in_turn, stored / whole_waves, stored + tile.exchange)
+        return loads, multiply + np.where(in_turn, stored / waves.whole, stored + tile.exchange)
 
     full = np.floor(waves.count)
     last = waves.clusters - full * waves.slots
@@ -71,8 +70,8 @@ def times(
     last_loads, last_wave = wave(np.maximum(last, 1))
     l2 = full * full_loads + np.where(last > 0, last_loads, 0)
     serial = full * full_wave + np.where(last > 0, last_wave, 0)
-    rounds = whole_waves * waves.ctas_on_sm
-    compute, latency = rounds * multiplied, whole_waves * waited
+    rounds = waves.whole * waves.ctas_on_sm
+    compute, latency = rounds * multiplied, waves.whole * waited
     dram = problem.min_bytes / dram_rate
     touched = waves.rows * config.tile_m + waves.columns * config.tile_n
     wave_bytes = touched * dtype.bytes(problem.k)

@@ -184,7 +184,6 @@ def _of_configs(
     waves = Waves.of(problem, config, hardware)
     out_along_m = problem.operands.out.major == "col"
     tiles, handed_out = waves.tiles_m * waves.tiles_n, waves.clusters * waves.cluster
-    whole_waves = np.ceil(waves.count)
     return {
         "log_rows": np.log2(waves.extent_m),
         "log_columns": np.log2(waves.extent_n),
@@ -200,8 +199,8 @@ def _of_configs(
         "tiles_n": np.log2(waves.tiles_n),
         "tiles": np.log2(handed_out),
         "waves": waves.count,
-        "last_wave_fill": waves.count - whole_waves + 1,
-        "wave_efficiency": waves.count / whole_waves,
+        "last_wave_fill": waves.count - waves.whole + 1,
+        "wave_efficiency": waves.count / waves.whole,
         "padding_m": waves.extent_m / (waves.tiles_m * config.tile_m),
         "padding_n": waves.extent_n / (waves.tiles_n * config.tile_n),
         "padding_k": problem.k / (waves.k_steps * config.split_k * config.tile_k),

@@ -33,6 +33,8 @@ class Waves:
     """Clusters that the GPU holds at once."""
     count: np.ndarray
     """Waves, with the part of one at the end."""
+    whole: np.ndarray
+    """Waves, with that part as one."""
     rows: np.ndarray
     """Tile rows that one wave touches: it walks a band of `swizzle` clusters, along the raster."""
     columns: np.ndarray
@@ -59,6 +61,7 @@ class Waves:
         held = np.minimum(slots, clusters_m * clusters_n)
         along = np.minimum(length, np.ceil(held / band))
         across = band * np.ceil(held / (length * band))
+        count = clusters / slots
         resident = np.minimum(clusters, slots) * cluster
         busy_sms = np.minimum(resident, hardware.sm_count)
         return cls(
@@ -70,7 +73,8 @@ class Waves:
             cluster,
             clusters,
             slots,
-            clusters / slots,
+            count,
+            np.ceil(count),
             np.where(along_m, along, across) * config.cluster_m,
             np.where(along_m, across, along) * config.cluster_n,
             resident / busy_sms,
