@@ -72,8 +72,7 @@ def switch() -> runner.Row:
             change()
             for call in contestants.values():
                 call()
-            for spec in list(object_builder()._jobs):
-                object_builder().wait(spec)
+            object_builder().settle()
             for call in contestants.values():
                 call()
             times[state] = take_turns(contestants, torch.cuda.synchronize)

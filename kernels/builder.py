@@ -105,6 +105,13 @@ class ObjectBuilder:
         if error:
             raise _not_compiled(spec, error)
 
+    def settle(self) -> None:
+        """Return once no kernel that was begun before is in work, whatever became of it."""
+        with self._lock:
+            jobs = dict(self._jobs)
+        for spec, job in jobs.items():
+            self._result(spec, job)
+
     def build(self, specs: Iterable[KernelSpec]) -> Iterator[CompileResult]:
         """Compile different kernels that the cache lacks, and yield each as it is done.
 

@@ -1714,8 +1714,7 @@ def switched_on(model_of: Callable[..., Path]) -> Iterator[Callable[..., None]]:
 def _settled(call: Callable[[], Any]) -> Any:
     """The result of a call once the kernels that it wants are compiled."""
     call()
-    for spec in list(object_builder()._jobs):
-        object_builder().wait(spec)
+    object_builder().settle()
     return call()
 
 
@@ -1872,8 +1871,7 @@ from tilecast.inductor_hook import launcher
 from tilecast.kernels.builder import object_builder
 x, weight = (torch.randn(s, device="cuda").bfloat16() for s in ({(M, K)}, {(N, K)}))
 linear(x, weight)
-for spec in list(object_builder()._jobs):
-    object_builder().wait(spec)
+object_builder().settle()
 linear(x, weight)
 print(*(spec.operands.text for spec, _ in launcher._loaded))
 """

@@ -125,6 +125,15 @@ def test_a_bad_config_stops_no_other(builder: ObjectBuilder) -> None:
     assert builder.objects.resources(OTHER) is not None
 
 
+def test_settled_is_all_that_was_begun_failures_too(builder: ObjectBuilder) -> None:
+    for spec in (BAD, OTHER):
+        builder.start(spec)
+    builder.settle()
+    assert builder.ready(OTHER)
+    with pytest.raises(TilecastError, match="did not compile"):
+        builder.ready(BAD)
+
+
 def test_a_cache_that_cannot_be_written_is_told_in_one_line(builder: ObjectBuilder) -> None:
     pool = builder._pool
     unwritable = ObjectBuilder(ObjectCache(Path("/proc/tilecast")), workers=1)
