@@ -5,17 +5,24 @@ As with activations one node is in place of all, and lowering decides what becom
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch._inductor import config
 from torch._inductor.ir import TensorBox, is_storage_and_layout
 from torch._inductor.kernel_inputs import MMKernelInputs
 from torch._inductor.lowering import lowerings, to_dtype
-from torch._inductor.select_algorithm import autotune_select_algorithm, realize_inputs
+from torch._inductor.select_algorithm import (
+    ExternKernelCaller,
+    autotune_select_algorithm,
+    realize_inputs,
+)
 from torch._inductor.virtualized import V
 from torch.fx import Graph
 
+from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook import report
 from tilecast.inductor_hook.activations import aten
 from tilecast.inductor_hook.choices import own
@@ -23,10 +30,10 @@ from tilecast.inductor_hook.fusion import Decided, in_place_of
 from tilecast.inductor_hook.handlers import bind
 from tilecast.inductor_hook.quantized import CONVERTED, WHOLE, quantized_products
 from tilecast.inductor_hook.scales import OUT
-from tilecast.inductor_hook.settings import asked
+from tilecast.inductor_hook.settings import Settings, asked
 from tilecast.inductor_hook.template import TilecastCaller
 from tilecast.inductor_hook.trials import trying
-from tilecast.inductor_hook.without_us import bound
+from tilecast.inductor_hook.without_us import bound, bounds_alone
 
 WEIGHT, PRODUCT = "int8 weight", "int8 product"
 """What they are counted as: with A in 16 bits, and with A in int8, too."""
@@ -76,7 +83,8 @@ def _decided(form: str, scaled: bool, operands: tuple[TensorBox, ...]) -> Tileca
         return None
     bind(V.choices)  # for what is measured to be told us: nothing in here asks for the handler
     nodes, layout = inputs.nodes(), inputs.output_layout(flexible=False)
-    choices = [*ours, bound(nodes, layout, form)]
+    replaced = _replaced(settings, nodes, layout, form, ours[0].choice.matmul.hint)
+    choices = [*ours, *replaced]
     try:
         # Here and now, as with a setting of 2.15 it would be later.
         with config.patch(pipeline_max_autotune_gemm=False):
@@ -85,6 +93,19 @@ def _decided(form: str, scaled: bool, operands: tuple[TensorBox, ...]) -> Tileca
         return decision.caller
     # Where a filter of Inductor's has left one choice. Nothing reads what it returned.
     return None
+
+
+def _replaced(
+    settings: Settings, nodes: list[Any], layout: Any, form: str, problem: GemmProblem
+) -> list[ExternKernelCaller]:
+    """What ours are timed against."""
+    if form != WHOLE:
+        return [bound(nodes, layout, form)]
+    plain = MMKernelInputs(nodes[:2], out_dtype=torch.int32)
+    # Another product than the one that is met, which is recorded already.
+    first = own(replace(settings, k=1, record=None), plain, "int_mm")
+    kernels = [one.name for caller in first for one in caller.choice.configs[:1]]
+    return bounds_alone(nodes, layout, kernels, problem.in_library)
 
 
 def _op(form: str, scaled: bool) -> str:

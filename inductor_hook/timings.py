@@ -19,7 +19,7 @@ from tilecast.inductor_hook.power_limit import at_the_limit
 from tilecast.inductor_hook.settings import active
 from tilecast.inductor_hook.template import FAILED_MS, TilecastCaller, without_failures
 from tilecast.inductor_hook.trials import fusing, trying
-from tilecast.inductor_hook.without_us import without_us
+from tilecast.inductor_hook.without_us import alone, is_bound
 
 # Under the name of Inductor, whose handlers TORCH_LOGS sets up; our own would reach none.
 log = getArtifactLogger("torch._inductor.tilecast", "autotuning")
@@ -31,6 +31,12 @@ better throughout, nor a margin for or against the library (benchmarks/results/p
 MARGIN = 0.02
 """How much faster than what it replaces a kernel has to be that does an activation, too: more than
 the benchmark's own spread."""
+
+
+SLACK = 0.05
+"""How much slower than a product of int8 alone a kernel may be that scales it, too. Whoever scales
+otherwise reads 32 bits instead of 16, mostly in a kernel of its own, which takes a model longer
+(kernels/EXPERIMENTS.md)."""
 
 
 def time_as_it_runs(choice: Any) -> None:
@@ -90,9 +96,9 @@ def _settle(timings: dict[Any, float], op: str, contest: Contest | None) -> None
         autotuner.update_local_cache(without_failures(autotuner.get_local_cache()))
     if fusing.get():
         raise Decided(worth_fusing(timings, ours))
-    replaced = [taken for one, taken in timings.items() if _is_without_us(one)]
-    if replaced:
-        raise Decided(faster(timings, ours, replaced[0] if isfinite(replaced[0]) else 0.0))
+    bounds = {one: taken for one, taken in timings.items() if is_bound(one)}
+    if bounds:
+        raise Decided(faster(timings, ours, _limit(bounds)))
     if settings and contest:
         timings.update(_raised(timings, contest, ours[0], settings.power))
     preferred = _preferred(ours, timings)
@@ -136,8 +142,18 @@ def _raised(
     return found
 
 
-def _is_without_us(caller: Any) -> bool:
-    return isinstance(caller, ExternKernelCaller) and caller.choice is without_us()
+def _limit(bounds: Mapping[Any, float]) -> float:
+    """Milliseconds that a kernel which reads int8 and scales may take; 0 where nothing is known.
+
+    Args:
+        bounds: what it would replace, by choice; infinite where that failed.
+    """
+    limits = [
+        taken * (1 + SLACK if one.choice is alone() else 1 - MARGIN)
+        for one, taken in bounds.items()
+        if isfinite(taken)
+    ]
+    return min(limits, default=0.0)
 
 
 def _library_ms(timings: Mapping[Any, float], activated: bool) -> list[float]:
@@ -148,7 +164,7 @@ def _library_ms(timings: Mapping[Any, float], activated: bool) -> list[float]:
         for one, taken in timings.items()
         if isinstance(one, ExternKernelCaller)
         and (one.choice is both) == activated
-        and not _is_without_us(one)
+        and not is_bound(one)
     ]
 
 
@@ -164,8 +180,8 @@ def worth_fusing(
     fused = [caller for caller in ours if caller.choice.matmul.hint.operands.activated]
     if not fused:
         return None
-    both, alone = in_turn(fusing.get()), in_turn(NOTHING)
-    timed, waiting, others = {both: inf, alone: inf}, [], []
+    both, product = in_turn(fusing.get()), in_turn(NOTHING)
+    timed, waiting, others = {both: inf, product: inf}, [], []
     for one, taken in timings.items():
         if isinstance(one, ExternKernelCaller) and one.choice in timed:
             timed[one.choice] = taken
@@ -173,27 +189,27 @@ def worth_fusing(
             others.append(taken)
         elif one not in fused:
             waiting.append(taken)
-    limit = replaced_ms(timed[both], timed[alone], waiting, others)
-    return faster(timings, fused, limit)
+    replaced = replaced_ms(timed[both], timed[product], waiting, others)
+    return faster(timings, fused, replaced * (1 - MARGIN))
 
 
 def faster(
-    timings: Mapping[Any, float], fused: Sequence[TilecastCaller], replaced: float
+    timings: Mapping[Any, float], fused: Sequence[TilecastCaller], limit: float
 ) -> TilecastCaller | None:
-    """The best of some choices, if it is surely faster than what it replaces.
+    """The best of some choices, if it takes less than what it replaces allows.
 
     Args:
         timings: of all of them, in milliseconds.
         fused: the choices, as the model ranks them.
-        replaced: milliseconds of what they replace.
+        limit: milliseconds.
     """
     best = _preferred(fused, timings)
     problem = best.choice.matmul.hint
     log.info(
-        "tilecast: %s %s: %.4f ms in one kernel, %.4f ms otherwise",
-        *(problem, problem.operands, timings[best], replaced),
+        "tilecast: %s %s: %.4f ms in one kernel, taken below %.4f ms",
+        *(problem, problem.operands, timings[best], limit),
     )
-    return best if timings[best] < replaced * (1 - MARGIN) else None
+    return best if timings[best] < limit else None
 
 
 def replaced_ms(

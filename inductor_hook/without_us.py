@@ -1,13 +1,15 @@
-"""What Inductor itself makes of a product that reads int8, as a choice to be timed.
+"""What a kernel that reads int8 and scales would replace, as choices to be timed beside it.
 
-Its parts cannot be timed one by one: a Triton template may come to convert the weight along the
-way. So the whole is compiled as it would be without us, with whatever backends are named, and timed
-beside our kernels.
+With an int8 weight the parts cannot be timed one by one: a Triton template may come to convert the
+weight along the way. So the whole is compiled as it would be without us, with whatever backends are
+named. A product of int8 by int8 is timed alone, by ATen and by the kernel of ours that the model
+prefers: Triton's is behind these at every shape that was measured
+(benchmarks/results/llama_shapes.json), and to compile it takes longer than all else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -20,17 +22,32 @@ from torch._inductor.virtualized import V
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from tilecast.inductor_hook.quantized import PACKED, TURNED, WHOLE
+from tilecast.inductor_hook.launcher import StaticMatmul
+from tilecast.inductor_hook.quantized import PACKED, TURNED
+
+ALONE = "int8:rcr>int32"
+"""Operands of a product of int8 by int8 that nothing scales, with a weight as a layer stores it."""
 
 
 @cache
 def without_us() -> ExternKernelChoice:
-    """The one choice; it is benchmarked and never taken."""
+    """What Inductor makes of a product by an int8 weight; it is benchmarked and never taken."""
     return ExternKernelChoice(_run, name="tilecast_product_without_us")
 
 
+@cache
+def alone() -> ExternKernelChoice:
+    """A product of int8 by int8 that nothing scales; it is benchmarked and never taken."""
+    return ExternKernelChoice(_run_alone, name="tilecast_product_alone")
+
+
+def is_bound(choice: Any) -> bool:
+    """Whether a choice is only there to be timed."""
+    return isinstance(choice, ExternKernelCaller) and choice.choice in (without_us(), alone())
+
+
 def bound(nodes: list[Any], layout: Any, form: str) -> ExternKernelCaller:
-    """The choice for some operands.
+    """The choice for a product by an int8 weight.
 
     A bias costs nothing, nor do scales but of a packed weight: Inductor may see to them in a kernel
     that there is in any case.
@@ -44,6 +61,34 @@ def bound(nodes: list[Any], layout: Any, form: str) -> ExternKernelCaller:
     # Keywords are part of the key that Inductor keeps the time under.
     backends = config.max_autotune_gemm_backends
     return without_us().bind(nodes, layout, form=form, backends=backends)
+
+
+def bounds_alone(
+    nodes: list[Any], layout: Any, kernels: Sequence[str], library: bool
+) -> list[ExternKernelCaller]:
+    """The choices for a product of int8 by int8 that nothing scales.
+
+    Args:
+        nodes: A (m, k), B (k, n) and what scales and is added.
+        layout: of the scaled result.
+        kernels: names of configs of ours.
+        library: whether ATen multiplies such operands.
+    """
+    return [alone().bind(nodes, layout, kernel=kernel) for kernel in (*kernels, *([""] * library))]
+
+
+def _run_alone(
+    a: torch.Tensor, b: torch.Tensor, *others: torch.Tensor, out: torch.Tensor, kernel: str
+) -> None:
+    if kernel:
+        _named(kernel)(a, b, out.new_empty(out.shape, dtype=torch.int32))
+    else:
+        torch.ops.aten._int_mm(a, b)
+
+
+@cache
+def _named(kernel: str) -> StaticMatmul:
+    return StaticMatmul.named(kernel, ALONE, False)
 
 
 def _run(
@@ -77,8 +122,6 @@ def _compiled(
     """Generated code for a product, as a graph of its own."""
 
     def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        if form == WHOLE:
-            return torch.ops.aten._int_mm(a, b)
         return torch.mm(a, b.t().to(a.dtype).t() if form == TURNED else b.to(a.dtype))
 
     fake = FakeTensorMode()
