@@ -203,7 +203,12 @@ class TilecastCaller(CuteDSLTemplateCaller):
 
         Not earlier, so that the kernels of a whole graph compile at once while it is lowered.
         """
-        self.precompile()
+        try:
+            for spec in self.choice.specs:
+                object_builder().wait(spec)
+        # Whatever it is, the launcher meets it again and knows what to do.
+        except Exception as error:
+            report.warn_once("compiling", error)
         return self._render(*args, **kwargs)
 
     def output_node(self) -> TensorBox:
@@ -213,12 +218,14 @@ class TilecastCaller(CuteDSLTemplateCaller):
         return super().output_node()
 
     def precompile(self) -> None:
-        """Wait for the kernel that a worker has been compiling since the graph was lowered."""
+        """Make ready to load the kernel that a worker has been compiling since this was lowered.
+
+        Its benchmark waits for it, behind those of the other choices: Inductor begins with them
+        once nothing is left to be made ready, and some compile then.
+        """
         try:
             preload()
-            for spec in self.choice.specs:
-                object_builder().wait(spec)
-        # Whatever it is, the benchmark or the launcher meets it again and knows what to do.
+        # Whatever it is, the benchmark meets it again and knows what to do.
         except Exception as error:
             report.warn_once("compiling", error)
 

@@ -59,6 +59,7 @@ from tilecast.inductor_hook.template import (
 )
 from tilecast.inductor_hook.versions import is_last_call, torch_version
 from tilecast.kernels import spec as spec_module
+from tilecast.kernels.builder import ObjectBuilder
 from tilecast.kernels.candidates import candidates
 from tilecast.kernels.spec import KernelSpec
 from tilecast.models.learned import load_heuristic
@@ -691,6 +692,21 @@ def test_a_model_trained_anew_in_its_folder_is_another(graph: Any, another_model
     manifest.write_text((shipped / "manifest.json").read_text())
     install(k=1, model=another_model)
     assert _handler().uuid() != before
+
+
+def test_other_choices_are_benchmarked_while_ours_compile(
+    graph: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The code of the graph is not written before they are there."""
+    waited: list[KernelSpec] = []
+    monkeypatch.setattr(ObjectBuilder, "wait", lambda self, spec: waited.append(spec))
+    install(k=2)
+    (caller, _) = _ours(choices_of(linear(M, N, K), "mm"))
+    caller.precompile()
+    assert waited == []
+    monkeypatch.setattr(caller, "_render", lambda: "code")
+    assert caller._render_compiled() == "code"
+    assert waited == [*caller.choice.specs]
 
 
 def test_keys_of_choices_tell_them_apart(symbols: ShapeEnv) -> None:
