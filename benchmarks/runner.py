@@ -38,9 +38,9 @@ DATA = Path(__file__).parents[1] / "data_collection" / "data" / "h200.parquet"
 PACKAGES = (
     *("numpy", "pandas", "scikit-learn", "torch", "xgboost-cpu"),
     *("nvidia-cutlass-dsl", "quack-kernels", "nvidia-cutlass-operators"),
-    *("nvidia-matmul-heuristics", "transformers"),
+    *("nvidia-matmul-heuristics", "transformers", "torchao"),
 )
-ONLY = "measure the items whose name contains it (default: all)"
+ONLY = "measure the items whose name contains one of these, in their order (default: all)"
 PROCESS_SECONDS = 600.0  # after which a process that should have ended is ended
 
 Row = dict[str, Any]
@@ -155,7 +155,7 @@ class Sweep:
     def main(self, script: str, question: str | None) -> None:
         """Measure what the options ask for and the result lacks; print figures as one JSON line."""
         options = parser(script, question)
-        options.add_argument("only", nargs="?", default="", metavar="TEXT", help=ONLY)
+        options.add_argument("only", nargs="*", metavar="TEXT", help=ONLY)
         options.add_argument("--items", type=span, default=":", metavar="START:STOP")
         options.add_argument("--gpus", type=int, default=1, metavar="N", help="GPUs to spread over")
         options.add_argument("--deadline", type=float, default=600, metavar="SECONDS")
@@ -166,9 +166,10 @@ class Sweep:
             self.measure(asked)
         print(json.dumps({"out": str(asked.out), "figures": _read(asked)["figures"]}))
 
-    def named(self, text: str) -> list[tuple[str, Any]]:
-        """Names and items whose name contains some text."""
-        return [(name, item) for name, item in self.items.items() if text in name]
+    def named(self, texts: Sequence[str]) -> list[tuple[str, Any]]:
+        """Names and items whose name contains one of some texts, in their order; all without."""
+        wanted = {name: self.items[name] for t in texts or [""] for name in self.items if t in name}
+        return list(wanted.items())
 
     def measure(self, options: argparse.Namespace) -> None:
         """Measure items that the result lacks, one after the other, while the time allows."""
@@ -234,7 +235,7 @@ def over_gpus(pieces: Sequence[str], options: argparse.Namespace) -> None:
     Raises:
         subprocess.SubprocessError: one of them failed, or did not end in time.
     """
-    command = [sys.executable, sys.argv[0], options.only, f"--out={options.out}"]
+    command = [sys.executable, sys.argv[0], *options.only, f"--out={options.out}"]
     command += [f"--deadline={options.deadline}", "--items"]
     limit = options.deadline + PROCESS_SECONDS
 

@@ -142,17 +142,16 @@ def adaptive_k(figures: Figures) -> str:
 
 
 def compile_time(figures: Figures) -> str:
-    """Seconds per GEMM and for a whole model, and ratios of sums over the same GEMMs."""
-    found = _newest(figures)
-    rivals = [name for name in ("TRITON", "NVGEMM") if name in found["gemm"]]
+    """Seconds per GEMM, and ratios of sums over the same GEMMs."""
+    found = _newest(figures)["gemm"]
+    rivals = [name for name in ("TRITON", "ATEN,TRITON", "NVGEMM") if name in found]
     heading = ["seconds to compile", "GEMMs", "first", "median", "sum"]
-    heading += [*(f"to {rival}" for rival in rivals), "2-layer model"]
+    heading += [f"to {rival}" for rival in rivals]
     shapes = {"problems": "{}"} | dict.fromkeys(("first", "median", "sum"), "{:.2f}")
     ratios = dict.fromkeys(rivals, "{:.2f}x")
     rows = [
         [_bold(name), *_cells(gemm, shapes), *_cells(gemm["to"], ratios)]
-        + _cells(found["model"], {name: "{:.1f}"})
-        for name, gemm in found["gemm"].items()
+        for name, gemm in found.items()
     ]
     return markdown(heading, rows)
 
@@ -185,37 +184,43 @@ def kernel_speed(figures: Figures) -> str:
     return markdown([*heading, "worst", "noise"], rows)
 
 
-def end_to_end(figures: Figures) -> str:
-    """Time, speed over the default mode, compile time and our share of GEMMs of a layer."""
-
-    def place(case: str) -> tuple[int, str, int]:
-        size, kind, extents = case.split()
-        return int(size.removesuffix("B")), kind, int(extents.split("x")[0])
-
-    heading = ["Llama 3.1 layer", "compiled with", "ms", "tokens/s", "speed", "compile s", "ours"]
-    shapes = {"milliseconds": "{:.3f}", "tokens_per_second": "{:,.0f}", "speedup": "{:.2f}x"}
-    shapes |= {"compile_seconds": "{:.1f}", "tilecast_share": "{:.0%}"}
-    rows = [
-        [case, _bold(name), *_cells(one, shapes)]
-        for case in sorted(_newest(figures), key=place)
-        for name, one in _newest(figures)[case].items()
-    ]
-    return markdown(heading, rows)
-
-
 def real_models(figures: Figures) -> str:
-    """Time, speed over the default mode, compile time, error, and what became of the products."""
-    heading = ["step of two layers", "compiled with", "ms", "speed", "compile s", "error"]
-    heading += ["products", "ours", "left to ATen", "not covered"]
-    shapes = {"milliseconds": "{:.3f}", "speedup": "{:.2f}x", "compile_seconds": "{:.1f}"}
-    shapes |= {"error": "{:.4f}", "products": "{}", "tilecast_share": "{:.0%}"}
-    shapes |= {"left_to_library": "{}", "not_covered": "{}"}
-    rows = [
-        [case, _bold(name), *_cells(one, shapes)]
-        for case in sorted(_newest(figures), key=_by_numbers)
-        for name, one in _newest(figures)[case].items()
-    ]
+    """Each step beside ATen and Triton: speed, seconds to compile, share of products of ours."""
+    found = _newest(figures)
+    rival, best, first = "ATEN,TRITON", "ATEN,TRITON,TILECAST k=5", "ATEN,TILECAST k=1"
+    speeds = {
+        "again": f"{rival} again",
+        "default": "default",
+        **{"**k=5**": best, "**k=1**": first, "k=5, unfused": f"{best} unfused"},
+        "eager": "eager",
+        "**eager, switched on**": "eager TILECAST",
+    }
+    heading = ["step of two layers", f"{rival}, ms", *speeds, "products of ours, k=5, k=1"]
+    heading += ["s to compile", "**k=5**", "**k=1**"]
+    rows = []
+    for case in sorted(found["beside"], key=_by_numbers):
+        variants = found["cases"][case]
+        compiled = [variants[name] for name in (rival, best, first)]
+        rows.append(
+            [case, f"{variants[rival]['milliseconds']:.3f}"]
+            + _cells(found["beside"][case], dict.fromkeys(speeds.values(), "{:.2f}x"))
+            + [" / ".join(_cells(one, {"tilecast_share": "{:.0%}"})[0] for one in compiled[1:])]
+            + [cell for one in compiled for cell in _cells(one, {"compile_seconds": "{:.1f}"})]
+        )
     return markdown(heading, rows)
+
+
+def kinds_of_models(figures: Figures) -> str:
+    """Speed over ATen and Triton by kind of step: geomean, least."""
+    found = _newest(figures)["summary"]
+    names = list(dict.fromkeys(name for variants in found.values() for name in variants))
+    rows = []
+    for kind, variants in found.items():
+        cases = max(one["cases"] for one in variants.values())
+        cells = (variants.get(name) for name in names)
+        shown = (f"{one['geomean']:.3f}x, {one['least']:.2f}x" if one else "" for one in cells)
+        rows.append([f"{kind} ({cases})", *shown])
+    return markdown(["over ATEN,TRITON: geomean, least", *map(_bold, names)], rows)
 
 
 def llama_shapes(figures: Figures) -> str:
@@ -369,7 +374,8 @@ TABLES: dict[str, tuple[str, Callable[[Figures], str]]] = {
     "timing": ("inductor_timing", timing),
     "common kernels": ("common_kernels", common_kernels),
     "kernel speed": ("kernel_speed", kernel_speed),
-    "end to end": ("end_to_end", end_to_end),
+    "real models": ("real_models", real_models),
+    "kinds of models": ("real_models", kinds_of_models),
     "llama shapes": ("llama_shapes", llama_shapes),
 }
 """What may stand in a page: by name, the benchmark and what renders its figures."""

@@ -12,29 +12,29 @@ from unittest.mock import patch
 
 MODE = "max-autotune-no-cudagraphs"
 BASELINE = "default"
-IN_MODELS = (
-    *(BASELINE, "ATEN,TRITON", "ATEN,TRITON,TILECAST k=5"),
-    *("ATEN,TRITON,TILECAST k=5 fused", "ATEN,TILECAST k=1"),
-)
-"""Names of the variants that models are compiled with."""
 NVGEMM = "NVGEMM"
 NVGEMM_SINCE = [2, 14]  # the first PyTorch whose NVGEMM backend knows Hopper
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One way to compile: ``default``, or GEMM backends and, behind ``k=``, our shortlist.
+    """One way to run: ``eager``, ``default``, or GEMM backends and, behind ``k=``, our shortlist.
 
-    ``fused`` behind that lets ours do activations, too; ``pruned`` leaves Triton configs out that
-    cannot be as fast as ours.
+    ``unfused`` behind that keeps ours from doing scales and activations; ``pruned`` leaves Triton
+    configs out that cannot be as fast as ours. ``eager TILECAST`` is eager with our switch.
     """
 
     name: str
 
     @property
+    def eager(self) -> bool:
+        """Whether nothing is compiled."""
+        return self.name.split()[0] == "eager"
+
+    @property
     def backends(self) -> str | None:
-        """Those that compete under max-autotune; None for the default mode, which does not tune."""
-        return None if self.name == "default" else self.name.split()[0]
+        """Those that compete under max-autotune; None where nothing is tuned."""
+        return None if self.eager or self.name == BASELINE else self.name.split()[0]
 
     @property
     def k(self) -> int | str | None:
@@ -44,8 +44,8 @@ class Variant:
 
     @property
     def fuse(self) -> bool:
-        """Whether activations may be part of a kernel of ours."""
-        return "fused" in self.name.split()
+        """Whether scales and activations may be part of a kernel of ours."""
+        return "unfused" not in self.name.split()
 
     @property
     def prune_triton(self) -> bool:
@@ -63,7 +63,7 @@ def available(variants: Iterable[Variant], torch_version: str | None = None) -> 
 
 @contextmanager
 def competing(variant: Variant) -> Iterator[list[str]]:
-    """Inside, what `compiled` made compiles as the variant says; yields the code it becomes."""
+    """Inside, what `compiled` made runs as the variant says; yields the code it is compiled to."""
     from torch._inductor.graph import GraphLowering
 
     from tilecast.inductor_hook import installed
@@ -74,20 +74,35 @@ def competing(variant: Variant) -> Iterator[list[str]]:
     ours: AbstractContextManager[None] = nullcontext()
     if variant.k is not None:
         ours = installed(variant.k, fuse=variant.fuse, prune_triton=variant.prune_triton)
+    if variant.eager and "TILECAST" in variant.name:
+        ours = _switched_on()
     with ours, saving:
         yield sources
+
+
+@contextmanager
+def _switched_on() -> Iterator[None]:
+    from tilecast.inductor_hook import eager
+
+    eager.enable()
+    try:
+        yield
+    finally:
+        eager.disable()
 
 
 def compiled(function: Callable[..., Any], variant: Variant) -> Callable[..., Any]:
     """A function under `torch.compile`, for fixed shapes; compiles when first called.
 
-    Of its own code object: that is where Dynamo keeps what it compiled, and where one variant would
-    find another's. With options, not a patched configuration: a backward pass compiles in another
-    thread, which sees no patch.
+    The function itself where the variant compiles nothing. Else one of its own code object: that is
+    where Dynamo keeps what it compiled, and where one variant would find another's. With options,
+    not a patched configuration: a backward pass compiles in another thread, which sees no patch.
     """
     import torch
     from torch._inductor import list_mode_options
 
+    if variant.eager:
+        return function
     options = {}
     if variant.backends is not None:
         options = list_mode_options(MODE) | {"max_autotune_gemm_backends": variant.backends}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -14,8 +14,6 @@ from types import ModuleType
 from typing import Any
 
 import compile_time
-import decoder
-import end_to_end
 import inductor_timing
 import kernel_speed
 import llama_figure
@@ -50,7 +48,7 @@ def _sweep(measured: list[str], longest: float = 0.0) -> runner.Sweep:
 
 
 def _asked(
-    out: Path, items: slice = slice(None), seconds: float = 60, only: str = ""
+    out: Path, items: slice = slice(None), seconds: float = 60, only: Sequence[str] = ()
 ) -> argparse.Namespace:
     return argparse.Namespace(out=out, benchmark="some", items=items, deadline=seconds, only=only)
 
@@ -81,8 +79,8 @@ def test_a_result_grows_by_items_and_keeps_what_it_has(tmp_path: Path) -> None:
 
 def test_only_items_of_some_name_are_measured(tmp_path: Path) -> None:
     out, measured = tmp_path / "result.json", []
-    _sweep(measured).measure(_asked(out, only="b"))
-    assert measured == ["b"]
+    _sweep(measured).measure(_asked(out, only=["c", "b"]))
+    assert measured == ["c", "b"]
 
 
 def test_a_run_says_where_and_with_what_it_measured(tmp_path: Path) -> None:
@@ -147,7 +145,7 @@ def test_every_committed_result_has_the_one_form() -> None:
 
 
 def test_figures_of_committed_sweeps_follow_from_their_rows(tmp_path: Path) -> None:
-    for script in (compile_time, end_to_end, kernel_speed, inductor_timing):
+    for script in (compile_time, real_models, kernel_speed, inductor_timing):
         document = json.loads((runner.RESULTS / f"{script.__name__}.json").read_text())
         for version, figures in document["figures"].items():
             rows = [row for row in document["rows"] if row["torch"] == version]
@@ -170,7 +168,7 @@ def test_a_gpu_each_gets_its_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         "pathlib.Path(__file__).with_name(name).write_text(' '.join(sys.argv[1:]))\n"
     )
     monkeypatch.setattr("sys.argv", [str(script)])
-    runner.over_gpus(["0:2", "2:3"], _asked(tmp_path / "out.json", seconds=5, only="a"))
+    runner.over_gpus(["0:2", "2:3"], _asked(tmp_path / "out.json", seconds=5, only=["a"]))
     for gpu, piece in enumerate(("0:2", "2:3")):
         said = (tmp_path / str(gpu)).read_text()
         assert said == f"a --out={tmp_path}/out.json --deadline=5 --items {piece}"
@@ -258,9 +256,10 @@ def test_selection_names_the_kernel() -> None:
 def test_a_name_says_how_a_variant_compiles() -> None:
     found = variants.Variant("ATEN,TRITON,TILECAST k=5 pruned")
     assert (found.backends, found.k) == ("ATEN,TRITON,TILECAST", 5)
-    assert (found.fuse, found.prune_triton) == (False, True)
-    found = variants.Variant("TILECAST k=auto fused")
-    assert (found.k, found.fuse, found.prune_triton) == ("auto", True, False)
+    assert (found.fuse, found.prune_triton) == (True, True)
+    found = variants.Variant("TILECAST k=auto unfused")
+    assert (found.k, found.fuse, found.prune_triton) == ("auto", False, False)
+    assert [variants.Variant(f"eager{ours}").eager for ours in ("", " TILECAST")] == [True, True]
     assert variants.Variant("ATEN,TRITON").k is variants.Variant("default").backends is None
 
 
@@ -311,12 +310,11 @@ def compile_records() -> list[dict[str, Any]]:
         "TILECAST k=1": (0.4, 0.2),
         "TILECAST k=5": (1.2, 0.4),
     }
-    gemms = [
+    return [
         _compile_record(name, job, time, job == "a")
         for name, times in seconds.items()
         for job, time in zip("ab", times, strict=False)
     ]
-    return [*gemms, _compile_record("TILECAST k=5", compile_time.MODEL, 5.0)]
 
 
 def test_ratio_of_sums_is_over_what_both_compiled() -> None:
@@ -329,7 +327,6 @@ def test_compile_time_figures_and_bars(compile_records: list[dict[str, Any]]) ->
     assert found["gemm"]["TILECAST k=5"]["to"]["TRITON"] == pytest.approx(1.6 / 5)
     assert found["gemm"]["TILECAST k=5"]["to"]["NVGEMM"] == pytest.approx(0.12)
     assert found["gemm"]["TILECAST cold k=5"]["first"] == 4.5
-    assert found["model"] == {"TILECAST k=5": 5.0}
     assert found["bars"] == {
         "k=5 warm at most 0.35 of TRITON": True,
         "k=5 cold at most TRITON": False,
@@ -354,12 +351,10 @@ def test_turns_rotate_but_cold_comes_first() -> None:
     assert compile_time.turn(names[:2], 3) == ["TRITON", "ATEN"]
 
 
-def test_jobs_spare_nvgemm_most_gemms_and_end_with_the_model() -> None:
+def test_jobs_spare_nvgemm_most_gemms() -> None:
     jobs = compile_time.jobs(compile_time.NAMES)
-    assert [job.extents for job in jobs] == [*compile_time.PROBLEMS, None]
+    assert [job.extents for job in jobs] == [*compile_time.PROBLEMS]
     assert sum("NVGEMM" in job.variants for job in jobs) == 3
-    assert jobs[-1].variants[0] == "ATEN,TRITON"
-    assert compile_time.COLD in jobs[-1].variants
     rows = {min(4, next(i for i, top in enumerate((16, 64, 256, 1024, 1e9)) if m <= top))
             for m, _, _ in compile_time.PROBLEMS}  # fmt: skip
     assert len(rows) == 5
@@ -500,7 +495,7 @@ def test_load_matters_from_256_rows_on() -> None:
     assert kernel_speed.regimes(large) == ("burst", "sustained")
 
 
-# End to end
+# Steps
 
 
 def test_steps_take_turns() -> None:
@@ -519,83 +514,74 @@ def test_steps_take_turns() -> None:
     ]
 
 
-@pytest.fixture
-def layer_records() -> list[dict[str, Any]]:
-    def one(milliseconds: float, gemms: dict[str, int]) -> dict[str, Any]:
-        speed = {"milliseconds": milliseconds, "tokens_per_second": 2048e3 / milliseconds}
-        return speed | {"compile_seconds": 3.0, "gemms": gemms, "difference": 0.0, "spread": 0.01}
-
-    variants = {"default": one(2.0, {"aten": 4}), "ATEN,TILECAST k=1": one(1.6, {"tilecast": 4})}
-    return [{"torch": "2.15.0", "case": "8B prefill 1x2048", "run": 0, "variants": variants}]
-
-
-def test_end_to_end_figures(layer_records: list[dict[str, Any]]) -> None:
-    found = end_to_end.figures(layer_records)["8B prefill 1x2048"]
-    assert found["ATEN,TILECAST k=1"]["speedup"] == 1.25
-    assert found["ATEN,TILECAST k=1"]["tilecast_share"] == 1.0
-    assert found["default"]["tilecast_share"] == 0.0
-
-
 def test_share_of_no_gemms_is_none() -> None:
     assert variants.tilecast_share({}) is None
     assert variants.tilecast_share({"tilecast": 1, "aten": 3}) == 0.25
 
 
-def test_decoder_layer_attends_to_its_cache_as_to_a_prefix() -> None:
-    size = decoder.Size(64, 96, 4, 2, 16)
-    torch.manual_seed(0)
-    layer = decoder.DecoderLayer(size).requires_grad_(False)
-    x = torch.randn(2, 6, 64)
-    positions = [part.float() for part in decoder.rotary(range(6), 16, "cpu")]
-    keys, values = (torch.zeros(2, 2, 6, 16) for _ in range(2))
-    cache = decoder.Cache(keys, values, torch.tensor([0]))
-    whole = layer(x, *positions)
-    for token in range(5):
-        _, key, value = layer.qkv(layer.attention_norm(x[:, token : token + 1])).split(
-            layer.widths, dim=-1
-        )
-        rotated = decoder._rotated(
-            key.view(2, 1, 2, 16).transpose(1, 2), *(p[token : token + 1] for p in positions)
-        )
-        cache.keys[:, :, token] = rotated[:, :, 0]
-        cache.values[:, :, token] = value.view(2, 2, 16)
-    cache.position[0] = 5
-    last = layer(x[:, 5:], *(part[5:] for part in positions), cache)
-    assert torch.allclose(last, whole[:, 5:], atol=1e-5)
-
-
 # Real models
+
+
+def _step(milliseconds: float, gemms: dict[str, int], **facts: Any) -> dict[str, Any]:
+    """What is kept of a case and a variant."""
+    compiled = {"compile_seconds": 9.0, "error": 0.004, "graph_breaks": 0, "hook": {}}
+    times = {"milliseconds": milliseconds, "spread": 0.01, "tokens_per_second": 1.0}
+    return compiled | {"gemms": gemms, "reasons": {}} | times | facts
 
 
 @pytest.fixture
 def model_records() -> list[dict[str, Any]]:
-    facts = {"compile_seconds": 9.0, "error": 0.004, "graph_breaks": 0, "spread": 0.01}
     hook = {"left to the library: mm": 2, "not covered: mm": 1, "problems": 12, "won": 8}
-    variants = {
-        "default": facts | {"gemms": {"aten": 15}, "hook": {}, "reasons": {}, "milliseconds": 2.0},
-        "ATEN,TRITON": {"failed": "RuntimeError: no"},
-        "ATEN,TILECAST k=1": facts
-        | {"gemms": {"aten": 3, "tilecast": 12}, "hook": hook, "milliseconds": 1.6}
-        | {"reasons": {"mm: n=50257 breaks the 16-byte rule": 1}},
+    steps = {
+        "default": _step(2.0, {"aten": 15}),
+        "ATEN,TRITON": _step(2.0, {"aten": 15}, compile_seconds=20.0),
+        "ATEN,TRITON again": {"milliseconds": 2.02, "spread": 0.01},
+        "ATEN,TRITON,TILECAST k=5": {"failed": "RuntimeError: no"},
+        "ATEN,TILECAST k=1": _step(1.6, {"aten": 3, "tilecast": 12}, hook=hook),
+        "eager": _step(4.0, {}),
     }
-    case = {"torch": "2.15.0", "run": 0, "eager_error": 0.005, "variants": variants}
-    return [case | {"case": f"GPT-2 XL decode {rows}x1"} for rows in (200, 16)]
+    case = {"torch": "2.15.0", "run": 0, "variants": steps}
+    alone = {"default": steps["default"], "ATEN,TRITON": {"failed": "RuntimeError: no"}}
+    return [
+        *(case | {"case": f"GPT-2 XL decode {rows}x1"} for rows in (200, 16)),
+        case | {"case": "Llama 3.1 8B int8 decode 16x1", "variants": alone},
+    ]
 
 
 def test_real_models_figures(model_records: list[dict[str, Any]]) -> None:
-    found = real_models.figures(model_records)["GPT-2 XL decode 16x1"]
-    ours = found["ATEN,TILECAST k=1"]
+    found = real_models.figures(model_records)
+    cases = found["cases"]["GPT-2 XL decode 16x1"]
+    ours = cases["ATEN,TILECAST k=1"]
     assert (ours["speedup"], ours["products"], ours["tilecast_share"]) == (1.25, 15, 0.8)
     assert (ours["left_to_library"], ours["not_covered"]) == (2, 1)
-    assert found["ATEN,TRITON"] == {"failed": "RuntimeError: no"}
+    assert cases["ATEN,TRITON,TILECAST k=5"] == {"failed": "RuntimeError: no"}
+    assert "ATEN,TRITON again" not in cases
 
 
-def test_cases_are_of_models_and_four_gpus_share_them() -> None:
+def test_real_models_beside_aten_and_triton(model_records: list[dict[str, Any]]) -> None:
+    found = real_models.figures(model_records)
+    # Where they fail there is nothing to be beside of.
+    assert [*found["beside"]] == ["GPT-2 XL decode 200x1", "GPT-2 XL decode 16x1"]
+    faster = {"cases": 2} | dict.fromkeys(("geomean", "least", "most"), pytest.approx(1.25))
+    decoding = found["summary"]["bf16 decode"]
+    assert decoding["ATEN,TILECAST k=1"] == faster
+    assert decoding["ATEN,TRITON again"]["least"] == pytest.approx(2 / 2.02)
+    assert decoding.keys() == {"default", "ATEN,TRITON again", "ATEN,TILECAST k=1", "eager"}
+    seconds = found["compiling"]
+    assert seconds.keys() == {"default", "ATEN,TILECAST k=1"}
+    assert seconds["default"]["most"] == pytest.approx(20 / 9)
+
+
+def test_cases_are_of_models_and_run_what_they_have_something_for() -> None:
     assert {case.model for case in real_models.CASES.values()} == real_models.MODELS.keys()
-    trained = [place for place, name in enumerate(real_models.CASES) if " train " in name]
-    pieces = [runner.span(p) for p in runner.shares(slice(None), len(real_models.CASES), 4)]
-    # Each of the two takes longest of all.
-    assert all(sum(place in range(*p.indices(99)) for place in trained) <= 1 for p in pieces)
+    plain, quantized, trained = (
+        set(real_models.CASES[f"Llama 3.1 8B {name}"].variants)
+        for name in ("decode 16x1", "int8 decode 16x1", "train 1x2048")
+    )
+    assert plain == {*real_models.VARIANTS, *real_models.EAGER}
+    assert quantized == trained == {*real_models.VARIANTS}
+    encoded = real_models.CASES["BERT large encode 1x512"].variants
+    assert {*encoded} == {*real_models.VARIANTS, real_models.UNFUSED, *real_models.EAGER}
 
 
 def test_error_is_over_all_tensors() -> None:
@@ -689,7 +675,7 @@ def _figures(script: ModuleType, records: list[dict[str, Any]]) -> dict[str, Any
 def test_compile_time_table(compile_records: list[dict[str, Any]]) -> None:
     lines = tables.compile_time(_figures(compile_time, compile_records)).splitlines()
     assert len({line.count("|") for line in lines}) == 1
-    ours = ["**TILECAST k=5**", "2", "1.20", "0.80", "1.60", "0.32x", "0.12x", "5.0"]
+    ours = ["**TILECAST k=5**", "2", "1.20", "0.80", "1.60", "0.32x", "0.12x"]
     assert _cells(lines[-1]) == ours
 
 
@@ -700,22 +686,23 @@ def test_kernel_speed_table(speed_records: list[dict[str, Any]]) -> None:
     assert row in text
 
 
-def test_end_to_end_table(layer_records: list[dict[str, Any]]) -> None:
-    lines = tables.end_to_end(_figures(end_to_end, layer_records)).splitlines()
-    assert len({line.count("|") for line in lines}) == 1
-    ours = ["8B prefill 1x2048", "**ATEN,TILECAST k=1**", "1.600", "1,280,000", "1.25x", "3.0"]
-    assert _cells(lines[-1]) == [*ours, "100%"]
-
-
 def test_real_models_table(model_records: list[dict[str, Any]]) -> None:
+    for record in model_records[:2]:
+        record["variants"]["ATEN,TRITON,TILECAST k=5"] = _step(1.5, {"tilecast": 15})
     lines = tables.real_models(_figures(real_models, model_records)).splitlines()
     assert len({line.count("|") for line in lines}) == 1
-    assert [_cells(line)[0] for line in lines[2::3]] == [
+    assert [_cells(line)[0] for line in lines[2:]] == [
         "GPT-2 XL decode 16x1",
         "GPT-2 XL decode 200x1",
     ]
-    ours = ["**ATEN,TILECAST k=1**", "1.600", "1.25x", "9.0", "0.0040", "15", "80%", "2", "1"]
-    assert _cells(lines[-1])[1:] == ours
+    speeds = ["0.99x", "1.00x", "1.33x", "1.25x", "", "0.50x", ""]
+    assert _cells(lines[-1])[1:] == ["2.000", *speeds, "100% / 80%", "20.0", "9.0", "9.0"]
+
+
+def test_kinds_of_models_table(model_records: list[dict[str, Any]]) -> None:
+    lines = tables.kinds_of_models(_figures(real_models, model_records)).splitlines()
+    row = ["bf16 decode (2)", "1.000x, 1.00x", "1.250x, 1.25x", "0.990x, 0.99x", "0.500x, 0.50x"]
+    assert _cells(lines[-1]) == row
 
 
 def test_llama_shapes_table(shape_records: list[dict[str, Any]]) -> None:
@@ -727,4 +714,4 @@ def test_llama_shapes_table(shape_records: list[dict[str, Any]]) -> None:
 
 def test_tables_show_the_newest_pytorch() -> None:
     figures = {"2.9.1": {"old": {}}, "2.15.0+cu130": {}}
-    assert "old" not in tables.end_to_end(figures)
+    assert "old" not in tables.llama_shapes(figures)
