@@ -9,11 +9,13 @@ import numpy as np
 from tilecast.heuristics.candidates import ConfigColumns
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.problem import GemmProblem
+from tilecast.models.loads import Loads
 from tilecast.models.tile_numbers import TileNumbers
 from tilecast.models.waves import Waves
 
 # These constants, sums of squares and the root of the CTAs that share a load explain best how the
-# times of a problem's configs differ, over 1,286 problems on an H200 (models/EXPERIMENTS.md).
+# times of a problem's configs differ, over 1,286 problems on an H200; those of stores and tiles, of
+# cut lines, conversion and promotion over 2,343 of all operands (models/EXPERIMENTS.md).
 ATTAINED = 2 / 3
 """Share of the data sheet's rates that kernels see of the tensor cores and of DRAM. A GPU that is
 described by its own measured rates, some tenths lower, is taken for slower still."""
@@ -23,12 +25,21 @@ LOAD_LATENCY = 0.63
 """Microseconds from asking for a tile to having it, under load."""
 STAGES_READ = 1.5
 """Stages of a pipeline that are being read, so that nothing is on its way to them."""
+STORE_ATTAINED = 0.85
+"""The same of DRAM's for a tile that is stored, which the L2 puts off."""
+TILE_TIME = 0.25
+"""Microseconds that warp groups which share a tile wait for each other before the next one."""
 LAUNCH_TIME = 4.0
 """Microseconds that a kernel takes beside its tiles: launch, descriptors, first load, drain."""
 
 
 def times(
-    problem: GemmProblem, config: ConfigColumns, tile: TileNumbers, waves: Waves, hardware: Hardware
+    problem: GemmProblem,
+    config: ConfigColumns,
+    tile: TileNumbers,
+    waves: Waves,
+    loads: Loads,
+    hardware: Hardware,
 ) -> dict[str, np.ndarray | float]:
     """What each part of the work would take alone, in microseconds, and what they take together.
 
@@ -37,6 +48,7 @@ def times(
         config: configs that are valid for it.
         tile: what holds of these whatever the problem's extents.
         waves: how they cover the problem.
+        loads: how they load its operands.
         hardware: the GPU.
 
     Returns:
@@ -47,22 +59,29 @@ def times(
     dram_rate = ATTAINED * hardware.dram_bytes_per_second * 1e-6
     l2_rate = L2_ATTAINED * hardware.l2_bytes_per_second * 1e-6
     multiplied = waves.k_steps * tile.step_flops / (sm_flops * tile.mma_efficiency)
-    loaded = waves.k_steps * tile.step_loads / l2_rate
+    loaded = waves.k_steps * loads.step_bytes / l2_rate
     waited = waves.k_steps * LOAD_LATENCY / np.maximum(config.stages - STAGES_READ, 0.5)
-    stored = tile.out_bytes * hardware.sm_count / dram_rate
+    store_rate = STORE_ATTAINED * hardware.dram_bytes_per_second * 1e-6
+    stored = tile.store_bytes * (hardware.sm_count / store_rate)
+    turns = config.ping_pong > 0
+    ending = stored / waves.whole
+    among, waited_squared = (stored - ending) ** 2, waited**2
+    apart = stored + tile.exchange + TILE_TIME * ~turns
 
     def wave(clusters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The loads of a wave of so many clusters, and all that its CTAs do.
+        """The time of a wave of so many clusters: that of its loads, and of all that its CTAs do.
 
         The fewer CTAs, the more of the L2 for each. A CTA's MMA warps also store its tile, so they
-        do not overlap; of two warp groups that take turns, one stores while the other multiplies.
+        do not overlap; of two warp groups that take turns, one stores while the other multiplies,
+        which slow each other down.
         """
         ctas = clusters * waves.cluster
         on_sm = ctas / np.minimum(ctas, hardware.sm_count)
-        loads = ctas * loaded
-        multiply = np.sqrt((on_sm * multiplied) ** 2 + loads**2 + waited**2)
-        in_turn = (config.ping_pong > 0) & (on_sm <= 1)
-        return loads, multiply + np.where(in_turn, stored / waves.whole, stored + tile.exchange)
+        together = ctas * loaded
+        in_turn = turns & (on_sm <= 1)
+        squares = (on_sm * multiplied) ** 2 + together**2 + waited_squared
+        busy = np.sqrt(squares + np.where(in_turn, among, 0))
+        return together, busy + np.where(in_turn, ending, apart)
 
     full = np.floor(waves.count)
     last = waves.clusters - full * waves.slots
@@ -73,8 +92,7 @@ def times(
     rounds = waves.whole * waves.ctas_on_sm
     compute, latency = rounds * multiplied, waves.whole * waited
     dram = problem.min_bytes / dram_rate
-    touched = waves.rows * config.tile_m + waves.columns * config.tile_n
-    wave_bytes = touched * dtype.bytes(problem.k)
+    wave_bytes = problem.k * (waves.rows * tile.row_bytes + waves.columns * tile.column_bytes)
     memory = np.maximum(np.maximum(dram, l2), latency)
     analytic = LAUNCH_TIME + np.sqrt(serial**2 + dram**2)
     roofline = 1e6 * hardware.roofline_seconds(problem.flops, problem.min_bytes, dtype)

@@ -16,10 +16,11 @@ from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import ACTIVATIONS, COLUMN, ROW
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.models.analytic_time import times
+from tilecast.models.loads import Loads
 from tilecast.models.tile_numbers import TileNumbers, log_alignment, tile_numbers
 from tilecast.models.waves import Waves
 
-FEATURES_VERSION = 4
+FEATURES_VERSION = 5
 """Raised when a feature changes its meaning."""
 
 FEATURES = {
@@ -64,7 +65,7 @@ FEATURES = {
     "exchange_time": "log2 of 1 plus the time to bring the sums of a split together",
     "busy_sms": "share of the SMs that have a tile at all",
     "ctas_on_sm": "CTAs that a busy SM really holds",
-    "mma_efficiency": "share of the tensor core's rate that the instruction's shape can reach",
+    "mma_efficiency": "share of the tensor core's rate that shape, conversion and promotion leave",
     "compute_time": "log2 of the time of all multiplications, whole waves counted",
     "dram_time": "log2 of the time to bring every operand through DRAM once",
     "l2_time": "log2 of the time of the loads from L2, shared by those that load",
@@ -85,6 +86,7 @@ FEATURES = {
     "rows_piece": "log2 of the bytes of the tile's rows that lie side by side in shared memory",
     "columns_piece": "log2 of the bytes of its columns that do",
     "store_along_rows": "1 when the result is contiguous along the tile's rows",
+    "store_columns": "columns of the tile that are stored at once",
     "operand_bits": "bits of an element of A",
     "result_bits": "bits of an element of the result",
     "integer": "1 when whole numbers are multiplied",
@@ -92,7 +94,8 @@ FEATURES = {
     "promoted": "1 when every stage's sum is added to a more exact one",
     "vectors": "vectors that the epilogue reads",
     "activation": "1 when the epilogue has an activation",
-    "load_alignment": "log2 of the bytes that rows of A and B are aligned to, up to 128",
+    "rows_alignment": "log2 of the bytes that what the tile's rows are read from is aligned to",
+    "columns_alignment": "log2 of the bytes that what its columns are read from is aligned to",
     "store_alignment": "log2 of the bytes that rows of the output are aligned to, up to 128",
 }
 """Name and meaning of every feature of a config by itself, in the order of the columns."""
@@ -153,10 +156,7 @@ def _of_problem(problem: GemmProblem) -> dict[str, float | np.ndarray]:
     """What all configs share."""
     operands = problem.operands
     a, b = operands.a.dtype, operands.b.dtype
-    a_extent = problem.k if operands.a.major == "row" else problem.m
-    b_extent = problem.k if operands.b.major == "col" else problem.n
     out_extent = problem.n if operands.out.major == "row" else problem.m
-    load_bytes = a.bytes(a_extent), b.bytes(b_extent)
     return {
         "log_m": math.log2(problem.m),
         "log_n": math.log2(problem.n),
@@ -170,7 +170,6 @@ def _of_problem(problem: GemmProblem) -> dict[str, float | np.ndarray]:
         "promoted": operands.acc.name != a.accumulator,
         "vectors": sum(extra.kind in (ROW, COLUMN) for extra in operands.extras),
         "activation": not ACTIVATIONS.isdisjoint(operands.epilogue),
-        "load_alignment": log_alignment(math.gcd(*map(int, load_bytes))),
         "store_alignment": log_alignment(int(operands.out.dtype.bytes(out_extent))),
     }
 
@@ -183,6 +182,7 @@ def _of_configs(
     tile = TileNumbers(*tile_numbers(candidates.table, problem.operands)[:, candidates.rows])
     waves = Waves.of(problem, config, hardware)
     out_along_m = problem.operands.out.major == "col"
+    loads = Loads.of(problem, config, tile)
     tiles, handed_out = waves.tiles_m * waves.tiles_n, waves.clusters * waves.cluster
     return {
         "log_rows": np.log2(waves.extent_m),
@@ -190,8 +190,11 @@ def _of_configs(
         "rows_along_m": tile.rows_along_m,
         "columns_along_n": tile.columns_along_n,
         "store_along_rows": out_along_m != (config.swap_ab > 0),
+        "rows_alignment": loads.rows_alignment,
+        "columns_alignment": loads.columns_alignment,
         "rows_piece": tile.rows_piece,
         "columns_piece": tile.columns_piece,
+        "store_columns": tile.store_columns,
         "tile_area": tile.log_area,
         "tile_intensity": tile.step_flops / tile.step_bytes,
         "mma_efficiency": tile.mma_efficiency,
@@ -213,4 +216,4 @@ def _of_configs(
         "wave_rows": np.log2(waves.rows),
         "wave_columns": np.log2(waves.columns),
         "wave_square": np.log2(waves.rows * config.tile_m / (waves.columns * config.tile_n)),
-    } | times(problem, config, tile, waves, hardware)
+    } | times(problem, config, tile, waves, loads, hardware)
