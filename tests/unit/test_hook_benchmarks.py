@@ -637,6 +637,7 @@ def test_each_kind_has_all_shapes_and_the_inputs_of_its_function() -> None:
 
 
 def test_what_inductor_times_is_noted_by_backend() -> None:
+    from torch._inductor.kernel.mm import aten_mm
     from torch._inductor.select_algorithm import ExternKernelCaller, get_algorithm_selector_cache
 
     from tilecast.inductor_hook.without_us import without_us
@@ -644,7 +645,7 @@ def test_what_inductor_times_is_noted_by_backend() -> None:
     told = get_algorithm_selector_cache().feedback_saver_fns
     before = list(told)
     aten, without = (ExternKernelCaller.__new__(ExternKernelCaller) for _ in range(2))
-    without.choice = without_us()
+    aten.choice, without.choice = aten_mm, without_us()
     with llama_shapes.inductor_timings() as found:
         tell: Any = told[0]
         tell({aten: 0.02, "triton": 0.03, "failed": float("inf")}, "mm", [])

@@ -115,7 +115,7 @@ def test_the_mean_is_kept_over_what_was_learned_from() -> None:
 def test_adaptive_k_beats_fixed_k_on_held_out_problems() -> None:
     result = json.loads(RESULT.read_text())
     figures = result["figures"]
-    assert result["settings"]["problems"] == 2034
+    assert result["settings"]["problems"] == 2343
     assert figures["means"] == list(MEANS)
     ahead = {"geomean": 0, "p95": 0}
     for power in POWERS:
