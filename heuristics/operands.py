@@ -169,6 +169,16 @@ class GemmOperands:
         )
 
     @property
+    def converted(self) -> bool:
+        """Whether B is narrower than A, and brought into its type on the way to the tensor cores."""
+        return self.b.dtype.bits < self.a.dtype.bits
+
+    @property
+    def promoted(self) -> bool:
+        """Whether sums of fp8 products are themselves added up in float32."""
+        return self.a.dtype.accumulator == "fp22" and self.acc.name == "fp32"
+
+    @property
     def fused(self) -> bool:
         """Whether more than a product is asked for."""
         return bool(self.scales or self.epilogue)

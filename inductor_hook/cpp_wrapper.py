@@ -32,7 +32,7 @@ class OperatorCall(ExternKernelOut):
 
     def codegen(self, wrapper: Any) -> None:
         """Write the call, once its kernel is compiled: no call of the graph waits for it."""
-        self.caller.precompile()
+        self.caller.await_kernels()
         self.codegen_comment(wrapper)
         wrapper.add_import_once(IMPORT)  # of the module in Python that holds the C++
         arguments = self._arguments()

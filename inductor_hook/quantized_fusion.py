@@ -5,6 +5,7 @@ As with activations one node is in place of all, and lowering decides what becom
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -22,6 +23,7 @@ from torch._inductor.select_algorithm import (
 from torch._inductor.virtualized import V
 from torch.fx import Graph
 
+from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook import report
 from tilecast.inductor_hook.activations import aten
@@ -30,10 +32,13 @@ from tilecast.inductor_hook.fusion import Decided, in_place_of
 from tilecast.inductor_hook.handlers import bind
 from tilecast.inductor_hook.quantized import CONVERTED, WHOLE, quantized_products
 from tilecast.inductor_hook.scales import OUT
+from tilecast.inductor_hook.selection import gpu_of, shortlist
 from tilecast.inductor_hook.settings import Settings, asked
 from tilecast.inductor_hook.template import TilecastCaller
 from tilecast.inductor_hook.trials import trying
-from tilecast.inductor_hook.without_us import bound, bounds_alone
+from tilecast.inductor_hook.without_us import ALONE, ATEN, bound, bound_alone
+from tilecast.kernels.builder import object_builder
+from tilecast.kernels.spec import KernelSpec
 
 WEIGHT, PRODUCT = "int8 weight", "int8 product"
 """What they are counted as: with A in 16 bits, and with A in int8, too."""
@@ -84,7 +89,10 @@ def _decided(form: str, scaled: bool, operands: tuple[TensorBox, ...]) -> Tileca
     bind(V.choices)  # for what is measured to be told us: nothing in here asks for the handler
     nodes, layout = inputs.nodes(), inputs.output_layout(flexible=False)
     replaced = _replaced(settings, nodes, layout, form, ours[0].choice.matmul.hint)
-    choices = [*ours, *replaced]
+    if not replaced:
+        return None
+    # Ours behind them: they compile meanwhile.
+    choices = [*replaced, *ours]
     try:
         # Here and now, as with a setting of 2.15 it would be later.
         with config.patch(pipeline_max_autotune_gemm=False):
@@ -98,14 +106,25 @@ def _decided(form: str, scaled: bool, operands: tuple[TensorBox, ...]) -> Tileca
 def _replaced(
     settings: Settings, nodes: list[Any], layout: Any, form: str, problem: GemmProblem
 ) -> list[ExternKernelCaller]:
-    """What ours are timed against."""
+    """What ours are timed against; nothing where nobody multiplies alone."""
     if form != WHOLE:
         return [bound(nodes, layout, form)]
-    plain = MMKernelInputs(nodes[:2], out_dtype=torch.int32)
-    # Another product than the one that is met, which is recorded already.
-    first = own(replace(settings, k=1, record=None), plain, "int_mm")
-    kernels = [one.name for caller in first for one in caller.choice.configs[:1]]
-    return bounds_alone(nodes, layout, kernels, problem.in_library)
+    kernels = [ATEN] if problem.in_library else []
+    # A model of one's own may know none of the results.
+    with suppress(TilecastError):
+        kernels.append(_begun(settings, replace(problem, operands=ALONE), nodes[0].get_device()))
+    return [bound_alone(nodes, layout, kernel) for kernel in kernels]
+
+
+def _begun(settings: Settings, problem: GemmProblem, device: torch.device) -> str:
+    """The name of the kernel that the model prefers for a problem; it starts to compile.
+
+    Raises:
+        TilecastError: no model knows the GPU, dtypes and majors.
+    """
+    config = shortlist(settings, problem, gpu_of(device.index or 0, settings.model))[0].config
+    object_builder().start(KernelSpec(config, problem.operands, batched=False))
+    return config.name
 
 
 def _op(form: str, scaled: bool) -> str:

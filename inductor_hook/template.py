@@ -26,6 +26,7 @@ from tilecast.inductor_hook.launcher import errors_raised
 from tilecast.inductor_hook.problems import Matmul
 from tilecast.inductor_hook.settings import Settings
 from tilecast.inductor_hook.trials import fusing
+from tilecast.inductor_hook.versions import benchmarks_calls_here
 from tilecast.kernels.builder import object_builder
 from tilecast.kernels.launch import preload
 from tilecast.kernels.spec import KernelSpec
@@ -203,12 +204,7 @@ class TilecastCaller(CuteDSLTemplateCaller):
 
         Not earlier, so that the kernels of a whole graph compile at once while it is lowered.
         """
-        try:
-            for spec in self.choice.specs:
-                object_builder().wait(spec)
-        # Whatever it is, the launcher meets it again and knows what to do.
-        except Exception as error:
-            report.warn_once("compiling", error)
+        self.await_kernels()
         return self._render(*args, **kwargs)
 
     def output_node(self) -> TensorBox:
@@ -221,11 +217,23 @@ class TilecastCaller(CuteDSLTemplateCaller):
         """Make ready to load the kernel that a worker has been compiling since this was lowered.
 
         Its benchmark waits for it, behind those of the other choices: Inductor begins with them
-        once nothing is left to be made ready, and some compile then.
+        once nothing is left to be made ready, and some compile then. A process that benchmarks for
+        this one would wait with workers of its own, and for a minute only.
         """
         try:
             preload()
         # Whatever it is, the benchmark meets it again and knows what to do.
+        except Exception as error:
+            report.warn_once("compiling", error)
+        if not benchmarks_calls_here([self]):
+            self.await_kernels()
+
+    def await_kernels(self) -> None:
+        """Return once its kernels are compiled, or have failed to be."""
+        try:
+            for spec in self.choice.specs:
+                object_builder().wait(spec)
+        # Whatever it is, the launcher meets it again and knows what to do.
         except Exception as error:
             report.warn_once("compiling", error)
 

@@ -16,6 +16,7 @@ from tilecast.inductor_hook.fusion import NOTHING, Decided, in_turn
 from tilecast.inductor_hook.launcher import row
 from tilecast.inductor_hook.learning import learn
 from tilecast.inductor_hook.power_limit import at_the_limit
+from tilecast.inductor_hook.selection import gpu_of
 from tilecast.inductor_hook.settings import active
 from tilecast.inductor_hook.template import FAILED_MS, TilecastCaller, without_failures
 from tilecast.inductor_hook.trials import fusing, trying
@@ -29,14 +30,14 @@ TIE = 0.005
 kernel repeat within 0.9% at the median (benchmarks/results/inductor_timing.json). No other rule was
 better throughout, nor a margin for or against the library (benchmarks/results/power_rule.json)."""
 MARGIN = 0.02
-"""How much faster than what it replaces a kernel has to be that does an activation, too: more than
-the benchmark's own spread."""
-
-
-SLACK = 0.05
-"""How much slower than a product of int8 alone a kernel may be that scales it, too. Whoever scales
-otherwise reads 32 bits instead of 16, mostly in a kernel of its own, which takes a model longer
+"""How much faster than what it replaces a kernel has to be that does an activation, too, or reads an
+int8 weight: more than the benchmark's own spread."""
+SCALING_MS = 3e-4
+"""What whoever scales a product of int8 spares at least where a kernel of ours has done it, beside
+bytes to read: at 64 rows a model is faster with kernels that take so much more than the product alone
 (kernels/EXPERIMENTS.md)."""
+SPARED_BYTES = 2
+"""Of each element that another kernel scales: it reads 32 bits instead of 16."""
 
 
 def time_as_it_runs(choice: Any) -> None:
@@ -98,7 +99,7 @@ def _settle(timings: dict[Any, float], op: str, contest: Contest | None) -> None
         raise Decided(worth_fusing(timings, ours))
     bounds = {one: taken for one, taken in timings.items() if is_bound(one)}
     if bounds:
-        raise Decided(faster(timings, ours, _limit(bounds)))
+        raise Decided(faster(timings, ours, _limit(bounds, _spared_ms(ours[0]))))
     if settings and contest:
         timings.update(_raised(timings, contest, ours[0], settings.power))
     preferred = _preferred(ours, timings)
@@ -142,18 +143,27 @@ def _raised(
     return found
 
 
-def _limit(bounds: Mapping[Any, float]) -> float:
+def _limit(bounds: Mapping[Any, float], spared: float) -> float:
     """Milliseconds that a kernel which reads int8 and scales may take; 0 where nothing is known.
 
     Args:
         bounds: what it would replace, by choice; infinite where that failed.
+        spared: milliseconds of whoever scales behind a product alone.
     """
     limits = [
-        taken * (1 + SLACK if one.choice is alone() else 1 - MARGIN)
+        taken + spared if one.choice is alone() else taken * (1 - MARGIN)
         for one, taken in bounds.items()
         if isfinite(taken)
     ]
     return min(limits, default=0.0)
+
+
+def _spared_ms(ours: TilecastCaller) -> float:
+    """Milliseconds that a kernel which scales spares those who read its result."""
+    problem, device = ours.choice.matmul.hint, ours.layout.device.index or 0
+    gpu = gpu_of(device, ours.choice.settings.model)
+    read = SPARED_BYTES * problem.m * problem.n / gpu.dram_bytes_per_second
+    return SCALING_MS + 1e3 * read
 
 
 def _library_ms(timings: Mapping[Any, float], activated: bool) -> list[float]:

@@ -3,13 +3,13 @@
 With an int8 weight the parts cannot be timed one by one: a Triton template may come to convert the
 weight along the way. So the whole is compiled as it would be without us, with whatever backends are
 named. A product of int8 by int8 is timed alone, by ATen and by the kernel of ours that the model
-prefers: Triton's is behind these at every shape that was measured
+prefers: Triton's is behind ours at every shape that was measured
 (benchmarks/results/llama_shapes.json), and to compile it takes longer than all else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -22,11 +22,14 @@ from torch._inductor.virtualized import V
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from tilecast.heuristics.operands import GemmOperands
 from tilecast.inductor_hook.launcher import StaticMatmul
 from tilecast.inductor_hook.quantized import PACKED, TURNED
 
-ALONE = "int8:rcr>int32"
+ALONE = GemmOperands.parse("int8:rcr>int32")
 """Operands of a product of int8 by int8 that nothing scales, with a weight as a layer stores it."""
+ATEN = "ATen"
+"""Who multiplies where it is no kernel of ours."""
 
 
 @cache
@@ -63,32 +66,30 @@ def bound(nodes: list[Any], layout: Any, form: str) -> ExternKernelCaller:
     return without_us().bind(nodes, layout, form=form, backends=backends)
 
 
-def bounds_alone(
-    nodes: list[Any], layout: Any, kernels: Sequence[str], library: bool
-) -> list[ExternKernelCaller]:
-    """The choices for a product of int8 by int8 that nothing scales.
+def bound_alone(nodes: list[Any], layout: Any, kernel: str) -> ExternKernelCaller:
+    """The choice for a product of int8 by int8 that nothing scales.
 
     Args:
         nodes: A (m, k), B (k, n) and what scales and is added.
         layout: of the scaled result.
-        kernels: names of configs of ours.
-        library: whether ATen multiplies such operands.
+        kernel: the name of a config of ours, or `ATEN`.
     """
-    return [alone().bind(nodes, layout, kernel=kernel) for kernel in (*kernels, *([""] * library))]
+    return alone().bind(nodes, layout, kernel=kernel)
 
 
 def _run_alone(
     a: torch.Tensor, b: torch.Tensor, *others: torch.Tensor, out: torch.Tensor, kernel: str
 ) -> None:
-    if kernel:
-        _named(kernel)(a, b, out.new_empty(out.shape, dtype=torch.int32))
+    product = out.new_empty(out.shape, dtype=torch.int32)
+    if kernel == ATEN:
+        torch.ops.aten._int_mm.out(a, b, out=product)
     else:
-        torch.ops.aten._int_mm(a, b)
+        _named(kernel)(a, b, product)
 
 
 @cache
 def _named(kernel: str) -> StaticMatmul:
-    return StaticMatmul.named(kernel, ALONE, False)
+    return StaticMatmul.named(kernel, ALONE.text, False)
 
 
 def _run(

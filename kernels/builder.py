@@ -110,7 +110,9 @@ class ObjectBuilder:
         with self._lock:
             jobs = dict(self._jobs)
         for spec, job in jobs.items():
-            self._result(spec, job)
+            # Whoever needs the kernel is told why the cache cannot be written.
+            with contextlib.suppress(TilecastError):
+                self._result(spec, job)
 
     def build(self, specs: Iterable[KernelSpec]) -> Iterator[CompileResult]:
         """Compile different kernels that the cache lacks, and yield each as it is done.
@@ -166,7 +168,11 @@ class ObjectBuilder:
         except TimeoutError:
             return CompileResult(spec, 0.0, f"no result after {DEADLINE_SECONDS} s")
         except BrokenProcessPool:
-            return self._alone(spec)
+            result = self._alone(spec)
+            with self._lock:
+                if result.error is None and self._jobs.get(spec) is job:
+                    del self._jobs[spec]
+            return result
 
     def _alone(self, spec: KernelSpec) -> CompileResult:
         """Compile what was in work when a worker died, perhaps of another kernel."""

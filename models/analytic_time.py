@@ -28,7 +28,8 @@ STAGES_READ = 1.5
 STORE_ATTAINED = 0.85
 """The same of DRAM's for a tile that is stored, which the L2 puts off."""
 TILE_TIME = 0.25
-"""Microseconds that warp groups which share a tile wait for each other before the next one."""
+"""Microseconds from a tile to the next of a CTA in which nothing is multiplied, stored or loaded,
+where no other warp group multiplies meanwhile."""
 LAUNCH_TIME = 4.0
 """Microseconds that a kernel takes beside its tiles: launch, descriptors, first load, drain."""
 

@@ -156,7 +156,7 @@ _COMPARED_COLUMNS = [FEATURE_NAMES.index(name) for name in COMPARED]
 def _of_problem(problem: GemmProblem) -> dict[str, float | np.ndarray]:
     """What all configs share."""
     operands = problem.operands
-    a, b = operands.a.dtype, operands.b.dtype
+    a = operands.a.dtype
     out_extent = problem.n if operands.out.major == "row" else problem.m
     return {
         "log_m": math.log2(problem.m),
@@ -167,8 +167,8 @@ def _of_problem(problem: GemmProblem) -> dict[str, float | np.ndarray]:
         "operand_bits": a.bits,
         "result_bits": operands.out.dtype.bits,
         "integer": a.accumulator == "int32",
-        "converted": b.bits < a.bits,
-        "promoted": operands.acc.name != a.accumulator,
+        "converted": operands.converted,
+        "promoted": operands.promoted,
         "vectors": sum(extra.kind in (ROW, COLUMN) for extra in operands.extras),
         "activation": not ACTIVATIONS.isdisjoint(operands.epilogue),
         "store_alignment": log_alignment(int(operands.out.dtype.bytes(out_extent))),

@@ -102,12 +102,12 @@ def tile_numbers(table: ConfigTable, operands: GemmOperands) -> np.ndarray:
     store_bytes = area * operands.out.dtype.bytes(1)
     cycles = config.tile_n * MMA_CYCLES_PER_COLUMN
     taken = np.maximum(cycles, (64 + config.tile_n) / SMEM_ROWS_PER_CYCLE)
-    taken += CONVERSION_CYCLES * (operands.b.dtype.bits < operands.a.dtype.bits)
-    if operands.acc.name != operands.a.dtype.accumulator:
+    taken += CONVERSION_CYCLES * operands.converted
+    if operands.promoted:
         # Where warp groups share a tile, one adds while another multiplies.
-        alone = config.warp_groups == 1 + config.ping_pong
+        unshared = config.warp_groups == 1 + config.ping_pong
         instructions = row_width * config.tile_k / INSTRUCTION_BYTES
-        taken += PROMOTION_CYCLES * alone * config.tile_n / instructions
+        taken += PROMOTION_CYCLES * unshared * config.tile_n / instructions
     return np.stack(
         TileNumbers(
             row_bytes=row_bytes,

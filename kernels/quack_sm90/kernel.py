@@ -118,9 +118,9 @@ class TunableGemm(ComposableEpiMixin, GemmSm90):
             config: a config that is valid for the target (`tilecast.kernels.quack_sm90.space`).
             operands: dtypes and majors.
         """
-        converts = resources.converts(operands)
+        converted = operands.converted
         # As it is multiplied: what is narrower has become operands.a's type by then.
-        a = operands.b if config.swap_ab and not converts else operands.a
+        a = operands.b if config.swap_ab and not converted else operands.a
         self._mma_dtype = getattr(cutlass, operands.acc.cutlass)
         whole = operands.out.dtype.name == "int32"
         super().__init__(
@@ -131,15 +131,15 @@ class TunableGemm(ComposableEpiMixin, GemmSm90):
             (config.cluster_m, config.cluster_n, config.split_k),
             pingpong=config.schedule == "pong",
             is_persistent=config.split_k == 1,
-            fp8_fast_accum=not resources.adds_up_twice(operands),
+            fp8_fast_accum=not operands.promoted,
             use_pdl=True,
             split_k=config.split_k,
-            transform_a=ConvertedA if converts else None,
+            transform_a=ConvertedA if converted else None,
         )
         self.config, self.operands = config, operands
         self.occupancy = config.ctas_per_sm
         self.num_regs_load, self.num_regs_mma = resources.registers(config, operands)
-        self.a_transposed = config.swap_ab and not converts
+        self.a_transposed = config.swap_ab and not converted
         self.cd_transposed = config.swap_ab
         self.b_transposed = not config.swap_ab
 

@@ -56,21 +56,11 @@ def epilogue_stages(config: QuackConfig, operands: GemmOperands) -> tuple[int, i
     return min(pieces, 4 if columns <= 16 else 2), min(pieces, 4) if loads else 0
 
 
-def adds_up_twice(operands: GemmOperands) -> bool:
-    """Whether sums of fp8 products are themselves added up in float32."""
-    return operands.a.dtype.accumulator == "fp22" and operands.acc.name == "fp32"
-
-
-def converts(operands: GemmOperands) -> bool:
-    """Whether B is narrower than A, and brought into its type on the way to the tensor cores."""
-    return operands.b.dtype.bits < operands.a.dtype.bits
-
-
 def accumulator_registers(config: QuackConfig, operands: GemmOperands) -> int:
     """32-bit accumulators per MMA thread."""
     along_m, along_n = warp_groups(config)
     once = config.tile_m * config.tile_n // (along_m * along_n * WARP_GROUP)
-    return 2 * once if adds_up_twice(operands) else once
+    return 2 * once if operands.promoted else once
 
 
 def fragment_registers(config: QuackConfig, operands: GemmOperands) -> int:
@@ -80,7 +70,7 @@ def fragment_registers(config: QuackConfig, operands: GemmOperands) -> int:
     numbers each.
     """
     rows = config.tile_m // warp_groups(config)[0]
-    return converts(operands) * rows * (config.tile_k + 2 * 16) // (2 * WARP_GROUP)
+    return operands.converted * rows * (config.tile_k + 2 * 16) // (2 * WARP_GROUP)
 
 
 def launch_registers(config: QuackConfig) -> int:

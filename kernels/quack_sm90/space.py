@@ -15,7 +15,6 @@ from tilecast.kernels.family import HARDWARE, MEASURED, PROBLEM
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.quack_sm90.resources import (
     ADDRESSING_REGISTERS,
-    converts,
     exchange_bytes,
     launch_registers,
     mma_registers,
@@ -134,7 +133,7 @@ def _warp_group_tile(config: QuackConfig, operands: GemmOperands, hardware: Hard
 
 
 def _conversion(config: QuackConfig, operands: GemmOperands, hardware: Hardware) -> str | None:
-    if not converts(operands):
+    if not operands.converted:
         return None
     if not config.swap_ab:
         return "B is converted, and is not the kernel's own A"

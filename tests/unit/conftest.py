@@ -220,14 +220,23 @@ def hook(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[Kerne
     from torch._dynamo.utils import counters
     from torch._inductor import config
 
-    from tilecast.inductor_hook import choices, learning, plans, report, selection, uninstall
+    from tilecast.inductor_hook import (
+        choices,
+        learning,
+        plans,
+        quantized_fusion,
+        report,
+        selection,
+        timings,
+        uninstall,
+    )
     from tilecast.inductor_hook.routing import disable
     from tilecast.kernels.builder import ObjectBuilder
 
     started: list[KernelSpec] = []
     monkeypatch.setenv("TILECAST_CACHE", str(tmp_path / "objects"))
     monkeypatch.setattr(ObjectBuilder, "start", lambda self, spec: started.append(spec))
-    for module in (choices, learning, plans):
+    for module in (choices, learning, plans, quantized_fusion, timings):
         monkeypatch.setattr(module, "gpu_of", lambda device, model: hardware("H200"))
     monkeypatch.setattr(selection, "load_heuristic", _taking_all)
     answers = (selection._heuristic, selection.first, selection.shortlist, selection.ranked)

@@ -141,6 +141,9 @@ def test_a_cache_that_cannot_be_written_is_told_in_one_line(builder: ObjectBuild
     with pytest.raises(TilecastError, match="cannot write /proc/tilecast") as refusal:
         unwritable.wait(SPEC)
     assert "\n" not in str(refusal.value)
+    unwritable.start(OTHER)
+    unwritable.settle()
+    assert unwritable._jobs[OTHER].done()
 
 
 @contextlib.contextmanager
@@ -167,6 +170,13 @@ def test_a_worker_that_dies_unwatched_stops_nobody(tmp_path: Path) -> None:
         builder.wait(LATER)
     builder.wait(LATER)
     assert builder.objects.resources(LATER) is not None
+
+
+def test_what_is_settled_after_its_worker_died_is_ready(tmp_path: Path) -> None:
+    builder = ObjectBuilder(ObjectCache(tmp_path), workers=1)
+    with _dying_worker(builder):
+        builder.settle()
+    assert builder.ready(LATER)
 
 
 @pytest.fixture

@@ -709,6 +709,19 @@ def test_other_choices_are_benchmarked_while_ours_compile(
     assert waited == [*caller.choice.specs]
 
 
+@pytest.mark.parametrize("setting", ["autotune_in_subproc", "pipeline_max_autotune_gemm"])
+def test_a_process_that_benchmarks_for_this_one_finds_kernels(
+    graph: Any, monkeypatch: pytest.MonkeyPatch, setting: str
+) -> None:
+    waited: list[KernelSpec] = []
+    monkeypatch.setattr(ObjectBuilder, "wait", lambda self, spec: waited.append(spec))
+    install(k=2)
+    (caller, _) = _ours(choices_of(linear(M, N, K), "mm"))
+    with config.patch({setting: True}):
+        caller.precompile()
+    assert waited == [*caller.choice.specs]
+
+
 def test_keys_of_choices_tell_them_apart(symbols: ShapeEnv) -> None:
     install(k=5)
     choices = [

@@ -177,6 +177,15 @@ def test_a_gpu_graph_calls_the_operator_with_the_kernel_by_name(cpp_graph: Any, 
         assert ("0.5" in code) == (kind == "a factor")
 
 
+def test_no_call_waits_for_a_kernel(cpp_graph: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[KernelSpec] = []
+    monkeypatch.setattr(ObjectBuilder, "wait", lambda builder, spec: waited.append(spec))
+    install(k=1)
+    (choice,) = choices_of(linear(), "mm")
+    _written(cpp_graph, choice)
+    assert waited == [*choice.choice.specs]
+
+
 def test_inductors_first_pass_calls_it_from_python(cpp_graph: Any) -> None:
     """Where Triton's kernels are tuned in one, before the C++ is written."""
     install(k=1)

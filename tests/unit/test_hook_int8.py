@@ -6,7 +6,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 import torch
@@ -18,17 +18,22 @@ from torch._inductor.kernel_inputs import MMKernelInputs
 from torch._inductor.lowering import lowerings
 from torch._inductor.select_algorithm import ExternKernelCaller
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.utils._python_dispatch import TorchDispatchMode
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 from hook_graph import Clock, lowering, node, our_choice, run, source_of, traced
 
+from tilecast.heuristics.errors import TilecastError
+from tilecast.heuristics.hardware import Hardware, hardware
+from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook import activations as recognition
-from tilecast.inductor_hook import install, installed, quantized_fusion, without_us
+from tilecast.inductor_hook import install, installed, quantized_fusion, selection, without_us
 from tilecast.inductor_hook.activations import aten
 from tilecast.inductor_hook.quantized import WHOLE, Quantized, quantized_products
 from tilecast.inductor_hook.quantized_fusion import PRODUCT
 from tilecast.inductor_hook.scales import INT8_PRODUCT
+from tilecast.inductor_hook.settings import Settings
 from tilecast.inductor_hook.template import TilecastCaller
 from tilecast.kernels.families import parse_config
 from tilecast.kernels.spec import KernelSpec
@@ -291,20 +296,40 @@ def test_a_kernel_for_every_m(hook: list[KernelSpec]) -> None:
     assert "DynamicMatmul" in source_of(caller)
 
 
-@pytest.mark.parametrize(("ours", "fused"), [(1.04, True), (1.06, False)])
+@pytest.mark.parametrize(
+    ("m", "microseconds", "fused"),
+    [(48, 10.3, True), (48, 10.5, False), (4096, 16.0, True), (4096, 20.0, False)],
+)
 def test_only_what_is_measured_to_be_faster_is_fused(
-    graph: Any, monkeypatch: pytest.MonkeyPatch, ours: float, fused: bool
+    graph: Any, monkeypatch: pytest.MonkeyPatch, m: int, microseconds: float, fused: bool
 ) -> None:
-    """Than the product alone, which another kernel has to scale: by little, it may be slower."""
-    clock = Clock.started(monkeypatch, ours, 1.0)
+    """Than a product alone of 10 us, which another kernel reads and scales: 0.3 us and 2 bytes an
+    element, of which there are 0.2 or 16.8 million, at 4.2 TB/s."""
+    clock = Clock.started(monkeypatch, microseconds / 1e3, 0.01)
     install(k=2, fuse=True)
-    caller = _lowered(_operands(bias=True))
-    *first, own, aten = clock.choices
-    assert [type(one) for one in first] == [TilecastCaller] * 2
-    assert [type(one) for one in (own, aten)] == [ExternKernelCaller] * 2
+    caller = _lowered(_operands(m=m, bias=True))
+    aten, own, *ours = clock.choices
+    assert [type(one) for one in (aten, own)] == [ExternKernelCaller] * 2
+    assert [type(one) for one in ours] == [TilecastCaller] * 2
+    assert aten.kwargs == {"kernel": without_us.ATEN}
     assert parse_config(own.kwargs["kernel"])
-    assert aten.kwargs == {"kernel": ""}
-    assert caller is (first[0] if fused else None)
+    assert caller is (ours[0] if fused else None)
+
+
+@pytest.mark.parametrize("hint", [64, 1024])
+def test_a_symbolic_m_is_timed_beside_the_kernel_for_its_hint(
+    hook: list[KernelSpec], monkeypatch: pytest.MonkeyPatch, hint: int
+) -> None:
+    clock = Clock.started(monkeypatch, 1.0, 1.0)
+    symbols = ShapeEnv()
+    install(k=2, fuse=True)
+    with lowering(symbols):
+        m = symbols.create_symbol(hint, ConstantSource("m"))
+        _lowered(_operands(m=m))
+    plain = GemmProblem(hint, LONG_N, LONG_K, operands=without_us.ALONE)
+    (best, _) = selection.shortlist(Settings(k=2), plain, hardware("H200"))
+    assert clock.choices[1].kwargs == {"kernel": best.config.name}
+    assert KernelSpec(best.config, without_us.ALONE) in hook
 
 
 def test_what_aten_refuses_is_timed_beside_ours_alone(
@@ -313,7 +338,24 @@ def test_what_aten_refuses_is_timed_beside_ours_alone(
     clock = Clock.started(monkeypatch, 1.0, 1.0)
     install(k=2, fuse=True)
     assert _lowered(_operands(m=16))
-    assert [one.kwargs["kernel"] != "" for one in clock.choices[2:]] == [True]
+    own, *ours = clock.choices
+    assert parse_config(own.kwargs["kernel"])
+    assert [type(one) for one in ours] == [TilecastCaller] * 2
+
+
+def test_nothing_is_fused_nor_timed_where_nobody_multiplies_alone(
+    graph: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ATen takes 17 rows or more, and a model of one's own may know no result in int32."""
+
+    def unknown(settings: Settings, problem: GemmProblem, gpu: Hardware) -> NoReturn:
+        raise TilecastError(f"no model knows {problem.operands}")
+
+    clock = Clock.started(monkeypatch, 1.0, 1.0)
+    monkeypatch.setattr(quantized_fusion, "shortlist", unknown)
+    install(k=2, fuse=True)
+    assert _lowered(_operands(m=16)) is None
+    assert clock.choices == []
 
 
 def test_nothing_is_fused_where_no_product_alone_could_be_timed(
@@ -324,26 +366,39 @@ def test_nothing_is_fused_where_no_product_alone_could_be_timed(
     assert _lowered(_operands()) is None
 
 
-@pytest.mark.parametrize("by", ["ours", "ATen"])
+@pytest.mark.parametrize("by", ["ours", without_us.ATEN])
 def test_what_is_timed_is_the_product_alone(
     hook: list[KernelSpec], monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
     """On the CPU, where torch multiplies for us."""
+    called: list[str] = []
     products: list[Tensor] = []
 
     def multiply(a: Tensor, b: Tensor, out: Tensor) -> None:
         products.append(out.copy_(a.int() @ b.int()))
 
-    monkeypatch.setattr(without_us, "_named", lambda kernel: multiply)
+    def kernel(name: str) -> Callable[..., None]:
+        called.append(name)
+        return multiply
+
+    class Products(TorchDispatchMode):
+        def __torch_dispatch__(self, function: Any, types: Any, given: Any = (), named: Any = None):
+            result = function(*given, **(named or {}))
+            if function is aten._int_mm.out:
+                products.append(result)
+            return result
+
+    monkeypatch.setattr(without_us, "_named", kernel)
     a, w = (torch.randint(-128, 128, (rows, K), dtype=INT8) for rows in (M, N))
     with lowering():
         nodes = [node("a", [M, K], dtype=INT8, device="cpu")]
         nodes += [node("b", [K, N], [1, K], dtype=INT8, device="cpu")]
         layout = MMKernelInputs(nodes, out_dtype=BF16).output_layout(flexible=False)
         out = torch.zeros(M, N, dtype=BF16)
-        kernels = ["name"] * (by == "ours")
-        (caller,) = without_us.bounds_alone(nodes, layout, kernels, by == "ATen")
-        assert 0 < caller.benchmark(a, w.t(), out=out) < 1000
+        caller = without_us.bound_alone(nodes, layout, by)
+        with Products():
+            assert 0 < caller.benchmark(a, w.t(), out=out) < 1000
+    assert products
     assert all(torch.equal(result, a.int() @ w.t().int()) for result in products)
-    assert bool(products) == (by == "ours")
+    assert set(called) == {by} - {without_us.ATEN}
     assert not out.any(), "it is only timed"

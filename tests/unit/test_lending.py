@@ -20,7 +20,15 @@ from tilecast.data_collection.gpu_model import first_here, gpu_here, names_here,
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware, hardware
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.inductor_hook import choices, install, learning, mm, plans
+from tilecast.inductor_hook import (
+    choices,
+    install,
+    learning,
+    mm,
+    plans,
+    quantized_fusion,
+    timings,
+)
 from tilecast.inductor_hook.selection import gpu_of, portfolio, ranked
 from tilecast.inductor_hook.settings import Settings
 from tilecast.kernels.candidates import candidates
@@ -101,7 +109,7 @@ def h20(
     """The hook as on an H20, which it finds by itself."""
     machine("NVIDIA H20")
     gpu_of.cache_clear()
-    for module in (choices, learning, plans):
+    for module in (choices, learning, plans, quantized_fusion, timings):
         monkeypatch.setattr(module, "gpu_of", gpu_of)
     yield gpu_of(0)
     gpu_of.cache_clear()
