@@ -1,30 +1,39 @@
 """What do models of Hugging Face gain? Time per step and to compile, and who does their products.
 
-``python benchmarks/real_models.py --gpus 2``, or ``real_models.py Llama`` for some, where
-transformers 5 and, for the quantized ones, torchao are installed, which nothing else here needs.
-Models are built from a configuration, with random weights in bf16, and compiled as they come: two
-layers at their real widths, and all that stands before and behind them. A decoding step is one
-token for each of some sequences; there are none before it, so that it has all products of such a
-step but reads no earlier keys and values, which all variants would do alike. Prefill computes the
-logits of each sequence's last token, as generation does; training has no dropout and computes the
-gradients of all weights. int8 and fp8 are torchao's dynamic quantization, by rows.
+``python benchmarks/real_models.py --gpus 2``, or ``real_models.py Llama`` for some. Models
+(`hf_models`) are compiled as they come. A decoding step is one token for each of some sequences;
+there are none before it, so that it has all products of such a step but reads no earlier keys and
+values, which all variants would do alike. Prefill computes the logits of each sequence's last
+token, as generation does; training has no dropout and computes the gradients of all weights. int8
+and fp8 are torchao's dynamic quantization, by rows.
 
-Each variant compiles with fresh Inductor caches, ours with the kernels that are compiled already;
-then all take turns, round by round. A forward step is a CUDA graph, a training step the calls
+Each variant compiles with fresh Inductor caches, ours with kernels that are compiled already, and
+with scales and activations in them (``TILECAST_FUSE=1``) but for those that are named unfused; then
+all take turns, round by round. A forward step is a CUDA graph, a training step the calls
 themselves; the card is kept busy. "ATEN,TRITON again" is the same code in a graph of its own: how
-far it is from the first is noise. ``error`` is relative to the same model in float32, unquantized,
-without `torch.compile`, over the result or all gradients.
+far it is from the first is the noise of timing, not what another compilation would choose.
+``error`` is relative to the same model in float32, unquantized, without `torch.compile`, over the
+result or all gradients.
 """
 
-import copy
-import importlib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 
 import torch
 from compile_time import warm_up
+from hf_models import (
+    CASES,
+    LAYERS,
+    MODELS,
+    Case,
+    built,
+    in_float32,
+    inputs,
+    quantize,
+    run_model,
+    step_of,
+)
 from runner import Measure, Row, Sweep
 from steps import ROUNDS, Step, captured, first_call, timed
 from variants import (
@@ -39,108 +48,13 @@ from variants import (
 
 from tilecast.kernels.builder import object_builder
 
-LAYERS = 2
-TEXT_TOKENS = 4  # with which a transcription begins: language, task, no timestamps
 RIVAL, BEST, FIRST = "ATEN,TRITON", "ATEN,TRITON,TILECAST k=5", "ATEN,TILECAST k=1"
 AGAIN = f"{RIVAL} again"
 VARIANTS = (BASELINE, RIVAL, BEST, FIRST)
 UNFUSED = f"{BEST} unfused"
 EAGER = ("eager", "eager TILECAST")
-
-
-class Model(NamedTuple):
-    """A class of transformers, and the fields of its configuration that are not its defaults."""
-
-    kind: str
-    fields: dict[str, Any]
-    fusible: bool = False
-    """Whether it has activations that a product may end with."""
-
-
-class Case(NamedTuple):
-    """One of `MODELS`; prefill, decode, encode or train; sequences, and tokens of each."""
-
-    model: str
-    kind: str
-    batch: int
-    tokens: int
-    quantized: str = ""
-    """What torchao makes of its linear layers: ``int8``, ``fp8``, or nothing."""
-
-    @property
-    def name(self) -> str:
-        """Such as ``Llama 3.1 8B int8 decode 16x1``."""
-        model = " ".join(filter(None, (self.model, self.quantized)))
-        return f"{model} {self.kind} {self.batch}x{self.tokens}"
-
-    @property
-    def variants(self) -> tuple[str, ...]:
-        """Names of what it is run with.
-
-        Without fusion, too, where there is an activation to fuse; eager calls where a graph may be
-        captured of them.
-        """
-        unfused = (UNFUSED,) if MODELS[self.model].fusible else ()
-        eager = EAGER if self.kind != "train" and not self.quantized else ()
-        return (*VARIANTS, *unfused, *eager)
-
-
-_MIXTRAL = {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": LAYERS}
-_MIXTRAL |= {"num_attention_heads": 32, "num_key_value_heads": 8}
-_WHISPER = {
-    f"{part}_{field}": value
-    for part in ("encoder", "decoder")
-    for field, value in {"layers": LAYERS, "attention_heads": 20, "ffn_dim": 5120}.items()
-}
-MODELS = {
-    "Llama 3.1 8B": Model("LlamaForCausalLM", _MIXTRAL | {"vocab_size": 128256}),
-    "Qwen2.5 7B": Model(
-        "Qwen2ForCausalLM",
-        {"hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": LAYERS}
-        | {"num_attention_heads": 28, "num_key_value_heads": 4, "vocab_size": 152064},
-    ),
-    "GPT-2 XL": Model("GPT2LMHeadModel", {"n_embd": 1600, "n_head": 25, "n_layer": LAYERS}, True),
-    "Mixtral 8x7B": Model("MixtralForCausalLM", _MIXTRAL),
-    "BERT large": Model(
-        "BertModel",
-        {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": LAYERS}
-        | {"num_attention_heads": 16},
-        True,
-    ),
-    "ViT-H": Model(
-        "ViTModel",
-        {"hidden_size": 1280, "intermediate_size": 5120, "num_hidden_layers": LAYERS}
-        | {"num_attention_heads": 16, "patch_size": 14},
-        True,
-    ),
-    "Whisper large": Model(
-        "WhisperForConditionalGeneration",
-        _WHISPER | {"d_model": 1280, "num_mel_bins": 128, "vocab_size": 51866},
-        True,
-    ),
-}
-# In this order two GPUs have equal shares. One row is multiplied without a GEMM: once will do.
-_ALL = (
-    *(Case("Llama 3.1 8B", "decode", rows, 1) for rows in (16, 64, 200)),
-    Case("Llama 3.1 8B", "prefill", 1, 2048),
-    Case("Llama 3.1 8B", "train", 1, 2048),
-    *(Case("Llama 3.1 8B", "decode", rows, 1, "int8") for rows in (16, 64, 200)),
-    Case("Llama 3.1 8B", "prefill", 1, 2048, "int8"),
-    *(Case("BERT large", "encode", batch, 512) for batch in (1, 16)),
-    *(Case("ViT-H", "encode", batch, 257) for batch in (1, 16)),
-    Case("Mixtral 8x7B", "decode", 64, 1),
-    *(Case("GPT-2 XL", "decode", rows, 1) for rows in (16, 64, 200)),
-    Case("GPT-2 XL", "prefill", 2, 1024),
-    Case("GPT-2 XL", "train", 2, 1024),
-    *(Case("Llama 3.1 8B", "decode", rows, 1, "fp8") for rows in (16, 64, 200)),
-    Case("Llama 3.1 8B", "prefill", 1, 2048, "fp8"),
-    *(Case("Qwen2.5 7B", "decode", rows, 1) for rows in (16, 64, 200)),
-    Case("Qwen2.5 7B", "prefill", 1, 2048),
-    Case("Whisper large", "encode", 1, 1500),
-    Case("Mixtral 8x7B", "prefill", 1, 2048),
-    Case("Llama 3.1 8B", "decode", 1, 1),
-)
-CASES = {case.name: case for case in _ALL}
+OURS = Variant("TILECAST k=5")
+"""Asks for all kernels of ours that any other does."""
 
 
 @contextmanager
@@ -160,13 +74,16 @@ def measure(case: Case) -> list[Row]:
     expected = in_float32(case, model, given)
     if case.quantized:
         quantize(model, case.quantized)
+    bring_kernels(step_of(compiled(run_model, OURS), case, model, given))
     steps, found = {}, {}
-    for variant in map(Variant, case.variants):
+    for variant in map(Variant, variants_of(case)):
         step = step_of(compiled(run_model, variant), case, model, given)
         # What a backend cannot compile is a result; the others go on.
         try:
             with competing(variant) as sources:
-                found[variant.name] = compile_step(step, sources, expected)
+                found[variant.name] = compile_step(step, sources)
+                object_builder().settle()  # what eager calls have begun to compile
+                found[variant.name]["error"] = relative_error(step(), expected)
                 steps[variant.name] = launched(step, case)
                 if variant.name == RIVAL:
                     steps[AGAIN], found[AGAIN] = launched(step, case), {}
@@ -179,66 +96,24 @@ def measure(case: Case) -> list[Row]:
     return [{"variants": found}]
 
 
-def built(model: Model) -> Any:
-    """A model with random weights, in bf16, without dropout."""
-    kind = getattr(importlib.import_module("transformers"), model.kind)
-    config = kind.config_class(**model.fields, use_cache=False)
-    built = kind._from_config(config, dtype=torch.bfloat16).eval()
-    built.loss_type = "ForCausalLM"  # GPT-2 has none and warns of it, which would break its graph
-    return built
+def variants_of(case: Case) -> tuple[str, ...]:
+    """Names of what a case is run with.
+
+    Without fusion, too, where there is an activation to fuse; eager calls where a graph may be
+    captured of them.
+    """
+    unfused = (UNFUSED,) if MODELS[case.model].fusible else ()
+    eager = EAGER if case.kind != "train" and not case.quantized else ()
+    return (*VARIANTS, *unfused, *eager)
 
 
-def quantize(model: Any, name: str) -> None:
-    """Have torchao quantize the linear layers of a model: weights now, rows of x at each call."""
-    found = importlib.import_module("torchao.quantization")
-    kinds = {
-        "int8": found.Int8DynamicActivationInt8WeightConfig,
-        "fp8": found.Float8DynamicActivationFloat8WeightConfig,
-    }
-    # What it would set of Inductor would stay set for the models after this one.
-    config = kinds[name](granularity=found.PerRow(), set_inductor_config=False)
-    found.quantize_(model, config)
+def bring_kernels(step: Step) -> None:
+    """Have ours compiled before a compilation is timed; what fails is told there."""
+    from torch._inductor.utils import fresh_cache
 
-
-def inputs(case: Case, model: Any) -> dict[str, Any]:
-    """Random inputs by the names that a model has for them."""
-    config, batch = model.config, case.batch
-    if model.main_input_name == "pixel_values":
-        size = (config.num_channels, config.image_size, config.image_size)
-        return {"pixel_values": torch.randn(batch, *size, dtype=torch.bfloat16)}
-    tokens = TEXT_TOKENS if model.main_input_name == "input_features" else case.tokens
-    ids = torch.randint(config.vocab_size, (batch, tokens))
-    if model.main_input_name == "input_features":
-        # The first layers halve the frames of a sound.
-        size = (config.num_mel_bins, 2 * case.tokens)
-        features = torch.randn(batch, *size, dtype=torch.bfloat16)
-        return {"input_features": features, "decoder_input_ids": ids}
-    further = {"train": {"labels": ids}, "prefill": {"logits_to_keep": 1}}
-    return {"input_ids": ids, **further.get(case.kind, {})}
-
-
-def run_model(model: Any, given: dict[str, Any]) -> Any:
-    """What is compiled; the result, or the loss where there are labels."""
-    return model(**given)[0]
-
-
-def step_of(call: Callable[..., Any], case: Case, model: Any, given: dict[str, Any]) -> Step:
-    """What returns the tensors that tell right from wrong."""
-    if case.kind != "train":
-        return torch.no_grad()(lambda: [call(model, given)])
-    weights = list(model.parameters())
-    return lambda: torch.autograd.grad(call(model, given), weights)
-
-
-def in_float32(case: Case, model: Any, given: dict[str, Any]) -> Sequence[torch.Tensor]:
-    """What a step of a model returns in float32, without `torch.compile`."""
-    wide = {
-        name: value.float() if torch.is_tensor(value) and value.is_floating_point() else value
-        for name, value in given.items()
-    }
-    reference = copy.deepcopy(model).float()
-    reference.config._experts_implementation = "eager"  # expert by expert, in any type
-    return step_of(run_model, case, reference, wide)()
+    with suppress(Exception), competing(OURS), fresh_cache():
+        step()
+    object_builder().settle()
 
 
 def relative_error(found: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> float:
@@ -248,27 +123,25 @@ def relative_error(found: Sequence[torch.Tensor], expected: Sequence[torch.Tenso
     return apart / math.hypot(*(torch.linalg.norm(right).item() for right in expected))
 
 
-def compile_step(step: Step, sources: Sequence[str], expected: Sequence[torch.Tensor]) -> Row:
+def compile_step(step: Step, sources: Sequence[str]) -> Row:
     """Run a step for the first time; what came of its products, and why not ours."""
     from torch._dynamo.utils import counters
     from torch._inductor.utils import fresh_cache
 
     counters.clear()
     with fresh_cache(), without_choice() as reasons:
-        seconds, out = first_call(step)
+        seconds = first_call(step)
     return {
         "compile_seconds": seconds,
         "gemms": gemm_calls("\n".join(sources)),
         "graph_breaks": sum(counters["graph_break"].values()),
         "hook": dict(counters["tilecast"]),
         "reasons": dict(reasons),
-        "error": relative_error(out, expected),
     }
 
 
 def launched(step: Step, case: Case) -> Step:
-    """A step as it is timed: with what eager calls had begun to compile, in a graph if it can."""
-    object_builder().settle()
+    """A step as it is timed, in a graph if it can."""
     return step if case.kind == "train" else captured(step)
 
 

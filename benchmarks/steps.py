@@ -14,13 +14,13 @@ WARM_UP_SECONDS = 0.5
 Step = Callable[[], Any]
 
 
-def first_call(step: Step) -> tuple[float, Any]:
-    """Seconds that a step takes, compilation included, and its result."""
+def first_call(step: Step) -> float:
+    """Seconds that a step takes, compilation included."""
     torch.cuda.synchronize()
     start = time.perf_counter()
-    out = step()
+    step()
     torch.cuda.synchronize()
-    return time.perf_counter() - start, out
+    return time.perf_counter() - start
 
 
 def captured(step: Step) -> Step:

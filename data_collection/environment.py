@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import os
 import platform
+import shlex
 import socket
 import subprocess
 import sys
@@ -190,7 +191,7 @@ def _compilers() -> Iterator[str]:
 
 
 def public_command(arguments: Sequence[str]) -> str:
-    """A command as one line that names no folder, and so no user.
+    """A command as one line for a shell that names no folder, and so no user.
 
     Of the program and arguments a path keeps its last part, or ``.`` if it is a folder.
     """
@@ -202,7 +203,7 @@ def public_command(arguments: Sequence[str]) -> str:
             # `Path.is_dir` raises where it may not look.
             value = "." if os.path.isdir(value) else Path(value).name  # noqa: PTH112
         words.append(option + equals + value)
-    return " ".join(words)
+    return shlex.join(words)
 
 
 def installed_version(package: str) -> str | None:

@@ -170,7 +170,7 @@ class GemmOperands:
 
     @property
     def converted(self) -> bool:
-        """Whether B is narrower than A, and brought into its type on the way to the tensor cores."""
+        """Whether B is narrower than A, and becomes its type on the way to the tensor cores."""
         return self.b.dtype.bits < self.a.dtype.bits
 
     @property

@@ -30,11 +30,11 @@ TIE = 0.005
 kernel repeat within 0.9% at the median (benchmarks/results/inductor_timing.json). No other rule was
 better throughout, nor a margin for or against the library (benchmarks/results/power_rule.json)."""
 MARGIN = 0.02
-"""How much faster than what it replaces a kernel has to be that does an activation, too, or reads an
-int8 weight: more than the benchmark's own spread."""
+"""How much faster than what it replaces a kernel has to be that does an activation, too, or reads
+an int8 weight: more than the benchmark's own spread."""
 SCALING_MS = 3e-4
-"""What whoever scales a product of int8 spares at least where a kernel of ours has done it, beside
-bytes to read: at 64 rows a model is faster with kernels that take so much more than the product alone
+"""What whoever scales a product of int8 spares where a kernel of ours has done it, beside bytes to
+read: at 64 rows a model is faster with kernels that take so much more than the product alone
 (kernels/EXPERIMENTS.md)."""
 SPARED_BYTES = 2
 """Of each element that another kernel scales: it reads 32 bits instead of 16."""

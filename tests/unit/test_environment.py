@@ -163,10 +163,10 @@ def test_command_is_kept_without_folders(tmp_path: Path) -> None:
     home.mkdir()
     arguments = [f"{home}/bin/tilecast", "collect", "--suite", "llm", "--devices=0,1",
                  "--store", f"{home}/runs/store.db", f"--export={home}/a=b/data.parquet",
-                 "--cache", f"{home}", f"--other={home}/", "--budget", "60"]  # fmt: skip
+                 "--cache", f"{home}", f"--other={home}/", "--budget", "8B 60"]  # fmt: skip
     assert public_command(arguments) == (
         "tilecast collect --suite llm --devices=0,1 --store store.db --export=data.parquet "
-        "--cache . --other=. --budget 60"
+        "--cache . --other=. --budget '8B 60'"
     )
 
 

@@ -575,12 +575,12 @@ def test_real_models_beside_aten_and_triton(model_records: list[dict[str, Any]])
 def test_cases_are_of_models_and_run_what_they_have_something_for() -> None:
     assert {case.model for case in real_models.CASES.values()} == real_models.MODELS.keys()
     plain, quantized, trained = (
-        set(real_models.CASES[f"Llama 3.1 8B {name}"].variants)
+        set(real_models.variants_of(real_models.CASES[f"Llama 3.1 8B {name}"]))
         for name in ("decode 16x1", "int8 decode 16x1", "train 1x2048")
     )
     assert plain == {*real_models.VARIANTS, *real_models.EAGER}
     assert quantized == trained == {*real_models.VARIANTS}
-    encoded = real_models.CASES["BERT large encode 1x512"].variants
+    encoded = real_models.variants_of(real_models.CASES["BERT large encode 1x512"])
     assert {*encoded} == {*real_models.VARIANTS, real_models.UNFUSED, *real_models.EAGER}
 
 

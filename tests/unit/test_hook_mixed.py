@@ -487,10 +487,10 @@ def test_only_what_is_measured_to_be_faster_is_fused(
     install(k=2, fuse=True)
     with config.patch(max_autotune_gemm_backends=backends):
         caller = _lowered(_operands(bias=True))
-        without_us, *ours = clock.choices
+        bound, *fused_by = clock.choices
     assert [type(one) for one in clock.choices] == [ExternKernelCaller] + [TilecastCaller] * 2
-    assert without_us.kwargs == {"form": TURNED, "backends": backends}
-    assert caller is (ours[0] if fused else None)
+    assert bound.kwargs == {"form": TURNED, "backends": backends}
+    assert caller is (fused_by[0] if fused else None)
     assert counters["tilecast"] == {}
 
 

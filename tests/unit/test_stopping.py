@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tilecast.data_collection.dataset import read_dataset, shipped_data
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
 from tilecast.models.artifact import load_shipped
@@ -115,7 +116,9 @@ def test_the_mean_is_kept_over_what_was_learned_from() -> None:
 def test_adaptive_k_beats_fixed_k_on_held_out_problems() -> None:
     result = json.loads(RESULT.read_text())
     figures = result["figures"]
-    assert result["settings"]["problems"] == 2343
+    data = shipped_data(hardware("H200"))
+    assert data is not None
+    assert result["settings"]["dataset"]["sha256"] == read_dataset(data).digest
     assert figures["means"] == list(MEANS)
     ahead = {"geomean": 0, "p95": 0}
     for power in POWERS:

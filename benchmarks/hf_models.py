@@ -1,0 +1,163 @@
+"""Models of Hugging Face, and what is computed with them.
+
+Built from a configuration, with random weights in bf16: two layers at their real widths, and all
+that stands before and behind them. Needs transformers 5 and, to quantize, torchao, which nothing
+else here needs.
+"""
+
+import copy
+import importlib
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from steps import Step
+
+LAYERS = 2
+TEXT_TOKENS = 4  # with which a transcription begins: language, task, no timestamps
+
+
+class Model(NamedTuple):
+    """A class of transformers, and the fields of its configuration that are not its defaults."""
+
+    kind: str
+    fields: dict[str, Any]
+    fusible: bool = False
+    """Whether it has activations that a product may end with."""
+
+
+class Case(NamedTuple):
+    """One of `MODELS`; prefill, decode, encode or train; sequences, and tokens of each."""
+
+    model: str
+    kind: str
+    batch: int
+    tokens: int
+    quantized: str = ""
+    """What torchao makes of its linear layers: ``int8``, ``fp8``, or nothing."""
+
+    @property
+    def name(self) -> str:
+        """Such as ``Llama 3.1 8B int8 decode 16x1``."""
+        model = " ".join(filter(None, (self.model, self.quantized)))
+        return f"{model} {self.kind} {self.batch}x{self.tokens}"
+
+
+_MIXTRAL = {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": LAYERS}
+_MIXTRAL |= {"num_attention_heads": 32, "num_key_value_heads": 8}
+_WHISPER = {
+    f"{part}_{field}": value
+    for part in ("encoder", "decoder")
+    for field, value in {"layers": LAYERS, "attention_heads": 20, "ffn_dim": 5120}.items()
+}
+MODELS = {
+    "Llama 3.1 8B": Model("LlamaForCausalLM", _MIXTRAL | {"vocab_size": 128256}),
+    "Qwen2.5 7B": Model(
+        "Qwen2ForCausalLM",
+        {"hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": LAYERS}
+        | {"num_attention_heads": 28, "num_key_value_heads": 4, "vocab_size": 152064},
+    ),
+    "GPT-2 XL": Model("GPT2LMHeadModel", {"n_embd": 1600, "n_head": 25, "n_layer": LAYERS}, True),
+    "Mixtral 8x7B": Model("MixtralForCausalLM", _MIXTRAL),
+    "BERT large": Model(
+        "BertModel",
+        {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": LAYERS}
+        | {"num_attention_heads": 16},
+        True,
+    ),
+    "ViT-H": Model(
+        "ViTModel",
+        {"hidden_size": 1280, "intermediate_size": 5120, "num_hidden_layers": LAYERS}
+        | {"num_attention_heads": 16, "patch_size": 14},
+        True,
+    ),
+    "Whisper large": Model(
+        "WhisperForConditionalGeneration",
+        _WHISPER | {"d_model": 1280, "num_mel_bins": 128, "vocab_size": 51866},
+        True,
+    ),
+}
+# In this order two GPUs have equal shares. One row is multiplied without a GEMM: once will do.
+_ALL = (
+    *(Case("Llama 3.1 8B", "decode", rows, 1) for rows in (16, 64, 200)),
+    Case("Llama 3.1 8B", "prefill", 1, 2048),
+    Case("Llama 3.1 8B", "train", 1, 2048),
+    *(Case("Llama 3.1 8B", "decode", rows, 1, "int8") for rows in (16, 64, 200)),
+    Case("Llama 3.1 8B", "prefill", 1, 2048, "int8"),
+    *(Case("BERT large", "encode", batch, 512) for batch in (1, 16)),
+    *(Case("ViT-H", "encode", batch, 257) for batch in (1, 16)),
+    Case("Mixtral 8x7B", "decode", 64, 1),
+    *(Case("GPT-2 XL", "decode", rows, 1) for rows in (16, 64, 200)),
+    Case("GPT-2 XL", "prefill", 2, 1024),
+    Case("GPT-2 XL", "train", 2, 1024),
+    *(Case("Llama 3.1 8B", "decode", rows, 1, "fp8") for rows in (16, 64, 200)),
+    Case("Llama 3.1 8B", "prefill", 1, 2048, "fp8"),
+    *(Case("Qwen2.5 7B", "decode", rows, 1) for rows in (16, 64, 200)),
+    Case("Qwen2.5 7B", "prefill", 1, 2048),
+    Case("Whisper large", "encode", 1, 1500),
+    Case("Mixtral 8x7B", "prefill", 1, 2048),
+    Case("Llama 3.1 8B", "decode", 1, 1),
+)
+CASES = {case.name: case for case in _ALL}
+
+
+def built(model: Model) -> Any:
+    """A model with random weights, in bf16, without dropout."""
+    kind = getattr(importlib.import_module("transformers"), model.kind)
+    config = kind.config_class(**model.fields, use_cache=False)
+    built = kind._from_config(config, dtype=torch.bfloat16).eval()
+    built.loss_type = "ForCausalLM"  # GPT-2 has none and warns of it, which would break its graph
+    return built
+
+
+def quantize(model: Any, name: str) -> None:
+    """Have torchao quantize the linear layers of a model: weights now, rows of x at each call."""
+    found = importlib.import_module("torchao.quantization")
+    kinds = {
+        "int8": found.Int8DynamicActivationInt8WeightConfig,
+        "fp8": found.Float8DynamicActivationFloat8WeightConfig,
+    }
+    # What it would set of Inductor would stay set for the models after this one.
+    config = kinds[name](granularity=found.PerRow(), set_inductor_config=False)
+    found.quantize_(model, config)
+
+
+def inputs(case: Case, model: Any) -> dict[str, Any]:
+    """Random inputs by the names that a model has for them."""
+    config, batch = model.config, case.batch
+    if model.main_input_name == "pixel_values":
+        size = (config.num_channels, config.image_size, config.image_size)
+        return {"pixel_values": torch.randn(batch, *size, dtype=torch.bfloat16)}
+    tokens = TEXT_TOKENS if model.main_input_name == "input_features" else case.tokens
+    ids = torch.randint(config.vocab_size, (batch, tokens))
+    if model.main_input_name == "input_features":
+        # The first layers halve the frames of a sound.
+        size = (config.num_mel_bins, 2 * case.tokens)
+        features = torch.randn(batch, *size, dtype=torch.bfloat16)
+        return {"input_features": features, "decoder_input_ids": ids}
+    further = {"train": {"labels": ids}, "prefill": {"logits_to_keep": 1}}
+    return {"input_ids": ids, **further.get(case.kind, {})}
+
+
+def run_model(model: Any, given: dict[str, Any]) -> Any:
+    """What is compiled; the result, or the loss where there are labels."""
+    return model(**given)[0]
+
+
+def step_of(call: Callable[..., Any], case: Case, model: Any, given: dict[str, Any]) -> Step:
+    """What returns the tensors that tell right from wrong."""
+    if case.kind != "train":
+        return torch.no_grad()(lambda: [call(model, given)])
+    weights = list(model.parameters())
+    return lambda: torch.autograd.grad(call(model, given), weights)
+
+
+def in_float32(case: Case, model: Any, given: dict[str, Any]) -> Sequence[torch.Tensor]:
+    """What a step of a model returns in float32, without `torch.compile`."""
+    wide = {
+        name: value.float() if torch.is_tensor(value) and value.is_floating_point() else value
+        for name, value in given.items()
+    }
+    reference = copy.deepcopy(model).float()
+    reference.config._experts_implementation = "eager"  # expert by expert, in any type
+    return step_of(run_model, case, reference, wide)()
