@@ -28,11 +28,11 @@ from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.heuristics.problem import PROBLEM_FIELDS, GemmProblem
 from tilecast.kernels.candidates import candidates
-from tilecast.models.evaluation import groups
 from tilecast.models.features import FEATURE_NAMES, featurize
 from tilecast.models.labels import ProblemLabels, label_table
 from tilecast.models.measurements import dataset_hardware
 from tilecast.models.ranker import ConfigRanker
+from tilecast.models.regret import groups
 
 POWERS = ("burst", "robust")
 GUIDE = "robust"  # whose ranker chooses

@@ -27,9 +27,10 @@ from tilecast.data_collection.autotuned import Autotuned
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.heuristic import rank
 from tilecast.models.comparisons import comparisons
-from tilecast.models.evaluation import MAX_K, HeldOut, folds, regrets, spread
+from tilecast.models.evaluation import folds
 from tilecast.models.labels import POWERS, ProblemLabels
 from tilecast.models.ranker import ConfigRanker
+from tilecast.models.regret import MAX_K, HeldOut, regrets, spread
 
 POWER = "robust"  # of which further rankers are scored
 BANDS = (0.0, 20.0, 60.0, np.inf)

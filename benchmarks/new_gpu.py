@@ -19,18 +19,12 @@ from selection_regret import Table
 from tilecast.data_collection.dataset import read_dataset, shipped_data
 from tilecast.heuristics.hardware import hardware
 from tilecast.models.artifact import load_shipped
-from tilecast.models.evaluation import (
-    MakeHeuristic,
-    Splits,
-    folds,
-    held_out,
-    regrets,
-    unfitted,
-)
+from tilecast.models.evaluation import MakeHeuristic, Splits, folds, held_out, unfitted
 from tilecast.models.labels import label_table
 from tilecast.models.learned import LearnedHeuristic
 from tilecast.models.lending import lent
 from tilecast.models.ranker import ConfigRanker
+from tilecast.models.regret import regrets
 
 NEW, KNOWN = hardware("H100"), hardware("H200")
 COUNTS = (15, 30, 57)  # of the new one's problems; the last is all of four folds

@@ -16,8 +16,9 @@ from selection_regret import Table, read
 
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import LINEAR_BF16
-from tilecast.models.evaluation import HeldOut, folds, held_out, regrets
+from tilecast.models.evaluation import folds, held_out
 from tilecast.models.ranker import ConfigRanker
+from tilecast.models.regret import HeldOut, regrets
 
 POWER = "robust"
 

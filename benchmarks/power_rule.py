@@ -27,15 +27,10 @@ from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.models.deferral import deferral_features, fit_deferral
-from tilecast.models.evaluation import (
-    ORIGINS,
-    folds,
-    groups,
-    parts_beside_library,
-    side_by_side,
-)
+from tilecast.models.evaluation import folds, parts_beside_library, side_by_side
 from tilecast.models.labels import POWERS, ProblemLabels
 from tilecast.models.ranker import ConfigRanker
+from tilecast.models.regret import ORIGINS, groups
 from tilecast.models.targets import problem_features
 
 CARDS = {"cool": 0.0, "hot": 1.0}

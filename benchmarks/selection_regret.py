@@ -29,11 +29,12 @@ from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.kernels.quack_sm90.stock import stock_candidates
 from tilecast.models import baselines, evaluation
 from tilecast.models.deferral import SLOWER
-from tilecast.models.evaluation import HeldOut, MakeHeuristic, all_held_out
+from tilecast.models.evaluation import MakeHeuristic, all_held_out
 from tilecast.models.labels import POWERS, ProblemLabels, label_table
 from tilecast.models.measurements import dataset_hardware
 from tilecast.models.nvmatmul import NvMatmulHeuristic
 from tilecast.models.ranker import ConfigRanker
+from tilecast.models.regret import HeldOut
 from tilecast.models.tree_linear import TreeLinearRanker
 
 FIGURES = ("proposed", "geomean", "p95", "max", "within_2_percent")

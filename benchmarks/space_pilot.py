@@ -39,7 +39,7 @@ from tilecast.kernels.object_cache import ObjectCache, default_root
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.quack_sm90.space import most_stages
 from tilecast.kernels.rules import tiles
-from tilecast.models.evaluation import BUCKETS
+from tilecast.models.regret import BUCKETS
 
 GPU = hardware("H200")
 DATASET = runner.RESULTS / "space_pilot.parquet"

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tilecast.cli import given, values
 from tilecast.cli import options as shared
 from tilecast.cli.answer import Answer
+from tilecast.cli.ranking_tables import COLUMNS, library_rows, shown
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
@@ -119,11 +120,11 @@ def _many(problems: Sequence[GemmProblem], options: argparse.Namespace) -> Answe
         for problem, answer in zip(problems, answers, strict=True)
         for entry in (
             *(entry.values() for entry in answer["ranking"]),
-            *_library_rows(answer["library"]),
+            *library_rows(answer["library"]),
         )
     ]
     title = f"{len(problems)} problems on {gpu.name}, {options.power}"
-    table = Table(title, {"problem": "", "operands": ""} | _COLUMNS, rows)
+    table = Table(title, {"problem": "", "operands": ""} | COLUMNS, rows)
     return Answer(document, [table, *lent.values()])
 
 
@@ -156,7 +157,7 @@ def _one(problem: GemmProblem, options: argparse.Namespace) -> Answer:
     truths = look_up(read_columns(data)[0], problem) if data else {}
     among = candidates(problem, gpu)
     ranking = heuristic.predict(problem, among)
-    shown = len(heuristic.shortlist(problem, among)) if isinstance(top, str) else top
+    length = len(heuristic.shortlist(problem, among)) if isinstance(top, str) else top
     reasons = heuristic.explain(problem, among, ranking[0].config, limit=REASONS)
     document = {
         "problem": _fields(problem),
@@ -168,15 +169,15 @@ def _one(problem: GemmProblem, options: argparse.Namespace) -> Answer:
         "library": _library(problem, heuristic.first(problem, among)),
         "ranking": [
             _expected(position, prediction) | _measured(prediction, truths)
-            for position, prediction in enumerate(ranking[:shown], 1)
+            for position, prediction in enumerate(ranking[:length], 1)
         ],
         "reasons": [asdict(reason) for reason in reasons],
         "measured": {regime: _oracle(truth, ranking) for regime, truth in truths.items()},
     }
-    shown = _shown(problem, document)
+    lines = shown(problem, document)
     if options.html:
-        _write_page(options.html, problem, document, shown, truths)
-    return Answer(document, shown)
+        _write_page(options.html, problem, document, lines, truths)
+    return Answer(document, lines)
 
 
 def _check_page(file: Path) -> None:
@@ -237,7 +238,7 @@ def _roofline(problem: GemmProblem, gpu: Hardware) -> dict[str, object]:
 
 
 def _expected(position: int, prediction: Prediction) -> dict[str, object]:
-    """One row of the ranking, in the order of `_COLUMNS`."""
+    """One row of the ranking, in the order of `tilecast.cli.ranking_tables.COLUMNS`."""
     return {
         "rank": position,
         "config": prediction.config.name,
@@ -254,18 +255,6 @@ def _library(problem: GemmProblem, first: FirstChoice) -> dict[str, object]:
         "over_first": first.library_over,
         "deferred": first.deferred,
     }
-
-
-def _library_rows(library: Mapping[str, Any]) -> list[tuple[object, ...]]:
-    """The library's row below a ranking, in the order of `_COLUMNS`; none where none is known."""
-    if library["over_first"] is None:
-        return []
-    taken = ", taken instead at k = 1" if library["deferred"] else ""
-    shown = f"{library['name']} ({library['over_first']:.2f}x the first{taken})"
-    return [(None, shown, library["predicted_microseconds"], None)]
-
-
-_COLUMNS = {"": "d", "config": "", "predicted us": ".1f", "predicted loss": ".1%"}
 
 
 def _measured(prediction: Prediction, truths: Mapping[str, Truth]) -> dict[str, object]:
@@ -287,51 +276,3 @@ def _oracle(truth: Truth, ranking: Sequence[Prediction]) -> dict[str, object]:
         "rank": names.index(truth.best) + 1 if truth.best in names else None,
         "reference_microseconds": truth.reference,
     }
-
-
-def _shown(problem: GemmProblem, document: Mapping[str, Any]) -> list[Table | str]:
-    """The document as tables and lines."""
-    columns = dict(_COLUMNS)
-    for regime in document["measured"]:
-        columns |= {f"{regime} us": ".1f", f"{regime} loss": ".1%"}
-    rows = []
-    for entry in document["ranking"]:
-        *expected, measured = entry.values()
-        times = (value for regime in measured.values() for value in regime.values())
-        rows.append((*expected, *times))
-    count = len(rows)
-    rows += [
-        (*row, *(cell for one in document["measured"].values() for cell in _reference(one)))
-        for row in _library_rows(document["library"])
-    ]
-    title = (
-        f"{problem} {problem.operands} on {document['gpu']}, {document['power']}: "
-        f"{count} of {document['candidates']} candidates"
-    )
-    names = ("feature", "value", "effect", "meaning")
-    reasons = [[reason[name] for name in names] for reason in document["reasons"]]
-    decided = {"feature": "", "value": ".4g", "effect on cost": "+.1%", "meaning": ""}
-    return [
-        Table(title, columns, rows),
-        *([document["lent"]] if "lent" in document else []),
-        "roofline {microseconds:.1f} us, set by {bound}".format(**document["roofline"]),
-        *(_oracle_line(problem, regime, oracle) for regime, oracle in document["measured"].items()),
-        *([] if document["measured"] else ["not in the data set: no measured times"]),
-        "",
-        Table("What decided for the first, against its rivals", decided, reasons),
-    ]
-
-
-def _reference(oracle: Mapping[str, Any]) -> tuple[float | None, float | None]:
-    """What the library took, and that over the best config's time, less 1."""
-    time = oracle["reference_microseconds"]
-    return time, None if time is None else time / oracle["microseconds"] - 1
-
-
-def _oracle_line(problem: GemmProblem, regime: str, oracle: Mapping[str, Any]) -> str:
-    rank, reference = oracle["rank"], oracle["reference_microseconds"]
-    return (
-        f"measured in {regime}: best is {oracle['best']} with {oracle['microseconds']:.1f} us, "
-        + (f"ranked {rank}" if rank else "no candidate")
-        + (f"; {problem.library_call} takes {reference:.1f} us" if reference else "")
-    )

@@ -88,9 +88,10 @@ def run(options: argparse.Namespace) -> Answer:
 
 def _regret(artifact: Artifact, table: Sequence[ProblemLabels]) -> dict[str, dict[int, float]]:
     """Geometric mean regret of a model as it is, by power and number of kernels."""
-    from tilecast.models.evaluation import held_out, regrets, spread, unfitted
+    from tilecast.models.evaluation import held_out, unfitted
     from tilecast.models.labels import POWERS
     from tilecast.models.learned import LearnedHeuristic
+    from tilecast.models.regret import regrets, spread
 
     found = {}
     for power in POWERS:

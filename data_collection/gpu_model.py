@@ -10,17 +10,10 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
+from tilecast.data_collection.gpu_rates import MEMORY_BYTES, bandwidth, product_rate
 from tilecast.heuristics.errors import TilecastError, one_line
 from tilecast.heuristics.hardware import GPUS, MAX_CLUSTER, Hardware, described, known_gpu
 from tilecast.kernels.families import FAMILIES
-
-MEMORY_BYTES = 2**30
-"""Read by the kernel that tells the memory's bandwidth: far more than any level 2 holds."""
-PRODUCT_EXTENT = 8192
-"""m, n and k of the product that tells the matrix rate."""
-REPEATS = 20
-"""Launches in one timing; the best of `TRIALS` of them counts, before the card grows warm."""
-TRIALS = 5
 
 SXM, SXM_CLOCK = GPUS[0], 1.98e9
 """A GPU whose rates are known, and the highest clock that its driver states, in Hz."""
@@ -107,10 +100,10 @@ def describe_gpu(device: int) -> Hardware:
     stated = stated_gpu(device)
     return replace(
         stated,
-        dram_bytes_per_second=_bandwidth(device, MEMORY_BYTES),
+        dram_bytes_per_second=bandwidth(device, MEMORY_BYTES),
         # What is read and what is written, and room to spare.
-        l2_bytes_per_second=_bandwidth(device, stated.l2_bytes // 4),
-        peak_flops=_product_rate(device),
+        l2_bytes_per_second=bandwidth(device, stated.l2_bytes // 4),
+        peak_flops=product_rate(device),
     )
 
 
@@ -212,48 +205,6 @@ def _context(handle: Any) -> Iterator[None]:
             driver.cuCtxPopCurrent()
     finally:
         driver.cuDevicePrimaryCtxRelease(handle)
-
-
-def _bandwidth(device: int, size: int) -> float:
-    """Bytes a second, read plus written, of a kernel that passes over ``size`` bytes."""
-    import torch
-
-    source = torch.zeros(size // 4, dtype=torch.int32, device=f"cuda:{device}")
-    target = torch.empty_like(source)
-    # No copy: in a graph that is none of a kernel's, and takes 1.7 times as long.
-    return 2 * size / _seconds(device, lambda: torch.bitwise_not(source, out=target))
-
-
-def _product_rate(device: int) -> float:
-    """FLOP/s of a large product in bf16."""
-    import torch
-
-    extent = PRODUCT_EXTENT
-    a, b = torch.randn(2, extent, extent, device=f"cuda:{device}", dtype=torch.bfloat16)
-    out = torch.empty_like(a)
-    return 2 * extent**3 / _seconds(device, lambda: torch.mm(a, b, out=out))
-
-
-def _seconds(device: int, launch: Callable[[], object]) -> float:
-    """Time of one launch on a device: the best of a few graphs of many, which cost no host time."""
-    import torch
-
-    with torch.cuda.device(device), torch.cuda.stream(torch.cuda.Stream()):
-        launch()
-        graph = torch.cuda.CUDAGraph()
-        graph.capture_begin()
-        for _ in range(REPEATS):
-            launch()
-        graph.capture_end()
-        times = []
-        for _ in range(TRIALS):
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            start.record()
-            graph.replay()
-            end.record()
-            end.synchronize()
-            times.append(start.elapsed_time(end) * 1e-3 / REPEATS)
-    return min(times)
 
 
 def _clusters_at_once(smem_bytes: int) -> tuple[int, ...]:

@@ -23,10 +23,11 @@ from tilecast.data_collection.store import store_versions
 from tilecast.data_collection.worker import LocalEngine, LocalWorker
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
-from tilecast.kernels.builder import CompileResult, ObjectBuilder, end_with
+from tilecast.kernels.builder import CompileResult, ObjectBuilder
 from tilecast.kernels.object_cache import ObjectCache, default_root
 from tilecast.kernels.object_entry import Entry
 from tilecast.kernels.spec import KernelSpec
+from tilecast.kernels.workers import end_with
 
 _SHARED = ("heuristics", "kernels", "data_collection")
 """Our packages that run on nodes."""

@@ -20,13 +20,8 @@ from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook import report
 from tilecast.inductor_hook.settings import Settings
 from tilecast.kernels.candidates import candidates, config_table, multiplies
-from tilecast.models.learned import (
-    FirstChoice,
-    LearnedHeuristic,
-    Prediction,
-    decides,
-    load_heuristic,
-)
+from tilecast.models.known_operands import decides
+from tilecast.models.learned import FirstChoice, LearnedHeuristic, Prediction, load_heuristic
 from tilecast.models.lending import terms
 from tilecast.models.manifest import model_hardware
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import signal
 import threading
 import time
-import warnings
 from collections.abc import Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -20,17 +18,15 @@ from typing import Any
 from weakref import WeakSet
 
 from tilecast.heuristics.errors import TilecastError, one_line
-from tilecast.kernels.families import FAMILIES, family_of
+from tilecast.kernels.families import family_of
 from tilecast.kernels.object_cache import ObjectCache, default_root
 from tilecast.kernels.spec import KernelSpec
+from tilecast.kernels.workers import new_pool
 
 DEADLINE_SECONDS = 120
 """For one kernel, which takes about a second: a compiler that hangs must not hang its caller."""
-IDLE_SECONDS = 60
-"""After which workers without work leave, and with them the memory that the compiler takes."""
 MOST_WORKERS = 16
 """A shortlist and its neighbours keep no more busy; each takes half a gigabyte."""
-_WATCH_SECONDS = 0.25
 
 
 @dataclass(frozen=True)
@@ -153,13 +149,13 @@ class ObjectBuilder:
         with self._lock:
             if self._pool is None:
                 self.objects.tidy()
-                self._pool = _new_pool(self._size())
+                self._pool = new_pool(self._size())
                 # A process that multiprocessing forked would wait until they are idle for long.
                 Finalize(None, _close_all, exitpriority=10)
             try:
                 return self._pool.submit(compile_into, spec, self.objects)
             except BrokenProcessPool:
-                self._pool = _new_pool(self._size())
+                self._pool = new_pool(self._size())
                 return self._pool.submit(compile_into, spec, self.objects)
 
     def _result(self, spec: KernelSpec, job: Future[CompileResult]) -> CompileResult:
@@ -179,7 +175,7 @@ class ObjectBuilder:
         with self._one:
             if self.objects.resources(spec) is not None:
                 return CompileResult(spec, 0.0)
-            pool = _new_pool(1)
+            pool = new_pool(1)
             try:
                 return pool.submit(compile_into, spec, self.objects).result(DEADLINE_SECONDS)
             except TimeoutError:
@@ -255,40 +251,6 @@ def object_builder() -> ObjectBuilder:
 @cache
 def _builder(root: Path) -> ObjectBuilder:
     return ObjectBuilder(ObjectCache(root))
-
-
-def _new_pool(workers: int) -> Any:
-    # Not multiprocessing: its spawned workers import the user's script again, which would run it
-    # anew where nothing guards it.
-    from joblib.externals.loky import ProcessPoolExecutor
-
-    # A worker whose memory has grown, as the compiler's does with every kernel, is replaced.
-    warnings.filterwarnings("ignore", "A worker stopped while some jobs", UserWarning)
-    return ProcessPoolExecutor(
-        workers, timeout=IDLE_SECONDS, initializer=_prepare, initargs=(os.getpid(),)
-    )
-
-
-def _prepare(parent: int) -> None:
-    """Make a worker end with its parent, which alone is interrupted, and load the compiler."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    end_with(parent)
-    # It takes longer than compiling a kernel; why it fails, compiling tells.
-    with contextlib.suppress(Exception):
-        for family in FAMILIES.values():
-            family.preload()
-
-
-def end_with(parent: int) -> None:
-    """End this process soon after its parent, however that ends."""
-    threading.Thread(target=_watch, args=(parent,), daemon=True).start()
-
-
-def _watch(parent: int) -> None:
-    # Not a signal at its death: the kernel sends that when the thread ends that began the worker.
-    while os.getppid() == parent:
-        time.sleep(_WATCH_SECONDS)
-    os._exit(1)
 
 
 _builders: WeakSet[ObjectBuilder] = WeakSet()

@@ -12,8 +12,9 @@ from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.models.artifact import Artifact
 from tilecast.models.guidance import Guided
+from tilecast.models.known_operands import lends
 from tilecast.models.labels import label_table
-from tilecast.models.learned import LearnedHeuristic, lends
+from tilecast.models.learned import LearnedHeuristic
 from tilecast.models.ranker import ConfigRanker
 
 FIRST_PROBLEMS = 24

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,11 +12,12 @@ from tilecast.heuristics.candidates import Candidates
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
-from tilecast.heuristics.operands import MATRIX, GemmOperands
+from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.models.artifact import Artifact, load
 from tilecast.models.deferral import deferral_features
 from tilecast.models.features import FEATURE_NAMES, FEATURES, featurize
+from tilecast.models.known_operands import check_lends
 from tilecast.models.labels import check_power
 from tilecast.models.lending import shipped_for
 from tilecast.models.stopping import MAX_TAKEN, stop_features
@@ -220,39 +221,7 @@ class LearnedHeuristic:
 
     def _check(self, problem: GemmProblem) -> None:
         """Refuse operands that it is not lent to."""
-        _check_lent(self.artifact.operands, problem.operands)
-
-
-def lends(trained: Iterable[GemmOperands], asked: GemmOperands) -> bool:
-    """Whether a model of some operands ranks for others: it has seen elements and results as wide.
-
-    What differs beside that (another type of as many bits, another major of A or B, another vector,
-    activation or scale in the epilogue) costs little where it was not seen
-    (benchmarks/results/operand_transfer.json). A matrix that is added has to have been seen.
-    """
-    return any(_shared(one) == _shared(asked) for one in trained)
-
-
-def decides(measured: Iterable[GemmOperands], asked: GemmOperands) -> bool:
-    """Whether such a model may choose without a benchmark: it has seen their majors, too.
-
-    It has seen them on the GPU that it is for: what was measured elsewhere ranks and decides not.
-    """
-    return lends((one for one in measured if one.layout == asked.layout), asked)
-
-
-def _shared(operands: GemmOperands) -> tuple[object, ...]:
-    """What operands have in common that a model is lent among."""
-    widths = (operands.a.dtype.bits, operands.b.dtype.bits, operands.out.dtype.bits)
-    return *widths, operands.out.major, any(extra.kind == MATRIX for extra in operands.extras)
-
-
-def _check_lent(trained: Sequence[GemmOperands], asked: GemmOperands) -> None:
-    if not lends(trained, asked):
-        raise TilecastError(
-            f"no model is for {asked}; allowed: what is stored in as many bits as one of "
-            f"{', '.join(map(str, trained))}; train one with `tilecast train`"
-        )
+        check_lends(self.artifact.operands, problem.operands)
 
 
 def load_heuristic(
@@ -287,7 +256,7 @@ def load_heuristic(
             f"model {folder} is for {artifact.hardware.name}; allowed: one for {hardware.name}; "
             "train it with `tilecast train`"
         )
-    _check_lent(artifact.operands, operands)
+    check_lends(artifact.operands, operands)
     return LearnedHeuristic(artifact, power)
 
 
@@ -305,5 +274,5 @@ def load_heuristic_for(
     first, *others = dict.fromkeys(problem.operands for problem in problems)
     heuristic = load_heuristic(hardware, first, power, folder)
     for operands in others:
-        _check_lent(heuristic.artifact.operands, operands)
+        check_lends(heuristic.artifact.operands, operands)
     return heuristic

@@ -21,20 +21,12 @@ from tilecast.heuristics.hardware import Hardware
 from tilecast.models.artifact import INTERCEPT, SLOPE, Artifact
 from tilecast.models.comparisons import Comparison, comparisons
 from tilecast.models.deferral import Deferral, fit_deferral, speed
-from tilecast.models.evaluation import (
-    MAX_K,
-    HeldOut,
-    Splits,
-    folds,
-    noise_floor,
-    parts_beside_library,
-    side_by_side,
-    summarise,
-)
+from tilecast.models.evaluation import Splits, folds, parts_beside_library, side_by_side
 from tilecast.models.labels import POWERS, ProblemLabels
 from tilecast.models.measurements import Measurements, dataset_hardware
 from tilecast.models.network_training import EPOCHS, fit_network
 from tilecast.models.ranker import ConfigRanker
+from tilecast.models.regret import MAX_K, HeldOut, noise_floor, summarise
 from tilecast.models.stopping import StoppingRule, first_candidates, fit_stopping_rule
 from tilecast.models.targets import problem_features
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from tilecast.data_collection.cards import card_times
 from tilecast.data_collection.dataset import Dataset
-from tilecast.models.evaluation import BUCKETS
 from tilecast.models.labels import ProblemLabels
+from tilecast.models.regret import BUCKETS
 from tilecast.reporting.cards import (
     OTHER_RANKS,
     OTHER_TIMES,

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from tilecast.data_collection.measurement import REGIMES
-from tilecast.models.evaluation import BUCKETS
 from tilecast.models.labels import ProblemLabels
+from tilecast.models.regret import BUCKETS
 from tilecast.reporting.plots import COLOURS, Figure, extent_axis, figure, level, ratio_axis
 from tilecast.reporting.table import Table
 

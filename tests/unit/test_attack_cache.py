@@ -184,7 +184,7 @@ COMMAND = ("-m", "tilecast.cli.main", "compile", "--workers", "1", "-k", "64", "
 SCRIPT = """
 import os, pathlib, sys
 from tilecast.heuristics.operands import LINEAR_BF16
-from tilecast.kernels import builder
+from tilecast.kernels import builder, workers
 from tilecast.kernels.quack_sm90.space import valid_configs
 from tilecast.heuristics.hardware import hardware
 
@@ -192,7 +192,7 @@ class Cache(builder.ObjectCache):
     def resources(self, spec):
         return None if os.getpid() == main else True
 
-main, builder._prepare = os.getpid(), lambda parent: None
+main, workers._prepare = os.getpid(), lambda parent: None
 configs = valid_configs(LINEAR_BF16, hardware("H200"))
 specs = (builder.KernelSpec(config, LINEAR_BF16) for config in configs)
 for result in builder.compile_all(specs, Cache(pathlib.Path(sys.argv[-1])), 2):

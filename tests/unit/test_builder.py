@@ -17,11 +17,9 @@ import pytest
 
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.operands import LINEAR_BF16
-from tilecast.kernels import builder as module
-from tilecast.kernels import object_cache
+from tilecast.kernels import object_cache, workers
 from tilecast.kernels.builder import (
     DEADLINE_SECONDS,
-    IDLE_SECONDS,
     ObjectBuilder,
     compile_all,
     compile_into,
@@ -182,7 +180,7 @@ def test_what_is_settled_after_its_worker_died_is_ready(tmp_path: Path) -> None:
 @pytest.fixture
 def light_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers that do not load the compiler."""
-    monkeypatch.setattr(module, "_prepare", lambda parent: None)
+    monkeypatch.setattr(workers, "_prepare", lambda parent: None)
 
 
 def _deadly(root: Path, code: bytes, victim: KernelSpec, deaths: int) -> ObjectCache:
@@ -272,7 +270,7 @@ def test_a_forked_child_has_workers_of_its_own(
         status = fork(lambda: builder.wait(FOUR[1]))
     start = time.monotonic()
     assert status() == 0
-    assert time.monotonic() - start < min(DEADLINE_SECONDS, IDLE_SECONDS)
+    assert time.monotonic() - start < min(DEADLINE_SECONDS, workers.IDLE_SECONDS)
     assert builder.objects.resources(FOUR[1]) is not None
     builder.wait(FOUR[2])
     builder.close()

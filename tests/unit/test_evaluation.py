@@ -15,21 +15,10 @@ from tilecast.heuristics.hardware import hardware
 from tilecast.kernels.candidates import config_table
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.models.baselines import BestFixedSubset
-from tilecast.models.evaluation import (
-    BUCKETS,
-    MAX_K,
-    HeldOut,
-    evaluate,
-    folds,
-    held_out,
-    noise_floor,
-    regrets,
-    side_by_side,
-    speeds,
-    summarise,
-)
+from tilecast.models.evaluation import evaluate, folds, held_out, side_by_side, speeds
 from tilecast.models.labels import ProblemLabels, label_table
 from tilecast.models.ranker import ConfigRanker
+from tilecast.models.regret import BUCKETS, MAX_K, HeldOut, noise_floor, regrets, summarise
 
 
 class Oracle:

@@ -19,8 +19,9 @@ from tilecast.kernels.candidates import candidates
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.models.artifact import save
 from tilecast.models.features import FEATURES, featurize
+from tilecast.models.known_operands import decides, lends
 from tilecast.models.labels import POWERS
-from tilecast.models.learned import RIVALS, LearnedHeuristic, decides, lends, load_heuristic
+from tilecast.models.learned import RIVALS, LearnedHeuristic, load_heuristic
 from tilecast.models.stopping import MAX_TAKEN, MEANS
 
 H200 = hardware("H200")

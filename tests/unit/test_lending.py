@@ -34,10 +34,11 @@ from tilecast.inductor_hook.settings import Settings
 from tilecast.kernels.candidates import candidates
 from tilecast.kernels.quack_sm90.stock import stock_configs
 from tilecast.models.artifact import SHIPPED, load_shipped
-from tilecast.models.evaluation import held_out, regrets, spread, unfitted
+from tilecast.models.evaluation import held_out, unfitted
 from tilecast.models.labels import label_table
 from tilecast.models.learned import LENT_LEAST, LearnedHeuristic
 from tilecast.models.lending import lent, nearest_shipped, shipped_for, terms
+from tilecast.models.regret import regrets, spread
 
 H200, H100 = hardware("H200"), hardware("H100")
 PROBLEM = GemmProblem(512, 4096, 4096)
