@@ -144,7 +144,8 @@ def _is_elementwise(node: Node, values: Mapping[Node, torch.Tensor]) -> bool:
 def _evaluated(node: Node, values: Mapping[Node, torch.Tensor]) -> torch.Tensor:
     """What an elementwise node gives, in double precision throughout."""
     if node.target is CONVERT:
-        return values[node.all_input_nodes[0]]
+        value = values[node.all_input_nodes[0]]
+        return value != 0 if node.meta["val"].dtype is torch.bool else value
     args = map_arg(node.args, values.__getitem__)
     target = cast(Callable, node.target)
     return target(*args, **map_arg(node.kwargs, values.__getitem__))

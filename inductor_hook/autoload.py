@@ -25,11 +25,17 @@ def autoload() -> None:
 
     ``TORCH_DEVICE_BACKEND_AUTOLOAD=0`` keeps PyTorch from calling it.
     """
-    if names(os.environ.get(VARIABLE, "")):
-        from tilecast.inductor_hook.installation import install_from_environment
+    try:
+        if names(os.environ.get(VARIABLE, "")):
+            from tilecast.inductor_hook.installation import install_from_environment
 
-        install_from_environment()
-    if os.environ.get(EAGER, "") not in ("", "0"):
-        from tilecast.inductor_hook.routing import enable_from_environment
+            install_from_environment()
+        if os.environ.get(EAGER, "") not in ("", "0"):
+            from tilecast.inductor_hook.routing import enable_from_environment
 
-        enable_from_environment()
+            enable_from_environment()
+    # Whatever it is that cannot be imported: PyTorch can.
+    except Exception as error:
+        import logging
+
+        logging.getLogger(__name__).warning("tilecast: loading failed (%s); it is not used", error)

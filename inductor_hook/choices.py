@@ -22,7 +22,7 @@ from tilecast.inductor_hook.autoload import names
 from tilecast.inductor_hook.contest import Contest
 from tilecast.inductor_hook.fusion import NOTHING, Decided, in_turn
 from tilecast.inductor_hook.power_limit import near
-from tilecast.inductor_hook.problems import LeftToLibrary, Matmul, NotCovered, read
+from tilecast.inductor_hook.problems import LeftToLibrary, Matmul, NotCovered, check, read
 from tilecast.inductor_hook.recording import record
 from tilecast.inductor_hook.selection import decided, gpu_of, portfolio, runnable, shortlist
 from tilecast.inductor_hook.settings import Settings, asked
@@ -141,8 +141,15 @@ def _count(event: str, times: int = 1) -> None:
 def benchmarked(choices: list[Any]) -> list[Any]:
     """Those of all choices for a multiplication that stay; called before they are benchmarked."""
     settings = asked()
-    if not settings:
+    try:
+        return _benchmarked(choices, settings) if settings else choices
+    # Inductor calls it bare, and compiles on without us.
+    except Exception as error:
+        report.warn_once("looking through choices", error)
         return choices
+
+
+def _benchmarked(choices: list[Any], settings: Settings) -> list[Any]:
     for choice in choices:
         time_as_it_runs(choice)
     ours = [choice for choice in choices if isinstance(choice, TilecastCaller)]
@@ -209,6 +216,7 @@ def _ours(
         LeftToLibrary: ATen shall do it.
     """
     try:
+        check(kernel_inputs, op)
         _decide_layouts(kernel_inputs)
         matmul = read(kernel_inputs, op, fast_accumulation(overrides))
         if activation:

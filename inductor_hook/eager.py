@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch.autograd import forward_ad
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from tilecast.heuristics.errors import TilecastError
 from tilecast.inductor_hook.launcher import add_bias, adds, row
@@ -122,9 +123,10 @@ class Operator:
     def save(
         self, ctx: Any, inputs: tuple, output: torch.Tensor, keyword_only_inputs: Any = None
     ) -> None:
-        """Keep what `gradients` needs."""
+        """Keep what `gradients` needs: of A and B what the other's gradient is made of."""
         *bias, a, b = inputs
-        ctx.save_for_backward(a, b)
+        *_, wanted_a, wanted_b = ctx.needs_input_grad[: len(inputs)]
+        ctx.save_for_backward(a if wanted_b else None, b if wanted_a else None)
         ctx.bias_shapes = [tensor.shape for tensor in bias]
         ctx.factors = keyword_only_inputs or {"alpha": 1, "beta": 1}
 
@@ -140,8 +142,8 @@ class Operator:
                 gradient.sum_to_size(shape) * beta if wanted else None
                 for shape, wanted in zip(ctx.bias_shapes, wanted_biases, strict=True)
             ),
-            multiply(scaled, b.mT) if wanted_a else None,
-            multiply(a.mT, scaled) if wanted_b else None,
+            multiply(scaled, b.mH) if wanted_a else None,
+            multiply(a.mH, scaled) if wanted_b else None,
         )
 
 
@@ -159,6 +161,7 @@ def _plain(*tensors: torch.Tensor) -> bool:
         or torch.is_autocast_enabled()  # on CUDA; told which device, it takes twice as long
         or torch._C._len_torch_dispatch_stack()
         or torch._C._are_functorch_transforms_active()
+        or torch._C._get_tracing_state()
         or forward_ad._current_level >= 0
     ):
         return False
@@ -177,8 +180,9 @@ def _dispatched(
     factors: dict[str, float],
     out: torch.Tensor | None,
 ) -> torch.Tensor:
-    if forward_ad._current_level >= 0:
-        # An operator of a library has no rule for tangents, and would lose them.
+    # An operator of a library has no rule for tangents, and would lose them; nor one for how a
+    # subclass is sharded, whose own tensors come to us where torch's operators are ours.
+    if forward_ad._current_level >= 0 or any(map(is_traceable_wrapper_subclass, operands)):
         return getattr(torch, operator.name)(*operands, **factors, out=out)
     op = getattr(torch.ops.tilecast, operator.name)
     if out is None:
@@ -199,7 +203,8 @@ def _adds(
     broadcasts = all(
         have in (1, want) for have, want in zip(reversed(bias.shape), reversed(shape), strict=False)
     )
-    return adds(alpha, beta) and bias.dtype == dtype and bias.ndim <= len(shape) and broadcasts
+    same = bias.dtype == dtype and bias.ndim <= len(shape)
+    return adds(alpha, beta, dtype) and same and broadcasts
 
 
 def _shared(bias: torch.Tensor, out: torch.Tensor | None) -> bool:

@@ -26,11 +26,13 @@ def bind(handler: InductorChoices) -> InductorChoices:
 
     What Inductor has in place of a handler that is not set stays as it is.
     """
-    bound = id(handler) in _handlers and "_finalize_template_configs" in vars(handler)
-    if bound or not hasattr(handler, "_finalize_template_configs"):
+    if not hasattr(handler, "_finalize_template_configs"):
         return handler
+    # Also of one that is bound: others may have cleared what the autotuner calls.
     if active():
         _follow_autotuning(True)
+    if id(handler) in _handlers and "_finalize_template_configs" in vars(handler):
+        return handler
     stock, stock_uuid = handler._finalize_template_configs, getattr(handler, "uuid", None)
     kind = type(handler).__qualname__
 

@@ -115,7 +115,8 @@ def installed(
 ) -> Iterator[None]:
     """Install for the time of a ``with`` block; arguments and errors as `install`.
 
-    What was installed before is so again behind it.
+    What was installed before is so again behind it. All threads share it: blocks of several must
+    not overlap.
     """
     outer = active()
     install(
@@ -298,10 +299,10 @@ def _choose(
 
 def _fuse() -> None:
     """Put our pass behind Inductor's own patterns, or take it away."""
-    from tilecast.inductor_hook.rewriting import follow
-
-    settings = active()
-    follow(sys.modules[PATTERNS_HOME].pass_patterns, bool(settings and settings.fuse))
+    settings, ours = active(), "tilecast.inductor_hook.rewriting"
+    wanted = bool(settings and settings.fuse)
+    if wanted or ours in sys.modules:
+        import_module(ours).follow(sys.modules[PATTERNS_HOME].pass_patterns, wanted)
 
 
 _FOLLOWERS: dict[str, Callable[[], None]] = {

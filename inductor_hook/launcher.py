@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 _raises: ContextVar[bool] = ContextVar("tilecast_errors_raised", default=False)
 _loaded: dict[tuple[KernelSpec, int], Launch] = {}
+REMEMBERED = 4096
+"""Shapes that a kernel of a symbolic extent is kept for."""
 
 
 @contextmanager
@@ -160,6 +162,8 @@ class DynamicMatmul:
             what = "choosing a kernel for a dynamic extent"
             report.warn_once(what, error, then="the first of ours is used")
             return next(iter(self.matmuls.values()))
+        if len(self._chosen) >= REMEMBERED:
+            self._chosen.clear()
         self._chosen[shape] = chosen
         return chosen
 
@@ -216,9 +220,14 @@ class Padded:
         out.copy_(rows)
 
 
-def adds(alpha: float, beta: float) -> bool:
-    """Whether `add_bias` does it with these factors, in one pass over the output."""
-    return beta == 0 or 1 in (alpha, beta)
+def adds(alpha: float, beta: float, dtype: torch.dtype) -> bool:
+    """Whether `add_bias` does it with these factors, in one pass over an output of a type.
+
+    Not where it would scale in fp16, which a product may overflow that fits once it is scaled.
+    """
+    import torch
+
+    return alpha == 1 or (beta in (0, 1) and dtype != torch.float16)
 
 
 def row(bias: torch.Tensor) -> torch.Tensor:

@@ -131,7 +131,8 @@ def fuses(
     out: torch.dtype | None = None,
 ) -> bool:
     """Whether the kernel of a product of type ``out``, or A's, can add a bias itself."""
-    if b.ndim != 2 or bias.get_device() != a.get_device():
+    fits = bias.ndim == 1 or bias.shape[:1] in ((1,), a.shape[:1])
+    if b.ndim != 2 or not fits or bias.get_device() != a.get_device():
         return False  # torch says what is wrong
     added = Bias(bias.shape, bias.stride(), bias.dtype, bias.data_ptr(), alpha, beta)
     return added.fuses(b.shape[1], out or a.dtype)

@@ -109,6 +109,26 @@ def _steps(extents: tuple[int, int] | None, fixed: int, largest: int, alone: boo
     return sorted({min(least, most), most, *inside})
 
 
+def check(kernel_inputs: Any, op: str) -> None:
+    """See that a multiplication may be ours, before anything of it is settled.
+
+    Raises:
+        NotCovered: it is none of ours, whatever its extents and strides.
+    """
+    from torch._inductor.virtualized import V
+
+    if op not in INPUTS:
+        raise NotCovered(f"operator {op}")
+    if kernel_inputs.device_type != "cuda":
+        raise NotCovered(f"device {kernel_inputs.device_type}")
+    if V.graph.cpp_wrapper and V.graph.aot_mode:
+        raise NotCovered("AOTInductor: its packages run without Python, which launches the kernel")
+    a, b = kernel_inputs.mat1mat2()
+    for node in (a, b):
+        if node.get_dtype().itemsize > 2:
+            raise NotCovered(f"operands of {node.get_dtype()}")
+
+
 def read(kernel_inputs: Any, op: str, fast: bool | None = None) -> Matmul:
     """Read a multiplication from Inductor's ``MMKernelInputs`` and the operator's name.
 
@@ -122,12 +142,7 @@ def read(kernel_inputs: Any, op: str, fast: bool | None = None) -> Matmul:
     """
     from torch._inductor.virtualized import V
 
-    if op not in INPUTS:
-        raise NotCovered(f"operator {op}")
-    if kernel_inputs.device_type != "cuda":
-        raise NotCovered(f"device {kernel_inputs.device_type}")
-    if V.graph.cpp_wrapper and V.graph.aot_mode:
-        raise NotCovered("AOTInductor: its packages run without Python, which launches the kernel")
+    check(kernel_inputs, op)
     nodes = kernel_inputs.nodes()
     given = dict(zip(INPUTS[op], nodes, strict=False))
     a, b = given["A"], given["B"]
@@ -284,6 +299,10 @@ def _factors(kernel_inputs: Any, op: str) -> tuple[float, float]:
     if op != "addmm":
         return 1, 1
     alpha, beta = kernel_inputs.get_scalar("alpha"), kernel_inputs.get_scalar("beta")
-    if not adds(alpha, beta):
-        raise NotCovered(f"alpha={alpha} and beta={beta}: one of them must be 1, or beta 0")
+    dtype = kernel_inputs.out_dtype()
+    if not adds(alpha, beta, dtype):
+        raise NotCovered(
+            f"alpha={alpha} and beta={beta} of {dtype}: one of them must be 1, or beta 0, and in "
+            "fp16 alpha must"
+        )
     return alpha, beta

@@ -108,11 +108,10 @@ def _addmm(
     beta: float = 1,
     alpha: float = 1,
 ) -> torch.Tensor | None:
-    plan = planner.plan(_ADDMM, a, b)
     # Torch adds any bias in one kernel; we would need a second one for others.
-    if plan is None or not fuses(bias, a, b, alpha, beta):
+    if not fuses(bias, a, b, alpha, beta):
         return None
-    return _run(plan, a, b, row(bias))
+    return _run(planner.plan(_ADDMM, a, b), a, b, row(bias))
 
 
 def _scaled_mm(
@@ -129,13 +128,12 @@ def _scaled_mm(
     here = a.get_device() == scale_a.get_device() == scale_b.get_device()
     if out_dtype is None or scale_result is not None or not here:
         return None
+    if not (bias is None or fuses(bias, a, b, out=out_dtype)):
+        return None
     scales = (_scale(scale_a), _scale(scale_b))
     product = Product(2, out_dtype, scales, use_fast_accum, bias is not None)
-    plan = planner.plan(product, a, b)
-    if plan is None or not (bias is None or fuses(bias, a, b, out=out_dtype)):
-        return None
     added = () if bias is None else (row(bias),)
-    return _run(plan, a, b, scale_a.view(-1), scale_b.view(-1), *added)
+    return _run(planner.plan(product, a, b), a, b, scale_a.view(-1), scale_b.view(-1), *added)
 
 
 def _scale(scale: torch.Tensor) -> Scale:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import Any
 
 from tilecast.data_collection import autotuned
 from tilecast.heuristics.errors import TilecastError
-from tilecast.inductor_hook import recording
+from tilecast.inductor_hook import recording, report
 from tilecast.inductor_hook.autoload import names
 from tilecast.kernels.spec import toolchain
 from tilecast.models import artifact
@@ -92,23 +92,39 @@ def activate(settings: Settings | None) -> None:
 
 
 def asked() -> Settings | None:
-    """The settings in force, where Inductor autotunes and its list of backends names us."""
+    """The settings in force, where Inductor autotunes and its list of backends names us.
+
+    None where its caches would not tell our graphs from others, or ranks would have to pass our
+    choices on to each other, for which Inductor has no form.
+    """
     from torch._inductor import config
 
     tuned = config.max_autotune or config.max_autotune_gemm
-    return _active if tuned and names(config.max_autotune_gemm_backends) else None
+    if not (_active and tuned and names(config.max_autotune_gemm_backends)):
+        return None
+    if getattr(config.inductor_choices_class, "settings", None) != _active:
+        report.say_once(
+            "another choices class",
+            "Inductor's inductor_choices_class was set after tilecast was installed, which offers "
+            "nothing then; allowed: to set it before; call tilecast.inductor_hook.install() again",
+        )
+        return None
+    if config.distributed_max_autotune_gemm:
+        report.say_once(
+            "distributed autotuning",
+            "distributed_max_autotune_gemm is set, for which tilecast offers nothing; allowed: "
+            "to leave it unset; k=1 chooses alike on every rank",
+        )
+        return None
+    return _active
 
 
 def cache_key(settings: Settings | None) -> tuple[Any, ...]:
     """What a compiled graph depends on beside the graph, for Inductor's caches."""
     if settings is None:
         return ("tilecast", None)
-    return (
-        *("tilecast", version("tilecast"), settings.k, settings.power, settings.digest),
-        *(settings.model, settings.rank_nvgemm, settings.rank_flex_gemm, settings.fuse),
-        settings.prune_triton,
-        toolchain(),
-    )
+    told = (getattr(settings, one.name) for one in fields(settings) if one.compare)
+    return ("tilecast", version("tilecast"), *told, toolchain())
 
 
 def model_digest(folder: str | None) -> str:

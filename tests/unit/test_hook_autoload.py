@@ -162,6 +162,28 @@ def test_a_bad_setting_is_one_warning(
     assert config.inductor_choices_class is None
 
 
+@pytest.mark.parametrize(
+    ("variable", "module"),
+    [
+        (BACKENDS, "tilecast.inductor_hook.installation"),
+        ("TILECAST_EAGER", "tilecast.inductor_hook.routing"),
+    ],
+)
+def test_what_does_not_import_leaves_pytorch_alone(
+    hook: object,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    variable: str,
+    module: str,
+) -> None:
+    monkeypatch.setenv(variable, {BACKENDS: "TILECAST"}.get(variable, "1"))
+    monkeypatch.setitem(sys.modules, module, None)
+    autoload()
+    (record,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert record.getMessage().startswith("tilecast: loading failed (import of ")
+    assert record.getMessage().endswith("; it is not used")
+
+
 def test_a_bad_setting_leaves_the_import_of_pytorch_alone() -> None:
     process = _python("import torch; print(torch.ones(2).sum().item())", **NAMED, TILECAST_K="lots")
     assert process.returncode == 0, process.stderr

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ import torch
 from torch._dynamo.utils import counters
 from torch._inductor import config
 from torch._inductor.codecache import compiled_fx_graph_hash
-from torch._inductor.ir import StorageBox, TensorBox
+from torch._inductor.ir import FixedLayout, StorageBox, TensorBox
 from torch._inductor.kernel import bmm, mm
 from torch._inductor.kernel.mm_plus_mm import tuned_mm_plus_mm
 from torch._inductor.kernel_inputs import MMKernelInputs
@@ -42,6 +42,7 @@ from hook_graph import (
     node,
     settled,
     source_of,
+    warnings_told,
 )
 
 from tilecast.heuristics.hardware import hardware
@@ -49,7 +50,8 @@ from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook import choices as hook_choices
 from tilecast.inductor_hook import install, installed, uninstall
-from tilecast.inductor_hook.choices import kept
+from tilecast.inductor_hook import timings as hook_timings
+from tilecast.inductor_hook.choices import benchmarked, kept
 from tilecast.inductor_hook.settings import Settings, cache_key
 from tilecast.inductor_hook.template import (
     FAILED_MS,
@@ -666,6 +668,37 @@ def test_keys_tell_a_fused_bias_from_one_that_is_added(graph: Any) -> None:
 def _graph_key() -> str:
     graph = torch.fx.symbolic_trace(lambda a, b: a @ b)
     return compiled_fx_graph_hash(graph, [], {}, [])[0]
+
+
+def test_operands_that_are_none_of_ours_keep_their_layout_open(graph: Any) -> None:
+    """Inductor may yet lay out what it computes as something else wants it."""
+    install(k=1)
+    for dtype, is_fixed in ((torch.float32, False), (torch.bfloat16, True)):
+        stored = TensorBox(StorageBox(node("a", [M, K], dtype=torch.float16)))
+        a: Any = realize_inputs(to_dtype(stored, dtype))
+        b = node("b", [K, N], [1, K], dtype=dtype)
+        choices_of(MMKernelInputs([a, b]), "mm")
+        buffer: Any = V.graph.get_buffer(a.get_name())
+        assert isinstance(buffer.layout, FixedLayout) == is_fixed
+
+
+def _full_disk(*_: Any) -> NoReturn:
+    raise OSError(28, "No space left on device")
+
+
+def test_whatever_fails_among_choices_or_times_inductor_goes_on(
+    graph: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(k=2)
+    ours = choices_of(linear(M, N, K), "mm")
+    strange = object()
+    assert benchmarked([*ours, strange]) == [*ours, strange]
+    monkeypatch.setattr(hook_timings, "_settle", _full_disk)
+    hook_timings.settle({one: 1.0 for one in ours}, "mm", None)
+    assert [warning.split(" failed")[0] for warning in warnings_told(caplog)] == [
+        "tilecast: looking through choices",
+        "tilecast: weighing times",
+    ]
 
 
 def test_another_model_makes_other_sources_and_keys(graph: Any, another_model: Path) -> None:

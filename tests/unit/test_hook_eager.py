@@ -16,6 +16,7 @@ import pytest
 import torch
 from torch._subclasses import FakeTensorMode
 from torch.func import grad, jvp, vmap
+from torch.testing._internal.two_tensor import TwoTensor
 
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
@@ -280,9 +281,10 @@ def test_schemas_fake_kernels_and_autograd_fit_together(op: tuple) -> None:
     torch.library.opcheck(overload.out, tuple(operands), {"out": out})
 
 
-def test_gradients(op: tuple) -> None:
+@pytest.mark.parametrize("dtype", [torch.double, torch.cdouble])
+def test_gradients(op: tuple, dtype: torch.dtype) -> None:
     ours, _, shapes = op
-    operands = _tensors(shapes, dtype=torch.double, requires_grad=True)
+    operands = _tensors(shapes, dtype=dtype, requires_grad=True)
     assert torch.autograd.gradcheck(ours, operands)
     assert torch.autograd.gradgradcheck(ours, operands)
 
@@ -291,6 +293,58 @@ def test_gradients(op: tuple) -> None:
 def test_gradients_of_addmm_with_factors(bias: tuple[int, ...]) -> None:
     operands = _tensors([bias, (8, 16), (16, 4)], dtype=torch.double, requires_grad=True)
     assert torch.autograd.gradcheck(lambda *o: addmm(*o, alpha=2.0, beta=0.5), operands)
+
+
+@pytest.mark.parametrize("wanted", [(0,), (1,), (0, 1)], ids=str)
+def test_what_no_gradient_needs_is_not_kept(wanted: tuple[int, ...]) -> None:
+    kept = []
+    for multiply in (mm, torch.mm):
+        operands = _constants([(8, 16), (16, 4)])
+        for position in wanted:
+            operands[position].requires_grad_()
+        shapes: list[tuple[int, ...]] = []
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda tensor, shapes=shapes: shapes.append(tuple(tensor.shape)) or tensor,
+            lambda tensor: tensor,
+        ):
+            multiply(*operands)
+        kept.append(sorted(shapes))
+    assert kept[0] == kept[1] != []
+
+
+class OfTorchsOwn(TwoTensor):
+    """A pair of tensors that knows torch's operators and no others, as a sharded one does."""
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, *rest: Any) -> Any:
+        if func.namespace != "aten":
+            raise NotImplementedError(f"no strategy for {func}")
+        return super().__torch_dispatch__(func, *rest)
+
+
+def test_a_subclass_is_multiplied_as_torch_does() -> None:
+    a, b = _constants([(8, 16), (16, 4)])
+    product: Any = mm(OfTorchsOwn(a, 2 * a), OfTorchsOwn(b, b))
+    assert torch.equal(product.b, torch.mm(2 * a, b))
+
+
+def test_a_product_that_fits_fp16_once_it_is_scaled_is_torchs(gpu: list[KernelSpec]) -> None:
+    a, b = (t.half() for t in _linear())
+    bias = torch.zeros(b.shape[1], dtype=a.dtype)
+    for (alpha, beta), count in (((0.01, 1), 0), ((0.01, 0), 0), ((1, 1), 1)):
+        eager.ADDMM.add(bias, a, b, alpha=alpha, beta=beta)
+        assert len(gpu) == count
+
+
+def test_the_quick_way_is_not_taken_while_torch_traces(
+    gpu: list[KernelSpec], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would leave nothing of the product in a TorchScript graph."""
+    a, b = _linear()
+    seen = []
+    torch.jit.trace(lambda x: seen.append(eager._plain(a, b)) or x + 1, torch.ones(2))
+    assert seen[0] is False
+    assert eager._plain(a, b)
 
 
 @pytest.mark.parametrize("position", [0, 1])

@@ -90,6 +90,7 @@ OTHERS: dict[str, Callable[..., Any]] = {
     "of no product": lambda x: F.gelu(x.cos()),
     "through int8": lambda x: F.relu(x.to(torch.int8)).to(x.dtype),
     "through fp8": lambda x: F.relu(x.to(torch.float8_e4m3fn).to(x.dtype)),
+    "through bool": lambda x: F.relu(x.float()).bool().to(x.dtype),
     "through fp16": lambda x: F.relu(x.half()).to(x.dtype),
     "shifted": lambda x: F.relu(x + 1),
 }

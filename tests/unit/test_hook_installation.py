@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 from torch._inductor import choices as registry
-from torch._inductor import config
+from torch._inductor import config, select_algorithm
 from torch._inductor.choices import InductorChoices
 from torch._inductor.kernel import mm
 from torch._inductor.select_algorithm import get_algorithm_selector_cache
@@ -23,10 +23,10 @@ from torch._inductor.virtualized import V
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from hook_graph import biased_linear, choices_of, linear, lowered, lowering, names_of
+from hook_graph import biased_linear, choices_of, linear, lowered, lowering, names_of, warnings_told
 
 from tilecast.heuristics.errors import TilecastError
-from tilecast.inductor_hook import install, installation, installed, uninstall
+from tilecast.inductor_hook import choices, install, installation, installed, timings, uninstall
 from tilecast.inductor_hook.settings import Settings, active
 from tilecast.inductor_hook.template import TilecastCaller
 from tilecast.inductor_hook.versions import torch_version
@@ -382,6 +382,38 @@ def test_a_factory_in_use_keeps_deciding_and_comes_back(there: Callable) -> None
             assert portable in (made.uuid(), factory)
         assert config.inductor_choices_class is Custom
         assert _handler().name == "older"
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "reason"),
+    [
+        ("inductor_choices_class", Custom, "inductor_choices_class was set after tilecast"),
+        ("distributed_max_autotune_gemm", True, "distributed_max_autotune_gemm is set"),
+    ],
+)
+def test_nothing_is_offered_where_inductor_could_not_keep_it(
+    graph: Any, caplog: pytest.LogCaptureFixture, setting: str, value: Any, reason: str
+) -> None:
+    """Its caches would take our graph for another one, or its ranks fail to share our choices."""
+    install(k=1)
+    with config.patch({setting: value}):
+        for _ in range(2):
+            assert names_of(choices_of(linear(), "mm", [mm.aten_mm])) == ["mm"]
+    (warning,) = warnings_told(caplog)
+    assert reason in warning
+    (ours,) = choices_of(linear(), "mm", [mm.aten_mm])
+    assert isinstance(ours, TilecastCaller)
+
+
+def test_what_was_cleared_by_others_is_asked_again(graph: Any) -> None:
+    install(k=1)
+    _handler()
+    for clear in ("clear_preprocessing_fns", "clear_feedback_savers"):
+        getattr(select_algorithm, clear)()
+    _handler()
+    autotuner = select_algorithm.get_algorithm_selector_cache()
+    assert choices.benchmarked in autotuner.preprocessing_fns
+    assert timings.settle in autotuner.feedback_saver_fns
 
 
 @restored

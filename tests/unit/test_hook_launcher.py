@@ -208,6 +208,17 @@ def test_a_failure_to_choose_for_an_extent_passes(
     assert len(tries) == 2
 
 
+def test_shapes_are_forgotten_before_they_are_too_many(
+    loads: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loads(_product)
+    monkeypatch.setattr(launcher, "REMEMBERED", 2)
+    matmul = _dynamic(_firsts(16, 4096))
+    for m in (16, 17, 18, 19, 20):
+        matmul(*_operands(m))
+        assert len(matmul._chosen) <= 2
+
+
 @pytest.mark.parametrize(("model", "digest"), [("/gone", "0" * 16), ("", "another")])
 def test_a_model_that_is_gone_leaves_a_kernel_that_runs(
     loads: Callable, caplog: pytest.LogCaptureFixture, model: str, digest: str

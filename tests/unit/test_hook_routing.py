@@ -174,6 +174,7 @@ def test_what_torch_refuses_is_refused_as_torch_does(switch: list[KernelSpec]) -
         lambda: torch.mm(_bf16(M, K), _bf16(N, K).T.half()),
         lambda: torch.bmm(_bf16(2, M, K), _bf16(3, N, K).mT),
         lambda: torch.addmm(_bf16(N + 1), _bf16(M, K), _bf16(N, K).T),
+        lambda: torch.addmm(_bf16(1, N).expand(M + 1, N), _bf16(M, K), _bf16(N, K).T),
         lambda: torch._int_mm(_bf16(M, K), _bf16(N, K).T),
         lambda: _scaled(torch.ones(2), torch.ones(1)),
     )
