@@ -112,7 +112,7 @@ def own(settings: Settings, kernel_inputs: Any, op: str) -> list[TilecastCaller]
 def _fused(
     settings: Settings, kernel_inputs: Any, op: str, overrides: Any, activation: str
 ) -> list[KernelTemplateChoice]:
-    """Our choices for a multiplication and the activation behind it, and what ATen's are timed by.
+    """Our choices for a multiplication and the activation behind it, and two timings of ATen's.
 
     Raises:
         Decided: there is nothing to benchmark.

@@ -25,7 +25,10 @@ class Contest:
         self._unload: dict[Any, Call] = {}
 
     def enter(self, choice: Any) -> None:
-        """Have a choice for the GPU be benchmarked as it runs in a model; as ever if that fails."""
+        """Have a choice for the GPU be benchmarked as it runs in a model.
+
+        Inductor's own timing is used where it cannot be captured.
+        """
         vars(choice).update(
             benchmark=partial(self.benchmark, choice, choice.benchmark), tilecast_contest=self
         )

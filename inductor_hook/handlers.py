@@ -1,4 +1,4 @@
-"""The choices handlers of Inductor's threads: each offers ours, too, until it is released."""
+"""Makes the choices handlers of Inductor's threads offer tilecast's kernels, too."""
 
 from __future__ import annotations
 

@@ -95,7 +95,10 @@ def _check_version(oldest: tuple[int, int], purpose: str = "") -> None:
 
 
 def uninstall() -> None:
-    """Take everything back, in whatever thread; nothing to do when it is not installed."""
+    """Take the hook back, in whatever thread; nothing to do when it is not installed.
+
+    ATen stays to be asked where a list of backends still names us alone.
+    """
     if active():
         _put(None)
 

@@ -160,7 +160,7 @@ def portfolio(
     gpu: Hardware,
     columns: int | None = None,
 ) -> tuple[KernelConfig, ...]:
-    """What is `decided` for several problems, each once, in their order; none of what is deferred.
+    """The distinct first choices for several problems, in order, without those left to the library.
 
     Raises:
         TilecastError: there is no model for the GPU, dtypes and majors.

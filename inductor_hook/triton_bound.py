@@ -29,7 +29,7 @@ a cycle at the data sheets' rate; the most that one of our kernels was seen to l
 
 
 def least_microseconds(problem: GemmProblem, tile: tuple[int, int], gpu: Hardware) -> float:
-    """What no kernel is faster than that has each CTA do all of k for one tile of the result.
+    """A lower bound on the time of any kernel that uses a tile and does not split k.
 
     Args:
         problem: what it multiplies.
