@@ -131,7 +131,7 @@ def inductor_timings() -> Iterator[dict[str, list[float]]]:
     from torch._inductor.select_algorithm import ExternKernelCaller, get_algorithm_selector_cache
 
     from tilecast.inductor_hook.template import FAILED_MS, TilecastCaller
-    from tilecast.inductor_hook.without_us import is_bound
+    from tilecast.inductor_hook.without_us import is_stand_in
 
     backends = {ExternKernelCaller: "ATEN", TilecastCaller: "TILECAST"}
     found: dict[str, list[float]] = {}
@@ -140,7 +140,7 @@ def inductor_timings() -> Iterator[dict[str, list[float]]]:
         told: dict[str, list[float]] = {}
         for choice, milliseconds in timings.items():
             # What the hook compares a fused choice with was told before, by backend.
-            if milliseconds < FAILED_MS and not is_bound(choice):
+            if milliseconds < FAILED_MS and not is_stand_in(choice):
                 backend = backends.get(type(choice), "TRITON")
                 told.setdefault(backend, []).append(1e3 * milliseconds)
         found.update(told)  # of the one product, should it be told twice

@@ -36,7 +36,7 @@ from tilecast.inductor_hook.selection import gpu_of, shortlist
 from tilecast.inductor_hook.settings import Settings, asked
 from tilecast.inductor_hook.template import TilecastCaller
 from tilecast.inductor_hook.trials import trying
-from tilecast.inductor_hook.without_us import ALONE, ATEN, bound, bound_alone
+from tilecast.inductor_hook.without_us import ALONE, ATEN, stand_in, stand_in_alone
 from tilecast.kernels.builder import object_builder
 from tilecast.kernels.spec import KernelSpec
 
@@ -108,12 +108,12 @@ def _replaced(
 ) -> list[ExternKernelCaller]:
     """What ours are timed against; nothing where nobody multiplies alone."""
     if form != WHOLE:
-        return [bound(nodes, layout, form)]
+        return [stand_in(nodes, layout, form)]
     kernels = [ATEN] if problem.in_library else []
     # A model of one's own may know none of the results.
     with suppress(TilecastError):
         kernels.append(_begun(settings, replace(problem, operands=ALONE), nodes[0].get_device()))
-    return [bound_alone(nodes, layout, kernel) for kernel in kernels]
+    return [stand_in_alone(nodes, layout, kernel) for kernel in kernels]
 
 
 def _begun(settings: Settings, problem: GemmProblem, device: torch.device) -> str:

@@ -20,7 +20,7 @@ from tilecast.inductor_hook.selection import gpu_of
 from tilecast.inductor_hook.settings import active
 from tilecast.inductor_hook.template import FAILED_MS, TilecastCaller, without_failures
 from tilecast.inductor_hook.trials import fusing, trying
-from tilecast.inductor_hook.without_us import alone, is_bound
+from tilecast.inductor_hook.without_us import alone, is_stand_in
 
 # Under the name of Inductor, whose handlers TORCH_LOGS sets up; our own would reach none.
 log = getArtifactLogger("torch._inductor.tilecast", "autotuning")
@@ -102,9 +102,9 @@ def _settle(timings: dict[Any, float], op: str, contest: Contest | None) -> None
         autotuner.update_local_cache(without_failures(autotuner.get_local_cache()))
     if fusing.get():
         raise Decided(worth_fusing(timings, ours))
-    bounds = {one: taken for one, taken in timings.items() if is_bound(one)}
-    if bounds:
-        raise Decided(faster(timings, ours, _limit(bounds, _spared_ms(ours[0]))))
+    stand_ins = {one: taken for one, taken in timings.items() if is_stand_in(one)}
+    if stand_ins:
+        raise Decided(faster(timings, ours, _limit(stand_ins, _spared_ms(ours[0]))))
     if settings and contest:
         timings.update(_raised(timings, contest, ours[0], settings.power))
     preferred = _preferred(ours, timings)
@@ -148,16 +148,16 @@ def _raised(
     return found
 
 
-def _limit(bounds: Mapping[Any, float], spared: float) -> float:
+def _limit(stand_ins: Mapping[Any, float], spared: float) -> float:
     """Milliseconds that a kernel which reads int8 and scales may take; 0 where nothing is known.
 
     Args:
-        bounds: what it would replace, by choice; infinite where that failed.
+        stand_ins: what it would replace, by choice; infinite where that failed.
         spared: milliseconds of whoever scales behind a product alone.
     """
     limits = [
         taken + spared if one.choice is alone() else taken * (1 - MARGIN)
-        for one, taken in bounds.items()
+        for one, taken in stand_ins.items()
         if isfinite(taken)
     ]
     return min(limits, default=0.0)
@@ -179,7 +179,7 @@ def _library_ms(timings: Mapping[Any, float], activated: bool) -> list[float]:
         for one, taken in timings.items()
         if isinstance(one, ExternKernelCaller)
         and (one.choice is both) == activated
-        and not is_bound(one)
+        and not is_stand_in(one)
     ]
 
 

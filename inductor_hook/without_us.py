@@ -44,12 +44,12 @@ def alone() -> ExternKernelChoice:
     return ExternKernelChoice(_run_alone, name="tilecast_product_alone")
 
 
-def is_bound(choice: Any) -> bool:
+def is_stand_in(choice: Any) -> bool:
     """Whether a choice is only there to be timed."""
     return isinstance(choice, ExternKernelCaller) and choice.choice in (without_us(), alone())
 
 
-def bound(nodes: list[Any], layout: Any, form: str) -> ExternKernelCaller:
+def stand_in(nodes: list[Any], layout: Any, form: str) -> ExternKernelCaller:
     """The choice for a product by an int8 weight.
 
     A bias costs nothing, nor do scales but of a packed weight: Inductor may see to them in a kernel
@@ -66,7 +66,7 @@ def bound(nodes: list[Any], layout: Any, form: str) -> ExternKernelCaller:
     return without_us().bind(nodes, layout, form=form, backends=backends)
 
 
-def bound_alone(nodes: list[Any], layout: Any, kernel: str) -> ExternKernelCaller:
+def stand_in_alone(nodes: list[Any], layout: Any, kernel: str) -> ExternKernelCaller:
     """The choice for a product of int8 by int8 that nothing scales.
 
     Args:

@@ -395,7 +395,7 @@ def test_what_is_timed_is_the_product_alone(
         nodes += [node("b", [K, N], [1, K], dtype=INT8, device="cpu")]
         layout = MMKernelInputs(nodes, out_dtype=BF16).output_layout(flexible=False)
         out = torch.zeros(M, N, dtype=BF16)
-        caller = without_us.bound_alone(nodes, layout, by)
+        caller = without_us.stand_in_alone(nodes, layout, by)
         with Products():
             assert 0 < caller.benchmark(a, w.t(), out=out) < 1000
     assert products

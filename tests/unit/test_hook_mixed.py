@@ -551,7 +551,7 @@ def test_what_is_timed_is_what_inductor_compiles(
         ]
         rows += [node(name, [N], device="cpu") for name in ("s", "b")]
         layout = MMKernelInputs(rows, mat1_idx=0, mat2_idx=1).output_layout(flexible=False)
-        caller = without_us.bound(rows, layout, form)
+        caller = without_us.stand_in(rows, layout, form)
         milliseconds = caller.benchmark(x, w.t(), s, b, out=torch.empty(M, N, dtype=BF16))
         assert V.graph is graph
     assert 0 < milliseconds < 1000
