@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from tilecast.cli.options import EXTENTS
 from tilecast.cli.values import AUTO, parallel
 from tilecast.heuristics.errors import TilecastError
-from tilecast.heuristics.files import unwritable
+from tilecast.heuristics.files import destination, unwritable
 from tilecast.heuristics.hardware import GPUS, Hardware
 from tilecast.heuristics.problem import GemmProblem
 
@@ -171,11 +171,9 @@ def check_file(file: Path) -> None:
     """See, before the work and not after it, that a file can be written.
 
     Raises:
-        TilecastError: it cannot, or is a folder. Nothing was made.
+        TilecastError: it cannot, or is no file, such as a folder or a device. Nothing was made.
     """
-    if file.is_dir():
-        raise TilecastError(f"cannot write {file} (a folder); allowed: a file")
-    check_writable(file.parent)
+    check_writable(destination(file).parent)
 
 
 def check_choices(file: Path) -> None:

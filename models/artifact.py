@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tilecast.heuristics.errors import TilecastError
-from tilecast.heuristics.files import write_atomically
+from tilecast.heuristics.files import replace_atomically
 from tilecast.heuristics.hardware import Hardware, described
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.models.deferral import FEATURES, MOST_MARGIN, Deferral
@@ -137,8 +137,8 @@ def save(artifact: Artifact, folder: Path) -> str:
     with suppress(TilecastError):
         replaced, _ = _arrays(folder, read_manifest(folder))
     data = folder / manifest["file"]["name"]
-    write_atomically(data, lambda path: path.write_bytes(packed))
-    write_atomically(folder / MANIFEST, lambda path: path.write_text(text, encoding="utf-8"))
+    replace_atomically(data, lambda path: path.write_bytes(packed))
+    replace_atomically(folder / MANIFEST, lambda path: path.write_text(text, encoding="utf-8"))
     if replaced is not None and replaced != data:
         replaced.unlink(missing_ok=True)
     return manifest["sha256"]
