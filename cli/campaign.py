@@ -82,7 +82,7 @@ def run(options: argparse.Namespace) -> Answer:
             "allowed: more seconds; the same command goes on where this one ended"
         )
     gpu = dataset_hardware(dataset)
-    measured = Measurements(gpu, dataset, tuple(shipped_datasets(gpu)))
+    measured = Measurements(gpu, (dataset,), tuple(shipped_datasets(gpu)))
     with telling("train"):
         artifact = _trained(measured, options)
     with telling("evaluate"):
@@ -177,13 +177,12 @@ def _stored(path: Path) -> Dataset:
 def _trained(measured: Measurements, options: argparse.Namespace) -> Artifact:
     """The model of these measurements: the one that is there already, or a new one."""
     from tilecast.models.artifact import load, save
+    from tilecast.models.manifest import learned_from
     from tilecast.models.training import train
 
     with suppress(TilecastError):
         there = load(options.out)
-        facts: Mapping[str, Any] = there.facts
-        learned = [facts["dataset"]["sha256"], *facts.get("elsewhere", {}).get("sha256", ())]
-        if learned == [one.digest for one in (measured.dataset, *measured.others)]:
+        if learned_from(there.facts) == set(measured.digests):
             return there
     artifact = train(measured, jobs=given.workers(options))
     save(artifact, options.out)

@@ -29,6 +29,7 @@ from tilecast.models.manifest import (
     MANIFEST,
     VERSIONS,
     digest_of,
+    learned_from,
     number,
     read_bytes,
     read_manifest,
@@ -246,8 +247,7 @@ def _artifact(manifest: Mapping[str, Any], packed: bytes) -> Artifact:
     rule = manifest["stopping_rule"]
     first, second, third, fourth = (number(weight, *_WEIGHT) for weight in rule["weights"])
     thresholds = {mean: number(rule["thresholds"][str(mean)], *_WEIGHT) for mean in MEANS}
-    if not isinstance(manifest["facts"]["dataset"]["sha256"], str):
-        raise ValueError("no digest of a data set")
+    learned_from(manifest["facts"])
     operands, measured = _kinds(manifest["operands"]), _kinds(manifest["measured"])
     if not set(measured) <= set(operands):
         raise ValueError("it was measured for more than it was trained on")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,14 +13,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import PROVENANCE
 
 from tilecast.cli.main import main
 from tilecast.data_collection.dataset import Dataset, read_dataset, write_dataset
-from tilecast.heuristics.hardware import GPUS
+from tilecast.heuristics.hardware import GPUS, hardware
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.candidates import candidates
-from tilecast.models.artifact import save
-from tilecast.models.learned import load_heuristic
+from tilecast.models.artifact import load, save
+from tilecast.models.evaluation import held_out, unfitted
+from tilecast.models.labels import label_table
+from tilecast.models.learned import LearnedHeuristic, load_heuristic
+from tilecast.models.lending import lent
+from tilecast.models.manifest import digest_of
+from tilecast.models.regret import regrets
 
 Answer = Callable[..., dict]
 Refused = Callable[..., str]
@@ -361,20 +369,73 @@ def test_evaluate_refuses_a_model_on_what_it_was_trained_on(
     refused: Refused, data: str, model: str
 ) -> None:
     line = refused("evaluate", "--data", data, "--model", model)
-    assert "was trained on this data set; allowed: data that it has not seen" in line
+    assert re.search(
+        r"learned from this data set \(digest \w{16}\); allowed: data that it has", line
+    )
+
+
+@pytest.mark.parametrize("part", ["parts", "elsewhere"])
+def test_evaluate_refuses_a_model_on_any_part_of_what_it_was_trained_on(
+    refused: Refused, few_dataset: Dataset, model: str, data: str, tmp_path: Path, part: str
+) -> None:
+    """Whether that was joined with more or is another GPU's, and whatever stands beside it."""
+    digests = [few_dataset.digest]
+    facts = {"parts": {"learned_from": digests}, "elsewhere": {"elsewhere": {"sha256": digests}}}
+    folder, few, new = tmp_path / "model", tmp_path / "few.parquet", tmp_path / "new.parquet"
+    shutil.copytree(model, folder)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    del manifest["facts"]["learned_from"]
+    manifest["facts"] |= facts[part]
+    manifest["sha256"] = digest_of(manifest)
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    write_dataset(few_dataset, few)
+    write_dataset(_slower(few_dataset), new)
+    for asked in (
+        ("--data", str(few)),
+        ("--data", str(new), "--add", str(few)),
+        ("--data", data),
+    ):
+        line = refused("evaluate", *asked, "--model", str(folder))
+        assert "learned from this data set" in line
+
+
+def _slower(dataset: Dataset) -> Dataset:
+    rows = dataset.rows
+    rows = rows.assign(microseconds=rows["microseconds"] * np.float32(1.5))
+    return Dataset(rows, dataset.provenance)
 
 
 def test_evaluate_scores_a_model_on_other_data(
     answer: Answer, synthetic_dataset: Dataset, model: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "other.parquet"
-    rows = synthetic_dataset.rows
-    rows = rows.assign(microseconds=rows["microseconds"] * np.float32(1.5))
-    write_dataset(Dataset(rows, synthetic_dataset.provenance), path)
+    write_dataset(_slower(synthetic_dataset), path)
     document = answer(
         "evaluate", "--data", str(path), "--model", model, "--only", "random", "--power", "robust"
     )
     assert {row["heuristic"] for row in document["regret"]} == {"random", "as trained"}
+    assert "lent" not in document
+
+
+def test_evaluate_lends_a_model_to_the_gpu_that_was_measured(
+    answer: Answer, few_dataset: Dataset, model: str, tmp_path: Path
+) -> None:
+    """It computes features of that GPU, as whoever borrows the model does, and says so."""
+    path, h100 = tmp_path / "h100.parquet", hardware("H100")
+    write_dataset(Dataset(few_dataset.rows, PROVENANCE | {"runs": [{"gpu": "H100"}]}), path)
+    document = answer(
+        "evaluate", "--data", str(path), "--model", model, "--only", "random", "--power", "robust"
+    )
+    assert document["lent"] == "as trained: the H200's model, lent to the H100"
+    table = label_table(read_dataset(path))
+    lender = LearnedHeuristic(lent(load(Path(model)), h100))
+    wanted = regrets(held_out(lambda _: lender, table, "robust", unfitted(table)), table)
+    found = [
+        row["geomean"]
+        for row in document["regret"]
+        if row["heuristic"] == "as trained" and row["problems"] == "all"
+    ]
+    assert found == pytest.approx(np.expm1(np.log1p(wanted).mean(0)))
 
 
 # ---- compile
