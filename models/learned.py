@@ -51,14 +51,15 @@ class FirstChoice:
     prediction: Prediction
     """The first of the ranking, and what is expected of it."""
     library_over: float | None
-    """Run time of the library over the first's, or less in one case of five; for ``robust`` in the
-    regime where that is less. None where the model knows no times of the library."""
+    """What the run time of the library over the first's is at least, in four cases of five: no
+    central estimate, as ``prediction`` is. For ``robust`` in the regime where that is less. None
+    where the model knows no times of the library."""
     deferred: bool
     """Whether the problem is better left to the library."""
 
     @property
-    def library_microseconds(self) -> float | None:
-        """Run time of the library's own kernel, or less in one case of five."""
+    def library_at_least(self) -> float | None:
+        """Microseconds that the library's own kernel takes, or more, in four cases of five."""
         over = self.library_over
         return None if over is None else over * self.prediction.microseconds
 

@@ -37,8 +37,9 @@ class Choice:
     """Expected run time of one launch."""
     predicted_slowdown: float
     """Expected cost over the best candidate's, less 1."""
-    library_over: float | None
-    """Expected run time of the library over the first's; None where the model does not know it."""
+    library_at_least_over_first: float | None
+    """What the run time of the library over the first's is at least, in four cases of five; None
+    where the model does not know it."""
     left_to_library: bool
     """Whether the model would leave the problem to the library."""
     shortlist: int

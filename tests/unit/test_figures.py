@@ -216,7 +216,7 @@ def test_choices_are_the_models(small_model: Artifact) -> None:
     among = candidates(problem, small_model.hardware)
     first = heuristic.first(problem, among)
     assert choice.config == first.prediction.config.name
-    assert choice.library_over == first.library_over
+    assert choice.library_at_least_over_first == first.library_over
     assert choice.shortlist == len(heuristic.shortlist(problem, among))
     three = choices(heuristic, [problem], small_model.hardware, 3)
     assert three[0] == choice
@@ -229,7 +229,7 @@ def test_choices_are_the_models(small_model: Artifact) -> None:
 
 DOCUMENT = {
     "roofline": {"microseconds": 2.0, "bound": "memory"},
-    "library": {"name": "torch.mm", "predicted_microseconds": None},
+    "library": {"name": "torch.mm", "at_least_microseconds": None},
     "ranking": [
         {"rank": rank, "config": name, "predicted_microseconds": time, "measured": measured}
         for rank, name, time, measured in (
@@ -248,6 +248,15 @@ def test_ranking_has_expected_and_measured_times() -> None:
     assert measured["x"] == [3.5, None]
     assert (roofline["name"], roofline["x"]) == ("roofline", [2.0, 2.0])
     assert (library["name"], library["x"]) == ("torch.mm, burst", [5.0, 5.0])
+
+
+def test_what_the_library_takes_at_least_is_called_that() -> None:
+    known = DOCUMENT | {"library": {"name": "torch.mm", "at_least_microseconds": 2.5}}
+    *_, least, _ = _sound(one_problem.ranking(known))
+    assert (least["name"], least["x"]) == (
+        "torch.mm, at least, in four cases of five",
+        [2.5, 2.5],
+    )
 
 
 def test_reasons_have_their_effects() -> None:
