@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tilecast.cli.options import EXTENTS
+from tilecast.cli.options import DEFAULT_POWER, EXTENTS
 from tilecast.cli.values import AUTO, parallel
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.files import destination, unwritable
@@ -99,6 +99,21 @@ def check_own_problems(options: argparse.Namespace) -> None:
     """
     if not options.hf_config and (options.tp or options.rows):
         raise TilecastError("--tp and --rows shape a model's layers; allowed: with --hf-config")
+
+
+def check_ranks(options: argparse.Namespace, ranks: bool, allowed: str) -> None:
+    """See that nothing chooses what ranks where nothing does.
+
+    Args:
+        options: with those of `tilecast.cli.options.add_model`.
+        ranks: whether a model is asked.
+        allowed: beside which options they are.
+
+    Raises:
+        TilecastError: a model or a power is named in vain.
+    """
+    if not ranks and (options.model or options.power != DEFAULT_POWER):
+        raise TilecastError(f"--model and --power choose what ranks; allowed: with {allowed}")
 
 
 def cluster(options: argparse.Namespace) -> str | None:

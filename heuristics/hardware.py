@@ -46,6 +46,10 @@ class Hardware:
         """All fields as plain JSON data, which `described` reads."""
         return json.loads(json.dumps(asdict(self)))
 
+    def same_gpu(self, other: Hardware) -> bool:
+        """Whether two descriptions are of one GPU model: rates that were measured differ a bit."""
+        return (self.name, self.arch) == (other.name, other.arch)
+
     def smem_limit(self, ctas_per_sm: int) -> int:
         """Shared memory that one CTA may take when so many share an SM."""
         share = self.smem_bytes_per_sm // ctas_per_sm - self.smem_bytes_reserved

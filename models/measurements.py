@@ -65,13 +65,15 @@ class Measurements:
 def by_gpu(datasets: Sequence[Dataset]) -> Measurements:
     """Sort data sets, of which there is at least one; the model is for the GPU of the first.
 
+    Where others describe that GPU with other rates, the first description counts.
+
     Raises:
         TilecastError: one is of several GPUs.
     """
     first, *more = datasets
     gpu = dataset_hardware(first)
-    own = (first, *(one for one in more if dataset_hardware(one) == gpu))
-    others = tuple(one for one in more if dataset_hardware(one) != gpu)
+    own = (first, *(one for one in more if dataset_hardware(one).same_gpu(gpu)))
+    others = tuple(one for one in more if not dataset_hardware(one).same_gpu(gpu))
     return Measurements(gpu, own, others)
 
 

@@ -149,7 +149,8 @@ def _provenance(dataset: Dataset) -> list[str | Table]:
     versions: dict[str, dict[str, None]] = {}
     for run in facts["runs"]:
         known = dict(run.get("versions", {})) | {"CUDA": run.get("cuda")}
-        known["driver"] = ", ".join(sorted({g.get("driver_version", "") for g in run["gpus"]}))
+        drivers = {gpu.get("driver_version", "") for gpu in run.get("gpus", ())}
+        known["driver"] = ", ".join(sorted(drivers))
         for name, version in known.items():
             if version:
                 versions.setdefault(name, {})[version] = None

@@ -16,7 +16,7 @@ from tilecast.data_collection.truth import Truth
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.families import parse_config
 from tilecast.models.artifact import Artifact
-from tilecast.models.labels import POWERS, ProblemLabels
+from tilecast.models.labels import POWERS, ProblemLabels, label_table
 from tilecast.models.learned import LearnedHeuristic
 from tilecast.reporting import one_problem
 from tilecast.reporting.choices import Choice, choices, doubt
@@ -25,6 +25,7 @@ from tilecast.reporting.drift import State, by_card, over_time, states
 from tilecast.reporting.noise import noise, noise_table, repeats
 from tilecast.reporting.plots import Figure, extent_axis, stretch
 from tilecast.reporting.regret import regret
+from tilecast.reporting.sections import dataset_sections
 from tilecast.reporting.speed import speed, speed_table
 from tilecast.reporting.winners import KNOBS, winner, winners
 
@@ -155,6 +156,33 @@ def test_drift_is_told_by_the_card_that_verified() -> None:
     (box,) = _sound(by_card(repeats(rows), rows))
     assert box["name"] == "other"
     assert sorted(box["y"]) == [pytest.approx(-0.02), pytest.approx(0.02)]
+
+
+def test_drift_is_told_of_each_card_that_verified_a_problem() -> None:
+    """And of a kernel that was timed twice, the median, as labels have it."""
+    rows = _timed({("burst", "a"): 0.01, ("burst", "b"): 0.03})
+    later = rows[rows["stage"] == "verify"].assign(
+        device="other", microseconds=10.0 * np.exp([0.05, 0.09])
+    )
+    both = pd.concat([rows, later], ignore_index=True)
+    boxes = {box["name"]: box["y"] for box in _sound(by_card(repeats(both), both))}
+    assert boxes == {"a": [pytest.approx(0.02)], "other": [pytest.approx(0.07)]}
+
+
+def test_what_was_timed_again_counts_by_its_median() -> None:
+    rows = _timed({("burst", "a"): 0.01})
+    again = [rows[rows["stage"] == "verify"].assign(microseconds=10.0 * x) for x in (3.0, 1.02)]
+    found = repeats(pd.concat([rows, *again], ignore_index=True))
+    assert found["change"].tolist() == [pytest.approx(np.log(1.02))]
+
+
+def test_a_run_that_lists_no_gpus_is_shown(few_dataset: Dataset) -> None:
+    provenance = few_dataset.provenance | {"runs": [{"gpu": "H200", "cuda": "13.0"}]}
+    first, *_ = dataset_sections(
+        Dataset(few_dataset.rows, provenance), label_table(few_dataset), "robust"
+    )
+    versions: Any = first.parts[-1]
+    assert ("CUDA", "13.0") in versions.rows
 
 
 def test_states_of_cards_are_those_that_runs_tell() -> None:
