@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tilecast.cli import given, values
 from tilecast.cli import options as shared
 from tilecast.cli.answer import Answer
-from tilecast.cli.measurements import read_measurements
+from tilecast.cli.measurements import files_line, read_measurements
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.reporting.table import Table
@@ -63,7 +63,7 @@ def run(options: argparse.Namespace) -> Answer:
 
     given.check_own_problems(options)
     powers, own = options.power or POWERS, given.own_problems(options)
-    measured = read_measurements(options, options.add)
+    measured, files = read_measurements(options, options.add)
     gpu, makers = measured.gpu, all_makers(measured.gpu)
     for name in options.only or ():
         if name not in makers:
@@ -78,8 +78,12 @@ def run(options: argparse.Namespace) -> Answer:
     among = _measured(own, measured.own) if own else of_kinds(options.operands, measured.own)
     scored = evaluate(list(makers.values()), measured.table, powers, options.jobs, among=among)
     missing = len(own) - len(among) if own else 0
-    lines = [*told.values(), *([f"{missing} more were not measured"] if missing else [])]
-    document = scored | {"not_measured": missing, **told}
+    lines = [
+        files_line(files),
+        *told.values(),
+        *([f"{missing} more were not measured"] if missing else []),
+    ]
+    document = scored | {"data": [*map(str, files)], "not_measured": missing, **told}
     return Answer(document, [*score_tables(scored, powers), *lines])
 
 

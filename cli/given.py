@@ -141,22 +141,6 @@ def workers(options: argparse.Namespace) -> int:
     return options.workers or parallel(AUTO)
 
 
-def data(options: argparse.Namespace) -> Path:
-    """The data set that the options name.
-
-    Raises:
-        TilecastError: none is named and none is shipped.
-    """
-    from tilecast.data_collection.dataset import shipped_data
-
-    found = options.data or shipped_data(GPUS[0])
-    if found is None:
-        raise TilecastError(
-            "no data set is shipped; allowed: --data with what `tilecast collect` exported"
-        )
-    return found
-
-
 def settings(options: argparse.Namespace) -> Settings:
     """What `install` would be given, so that the hook finds what it asks for.
 

@@ -96,10 +96,16 @@ def add_data(parser: argparse.ArgumentParser) -> None:
 
 
 def add_further_data(parser: argparse.ArgumentParser, about: str) -> None:
-    """Add the option that names files beside the data set, and says what they are for."""
+    """Add the options that name files beside the data set, and the GPU whose shipped one it is.
+
+    `tilecast.cli.measurements.read_measurements` reads them.
+    """
     parser.add_argument(
         "--add", action="append", type=path, metavar="FILE", default=[], help=f"{about}; repeatable"
     )
+    about = "GPU whose shipped data set it is without --data (default: this machine's, or that of "
+    about += f"--add, or else {GPUS[0].name})"
+    parser.add_argument("--gpu", type=reads(known_or_here), help=about)
 
 
 def add_collection(parser: argparse.ArgumentParser, cards: str = "0") -> None:
