@@ -75,6 +75,9 @@ _HOPPER_PEAK = 989.4e12
 _HOPPER_CLUSTERS = (0, 132, 66, 39, 30, 22, 17, 15, 15, 9, 7, 7, 7, 7, 7, 7, 7)
 """As an H200 reports them; all but ones and twos leave SMs over."""
 _HOPPER_L2 = 5.5e12
+"""An estimate of its order of magnitude; no measurement of it is recorded. What was fitted to
+measurements is a factor on it: kernels get 1.4 times as much (models/EXPERIMENTS.md, "the analytic
+time")."""
 
 GPUS = (
     Hardware(

@@ -21,7 +21,7 @@ from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.files import replace_atomically
 from tilecast.heuristics.hardware import Hardware, described
 from tilecast.heuristics.operands import GemmOperands
-from tilecast.models.deferral import FEATURES, MOST_MARGIN, Deferral
+from tilecast.models.deferral import DEFERRAL_FEATURES, MOST_MARGIN, Deferral
 from tilecast.models.features import FEATURE_NAMES
 from tilecast.models.forest import Forest
 from tilecast.models.labels import POWERS
@@ -278,7 +278,7 @@ def _columns(powers: Iterable[str]) -> dict[str, int]:
     Args:
         powers: those with a deferral.
     """
-    library = {_LIBRARY.format(power): FEATURES for power in sorted(powers)}
+    library = {_LIBRARY.format(power): DEFERRAL_FEATURES for power in sorted(powers)}
     return dict.fromkeys(_FORESTS, len(FEATURE_NAMES)) | library
 
 

@@ -115,7 +115,7 @@ def test_speed_is_the_library_over_our_best(synthetic_table: Sequence[ProblemLab
     best = table[0].truth["sustained"].min()
     assert sustained["y"] == [pytest.approx(50.0 / best)]
     ((regime, bucket, count, mean, slower, worst),) = speed_table(table).rows
-    assert (regime, bucket, count) == ("sustained", "m <= 16", 1)
+    assert (regime, bucket, count) == ("sustained", "m 1 to 16", 1)
     assert mean == worst == pytest.approx(50.0 / best)
     assert slower == float(best > 50.0)
 
@@ -232,7 +232,7 @@ def test_doubt_is_the_length_of_the_short_list() -> None:
     ]
     dots, bars = _sound(doubt(found))
     assert dots["marker"]["color"] == [1, 4, 8]
-    assert dict(zip(bars["x"], bars["y"], strict=True)) == {"m <= 16": 2.5, "m > 1024": 8.0}
+    assert dict(zip(bars["x"], bars["y"], strict=True)) == {"m 1 to 16": 2.5, "m from 1025": 8.0}
 
 
 def test_choices_are_the_models(small_model: Artifact) -> None:
