@@ -1,8 +1,8 @@
 """nvMatmulHeuristics over the stock kernels: the selection that PyTorch 2.15 makes, as a baseline.
 
-The optional package ``nvidia-matmul-heuristics`` is touched in `_proposals` only. It models tile
-and cluster, not stages, raster or swizzle, and PyTorch lets it choose among the 24 kernels of
-``cutlass.operators``.
+The optional package ``nvidia-matmul-heuristics`` is touched in `_library` and `_proposals` only. It
+models tile and cluster, not stages, raster or swizzle, and PyTorch lets it choose among the 24
+kernels of ``cutlass.operators``.
 """
 
 from __future__ import annotations
@@ -99,13 +99,7 @@ def _proposals(
     letters = precision(problem.operands)
     if letters is None:
         return []
-    try:
-        import nvMatmulHeuristics as library
-    except ImportError as error:
-        raise TilecastError(
-            f"nvMatmulHeuristics is not installed ({error}); allowed: nvidia-matmul-heuristics "
-            "0.1.0.27; run `pip install nvidia-matmul-heuristics`"
-        ) from error
+    library = _library()
     target = library.NvMatmulHeuristicsTarget.CUTLASS3
     interface = library.NvMatmulHeuristicsInterfaceEx(
         backend=target,
@@ -135,6 +129,18 @@ def _proposals(
     found.sort(key=lambda proposal: proposal["runtime"])
     raw = (proposal["nvmmhKernelConfiguration"] for proposal in found)
     return [_key(kernel.cta, kernel.cluster) for kernel in raw]
+
+
+def _library() -> Any:
+    """The optional package."""
+    try:
+        import nvMatmulHeuristics
+    except ImportError as error:
+        raise TilecastError(
+            f"nvMatmulHeuristics is not installed ({error}); allowed: nvidia-matmul-heuristics "
+            "0.1.0.27; run `pip install nvidia-matmul-heuristics`"
+        ) from error
+    return nvMatmulHeuristics
 
 
 def _key(tile: Sequence[int], cluster: Sequence[int]) -> TileKey:
