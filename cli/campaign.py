@@ -17,11 +17,11 @@ from tilecast.cli import given, values
 from tilecast.cli import options as shared
 from tilecast.cli.answer import Answer
 from tilecast.cli.checks import visible_gpus
-from tilecast.cli.collection import telling, writable_objects
+from tilecast.cli.collection import progress, telling, writable_objects
 from tilecast.cli.evaluate import all_makers, of_kinds, score_tables
 from tilecast.cli.measurements import shipped_datasets
 from tilecast.heuristics.errors import TilecastError
-from tilecast.heuristics.hardware import Hardware, hardware
+from tilecast.heuristics.hardware import GPUS, Hardware
 
 if TYPE_CHECKING:
     from tilecast.data_collection.dataset import Dataset
@@ -41,7 +41,7 @@ DATA, REPORT = "measurements.parquet", "report.html"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's options."""
     about = "GPU that is expected, or auto for whatever is there (default: auto)"
-    parser.add_argument("--gpu", type=values.reads(_gpu_or_any), default="auto", help=about)
+    parser.add_argument("--gpu", type=values.reads(_gpu_or_any), default=values.AUTO, help=about)
     shared.add_collection(parser, "all")
     about = "folder of the model, with the measurements and a report beside it"
     parser.add_argument("--out", type=values.path, required=True, help=about)
@@ -51,15 +51,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> Answer:
     """Measure stage by stage, then learn from it and tell."""
-    from tilecast.data_collection.cards import card_times
     from tilecast.data_collection.dataset import write_dataset
     from tilecast.data_collection.store import MeasurementStore
-    from tilecast.models.evaluation import evaluate
-    from tilecast.models.labels import POWERS
-    from tilecast.models.manifest import MANIFEST
     from tilecast.models.measurements import Measurements, dataset_hardware
-    from tilecast.reporting.cards import card_differences, card_table, trouble_table
-    from tilecast.reporting.noise import noise_table, repeats
     from tilecast.reporting.page import library, write_page
 
     start = time.monotonic()
@@ -68,37 +62,50 @@ def run(options: argparse.Namespace) -> Answer:
     asked = given.asked_problems(options)
     _measure(options, asked, start)
     with closing(MeasurementStore(options.store)) as store:
-        dataset = store.export()
-        counts = {
-            "problems": len(asked),
-            "measured": len(store.measured("race") & set(asked)),
-            "verified": len(store.measured("verify") & set(asked)),
-            "measurements": store.count(),
-            "failed_kernels": sum(reason is not None for reason in store.checks().values()),
-        }
+        dataset, counts = store.export(), progress(store, asked)
     if not counts["measured"]:
         raise TilecastError(
             f"none of the {len(asked)} problems was measured within --budget {options.budget}; "
             "allowed: more seconds; the same command goes on where this one ended"
         )
     gpu = dataset_hardware(dataset)
-    measured = Measurements(gpu, dataset, tuple(shipped_datasets(gpu)))
+    measured = Measurements(gpu, (dataset,), tuple(shipped_datasets(gpu)))
     with telling("train"):
         artifact = _trained(measured, options)
     with telling("evaluate"):
-        makers, among = all_makers(gpu).values(), of_kinds(None, measured.own)
-        jobs = given.workers(options)
-        scored = evaluate(list(makers), measured.table, POWERS, jobs, among=among)
+        scored = _scored(measured, given.workers(options))
     with telling("report"):
         write_dataset(dataset, options.out / DATA)
         sections = _page(dataset, measured.own, artifact, scored)
         write_page(options.out / REPORT, f"tilecast: {artifact.name}", sections)
+    seconds = round(time.monotonic() - start, 1)
+    facts = {"model": str(options.out), "gpu": artifact.hardware.facts(), "seconds": seconds}
+    return _answer(facts, counts, dataset, scored)
+
+
+def _scored(measured: Measurements, jobs: int) -> dict[str, Any]:
+    """What `tilecast evaluate` says of these measurements."""
+    from tilecast.models.evaluation import evaluate
+    from tilecast.models.labels import POWERS
+
+    makers, among = all_makers(measured.gpu).values(), of_kinds(None, measured.own)
+    return evaluate(list(makers), measured.table, POWERS, jobs, among=among)
+
+
+def _answer(
+    facts: Mapping[str, Any], counts: Mapping[str, int], dataset: Dataset, scored: dict[str, Any]
+) -> Answer:
+    """How far it is, how the cards differ, and how well the model does."""
+    from tilecast.data_collection.cards import card_times
+    from tilecast.models.labels import POWERS
+    from tilecast.models.manifest import MANIFEST
+    from tilecast.reporting.cards import card_differences, card_table, trouble_table
+    from tilecast.reporting.noise import noise_table, repeats
+
     runs = dataset.provenance["runs"]
     cards, troubles = card_differences(card_times(runs)), trouble_table(runs)
     document = {
-        "model": str(options.out),
-        "gpu": artifact.hardware.facts(),
-        "seconds": round(time.monotonic() - start, 1),
+        **facts,
         **counts,
         "cards": [asdict(card) for card in cards],
         "troubles": [dict(zip(troubles.columns, row, strict=True)) for row in troubles.rows]
@@ -113,7 +120,7 @@ def run(options: argparse.Namespace) -> Answer:
     )
     tables = [*score_tables(scored, POWERS), noise_table(repeats(dataset.rows))]
     tables += [table for table in (card_table(cards), troubles) if table]
-    return Answer(document, [*tables, summary, f"TILECAST_MODEL={options.out}"])
+    return Answer(document, [*tables, summary, f"TILECAST_MODEL={facts['model']}"])
 
 
 def _measure(options: argparse.Namespace, asked: tuple[GemmProblem, ...], start: float) -> None:
@@ -127,7 +134,7 @@ def _measure(options: argparse.Namespace, asked: tuple[GemmProblem, ...], start:
     address = given.cluster(options)
     objects = writable_objects(options)
     devices = options.devices or tuple(range(len(visible_gpus()))) or (0,)
-    gpu = options.gpu or _found(options.store, devices[0])
+    gpu = _measured_gpu(options, devices[0])
     for operands in {problem.operands for problem in asked}:
         space(operands, gpu)  # of none at all, this says so
     shipped = nearest_shipped(gpu)
@@ -153,18 +160,30 @@ def _measure(options: argparse.Namespace, asked: tuple[GemmProblem, ...], start:
 
 
 def _gpu_or_any(name: str) -> Hardware | None:
-    return None if name == "auto" else hardware(name)
+    return None if name == values.AUTO else shared.known_or_here(name)
 
 
-def _found(store: Path, device: int) -> Hardware:
-    """The model of a GPU that is there, as measurements so far describe it or as it does itself.
+def _measured_gpu(options: argparse.Namespace, device: int) -> Hardware:
+    """The GPU model that is measured.
+
+    What tilecast does not describe is asked what it is, whether or not it is named: its rates are
+    those that measurements so far state, or are measured now.
 
     Raises:
-        TilecastError: there is none, or its driver does not answer.
+        TilecastError: there is none, its driver does not answer, or it is not the one named.
     """
+    if options.gpu in GPUS:
+        return options.gpu
     from tilecast.data_collection.gpu_model import find_gpu
 
-    return find_gpu(device, _stored(store).provenance["runs"] if store.exists() else ())
+    store = options.store
+    found = find_gpu(device, _stored(store).provenance["runs"] if store.exists() else ())
+    if options.gpu is not None and not found.same_gpu(options.gpu):
+        raise TilecastError(
+            f"device {device} is an {found.name}; allowed: an {options.gpu.name}, which --gpu "
+            "names; name its --devices"
+        )
+    return found
 
 
 def _stored(path: Path) -> Dataset:
@@ -177,13 +196,12 @@ def _stored(path: Path) -> Dataset:
 def _trained(measured: Measurements, options: argparse.Namespace) -> Artifact:
     """The model of these measurements: the one that is there already, or a new one."""
     from tilecast.models.artifact import load, save
+    from tilecast.models.manifest import learned_from
     from tilecast.models.training import train
 
     with suppress(TilecastError):
         there = load(options.out)
-        facts: Mapping[str, Any] = there.facts
-        learned = [facts["dataset"]["sha256"], *facts.get("elsewhere", {}).get("sha256", ())]
-        if learned == [one.digest for one in (measured.dataset, *measured.others)]:
+        if learned_from(there.facts) == set(measured.digests):
             return there
     artifact = train(measured, jobs=given.workers(options))
     save(artifact, options.out)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tilecast.cli import given, values
 from tilecast.cli import options as shared
 from tilecast.cli.answer import Answer
-from tilecast.cli.collection import measure, writable_objects
+from tilecast.cli.collection import measure, progress, writable_objects
 
 if TYPE_CHECKING:
     from tilecast.heuristics.problem import GemmProblem
@@ -43,6 +43,7 @@ def run(options: argparse.Namespace) -> Answer:
     from tilecast.data_collection.dataset import write_dataset
     from tilecast.data_collection.store import MeasurementStore
 
+    given.check_ranks(options, options.candidates == "guided", "--candidates guided")
     if options.export:
         given.check_file(options.export)
     objects = writable_objects(options)
@@ -51,11 +52,7 @@ def run(options: argparse.Namespace) -> Answer:
     with closing(MeasurementStore(options.store)) as store:
         document = {
             "store": str(options.store),
-            "problems": len(asked),
-            "measured": len(store.measured("screen")),
-            "verified": len(store.measured("verify")),
-            "measurements": store.count(),
-            "failed_kernels": sum(reason is not None for reason in store.checks().values()),
+            **progress(store, asked),
             "export": str(options.export) if options.export else None,
         }
         if options.export:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,7 @@ from tilecast.cli import given
 
 if TYPE_CHECKING:
     from tilecast.data_collection.progress import Progress
+    from tilecast.data_collection.store import MeasurementStore
     from tilecast.heuristics.problem import GemmProblem
     from tilecast.kernels.object_cache import ObjectCache
     from tilecast.models.guidance import Guided
@@ -55,6 +56,22 @@ def measure(
     )
     with telling() as tell:
         collect(wanted, tell)
+
+
+def progress(store: MeasurementStore, asked: Collection[GemmProblem]) -> dict[str, int]:
+    """How far a store is with the problems that are asked for, and all that it holds.
+
+    A problem is measured when its best candidates were raced, and verified when they were timed
+    again.
+    """
+    wanted = set(asked)
+    return {
+        "problems": len(wanted),
+        "measured": len(store.measured("race") & wanted),
+        "verified": len(store.measured("verify") & wanted),
+        "measurements": store.count(),
+        "failed_kernels": len(store.failures()),
+    }
 
 
 @contextmanager

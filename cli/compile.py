@@ -107,9 +107,7 @@ def _check_together(options: argparse.Namespace) -> None:
         raise TilecastError(
             "-k needs problems to rank for; allowed: MxNxK, --problems or --hf-config beside it"
         )
-    ranked = ranked or options.common is not None
-    if not ranked and (options.model or options.power != shared.DEFAULT_POWER):
-        raise TilecastError("--model and --power choose what ranks; allowed: with -k or --common")
+    given.check_ranks(options, ranked or options.common is not None, "-k or --common")
 
 
 def _configs(problem: GemmProblem, options: argparse.Namespace) -> Iterable[KernelConfig]:
@@ -146,7 +144,9 @@ def _check_runs(config: KernelConfig, operands: GemmOperands, gpu: Hardware) -> 
 def _answer(results: Sequence[CompileResult], cache: ObjectCache, seconds: float) -> Answer:
     failed = [result for result in results if result.error]
     compiled = [result for result in results if result.seconds and not result.error]
-    kernels = [_facts(result, cache) for result in sorted(results, key=lambda r: r.spec.config)]
+    # Configs of two families do not compare.
+    ordered = sorted(results, key=lambda r: (r.spec.config.family, r.spec.config))
+    kernels = [_facts(result, cache) for result in ordered]
     summary = {
         "cache": str(cache.root),
         "asked": len(results),

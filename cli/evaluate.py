@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any
 from tilecast.cli import given, values
 from tilecast.cli import options as shared
 from tilecast.cli.answer import Answer
-from tilecast.cli.measurements import read_measurements
+from tilecast.cli.measurements import files_line, read_measurements
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.reporting.table import Table
 
 if TYPE_CHECKING:
-    from tilecast.data_collection.dataset import Dataset
     from tilecast.heuristics.hardware import Hardware
     from tilecast.heuristics.problem import GemmProblem
     from tilecast.models.artifact import Artifact
     from tilecast.models.evaluation import MakeHeuristic
     from tilecast.models.labels import ProblemLabels
+    from tilecast.models.measurements import Measurements
 
 NAME = "evaluate"
 HELP = "score the learned heuristics and the baselines on held-out families"
@@ -59,22 +59,32 @@ def run(options: argparse.Namespace) -> Answer:
     from tilecast.models.artifact import load
     from tilecast.models.evaluation import evaluate
     from tilecast.models.labels import POWERS
+    from tilecast.models.lending import lent
 
     given.check_own_problems(options)
     powers, own = options.power or POWERS, given.own_problems(options)
-    measured = read_measurements(options, options.add)
-    makers = all_makers(measured.gpu)
+    measured, files = read_measurements(options, options.add)
+    gpu, makers = measured.gpu, all_makers(measured.gpu)
     for name in options.only or ():
         if name not in makers:
             raise TilecastError(f"heuristic {name!r} is not known; allowed: {', '.join(makers)}")
     makers = {name: makers[name] for name in options.only or makers}
+    told: dict[str, str] = {}
     if options.model is not None:
-        makers |= {"as trained": _as_trained(load(options.model), measured.dataset)}
+        artifact = lent(_unseeing(load(options.model), measured), gpu)
+        makers |= {"as trained": _as_trained(artifact)}
+        if artifact.lender:
+            told["lent"] = f"as trained: the {artifact.lender}'s model, lent to the {gpu.name}"
     among = _measured(own, measured.own) if own else of_kinds(options.operands, measured.own)
     scored = evaluate(list(makers.values()), measured.table, powers, options.jobs, among=among)
-    missing = scored["not_measured"] = len(own) - len(among) if own else 0
-    told = [f"{missing} more were not measured"] if missing else []
-    return Answer(scored, [*score_tables(scored, powers), *told])
+    missing = len(own) - len(among) if own else 0
+    lines = [
+        files_line(files),
+        *told.values(),
+        *([f"{missing} more were not measured"] if missing else []),
+    ]
+    document = scored | {"data": [*map(str, files)], "not_measured": missing, **told}
+    return Answer(document, [*score_tables(scored, powers), *lines])
 
 
 def _measured(own: Sequence[GemmProblem], table: Sequence[ProblemLabels]) -> set[GemmProblem]:
@@ -131,20 +141,27 @@ def all_makers(gpu: Hardware) -> dict[str, MakeHeuristic]:
     return {make(shared.DEFAULT_POWER).name: make for make in makers}
 
 
-def _as_trained(artifact: Artifact, dataset: Dataset) -> MakeHeuristic:
-    """The model as it is, never fitted again.
+def _unseeing(artifact: Artifact, measured: Measurements) -> Artifact:
+    """A model that learned from none of what it shall be scored on.
 
     Raises:
-        TilecastError: it was trained on this very data, so that nothing would be held out.
+        TilecastError: it did, so that nothing would be held out.
     """
-    from tilecast.models.learned import LearnedHeuristic
+    from tilecast.models.manifest import learned_from
 
-    facts: Mapping[str, Any] = artifact.facts
-    if facts["dataset"]["sha256"] == dataset.digest:
+    scored = {measured.dataset.digest, *(part.digest for part in measured.parts)}
+    if seen := learned_from(artifact.facts) & scored:
         raise TilecastError(
-            f"model {artifact.name} was trained on this data set; allowed: data that it has not "
-            "seen; leave --model out to score the same kind of model on held-out families"
+            f"model {artifact.name} learned from this data set (digest {min(seen)[:16]}); allowed: "
+            "data that it has not seen; leave --model out to score the same kind of model on "
+            "held-out families"
         )
+    return artifact
+
+
+def _as_trained(artifact: Artifact) -> MakeHeuristic:
+    """The model as it is, never fitted again."""
+    from tilecast.models.learned import LearnedHeuristic
 
     def make(power: str) -> LearnedHeuristic:
         heuristic = LearnedHeuristic(artifact, power)

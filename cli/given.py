@@ -7,10 +7,10 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tilecast.cli.options import EXTENTS
+from tilecast.cli.options import DEFAULT_POWER, EXTENTS
 from tilecast.cli.values import AUTO, parallel
 from tilecast.heuristics.errors import TilecastError
-from tilecast.heuristics.files import unwritable
+from tilecast.heuristics.files import destination, unwritable
 from tilecast.heuristics.hardware import GPUS, Hardware
 from tilecast.heuristics.problem import GemmProblem
 
@@ -101,6 +101,21 @@ def check_own_problems(options: argparse.Namespace) -> None:
         raise TilecastError("--tp and --rows shape a model's layers; allowed: with --hf-config")
 
 
+def check_ranks(options: argparse.Namespace, ranks: bool, allowed: str) -> None:
+    """See that nothing chooses what ranks where nothing does.
+
+    Args:
+        options: with those of `tilecast.cli.options.add_model`.
+        ranks: whether a model is asked.
+        allowed: beside which options they are.
+
+    Raises:
+        TilecastError: a model or a power is named in vain.
+    """
+    if not ranks and (options.model or options.power != DEFAULT_POWER):
+        raise TilecastError(f"--model and --power choose what ranks; allowed: with {allowed}")
+
+
 def cluster(options: argparse.Namespace) -> str | None:
     """The address of the Ray cluster that the options name; None for this host.
 
@@ -124,22 +139,6 @@ def cluster(options: argparse.Namespace) -> str | None:
 def workers(options: argparse.Namespace) -> int:
     """How many processes compile on this host."""
     return options.workers or parallel(AUTO)
-
-
-def data(options: argparse.Namespace) -> Path:
-    """The data set that the options name.
-
-    Raises:
-        TilecastError: none is named and none is shipped.
-    """
-    from tilecast.data_collection.dataset import shipped_data
-
-    found = options.data or shipped_data(GPUS[0])
-    if found is None:
-        raise TilecastError(
-            "no data set is shipped; allowed: --data with what `tilecast collect` exported"
-        )
-    return found
 
 
 def settings(options: argparse.Namespace) -> Settings:
@@ -171,11 +170,9 @@ def check_file(file: Path) -> None:
     """See, before the work and not after it, that a file can be written.
 
     Raises:
-        TilecastError: it cannot, or is a folder. Nothing was made.
+        TilecastError: it cannot, or is no file, such as a folder or a device. Nothing was made.
     """
-    if file.is_dir():
-        raise TilecastError(f"cannot write {file} (a folder); allowed: a file")
-    check_writable(file.parent)
+    check_writable(destination(file).parent)
 
 
 def check_choices(file: Path) -> None:

@@ -6,7 +6,7 @@ import argparse
 
 from tilecast.cli.values import AUTO, devices, extents, integer, parallel, path, power, reads
 from tilecast.heuristics.errors import TilecastError
-from tilecast.heuristics.hardware import GPUS, Hardware, hardware
+from tilecast.heuristics.hardware import GPUS, Hardware, known_gpu
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.heuristics.problem import MAX_EXTENT
 
@@ -17,20 +17,28 @@ EXTENTS = {"m": "rows of A and out", "n": "columns of B and out", "k": "columns 
 def add_gpu(parser: argparse.ArgumentParser) -> None:
     """Add the option that names the GPU, which `tilecast.cli.given.gpu` reads."""
     about = f"GPU (default: that of --model, or this machine's, or else {GPUS[0].name})"
-    parser.add_argument("--gpu", type=reads(_known_or_here), help=about)
+    parser.add_argument("--gpu", type=reads(known_or_here), help=about)
 
 
-def _known_or_here(name: str) -> Hardware:
-    """A GPU by its name: one that tilecast describes, or one of this machine."""
-    try:
-        return hardware(name)
-    except TilecastError:
-        from tilecast.data_collection.gpu_model import gpu_called, names_here, short_name
+def known_or_here(name: str) -> Hardware:
+    """A GPU by its name: one that tilecast describes, or one of this machine.
 
-        for device, reported in enumerate(names_here()):
-            if name in (reported, short_name(reported)):
-                return gpu_called(reported, device)
-        raise
+    Raises:
+        TilecastError: it is neither.
+    """
+    if found := known_gpu(name):
+        return found
+    from tilecast.data_collection.gpu_model import gpu_called, names_here, short_name
+
+    here = names_here()
+    for device, reported in enumerate(here):
+        if name in (reported, short_name(reported)):
+            return gpu_called(reported, device)
+    allowed = dict.fromkeys([*(gpu.name for gpu in GPUS), *map(short_name, here)])
+    raise TilecastError(
+        f"gpu {name!r} is not known; allowed: {', '.join(allowed)}, or on the machine that has it "
+        "what its driver calls it"
+    )
 
 
 def add_operands(parser: argparse.ArgumentParser) -> None:
@@ -88,10 +96,16 @@ def add_data(parser: argparse.ArgumentParser) -> None:
 
 
 def add_further_data(parser: argparse.ArgumentParser, about: str) -> None:
-    """Add the option that names files beside the data set, and says what they are for."""
+    """Add the options that name files beside the data set, and the GPU whose shipped one it is.
+
+    `tilecast.cli.measurements.read_measurements` reads them.
+    """
     parser.add_argument(
         "--add", action="append", type=path, metavar="FILE", default=[], help=f"{about}; repeatable"
     )
+    about = "GPU whose shipped data set it is without --data (default: this machine's, or that of "
+    about += f"--add, or else {GPUS[0].name})"
+    parser.add_argument("--gpu", type=reads(known_or_here), help=about)
 
 
 def add_collection(parser: argparse.ArgumentParser, cards: str = "0") -> None:

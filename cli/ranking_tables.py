@@ -61,9 +61,15 @@ def _oracle_line(problem: GemmProblem, regime: str, oracle: Mapping[str, Any]) -
 
 
 def library_rows(library: Mapping[str, Any]) -> list[tuple[object, ...]]:
-    """The library's row below a ranking, in the order of `COLUMNS`; none where none is known."""
-    if library["over_first"] is None:
+    """The library's row below a ranking, in the order of `COLUMNS`; none where none is known.
+
+    What it takes is no estimate like those above it, so that it stands in no column of these.
+    """
+    if library["at_least_microseconds"] is None:
         return []
-    taken = ", taken instead at k = 1" if library["deferred"] else ""
-    shown = f"{library['name']} ({library['over_first']:.2f}x the first{taken})"
-    return [(None, shown, library["predicted_microseconds"], None)]
+    taken = "; taken instead at k = 1" if library["deferred"] else ""
+    shown = (
+        f"{library['name']}: >= {library['at_least_microseconds']:.1f} us, "
+        f"{library['at_least_over_first']:.2f}x the first, in four cases of five{taken}"
+    )
+    return [(None, shown, None, None)]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from tilecast.cli import given, values
 from tilecast.cli import options as shared
 from tilecast.cli.answer import Answer
-from tilecast.cli.evaluate import all_makers
+from tilecast.cli.evaluate import all_makers, of_kinds
 from tilecast.heuristics.errors import TilecastError
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ def _measurements(source: Path) -> Dataset:
 def _scores(
     dataset: Dataset, table: Sequence[ProblemLabels], options: argparse.Namespace
 ) -> Section:
-    """Held-out regret of every heuristic, or why there is none."""
+    """Held-out regret of every heuristic on what `evaluate` scores, or why there is none."""
     from tilecast.models.evaluation import evaluate
     from tilecast.models.measurements import dataset_hardware
     from tilecast.reporting.page import Section
@@ -173,7 +173,8 @@ def _scores(
 
     makers = all_makers(dataset_hardware(dataset))
     try:
-        scored = evaluate(list(makers.values()), table, [options.power], options.jobs)
+        among = of_kinds(None, table)
+        scored = evaluate(list(makers.values()), table, [options.power], options.jobs, among=among)
     except TilecastError as error:
         # Of a collection that has only begun there is still all the rest to see.
         return Section("Held-out regret", [f"Not scored: {error}"])

@@ -12,7 +12,7 @@ from tilecast.cli import given, values
 from tilecast.cli import options as shared
 from tilecast.cli.answer import Answer
 from tilecast.cli.evaluate import FIGURES, SHOWN_K
-from tilecast.cli.measurements import read_measurements
+from tilecast.cli.measurements import files_line, read_measurements
 from tilecast.reporting.table import Table
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> Answer:
 
     start = time.perf_counter()
     files, autotuned = _kinds(options.add)
-    measured = read_measurements(options, files)
+    measured, files = read_measurements(options, files)
     usable = read_autotuned(autotuned, measured.gpu)
     artifact = train(measured, usable.found, seed=options.seed, jobs=options.jobs)
     save(artifact, options.out)
@@ -57,6 +57,7 @@ def run(options: argparse.Namespace) -> Answer:
     used = facts["dataset"]
     document = {
         "model": str(options.out),
+        "data": [*map(str, files)],
         "name": artifact.name,
         "seconds": seconds,
         "left_out": usable.left_out,
@@ -66,9 +67,8 @@ def run(options: argparse.Namespace) -> Answer:
         f"{artifact.name} trained in {seconds:.0f} s on {used['problems']} problems of "
         f"{used['families']} families, written to {options.out}"
     )
-    return Answer(
-        document, [_table(facts), *_elsewhere(facts), *_autotuned(facts, usable), summary]
-    )
+    learned = [files_line(files), *_elsewhere(facts), *_autotuned(facts, usable)]
+    return Answer(document, [_table(facts), *learned, summary])
 
 
 def _kinds(files: Sequence[Path]) -> tuple[list[Path], list[Path]]:

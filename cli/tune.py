@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tilecast.cli import given, values
 from tilecast.cli import options as shared
@@ -17,6 +17,8 @@ from tilecast.heuristics.errors import TilecastError
 from tilecast.reporting.table import Table
 
 if TYPE_CHECKING:
+    from tilecast.data_collection.dataset import Dataset
+    from tilecast.heuristics.problem import GemmProblem
     from tilecast.models.artifact import Artifact
     from tilecast.models.labels import ProblemLabels
 
@@ -38,7 +40,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> Answer:
     """Collect what the shipped model likes, train on all, score both models on one's own."""
     from tilecast.data_collection.dataset import read_dataset
-    from tilecast.data_collection.store import MeasurementStore
     from tilecast.models.artifact import save
     from tilecast.models.guidance import Guided
     from tilecast.models.labels import label_table
@@ -47,14 +48,38 @@ def run(options: argparse.Namespace) -> Answer:
     from tilecast.models.training import train
 
     given.check_own_problems(options)
-    own = given.own_problems(options)
+    own, gpu = given.own_problems(options), given.gpu(options)
     if not own:
         raise TilecastError("no problem is given; allowed: --problems or --hf-config")
     given.check_writable(options.out)
     objects = writable_objects(options)
-    known = [read_dataset(options.data)] if options.data else shipped_datasets(given.gpu(options))
-    heuristic = load_heuristic_for(given.gpu(options), own)
-    measure(options, objects, own, Guided(heuristic, given.gpu(options)))
+    known = [read_dataset(options.data)] if options.data else shipped_datasets(gpu)
+    heuristic = load_heuristic_for(gpu, own)
+    measure(options, objects, own, Guided(heuristic, gpu))
+    measured, done = _measured(options, own)
+    table = [labels for labels in label_table(measured) if labels.problem in done]
+    artifact = train(by_gpu([measured, *known]), jobs=given.workers(options))
+    save(artifact, options.out)
+    models = {"shipped": heuristic.artifact, "tuned": artifact}
+    document = {
+        "model": str(options.out),
+        "problems": len(own),
+        "measured": len(table),
+        "regret": {name: _regret(model, table) for name, model in models.items()},
+    }
+    return Answer(document, [_table(document), f"TILECAST_MODEL={options.out}"])
+
+
+def _measured(
+    options: argparse.Namespace, own: Sequence[GemmProblem]
+) -> tuple[Dataset, set[GemmProblem]]:
+    """All that the store holds, and those of one's own problems that were raced.
+
+    Raises:
+        TilecastError: none was.
+    """
+    from tilecast.data_collection.store import MeasurementStore
+
     with closing(MeasurementStore(options.store)) as store:
         done, measured = store.measured("race") & set(own), store.export()
     if not done:
@@ -62,28 +87,20 @@ def run(options: argparse.Namespace) -> Answer:
             f"none of the {len(own)} problems was measured within --budget {options.budget}; "
             "allowed: more seconds; the same command goes on where this one ended"
         )
-    table = [labels for labels in label_table(measured) if labels.problem in done]
-    taught = by_gpu([measured, *known])
-    artifact = train(taught, jobs=given.workers(options))
-    save(artifact, options.out)
-    regret = {
-        "shipped": _regret(heuristic.artifact, table),
-        "tuned": _regret(artifact, table),
-    }
-    document = {
-        "model": str(options.out),
-        "problems": len(own),
-        "measured": len(table),
-        "regret": regret,
-    }
+    return measured, done
+
+
+def _table(document: Mapping[str, Any]) -> Table:
+    """Regret of both models, by power and number of kernels."""
     columns = {"model": "", "power": ""} | {f"regret@{k}": ".2%" for k in SHOWN_K}
     rows = [
         (name, power, *found.values())
-        for name, powers in regret.items()
+        for name, powers in document["regret"].items()
         for power, found in powers.items()
     ]
-    title = f"Regret on {len(table)} of {len(own)} problems, which the tuned model has seen"
-    return Answer(document, [Table(title, columns, rows), f"TILECAST_MODEL={options.out}"])
+    measured, problems = document["measured"], document["problems"]
+    title = f"Regret on {measured} of {problems} problems, which the tuned model has seen"
+    return Table(title, columns, rows)
 
 
 def _regret(artifact: Artifact, table: Sequence[ProblemLabels]) -> dict[str, dict[int, float]]:

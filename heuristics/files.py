@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import stat
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,23 +22,69 @@ _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Let ``write`` fill a temporary file beside ``path``, flush it and rename it to ``path``.
 
-    Missing folders are made. Temporary files that killed writers left in the folder are removed.
+    Behind a link, the file that it leads to is replaced. One that is there keeps its mode; a new
+    one is given what the umask allows. Missing folders are made. Temporary files that killed
+    writers left in the folder are removed.
 
     Raises:
-        TilecastError: the folder is read-only or the disk full, say; ``path`` is as it was.
+        TilecastError: as `destination`; or the folder is read-only or the disk full, say; ``path``
+            is as it was.
     """
+    target = destination(path)
+    try:
+        mode = stat.S_IMODE(target.stat().st_mode)
+    except FileNotFoundError:
+        mode = None
+    except OSError as error:
+        raise unwritable(path, error) from error
+    _put(target, write, mode)
+
+
+def replace_atomically(path: Path, write: Callable[[Path], object]) -> None:
+    """The same for a file that is tilecast's own: whatever stands in its place goes.
+
+    No link is followed, and nobody else may write the file, whatever the umask.
+
+    Raises:
+        TilecastError: a folder stands there, or it cannot be written; ``path`` is as it was.
+    """
+    _put(path, write, 0o644)
+
+
+def destination(path: Path) -> Path:
+    """The file that is written when a path is: the one that links lead to.
+
+    Raises:
+        TilecastError: a folder, a device, a pipe or the like is there, or it cannot be looked at.
+    """
+    try:
+        kind = path.stat().st_mode
+        if not stat.S_ISREG(kind):
+            what = "a folder" if stat.S_ISDIR(kind) else "no regular file"
+            raise TilecastError(f"cannot write {path} ({what}); allowed: a file")
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise unwritable(path, error) from error
+    return Path(os.path.realpath(path))
+
+
+def _put(path: Path, write: Callable[[Path], object], mode: int | None) -> None:
+    """Write a file whole; without a mode it has what the umask allows."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{TEMPORARY}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _sweep(path.parent)
-        handle, name = tempfile.mkstemp(TEMPORARY, f".{path.name}.", path.parent)
-        os.close(handle)
+        # Nobody reads of it what the file itself would not show.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        os.close(os.open(temporary, flags, 0o666 if mode is None else 0o600))
     except OSError as error:
         raise unwritable(path, error) from error
-    temporary = Path(name)
     try:
         write(temporary)
         _flush(temporary)
-        temporary.chmod(0o644)
+        if mode is not None:
+            temporary.chmod(mode)
         temporary.replace(path)
         # Some file systems cannot flush a folder; the file itself is safe by now.
         with contextlib.suppress(OSError):

@@ -46,6 +46,10 @@ class Hardware:
         """All fields as plain JSON data, which `described` reads."""
         return json.loads(json.dumps(asdict(self)))
 
+    def same_gpu(self, other: Hardware) -> bool:
+        """Whether two descriptions are of one GPU model: rates that were measured differ a bit."""
+        return (self.name, self.arch) == (other.name, other.arch)
+
     def smem_limit(self, ctas_per_sm: int) -> int:
         """Shared memory that one CTA may take when so many share an SM."""
         share = self.smem_bytes_per_sm // ctas_per_sm - self.smem_bytes_reserved
@@ -71,6 +75,9 @@ _HOPPER_PEAK = 989.4e12
 _HOPPER_CLUSTERS = (0, 132, 66, 39, 30, 22, 17, 15, 15, 9, 7, 7, 7, 7, 7, 7, 7)
 """As an H200 reports them; all but ones and twos leave SMs over."""
 _HOPPER_L2 = 5.5e12
+"""An estimate of its order of magnitude; no measurement of it is recorded. What was fitted to
+measurements is a factor on it: kernels get 1.4 times as much (models/EXPERIMENTS.md, "the analytic
+time")."""
 
 GPUS = (
     Hardware(

@@ -213,11 +213,6 @@ class GemmOperands:
         """The same with scales, added up as ``use_fast_accum`` of ``torch._scaled_mm`` asks for."""
         return replace(self, scales=scales, acc=self.acc if fast else dtype("fp32"))
 
-    @property
-    def file_name(self) -> str:
-        """The text without what file systems and shells dislike, such as ``bf16-rcr-to-fp32``."""
-        return self.text.replace(">", "-to-").replace(":", "-").replace("@", "-in-")
-
     @classmethod
     def product(cls, a: TensorSpec, b: TensorSpec, out: TensorSpec) -> GemmOperands:
         """Those of a bare product, added up as A's dtype asks for."""

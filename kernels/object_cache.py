@@ -21,8 +21,8 @@ from tilecast.heuristics.files import (
     is_own,
     make_own_folder,
     own_folder,
+    replace_atomically,
     unwritable,
-    write_atomically,
 )
 from tilecast.kernels.object_entry import ENTRY_NAME, Entry
 from tilecast.kernels.object_facts import KernelResources
@@ -136,7 +136,7 @@ class ObjectCache:
         """
         path = self.root / f"{entry.key}.o"
         self._own(path)
-        write_atomically(path, lambda file: file.write_bytes(entry.whole))
+        replace_atomically(path, lambda file: file.write_bytes(entry.whole))
 
     @contextlib.contextmanager
     def exclusive(self, spec: KernelSpec) -> Iterator[None]:

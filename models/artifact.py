@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from tilecast.heuristics.errors import TilecastError
-from tilecast.heuristics.files import write_atomically
+from tilecast.heuristics.files import replace_atomically
 from tilecast.heuristics.hardware import Hardware, described
 from tilecast.heuristics.operands import GemmOperands
-from tilecast.models.deferral import FEATURES, MOST_MARGIN, Deferral
+from tilecast.models.deferral import DEFERRAL_FEATURES, MOST_MARGIN, Deferral
 from tilecast.models.features import FEATURE_NAMES
 from tilecast.models.forest import Forest
 from tilecast.models.labels import POWERS
@@ -29,6 +29,7 @@ from tilecast.models.manifest import (
     MANIFEST,
     VERSIONS,
     digest_of,
+    learned_from,
     number,
     read_bytes,
     read_manifest,
@@ -137,8 +138,8 @@ def save(artifact: Artifact, folder: Path) -> str:
     with suppress(TilecastError):
         replaced, _ = _arrays(folder, read_manifest(folder))
     data = folder / manifest["file"]["name"]
-    write_atomically(data, lambda path: path.write_bytes(packed))
-    write_atomically(folder / MANIFEST, lambda path: path.write_text(text, encoding="utf-8"))
+    replace_atomically(data, lambda path: path.write_bytes(packed))
+    replace_atomically(folder / MANIFEST, lambda path: path.write_text(text, encoding="utf-8"))
     if replaced is not None and replaced != data:
         replaced.unlink(missing_ok=True)
     return manifest["sha256"]
@@ -246,8 +247,7 @@ def _artifact(manifest: Mapping[str, Any], packed: bytes) -> Artifact:
     rule = manifest["stopping_rule"]
     first, second, third, fourth = (number(weight, *_WEIGHT) for weight in rule["weights"])
     thresholds = {mean: number(rule["thresholds"][str(mean)], *_WEIGHT) for mean in MEANS}
-    if not isinstance(manifest["facts"]["dataset"]["sha256"], str):
-        raise ValueError("no digest of a data set")
+    learned_from(manifest["facts"])
     operands, measured = _kinds(manifest["operands"]), _kinds(manifest["measured"])
     if not set(measured) <= set(operands):
         raise ValueError("it was measured for more than it was trained on")
@@ -278,7 +278,7 @@ def _columns(powers: Iterable[str]) -> dict[str, int]:
     Args:
         powers: those with a deferral.
     """
-    library = {_LIBRARY.format(power): FEATURES for power in sorted(powers)}
+    library = {_LIBRARY.format(power): DEFERRAL_FEATURES for power in sorted(powers)}
     return dict.fromkeys(_FORESTS, len(FEATURE_NAMES)) | library
 
 

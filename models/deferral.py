@@ -35,7 +35,7 @@ MOST_MARGIN = 10.0
 LEARNED = 8
 """First configs of a problem that are learned from. One alone is too few: they differ in how far
 they are from the best, while the library's time is the same."""
-FEATURES = len(FEATURE_NAMES) + 2
+DEFERRAL_FEATURES = len(FEATURE_NAMES) + 2
 """Columns of `deferral_features`."""
 _DIGITS = 6
 _OBJECTIVE: dict[str, object] = {
@@ -65,7 +65,7 @@ class Deferral:
     """What is expected of a first choice that is taken, at least: a logarithm, 0 or more."""
 
     def expected(self, features: np.ndarray) -> float:
-        """Log of the library's time over a config's; features are [1, FEATURES]."""
+        """Log of the library's time over a config's; features are [1, DEFERRAL_FEATURES]."""
         return float(self.forest.predict(features)[0])
 
     def defers(self, expected: float) -> bool:
@@ -84,7 +84,7 @@ def deferral_features(
         network: likewise.
 
     Returns:
-        float32 array [configs, FEATURES].
+        float32 array [configs, DEFERRAL_FEATURES].
     """
     analytic = log_analytic(features)
     return np.column_stack([features, distance - analytic, network - analytic])
@@ -97,7 +97,7 @@ class BesideLibrary:
     problem: GemmProblem
     """The problem."""
     features: np.ndarray
-    """float32 array [configs, FEATURES]: `deferral_features`, best first."""
+    """float32 array [configs, DEFERRAL_FEATURES]: `deferral_features`, best first."""
     lead: np.ndarray
     """float64 array [configs]: log of the library's measured time over each config's."""
 

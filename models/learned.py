@@ -26,7 +26,8 @@ USUAL_MEAN = 4
 """Candidates per problem, on average, of a short list whose length the model chooses."""
 LENT_LEAST = 3
 """Candidates of the shortest short list of a model that is lent to another GPU: it may doubt too
-little there, and loses 0.75% at three where one alone loses 2.3%."""
+little there, and loses 0.85% at three where one alone loses 2.2% (robust,
+benchmarks/results/new_gpu.json)."""
 RIVALS = 8
 """Configs that an explained one is compared with; each costs some milliseconds."""
 
@@ -51,14 +52,15 @@ class FirstChoice:
     prediction: Prediction
     """The first of the ranking, and what is expected of it."""
     library_over: float | None
-    """Run time of the library over the first's, or less in one case of five; for ``robust`` in the
-    regime where that is less. None where the model knows no times of the library."""
+    """What the run time of the library over the first's is at least, in four cases of five: no
+    central estimate, as ``prediction`` is. For ``robust`` in the regime where that is less. None
+    where the model knows no times of the library."""
     deferred: bool
     """Whether the problem is better left to the library."""
 
     @property
-    def library_microseconds(self) -> float | None:
-        """Run time of the library's own kernel, or less in one case of five."""
+    def library_at_least(self) -> float | None:
+        """Microseconds that the library's own kernel takes, or more, in four cases of five."""
         over = self.library_over
         return None if over is None else over * self.prediction.microseconds
 

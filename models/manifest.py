@@ -141,5 +141,21 @@ def model_hardware(folder: Path) -> Hardware:
     return described(read_manifest(folder)["hardware"])
 
 
+def learned_from(facts: Mapping[str, Any]) -> frozenset[str]:
+    """Digests of all data sets that a model learned from, its GPU's own and others', by its facts.
+
+    Those of the parts of what was joined, and of the whole; of a model that does not state the
+    parts, of the whole alone.
+
+    Raises:
+        LookupError, TypeError, ValueError: the facts are not those of a model.
+    """
+    parts, others = facts.get("learned_from", []), facts.get("elsewhere", {}).get("sha256", [])
+    found = [facts["dataset"]["sha256"], *parts, *others]
+    if not all(isinstance(digest, str) for digest in found):
+        raise ValueError("no digest of a data set")
+    return frozenset(found)
+
+
 def _no_number(text: str) -> NoReturn:
     raise ValueError(f"{text} is no number")

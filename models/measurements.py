@@ -22,10 +22,20 @@ class Measurements:
 
     gpu: Hardware
     """The GPU that a model is for."""
-    dataset: Dataset
-    """What was measured on it."""
+    parts: tuple[Dataset, ...]
+    """The data sets that were measured on it, of which there is at least one."""
     others: tuple[Dataset, ...] = ()
     """What else is learned from and not scored by, each of one GPU."""
+
+    @cached_property
+    def dataset(self) -> Dataset:
+        """What was measured on the GPU: the parts, `joined`."""
+        return joined(self.parts)
+
+    @cached_property
+    def digests(self) -> tuple[str, ...]:
+        """Those of all data sets as they were read, the GPU's own first, each once."""
+        return tuple(dict.fromkeys(one.digest for one in (*self.parts, *self.others)))
 
     @cached_property
     def own(self) -> list[ProblemLabels]:
@@ -55,14 +65,16 @@ class Measurements:
 def by_gpu(datasets: Sequence[Dataset]) -> Measurements:
     """Sort data sets, of which there is at least one; the model is for the GPU of the first.
 
+    Where others describe that GPU with other rates, the first description counts.
+
     Raises:
         TilecastError: one is of several GPUs.
     """
     first, *more = datasets
     gpu = dataset_hardware(first)
-    own = [first, *(one for one in more if dataset_hardware(one) == gpu)]
-    others = tuple(one for one in more if dataset_hardware(one) != gpu)
-    return Measurements(gpu, joined(own), others)
+    own = (first, *(one for one in more if dataset_hardware(one).same_gpu(gpu)))
+    others = tuple(one for one in more if not dataset_hardware(one).same_gpu(gpu))
+    return Measurements(gpu, own, others)
 
 
 def dataset_hardware(dataset: Dataset) -> Hardware:

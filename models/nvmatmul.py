@@ -1,8 +1,8 @@
 """nvMatmulHeuristics over the stock kernels: the selection that PyTorch 2.15 makes, as a baseline.
 
-The optional package ``nvidia-matmul-heuristics`` is touched in `_proposals` only. It models tile
-and cluster, not stages, raster or swizzle, and PyTorch lets it choose among the 24 kernels of
-``cutlass.operators``.
+The optional package ``nvidia-matmul-heuristics`` is touched in `_library` and `_proposals` only. It
+models tile and cluster, not stages, raster or swizzle, and PyTorch lets it choose among the 24
+kernels of ``cutlass.operators``.
 """
 
 from __future__ import annotations
@@ -30,10 +30,15 @@ _OVERFETCH = 8
 """Proposals asked for per stock kernel: many differ only in what a stock kernel cannot vary."""
 
 
-def precision(operands: GemmOperands) -> str:
-    """The library's letters for A and B, accumulator and out: ``TST`` for bf16."""
-    dtypes = (operands.a.dtype, operands.acc, operands.out.dtype)
-    return "".join(_LETTERS[dtype.name] for dtype in dtypes)
+def precision(operands: GemmOperands) -> str | None:
+    """The library's letters for A and B, accumulator and out: ``TST`` for bf16.
+
+    None where it models no such product: it has no letter for one, or A and B differ.
+    """
+    names = [dtype.name for dtype in (operands.a.dtype, operands.acc, operands.out.dtype)]
+    if operands.a.dtype != operands.b.dtype or not set(names) <= _LETTERS.keys():
+        return None
+    return "".join(map(_LETTERS.__getitem__, names))
 
 
 def layout(operands: GemmOperands) -> str:
@@ -69,6 +74,8 @@ class NvMatmulHeuristic:
     ) -> Candidates:
         """Order the stock kernels among the candidates by the library's estimate.
 
+        Of a product that the library does not model, none; see `precision`.
+
         Raises:
             TilecastError: the library is not installed, or does not know the GPU.
         """
@@ -89,13 +96,10 @@ def _proposals(
         raise TilecastError(
             f"gpu {hardware.name!r} is not known to nvMatmulHeuristics; allowed: {', '.join(GPUS)}"
         )
-    try:
-        import nvMatmulHeuristics as library
-    except ImportError as error:
-        raise TilecastError(
-            f"nvMatmulHeuristics is not installed ({error}); allowed: nvidia-matmul-heuristics "
-            "0.1.0.27; run `pip install nvidia-matmul-heuristics`"
-        ) from error
+    letters = precision(problem.operands)
+    if letters is None:
+        return []
+    library = _library()
     target = library.NvMatmulHeuristicsTarget.CUTLASS3
     interface = library.NvMatmulHeuristicsInterfaceEx(
         backend=target,
@@ -107,21 +111,36 @@ def _proposals(
     def exists(kernel, _problem) -> int:
         return _key(kernel.contents.cta, kernel.contents.cluster) in allowed
 
-    # The library annotates the structure and takes a pointer to it.
-    backend: Any = interface.createBackend(target)
-    check = library.NvMatmulHeuristicsBackendPropertyCallbackKind.KERNEL_ADDITIONAL_VALIDITY_CHECK
-    interface.setBackendCallbackProperty(backend, check, exists)
+    kinds = library.NvMatmulHeuristicsBackendPropertyCallbackKind
     majors = library.NvMatmulHeuristicsMatmulLayout[layout(problem.operands)]
     query = interface.makeNvMatmulHeuristicsProblem(
         problem.m, problem.n, problem.k, majors, problem.batch
     )
-    found = interface.getEx(
-        query, _OVERFETCH * max(1, len(allowed)), backend, precision=precision(problem.operands)
-    )
-    interface.destroyBackend(backend)
+    # The library annotates the structure and takes a pointer to it.
+    backend: Any = interface.createBackend(target)
+    try:
+        interface.setBackendCallbackProperty(
+            backend, kinds.KERNEL_ADDITIONAL_VALIDITY_CHECK, exists
+        )
+        count = _OVERFETCH * max(1, len(allowed))
+        found = interface.getEx(query, count, backend, precision=letters)
+    finally:
+        interface.destroyBackend(backend)
     found.sort(key=lambda proposal: proposal["runtime"])
     raw = (proposal["nvmmhKernelConfiguration"] for proposal in found)
     return [_key(kernel.cta, kernel.cluster) for kernel in raw]
+
+
+def _library() -> Any:
+    """The optional package."""
+    try:
+        import nvMatmulHeuristics
+    except ImportError as error:
+        raise TilecastError(
+            f"nvMatmulHeuristics is not installed ({error}); allowed: nvidia-matmul-heuristics "
+            "0.1.0.27; run `pip install nvidia-matmul-heuristics`"
+        ) from error
+    return nvMatmulHeuristics
 
 
 def _key(tile: Sequence[int], cluster: Sequence[int]) -> TileKey:

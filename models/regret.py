@@ -13,11 +13,11 @@ from tilecast.heuristics.problem import GemmProblem
 from tilecast.models.labels import ProblemLabels
 
 BUCKETS = {
-    "m <= 16": (1, 16),
-    "m <= 64": (17, 64),
-    "m <= 256": (65, 256),
-    "m <= 1024": (257, 1024),
-    "m > 1024": (1025, 2**31),
+    "m 1 to 16": (1, 16),
+    "m 17 to 64": (17, 64),
+    "m 65 to 256": (65, 256),
+    "m 257 to 1024": (257, 1024),
+    "m from 1025": (1025, 2**31),
 }
 """Groups of problems that are reported apart, with the smallest and largest m."""
 ORIGINS = {
@@ -72,15 +72,19 @@ class HeldOut:
     """The heuristic that was asked in each split, where they are kept."""
 
 
+def by_rows(problems: Sequence[GemmProblem]) -> dict[str, np.ndarray]:
+    """Which problems are of each of `BUCKETS`: by name, bool [problems]."""
+    m = np.array([problem.m for problem in problems])
+    return {name: (m >= low) & (m <= high) for name, (low, high) in BUCKETS.items()}
+
+
 def groups(problems: Sequence[GemmProblem]) -> dict[str, np.ndarray]:
     """Which problems are reported together: all, those of `BUCKETS`, and those of `ORIGINS`.
 
     Returns:
         By name, bool [problems]; "other families" are of no suite of `ORIGINS`.
     """
-    m = np.array([problem.m for problem in problems])
-    found = {"all": m > 0}
-    found |= {name: (m >= low) & (m <= high) for name, (low, high) in BUCKETS.items()}
+    found = {"all": np.ones(len(problems), bool), **by_rows(problems)}
     other = found["all"]
     for name, names in ORIGINS.items():
         families = {problem.family for problem in suites.problems(names)}

@@ -61,9 +61,7 @@ def train(
     Raises:
         TilecastError: a data set holds more than one GPU, or too few families.
     """
-    gpu, dataset = measurements.gpu, measurements.dataset
-    own, table = measurements.own, measurements.table
-    kinds = Counter(labels.problem.operands for labels in own)
+    gpu, own, table = measurements.gpu, measurements.own, measurements.table
     splits = folds(table)
     compared = comparisons(autotuned, {labels.problem for labels in own}, gpu)
     rankers, validated = fit_rankers(gpu, table, splits, compared, seed=seed, jobs=jobs)
@@ -78,27 +76,16 @@ def train(
     return Artifact(
         gpu,
         tuple(sorted({labels.problem.operands for labels in table}, key=str)),
-        tuple(sorted(kinds, key=str)),
+        tuple(sorted({labels.problem.operands for labels in own}, key=str)),
         rankers,
         {power: calibration for power, (calibration, _) in scored.items()},
         rule,
         deferrals,
         {
-            "dataset": {
-                "sha256": dataset.digest,
-                "rows": len(dataset.rows),
-                "problems": len(own),
-                "families": len({labels.problem.family for labels in own}),
-                "operands": {str(kind): kinds[kind] for kind in sorted(kinds, key=str)},
-                "dates": [run.get("date") for run in dataset.provenance["runs"]],
-            },
-            **({"autotuned": _told(compared)} if compared else {}),
-            **({"elsewhere": _elsewhere(measurements)} if measurements.others else {}),
+            **_learned(measurements, compared),
             "seed": seed,
-            "versions": {name: found for name in _PACKAGES if (found := installed_version(name))},
             "held_out": {ConfigRanker.name: {p: metrics for p, (_, metrics) in scored.items()}},
             "noise_floor": {power: noise_floor(unseen, power) for power in POWERS},
-            "library": library_versions(dataset.provenance["runs"]),
             "beside_library": speeds,
         },
     )
@@ -193,6 +180,28 @@ def learn_deferrals(
             for power, (_, asked) in found.items()
         },
     )
+
+
+def _learned(measurements: Measurements, compared: Sequence[Comparison]) -> dict[str, object]:
+    """What was learned from, and under which versions, as a manifest says it."""
+    dataset, own = measurements.dataset, measurements.own
+    runs = dataset.provenance["runs"]
+    kinds = Counter(labels.problem.operands for labels in own)
+    return {
+        "learned_from": list(measurements.digests),
+        "dataset": {
+            "sha256": dataset.digest,
+            "rows": len(dataset.rows),
+            "problems": len(own),
+            "families": len({labels.problem.family for labels in own}),
+            "operands": {str(kind): kinds[kind] for kind in sorted(kinds, key=str)},
+            "dates": [run.get("date") for run in runs],
+        },
+        **({"autotuned": _told(compared)} if compared else {}),
+        **({"elsewhere": _elsewhere(measurements)} if measurements.others else {}),
+        "versions": {name: found for name in _PACKAGES if (found := installed_version(name))},
+        "library": library_versions(runs),
+    }
 
 
 def _elsewhere(measurements: Measurements) -> dict[str, object]:

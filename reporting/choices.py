@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +16,7 @@ from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.problem import PROBLEM_FIELDS, GemmProblem
 from tilecast.kernels.candidates import candidates
 from tilecast.models.learned import LearnedHeuristic
-from tilecast.models.regret import BUCKETS
+from tilecast.models.regret import by_rows
 from tilecast.reporting.plots import COLOURS, Figure, axis, extent_axis, figure, stretch
 
 KINDS = (".csv", ".json")
@@ -37,8 +37,9 @@ class Choice:
     """Expected run time of one launch."""
     predicted_slowdown: float
     """Expected cost over the best candidate's, less 1."""
-    library_over: float | None
-    """Expected run time of the library over the first's; None where the model does not know it."""
+    library_at_least_over_first: float | None
+    """What the run time of the library over the first's is at least, in four cases of five; None
+    where the model does not know it."""
     left_to_library: bool
     """Whether the model would leave the problem to the library."""
     shortlist: int
@@ -106,7 +107,7 @@ def write_choices(found: Sequence[Choice], path: Path) -> None:
     names = [field.name for field in fields(Choice)][1:]
     rows = [
         dict(zip(PROBLEM_FIELDS, choice.problem.row(), strict=True))
-        | {name: asdict(choice)[name] for name in names}
+        | {name: getattr(choice, name) for name in names}
         for choice in found
     ]
 
@@ -126,11 +127,10 @@ def doubt(found: Sequence[Choice]) -> Figure:
     """How many kernels the model thinks worth compiling: a dot a problem, and the mean by rows."""
     m, n = ([getattr(choice.problem, name) for choice in found] for name in "mn")
     sizes = np.array([choice.shortlist for choice in found])
-    rows = np.array(m)
     means = {
         bucket: float(sizes[inside].mean())
-        for bucket, (low, high) in BUCKETS.items()
-        if (inside := (rows >= low) & (rows <= high)).any()
+        for bucket, inside in by_rows([choice.problem for choice in found]).items()
+        if inside.any()
     }
     scale = {"title": {"text": "kernels"}, "x": stretch(0, 2)[1], "thickness": 10}
     colours = {"color": sizes.tolist(), "colorscale": "Viridis", "colorbar": scale}

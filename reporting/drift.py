@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from tilecast.reporting.noise import GROUP
@@ -98,11 +99,11 @@ def by_card(found: pd.DataFrame, rows: pd.DataFrame) -> Figure:
         found: `tilecast.reporting.noise.repeats` of the rows.
         rows: of the data set, which say which card.
     """
-    verified: Any = rows[rows["stage"] == "verify"]
-    verified = verified.drop_duplicates(GROUP)
-    cards = verified.set_index(GROUP)["device"].astype(str)
-    shared = found["change"].groupby(level=GROUP, observed=True).median()
-    moved = pd.DataFrame({"change": shared, "card": cards}).dropna()
+    verified: Any = rows[(rows["stage"] == "verify") & rows["microseconds"].notna()]
+    verified = verified.join(found["race"], on=[*GROUP, "config"], how="inner")
+    change = np.log(verified["microseconds"].astype(float) / verified["race"])
+    moved = verified.assign(change=change, card=verified["device"].astype(str))
+    moved = moved.groupby([*GROUP, "card"], observed=True)["change"].median().reset_index("card")
     data = [
         {
             "type": "box",

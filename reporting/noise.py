@@ -23,14 +23,16 @@ _SHARES = np.linspace(0, 1, 101)
 def repeats(rows: pd.DataFrame) -> pd.DataFrame:
     """Every kernel of ours that was raced and verified, by `GROUP` and config.
 
+    Repeated measurements of one pass count by their median, as in labels and scores.
+
     Returns:
         ``race``, in microseconds; ``change``, ln(verify / race); ``relative``, the change less the
         median of its group, NaN where the group is small.
     """
     ours: Any = rows[~is_reference(rows)].set_index([*GROUP, "config", "stage"])
     times = ours["microseconds"].dropna().astype(float)
-    passes = times[~times.index.duplicated(keep="last")].unstack("stage")
-    times = passes.reindex(columns=["race", "verify"]).dropna()
+    passes = times.groupby(level=list(range(times.index.nlevels)), observed=True).median()
+    times = passes.unstack("stage").reindex(columns=["race", "verify"]).dropna()
     change: Any = np.log(times["verify"] / times["race"])
     groups = change.groupby(level=GROUP, observed=True)
     relative = (change - groups.transform("median")).where(groups.transform("size") >= ENOUGH)

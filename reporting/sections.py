@@ -8,7 +8,7 @@ from typing import Any
 from tilecast.data_collection.cards import card_times
 from tilecast.data_collection.dataset import Dataset
 from tilecast.models.labels import ProblemLabels
-from tilecast.models.regret import BUCKETS
+from tilecast.models.regret import by_rows
 from tilecast.reporting.cards import (
     OTHER_RANKS,
     OTHER_TIMES,
@@ -149,7 +149,8 @@ def _provenance(dataset: Dataset) -> list[str | Table]:
     versions: dict[str, dict[str, None]] = {}
     for run in facts["runs"]:
         known = dict(run.get("versions", {})) | {"CUDA": run.get("cuda")}
-        known["driver"] = ", ".join(sorted({g.get("driver_version", "") for g in run["gpus"]}))
+        drivers = {gpu.get("driver_version", "") for gpu in run.get("gpus", ())}
+        known["driver"] = ", ".join(sorted(drivers))
         for name, version in known.items():
             if version:
                 versions.setdefault(name, {})[version] = None
@@ -168,10 +169,8 @@ def _provenance(dataset: Dataset) -> list[str | Table]:
 def _counts(table: Sequence[ProblemLabels]) -> str:
     """How many problems there are, and how many by rows."""
     families = {labels.problem.family for labels in table}
-    parts = [
-        f"{sum(low <= labels.problem.m <= high for labels in table)} with {bucket}"
-        for bucket, (low, high) in BUCKETS.items()
-    ]
+    known = by_rows([labels.problem for labels in table])
+    parts = [f"{inside.sum()} with {bucket}" for bucket, inside in known.items()]
     return f"{len(table)} problems of {len(families)} (n, k) families: {', '.join(parts)}."
 
 

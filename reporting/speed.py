@@ -8,7 +8,7 @@ import numpy as np
 
 from tilecast.data_collection.measurement import REGIMES
 from tilecast.models.labels import ProblemLabels
-from tilecast.models.regret import BUCKETS
+from tilecast.models.regret import by_rows
 from tilecast.reporting.plots import COLOURS, Figure, extent_axis, figure, level, ratio_axis
 from tilecast.reporting.table import Table
 
@@ -47,11 +47,11 @@ def speed(table: Sequence[ProblemLabels]) -> Figure:
 
 def speed_table(table: Sequence[ProblemLabels]) -> Table:
     """Geometric mean, least and share below 1 by rows of the product and power regime."""
-    m, rows = np.array([labels.problem.m for labels in table]), []
+    known, rows = by_rows([labels.problem for labels in table]), []
     for regime in REGIMES:
         times = best_over_library(table, regime)
-        for bucket, (low, high) in BUCKETS.items():
-            found = times[(m >= low) & (m <= high) & ~np.isnan(times)]
+        for bucket, inside in known.items():
+            found = times[inside & ~np.isnan(times)]
             if found.size:
                 mean = float(np.exp(np.log(found).mean()))
                 slower = float((found < 1).mean())

@@ -10,7 +10,7 @@ import numpy as np
 from tilecast.heuristics.config import Geometry, KernelConfig
 from tilecast.kernels.families import family_of
 from tilecast.models.labels import ProblemLabels
-from tilecast.models.regret import BUCKETS
+from tilecast.models.regret import by_rows
 from tilecast.reporting.plots import COLOURS, Figure, axis, extent_axis, figure, stretch
 
 
@@ -62,13 +62,12 @@ def winners(table: Sequence[ProblemLabels], power: str, knob: Knob) -> Figure:
     m, n = (np.array([getattr(labels.problem, name) for labels in table]) for name in "mn")
     pairs = zip(table, best, strict=True)
     names = np.array([f"{labels.problem}: {config}" for labels, config in pairs])
+    known = by_rows([labels.problem for labels in table])
     data = []
     for place, level in enumerate(np.unique(levels).tolist()):
         here, name = levels == level, knob.shown(level)
         shares = {
-            bucket: float(here[inside].mean())
-            for bucket, (low, high) in BUCKETS.items()
-            if (inside := (m >= low) & (m <= high)).any()
+            bucket: float(here[inside].mean()) for bucket, inside in known.items() if inside.any()
         }
         shared = {
             "name": name,

@@ -136,14 +136,14 @@ def _another(model):
 def test_a_failed_save_leaves_the_old_model(
     small_model, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write = artifacts.write_atomically
+    write = artifacts.replace_atomically
 
     def full_disk(path: Path, content) -> None:
         if path.name == MANIFEST:
             raise TilecastError("cannot write: No space left on device")
         write(path, content)
 
-    monkeypatch.setattr(artifacts, "write_atomically", full_disk)
+    monkeypatch.setattr(artifacts, "replace_atomically", full_disk)
     with pytest.raises(TilecastError, match="No space left"):
         save(_another(small_model), folder)
     assert load(folder).rankers["burst"].distance_.base != 0.5

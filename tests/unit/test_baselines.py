@@ -177,6 +177,33 @@ def test_the_library_ranks_stock_kernels_only() -> None:
     assert len(rank(heuristic, PROBLEM, exchanged)) == 0
 
 
+@pytest.mark.parametrize("text", ["int8:rcr>int32", "e4m3:rcr>bf16", "bf16xint8:rcr"])
+def test_the_library_proposes_nothing_of_what_it_does_not_model(text: str) -> None:
+    problem = replace(PROBLEM, operands=GemmOperands.parse(text))
+    assert precision(problem.operands) is None
+    configs = candidates(problem, H200)
+    assert len(rank(NvMatmulHeuristic(H200), problem, configs)) == 0
+
+
+def test_the_library_gives_back_what_it_took_when_it_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    library = pytest.importorskip("nvMatmulHeuristics")
+    interface, given_back = library.NvMatmulHeuristicsInterfaceEx, []
+    destroy = interface.destroyBackend
+
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("as it happens")
+
+    monkeypatch.setattr(interface, "getEx", fail)
+    monkeypatch.setattr(
+        interface,
+        "destroyBackend",
+        lambda self, backend: (given_back.append(backend), destroy(self, backend)),
+    )
+    with pytest.raises(RuntimeError, match="as it happens"):
+        NvMatmulHeuristic(H200).rank(PROBLEM, candidates(PROBLEM, H200))
+    assert len(given_back) == 1
+
+
 def test_a_gpu_that_the_library_does_not_know_is_refused() -> None:
     with pytest.raises(TilecastError, match="'B9' is not known to nvMatmul.*; allowed: H200, H100"):
         NvMatmulHeuristic(replace(H200, name="B9")).rank(PROBLEM, _those(A))

@@ -23,6 +23,7 @@ from tilecast.data_collection import collect as collecting
 from tilecast.data_collection import dataset, environment, gpu_model
 from tilecast.data_collection import gpu_session as sessions
 from tilecast.data_collection.cards import REFERENCE_PROBLEMS, card_times, spread
+from tilecast.data_collection.collect import CollectOptions
 from tilecast.data_collection.dataset import Dataset, read_dataset, write_dataset
 from tilecast.data_collection.store import MeasurementStore
 from tilecast.heuristics.baselines import RandomChoice
@@ -197,6 +198,30 @@ def test_a_cluster_takes_the_place_of_this_host(
     assert main([*arguments[:-2], *cluster, "--gpu", "H200"]) == 2
     assert [(one.address, one.gpu.name) for one in asked] == [("here:1", "H200")] * 2
     assert all(len(one.compared) == REFERENCE_PROBLEMS for one in asked)
+
+
+def test_the_gpu_of_this_machine_may_be_named_and_no_other_that_nobody_describes(
+    arguments: list[str],
+    refused: Callable[..., str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """What its driver states finds it; what is measured of it describes it."""
+    monkeypatch.setattr(gpu_model, "names_here", lambda: [NEW.device_names[0]])
+    stated = replace(NEW, dram_bytes_per_second=2e12)
+    monkeypatch.setattr(gpu_model, "gpu_called", lambda name, device: stated)
+    asked: list[CollectOptions] = []
+    monkeypatch.setattr(collecting, "collect", lambda options, tell: asked.append(options))
+    for name in ("H100-PCIe", "NVIDIA H100 PCIe"):
+        assert main([*arguments, "--gpu", name]) == 2
+    capsys.readouterr()
+    assert {options.gpu for options in asked} == {NEW}
+    line = refused(*arguments, "--gpu", "H20")
+    assert "gpu 'H20' is not known; allowed: H200, H100, H100-PCIe, or on the machine" in line
+    assert "campaign" not in line
+    monkeypatch.setattr(gpu_model, "find_gpu", lambda device, runs=(): hardware("H100"))
+    line = refused(*arguments, "--gpu", "H100-PCIe", "--devices", "1")
+    assert line.startswith("device 1 is an H100; allowed: an H100-PCIe, which --gpu names")
 
 
 def test_a_gpu_that_no_kernel_is_for_is_refused_before_anything_is_written(

@@ -68,6 +68,36 @@ def test_collects_and_exports(
     assert read_dataset(export).rows["microseconds"].tolist() == [12.5]
 
 
+def test_what_is_counted_is_what_is_asked_for_and_was_raced(
+    monkeypatch: pytest.MonkeyPatch, answer: Callable[..., dict], tmp_path: Path
+) -> None:
+    own, store = tmp_path / "own.csv", tmp_path / "store"
+    own.write_text("m,n,k\n16,64,64\n16,64,128\n16,64,256\n")
+
+    def fake(options: CollectOptions, report: Callable[[Progress], None]) -> None:
+        config, (screened, raced, verified) = QuackConfig(64, 64, 64), options.problems
+        other = GemmProblem(8, 512, 512)
+        passes = {
+            screened: ("screen",),
+            raced: ("screen", "race"),
+            verified: ("screen", "race", "verify"),
+            other: ("screen", "race", "verify"),
+        }
+        with closing(MeasurementStore(options.store)) as measured:
+            measured.begin_run({"gpu": options.gpu.name})
+            rows = [
+                Measurement(problem, config, "burst", one, 12.5, 0.0, 3)
+                for problem, done in passes.items()
+                for one in done
+            ]
+            measured.add(rows, "card")
+
+    monkeypatch.setattr(collecting, "collect", fake)
+    document = answer("collect", "--problems", str(own), "--store", str(store))
+    assert (document["problems"], document["measured"], document["verified"]) == (3, 2, 1)
+    assert document["measurements"] == 9
+
+
 def test_defaults(asked: list[CollectOptions], tmp_path: Path) -> None:
     assert main(["collect", "--store", str(tmp_path / "store"), "--json"]) == 0
     (options,) = asked
@@ -103,6 +133,8 @@ def test_cluster_without_ray(
             ("--devices", "first"),
             "argument --devices: 'first' is out of range; allowed: numbers such as 0",
         ),
+        (("--model", "mine"), "--model and --power choose what ranks; allowed: with --candidates"),
+        (("--power", "burst"), "--model and --power choose what ranks; allowed: with --candidates"),
         (("--address", "here:1"), "--address names a Ray cluster; allowed: with --engine ray"),
         (
             ("--engine", "ray", "--devices", "0"),

@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from tilecast.cli.main import main
+from tilecast.data_collection import dataset as datasets
+from tilecast.data_collection import gpu_model
 from tilecast.data_collection.autotuned import HEADER, Autotuned
 from tilecast.data_collection.dataset import Dataset, write_dataset
-from tilecast.heuristics.hardware import Hardware
+from tilecast.heuristics.hardware import Hardware, hardware
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.candidates import candidates
 from tilecast.kernels.spec import toolchain
@@ -50,6 +52,59 @@ def test_train_and_evaluate_learn_from_another_gpu(
     alone, both = (answer("evaluate", *one, *ours) for one in (("--data", data), given))
     assert [both[part] for part in ("problems", "families")] == [12, 6]
     assert both["noise_floor"] == alone["noise_floor"]
+
+
+@pytest.fixture
+def shipped(
+    few_dataset: Dataset, other_dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> dict[str, str]:
+    """Small data sets in place of those that are shipped."""
+    files = {"H200": tmp_path / "h200.parquet", "H100": tmp_path / "h100.parquet"}
+    for file, dataset in zip(files.values(), (few_dataset, other_dataset), strict=True):
+        write_dataset(dataset, file)
+    monkeypatch.setattr(datasets, "shipped_data", lambda gpu: files.get(gpu.name))
+    monkeypatch.setattr(gpu_model, "first_here", lambda: None)
+    return {name: str(file) for name, file in files.items()}
+
+
+SCORED = ("evaluate", "--only", "random", "--power", "robust")
+
+
+def test_the_data_set_is_that_of_the_gpu_at_hand(
+    answer: Callable[..., dict],
+    refused: Callable[..., str],
+    shipped: dict[str, str],
+    other_dataset: Dataset,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The one that is named, this machine's, that of what is added, or else the H200."""
+    mine = str(tmp_path / "mine.parquet")
+    write_dataset(other_dataset, Path(mine))
+    assert answer(*SCORED)["data"] == [shipped["H200"]]
+    assert answer(*SCORED, "--add", mine)["data"] == [shipped["H100"], mine]
+    named = answer(*SCORED, "--add", mine, "--gpu", "H200")
+    assert named["data"] == [shipped["H200"], mine]
+    monkeypatch.setattr(gpu_model, "first_here", lambda: hardware("H100"))
+    assert answer(*SCORED)["data"] == [shipped["H100"]]
+    assert main([*SCORED]) == 0
+    assert f"Data: {shipped['H100']}\n" in capsys.readouterr().out
+    line = refused(*SCORED, "--data", shipped["H200"], "--gpu", "H100")
+    assert "was measured on H200; allowed: one of H100, which --gpu names" in line
+    new = replace(hardware("H200"), name="H20")
+    monkeypatch.setattr(gpu_model, "first_here", lambda: new)
+    assert refused(*SCORED).startswith("no data set is shipped for H20; allowed: --data with")
+
+
+def test_what_is_added_makes_a_model_of_its_gpu(
+    answer: Callable[..., dict], shipped: dict[str, str], other_dataset: Dataset, tmp_path: Path
+) -> None:
+    mine, model = tmp_path / "mine.parquet", tmp_path / "model"
+    write_dataset(other_dataset, mine)
+    document = answer("train", "--add", str(mine), "--out", str(model), "--jobs", "2")
+    assert document["data"] == [shipped["H100"], str(mine)]
+    assert load(model).hardware == hardware("H100")
 
 
 def test_train_learns_from_autotuning_and_says_what_it_left_out(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,14 +13,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import PROVENANCE
 
 from tilecast.cli.main import main
 from tilecast.data_collection.dataset import Dataset, read_dataset, write_dataset
-from tilecast.heuristics.hardware import GPUS
+from tilecast.heuristics.hardware import GPUS, hardware
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.candidates import candidates
-from tilecast.models.artifact import save
-from tilecast.models.learned import load_heuristic
+from tilecast.models.artifact import load, save
+from tilecast.models.evaluation import held_out, unfitted
+from tilecast.models.labels import label_table
+from tilecast.models.learned import LearnedHeuristic, load_heuristic
+from tilecast.models.lending import lent
+from tilecast.models.manifest import digest_of
+from tilecast.models.regret import regrets
 
 Answer = Callable[..., dict]
 Refused = Callable[..., str]
@@ -97,19 +105,23 @@ def test_predict_shows_the_library(
     document = answer("predict", *asked)
     library, first = document["library"], document["ranking"][0]
     assert library["name"] == name
-    assert library["over_first"] == pytest.approx(1, abs=0.2)
-    expected = library["over_first"] * first["predicted_microseconds"]
-    assert library["predicted_microseconds"] == pytest.approx(expected)
+    assert library["at_least_over_first"] == pytest.approx(1, abs=0.2)
+    expected = library["at_least_over_first"] * first["predicted_microseconds"]
+    assert library["at_least_microseconds"] == pytest.approx(expected)
     assert isinstance(library["deferred"], bool)
 
 
 def test_predict_shows_the_library_below_the_ranking(
-    model: str, data: str, capsys: pytest.CaptureFixture[str]
+    answer: Answer, model: str, data: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["predict", *MEASURED, "--model", model, "--data", data]) == 0
+    asked = ("predict", *MEASURED, "--model", model, "--data", data)
+    library = answer(*asked)["library"]
+    assert main([*asked]) == 0
     lines = capsys.readouterr().out.splitlines()
-    (row,) = [line for line in lines if "torch.mm (" in line]
-    assert "x the first" in row
+    (row,) = [line for line in lines if "torch.mm: " in line]
+    least, over = library["at_least_microseconds"], library["at_least_over_first"]
+    wanted = f"torch.mm: >= {least:.1f} us, {over:.2f}x the first, in four cases of five"
+    assert row.strip().startswith(wanted)
     assert "5 of" in lines[0]
     fifth = next(i for i, line in enumerate(lines) if line.strip().startswith("5 "))
     assert lines[fifth + 1] == row
@@ -121,9 +133,9 @@ def test_predict_of_a_model_without_the_library_shows_none(
     save(replace(trained, deferrals={}), tmp_path / "model")
     asked = (*MEASURED, "--model", str(tmp_path / "model"), "--data", data)
     library = answer("predict", *asked)["library"]
-    assert (library["over_first"], library["deferred"]) == (None, False)
+    assert (library["at_least_over_first"], library["deferred"]) == (None, False)
     assert main(["predict", *asked]) == 0
-    assert "torch.mm (" not in capsys.readouterr().out
+    assert "torch.mm: >=" not in capsys.readouterr().out
 
 
 def test_predict_in_tables(model: str, data: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -361,20 +373,73 @@ def test_evaluate_refuses_a_model_on_what_it_was_trained_on(
     refused: Refused, data: str, model: str
 ) -> None:
     line = refused("evaluate", "--data", data, "--model", model)
-    assert "was trained on this data set; allowed: data that it has not seen" in line
+    assert re.search(
+        r"learned from this data set \(digest \w{16}\); allowed: data that it has", line
+    )
+
+
+@pytest.mark.parametrize("part", ["parts", "elsewhere"])
+def test_evaluate_refuses_a_model_on_any_part_of_what_it_was_trained_on(
+    refused: Refused, few_dataset: Dataset, model: str, data: str, tmp_path: Path, part: str
+) -> None:
+    """Whether that was joined with more or is another GPU's, and whatever stands beside it."""
+    digests = [few_dataset.digest]
+    facts = {"parts": {"learned_from": digests}, "elsewhere": {"elsewhere": {"sha256": digests}}}
+    folder, few, new = tmp_path / "model", tmp_path / "few.parquet", tmp_path / "new.parquet"
+    shutil.copytree(model, folder)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    del manifest["facts"]["learned_from"]
+    manifest["facts"] |= facts[part]
+    manifest["sha256"] = digest_of(manifest)
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    write_dataset(few_dataset, few)
+    write_dataset(_slower(few_dataset), new)
+    for asked in (
+        ("--data", str(few)),
+        ("--data", str(new), "--add", str(few)),
+        ("--data", data),
+    ):
+        line = refused("evaluate", *asked, "--model", str(folder))
+        assert "learned from this data set" in line
+
+
+def _slower(dataset: Dataset) -> Dataset:
+    rows = dataset.rows
+    rows = rows.assign(microseconds=rows["microseconds"] * np.float32(1.5))
+    return Dataset(rows, dataset.provenance)
 
 
 def test_evaluate_scores_a_model_on_other_data(
     answer: Answer, synthetic_dataset: Dataset, model: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "other.parquet"
-    rows = synthetic_dataset.rows
-    rows = rows.assign(microseconds=rows["microseconds"] * np.float32(1.5))
-    write_dataset(Dataset(rows, synthetic_dataset.provenance), path)
+    write_dataset(_slower(synthetic_dataset), path)
     document = answer(
         "evaluate", "--data", str(path), "--model", model, "--only", "random", "--power", "robust"
     )
     assert {row["heuristic"] for row in document["regret"]} == {"random", "as trained"}
+    assert "lent" not in document
+
+
+def test_evaluate_lends_a_model_to_the_gpu_that_was_measured(
+    answer: Answer, few_dataset: Dataset, model: str, tmp_path: Path
+) -> None:
+    """It computes features of that GPU, as whoever borrows the model does, and says so."""
+    path, h100 = tmp_path / "h100.parquet", hardware("H100")
+    write_dataset(Dataset(few_dataset.rows, PROVENANCE | {"runs": [{"gpu": "H100"}]}), path)
+    document = answer(
+        "evaluate", "--data", str(path), "--model", model, "--only", "random", "--power", "robust"
+    )
+    assert document["lent"] == "as trained: the H200's model, lent to the H100"
+    table = label_table(read_dataset(path))
+    lender = LearnedHeuristic(lent(load(Path(model)), h100))
+    wanted = regrets(held_out(lambda _: lender, table, "robust", unfitted(table)), table)
+    found = [
+        row["geomean"]
+        for row in document["regret"]
+        if row["heuristic"] == "as trained" and row["problems"] == "all"
+    ]
+    assert found == pytest.approx(np.expm1(np.log1p(wanted).mean(0)))
 
 
 # ---- compile

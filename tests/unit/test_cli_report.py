@@ -9,11 +9,12 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from browser import CHROMIUM, DRIVER, Browser, browser
 
 from tilecast.cli.main import main
-from tilecast.data_collection.dataset import Dataset, write_dataset
+from tilecast.data_collection.dataset import COLUMNS, Dataset, write_dataset
 from tilecast.data_collection.store import MeasurementStore
 from tilecast.models.artifact import SHIPPED
 from tilecast.reporting.page import Section, page, write_page
@@ -83,6 +84,37 @@ def test_report_with_scores(
     scored = answer("evaluate", "--data", data, "--only", "random", "--power", "robust")
     rows = [row for row in scored["regret"] if row["problems"] == "all"]
     assert lines[0]["y"] == [row["geomean"] for row in rows]
+
+
+def test_report_scores_what_evaluate_does(
+    answer: Answer, few_dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a data set of several operands those of a plain layer, whatever else there is."""
+    from tilecast.cli import report
+    from tilecast.cli.evaluate import all_makers
+
+    rows = few_dataset.rows
+    int8 = rows.assign(operands="int8:rcr>int32")
+    both = pd.concat([rows, int8], ignore_index=True).astype(COLUMNS)
+    write_dataset(Dataset(both, few_dataset.provenance), tmp_path / "both.parquet")
+    asked = {"random", "nvMatmulHeuristics"}
+    monkeypatch.setattr(
+        report,
+        "all_makers",
+        lambda gpu: {name: make for name, make in all_makers(gpu).items() if name in asked},
+    )
+    data, out = str(tmp_path / "both.parquet"), tmp_path / "report.html"
+    answer("report", data, "--out", str(out), "--jobs", "1")
+    text = out.read_text()
+    assert "12 problems of 6 (n, k) families, robust." in text
+    line, *_ = _named(text, "random")
+    only = ("--only", "random", "--power", "robust")
+    scored = answer("evaluate", "--data", data, *only)
+    rows = [row for row in scored["regret"] if row["problems"] == "all"]
+    assert line["y"] == [row["geomean"] for row in rows]
+    int8 = answer("evaluate", "--data", data, "--operands", "int8:rcr>int32", "--power", "burst",
+                  "--only", "nvMatmulHeuristics", "--only", "random")  # fmt: skip
+    assert {row["heuristic"] for row in int8["regret"]} == {"random"}
 
 
 def _named(text: str, name: str) -> list[dict]:

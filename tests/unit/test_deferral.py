@@ -13,7 +13,7 @@ from tilecast.models import deferral as module
 from tilecast.models.artifact import load_shipped
 from tilecast.models.deferral import (
     ALLOWED,
-    FEATURES,
+    DEFERRAL_FEATURES,
     LEARNED,
     MOST_MARGIN,
     SLOWER,
@@ -39,7 +39,7 @@ def _planted(parts: int = 5, each: int = 60, noise: float = 0.01) -> list[list[B
     for part in range(parts):
         made.append([])
         for i in range(each):
-            features = source.random((4, FEATURES), np.float32)
+            features = source.random((4, DEFERRAL_FEATURES), np.float32)
             features[:, 0] = features[0, 0]
             lead = 0.4 * (features[:, 0] - 0.5) + source.normal(0, noise, 4)
             made[-1].append(BesideLibrary(GemmProblem(8, 8 * part + 8, 8 * i + 8), features, lead))
@@ -57,7 +57,7 @@ def test_what_the_library_takes_is_learned() -> None:
     assert choices
     assert np.abs(choices.expected - choices.measured).mean() < 0.03
     assert 0.7 < (choices.measured >= choices.expected).mean() < 0.95  # four times in five
-    low, high = (np.full((1, FEATURES), value, np.float32) for value in (0.1, 0.9))
+    low, high = (np.full((1, DEFERRAL_FEATURES), value, np.float32) for value in (0.1, 0.9))
     assert learned.expected(low) == pytest.approx(-0.16, abs=0.03)
     assert learned.expected(high) == pytest.approx(0.16, abs=0.03)
     assert learned.defers(learned.expected(low))
@@ -138,7 +138,7 @@ def test_what_is_seen_of_a_config(trained, synthetic_table) -> None:
     features = problem_features(labels, H200)[:3]
     distance, network = ranker.model_scores(features)
     seen = deferral_features(features, distance, network)
-    assert (seen.shape, seen.dtype) == ((3, FEATURES), np.float32)
+    assert (seen.shape, seen.dtype) == ((3, DEFERRAL_FEATURES), np.float32)
     np.testing.assert_array_equal(seen[:, : len(FEATURE_NAMES)], features)
     np.testing.assert_array_equal(seen[:, -2], distance - log_analytic(features))
     np.testing.assert_array_equal(seen[:, -1], network - log_analytic(features))
@@ -153,7 +153,7 @@ def test_the_first_of_a_ranking_stand_beside_the_library(
     first = ranker.order(problem_features(labels, H200))[:LEARNED]
     assert found.problem == labels.problem
     np.testing.assert_allclose(np.exp(found.lead), labels.library_over(power)[first])
-    assert found.features.shape == (len(first), FEATURES)
+    assert found.features.shape == (len(first), DEFERRAL_FEATURES)
 
 
 def test_problems_without_a_time_of_the_library_teach_nothing(trained, synthetic_table) -> None:
@@ -172,7 +172,9 @@ def test_each_problem_has_the_same_weight() -> None:
     few = [replace(one, features=one.features[:1] * 0, lead=one.lead[:1] * 0) for one in few]
     forest = module._fitted([*many[:20], *few], 0)
     # The median of 20 problems with 4 configs and 40 with 1 is what the 40 say.
-    assert forest.predict(np.zeros((1, FEATURES), np.float32))[0] == pytest.approx(0, abs=0.02)
+    assert forest.predict(np.zeros((1, DEFERRAL_FEATURES), np.float32))[0] == pytest.approx(
+        0, abs=0.02
+    )
 
 
 @pytest.mark.parametrize("power", POWERS)

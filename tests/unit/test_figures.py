@@ -16,7 +16,7 @@ from tilecast.data_collection.truth import Truth
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.families import parse_config
 from tilecast.models.artifact import Artifact
-from tilecast.models.labels import POWERS, ProblemLabels
+from tilecast.models.labels import POWERS, ProblemLabels, label_table
 from tilecast.models.learned import LearnedHeuristic
 from tilecast.reporting import one_problem
 from tilecast.reporting.choices import Choice, choices, doubt
@@ -25,6 +25,7 @@ from tilecast.reporting.drift import State, by_card, over_time, states
 from tilecast.reporting.noise import noise, noise_table, repeats
 from tilecast.reporting.plots import Figure, extent_axis, stretch
 from tilecast.reporting.regret import regret
+from tilecast.reporting.sections import dataset_sections
 from tilecast.reporting.speed import speed, speed_table
 from tilecast.reporting.winners import KNOBS, winner, winners
 
@@ -114,7 +115,7 @@ def test_speed_is_the_library_over_our_best(synthetic_table: Sequence[ProblemLab
     best = table[0].truth["sustained"].min()
     assert sustained["y"] == [pytest.approx(50.0 / best)]
     ((regime, bucket, count, mean, slower, worst),) = speed_table(table).rows
-    assert (regime, bucket, count) == ("sustained", "m <= 16", 1)
+    assert (regime, bucket, count) == ("sustained", "m 1 to 16", 1)
     assert mean == worst == pytest.approx(50.0 / best)
     assert slower == float(best > 50.0)
 
@@ -155,6 +156,33 @@ def test_drift_is_told_by_the_card_that_verified() -> None:
     (box,) = _sound(by_card(repeats(rows), rows))
     assert box["name"] == "other"
     assert sorted(box["y"]) == [pytest.approx(-0.02), pytest.approx(0.02)]
+
+
+def test_drift_is_told_of_each_card_that_verified_a_problem() -> None:
+    """And of a kernel that was timed twice, the median, as labels have it."""
+    rows = _timed({("burst", "a"): 0.01, ("burst", "b"): 0.03})
+    later = rows[rows["stage"] == "verify"].assign(
+        device="other", microseconds=10.0 * np.exp([0.05, 0.09])
+    )
+    both = pd.concat([rows, later], ignore_index=True)
+    boxes = {box["name"]: box["y"] for box in _sound(by_card(repeats(both), both))}
+    assert boxes == {"a": [pytest.approx(0.02)], "other": [pytest.approx(0.07)]}
+
+
+def test_what_was_timed_again_counts_by_its_median() -> None:
+    rows = _timed({("burst", "a"): 0.01})
+    again = [rows[rows["stage"] == "verify"].assign(microseconds=10.0 * x) for x in (3.0, 1.02)]
+    found = repeats(pd.concat([rows, *again], ignore_index=True))
+    assert found["change"].tolist() == [pytest.approx(np.log(1.02))]
+
+
+def test_a_run_that_lists_no_gpus_is_shown(few_dataset: Dataset) -> None:
+    provenance = few_dataset.provenance | {"runs": [{"gpu": "H200", "cuda": "13.0"}]}
+    first, *_ = dataset_sections(
+        Dataset(few_dataset.rows, provenance), label_table(few_dataset), "robust"
+    )
+    versions: Any = first.parts[-1]
+    assert ("CUDA", "13.0") in versions.rows
 
 
 def test_states_of_cards_are_those_that_runs_tell() -> None:
@@ -204,7 +232,7 @@ def test_doubt_is_the_length_of_the_short_list() -> None:
     ]
     dots, bars = _sound(doubt(found))
     assert dots["marker"]["color"] == [1, 4, 8]
-    assert dict(zip(bars["x"], bars["y"], strict=True)) == {"m <= 16": 2.5, "m > 1024": 8.0}
+    assert dict(zip(bars["x"], bars["y"], strict=True)) == {"m 1 to 16": 2.5, "m from 1025": 8.0}
 
 
 def test_choices_are_the_models(small_model: Artifact) -> None:
@@ -216,7 +244,7 @@ def test_choices_are_the_models(small_model: Artifact) -> None:
     among = candidates(problem, small_model.hardware)
     first = heuristic.first(problem, among)
     assert choice.config == first.prediction.config.name
-    assert choice.library_over == first.library_over
+    assert choice.library_at_least_over_first == first.library_over
     assert choice.shortlist == len(heuristic.shortlist(problem, among))
     three = choices(heuristic, [problem], small_model.hardware, 3)
     assert three[0] == choice
@@ -229,7 +257,7 @@ def test_choices_are_the_models(small_model: Artifact) -> None:
 
 DOCUMENT = {
     "roofline": {"microseconds": 2.0, "bound": "memory"},
-    "library": {"name": "torch.mm", "predicted_microseconds": None},
+    "library": {"name": "torch.mm", "at_least_microseconds": None},
     "ranking": [
         {"rank": rank, "config": name, "predicted_microseconds": time, "measured": measured}
         for rank, name, time, measured in (
@@ -248,6 +276,15 @@ def test_ranking_has_expected_and_measured_times() -> None:
     assert measured["x"] == [3.5, None]
     assert (roofline["name"], roofline["x"]) == ("roofline", [2.0, 2.0])
     assert (library["name"], library["x"]) == ("torch.mm, burst", [5.0, 5.0])
+
+
+def test_what_the_library_takes_at_least_is_called_that() -> None:
+    known = DOCUMENT | {"library": {"name": "torch.mm", "at_least_microseconds": 2.5}}
+    *_, least, _ = _sound(one_problem.ranking(known))
+    assert (least["name"], least["x"]) == (
+        "torch.mm, at least, in four cases of five",
+        [2.5, 2.5],
+    )
 
 
 def test_reasons_have_their_effects() -> None:

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from tilecast.cli.given import check_file
 from tilecast.heuristics.errors import TilecastError
-from tilecast.heuristics.files import STALE_SECONDS, write_atomically
+from tilecast.heuristics.files import STALE_SECONDS, replace_atomically, write_atomically
 
 
 def test_writes_and_makes_folders(tmp_path: Path) -> None:
@@ -22,12 +23,91 @@ def test_writes_and_makes_folders(tmp_path: Path) -> None:
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_replaces_and_is_readable_by_others(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", [0o600, 0o644, 0o664, 0o755])
+def test_a_file_keeps_its_mode(tmp_path: Path, mode: int) -> None:
     path = tmp_path / "file"
     path.write_text("old")
+    path.chmod(mode)
     write_atomically(path, lambda file: file.write_text("new"))
     assert path.read_text() == "new"
-    assert path.stat().st_mode & 0o777 == 0o644
+    assert path.stat().st_mode & 0o777 == mode
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o002, 0o664), (0o077, 0o600)])
+def test_a_new_file_is_what_the_umask_allows(tmp_path: Path, umask: int, mode: int) -> None:
+    before = os.umask(umask)
+    try:
+        write_atomically(tmp_path / "file", lambda file: file.write_text("new"))
+        replace_atomically(tmp_path / "own", lambda file: file.write_text("new"))
+    finally:
+        os.umask(before)
+    assert (tmp_path / "file").stat().st_mode & 0o777 == mode
+    assert (tmp_path / "own").stat().st_mode & 0o777 == 0o644
+
+
+def test_what_is_not_to_be_read_is_not_while_it_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.touch(0o600)
+    modes: list[int] = []
+    write_atomically(path, lambda file: modes.append(file.stat().st_mode & 0o777))
+    assert modes == [0o600]
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_link_stays_and_what_it_leads_to_is_written(tmp_path: Path, there: bool) -> None:
+    folder = tmp_path / "far"
+    folder.mkdir()
+    if there:
+        (folder / "file").write_text("old")
+    link = tmp_path / "link"
+    link.symlink_to("far/file")
+    write_atomically(link, lambda file: file.write_text("new"))
+    assert link.readlink() == Path("far/file")
+    assert (folder / "file").read_text() == "new"
+    assert set(tmp_path.rglob("*")) == {folder, link, folder / "file"}
+
+
+def _fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def _link_to_fifo(path: Path) -> None:
+    os.mkfifo(path.with_name("pipe"))
+    path.symlink_to("pipe")
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (Path.mkdir, r" \(a folder\); allowed: a file"),
+        (_fifo, r" \(no regular file\); allowed: a file"),
+        (_link_to_fifo, r" \(no regular file\); allowed: a file"),
+        (lambda path: path.symlink_to(path), r": .*symbolic links; allowed: "),
+    ],
+)
+def test_what_is_no_file_is_refused_and_stays(tmp_path: Path, make, why: str) -> None:
+    path = tmp_path / "out"
+    make(path)
+    before = {one: one.lstat().st_ino for one in tmp_path.iterdir()}
+    for refusing in (
+        check_file,
+        lambda path: write_atomically(path, lambda file: file.write_text("new")),
+    ):
+        with pytest.raises(TilecastError, match=f"cannot write {path}{why}"):
+            refusing(path)
+    assert {one: one.lstat().st_ino for one in tmp_path.iterdir()} == before
+
+
+def test_own_files_replace_whatever_stands_there(tmp_path: Path) -> None:
+    other, link = tmp_path / "other", tmp_path / "link"
+    other.write_text("other")
+    link.symlink_to(other)
+    os.mkfifo(tmp_path / "pipe")
+    for path in (link, tmp_path / "pipe"):
+        replace_atomically(path, lambda file: file.write_text("new"))
+        assert path.lstat().st_size == 3
+        assert path.read_text() == "new"
+    assert other.read_text() == "other"
 
 
 def _fill_half_then_run_out_of_space(file: Path) -> None:

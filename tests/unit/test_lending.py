@@ -270,7 +270,7 @@ def test_predict_says_whose_model_it_is(
         document = answer(*asked, name)
         assert document["gpu"] == "H100-PCIe"
         assert document["lent"].startswith("H100-PCIe has no model of its own: that of the H100 ")
-        assert document["library"]["over_first"] is None
+        assert document["library"]["at_least_over_first"] is None
         assert len(document["ranking"]) == 5
     assert "lent" not in answer(*asked, "H100")
     # Of a GPU that is not here, nobody knows more than the name.

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from toy_family.family import Toy, ToyConfig
 
+from tilecast.cli.compile import _answer
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels import candidates as asking
+from tilecast.kernels.builder import CompileResult
 from tilecast.kernels.families import FAMILIES, family_of, parse_config
 from tilecast.kernels.object_cache import ObjectCache
 from tilecast.kernels.quack_sm90.space import valid_configs
@@ -52,6 +55,17 @@ def test_its_names_are_read() -> None:
     assert parse_config("toy_8x32") == TOY
     assert family_of(TOY).name == "toy"
     assert parse_config("128x256x64_c2x1x1_s4_coop_o1_rm8").family == "quack_sm90"
+
+
+def test_kernels_of_both_families_are_told_in_one_answer(tmp_path: Path) -> None:
+    specs = [KernelSpec(config, LINEAR_BF16) for config in (TOY, SPACE[1], SPACE[0])]
+    results = [CompileResult(spec, 0.0) for spec in specs]
+    document: Any = _answer(results, ObjectCache(tmp_path), 0.0).document
+    assert [one["config"] for one in document["kernels"]] == [
+        SPACE[0].name,
+        SPACE[1].name,
+        TOY.name,
+    ]
 
 
 def test_features_are_finite_and_the_others_keep_theirs() -> None:

@@ -39,6 +39,39 @@ def test_the_same_data_and_seed_give_the_same_bytes(
     assert _files(tmp_path / "one") == _files(tmp_path / "two")
 
 
+def test_each_data_set_that_was_joined_is_known_by_its_own_digest(
+    few_dataset: Dataset, synthetic_dataset: Dataset, other_dataset: Dataset
+) -> None:
+    rows = other_dataset.rows.assign(rounds=other_dataset.rows["rounds"] + 1)
+    other = Dataset(rows.astype(other_dataset.rows.dtypes), other_dataset.provenance)
+    measured = by_gpu([few_dataset, other, synthetic_dataset, few_dataset])
+    wanted = (few_dataset.digest, synthetic_dataset.digest, other.digest)
+    assert measured.digests == wanted
+    assert measured.dataset.digest not in wanted
+
+
+def test_a_gpu_is_the_same_whose_rates_were_measured_anew(
+    few_dataset: Dataset, synthetic_dataset: Dataset
+) -> None:
+    """What is added of it is its own: scored by, and decided on."""
+    new = replace(hardware("H200"), name="H20", device_names=("NVIDIA H20",), sm_count=78)
+    again = replace(new, dram_bytes_per_second=new.dram_bytes_per_second * 1.003)
+    first, second = (
+        Dataset(one.rows, one.provenance | _runs({"gpu": "H20", "hardware": gpu.facts()}))
+        for one, gpu in ((few_dataset, new), (synthetic_dataset, again))
+    )
+    measured = by_gpu([first, second])
+    assert measured.gpu == new
+    assert measured.others == ()
+    assert len(measured.dataset.rows) == len(few_dataset.rows) + len(synthetic_dataset.rows)
+    other_arch = Dataset(
+        second.rows,
+        second.provenance
+        | _runs({"gpu": "H20", "hardware": replace(again, arch="sm_100a").facts()}),
+    )
+    assert len(by_gpu([first, other_arch]).others) == 1
+
+
 def test_who_scores_with_what_was_trained_on_fits_nothing_again(few_dataset: Dataset) -> None:
     def fits() -> tuple[int, ...]:
         return tuple(fit.cache_info().misses for fit in (fit_network, fit_distance))
@@ -135,6 +168,7 @@ def test_another_gpu_teaches_and_decides_nothing(
     rows["operands"] = np.where(rows["n"] >= 4096, "bf16:rrr", "bf16:rcr")
     other = Dataset(rows.astype({"operands": "category"}), other_dataset.provenance)
     artifact = train(by_gpu([few_dataset, other]))
+    assert artifact.facts["learned_from"] == [few_dataset.digest, other.digest]
     assert artifact.hardware == hardware("H200")
     assert [*map(str, artifact.operands)] == ["bf16:rcr", "bf16:rrr"]
     assert [*map(str, artifact.measured)] == ["bf16:rcr"]
