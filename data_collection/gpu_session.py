@@ -24,6 +24,7 @@ from tilecast.data_collection.tensors import (
     random_inputs,
     reference,
 )
+from tilecast.heuristics.errors import one_line
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.launch import load_kernel
 from tilecast.kernels.object_cache import ObjectCache
@@ -118,6 +119,25 @@ class GpuSession:
             self.finish(spec)
             if wrong := wrong_elements(out, right, problem):
                 return f"{wrong}, on {problem}"
+        return None
+
+    def refusal(self, problem: GemmProblem) -> str | None:
+        """Try the library's call once: what it says against a problem, in one line, or None.
+
+        Raises:
+            KernelFailure: it hung.
+            RuntimeError: memory is short, or the GPU context is lost.
+        """
+        self.announce(None)
+        operands = _launch_order(random_inputs(problem), problem)
+        try:
+            library_launch(problem.operands)(*operands)
+        except torch.OutOfMemoryError:
+            raise
+        except (RuntimeError, ValueError) as error:
+            self.finish(None)
+            return one_line(error)
+        self.finish(None)
         return None
 
     def bench(self, problem: GemmProblem, careful: bool) -> GpuBench:

@@ -49,11 +49,13 @@ class Fault:
     config: Entrant
     """The kernel."""
     stage: str
-    """``check``, ``screen``, ``race`` or ``verify``; or ``time`` for the last three."""
+    """``check``, ``screen``, ``race`` or ``verify``; or ``time`` for the last three; or ``try``,
+    the library before it is timed."""
     action: str
     """``hang``: for ever; ``exit``: takes the process with it; ``raise``: an error without a name;
-    ``report``: a hang that the session noticed; ``wrong``: bad results; ``kill``: somebody kills
-    the process; ``throttle``: the card does; ``lose``: the card is gone, for good."""
+    ``report``: a hang that the session noticed; ``wrong``: bad results; ``refuse``: the library
+    does not take the problem; ``kill``: somebody kills the process; ``throttle``: the card does;
+    ``lose``: the card is gone, for good."""
     batched: bool | None = None
     """Only in the kernel with a batch, or only in the one without."""
     times: int = 10**9
@@ -160,6 +162,9 @@ class FakeSession:
         fault = self.fault(spec, "check")
         self.note(["check", spec.config.name])
         return "relative error 0.5" if fault == "wrong" else None
+
+    def refusal(self, problem: GemmProblem) -> str | None:
+        return "RuntimeError: not this one" if self.fault(None, "try") else None
 
     def bench(self, problem: GemmProblem, careful: bool) -> FakeBench:
         return FakeBench(self, problem, careful)

@@ -436,6 +436,20 @@ def test_what_the_library_does_not_multiply_is_measured_without_it(bed: Bed) -> 
             assert {row.stage for row in of_it} == {"screen", "race", "verify"}
 
 
+def test_what_the_library_refuses_when_tried_is_noted_and_measured_without_it(bed: Bed) -> None:
+    refused = Fault(None, "try", "refuse", times=1)
+    bed.collect(bed.factory(faults=(refused,)), workload=dict.fromkeys(PROBLEMS[:2], CONFIGS))
+    rows = bed.rows()
+    (noted,) = [row for row in rows if row.failure]
+    assert (noted.config, noted.stage) == ("torch.mm", "screen")
+    assert noted.failure == "RuntimeError: not this one"
+    without = [row for row in rows if row.m == noted.m and row is not noted]
+    assert {row.config for row in without} == {config.name for config in CONFIGS}
+    assert {row.stage for row in without} == {"screen", "race", "verify"}
+    (other,) = {problem.m for problem in PROBLEMS[:2]} - {noted.m}
+    assert {(other, stage) for stage in ("screen", "race")} <= _timed(rows, "torch.mm")
+
+
 def test_problem_whose_kernels_all_fail_does_not_stop_the_rest(bed: Bed) -> None:
     plan = {PROBLEMS[0]: CONFIGS[:1], PROBLEMS[1]: CONFIGS}
     bed.collect(bed.factory(faults=(Fault(CONFIGS[0], "check", "exit"),)), workload=plan)
