@@ -110,10 +110,12 @@ class GpuSession:
         Raises:
             KernelFailure: it hung or crashed.
         """
+        # Before its name is told: no kernel is to blame for what its reference takes.
+        self.announce(None)
+        references = [(p, *self._reference(p)) for p in check_problems(spec)]
         self.announce(spec)
         kernel = self._kernel(spec)
-        for problem in check_problems(spec):
-            (a, b, *extras), right = self._reference(problem)
+        for problem, (a, b, *extras), right in references:
             out = poisoned_out(problem)
             kernel(a, b, out, *extras)
             self.finish(spec)
@@ -209,6 +211,8 @@ class GpuBench:
                 active = _still_near(active, give_up)
             for graph in in_flight:
                 graph.read()
+        # What comes next is no kernel's doing.
+        self._session.announce(None)
         # At once, while the card is as warm as it was: what a throttled one says is worth nothing.
         self._session.check_card()
         return [graphs[0].times for graphs in kernels]
@@ -226,10 +230,10 @@ class GpuBench:
 
     def _capture(self, entrant: Entrant, draws: int) -> _Graphs:
         """Graphs of one kernel, each on the next operand sets; those of others have the same."""
-        launch = self._session.launcher(entrant, self._problem)
         spec = None if entrant is None else KernelSpec.for_problem(entrant, self._problem)
-        # Outside the graph first: loading the code may not be captured.
         self._session.announce(spec)
+        launch = self._session.launcher(entrant, self._problem)
+        # Outside the graph first: loading the code may not be captured.
         launch(*self._sets[0])
         if self._careful:
             self._session.finish(spec)

@@ -298,6 +298,19 @@ def test_workers_do_not_outlive_a_collector_that_is_killed(bed: Bed) -> None:
     assert "finished" not in output
 
 
+def test_a_worker_amid_a_long_job_ends_with_a_collector_that_is_killed(bed: Bed) -> None:
+    process = _run(bed, "--pace", "3600")
+    _wait_for(bed, "check")
+    deadline = time.monotonic() + 30
+    while not (bed.folder / "card.screen").exists():  # the timing has begun
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    worker = bed.logged()[0][-1]
+    process.kill()
+    process.communicate(timeout=20)
+    assert not _alive(worker)
+
+
 @pytest.mark.parametrize(
     ("action", "reason"),
     [
@@ -795,6 +808,26 @@ def test_no_kernel_is_blamed_when_somebody_kills_its_process(bed: Bed, stage: st
     undisturbed = Bed(bed.folder / "undisturbed")
     undisturbed.collect()
     assert bed.rows() == undisturbed.rows()
+
+
+@pytest.mark.parametrize("stage", ["check", "screen"])
+@pytest.mark.parametrize(
+    ("action", "reason"),
+    [
+        ("memory", "RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB"),
+        ("disk", "OSError: [Errno 28] No space left on device"),
+        ("pruned", f"TilecastError: kernel {CONFIGS[2]} for bf16:rcr is not compiled"),
+    ],
+)
+def test_no_kernel_is_blamed_for_what_the_machine_lacks(
+    bed: Bed, stage: str, action: str, reason: str
+) -> None:
+    # Each twice: the second time kernels may run one by one, each with its name.
+    bed.collect(bed.factory(faults=(Fault(CONFIGS[2], stage, action, times=2),)))
+    assert _troubles(bed) == [("card", reason)] * 2
+    assert set(bed.checks().values()) == {None}
+    assert _failed(bed.rows()) == {}
+    assert (PROBLEMS[0].m, "screen") in _timed(bed.rows(), CONFIGS[2].name)
 
 
 def test_a_process_that_is_killed_again_and_again_ends_the_run(bed: Bed) -> None:
