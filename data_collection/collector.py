@@ -28,7 +28,7 @@ from tilecast.data_collection.store import MeasurementStore
 from tilecast.data_collection.worker import LocalEngine
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.kernels.builder import CompileResult
+from tilecast.kernels.compiling import CompileResult
 from tilecast.kernels.spec import KernelSpec
 
 STRETCH = 16
