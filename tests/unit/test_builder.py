@@ -254,14 +254,14 @@ def _hanging(root: Path, code: bytes, victim: KernelSpec) -> ObjectCache:
 def test_a_compiler_that_hangs_is_ended_and_the_others_go_on(
     tmp_path: Path, object_file: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(builder_module, "DEADLINE_SECONDS", 4)
+    monkeypatch.setattr(builder_module, "DEADLINE_SECONDS", 5)
     cache = _hanging(tmp_path, object_file(168, 0), FOUR[1])
     begun = time.monotonic()
     results = {result.spec: result for result in compile_all(FOUR, cache, 2)}
-    assert time.monotonic() - begun < 20
+    assert time.monotonic() - begun < 30
     assert {spec: result.error for spec, result in results.items()} == {
         **dict.fromkeys(FOUR),
-        FOUR[1]: "no result after 4 s",
+        FOUR[1]: "no result after 5 s",
     }
     assert results[FOUR[1]].passing
 
@@ -271,14 +271,17 @@ def test_time_in_the_queue_is_no_compile_time(
     tmp_path: Path, object_file: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The last of six kernels is done after 3 s and more, each after half a second."""
-    monkeypatch.setattr(builder_module, "DEADLINE_SECONDS", 2)
     six = [KernelSpec(QuackConfig(64, 64, 64, stages=n), LINEAR_BF16) for n in range(2, 8)]
-    cache = _hanging(tmp_path, object_file(168, 0), SPEC)
-    assert [result.error for result in compile_all(six, cache, 1)] == [None] * 6
-    builder = ObjectBuilder(_hanging(tmp_path / "more", object_file(168, 0), SPEC), workers=1)
+    builder = ObjectBuilder(_hanging(tmp_path, object_file(168, 0), SPEC), workers=1)
+    builder.wait(OTHER)  # its worker has started
+    monkeypatch.setattr(builder_module, "DEADLINE_SECONDS", 2.5)
+    pool = builder._pool
+    assert [result.error for result in builder.build(six)] == [None] * 6
     for spec in six:
+        builder.objects.path(spec).unlink()
         builder.start(spec)
     builder.wait(six[-1])
+    assert builder._pool is pool
     builder.close()
 
 
@@ -286,11 +289,11 @@ def test_time_in_the_queue_is_no_compile_time(
 def test_a_compiler_that_hangs_keeps_no_slot_from_who_waits(
     tmp_path: Path, object_file: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(builder_module, "DEADLINE_SECONDS", 3)
+    monkeypatch.setattr(builder_module, "DEADLINE_SECONDS", 5)
     builder = ObjectBuilder(_hanging(tmp_path, object_file(168, 0), FOUR[0]), workers=1)
     builder.start(FOUR[0])
     builder.wait(FOUR[1])
-    with pytest.raises(TilecastError, match="did not compile: no result after 3 s"):
+    with pytest.raises(TilecastError, match="did not compile: no result after 5 s"):
         builder.wait(FOUR[0])
     builder.wait(FOUR[2])
     builder.close()

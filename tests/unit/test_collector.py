@@ -226,7 +226,7 @@ def _wait_for(bed: Bed, stage: str) -> None:
 # The nth statement of each run, most rows being one: while the tables are made, amid the checks, at
 # their commit and after it, amid the first measurements and after them, amid and at the commit of
 # later ones, amid the first and a later verification.
-DEATHS = (3, 8, 14, 17, 24, 27, 31, 34, 19, 21, 36, 30, 40, 47, 22, 28, 55, 26, 33, 36)
+DEATHS = (3, 8, 14, 17, 24, 27, 31, 34, 19, 21, 36, 30, 40, 47, 22, 28, 55, 26, 33, 32)
 
 
 def test_killed_at_any_moment_nothing_is_lost_or_measured_twice(bed: Bed) -> None:
@@ -595,6 +595,7 @@ class Builder:
 
     seconds: float = 0.0
     broken: QuackConfig | None = None
+    passing: bool = False
     asked: list[list[KernelSpec]] = field(default_factory=list)
     built: int = 0
 
@@ -603,7 +604,8 @@ class Builder:
         for spec in kernels:
             time.sleep(self.seconds)
             self.built += 1
-            yield CompileResult(spec, 0.0, "no code" if spec.config == self.broken else None)
+            error = "no code" if spec.config == self.broken else None
+            yield CompileResult(spec, 0.0, error, self.passing)
 
 
 def test_budget_bounds_compiling_too(bed: Bed) -> None:
@@ -635,6 +637,60 @@ def test_what_the_next_problems_need_is_compiled_as_it_goes(
     measured = [(p.done, p.total) for p in bed.progress if p.phase == "measure"]
     assert measured == [(done, 5) for done in range(1, 6)]
     assert _failed(bed.rows()) == {CONFIGS[1].name: {(p.m, "screen", "no code") for p in PROBLEMS}}
+
+
+def test_a_kernel_whose_compiler_hung_is_left_out_by_this_run_alone(bed: Bed) -> None:
+    one, other = ({problem: CONFIGS} for problem in PROBLEMS[:2])
+    bed.collect(workload=one, build=Builder(broken=CONFIGS[1], passing=True))
+    assert _failed(bed.rows()) == {CONFIGS[1].name: {(PROBLEMS[0].m, "screen", "no code")}}
+    assert KernelSpec(CONFIGS[1], LINEAR_BF16).key not in bed.checks()
+    assert not any(line[3] == CONFIGS[1].name for line in bed.logged() if line[0] != "check")
+    bed.collect(workload=other, build=Builder())
+    assert (PROBLEMS[1].m, "screen") in _timed(bed.rows(), CONFIGS[1].name)
+
+
+def test_candidates_are_asked_for_a_stretch_at_a_time(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collector, "STRETCH", 1)
+    chosen: list[tuple[GemmProblem, int]] = []
+
+    class Watched(dict):
+        def __getitem__(self, problem: GemmProblem) -> Sequence[QuackConfig]:
+            chosen.append((problem, sum(line[0] == "race" for line in bed.logged())))
+            return super().__getitem__(problem)
+
+    bed.collect(workload=Watched(WORKLOAD))
+    assert [problem for problem, _ in chosen] == list(PROBLEMS)
+    raced = [count for _, count in chosen]
+    # Two stretches are begun before the first is measured; each other once the last but one is.
+    assert raced[:2] == [0, 0]
+    assert all(before < after for before, after in pairwise(raced[1:]))
+    chosen.clear()
+    bed.collect(workload=Watched(WORKLOAD))
+    assert chosen == []
+
+
+def test_which_kernels_fail_is_read_once(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+    failures = MeasurementStore.failures
+    monkeypatch.setattr(
+        MeasurementStore, "failures", lambda store: read.append(1) or failures(store)
+    )
+    bed.collect(bed.factory(faults=(Fault(CONFIGS[3], "check", "wrong"),)))
+    assert len(read) == 1
+    assert len(_failed(bed.rows())[CONFIGS[3].name]) == len(PROBLEMS)
+
+
+def test_a_race_whose_kernels_have_all_failed_since_is_not_verified(bed: Bed) -> None:
+    _raced_on("card", bed.path)
+    store = MeasurementStore(bed.path)
+    store.add_checks({KernelSpec(config, LINEAR_BF16): "wrong" for config in CONFIGS})
+    store.close()
+    pairs = [("card", problem) for problem in PROBLEMS[:2]]
+    bed.collect(workload=dict.fromkeys(PROBLEMS[:2], CONFIGS), compared=pairs)
+    assert bed.logged() == []
+    assert not any(row.stage == "verify" for row in bed.rows())
 
 
 def test_the_next_problems_kernels_compile_while_these_are_measured(
