@@ -11,9 +11,10 @@ from functools import partial
 
 import torch
 
-from tilecast.data_collection.tensors import applied
+from tilecast.data_collection.tensors import applied, launch_tensors
+from tilecast.heuristics.errors import one_line
 from tilecast.heuristics.operands import GemmOperands
-from tilecast.heuristics.problem import library_operator
+from tilecast.heuristics.problem import GemmProblem, library_operator
 
 
 def library_launch(operands: GemmOperands) -> Callable[..., None]:
@@ -35,6 +36,31 @@ def library_launch(operands: GemmOperands) -> Callable[..., None]:
             out.copy_(applied(step, out, given))
 
     return launch
+
+
+def library_refusal(
+    problem: GemmProblem, finish: Callable[[], None], device: str = "cuda"
+) -> str | None:
+    """Try the library's call once: what it says against a problem, in one line, or None.
+
+    Args:
+        problem: what to multiply.
+        finish: waits for the device, and raises where that is not usable any more.
+        device: where to try.
+
+    Raises:
+        RuntimeError: memory is short, or the device is not usable any more.
+    """
+    tensors = launch_tensors(problem, device)
+    try:
+        library_launch(problem.operands)(*tensors)
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, ValueError) as error:
+        finish()
+        return one_line(error)
+    finish()
+    return None
 
 
 def _product(operator: str, done: int, operands: GemmOperands) -> Callable[..., None]:
