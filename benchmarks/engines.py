@@ -75,7 +75,7 @@ def chosen() -> tuple[CollectOptions, Workload]:
         choose=Guided(load_heuristic(GPU, LINEAR_BF16), GPU),
         workers=len(os.sched_getaffinity(0)),
     )
-    return options, workload(options)
+    return options, dict(workload(options))
 
 
 @contextmanager

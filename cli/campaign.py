@@ -149,7 +149,7 @@ def _measure(options: argparse.Namespace, asked: tuple[GemmProblem, ...], start:
             objects=objects,
             gpu=gpu,
             devices=devices,
-            workers=given.workers(options),
+            workers=given.compilers(options, devices),
             address=address,
             compared=spread(asked),
             seconds=left,

@@ -43,13 +43,14 @@ def measure(
     """
     from tilecast.data_collection.collect import CollectOptions, collect
 
+    devices = options.devices or (0,)
     wanted = CollectOptions(
         problems=problems,
         store=options.store,
         objects=objects,
         gpu=given.gpu(options),
-        devices=options.devices or (0,),
-        workers=given.workers(options),
+        devices=devices,
+        workers=given.compilers(options, devices),
         address=given.cluster(options),
         seconds=options.budget or float("inf"),
         choose=guided,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -137,8 +138,13 @@ def cluster(options: argparse.Namespace) -> str | None:
 
 
 def workers(options: argparse.Namespace) -> int:
-    """How many processes compile on this host."""
+    """How many processes work on this host, where nothing is measured meanwhile."""
     return options.workers or parallel(AUTO)
+
+
+def compilers(options: argparse.Namespace, devices: Sequence[int]) -> int:
+    """How many processes compile beside what measures: that spins on a core for each device."""
+    return options.workers or max(1, parallel(AUTO) - len(devices))
 
 
 def settings(options: argparse.Namespace) -> Settings:

@@ -137,7 +137,7 @@ def add_cache(parser: argparse.ArgumentParser) -> None:
 def add_compiling(parser: argparse.ArgumentParser) -> None:
     """Add the options that say where kernels are compiled to, and by how many processes."""
     add_cache(parser)
-    about = "processes that compile on this host (default: one per core)"
+    about = "processes that compile on this host (default: one per core that measures no GPU)"
     parser.add_argument("--workers", type=parallel, metavar="N", help=about)
 
 

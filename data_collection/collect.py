@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -22,7 +22,7 @@ from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.builder import compile_all
-from tilecast.kernels.candidates import candidates
+from tilecast.kernels.candidates import candidates, space
 from tilecast.kernels.object_cache import ObjectCache
 
 
@@ -52,14 +52,37 @@ class CollectOptions:
     """Time after which nothing further is compiled or measured."""
 
 
+class _Chosen(Mapping[GemmProblem, Candidates]):
+    """Problems, whose candidates are chosen each time that they are asked for."""
+
+    def __init__(self, options: CollectOptions, order: Iterable[GemmProblem]):
+        self._options = options
+        self._problems = dict.fromkeys(order)
+
+    def __getitem__(self, problem: GemmProblem) -> Candidates:
+        if problem not in self._problems:
+            raise KeyError(problem)
+        every, choose = candidates(problem, self._options.gpu), self._options.choose
+        return every if choose is None else choose(problem, every)
+
+    def __iter__(self) -> Iterator[GemmProblem]:
+        return iter(self._problems)
+
+    def __len__(self) -> int:
+        return len(self._problems)
+
+
 def workload(options: CollectOptions) -> Workload:
-    """Each problem with what is measured of it, in an order of which every stretch is fair."""
+    """Each problem with what is measured of it, in an order of which every stretch is fair.
+
+    Raises:
+        TilecastError: no kernel multiplies the operands of one.
+    """
     order = list(options.problems)
     random.Random(0).shuffle(order)
-    every = {problem: candidates(problem, options.gpu) for problem in order}
-    if options.choose is None:
-        return every
-    return {problem: options.choose(problem, all_) for problem, all_ in every.items()}
+    for operands in dict.fromkeys(problem.operands for problem in order):
+        space(operands, options.gpu)
+    return _Chosen(options, order)
 
 
 def collect(options: CollectOptions, report: Callable[[Progress], None]) -> None:

@@ -23,12 +23,13 @@ from tilecast.data_collection.jobs import (
     SessionFactory,
     VerifyJob,
 )
+from tilecast.data_collection.measurement import Measurement
 from tilecast.data_collection.progress import Phase, Progress, label_noise
 from tilecast.data_collection.store import MeasurementStore
 from tilecast.data_collection.worker import LocalEngine
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.kernels.builder import CompileResult
+from tilecast.kernels.compiling import CompileResult
 from tilecast.kernels.spec import KernelSpec
 
 STRETCH = 16
@@ -43,7 +44,7 @@ CHECKS_PER_JOB = 64
 """Kernels of one check job: enough to keep its overhead small, few to repeat after a hang."""
 
 Workload = Mapping[GemmProblem, Sequence[KernelConfig]]
-"""Problems, each with its candidates."""
+"""Problems, each with its candidates, which are asked for when they are about to be compiled."""
 
 
 @dataclass(frozen=True)
@@ -126,46 +127,46 @@ class Collector:
         measured = self.store.measured("screen")
         todo = [problem for problem in workload if problem not in measured]
         phase = Phase("measure", len(todo))
-        stretches = [
+        # Chosen as it goes: to rank all problems takes minutes, in which the cards would idle.
+        stretches = (
             {problem: tuple(workload[problem]) for problem in todo[start:stop]}
             for start, stop in _stretches(len(todo), len(self.factories))
-        ]
-        builds = (self._begin(ahead, stretch) for stretch in stretches)
-        build = next(builds, None)
-        for stretch in stretches:
-            if build is None or self._late():
-                return
+        )
+        begun = ((stretch, self._begin(ahead, stretch)) for stretch in stretches)
+        following = next(begun, None)
+        while following and not self._late():
+            stretch, build = following
             kernels = self._built(build)
-            build = next(builds, None)
+            following = next(begun, None)
             self._check(kernels)
             self._run(phase, [MeasureJob(*candidates) for candidates in stretch.items()])
 
     def _check(self, kernels: Sequence[KernelSpec]) -> None:
-        checked = self.store.checks()
-        todo = [spec for spec in kernels if spec.key not in checked]
+        known = self.store.checks().keys() | self._crew.failures.keys()
+        todo = [spec for spec in kernels if spec.key not in known]
         starts = range(0, len(todo), CHECKS_PER_JOB)
         jobs = [CheckJob(tuple(todo[start : start + CHECKS_PER_JOB])) for start in starts]
         self._run(Phase("check", len(jobs)), jobs)
 
     def _verify(self, workload: Workload, ahead: ThreadPoolExecutor) -> None:
         verified, raced = self.store.measured("verify"), self.store.measured("race")
-        jobs = []
-        for problem in workload:
-            if problem in raced and problem not in verified:
-                rows, card = self.store.raced(problem)
-                jobs.append(VerifyJob(problem, tuple(rows), card))
-        self._time_again("verify", jobs, ahead)
+        todo = (problem for problem in workload if problem in raced and problem not in verified)
+        self._time_again("verify", [VerifyJob(p, *self._raced(p)) for p in todo], ahead)
 
     def _compare(self, ahead: ThreadPoolExecutor) -> None:
         raced = self.store.measured("race")
-        jobs = [
-            CompareJob(problem, tuple(self.store.raced(problem)[0]), card)
-            for card, problem in self.compared
-            if problem in raced
-        ]
+        pairs = ((card, problem) for card, problem in self.compared if problem in raced)
+        jobs = [CompareJob(problem, self._raced(problem)[0], card) for card, problem in pairs]
         self._time_again("compare", jobs, ahead)
 
+    def _raced(self, problem: GemmProblem) -> tuple[tuple[Measurement, ...], str]:
+        """Race rows of a problem, and the card that ran them."""
+        rows, card = self.store.raced(problem)
+        return tuple(rows), card
+
     def _time_again(self, phase: str, jobs: Sequence[VerifyJob], ahead: ThreadPoolExecutor) -> None:
+        # One whose kernels have all failed since has nothing to be timed.
+        jobs = [job for job in jobs if job.without(self._crew.failures).kernels]
         if not jobs:
             return
         configs = {job.problem: [r.config for r in job.raced if r.config] for job in jobs}
@@ -174,11 +175,10 @@ class Collector:
 
     def _begin(self, ahead: ThreadPoolExecutor, stretch: Workload) -> _Build:
         """Have a thread compile the kernels of some problems, less those that are known to fail."""
-        failures = self.store.failures()
         specs = dict.fromkeys(
             KernelSpec.for_problem(c, problem) for problem, cs in stretch.items() for c in cs
         )
-        build = _Build([spec for spec in specs if spec.key not in failures])
+        build = _Build([spec for spec in specs if spec.key not in self._crew.failures])
         ahead.submit(self._compile, build)
         return build
 
@@ -195,13 +195,18 @@ class Collector:
             build.results.put(error)
 
     def _built(self, build: _Build) -> list[KernelSpec]:
-        """The kernels of a build, which is done by now; those that failed are in the store."""
+        """The kernels of a build, which is done by now; those that failed are left out.
+
+        One that a compiler refused is for ever; one whose compiler hung or died only by this run.
+        """
         phase, since = Phase("compile", len(build.kernels)), time.monotonic()
         while (result := build.results.get()) is not None:
             if isinstance(result, BaseException):
                 raise result
-            if result.error:
-                self.store.add_checks({result.spec: result.error})
+            if result.error and result.passing:
+                self._crew.leave_out(result.spec, result.error)
+            elif result.error:
+                self._crew.record({result.spec: result.error})
             since = self._tell(phase, since)
         return build.kernels
 
@@ -223,7 +228,7 @@ class Collector:
     def _keep(self, job: Job, result: Result, card: str) -> None:
         """Put a finished job's result into the store."""
         if isinstance(result, dict):
-            self.store.add_checks(result)
+            self._crew.record(result)
             return
         self._taken += len(result)
         if isinstance(job, CompareJob):

@@ -6,7 +6,7 @@ where one fails with no kernel to blame.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,6 +23,7 @@ from tilecast.data_collection.jobs import (
 )
 from tilecast.data_collection.store import MeasurementStore
 from tilecast.heuristics.errors import TilecastError
+from tilecast.kernels.spec import KernelSpec
 
 MAX_STRIKES = 3
 """Failures in a row, with no kernel to blame, after which a card is given up."""
@@ -36,7 +37,7 @@ class Crew:
     """One worker per GPU, which start with the first job."""
 
     store: MeasurementStore
-    """Where culprits and troubles are recorded, and which kernels fail is read from."""
+    """Where culprits and troubles are recorded, and which kernels fail is read from, once."""
     factories: Sequence[SessionFactory]
     """One session factory per GPU."""
     engine: Engine[Any]
@@ -45,6 +46,25 @@ class Crew:
     """See `tilecast.data_collection.engine.Engine`."""
     _workers: list[Worker] = field(default_factory=list, init=False)
     _losses: int = field(default=0, init=False)
+    _failures: dict[str, str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Read which kernels fail."""
+        self._failures = self.store.failures()
+
+    @property
+    def failures(self) -> Mapping[str, str]:
+        """What is wrong with each kernel that is not run, by its key."""
+        return self._failures
+
+    def record(self, checks: Mapping[KernelSpec, str | None]) -> None:
+        """Store for each kernel what is wrong with it, or None, for this run and all others."""
+        self.store.add_checks(checks)
+        self._failures |= {spec.key: reason for spec, reason in checks.items() if reason}
+
+    def leave_out(self, spec: KernelSpec, reason: str) -> None:
+        """Have a kernel not run by this run; another one may."""
+        self._failures[spec.key] = reason
 
     @property
     def gpus(self) -> int:
@@ -94,7 +114,7 @@ class Crew:
             job = next((job for job in waiting if _may_do(worker.card, job, others)), None)
             if job and worker.card and not worker.job:
                 waiting.remove(job)
-                worker.give(job.without(self.store.failures()))
+                worker.give(job.without(self._failures))
 
     def _recover(self, worker: Worker, failed: Failed, waiting: list[Job]) -> None:
         """Record the culprit, and have the job tried again; replace the worker, or give it up.
@@ -104,7 +124,7 @@ class Crew:
         """
         job, strikes = worker.job, worker.strikes
         if job and failed.culprit:
-            self.store.add_checks({failed.culprit: failed.reason})
+            self.record({failed.culprit: failed.reason})
             waiting.insert(0, job)
         elif isinstance(job, MeasureJob | VerifyJob) and not (job.careful or failed.innocent):
             waiting.insert(0, replace(job, careful=True))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from tilecast.data_collection.jobs import Failed, Job, Lost, Result, SessionFactory
-from tilecast.kernels.builder import CompileResult
+from tilecast.kernels.compiling import CompileResult
 from tilecast.kernels.spec import KernelSpec
 
 

@@ -15,15 +15,9 @@ import torch
 from tilecast.data_collection.card_health import watch
 from tilecast.data_collection.correctness import check_problems, wrong_elements
 from tilecast.data_collection.environment import device_hash
-from tilecast.data_collection.library import library_launch
+from tilecast.data_collection.library import library_launch, library_refusal
 from tilecast.data_collection.protocol import Entrant, KernelFailure
-from tilecast.data_collection.tensors import (
-    Inputs,
-    empty_out,
-    poisoned_out,
-    random_inputs,
-    reference,
-)
+from tilecast.data_collection.tensors import inputs_and_reference, launch_tensors, poisoned_out
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.launch import load_kernel
 from tilecast.kernels.object_cache import ObjectCache
@@ -50,6 +44,8 @@ MOST_SET_BYTES = 16e9
 """Memory of all operand sets; twice this is taken while new ones take the place of the last."""
 HANG_SECONDS = 5.0
 """A replay that takes longer is taken for a hang."""
+SIGN_SECONDS = 5.0
+"""A sign of life is given so often: a round of large kernels takes longer than silence may."""
 
 
 @dataclass(eq=False)
@@ -92,8 +88,9 @@ class GpuSession:
         self.card = device_hash(str(properties.uuid))
         self.check_card = watch(str(properties.uuid))
         self.announce = announce
+        self._signed = -math.inf
         self._kernel = cache(partial(load_kernel, objects=objects, device=device))
-        self._reference = cache(_reference)
+        self._reference = cache(inputs_and_reference)
         self._l2_bytes = properties.L2_cache_size
         # A row for each block that reads, so that they need no memory to add their sums up in.
         rows = 32 * properties.multi_processor_count
@@ -109,10 +106,12 @@ class GpuSession:
         Raises:
             KernelFailure: it hung or crashed.
         """
+        # Before its name is told: no kernel is to blame for what its reference takes.
+        self.announce(None)
+        references = [(p, *self._reference(p)) for p in check_problems(spec)]
         self.announce(spec)
         kernel = self._kernel(spec)
-        for problem in check_problems(spec):
-            (a, b, *extras), right = self._reference(problem)
+        for problem, (a, b, *extras), right in references:
             out = poisoned_out(problem)
             kernel(a, b, out, *extras)
             self.finish(spec)
@@ -120,9 +119,25 @@ class GpuSession:
                 return f"{wrong}, on {problem}"
         return None
 
+    def refusal(self, problem: GemmProblem) -> str | None:
+        """Try the library's call once: what it says against a problem, in one line, or None.
+
+        Raises:
+            KernelFailure: it hung.
+            RuntimeError: memory is short, or the GPU context is lost.
+        """
+        self.announce(None)
+        return library_refusal(problem, partial(self.finish, None))
+
     def bench(self, problem: GemmProblem, careful: bool) -> GpuBench:
         """Operands for one problem; ``careful`` waits for each replay: a failure has a name."""
         return GpuBench(self, problem, self._l2_bytes, careful)
+
+    def alive(self) -> None:
+        """Give a sign of life where it is time for one; the GPU is not waited for."""
+        if time.perf_counter() > self._signed + SIGN_SECONDS:
+            self._signed = time.perf_counter()
+            self.announce(None)
 
     def clean_l2(self) -> None:
         """Read twice the L2, so that it has no operand and nothing that is to be written back."""
@@ -169,15 +184,15 @@ class GpuBench:
         with torch.cuda.stream(self._stream):
             # Beside the sets of the last time, so that they lie elsewhere: where operands lie
             # moves some kernels by 1%.
-            problem = self._problem
-            self._sets = [
-                _launch_order(random_inputs(problem), problem) for _ in range(self._set_count)
-            ]
+            self._sets = [launch_tensors(self._problem) for _ in range(self._set_count)]
             # What is soon given up is not worth the graphs.
             draws = 1 if give_up < math.inf else math.ceil(MIN_SETS / self._launches)
-            kernels = [self._capture(entrant, min(draws, rounds)) for entrant in entrants]
-            # A first launch that hangs would be blamed on whichever replay is waited for first.
-            self._session.finish(None)
+            captured = [self._capture(entrant, min(draws, rounds)) for entrant in entrants]
+            # Each in its own time, as all together may take a minute; one that hangs has its name.
+            for launched, graphs in captured:
+                self._session.alive()
+                wait(launched, graphs[0].spec)
+            kernels = [graphs for _, graphs in captured]
             if regime == "sustained":
                 self._warm_up([graph for graphs in kernels for graph in graphs])
             in_flight: deque[_Graph] = deque()
@@ -188,29 +203,36 @@ class GpuBench:
                     self._take_turn(graphs[turn % len(graphs)], in_flight, regime)
                 active = _still_near(active, give_up)
             for graph in in_flight:
+                self._session.alive()
                 graph.read()
+        # What comes next is no kernel's doing.
+        self._session.announce(None)
         # At once, while the card is as warm as it was: what a throttled one says is worth nothing.
         self._session.check_card()
         return [graphs[0].times for graphs in kernels]
 
     def _take_turn(self, graph: _Graph, in_flight: deque[_Graph], regime: str) -> None:
         """Replay a graph, behind those in flight or, in the burst regime, after an idle gap."""
+        self._session.alive()
         # A graph's events are read before it runs again; all others stay queued behind the one
         # that is waited for, so in the sustained regime the card never idles.
         while graph in in_flight or (regime == "burst" and in_flight):
+            self._session.alive()
             in_flight.popleft().read()
         if regime == "burst":
             time.sleep(GAP_SECONDS)
         self._replay(graph)
         in_flight.append(graph)
 
-    def _capture(self, entrant: Entrant, draws: int) -> _Graphs:
-        """Graphs of one kernel, each on the next operand sets; those of others have the same."""
-        launch = self._session.launcher(entrant, self._problem)
+    def _capture(self, entrant: Entrant, draws: int) -> tuple[torch.cuda.Event, _Graphs]:
+        """The end of a kernel's first launch, and its graphs on sets that all kernels' have."""
         spec = None if entrant is None else KernelSpec.for_problem(entrant, self._problem)
-        # Outside the graph first: loading the code may not be captured.
         self._session.announce(spec)
+        launch = self._session.launcher(entrant, self._problem)
+        # Outside the graph first: loading the code may not be captured.
         launch(*self._sets[0])
+        launched = torch.cuda.Event()
+        launched.record()
         if self._careful:
             self._session.finish(spec)
         sets = itertools.cycle(self._sets)
@@ -230,7 +252,7 @@ class GpuBench:
             graph.capture_end()
             done = torch.cuda.Event()
             graphs.append(_Graph(spec, graph, start, end, done, self._launches, times))
-        return graphs
+        return launched, graphs
 
     def _warm_up(self, graphs: list[_Graph]) -> None:
         """Keep the card busy; returns with work still queued, so that it stays so."""
@@ -275,15 +297,3 @@ def wait(event: torch.cuda.Event, spec: KernelSpec | None) -> None:
     while not event.query():
         if time.perf_counter() > deadline:
             raise KernelFailure(spec, f"hung: not done after {HANG_SECONDS:g} s")
-
-
-def _launch_order(inputs: Inputs, problem: GemmProblem) -> tuple:
-    """Inputs with an out between A, B and the extras."""
-    a, b, *extras = inputs
-    return a, b, empty_out(problem), *extras
-
-
-def _reference(problem: GemmProblem) -> tuple[Inputs, torch.Tensor]:
-    """Random inputs of a problem, and what should come out, in float32."""
-    inputs = random_inputs(problem)
-    return inputs, reference(problem, inputs)

@@ -23,6 +23,10 @@ class Session(Protocol):
         """What is wrong with a kernel's results, or None; raises KernelFailure when it hangs."""
         ...
 
+    def refusal(self, problem: GemmProblem) -> str | None:
+        """Why the library does not multiply a problem, in one line; None where it does."""
+        ...
+
     def bench(self, problem: GemmProblem, careful: bool) -> Bench:
         """A bench for one problem; careful: each replay is announced and waited for."""
         ...
@@ -63,7 +67,7 @@ class MeasureJob:
     problem: GemmProblem
     """What to multiply."""
     configs: tuple[KernelConfig, ...]
-    """Its candidates; the library's kernel is timed beside them where it has one."""
+    """Its candidates; the library's kernel is timed beside them where it multiplies this."""
     known_failures: Mapping[KernelConfig, str] = field(default_factory=dict)
     """Candidates that are not run, with the reason that is recorded instead of a time."""
     careful: bool = False
@@ -84,12 +88,18 @@ class MeasureJob:
         return replace(self, configs=rest, known_failures={**self.known_failures, **failed})
 
     def run(self, session: Session) -> list[Measurement]:
-        """Screen and race rows."""
+        """Screen and race rows, and for what is not run the reason."""
+        entrants: list[Entrant] = [*self.configs]
+        failures: dict[Entrant, str] = {**self.known_failures}
+        if self.problem.in_library:
+            if refusal := session.refusal(self.problem):
+                failures[None] = refusal
+            else:
+                entrants.append(None)
         bench = session.bench(self.problem, self.careful)
-        library = (None,) if self.problem.in_library else ()
-        return measure(bench, self.problem, (*self.configs, *library)) + [
-            Measurement(self.problem, config, "sustained", "screen", None, None, 0, reason)
-            for config, reason in self.known_failures.items()
+        return measure(bench, self.problem, entrants) + [
+            Measurement(self.problem, entrant, "sustained", "screen", None, None, 0, reason)
+            for entrant, reason in failures.items()
         ]
 
 

@@ -11,13 +11,10 @@ from functools import partial
 
 import torch
 
-from tilecast.data_collection.tensors import applied
+from tilecast.data_collection.tensors import applied, launch_tensors
+from tilecast.heuristics.errors import one_line
 from tilecast.heuristics.operands import GemmOperands
-
-_RELU, _GELU = ("bias", "relu"), ("bias", "gelu-tanh")
-"""Activations that cuBLAS has with a bias."""
-_ADDED = (("c",), ("beta-c",), ("alpha", "c"), ("alpha", "beta-c"))
-"""What ``addmm`` does with a matrix."""
+from tilecast.heuristics.problem import GemmProblem, library_operator
 
 
 def library_launch(operands: GemmOperands) -> Callable[..., None]:
@@ -26,10 +23,11 @@ def library_launch(operands: GemmOperands) -> Callable[..., None]:
     One library call where there is one: ``matmul``, ``addmm``, ``_addmm_activation``, ``_int_mm``
     or ``_scaled_mm``. Else the product by one, of a B that is converted where it is narrower than
     A, and each step after it by its own, as eager code does. The calls take what PyTorch takes:
-    `_int_mm` more than 16 rows, those with a bias or a matrix no batch.
+    `GemmProblem.in_library`.
     """
     names = [extra.name for extra in operands.extras]
-    product, steps = _product(operands)
+    operator, done = library_operator(operands)
+    product, steps = _product(operator, done, operands), operands.epilogue[done:]
 
     def launch(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, *extras) -> None:
         given = dict(zip(names, extras, strict=True))
@@ -40,27 +38,44 @@ def library_launch(operands: GemmOperands) -> Callable[..., None]:
     return launch
 
 
-def _product(operands: GemmOperands) -> tuple[Callable[..., None], tuple[str, ...]]:
-    """The call that begins, and the steps that it leaves."""
-    steps = operands.epilogue
-    first, rest = steps[:1], steps[1:]
+def library_refusal(
+    problem: GemmProblem, finish: Callable[[], None], device: str = "cuda"
+) -> str | None:
+    """Try the library's call once: what it says against a problem, in one line, or None.
+
+    Args:
+        problem: what to multiply.
+        finish: waits for the device, and raises where that is not usable any more.
+        device: where to try.
+
+    Raises:
+        RuntimeError: memory is short, or the device is not usable any more.
+    """
+    tensors = launch_tensors(problem, device)
+    try:
+        library_launch(problem.operands)(*tensors)
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, ValueError) as error:
+        finish()
+        return one_line(error)
+    finish()
+    return None
+
+
+def _product(operator: str, done: int, operands: GemmOperands) -> Callable[..., None]:
+    """The call that begins, and does some steps of the epilogue."""
+    match operator:
+        case "_int_mm":
+            return _scaled_int8 if operands.scales else _int8
+        case "_scaled_mm":
+            return _ScaledMM(operands.acc.name == "fp22", done == 1)
+        case "_addmm_activation":
+            return partial(_with_activation, operands.epilogue[1] == "gelu-tanh")
+        case "addmm":
+            return _with_bias if operands.epilogue[0] == "bias" else _with_matrix
     matmul = _matmul if operands.out.dtype == operands.a.dtype else _matmul_into_another_type
-    if operands.b.dtype.bits < operands.a.dtype.bits:
-        return partial(_converted, matmul), steps
-    if operands.a.dtype.name == "int8":
-        return (_scaled_int8 if operands.scales else _int8), steps
-    if operands.a.dtype.bits == 8:
-        biased = first == ("bias",)
-        return _ScaledMM(operands.acc.name == "fp22", biased), (rest if biased else steps)
-    if matmul is _matmul_into_another_type:
-        return matmul, steps
-    if steps in (_RELU, _GELU):
-        return partial(_with_activation, steps == _GELU), ()
-    if first == ("bias",):
-        return _with_bias, rest
-    if steps in _ADDED:
-        return _with_matrix, ()
-    return matmul, steps
+    return partial(_converted, matmul) if operands.converted else matmul
 
 
 def _matmul(a, b, out, given) -> None:

@@ -35,7 +35,8 @@ class Measurement:
     microseconds: float | None
     """Median time of one launch; None when it failed."""
     spread: float | None
-    """Interquartile range of the rounds over their median; None when it failed or had one round."""
+    """Interquartile range of the rounds over their median, of its own noise alone where drift was
+    taken out; None when it failed, had fewer than four rounds or was raced with nobody else."""
     rounds: int
     """Replays that the median is taken over."""
     failure: str | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -36,7 +37,8 @@ def read_model(path: Path, shards: Sequence[int]) -> Decoder:
         shards: tensor-parallel degrees.
 
     Raises:
-        TilecastError: the file cannot be read, or lacks an extent.
+        TilecastError: the file cannot be read, or lacks an extent; its attention is latent; or a
+            degree does not divide its heads and intermediate size.
     """
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
@@ -49,14 +51,28 @@ def read_model(path: Path, shards: Sequence[int]) -> Decoder:
         raise _refused(path, "text_config is no object")
     found = {name: _extent(path, config, name) for name in NAMES}
     hidden, heads = found["hidden"], found["heads"]
+    if config.get("kv_lora_rank") is not None:
+        raise _refused(
+            path,
+            "it has kv_lora_rank, so latent attention, whose layers do not follow from its heads; "
+            "name its products with --problems (those of DeepSeek-V3 are in --suite llm)",
+        )
     if not hidden or not heads:
         names = " or ".join(NAMES["hidden" if not hidden else "heads"])
         raise _refused(path, f"it has no {names}")
     expert = found["expert"] if found["experts"] else 0
+    intermediate = expert or found["intermediate"] or 4 * hidden
+    for degree in shards:
+        for name, extent in (("heads", heads), ("intermediate size", intermediate)):
+            if extent % degree:
+                raise TilecastError(
+                    f"tensor-parallel degree {degree} does not divide the {name} {extent} of "
+                    f"{path}; allowed: divisors of {math.gcd(heads, intermediate)}"
+                )
     return Decoder(
         name=path.parent.name,
         hidden=hidden,
-        intermediate=expert or found["intermediate"] or 4 * hidden,
+        intermediate=intermediate,
         heads=heads,
         kv_heads=found["kv_heads"] or heads,
         head_dim=found["head_dim"] or hidden // heads,

@@ -8,8 +8,9 @@ power regime that matters. Verify: the best again, later, for scoring only.
 from __future__ import annotations
 
 import itertools
+import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from tilecast.data_collection.measurement import Measurement
@@ -121,13 +122,15 @@ def measure(bench: Bench, problem: GemmProblem, entrants: Sequence[Entrant]) -> 
         return rows  # every candidate was left out: there is nobody to race
     finalists = _within(times, FINALIST, MAX_FINALISTS)
     for regime in regimes(problem):
-        raced = _race(bench, finalists, regime)
-        rows += [_row(problem, entrant, regime, "race", raced[entrant]) for entrant in finalists]
+        rows += _compared(problem, regime, "race", _race(bench, finalists, regime))
     return rows
 
 
 def verify(bench: Bench, problem: GemmProblem, raced: Sequence[Measurement]) -> list[Measurement]:
-    """Time the best of each race again, given the race rows of the problem."""
+    """Time the best of each race again, given the race rows of the problem.
+
+    Nothing is timed where no kernel of ours is left.
+    """
     rows = []
     for regime in regimes(problem):
         times = {
@@ -135,13 +138,12 @@ def verify(bench: Bench, problem: GemmProblem, raced: Sequence[Measurement]) -> 
             for row in raced
             if row.regime == regime and row.microseconds is not None
         }
+        if not times.keys() - {None}:
+            continue
         best = _within(times, VERIFY_WITHIN, MAX_VERIFIED)
         batches = [bench.time(best, regime, VERIFY_ROUNDS[regime]) for _ in range(VERIFY_BATCHES)]
         verified = [list(itertools.chain(*batch)) for batch in zip(*batches, strict=True)]
-        rows += [
-            _row(problem, entrant, regime, "verify", rounds)
-            for entrant, rounds in zip(best, without_drift(verified), strict=True)
-        ]
+        rows += _compared(problem, regime, "verify", dict(zip(best, verified, strict=True)))
     return rows
 
 
@@ -149,7 +151,7 @@ def _race(bench: Bench, finalists: Sequence[Entrant], regime: str) -> dict[Entra
     """A heat, then rounds until the leader of all so far also leads, or ties, in the latest batch.
 
     Returns:
-        For each finalist its times; one that fell out after the heat has those of the heat.
+        For each finalist its times, drift and all; one that fell out has those of the heat.
     """
     heat = bench.time(finalists, regime, HEAT_ROUNDS[regime])
     times = dict(zip(finalists, heat, strict=True))
@@ -162,7 +164,7 @@ def _race(bench: Bench, finalists: Sequence[Entrant], regime: str) -> dict[Entra
         lag = statistics.median(batch[leader]) / statistics.median(batch[latest]) - 1
         if number and lag <= TIE:
             break
-    return dict(zip(finalists, without_drift(list(times.values())), strict=True))
+    return times
 
 
 def _leader(times: dict[Entrant, list[float]]) -> Entrant:
@@ -198,12 +200,39 @@ def without_drift(rounds: Sequence[Sequence[float]]) -> list[list[float]]:
     return [[t * level / own for t, own in zip(row, levels, strict=False)] for row in rounds]
 
 
+def own_noise(rounds: Sequence[Sequence[float]]) -> list[float]:
+    """What `without_drift` makes of each entrant's own noise, as a factor of its deviation.
+
+    The level is a mean over n entrants, so each of these loses what it brought into it: of equal
+    variances, 1 - 1/n is left of its own; nothing of one alone. One that fell out brought nothing
+    and has the noise of the level on top, 1/n.
+    """
+    most = max(map(len, rounds))
+    whole = sum(len(row) == most for row in rounds)
+    return [math.sqrt(1 + (-1 if len(row) == most else 1) / whole) for row in rounds]
+
+
+def _compared(
+    problem: GemmProblem, regime: str, pass_: str, times: Mapping[Entrant, Sequence[float]]
+) -> list[Measurement]:
+    """A row for each entrant, whose times were taken side by side."""
+    rounds = list(times.values())
+    parts = zip(times, without_drift(rounds), own_noise(rounds), strict=True)
+    return [_row(problem, entrant, regime, pass_, row, noise) for entrant, row, noise in parts]
+
+
 def _row(
-    problem: GemmProblem, entrant: Entrant, regime: str, pass_: str, rounds: Sequence[float]
+    problem: GemmProblem,
+    entrant: Entrant,
+    regime: str,
+    pass_: str,
+    rounds: Sequence[float],
+    noise: float = 1.0,
 ) -> Measurement:
+    """A row of rounds that have so much of the entrant's own noise."""
     median = statistics.median(rounds)
     spread = None
-    if len(rounds) >= 4:
+    if len(rounds) >= 4 and noise:
         low, _, high = statistics.quantiles(rounds, n=4, method="inclusive")
-        spread = (high - low) / median
+        spread = (high - low) / median / noise
     return Measurement(problem, entrant, regime, pass_, median, spread, len(rounds))

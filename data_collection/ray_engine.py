@@ -18,7 +18,7 @@ from tilecast.data_collection.jobs import Failed, Job, Lost, Ready, Result, Sess
 from tilecast.data_collection.ray_nodes import Measurer, checked, compile_on_node, node_versions
 from tilecast.data_collection.worker import START_FACTOR
 from tilecast.heuristics.errors import TilecastError, one_line
-from tilecast.kernels.builder import CompileResult
+from tilecast.kernels.compiling import CompileResult
 from tilecast.kernels.object_cache import ObjectCache
 from tilecast.kernels.spec import KernelSpec
 

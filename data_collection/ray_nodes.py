@@ -23,7 +23,8 @@ from tilecast.data_collection.store import store_versions
 from tilecast.data_collection.worker import LocalEngine, LocalWorker
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
-from tilecast.kernels.builder import CompileResult, ObjectBuilder
+from tilecast.kernels.builder import ObjectBuilder
+from tilecast.kernels.compiling import CompileResult
 from tilecast.kernels.object_cache import ObjectCache, default_root
 from tilecast.kernels.object_entry import Entry
 from tilecast.kernels.spec import KernelSpec

@@ -195,7 +195,7 @@ class MeasurementStore:
             database.executemany(
                 "INSERT OR REPLACE INTO kernels VALUES (?, ?, ?)",
                 [
-                    (spec.key, spec.config.name, reason and _FOLDERS.sub("", reason))
+                    (spec.key, spec.config.name, _without_folders(reason))
                     for spec, reason in failures.items()
                 ],
             )
@@ -217,8 +217,8 @@ class MeasurementStore:
         """
         values = [
             (*row.problem.row(), row.config.name if row.config else REFERENCE)
-            + tuple(getattr(row, name) for name in list(_RESULT)[1:])
-            + (card, self._run)
+            + tuple(getattr(row, name) for name in list(_RESULT)[1:-1])
+            + (_without_folders(row.failure), card, self._run)
             for row in rows
         ]
         places = ", ".join("?" * len(_COLUMNS))
@@ -273,6 +273,10 @@ def store_versions() -> dict[str, str]:
         found[f"{name} sources"] = str(facts["sources"])[:16]
         found |= cast("dict[str, str]", facts["versions"])
     return found
+
+
+def _without_folders(reason: str | None) -> str | None:
+    return reason and _FOLDERS.sub("", reason)
 
 
 def _tables(database: sqlite3.Connection) -> dict[str, str | None]:

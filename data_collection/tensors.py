@@ -53,6 +53,18 @@ def reference(problem: GemmProblem, inputs: Inputs) -> torch.Tensor:
     return result
 
 
+def inputs_and_reference(problem: GemmProblem) -> tuple[Inputs, torch.Tensor]:
+    """Random inputs of a problem on the GPU, and what should come out, in float32."""
+    inputs = random_inputs(problem)
+    return inputs, reference(problem, inputs)
+
+
+def launch_tensors(problem: GemmProblem, device: str = "cuda") -> tuple:
+    """Random inputs of a problem with an unwritten out between A, B and the extras."""
+    a, b, *extras = random_inputs(problem, device)
+    return a, b, empty_out(problem, device), *extras
+
+
 def applied(step: str, result: torch.Tensor, given: dict) -> torch.Tensor:
     """What one step of an epilogue makes of a result, in its own type, as torch does it."""
     match step:

@@ -16,8 +16,9 @@ from typing import NoReturn
 
 from tilecast.data_collection.jobs import Failed, Job, Ready, Result, Running, SessionFactory
 from tilecast.data_collection.protocol import CardFailure, KernelFailure
-from tilecast.heuristics.errors import one_line
+from tilecast.heuristics.errors import TilecastError, one_line
 from tilecast.kernels.spec import KernelSpec
+from tilecast.kernels.workers import end_with
 
 START_FACTOR = 4
 """A worker that starts loads libraries and makes a GPU context, and may be silent longer."""
@@ -109,6 +110,8 @@ class LocalEngine:
 
 def work(connection: Connection, make_session: SessionFactory) -> None:
     """Run jobs until the parent goes away, which alone is interrupted."""
+    # Its next message may be far off, and the GPU must not stay taken until then.
+    end_with(os.getppid())
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         session = make_session(lambda spec: connection.send(Running(spec)))
@@ -125,7 +128,13 @@ def work(connection: Connection, make_session: SessionFactory) -> None:
             except CardFailure as failure:
                 _die(connection, Failed(None, str(failure), innocent=True))
             except Exception as error:  # the parent decides; this process's GPU context may be gone
-                _die(connection, Failed(None, one_line(error)))
+                _die(connection, Failed(None, one_line(error), innocent=_is_shortage(error)))
+
+
+def _is_shortage(error: Exception) -> bool:
+    """Whether the machine lacks something, memory or a file, whichever kernel is running."""
+    # CUDA, torch and the DSL each raise a type of their own for it, all in these words.
+    return isinstance(error, OSError | TilecastError) or "out of memory" in str(error).lower()
 
 
 def _die(connection: Connection, last_word: Failed) -> NoReturn:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from tilecast.heuristics.dtypes import dtype
 from tilecast.heuristics.errors import TilecastError
-from tilecast.heuristics.operands import LINEAR_BF16, MATRIX, GemmOperands
+from tilecast.heuristics.operands import LINEAR_BF16, MATRIX, GemmOperands, TensorSpec
 
 MAX_EXTENT = 2**31 - 1
 """Extents are 32-bit numbers in kernels and in the data set."""
@@ -118,27 +119,59 @@ class GemmProblem:
     @property
     def library_call(self) -> str:
         """The operator of PyTorch that multiplies such operands, such as ``torch.mm``."""
-        operands = self.operands
-        if operands.a.dtype.bits == 8:
-            return "torch._int_mm" if operands.a.dtype.name == "int8" else "torch._scaled_mm"
-        if operands.epilogue[:1] == ("bias",):
-            return "torch.addmm"
-        return "torch.bmm" if self.batch > 1 else "torch.mm"
+        operator, _ = library_operator(self.operands)
+        if operator == "matmul":
+            operator = "bmm" if self.batch > 1 else "mm"
+        return f"torch.{operator}"
 
     @property
     def in_library(self) -> bool:
-        """Whether PyTorch multiplies this at all.
-
-        ``_int_mm`` takes more than 16 rows, and ``_scaled_mm`` an n of multiples of 16.
-        """
-        match self.library_call:
-            case "torch._int_mm":
-                return self.m > 16
-            case "torch._scaled_mm":
-                return self.n % 16 == 0
-        return True
+        """Whether PyTorch multiplies this at all: what its operators refuse, as CUDA has them."""
+        operands, alone = self.operands, self.batch == 1
+        match library_operator(operands)[0]:
+            case "matmul":
+                return True
+            case "_int_mm":
+                scaled = operands.scales in ("tensor-scales", "row-scales", "out-row-scales")
+                whole = not operands.scales and operands.out == TensorSpec(dtype("int32"), "row")
+                return alone and self.m > 16 and self.n % 8 == 0 and (scaled or whole)
+            case "_scaled_mm":
+                by_row = operands.scales == "row-scales" and operands.out.dtype.name == "bf16"
+                scaled = by_row or operands.scales in ("", "tensor-scales")
+                narrow = operands.a.dtype.name == operands.b.dtype.name == "e5m2"
+                return alone and self.n % 16 == 0 and scaled and not narrow
+        return alone
 
     def __str__(self) -> str:
         """``m x n x k``, with the batch in front where there is one."""
         prefix = f"{self.batch}x" if self.batch > 1 else ""
         return f"{prefix}{self.m}x{self.n}x{self.k}"
+
+
+_ACTIVATED = (("bias", "relu"), ("bias", "gelu-tanh"))
+"""Activations that cuBLAS has with a bias."""
+_ADDED = (("c",), ("beta-c",), ("alpha", "c"), ("alpha", "beta-c"))
+"""What ``addmm`` does with a matrix."""
+
+
+def library_operator(operands: GemmOperands) -> tuple[str, int]:
+    """The operator of ``torch`` that begins a product, and how many steps of the epilogue it does.
+
+    Those that it leaves, and scales of int8, each take an operator of their own.
+    """
+    steps = operands.epilogue
+    biased = steps[:1] == ("bias",)
+    if operands.converted:
+        return "matmul", 0
+    if operands.a.dtype.name == "int8":
+        return "_int_mm", 0
+    if operands.a.dtype.bits == 8:
+        # It adds none to a result in fp32.
+        return "_scaled_mm", int(biased and operands.out.dtype.name != "fp32")
+    if operands.out.dtype != operands.a.dtype:
+        return "matmul", 0
+    if steps in _ACTIVATED:
+        return "_addmm_activation", 2
+    if biased:
+        return "addmm", 1
+    return ("addmm", len(steps)) if steps in _ADDED else ("matmul", 0)

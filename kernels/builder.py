@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
 from functools import cache
 from multiprocessing.util import Finalize
 from pathlib import Path
@@ -18,27 +17,15 @@ from typing import Any
 from weakref import WeakSet
 
 from tilecast.heuristics.errors import TilecastError, one_line
-from tilecast.kernels.families import family_of
+from tilecast.kernels.compiling import CompileResult, compile_into
 from tilecast.kernels.object_cache import ObjectCache, default_root
 from tilecast.kernels.spec import KernelSpec
-from tilecast.kernels.workers import new_pool
+from tilecast.kernels.workers import end_workers, new_pool
 
 DEADLINE_SECONDS = 120
 """For one kernel, which takes about a second: a compiler that hangs must not hang its caller."""
 MOST_WORKERS = 16
 """A shortlist and its neighbours keep no more busy; each takes half a gigabyte."""
-
-
-@dataclass(frozen=True)
-class CompileResult:
-    """What became of one spec."""
-
-    spec: KernelSpec
-    """The kernel asked for."""
-    seconds: float
-    """Time its worker spent; 0 when the cache had it."""
-    error: str | None = None
-    """Why it failed, in one line; None when it is in the cache."""
 
 
 class ObjectBuilder:
@@ -117,15 +104,28 @@ class ObjectBuilder:
             TilecastError: the cache cannot be written.
         """
         missing = iter(specs)
-        jobs: dict[Future[CompileResult], KernelSpec] = {}
+        jobs: dict[Future[CompileResult], tuple[KernelSpec, float]] = {}
         while True:
-            # One a worker: no other is lost when one dies.
+            # One a worker: no other is lost when one dies, and none is timed while it waits.
             for spec in itertools.islice(missing, self._size() - len(jobs)):
-                jobs[self._submit(spec)] = spec
+                jobs[self._submit(spec)] = spec, time.monotonic()
             if not jobs:
                 return
-            for job in wait(jobs, return_when=FIRST_COMPLETED).done:
-                yield self._result(jobs.pop(job), job)
+            oldest = min(begun for _, begun in jobs.values())
+            left = oldest + DEADLINE_SECONDS - time.monotonic()
+            done = wait(jobs, max(0.0, left), FIRST_COMPLETED).done
+            for job in done:
+                spec, _ = jobs.pop(job)
+                yield self._result(spec, job)
+            if not done:
+                late = max(oldest, time.monotonic() - DEADLINE_SECONDS)
+                self._end(self._pool)
+                again = [spec for spec, begun in jobs.values() if begun > late]
+                missing = itertools.chain(again, missing)
+                for spec, begun in jobs.values():
+                    if begun <= late:
+                        yield _no_result(spec)
+                jobs = {}
 
     def close(self) -> None:
         """End the workers; kernels that they are at are given up."""
@@ -159,16 +159,35 @@ class ObjectBuilder:
                 return self._pool.submit(compile_into, spec, self.objects)
 
     def _result(self, spec: KernelSpec, job: Future[CompileResult]) -> CompileResult:
+        self._wait_for(job)
         try:
-            return job.result(DEADLINE_SECONDS)
-        except TimeoutError:
-            return CompileResult(spec, 0.0, f"no result after {DEADLINE_SECONDS} s")
+            return job.result()
         except BrokenProcessPool:
             result = self._alone(spec)
             with self._lock:
                 if result.error is None and self._jobs.get(spec) is job:
                     del self._jobs[spec]
             return result
+
+    def _wait_for(self, job: Future[CompileResult]) -> None:
+        """Wait until a job is done, or broken as all workers are ended when none did any in time.
+
+        A job may wait behind others, which is no compile time.
+        """
+        while not job.done():
+            with self._lock:
+                pool = self._pool
+                begun = {job, *(one for one in self._jobs.values() if not one.done())}
+            if not wait(begun, DEADLINE_SECONDS, FIRST_COMPLETED).done and pool is not None:
+                self._end(pool)
+                wait([job], DEADLINE_SECONDS)
+
+    def _end(self, pool: Any) -> None:
+        """End the workers of a pool; what they are at is broken, and the next job has others."""
+        with self._lock:
+            if pool is self._pool:
+                self._pool = None
+        end_workers(pool)
 
     def _alone(self, spec: KernelSpec) -> CompileResult:
         """Compile what was in work when a worker died, perhaps of another kernel."""
@@ -179,12 +198,16 @@ class ObjectBuilder:
             try:
                 return pool.submit(compile_into, spec, self.objects).result(DEADLINE_SECONDS)
             except TimeoutError:
-                return CompileResult(spec, 0.0, f"no result after {DEADLINE_SECONDS} s")
+                return _no_result(spec)
             except BrokenProcessPool:
                 reason = "its worker process died twice, the second time with no other beside it"
-                return CompileResult(spec, 0.0, f"{reason} (out of memory?)")
+                return CompileResult(spec, 0.0, f"{reason} (out of memory?)", passing=True)
             finally:
                 pool.shutdown(wait=False, kill_workers=True)
+
+
+def _no_result(spec: KernelSpec) -> CompileResult:
+    return CompileResult(spec, 0.0, f"no result after {DEADLINE_SECONDS} s", passing=True)
 
 
 def _not_compiled(spec: KernelSpec, error: str) -> TilecastError:
@@ -214,29 +237,6 @@ def compile_all(
     if missing:
         with contextlib.closing(ObjectBuilder(cache, min(workers, len(missing)))) as builder:
             yield from builder.build(missing)
-
-
-def compile_into(spec: KernelSpec, cache: ObjectCache) -> CompileResult:
-    """Compile one kernel in this process and store it; what the DSL raises is in the result.
-
-    Where another process compiles the same kernel, this one waits and takes what that one stored.
-
-    Raises:
-        TilecastError: the cache cannot be written, or others may write it.
-    """
-    start = time.perf_counter()
-    with cache.exclusive(spec):
-        if cache.resources(spec) is not None:
-            return CompileResult(spec, 0.0)
-        try:
-            code = family_of(spec.config).compile(spec)
-        except TilecastError:
-            raise
-        except Exception as error:
-            # The DSL raises whatever it meets; one bad config must not stop the rest.
-            return CompileResult(spec, time.perf_counter() - start, one_line(error))
-        cache.put(spec, code)
-    return CompileResult(spec, time.perf_counter() - start)
 
 
 def object_builder() -> ObjectBuilder:

@@ -18,6 +18,8 @@ from tilecast.kernels.family import KernelFamily
 
 SPACE_VERSION = 3
 """Raised when a problem would be given other candidates."""
+_KINDS = 256
+"""Kinds of operands whose spaces are remembered: more than one collection or model has."""
 
 
 def config_table(configs: Iterable[KernelConfig], operands: GemmOperands) -> ConfigTable:
@@ -29,7 +31,7 @@ def config_table(configs: Iterable[KernelConfig], operands: GemmOperands) -> Con
     )
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=_KINDS)
 def _spaces(
     operands: GemmOperands, hardware: Hardware
 ) -> tuple[tuple[KernelFamily, ConfigTable], ...]:
@@ -44,7 +46,7 @@ def multiplies(operands: GemmOperands, hardware: Hardware) -> bool:
     return bool(_spaces(operands, hardware))
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=_KINDS)
 def space(operands: GemmOperands, hardware: Hardware) -> ConfigTable:
     """Every config that compiles and runs for operands on a GPU and that no pilot excluded.
 

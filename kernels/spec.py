@@ -7,7 +7,7 @@ import json
 import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from importlib.metadata import version
 
 from tilecast.heuristics.config import KernelConfig
@@ -27,10 +27,10 @@ class KernelSpec:
     batched: bool = False
     """Whether operands carry a leading batch extent."""
 
-    @classmethod
-    def for_problem(cls, config: KernelConfig, problem: GemmProblem) -> KernelSpec:
-        """The kernel that runs ``config`` on ``problem``."""
-        return cls(config, problem.operands, batched=problem.batch > 1)
+    @staticmethod
+    def for_problem(config: KernelConfig, problem: GemmProblem) -> KernelSpec:
+        """The kernel that runs ``config`` on ``problem``: one object, as its key takes time."""
+        return _spec(config, problem.operands, problem.batch > 1)
 
     @property
     def arch(self) -> str:
@@ -63,6 +63,11 @@ class KernelSpec:
     def __str__(self) -> str:
         """Config and operands."""
         return f"{self.config} for {self.operands}"
+
+
+@lru_cache(maxsize=1 << 16)
+def _spec(config: KernelConfig, operands: GemmOperands, batched: bool) -> KernelSpec:
+    return KernelSpec(config, operands, batched)
 
 
 def key_of(facts: Mapping[str, object]) -> str:

@@ -30,6 +30,14 @@ def new_pool(workers: int) -> Any:
     )
 
 
+def end_workers(pool: Any) -> None:
+    """End the processes of a pool, whatever they are doing; what they are at is broken then."""
+    from joblib.externals.loky.backend.utils import kill_process_tree
+
+    for process in list(pool._processes.values()):
+        kill_process_tree(process)
+
+
 def _prepare(parent: int) -> None:
     """Make a worker end with its parent, which alone is interrupted, and load the compiler."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -119,7 +119,7 @@ def test_careful_times_are_the_same_and_every_replay_is_announced(
     usual = _medians(session.bench(PROBLEM, careful=False).time(entrants, "burst", 5))
     # Once each, before its first launch.
     specs = [KernelSpec.for_problem(kernels.configs[0], PROBLEM), None]
-    assert announced == specs
+    assert [spec for spec in announced if spec] == specs
     announced.clear()
     careful = session.bench(PROBLEM, careful=True).time(entrants, "burst", 5)
     assert _medians(careful) == pytest.approx(usual, rel=0.1)
@@ -148,7 +148,7 @@ def test_check_accepts_right_results_and_tells_wrong_ones(
     specs = [*(KernelSpec(c, LINEAR_BF16) for c in kernels.configs[:4]), *kernels.others]
     specs += kernels.batched
     assert [session.check(spec) for spec in specs] == [None] * len(specs)
-    assert announced == specs
+    assert [spec for spec in announced if spec] == specs
 
     def tile_left_out(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
         torch.matmul(a, b, out=out)

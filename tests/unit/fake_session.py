@@ -6,6 +6,7 @@ Worker processes import this module by its name, so the tests put its folder on 
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import math
 import os
@@ -25,6 +26,7 @@ from tilecast.data_collection.protocol import (
     KernelFailure,
 )
 from tilecast.data_collection.store import MeasurementStore
+from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.object_cache import ObjectCache, default_root
 from tilecast.kernels.quack_sm90.config import QuackConfig
@@ -49,11 +51,14 @@ class Fault:
     config: Entrant
     """The kernel."""
     stage: str
-    """``check``, ``screen``, ``race`` or ``verify``; or ``time`` for the last three."""
+    """``check``, ``screen``, ``race`` or ``verify``; or ``time`` for the last three; or ``try``,
+    the library before it is timed."""
     action: str
     """``hang``: for ever; ``exit``: takes the process with it; ``raise``: an error without a name;
-    ``report``: a hang that the session noticed; ``wrong``: bad results; ``kill``: somebody kills
-    the process; ``throttle``: the card does; ``lose``: the card is gone, for good."""
+    ``report``: a hang that the session noticed; ``wrong``: bad results; ``refuse``: the library
+    does not take the problem; ``kill``: somebody kills the process; ``throttle``: the card does;
+    ``lose``: the card is gone, for good; ``memory``, ``disk``, ``pruned``: the machine is short of
+    what it takes."""
     batched: bool | None = None
     """Only in the kernel with a batch, or only in the one without."""
     times: int = 10**9
@@ -161,6 +166,9 @@ class FakeSession:
         self.note(["check", spec.config.name])
         return "relative error 0.5" if fault == "wrong" else None
 
+    def refusal(self, problem: GemmProblem) -> str | None:
+        return "RuntimeError: not this one" if self.fault(None, "try") else None
+
     def bench(self, problem: GemmProblem, careful: bool) -> FakeBench:
         return FakeBench(self, problem, careful)
 
@@ -177,6 +185,12 @@ class FakeSession:
                     os._exit(139)
                 if fault.action == "raise":
                     raise RuntimeError("an illegal memory access\nwas encountered")
+                if fault.action == "memory":
+                    raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
+                if fault.action == "disk":
+                    raise OSError(errno.ENOSPC, "No space left on device")
+                if fault.action == "pruned":
+                    raise TilecastError(f"kernel {spec} is not compiled")
                 if fault.action == "kill":
                     os.kill(os.getpid(), signal.SIGKILL)
                 if fault.action == "throttle":

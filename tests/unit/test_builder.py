@@ -17,14 +17,15 @@ import pytest
 
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.operands import LINEAR_BF16
+from tilecast.kernels import builder as builder_module
 from tilecast.kernels import object_cache, workers
 from tilecast.kernels.builder import (
     DEADLINE_SECONDS,
     ObjectBuilder,
     compile_all,
-    compile_into,
     object_builder,
 )
+from tilecast.kernels.compiling import compile_into
 from tilecast.kernels.object_cache import ObjectCache
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.quack_sm90.family import QuackSm90
@@ -232,6 +233,84 @@ def test_a_worker_that_dies_while_others_wait(
     with pytest.raises(TilecastError, match=f"kernel {FOUR[1].config} .*died twice.*; see `tile"):
         builder.wait(FOUR[1])
     builder.close()
+
+
+def _hanging(root: Path, code: bytes, victim: KernelSpec) -> ObjectCache:
+    """A cache that holds up the process which is to compile one kernel; all others are found."""
+
+    class Hanging(ObjectCache):
+        @contextlib.contextmanager
+        def exclusive(self, spec: KernelSpec) -> Iterator[None]:
+            if spec == victim:
+                time.sleep(3600)
+            time.sleep(0.5)
+            self.put(spec, code)
+            yield
+
+    return Hanging(root / "objects")
+
+
+@pytest.mark.usefixtures("light_workers")
+def test_a_compiler_that_hangs_is_ended_and_the_others_go_on(
+    tmp_path: Path, object_file: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(builder_module, "DEADLINE_SECONDS", 5)
+    cache = _hanging(tmp_path, object_file(168, 0), FOUR[1])
+    begun = time.monotonic()
+    results = {result.spec: result for result in compile_all(FOUR, cache, 2)}
+    assert time.monotonic() - begun < 30
+    assert {spec: result.error for spec, result in results.items()} == {
+        **dict.fromkeys(FOUR),
+        FOUR[1]: "no result after 5 s",
+    }
+    assert results[FOUR[1]].passing
+
+
+@pytest.mark.usefixtures("light_workers")
+def test_time_in_the_queue_is_no_compile_time(
+    tmp_path: Path, object_file: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last of six kernels is done after 3 s and more, each after half a second."""
+    six = [KernelSpec(QuackConfig(64, 64, 64, stages=n), LINEAR_BF16) for n in range(2, 8)]
+    builder = ObjectBuilder(_hanging(tmp_path, object_file(168, 0), SPEC), workers=1)
+    builder.wait(OTHER)  # its worker has started
+    monkeypatch.setattr(builder_module, "DEADLINE_SECONDS", 2.5)
+    pool = builder._pool
+    assert [result.error for result in builder.build(six)] == [None] * 6
+    for spec in six:
+        builder.objects.path(spec).unlink()
+        builder.start(spec)
+    builder.wait(six[-1])
+    assert builder._pool is pool
+    builder.close()
+
+
+@pytest.mark.usefixtures("light_workers")
+def test_a_compiler_that_hangs_keeps_no_slot_from_who_waits(
+    tmp_path: Path, object_file: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(builder_module, "DEADLINE_SECONDS", 5)
+    builder = ObjectBuilder(_hanging(tmp_path, object_file(168, 0), FOUR[0]), workers=1)
+    builder.start(FOUR[0])
+    builder.wait(FOUR[1])
+    with pytest.raises(TilecastError, match="did not compile: no result after 5 s"):
+        builder.wait(FOUR[0])
+    builder.wait(FOUR[2])
+    builder.close()
+
+
+@pytest.mark.parametrize("raised", [OSError(28, "No space left on device"), MemoryError("no more")])
+def test_what_a_compiler_lacks_is_no_fault_of_the_kernel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raised: Exception
+) -> None:
+    def lack(spec: KernelSpec) -> bytes:
+        raise raised
+
+    monkeypatch.setattr(QuackSm90, "compile", staticmethod(lack))
+    with pytest.raises(TilecastError, match=f"cannot be compiled .*{raised.args[-1]}") as told:
+        compile_into(SPEC, ObjectCache(tmp_path))
+    assert "\n" not in str(told.value)
+    assert "free some and run again" in str(told.value)
 
 
 def _multiprocessing(call: Callable[[], object]) -> Callable[[], int | None]:

@@ -107,6 +107,19 @@ def test_defaults(asked: list[CollectOptions], tmp_path: Path) -> None:
     assert options.address is None
 
 
+@pytest.mark.parametrize(("cores", "expected"), [(8, 6), (2, 1), (1, 1)])
+def test_a_core_is_left_to_each_device_that_measures(
+    asked: list[CollectOptions],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    cores: int,
+    expected: int,
+) -> None:
+    monkeypatch.setattr("joblib.externals.loky.cpu_count", lambda: cores)
+    assert main(["collect", "--store", str(tmp_path / "store"), "--devices", "0,1"]) == 0
+    assert [options.workers for options in asked] == [expected]
+
+
 @pytest.mark.parametrize(("named", "address"), [((), "auto"), (("--address", "here:1"), "here:1")])
 def test_cluster(
     asked: list[CollectOptions], tmp_path: Path, named: tuple[str, ...], address: str

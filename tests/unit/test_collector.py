@@ -40,7 +40,7 @@ from tilecast.data_collection.worker import LocalEngine, LocalWorker
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.kernels.builder import CompileResult
+from tilecast.kernels.compiling import CompileResult
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.spec import KernelSpec
 
@@ -226,7 +226,7 @@ def _wait_for(bed: Bed, stage: str) -> None:
 # The nth statement of each run, most rows being one: while the tables are made, amid the checks, at
 # their commit and after it, amid the first measurements and after them, amid and at the commit of
 # later ones, amid the first and a later verification.
-DEATHS = (3, 8, 14, 17, 24, 27, 31, 34, 19, 21, 36, 30, 40, 47, 22, 28, 55, 26, 33, 36)
+DEATHS = (3, 8, 14, 17, 24, 27, 31, 34, 19, 21, 36, 30, 40, 47, 22, 28, 55, 26, 33, 32)
 
 
 def test_killed_at_any_moment_nothing_is_lost_or_measured_twice(bed: Bed) -> None:
@@ -296,6 +296,19 @@ def test_workers_do_not_outlive_a_collector_that_is_killed(bed: Bed) -> None:
     assert errors == ""
     assert not _alive(worker)
     assert "finished" not in output
+
+
+def test_a_worker_amid_a_long_job_ends_with_a_collector_that_is_killed(bed: Bed) -> None:
+    process = _run(bed, "--pace", "3600")
+    _wait_for(bed, "check")
+    deadline = time.monotonic() + 30
+    while not (bed.folder / "card.screen").exists():  # the timing has begun
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    worker = bed.logged()[0][-1]
+    process.kill()
+    process.communicate(timeout=20)
+    assert not _alive(worker)
 
 
 @pytest.mark.parametrize(
@@ -436,6 +449,20 @@ def test_what_the_library_does_not_multiply_is_measured_without_it(bed: Bed) -> 
             assert {row.stage for row in of_it} == {"screen", "race", "verify"}
 
 
+def test_what_the_library_refuses_when_tried_is_noted_and_measured_without_it(bed: Bed) -> None:
+    refused = Fault(None, "try", "refuse", times=1)
+    bed.collect(bed.factory(faults=(refused,)), workload=dict.fromkeys(PROBLEMS[:2], CONFIGS))
+    rows = bed.rows()
+    (noted,) = [row for row in rows if row.failure]
+    assert (noted.config, noted.stage) == ("torch.mm", "screen")
+    assert noted.failure == "RuntimeError: not this one"
+    without = [row for row in rows if row.m == noted.m and row is not noted]
+    assert {row.config for row in without} == {config.name for config in CONFIGS}
+    assert {row.stage for row in without} == {"screen", "race", "verify"}
+    (other,) = {problem.m for problem in PROBLEMS[:2]} - {noted.m}
+    assert {(other, stage) for stage in ("screen", "race")} <= _timed(rows, "torch.mm")
+
+
 def test_problem_whose_kernels_all_fail_does_not_stop_the_rest(bed: Bed) -> None:
     plan = {PROBLEMS[0]: CONFIGS[:1], PROBLEMS[1]: CONFIGS}
     bed.collect(bed.factory(faults=(Fault(CONFIGS[0], "check", "exit"),)), workload=plan)
@@ -568,6 +595,7 @@ class Builder:
 
     seconds: float = 0.0
     broken: QuackConfig | None = None
+    passing: bool = False
     asked: list[list[KernelSpec]] = field(default_factory=list)
     built: int = 0
 
@@ -576,7 +604,8 @@ class Builder:
         for spec in kernels:
             time.sleep(self.seconds)
             self.built += 1
-            yield CompileResult(spec, 0.0, "no code" if spec.config == self.broken else None)
+            error = "no code" if spec.config == self.broken else None
+            yield CompileResult(spec, 0.0, error, self.passing)
 
 
 def test_budget_bounds_compiling_too(bed: Bed) -> None:
@@ -608,6 +637,60 @@ def test_what_the_next_problems_need_is_compiled_as_it_goes(
     measured = [(p.done, p.total) for p in bed.progress if p.phase == "measure"]
     assert measured == [(done, 5) for done in range(1, 6)]
     assert _failed(bed.rows()) == {CONFIGS[1].name: {(p.m, "screen", "no code") for p in PROBLEMS}}
+
+
+def test_a_kernel_whose_compiler_hung_is_left_out_by_this_run_alone(bed: Bed) -> None:
+    one, other = ({problem: CONFIGS} for problem in PROBLEMS[:2])
+    bed.collect(workload=one, build=Builder(broken=CONFIGS[1], passing=True))
+    assert _failed(bed.rows()) == {CONFIGS[1].name: {(PROBLEMS[0].m, "screen", "no code")}}
+    assert KernelSpec(CONFIGS[1], LINEAR_BF16).key not in bed.checks()
+    assert not any(line[3] == CONFIGS[1].name for line in bed.logged() if line[0] != "check")
+    bed.collect(workload=other, build=Builder())
+    assert (PROBLEMS[1].m, "screen") in _timed(bed.rows(), CONFIGS[1].name)
+
+
+def test_candidates_are_asked_for_a_stretch_at_a_time(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collector, "STRETCH", 1)
+    chosen: list[tuple[GemmProblem, int]] = []
+
+    class Watched(dict):
+        def __getitem__(self, problem: GemmProblem) -> Sequence[QuackConfig]:
+            chosen.append((problem, sum(line[0] == "race" for line in bed.logged())))
+            return super().__getitem__(problem)
+
+    bed.collect(workload=Watched(WORKLOAD))
+    assert [problem for problem, _ in chosen] == list(PROBLEMS)
+    raced = [count for _, count in chosen]
+    # Two stretches are begun before the first is measured; each other once the last but one is.
+    assert raced[:2] == [0, 0]
+    assert all(before < after for before, after in pairwise(raced[1:]))
+    chosen.clear()
+    bed.collect(workload=Watched(WORKLOAD))
+    assert chosen == []
+
+
+def test_which_kernels_fail_is_read_once(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+    failures = MeasurementStore.failures
+    monkeypatch.setattr(
+        MeasurementStore, "failures", lambda store: read.append(1) or failures(store)
+    )
+    bed.collect(bed.factory(faults=(Fault(CONFIGS[3], "check", "wrong"),)))
+    assert len(read) == 1
+    assert len(_failed(bed.rows())[CONFIGS[3].name]) == len(PROBLEMS)
+
+
+def test_a_race_whose_kernels_have_all_failed_since_is_not_verified(bed: Bed) -> None:
+    _raced_on("card", bed.path)
+    store = MeasurementStore(bed.path)
+    store.add_checks({KernelSpec(config, LINEAR_BF16): "wrong" for config in CONFIGS})
+    store.close()
+    pairs = [("card", problem) for problem in PROBLEMS[:2]]
+    bed.collect(workload=dict.fromkeys(PROBLEMS[:2], CONFIGS), compared=pairs)
+    assert bed.logged() == []
+    assert not any(row.stage == "verify" for row in bed.rows())
 
 
 def test_the_next_problems_kernels_compile_while_these_are_measured(
@@ -781,6 +864,26 @@ def test_no_kernel_is_blamed_when_somebody_kills_its_process(bed: Bed, stage: st
     undisturbed = Bed(bed.folder / "undisturbed")
     undisturbed.collect()
     assert bed.rows() == undisturbed.rows()
+
+
+@pytest.mark.parametrize("stage", ["check", "screen"])
+@pytest.mark.parametrize(
+    ("action", "reason"),
+    [
+        ("memory", "RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB"),
+        ("disk", "OSError: [Errno 28] No space left on device"),
+        ("pruned", f"TilecastError: kernel {CONFIGS[2]} for bf16:rcr is not compiled"),
+    ],
+)
+def test_no_kernel_is_blamed_for_what_the_machine_lacks(
+    bed: Bed, stage: str, action: str, reason: str
+) -> None:
+    # Each twice: the second time kernels may run one by one, each with its name.
+    bed.collect(bed.factory(faults=(Fault(CONFIGS[2], stage, action, times=2),)))
+    assert _troubles(bed) == [("card", reason)] * 2
+    assert set(bed.checks().values()) == {None}
+    assert _failed(bed.rows()) == {}
+    assert (PROBLEMS[0].m, "screen") in _timed(bed.rows(), CONFIGS[2].name)
 
 
 def test_a_process_that_is_killed_again_and_again_ends_the_run(bed: Bed) -> None:

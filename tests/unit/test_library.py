@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tilecast.data_collection.library import library_launch
+from tilecast.data_collection import library
+from tilecast.data_collection.library import library_launch, library_refusal
 from tilecast.data_collection.tensors import poisoned_out, random_inputs, reference
 from tilecast.heuristics.operands import EPILOGUES, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
@@ -61,3 +62,30 @@ def test_steps_are_done_in_order() -> None:
 
     assert bool((result("bf16:rcr:bias+relu") >= 0).all())
     assert bool((result("bf16:rcr:relu+bias") < 0).any())
+
+
+def test_what_the_library_refuses_is_told_in_a_line_once_the_device_is_seen_to_work() -> None:
+    waits: list[int] = []
+    batch = GemmProblem(48, 64, 128, 3, GemmOperands.parse("bf16:rcr:bias"))
+    told = library_refusal(batch, lambda: waits.append(1), "cpu")
+    assert told and told.startswith("RuntimeError: ")
+    assert "\n" not in told
+    assert waits == [1]
+    plain = GemmProblem(48, 64, 128, 3, GemmOperands.parse("bf16:rcr"))
+    assert library_refusal(plain, lambda: waits.append(1), "cpu") is None
+    assert waits == [1, 1]
+
+    def lost() -> None:
+        raise RuntimeError("the context is lost")
+
+    with pytest.raises(RuntimeError, match="the context is lost"):
+        library_refusal(batch, lost, "cpu")
+
+
+def test_a_shortage_of_memory_is_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    def short(*tensors: torch.Tensor) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(library, "library_launch", lambda operands: short)
+    with pytest.raises(torch.OutOfMemoryError):
+        library_refusal(GemmProblem(16, 16, 16), lambda: None, "cpu")

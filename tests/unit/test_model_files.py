@@ -92,6 +92,29 @@ def test_what_is_no_configuration_is_refused(tmp_path: Path, config: object, tol
     assert "\n" not in str(refused.value)
 
 
+def test_latent_attention_is_refused(tmp_path: Path) -> None:
+    deepseek = LLAMA | {"model_type": "deepseek_v3", "kv_lora_rank": 512, "q_lora_rank": 1536}
+    with pytest.raises(TilecastError, match="it has kv_lora_rank, so latent attention.*suite llm"):
+        read_model(_config(tmp_path, deepseek), (1,))
+
+
+@pytest.mark.parametrize(
+    ("heads", "degree", "told"),
+    [
+        (12, 5, "tensor-parallel degree 5 does not divide the heads 12 of "),
+        (12, 16, "tensor-parallel degree 16 does not divide the heads 12 of "),
+        (15, 3, "tensor-parallel degree 3 does not divide the intermediate size 14336 of "),
+    ],
+)
+def test_a_degree_that_does_not_divide_is_refused(
+    tmp_path: Path, heads: int, degree: int, told: str
+) -> None:
+    model = LLAMA | {"num_attention_heads": heads, "head_dim": 64}
+    with pytest.raises(TilecastError, match=f"{told}.*; allowed: divisors of ") as refused:
+        model_problems(_config(tmp_path, model), (1, degree), (16,))
+    assert "\n" not in str(refused.value)
+
+
 def test_a_model_without_a_layer_for_us_is_refused(tmp_path: Path) -> None:
     odd = {"hidden_size": 7, "num_attention_heads": 1}
     with pytest.raises(TilecastError, match="no layer of it has inputs and outputs in multiples"):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
-from tilecast.heuristics.problem import MAX_EXTENT, PROBLEM_FIELDS, GemmProblem
+from tilecast.heuristics.problem import MAX_EXTENT, PROBLEM_FIELDS, GemmProblem, library_operator
 
 LAYOUTS = [a + b + out for a in "rc" for b in "rc" for out in "rc"]
 BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
@@ -153,6 +153,10 @@ def test_a_matrix_that_is_added_is_read_and_a_row_is_not_counted() -> None:
         ("bf16:rcr:bias", 1, "torch.addmm"),
         ("int8:rcr>int32", 1, "torch._int_mm"),
         ("e4m3:rcr>bf16:row-scales", 1, "torch._scaled_mm"),
+        ("bf16:rcr:beta-c", 1, "torch.addmm"),
+        ("bf16:rcr:bias+relu", 1, "torch._addmm_activation"),
+        ("bf16:rcr>fp32:bias", 4, "torch.bmm"),
+        ("bf16xint8:rcr:bias", 1, "torch.mm"),
     ],
 )
 def test_the_call_of_the_library(operands: str, batch: int, name: str) -> None:
@@ -174,3 +178,47 @@ def test_the_call_of_the_library(operands: str, batch: int, name: str) -> None:
 def test_what_the_library_multiplies(operands: str, m: int, n: int, expected: bool) -> None:
     problem = GemmProblem(m, n, 64, operands=GemmOperands.parse(operands))
     assert problem.in_library == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "batch", "expected"),
+    [
+        ("bf16:rcr", 3, True),
+        ("bf16:rcr:relu", 3, True),
+        ("bf16:rcr>fp32:bias", 3, True),
+        ("bf16xint8:rcr:column-scales", 3, True),
+        ("bf16:rcr:bias", 3, False),
+        ("bf16:rcr:bias+relu", 3, False),
+        ("bf16:rcr:c", 3, False),
+        ("int8:rcr>int32", 3, False),
+        ("e4m3:rcr>bf16", 3, False),
+        ("bf16:rcr:bias", 1, True),
+        ("bf16:rcr:c", 1, True),
+        ("int8:rcr>bf16:row-scales", 1, True),
+        ("int8:rcr>bf16", 1, False),
+        ("int8:rcc>int32", 1, False),
+        ("e5m2:rcr>bf16", 1, False),
+        ("e4m3xe5m2:rcr>bf16", 1, True),
+        ("e4m3:rcr>fp32:tensor-scales", 1, True),
+        ("e4m3:rcr>fp32:row-scales", 1, False),
+        ("e4m3:rcr>fp16:row-scales", 1, False),
+        ("e4m3:rcr>bf16:out-row-scales", 1, False),
+    ],
+)
+def test_batches_types_and_scales_that_the_library_multiplies(
+    text: str, batch: int, expected: bool
+) -> None:
+    assert GemmProblem(64, 64, 64, batch, GemmOperands.parse(text)).in_library == expected
+
+
+def test_the_library_takes_int8_results_in_multiples_of_8() -> None:
+    int8 = GemmOperands.parse("int8:rcr>int32")
+    assert [GemmProblem(64, n, 64, 1, int8).in_library for n in (20, 24)] == [False, True]
+
+
+def test_a_result_in_fp32_has_its_bias_added_behind_fp8() -> None:
+    operators = {
+        out: library_operator(GemmOperands.parse(f"e4m3:rcr>{out}:bias"))
+        for out in ("bf16", "fp32")
+    }
+    assert operators == {"bf16": ("_scaled_mm", 1), "fp32": ("_scaled_mm", 0)}

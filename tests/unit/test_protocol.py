@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from tilecast.data_collection.measurement import Measurement
 from tilecast.data_collection.protocol import (
     Entrant,
     measure,
+    own_noise,
     regimes,
     verify,
     without_drift,
@@ -294,6 +296,49 @@ def test_verify_takes_no_more_than_the_most_and_takes_drift_out(
     rows = verify(bench, MEMORY_BOUND, raced)
     assert [row.config for row in rows] == configs[:2]
     assert [row.spread for row in rows] == pytest.approx([0, 0], abs=1e-12)
+
+
+def test_verify_has_nothing_to_time_where_only_the_library_is_left() -> None:
+    bench = _steady({None: 100})
+    assert verify(bench, COMPUTE_BOUND, _raced(COMPUTE_BOUND, "burst", {None: 100})) == []
+    assert bench.calls == []
+
+
+@pytest.mark.parametrize("entrants", [2, 3, 8])
+def test_the_spread_is_of_the_noise_that_each_entrant_has(entrants: int) -> None:
+    """Taking drift out takes sqrt(1 - 1/n) of it: 29% of two entrants' noise."""
+    source = random.Random(0)
+
+    def noisy(entrant: Entrant = None, call: int = 0, turn: int = 0) -> float:
+        return 100.0 * math.exp(source.gauss(0, 0.01))
+
+    def spread(rounds: list[float]) -> float:
+        low, _, high = statistics.quantiles(rounds, n=4, method="inclusive")
+        return (high - low) / 100
+
+    configs = _configs(entrants)
+    raced = _raced(MEMORY_BOUND, "burst", dict.fromkeys(configs, 100.0))
+    found = [
+        row.spread or 0.0
+        for _ in range(800 // entrants)
+        for row in verify(KnownBench(noisy), MEMORY_BOUND, raced)
+    ]
+    own = statistics.fmean(spread([noisy() for _ in range(18)]) for _ in range(2000))
+    assert statistics.fmean(found) == pytest.approx(own, rel=0.03)
+
+
+def test_who_fell_out_has_the_noise_of_the_level_on_top() -> None:
+    table = [[1.0] * 6, [1.0] * 6, [1.0] * 4]
+    assert own_noise(table) == pytest.approx([math.sqrt(1 / 2)] * 2 + [math.sqrt(3 / 2)])
+    assert own_noise([[1.0] * 6]) == [0.0]
+
+
+def test_one_alone_has_no_spread() -> None:
+    (only,) = _configs(1)
+    bench = KnownBench(lambda entrant, call, turn: 100.0 + turn)
+    (row,) = verify(bench, MEMORY_BOUND, _raced(MEMORY_BOUND, "burst", {only: 100}))
+    assert (row.spread, row.rounds) == (None, 18)
+    assert row.microseconds == pytest.approx(102.5)
 
 
 def test_where_operands_lie_once_does_not_decide() -> None:

@@ -1,0 +1,141 @@
+"""The protocol's hands on a GPU that is none, whose time passes as it is waited for."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Mapping, Sequence
+from functools import cache, partial
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+
+from tilecast.data_collection import gpu_session
+from tilecast.data_collection.gpu_session import GpuBench, GpuSession
+from tilecast.data_collection.protocol import Entrant, KernelFailure
+from tilecast.heuristics.operands import LINEAR_BF16
+from tilecast.heuristics.problem import GemmProblem
+from tilecast.kernels.quack_sm90.config import QuackConfig
+from tilecast.kernels.spec import KernelSpec
+
+LARGE = GemmProblem(8192, 128256, 8192)
+CONFIGS = [QuackConfig(64, 64, 64, stages=2 + i) for i in range(30)]
+SILENCE = 60.0
+
+
+class Card:
+    """Does one thing after another; the host's clock moves while it waits."""
+
+    def __init__(self) -> None:
+        self.now = self.free = 0.0
+        self.capturing: list[float] | None = None
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    def run(self, seconds: float) -> None:
+        if self.capturing is None:
+            self.free = max(self.free, self.now) + seconds
+        else:
+            self.capturing.append(seconds)
+
+
+@pytest.fixture
+def card(monkeypatch: pytest.MonkeyPatch) -> Card:
+    card = Card()
+
+    class Event:
+        def __init__(self, **flags: bool) -> None:
+            self.at = math.inf
+
+        def record(self) -> None:
+            self.at = card.free
+
+        def query(self) -> bool:
+            card.now += 0.05
+            return card.now >= self.at
+
+        def elapsed_time(self, end: Event) -> float:
+            return 1.0
+
+    class Graph:
+        def capture_begin(self) -> None:
+            card.capturing = []
+
+        def capture_end(self) -> None:
+            self.seconds, card.capturing = sum(card.capturing or ()), None
+
+        def replay(self) -> None:
+            card.run(self.seconds)
+
+    for name, stand_in in {
+        "Event": Event,
+        "CUDAGraph": Graph,
+        "Stream": object,
+        "stream": lambda stream: contextlib.nullcontext(),
+        "empty_cache": lambda: None,
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, stand_in)
+    monkeypatch.setattr(gpu_session, "time", card)
+    monkeypatch.setattr(gpu_session, "launch_tensors", lambda problem: ())
+    return card
+
+
+class Session(GpuSession):
+    """One whose kernels take so many seconds each."""
+
+    def __init__(self, card: Card, seconds: Mapping[Any, float]):
+        self.told: list[tuple[float, KernelSpec | None]] = []
+        self.announce = lambda spec: self.told.append((card.now, spec))
+        self.check_card = lambda: None
+        self._signed = -math.inf
+        self.clean_l2 = lambda: None
+        self.launcher = lambda entrant, problem: partial(card.run, seconds[entrant])
+
+
+def _time(session: Session, entrants: Sequence[Entrant], careful: bool = False) -> None:
+    bench = GpuBench(session, LARGE, 60_000_000, careful)
+    bench.time(entrants, "sustained", 3, 1.5)
+
+
+def test_large_kernels_are_no_hang_and_no_silence(card: Card) -> None:
+    """900 of 0.1 s each: the first launches take 90 s together, and so does each round."""
+    session = Session(card, dict.fromkeys(CONFIGS, 0.1))
+    _time(session, CONFIGS * 30)
+    assert card.now > 4 * 90
+    moments = [0.0, *(moment for moment, _ in session.told), card.now]
+    assert max(after - before for before, after in pairwise(moments)) < SILENCE / 4
+
+
+@pytest.mark.parametrize("careful", [False, True])
+def test_a_first_launch_that_hangs_has_its_name(card: Card, careful: bool) -> None:
+    session = Session(card, dict.fromkeys(CONFIGS, 0.1) | {CONFIGS[7]: math.inf})
+    with pytest.raises(KernelFailure, match="hung: not done after 5 s") as failure:
+        _time(session, CONFIGS, careful)
+    assert failure.value.culprit == KernelSpec(CONFIGS[7], LINEAR_BF16)
+
+
+def test_what_follows_a_timing_is_nobodys_doing(card: Card) -> None:
+    session = Session(card, {CONFIGS[0]: 0.1})
+    _time(session, CONFIGS[:1], careful=True)
+    assert session.told[-1][1] is None
+
+
+def test_nobody_is_announced_while_references_are_made(card: Card) -> None:
+    session = Session(card, {})
+    kernel = KernelSpec(CONFIGS[0], LINEAR_BF16)
+    session.announce(kernel)  # of an earlier check
+
+    @cache
+    def short(problem: GemmProblem) -> tuple[tuple, torch.Tensor]:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    session._reference = short
+    with pytest.raises(torch.OutOfMemoryError):
+        session.check(kernel)
+    assert session.told[-1][1] is None
