@@ -126,7 +126,7 @@ def check(kernel_inputs: Any, op: str) -> None:
     a, b = kernel_inputs.mat1mat2()
     for node in (a, b):
         if node.get_dtype().itemsize > 2:
-            raise NotCovered(f"operands of {node.get_dtype()}")
+            raise NotCovered(f"an operand is {node.get_dtype()}; allowed: 8 and 16 bits")
 
 
 def read(kernel_inputs: Any, op: str, fast: bool | None = None) -> Matmul:

@@ -44,7 +44,9 @@ assert "torch._inductor.config" not in sys.modules
 from torch._inductor import config
 from torch._inductor.virtualized import V
 from tilecast.inductor_hook.settings import active
-print(config.max_autotune_gemm_backends, *V.choices.uuid()[:5], active().fuse)
+settings = active()
+print(config.max_autotune_gemm_backends, V.choices.uuid()[0], settings.k, settings.power,
+      settings.digest, settings.fuse)
 """,
         **NAMED,
         TILECAST_FUSE="1",
@@ -54,7 +56,7 @@ print(config.max_autotune_gemm_backends, *V.choices.uuid()[:5], active().fuse)
     )
     assert process.returncode == 0, process.stderr
     assert process.stderr == ""
-    backends, name, _, count, power, digest, fuse = process.stdout.split()
+    backends, name, count, power, digest, fuse = process.stdout.split()
     assert fuse == "True"
     assert (backends, name, count, power) == ("ATEN,TRITON,TILECAST", "tilecast", "3", "sustained")
     manifest = json.loads((another_model / "manifest.json").read_text())

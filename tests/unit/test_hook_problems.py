@@ -147,8 +147,8 @@ REFUSALS: list[tuple[Callable[[], MMKernelInputs], str, str]] = [
     (lambda: batched(), "baddbmm", "operator baddbmm"),
     (lambda: linear(device="cpu"), "mm", "device cpu"),
     (lambda: _mm(node("x", [M, K]), node("x", [K, N], [1, K])), "mm", "views of one buffer"),
-    (lambda: linear(dtype=torch.float32), "mm", "A is fp32; allowed: bf16"),
-    (lambda: linear(dtype=torch.float64), "mm", "dtype float64 is not known"),
+    (lambda: linear(dtype=torch.float32), "mm", "is torch.float32; allowed: 8 and 16 bits"),
+    (lambda: linear(dtype=torch.float64), "mm", "is torch.float64; allowed: 8 and 16 bits"),
     (lambda: _two(a={"offset": 4}), "mm", "A does not start at a multiple of 16 bytes"),
     (lambda: _two(b={"offset": 1}), "mm", "B does not start at a multiple of 16 bytes"),
     (_unaligned, "mm", "B does not start at a multiple of 16 bytes"),
@@ -170,7 +170,7 @@ REFUSALS: list[tuple[Callable[[], MMKernelInputs], str, str]] = [
     (lambda: linear(m=0), "mm", "m=0 is out of range"),
     (lambda: linear(k=0), "mm", "stride"),
     (lambda: batched(batch=0), "bmm", "batch=0 is out of range"),
-    (lambda: biased_linear(alpha=2, beta=3), "addmm", "alpha=2 and beta=3: one of them must be 1"),
+    (lambda: biased_linear(alpha=2, beta=3), "addmm", "alpha=2 and beta=3 of torch.bfloat16: "),
 ]
 
 
