@@ -9,10 +9,8 @@ from functools import cached_property
 from typing import Any
 
 from torch._inductor import config
-from torch._inductor.ir import FlexibleLayout
 from torch._inductor.kernel_template_choice import KernelTemplateChoice
 from torch._inductor.select_algorithm import ExternKernelChoice
-from torch._inductor.virtualized import V
 
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
@@ -22,7 +20,7 @@ from tilecast.inductor_hook.autoload import names
 from tilecast.inductor_hook.contest import Contest
 from tilecast.inductor_hook.fusion import NOTHING, Decided, in_turn
 from tilecast.inductor_hook.power_limit import near
-from tilecast.inductor_hook.problems import LeftToLibrary, Matmul, NotCovered, check, read
+from tilecast.inductor_hook.problems import LeftToLibrary, Matmul, NotCovered, read
 from tilecast.inductor_hook.recording import record
 from tilecast.inductor_hook.selection import decided, gpu_of, portfolio, runnable, shortlist
 from tilecast.inductor_hook.settings import Settings, asked
@@ -216,8 +214,6 @@ def _ours(
         LeftToLibrary: ATen shall do it.
     """
     try:
-        check(kernel_inputs, op)
-        _decide_layouts(kernel_inputs)
         matmul = read(kernel_inputs, op, fast_accumulation(overrides))
         if activation:
             matmul = matmul.then(activation)
@@ -245,17 +241,6 @@ def _ours(
     except Exception as error:
         report.warn_once("choosing kernels", error)
     return []
-
-
-def _decide_layouts(kernel_inputs: Any) -> None:
-    """Have Inductor say how operands lie that the graph computes, as it would in the end.
-
-    Until then their strides are a guess, and a kernel is for one way to lie.
-    """
-    for node in kernel_inputs.nodes():
-        if isinstance(node.get_layout(), FlexibleLayout):
-            buffer: Any = V.graph.get_buffer(node.get_name())
-            buffer.decide_layout()
 
 
 def plan(settings: Settings, matmul: Matmul, op: str, gpu: Hardware) -> list[Choice]:

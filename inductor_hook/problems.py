@@ -109,12 +109,8 @@ def _steps(extents: tuple[int, int] | None, fixed: int, largest: int, alone: boo
     return sorted({min(least, most), most, *inside})
 
 
-def check(kernel_inputs: Any, op: str) -> None:
-    """See that a multiplication may be ours, before anything of it is settled.
-
-    Raises:
-        NotCovered: it is none of ours, whatever its extents and strides.
-    """
+def _check_kind(kernel_inputs: Any, op: str) -> None:
+    """Refuse a multiplication that is none of ours, whatever its extents and strides."""
     from torch._inductor.virtualized import V
 
     if op not in INPUTS:
@@ -132,6 +128,8 @@ def check(kernel_inputs: Any, op: str) -> None:
 def read(kernel_inputs: Any, op: str, fast: bool | None = None) -> Matmul:
     """Read a multiplication from Inductor's ``MMKernelInputs`` and the operator's name.
 
+    If it may be ours, Inductor decides how operands lie that the graph computes.
+
     Args:
         kernel_inputs: what is multiplied.
         op: what Inductor calls the operator.
@@ -142,7 +140,8 @@ def read(kernel_inputs: Any, op: str, fast: bool | None = None) -> Matmul:
     """
     from torch._inductor.virtualized import V
 
-    check(kernel_inputs, op)
+    _check_kind(kernel_inputs, op)
+    _decide_layouts(kernel_inputs)
     nodes = kernel_inputs.nodes()
     given = dict(zip(INPUTS[op], nodes, strict=False))
     a, b = given["A"], given["B"]
@@ -194,6 +193,20 @@ def read(kernel_inputs: Any, op: str, fast: bool | None = None) -> Matmul:
         raise NotCovered("m is symbolic and contiguous: its alignment is not known")
     own, inputs = n if is_padded else None, tuple(given)
     return Matmul(hint, bool(batch), m_range, batch_range, alpha, beta, inputs, own)
+
+
+def _decide_layouts(kernel_inputs: Any) -> None:
+    """Have Inductor say how operands lie that the graph computes, as it would in the end.
+
+    Until then their strides are a guess, and a kernel is for one way to lie.
+    """
+    from torch._inductor.ir import FlexibleLayout
+    from torch._inductor.virtualized import V
+
+    for node in kernel_inputs.nodes():
+        if isinstance(node.get_layout(), FlexibleLayout):
+            buffer: Any = V.graph.get_buffer(node.get_name())
+            buffer.decide_layout()
 
 
 def _written(out: Any, columns: Any, sizes: Any) -> tuple[TensorSpec, bool]:
