@@ -7,11 +7,13 @@ values, which all variants would do alike. Prefill computes the logits of each s
 token, as generation does; training has no dropout and computes the gradients of all weights. int8
 and fp8 are torchao's dynamic quantization, by rows.
 
-Each variant compiles with fresh Inductor caches, ours with kernels that are compiled already, and
-with scales and activations in them (``TILECAST_FUSE=1``) but for those that are named unfused; then
-all take turns, round by round. A forward step is a CUDA graph, a training step the calls
-themselves; the card is kept busy. "ATEN,TRITON again" is the same code in a graph of its own: how
-far it is from the first is the noise of timing, not what another compilation would choose.
+Nothing but GEMMs is tuned (``max_autotune_gemm``): the rest of max-autotune tries variants of all
+other kernels, which takes longer and is the same whatever does the GEMMs. Each variant compiles
+with fresh Inductor caches, ours with kernels that are compiled already, and with scales and
+activations in them (``TILECAST_FUSE=1``) but for those that are named unfused; then all take turns,
+round by round. A forward step is a CUDA graph, a training step the calls themselves; the card is
+kept busy. "ATEN,TRITON again" is the same code in a graph of its own: how far it is from the first
+is the noise of timing, not what another compilation would choose.
 ``error`` is relative to the same model in float32, unquantized, without `torch.compile`, over the
 result or all gradients.
 """
@@ -74,10 +76,10 @@ def measure(case: Case) -> list[Row]:
     expected = in_float32(case, model, given)
     if case.quantized:
         quantize(model, case.quantized)
-    bring_kernels(step_of(compiled(run_model, OURS), case, model, given))
+    bring_kernels(step_of(compiled(run_model, OURS, only_gemms=True), case, model, given))
     steps, found = {}, {}
     for variant in map(Variant, variants_of(case)):
-        step = step_of(compiled(run_model, variant), case, model, given)
+        step = step_of(compiled(run_model, variant, only_gemms=True), case, model, given)
         # What a backend cannot compile is a result; the others go on.
         try:
             with competing(variant) as sources:

@@ -91,8 +91,12 @@ def _switched_on() -> Iterator[None]:
         eager.disable()
 
 
-def compiled(function: Callable[..., Any], variant: Variant) -> Callable[..., Any]:
+def compiled(
+    function: Callable[..., Any], variant: Variant, *, only_gemms: bool = False
+) -> Callable[..., Any]:
     """A function under `torch.compile`, for fixed shapes; compiles when first called.
+
+    Under max-autotune, or with nothing but GEMMs tuned.
 
     The function itself where the variant compiles nothing. Else one of its own code object: that is
     where Dynamo keeps what it compiled, and where one variant would find another's. With options,
@@ -103,9 +107,10 @@ def compiled(function: Callable[..., Any], variant: Variant) -> Callable[..., An
 
     if variant.eager:
         return function
-    options = {}
+    options: dict[str, Any] = {}
     if variant.backends is not None:
-        options = list_mode_options(MODE) | {"max_autotune_gemm_backends": variant.backends}
+        options |= {"max_autotune_gemm": True} if only_gemms else list_mode_options(MODE)
+        options |= {"max_autotune_gemm_backends": variant.backends}
     plain = cast(FunctionType, function)
     name = re.sub(r"\W", "_", f"{plain.__name__}_{variant.name}")
     code = plain.__code__.replace(co_name=name)

@@ -80,6 +80,9 @@ EPILOGUES = {
 ACTIVATIONS = frozenset(("relu", "gelu", "gelu-tanh", "silu"))
 """Those of them that are not linear."""
 
+REMEMBERED = 256
+"""Kinds of operands of which anything is remembered: more than one collection or model has."""
+
 _TEXT = re.compile(
     r"(?P<a>\w+?)(x(?P<b>\w+))?:(?P<layout>[rc]{3})(>(?P<out>\w+))?(@(?P<acc>\w+))?"
     r"(:(?P<extras>[a-z0-9+-]+))?"
@@ -219,7 +222,7 @@ class GemmOperands:
         return cls(a, b, out, dtype(a.dtype.accumulator))
 
     @classmethod
-    @lru_cache(maxsize=256)
+    @lru_cache(maxsize=REMEMBERED)
     def parse(cls, text: str) -> GemmOperands:
         """Read operands back from their text.
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import cache, partial
+from contextlib import AbstractContextManager, contextmanager
+from functools import cache, partial, wraps
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, ParamSpec
 
 from wrapt import register_post_import_hook
 
@@ -31,6 +31,8 @@ from tilecast.inductor_hook.versions import (
     change,
     torch_version,
 )
+
+P = ParamSpec("P")
 
 
 def install(
@@ -103,39 +105,26 @@ def uninstall() -> None:
         _put(None)
 
 
-@contextmanager
-def installed(
-    k: int | str = 5,
-    model: str | Path | None = None,
-    *,
-    power: str = "robust",
-    rank_nvgemm: bool = False,
-    rank_flex_gemm: bool = False,
-    record: str | Path | None = None,
-    fuse: bool = False,
-    learn: str | Path | None = None,
-    prune_triton: bool = False,
-) -> Iterator[None]:
-    """Install for the time of a ``with`` block; arguments and errors as `install`.
+def _for_a_block(begin: Callable[P, None]) -> Callable[P, AbstractContextManager[None]]:
+    @wraps(begin)
+    @contextmanager
+    def scope(*args: P.args, **kwargs: P.kwargs) -> Iterator[None]:
+        outer = active()
+        begin(*args, **kwargs)
+        try:
+            yield
+        finally:
+            _put(outer)
 
-    What was installed before is so again behind it. All threads share it: blocks of several must
-    not overlap.
-    """
-    outer = active()
-    install(
-        *(k, model),
-        power=power,
-        rank_nvgemm=rank_nvgemm,
-        rank_flex_gemm=rank_flex_gemm,
-        record=record,
-        fuse=fuse,
-        learn=learn,
-        prune_triton=prune_triton,
-    )
-    try:
-        yield
-    finally:
-        _put(outer)
+    return scope
+
+
+installed = _for_a_block(install)
+"""Install for the time of a ``with`` block; arguments and errors as `install`.
+
+What was installed before is so again behind it. All threads share it: blocks of several must not
+overlap.
+"""
 
 
 def install_from_environment() -> None:

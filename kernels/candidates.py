@@ -11,15 +11,13 @@ from tilecast.heuristics.candidates import Candidates, ConfigTable
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
-from tilecast.heuristics.operands import GemmOperands
+from tilecast.heuristics.operands import REMEMBERED, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.families import FAMILIES, family_of
 from tilecast.kernels.family import KernelFamily
 
 SPACE_VERSION = 3
 """Raised when a problem would be given other candidates."""
-_KINDS = 256
-"""Kinds of operands whose spaces are remembered: more than one collection or model has."""
 
 
 def config_table(configs: Iterable[KernelConfig], operands: GemmOperands) -> ConfigTable:
@@ -31,7 +29,7 @@ def config_table(configs: Iterable[KernelConfig], operands: GemmOperands) -> Con
     )
 
 
-@lru_cache(maxsize=_KINDS)
+@lru_cache(maxsize=REMEMBERED)
 def _spaces(
     operands: GemmOperands, hardware: Hardware
 ) -> tuple[tuple[KernelFamily, ConfigTable], ...]:
@@ -46,7 +44,7 @@ def multiplies(operands: GemmOperands, hardware: Hardware) -> bool:
     return bool(_spaces(operands, hardware))
 
 
-@lru_cache(maxsize=_KINDS)
+@lru_cache(maxsize=REMEMBERED)
 def space(operands: GemmOperands, hardware: Hardware) -> ConfigTable:
     """Every config that compiles and runs for operands on a GPU and that no pilot excluded.
 
