@@ -130,6 +130,26 @@ def beside_library(figures: Figures) -> str:
     return markdown(heading, rows)
 
 
+def operators(figures: Figures) -> str:
+    """PyTorch's time over that of the fastest measured kernel, by kind of operands."""
+    heading = ["PyTorch's time over the fastest measured kernel's", "beside", "problems"]
+    heading += [f"{power}, least, most" for power in POWERS[:2]]
+    rows = [
+        [
+            f"`{kind}`",
+            f"`{one['operator']}`{' +' if one['others'] else ''}",
+            str(one["problems"]),
+            *(
+                f"{one[power]['geomean']:.2f}x, {one[power]['least']:.2f}x, "
+                f"{one[power]['most']:.1f}x"
+                for power in POWERS[:2]
+            ),
+        ]
+        for kind, one in figures.items()
+    ]
+    return markdown(heading, rows)
+
+
 def adaptive_k(figures: Figures) -> str:
     """What choosing k gains: geometric mean and p95, by candidates per problem."""
     rows = []
@@ -367,6 +387,7 @@ TABLES: dict[str, tuple[str, Callable[[Figures], str]]] = {
     "deferral": ("selection_regret", deferral),
     "adaptive k": ("adaptive_k", adaptive_k),
     "operands": ("operand_transfer", operands),
+    "operators": ("beside_library", operators),
     "new gpu": ("new_gpu", new_gpu),
     "label noise": ("label_noise", label_noise),
     "learning": ("learn_from_autotuning", learning),
