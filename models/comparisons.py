@@ -76,7 +76,5 @@ def _comparison(runs: list[Autotuned], hardware: Hardware) -> Comparison:
 
 @lru_cache(maxsize=8192)
 def compared_features(one: Comparison, hardware: Hardware) -> np.ndarray:
-    """The `featurize` of the configs, set beside all candidates; float32 [configs, features]."""
-    rivals = candidates(one.problem, hardware)
-    places = [rivals.index(config) for config in one.configs]
-    return featurize(one.problem, rivals, hardware)[places]
+    """The `featurize` of the configs, kept: folds and powers share it."""
+    return featurize(one.problem, one.configs, hardware)

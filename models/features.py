@@ -8,6 +8,7 @@ are the problem's n and m under swap_ab, which is called "rows" and "columns" he
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from tilecast.heuristics.candidates import Candidates
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import ACTIVATIONS, COLUMN, ROW
 from tilecast.heuristics.problem import GemmProblem
+from tilecast.kernels.candidates import candidates
 from tilecast.models.analytic_time import times
 from tilecast.models.loads import Loads
 from tilecast.models.tile_numbers import TileNumbers, log_alignment, tile_numbers
@@ -124,33 +126,47 @@ FEATURES |= {
 FEATURE_NAMES = tuple(FEATURES)
 
 
-def featurize(problem: GemmProblem, candidates: Candidates, hardware: Hardware) -> np.ndarray:
-    """Compute the features of every config on one problem.
+_OWN = len(FEATURE_NAMES) - len(COMPARED)
+_COMPARED_COLUMNS = [FEATURE_NAMES.index(name) for name in COMPARED]
+
+
+def featurize(problem: GemmProblem, configs: Candidates, hardware: Hardware) -> np.ndarray:
+    """Compute the features of some configs on one problem, beside all candidates of the problem.
 
     Args:
         problem: what is to be multiplied.
-        candidates: configs that are valid for it: all that compete, since some features compare
-            them with each other.
+        configs: configs that are valid for it: its candidates, some of them, or others beside them.
         hardware: the GPU.
 
     Returns:
-        float32 array [len(candidates), len(FEATURE_NAMES)], finite.
+        float32 array [len(configs), len(FEATURE_NAMES)], finite.
     """
-    values = (
-        vars(candidates.columns) | _of_problem(problem) | _of_configs(problem, candidates, hardware)
-    )
-    table = np.empty((len(candidates), len(FEATURE_NAMES)), np.float32)
-    own = len(FEATURE_NAMES) - len(COMPARED)
-    # Column by column takes half as long as a table of rows that is turned afterwards.
-    for column, name in enumerate(FEATURE_NAMES[:own]):
-        table[:, column] = values[name]
-    if len(candidates):
+    table = np.empty((len(configs), len(FEATURE_NAMES)), np.float32)
+    _fill(table, problem, configs, hardware)
+    if len(configs):
         compared = table[:, _COMPARED_COLUMNS]
-        table[:, own:] = compared - compared.min(0)
+        least = compared.min(0)
+        if configs is not candidates(problem, hardware):
+            least = np.minimum(least, _least(problem, hardware))
+        table[:, _OWN:] = compared - least
     return table
 
 
-_COMPARED_COLUMNS = [FEATURE_NAMES.index(name) for name in COMPARED]
+@lru_cache(maxsize=4096)
+def _least(problem: GemmProblem, hardware: Hardware) -> np.ndarray:
+    """The least of each of `COMPARED` among all candidates of a problem; float32."""
+    every = candidates(problem, hardware)
+    table = np.empty((len(every), _OWN), np.float32)
+    _fill(table, problem, every, hardware)
+    return table[:, _COMPARED_COLUMNS].min(0, initial=np.inf)
+
+
+def _fill(table: np.ndarray, problem: GemmProblem, configs: Candidates, hardware: Hardware) -> None:
+    """Write the features of configs by themselves; a row each."""
+    values = vars(configs.columns) | _of_problem(problem) | _of_configs(problem, configs, hardware)
+    # Column by column takes half as long as a table of rows that is turned afterwards.
+    for column, name in enumerate(FEATURE_NAMES[:_OWN]):
+        table[:, column] = values[name]
 
 
 def _of_problem(problem: GemmProblem) -> dict[str, float | np.ndarray]:
@@ -176,11 +192,11 @@ def _of_problem(problem: GemmProblem) -> dict[str, float | np.ndarray]:
 
 
 def _of_configs(
-    problem: GemmProblem, candidates: Candidates, hardware: Hardware
+    problem: GemmProblem, configs: Candidates, hardware: Hardware
 ) -> dict[str, np.ndarray | float]:
     """How tiles and waves cover the problem and the GPU, and what each part of the work takes."""
-    config = candidates.columns
-    tile = TileNumbers(*tile_numbers(candidates.table, problem.operands)[:, candidates.rows])
+    config = configs.columns
+    tile = TileNumbers(*tile_numbers(configs.table, problem.operands)[:, configs.rows])
     waves = Waves.of(problem, config, hardware)
     out_along_m = problem.operands.out.major == "col"
     loads = Loads.of(problem, config, tile)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tilecast.heuristics.hardware import Hardware, hardware
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.kernels.candidates import candidates, config_table
+from tilecast.kernels.candidates import candidates, config_table, space
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.models.features import FEATURE_NAMES, FEATURES, featurize
 
@@ -52,6 +52,20 @@ def test_another_order_or_table_gives_the_same_rows() -> None:
     np.testing.assert_array_equal(featurize(PROBLEM, alone, H200), table)
     np.testing.assert_array_equal(featurize(PROBLEM, configs[::-1], H200), table[::-1])
     assert featurize(PROBLEM, configs[:0], H200).shape == (0, len(FEATURE_NAMES))
+
+
+def test_configs_are_compared_with_all_candidates_whichever_are_asked_about() -> None:
+    """What was measured, or timed, of a problem has the features that a ranking sees."""
+    configs = candidates(PROBLEM, H200)
+    some = configs.take([7, 100, 30])
+    expected = featurize(PROBLEM, configs, H200)[[7, 100, 30]]
+    np.testing.assert_array_equal(featurize(PROBLEM, some, H200), expected)
+    over_least = FEATURE_NAMES.index("analytic_time_over_least")
+    assert expected[:, over_least].min() > 0, "none of them is the least"
+    # One that is no candidate may be the least, for itself alone.
+    others = set(space(PROBLEM.operands, H200).configs) - set(configs)
+    far = config_table([min(others, key=str)], PROBLEM.operands).all()
+    assert featurize(PROBLEM, far, H200)[0, over_least] >= 0
 
 
 def test_operands_of_half_the_width_halve_bytes_and_double_the_rate() -> None:
