@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+import inspect
 import subprocess
 import sys
+import textwrap
 from itertools import combinations
+from pathlib import Path
 
 import pytest
 
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels import families
+from tilecast.kernels.family import KernelFamily
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.spec import KernelSpec
 
 CONFIG = QuackConfig(128, 128, 64)
+PACKAGE = Path(families.__file__).resolve().parents[1]
 
 
 def test_key_is_stable_and_fit_for_a_file_name(linear: GemmOperands) -> None:
@@ -90,10 +96,24 @@ def test_key_changes_with_all_that_the_code_depends_on(linear: GemmOperands, cha
     assert _key_after(change) != KernelSpec(CONFIG, linear).key
 
 
-def test_sources_are_the_files_that_decide_the_code() -> None:
-    for family in families.FAMILIES.values():
-        names = {path.name for path in family.sources}
-        parts = {"conversion.py", "epilogue.py", "vectors.py"}
-        assert names - parts == {"kernel.py", "resources.py", "gemm_object.py"}
-        assert ("epilogue.py" in names) == family.sources[0].with_name("epilogue.py").exists()
-        assert all(path.is_file() for path in family.sources)
+def _imported(code: str) -> set[Path]:
+    """The modules of `tilecast.kernels` that some code imports."""
+    found = set()
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tilecast.kernels"):
+            home = PACKAGE.joinpath(*(node.module or "").split(".")[1:])
+            named = [home / f"{alias.name}.py" for alias in node.names]
+            found |= {path for path in (home.with_suffix(".py"), *named) if path.is_file()}
+    return found
+
+
+@pytest.mark.parametrize("family", families.FAMILIES.values(), ids=lambda family: family.name)
+def test_all_modules_that_compile_a_kernel_are_its_sources(family: KernelFamily) -> None:
+    """Those reached from ``compile``, but for the config and the spec: the key has their values."""
+    code = textwrap.dedent(inspect.getsource(type(family).compile))
+    described = {Path(inspect.getfile(cls)).resolve() for cls in (KernelSpec, QuackConfig)}
+    reached: set[Path] = set()
+    while new := _imported(code) - described - reached:
+        reached |= new
+        code = "\n".join(path.read_text() for path in new)
+    assert reached == {path.resolve() for path in family.sources}
