@@ -343,7 +343,11 @@ def test_features_read_the_fields_that_a_model_holds_for() -> None:
     read = set()
 
     class Watched(Hardware):
-        __eq__, __hash__ = object.__eq__, object.__hash__  # caches read no field
+        def __eq__(self, other: object) -> bool:  # caches read no field
+            return self is other
+
+        def __hash__(self) -> int:
+            return id(self)
 
         def __getattribute__(self, name: str):
             read.add(name)
