@@ -80,7 +80,7 @@ EPILOGUES = {
 ACTIVATIONS = frozenset(("relu", "gelu", "gelu-tanh", "silu"))
 """Those of them that are not linear."""
 
-REMEMBERED = 256
+KINDS_REMEMBERED = 256
 """Kinds of operands of which anything is remembered: more than one collection or model has."""
 
 _TEXT = re.compile(
@@ -222,7 +222,7 @@ class GemmOperands:
         return cls(a, b, out, dtype(a.dtype.accumulator))
 
     @classmethod
-    @lru_cache(maxsize=REMEMBERED)
+    @lru_cache(maxsize=KINDS_REMEMBERED)
     def parse(cls, text: str) -> GemmOperands:
         """Read operands back from their text.
 

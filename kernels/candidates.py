@@ -11,7 +11,7 @@ from tilecast.heuristics.candidates import Candidates, ConfigTable
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
-from tilecast.heuristics.operands import REMEMBERED, GemmOperands
+from tilecast.heuristics.operands import KINDS_REMEMBERED, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.families import FAMILIES, family_of
 from tilecast.kernels.family import KernelFamily
@@ -29,7 +29,7 @@ def config_table(configs: Iterable[KernelConfig], operands: GemmOperands) -> Con
     )
 
 
-@lru_cache(maxsize=REMEMBERED)
+@lru_cache(maxsize=KINDS_REMEMBERED)
 def _spaces(
     operands: GemmOperands, hardware: Hardware
 ) -> tuple[tuple[KernelFamily, ConfigTable], ...]:
@@ -44,7 +44,7 @@ def multiplies(operands: GemmOperands, hardware: Hardware) -> bool:
     return bool(_spaces(operands, hardware))
 
 
-@lru_cache(maxsize=REMEMBERED)
+@lru_cache(maxsize=KINDS_REMEMBERED)
 def space(operands: GemmOperands, hardware: Hardware) -> ConfigTable:
     """Every config that compiles and runs for operands on a GPU and that no pilot excluded.
 

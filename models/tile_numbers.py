@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tilecast.heuristics.candidates import ConfigTable
-from tilecast.heuristics.operands import REMEMBERED, GemmOperands
+from tilecast.heuristics.operands import KINDS_REMEMBERED, GemmOperands
 
 CACHE_LINE_BYTES = 128
 """Alignment beyond which nothing is gained: the L2's line."""
@@ -76,7 +76,7 @@ class TileNumbers(NamedTuple):
     """1 where what its columns are read from is contiguous along them."""
 
 
-@lru_cache(maxsize=REMEMBERED)
+@lru_cache(maxsize=KINDS_REMEMBERED)
 def tile_numbers(table: ConfigTable, operands: GemmOperands) -> np.ndarray:
     """The rows of `TileNumbers` for all configs of a table."""
     config = table.columns

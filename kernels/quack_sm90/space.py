@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from tilecast.heuristics.candidates import ConfigColumns
 from tilecast.heuristics.hardware import Hardware
-from tilecast.heuristics.operands import REMEMBERED, GemmOperands
+from tilecast.heuristics.operands import KINDS_REMEMBERED, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.family import HARDWARE, MEASURED, PROBLEM
 from tilecast.kernels.quack_sm90.config import QuackConfig
@@ -329,7 +329,7 @@ def points(operands: GemmOperands) -> Iterator[QuackConfig]:
         yield QuackConfig(*tile, *cluster, split, *rest, *order, swap_ab)
 
 
-@lru_cache(maxsize=REMEMBERED)
+@lru_cache(maxsize=KINDS_REMEMBERED)
 def valid_configs(operands: GemmOperands, hardware: Hardware) -> tuple[QuackConfig, ...]:
     """The space: every config that no `CONFIG_RULES` exclude, sorted."""
     whole = [(*cluster, 1) for cluster in CLUSTERS]

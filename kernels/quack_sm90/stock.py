@@ -12,13 +12,13 @@ from itertools import product
 
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.hardware import Hardware
-from tilecast.heuristics.operands import REMEMBERED, GemmOperands
+from tilecast.heuristics.operands import KINDS_REMEMBERED, GemmOperands
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.quack_sm90.space import most_stages
 from tilecast.kernels.rules import tile_ks
 
 
-@lru_cache(maxsize=REMEMBERED)
+@lru_cache(maxsize=KINDS_REMEMBERED)
 def stock_configs(operands: GemmOperands, hardware: Hardware) -> tuple[QuackConfig, ...]:
     """The 24 tiles and clusters of ``cutlass.operators`` 0.3.0, in its order.
 

@@ -1,16 +1,15 @@
 """How fast is the fastest measured kernel beside PyTorch's operator, by kind of operands?
 
-``python benchmarks/beside_library.py``; no GPU. PyTorch's time over that of our kernel in the
-shipped data, where both are launches back to back in a CUDA graph: geometric mean and extremes over
-the problems of each kind. The kernels were chosen by their times, so a first choice is somewhat
-slower.
+``python benchmarks/operator_speed.py``; no GPU. PyTorch's time over that of our kernel in the
+shipped data, where both are launches back to back in a CUDA graph. The kernels were chosen by their
+times, so a first choice is somewhat slower.
 """
 
 from collections.abc import Sequence
 
 import numpy as np
 import runner
-from runner import Row
+from runner import Row, ratios
 
 from tilecast.data_collection.dataset import read_dataset
 from tilecast.heuristics.operands import GemmOperands
@@ -28,9 +27,7 @@ def figures(table: Sequence[ProblemLabels]) -> Row:
         if all(np.isfinite(labels.reference[regime]) for regime in REGIMES):
             kinds.setdefault(labels.problem.operands, []).append(labels)
     return {
-        operands.text: library(operands)
-        | {"problems": len(found)}
-        | {regime: _speed([one.library_over(regime).max() for one in found]) for regime in REGIMES}
+        operands.text: library(operands) | {regime: _speed(found, regime) for regime in REGIMES}
         for operands, found in sorted(kinds.items(), key=lambda kind: kind[0].text)
         if len(found) >= FEWEST
     }
@@ -44,9 +41,9 @@ def library(operands: GemmOperands) -> Row:
     return {"operator": operator, "others": others}
 
 
-def _speed(ratios: Sequence[float]) -> Row:
-    mean = np.exp(np.log(ratios).mean())
-    return {"geomean": float(mean), "least": float(min(ratios)), "most": float(max(ratios))}
+def _speed(table: Sequence[ProblemLabels], regime: str) -> Row:
+    theirs = [one.reference[regime] for one in table]
+    return ratios(theirs, [one.truth[regime].min() for one in table])
 
 
 if __name__ == "__main__":
