@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import learn_from_autotuning as simulation
+import learn_on_gpu
 import numpy as np
 import pytest
 import runner
 
-from tilecast.heuristics.hardware import Hardware
+from tilecast.data_collection.autotuned import read_autotuned
+from tilecast.heuristics.hardware import Hardware, hardware
+from tilecast.heuristics.operands import GemmOperands
 from tilecast.models.labels import POWERS, ProblemLabels
 from tilecast.models.ranker import ConfigRanker
 
@@ -65,3 +69,31 @@ def test_learning_helps_where_it_saw_something_and_harms_nobody_else() -> None:
             # Two seeds differ by as much.
             others = [part["unseen"][k]["geomean"] for part in (before, after)]
             assert others[1] < others[0] + 0.0015
+
+
+def test_production_is_what_inductor_multiplies_by_a_gemm(
+    synthetic_table: list[ProblemLabels],
+) -> None:
+    first = synthetic_table[0]
+    others = [
+        replace(first, problem=replace(first.problem, m=1)),
+        replace(first, problem=replace(first.problem, batch=2)),
+        replace(first, problem=replace(first.problem, operands=GemmOperands.parse("bf16:crr"))),
+    ]
+    found = learn_on_gpu.production([*others, *synthetic_table])
+    asked = [labels.problem for labels in synthetic_table if labels.problem.m > 1]
+    assert set(found) == set(asked)
+    assert found != asked
+    assert found == learn_on_gpu.production([*others, *synthetic_table])
+
+
+def test_what_a_gpu_learned_helps_where_it_saw_something_and_harms_nobody_else() -> None:
+    document = json.loads((runner.RESULTS / "learn_on_gpu.json").read_text())
+    seen = read_autotuned([learn_on_gpu.OWN], hardware("H200")).found
+    assert document["settings"]["problems"] == len(seen) > 150
+    for found in document["figures"]["regret"].values():
+        for seed in ("", ", another seed"):
+            before, after = found[f"before{seed}"], found[f"after{seed}"]
+            assert after["production"]["1"]["geomean"] < 0.82 * before["production"]["1"]["geomean"]
+            for k in "135":
+                assert after["unseen"][k]["geomean"] < before["unseen"][k]["geomean"] + 0.0015

@@ -1,0 +1,137 @@
+"""Does a model learn on a GPU from what Inductor's autotuner measures there?
+
+Four steps, the third of them on a GPU::
+
+    python benchmarks/learn_on_gpu.py known KNOWN.parquet
+    tilecast train --data KNOWN.parquet --out MODEL
+    python benchmarks/learn_on_gpu.py times MODEL
+    python benchmarks/learn_on_gpu.py regret
+
+The model knows three fifths of the families of the shipped data. It serves `torch.compile` with
+bf16 problems of another fifth, five kernels each, in an order drawn once, until time is up; the
+hook writes down what Inductor measures (``TILECAST_LEARN``, results/learn_on_gpu.jsonl). Then a
+ranker is fitted with these times and without. Regret is by the shipped data, over the problems that
+were compiled, and over the last fifth, of which the autotuner has seen nothing.
+"""
+
+import random
+import time
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+from pathlib import Path
+
+import runner
+from inductor_timing import K
+from learn_from_autotuning import Part, figures, parts, regret
+from runner import Row
+from variants import linear
+
+from tilecast.data_collection.autotuned import Autotuned, read_autotuned
+from tilecast.data_collection.dataset import Dataset, read_dataset, write_dataset
+from tilecast.heuristics.operands import LINEAR_BF16
+from tilecast.heuristics.problem import PROBLEM_FIELDS, GemmProblem
+from tilecast.models.comparisons import comparisons
+from tilecast.models.labels import ProblemLabels, label_table
+from tilecast.models.measurements import dataset_hardware
+from tilecast.models.ranker import ConfigRanker
+
+OWN = runner.RESULTS / "learn_on_gpu.jsonl"
+POWERS = ("burst", "robust")
+BACKENDS = "ATEN,TILECAST"
+
+
+def part_of(dataset: Dataset) -> Part:
+    """What is known, what is production, and what stays unseen."""
+    return parts(label_table(dataset))[0]
+
+
+def write_known(path: Path) -> None:
+    """Write what was measured of the known families."""
+    dataset = read_dataset(runner.DATA)
+    known = {labels.problem.row() for labels in part_of(dataset).known}
+    keys = dataset.rows[list(PROBLEM_FIELDS)].itertuples(index=False, name=None)
+    rows = dataset.rows.loc[[key in known for key in keys]]
+    write_dataset(Dataset(rows, dataset.provenance), path)
+
+
+def production(table: Sequence[ProblemLabels]) -> list[GemmProblem]:
+    """Problems that Inductor multiplies by a GEMM of ours, in the order in which they come up."""
+    found = [one.problem for one in table if one.problem.operands == LINEAR_BF16]
+    found = [problem for problem in found if problem.m > 1 and problem.batch == 1]
+    return random.Random(0).sample(found, len(found))
+
+
+def compile_all(problems: Sequence[GemmProblem], model: Path, seconds: float) -> int:
+    """Compile problems one after the other until time is up; returns how many."""
+    import torch
+    from torch._inductor.utils import fresh_cache
+
+    from tilecast.inductor_hook import installed
+
+    end = time.monotonic() + seconds
+    options = {"max_autotune_gemm": True, "max_autotune_gemm_backends": BACKENDS}
+    for done, problem in enumerate(problems):
+        if time.monotonic() > end:
+            return done
+        torch._dynamo.reset()
+        extents = ((problem.m, problem.k), (problem.n, problem.k))
+        x, w = (torch.randn(e, device="cuda", dtype=torch.bfloat16) for e in extents)
+        with torch.no_grad(), fresh_cache(), installed(K, model, learn=OWN):
+            torch.compile(linear, dynamic=False, options=options)(x, w)
+        print(f"{problem}: {end - time.monotonic():.0f} s left", flush=True)
+    return len(problems)
+
+
+def scored(found: Sequence[Autotuned]) -> Row:
+    """Regret by power, ranker and part."""
+    dataset = read_dataset(runner.DATA)
+    part, gpu = part_of(dataset), dataset_hardware(dataset)
+    compiled = {one.problem for one in found}
+    asked = {
+        "production": [labels for labels in part.production if labels.problem in compiled],
+        "unseen": part.unseen,
+    }
+    told = comparisons(found, set(), gpu)
+    fits = {"before": ([], 0), "after": (told, 0)}
+    fits |= {"before, another seed": ([], 1), "after, another seed": (told, 1)}
+    rankers = {
+        power: {
+            name: ConfigRanker(gpu, power, times=False, seed=seed).fit(part.known, seen)
+            for name, (seen, seed) in fits.items()
+        }
+        for power in POWERS
+    }
+    return {
+        power: {
+            name: {which: figures(regret(ranker, table)) for which, table in asked.items()}
+            for name, ranker in by_name.items()
+        }
+        for power, by_name in rankers.items()
+    }
+
+
+def main() -> None:
+    """Do one of the steps."""
+    options: ArgumentParser = runner.parser(__file__, __doc__)
+    steps = options.add_subparsers(dest="step", required=True)
+    steps.add_parser("known").add_argument("path", type=Path)
+    times = steps.add_parser("times")
+    times.add_argument("model", type=Path)
+    times.add_argument("--deadline", type=float, default=300, metavar="SECONDS")
+    steps.add_parser("regret")
+    asked: Namespace = options.parse_args()
+    dataset = read_dataset(runner.DATA)
+    if asked.step == "known":
+        write_known(asked.path)
+    elif asked.step == "times":
+        problems = production(part_of(dataset).production)
+        print(compile_all(problems, asked.model, asked.deadline), "problems")
+    else:
+        found = read_autotuned([OWN], dataset_hardware(dataset)).found
+        settings = {"dataset": runner.facts(dataset), "k": K, "problems": len(found)}
+        settings |= {"measured": {"date": found[0].date, "versions": found[0].versions}}
+        runner.write(asked, settings, {"regret": scored(found)})
+
+
+if __name__ == "__main__":
+    main()
