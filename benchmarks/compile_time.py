@@ -3,10 +3,12 @@
 ``python benchmarks/compile_time.py`` on one GPU. Every variant has a process of its own, and all
 take turns: problem by problem, in a rotating order, with fresh Inductor caches each time. Before
 the first turn each compiles another shape with ATen's kernels, which takes out what all have in
-common: imports, the CUDA context and the start of Inductor's own workers. What only tilecast needs
-is in: its first GEMM loads the model, and without objects starts the pool that compiles. A ``cold``
-variant has an object cache of its own, empty at first; the warm ones share that of `COLD`, come
-after it in each turn and find what it compiled. Whole models are in ``real_models.py``.
+common: imports, the CUDA context and the start of Inductor's own workers. Triton's kernels are
+compiled once (`variants.share_ptxas`), which PyTorch 2.11 does only if it is told so. What only
+tilecast needs is in: its first GEMM loads the model, and without objects starts the pool that
+compiles. A ``cold`` variant has an object cache of its own, empty at first; the warm ones share
+that of `COLD`, come after it in each turn and find what it compiled. Whole models are in
+``real_models.py``.
 """
 
 import itertools
@@ -23,7 +25,16 @@ from typing import NamedTuple
 
 import torch
 from runner import PROCESS_SECONDS, Measure, Row, Sweep
-from variants import NVGEMM, Variant, available, competing, compiled, linear, selection
+from variants import (
+    NVGEMM,
+    Variant,
+    available,
+    competing,
+    compiled,
+    linear,
+    selection,
+    share_ptxas,
+)
 
 COLD, ALL = "TILECAST cold k=5", "ATEN,TRITON,TILECAST"
 NAMES = (
@@ -76,9 +87,10 @@ def turn(names: Sequence[str], number: int) -> list[str]:
     return sorted([*names[shift:], *names[:shift]], key=lambda name: name != COLD)
 
 
-def keep_objects_in(folder: str) -> None:
-    """Have this process keep compiled kernels of ours in a folder."""
+def prepare(folder: str) -> None:
+    """Have this process keep compiled kernels of ours in a folder, and compile Triton's once."""
     os.environ["TILECAST_CACHE"] = folder
+    share_ptxas()
 
 
 @contextmanager
@@ -92,7 +104,7 @@ def measuring() -> Iterator[Measure]:
         cold = name if "cold" in name else COLD
         folder = Path(objects.name) / cold.replace(" ", "_").replace(",", "_")
         folder.mkdir(0o700, exist_ok=True)
-        pools[name] = ProcessPoolExecutor(1, spawn, keep_objects_in, (str(folder),))
+        pools[name] = ProcessPoolExecutor(1, spawn, prepare, (str(folder),))
     fresh, numbers = set(pools), itertools.count()
 
     def measure(job: Job) -> list[Row]:

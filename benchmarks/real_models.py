@@ -8,12 +8,13 @@ token, as generation does; training has no dropout and computes the gradients of
 and fp8 are torchao's dynamic quantization, by rows.
 
 Nothing but GEMMs is tuned (``max_autotune_gemm``): the rest of max-autotune tries variants of all
-other kernels, which takes longer and is the same whatever does the GEMMs. Each variant compiles
-with fresh Inductor caches, ours with kernels that are compiled already, and with scales and
-activations in them (``TILECAST_FUSE=1``) but for those that are named unfused; then all take turns,
-round by round. A forward step is a CUDA graph, a training step the calls themselves; the card is
-kept busy. "ATEN,TRITON again" is the same code in a graph of its own: how far it is from the first
-is the noise of timing, not what another compilation would choose.
+other kernels, which takes longer and is the same whatever does the GEMMs. Triton's kernels are
+compiled once (`variants.share_ptxas`). Each variant compiles with fresh Inductor caches, ours with
+kernels that are compiled already, and with scales and activations in them (``TILECAST_FUSE=1``) but
+for those that are named unfused; then all take turns, round by round. A forward step is a CUDA
+graph, a training step the calls themselves; the card is kept busy. "ATEN,TRITON again" is the same
+code in a graph of its own: how far it is from the first is the noise of timing, not what another
+compilation would choose.
 ``error`` is relative to the same model in float32, unquantized, without `torch.compile`, over the
 result or all gradients.
 """
@@ -44,6 +45,7 @@ from variants import (
     competing,
     compiled,
     gemm_calls,
+    share_ptxas,
     tilecast_share,
     without_choice,
 )
@@ -62,6 +64,7 @@ OURS = Variant("TILECAST k=5")
 @contextmanager
 def measuring() -> Iterator[Measure]:
     """Make ready to compile, so that the first case does not pay for it."""
+    share_ptxas()
     warm_up()
     yield measure
 

@@ -391,6 +391,7 @@ TABLES: dict[str, tuple[str, Callable[[Figures], str]]] = {
     "new gpu": ("new_gpu", new_gpu),
     "label noise": ("label_noise", label_noise),
     "learning": ("learn_from_autotuning", learning),
+    "learning on a gpu": ("learn_on_gpu", learning),
     "compile time": ("compile_time", compile_time),
     "timing": ("inductor_timing", timing),
     "common kernels": ("common_kernels", common_kernels),

@@ -1,11 +1,13 @@
 """What the hook's benchmarks compile with: GEMM backends that compete, and what became of them."""
 
 import logging
+import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from types import FunctionType
 from typing import Any, cast
 from unittest.mock import patch
@@ -51,6 +53,20 @@ class Variant:
     def prune_triton(self) -> bool:
         """Whether Triton configs that cannot win are left out."""
         return "pruned" in self.name.split()
+
+
+def share_ptxas() -> None:
+    """Have this process use the kernels of Triton that Inductor's workers compile for it.
+
+    Those of PyTorch 2.11 take the ptxas that PyTorch brings, if it brings one; the process itself
+    takes Triton's. If their versions differ, it compiles all that they compiled once more, one
+    after the other (`compiled_twice.py`).
+    """
+    import torch
+
+    ptxas = Path(torch.__file__).parent / "bin" / "ptxas"
+    if ptxas.exists():
+        os.environ.setdefault("TRITON_PTXAS_PATH", str(ptxas))
 
 
 def available(variants: Iterable[Variant], torch_version: str | None = None) -> list[Variant]:

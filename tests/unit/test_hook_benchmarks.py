@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +15,7 @@ from types import ModuleType
 from typing import Any
 
 import compile_time
+import compiled_twice
 import inductor_timing
 import kernel_speed
 import llama_figure
@@ -358,6 +360,37 @@ def test_jobs_spare_nvgemm_most_gemms() -> None:
     rows = {min(4, next(i for i, top in enumerate((16, 64, 256, 1024, 1e9)) if m <= top))
             for m, _, _ in compile_time.PROBLEMS}  # fmt: skip
     assert len(rows) == 5
+
+
+def test_ptxas_is_shared_if_pytorch_brings_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TRITON_PTXAS_PATH", "put back after the test")
+    monkeypatch.delenv("TRITON_PTXAS_PATH")
+    monkeypatch.setattr(torch, "__file__", str(tmp_path / "__init__.py"))
+    variants.share_ptxas()
+    assert "TRITON_PTXAS_PATH" not in os.environ
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/ptxas").touch()
+    variants.share_ptxas()
+    assert os.environ["TRITON_PTXAS_PATH"] == str(tmp_path / "bin/ptxas")
+    monkeypatch.setenv("TRITON_PTXAS_PATH", "the user's")
+    variants.share_ptxas()
+    assert os.environ["TRITON_PTXAS_PATH"] == "the user's"
+
+
+def test_what_compiling_twice_costs_is_a_ratio_of_sums() -> None:
+    def row(job: str, twice: float, once: float) -> dict[str, Any]:
+        found = {
+            "as it comes": {"seconds": twice, "compiled": 18, "found": 0},
+            "shared ptxas": {"seconds": once, "compiled": 0, "found": 18},
+        }
+        return {"job": job, "processes": found}
+
+    found = compiled_twice.figures([row("a", 6.0, 2.0), row("b", 3.0, 1.0)])
+    assert found["as it comes to shared"] == 3.0
+    assert found["compiled"] == {"as it comes": 36, "shared ptxas": 0}
+    assert found["found"] == {"as it comes": 0, "shared ptxas": 36}
 
 
 @pytest.fixture
