@@ -46,9 +46,10 @@ def say_once(kind: str, message: str, level: int = logging.WARNING) -> None:
 
 def count(event: str, times: int = 1) -> None:
     """Add to ``torch._dynamo.utils.counters["tilecast"][event]``, where Dynamo is in use."""
-    dynamo = sys.modules.get("torch._dynamo.utils")
-    if dynamo:
-        dynamo.counters["tilecast"][event] += times
+    # Another thread may be importing it.
+    counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", None)
+    if counters is not None:
+        counters["tilecast"][event] += times
 
 
 def _is_new(kind: str) -> bool:

@@ -132,8 +132,11 @@ def _scaled_mm(
         return None
     scales = (_scale(scale_a), _scale(scale_b))
     product = Product(2, out_dtype, scales, use_fast_accum, bias is not None)
+    plan = planner.plan(product, a, b)
+    if plan is None:
+        return None  # scales of blocks may lie so that they are no vector
     added = () if bias is None else (row(bias),)
-    return _run(planner.plan(product, a, b), a, b, scale_a.view(-1), scale_b.view(-1), *added)
+    return _run(plan, a, b, scale_a.view(-1), scale_b.view(-1), *added)
 
 
 def _scale(scale: torch.Tensor) -> Scale:

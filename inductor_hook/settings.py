@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field, fields
 from functools import cache
 from importlib.metadata import version
@@ -17,6 +18,8 @@ from tilecast.models import artifact
 from tilecast.models.artifact import SHIPPED, shipped_names
 from tilecast.models.labels import check_power
 
+_CHOOSING = ("heuristics", "inductor_hook", "kernels", "models")
+"""Packages whose code decides what a graph becomes."""
 MOST = 64
 """The largest k: more would be an exhaustive search, which `tilecast collect` does better."""
 
@@ -124,7 +127,15 @@ def cache_key(settings: Settings | None) -> tuple[Any, ...]:
     if settings is None:
         return ("tilecast", None)
     told = (getattr(settings, one.name) for one in fields(settings) if one.compare)
-    return ("tilecast", version("tilecast"), *told, toolchain())
+    return ("tilecast", version("tilecast"), *told, toolchain(), _source())
+
+
+@cache
+def _source() -> str:
+    """A digest of the code that chooses: graphs that other code has rewritten are compiled anew."""
+    root = Path(__file__).parents[1]
+    files = sorted(path for name in _CHOOSING for path in (root / name).rglob("*.py"))
+    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
 
 
 def model_digest(folder: str | None) -> str:

@@ -48,7 +48,7 @@ def time_as_it_runs(choice: Any) -> None:
     """
     if not isinstance(choice, ExternKernelCaller) or choice.name != "addmm":
         return
-    if len(choice.input_nodes[0].get_size()) == 1:
+    if [*choice.input_nodes[0].get_size()] == [choice.layout.size[-1]]:
         stock = choice.benchmark
         vars(choice)["benchmark"] = lambda bias, *rest, out: stock(row(bias), *rest, out=out)
 

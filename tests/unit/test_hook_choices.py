@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any, NoReturn
 
 import numpy as np
@@ -24,7 +25,11 @@ from torch._inductor.kernel import bmm, mm
 from torch._inductor.kernel.mm_plus_mm import tuned_mm_plus_mm
 from torch._inductor.kernel_inputs import MMKernelInputs
 from torch._inductor.lowering import to_dtype
-from torch._inductor.select_algorithm import get_algorithm_selector_cache, realize_inputs
+from torch._inductor.select_algorithm import (
+    ExternKernelCaller,
+    get_algorithm_selector_cache,
+    realize_inputs,
+)
 from torch._inductor.utils import fresh_cache
 from torch._inductor.virtualized import V
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
@@ -49,7 +54,8 @@ from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook import choices as hook_choices
-from tilecast.inductor_hook import install, installed, uninstall
+from tilecast.inductor_hook import install, installed, report, uninstall
+from tilecast.inductor_hook import settings as settings_module
 from tilecast.inductor_hook import timings as hook_timings
 from tilecast.inductor_hook.choices import benchmarked, kept
 from tilecast.inductor_hook.settings import Settings, cache_key
@@ -59,6 +65,7 @@ from tilecast.inductor_hook.template import (
     TilecastTemplate,
     without_failures,
 )
+from tilecast.inductor_hook.timings import time_as_it_runs
 from tilecast.inductor_hook.versions import is_last_call, torch_version
 from tilecast.kernels import spec as spec_module
 from tilecast.kernels.builder import ObjectBuilder
@@ -830,6 +837,48 @@ def test_keys_see_everything_that_a_choice_depends_on(
         seen.append((cache_key(settings), choice.hash_key(), _graph_key()))
         assert choice.hash_key() == choice.hash_key()
     assert all(here != there for here, there in zip(*seen, strict=True))
+
+
+def test_graphs_of_other_code_are_compiled_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def key_in(folder: Path) -> tuple[Any, ...]:
+        monkeypatch.setattr(settings_module, "__file__", str(folder / "inductor_hook/settings.py"))
+        settings_module._source.cache_clear()
+        return cache_key(Settings(3))
+
+    here = Path(settings_module.__file__).parents[1]
+    for name in ("heuristics", "inductor_hook", "kernels", "models"):
+        shutil.copytree(here / name, tmp_path / name, ignore=shutil.ignore_patterns("artifacts"))
+    key = cache_key(Settings(3))
+    try:
+        assert key_in(tmp_path) == key
+        with (tmp_path / "inductor_hook/activations.py").open("a") as file:
+            file.write("# mended\n")
+        assert key_in(tmp_path) != key
+    finally:
+        settings_module._source.cache_clear()
+
+
+@pytest.mark.parametrize(("extents", "patched"), [([64], True), ([1], False), ([32, 64], False)])
+def test_a_row_is_timed_as_a_row(extents: list[int], patched: bool) -> None:
+    choice: Any = object.__new__(ExternKernelCaller)
+    timed: list[tuple[int, ...]] = []
+    vars(choice).update(
+        name="addmm",
+        input_nodes=[SimpleNamespace(get_size=lambda: extents)],
+        layout=SimpleNamespace(size=[32, 64]),
+        benchmark=lambda bias, *rest, out: timed.append(tuple(bias.shape)),
+    )
+    time_as_it_runs(choice)
+    choice.benchmark(torch.zeros(64).expand(32, 64), out=None)
+    assert timed == [(64,) if patched else (32, 64)]
+
+
+def test_counting_waits_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread may have begun to import Dynamo."""
+    monkeypatch.setitem(sys.modules, "torch._dynamo.utils", ModuleType("torch._dynamo.utils"))
+    report.count("problems")
 
 
 def test_choices_are_generated_once(graph: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -244,6 +244,20 @@ def test_scaled_products_that_are_torchs(
     assert switch == []
 
 
+def test_scales_of_blocks_are_torchs_wherever_they_lie(
+    switch: list[KernelSpec], model_of: ModelOf
+) -> None:
+    def refused() -> str:
+        with pytest.raises((RuntimeError, ValueError)) as error:
+            _scaled(torch.rand(K // 8, M).T, torch.rand(N // 8, K // 8).T)
+        return str(error.value)
+
+    expected = refused()
+    eager.enable(model_of(ROWS))
+    assert refused() == expected
+    assert switch == []
+
+
 def test_what_the_library_wins_goes_to_torch(switch: list[KernelSpec], model_of: ModelOf) -> None:
     eager.enable(model_of("bf16:rcr", leaves=True))
     torch.mm(_bf16(M, K), _bf16(N, K).T)
