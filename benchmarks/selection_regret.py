@@ -127,16 +127,16 @@ def rounded(row: evaluation.SpeedRow) -> Row:
 
 
 def among_stock(table: Table, gpu: Hardware) -> Row:
-    """Regret of choosing among the stock configs, over the problems that have one to choose.
+    """Regret of choosing among the stock configs, over the problems where all were measured.
 
-    Arithmetic leaves some of them out: a heuristic that knows no other config then has little or
-    nothing to propose, which is no judgement of its choice. The best is known in advance: no choice
-    among them can beat it.
+    Arithmetic leaves some of them out, of few problems all: a heuristic that knows no other config
+    then has nothing to propose, which is no judgement of its choice. The best is known in advance:
+    no choice among them can beat it.
     """
     problems, indices = [], []
     for one in table:
-        stock = stock_candidates(one.problem.operands, gpu, one.configs)
-        if stock:
+        stock = stock_candidates(one.problem.operands, gpu, one.candidates)
+        if stock and set(stock) <= set(one.configs):
             problems.append(one)
             indices.append([one.configs.index(config) for config in stock])
     splits = evaluation.unfitted(problems)
