@@ -82,7 +82,7 @@ class StaticMatmul:
             if _raises.get():
                 raise
             report.warn_once(f"running {self.spec.config}", error)
-            _in_torch(self.operands)(a, b, out, *extras)
+            _instead(self.operands, a, b, out, *extras)
 
     def ready(self, device: int) -> bool:
         """Whether a call on a device waits for no compiler, which begins in the background if so.
@@ -214,7 +214,7 @@ class Padded:
             if _raises.get():
                 raise
             report.warn_once("copying rows", error)
-            _in_torch(self._matmul.operands)(a, b, out, *extras)
+            _instead(self._matmul.operands, a, b, out, *extras)
             return
         self._matmul(a, b, rows, *extras)
         out.copy_(rows)
@@ -253,6 +253,17 @@ def add_bias(out: torch.Tensor, bias: torch.Tensor, alpha: float, beta: float) -
         torch.add(bias, out, alpha=alpha, out=out)
     else:
         torch.add(out, bias, alpha=beta, out=out)
+
+
+def _instead(operands: GemmOperands, *tensors: torch.Tensor) -> None:
+    """Have torch write what a kernel of ours did not.
+
+    Below autograd, as a kernel is: parts of a tensor subclass may ask for gradients even here.
+    """
+    import torch
+
+    with torch.no_grad():
+        _in_torch(operands)(*tensors)
 
 
 def _in_torch(operands: GemmOperands) -> Callable[..., None]:

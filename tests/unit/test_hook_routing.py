@@ -20,6 +20,9 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import distributed
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.library import Library
 
 from tilecast.heuristics.errors import TilecastError
@@ -341,6 +344,47 @@ def test_transforms_are_torchs(switch: list[KernelSpec]) -> None:
     tangent = torch.func.jvp(lambda a: torch.mm(a, y), (x[0],), (x[1],))[1]
     torch.testing.assert_close(tangent, x[1] @ y)
     assert switch
+
+
+@pytest.fixture
+def mesh(tmp_path: Path) -> Iterator[DeviceMesh]:
+    """A mesh of this process alone."""
+    distributed.init_process_group("gloo", f"file://{tmp_path}/store", rank=0, world_size=1)
+    yield init_device_mesh("cpu", (1,))
+    distributed.destroy_process_group()
+
+
+def test_distributed_tensors_stay_what_they_are(switch: list[KernelSpec], mesh: DeviceMesh) -> None:
+    """Their local parts are multiplied by us, gradients too."""
+    results = []
+    for change in (eager.disable, eager.enable):
+        change()
+        x, weight = (_bf16(*shape).requires_grad_() for shape in ((M, K), (N, K)))
+        rows = DTensor.from_local(x, mesh, [Shard(0)], run_check=False)
+        out = F.linear(rows, DTensor.from_local(weight, mesh, [Replicate()], run_check=False))
+        assert isinstance(out, DTensor) and out.placements == (Shard(0),)
+        loss = out.to_local().float().square().mean()
+        results.append((out.to_local(), *torch.autograd.grad(loss, (x, weight))))
+    for expected, found in zip(*results, strict=True):
+        torch.testing.assert_close(found, expected, rtol=2**-5, atol=2**-5)
+    assert _texts(switch)[0] == "bf16:rcr"
+
+
+@pytest.mark.usefixtures("switch")
+def test_a_kernel_that_fails_under_distributed_tensors_is_replaced_by_torch(
+    mesh: DeviceMesh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise RuntimeError("no such kernel")
+
+    monkeypatch.setattr(launcher, "load_kernel", refuse)
+    x, weight = (_bf16(*shape).requires_grad_() for shape in ((M, K), (N, K)))
+    expected = F.linear(x, weight)
+    eager.enable()
+    rows = DTensor.from_local(x, mesh, [Shard(0)], run_check=False)
+    out = F.linear(rows, DTensor.from_local(weight, mesh, [Replicate()], run_check=False))
+    assert isinstance(out, DTensor)
+    torch.testing.assert_close(out.to_local(), expected, rtol=2**-5, atol=2**-5)
 
 
 def test_tracers_see_torchs_operators(switch: list[KernelSpec]) -> None:
