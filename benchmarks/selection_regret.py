@@ -26,6 +26,7 @@ from tilecast.data_collection.protocol import regimes
 from tilecast.heuristics.baselines import RandomChoice
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import LINEAR_BF16
+from tilecast.kernels.candidates import candidates
 from tilecast.kernels.quack_sm90.stock import stock_candidates
 from tilecast.models import baselines, evaluation
 from tilecast.models.deferral import SLOWER
@@ -135,7 +136,7 @@ def among_stock(table: Table, gpu: Hardware) -> Row:
     """
     problems, indices = [], []
     for one in table:
-        stock = stock_candidates(one.problem.operands, gpu, one.candidates)
+        stock = stock_candidates(one.problem.operands, gpu, candidates(one.problem, gpu))
         if stock and set(stock) <= set(one.configs):
             problems.append(one)
             indices.append([one.configs.index(config) for config in stock])
