@@ -7,7 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from tilecast.heuristics.errors import TilecastError
@@ -59,6 +59,13 @@ def show(answer: Answer, *, as_json: bool) -> None:
             sys.stdout.write("\n")
         else:
             _print(answer.tables)
+
+
+def say(line: str) -> None:
+    """Print on standard error, unless it is closed or full: then nobody listens."""
+    if sys.stderr is not None:
+        with suppress(OSError):
+            print(f"tilecast: {line}", file=sys.stderr)
 
 
 def _print(parts: Sequence[Table | str]) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tilecast.cli.answer import say
 from tilecast.cli.options import DEFAULT_POWER, EXTENTS
 from tilecast.cli.values import AUTO, parallel
 from tilecast.heuristics.errors import TilecastError
@@ -17,6 +19,7 @@ from tilecast.heuristics.problem import GemmProblem
 
 if TYPE_CHECKING:
     from tilecast.inductor_hook.settings import Settings
+    from tilecast.models.learned import LearnedHeuristic
 
 _TP = (1,)
 _ROWS = (1, 16, 256, 4096)
@@ -85,6 +88,22 @@ def asked_problems(options: argparse.Namespace) -> tuple[GemmProblem, ...]:
     own = own_problems(options)
     suites = options.suite or ([] if own else ["training"])
     return tuple(dict.fromkeys([*problems(suites), *own]))
+
+
+def ranked(heuristic: LearnedHeuristic, problems: Iterable[GemmProblem]) -> tuple[GemmProblem, ...]:
+    """Those of some problems that a model ranks; the others are told on standard error.
+
+    What `TILECAST_RECORD` wrote may hold operands that no model knows.
+    """
+    problems = tuple(problems)
+    others = Counter(p.operands.text for p in problems if not heuristic.ranks(p))
+    if others:
+        count = others.total()
+        say(
+            f"left out: {count} problem{'s' * (count > 1)} of {', '.join(others)}, which the model "
+            "has not seen"
+        )
+    return tuple(filter(heuristic.ranks, problems))
 
 
 def names_own_problems(options: argparse.Namespace) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import re
 import sys
 from collections.abc import Sequence
@@ -23,7 +22,7 @@ from tilecast.cli import (
     tune,
 )
 from tilecast.cli import options as shared
-from tilecast.cli.answer import answering, show
+from tilecast.cli.answer import answering, say, show
 from tilecast.heuristics.errors import TilecastError
 
 COMMANDS = (
@@ -82,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         show(answer, as_json=options.json)
         return answer.status
     except KeyboardInterrupt:
-        _say("tilecast: interrupted")
+        say("interrupted")
         return INTERRUPTED
     except TilecastError as error:
         message = str(error)
@@ -94,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Whatever nobody foresaw is told in one line, too: a traceback teaches nothing to who typed.
     except Exception as error:
         message = f"{type(error).__name__}: {error}; this is a fault of tilecast: please report it"
-    _say(f"tilecast: error: {_one_line(message)}")
+    say(f"error: {_one_line(message)}")
     return BAD_REQUEST
 
 
@@ -121,13 +120,6 @@ def _one_line(message: str) -> str:
     if len(line) > _HEAD + _TAIL:
         line = f"{line[:_HEAD]} ... {line[-_TAIL:]}"
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
-
-
-def _say(line: str) -> None:
-    """Print on standard error, unless it is closed or full: then nobody listens."""
-    if sys.stderr is not None:
-        with contextlib.suppress(OSError):
-            print(line, file=sys.stderr)
 
 
 if __name__ == "__main__":

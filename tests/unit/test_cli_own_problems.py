@@ -283,10 +283,33 @@ def test_predict_refuses_operands_that_no_model_is_for(
     refused: Refused, model: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "own.csv"
-    path.write_text("m,n,k,operands\n64,4096,4096,\n64,4096,4096,bf16:rcr:c\n")
-    for which in ((), ("--model", model)):
-        line = refused("predict", "--problems", str(path), *which)
-        assert line.startswith("no model is for bf16:rcr:c; allowed: what is stored in as many")
+    path.write_text("m,n,k,operands\n64,4096,4096,bf16:ccc\n64,4096,4096,fp16:rcr>fp32\n")
+    for command in (("predict",), ("predict", "--model", model), ("compile", "-k", "1")):
+        line = refused(*command, "--problems", str(path))
+        assert line.startswith("no model is for bf16:ccc; allowed: what is stored in as many")
+
+
+def test_rows_of_operands_that_no_model_is_for_are_left_out(
+    own: str, model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, cache = tmp_path / "recorded.csv", str(tmp_path / "objects")
+    unknown = "64,4096,4096,fp16:rcr>fp32\n64,4096,4096,bf16:ccc\n72,4096,4096,bf16:ccc\n"
+    path.write_text(f"m,n,k,operands\n{unknown}48,1024,512,\n")
+    commands = [("predict",), ("predict", "--choices", str(tmp_path / "choices.csv"))]
+    for command in (*commands, ("compile", "-k", "1", "--cache", cache)):
+        asked = [*command, "--model", model, "--json", "--problems"]
+        assert main([*asked, str(path)]) == 0
+        told = capsys.readouterr()
+        assert told.err == (
+            "tilecast: left out: 3 problems of fp16:rcr>fp32, bf16:ccc, which the model has not "
+            "seen\n"
+        )
+        found = json.loads(told.out)
+        if command[0] == "predict":
+            assert _asked(found["problems"]) == [GemmProblem(48, 1024, 512)]
+        else:
+            assert (found["asked"], found["failed"]) == (1, 0)
+    assert len((tmp_path / "choices.csv").read_text().splitlines()) == 2
 
 
 def test_what_the_hook_recorded_is_ranked_and_compiled(answer: Answer, tmp_path: Path) -> None:
