@@ -62,17 +62,21 @@ def problem_if_any(options: argparse.Namespace) -> GemmProblem | None:
 def own_problems(options: argparse.Namespace) -> tuple[GemmProblem, ...]:
     """The distinct problems of one's own that the options name, in their order; none without any.
 
+    What of a model is left out is told on standard error.
+
     Raises:
         TilecastError: a file cannot be read, or a row of it or a model's configuration is none.
     """
     if not names_own_problems(options):
         return ()
-    from tilecast.data_collection.model_files import model_problems
+    from tilecast.data_collection.model_files import left_out, model_problems
     from tilecast.data_collection.problem_files import read_problems
 
     found = [problem for file in options.problems for problem in read_problems(file)]
     for file in options.hf_config:
         found += model_problems(file, options.tp or _TP, options.rows or _ROWS)
+        if missing := left_out(file, options.tp or _TP):
+            say(f"left out of {file}: {'; '.join(missing)}")
     return tuple(dict.fromkeys(found))
 
 

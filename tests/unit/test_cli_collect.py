@@ -278,7 +278,8 @@ def test_problems_of_ones_own_are_collected_alone_or_beside_suites(
 
 def test_the_layers_of_a_model_are_collected(asked: list[CollectOptions], tmp_path: Path) -> None:
     config = tmp_path / "config.json"
-    config.write_text('{"hidden_size": 512, "num_attention_heads": 8, "vocab_size": 1024}')
+    extents = {"hidden_size": 512, "num_attention_heads": 8, "intermediate_size": 2048}
+    config.write_text(json.dumps({"model_type": "llama", "vocab_size": 1024} | extents))
     arguments = ["collect", "--hf-config", str(config), "--store"]
     assert main([*arguments, str(tmp_path / "one"), "--tp", "1,2", "--rows", "5"]) == 0
     (options,) = asked

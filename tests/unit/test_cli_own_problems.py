@@ -26,7 +26,12 @@ Refused = Callable[..., str]
 
 MEASURED = ("--m", "64", "--n", "4096", "--k", "4096")
 VALID = "128x128x64_c1x1x1_s3_coop_o1_rm8"
-CONFIG = {"hidden_size": 4096, "num_attention_heads": 32, "intermediate_size": 11008}
+CONFIG = {
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "num_attention_heads": 32,
+    "intermediate_size": 11008,
+}
 TAKERS = ("collect", "evaluate", "predict", "compile")
 
 
@@ -82,8 +87,8 @@ def _asked(document: dict) -> list[GemmProblem]:
         (
             "--hf-config",
             "config.json",
-            '{"hidden_size": 7, "num_attention_heads": 1}',
-            "no layer of it has inputs and outputs in multiples of 8",
+            '{"model_type": "gpt2", "hidden_size": 7, "num_attention_heads": 1}',
+            "no layer of it has inputs in multiples of 8",
         ),
     ],
 )
@@ -177,6 +182,21 @@ def test_predict_takes_the_layers_of_a_model_and_files_of_every_kind(
     assert _asked(document["problems"]) == expected
     default = answer("predict", "--hf-config", str(config), "--model", model)
     assert _asked(default["problems"]) == model_problems(config, (1,), (1, 16, 256, 4096))
+
+
+def test_what_is_left_out_of_a_model_is_told(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(CONFIG | {"intermediate_size": 11004, "vocab_size": 50257}))
+    asked = ["predict", "--hf-config", str(config), "--rows", "5", "--model", model, "--json"]
+    assert main(asked) == 0
+    told = capsys.readouterr()
+    assert told.err == (
+        f"tilecast: left out of {config}: n=4096 k=11004, whose k is no multiple of 8\n"
+    )
+    families = {problem.family for problem in _asked(json.loads(told.out)["problems"])}
+    assert families == {(12288, 4096), (4096, 4096), (22008, 4096), (11008, 4096), (50264, 4096)}
 
 
 def test_predict_of_many_in_a_table(
