@@ -53,7 +53,7 @@ class Decoder:
         """(n, k) of QKV, attention out, up, down, router and lm_head, for every degree.
 
         Column-parallel layers divide n, row-parallel ones k; with fewer key-value heads than shards
-        each shard holds one. A vocabulary that no degree divides is filled up.
+        each shard holds one. A vocabulary that a degree does not divide is filled up.
         """
         for shards in self.shards:
             query, key_value = self._attention(shards)
