@@ -79,7 +79,7 @@ def _asked(document: dict) -> list[GemmProblem]:
     ("option", "name", "text", "message"),
     [
         ("--problems", "own.csv", "m,n,k\n24,4096,4095\n", "row 1: k=4095 breaks the 16-byte rule"),
-        ("--problems", "own.csv", "m,n\n24,4096\n", "row 1 has no k"),
+        ("--problems", "own.csv", "m,n\n24,4096\n", "its first line names no column k"),
         ("--problems", "own.json", "{}", "it is no list of objects"),
         ("--problems", "own.txt", "m,n,k\n8,8,8\n", "it ends in '.txt'"),
         ("--problems", "own.parquet", "PAR1", "ArrowInvalid"),
