@@ -5,13 +5,19 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from tilecast.heuristics.errors import TilecastError
 from tilecast.reporting.table import Table
+
+_BULK = re.compile(r"(\S{100})\S{101,}(\S{10})")
+"""A stretch that nobody reads to its end, such as a number of 5,000 digits."""
+_HEAD, _TAIL = 200, 400
+"""Characters of a longer message that are shown: the value, and what is allowed."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +65,21 @@ def show(answer: Answer, *, as_json: bool) -> None:
             sys.stdout.write("\n")
         else:
             _print(answer.tables)
+
+
+def say(message: str) -> None:
+    """Print a line on standard error, unless it is closed or full: then nobody listens."""
+    if sys.stderr is not None:
+        with suppress(OSError):
+            print(_one_line(f"tilecast: {message}"), file=sys.stderr)
+
+
+def _one_line(message: str) -> str:
+    """A message without the bulk of what was typed, printable."""
+    line = _BULK.sub(r"\1...\2", " ".join(message.split()))
+    if len(line) > _HEAD + _TAIL:
+        line = f"{line[:_HEAD]} ... {line[-_TAIL:]}"
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
 
 
 def _print(parts: Sequence[Table | str]) -> None:

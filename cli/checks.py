@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
@@ -17,6 +18,12 @@ from packaging.specifiers import SpecifierSet
 from tilecast.cli.given import check_writable
 from tilecast.heuristics.errors import TilecastError, one_line
 from tilecast.heuristics.hardware import GPUS, Hardware
+
+if TYPE_CHECKING:
+    from tilecast.models.artifact import Artifact
+
+MODEL = "TILECAST_MODEL"
+"""Names the folder of the model that the hook takes instead of the shipped ones."""
 
 
 @dataclass(frozen=True)
@@ -143,15 +150,27 @@ def _gpu(names: list[str], name: str) -> Hardware:
     return gpu_called(name, names.index(name))
 
 
-def check_models(names: list[str]) -> Iterator[Finding]:
-    """The shipped model of the default GPU, which must load, and those of this machine's GPUs."""
+def _gpus(names: list[str]) -> list[Hardware]:
+    """The models of this machine's GPUs, without what cannot be described: `check_gpus` tells."""
+    found = []
+    for name in dict.fromkeys(names):
+        with suppress(TilecastError):
+            found.append(_gpu(names, name))
+    return found
+
+
+def check_models(
+    names: list[str], environment: Mapping[str, str] = os.environ
+) -> Iterator[Finding]:
+    """The shipped model of the default GPU, which must load, and those of this machine's GPUs.
+
+    And the one that `MODEL` names, which must load, too.
+    """
     from tilecast.models.lending import shipped_for, terms
 
-    default, here = GPUS[0], []
-    for name in dict.fromkeys(names):
-        # What cannot be described is told by `check_gpus`.
-        with suppress(TilecastError):
-            here.append(_gpu(names, name))
+    default, here = GPUS[0], _gpus(names)
+    if folder := environment.get(MODEL):
+        yield _check_named(folder, here)
     for gpu in dict.fromkeys([default, *here]):
         needed = gpu is default
         try:
@@ -164,16 +183,45 @@ def check_models(names: list[str]) -> Iterator[Finding]:
             yield Finding("model", f"none for {gpu.name}", False, needed, str(error))
 
 
-def check_library(names: list[str]) -> Iterator[Finding]:
+def _check_named(folder: str, here: Sequence[Hardware]) -> Finding:
+    """The model that `MODEL` names: whether it loads, and is for one of the GPUs that are here."""
+    from tilecast.models.artifact import load
+
+    try:
+        gpu = load(Path(folder)).hardware
+    except TilecastError as error:
+        advice = f"{error}; or unset {MODEL}"
+        return Finding("model", f"{MODEL}={folder}, which does not load", False, advice=advice)
+    advice = f"name one for {', '.join(one.name for one in here)}, or unset {MODEL}"
+    shown = f"{MODEL}={folder}, for {gpu.name}"
+    return Finding("model", shown, not here or gpu in here, advice=advice)
+
+
+def check_library(
+    names: list[str], environment: Mapping[str, str] = os.environ
+) -> Iterator[Finding]:
     """The library that kernels were compared with and this machine's, for each of its GPUs."""
     from tilecast.data_collection.environment import library_here
-    from tilecast.models.artifact import load_shipped
 
-    for gpu in (gpu for gpu in GPUS if set(names) & set(gpu.device_names)):
+    for gpu in _gpus(names):
         # A model that does not load is told by `check_models`.
         with suppress(TilecastError):
-            facts: Mapping[str, Any] = load_shipped(gpu).facts
+            facts: Mapping[str, Any] = _own_model(gpu, environment.get(MODEL)).facts
             yield from compare_library(facts.get("library", {}), library_here())
+
+
+def _own_model(gpu: Hardware, folder: str | None) -> Artifact:
+    """The model that is for a GPU: the one in a folder, or the shipped one.
+
+    Raises:
+        TilecastError: it does not load, or is for another GPU.
+    """
+    from tilecast.models.artifact import load, load_shipped
+
+    artifact = load(Path(folder)) if folder else load_shipped(gpu)
+    if artifact.hardware != gpu:
+        raise TilecastError(f"model {folder} is for {artifact.hardware.name}; allowed: {gpu.name}")
+    return artifact
 
 
 def compare_library(

@@ -47,8 +47,8 @@ def run(options: argparse.Namespace) -> Answer:
     if options.export:
         given.check_file(options.export)
     objects = writable_objects(options)
-    asked = given.asked_problems(options)
-    measure(options, objects, asked, _guidance(options, asked))
+    asked, guided = _guidance(options, given.asked_problems(options))
+    measure(options, objects, asked, guided)
     with closing(MeasurementStore(options.store)) as store:
         document = {
             "store": str(options.store),
@@ -61,12 +61,14 @@ def run(options: argparse.Namespace) -> Answer:
     return Answer(document, lines)
 
 
-def _guidance(options: argparse.Namespace, asked: tuple[GemmProblem, ...]) -> Guided | None:
-    """What chooses among candidates, where they are not all to be measured."""
+def _guidance(
+    options: argparse.Namespace, asked: tuple[GemmProblem, ...]
+) -> tuple[tuple[GemmProblem, ...], Guided | None]:
+    """The problems to measure, and what chooses among their candidates, where not all are."""
     if options.candidates == "exhaustive":
-        return None
+        return asked, None
     from tilecast.models.guidance import Guided
     from tilecast.models.learned import load_heuristic_for
 
     heuristic = load_heuristic_for(given.gpu(options), asked, options.power, options.model)
-    return Guided(heuristic, given.gpu(options))
+    return given.ranked(heuristic, asked), Guided(heuristic, given.gpu(options))

@@ -73,6 +73,8 @@ def _specs(options: argparse.Namespace) -> list[KernelSpec]:
     _check_together(options)
     problems = [GemmProblem.parse(text, operands) for text in options.extents]
     problems += given.own_problems(options)
+    if options.top is not None:
+        problems = _ranked(problems, options)
     for config in options.config:
         _check_runs(config, operands, gpu)
     specs = [
@@ -108,6 +110,14 @@ def _check_together(options: argparse.Namespace) -> None:
             "-k needs problems to rank for; allowed: MxNxK, --problems or --hf-config beside it"
         )
     given.check_ranks(options, ranked or options.common is not None, "-k or --common")
+
+
+def _ranked(problems: Sequence[GemmProblem], options: argparse.Namespace) -> Sequence[GemmProblem]:
+    """Those of some problems, of which there is one at least, that the model ranks."""
+    from tilecast.models.learned import load_heuristic_for
+
+    heuristic = load_heuristic_for(given.gpu(options), problems, options.power, options.model)
+    return given.ranked(heuristic, problems)
 
 
 def _configs(problem: GemmProblem, options: argparse.Namespace) -> Iterable[KernelConfig]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tilecast.cli.answer import say
 from tilecast.cli.options import DEFAULT_POWER, EXTENTS
 from tilecast.cli.values import AUTO, parallel
 from tilecast.heuristics.errors import TilecastError
@@ -17,6 +19,7 @@ from tilecast.heuristics.problem import GemmProblem
 
 if TYPE_CHECKING:
     from tilecast.inductor_hook.settings import Settings
+    from tilecast.models.learned import LearnedHeuristic
 
 _TP = (1,)
 _ROWS = (1, 16, 256, 4096)
@@ -59,17 +62,21 @@ def problem_if_any(options: argparse.Namespace) -> GemmProblem | None:
 def own_problems(options: argparse.Namespace) -> tuple[GemmProblem, ...]:
     """The distinct problems of one's own that the options name, in their order; none without any.
 
+    What of a model is left out is told on standard error.
+
     Raises:
         TilecastError: a file cannot be read, or a row of it or a model's configuration is none.
     """
     if not names_own_problems(options):
         return ()
-    from tilecast.data_collection.model_files import model_problems
+    from tilecast.data_collection.model_files import left_out, model_problems
     from tilecast.data_collection.problem_files import read_problems
 
     found = [problem for file in options.problems for problem in read_problems(file)]
     for file in options.hf_config:
         found += model_problems(file, options.tp or _TP, options.rows or _ROWS)
+        if missing := left_out(file, options.tp or _TP):
+            say(f"left out of {file}: {'; '.join(missing)}")
     return tuple(dict.fromkeys(found))
 
 
@@ -85,6 +92,22 @@ def asked_problems(options: argparse.Namespace) -> tuple[GemmProblem, ...]:
     own = own_problems(options)
     suites = options.suite or ([] if own else ["training"])
     return tuple(dict.fromkeys([*problems(suites), *own]))
+
+
+def ranked(heuristic: LearnedHeuristic, problems: Iterable[GemmProblem]) -> tuple[GemmProblem, ...]:
+    """Those of some problems that a model ranks; the others are told on standard error.
+
+    What `TILECAST_RECORD` wrote may hold operands that no model knows.
+    """
+    problems = tuple(problems)
+    others = Counter(p.operands.text for p in problems if not heuristic.ranks(p))
+    if others:
+        count = others.total()
+        say(
+            f"left out: {count} problem{'s' * (count > 1)} of {', '.join(others)}, which the model "
+            "has not seen"
+        )
+    return tuple(filter(heuristic.ranks, problems))
 
 
 def names_own_problems(options: argparse.Namespace) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import re
 import sys
 from collections.abc import Sequence
@@ -23,7 +22,7 @@ from tilecast.cli import (
     tune,
 )
 from tilecast.cli import options as shared
-from tilecast.cli.answer import answering, show
+from tilecast.cli.answer import answering, say, show
 from tilecast.heuristics.errors import TilecastError
 
 COMMANDS = (
@@ -36,10 +35,6 @@ BAD_REQUEST, INTERRUPTED = 2, 130
 
 _NO_TEXT = re.compile("[\0\ud800-\udfff]")
 """What no text holds; Python reads bytes that it cannot decode as halves of surrogates."""
-_BULK = re.compile(r"(\S{100})\S{101,}(\S{10})")
-"""A stretch that nobody reads to its end, such as a number of 5,000 digits."""
-_HEAD, _TAIL = 200, 400
-"""Characters of a longer message that are shown: the value, and what is allowed."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -82,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         show(answer, as_json=options.json)
         return answer.status
     except KeyboardInterrupt:
-        _say("tilecast: interrupted")
+        say("interrupted")
         return INTERRUPTED
     except TilecastError as error:
         message = str(error)
@@ -94,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Whatever nobody foresaw is told in one line, too: a traceback teaches nothing to who typed.
     except Exception as error:
         message = f"{type(error).__name__}: {error}; this is a fault of tilecast: please report it"
-    _say(f"tilecast: error: {_one_line(message)}")
+    say(f"error: {message}")
     return BAD_REQUEST
 
 
@@ -113,21 +108,6 @@ def _read(arguments: Sequence[str]) -> argparse.Namespace:
             # argparse takes the `--` for the end of options and leaves a list where text should be.
             raise TilecastError(f"argument {argument!r} has no value; allowed: one that is not --")
     return parser().parse_args(arguments)
-
-
-def _one_line(message: str) -> str:
-    """A message without the bulk of what was typed, printable."""
-    line = _BULK.sub(r"\1...\2", " ".join(message.split()))
-    if len(line) > _HEAD + _TAIL:
-        line = f"{line[:_HEAD]} ... {line[-_TAIL:]}"
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
-
-
-def _say(line: str) -> None:
-    """Print on standard error, unless it is closed or full: then nobody listens."""
-    if sys.stderr is not None:
-        with contextlib.suppress(OSError):
-            print(line, file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from tilecast.cli.answer import Answer
 from tilecast.cli.ranking_tables import COLUMNS, library_rows, shown
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
-from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
+from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.heuristics.problem import PROBLEM_FIELDS, GemmProblem
 from tilecast.kernels.candidates import candidates
 from tilecast.reporting.table import Table
@@ -89,16 +89,15 @@ def _check_together(options: argparse.Namespace) -> None:
 
 def _many(problems: Sequence[GemmProblem], options: argparse.Namespace) -> Answer:
     """The first choices for each problem and what is expected of them."""
-    from tilecast.models.learned import load_heuristic
+    from tilecast.models.learned import load_heuristic_for
 
     if options.choices:
         given.check_choices(options.choices)
     gpu, top = given.gpu(options), options.top or SHOWN_OF_EACH
-    kinds = dict.fromkeys(problem.operands for problem in problems)
-    heuristics = {o: load_heuristic(gpu, o, options.power, options.model) for o in kinds}
-    answers = []
+    heuristic = load_heuristic_for(gpu, problems, options.power, options.model)
+    problems, answers = given.ranked(heuristic, problems), []
     for problem in problems:
-        heuristic, among = heuristics[problem.operands], candidates(problem, gpu)
+        among = candidates(problem, gpu)
         if isinstance(top, str):
             ranking = heuristic.shortlist(problem, among)
         else:
@@ -112,8 +111,10 @@ def _many(problems: Sequence[GemmProblem], options: argparse.Namespace) -> Answe
             }
         )
     if options.choices:
-        _write_choices(options.choices, problems, heuristics, gpu, top)
-    lent = _lent(next(iter(heuristics.values())))
+        from tilecast.reporting.choices import choices, write_choices
+
+        write_choices(choices(heuristic, problems, gpu, top), options.choices)
+    lent = _lent(heuristic)
     document = {"gpu": gpu.name, **lent, "power": options.power, "problems": answers}
     rows = [
         (str(problem), problem.operands.text, *entry)
@@ -126,21 +127,6 @@ def _many(problems: Sequence[GemmProblem], options: argparse.Namespace) -> Answe
     title = f"{len(problems)} problems on {gpu.name}, {options.power}"
     table = Table(title, {"problem": "", "operands": ""} | COLUMNS, rows)
     return Answer(document, [table, *lent.values()])
-
-
-def _write_choices(
-    file: Path,
-    problems: Sequence[GemmProblem],
-    heuristics: Mapping[GemmOperands, LearnedHeuristic],
-    gpu: Hardware,
-    top: int | str,
-) -> None:
-    """Write what is shown of many problems as a table for others to read."""
-    from tilecast.reporting.choices import choices, write_choices
-
-    asked = ((heuristics[problem.operands], problem) for problem in problems)
-    found = [one for heuristic, problem in asked for one in choices(heuristic, [problem], gpu, top)]
-    write_choices(found, file)
 
 
 def _one(problem: GemmProblem, options: argparse.Namespace) -> Answer:

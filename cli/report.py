@@ -59,7 +59,7 @@ def run(options: argparse.Namespace) -> Answer:
     table = label_table(dataset) if dataset else []
     found = []
     if heuristic and table:
-        problems = [labels.problem for labels in table]
+        problems = given.ranked(heuristic, (labels.problem for labels in table))
         found = choices(heuristic, problems, heuristic.artifact.hardware)
     if dataset:
         sections += dataset_sections(dataset, table, options.power)

@@ -55,6 +55,7 @@ def run(options: argparse.Namespace) -> Answer:
     objects = writable_objects(options)
     known = [read_dataset(options.data)] if options.data else shipped_datasets(gpu)
     heuristic = load_heuristic_for(gpu, own)
+    own = given.ranked(heuristic, own)
     measure(options, objects, own, Guided(heuristic, gpu))
     measured, done = _measured(options, own)
     table = [labels for labels in label_table(measured) if labels.problem in done]

@@ -10,6 +10,8 @@ Family = tuple[int, int]
 
 MAX_LM_HEAD = 152_064
 """Widest lm_head, or shard of one, in the ``llm`` suite (Qwen2.5's vocabulary)."""
+MULTIPLE = 8
+"""Elements of 16 bits in 16 bytes: what TMA wants of the contiguous extents."""
 
 
 @dataclass(frozen=True)
@@ -36,31 +38,52 @@ class Decoder:
     """Whether gate and up projections are fused into one of twice the width."""
     experts: int = 0
     """Experts that a router chooses from; 0 for a dense model."""
+    further: tuple[int, ...] = ()
+    """Intermediate sizes of MLPs beside the experts: a shared one's, those of dense layers."""
+    embedding: int = 0
+    """Columns of the lm_head where these are not ``hidden``, and one layer leads there and back."""
 
     def families(self) -> Iterator[Family]:
+        """Those of `layers` that keep the 16-byte rule and do not exceed `MAX_LM_HEAD`."""
+        for n, k in self.layers():
+            if n % MULTIPLE == 0 and k % MULTIPLE == 0 and n <= MAX_LM_HEAD:
+                yield n, k
+
+    def layers(self) -> Iterator[Family]:
         """(n, k) of QKV, attention out, up, down, router and lm_head, for every degree.
 
         Column-parallel layers divide n, row-parallel ones k; with fewer key-value heads than shards
-        each shard holds one. Layers that break the 16-byte rule or exceed `MAX_LM_HEAD` are left
-        out.
+        each shard holds one. A vocabulary that a degree does not divide is filled up.
         """
         for shards in self.shards:
-            heads = self.heads // shards
-            width = self.intermediate // shards
-            qkv_heads = heads + 2 * max(1, self.kv_heads // shards)
-            layers = [
-                (qkv_heads * self.head_dim, self.hidden),
-                (self.hidden, heads * self.head_dim),
-                (width * (2 if self.gated else 1), self.hidden),
-                (self.hidden, width),
-            ]
+            query, key_value = self._attention(shards)
+            yield query + 2 * key_value, self.hidden
+            yield self.hidden, query
+            for width in self._widths(shards):
+                yield width * (2 if self.gated else 1), self.hidden
+                yield self.hidden, width
             if self.experts:
-                layers.append((self.experts, self.hidden))
+                yield self.experts, self.hidden
+            if self.embedding:
+                yield self.embedding, self.hidden
+                yield self.hidden, self.embedding
             if self.vocab:
-                layers.append((self.vocab // shards, self.hidden))
-            for n, k in layers:
-                if n % 8 == 0 and k % 8 == 0 and n <= MAX_LM_HEAD:
-                    yield n, k
+                yield -(-self.vocab // shards), self.embedding or self.hidden
+
+    def unfused(self) -> Iterator[Family]:
+        """(n, k) of what `layers` has in one: query, key or value, and gate or up."""
+        for shards in self.shards:
+            for n in (*self._attention(shards), *self._widths(shards)):
+                yield n, self.hidden
+
+    def _attention(self, shards: int) -> tuple[int, int]:
+        """Columns of the query and of the key, or value, on one of some shards."""
+        heads, kv_heads = self.heads // shards, max(1, self.kv_heads // shards)
+        return heads * self.head_dim, kv_heads * self.head_dim
+
+    def _widths(self, shards: int) -> list[int]:
+        """Intermediate sizes on one of some shards."""
+        return [width // shards for width in (self.intermediate, *self.further)]
 
 
 _TP = (1, 2, 4, 8)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
@@ -19,6 +20,9 @@ NEEDED = ("m", "n", "k")
 DEFAULTS = {"batch": 1, "operands": LINEAR_BF16.text}
 
 Row = Mapping[str, object]
+
+_WHOLE = re.compile(r"\s*([0-9]+)(\.0*)?\s*", re.ASCII)
+"""A whole number as text; as 16.0 pandas writes it where another row of the column has none."""
 
 
 def read_problems(path: Path) -> tuple[GemmProblem, ...]:
@@ -36,6 +40,8 @@ def read_problems(path: Path) -> tuple[GemmProblem, ...]:
         raise _refused(path, f"it ends in {suffix or 'nothing'!r}")
     try:
         rows = list(READERS[suffix](path))
+    except TilecastError:
+        raise
     except (OSError, ValueError, RecursionError, csv.Error, pa.ArrowException) as error:
         raise _refused(path, one_line(error)) from error
     if not rows:
@@ -45,8 +51,15 @@ def read_problems(path: Path) -> tuple[GemmProblem, ...]:
 
 def _csv(path: Path) -> Iterable[Row]:
     with path.open(newline="", encoding="utf-8-sig") as file:
-        rows = list(csv.DictReader(file, skipinitialspace=True))
-        return [{str(name).strip(): value for name, value in row.items()} for row in rows]
+        header, *rows = [row for row in csv.reader(file, skipinitialspace=True) if row] or [[]]
+    names = [name.strip() for name in header]
+    for name in PROBLEM_FIELDS:
+        if names.count(name) > 1:
+            raise _refused(path, f"it has {names.count(name)} columns {name}")
+    missing = [name for name in NEEDED if name not in names]
+    if header and missing:
+        raise _refused(path, f"its first line names no column {', '.join(missing)}")
+    return [dict(zip(names, row, strict=False)) for row in rows]
 
 
 def _json(path: Path) -> Iterable[Row]:
@@ -77,26 +90,37 @@ def _problem(path: Path, number: int, row: Row) -> GemmProblem:
     if missing:
         raise _refused(path, f"row {number} has no {', '.join(missing)}")
     given = {name: row[name] for name in PROBLEM_FIELDS if row.get(name) not in (None, "")}
-    for name in given.keys() - {"operands"}:
-        if not _is_whole(value := given[name]):
-            raise _refused(path, f"row {number}: {name}={str(value)[:50]} is not an integer")
+    values = DEFAULTS | {name: _value(name, value) for name, value in given.items()}
+    for name, value in values.items():
+        if value is None:
+            shown = str(given[name])[:50]
+            raise _refused(path, f"row {number}: {name}={shown} is not an integer")
     try:
-        return GemmProblem.from_row(tuple((DEFAULTS | given)[name] for name in PROBLEM_FIELDS))
-    except (TilecastError, TypeError, ValueError) as error:
-        raise _refused(path, f"row {number}: {str(error).split(';')[0]}") from error
+        return GemmProblem.from_row(tuple(values[name] for name in PROBLEM_FIELDS))
+    except TilecastError as error:
+        # It says itself what is allowed.
+        raise TilecastError(f"{_told(path)}: row {number}: {error}") from error
 
 
-def _is_whole(value: object) -> bool:
-    """Whether a value is a whole number, as text or as a float that is one, too."""
+def _value(name: str, value: object) -> int | str | None:
+    """What a problem takes of a field of a row; None for an extent that is no whole number."""
+    if name == "operands":
+        return str(value)
     if isinstance(value, str):
-        return value.strip().isdecimal() and value.isascii()
+        found = _WHOLE.fullmatch(value)
+        # Of more digits than Python reads any is out of range.
+        return int(found[1][:1000]) if found else None
     if isinstance(value, float):
-        return value.is_integer()
-    return isinstance(value, int) and not isinstance(value, bool)
+        return int(value) if value.is_integer() else None
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _told(path: Path) -> str:
+    return f"problems {path} are not read"
 
 
 def _refused(path: Path, reason: str) -> TilecastError:
     return TilecastError(
-        f"problems {path} are not read: {reason}; allowed: {', '.join(READERS)} with m, n, k and, "
-        "where they matter, batch and operands, in each row"
+        f"{_told(path)}: {reason}; allowed: {', '.join(READERS)} with m, n, k and, where they "
+        "matter, batch and operands, in each row"
     )

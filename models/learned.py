@@ -17,7 +17,7 @@ from tilecast.heuristics.problem import GemmProblem
 from tilecast.models.artifact import Artifact, load
 from tilecast.models.deferral import deferral_features
 from tilecast.models.features import FEATURE_NAMES, FEATURES, featurize
-from tilecast.models.known_operands import check_lends
+from tilecast.models.known_operands import check_lends, lends
 from tilecast.models.labels import check_power
 from tilecast.models.lending import shipped_for
 from tilecast.models.stopping import MAX_TAKEN, stop_features
@@ -98,6 +98,10 @@ class LearnedHeuristic:
         self.artifact = artifact
         self.power = check_power(power)
         self._ranker = artifact.rankers[power]
+
+    def ranks(self, problem: GemmProblem) -> bool:
+        """Whether the model `lends` to a problem's operands; `rank` and the others refuse else."""
+        return lends(self.artifact.operands, problem.operands)
 
     def rank(
         self, problem: GemmProblem, candidates: Candidates, *, limit: int | None = None
@@ -249,15 +253,7 @@ def load_heuristic(
         TilecastError: there is no such model, it is damaged, for another GPU, or not lent to these
             operands.
     """
-    if folder is None:
-        artifact = shipped_for(hardware, digest=digest)
-    else:
-        artifact = load(folder, digest=digest)
-    if artifact.hardware != hardware:
-        raise TilecastError(
-            f"model {folder} is for {artifact.hardware.name}; allowed: one for {hardware.name}; "
-            "train it with `tilecast train`"
-        )
+    artifact = _load(hardware, folder, digest)
     check_lends(artifact.operands, operands)
     return LearnedHeuristic(artifact, power)
 
@@ -268,13 +264,36 @@ def load_heuristic_for(
     power: str = "robust",
     folder: Path | None = None,
 ) -> LearnedHeuristic:
-    """The heuristic for some problems, of which there is one at least; see `load_heuristic`.
+    """The heuristic for those of some problems that it `ranks`; see `load_heuristic`.
+
+    Args:
+        hardware: the GPU that kernels will run on.
+        problems: one at least.
+        power: what to aim at.
+        folder: a model of one's own; the shipped one when left out.
 
     Raises:
-        TilecastError: as there, for the operands of any of them.
+        TilecastError: as there, where it ranks none of them.
     """
-    first, *others = dict.fromkeys(problem.operands for problem in problems)
-    heuristic = load_heuristic(hardware, first, power, folder)
-    for operands in others:
-        check_lends(heuristic.artifact.operands, operands)
+    heuristic = LearnedHeuristic(_load(hardware, folder), power)
+    problems = tuple(problems)
+    if not any(map(heuristic.ranks, problems)):
+        check_lends(heuristic.artifact.operands, problems[0].operands)
     return heuristic
+
+
+def _load(hardware: Hardware, folder: Path | None, digest: str | None = None) -> Artifact:
+    """The model in a folder, or the shipped one.
+
+    Raises:
+        TilecastError: there is none, it is damaged, or for another GPU.
+    """
+    if folder is None:
+        return shipped_for(hardware, digest=digest)
+    artifact = load(folder, digest=digest)
+    if artifact.hardware != hardware:
+        raise TilecastError(
+            f"model {folder} is for {artifact.hardware.name}; allowed: one for {hardware.name}; "
+            "train it with `tilecast train`"
+        )
+    return artifact

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable
 from contextlib import closing
@@ -277,7 +278,8 @@ def test_problems_of_ones_own_are_collected_alone_or_beside_suites(
 
 def test_the_layers_of_a_model_are_collected(asked: list[CollectOptions], tmp_path: Path) -> None:
     config = tmp_path / "config.json"
-    config.write_text('{"hidden_size": 512, "num_attention_heads": 8, "vocab_size": 1024}')
+    extents = {"hidden_size": 512, "num_attention_heads": 8, "intermediate_size": 2048}
+    config.write_text(json.dumps({"model_type": "llama", "vocab_size": 1024} | extents))
     arguments = ["collect", "--hf-config", str(config), "--store"]
     assert main([*arguments, str(tmp_path / "one"), "--tp", "1,2", "--rows", "5"]) == 0
     (options,) = asked
@@ -314,6 +316,23 @@ def test_a_model_guides_the_collection_when_asked(
     )
     assert set(first) <= set(chosen)
     assert exhaustive.choose is None
+
+
+def test_a_guided_collection_leaves_out_what_its_model_has_not_seen(
+    asked: list[CollectOptions], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = tmp_path / "own.csv"
+    own.write_text("m,n,k,operands\n16,64,64,bf16:ccc\n16,64,64,fp16:rcr\n")
+    arguments = ["collect", "--problems", str(own), "--json", "--candidates"]
+    assert main([*arguments, "guided", "--store", str(tmp_path / "one")]) == 0
+    told = capsys.readouterr()
+    line, *_ = told.err.splitlines()
+    assert line == "tilecast: left out: 1 problem of bf16:ccc, which the model has not seen"
+    assert json.loads(told.out)["problems"] == 1
+    assert main([*arguments, "exhaustive", "--store", str(tmp_path / "two")]) == 0
+    assert "left out" not in capsys.readouterr().err
+    guided, exhaustive = ([p.operands.text for p in options.problems] for options in asked)
+    assert (guided, exhaustive) == (["fp16:rcr"], ["bf16:ccc", "fp16:rcr"])
 
 
 def test_a_collection_that_no_model_can_guide_is_refused(

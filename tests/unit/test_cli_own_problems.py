@@ -26,7 +26,12 @@ Refused = Callable[..., str]
 
 MEASURED = ("--m", "64", "--n", "4096", "--k", "4096")
 VALID = "128x128x64_c1x1x1_s3_coop_o1_rm8"
-CONFIG = {"hidden_size": 4096, "num_attention_heads": 32, "intermediate_size": 11008}
+CONFIG = {
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "num_attention_heads": 32,
+    "intermediate_size": 11008,
+}
 TAKERS = ("collect", "evaluate", "predict", "compile")
 
 
@@ -74,7 +79,7 @@ def _asked(document: dict) -> list[GemmProblem]:
     ("option", "name", "text", "message"),
     [
         ("--problems", "own.csv", "m,n,k\n24,4096,4095\n", "row 1: k=4095 breaks the 16-byte rule"),
-        ("--problems", "own.csv", "m,n\n24,4096\n", "row 1 has no k"),
+        ("--problems", "own.csv", "m,n\n24,4096\n", "its first line names no column k"),
         ("--problems", "own.json", "{}", "it is no list of objects"),
         ("--problems", "own.txt", "m,n,k\n8,8,8\n", "it ends in '.txt'"),
         ("--problems", "own.parquet", "PAR1", "ArrowInvalid"),
@@ -82,8 +87,8 @@ def _asked(document: dict) -> list[GemmProblem]:
         (
             "--hf-config",
             "config.json",
-            '{"hidden_size": 7, "num_attention_heads": 1}',
-            "no layer of it has inputs and outputs in multiples of 8",
+            '{"model_type": "gpt2", "hidden_size": 7, "num_attention_heads": 1}',
+            "no layer of it has inputs in multiples of 8",
         ),
     ],
 )
@@ -177,6 +182,21 @@ def test_predict_takes_the_layers_of_a_model_and_files_of_every_kind(
     assert _asked(document["problems"]) == expected
     default = answer("predict", "--hf-config", str(config), "--model", model)
     assert _asked(default["problems"]) == model_problems(config, (1,), (1, 16, 256, 4096))
+
+
+def test_what_is_left_out_of_a_model_is_told(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(CONFIG | {"intermediate_size": 11004, "vocab_size": 50257}))
+    asked = ["predict", "--hf-config", str(config), "--rows", "5", "--model", model, "--json"]
+    assert main(asked) == 0
+    told = capsys.readouterr()
+    assert told.err == (
+        f"tilecast: left out of {config}: n=4096 k=11004, whose k is no multiple of 8\n"
+    )
+    families = {problem.family for problem in _asked(json.loads(told.out)["problems"])}
+    assert families == {(12288, 4096), (4096, 4096), (22008, 4096), (11008, 4096), (50264, 4096)}
 
 
 def test_predict_of_many_in_a_table(
@@ -283,10 +303,33 @@ def test_predict_refuses_operands_that_no_model_is_for(
     refused: Refused, model: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "own.csv"
-    path.write_text("m,n,k,operands\n64,4096,4096,\n64,4096,4096,bf16:rcr:c\n")
-    for which in ((), ("--model", model)):
-        line = refused("predict", "--problems", str(path), *which)
-        assert line.startswith("no model is for bf16:rcr:c; allowed: what is stored in as many")
+    path.write_text("m,n,k,operands\n64,4096,4096,bf16:ccc\n64,4096,4096,fp16:rcr>fp32\n")
+    for command in (("predict",), ("predict", "--model", model), ("compile", "-k", "1")):
+        line = refused(*command, "--problems", str(path))
+        assert line.startswith("no model is for bf16:ccc; allowed: what is stored in as many")
+
+
+def test_rows_of_operands_that_no_model_is_for_are_left_out(
+    own: str, model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, cache = tmp_path / "recorded.csv", str(tmp_path / "objects")
+    unknown = "64,4096,4096,fp16:rcr>fp32\n64,4096,4096,bf16:ccc\n72,4096,4096,bf16:ccc\n"
+    path.write_text(f"m,n,k,operands\n{unknown}48,1024,512,\n")
+    commands = [("predict",), ("predict", "--choices", str(tmp_path / "choices.csv"))]
+    for command in (*commands, ("compile", "-k", "1", "--cache", cache)):
+        asked = [*command, "--model", model, "--json", "--problems"]
+        assert main([*asked, str(path)]) == 0
+        told = capsys.readouterr()
+        assert told.err == (
+            "tilecast: left out: 3 problems of fp16:rcr>fp32, bf16:ccc, which the model has not "
+            "seen\n"
+        )
+        found = json.loads(told.out)
+        if command[0] == "predict":
+            assert _asked(found["problems"]) == [GemmProblem(48, 1024, 512)]
+        else:
+            assert (found["asked"], found["failed"]) == (1, 0)
+    assert len((tmp_path / "choices.csv").read_text().splitlines()) == 2
 
 
 def test_what_the_hook_recorded_is_ranked_and_compiled(answer: Answer, tmp_path: Path) -> None:

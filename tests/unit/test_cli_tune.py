@@ -62,14 +62,22 @@ def arguments(tmp_path: Path, few_dataset: Dataset, monkeypatch: pytest.MonkeyPa
     ]
 
 
+def _add_unknown(path: Path) -> None:
+    """Problems whose operands no model has seen, as the hook may record them."""
+    path.write_text(path.read_text().replace("\n", ",operands\n", 1) + "\n8,64,64,bf16:ccc\n")
+
+
 def test_the_tuned_model_knows_what_was_measured(
     arguments: list[str],
     tmp_path: Path,
     few_dataset: Dataset,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    _add_unknown(tmp_path / "own.csv")
     assert main([*arguments, "--json"]) == 0
-    document = json.loads(capsys.readouterr().out)
+    told = capsys.readouterr()
+    assert told.err == ("tilecast: left out: 1 problem of bf16:ccc, which the model has not seen\n")
+    document = json.loads(told.out)
     assert (document["problems"], document["measured"]) == (2, 2)
     for power in ("burst", "sustained", "robust"):
         shipped, tuned = (document["regret"][name][power] for name in ("shipped", "tuned"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from packaging.specifiers import SpecifierSet
 
 from tilecast.cli import checks
 from tilecast.models import artifact
+from tilecast.models.artifact import Artifact
 
 
 @pytest.fixture
@@ -60,6 +62,31 @@ def test_models(shipped: Path) -> None:
     assert "is refused" in damaged.advice
 
 
+def test_the_model_that_the_environment_names_must_load(
+    answer: Callable[..., dict], shipped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TILECAST_MODEL", "/nonexist")
+    document = answer("doctor", "--cache", str(tmp_path / "cache"), status=1)
+    (finding,) = [f for f in document["findings"] if not f["works"] and f["needed"]]
+    assert (finding["subject"], document["usable"]) == ("model", False)
+    assert finding["found"] == "TILECAST_MODEL=/nonexist, which does not load"
+    assert "model /nonexist is refused: manifest.json cannot be read" in finding["advice"]
+
+
+def test_the_model_that_the_environment_names_is_for_a_gpu(
+    shipped: Path, model_folder: Path
+) -> None:
+    named = {"TILECAST_MODEL": str(model_folder)}
+    for names in ([], ["NVIDIA H200"], ["NVIDIA H100 80GB HBM3", "NVIDIA H200"]):
+        ours, *others = checks.check_models(names, named)
+        assert (ours.found, ours.works) == (f"TILECAST_MODEL={model_folder}, for H200", True)
+        assert others == list(checks.check_models(names, {}))
+    other, *_ = checks.check_models(["NVIDIA H100 80GB HBM3"], named)
+    assert (other.works, other.needed) == (False, True)
+    assert other.advice == "name one for H100, or unset TILECAST_MODEL"
+    assert len(list(checks.check_models([], {"TILECAST_MODEL": ""}))) == 1
+
+
 MEASURED = {"cuBLAS": ["13.1.0.3"], "driver": ["580.1", "580.2"]}
 
 
@@ -92,6 +119,22 @@ def test_the_shipped_model_is_compared_on_its_gpu(monkeypatch: pytest.MonkeyPatc
         ("cuBLAS", False),
         ("driver", False),
     ]
+
+
+def test_a_model_that_the_environment_names_is_compared_instead(
+    trained: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tilecast.data_collection.environment.library_here", lambda: MEASURED)
+    facts = {**trained.facts, "library": MEASURED}
+    artifact.save(replace(trained, facts=facts), tmp_path)
+    named = {"TILECAST_MODEL": str(tmp_path)}
+    findings = list(checks.check_library(["NVIDIA H200"], named))
+    assert [(finding.subject, finding.works) for finding in findings] == [
+        ("cuBLAS", True),
+        ("driver", True),
+    ]
+    assert list(checks.check_library(["NVIDIA H100 80GB HBM3"], named)) == []
+    assert list(checks.check_library(["NVIDIA H200"], {"TILECAST_MODEL": "/nonexist"})) == []
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pyarrow as pa
@@ -48,11 +49,7 @@ def test_problems_are_read_once_each_and_in_order(tmp_path: Path, kind: str) -> 
     ("change", "told"),
     [
         ({"m": None}, "row 2 has no m"),
-        ({"m": 0}, "row 2: m=0 is out of range"),
-        ({"k": 129}, "row 2: k=129 breaks the 16-byte rule of A"),
-        ({"operands": "bf17:rcr"}, "row 2: dtype 'bf17' is not known"),
-        ({"m": 16.5}, "row 2: "),
-        ({"n": 2**40}, "row 2: n=1099511627776 is out of range"),
+        ({"m": 16.5}, "row 2: m=16.5 is not an integer"),
     ],
 )
 def test_a_row_that_is_no_problem_is_named(
@@ -69,6 +66,31 @@ def test_a_row_that_is_no_problem_is_named(
     assert "\n" not in message
 
 
+@pytest.mark.parametrize("kind", ["csv", "json", "parquet"])
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"m": 0}, "row 2: m=0 is out of range; allowed: 1 to 2147483647"),
+        ({"n": 2**40}, "row 2: n=1099511627776 is out of range; allowed: 1 to 2147483647"),
+        ({"k": 129}, "row 2: k=129 breaks the 16-byte rule of A (fp16, contiguous along k); "),
+        ({"k": 129}, "; allowed: multiples of 8; pad k to 136"),
+        ({"operands": "bf17:rcr"}, "row 2: dtype 'bf17' is not known; allowed: bf16, fp16, "),
+        ({"operands": "7"}, "row 2: operands '7' are not understood; allowed: A's dtype, "),
+    ],
+)
+def test_what_is_allowed_instead_is_told(
+    tmp_path: Path, kind: str, change: dict, told: str
+) -> None:
+    path = _write(tmp_path / f"own.{kind}", [ROWS[0], ROWS[1] | change])
+    with pytest.raises(
+        TilecastError, match=f"^problems {re.escape(str(path))} are not read: row 2"
+    ):
+        read_problems(path)
+    with pytest.raises(TilecastError, match=re.escape(told)) as refused:
+        read_problems(path)
+    assert str(refused.value).startswith(f"problems {path} are not read: row 2: ")
+
+
 @pytest.mark.parametrize(
     ("name", "text", "told"),
     [
@@ -76,7 +98,12 @@ def test_a_row_that_is_no_problem_is_named(
         ("own", "m,n,k", "it ends in 'nothing'"),
         ("own.csv", "", "it has no row"),
         ("own.csv", "m,n,k\n", "it has no row"),
-        ("own.csv", "a,b\n1,2\n", "row 1 has no m, n, k"),
+        ("own.csv", "a,b\n1,2\n", "its first line names no column m, n, k"),
+        ("own.csv", "16,4096,1024\n", "its first line names no column m, n, k"),
+        ("own.csv", "m,k\n16,64\n", "its first line names no column n"),
+        ("own.csv", "m,n,k, m\n8,8,8,9\n", "it has 2 columns m"),
+        ("own.csv", f"m,n,k\n{'9' * 9999},8,8\n", "row 1: m=a number of many digits is out of"),
+        ("own.json", '[{"m": 8, "n": 8, "k": 8, "operands": 7}]', "row 1: operands '7' are not"),
         ("own.csv", "m,n,k\nmany,8,8\n", "row 1: m=many is not an integer"),
         ("own.json", "{}", "it is no list of objects"),
         ("own.json", "[1]", "it is no list of objects"),
@@ -102,9 +129,16 @@ def test_what_spreadsheets_write_is_read(tmp_path: Path) -> None:
     assert read_problems(path) == PROBLEMS[:1]
 
 
-def test_whole_numbers_may_be_written_as_floats(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["csv", "json", "parquet"])
+def test_whole_numbers_may_be_written_as_floats(tmp_path: Path, kind: str) -> None:
     rows = [{"m": 16.0, "n": 4096.0, "k": 1024.0}]
-    assert read_problems(_write(tmp_path / "own.parquet", rows)) == PROBLEMS[:1]
+    assert read_problems(_write(tmp_path / f"own.{kind}", rows)) == PROBLEMS[:1]
+
+
+def test_columns_that_are_left_alone_may_be_there_twice(tmp_path: Path) -> None:
+    path = tmp_path / "own.csv"
+    path.write_text("m,n,k,,\n16,4096,1024,a,b\n\n")
+    assert read_problems(path) == PROBLEMS[:1]
 
 
 def test_a_file_that_is_absent_or_a_folder_is_refused(tmp_path: Path) -> None:
