@@ -19,7 +19,7 @@ from tilecast.cli.answer import Answer
 from tilecast.cli.checks import visible_gpus
 from tilecast.cli.collection import progress, telling, writable_objects
 from tilecast.cli.evaluate import all_makers, of_kinds, score_tables
-from tilecast.cli.measurements import shipped_datasets
+from tilecast.cli.measurements import DATA, shipped_datasets
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import GPUS, Hardware
 
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 NAME = "campaign"
 HELP = "measure a GPU, train a model of it, score and report, in one command"
 
-DATA, REPORT = "measurements.parquet", "report.html"
-"""Beside the model in its folder."""
+REPORT = "report.html"
+"""Beside the model and its measurements in their folder."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,7 +58,9 @@ def run(options: argparse.Namespace) -> Answer:
 
     start = time.monotonic()
     library()
-    given.check_writable(options.out)
+    out = options.out
+    given.check_apart(options, out, out / DATA, out / REPORT)
+    given.check_writable(out)
     asked = given.asked_problems(options)
     _measure(options, asked, start)
     with closing(MeasurementStore(options.store)) as store:

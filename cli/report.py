@@ -91,6 +91,7 @@ def _check_outputs(options: argparse.Namespace) -> None:
     from tilecast.reporting.page import library
 
     library()
+    given.check_apart(options, options.out, options.choices)
     given.check_file(options.out)
     if options.choices:
         given.check_choices(options.choices)

@@ -136,6 +136,19 @@ def test_from_nothing_to_a_model_of_a_gpu_that_nobody_described(
     assert again["scores"] == document["scores"]
 
 
+@pytest.mark.parametrize(
+    ("store", "problems"), [("model", "own.csv"), ("run.db", "model/measurements.parquet")]
+)
+def test_what_is_read_or_kept_is_not_written_over(
+    refused: Callable[..., str], tmp_path: Path, store: str, problems: str
+) -> None:
+    named = ("--store", str(tmp_path / store), "--problems", str(tmp_path / problems))
+    line = refused("campaign", *named, "--out", str(tmp_path / "model"))
+    assert line.startswith(f"cannot write {tmp_path}/model")
+    assert "this command reads, keeps or writes" in line
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_it_goes_on_where_it_was_interrupted(
     arguments: list[str],
     tmp_path: Path,

@@ -184,6 +184,30 @@ def test_report_refuses(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("out", "choices"), [("run.db", "a.csv"), ("a.csv", "a.csv"), ("a.html", "run.db")]
+)
+def test_report_writes_over_nothing(
+    refused: Refused, tmp_path: Path, out: str, choices: str
+) -> None:
+    store = tmp_path / "run.db"
+    MeasurementStore(store).close()
+    before = store.read_bytes()
+    written = ("--out", str(tmp_path / out), "--choices", str(tmp_path / choices))
+    line = refused("report", str(store), *written)
+    assert "this command reads, keeps or writes" in line
+    assert "allowed: a file of its own; name another one" in line
+    assert (store.read_bytes(), list(tmp_path.iterdir())) == (before, [store])
+
+
+def test_predict_writes_over_nothing(refused: Refused, tmp_path: Path) -> None:
+    own = tmp_path / "own.csv"
+    own.write_text("m,n,k\n8,64,64\n")
+    line = refused("predict", "--problems", str(own), "--choices", str(own))
+    assert line.startswith(f"cannot write {own}: this command reads, keeps or writes {own} there;")
+    assert own.read_text() == "m,n,k\n8,64,64\n"
+
+
 @pytest.mark.parametrize("command", ["report", "predict"])
 def test_without_plotly_it_says_what_to_install(
     refused: Refused, data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
