@@ -27,6 +27,7 @@ from tilecast.data_collection.collect import CollectOptions
 from tilecast.data_collection.dataset import Dataset, read_dataset, write_dataset
 from tilecast.data_collection.store import MeasurementStore
 from tilecast.heuristics.baselines import RandomChoice
+from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware, hardware
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.builder import CompileResult
@@ -51,6 +52,9 @@ PROBLEMS = [
     for n, k in ((512, 4096), (1024, 512), (4096, 512), (2048, 1024), (640, 8192))
     for m in (16, 512)
 ]
+
+
+GPU_STATES = environment.gpu_states
 
 
 @pytest.fixture
@@ -182,6 +186,40 @@ def test_it_goes_on_where_it_was_interrupted(
     kept = after.rows.merge(before.rows.drop_duplicates(), how="inner")
     assert len(kept) == len(before.rows)
     assert len(card_times(after.provenance["runs"])) == 2 * REFERENCE_PROBLEMS
+
+
+def test_a_card_that_is_lost_ends_no_campaign(
+    arguments: list[str], bench: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stage that loses it goes on without it, and so does the next, in the same process."""
+    names, lost = ["card0", "card1"], fake_session.Fault(None, "screen", "lose")
+
+    def listing() -> str:
+        listed = names[:1] if bench.with_name("card1.lost").exists() else names
+        return "\n".join(f"0, H100, {name}, 580, 1, 1, 1, 1, 1, 40" for name in listed)
+
+    def described(chosen: Sequence[str]) -> dict[str, object]:
+        return {"gpus": environment.gpu_states(chosen), "date": "2026-11-22T00:00:00+00:00"}
+
+    monkeypatch.setattr(environment, "_nvidia_smi", listing)
+    monkeypatch.setattr(environment, "device_hash", lambda uuid: uuid)
+    monkeypatch.setattr(environment, "gpu_states", GPU_STATES)
+    monkeypatch.setattr(environment, "describe", described)
+    losing = partial(fake_session.gpu_session, bench, faults={1: (lost,)})
+    monkeypatch.setattr(sessions, "GpuSession", losing)
+
+    def trained(*_: object) -> None:
+        raise TilecastError("all is measured")
+
+    monkeypatch.setattr(campaign, "_trained", trained)
+    assert main(arguments) == 2
+    with closing(MeasurementStore(tmp_path / "run.db")) as store:
+        first, second = store.runs()
+        assert store.measured("verify") == set(PROBLEMS)
+    assert {trouble["card"] for trouble in first["troubles"]} == {"card1"}
+    listed = [[gpu["uuid_hash"] for gpu in run["gpus"]] for run in (first, first["end"], second)]
+    assert listed == [names, names[:1], names[:1]]
+    assert "troubles" not in second
 
 
 def test_a_budget_that_is_too_short_is_told(
