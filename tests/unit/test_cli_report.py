@@ -7,6 +7,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pandas as pd
@@ -135,6 +136,19 @@ def test_report_of_a_store(answer: Answer, synthetic_dataset: Dataset, tmp_path:
     text = out.read_text()
     assert "96x3072x2048" in text
     assert "Not scored: 2 (n, k) families are too few for 5 folds" in text
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_report_of_a_store_that_holds_nothing_yet(
+    refused: Refused, synthetic_dataset: Dataset, tmp_path: Path, begun: bool
+) -> None:
+    source, out = tmp_path / "run.db", tmp_path / "a.html"
+    with closing(MeasurementStore(source)) as store:
+        if begun:
+            store.begin_run(dict(synthetic_dataset.provenance["runs"][0]))
+    line = refused("report", str(source), "--out", str(out))
+    assert line.startswith(f"{source} holds no measurement yet; allowed: ")
+    assert not out.exists()
 
 
 def test_report_of_a_model_says_what_its_manifest_does(answer: Answer, tmp_path: Path) -> None:
