@@ -231,6 +231,43 @@ def test_a_budget_that_is_too_short_is_told(
     assert f"none of the {len(PROBLEMS)} problems was measured within --budget 1;" in line
 
 
+def test_problems_of_too_few_families_are_refused_before_anything_is_measured(
+    arguments: list[str], refused: Callable[..., str], bench: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "own.csv").write_text("m,n,k\n16,512,4096\n32,512,4096\n16,64,64\n")
+    line = refused(*arguments)
+    assert (
+        line
+        == "2 (n, k) families are too few for 5 folds; allowed: 5 or more; collect more problems"
+    )
+    assert not (tmp_path / "run.db").exists()
+    assert bench.read_text() == ""
+
+
+def test_what_was_measured_is_told_though_it_is_too_little_to_train_on(
+    arguments: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    real = collecting.collect
+    monkeypatch.setattr(
+        collecting,
+        "collect",
+        lambda options, report: real(replace(options, problems=tuple(PROBLEMS[:6])), report),
+    )
+    assert main(arguments) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith("Not trained or scored: 3 (n, k) families are too few for 5 folds; ")
+    out = tmp_path / "model"
+    assert {path.name for path in out.iterdir()} == {campaign.DATA, campaign.REPORT}
+    assert set(read_dataset(out / campaign.DATA).problems()) == set(PROBLEMS[:6])
+    assert "Not trained or scored: 3 (n, k)" in (out / campaign.REPORT).read_text()
+    document, _ = _answer(arguments, capsys)
+    assert (document["model"], document["scores"]) == (None, None)
+    assert document["files"] == [campaign.DATA, campaign.REPORT]
+
+
 def test_a_cluster_takes_the_place_of_this_host(
     arguments: list[str],
     refused: Callable[..., str],
