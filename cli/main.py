@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import atexit
 import contextlib
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -83,6 +85,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return answer.status
     except KeyboardInterrupt:
         _say("tilecast: interrupted")
+        if arguments is None:
+            _leave()
         return INTERRUPTED
     except TilecastError as error:
         message = str(error)
@@ -121,6 +125,20 @@ def _one_line(message: str) -> str:
     if len(line) > _HEAD + _TAIL:
         line = f"{line[:_HEAD]} ... {line[-_TAIL:]}"
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
+
+
+def _leave() -> NoReturn:
+    """End this process, whatever its threads are doing, once what is to be done at exit is done.
+
+    Python ends threads that are in native code, as those that fit are, in a way that aborts it.
+    """
+    try:
+        atexit._run_exitfuncs()
+        for stream in filter(None, (sys.stdout, sys.stderr)):
+            with contextlib.suppress(OSError):
+                stream.flush()
+    finally:  # interrupted again, too
+        os._exit(INTERRUPTED)
 
 
 def _say(line: str) -> None:
