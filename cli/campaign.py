@@ -19,7 +19,7 @@ from tilecast.cli.answer import Answer
 from tilecast.cli.checks import visible_gpus
 from tilecast.cli.collection import progress, telling, writable_objects
 from tilecast.cli.evaluate import all_makers, of_kinds, score_tables
-from tilecast.cli.measurements import shipped_datasets
+from tilecast.cli.measurements import DATA, shipped_datasets
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import GPUS, Hardware
 
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 NAME = "campaign"
 HELP = "measure a GPU, train a model of it, score and report, in one command"
 
-DATA, REPORT = "measurements.parquet", "report.html"
-"""Beside the model in its folder."""
+REPORT = "report.html"
+"""Beside the model and its measurements in their folder."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,13 +53,19 @@ def run(options: argparse.Namespace) -> Answer:
     """Measure stage by stage, then learn from it and tell."""
     from tilecast.data_collection.dataset import write_dataset
     from tilecast.data_collection.store import MeasurementStore
+    from tilecast.models.evaluation import too_few
     from tilecast.models.measurements import Measurements, dataset_hardware
     from tilecast.reporting.page import library, write_page
 
     start = time.monotonic()
     library()
-    given.check_writable(options.out)
+    out = options.out
+    given.check_apart(options, out, out / DATA, out / REPORT)
+    given.check_writable(out)
     asked = given.asked_problems(options)
+    known = _stored(options.store).problems() if options.store.exists() else ()
+    if why := too_few([*asked, *known]):
+        raise TilecastError(why)
     _measure(options, asked, start)
     with closing(MeasurementStore(options.store)) as store:
         dataset, counts = store.export(), progress(store, asked)
@@ -70,17 +76,25 @@ def run(options: argparse.Namespace) -> Answer:
         )
     gpu = dataset_hardware(dataset)
     measured = Measurements(gpu, (dataset,), tuple(shipped_datasets(gpu)))
+    write_dataset(dataset, out / DATA)  # whatever comes of the rest
+    why = too_few(labels.problem for labels in measured.own)
+    learned = None if why else _learned(measured, options)
+    with telling("report"):
+        sections = _page(dataset, measured.own, learned or f"Not trained or scored: {why}")
+        write_page(out / REPORT, f"tilecast: {gpu.name}", sections)
+    seconds = round(time.monotonic() - start, 1)
+    facts = {"model": str(out) if learned else None, "gpu": gpu.facts(), "seconds": seconds}
+    return _answer(facts | {"no_model": why}, counts, dataset, learned[1] if learned else None)
+
+
+def _learned(
+    measured: Measurements, options: argparse.Namespace
+) -> tuple[Artifact, dict[str, Any]]:
+    """The model of these measurements, and what is said of it on held-out families."""
     with telling("train"):
         artifact = _trained(measured, options)
     with telling("evaluate"):
-        scored = _scored(measured, given.workers(options))
-    with telling("report"):
-        write_dataset(dataset, options.out / DATA)
-        sections = _page(dataset, measured.own, artifact, scored)
-        write_page(options.out / REPORT, f"tilecast: {artifact.name}", sections)
-    seconds = round(time.monotonic() - start, 1)
-    facts = {"model": str(options.out), "gpu": artifact.hardware.facts(), "seconds": seconds}
-    return _answer(facts, counts, dataset, scored)
+        return artifact, _scored(measured, given.workers(options))
 
 
 def _scored(measured: Measurements, jobs: int) -> dict[str, Any]:
@@ -93,9 +107,12 @@ def _scored(measured: Measurements, jobs: int) -> dict[str, Any]:
 
 
 def _answer(
-    facts: Mapping[str, Any], counts: Mapping[str, int], dataset: Dataset, scored: dict[str, Any]
+    facts: Mapping[str, Any],
+    counts: Mapping[str, int],
+    dataset: Dataset,
+    scored: dict[str, Any] | None,
 ) -> Answer:
-    """How far it is, how the cards differ, and how well the model does."""
+    """How far it is, how the cards differ, and how well the model does, or why there is none."""
     from tilecast.data_collection.cards import card_times
     from tilecast.models.labels import POWERS
     from tilecast.models.manifest import MANIFEST
@@ -112,15 +129,20 @@ def _answer(
         if troubles
         else [],
         "scores": scored,
-        "files": [MANIFEST, DATA, REPORT],
+        "files": [MANIFEST, DATA, REPORT] if scored else [DATA, REPORT],
     }
     summary = (
         f"{counts['measured']} of {counts['problems']} problems measured, {counts['verified']} "
         f"verified, {counts['measurements']} measurements; the same command goes on"
     )
-    tables = [*score_tables(scored, POWERS), noise_table(repeats(dataset.rows))]
+    tables = [*(score_tables(scored, POWERS) if scored else []), noise_table(repeats(dataset.rows))]
     tables += [table for table in (card_table(cards), troubles) if table]
-    return Answer(document, [*tables, summary, f"TILECAST_MODEL={facts['model']}"])
+    last = (
+        f"TILECAST_MODEL={facts['model']}"
+        if scored
+        else f"Not trained or scored: {facts['no_model']}"
+    )
+    return Answer(document, [*tables, summary, last])
 
 
 def _measure(options: argparse.Namespace, asked: tuple[GemmProblem, ...], start: float) -> None:
@@ -209,14 +231,12 @@ def _trained(measured: Measurements, options: argparse.Namespace) -> Artifact:
 
 
 def _page(
-    dataset: Dataset,
-    table: Sequence[ProblemLabels],
-    artifact: Artifact,
-    scored: Mapping[str, Any],
+    dataset: Dataset, table: Sequence[ProblemLabels], learned: tuple[Artifact, dict[str, Any]] | str
 ) -> list[Section]:
-    """What `tilecast report` shows of a data set and of a model, in one."""
+    """What `tilecast report` shows of a data set and of a model, in one; or why there is none."""
     from tilecast.models.learned import LearnedHeuristic
     from tilecast.reporting.choices import choices
+    from tilecast.reporting.page import Section
     from tilecast.reporting.sections import (
         dataset_sections,
         doubt_section,
@@ -225,11 +245,15 @@ def _page(
     )
 
     power = shared.DEFAULT_POWER
+    measured = dataset_sections(dataset, table, power)
+    if isinstance(learned, str):
+        return [Section("The model", [learned]), *measured]
+    artifact, scored = learned
     problems = [labels.problem for labels in table]
     found = choices(LearnedHeuristic(artifact, power), problems, artifact.hardware)
     return [
         model_section(artifact.name, artifact.facts),
-        *dataset_sections(dataset, table, power),
+        *measured,
         score_section(scored, power),
         doubt_section(found, artifact.name),
     ]

@@ -44,6 +44,7 @@ def run(options: argparse.Namespace) -> Answer:
     from tilecast.data_collection.store import MeasurementStore
 
     given.check_ranks(options, options.candidates == "guided", "--candidates guided")
+    given.check_apart(options, options.export)
     if options.export:
         given.check_file(options.export)
     objects = writable_objects(options)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 _TP = (1,)
 _ROWS = (1, 16, 256, 4096)
+_KEPT = ("source", "store", "data", "model", "problems", "hf_config")
+"""Options that name what must stay as it is, or grows."""
 
 
 def gpu(options: argparse.Namespace) -> Hardware:
@@ -204,6 +207,26 @@ def check_file(file: Path) -> None:
     check_writable(destination(file).parent)
 
 
+def check_apart(options: argparse.Namespace, *written: Path | None) -> None:
+    """See, before the work, that nothing written replaces what is read or kept, or another output.
+
+    Args:
+        options: which name the files that are read, and the store.
+        written: files and folders; None is not asked for.
+
+    Raises:
+        TilecastError: something would.
+    """
+    taken = _kept(options)
+    for path in filter(None, written):
+        if other := next((one for one in taken if _same_file(one, path)), None):
+            raise TilecastError(
+                f"cannot write {path}: this command reads, keeps or writes {other} there; allowed: "
+                "a file of its own; name another one"
+            )
+        taken.append(path)
+
+
 def check_choices(file: Path) -> None:
     """See, before the work, that choices can be written to a file.
 
@@ -214,6 +237,26 @@ def check_choices(file: Path) -> None:
 
     check_kind(file)
     check_file(file)
+
+
+def _kept(options: argparse.Namespace) -> list[Path]:
+    """What the options name that is read, or grows; of folders also what a model's may hold."""
+    from tilecast.cli.measurements import DATA
+    from tilecast.models.manifest import MANIFEST
+
+    found: list[Path] = []
+    for name in _KEPT:
+        named = getattr(options, name, None) or []
+        found += [named] if isinstance(named, Path) else named
+    return [*found, *(folder / name for folder in found for name in (MANIFEST, DATA))]
+
+
+def _same_file(one: Path, other: Path) -> bool:
+    """Whether two paths lead to one file, which need not be there."""
+    try:
+        return one.samefile(other)
+    except OSError:
+        return os.path.realpath(one) == os.path.realpath(other)
 
 
 def _lowest(folder: Path) -> Path:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import atexit
+import contextlib
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -78,6 +81,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return answer.status
     except KeyboardInterrupt:
         say("interrupted")
+        if arguments is None:
+            _leave()
         return INTERRUPTED
     except TilecastError as error:
         message = str(error)
@@ -108,6 +113,20 @@ def _read(arguments: Sequence[str]) -> argparse.Namespace:
             # argparse takes the `--` for the end of options and leaves a list where text should be.
             raise TilecastError(f"argument {argument!r} has no value; allowed: one that is not --")
     return parser().parse_args(arguments)
+
+
+def _leave() -> NoReturn:
+    """End this process, whatever its threads are doing, once what is to be done at exit is done.
+
+    Python ends threads that are in native code, as those that fit are, in a way that aborts it.
+    """
+    try:
+        atexit._run_exitfuncs()
+        for stream in filter(None, (sys.stdout, sys.stderr)):
+            with contextlib.suppress(OSError):
+                stream.flush()
+    finally:  # interrupted again, too
+        os._exit(INTERRUPTED)
 
 
 if __name__ == "__main__":

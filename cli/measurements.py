@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from tilecast.heuristics.hardware import Hardware
     from tilecast.models.measurements import Measurements
 
+DATA = "measurements.parquet"
+"""What a campaign measured, beside its model."""
+
 
 def read_measurements(
     options: argparse.Namespace, added: Sequence[Path]

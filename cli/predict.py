@@ -61,6 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> Answer:
     """Answer for one problem at length, or for each of many in short."""
     _check_together(options)
+    given.check_apart(options, options.html, options.choices)
     own, problem = given.own_problems(options), given.problem_if_any(options)
     if own:
         return _many(own, options)

@@ -91,6 +91,7 @@ def _check_outputs(options: argparse.Namespace) -> None:
     from tilecast.reporting.page import library
 
     library()
+    given.check_apart(options, options.out, options.choices)
     given.check_file(options.out)
     if options.choices:
         given.check_choices(options.choices)
@@ -127,12 +128,18 @@ def _of_measurements(options: argparse.Namespace) -> tuple[Dataset, LearnedHeuri
     """The measurements of a data set or store, and the model for them, if there is one.
 
     Raises:
-        TilecastError: they cannot be read; or a model is asked for, and there is none.
+        TilecastError: they cannot be read, or there are none; or a model is asked for, and there is
+            none.
     """
     from tilecast.models.learned import load_heuristic_for
     from tilecast.models.measurements import dataset_hardware
 
     dataset = _measurements(options.source)
+    if dataset.rows.empty:
+        raise TilecastError(
+            f"{options.source} holds no measurement yet; allowed: one at least; run `tilecast "
+            "collect`, or the command that began it, which goes on"
+        )
     gpu = dataset_hardware(dataset)
     try:
         problems = dataset.problems()

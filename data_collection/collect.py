@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -112,8 +112,10 @@ def collect(options: CollectOptions, report: Callable[[Progress], None]) -> None
             compared=[pair for pair in product(place.cards, options.compared) if pair not in done],
             deadline=start + options.seconds,
         ).collect(workload(options))
-        seconds = round(time.monotonic() - start, 1)
-        store.end_run({"gpus": place.states(), "seconds": seconds})
+        seconds, gpus = round(time.monotonic() - start, 1), []
+        with suppress(TilecastError):  # all that was to be measured is
+            gpus = place.states()
+        store.end_run({"gpus": gpus, "seconds": seconds})
 
 
 def site(options: CollectOptions) -> AbstractContextManager[Site]:
@@ -137,16 +139,17 @@ def site(options: CollectOptions) -> AbstractContextManager[Site]:
 @contextmanager
 def _this_host(options: CollectOptions) -> Iterator[Site]:
     """GPUs of this host, which no other collection has meanwhile."""
-    from tilecast.data_collection.environment import cards, claimed, describe, gpu_states
+    from tilecast.data_collection.environment import claimed, gpu_states, present
     from tilecast.data_collection.gpu_session import GpuSession
 
-    chosen = cards(options.devices, options.gpu)
-    with claimed(chosen):
+    chosen, provenance = present(options.devices, options.gpu)
+    cards = list(chosen.values())
+    with claimed(cards):
         yield Site(
-            describe(chosen),
-            chosen,
-            [partial(GpuSession, options.objects, device) for device in options.devices],
+            provenance,
+            cards,
+            [partial(GpuSession, options.objects, device) for device in chosen],
             LocalEngine(),
             lambda kernels: compile_all(kernels, options.objects, options.workers),
-            lambda: gpu_states(chosen),
+            lambda: gpu_states(cards),
         )

@@ -39,10 +39,11 @@ _GPU_FIELDS = (
 def gpu_states(cards: Collection[str] | None = None) -> list[dict[str, str]]:
     """Name, UUID hash, driver, clocks (MHz), power (W) and temperature (C) of GPUs, now.
 
-    The GPUs are asked for by their hashes, and all of them where these are left out.
+    The GPUs are asked for by their hashes, and all of them where these are left out. One that is
+    gone has no state.
 
     Raises:
-        TilecastError: there is no NVIDIA driver, it does not answer, or it does not list a card.
+        TilecastError: there is no NVIDIA driver, it does not answer, or it lists none of the cards.
     """
     states = []
     for line in _nvidia_smi().splitlines():
@@ -55,9 +56,10 @@ def gpu_states(cards: Collection[str] | None = None) -> list[dict[str, str]]:
     if cards is None:
         return states
     listed = {state["uuid_hash"]: state for state in states}
-    if missing := [card for card in cards if card not in listed]:
-        raise _no_answer(f"it does not list GPU {missing[0]}")
-    return [listed[card] for card in cards]
+    found = [listed[card] for card in cards if card in listed]
+    if not found:
+        raise _no_answer(f"it does not list GPU {', '.join(cards)}")
+    return found
 
 
 def _nvidia_smi() -> str:
@@ -156,6 +158,20 @@ def describe(cards: Collection[str] | None = None) -> dict[str, object]:
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": public_command(sys.argv),
     }
+
+
+def present(devices: Sequence[int], target: Hardware) -> tuple[dict[int, str], dict[str, Any]]:
+    """CUDA devices that are not gone, each with its hash, and what `describe` says of them.
+
+    A process that has used a GPU does not see that it is gone; its driver does.
+
+    Raises:
+        TilecastError: as `cards`, or as `gpu_states`.
+    """
+    chosen = dict(zip(devices, cards(devices, target), strict=True))
+    facts: dict[str, Any] = describe(chosen.values())
+    listed = {state["uuid_hash"] for state in facts["gpus"]}
+    return {device: card for device, card in chosen.items() if card in listed}, facts
 
 
 def versions() -> dict[str, str | None]:

@@ -17,7 +17,7 @@ from typing import Any
 
 import ray
 
-from tilecast.data_collection.environment import cards, claimed, describe
+from tilecast.data_collection.environment import cards, claimed, present
 from tilecast.data_collection.jobs import Failed, Job, Ready, Result, Session, SessionFactory
 from tilecast.data_collection.store import store_versions
 from tilecast.data_collection.worker import LocalEngine, LocalWorker
@@ -64,9 +64,12 @@ def check_versions(wanted: Mapping[str, str]) -> None:
 
 
 def describe_node(gpus: int, target: Hardware) -> tuple[list[str], dict[str, Any]]:
-    """Hashes of the GPUs that Ray gave to this process, and what `describe` says of them."""
-    chosen = cards(range(gpus), target)
-    return chosen, describe(chosen)
+    """Hashes of the GPUs that Ray gave to this process, and what `describe` says of them.
+
+    Those that are gone are left out.
+    """
+    chosen, facts = present(range(gpus), target)
+    return list(chosen.values()), facts
 
 
 def compile_on_node(spec: KernelSpec, wanted: Mapping[str, str]) -> tuple[CompileResult, bytes]:

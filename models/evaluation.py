@@ -8,7 +8,7 @@ of distinct kernels. First choices are also set beside the library, with those l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TypeVar, cast
@@ -64,6 +64,17 @@ class SpeedRow:
     """The least of them."""
 
 
+def too_few(problems: Iterable[GemmProblem]) -> str | None:
+    """Why the families of some problems cannot be dealt into `FOLDS`; None where they can."""
+    count = len({problem.family for problem in problems})
+    if count >= FOLDS:
+        return None
+    return (
+        f"{count} (n, k) families are too few for {FOLDS} folds; "
+        f"allowed: {FOLDS} or more; collect more problems"
+    )
+
+
 def folds(table: Sequence[ProblemLabels]) -> list[tuple[np.ndarray, np.ndarray]]:
     """Deal problems into `FOLDS` by family, evenly and the same way every time, as `Splits`.
 
@@ -76,12 +87,10 @@ def folds(table: Sequence[ProblemLabels]) -> list[tuple[np.ndarray, np.ndarray]]
     from sklearn.model_selection import GroupKFold
 
     own = np.array([labels.elsewhere is None for labels in table], bool)
-    names = sorted({labels.problem.family for labels in table if labels.elsewhere is None})
-    if len(names) < FOLDS:
-        raise TilecastError(
-            f"{len(names)} (n, k) families are too few for {FOLDS} folds; "
-            f"allowed: {FOLDS} or more; collect more problems"
-        )
+    problems = [labels.problem for labels in table if labels.elsewhere is None]
+    if why := too_few(problems):
+        raise TilecastError(why)
+    names = sorted({problem.family for problem in problems})
     number = {name: place for place, name in enumerate(names)}
     family = np.array([number.get(labels.problem.family, -1) for labels in table])
     dealt = GroupKFold(FOLDS).split(family[own], groups=family[own])

@@ -13,9 +13,10 @@ import os
 import signal
 import time
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from tilecast.data_collection.collector import Collector, Workload
 from tilecast.data_collection.progress import Progress
@@ -144,10 +145,18 @@ class NodeFactory(FakeFactory):
 
 
 def gpu_session(
-    log: Path, objects: object, device: int, announce: Callable[[KernelSpec | None], None]
+    log: Path,
+    objects: object,
+    device: int,
+    announce: Callable[[KernelSpec | None], None],
+    faults: Mapping[int, tuple[Fault, ...]] = MappingProxyType({}),
 ) -> FakeSession:
-    """In the place of `GpuSession`: of two cards the second is 10% slower."""
-    return FakeFactory(log, card=f"card{device}", slower=1 + 0.1 * device, together=2)(announce)
+    """In the place of `GpuSession`: of two cards the second is 10% slower.
+
+    Faults are given by the device that has them.
+    """
+    card, slower, own = f"card{device}", 1 + 0.1 * device, faults.get(device, ())
+    return FakeFactory(log, card, own, slower=slower, together=2)(announce)
 
 
 class FakeSession:

@@ -27,6 +27,7 @@ from tilecast.data_collection.collect import CollectOptions
 from tilecast.data_collection.dataset import Dataset, read_dataset, write_dataset
 from tilecast.data_collection.store import MeasurementStore
 from tilecast.heuristics.baselines import RandomChoice
+from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware, hardware
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.builder import CompileResult
@@ -51,6 +52,9 @@ PROBLEMS = [
     for n, k in ((512, 4096), (1024, 512), (4096, 512), (2048, 1024), (640, 8192))
     for m in (16, 512)
 ]
+
+
+GPU_STATES = environment.gpu_states
 
 
 @pytest.fixture
@@ -136,6 +140,19 @@ def test_from_nothing_to_a_model_of_a_gpu_that_nobody_described(
     assert again["scores"] == document["scores"]
 
 
+@pytest.mark.parametrize(
+    ("store", "problems"), [("model", "own.csv"), ("run.db", "model/measurements.parquet")]
+)
+def test_what_is_read_or_kept_is_not_written_over(
+    refused: Callable[..., str], tmp_path: Path, store: str, problems: str
+) -> None:
+    named = ("--store", str(tmp_path / store), "--problems", str(tmp_path / problems))
+    line = refused("campaign", *named, "--out", str(tmp_path / "model"))
+    assert line.startswith(f"cannot write {tmp_path}/model")
+    assert "this command reads, keeps or writes" in line
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_it_goes_on_where_it_was_interrupted(
     arguments: list[str],
     tmp_path: Path,
@@ -171,6 +188,40 @@ def test_it_goes_on_where_it_was_interrupted(
     assert len(card_times(after.provenance["runs"])) == 2 * REFERENCE_PROBLEMS
 
 
+def test_a_card_that_is_lost_ends_no_campaign(
+    arguments: list[str], bench: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stage that loses it goes on without it, and so does the next, in the same process."""
+    names, lost = ["card0", "card1"], fake_session.Fault(None, "screen", "lose")
+
+    def listing() -> str:
+        listed = names[:1] if bench.with_name("card1.lost").exists() else names
+        return "\n".join(f"0, H100, {name}, 580, 1, 1, 1, 1, 1, 40" for name in listed)
+
+    def described(chosen: Sequence[str]) -> dict[str, object]:
+        return {"gpus": environment.gpu_states(chosen), "date": "2026-11-22T00:00:00+00:00"}
+
+    monkeypatch.setattr(environment, "_nvidia_smi", listing)
+    monkeypatch.setattr(environment, "device_hash", lambda uuid: uuid)
+    monkeypatch.setattr(environment, "gpu_states", GPU_STATES)
+    monkeypatch.setattr(environment, "describe", described)
+    losing = partial(fake_session.gpu_session, bench, faults={1: (lost,)})
+    monkeypatch.setattr(sessions, "GpuSession", losing)
+
+    def trained(*_: object) -> None:
+        raise TilecastError("all is measured")
+
+    monkeypatch.setattr(campaign, "_trained", trained)
+    assert main(arguments) == 2
+    with closing(MeasurementStore(tmp_path / "run.db")) as store:
+        first, second = store.runs()
+        assert store.measured("verify") == set(PROBLEMS)
+    assert {trouble["card"] for trouble in first["troubles"]} == {"card1"}
+    listed = [[gpu["uuid_hash"] for gpu in run["gpus"]] for run in (first, first["end"], second)]
+    assert listed == [names, names[:1], names[:1]]
+    assert "troubles" not in second
+
+
 def test_a_budget_that_is_too_short_is_told(
     arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -178,6 +229,43 @@ def test_a_budget_that_is_too_short_is_told(
     assert main([*arguments, "--budget", "1"]) == 2
     line = capsys.readouterr().err.splitlines()[-1]
     assert f"none of the {len(PROBLEMS)} problems was measured within --budget 1;" in line
+
+
+def test_problems_of_too_few_families_are_refused_before_anything_is_measured(
+    arguments: list[str], refused: Callable[..., str], bench: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "own.csv").write_text("m,n,k\n16,512,4096\n32,512,4096\n16,64,64\n")
+    line = refused(*arguments)
+    assert (
+        line
+        == "2 (n, k) families are too few for 5 folds; allowed: 5 or more; collect more problems"
+    )
+    assert not (tmp_path / "run.db").exists()
+    assert bench.read_text() == ""
+
+
+def test_what_was_measured_is_told_though_it_is_too_little_to_train_on(
+    arguments: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    real = collecting.collect
+    monkeypatch.setattr(
+        collecting,
+        "collect",
+        lambda options, report: real(replace(options, problems=tuple(PROBLEMS[:6])), report),
+    )
+    assert main(arguments) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith("Not trained or scored: 3 (n, k) families are too few for 5 folds; ")
+    out = tmp_path / "model"
+    assert {path.name for path in out.iterdir()} == {campaign.DATA, campaign.REPORT}
+    assert set(read_dataset(out / campaign.DATA).problems()) == set(PROBLEMS[:6])
+    assert "Not trained or scored: 3 (n, k)" in (out / campaign.REPORT).read_text()
+    document, _ = _answer(arguments, capsys)
+    assert (document["model"], document["scores"]) == (None, None)
+    assert document["files"] == [campaign.DATA, campaign.REPORT]
 
 
 def test_a_cluster_takes_the_place_of_this_host(

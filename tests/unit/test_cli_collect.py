@@ -69,6 +69,22 @@ def test_collects_and_exports(
     assert read_dataset(export).rows["microseconds"].tolist() == [12.5]
 
 
+@pytest.mark.parametrize("kind", ["itself", "link", "absent"])
+def test_the_store_is_not_exported_over_itself(
+    asked: list[CollectOptions], refused: Callable[..., str], tmp_path: Path, kind: str
+) -> None:
+    store, export = tmp_path / "run.db", tmp_path / "folder" / ".." / "run.db"
+    if kind != "absent":
+        MeasurementStore(store).close()
+    if kind == "link":
+        export = tmp_path / "link"
+        export.symlink_to(store)
+    line = refused("collect", "--store", str(store), "--export", str(export))
+    assert line.startswith(f"cannot write {export}: this command reads, keeps or writes {store}")
+    assert not asked
+    assert store.exists() == (kind != "absent")
+
+
 def test_what_is_counted_is_what_is_asked_for_and_was_raced(
     monkeypatch: pytest.MonkeyPatch, answer: Callable[..., dict], tmp_path: Path
 ) -> None:

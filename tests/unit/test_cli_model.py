@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -345,6 +347,42 @@ def test_train_refuses(
 ) -> None:
     line = refused("train", "--data", data, "--out", str(tmp_path), *arguments)
     assert line.startswith(message)
+
+
+INTERRUPTED = """
+import os, signal, sys, threading
+import torch
+from tilecast.cli.main import main
+from tilecast.models import training
+
+def fit(*_):
+    if first.acquire(blocking=False):
+        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+    while True:
+        torch.ones(64, 64) @ torch.ones(64, 64)
+
+first, training.fit_network = threading.Lock(), fit
+sys.exit(main())
+"""
+"""A command that is interrupted while its threads are in native code, as those that fit are."""
+
+
+def test_train_that_is_interrupted_says_so_and_no_more(
+    few_dataset: Dataset, tmp_path: Path
+) -> None:
+    write_dataset(few_dataset, tmp_path / "few.parquet")
+    command = ["train", "--data", str(tmp_path / "few.parquet"), "--out", str(tmp_path / "model")]
+    process = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED, *command, "--jobs", "4"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+        # Not as inherited: whoever runs the tests in the background has it ignored.
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
+    )
+    assert (process.returncode, process.stderr) == (130, "tilecast: interrupted\n")
+    assert not (tmp_path / "model").exists()
 
 
 def test_evaluate_scores_the_baselines(answer: Answer, data: str) -> None:

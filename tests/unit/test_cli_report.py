@@ -7,6 +7,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pandas as pd
@@ -137,6 +138,19 @@ def test_report_of_a_store(answer: Answer, synthetic_dataset: Dataset, tmp_path:
     assert "Not scored: 2 (n, k) families are too few for 5 folds" in text
 
 
+@pytest.mark.parametrize("begun", [False, True])
+def test_report_of_a_store_that_holds_nothing_yet(
+    refused: Refused, synthetic_dataset: Dataset, tmp_path: Path, begun: bool
+) -> None:
+    source, out = tmp_path / "run.db", tmp_path / "a.html"
+    with closing(MeasurementStore(source)) as store:
+        if begun:
+            store.begin_run(dict(synthetic_dataset.provenance["runs"][0]))
+    line = refused("report", str(source), "--out", str(out))
+    assert line.startswith(f"{source} holds no measurement yet; allowed: ")
+    assert not out.exists()
+
+
 def test_report_of_a_model_says_what_its_manifest_does(answer: Answer, tmp_path: Path) -> None:
     out = tmp_path / "report.html"
     document = answer("report", str(SHIPPED / "H100"), "--out", str(out))
@@ -182,6 +196,30 @@ def test_report_refuses(
     assert line.startswith(message.format(tmp_path))
     assert "allowed" in line
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("out", "choices"), [("run.db", "a.csv"), ("a.csv", "a.csv"), ("a.html", "run.db")]
+)
+def test_report_writes_over_nothing(
+    refused: Refused, tmp_path: Path, out: str, choices: str
+) -> None:
+    store = tmp_path / "run.db"
+    MeasurementStore(store).close()
+    before = store.read_bytes()
+    written = ("--out", str(tmp_path / out), "--choices", str(tmp_path / choices))
+    line = refused("report", str(store), *written)
+    assert "this command reads, keeps or writes" in line
+    assert "allowed: a file of its own; name another one" in line
+    assert (store.read_bytes(), list(tmp_path.iterdir())) == (before, [store])
+
+
+def test_predict_writes_over_nothing(refused: Refused, tmp_path: Path) -> None:
+    own = tmp_path / "own.csv"
+    own.write_text("m,n,k\n8,64,64\n")
+    line = refused("predict", "--problems", str(own), "--choices", str(own))
+    assert line.startswith(f"cannot write {own}: this command reads, keeps or writes {own} there;")
+    assert own.read_text() == "m,n,k\n8,64,64\n"
 
 
 @pytest.mark.parametrize("command", ["report", "predict"])

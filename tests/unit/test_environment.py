@@ -21,6 +21,7 @@ from tilecast.data_collection.environment import (
     gpu_states,
     library_here,
     library_versions,
+    present,
     public_command,
 )
 from tilecast.heuristics.errors import TilecastError
@@ -66,6 +67,8 @@ def test_only_measured_gpus_are_listed(smi: Smi) -> None:
     assert [state["uuid_hash"] for state in gpu_states()] == hashes
     chosen = [hashes[2], hashes[0]]
     assert [state["index"] for state in gpu_states(chosen)] == ["2", "0"]
+    # One that is gone has no state.
+    assert [state["index"] for state in gpu_states([*chosen, "dddd"])] == ["2", "0"]
     facts = describe(chosen)
     assert {state["name"] for state in facts["gpus"]} == {"NVIDIA H200"}  # type: ignore[attr-defined]
     assert not any(uuid in str(facts) for uuid in UUIDS)
@@ -114,6 +117,14 @@ def test_nvidia_smi_that_hangs_is_not_waited_for(smi: Smi, monkeypatch: pytest.M
 @pytest.mark.usefixtures("gpus")
 def test_cards_are_those_of_the_devices(h200: Hardware) -> None:
     assert cards((2, 0), h200) == [device_hash(UUIDS[2]), device_hash(UUIDS[0])]
+
+
+@pytest.mark.usefixtures("gpus")
+def test_a_card_that_only_the_driver_knows_to_be_gone_is_left_out(h200: Hardware, smi: Smi) -> None:
+    smi(f"echo '{LISTING.splitlines()[2]}'")
+    chosen, facts = present((0, 2), h200)
+    assert chosen == {2: device_hash(UUIDS[2])}
+    assert [gpu["uuid_hash"] for gpu in facts["gpus"]] == list(chosen.values())
 
 
 @pytest.mark.usefixtures("gpus")

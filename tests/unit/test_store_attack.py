@@ -137,7 +137,9 @@ def test_damaged_stores(
 ) -> None:
     monkeypatch.setattr(environment, "cards", lambda devices, target: ["attacked"])
     monkeypatch.setattr(environment, "gpu_states", lambda cards: [])
-    monkeypatch.setattr(environment, "describe", lambda cards: {"gpus": []})
+    monkeypatch.setattr(
+        environment, "describe", lambda cards: {"gpus": [{"uuid_hash": "attacked"}]}
+    )
     # Never called, and PyTorch takes longer to load than all that is tested here.
     session = SimpleNamespace(GpuSession=lambda objects, device, announce: None)
     monkeypatch.setitem(sys.modules, "tilecast.data_collection.gpu_session", session)
