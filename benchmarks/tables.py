@@ -426,6 +426,7 @@ TABLES: dict[str, tuple[str, Callable[[Figures], str]]] = {
     "operator speed": ("operator_speed", operator_speed),
     "new gpu": ("new_gpu", new_gpu),
     "guided": ("guided", guided),
+    "new operand": ("new_operand", new_operand),
     "label noise": ("label_noise", label_noise),
     "learning": ("learn_from_autotuning", learning),
     "learning on a gpu": ("learn_on_gpu", learning),

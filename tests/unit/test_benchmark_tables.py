@@ -152,9 +152,8 @@ def test_guided_table_sets_what_is_lost_beside_what_is_saved(tables: ModuleType)
     lost = {"geomean": 0.001, "p95": 0.004, "max": 0.05}
     share = {"configs": 106.9, "seconds": 2.18, "problems_over_all": 4.99}
     share |= {"lost": {"burst": lost, "sustained": lost}, "alone": _shown(0.03)}
-    figures = {"shares": {"64/16/16": share | {"as_long": {"problems": 7, **_shown(0.06)}}}}
-    figures["shares"]["all"] = share
-    lines = tables.guided(figures).splitlines()
+    guided = {**share, "as_long": {"problems": 7, **_shown(0.06)}}
+    lines = tables.guided({"shares": {"64/16/16": guided, "all": share}}).splitlines()
     cells = [cell.strip() for cell in lines[2].strip("|").split("|")]
     assert cells[:5] == ["64 / 16 / 16", "107", "2.2", "5.0x", "0.10%, 0.40%, 5.0%"]
     assert cells[6:] == ["3.0% / 1.0% / 0.60%", "6.0% / 2.0% / 1.2%, 7"]
