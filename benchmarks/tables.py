@@ -332,6 +332,42 @@ def new_gpu(figures: Figures) -> str:
     return markdown(heading, rows)
 
 
+def guided(figures: Figures) -> str:
+    """What guided collection loses and saves, by how many configs it takes."""
+    at = "/".join(map(str, SHOWN_K))
+    heading = ["first / neighbours / chance", "configs", "seconds", "problems in the same time"]
+    heading += [f"lost in {power}: mean, p95, most" for power in POWERS[:2]]
+    heading += [f"regret@{at}, learned from these", "from as long with all configs, problems"]
+    rows = []
+    for name, share in figures["shares"].items():
+        lost = ([percent(v) for v in share["lost"][power].values()] for power in POWERS[:2])
+        long = share.get("as_long")
+        rows.append(
+            [name.replace("/", " / "), f"{share['configs']:.0f}", f"{share['seconds']:.1f}"]
+            + [f"{share['problems_over_all']:.1f}x", *(", ".join(cell) for cell in lost)]
+            + [_by_shown_k(share["alone"])]
+            + [f"{_by_shown_k(long)}, {long['problems']}" if long else ""]
+        )
+    return markdown(heading, rows)
+
+
+def new_operand(figures: Figures) -> str:
+    """Regret by how many problems of new operands were measured, others known or not."""
+    heading = [f"regret@{'/'.join(map(str, SHOWN_K))}, robust, problems known"]
+    heading += ["minutes of one card", "beside others", "alone"]
+    rows = [
+        [f"`{kind}`, {cell['problems']}", f"{cell['minutes']:.1f}"]
+        + [_by_shown_k(cell[how]) if how in cell else "" for how in ("beside others", "alone")]
+        for kind, one in _newest(figures).items()
+        for cell in one["known"].values()
+    ]
+    return markdown(heading, rows)
+
+
+def _by_shown_k(found: Figures) -> str:
+    return " / ".join(percent(found[str(k)]["geomean"]) for k in SHOWN_K)
+
+
 def _by_numbers(name: str) -> list[str | int]:
     """A key that sorts names by their text and then by the numbers in it."""
     return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
@@ -389,6 +425,8 @@ TABLES: dict[str, tuple[str, Callable[[Figures], str]]] = {
     "operands": ("operand_transfer", operands),
     "operator speed": ("operator_speed", operator_speed),
     "new gpu": ("new_gpu", new_gpu),
+    "guided": ("guided", guided),
+    "new operand": ("new_operand", new_operand),
     "label noise": ("label_noise", label_noise),
     "learning": ("learn_from_autotuning", learning),
     "learning on a gpu": ("learn_on_gpu", learning),
