@@ -15,10 +15,12 @@ from tilecast.cli import given, values
 from tilecast.cli import options as shared
 from tilecast.cli.answer import Answer
 from tilecast.cli.evaluate import all_makers, of_kinds
+from tilecast.cli.measurements import DATA
 from tilecast.heuristics.errors import TilecastError
 
 if TYPE_CHECKING:
     from tilecast.data_collection.dataset import Dataset
+    from tilecast.models.artifact import Artifact
     from tilecast.models.labels import ProblemLabels
     from tilecast.models.learned import LearnedHeuristic
     from tilecast.reporting.page import Section
@@ -100,7 +102,7 @@ def _check_outputs(options: argparse.Namespace) -> None:
 def _of_model(
     options: argparse.Namespace,
 ) -> tuple[Dataset | None, LearnedHeuristic, list[Section]]:
-    """The data set shipped for a model's GPU, the model, and what it says of itself.
+    """What a model was measured on, or else what is shipped for its GPU; the model; its own words.
 
     Raises:
         TilecastError: the model is refused, or something is asked that a model does not answer.
@@ -113,15 +115,32 @@ def _of_model(
     if options.model:
         raise TilecastError(f"--model is for measurements; allowed: {options.source} by itself")
     artifact = load(options.source)
-    data = shipped_data(artifact.hardware)
-    if options.choices and not data:
+    dataset = _learned_from(options.source / DATA, artifact)
+    if dataset is None and (data := shipped_data(artifact.hardware)):
+        dataset = read_dataset(data)
+    if options.choices and dataset is None:
         raise TilecastError(
             f"no data set is shipped for {artifact.name}, whose problems --choices would be for; "
             "allowed: a data set as the source, with --model"
         )
     sections = [model_section(artifact.name, artifact.facts)]
     heuristic = LearnedHeuristic(artifact, options.power)
-    return read_dataset(data) if data else None, heuristic, sections
+    return dataset, heuristic, sections
+
+
+def _learned_from(file: Path, artifact: Artifact) -> Dataset | None:
+    """The measurements beside a model, where they are there and the model learned from them.
+
+    Raises:
+        TilecastError: they are there and cannot be read.
+    """
+    from tilecast.data_collection.dataset import read_dataset
+    from tilecast.models.manifest import learned_from
+
+    if not file.exists():
+        return None
+    dataset = read_dataset(file)
+    return dataset if dataset.digest in learned_from(artifact.facts) else None
 
 
 def _of_measurements(options: argparse.Namespace) -> tuple[Dataset, LearnedHeuristic | None]:

@@ -150,6 +150,6 @@ def _this_host(options: CollectOptions) -> Iterator[Site]:
             cards,
             [partial(GpuSession, options.objects, device) for device in chosen],
             LocalEngine(),
-            lambda kernels: compile_all(kernels, options.objects, options.workers),
+            partial(compile_all, cache=options.objects, workers=options.workers),
             lambda: gpu_states(cards),
         )

@@ -71,7 +71,7 @@ class Collector:
     """Where results go and what is done already is read from."""
     factories: Sequence[SessionFactory]
     """One session factory per GPU."""
-    build: Build = lambda kernels: ()
+    build: Build = lambda kernels, /, *, stop: ()
     """Compiles kernels; nothing where all are compiled."""
     engine: Engine[Any] = field(default_factory=LocalEngine)
     """What the workers run on."""
@@ -118,6 +118,7 @@ class Collector:
                 yield ahead
             finally:
                 self._ended = True
+                ahead.shutdown(cancel_futures=True)
 
     def _measure(self, workload: Workload, ahead: ThreadPoolExecutor) -> None:
         """Stretch by stretch: a run that ends early has measured the first problems whole.
@@ -185,9 +186,9 @@ class Collector:
     def _compile(self, build: _Build) -> None:
         """Compile, in a thread that touches nothing else."""
         try:
-            for result in self.build(build.kernels):
+            for result in self.build(build.kernels, stop=self._unwanted):
                 build.results.put(result)
-                if self._ended or self._late():
+                if self._unwanted():
                     break
             build.results.put(None)
         # Told where the results are waited for.
@@ -209,6 +210,10 @@ class Collector:
                 self._crew.record({result.spec: result.error})
             since = self._tell(phase, since)
         return build.kernels
+
+    def _unwanted(self) -> bool:
+        """Whether nobody waits for kernels any more, or there is no time to run them."""
+        return self._ended or self._late()
 
     def _late(self) -> bool:
         return time.monotonic() > self._until

@@ -52,8 +52,15 @@ class Engine(Protocol[W]):
 News = Result | Failed | Lost
 """What becomes of a worker's job."""
 
-Build = Callable[[Sequence[KernelSpec]], Iterable[CompileResult]]
-"""Compiles kernels, one result after another; they are where workers find them then."""
+
+class Build(Protocol):
+    """Compiles kernels, one result after another; they are where workers find them then."""
+
+    def __call__(
+        self, kernels: Sequence[KernelSpec], /, *, stop: Callable[[], bool]
+    ) -> Iterable[CompileResult]:
+        """End within a second once ``stop`` says so, whatever a compiler is doing."""
+        ...
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import ray
@@ -18,6 +18,7 @@ from tilecast.data_collection.jobs import Failed, Job, Lost, Ready, Result, Sess
 from tilecast.data_collection.ray_nodes import Measurer, checked, compile_on_node, node_versions
 from tilecast.data_collection.worker import START_FACTOR
 from tilecast.heuristics.errors import TilecastError, one_line
+from tilecast.kernels.builder import STOP_SECONDS
 from tilecast.kernels.compiling import CompileResult
 from tilecast.kernels.object_cache import ObjectCache
 from tilecast.kernels.spec import KernelSpec
@@ -107,7 +108,9 @@ class RayEngine:
             if len(waits) == len(workers) and min(waits.values()) > allowed:
                 yield worker, Failed(None, f"no GPU of the cluster was free for {allowed:g} s")
 
-    def build(self, kernels: Sequence[KernelSpec]) -> Iterator[CompileResult]:
+    def build(
+        self, kernels: Sequence[KernelSpec], /, *, stop: Callable[[], bool]
+    ) -> Iterator[CompileResult]:
         """Compile what this host's cache lacks; what is there can be measured on any node.
 
         Raises:
@@ -124,9 +127,11 @@ class RayEngine:
             yield CompileResult(spec, 0.0)
         if missing:
             self._cache.tidy()
-        yield from self._compile(iter(missing))
+        yield from self._compile(iter(missing), stop)
 
-    def _compile(self, missing: Iterator[KernelSpec]) -> Iterator[CompileResult]:
+    def _compile(
+        self, missing: Iterator[KernelSpec], stop: Callable[[], bool]
+    ) -> Iterator[CompileResult]:
         # What a kernel does to its compiler happens below the task: a lost one is begun anew.
         task = ray.remote(compile_on_node).options(num_cpus=1, max_retries=-1)
         running: list[ray.ObjectRef] = []
@@ -135,7 +140,11 @@ class RayEngine:
                 running.append(task.remote(spec, node_versions()))
             if not running:
                 return
-            done, running = ray.wait(running)
+            done, running = ray.wait(running, timeout=STOP_SECONDS)
+            if stop():
+                for reference in running:
+                    ray.cancel(reference, force=True)
+                return
             for result, whole in returned(done):
                 if result.error is None:
                     self._cache.add(checked(result.spec.key, whole))

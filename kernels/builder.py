@@ -7,7 +7,7 @@ import itertools
 import os
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from functools import cache
@@ -24,6 +24,8 @@ from tilecast.kernels.workers import end_workers, new_pool
 
 DEADLINE_SECONDS = 120
 """For one kernel, which takes about a second: a compiler that hangs must not hang its caller."""
+STOP_SECONDS = 0.25
+"""How often whoever wants kernels is asked whether they are still wanted."""
 MOST_WORKERS = 16
 """A shortlist and its neighbours keep no more busy; each takes half a gigabyte."""
 
@@ -97,8 +99,12 @@ class ObjectBuilder:
             with contextlib.suppress(TilecastError):
                 self._result(spec, job)
 
-    def build(self, specs: Iterable[KernelSpec]) -> Iterator[CompileResult]:
+    def build(
+        self, specs: Iterable[KernelSpec], stop: Callable[[], bool] = lambda: False
+    ) -> Iterator[CompileResult]:
         """Compile different kernels that the cache lacks, and yield each as it is done.
+
+        Once ``stop`` says so, what is in work is given up and nothing more is begun.
 
         Raises:
             TilecastError: the cache cannot be written.
@@ -113,12 +119,15 @@ class ObjectBuilder:
                 return
             oldest = min(begun for _, begun in jobs.values())
             left = oldest + DEADLINE_SECONDS - time.monotonic()
-            done = wait(jobs, max(0.0, left), FIRST_COMPLETED).done
+            done = wait(jobs, min(max(0.0, left), STOP_SECONDS), FIRST_COMPLETED).done
+            if stop():
+                self._end(self._pool)
+                return
             for job in done:
                 spec, _ = jobs.pop(job)
                 yield self._result(spec, job)
-            if not done:
-                late = max(oldest, time.monotonic() - DEADLINE_SECONDS)
+            late = time.monotonic() - DEADLINE_SECONDS
+            if not done and oldest <= late:
                 self._end(self._pool)
                 again = [spec for spec, begun in jobs.values() if begun > late]
                 missing = itertools.chain(again, missing)
@@ -218,12 +227,17 @@ def _not_compiled(spec: KernelSpec, error: str) -> TilecastError:
 
 
 def compile_all(
-    specs: Iterable[KernelSpec], cache: ObjectCache, workers: int
+    specs: Iterable[KernelSpec],
+    cache: ObjectCache,
+    workers: int,
+    *,
+    stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[CompileResult]:
     """Bring every spec into the cache, in a pool of processes, and yield each as it is done.
 
     A spec that fails to compile is reported and the others go on; those that the cache holds are
-    not compiled again. Each worker is a process and takes a core.
+    not compiled again. Each worker is a process and takes a core. Once ``stop`` says so, what is in
+    work is given up, whatever its compiler is doing.
 
     Raises:
         TilecastError: the cache cannot be written, or others may write it.
@@ -236,7 +250,7 @@ def compile_all(
             yield CompileResult(spec, 0.0)
     if missing:
         with contextlib.closing(ObjectBuilder(cache, min(workers, len(missing)))) as builder:
-            yield from builder.build(missing)
+            yield from builder.build(missing, stop)
 
 
 def object_builder() -> ObjectBuilder:

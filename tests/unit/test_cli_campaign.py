@@ -67,7 +67,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few_dataset: Dataset)
         gpus = [{"name": NEW.device_names[0], "uuid_hash": card} for card in chosen]
         return {"gpus": gpus, "date": "2026-11-22T00:00:00+00:00"}
 
-    def compiled(kernels: Sequence[KernelSpec], *_: object) -> Iterator[CompileResult]:
+    def compiled(kernels: Sequence[KernelSpec], **_: object) -> Iterator[CompileResult]:
         return (CompileResult(spec, 0.0) for spec in kernels)
 
     monkeypatch.setattr(campaign, "visible_gpus", lambda: NEW.device_names * 2)

@@ -15,9 +15,11 @@ import pytest
 from browser import CHROMIUM, DRIVER, Browser, browser
 
 from tilecast.cli.main import main
+from tilecast.cli.measurements import DATA
+from tilecast.data_collection import dataset
 from tilecast.data_collection.dataset import COLUMNS, Dataset, write_dataset
 from tilecast.data_collection.store import MeasurementStore
-from tilecast.models.artifact import SHIPPED
+from tilecast.models.artifact import SHIPPED, Artifact, save
 from tilecast.reporting.page import Section, page, write_page
 from tilecast.reporting.table import Table
 
@@ -158,6 +160,27 @@ def test_report_of_a_model_says_what_its_manifest_does(answer: Answer, tmp_path:
     manifest = json.loads((SHIPPED / "H100" / "manifest.json").read_text())
     regret = manifest["facts"]["held_out"]["tilecast"]["robust"]["regret@1"]["geomean"]
     assert f"{regret:.2%}" in out.read_text()
+
+
+def test_report_of_a_model_shows_the_measurements_beside_it_that_it_learned_from(
+    answer: Answer,
+    data: str,
+    few_trained: Artifact,
+    few_dataset: Dataset,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(dataset, "shipped_data", lambda gpu: Path(data))
+    model, out = tmp_path / "model", tmp_path / "report.html"
+    save(few_trained, model)
+    small = few_dataset.rows.query("m == 64").reset_index(drop=True)
+    shown = []
+    # Others than the model learned from are not its own.
+    for beside in (None, few_dataset, Dataset(small, few_dataset.provenance)):
+        if beside:
+            write_dataset(beside, model / DATA)
+        shown.append(answer("report", str(model), "--out", str(out))["problems"])
+    assert shown == [24, 12, 24]
 
 
 @pytest.mark.parametrize("kind", ["csv", "json"])

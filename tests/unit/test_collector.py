@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import multiprocessing
 import os
@@ -12,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby, pairwise
@@ -31,6 +33,7 @@ from tilecast.data_collection import collector
 from tilecast.data_collection.cards import card_times
 from tilecast.data_collection.collector import Collector
 from tilecast.data_collection.crew import MAX_STRIKES, MOST_LOSSES
+from tilecast.data_collection.engine import Build
 from tilecast.data_collection.jobs import Failed, Lost, Result
 from tilecast.data_collection.measurement import Measurement
 from tilecast.data_collection.progress import Progress
@@ -40,7 +43,10 @@ from tilecast.data_collection.worker import LocalEngine, LocalWorker
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
+from tilecast.kernels import workers
+from tilecast.kernels.builder import compile_all
 from tilecast.kernels.compiling import CompileResult
+from tilecast.kernels.object_cache import ObjectCache
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.spec import KernelSpec
 
@@ -599,7 +605,7 @@ class Builder:
     asked: list[list[KernelSpec]] = field(default_factory=list)
     built: int = 0
 
-    def __call__(self, kernels: Sequence[KernelSpec]) -> Iterator[CompileResult]:
+    def __call__(self, kernels: Sequence[KernelSpec], **_: object) -> Iterator[CompileResult]:
         self.asked.append(list(kernels))
         for spec in kernels:
             time.sleep(self.seconds)
@@ -617,6 +623,47 @@ def test_budget_bounds_compiling_too(bed: Bed) -> None:
     assert (bed.rows(), bed.checks(), bed.logged()) == ([], {}, [])
     bed.collect(build=builder)
     assert {row.m for row in bed.rows() if row.stage == "verify"} == {p.m for p in PROBLEMS}
+
+
+def _hanging(folder: Path, code: bytes) -> Build:
+    """Compiles all kernels at once but the last, whose compiler hangs; its process is noted."""
+
+    class Hanging(ObjectCache):
+        @contextlib.contextmanager
+        def exclusive(self, spec: KernelSpec) -> Iterator[None]:
+            if spec.config == CONFIGS[-1]:
+                (folder / "hanging").write_text(str(os.getpid()))
+                time.sleep(fake_session.FOR_EVER)
+            self.put(spec, code)
+            yield
+
+    return partial(compile_all, cache=Hanging(folder / "objects"), workers=1)
+
+
+@pytest.mark.parametrize("ends", ["interrupted", "late"])
+def test_no_compiler_that_hangs_holds_up_a_run_that_ends(
+    bed: Bed, object_file: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    monkeypatch.setattr(workers, "_prepare", lambda parent: None)
+    build, noted, ended = _hanging(bed.folder, object_file(168, 0)), bed.folder / "hanging", []
+
+    def end(progress: Progress) -> None:
+        if progress.done == len(CONFIGS) - 1:
+            while not (noted.exists() and noted.read_text()):
+                time.sleep(0.01)
+            ended.append(time.monotonic())
+            if ends == "interrupted":
+                raise KeyboardInterrupt
+            collecting._until = 0.0
+
+    with closing(MeasurementStore(bed.path)) as store:
+        store.begin_run({"gpu": "none"})
+        collecting = Collector(store, [bed.factory()], build, report=end)
+        with pytest.raises(KeyboardInterrupt) if ends == "interrupted" else nullcontext():
+            collecting.collect({PROBLEMS[0]: CONFIGS})
+    assert time.monotonic() - ended[0] < 5
+    assert not _alive(int(noted.read_text()))
+    assert bed.rows() == []
 
 
 def test_what_the_next_problems_need_is_compiled_as_it_goes(
@@ -700,7 +747,7 @@ def test_the_next_problems_kernels_compile_while_these_are_measured(
     workload = {PROBLEMS[0]: CONFIGS[:2], PROBLEMS[1]: CONFIGS[2:4]}
     measured_when_asked = []
 
-    def build(kernels: Sequence[KernelSpec]) -> Iterator[CompileResult]:
+    def build(kernels: Sequence[KernelSpec], **_: object) -> Iterator[CompileResult]:
         measured_when_asked.append({line[2] for line in bed.logged() if line[0] == "race"})
         yield from (CompileResult(spec, 0.0, None) for spec in kernels)
 
@@ -718,7 +765,7 @@ def test_little_is_waited_for_before_the_first_measurement(
     plan = {GemmProblem(m, 512, 512): (kernel,) for m, kernel in enumerate(kernels, 1)}
     compiled: list[int] = []
 
-    def build(kernels: Sequence[KernelSpec]) -> Iterator[CompileResult]:
+    def build(kernels: Sequence[KernelSpec], **_: object) -> Iterator[CompileResult]:
         compiled.append(len(kernels))
         yield from (CompileResult(spec, 0.0, None) for spec in kernels)
 
@@ -728,7 +775,7 @@ def test_little_is_waited_for_before_the_first_measurement(
 
 
 def test_what_compiling_raises_is_raised(bed: Bed) -> None:
-    def build(kernels: Sequence[KernelSpec]) -> Iterator[CompileResult]:
+    def build(kernels: Sequence[KernelSpec], **_: object) -> Iterator[CompileResult]:
         raise RuntimeError("no compiler")
 
     with pytest.raises(RuntimeError, match="no compiler"):

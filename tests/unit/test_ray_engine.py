@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from fake_session import CONFIGS, PROBLEMS, FakeFactory, Fault, NodeFactory, Turn
 from ray.cluster_utils import Cluster
 
-from tilecast.data_collection import collector, ray_cluster
+from tilecast.data_collection import collector, ray_cluster, ray_engine
 from tilecast.data_collection.cards import card_times
 from tilecast.data_collection.collector import Collector, Workload
 from tilecast.data_collection.jobs import CheckJob, Failed, Ready
@@ -218,6 +218,33 @@ def test_what_a_throttling_card_says_is_measured_again_on_another_node(
     assert run["troubles"] == [{"card": "hot", "reason": "the GPU throttles: hardware thermal"}]
     assert sorted((one.card, one.problem) for one in card_times([run])) == pairs
     assert {progress.gpus for progress in told} == {2}
+
+
+def test_compilers_that_hang_are_given_up_once_nobody_waits(
+    nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noted = tmp_path / "hanging"
+
+    def hang(spec: KernelSpec, wanted: dict[str, str]) -> None:
+        with noted.open("a") as file:
+            file.write(f"{os.getpid()}\n")
+        time.sleep(3600)
+
+    monkeypatch.setattr(ray_engine, "compile_on_node", hang)
+    kernels = [KernelSpec(config, LINEAR_BF16) for config in CONFIGS]
+    ended: list[float] = []
+
+    def stop() -> bool:
+        if not ended and noted.exists():
+            ended.append(time.monotonic())
+        return bool(ended)
+
+    with ray_cluster.connected(nodes.address):
+        assert list(RayEngine(ObjectCache(tmp_path / "objects")).build(kernels, stop=stop)) == []
+        assert time.monotonic() - ended[0] < 1
+        while any(_alive(int(process)) for process in noted.read_text().split()):
+            assert time.monotonic() - ended[0] < 10
+            time.sleep(0.05)
 
 
 def test_store_is_complete_though_a_worker_and_a_node_are_lost(
