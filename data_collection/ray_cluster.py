@@ -127,9 +127,8 @@ def ray_cluster(address: str, objects: ObjectCache, target: Hardware) -> Iterato
             there = [_on(node, states).remote(chosen) for node, (chosen, _) in found.items()]
             gpus = []
             for reference in there:
-                with suppress(
-                    RayError, TilecastError
-                ):  # its node is lost, or its driver; the others tell
+                # Its node is lost, or its driver; the others tell.
+                with suppress(RayError, TilecastError):
                     gpus += ray.get(reference)
             return gpus
 
