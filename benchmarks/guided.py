@@ -24,9 +24,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import runner
 from learn_from_autotuning import figures as of_rows
-from learn_from_autotuning import regret
+from learn_from_autotuning import regret, rounded_spread
 from runner import Row
-from selection_regret import DIGITS, Table
+from selection_regret import Table
 
 from tilecast.data_collection.dataset import Dataset, read_dataset
 from tilecast.data_collection.gpu_session import GAP_SECONDS, REPLAY_SECONDS
@@ -41,7 +41,6 @@ from tilecast.models.guidance import Guided
 from tilecast.models.labels import ProblemLabels, label_table
 from tilecast.models.measurements import dataset_hardware
 from tilecast.models.ranker import ConfigRanker
-from tilecast.models.regret import spread
 
 POWER = "robust"  # of the ranker that guides, and of those that learn
 WHOLE = 500
@@ -170,8 +169,10 @@ def lost(whole: Table, places: Places) -> Row:
     for regime in REGIMES:
         times = [labels.truth[regime] for labels in whole]
         pairs = zip(times, places, strict=True)
-        found[regime] = spread(np.array([time[p].min() / time.min() - 1 for time, p in pairs]))
-    return {regime: {n: round(v, DIGITS) for n, v in one.items()} for regime, one in found.items()}
+        found[regime] = rounded_spread(
+            np.array([time[p].min() / time.min() - 1 for time, p in pairs])
+        )
+    return found
 
 
 def device_time(timed: Sequence[Timings], places: Places, rest: Around) -> Row:

@@ -168,8 +168,12 @@ def measure(table: Table, gpu: Hardware) -> Row:
 
 def figures(rows: np.ndarray) -> Row:
     """What some problems lose at each k of `SHOWN_K`."""
-    by_k = {str(k): spread(rows[:, k - 1]) for k in SHOWN_K}
-    return {k: {n: round(v, DIGITS) for n, v in one.items()} for k, one in by_k.items()}
+    return {str(k): rounded_spread(rows[:, k - 1]) for k in SHOWN_K}
+
+
+def rounded_spread(values: np.ndarray) -> Row:
+    """How some losses spread, as a result keeps it."""
+    return {name: round(value, DIGITS) for name, value in spread(values).items()}
 
 
 def main() -> None:

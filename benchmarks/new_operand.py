@@ -15,7 +15,7 @@ from itertools import product
 
 import numpy as np
 import runner
-from learn_from_autotuning import regret
+from learn_from_autotuning import regret, rounded_spread
 from runner import Row
 from selection_regret import DIGITS, Table
 from tables import SHOWN_K
@@ -25,7 +25,6 @@ from tilecast.heuristics.hardware import Hardware
 from tilecast.models.labels import label_table
 from tilecast.models.measurements import dataset_hardware
 from tilecast.models.ranker import ConfigRanker
-from tilecast.models.regret import spread
 
 POWER = "robust"
 KINDS = ("bf16:crr", "int8:rcr>bf16:row-scales", "e4m3:rcr>bf16@fp32:row-scales")
@@ -109,13 +108,9 @@ def figures(rows: Sequence[Row]) -> Row:
             by_k = {str(k): np.concatenate([r["regret"][str(k)] for r in asked]) for k in SHOWN_K}
             cell = known.setdefault(str(count), {"problems": problems})
             cell["minutes"] = round(problems * PROBLEM_SECONDS / 60, 1)
-            cell[how] = {k: _rounded(lost) for k, lost in by_k.items()}
+            cell[how] = {k: rounded_spread(values) for k, values in by_k.items()}
         found[kind] = {"scored": scored, "known": known}
     return found
-
-
-def _rounded(lost: np.ndarray) -> dict[str, float]:
-    return {name: round(value, DIGITS) for name, value in spread(lost).items()}
 
 
 def rounds() -> dict[str, Round]:

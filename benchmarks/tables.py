@@ -300,8 +300,7 @@ def learning(figures: Figures) -> str:
     at = "/".join(map(str, SHOWN_K))
     heading = [f"regret@{at}, ranker", "production", "families that it saw nothing of"]
     rows = [
-        [f"{power}, {name}"]
-        + [" / ".join(percent(part[str(k)]["geomean"]) for k in SHOWN_K) for part in found.values()]
+        [f"{power}, {name}"] + [_by_shown_k(part) for part in found.values()]
         for power, rankers in figures["regret"].items()
         for name, found in rankers.items()
     ]
@@ -315,8 +314,8 @@ def new_gpu(figures: Figures) -> str:
     seconds = figures["seconds_measured"] / figures["problems"]
 
     def cell(power: str, name: str) -> str:
-        found = regret[power].get(name, {})
-        return " / ".join(percent(found[str(k)]["geomean"]) for k in SHOWN_K if found)
+        found = regret[power].get(name)
+        return _by_shown_k(found) if found else ""
 
     heading = ["regret@1/3/5, problems measured", "minutes of one card"]
     heading += [f"{power}, {how}" for power in regret for how in ("alone", "with the H200's data")]
@@ -365,6 +364,7 @@ def new_operand(figures: Figures) -> str:
 
 
 def _by_shown_k(found: Figures) -> str:
+    """Mean regret at each k of `SHOWN_K`, of figures by k."""
     return " / ".join(percent(found[str(k)]["geomean"]) for k in SHOWN_K)
 
 
