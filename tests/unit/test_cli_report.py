@@ -26,7 +26,7 @@ from tilecast.reporting.table import Table
 Answer = Callable[..., dict]
 Refused = Callable[..., str]
 
-MOST_BYTES, MOST_MILLISECONDS = 5_000_000, 2_000
+MOST_BYTES = 5_000_000
 SHIPPED_MODEL = str(SHIPPED / "H200")
 TITLES = [
     "What was measured",
@@ -345,13 +345,6 @@ def test_browser_draws_every_plot_offline(
     wide = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
     assert window.run(wide) == 0
     assert window.run("return document.querySelectorAll('[data-title^=Share]').length") == 0
-
-
-def test_browser_opens_it_in_time(window: Browser, tmp_path: Path) -> None:
-    out = tmp_path / "page.html"
-    assert main(["report", SHIPPED_MODEL, "--out", str(out)]) == 0
-    # The least of three: the machine may be busy with something else.
-    assert min(window.open(out) for _ in range(3)) <= MOST_MILLISECONDS
 
 
 def test_browser_would_see_a_fault(window: Browser, tmp_path: Path) -> None:

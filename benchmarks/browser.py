@@ -71,12 +71,15 @@ class Browser:
         sent = [one for one in messages if one["method"] == "Network.requestWillBeSent"]
         return [one["params"]["request"]["url"] for one in sent]
 
-    def screenshot(self, file: Path) -> None:
-        """Keep a picture of the whole page."""
-        size = self._ask("/goog/cdp/execute", {"cmd": "Page.getLayoutMetrics", "params": {}})
-        clip = size["cssContentSize"] | {"x": 0, "y": 0, "scale": 1}
+    def screenshot(self, file: Path, element: str) -> None:
+        """Keep a picture of the first element that a selector finds."""
+        place = f"document.querySelector({json.dumps(element)}).getBoundingClientRect()"
+        top = "scrollX + box.x, y: scrollY + box.y"
+        clip = self.run(
+            f"const box = {place}; return {{x: {top}, width: box.width, height: box.height}}"
+        )
         command = {"cmd": "Page.captureScreenshot", "params": {"captureBeyondViewport": True}}
-        command["params"]["clip"] = clip
+        command["params"]["clip"] = clip | {"scale": 1}
         file.write_bytes(base64.b64decode(self._ask("/goog/cdp/execute", command)["data"]))
 
     def close(self) -> None:
