@@ -22,6 +22,8 @@ _FLAGS = (
     "disable-dev-shm-usage", "window-size=1200,900",
 )  # fmt: skip
 
+MARGIN = 15  # pixels at the sides and above what is in a picture
+
 
 class Browser:
     """One window."""
@@ -71,12 +73,14 @@ class Browser:
         sent = [one for one in messages if one["method"] == "Network.requestWillBeSent"]
         return [one["params"]["request"]["url"] for one in sent]
 
-    def screenshot(self, file: Path, element: str) -> None:
-        """Keep a picture of the first element that a selector finds."""
-        place = f"document.querySelector({json.dumps(element)}).getBoundingClientRect()"
-        top = "scrollX + box.x, y: scrollY + box.y"
+    def screenshot(self, file: Path, first: str, last: str) -> None:
+        """Keep a picture from one element to another, each the first that a selector finds."""
         clip = self.run(
-            f"const box = {place}; return {{x: {top}, width: box.width, height: box.height}}"
+            f"const [first, last] = {json.dumps([first, last])}.map("
+            "name => document.querySelector(name).getBoundingClientRect());"
+            f"const x = scrollX + first.x - {MARGIN}, y = scrollY + first.y - {MARGIN};"
+            f"return {{x, y, width: scrollX + last.right + {MARGIN} - x,"
+            f" height: scrollY + last.bottom - y}}"
         )
         command = {"cmd": "Page.captureScreenshot", "params": {"captureBeyondViewport": True}}
         command["params"]["clip"] = clip | {"scale": 1}

@@ -40,7 +40,7 @@ def main() -> None:
                 "milliseconds_to_open": runner.quantiles(opened, median=0.5, worst=1.0),
             }
             if section := window.run(SECTION):
-                window.screenshot(PICTURE, section)
+                window.screenshot(PICTURE, f"{section} h2", f"{section} .plot")
     figures["bars"] = {
         "within_5_MB": all(figures[name]["bytes"] <= MOST_BYTES for name in PAGES),
         "opens_within_2_s": all(
