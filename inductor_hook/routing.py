@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,9 +37,9 @@ def enable(model: str | Path | None = None, *, power: str = "robust") -> None:
     """Let the model decide every eager multiplication on a GPU, from now on and in all threads.
 
     ``torch.mm``, ``addmm``, ``bmm``, ``_int_mm`` and ``_scaled_mm``, and what PyTorch makes of
-    them, such as ``F.linear`` and ``matmul``, run a kernel of ours where that is expected to be the
-    fastest and is compiled. A missing one is compiled in the background while torch multiplies.
-    Enabling again replaces the settings.
+    them, such as ``F.linear``, ``F.scaled_mm`` and ``matmul``, run a kernel of ours where that is
+    expected to be the fastest and is compiled. A missing one is compiled in the background while
+    torch multiplies. Enabling again replaces the settings.
 
     Args:
         model: folder of a model of one's own (``tilecast train --out``); the shipped ones when
@@ -139,6 +139,35 @@ def _scaled_mm(
     return _run(plan, a, b, scale_a.view(-1), scale_b.view(-1), *added)
 
 
+_RECIPES = ([0], [1])
+"""``ScalingType`` of one number for all, and of one a row of A and a column of B."""
+
+
+def _scaled_mm_v2(
+    planner: Planner,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    scale_a: list[torch.Tensor],
+    recipe_a: list[int],
+    swizzle_a: list[int],
+    scale_b: list[torch.Tensor],
+    recipe_b: list[int],
+    swizzle_b: list[int],
+    bias: torch.Tensor | None,
+    out_dtype: torch.dtype | None,
+    contraction_dim: Sequence[int] = (),
+    use_fast_accum: bool = False,
+) -> torch.Tensor | None:
+    """What ``F.scaled_mm`` calls; torch says what is wrong with scales that its recipes refuse."""
+    known = recipe_a == recipe_b and recipe_a in _RECIPES and len(scale_a) == len(scale_b) == 1
+    if not known or any((*swizzle_a, *swizzle_b)) or contraction_dim:
+        return None
+    one_each = scale_a[0].numel() == scale_b[0].numel() == 1
+    if one_each != (recipe_a == _RECIPES[0]):
+        return None
+    return _scaled_mm(planner, a, b, scale_a[0], scale_b[0], bias, None, out_dtype, use_fast_accum)
+
+
 def _scale(scale: torch.Tensor) -> Scale:
     return Scale(scale.shape, scale.dtype, scale.is_contiguous())
 
@@ -158,6 +187,7 @@ _OPERATORS: dict[str, _Ours] = {
     "addmm": _addmm,
     "_int_mm": _int_mm,
     "_scaled_mm": _scaled_mm,
+    "_scaled_mm_v2": _scaled_mm_v2,
 }
 """The operators that come to us."""
 

@@ -16,6 +16,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch._dynamo.utils import counters
+from torch.nn.functional import ScalingType
 
 from tilecast import inductor_hook
 from tilecast.data_collection.tensors import applied, poisoned_out, random_inputs, reference
@@ -894,6 +895,24 @@ def _scaled_product(fast: bool) -> Function:
     return function
 
 
+def _product_by_recipe(fast: bool) -> Function:
+    def function(
+        a: torch.Tensor,
+        b: torch.Tensor,
+        scale_a: torch.Tensor,
+        scale_b: torch.Tensor,
+        bias: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        recipe = ScalingType.TensorWise if scale_a.numel() == 1 else ScalingType.RowWise
+        return F.scaled_mm(a, b, scale_a, recipe, scale_b, recipe, bias=bias, use_fast_accum=fast)
+
+    return function
+
+
+SCALED = {"_scaled_mm": _scaled_product, "F.scaled_mm": _product_by_recipe}
+"""Functions of torch that scale fp8, by how products are added up."""
+
+
 @pytest.mark.parametrize("k", [1, 3])
 @pytest.mark.parametrize("extents", [(M, N, K), (5, N, K), (37, 1112, 1040)], ids=str)
 def test_int_mm(
@@ -924,6 +943,20 @@ def test_scaled_mm(
     inputs = _as_in_torch(GemmProblem(*extents, operands=operands))
     model = model_of(operands.text, torch.cuda.get_device_name())
     function = _scaled_product(not acc)
+    result, code = compiled(function, *inputs, model=model)
+    assert _error(result, function(*inputs)) < TOLERANCE
+    assert f"'{operands}'" in code
+    assert _failures() == []
+
+
+@pytest.mark.parametrize("extras", ["tensor-scales", "row-scales+bias"])
+def test_scaled_mm_by_recipe(
+    compiled: Callable, model_of: Callable[..., Path], extras: str
+) -> None:
+    operands = GemmOperands.parse(f"e4m3:rcr>bf16:{extras}")
+    inputs = _as_in_torch(GemmProblem(M, N, K, operands=operands))
+    model = model_of(operands.text, torch.cuda.get_device_name())
+    function = _product_by_recipe(True)
     result, code = compiled(function, *inputs, model=model)
     assert _error(result, function(*inputs)) < TOLERANCE
     assert f"'{operands}'" in code
@@ -1850,12 +1883,13 @@ def test_the_switch_routes_int_mm(switched_on: Callable[..., None]) -> None:
 
 @pytest.mark.parametrize("acc", ["", "@fp32"], ids=["fast", "exact"])
 @pytest.mark.parametrize("extras", ["tensor-scales", "row-scales", "row-scales+bias"])
+@pytest.mark.parametrize("name", SCALED)
 def test_the_switch_routes_scaled_mm(
-    switched_on: Callable[..., None], acc: str, extras: str
+    switched_on: Callable[..., None], name: str, acc: str, extras: str
 ) -> None:
     operands = GemmOperands.parse(f"e4m3:rcr>bf16{acc}:{extras}")
     inputs = _as_in_torch(GemmProblem(M, N, K, operands=operands))
-    function = _scaled_product(not acc)
+    function = SCALED[name](not acc)
     expected = function(*inputs)
     switched_on(operands.text)
     assert _error(_settled(lambda: function(*inputs)), expected) < TOLERANCE

@@ -13,6 +13,7 @@ import torch
 from torch._dynamo.utils import counters
 from torch._inductor import config
 from torch._inductor.kernel import mm
+from torch._inductor.lowering import lowerings
 from torch._inductor.virtualized import V
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
@@ -225,6 +226,26 @@ def test_scaled_mm_gets_choices(
     for choice in choices:
         assert f"matmul(A, B, out_ptr0, {handed})" in source_of(choice)
         assert "add_bias" not in source_of(choice)
+
+
+@pytest.mark.parametrize("recipe", [0, 1], ids=["one number", "rows"])
+def test_scaled_mm_by_recipe_gets_choices(
+    graph: Any, hook: list[KernelSpec], model_of: ModelOf, recipe: int
+) -> None:
+    """What ``F.scaled_mm`` becomes in a graph."""
+    name, scales = SCALES[("one number", "rows")[recipe]]
+    operands = f"e4m3:rcr>bf16:{name}"
+
+    def lower(a: Any, b: Any, scale_a: Any, scale_b: Any) -> Any:
+        scaled = [scale_a], [recipe], [], [scale_b], [recipe], []
+        options = {"out_dtype": torch.bfloat16, "use_fast_accum": True}
+        return lowerings[aten._scaled_mm_v2.default](a, b, *scaled, **options)
+
+    install(k=3, model=model_of(operands))
+    with config.patch(max_autotune_gemm_backends="TILECAST"):
+        choices = lowered(lower, *scaled_linear(M, N, K, scales=scales()).nodes())
+    assert len(_ours(choices)) == len(choices) == 3
+    assert {spec.operands.text for spec in hook} == {operands}
 
 
 def test_keys_tell_how_products_are_added_up(graph: Any, model_of: ModelOf) -> None:

@@ -24,6 +24,7 @@ from torch import distributed
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.library import Library
+from torch.nn.functional import ScalingType
 
 from tilecast.heuristics.errors import TilecastError
 from tilecast.inductor_hook import eager, launcher, routing
@@ -32,7 +33,7 @@ from tilecast.inductor_hook.plans import Planner
 from tilecast.kernels.builder import ObjectBuilder
 from tilecast.kernels.spec import KernelSpec
 
-OPERATORS = ("mm", "bmm", "addmm", "_int_mm", "_scaled_mm")
+OPERATORS = ("mm", "bmm", "addmm", "_int_mm", "_scaled_mm", "_scaled_mm_v2")
 INT8, ROWS, ONES = "int8:rcr>int32", "e4m3:rcr>bf16:row-scales", "e4m3:rcr>bf16:tensor-scales"
 M, N, K = 32, 64, 128
 
@@ -207,6 +208,11 @@ def _scaled(scale_a: torch.Tensor, scale_b: torch.Tensor, **options: Any) -> tor
     return torch._scaled_mm(a, b, scale_a, scale_b, **options)
 
 
+def _by_recipe(recipe: ScalingType, *scales: torch.Tensor, **options: Any) -> torch.Tensor:
+    a, b = _bf16(M, K).to(torch.float8_e4m3fn), _bf16(N, K).to(torch.float8_e4m3fn).T
+    return F.scaled_mm(a, b, scales[0], recipe, scales[1], recipe, **options)
+
+
 def _rows() -> tuple[torch.Tensor, torch.Tensor]:
     return torch.rand(M, 1), torch.rand(1, N)
 
@@ -217,8 +223,16 @@ SCALED: dict[str, tuple[Callable[[], torch.Tensor], str]] = {
     "rows": (lambda: _scaled(*_rows(), **_FAST), ROWS),
     "exact": (lambda: _scaled(*_rows()), "e4m3:rcr>bf16@fp32:row-scales"),
     "a bias": (lambda: _scaled(*_rows(), bias=_bf16(N), **_FAST), f"{ROWS}+bias"),
+    "one number by recipe": (
+        lambda: _by_recipe(ScalingType.TensorWise, torch.tensor(0.5), torch.ones(1), **_FAST),
+        ONES,
+    ),
+    "rows by recipe": (
+        lambda: _by_recipe(ScalingType.RowWise, *_rows(), bias=_bf16(N)),
+        "e4m3:rcr>bf16@fp32:row-scales+bias",
+    ),
 }
-"""Calls of ``_scaled_mm``, and the operands that they ask for."""
+"""Calls of ``_scaled_mm`` and ``F.scaled_mm``, and the operands that they ask for."""
 
 
 @pytest.mark.parametrize("kind", SCALED)
@@ -244,6 +258,32 @@ def test_scaled_products_that_are_torchs(
     expected = _scaled(*scales, **options)
     eager.enable(model_of(f"{ONES}+bias" if "bias" in options else ONES))
     assert torch.equal(_scaled(*scales, **options).float(), expected.float())
+    assert switch == []
+
+
+@pytest.mark.parametrize(
+    ("recipe", "scales"),
+    [
+        (ScalingType.TensorWise, (torch.ones(M, 1), torch.ones(1, N))),
+        (ScalingType.RowWise, (torch.ones(1), torch.ones(1))),
+        (ScalingType.BlockWise1x128, (torch.ones(M, 1), torch.ones(1, N))),
+    ],
+    ids=["rows as one number", "numbers as rows", "blocks"],
+)
+def test_scales_that_their_recipe_refuses_are_torchs(
+    switch: list[KernelSpec],
+    model_of: ModelOf,
+    recipe: ScalingType,
+    scales: tuple[torch.Tensor, torch.Tensor],
+) -> None:
+    def refused() -> str:
+        with pytest.raises((RuntimeError, ValueError)) as error:
+            _by_recipe(recipe, *scales)
+        return str(error.value)
+
+    expected = refused()
+    eager.enable(model_of(ROWS))
+    assert refused() == expected
     assert switch == []
 
 
