@@ -221,6 +221,7 @@ def hook(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[Kerne
     from torch._inductor import config
 
     from tilecast.inductor_hook import (
+        ahead,
         choices,
         learning,
         plans,
@@ -236,7 +237,7 @@ def hook(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[Kerne
     started: list[KernelSpec] = []
     monkeypatch.setenv("TILECAST_CACHE", str(tmp_path / "objects"))
     monkeypatch.setattr(ObjectBuilder, "start", lambda self, spec: started.append(spec))
-    for module in (choices, learning, plans, quantized_fusion, timings):
+    for module in (ahead, choices, learning, plans, quantized_fusion, timings):
         monkeypatch.setattr(module, "gpu_of", lambda device, model: hardware("H200"))
     monkeypatch.setattr(selection, "load_heuristic", _taking_all)
     answers = (selection._heuristic, selection.first, selection.shortlist, selection.ranked)
