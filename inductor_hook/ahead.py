@@ -1,7 +1,7 @@
 """Looking ahead: a graph's kernels start to compile before its first product is lowered.
 
-Inductor lowers a product, benchmarks its choices, and only then comes to the next one. A cold cache
-would keep it waiting at each for the slowest of a few kernels, while most cores are idle.
+Lowering a product takes Inductor a moment, with Triton's templates some tenths of a second, and a
+graph has many. What is compiled in the meantime is not waited for in the end.
 """
 
 from __future__ import annotations
