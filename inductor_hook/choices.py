@@ -248,10 +248,11 @@ def plan(settings: Settings, matmul: Matmul, op: str, gpu: Hardware) -> list[Cho
 
     Raises:
         TilecastError: there is no model for the GPU, dtypes and majors.
+        NotCovered: what would be added behind the kernel has factors that this does not take.
         LeftToLibrary: none is benchmarked, ATen is expected to win throughout, and is named.
     """
     start = time.perf_counter()
-    operands = runnable(matmul.hint.operands, gpu)
+    operands = runnable(settings, matmul.hint.operands, gpu)
     matmul = replace(matmul, hint=replace(matmul.hint, operands=operands))
     predictions = shortlist(settings, matmul.hint, gpu)
     if settings.k == 1 and names(config.max_autotune_gemm_backends, "ATEN"):

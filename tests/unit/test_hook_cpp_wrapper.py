@@ -151,6 +151,18 @@ def _written(graph: Any, choice: Any) -> str:
     return "\n".join(map(str, graph.wrapper_code.lines))
 
 
+def test_a_matrix_and_its_factors_are_handed_over(
+    compiled: Callable, knowing_matrices: None
+) -> None:
+    def function(c: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return torch.addmm(c, x, w.T, alpha=0.5, beta=3)
+
+    operands = _bf16(M, N), _bf16(M, K), _bf16(N, K)
+    result, _, launched = compiled(function, *operands)
+    assert [spec.operands.text for spec in launched] == ["bf16:rcr:alpha+beta-c"]
+    assert _near(result, function(*operands))
+
+
 PRODUCTS: dict[str, tuple[Callable[[], Any], str]] = {
     "mm": (linear, "mm"),
     "bmm": (batched, "bmm"),
