@@ -25,11 +25,12 @@ INPUTS = {
     "mixed_mm": ("A", "B", "bias"),
     "scaled_mixed_mm": ("A", "B", "scale_b", "bias"),
     "scaled_int_mm": ("A", "B", "scale_a", "scale_b", "bias"),
+    "residual_mm": ("A", "B", "c", "bias"),
 }
 """The operators that get choices: their inputs in Inductor's order, of which a bias at the end may
-be missing. Those beside A and B have the names of the extras that they may be. The last three are
-no operators of PyTorch's (`tilecast.inductor_hook.quantized_fusion`)."""
-_ADDING = ("addmm", "baddbmm")
+be missing. Those beside A and B have the names of the extras that they may be. The last four are
+no operators of PyTorch's (`tilecast.inductor_hook.one_kernel`)."""
+ADDING = ("addmm", "baddbmm")
 """Those that add whatever may be expanded to the product, and multiply both: what no kernel of ours
 adds is added behind it."""
 _BOTH = {"column-scales": "out-row-scales", "fp32-column-scales": "row-scales"}
@@ -202,11 +203,15 @@ def read(kernel_inputs: Any, op: str, fast: bool | None = None) -> Matmul:
             operands = operands.scaled(_scaling_columns(given["scale_b"], out), True)
         if "bias" in given:
             kind = _kind(given["bias"], out.size, out.dtype, written.major, V.graph)
-            if kind != ROW and op not in _ADDING:
+            if kind != ROW and op not in ADDING:
                 raise NotCovered("the bias is no row of out's dtype")
             operands = operands.then(*adding(kind, alpha, beta))
             if any(extra.kind == MATRIX for extra in operands.extras):
                 inputs = tuple("c" if name == "bias" else name for name in inputs)
+        if "c" in given:
+            if _kind(given["c"], out.size, out.dtype, written.major, V.graph) != MATRIX:
+                raise NotCovered("what is added is not stored as the result is")
+            operands = operands.then("c")
         n = _fixed("n", columns)
         hint = GemmProblem(
             _hint(rows, sizes, 1024),
@@ -341,7 +346,7 @@ def _check_alignment(name: str, node: Any, graph: Any) -> None:
 
 
 def _factors(kernel_inputs: Any, op: str) -> tuple[float, float]:
-    if op not in _ADDING:
+    if op not in ADDING:
         return 1, 1
     factors = kernel_inputs.get_scalar("alpha"), kernel_inputs.get_scalar("beta")
     for factor in factors:

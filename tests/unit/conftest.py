@@ -227,6 +227,7 @@ def hook(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[Kerne
         plans,
         quantized_fusion,
         report,
+        residual_fusion,
         selection,
         timings,
         uninstall,
@@ -237,7 +238,7 @@ def hook(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[Kerne
     started: list[KernelSpec] = []
     monkeypatch.setenv("TILECAST_CACHE", str(tmp_path / "objects"))
     monkeypatch.setattr(ObjectBuilder, "start", lambda self, spec: started.append(spec))
-    for module in (choices, learning, plans, quantized_fusion, timings):
+    for module in (choices, learning, plans, quantized_fusion, residual_fusion, timings):
         monkeypatch.setattr(module, "gpu_of", lambda device, model: hardware("H200"))
     monkeypatch.setattr(selection, "load_heuristic", _taking_all)
     answers = (
