@@ -22,7 +22,7 @@ from filelock import FileLock
 from tilecast.data_collection.dataset import COLUMNS, Dataset
 from tilecast.data_collection.measurement import REFERENCE
 from tilecast.heuristics.hardware import Hardware, hardware
-from tilecast.heuristics.operands import LINEAR_BF16, MATRIX, NUMBER, GemmOperands
+from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.heuristics.problem import PROBLEM_FIELDS, GemmProblem
 from tilecast.kernels.candidates import candidates
 from tilecast.kernels.launch import Launch
@@ -295,6 +295,7 @@ def _taking_all(
 def gpu(hook: list[KernelSpec], monkeypatch: pytest.MonkeyPatch) -> Iterator[list[KernelSpec]]:
     """Has tensors of the CPU pass for a GPU's; gives the kernels that are launched."""
     import torch
+    from hook_graph import check_handed
 
     from tilecast.inductor_hook import launcher, plans
 
@@ -305,11 +306,7 @@ def gpu(hook: list[KernelSpec], monkeypatch: pytest.MonkeyPatch) -> Iterator[lis
 
         def function(*tensors: torch.Tensor) -> None:
             launched.append(spec)
-            for extra, given in zip(spec.operands.extras, tensors[3:], strict=True):
-                if extra.kind == NUMBER:
-                    assert type(given) is float
-                else:
-                    assert given.ndim == (tensors[2].ndim if extra.kind == MATRIX else 1)
+            check_handed(spec, *tensors)
             with torch.no_grad():  # it writes memory, and autograd does not see that
                 multiply(*tensors)
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._dynamo.utils import counters
 from torch._subclasses import FakeTensorMode
 from torch.func import grad, jvp, vmap
 from torch.testing._internal.two_tensor import TwoTensor
@@ -213,6 +214,7 @@ def test_a_kernel_adds_a_matrix_where_the_model_knows_such(
     for result in (addmm(c, a, b, alpha=alpha, beta=beta), out):
         torch.testing.assert_close(result, expected, rtol=2**-6, atol=2**-6)
     assert [spec.operands.text for spec in gpu] == [f"bf16:rcr:{steps}"] * 2
+    assert counters["tilecast"] == {}
 
 
 def test_a_matrix_that_is_not_stored_as_the_result_is_added_afterwards(

@@ -21,6 +21,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import distributed
+from torch._dynamo.utils import counters
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.library import Library
@@ -174,6 +175,7 @@ def test_a_matrix_is_added_where_the_model_knows_such(
     eager.enable()
     result = torch.addmm(c, a, b, **factors)
     assert _texts(switch) == [f"bf16:rcr:{text}"]
+    assert counters["tilecast"] == {}
     torch.testing.assert_close(result, expected, rtol=2**-6, atol=2**-6)
 
 
