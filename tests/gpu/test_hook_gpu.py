@@ -332,7 +332,7 @@ def test_addmm(compiled: Callable, plain_model: Path, kind: str) -> None:
     assert "add_bias(" in code
 
 
-FACTORS: dict[str, dict[str, float]] = {
+FACTORS: dict[str, dict[str, Any]] = {
     "c": {},
     "alpha+c": {"alpha": 0.5},
     "beta-c": {"beta": -2},
@@ -427,7 +427,7 @@ def test_baddbmm(compiled: Callable, matrix_model: Path, kind: str, k: int) -> N
 
 @pytest.mark.parametrize("factors", [{}, {"beta": 0.5}, {"alpha": 2}], ids=str)
 def test_baddbmm_that_a_second_kernel_adds_to(
-    compiled: Callable, plain_model: Path, factors: dict[str, float]
+    compiled: Callable, plain_model: Path, factors: dict[str, Any]
 ) -> None:
     def function(c: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return torch.baddbmm(c, x, y.mT, **factors)
