@@ -66,10 +66,17 @@ def _fused(biased: bool, operands: Operands) -> TensorBox | None:
 
 def _decided(biased: bool, operands: Operands) -> TilecastCaller | None:
     """The choice that shall do it, if any shall."""
-    # Else it would have to be written first, which Inductor may spare.
-    if not is_storage_and_layout(operands[0]):
+    added, *others = operands
+    *rows, a, b = others[: 2 + biased]
+    n = b.get_size()[1]
+    c = lowerings[aten.reshape](added, [-1, n])
+    # Else it would have to be written first, or copied, which Inductor may spare.
+    if not is_storage_and_layout(c):
         return None
-    return preferred("residual_mm", _inputs(biased, operands), _replaced)
+    rows = [lowerings[aten.reshape](row, [n]) for row in rows]
+    nodes = realize_inputs(a, b, c, *rows)
+    inputs = MMKernelInputs(nodes, out_dtype=a.get_dtype(), mat1_idx=0, mat2_idx=1)
+    return preferred("residual_mm", inputs, _replaced)
 
 
 def _replaced(
@@ -77,14 +84,3 @@ def _replaced(
 ) -> list[ExternKernelCaller]:
     """What ours are timed against: the product alone, by whoever is fastest."""
     return [stand_in(nodes, layout, BARE)]
-
-
-def _inputs(biased: bool, operands: Operands) -> MMKernelInputs:
-    """What is multiplied, in memory: A (m, k), B (k, n), the matrix (m, n), the row (n,) if any."""
-    added, *others = operands
-    *rows, a, b = others[: 2 + biased]
-    n = b.get_size()[1]
-    c = lowerings[aten.reshape](added, [-1, n])
-    rows = [lowerings[aten.reshape](row, [n]) for row in rows]
-    nodes = realize_inputs(a, b, c, *rows)
-    return MMKernelInputs(nodes, out_dtype=a.get_dtype(), mat1_idx=0, mat2_idx=1)

@@ -77,17 +77,14 @@ def residuals(graph: Graph) -> Iterator[Residual]:
     Inductor may compute the sum along with what reads it, and leave it unwritten. It does not where
     an output, a product or a later sum of this kind reads it.
     """
-    found = [
-        one
-        for target in PRODUCTS
-        for product in graph.find_nodes(op="call_function", target=target)
-        if (one := _behind(product))
-    ]
-    later = {one.added for one in found}
-    # In the order of the graph: one that is replaced may be what a later one adds.
-    yield from sorted(
-        (one for one in found if _is_written(one.sum, later)), key=lambda one: one.sum
-    )
+    found = {}
+    for target in PRODUCTS:
+        for product in graph.find_nodes(op="call_function", target=target):
+            if one := _behind(product):
+                found[one.sum] = one  # one of two products that are added
+    later = {one.added for one in found.values()}
+    # All at once: one that is replaced may be what another one adds.
+    yield from [one for one in found.values() if _is_written(one.sum, later)]
 
 
 def _behind(product: Node) -> Residual | None:

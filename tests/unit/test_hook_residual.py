@@ -65,6 +65,7 @@ FORMS: dict[str, Function] = {
     "bare": lambda x, w, b, u: x + F.linear(x.sin(), w),
     "read by a product": lambda x, w, b, u: F.linear(x + F.linear(x.sin(), w), u).cos(),
     "computed": lambda x, w, b, u: x.cos() + F.linear(x.sin(), w),
+    "two products": lambda x, w, b, u: F.linear(x.sin(), w) + F.linear(x.cos(), u),
 }
 """Ways to add a matrix to one product."""
 OTHERS: dict[str, Function] = {
@@ -215,14 +216,21 @@ LONG_N, LONG_K = 4096, 1024
 
 
 def _boxes(
-    m: Any = M, bias: bool = False, computed: bool = False, step: int = LONG_N
+    m: Any = M,
+    bias: bool = False,
+    computed: bool = False,
+    step: int = LONG_N,
+    turned: bool = False,
 ) -> tuple[TensorBox, ...]:
     """The residual (2, m / 2, n), a row if any, A and B."""
 
     def box(one: Any) -> Any:
         return TensorBox(StorageBox(one))
 
-    added: Any = box(node("c", [m, LONG_N], [step, 1]))
+    if turned:
+        added: Any = lowerings[aten.permute](box(node("c", [m, LONG_N // 2, 2])), [2, 0, 1])
+        return (added, *map(box, linear(2 * m, LONG_N // 2, LONG_K).nodes()))
+    added = box(node("c", [m, LONG_N], [step, 1]))
     if computed:
         added = lowerings[aten.mul](added, 2)
     if isinstance(m, int):
@@ -260,8 +268,8 @@ def test_k_1_takes_the_first_without_a_benchmark(
 
 @pytest.mark.parametrize(
     "kind",
-    [{"computed": True}, {"step": LONG_N + 4}, {"m": 2, "step": LONG_N + 4}],
-    ids=["not in memory", "no 16 bytes a row", "few rows"],
+    [{"computed": True}, {"step": LONG_N + 4}, {"turned": True}],
+    ids=["not in memory", "no 16 bytes a row", "to be copied"],
 )
 @pytest.mark.parametrize("count", [1, 2])
 def test_what_is_not_stored_as_the_result_is_not_fused(
