@@ -20,7 +20,7 @@ from tilecast.inductor_hook.autoload import names
 from tilecast.inductor_hook.contest import Contest
 from tilecast.inductor_hook.fusion import NOTHING, Decided, in_turn
 from tilecast.inductor_hook.power_limit import near
-from tilecast.inductor_hook.problems import LeftToLibrary, Matmul, NotCovered, read
+from tilecast.inductor_hook.problems import ADDING, LeftToLibrary, Matmul, NotCovered, read
 from tilecast.inductor_hook.recording import record
 from tilecast.inductor_hook.selection import decided, gpu_of, portfolio, runnable, shortlist
 from tilecast.inductor_hook.settings import Settings, asked
@@ -248,11 +248,14 @@ def plan(settings: Settings, matmul: Matmul, op: str, gpu: Hardware) -> list[Cho
 
     Raises:
         TilecastError: there is no model for the GPU, dtypes and majors.
+        NotCovered: what would be added behind the kernel cannot be.
         LeftToLibrary: none is benchmarked, ATen is expected to win throughout, and is named.
     """
     start = time.perf_counter()
-    operands = runnable(matmul.hint.operands, gpu)
+    operands = runnable(settings, matmul.hint.operands, gpu)
     matmul = replace(matmul, hint=replace(matmul.hint, operands=operands))
+    if matmul.added and op not in ADDING:
+        raise NotCovered("no kernel, or no model, is for what is added")
     predictions = shortlist(settings, matmul.hint, gpu)
     if settings.k == 1 and names(config.max_autotune_gemm_backends, "ATEN"):
         _check_library(settings, matmul, gpu)

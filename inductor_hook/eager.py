@@ -17,14 +17,13 @@ from torch.autograd import forward_ad
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from tilecast.heuristics.errors import TilecastError
-from tilecast.inductor_hook.launcher import add_bias, adds, row
-from tilecast.inductor_hook.plans import Planner, Product, fuses
+from tilecast.inductor_hook.launcher import add_bias, adds
+from tilecast.inductor_hook.plans import Planner, Product, adding_to, handed, that_adds
 from tilecast.inductor_hook.routing import disable, enable
 
 __all__ = ["addmm", "bmm", "disable", "enable", "mm"]
 
 _PLANNER = Planner()
-_FUSED = Product(biased=True)
 
 
 def mm(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
@@ -61,7 +60,8 @@ def addmm(
 ) -> torch.Tensor:
     """``torch.addmm`` likewise: ``beta * bias + alpha * a @ b``.
 
-    The kernel adds a bias that `tilecast.inductor_hook.layout.Bias.fuses`; others are added after.
+    The kernel adds a row, and a matrix if the model knows such kernels; others are added after
+    (`tilecast.inductor_hook.layout.Addend.kind`).
 
     Args:
         bias: broadcastable to (m, n).
@@ -110,12 +110,12 @@ class Operator:
         out: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """The same times ``alpha``, and ``beta`` times the bias."""
-        fused = fuses(bias, a, b, alpha, beta)
-        plan = _PLANNER.plan(_FUSED if fused else self.product, a, b, out)
+        steps = adding_to(a, b, bias, alpha, beta, out=out)
+        plan = _PLANNER.plan(that_adds(steps) if steps else self.product, a, b, out)
+        if plan and steps and plan.whole and not _shared(bias, out):
+            return plan.launch(a, b, out, *handed(steps, bias, alpha, beta))
         if plan is None or not _adds(bias, plan.shape, a.dtype, alpha, beta) or _shared(bias, out):
             return getattr(torch, self.name)(bias, a, b, alpha=alpha, beta=beta, out=out)
-        if fused and plan.whole:
-            return plan.launch(a, b, out, row(bias))
         out = plan.launch(a, b, out)
         add_bias(out, bias, alpha, beta)
         return out

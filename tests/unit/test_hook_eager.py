@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._dynamo.utils import counters
 from torch._subclasses import FakeTensorMode
 from torch.func import grad, jvp, vmap
 from torch.testing._internal.two_tensor import TwoTensor
@@ -196,6 +197,48 @@ def test_a_kernel_adds_a_bias_of_one_row(gpu: list[KernelSpec], kind: str) -> No
     for result in (addmm(bias, a, b), out):
         torch.testing.assert_close(result, expected, rtol=2**-6, atol=2**-6)
     assert [spec.operands.text for spec in gpu] == ["bf16:rcr:bias" if fused else "bf16:rcr"] * 2
+
+
+@pytest.mark.parametrize(
+    ("alpha", "beta", "steps"),
+    [(1, 1, "c"), (0.5, 1, "alpha+c"), (1, -2, "beta-c"), (0.5, 3, "alpha+beta-c")],
+)
+def test_a_kernel_adds_a_matrix_where_the_model_knows_such(
+    gpu: list[KernelSpec], knowing_matrices: None, alpha: float, beta: float, steps: str
+) -> None:
+    a, b = _linear()
+    (c,) = _constants([(16, 64)], torch.bfloat16)
+    expected = torch.addmm(c, a, b, alpha=alpha, beta=beta)
+    out = torch.empty_like(expected)
+    addmm(c, a, b, alpha=alpha, beta=beta, out=out)
+    for result in (addmm(c, a, b, alpha=alpha, beta=beta), out):
+        torch.testing.assert_close(result, expected, rtol=2**-6, atol=2**-6)
+    assert [spec.operands.text for spec in gpu] == [f"bf16:rcr:{steps}"] * 2
+    assert counters["tilecast"] == {}
+
+
+def test_a_matrix_that_is_not_stored_as_the_result_is_added_afterwards(
+    gpu: list[KernelSpec], knowing_matrices: None
+) -> None:
+    a, b = _linear()
+    (c,) = _constants([(16, 64)], torch.bfloat16)
+    turned = torch.empty(64, 16, dtype=torch.bfloat16).T
+    for added, out in ((c.T.contiguous().T, None), (c, turned)):
+        expected = torch.addmm(added, a, b)
+        result = addmm(added, a, b, out=out)
+        torch.testing.assert_close(result, expected, rtol=2**-6, atol=2**-6)
+    assert not any(spec.operands.fused for spec in gpu)
+
+
+def test_a_matrix_that_is_overwritten_is_left_to_torch(
+    gpu: list[KernelSpec], knowing_matrices: None
+) -> None:
+    a, b = _linear()
+    (c,) = _constants([(16, 64)], torch.bfloat16)
+    expected = torch.addmm(c, a, b)
+    addmm(c, a, b, out=c)
+    assert torch.equal(c, expected)
+    assert gpu == []
 
 
 def test_factors_are_left_to_an_addition_and_share_one_plan(gpu: list[KernelSpec]) -> None:
