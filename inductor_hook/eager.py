@@ -17,7 +17,6 @@ from torch.autograd import forward_ad
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from tilecast.heuristics.errors import TilecastError
-from tilecast.inductor_hook.launcher import add_bias, adds
 from tilecast.inductor_hook.plans import Planner, Product, adding_to, handed, that_adds
 from tilecast.inductor_hook.routing import disable, enable
 
@@ -60,8 +59,8 @@ def addmm(
 ) -> torch.Tensor:
     """``torch.addmm`` likewise: ``beta * bias + alpha * a @ b``.
 
-    The kernel adds a row, and a matrix if the model knows such kernels; others are added after
-    (`tilecast.inductor_hook.layout.Addend.kind`).
+    Our kernel adds a row, and a matrix if the model knows such kernels
+    (`tilecast.inductor_hook.layout.Addend.kind`); torch does the others.
 
     Args:
         bias: broadcastable to (m, n).
@@ -111,14 +110,10 @@ class Operator:
     ) -> torch.Tensor:
         """The same times ``alpha``, and ``beta`` times the bias."""
         steps = adding_to(a, b, bias, alpha, beta, out=out)
-        plan = _PLANNER.plan(that_adds(steps) if steps else self.product, a, b, out)
-        if plan and steps and plan.whole and not _shared(bias, out):
+        plan = _PLANNER.plan(that_adds(steps), a, b, out) if steps else None
+        if plan and not _shared(bias, out):
             return plan.launch(a, b, out, *handed(steps, bias, alpha, beta))
-        if plan is None or not _adds(bias, plan.shape, a.dtype, alpha, beta) or _shared(bias, out):
-            return getattr(torch, self.name)(bias, a, b, alpha=alpha, beta=beta, out=out)
-        out = plan.launch(a, b, out)
-        add_bias(out, bias, alpha, beta)
-        return out
+        return getattr(torch, self.name)(bias, a, b, alpha=alpha, beta=beta, out=out)
 
     def save(
         self, ctx: Any, inputs: tuple, output: torch.Tensor, keyword_only_inputs: Any = None
@@ -196,19 +191,8 @@ def _dispatched(
     return out
 
 
-def _adds(
-    bias: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype, alpha: float, beta: float
-) -> bool:
-    """Whether `add_bias` can add this to a product; torch refuses the rest, or does it."""
-    broadcasts = all(
-        have in (1, want) for have, want in zip(reversed(bias.shape), reversed(shape), strict=False)
-    )
-    same = bias.dtype == dtype and bias.ndim <= len(shape)
-    return adds(alpha, beta, dtype) and same and broadcasts
-
-
 def _shared(bias: torch.Tensor, out: torch.Tensor | None) -> bool:
-    """Whether the product may overwrite the bias before it is added."""
+    """Whether the result may overwrite the bias before it is added."""
     return out is not None and (
         bias.untyped_storage().data_ptr() == out.untyped_storage().data_ptr()
     )

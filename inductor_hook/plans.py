@@ -52,8 +52,6 @@ class Plan(NamedTuple):
     """Shape of its result."""
     dtype: torch.dtype
     """Type of its result."""
-    whole: bool
-    """Whether it does all that is asked for; else something is left to be added."""
 
     def launch(
         self,
@@ -218,8 +216,9 @@ def _choose(
             )
         settings = planner.settings or Settings(k=1)
         gpu = gpu_of(device, settings.model)
-        asked = _operands(product, a, b, out_dtype, out_stride)
-        operands = runnable(settings, asked, gpu)
+        operands = _operands(product, a, b, out_dtype, out_stride)
+        if runnable(settings, operands, gpu) != operands:
+            raise TilecastError(f"no kernel, or no model, adds as {operands} asks for")
         # Torch refuses int8 and fp8 with such an n, ready or not.
         keeps = out_stride or a_dtype.itemsize == 1
         written = n if keeps else padded(n, out_dtype.itemsize)
@@ -232,7 +231,7 @@ def _choose(
         return None
     kernel = StaticMatmul(KernelSpec(choice.prediction.config, operands, product.rank == 3))
     run = kernel if written == n else Padded(kernel)
-    return Plan(kernel, run, (*batch, m, n), out_dtype, operands == asked)
+    return Plan(kernel, run, (*batch, m, n), out_dtype)
 
 
 def _operands(

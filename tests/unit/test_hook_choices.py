@@ -568,7 +568,7 @@ def _imported(source: str) -> set[str]:
 
 def test_generated_modules_need_no_installation(symbols: ShapeEnv, tmp_path: Path) -> None:
     """Each is imported by an interpreter that has seen nothing of the hook."""
-    install(k=1)
+    install(k=2)
     sources = [
         source_of(choices_of(inputs, op)[0])
         for inputs, op in (
@@ -604,7 +604,8 @@ def test_the_source_names_what_it_runs(symbols: ShapeEnv) -> None:
     (spec,) = choice.choice.specs
     for text in (repr(spec.config.name), "'bf16:rcr'", "batched=True"):
         assert text in source_of(choice)
-    (biased,) = choices_of(biased_linear(alpha=0.5), "addmm")
+    with config.patch(max_autotune_gemm_backends="TILECAST"):
+        (biased,) = choices_of(biased_linear(alpha=0.5), "addmm")
     assert "add_bias(out_ptr0, bias, 0.5, 1)" in source_of(biased)
     assert "'bf16:rcr'" in source_of(biased)
     (dynamic,) = choices_of(linear(_symbolic_m(symbols), N, K), "mm")
@@ -634,14 +635,27 @@ def test_other_biases_are_added_afterwards(
     graph: Any, hook: list[KernelSpec], shape: list[int]
 ) -> None:
     """A matrix too, as no kernel that adds one was measured for the shipped model."""
-    install(k=1)
-    (choice,) = lowered(aten.addmm, node("bias", shape), *linear(M, N, K).nodes())
-    source = source_of(choice)
+    install(k=2)
+    choices = _ours(lowered(aten.addmm, node("bias", shape), *linear(M, N, K).nodes()))
     added = "bias" if shape == [M, 1] else "c"  # Inductor makes a matrix of one number
-    assert "matmul(A, B, out_ptr0)" in source
-    assert f"add_bias(out_ptr0, {added}, 1, 1)" in source
-    assert not choice.choice.is_one_kernel
-    assert [spec.operands.text for spec in hook] == ["bf16:rcr"]
+    for choice in choices:
+        assert "matmul(A, B, out_ptr0)" in source_of(choice)
+        assert f"add_bias(out_ptr0, {added}, 1, 1)" in source_of(choice)
+        assert not choice.choice.is_one_kernel
+    assert [spec.operands.text for spec in hook] == ["bf16:rcr"] * 2
+
+
+def test_what_a_second_kernel_would_add_is_atens_without_a_benchmark(
+    graph: Any, hook: list[KernelSpec]
+) -> None:
+    operands = [node("bias", [M, 1]), *linear(M, N, K).nodes()]
+    with installed(k=1):
+        assert _ours(lowered(aten.addmm, *operands)) == []
+        assert counters["tilecast"]["left to the library: addmm"] == 1
+        assert hook == []
+        with config.patch(max_autotune_gemm_backends="TILECAST"):
+            (choice,) = lowered(aten.addmm, *operands)
+    assert "add_bias(out_ptr0, bias, 1, 1)" in source_of(choice)
 
 
 @pytest.mark.parametrize(
@@ -710,7 +724,8 @@ def test_a_layout_that_was_not_measured_with_a_matrix_is_added_without_a_benchma
 ) -> None:
     install(k=1, model=model_of("bf16:rcr bf16:rrr bf16:rcr:c"))
     operands = [node("c", [M, N]), node("a", [M, K]), node("b", [K, N])]
-    (choice,) = lowered(aten.addmm, *operands)
+    with config.patch(max_autotune_gemm_backends="TILECAST"):
+        (choice,) = lowered(aten.addmm, *operands)
     assert "add_bias(out_ptr0, c, 1, 1)" in source_of(choice)
     assert [spec.operands.text for spec in hook] == ["bf16:rrr"]
 
