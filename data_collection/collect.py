@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 from tilecast.data_collection.cards import card_times
 from tilecast.data_collection.collector import Collector, Workload
@@ -126,14 +128,36 @@ def site(options: CollectOptions) -> AbstractContextManager[Site]:
     """
     if options.address is None:
         return _this_host(options)
+    return _many_hosts().ray_cluster(options.address, options.objects, options.gpu)
+
+
+def target_gpu(
+    device: int, address: str | None, runs: Iterable[Mapping[str, Any]] = ()
+) -> Hardware:
+    """The GPU model that is to be measured, as `tilecast.data_collection.gpu_model.find_gpu`.
+
+    Args:
+        device: of this host.
+        address: of the Ray cluster whose GPUs are asked instead; this host needs none then.
+        runs: provenance of runs that the measurements shall join.
+
+    Raises:
+        TilecastError: as there; or the cluster cannot be used, or has no GPU.
+    """
+    from tilecast.data_collection.gpu_model import find_gpu
+
+    return find_gpu(device, runs) if address is None else _many_hosts().cluster_gpu(address, runs)
+
+
+def _many_hosts() -> ModuleType:
     try:
-        from tilecast.data_collection.ray_cluster import ray_cluster
+        from tilecast.data_collection import ray_cluster
     except ImportError as error:
         raise TilecastError(
             "Ray is not installed; allowed: an installation with it, which many hosts need; run "
             "`pip install 'tilecast[cluster]'`"
         ) from error
-    return ray_cluster(options.address, options.objects, options.gpu)
+    return ray_cluster
 
 
 @contextmanager

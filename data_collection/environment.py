@@ -113,8 +113,15 @@ def cards(devices: Sequence[int], target: Hardware) -> list[str]:
                 f"{', '.join(target.device_names)}; name what it is with --gpu, or others with "
                 "--devices"
             )
-        found.append(device_hash(str(properties.uuid)))
+        found.append(card_of(device))
     return found
+
+
+def card_of(device: int) -> str:
+    """The hash of a CUDA device that is there."""
+    import torch
+
+    return device_hash(str(torch.cuda.get_device_properties(device).uuid))
 
 
 @contextmanager
