@@ -16,6 +16,7 @@ from typing import Any
 from tilecast.data_collection.cards import card_times
 from tilecast.data_collection.collector import Collector, Workload
 from tilecast.data_collection.engine import Site
+from tilecast.data_collection.jobs import Session
 from tilecast.data_collection.progress import Progress
 from tilecast.data_collection.store import MeasurementStore
 from tilecast.data_collection.worker import LocalEngine
@@ -26,6 +27,7 @@ from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.builder import compile_all
 from tilecast.kernels.candidates import candidates, space
 from tilecast.kernels.object_cache import ObjectCache
+from tilecast.kernels.spec import KernelSpec
 
 
 @dataclass(frozen=True)
@@ -164,16 +166,24 @@ def _many_hosts() -> ModuleType:
 def _this_host(options: CollectOptions) -> Iterator[Site]:
     """GPUs of this host, which no other collection has meanwhile."""
     from tilecast.data_collection.environment import claimed, gpu_states, present
-    from tilecast.data_collection.gpu_session import GpuSession
 
-    chosen, provenance = present(options.devices, options.gpu)
-    cards = list(chosen.values())
+    cards, provenance = present(options.devices, options.gpu)
     with claimed(cards):
         yield Site(
             provenance,
             cards,
-            [partial(GpuSession, options.objects, device) for device in chosen],
+            [partial(card_session, options.objects, card) for card in cards],
             LocalEngine(),
             partial(compile_all, cache=options.objects, workers=options.workers),
             lambda: gpu_states(cards),
         )
+
+
+def card_session(
+    objects: ObjectCache, card: str, announce: Callable[[KernelSpec | None], None]
+) -> Session:
+    """A session on a card of this host: a worker's successor has that one and no other."""
+    from tilecast.data_collection.environment import device_of
+    from tilecast.data_collection.gpu_session import GpuSession
+
+    return GpuSession(objects, device_of(card), announce)

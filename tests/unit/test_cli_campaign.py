@@ -21,7 +21,6 @@ from tilecast.cli import campaign
 from tilecast.cli.main import main
 from tilecast.data_collection import collect as collecting
 from tilecast.data_collection import dataset, environment, gpu_model
-from tilecast.data_collection import gpu_session as sessions
 from tilecast.data_collection.cards import REFERENCE_PROBLEMS, card_times, spread
 from tilecast.data_collection.collect import CollectOptions
 from tilecast.data_collection.dataset import Dataset, read_dataset, write_dataset
@@ -75,7 +74,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few_dataset: Dataset)
     monkeypatch.setattr(environment, "cards", lambda devices, gpu: [f"card{d}" for d in devices])
     monkeypatch.setattr(environment, "describe", described)
     monkeypatch.setattr(environment, "gpu_states", lambda cards: [])
-    monkeypatch.setattr(sessions, "GpuSession", partial(fake_session.gpu_session, log))
+    monkeypatch.setattr(collecting, "card_session", partial(fake_session.card_session, log))
     monkeypatch.setattr(collecting, "compile_all", compiled)
     known = tmp_path / "known.parquet"
     write_dataset(few_dataset, known)
@@ -205,8 +204,8 @@ def test_a_card_that_is_lost_ends_no_campaign(
     monkeypatch.setattr(environment, "device_hash", lambda uuid: uuid)
     monkeypatch.setattr(environment, "gpu_states", GPU_STATES)
     monkeypatch.setattr(environment, "describe", described)
-    losing = partial(fake_session.gpu_session, bench, faults={1: (lost,)})
-    monkeypatch.setattr(sessions, "GpuSession", losing)
+    losing = partial(fake_session.card_session, bench, faults={"card1": (lost,)})
+    monkeypatch.setattr(collecting, "card_session", losing)
 
     def trained(*_: object) -> None:
         raise TilecastError("all is measured")
