@@ -17,7 +17,7 @@ from tilecast.cli import given, values
 from tilecast.cli import options as shared
 from tilecast.cli.answer import Answer
 from tilecast.cli.checks import visible_gpus
-from tilecast.cli.collection import progress, telling, writable_objects
+from tilecast.cli.collection import progress, so_far, telling, writable_objects
 from tilecast.cli.evaluate import all_makers, of_kinds, score_tables
 from tilecast.cli.measurements import DATA, shipped_datasets
 from tilecast.heuristics.errors import TilecastError
@@ -63,7 +63,7 @@ def run(options: argparse.Namespace) -> Answer:
     given.check_apart(options, out, out / DATA, out / REPORT)
     given.check_writable(out)
     asked = given.asked_problems(options)
-    known, runs = _held(options.store)
+    known, runs = so_far(options.store)
     if why := too_few([*asked, *known]):
         raise TilecastError(why)
     _measure(options, asked, runs, start)
@@ -219,16 +219,6 @@ def _measured_gpu(
             f"{where} an {found.name}; allowed: an {options.gpu.name}, which --gpu names; {how}"
         )
     return found
-
-
-def _held(path: Path) -> tuple[set[GemmProblem], list[dict]]:
-    """The problems that a store has measured, and its runs; none where it is not there yet."""
-    from tilecast.data_collection.store import MeasurementStore
-
-    if not path.exists():
-        return set(), []
-    with closing(MeasurementStore(path)) as store:
-        return store.measured("race"), store.runs()
 
 
 def _stored(path: Path) -> Dataset:
