@@ -22,6 +22,7 @@ from tilecast.cli.evaluate import all_makers, of_kinds, score_tables
 from tilecast.cli.measurements import DATA, shipped_datasets
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import GPUS, Hardware
+from tilecast.inductor_hook.autoload import MODEL
 
 if TYPE_CHECKING:
     from tilecast.data_collection.dataset import Dataset
@@ -137,11 +138,7 @@ def _answer(
     )
     tables = [*(score_tables(scored, POWERS) if scored else []), noise_table(repeats(dataset.rows))]
     tables += [table for table in (card_table(cards), troubles) if table]
-    last = (
-        f"TILECAST_MODEL={facts['model']}"
-        if scored
-        else f"Not trained or scored: {facts['no_model']}"
-    )
+    last = f"{MODEL}={facts['model']}" if scored else f"Not trained or scored: {facts['no_model']}"
     return Answer(document, [*tables, summary, last])
 
 

@@ -15,6 +15,7 @@ from tilecast.cli.collection import measure, so_far, writable_objects
 from tilecast.cli.evaluate import SHOWN_K
 from tilecast.cli.measurements import shipped_datasets
 from tilecast.heuristics.errors import TilecastError
+from tilecast.inductor_hook.autoload import MODEL
 from tilecast.reporting.table import Table
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's options."""
     shared.add_own_problems(parser)
     shared.add_collection(parser)
-    about = "folder that the model goes to; TILECAST_MODEL names it"
+    about = f"folder that the model goes to; {MODEL} names it"
     parser.add_argument("--out", type=values.path, required=True, help=about)
     shared.add_data(parser)
     shared.add_gpu(parser)
@@ -73,7 +74,7 @@ def run(options: argparse.Namespace) -> Answer:
         "measured": len(table),
         "regret": {name: _regret(model, table) for name, model in models.items()},
     }
-    return Answer(document, [_table(document), f"TILECAST_MODEL={options.out}"])
+    return Answer(document, [_table(document), f"{MODEL}={options.out}"])
 
 
 def _measured(
