@@ -153,13 +153,13 @@ def target_gpu(
 
 def _many_hosts() -> ModuleType:
     try:
-        from tilecast.data_collection import ray_cluster
+        import tilecast.data_collection.ray_cluster as many_hosts
     except ImportError as error:
         raise TilecastError(
             "Ray is not installed; allowed: an installation with it, which many hosts need; run "
             "`pip install 'tilecast[cluster]'`"
         ) from error
-    return ray_cluster
+    return many_hosts
 
 
 @contextmanager

@@ -287,6 +287,20 @@ def test_a_cluster_takes_the_place_of_this_host(
     assert all(len(one.compared) == REFERENCE_PROBLEMS for one in asked)
 
 
+def test_a_cluster_without_a_gpu_is_refused_whatever_this_host_has(
+    arguments: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert main([*arguments[:-2], "--engine", "ray", "--address", "local"]) == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert "the Ray cluster has no GPU; allowed: one with NVIDIA GPUs; add a node" in last
+    assert not (tmp_path / "run.db").exists()
+
+
 def test_the_gpu_of_this_machine_may_be_named_and_no_other_that_nobody_describes(
     arguments: list[str],
     refused: Callable[..., str],
