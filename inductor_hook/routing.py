@@ -19,6 +19,7 @@ import torch
 
 from tilecast.heuristics.errors import TilecastError
 from tilecast.inductor_hook import report
+from tilecast.inductor_hook.autoload import MODEL
 from tilecast.inductor_hook.layout import Scale
 from tilecast.inductor_hook.plans import Plan, Planner, Product, adding_to, handed, that_adds
 from tilecast.inductor_hook.settings import Settings
@@ -73,7 +74,7 @@ def enable_from_environment() -> None:
     """Enable as ``TILECAST_MODEL`` and ``_POWER`` say; where that cannot be, a warning says why."""
     try:
         power = os.environ.get("TILECAST_POWER", "robust")
-        enable(os.environ.get("TILECAST_MODEL"), power=power)
+        enable(os.environ.get(MODEL), power=power)
     # PyTorch loads us from its own import, which must not fail for our sake.
     except Exception as error:
         report.warn_once("enabling from the environment", error)
