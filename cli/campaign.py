@@ -17,11 +17,12 @@ from tilecast.cli import given, values
 from tilecast.cli import options as shared
 from tilecast.cli.answer import Answer
 from tilecast.cli.checks import visible_gpus
-from tilecast.cli.collection import progress, telling, writable_objects
+from tilecast.cli.collection import progress, so_far, telling, writable_objects
 from tilecast.cli.evaluate import all_makers, of_kinds, score_tables
 from tilecast.cli.measurements import DATA, shipped_datasets
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import GPUS, Hardware
+from tilecast.inductor_hook.autoload import MODEL
 
 if TYPE_CHECKING:
     from tilecast.data_collection.dataset import Dataset
@@ -63,10 +64,10 @@ def run(options: argparse.Namespace) -> Answer:
     given.check_apart(options, out, out / DATA, out / REPORT)
     given.check_writable(out)
     asked = given.asked_problems(options)
-    known = _stored(options.store).problems() if options.store.exists() else ()
+    known, runs = so_far(options.store)
     if why := too_few([*asked, *known]):
         raise TilecastError(why)
-    _measure(options, asked, start)
+    _measure(options, asked, runs, start)
     with closing(MeasurementStore(options.store)) as store:
         dataset, counts = store.export(), progress(store, asked)
     if not counts["measured"]:
@@ -137,15 +138,16 @@ def _answer(
     )
     tables = [*(score_tables(scored, POWERS) if scored else []), noise_table(repeats(dataset.rows))]
     tables += [table for table in (card_table(cards), troubles) if table]
-    last = (
-        f"TILECAST_MODEL={facts['model']}"
-        if scored
-        else f"Not trained or scored: {facts['no_model']}"
-    )
+    last = f"{MODEL}={facts['model']}" if scored else f"Not trained or scored: {facts['no_model']}"
     return Answer(document, [*tables, summary, last])
 
 
-def _measure(options: argparse.Namespace, asked: tuple[GemmProblem, ...], start: float) -> None:
+def _measure(
+    options: argparse.Namespace,
+    asked: tuple[GemmProblem, ...],
+    runs: Sequence[Mapping[str, Any]],
+    start: float,
+) -> None:
     """Bring the store to where all stages are done, or time is up."""
     from tilecast.data_collection.cards import spread
     from tilecast.data_collection.collect import CollectOptions, collect
@@ -156,7 +158,7 @@ def _measure(options: argparse.Namespace, asked: tuple[GemmProblem, ...], start:
     address = given.cluster(options)
     objects = writable_objects(options)
     devices = options.devices or tuple(range(len(visible_gpus()))) or (0,)
-    gpu = _measured_gpu(options, devices[0])
+    gpu = _measured_gpu(options, devices[0], address, runs)
     for operands in {problem.operands for problem in asked}:
         space(operands, gpu)  # of none at all, this says so
     shipped = nearest_shipped(gpu)
@@ -185,8 +187,13 @@ def _gpu_or_any(name: str) -> Hardware | None:
     return None if name == values.AUTO else shared.known_or_here(name)
 
 
-def _measured_gpu(options: argparse.Namespace, device: int) -> Hardware:
-    """The GPU model that is measured.
+def _measured_gpu(
+    options: argparse.Namespace,
+    device: int,
+    address: str | None,
+    runs: Sequence[Mapping[str, Any]],
+) -> Hardware:
+    """The GPU model that is measured: this host's device's, or that of the cluster at an address.
 
     What tilecast does not describe is asked what it is, whether or not it is named: its rates are
     those that measurements so far state, or are measured now.
@@ -196,14 +203,17 @@ def _measured_gpu(options: argparse.Namespace, device: int) -> Hardware:
     """
     if options.gpu in GPUS:
         return options.gpu
-    from tilecast.data_collection.gpu_model import find_gpu
+    from tilecast.data_collection.collect import target_gpu
 
-    store = options.store
-    found = find_gpu(device, _stored(store).provenance["runs"] if store.exists() else ())
+    found = target_gpu(device, address, runs)
     if options.gpu is not None and not found.same_gpu(options.gpu):
+        where, how = (
+            (f"device {device} is", "name its --devices")
+            if address is None
+            else ("the Ray cluster has", "leave --gpu out, or name another --address")
+        )
         raise TilecastError(
-            f"device {device} is an {found.name}; allowed: an {options.gpu.name}, which --gpu "
-            "names; name its --devices"
+            f"{where} an {found.name}; allowed: an {options.gpu.name}, which --gpu names; {how}"
         )
     return found
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
@@ -18,12 +18,7 @@ from packaging.specifiers import SpecifierSet
 from tilecast.cli.given import check_writable
 from tilecast.heuristics.errors import TilecastError, one_line
 from tilecast.heuristics.hardware import GPUS, Hardware
-
-if TYPE_CHECKING:
-    from tilecast.models.artifact import Artifact
-
-MODEL = "TILECAST_MODEL"
-"""Names the folder of the model that the hook takes instead of the shipped ones."""
+from tilecast.inductor_hook.autoload import MODEL
 
 
 @dataclass(frozen=True)
@@ -202,26 +197,16 @@ def check_library(
 ) -> Iterator[Finding]:
     """The library that kernels were compared with and this machine's, for each of its GPUs."""
     from tilecast.data_collection.environment import library_here
+    from tilecast.models.learned import model_for
 
+    folder = environment.get(MODEL)
     for gpu in _gpus(names):
         # A model that does not load is told by `check_models`.
         with suppress(TilecastError):
-            facts: Mapping[str, Any] = _own_model(gpu, environment.get(MODEL)).facts
-            yield from compare_library(facts.get("library", {}), library_here())
-
-
-def _own_model(gpu: Hardware, folder: str | None) -> Artifact:
-    """The model that is for a GPU: the one in a folder, or the shipped one.
-
-    Raises:
-        TilecastError: it does not load, or is for another GPU.
-    """
-    from tilecast.models.artifact import load, load_shipped
-
-    artifact = load(Path(folder)) if folder else load_shipped(gpu)
-    if artifact.hardware != gpu:
-        raise TilecastError(f"model {folder} is for {artifact.hardware.name}; allowed: {gpu.name}")
-    return artifact
+            artifact = model_for(gpu, Path(folder) if folder else None)
+            if not artifact.lender:  # what is lent leaves nothing to the library
+                facts: Mapping[str, Any] = artifact.facts
+                yield from compare_library(facts.get("library", {}), library_here())
 
 
 def compare_library(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tilecast.cli import given
@@ -73,6 +74,16 @@ def progress(store: MeasurementStore, asked: Collection[GemmProblem]) -> dict[st
         "measurements": store.count(),
         "failed_kernels": len(store.failures()),
     }
+
+
+def so_far(path: Path) -> tuple[set[GemmProblem], list[dict]]:
+    """The problems that a store has measured, and its runs; none where it is not there yet."""
+    from tilecast.data_collection.store import MeasurementStore
+
+    if not path.exists():
+        return set(), []
+    with closing(MeasurementStore(path)) as store:
+        return store.measured("race"), store.runs()
 
 
 @contextmanager

@@ -5,15 +5,17 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from tilecast.cli import given, values
 from tilecast.cli import options as shared
 from tilecast.cli.answer import Answer
-from tilecast.cli.collection import measure, writable_objects
+from tilecast.cli.collection import measure, so_far, writable_objects
 from tilecast.cli.evaluate import SHOWN_K
 from tilecast.cli.measurements import shipped_datasets
 from tilecast.heuristics.errors import TilecastError
+from tilecast.inductor_hook.autoload import MODEL
 from tilecast.reporting.table import Table
 
 if TYPE_CHECKING:
@@ -30,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's options."""
     shared.add_own_problems(parser)
     shared.add_collection(parser)
-    about = "folder that the model goes to; TILECAST_MODEL names it"
+    about = f"folder that the model goes to; {MODEL} names it"
     parser.add_argument("--out", type=values.path, required=True, help=about)
     shared.add_data(parser)
     shared.add_gpu(parser)
@@ -41,10 +43,11 @@ def run(options: argparse.Namespace) -> Answer:
     """Collect what the shipped model likes, train on all, score both models on one's own."""
     from tilecast.data_collection.dataset import read_dataset
     from tilecast.models.artifact import save
+    from tilecast.models.evaluation import too_few
     from tilecast.models.guidance import Guided
     from tilecast.models.labels import label_table
     from tilecast.models.learned import load_heuristic_for
-    from tilecast.models.measurements import by_gpu
+    from tilecast.models.measurements import by_gpu, dataset_hardware
     from tilecast.models.training import train
 
     given.check_own_problems(options)
@@ -56,6 +59,9 @@ def run(options: argparse.Namespace) -> Answer:
     known = [read_dataset(options.data)] if options.data else shipped_datasets(gpu)
     heuristic = load_heuristic_for(gpu, own)
     own = given.ranked(heuristic, own)
+    of_gpu = [one.problems() for one in known if dataset_hardware(one).same_gpu(gpu)]
+    if why := too_few(chain(own, so_far(options.store)[0], *of_gpu)):
+        raise TilecastError(why)
     measure(options, objects, own, Guided(heuristic, gpu))
     measured, done = _measured(options, own)
     table = [labels for labels in label_table(measured) if labels.problem in done]
@@ -68,7 +74,7 @@ def run(options: argparse.Namespace) -> Answer:
         "measured": len(table),
         "regret": {name: _regret(model, table) for name, model in models.items()},
     }
-    return Answer(document, [_table(document), f"TILECAST_MODEL={options.out}"])
+    return Answer(document, [_table(document), f"{MODEL}={options.out}"])
 
 
 def _measured(

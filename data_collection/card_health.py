@@ -17,7 +17,7 @@ def throttles(reasons: int) -> list[str]:
 
 
 def watch(uuid: str) -> Callable[[], None]:
-    """What sees, now and then, whether a card throttles.
+    """What sees, before and after a timing, whether a card throttles.
 
     Args:
         uuid: of the card, as the driver writes it, with or without ``GPU-``.

@@ -10,10 +10,13 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 from tilecast.data_collection.cards import card_times
 from tilecast.data_collection.collector import Collector, Workload
 from tilecast.data_collection.engine import Site
+from tilecast.data_collection.jobs import Session
 from tilecast.data_collection.progress import Progress
 from tilecast.data_collection.store import MeasurementStore
 from tilecast.data_collection.worker import LocalEngine
@@ -24,6 +27,7 @@ from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.builder import compile_all
 from tilecast.kernels.candidates import candidates, space
 from tilecast.kernels.object_cache import ObjectCache
+from tilecast.kernels.spec import KernelSpec
 
 
 @dataclass(frozen=True)
@@ -126,30 +130,60 @@ def site(options: CollectOptions) -> AbstractContextManager[Site]:
     """
     if options.address is None:
         return _this_host(options)
+    return _many_hosts().ray_cluster(options.address, options.objects, options.gpu)
+
+
+def target_gpu(
+    device: int, address: str | None, runs: Iterable[Mapping[str, Any]] = ()
+) -> Hardware:
+    """The GPU model that is to be measured, as `tilecast.data_collection.gpu_model.find_gpu`.
+
+    Args:
+        device: of this host.
+        address: of the Ray cluster whose GPUs are asked instead; this host needs none then.
+        runs: provenance of runs that the measurements shall join.
+
+    Raises:
+        TilecastError: as there; or the cluster cannot be used, or has no GPU.
+    """
+    from tilecast.data_collection.gpu_model import find_gpu
+
+    return find_gpu(device, runs) if address is None else _many_hosts().cluster_gpu(address, runs)
+
+
+def _many_hosts() -> ModuleType:
     try:
-        from tilecast.data_collection.ray_cluster import ray_cluster
+        import tilecast.data_collection.ray_cluster as many_hosts
     except ImportError as error:
         raise TilecastError(
             "Ray is not installed; allowed: an installation with it, which many hosts need; run "
             "`pip install 'tilecast[cluster]'`"
         ) from error
-    return ray_cluster(options.address, options.objects, options.gpu)
+    return many_hosts
 
 
 @contextmanager
 def _this_host(options: CollectOptions) -> Iterator[Site]:
     """GPUs of this host, which no other collection has meanwhile."""
     from tilecast.data_collection.environment import claimed, gpu_states, present
-    from tilecast.data_collection.gpu_session import GpuSession
 
-    chosen, provenance = present(options.devices, options.gpu)
-    cards = list(chosen.values())
+    cards, provenance = present(options.devices, options.gpu)
     with claimed(cards):
         yield Site(
             provenance,
             cards,
-            [partial(GpuSession, options.objects, device) for device in chosen],
+            [partial(card_session, options.objects, card) for card in cards],
             LocalEngine(),
             partial(compile_all, cache=options.objects, workers=options.workers),
             lambda: gpu_states(cards),
         )
+
+
+def card_session(
+    objects: ObjectCache, card: str, announce: Callable[[KernelSpec | None], None]
+) -> Session:
+    """A session on a card of this host: a worker's successor has that one and no other."""
+    from tilecast.data_collection.environment import device_of
+    from tilecast.data_collection.gpu_session import GpuSession
+
+    return GpuSession(objects, device_of(card), announce)

@@ -113,8 +113,32 @@ def cards(devices: Sequence[int], target: Hardware) -> list[str]:
                 f"{', '.join(target.device_names)}; name what it is with --gpu, or others with "
                 "--devices"
             )
-        found.append(device_hash(str(properties.uuid)))
+        found.append(card_of(device))
     return found
+
+
+def card_of(device: int) -> str:
+    """The hash of a CUDA device that is there."""
+    import torch
+
+    return device_hash(str(torch.cuda.get_device_properties(device).uuid))
+
+
+def device_of(card: str) -> int:
+    """The CUDA device that a card is now, by its hash: once one is lost, others may move up.
+
+    Raises:
+        TilecastError: it is gone.
+    """
+    import torch
+
+    for device in range(torch.cuda.device_count()):
+        if card_of(device) == card:
+            return device
+    raise TilecastError(
+        f"GPU {card} is gone; allowed: one that PyTorch sees; see `tilecast doctor`, then run "
+        "again: it goes on where it was"
+    )
 
 
 @contextmanager
@@ -160,18 +184,18 @@ def describe(cards: Collection[str] | None = None) -> dict[str, object]:
     }
 
 
-def present(devices: Sequence[int], target: Hardware) -> tuple[dict[int, str], dict[str, Any]]:
-    """CUDA devices that are not gone, each with its hash, and what `describe` says of them.
+def present(devices: Sequence[int], target: Hardware) -> tuple[list[str], dict[str, Any]]:
+    """Hashes of those of some CUDA devices that are not gone, and what `describe` says of them.
 
     A process that has used a GPU does not see that it is gone; its driver does.
 
     Raises:
         TilecastError: as `cards`, or as `gpu_states`.
     """
-    chosen = dict(zip(devices, cards(devices, target), strict=True))
-    facts: dict[str, Any] = describe(chosen.values())
+    chosen = cards(devices, target)
+    facts: dict[str, Any] = describe(chosen)
     listed = {state["uuid_hash"] for state in facts["gpus"]}
-    return {device: card for device, card in chosen.items() if card in listed}, facts
+    return [card for card in chosen if card in listed], facts
 
 
 def versions() -> dict[str, str | None]:

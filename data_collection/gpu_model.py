@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
+from tilecast.data_collection.environment import card_of, claimed
 from tilecast.data_collection.gpu_rates import MEMORY_BYTES, bandwidth, product_rate
 from tilecast.heuristics.errors import TilecastError, one_line
 from tilecast.heuristics.hardware import GPUS, MAX_CLUSTER, Hardware, described, known_gpu
@@ -35,15 +36,17 @@ def find_gpu(device: int, runs: Iterable[Mapping[str, Any]] = ()) -> Hardware:
         runs: provenance of runs, whose measurements those to come shall join.
 
     Raises:
-        TilecastError: it is not there, or its driver does not answer.
+        TilecastError: it is not there, its driver does not answer, or it would have to describe
+            itself and another collection measures on it.
     """
     name = _name(device)
     known = [*GPUS, *(described(run["hardware"]) for run in runs if "hardware" in run)]
     for gpu in known:
         if name in gpu.device_names:
             return gpu
+    spawn = multiprocessing.get_context("spawn")
     # In a process of its own, with which its memory and its context leave the GPU.
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+    with claimed([card_of(device)]), ProcessPoolExecutor(1, spawn) as process:
         return process.submit(describe_gpu, device).result()
 
 

@@ -193,6 +193,8 @@ class GpuBench:
                 self._session.alive()
                 wait(launched, graphs[0].spec)
             kernels = [graphs for _, graphs in captured]
+            # What a card that throttles says is worth nothing, though it may recover meanwhile.
+            self._session.check_card()
             if regime == "sustained":
                 self._warm_up([graph for graphs in kernels for graph in graphs])
             in_flight: deque[_Graph] = deque()
@@ -207,7 +209,7 @@ class GpuBench:
                 graph.read()
         # What comes next is no kernel's doing.
         self._session.announce(None)
-        # At once, while the card is as warm as it was: what a throttled one says is worth nothing.
+        # At once, while the card is as warm as it was.
         self._session.check_card()
         return [graphs[0].times for graphs in kernels]
 

@@ -20,10 +20,10 @@ from tilecast.heuristics.problem import GemmProblem, library_operator
 def library_launch(operands: GemmOperands) -> Callable[..., None]:
     """What writes the product of some operands to ``out``: f(a, b, out, *extras).
 
-    One library call where there is one: ``matmul``, ``addmm``, ``_addmm_activation``, ``_int_mm``
-    or ``_scaled_mm``. Else the product by one, of a B that is converted where it is narrower than
-    A, and each step after it by its own, as eager code does. The calls take what PyTorch takes:
-    `GemmProblem.in_library`.
+    One library call where there is one: ``matmul``, ``addmm`` or ``baddbmm``,
+    ``_addmm_activation``, ``_int_mm`` or ``_scaled_mm``. Else the product by one, of a B that is
+    converted where it is narrower than A, and each step after it by its own, as eager code does.
+    The calls take what PyTorch takes: `GemmProblem.in_library`.
     """
     names = [extra.name for extra in operands.extras]
     operator, done = library_operator(operands)
@@ -93,7 +93,7 @@ def _converted(matmul: Callable[..., None], a, b, out, given) -> None:
 
 
 def _with_bias(a, b, out, given) -> None:
-    torch.addmm(given["bias"], a, b, out=out)
+    _addmm(a)(given["bias"], a, b, out=out)
 
 
 def _with_activation(gelu: bool, a, b, out, given) -> None:
@@ -102,7 +102,12 @@ def _with_activation(gelu: bool, a, b, out, given) -> None:
 
 def _with_matrix(a, b, out, given) -> None:
     numbers = {name: given.get(name, 1.0) for name in ("alpha", "beta")}
-    torch.addmm(given["c"], a, b, **numbers, out=out)
+    _addmm(a)(given["c"], a, b, **numbers, out=out)
+
+
+def _addmm(a: torch.Tensor) -> Callable[..., torch.Tensor]:
+    """What multiplies operands of A's rank and adds."""
+    return torch.addmm if a.ndim == 2 else torch.baddbmm
 
 
 def _int8(a, b, out, given) -> None:

@@ -6,7 +6,7 @@ import json
 import logging
 import socket
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
@@ -17,6 +17,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from tilecast.data_collection.engine import Site
 from tilecast.data_collection.environment import gpu_states, public_command
+from tilecast.data_collection.gpu_model import find_gpu
 from tilecast.data_collection.ray_engine import RayEngine, returned
 from tilecast.data_collection.ray_nodes import (
     check_versions,
@@ -71,6 +72,19 @@ def _nodes() -> dict[str, int]:
     }
 
 
+def _hosts() -> dict[str, int]:
+    """Those of the nodes that have GPUs.
+
+    Raises:
+        TilecastError: none has.
+    """
+    if hosts := {node: gpus for node, gpus in _nodes().items() if gpus}:
+        return hosts
+    raise TilecastError(
+        "the Ray cluster has no GPU; allowed: one with NVIDIA GPUs; add a node with `ray start`"
+    )
+
+
 def _on(node: str, task: Any, gpus: int = 0) -> Any:
     """A task as it runs on one node, with some of its GPUs."""
     there = NodeAffinitySchedulingStrategy(node, soft=False)
@@ -81,19 +95,9 @@ def _described(
     hosts: Mapping[str, int], target: Hardware
 ) -> dict[str, tuple[list[str], dict[str, Any]]]:
     """For each node its GPUs' hashes and what `describe` says of them; see `ray_cluster`."""
-    if not hosts:
-        raise TilecastError(
-            "the Ray cluster has no GPU; allowed: one with NVIDIA GPUs; add a node with `ray start`"
-        )
     describing = ray.remote(describe_node)
     asked = [_on(node, describing, gpus).remote(gpus, target) for node, gpus in hosts.items()]
-    try:
-        found = dict(zip(hosts, returned(asked, FREE_SECONDS), strict=True))
-    except GetTimeoutError as error:
-        raise TilecastError(
-            f"GPUs of the Ray cluster were not free for {FREE_SECONDS:g} s; allowed: one in which "
-            "nothing else runs; see `ray status`, then run again"
-        ) from error
+    found = dict(zip(hosts, _once_free(asked), strict=True))
     libraries = {json.dumps([f["cuda"], f["versions"]], sort_keys=True) for _, f in found.values()}
     if len(libraries) > 1:
         raise TilecastError(
@@ -103,11 +107,38 @@ def _described(
     return found
 
 
+def _once_free(asked: Sequence[ray.ObjectRef]) -> list[Any]:
+    """What tasks returned that need GPUs.
+
+    Raises:
+        TilecastError: one raised it, or GPUs are not free.
+    """
+    try:
+        return returned(asked, FREE_SECONDS)
+    except GetTimeoutError as error:
+        raise TilecastError(
+            f"GPUs of the Ray cluster were not free for {FREE_SECONDS:g} s; allowed: one in which "
+            "nothing else runs; see `ray status`, then run again"
+        ) from error
+
+
 def _joined(described: Iterable[dict[str, Any]]) -> dict[str, Any]:
     """What is said of several nodes, and of the command that runs on this one."""
     first, *others = described
     gpus = [gpu for facts in (first, *others) for gpu in facts["gpus"]]
     return first | {"gpus": gpus, "command": public_command(sys.argv)}
+
+
+def cluster_gpu(address: str, runs: Iterable[Mapping[str, Any]]) -> Hardware:
+    """The model of a cluster's GPUs, of which one is looked at: see `find_gpu`.
+
+    Raises:
+        TilecastError: the cluster cannot be used or has no GPU that is free; or as `find_gpu`.
+    """
+    with connected(address):
+        node = next(iter(_hosts()))
+        (found,) = _once_free([_on(node, ray.remote(find_gpu), 1).remote(0, list(runs))])
+        return found
 
 
 @contextmanager
@@ -119,7 +150,7 @@ def ray_cluster(address: str, objects: ObjectCache, target: Hardware) -> Iterato
             installed; it has no GPU, other ones, or such as something else holds.
     """
     with connected(address):
-        hosts = {node: gpus for node, gpus in _nodes().items() if gpus}
+        hosts = _hosts()
         found = _described(hosts, target)
         states = ray.remote(gpu_states)
 

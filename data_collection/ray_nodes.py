@@ -68,8 +68,7 @@ def describe_node(gpus: int, target: Hardware) -> tuple[list[str], dict[str, Any
 
     Those that are gone are left out.
     """
-    chosen, facts = present(range(gpus), target)
-    return list(chosen.values()), facts
+    return present(range(gpus), target)
 
 
 def compile_on_node(spec: KernelSpec, wanted: Mapping[str, str]) -> tuple[CompileResult, bytes]:

@@ -194,23 +194,18 @@ class GemmOperands:
         return tuple(extra for fusion in fusions for extra in fusion.extras)
 
     @property
-    def biased(self) -> GemmOperands:
-        """The same with a row bias as its whole epilogue."""
-        return replace(self, epilogue=("bias",))
-
-    @property
-    def unbiased(self) -> GemmOperands:
-        """The same without a row bias, where that is the whole epilogue."""
-        return replace(self, epilogue=()) if self.epilogue == ("bias",) else self
+    def bare(self) -> GemmOperands:
+        """The same without an epilogue that only adds, which may be done after the product."""
+        return self if ACTIVATIONS & set(self.epilogue) else replace(self, epilogue=())
 
     @property
     def activated(self) -> bool:
         """Whether an activation ends the epilogue."""
         return bool(ACTIVATIONS & set(self.epilogue[-1:]))
 
-    def then(self, activation: str) -> GemmOperands:
-        """The same with one of `ACTIVATIONS` at the end of the epilogue."""
-        return replace(self, epilogue=(*self.epilogue, activation))
+    def then(self, *steps: str) -> GemmOperands:
+        """The same with some of `EPILOGUES` at the end of the epilogue."""
+        return replace(self, epilogue=(*self.epilogue, *steps))
 
     def scaled(self, scales: str, fast: bool) -> GemmOperands:
         """The same with scales, added up as ``use_fast_accum`` of ``torch._scaled_mm`` asks for."""

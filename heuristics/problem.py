@@ -120,16 +120,15 @@ class GemmProblem:
     def library_call(self) -> str:
         """The operator of PyTorch that multiplies such operands, such as ``torch.mm``."""
         operator, _ = library_operator(self.operands)
-        if operator == "matmul":
-            operator = "bmm" if self.batch > 1 else "mm"
-        return f"torch.{operator}"
+        alone, batched = _RANKS.get(operator, (operator, operator))
+        return f"torch.{batched if self.batch > 1 else alone}"
 
     @property
     def in_library(self) -> bool:
         """Whether PyTorch multiplies this at all: what its operators refuse, as CUDA has them."""
         operands, alone = self.operands, self.batch == 1
         match library_operator(operands)[0]:
-            case "matmul":
+            case "matmul" | "addmm":
                 return True
             case "_int_mm":
                 scaled = operands.scales in ("tensor-scales", "row-scales", "out-row-scales")
@@ -150,8 +149,10 @@ class GemmProblem:
 
 _ACTIVATED = (("bias", "relu"), ("bias", "gelu-tanh"))
 """Activations that cuBLAS has with a bias."""
-_ADDED = (("c",), ("beta-c",), ("alpha", "c"), ("alpha", "beta-c"))
+ADDED = (("c",), ("beta-c",), ("alpha", "c"), ("alpha", "beta-c"))
 """What ``addmm`` does with a matrix."""
+_RANKS = {"matmul": ("mm", "bmm"), "addmm": ("addmm", "baddbmm")}
+"""What does as `library_operator` says: one product, and a batch of them."""
 
 
 def library_operator(operands: GemmOperands) -> tuple[str, int]:
@@ -174,4 +175,4 @@ def library_operator(operands: GemmOperands) -> tuple[str, int]:
         return "_addmm_activation", 2
     if biased:
         return "addmm", 1
-    return ("addmm", len(steps)) if steps in _ADDED else ("matmul", 0)
+    return ("addmm", len(steps)) if steps in ADDED else ("matmul", 0)

@@ -16,7 +16,7 @@ from torch.fx.node import map_arg
 
 from tilecast.heuristics.errors import TilecastError
 from tilecast.inductor_hook.choices import begin, chosen
-from tilecast.inductor_hook.layout import Bias, Scale
+from tilecast.inductor_hook.layout import Addend, Scale, adding
 from tilecast.inductor_hook.plans import Product, problem_of
 from tilecast.inductor_hook.problems import LeftToLibrary, Matmul
 from tilecast.inductor_hook.selection import gpu_of
@@ -62,7 +62,10 @@ def _bmm(a: torch.Tensor, b: torch.Tensor) -> _Asked:
 def _addmm(
     bias: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, beta: float = 1, alpha: float = 1
 ) -> _Asked:
-    return Product(biased=_fuses(bias, b, a.dtype, alpha, beta)), a, b
+    start = bias.storage_offset() * bias.itemsize
+    addend = Addend(bias.shape, bias.stride(), bias.dtype, start)
+    kind = addend.kind((a.shape[0], b.shape[1]), a.dtype, "row")
+    return Product(steps=adding(kind, alpha, beta)), a, b
 
 
 def _int_mm(a: torch.Tensor, b: torch.Tensor) -> _Asked:
@@ -80,16 +83,8 @@ def _scaled_mm(
     use_fast_accum: bool = False,
 ) -> _Asked:
     scales = tuple(Scale(s.shape, s.dtype, s.is_contiguous()) for s in (scale_a, scale_b))
-    biased = bias is not None
-    return Product(2, out_dtype, scales, use_fast_accum, biased), a, b
-
-
-def _fuses(
-    bias: torch.Tensor, b: torch.Tensor, dtype: torch.dtype, alpha: float, beta: float
-) -> bool:
-    start = bias.storage_offset() * bias.itemsize
-    added = Bias(bias.shape, bias.stride(), bias.dtype, start, alpha, beta)
-    return added.fuses(b.shape[-1], dtype)
+    steps = () if bias is None else ("bias",)
+    return Product(2, out_dtype, scales, use_fast_accum, steps), a, b
 
 
 _PRODUCTS: dict[Any, Callable[..., _Asked]] = {

@@ -10,6 +10,8 @@ BACKEND = "TILECAST"
 """Our name in it."""
 EAGER = "TILECAST_EAGER"
 """Routes eager multiplications, unless it is empty or 0."""
+MODEL = "TILECAST_MODEL"
+"""Names the folder of the model that is taken instead of the shipped ones."""
 
 
 def names(backends: str, backend: str = BACKEND) -> bool:

@@ -20,7 +20,7 @@ from tilecast.inductor_hook.autoload import names
 from tilecast.inductor_hook.contest import Contest
 from tilecast.inductor_hook.fusion import NOTHING, Decided, in_turn
 from tilecast.inductor_hook.power_limit import near
-from tilecast.inductor_hook.problems import LeftToLibrary, Matmul, NotCovered, read
+from tilecast.inductor_hook.problems import ADDING, LeftToLibrary, Matmul, NotCovered, read
 from tilecast.inductor_hook.recording import record
 from tilecast.inductor_hook.selection import decided, gpu_of, portfolio, runnable, shortlist
 from tilecast.inductor_hook.settings import Settings, asked
@@ -248,10 +248,13 @@ def plan(settings: Settings, matmul: Matmul, op: str, gpu: Hardware) -> list[Cho
 
     Raises:
         TilecastError: there is no model for the GPU, dtypes and majors.
+        NotCovered: what would be added behind the kernel cannot be.
         LeftToLibrary: none is benchmarked, ATen is expected to win throughout, and is named.
     """
     start = time.perf_counter()
     choices = chosen(settings, matmul, gpu)
+    if choices[0].matmul.added and op not in ADDING:
+        raise NotCovered("no kernel, or no model, is for what is added")
     begin(choices)
     _log_plan(op, matmul, choices, time.perf_counter() - start)
     return choices
@@ -259,7 +262,7 @@ def plan(settings: Settings, matmul: Matmul, op: str, gpu: Hardware) -> list[Cho
 
 def chosen(settings: Settings, matmul: Matmul, gpu: Hardware) -> list[Choice]:
     """The choices for a multiplication, best first; raises what `plan` does."""
-    operands = runnable(matmul.hint.operands, gpu)
+    operands = runnable(settings, matmul.hint.operands, gpu)
     matmul = replace(matmul, hint=replace(matmul.hint, operands=operands))
     predictions = shortlist(settings, matmul.hint, gpu)
     if settings.k == 1 and names(config.max_autotune_gemm_backends, "ATEN"):
@@ -290,9 +293,14 @@ def _portfolio(settings: Settings, matmul: Matmul, gpu: Hardware) -> tuple[Kerne
 def _check_library(settings: Settings, matmul: Matmul, gpu: Hardware) -> None:
     """Leave a multiplication to the library where it is expected to win, whatever is symbolic.
 
+    It is where a second kernel of ours would add something, which ATen's own does at once; but not
+    where rows are longer than its result's, which ATen is slow at.
+
     Raises:
         LeftToLibrary: that is so.
     """
+    if matmul.added and not matmul.padded:
+        raise LeftToLibrary(f"our kernel does not add the {matmul.added} of {matmul.hint}")
     choice = decided(settings, matmul.hint, gpu, matmul.columns)
     if choice.deferred and not (matmul.dynamic and _portfolio(settings, matmul, gpu)):
         raise LeftToLibrary(

@@ -9,6 +9,7 @@ import torch
 from torch._inductor.ir import ExternKernelOut, Layout
 from torch._inductor.virtualized import V
 
+from tilecast.heuristics.operands import NUMBER
 from tilecast.inductor_hook import operators
 
 OPERATOR = torch.ops.tilecast.launch.default
@@ -55,8 +56,8 @@ class OperatorCall(ExternKernelOut):
             folder = folder.replace("\\", "\\\\").replace('"', '\\"')
         return [
             *(given["A"], given["B"], self),
-            [given[extra.name] for extra in operands.extras],
-            given["bias"] if choice.adds_bias else None,
+            [given[extra.name] for extra in operands.extras if extra.kind != NUMBER],
+            given.get(matmul.added),
             [config.name for config in choice.configs],
             operands.text,
             [folder, settings.power, settings.digest] if matmul.dynamic else [],

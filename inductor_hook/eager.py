@@ -17,14 +17,12 @@ from torch.autograd import forward_ad
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from tilecast.heuristics.errors import TilecastError
-from tilecast.inductor_hook.launcher import add_bias, adds, row
-from tilecast.inductor_hook.plans import Planner, Product, fuses
+from tilecast.inductor_hook.plans import Planner, Product, adding_to, handed, that_adds
 from tilecast.inductor_hook.routing import disable, enable
 
 __all__ = ["addmm", "bmm", "disable", "enable", "mm"]
 
 _PLANNER = Planner()
-_FUSED = Product(biased=True)
 
 
 def mm(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
@@ -61,7 +59,8 @@ def addmm(
 ) -> torch.Tensor:
     """``torch.addmm`` likewise: ``beta * bias + alpha * a @ b``.
 
-    The kernel adds a bias that `tilecast.inductor_hook.layout.Bias.fuses`; others are added after.
+    Our kernel adds a row, and a matrix if the model knows such kernels
+    (`tilecast.inductor_hook.layout.Addend.kind`); torch does the others.
 
     Args:
         bias: broadcastable to (m, n).
@@ -110,15 +109,11 @@ class Operator:
         out: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """The same times ``alpha``, and ``beta`` times the bias."""
-        fused = fuses(bias, a, b, alpha, beta)
-        plan = _PLANNER.plan(_FUSED if fused else self.product, a, b, out)
-        if plan is None or not _adds(bias, plan.shape, a.dtype, alpha, beta) or _shared(bias, out):
-            return getattr(torch, self.name)(bias, a, b, alpha=alpha, beta=beta, out=out)
-        if fused and plan.whole:
-            return plan.launch(a, b, out, row(bias))
-        out = plan.launch(a, b, out)
-        add_bias(out, bias, alpha, beta)
-        return out
+        steps = adding_to(a, b, bias, alpha, beta, out=out)
+        plan = _PLANNER.plan(that_adds(steps), a, b, out) if steps else None
+        if plan and not _shared(bias, out):
+            return plan.launch(a, b, out, *handed(steps, bias, alpha, beta))
+        return getattr(torch, self.name)(bias, a, b, alpha=alpha, beta=beta, out=out)
 
     def save(
         self, ctx: Any, inputs: tuple, output: torch.Tensor, keyword_only_inputs: Any = None
@@ -196,19 +191,8 @@ def _dispatched(
     return out
 
 
-def _adds(
-    bias: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype, alpha: float, beta: float
-) -> bool:
-    """Whether `add_bias` can add this to a product; torch refuses the rest, or does it."""
-    broadcasts = all(
-        have in (1, want) for have, want in zip(reversed(bias.shape), reversed(shape), strict=False)
-    )
-    same = bias.dtype == dtype and bias.ndim <= len(shape)
-    return adds(alpha, beta, dtype) and same and broadcasts
-
-
 def _shared(bias: torch.Tensor, out: torch.Tensor | None) -> bool:
-    """Whether the product may overwrite the bias before it is added."""
+    """Whether the result may overwrite the bias before it is added."""
     return out is not None and (
         bias.untyped_storage().data_ptr() == out.untyped_storage().data_ptr()
     )

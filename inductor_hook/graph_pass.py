@@ -7,10 +7,14 @@ from typing import Any
 from torch._inductor import config
 from torch.fx import Graph
 
-from tilecast.inductor_hook import ahead, fusion, quantized_fusion, report
+from tilecast.inductor_hook import ahead, fusion, quantized_fusion, report, residual_fusion
 from tilecast.inductor_hook.settings import asked
 
-REWRITES = {"products of int8": quantized_fusion.rewrite, "activations": fusion.rewrite}
+REWRITES = {
+    "products of int8": quantized_fusion.rewrite,
+    "activations": fusion.rewrite,
+    "residuals": residual_fusion.rewrite,
+}
 """What is looked for, in order; the activation behind a product that reads int8 stays."""
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from functools import cache, partial, wraps
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple, ParamSpec
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from wrapt import register_post_import_hook
 
@@ -17,7 +17,7 @@ from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook import report
-from tilecast.inductor_hook.autoload import BACKEND, names
+from tilecast.inductor_hook.autoload import BACKEND, MODEL, names
 from tilecast.inductor_hook.settings import Settings, activate, active, cache_key
 from tilecast.inductor_hook.versions import (
     FLEX_GEMM_HOME,
@@ -33,6 +33,7 @@ from tilecast.inductor_hook.versions import (
 )
 
 P = ParamSpec("P")
+T = TypeVar("T")
 
 
 def install(
@@ -105,26 +106,25 @@ def uninstall() -> None:
         _put(None)
 
 
-def _for_a_block(begin: Callable[P, None]) -> Callable[P, AbstractContextManager[None]]:
-    @wraps(begin)
-    @contextmanager
-    def scope(*args: P.args, **kwargs: P.kwargs) -> Iterator[None]:
-        outer = active()
-        begin(*args, **kwargs)
-        try:
-            yield
-        finally:
-            _put(outer)
-
-    return scope
+def _as(begin: Callable[P, object]) -> Callable[[Callable[..., T]], Callable[P, T]]:
+    """Have a function take, and show, the arguments of another one."""
+    return wraps(begin, assigned=(), updated=())
 
 
-installed = _for_a_block(install)
-"""Install for the time of a ``with`` block; arguments and errors as `install`.
+@_as(install)
+@contextmanager
+def installed(*args: Any, **kwargs: Any) -> Iterator[None]:
+    """Install for the time of a ``with`` block; arguments and errors as `install`.
 
-What was installed before is so again behind it. All threads share it: blocks of several must not
-overlap.
-"""
+    What was installed before is so again behind it. All threads share it: blocks of several must
+    not overlap.
+    """
+    outer = active()
+    install(*args, **kwargs)
+    try:
+        yield
+    finally:
+        _put(outer)
 
 
 def install_from_environment() -> None:
@@ -133,9 +133,7 @@ def install_from_environment() -> None:
     Where that cannot be, a warning says why, and a list that names us alone is left with ATEN.
     """
     k = os.environ.get("TILECAST_K", "5")
-    model, record, learn = (
-        os.environ.get(f"TILECAST_{name}") for name in ("MODEL", "RECORD", "LEARN")
-    )
+    model, record, learn = map(os.environ.get, (MODEL, "TILECAST_RECORD", "TILECAST_LEARN"))
     power = os.environ.get("TILECAST_POWER", "robust")
     switches = {
         name: os.environ.get(f"TILECAST_{name.upper()}", "0") not in ("", "0")

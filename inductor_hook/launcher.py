@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Self
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self
 
 from tilecast.heuristics.operands import GemmOperands
-from tilecast.heuristics.problem import GemmProblem
+from tilecast.heuristics.problem import ADDED, GemmProblem
 from tilecast.inductor_hook import report
 from tilecast.inductor_hook.failures import Failures
 from tilecast.inductor_hook.layout import padded
@@ -231,16 +232,16 @@ def adds(alpha: float, beta: float, dtype: torch.dtype) -> bool:
 
 
 def row(bias: torch.Tensor) -> torch.Tensor:
-    """A bias that `tilecast.inductor_hook.layout.Bias.fuses` as a kernel takes it: (n,), a view."""
+    """A row (`tilecast.inductor_hook.layout.Addend.kind`) as a kernel takes it: (n,), a view."""
     # Not its first row, which one that was expanded to no rows does not have.
-    return bias if bias.ndim == 1 else bias.as_strided(bias.shape[1:], (1,))
+    return bias if bias.ndim == 1 else bias.as_strided(bias.shape[-1:], (1,))
 
 
 def add_bias(out: torch.Tensor, bias: torch.Tensor, alpha: float, beta: float) -> None:
     """``out = alpha * out + beta * bias`` in place, for factors that `adds`.
 
     Args:
-        out: (m, n).
+        out: (m, n), or (batch, m, n).
         bias: broadcastable to it.
         alpha: factor of the product.
         beta: factor of the bias; with 0 its values do not matter, not even those that are none.
@@ -268,8 +269,8 @@ def _instead(operands: GemmOperands, *tensors: torch.Tensor) -> None:
 
 def _in_torch(operands: GemmOperands) -> Callable[..., None]:
     """What writes the product of some operands to ``out`` without us: f(a, b, out, *extras)."""
-    if operands.a.dtype.bits > 8 and not operands.scales and not operands.activated:
-        return _multiply
+    if operands.a.dtype.bits > 8 and not operands.scales and operands.epilogue in _AT_ONCE:
+        return partial(_multiply, [extra.name for extra in operands.extras])
     # Only here: a graph whose kernels run needs nothing of it.
     from tilecast.data_collection.library import library_launch
 
@@ -287,12 +288,20 @@ def _in_torch(operands: GemmOperands) -> Callable[..., None]:
     return multiply
 
 
+_AT_ONCE = ((), ("bias",), *ADDED)
+"""Epilogues that one operator of torch does."""
+
+
 def _multiply(
-    a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, bias: torch.Tensor | None = None
+    names: Sequence[str],
+    a: torch.Tensor,
+    b: torch.Tensor,
+    out: torch.Tensor,
+    *extras: torch.Tensor | float,
 ) -> None:
     """Write a @ b to ``out`` with torch, rounded as a kernel does: once, to out's dtype.
 
-    With the bias (n,), of out's dtype, added before that, where there is one.
+    With the extras of these names, a bias (n,) or a matrix and factors, where there are some.
 
     That may be another one than A's and B's, which ``torch.matmul`` refuses.
     """
@@ -302,10 +311,13 @@ def _multiply(
     wide = torch.promote_types(a.dtype, out.dtype)
     product = out if out.dtype == wide else out.new_empty(out.shape, dtype=wide)
     # With an output even here, because autocast would narrow what has none.
-    if bias is None:
+    given: dict[str, Any] = dict(zip(names, extras, strict=True))
+    added = given.pop("bias", given.pop("c", None))
+    if added is None:
         torch.matmul(a.to(wide), b.to(wide), out=product)
     else:
-        torch.addmm(bias.to(wide), a.to(wide), b.to(wide), out=product)
+        add = torch.addmm if a.ndim == 2 else torch.baddbmm
+        add(added.to(wide), a.to(wide), b.to(wide), **given, out=product)
     if product is not out:
         out.copy_(product)
 

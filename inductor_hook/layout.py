@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from tilecast.heuristics.dtypes import dtype_of_torch
 from tilecast.heuristics.errors import TilecastError
+from tilecast.heuristics.operands import MATRIX, ROW
 from tilecast.heuristics.problem import ALIGNMENT_BYTES
 
-BIAS_ALIGNMENT_BYTES = 4
+ROW_ALIGNMENT_BYTES = 4
 """Where the row that a kernel adds may start: it is copied in pieces of this size."""
 
 
-class Bias(NamedTuple):
-    """What an addmm adds to its product; in a graph some numbers may be symbolic."""
+class Addend(NamedTuple):
+    """What is added to a product; in a graph some numbers may be symbolic."""
 
     shape: Sequence[Any]
     """Its extents."""
@@ -25,35 +27,60 @@ class Bias(NamedTuple):
     """What torch calls the type of its elements."""
     start: Any
     """Where it begins, in bytes."""
-    alpha: float
-    """Factor of the product."""
-    beta: float
-    """Factor of the bias."""
 
-    def fuses(self, n: Any, dtype: Any, sizes: Any = None) -> bool:
-        """Whether a kernel adds it before it stores the product; else it is added afterwards.
+    def kind(self, shape: Sequence[Any], dtype: Any, along: str, sizes: Any = None) -> str | None:
+        """As what a kernel adds it before it stores the product; None where that is done later.
 
-        It does so with one row of n numbers, one behind the other, of out's type, from a multiple
-        of 4 bytes on and to one, that is (n,), (1, n) or these expanded to (m, n), and with no
-        factors.
+        `ROW`: n numbers, one behind the other, from a multiple of 4 bytes on and to one, that is
+        (n,), (1, n) or these expanded to the product's shape. `MATRIX`: of the product's shape,
+        from a multiple of 16 bytes on, in strides that TMA reads, contiguous as out is.
 
         Args:
-            n: columns of the product.
-            dtype: what torch calls the type of its elements.
+            shape: of the product.
+            dtype: what torch calls the type of its elements, which is that of either.
+            along: `major` of out.
             sizes: what Inductor's ``SizeVars`` know of symbolic numbers; left out, there are none.
         """
         equal = sizes.statically_known_equals if sizes else operator.eq
         divides = sizes.statically_known_multiple_of if sizes else _divides
-        return (
-            self.alpha == self.beta == 1
-            and self.dtype == dtype
-            and len(self.shape) in (1, 2)
-            and equal(self.shape[-1], n)
-            and equal(self.strides[-1], 1)
-            and (len(self.shape) == 1 or equal(self.shape[0], 1) or equal(self.strides[0], 0))
-            and divides(self.start, BIAS_ALIGNMENT_BYTES)
-            and divides(n * dtype.itemsize, BIAS_ALIGNMENT_BYTES)
-        )
+        rank = len(self.shape)
+        if self.dtype != dtype or not 1 <= rank <= len(shape):
+            return None
+        *outer, n = shape[len(shape) - rank :]
+        *repeated, columns = self.shape
+        *steps, step = self.strides
+        if (
+            equal(columns, n)
+            and equal(step, 1)
+            and all(
+                equal(have, 1) or (equal(have, want) and equal(stride, 0))
+                for have, want, stride in zip(repeated, outer, steps, strict=True)
+            )
+            and divides(self.start, ROW_ALIGNMENT_BYTES)
+            and divides(n * dtype.itemsize, ROW_ALIGNMENT_BYTES)
+        ):
+            return ROW
+        whole = rank == len(shape) and all(map(equal, self.shape, shape))
+        if whole and divides(self.start, ALIGNMENT_BYTES):
+            with suppress(TilecastError):  # no strides that TMA reads
+                if major("what is added", self.strides, dtype.itemsize, sizes) == along:
+                    return MATRIX
+        return None
+
+
+def adding(kind: str | None, alpha: float, beta: float) -> tuple[str, ...]:
+    """Steps of an epilogue that give ``alpha`` x product + ``beta`` x addend; none where none do.
+
+    Args:
+        kind: `Addend.kind`.
+        alpha: factor of the product.
+        beta: factor of the addend; with 0 it may hold what is no number, and is not to be read.
+    """
+    if kind == ROW and alpha == beta == 1:
+        return ("bias",)
+    if kind == MATRIX and beta != 0:
+        return (*(["alpha"] if alpha != 1 else []), "c" if beta == 1 else "beta-c")
+    return ()
 
 
 class Scale(NamedTuple):

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
+from typing import Any
 
 import torch
 
-from tilecast.heuristics.operands import ROW, GemmOperands
+from tilecast.heuristics.operands import COLUMN, MATRIX, NUMBER, ONE, ROW, GemmOperands
 from tilecast.inductor_hook.launcher import DynamicMatmul, Padded, StaticMatmul, add_bias, row
 from tilecast.inductor_hook.layout import padded
 
 _SCHEMA = (
-    "launch(Tensor a, Tensor b, Tensor(x!) out, Tensor[] extras, Tensor? bias, str[] configs, "
+    "launch(Tensor a, Tensor b, Tensor(x!) out, Tensor[] extras, Tensor? added, str[] configs, "
     "str operands, str[] model, float alpha, float beta) -> ()"
 )
 
@@ -25,7 +26,7 @@ def launch(
     b: torch.Tensor,
     out: torch.Tensor,
     extras: Sequence[torch.Tensor],
-    bias: torch.Tensor | None,
+    added: torch.Tensor | None,
     configs: Sequence[str],
     operands: str,
     model: Sequence[str],
@@ -38,40 +39,46 @@ def launch(
         a: (m, k), or (batch, m, k); b and out likewise.
         b: what it is multiplied with.
         out: what is written to.
-        extras: those of the operands, as the graph has them.
-        bias: what is added behind the kernel; None where nothing is.
+        extras: those of the operands that are tensors, as the graph has them.
+        added: what is added behind the kernel; None where nothing is.
         configs: names of the kernels' configs; several where an extent is symbolic.
         operands: their text.
         model: folder, aim and digest of the model that picks by the extents of the call; nothing
             where these are fixed.
-        alpha: factor of the product where a bias is added behind it.
-        beta: factor of that bias.
+        alpha: factor of the product.
+        beta: factor of what is added to it.
     """
-    matmul, views = _named(tuple(configs), operands, a.ndim == 3, tuple(model))
+    matmul = _named(tuple(configs), operands, a.ndim == 3, tuple(model))
+    tensors, numbers = iter(extras), {"alpha": alpha, "beta": beta}
+    given: Any = (
+        numbers[extra.name] if extra.kind == NUMBER else _VIEWS[extra.kind](next(tensors))
+        for extra in GemmOperands.parse(operands).extras
+    )
     if out.stride(-1) == 1 and out.stride(-2) % padded(1, out.itemsize):
         matmul = Padded(matmul)
-    matmul(a, b, out, *(view(extra) for view, extra in zip(views, extras, strict=True)))
-    if bias is not None:
-        add_bias(out, bias, alpha, beta)
+    matmul(a, b, out, *given)
+    if added is not None:
+        add_bias(out, added, alpha, beta)
+
+
+_VIEWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    **dict.fromkeys((ONE, COLUMN), torch.Tensor.flatten),
+    ROW: row,
+    MATRIX: lambda matrix: matrix,
+}
+"""How an extra is handed to a kernel, which takes vectors with one dimension, by kind."""
 
 
 @cache
 def _named(
     configs: tuple[str, ...], operands: str, batched: bool, model: tuple[str, ...]
-) -> tuple[StaticMatmul | DynamicMatmul, tuple[Callable[[torch.Tensor], torch.Tensor], ...]]:
-    """What launches, and how each extra is handed to it: with one dimension."""
-    views = tuple(
-        row if extra.kind == ROW else torch.Tensor.flatten
-        for extra in GemmOperands.parse(operands).extras
-    )
+) -> StaticMatmul | DynamicMatmul:
+    """What launches."""
     if not model:
         (config,) = configs
-        return StaticMatmul.named(config, operands, batched), views
+        return StaticMatmul.named(config, operands, batched)
     folder, power, digest = model
-    picked = DynamicMatmul.named(
-        configs, operands, batched, model=folder, power=power, digest=digest
-    )
-    return picked, views
+    return DynamicMatmul.named(configs, operands, batched, model=folder, power=power, digest=digest)
 
 
 _LIBRARY = torch.library.Library("tilecast", "FRAGMENT")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -16,8 +16,8 @@ from tilecast.heuristics.operands import GemmOperands, TensorSpec
 from tilecast.heuristics.problem import ALIGNMENT_BYTES, GemmProblem
 from tilecast.inductor_hook import report
 from tilecast.inductor_hook.failures import Failures
-from tilecast.inductor_hook.launcher import Padded, StaticMatmul
-from tilecast.inductor_hook.layout import Bias, Scale, major, padded, scaling
+from tilecast.inductor_hook.launcher import Padded, StaticMatmul, row
+from tilecast.inductor_hook.layout import Addend, Scale, adding, major, padded, scaling
 from tilecast.inductor_hook.selection import decided, gpu_of, runnable
 from tilecast.inductor_hook.settings import Settings
 from tilecast.kernels.spec import KernelSpec
@@ -37,8 +37,8 @@ class Product(NamedTuple):
     """Those of A and B, or none."""
     fast: bool = True
     """Whether fp8 is added up without promotion, ``use_fast_accum`` of ``torch._scaled_mm``."""
-    biased: bool = False
-    """Whether a bias is added that `fuses`."""
+    steps: tuple[str, ...] = ()
+    """Those of the epilogue, which `adding_to` gives."""
 
 
 class Plan(NamedTuple):
@@ -52,11 +52,13 @@ class Plan(NamedTuple):
     """Shape of its result."""
     dtype: torch.dtype
     """Type of its result."""
-    whole: bool
-    """Whether it does all that is asked for; else a bias is left to be added."""
 
     def launch(
-        self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, *extras: torch.Tensor
+        self,
+        a: torch.Tensor,
+        b: torch.Tensor,
+        out: torch.Tensor | None,
+        *extras: torch.Tensor | float,
     ) -> torch.Tensor:
         """The product, in ``out`` where that is given; extras as the kernel's operands have them.
 
@@ -122,20 +124,54 @@ class Planner:
         return False
 
 
-def fuses(
-    bias: torch.Tensor,
+def adding_to(
     a: torch.Tensor,
     b: torch.Tensor,
+    bias: torch.Tensor,
     alpha: float = 1,
     beta: float = 1,
-    out: torch.dtype | None = None,
-) -> bool:
-    """Whether the kernel of a product of type ``out``, or A's, can add a bias itself."""
-    fits = bias.ndim == 1 or bias.shape[:1] in ((1,), a.shape[:1])
-    if b.ndim != 2 or not fits or bias.get_device() != a.get_device():
-        return False  # torch says what is wrong
-    added = Bias(bias.shape, bias.stride(), bias.dtype, bias.data_ptr(), alpha, beta)
-    return added.fuses(b.shape[1], out or a.dtype)
+    dtype: torch.dtype | None = None,
+    out: torch.Tensor | None = None,
+) -> tuple[str, ...]:
+    """Steps with which the kernel of a product adds something itself; none where none does.
+
+    Args:
+        a: A, a matrix as B is; else torch says what is wrong.
+        b: B.
+        bias: what is added.
+        alpha: factor of the product.
+        beta: factor of what is added.
+        dtype: of the product; A's when left out.
+        out: what is written to; a contiguous matrix when left out.
+    """
+    if not a.ndim == b.ndim == 2 or bias.get_device() != a.get_device():
+        return ()
+    along = "col" if out is not None and out.ndim == 2 and out.stride(1) != 1 else "row"
+    start = bias.data_ptr() % ALIGNMENT_BYTES
+    added = (bias.shape, bias.stride(), bias.dtype, start)
+    return adding(_kind(added, a.shape[0], b.shape[1], dtype or a.dtype, along), alpha, beta)
+
+
+@lru_cache(_REMEMBERED)
+def _kind(added: tuple, m: int, n: int, dtype: torch.dtype, along: str) -> str | None:
+    """`Addend.kind`, remembered."""
+    return Addend(*added).kind((m, n), dtype, along)
+
+
+@cache
+def that_adds(steps: tuple[str, ...]) -> Product:
+    """A product with some steps behind it: one object, as it takes time to make."""
+    return Product(steps=steps)
+
+
+def handed(
+    steps: tuple[str, ...], bias: torch.Tensor, alpha: float, beta: float
+) -> tuple[torch.Tensor | float, ...]:
+    """What a kernel takes for the steps of `adding_to`, in order."""
+    if steps == ("bias",):
+        return (row(bias),)
+    given = {"alpha": (float(alpha),), "c": (bias,), "beta-c": (bias, float(beta))}
+    return tuple(value for step in steps for value in given[step])
 
 
 _failures = Failures()
@@ -179,8 +215,9 @@ def _choose(
             )
         settings = planner.settings or Settings(k=1)
         gpu = gpu_of(device, settings.model)
-        asked = problem_of(product, a, b, out_stride)
-        problem = replace(asked, operands=runnable(asked.operands, gpu))
+        problem = problem_of(product, a, b, out_stride)
+        if runnable(settings, problem.operands, gpu) != problem.operands:
+            raise TilecastError(f"no kernel, or no model, adds as {problem.operands} asks for")
         choice = decided(settings, problem, gpu, n)
     except TilecastError as error:
         planner.leaves("eager", str(error))
@@ -190,7 +227,7 @@ def _choose(
     batched = product.rank == 3
     kernel = StaticMatmul(KernelSpec(choice.prediction.config, problem.operands, batched))
     run = kernel if problem.n == n else Padded(kernel)
-    return Plan(kernel, run, (*batch, m, n), product.out or a_dtype, problem == asked)
+    return Plan(kernel, run, (*batch, m, n), product.out or a_dtype)
 
 
 def problem_of(
@@ -239,4 +276,4 @@ def _operands(
         of_a, of_b = product.scales
         scales = scaling(of_a, of_b, a_shape[0], b_shape[1])
         operands = operands.scaled(scales, product.fast)
-    return operands.biased if product.biased else operands
+    return operands.then(*product.steps)

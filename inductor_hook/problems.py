@@ -5,28 +5,34 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import isfinite
 from typing import Any
 
 from tilecast.heuristics.dtypes import dtype_of_torch
 from tilecast.heuristics.errors import TilecastError
-from tilecast.heuristics.operands import SCALES, GemmOperands, TensorSpec
+from tilecast.heuristics.operands import MATRIX, ROW, SCALES, GemmOperands, TensorSpec
 from tilecast.heuristics.problem import ALIGNMENT_BYTES, GemmProblem
 from tilecast.inductor_hook.launcher import adds
-from tilecast.inductor_hook.layout import Bias, Scale, major, padded, scaling
+from tilecast.inductor_hook.layout import Addend, Scale, adding, major, padded, scaling
 
 INPUTS = {
     "mm": ("A", "B"),
     "bmm": ("A", "B"),
     "addmm": ("bias", "A", "B"),
+    "baddbmm": ("bias", "A", "B"),
     "int_mm": ("A", "B"),
     "scaled_mm": ("A", "B", "scale_a", "scale_b", "bias"),
     "mixed_mm": ("A", "B", "bias"),
     "scaled_mixed_mm": ("A", "B", "scale_b", "bias"),
     "scaled_int_mm": ("A", "B", "scale_a", "scale_b", "bias"),
+    "residual_mm": ("A", "B", "c", "bias"),
 }
 """The operators that get choices: their inputs in Inductor's order, of which a bias at the end may
-be missing. Those beside A and B have the names of the extras that they may be. The last three are
-no operators of PyTorch's (`tilecast.inductor_hook.quantized_fusion`)."""
+be missing. Those beside A and B have the names of the extras that they may be. The last four are
+no operators of PyTorch's (`tilecast.inductor_hook.one_kernel`)."""
+ADDING = ("addmm", "baddbmm")
+"""Those that add whatever may be expanded to the product, and multiply both: what no kernel of ours
+adds is added behind it."""
 _BOTH = {"column-scales": "out-row-scales", "fp32-column-scales": "row-scales"}
 """What operands call scales of columns beside which rows have some in fp32."""
 _LARGEST_M, _LARGEST_BATCH = 16384, 1024
@@ -55,14 +61,35 @@ class Matmul:
     batch_range: tuple[int, int] | None = None
     """The same of its batch."""
     alpha: float = 1
-    """Factor of the product, for addmm."""
+    """Factor of the product, where something is added."""
     beta: float = 1
-    """Factor of the bias, for addmm."""
+    """Factor of what is added."""
     inputs: tuple[str, ...] = INPUTS["mm"]
-    """Those of its `INPUTS` that there are."""
+    """Those of its `INPUTS` that there are, under the names of the extras that they are."""
     columns: int | None = None
     """Of an out whose rows are no multiple of 16 bytes: the kernel writes longer ones, which are
     copied. None where it writes them as they are."""
+
+    def __post_init__(self) -> None:
+        """Check that all of it can be done.
+
+        Raises:
+            NotCovered: something is added behind the kernel with factors that this does not take.
+        """
+        import torch
+
+        dtype = getattr(torch, self.hint.operands.out.dtype.torch)
+        if self.added and not adds(self.alpha, self.beta, dtype):
+            raise NotCovered(
+                f"alpha={self.alpha} and beta={self.beta} of {dtype}: one of them must be 1, or "
+                "beta 0, and in fp16 alpha must"
+            )
+
+    @property
+    def added(self) -> str | None:
+        """The input that a second kernel adds, since ours does not; None where there is none."""
+        own = {"A", "B", *(extra.name for extra in self.hint.operands.extras)}
+        return next((name for name in self.inputs if name not in own), None)
 
     @property
     def padded(self) -> bool:
@@ -73,10 +100,10 @@ class Matmul:
         """The same with an activation behind it.
 
         Raises:
-            NotCovered: a bias lies between, which no kernel adds before the activation.
+            NotCovered: something other than a row is added before the activation.
         """
         operands = self.hint.operands
-        if "bias" in self.inputs and "bias" not in operands.epilogue:
+        if len(self.inputs) > 2 and operands.epilogue != ("bias",):
             raise NotCovered(f"the bias before {activation} is no row of out's dtype")
         return replace(self, hint=replace(self.hint, operands=operands.then(activation)))
 
@@ -144,6 +171,7 @@ def read(kernel_inputs: Any, op: str, fast: bool | None = None) -> Matmul:
     _decide_layouts(kernel_inputs)
     nodes = kernel_inputs.nodes()
     given = dict(zip(INPUTS[op], nodes, strict=False))
+    inputs = tuple(given)
     a, b = given["A"], given["B"]
     out = kernel_inputs.output_layout(flexible=False)
     names = [node.get_name() for node in nodes]
@@ -164,7 +192,7 @@ def read(kernel_inputs: Any, op: str, fast: bool | None = None) -> Matmul:
         operands = GemmOperands.product(stored_a, stored_b, written)
         if op == "scaled_int_mm":
             _check_column(given["scale_a"], rows, sizes)
-            name = _BOTH[_scaling_columns(given["scale_b"], columns, out)]
+            name = _BOTH[_scaling_columns(given["scale_b"], out)]
             operands = operands.scaled(name, True)
         elif "scale_a" in given:
             if fast is None:
@@ -172,11 +200,18 @@ def read(kernel_inputs: Any, op: str, fast: bool | None = None) -> Matmul:
             scales = _scale(given["scale_a"]), _scale(given["scale_b"])
             operands = operands.scaled(scaling(*scales, rows, columns, sizes), fast)
         elif "scale_b" in given:
-            operands = operands.scaled(_scaling_columns(given["scale_b"], columns, out), True)
-        if "bias" in given and _fuses(given["bias"], alpha, beta, columns, out.dtype, V.graph):
-            operands = operands.biased
-        elif "bias" in given and operands.scales:
-            raise NotCovered("the bias is no row of out's dtype")
+            operands = operands.scaled(_scaling_columns(given["scale_b"], out), True)
+        if "bias" in given:
+            kind = _kind(given["bias"], out.size, out.dtype, written.major, V.graph)
+            if kind != ROW and op not in ADDING:
+                raise NotCovered("the bias is no row of out's dtype")
+            operands = operands.then(*adding(kind, alpha, beta))
+            if any(extra.kind == MATRIX for extra in operands.extras):
+                inputs = tuple("c" if name == "bias" else name for name in inputs)
+        if "c" in given:
+            if _kind(given["c"], out.size, out.dtype, written.major, V.graph) != MATRIX:
+                raise NotCovered("what is added is not stored as the result is")
+            operands = operands.then("c")
         n = _fixed("n", columns)
         hint = GemmProblem(
             _hint(rows, sizes, 1024),
@@ -191,7 +226,7 @@ def read(kernel_inputs: Any, op: str, fast: bool | None = None) -> Matmul:
     batch_range = _bounds(batch[0], sizes.shape_env, _LARGEST_BATCH) if batch else None
     if m_range and "col" in (operands.a.major, operands.out.major):
         raise NotCovered("m is symbolic and contiguous: its alignment is not known")
-    own, inputs = n if is_padded else None, tuple(given)
+    own = n if is_padded else None
     return Matmul(hint, bool(batch), m_range, batch_range, alpha, beta, inputs, own)
 
 
@@ -255,23 +290,25 @@ def _check_column(node: Any, m: Any, sizes: Any) -> None:
         raise NotCovered(f"scales {tuple(extents)} of {dtype} are no column in fp32")
 
 
-def _scaling_columns(node: Any, n: Any, out: Any) -> str:
+def _scaling_columns(node: Any, out: Any) -> str:
     """What operands call a row of scales in a type that the kernel reads."""
     from torch._inductor.virtualized import V
 
     dtype = node.get_dtype()
     name = "column-scales" if dtype == out.dtype else f"{dtype_of_torch(dtype)}-column-scales"
-    if name not in SCALES or not _fuses(node, 1, 1, n, dtype, V.graph):
+    if name not in SCALES or _kind(node, out.size, dtype, "row", V.graph) != ROW:
         raise NotCovered(f"scales {tuple(node.get_size())} of {dtype} are no row")
     return name
 
 
-def _fuses(node: Any, alpha: float, beta: float, n: Any, dtype: Any, graph: Any) -> bool:
+def _kind(node: Any, shape: Sequence[Any], dtype: Any, along: str, graph: Any) -> str | None:
+    """`Addend.kind` of an operand in a graph."""
+    if node.get_name() in graph.unaligned_buffers:
+        return None
     layout = node.get_layout()
     start = layout.offset * layout.dtype.itemsize
-    bias = Bias(node.get_size(), node.get_stride(), layout.dtype, start, alpha, beta)
-    aligned = node.get_name() not in graph.unaligned_buffers
-    return aligned and bias.fuses(n, dtype, graph.sizevars)
+    addend = Addend(node.get_size(), node.get_stride(), layout.dtype, start)
+    return addend.kind(shape, dtype, along, graph.sizevars)
 
 
 def _is_fixed(extent: Any) -> bool:
@@ -309,13 +346,11 @@ def _check_alignment(name: str, node: Any, graph: Any) -> None:
 
 
 def _factors(kernel_inputs: Any, op: str) -> tuple[float, float]:
-    if op != "addmm":
+    if op not in ADDING:
         return 1, 1
-    alpha, beta = kernel_inputs.get_scalar("alpha"), kernel_inputs.get_scalar("beta")
-    dtype = kernel_inputs.out_dtype()
-    if not adds(alpha, beta, dtype):
-        raise NotCovered(
-            f"alpha={alpha} and beta={beta} of {dtype}: one of them must be 1, or beta 0, and in "
-            "fp16 alpha must"
-        )
-    return alpha, beta
+    factors = kernel_inputs.get_scalar("alpha"), kernel_inputs.get_scalar("beta")
+    for factor in factors:
+        # Others are symbolic, and what is generated spells them.
+        if not (isinstance(factor, int | float) and isfinite(factor)):
+            raise NotCovered(f"factor {factor} is no finite number")
+    return factors

@@ -11,31 +11,22 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch._inductor import config
 from torch._inductor.ir import TensorBox, is_storage_and_layout
 from torch._inductor.kernel_inputs import MMKernelInputs
 from torch._inductor.lowering import lowerings, to_dtype
-from torch._inductor.select_algorithm import (
-    ExternKernelCaller,
-    autotune_select_algorithm,
-    realize_inputs,
-)
-from torch._inductor.virtualized import V
+from torch._inductor.select_algorithm import ExternKernelCaller, realize_inputs
 from torch.fx import Graph
 
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.inductor_hook import report
 from tilecast.inductor_hook.activations import aten
-from tilecast.inductor_hook.choices import own
-from tilecast.inductor_hook.fusion import Decided, in_place_of
-from tilecast.inductor_hook.handlers import bind
+from tilecast.inductor_hook.fusion import in_place_of
+from tilecast.inductor_hook.one_kernel import Operands, in_one_kernel, preferred
 from tilecast.inductor_hook.quantized import CONVERTED, WHOLE, quantized_products
 from tilecast.inductor_hook.scales import OUT
 from tilecast.inductor_hook.selection import gpu_of, shortlist
-from tilecast.inductor_hook.settings import Settings, asked
+from tilecast.inductor_hook.settings import Settings
 from tilecast.inductor_hook.template import TilecastCaller
-from tilecast.inductor_hook.trials import trying
 from tilecast.inductor_hook.without_us import ALONE, ATEN, stand_in, stand_in_alone
 from tilecast.kernels.builder import object_builder
 from tilecast.kernels.spec import KernelSpec
@@ -57,54 +48,18 @@ def _result(form: str, a: torch.Tensor, weight: torch.Tensor, *others) -> torch.
     return a.new_empty(*a.shape[:-1], n, dtype=OUT)
 
 
-def _fused(form: str, scaled: bool, operands: tuple[TensorBox, ...]) -> TensorBox | None:
+def _fused(form: str, scaled: bool, operands: Operands) -> TensorBox | None:
     """All of it by one kernel of ours; None where that does not pay, or fails."""
-    token = trying.set(True)
-    try:
-        caller = _decided(form, scaled, operands)
-        if caller is None:
-            return None
-        result = caller.output_node()
-        *rows, _ = operands[0].get_size()
-        return lowerings[aten.reshape](result, [*rows, result.get_size()[1]])
-    # Whatever goes wrong in here, the graph compiles without us.
-    except Exception as error:
-        report.warn_once("fusing a product of int8", error)
-        return None
-    finally:
-        trying.reset(token)
+    return in_one_kernel("a product of int8", partial(_decided, form, scaled), operands)
 
 
-def _decided(form: str, scaled: bool, operands: tuple[TensorBox, ...]) -> TilecastCaller | None:
+def _decided(form: str, scaled: bool, operands: Operands) -> TilecastCaller | None:
     """The choice that shall do it, if any shall."""
-    settings = asked()
-    if not settings:
-        return None
-    inputs, op = _inputs(form, operands), _op(form, scaled)
-    ours = own(settings, inputs, op)
-    if settings.k == 1 or not ours:
-        return ours[0] if ours else None
-    if config.deterministic:  # Inductor must not benchmark
-        return None
-    bind(V.choices)  # for what is measured to be told us: nothing in here asks for the handler
-    nodes, layout = inputs.nodes(), inputs.output_layout(flexible=False)
-    replaced = _replaced(settings, nodes, layout, form, ours[0].choice.matmul.hint)
-    if not replaced:
-        return None
-    # Ours behind them: they compile meanwhile.
-    choices = [*replaced, *ours]
-    try:
-        # Here and now, as with a setting of 2.15 it would be later.
-        with config.patch(pipeline_max_autotune_gemm=False):
-            autotune_select_algorithm(op, choices, nodes, layout, return_multi_template=False)
-    except Decided as decision:
-        return decision.caller
-    # Where a filter of Inductor's has left one choice. Nothing reads what it returned.
-    return None
+    return preferred(_op(form, scaled), _inputs(form, operands), partial(_replaced, form))
 
 
 def _replaced(
-    settings: Settings, nodes: list[Any], layout: Any, form: str, problem: GemmProblem
+    form: str, settings: Settings, nodes: list[Any], layout: Any, problem: GemmProblem
 ) -> list[ExternKernelCaller]:
     """What ours are timed against; nothing where nobody multiplies alone."""
     if form != WHOLE:

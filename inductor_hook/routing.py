@@ -19,9 +19,9 @@ import torch
 
 from tilecast.heuristics.errors import TilecastError
 from tilecast.inductor_hook import report
-from tilecast.inductor_hook.launcher import row
+from tilecast.inductor_hook.autoload import MODEL
 from tilecast.inductor_hook.layout import Scale
-from tilecast.inductor_hook.plans import Plan, Planner, Product, fuses
+from tilecast.inductor_hook.plans import Plan, Planner, Product, adding_to, handed, that_adds
 from tilecast.inductor_hook.settings import Settings
 
 _KEY = "CUDA"
@@ -74,7 +74,7 @@ def enable_from_environment() -> None:
     """Enable as ``TILECAST_MODEL`` and ``_POWER`` say; where that cannot be, a warning says why."""
     try:
         power = os.environ.get("TILECAST_POWER", "robust")
-        enable(os.environ.get("TILECAST_MODEL"), power=power)
+        enable(os.environ.get(MODEL), power=power)
     # PyTorch loads us from its own import, which must not fail for our sake.
     except Exception as error:
         report.warn_once("enabling from the environment", error)
@@ -83,8 +83,7 @@ def enable_from_environment() -> None:
 _Ours = Callable[..., torch.Tensor | None]
 """An operator as we run it, with a planner before its own arguments; None where torch shall."""
 
-_MM, _BMM, _ADDMM = Product(), Product(3), Product(biased=True)
-_INT_MM = Product(out=torch.int32)
+_MM, _BMM, _INT_MM = Product(), Product(3), Product(out=torch.int32)
 
 
 def _mm(planner: Planner, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor | None:
@@ -109,9 +108,10 @@ def _addmm(
     alpha: float = 1,
 ) -> torch.Tensor | None:
     # Torch adds any bias in one kernel; we would need a second one for others.
-    if not fuses(bias, a, b, alpha, beta):
+    steps = adding_to(a, b, bias, alpha, beta)
+    if not steps:
         return None
-    return _run(planner.plan(_ADDMM, a, b), a, b, row(bias))
+    return _run(planner.plan(that_adds(steps), a, b), a, b, *handed(steps, bias, alpha, beta))
 
 
 def _scaled_mm(
@@ -128,14 +128,15 @@ def _scaled_mm(
     here = a.get_device() == scale_a.get_device() == scale_b.get_device()
     if out_dtype is None or scale_result is not None or not here:
         return None
-    if not (bias is None or fuses(bias, a, b, out=out_dtype)):
+    steps = () if bias is None else adding_to(a, b, bias, dtype=out_dtype)
+    if bias is not None and steps != ("bias",):
         return None
     scales = (_scale(scale_a), _scale(scale_b))
-    product = Product(2, out_dtype, scales, use_fast_accum, bias is not None)
+    product = Product(2, out_dtype, scales, use_fast_accum, steps)
     plan = planner.plan(product, a, b)
     if plan is None:
         return None  # scales of blocks may lie so that they are no vector
-    added = () if bias is None else (row(bias),)
+    added = () if bias is None else handed(steps, bias, 1, 1)
     return _run(plan, a, b, scale_a.view(-1), scale_b.view(-1), *added)
 
 
@@ -173,10 +174,10 @@ def _scale(scale: torch.Tensor) -> Scale:
 
 
 def _run(
-    plan: Plan | None, a: torch.Tensor, b: torch.Tensor, *extras: torch.Tensor
+    plan: Plan | None, a: torch.Tensor, b: torch.Tensor, *extras: torch.Tensor | float
 ) -> torch.Tensor | None:
     """The result of a plan whose kernel is there."""
-    if plan is None or not plan.whole or not plan.kernel.ready(a.get_device()):
+    if plan is None or not plan.kernel.ready(a.get_device()):
         return None
     return plan.launch(a, b, None, *extras)
 

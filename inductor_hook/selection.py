@@ -50,9 +50,25 @@ def gpu_of(device: int, model: str | None = None) -> Hardware:
     return gpu_here(device)
 
 
-def runnable(operands: GemmOperands, gpu: Hardware) -> GemmOperands:
-    """The same; without their row bias where no kernel of a GPU fuses it, which is added then."""
-    return operands if not operands.fused or multiplies(operands, gpu) else operands.unbiased
+@lru_cache(_REMEMBERED)
+def runnable(settings: Settings, operands: GemmOperands, gpu: Hardware) -> GemmOperands:
+    """The same; without what they add where that is to be added by a second kernel.
+
+    There no kernel of a GPU adds it, or no model has seen one that does, as for a matrix it must.
+    """
+    bare = operands.bare
+    if operands == bare or (multiplies(operands, gpu) and _knows(settings, operands, gpu)):
+        return operands
+    return bare
+
+
+def _knows(settings: Settings, operands: GemmOperands, gpu: Hardware) -> bool:
+    """Whether a model chooses for some operands, without a benchmark where ``settings.k`` is 1."""
+    try:
+        heuristic = _heuristic(gpu, operands, settings.power, settings.model, settings.digest)
+    except TilecastError:
+        return False
+    return settings.k != 1 or decides(heuristic.artifact.measured, operands)
 
 
 @lru_cache(_REMEMBERED)

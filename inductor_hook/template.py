@@ -19,7 +19,7 @@ from torch._inductor.ir import StorageBox, TensorBox
 from torch._inductor.virtualized import V
 
 from tilecast.heuristics.config import KernelConfig
-from tilecast.heuristics.operands import COLUMN, ONE, ROW
+from tilecast.heuristics.operands import COLUMN, MATRIX, NUMBER, ONE, ROW, Extra
 from tilecast.inductor_hook import report
 from tilecast.inductor_hook.cpp_wrapper import OperatorCall
 from tilecast.inductor_hook.launcher import errors_raised
@@ -37,14 +37,15 @@ all infinite, while ours would still multiply, with torch."""
 _KEY = "tilecast"
 """What the keys of our timings begin with."""
 
-_VIEWS = {ONE: "{}.view(-1)", COLUMN: "{}.view(-1)", ROW: "row({})"}
-"""How an extra of the graph is handed to a kernel, which takes them with one dimension, by kind."""
+_VIEWS = {ONE: "{}.view(-1)", COLUMN: "{}.view(-1)", ROW: "row({})", MATRIX: "{}"}
+"""How an extra of the graph is handed to a kernel, which takes vectors with one dimension, by kind.
+"""
 
 _SOURCE = """
 import torch
 from tilecast.inductor_hook.launcher import {{constructor}}
 {%- if padded %}, Padded{% endif %}
-{%- if "row(" in extras %}, row{% endif %}{% if adds %}, add_bias{% endif %}
+{%- if "row(" in extras %}, row{% endif %}{% if added %}, add_bias{% endif %}
 
 
 # Chosen by model {{model}}.
@@ -62,8 +63,8 @@ def {{kernel_name}}_precompile(**metadata):
 
 {{def_kernel(*inputs)}}
     matmul(A, B, {{get_output()}}{{extras}})
-{%- if adds %}
-    add_bias({{get_output()}}, bias, {{alpha}}, {{beta}})
+{%- if added %}
+    add_bias({{get_output()}}, {{added}}, {{alpha}}, {{beta}})
 {%- endif %}
 """
 
@@ -73,7 +74,7 @@ class Choice:
     """What one choice of ours is: everything that its generated source depends on."""
 
     matmul: Matmul
-    """The multiplication; a bias that its operands do not name is added after the kernel."""
+    """The multiplication; an input that its operands do not name is added after the kernel."""
     configs: tuple[KernelConfig, ...]
     """The config; several where an extent is symbolic, of which each call picks one."""
     settings: Settings
@@ -95,19 +96,13 @@ class Choice:
         return "_".join(("tilecast", kernel, *operands.epilogue[-1:] * operands.activated))
 
     @property
-    def adds_bias(self) -> bool:
-        """Whether a second kernel adds a bias, since ours fuses none such."""
-        fused = (extra.name for extra in self.matmul.hint.operands.extras)
-        return "bias" in self.matmul.inputs and "bias" not in fused
-
-    @property
     def is_one_kernel(self) -> bool:
         """Whether its time is that of its config.
 
-        It is not where each call picks one, by its extents, nor where a second kernel adds a bias
-        or copies rows.
+        It is not where each call picks one, by its extents, nor where a second kernel adds
+        something or copies rows.
         """
-        return not (self.matmul.dynamic or self.adds_bias or self.matmul.padded)
+        return not (self.matmul.dynamic or self.matmul.added or self.matmul.padded)
 
     def variables(self) -> dict[str, Any]:
         """What the template is rendered with."""
@@ -132,11 +127,17 @@ class Choice:
             "model": repr(self.settings.digest),
             "padded": self.matmul.padded,
             "inputs": inputs,
-            "extras": "".join(f", {_VIEWS[extra.kind].format(extra.name)}" for extra in extras),
-            "adds": self.adds_bias,
+            "extras": "".join(f", {self._handed(extra)}" for extra in extras),
+            "added": self.matmul.added,
             "alpha": self.matmul.alpha,
             "beta": self.matmul.beta,
         }
+
+    def _handed(self, extra: Extra) -> str:
+        """How generated code hands an extra to the kernel."""
+        if extra.kind == NUMBER:
+            return repr(float(getattr(self.matmul, extra.name)))
+        return _VIEWS[extra.kind].format(extra.name)
 
 
 class TilecastKernel(CuteDSLTemplateKernel):

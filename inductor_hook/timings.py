@@ -20,7 +20,7 @@ from tilecast.inductor_hook.selection import gpu_of
 from tilecast.inductor_hook.settings import active
 from tilecast.inductor_hook.template import FAILED_MS, TilecastCaller, without_failures
 from tilecast.inductor_hook.trials import fusing, trying
-from tilecast.inductor_hook.without_us import alone, is_stand_in
+from tilecast.inductor_hook.without_us import BARE, alone, is_stand_in
 
 # Under the name of Inductor, whose handlers TORCH_LOGS sets up; our own would reach none.
 log = getArtifactLogger("torch._inductor.tilecast", "autotuning")
@@ -38,6 +38,9 @@ read: at 64 rows a model is faster with kernels that take so much more than the 
 (kernels/EXPERIMENTS.md)."""
 SPARED_BYTES = 2
 """Of each element that another kernel scales: it reads 32 bits instead of 16."""
+READ_AGAIN_BYTES = 1
+"""Of each element that another kernel adds a matrix to, by half: it reads the product's 2 bytes
+again. Both read the matrix and write the sum, and the product is written in either case."""
 
 
 def time_as_it_runs(choice: Any) -> None:
@@ -104,7 +107,7 @@ def _settle(timings: dict[Any, float], op: str, contest: Contest | None) -> None
         raise Decided(worth_fusing(timings, ours))
     stand_ins = {one: taken for one, taken in timings.items() if is_stand_in(one)}
     if stand_ins:
-        raise Decided(faster(timings, ours, _limit(stand_ins, _spared_ms(ours[0]))))
+        raise Decided(faster(timings, ours, _limit(stand_ins, _byte_ms(ours[0]))))
     if settings and contest:
         timings.update(_raised(timings, contest, ours[0], settings.power))
     preferred = _preferred(ours, timings)
@@ -148,27 +151,31 @@ def _raised(
     return found
 
 
-def _limit(stand_ins: Mapping[Any, float], spared: float) -> float:
-    """Milliseconds that a kernel which reads int8 and scales may take; 0 where nothing is known.
+def _limit(stand_ins: Mapping[Any, float], byte: float) -> float:
+    """Milliseconds that a kernel which does more may take; 0 where nothing is known.
 
     Args:
         stand_ins: what it would replace, by choice; infinite where that failed.
-        spared: milliseconds of whoever scales behind a product alone.
+        byte: milliseconds that a byte of each element of the result takes to be read.
     """
-    limits = [
-        taken + spared if one.choice is alone() else taken * (1 - MARGIN)
-        for one, taken in stand_ins.items()
-        if isfinite(taken)
-    ]
+    limits = [_allowed(one, taken, byte) for one, taken in stand_ins.items() if isfinite(taken)]
     return min(limits, default=0.0)
 
 
-def _spared_ms(ours: TilecastCaller) -> float:
-    """Milliseconds that a kernel which scales spares those who read its result."""
+def _allowed(stand_in: Any, taken: float, byte: float) -> float:
+    """Those beside one of what it would replace: more by what is spared behind a product alone."""
+    if stand_in.choice is alone():
+        return taken + SCALING_MS + SPARED_BYTES * byte
+    if stand_in.kwargs["form"] == BARE:
+        return taken + READ_AGAIN_BYTES * byte
+    return taken * (1 - MARGIN)
+
+
+def _byte_ms(ours: TilecastCaller) -> float:
+    """Milliseconds that a byte of each element of the result takes to be read."""
     problem, device = ours.choice.matmul.hint, ours.layout.device.index or 0
     gpu = gpu_of(device, ours.choice.settings.model)
-    read = SPARED_BYTES * problem.m * problem.n / gpu.dram_bytes_per_second
-    return SCALING_MS + 1e3 * read
+    return 1e3 * problem.m * problem.n / gpu.dram_bytes_per_second
 
 
 def _library_ms(timings: Mapping[Any, float], activated: bool) -> list[float]:

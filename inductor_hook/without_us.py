@@ -1,10 +1,11 @@
-"""What a kernel that reads int8 and scales would replace, as choices to be timed beside it.
+"""What a kernel that does more than a product would replace, as choices to be timed beside it.
 
 With an int8 weight the parts cannot be timed one by one: a Triton template may come to convert the
 weight along the way. So the whole is compiled as it would be without us, with whatever backends are
 named. A product of int8 by int8 is timed alone, by ATen and by the kernel of ours that the model
 prefers: Triton's is behind ours at every shape that was measured
-(benchmarks/results/llama_shapes.json), and to compile it takes longer than all else.
+(benchmarks/results/llama_shapes.json), and to compile it takes longer than all else. A product that
+a matrix is added to is compiled alone, with whatever backends are named.
 """
 
 from __future__ import annotations
@@ -28,13 +29,15 @@ from tilecast.inductor_hook.quantized import PACKED, TURNED
 
 ALONE = GemmOperands.parse("int8:rcr>int32")
 """Operands of a product of int8 by int8 that nothing scales, with a weight as a layer stores it."""
+BARE = "bare"
+"""The form of a product that multiplies what is stored, beside `Quantized.form`."""
 ATEN = "ATen"
 """Who multiplies where it is no kernel of ours."""
 
 
 @cache
 def without_us() -> ExternKernelChoice:
-    """What Inductor makes of a product by an int8 weight; it is benchmarked and never taken."""
+    """What Inductor makes of a product; it is benchmarked and never taken."""
     return ExternKernelChoice(_run, name="tilecast_product_without_us")
 
 
@@ -50,7 +53,7 @@ def is_stand_in(choice: Any) -> bool:
 
 
 def stand_in(nodes: list[Any], layout: Any, form: str) -> ExternKernelCaller:
-    """The choice for a product by an int8 weight.
+    """The choice for a product by an int8 weight, or `BARE`.
 
     A bias costs nothing, nor do scales but of a packed weight: Inductor may see to them in a kernel
     that there is in any case.
@@ -59,7 +62,7 @@ def stand_in(nodes: list[Any], layout: Any, form: str) -> ExternKernelCaller:
         nodes: A (m, k), B (k, n) as it is stored, and what scales and is added, in the order of
             `tilecast.inductor_hook.problems.INPUTS`.
         layout: of the result.
-        form: how the graph multiplies, `tilecast.inductor_hook.quantized.Quantized.form`.
+        form: how the graph multiplies, `tilecast.inductor_hook.quantized.Quantized.form` or `BARE`.
     """
     # Keywords are part of the key that Inductor keeps the time under.
     backends = config.max_autotune_gemm_backends

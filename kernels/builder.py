@@ -30,6 +30,11 @@ MOST_WORKERS = 16
 """A shortlist and its neighbours keep no more busy; each takes half a gigabyte."""
 
 
+def _never() -> bool:
+    """Whether kernels are no longer wanted: they are."""
+    return False
+
+
 class ObjectBuilder:
     """Brings kernels into an object cache. Any thread may call it, and a forked child too.
 
@@ -100,7 +105,7 @@ class ObjectBuilder:
                 self._result(spec, job)
 
     def build(
-        self, specs: Iterable[KernelSpec], stop: Callable[[], bool] = lambda: False
+        self, specs: Iterable[KernelSpec], stop: Callable[[], bool] = _never
     ) -> Iterator[CompileResult]:
         """Compile different kernels that the cache lacks, and yield each as it is done.
 
@@ -125,7 +130,7 @@ class ObjectBuilder:
                 return
             for job in done:
                 spec, _ = jobs.pop(job)
-                yield self._result(spec, job)
+                yield self._result(spec, job, stop)
             late = time.monotonic() - DEADLINE_SECONDS
             if not done and oldest <= late:
                 self._end(self._pool)
@@ -167,12 +172,14 @@ class ObjectBuilder:
                 self._pool = new_pool(self._size())
                 return self._pool.submit(compile_into, spec, self.objects)
 
-    def _result(self, spec: KernelSpec, job: Future[CompileResult]) -> CompileResult:
+    def _result(
+        self, spec: KernelSpec, job: Future[CompileResult], stop: Callable[[], bool] = _never
+    ) -> CompileResult:
         self._wait_for(job)
         try:
             return job.result()
         except BrokenProcessPool:
-            result = self._alone(spec)
+            result = self._alone(spec, stop)
             with self._lock:
                 if result.error is None and self._jobs.get(spec) is job:
                     del self._jobs[spec]
@@ -198,16 +205,21 @@ class ObjectBuilder:
                 self._pool = None
         end_workers(pool)
 
-    def _alone(self, spec: KernelSpec) -> CompileResult:
+    def _alone(self, spec: KernelSpec, stop: Callable[[], bool]) -> CompileResult:
         """Compile what was in work when a worker died, perhaps of another kernel."""
         with self._one:
             if self.objects.resources(spec) is not None:
                 return CompileResult(spec, 0.0)
-            pool = new_pool(1)
+            pool, begun = new_pool(1), time.monotonic()
             try:
-                return pool.submit(compile_into, spec, self.objects).result(DEADLINE_SECONDS)
-            except TimeoutError:
-                return _no_result(spec)
+                job = pool.submit(compile_into, spec, self.objects)
+                while not wait([job], STOP_SECONDS).done:
+                    if stop():
+                        reason = "given up, as nobody waits for it"
+                        return CompileResult(spec, 0.0, reason, passing=True)
+                    if time.monotonic() > begun + DEADLINE_SECONDS:
+                        return _no_result(spec)
+                return job.result()
             except BrokenProcessPool:
                 reason = "its worker process died twice, the second time with no other beside it"
                 return CompileResult(spec, 0.0, f"{reason} (out of memory?)", passing=True)
@@ -231,7 +243,7 @@ def compile_all(
     cache: ObjectCache,
     workers: int,
     *,
-    stop: Callable[[], bool] = lambda: False,
+    stop: Callable[[], bool] = _never,
 ) -> Iterator[CompileResult]:
     """Bring every spec into the cache, in a pool of processes, and yield each as it is done.
 

@@ -253,7 +253,7 @@ def load_heuristic(
         TilecastError: there is no such model, it is damaged, for another GPU, or not lent to these
             operands.
     """
-    artifact = _load(hardware, folder, digest)
+    artifact = model_for(hardware, folder, digest)
     check_lends(artifact.operands, operands)
     return LearnedHeuristic(artifact, power)
 
@@ -275,15 +275,15 @@ def load_heuristic_for(
     Raises:
         TilecastError: as there, where it ranks none of them.
     """
-    heuristic = LearnedHeuristic(_load(hardware, folder), power)
+    heuristic = LearnedHeuristic(model_for(hardware, folder), power)
     problems = tuple(problems)
     if not any(map(heuristic.ranks, problems)):
         check_lends(heuristic.artifact.operands, problems[0].operands)
     return heuristic
 
 
-def _load(hardware: Hardware, folder: Path | None, digest: str | None = None) -> Artifact:
-    """The model in a folder, or the shipped one.
+def model_for(hardware: Hardware, folder: Path | None, digest: str | None = None) -> Artifact:
+    """The model of a GPU: the one in a folder, or the shipped one, its own or lent.
 
     Raises:
         TilecastError: there is none, it is damaged, or for another GPU.

@@ -148,7 +148,7 @@ def shipped_again(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, bo
 
 @pytest.fixture
 def model_of(tmp_path: Path, shipped_again: Callable[[str, bool], Path]) -> Callable[..., Path]:
-    """Gives the folder of the shipped model as if it were for other operands.
+    """Gives the folder of the shipped model as if it were for other operands, one or several.
 
     It leaves no problem to the library, or all of them.
     """
@@ -158,7 +158,8 @@ def model_of(tmp_path: Path, shipped_again: Callable[[str, bool], Path]) -> Call
         folder = tmp_path / "model"
         shutil.copytree(shipped_again(gpu, leaves), folder, dirs_exist_ok=True)
         manifest = json.loads((folder / MANIFEST).read_text())
-        manifest["operands"] = manifest["measured"] = [GemmOperands.parse(operands).text]
+        texts = sorted(GemmOperands.parse(text).text for text in operands.split())
+        manifest["operands"] = manifest["measured"] = texts
         manifest["sha256"] = digest_of(manifest)
         (folder / MANIFEST).write_text(json.dumps(manifest))
         return folder

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 from compiled_kernels import Kernels
 from joblib import cpu_count
+from variants import share_ptxas
 
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.hardware import hardware
@@ -17,6 +18,8 @@ from tilecast.kernels.families import FAMILIES, parse_config
 from tilecast.kernels.family import KernelFamily
 from tilecast.kernels.object_cache import ObjectCache, default_root
 from tilecast.kernels.spec import KernelSpec
+
+share_ptxas()  # else PyTorch 2.11 compiles each choice of Triton's twice
 
 PLAIN = {
     "quack_sm90": ("128x128x64_c1x1x1_s4_coop_o1_rm8", "128x128x128_c1x1x1_s4_coop_o1_rm8"),

@@ -23,6 +23,7 @@ FUSED = (
     "bf16:rrr:alpha+beta-c",
     "bf16:crr:bias",
     "bf16:rcc:bias+c",
+    "bf16:rcr:bias+c",
     "fp16:rcr:bias+gelu",
     "bf16:rcr>fp32:bias",
     "e4m3:rcr>bf16:tensor-scales",
@@ -40,7 +41,11 @@ FUSED = (
 )
 
 
-def kinds(operands: GemmOperands) -> list[KernelSpec]:
+BATCHED = tuple(f"bf16:rcr:{step}" for step in ("bias", "c", "beta-c", "alpha+beta-c"))
+"""What is added to a batch of products."""
+
+
+def kinds(operands: GemmOperands, batched: bool = False) -> list[KernelSpec]:
     """A kernel each with and without swap_ab, split, alternation of warp groups, two CTAs an SM."""
     family = FAMILIES["quack_sm90"]
     shown = {}
@@ -50,13 +55,14 @@ def kinds(operands: GemmOperands) -> list[KernelSpec]:
             shown["split", g.swap_ab, g.split_k > 1] = config
             shown["schedule", g.ping_pong, g.tile_m] = config
             shown["shared", g.swap_ab, g.ctas_per_sm] = config
-    return [KernelSpec(config, operands) for config in sorted(shown.values())]
+    return [KernelSpec(config, operands, batched) for config in sorted(shown.values())]
 
 
 @pytest.fixture(scope="module")
 def objects() -> ObjectCache:
     found = ObjectCache(default_root())  # kept: compiling takes longer than the tests
     specs = [spec for text in FUSED for spec in kinds(GemmOperands.parse(text))]
+    specs += [spec for text in BATCHED for spec in kinds(GemmOperands.parse(text), batched=True)]
     results = list(compile_all(specs, found, cpu_count()))
     assert {result.error for result in results} == {None}
     return found
@@ -73,6 +79,49 @@ def test_every_kind_of_kernel_is_right_on_ragged_problems(session: GpuSession, t
     assert len(specs) >= 8
     wrong = {str(spec): found for spec in specs if (found := session.check(spec))}
     assert wrong == {}
+
+
+@pytest.mark.parametrize("text", BATCHED)
+def test_what_is_added_to_a_batch_is_right_on_ragged_problems(
+    session: GpuSession, text: str
+) -> None:
+    specs = kinds(GemmOperands.parse(text), batched=True)
+    wrong = {str(spec): found for spec in specs if (found := session.check(spec))}
+    assert wrong == {}
+
+
+def test_one_matrix_is_added_to_a_whole_batch(objects: ObjectCache) -> None:
+    problem = GemmProblem(77, 200, 136, 5, GemmOperands.parse("bf16:rcr:c"))
+    a, b, c = random_inputs(problem)
+    shared = c[:1].expand_as(c)
+    expected = a.float() @ b.float() + shared.float()
+    for spec in kinds(problem.operands, batched=True):
+        out = poisoned_out(problem)
+        load_kernel(spec, objects)(a, b, out, shared)
+        assert torch.allclose(out.float(), expected, rtol=2e-2, atol=2e-2), spec
+
+
+def test_a_matrix_that_the_kernel_before_writes_is_waited_for(objects: ObjectCache) -> None:
+    """In a graph, where a kernel may begin while the one before it ends: a chain of residuals."""
+    problem = GemmProblem(40, 1024, 1024, operands=GemmOperands.parse("bf16:rcr:c"))
+    a, b, c = random_inputs(problem)
+    b /= 32
+    steps = [poisoned_out(problem) for _ in range(8)]
+    for spec in kinds(problem.operands):
+        launch = load_kernel(spec, objects)
+        launch(a, b, steps[0], c)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for given, out in zip((c, *steps), steps, strict=False):
+                launch(a, b, out, given)
+        for _ in range(10):
+            for out in steps:
+                out.fill_(torch.nan)
+            graph.replay()
+            for given, out in zip((c, *steps), steps, strict=False):
+                expected = a.float() @ b.float() + given.float()
+                assert torch.allclose(out.float(), expected, rtol=2e-2, atol=4e-2), spec
 
 
 @pytest.mark.parametrize("text", ["bf16:rcr:bias+gelu", "bf16:rrr:alpha+beta-c"])

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from tilecast.data_collection import gpu_model
 from tilecast.data_collection.card_health import watch
+from tilecast.data_collection.collect import target_gpu
+from tilecast.data_collection.environment import card_of
 from tilecast.data_collection.gpu_model import (
     describe_gpu,
     find_gpu,
@@ -41,6 +48,37 @@ def test_a_gpu_describes_itself_as_data_sheets_do(known: Hardware) -> None:
     assert 0.55 < found.peak_flops / known.peak_flops < 1.0
     assert 0.4 < found.l2_bytes_per_second / known.l2_bytes_per_second < 2.5
     assert described(found.facts() | {"name": "other", "device_names": ["other"]}).sm_count
+
+
+def test_a_gpu_is_held_while_its_rates_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_model, "GPUS", ())
+    name, sockets = f"@tilecast-gpu-{card_of(0)}", Path("/proc/net/unix")
+    held = []
+    with ThreadPoolExecutor(1) as thread:
+        described = thread.submit(find_gpu, 0)
+        while not described.done():
+            held.append(name in sockets.read_text())
+            time.sleep(0.1)
+    assert described.result().sm_count == torch.cuda.get_device_properties(0).multi_processor_count
+    assert sum(held) > len(held) / 2
+    assert name not in sockets.read_text()
+
+
+def test_a_gpu_of_a_cluster_is_described_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("ray")
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    from tilecast.data_collection import ray_cluster
+
+    def as_unknown(device: int, runs: Sequence[Mapping[str, Any]]) -> Hardware:
+        gpu_model.GPUS = ()
+        return find_gpu(device, runs)
+
+    there = target_gpu(0, "local")
+    assert torch.cuda.get_device_name(0) in there.device_names
+    monkeypatch.setattr(ray_cluster, "find_gpu", as_unknown)
+    described = target_gpu(0, "local")
+    assert described.device_names == (torch.cuda.get_device_name(0),)
+    assert 0.75 < described.dram_bytes_per_second / there.dram_bytes_per_second < 1.0
 
 
 def test_a_driver_calls_gpus_what_pytorch_calls_them() -> None:

@@ -312,12 +312,129 @@ ADDMM: dict[str, tuple[Function, tuple[int, ...]]] = {
 """Others, which are added to the product."""
 
 
+@pytest.fixture
+def plain_model(model_of: Callable[..., Path]) -> Path:
+    """A model that has seen no matrix that is added, and leaves nothing to the library."""
+    return model_of("bf16:rcr", torch.cuda.get_device_name())
+
+
+@pytest.fixture
+def matrix_model(model_of: Callable[..., Path]) -> Path:
+    """One that has seen some."""
+    return model_of("bf16:rcr bf16:rcr:c", torch.cuda.get_device_name())
+
+
 @pytest.mark.parametrize("kind", ADDMM)
-def test_addmm(compiled: Callable, kind: str) -> None:
+def test_addmm(compiled: Callable, plain_model: Path, kind: str) -> None:
     function, shape = ADDMM[kind]
     operands = _bf16(*shape), _bf16(M, K), _bf16(N, K)
-    code = _is_right(function, *operands, compiled=compiled)
+    code = _is_right(function, *operands, compiled=partial(compiled, model=plain_model))
     assert "'bf16:rcr'" in code
+    assert "add_bias(" in code
+
+
+FACTORS: dict[str, dict[str, Any]] = {
+    "c": {},
+    "alpha+c": {"alpha": 0.5},
+    "beta-c": {"beta": -2},
+    "alpha+beta-c": {"alpha": 0.5, "beta": 3},
+}
+"""Factors of an addmm, by the steps of our kernel."""
+
+
+@pytest.mark.parametrize("steps", FACTORS)
+@pytest.mark.parametrize("extents", [(M, N, K), (2, 264, 200), (37, 1112, 1032)], ids=str)
+@pytest.mark.parametrize("k", [1, 3])
+def test_addmm_with_a_matrix(
+    compiled: Callable, matrix_model: Path, steps: str, extents: tuple[int, int, int], k: int
+) -> None:
+    def function(c: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return torch.addmm(c, x, weight.T, **FACTORS[steps])
+
+    m, n, depth = extents
+    operands = _bf16(m, n) * 10, _bf16(m, depth), _bf16(n, depth)
+    code = _is_right(function, *operands, compiled=partial(compiled, model=matrix_model, k=k))
+    assert f"'bf16:rcr:{steps}'" in code
+    assert "add_bias" not in code
+
+
+def test_addmm_with_a_matrix_of_wider_rows(compiled: Callable, matrix_model: Path) -> None:
+    def function(c: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return torch.addmm(c[3:, 8 : N + 8], x, weight.T)
+
+    operands = _bf16(M + 3, N + 16), _bf16(M, K), _bf16(N, K)
+    code = _is_right(function, *operands, compiled=partial(compiled, model=matrix_model))
+    assert "'bf16:rcr:c'" in code
+
+
+def test_a_matrix_for_every_m(matrix_model: Path) -> None:
+    from torch._inductor import config
+    from torch._inductor.utils import fresh_cache
+
+    def function(c: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return torch.addmm(c, x, weight.T)
+
+    weight = _bf16(N, K)
+    torch._dynamo.reset()
+    with installed(k=1, model=matrix_model), fresh_cache(), config.patch(_settings()):
+        dynamic = torch.compile(function, fullgraph=True)
+        for rows in (M, 17, 500, 3000):
+            c, x = _bf16(rows, N), _bf16(rows, K)
+            torch._dynamo.mark_dynamic(c, 0)
+            torch._dynamo.mark_dynamic(x, 0)
+            assert _error(dynamic(c, x, weight), _exact(function, c, x, weight)) < TOLERANCE
+    assert _failures() == []
+
+
+@pytest.mark.parametrize("steps", [*FACTORS, "bias+c"])
+@pytest.mark.parametrize("batch", [1, 3])
+def test_a_matrix_where_its_kernel_fails(
+    monkeypatch: pytest.MonkeyPatch, steps: str, batch: int
+) -> None:
+    monkeypatch.setattr(launcher, "loaded_kernel", _broken)
+    operands = GemmOperands.parse(f"bf16:rcr:{steps}")
+    problem = GemmProblem(M, N, K, batch, operands)
+    a, b, *extras = random_inputs(problem)
+    out = poisoned_out(problem)
+    _static(operands.text, batch > 1)(a, b, out, *extras)
+    assert _error(out, reference(problem, (a, b, *extras))) < TOLERANCE
+
+
+BATCHED_SUMS: dict[str, tuple[tuple[int, ...], str]] = {
+    "a matrix each": ((4, M, 264), "c"),
+    "one matrix for all": ((1, M, 264), "c"),
+    "a row": ((264,), "bias"),
+    "a column each": ((4, M, 1), ""),
+}
+"""Shapes of what is added to four products, and the step of our kernel."""
+
+
+@pytest.mark.parametrize("kind", BATCHED_SUMS)
+@pytest.mark.parametrize("k", [1, 3])
+def test_baddbmm(compiled: Callable, matrix_model: Path, kind: str, k: int) -> None:
+    """Inductor may write one matrix for all, or a column, as a matrix each."""
+
+    def function(added: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.baddbmm(added, x, y.mT)
+
+    shape, step = BATCHED_SUMS[kind]
+    operands = _bf16(*shape) * 10, _bf16(4, M, K), _bf16(4, 264, K)
+    code = _is_right(function, *operands, compiled=partial(compiled, model=matrix_model, k=k))
+    assert "batched=True" in code
+    if step:
+        assert f"'bf16:rcr:{step}'" in code
+        assert "add_bias" not in code
+
+
+@pytest.mark.parametrize("factors", [{}, {"beta": 0.5}, {"alpha": 2}], ids=str)
+def test_baddbmm_that_a_second_kernel_adds_to(
+    compiled: Callable, plain_model: Path, factors: dict[str, Any]
+) -> None:
+    def function(c: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.baddbmm(c, x, y.mT, **factors)
+
+    operands = _bf16(4, M, 264), _bf16(4, M, K), _bf16(4, 264, K)
+    code = _is_right(function, *operands, compiled=partial(compiled, model=plain_model))
     assert "add_bias(" in code
 
 
@@ -525,6 +642,110 @@ def test_an_activation_where_its_kernel_fails(monkeypatch: pytest.MonkeyPatch, n
     _static(f"bf16:rcr:bias+{name}")(a, b, out, bias)
     expected = applied(name, bias.double() + a.double() @ b.double(), {})
     assert _error(out, expected) < TOLERANCE
+
+
+def _residual(x: torch.Tensor, weight: torch.Tensor, *bias: torch.Tensor) -> torch.Tensor:
+    """A layer of a transformer that adds its input."""
+    return x + F.linear(torch.sin(x), weight, *bias)
+
+
+def _residual_operands(*rows: int, n: int = N, biased: bool = True) -> list[torch.Tensor]:
+    return [_bf16(*rows, n), _bf16(n, n) / n**0.5, *([_bf16(n)] if biased else [])]
+
+
+@pytest.mark.parametrize("rows", [(2, 96), (1, 5), (3, 2, 40)], ids=str)
+@pytest.mark.parametrize("biased", [True, False], ids=["bias", "bare"])
+def test_a_residual_is_added_by_the_kernel_before_it(
+    compiled: Callable, matrix_model: Path, rows: tuple[int, ...], biased: bool
+) -> None:
+    operands = _residual_operands(*rows, biased=biased)
+    with torch.no_grad():
+        result, code = compiled(_residual, *operands, k=1, model=matrix_model)
+    assert f"'bf16:rcr:{'bias+' if biased else ''}c'" in code
+    assert _error(result, _exact(_residual, *operands)) < 2 * ONE_ROUNDING  # A is rounded, too
+    assert counters["tilecast"] == {"fused: residual": 1, "problems": 1}
+
+
+@pytest.mark.parametrize("rows", [16, 2048])
+@pytest.mark.parametrize("biased", [True, False], ids=["bias", "bare"])
+@pytest.mark.parametrize("backends", ["ATEN,TILECAST", "ATEN,TRITON,TILECAST", "TILECAST"])
+def test_a_residual_is_fused_or_not_as_measured(
+    compiled: Callable, matrix_model: Path, rows: int, biased: bool, backends: str
+) -> None:
+    operands = _residual_operands(2, rows // 2, n=4096, biased=biased)
+    with torch.no_grad():
+        result, code = compiled(_residual, *operands, k=3, backends=backends, model=matrix_model)
+    assert _error(result, _exact(_residual, *operands)) < TOLERANCE
+    fused = counters["tilecast"]["fused: residual"]
+    assert fused + counters["tilecast"]["not fused: residual"] == 1
+    assert (f"'bf16:rcr:{'bias+' if biased else ''}c'" in code) == bool(fused)
+    assert "without_us" not in code
+    assert _failures() == []
+
+
+def test_residuals_one_after_the_other(compiled: Callable, matrix_model: Path) -> None:
+    """Each sum is read by a norm and by the next sum."""
+
+    def function(x: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
+        for weight in weights:
+            norm = x * torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True) + 1e-6).to(x.dtype)
+            x = x + F.linear(norm, weight)
+        return x
+
+    operands = [_bf16(2, 96, N), *(_bf16(N, N) / N**0.5 for _ in range(4))]
+    with torch.no_grad():
+        result, code = compiled(function, *operands, k=1, model=matrix_model)
+    assert _error(result, _exact(function, *operands)) < TOLERANCE
+    assert counters["tilecast"] == {"fused: residual": 4, "problems": 4}
+    assert code.split("def call")[-1].count(".run(") == 8, "a kernel for each norm and product"
+
+
+@pytest.mark.parametrize("known", ["bf16:rcr", "bf16:rcr bf16:rcr:c"])
+def test_a_residual_that_is_not_fused_is_as_if_it_had_not_been_tried(
+    compiled: Callable, model_of: Callable[..., Path], known: str
+) -> None:
+    """As the model has seen no matrix, or leaves all to the library."""
+    tried = known != "bf16:rcr"
+    folder = model_of(known, torch.cuda.get_device_name(), leaves=tried)
+    operands = _residual_operands(2, 96)
+    options = {"k": 1, "backends": "ATEN,TILECAST", "model": folder}
+    with torch.no_grad():
+        found, code = compiled(_residual, *operands, **options)
+        assert counters["tilecast"]["not fused: residual"] == tried
+        expected, without = compiled(_residual, *operands, fuse=False, **options)
+    assert _error(found, expected) < 2 * ONE_ROUNDING
+    for call in ("extern_kernels.", ".run("):
+        assert code.count(call) == without.count(call)
+
+
+def test_a_residual_for_every_m(matrix_model: Path) -> None:
+    from torch._inductor import config
+    from torch._inductor.utils import fresh_cache
+
+    torch._dynamo.reset()
+    counters.clear()
+    ours = installed(k=1, model=matrix_model, fuse=True)
+    with ours, fresh_cache(), config.patch(_settings()), torch.no_grad():
+        dynamic = torch.compile(_residual, fullgraph=True)
+        for rows in ((2, 96), (3, 7), (5, 100), (1, 3000)):
+            x, *others = _residual_operands(*rows)
+            torch._dynamo.mark_dynamic(x, 1)
+            result = dynamic(x, *others)
+            assert _error(result, _exact(_residual, x, *others)) < TOLERANCE
+    assert _failures() == []
+
+
+def test_gradients_behind_a_residual_that_is_fused(compiled: Callable, matrix_model: Path) -> None:
+    operands = [tensor.requires_grad_() for tensor in _residual_operands(2, 96)]
+    result, _ = compiled(_residual, *operands, k=1, model=matrix_model)
+    assert counters["tilecast"]["fused: residual"] == 1
+    found = torch.autograd.grad(result, operands, torch.ones_like(result))
+    exact = [operand.detach().float().requires_grad_() for operand in operands]
+    expected = _residual(*exact)
+    for mine, theirs in zip(
+        found, torch.autograd.grad(expected, exact, torch.ones_like(expected)), strict=True
+    ):
+        assert _error(mine, theirs) < 2 * TOLERANCE
 
 
 def _weight_only(form: str) -> Function:
@@ -823,6 +1044,22 @@ def test_a_cpp_wrapper_calls_our_operator(compiled: Callable, kind: str, k: int)
     assert _calls_from_cpp(code) == 1
     assert "StaticMatmul" not in code
     assert counters["tilecast"]["problems"] == 1
+    assert _failures() == []
+
+
+@pytest.mark.usefixtures("cpp_wrapper")
+@pytest.mark.parametrize("steps", FACTORS)
+def test_a_matrix_and_its_factors_from_cpp(
+    compiled: Callable, matrix_model: Path, steps: str
+) -> None:
+    def function(c: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return torch.addmm(c, x, weight.T, **FACTORS[steps])
+
+    operands = _bf16(M, N) * 10, _bf16(M, K), _bf16(N, K)
+    result, code = compiled(function, *operands, model=matrix_model)
+    assert _error(result, _exact(function, *operands)) < TOLERANCE
+    assert _calls_from_cpp(code) == 1
+    assert f'"bf16:rcr:{steps}"' in code
     assert _failures() == []
 
 
@@ -1504,7 +1741,7 @@ def test_eager_addmm_fuses_a_row(kind: str) -> None:
     for result in (addmm(bias, a, b), torch.ops.tilecast.addmm(bias, a, b), out):
         assert _error(result, expected) < (ONE_ROUNDING if fused else TOLERANCE)
     texts = {spec.operands.text for spec, _ in launcher._loaded}
-    assert texts == {"bf16:rcr:bias" if fused else "bf16:rcr"}
+    assert texts == ({"bf16:rcr:bias"} if fused else set())
     assert _failures() == []
 
 
@@ -1778,6 +2015,24 @@ def test_the_switch_routes_and_gives_back(switched_on: Callable[..., None], kind
     eager.disable()
     _forget_kernels()
     assert torch.equal(function(*operands), before)
+    assert _texts() == set()
+    assert _failures() == []
+
+
+@pytest.mark.parametrize("steps", FACTORS)
+def test_the_switch_routes_a_matrix_where_the_model_knows_such(
+    switched_on: Callable[..., None], steps: str
+) -> None:
+    def function(c: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return torch.addmm(c, x, weight.T, **FACTORS[steps])
+
+    operands = _bf16(M, N) * 10, _bf16(M, K), _bf16(N, K)
+    switched_on("bf16:rcr bf16:rcr:c")
+    result = _settled(lambda: function(*operands))
+    assert _error(result, _exact(function, *operands)) < TOLERANCE
+    assert _texts() == {f"bf16:rcr:{steps}"}
+    switched_on("bf16:rcr")
+    _settled(lambda: function(*operands))
     assert _texts() == set()
     assert _failures() == []
 

@@ -33,6 +33,7 @@ from tilecast.kernels.quack_sm90.stock import stock_candidates
 from tilecast.kernels.spec import KernelSpec
 from tilecast.models.artifact import SHIPPED, Artifact, save
 from tilecast.models.deferral import beside_library, fit_deferral
+from tilecast.models.known_operands import check_lends
 from tilecast.models.labels import POWERS
 from tilecast.models.learned import LearnedHeuristic, load_heuristic
 from tilecast.models.manifest import MANIFEST, digest_of
@@ -227,6 +228,7 @@ def hook(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[Kerne
         plans,
         quantized_fusion,
         report,
+        residual_fusion,
         selection,
         timings,
         uninstall,
@@ -237,10 +239,14 @@ def hook(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[Kerne
     started: list[KernelSpec] = []
     monkeypatch.setenv("TILECAST_CACHE", str(tmp_path / "objects"))
     monkeypatch.setattr(ObjectBuilder, "start", lambda self, spec: started.append(spec))
-    for module in (ahead, choices, learning, plans, quantized_fusion, timings):
+    ours = (ahead, choices, learning, plans, quantized_fusion, residual_fusion, timings)
+    for module in ours:
         monkeypatch.setattr(module, "gpu_of", lambda device, model: hardware("H200"))
     monkeypatch.setattr(selection, "load_heuristic", _taking_all)
-    answers = (selection._heuristic, selection.first, selection.shortlist, selection.ranked)
+    answers = (
+        *(selection._heuristic, selection.first, selection.shortlist, selection.ranked),
+        selection.runnable,
+    )
     report._told.clear()
     counters["tilecast"].clear()
     for remembered in answers:
@@ -291,6 +297,7 @@ def _taking_all(
 def gpu(hook: list[KernelSpec], monkeypatch: pytest.MonkeyPatch) -> Iterator[list[KernelSpec]]:
     """Has tensors of the CPU pass for a GPU's; gives the kernels that are launched."""
     import torch
+    from hook_graph import check_handed
 
     from tilecast.inductor_hook import launcher, plans
 
@@ -301,8 +308,7 @@ def gpu(hook: list[KernelSpec], monkeypatch: pytest.MonkeyPatch) -> Iterator[lis
 
         def function(*tensors: torch.Tensor) -> None:
             launched.append(spec)
-            assert all(extra.ndim == 1 for extra in tensors[3:])
-            assert len(tensors) == 3 + len(spec.operands.extras)
+            check_handed(spec, *tensors)
             with torch.no_grad():  # it writes memory, and autograd does not see that
                 multiply(*tensors)
 
@@ -316,6 +322,21 @@ def gpu(hook: list[KernelSpec], monkeypatch: pytest.MonkeyPatch) -> Iterator[lis
     plans._plan.cache_clear()
     yield launched
     plans._plan.cache_clear()
+
+
+@pytest.fixture
+def knowing_matrices(hook: list[KernelSpec], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shipped model as if it had seen a matrix added to bf16:rcr."""
+    from tilecast.inductor_hook import selection
+
+    def load(gpu: Hardware, operands: GemmOperands, *rest: Any) -> LearnedHeuristic:
+        heuristic = _taking_all(gpu, LINEAR_BF16, *rest)
+        known = (*heuristic.artifact.operands, LINEAR_BF16.then("c"))
+        check_lends(known, operands)
+        artifact = replace(heuristic.artifact, operands=known, measured=known)
+        return LearnedHeuristic(artifact, heuristic.power)
+
+    monkeypatch.setattr(selection, "load_heuristic", load)
 
 
 @pytest.fixture

@@ -144,19 +144,19 @@ class NodeFactory(FakeFactory):
         return super().__call__(found)
 
 
-def gpu_session(
+def card_session(
     log: Path,
     objects: object,
-    device: int,
+    card: str,
     announce: Callable[[KernelSpec | None], None],
-    faults: Mapping[int, tuple[Fault, ...]] = MappingProxyType({}),
+    faults: Mapping[str, tuple[Fault, ...]] = MappingProxyType({}),
 ) -> FakeSession:
-    """In the place of `GpuSession`: of two cards the second is 10% slower.
+    """In the place of `card_session`: of the cards card0 and card1 the second is 10% slower.
 
-    Faults are given by the device that has them.
+    Faults are given by the card that has them.
     """
-    card, slower, own = f"card{device}", 1 + 0.1 * device, faults.get(device, ())
-    return FakeFactory(log, card, own, slower=slower, together=2)(announce)
+    slower = 1 + 0.1 * (card == "card1")
+    return FakeFactory(log, card, faults.get(card, ()), slower=slower, together=2)(announce)
 
 
 class FakeSession:

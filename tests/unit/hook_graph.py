@@ -28,7 +28,9 @@ from torch.fx import Graph, GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
+from tilecast.heuristics.operands import MATRIX, NUMBER
 from tilecast.inductor_hook.template import TilecastCaller
+from tilecast.kernels.spec import KernelSpec
 
 
 @contextmanager
@@ -101,6 +103,16 @@ def scale(name: str, *size: Any, **kind: Any) -> ir.InputBuffer:
 def batched(m: Any = 512, n: int = 128, k: int = 4096, batch: Any = 4) -> MMKernelInputs:
     """``bmm`` of A by B^T."""
     return MMKernelInputs([node("a", [batch, m, k]), node("b", [batch, k, n], [n * k, 1, k])])
+
+
+def batched_sum(
+    m: Any = 512, n: int = 128, k: int = 4096, batch: Any = 4, **scalars: float
+) -> MMKernelInputs:
+    """``baddbmm`` of a matrix for each product."""
+    added = node("c", [batch, m, n])
+    return MMKernelInputs(
+        [added, *batched(m, n, k, batch).nodes()], scalars={"alpha": 1, "beta": 1} | scalars
+    )
 
 
 def traced(
@@ -185,6 +197,15 @@ def settled(choices: Sequence[Any], *milliseconds: float) -> list[Any]:
 def names_of(choices: Sequence[Any]) -> list[str]:
     """What Inductor calls them."""
     return [choice.name for choice in choices]
+
+
+def check_handed(spec: KernelSpec, a: Any, b: Any, out: torch.Tensor, *extras: Any) -> None:
+    """That a launch is given what a kernel takes behind ``out``."""
+    for extra, given in zip(spec.operands.extras, extras, strict=True):
+        if extra.kind == NUMBER:
+            assert type(given) is float
+        else:
+            assert given.ndim == (out.ndim if extra.kind == MATRIX else 1)
 
 
 def source_of(choice: Any) -> str:

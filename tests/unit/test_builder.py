@@ -267,6 +267,36 @@ def test_a_compiler_that_hangs_is_ended_and_the_others_go_on(
 
 
 @pytest.mark.usefixtures("light_workers")
+def test_a_compiler_that_hangs_alone_is_given_up_once_nobody_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its worker died before; a run that is interrupted now does not wait for its deadline."""
+    monkeypatch.setattr(builder_module, "DEADLINE_SECONDS", 10)
+    died, alone = tmp_path / "died", tmp_path / "alone"
+
+    class Dying(ObjectCache):
+        @contextlib.contextmanager
+        def exclusive(self, spec: KernelSpec) -> Iterator[None]:
+            if not died.exists():
+                died.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            alone.write_text(str(os.getpid()))
+            time.sleep(3600)
+            yield
+
+    cache = Dying(tmp_path / "objects")
+    (result,) = compile_all(
+        [SPEC], cache, 1, stop=lambda: alone.exists() and alone.stat().st_size > 0
+    )
+    assert result.error == "given up, as nobody waits for it"
+    assert result.passing
+    deadline = time.monotonic() + 60
+    while Path(f"/proc/{alone.read_text()}/cmdline").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.usefixtures("light_workers")
 def test_time_in_the_queue_is_no_compile_time(
     tmp_path: Path, object_file: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,7 +21,6 @@ from tilecast.cli import campaign
 from tilecast.cli.main import main
 from tilecast.data_collection import collect as collecting
 from tilecast.data_collection import dataset, environment, gpu_model
-from tilecast.data_collection import gpu_session as sessions
 from tilecast.data_collection.cards import REFERENCE_PROBLEMS, card_times, spread
 from tilecast.data_collection.collect import CollectOptions
 from tilecast.data_collection.dataset import Dataset, read_dataset, write_dataset
@@ -75,7 +74,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few_dataset: Dataset)
     monkeypatch.setattr(environment, "cards", lambda devices, gpu: [f"card{d}" for d in devices])
     monkeypatch.setattr(environment, "describe", described)
     monkeypatch.setattr(environment, "gpu_states", lambda cards: [])
-    monkeypatch.setattr(sessions, "GpuSession", partial(fake_session.gpu_session, log))
+    monkeypatch.setattr(collecting, "card_session", partial(fake_session.card_session, log))
     monkeypatch.setattr(collecting, "compile_all", compiled)
     known = tmp_path / "known.parquet"
     write_dataset(few_dataset, known)
@@ -205,8 +204,8 @@ def test_a_card_that_is_lost_ends_no_campaign(
     monkeypatch.setattr(environment, "device_hash", lambda uuid: uuid)
     monkeypatch.setattr(environment, "gpu_states", GPU_STATES)
     monkeypatch.setattr(environment, "describe", described)
-    losing = partial(fake_session.gpu_session, bench, faults={1: (lost,)})
-    monkeypatch.setattr(sessions, "GpuSession", losing)
+    losing = partial(fake_session.card_session, bench, faults={"card1": (lost,)})
+    monkeypatch.setattr(collecting, "card_session", losing)
 
     def trained(*_: object) -> None:
         raise TilecastError("all is measured")
@@ -286,6 +285,20 @@ def test_a_cluster_takes_the_place_of_this_host(
     assert main([*arguments[:-2], *cluster, "--gpu", "H200"]) == 2
     assert [(one.address, one.gpu.name) for one in asked] == [("here:1", "H200")] * 2
     assert all(len(one.compared) == REFERENCE_PROBLEMS for one in asked)
+
+
+def test_a_cluster_without_a_gpu_is_refused_whatever_this_host_has(
+    arguments: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert main([*arguments[:-2], "--engine", "ray", "--address", "local"]) == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert "the Ray cluster has no GPU; allowed: one with NVIDIA GPUs; add a node" in last
+    assert not (tmp_path / "run.db").exists()
 
 
 def test_the_gpu_of_this_machine_may_be_named_and_no_other_that_nobody_describes(

@@ -88,6 +88,17 @@ def test_the_tuned_model_knows_what_was_measured(
     assert learned["problems"] == len(few_dataset.problems()) + len(OWN)  # type: ignore
 
 
+def test_too_few_families_for_a_model_are_refused_before_anything_is_measured(
+    arguments: list[str], refused: Refused, tmp_path: Path
+) -> None:
+    """Of another GPU than what is known: that is learned from, and a model is not scored by it."""
+    line = refused(*arguments, "--gpu", "H100")
+    assert line == (
+        "2 (n, k) families are too few for 5 folds; allowed: 5 or more; collect more problems"
+    )
+    assert not (tmp_path / "run.db").exists()
+
+
 def test_what_it_needs_is_told(arguments: list[str], refused: Refused) -> None:
     without = [word for word in arguments if not word.endswith("own.csv") and word != "--problems"]
     assert refused(*without).startswith("no problem is given; allowed: --problems or --hf-config")

@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -34,7 +35,7 @@ from tilecast.data_collection.cards import card_times
 from tilecast.data_collection.collector import Collector
 from tilecast.data_collection.crew import MAX_STRIKES, MOST_LOSSES
 from tilecast.data_collection.engine import Build
-from tilecast.data_collection.jobs import Failed, Lost, Result
+from tilecast.data_collection.jobs import Failed, Lost, Result, SessionFactory
 from tilecast.data_collection.measurement import Measurement
 from tilecast.data_collection.progress import Progress
 from tilecast.data_collection.protocol import HEAT_ROUNDS, VERIFY_BATCHES, regimes
@@ -664,6 +665,28 @@ def test_no_compiler_that_hangs_holds_up_a_run_that_ends(
     assert time.monotonic() - ended[0] < 5
     assert not _alive(int(noted.read_text()))
     assert bed.rows() == []
+
+
+def test_no_worker_is_waited_for_before_all_are_ended(bed: Bed) -> None:
+    """A driver takes a second to let go of a process, and a host may have eight of them."""
+    met = threading.Barrier(3)
+
+    class Lingering(LocalWorker):
+        def stop(self) -> None:
+            met.wait(30)
+            super().stop()
+
+    class Engine(LocalEngine):
+        def start(self, factory: SessionFactory, silence: float) -> LocalWorker:
+            return Lingering(factory, silence)
+
+    before = set(multiprocessing.active_children())
+    with closing(MeasurementStore(bed.path)) as store:
+        store.begin_run({"gpu": "none"})
+        factories = [bed.factory(card=name) for name in "abc"]
+        Collector(store, factories, engine=Engine()).collect({PROBLEMS[0]: CONFIGS})
+    assert set(multiprocessing.active_children()) <= before
+    assert not met.broken
 
 
 def test_what_the_next_problems_need_is_compiled_as_it_goes(

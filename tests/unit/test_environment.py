@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from tilecast.data_collection import environment
+from tilecast.data_collection.collect import CollectOptions, site
 from tilecast.data_collection.environment import (
     cards,
     claimed,
@@ -26,6 +27,7 @@ from tilecast.data_collection.environment import (
 )
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
+from tilecast.kernels.object_cache import ObjectCache
 
 UUIDS = ("GPU-aaaa", "GPU-bbbb", "GPU-cccc")
 NAMES = ("NVIDIA H200", "NVIDIA H100 80GB HBM3", "NVIDIA H200")
@@ -123,8 +125,34 @@ def test_cards_are_those_of_the_devices(h200: Hardware) -> None:
 def test_a_card_that_only_the_driver_knows_to_be_gone_is_left_out(h200: Hardware, smi: Smi) -> None:
     smi(f"echo '{LISTING.splitlines()[2]}'")
     chosen, facts = present((0, 2), h200)
-    assert chosen == {2: device_hash(UUIDS[2])}
-    assert [gpu["uuid_hash"] for gpu in facts["gpus"]] == list(chosen.values())
+    assert chosen == [device_hash(UUIDS[2])]
+    assert [gpu["uuid_hash"] for gpu in facts["gpus"]] == chosen
+
+
+@pytest.mark.usefixtures("gpus")
+def test_a_worker_keeps_its_card_when_devices_are_numbered_anew(
+    h200: Hardware, smi: Smi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A card is lost, and the one behind it moves up: nobody else shall measure on that."""
+    smi(f"echo '{LISTING}'")
+    options = CollectOptions((), tmp_path / "store", ObjectCache(tmp_path), h200, (0, 2))
+    with site(options) as place:
+        lost, kept = place.factories
+
+    class Bound(Exception):
+        """Ends a session once it has a device."""
+
+    def bind(device: int) -> None:
+        raise Bound(device)
+
+    monkeypatch.setattr(torch.cuda, "set_device", bind)
+    left = [SimpleNamespace(uuid=uuid.removeprefix("GPU-")) for uuid in UUIDS[1:]]
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: len(left))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: left[device])
+    with pytest.raises(Bound, match="^1$"):
+        kept(lambda spec: None)
+    with pytest.raises(TilecastError, match=f"GPU {device_hash(UUIDS[0])} is gone; allowed: "):
+        lost(lambda spec: None)
 
 
 @pytest.mark.usefixtures("gpus")

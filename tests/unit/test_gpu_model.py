@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from tilecast.data_collection import gpu_model
+from tilecast.data_collection.environment import claimed, device_hash
 from tilecast.data_collection.gpu_model import find_gpu, short_name
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware, described
@@ -39,6 +40,23 @@ def test_a_gpu_is_what_is_known_or_was_said_of_it_before(
     for reported, found in (("NVIDIA H200", h200), ("NVIDIA H20", before)):
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda device, name=reported: name)
         assert find_gpu(0, runs) == found
+
+
+def test_a_gpu_that_another_collection_measures_on_is_not_described(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its rates would be those of what that leaves; what is known already is no measurement."""
+    uuid = "00000000-only-of-this-test"
+    reported = ["NVIDIA H20"]
+    properties = SimpleNamespace(uuid=uuid)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: reported[0])
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    card = device_hash(uuid)
+    with claimed([card]):
+        with pytest.raises(TilecastError, match=f"^GPU {card} is in use by another collection"):
+            find_gpu(0)
+        reported[0] = "NVIDIA H200"
+        assert find_gpu(0).name == "H200"
 
 
 def test_a_gpu_that_is_not_there_is_told() -> None:

@@ -14,7 +14,7 @@ import torch
 
 from tilecast.data_collection import gpu_session
 from tilecast.data_collection.gpu_session import GpuBench, GpuSession
-from tilecast.data_collection.protocol import Entrant, KernelFailure
+from tilecast.data_collection.protocol import CardFailure, Entrant, KernelFailure
 from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.quack_sm90.config import QuackConfig
@@ -92,10 +92,16 @@ class Session(GpuSession):
     def __init__(self, card: Card, seconds: Mapping[Any, float]):
         self.told: list[tuple[float, KernelSpec | None]] = []
         self.announce = lambda spec: self.told.append((card.now, spec))
-        self.check_card = lambda: None
+        self.hot: tuple[float, float] = (math.inf, math.inf)
+        self.check_card = lambda: self._check(card.now)
         self._signed = -math.inf
         self.clean_l2 = lambda: None
         self.launcher = lambda entrant, problem: partial(card.run, seconds[entrant])
+
+    def _check(self, now: float) -> None:
+        start, end = self.hot
+        if start <= now < end:
+            raise CardFailure("the GPU throttles: hardware thermal")
 
 
 def _time(session: Session, entrants: Sequence[Entrant], careful: bool = False) -> None:
@@ -118,6 +124,20 @@ def test_a_first_launch_that_hangs_has_its_name(card: Card, careful: bool) -> No
     with pytest.raises(KernelFailure, match="hung: not done after 5 s") as failure:
         _time(session, CONFIGS, careful)
     assert failure.value.culprit == KernelSpec(CONFIGS[7], LINEAR_BF16)
+
+
+def test_a_timing_that_the_card_begins_or_ends_throttled_is_worth_nothing(card: Card) -> None:
+    session = Session(card, dict.fromkeys(CONFIGS, 0.1))
+    _time(session, CONFIGS)
+    middle, end = card.now / 2, card.now
+    for hot in ((0.0, middle), (middle, math.inf)):
+        card.now = card.free = 0.0
+        session.hot = hot
+        with pytest.raises(CardFailure, match="throttles"):
+            _time(session, CONFIGS)
+    card.now = card.free = 0.0
+    session.hot = (2 * end, math.inf)
+    _time(session, CONFIGS)
 
 
 def test_what_follows_a_timing_is_nobodys_doing(card: Card) -> None:

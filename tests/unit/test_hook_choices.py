@@ -357,7 +357,7 @@ UNCOVERED: dict[str, tuple[Any, Callable[[], Sequence[Any]], dict[str, Any]]] = 
     "mm in fp32": (aten.mm, lambda: linear(dtype=torch.float32).nodes(), {}),
     "mm_dtype": (aten.mm, lambda: linear(k=1001).nodes(), {"out_dtype": torch.float32}),
     "bmm": (aten.bmm, lambda: batched(k=33).nodes(), {}),
-    "baddbmm": (aten.baddbmm, lambda: [node("c", [4, 512, 128]), *batched().nodes()], {}),
+    "baddbmm": (aten.baddbmm, lambda: [node("c", [4, 512, 128]), *batched(k=33).nodes()], {}),
     "addmm": (aten.addmm, lambda: [node("c", [N]), *linear(k=1001).nodes()], {}),
     "_int_mm": (aten._int_mm, lambda: linear(k=1001, dtype=torch.int8).nodes(), {}),
     "_mm_plus_mm": (tuned_mm_plus_mm, lambda: [*linear().nodes(), *linear().nodes()], {}),
@@ -568,7 +568,7 @@ def _imported(source: str) -> set[str]:
 
 def test_generated_modules_need_no_installation(symbols: ShapeEnv, tmp_path: Path) -> None:
     """Each is imported by an interpreter that has seen nothing of the hook."""
-    install(k=1)
+    install(k=2)
     sources = [
         source_of(choices_of(inputs, op)[0])
         for inputs, op in (
@@ -604,7 +604,8 @@ def test_the_source_names_what_it_runs(symbols: ShapeEnv) -> None:
     (spec,) = choice.choice.specs
     for text in (repr(spec.config.name), "'bf16:rcr'", "batched=True"):
         assert text in source_of(choice)
-    (biased,) = choices_of(biased_linear(alpha=0.5), "addmm")
+    with config.patch(max_autotune_gemm_backends="TILECAST"):
+        (biased,) = choices_of(biased_linear(alpha=0.5), "addmm")
     assert "add_bias(out_ptr0, bias, 0.5, 1)" in source_of(biased)
     assert "'bf16:rcr'" in source_of(biased)
     (dynamic,) = choices_of(linear(_symbolic_m(symbols), N, K), "mm")
@@ -633,12 +634,100 @@ def test_a_bias_of_one_row_goes_to_the_kernel(
 def test_other_biases_are_added_afterwards(
     graph: Any, hook: list[KernelSpec], shape: list[int]
 ) -> None:
-    install(k=1)
-    (choice,) = lowered(aten.addmm, node("bias", shape), *linear(M, N, K).nodes())
-    source = source_of(choice)
-    assert "matmul(A, B, out_ptr0)" in source
-    assert "add_bias(out_ptr0, bias, 1, 1)" in source
-    assert [spec.operands.text for spec in hook] == ["bf16:rcr"]
+    """A matrix too, as no kernel that adds one was measured for the shipped model."""
+    install(k=2)
+    choices = _ours(lowered(aten.addmm, node("bias", shape), *linear(M, N, K).nodes()))
+    added = "bias" if shape == [M, 1] else "c"  # Inductor makes a matrix of one number
+    for choice in choices:
+        assert "matmul(A, B, out_ptr0)" in source_of(choice)
+        assert f"add_bias(out_ptr0, {added}, 1, 1)" in source_of(choice)
+        assert not choice.choice.is_one_kernel
+    assert [spec.operands.text for spec in hook] == ["bf16:rcr"] * 2
+
+
+def test_what_a_second_kernel_would_add_is_atens_without_a_benchmark(
+    graph: Any, hook: list[KernelSpec]
+) -> None:
+    operands = [node("bias", [M, 1]), *linear(M, N, K).nodes()]
+    with installed(k=1):
+        assert _ours(lowered(aten.addmm, *operands)) == []
+        assert counters["tilecast"]["left to the library: addmm"] == 1
+        assert hook == []
+        with config.patch(max_autotune_gemm_backends="TILECAST"):
+            (choice,) = lowered(aten.addmm, *operands)
+    assert "add_bias(out_ptr0, bias, 1, 1)" in source_of(choice)
+
+
+@pytest.mark.parametrize(
+    ("factors", "steps", "handed"),
+    [
+        ({}, "c", "c"),
+        ({"beta": 0.5}, "beta-c", "c, 0.5"),
+        ({"alpha": 2, "beta": 3}, "alpha+beta-c", "2.0, c, 3.0"),
+    ],
+)
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_matrix_goes_to_the_kernel_of_a_model_that_knows_such(
+    graph: Any,
+    hook: list[KernelSpec],
+    model_of: Callable[..., Path],
+    factors: dict[str, float],
+    steps: str,
+    handed: str,
+    count: int,
+) -> None:
+    install(k=count, model=model_of("bf16:rcr bf16:rcr:c"))
+    operands = [node("c", [M, N]), *linear(M, N, K).nodes()]
+    choices = _ours(lowered(aten.addmm, *operands, **factors))
+    assert len(choices) == count
+    for choice in choices:
+        assert f"matmul(A, B, out_ptr0, {handed})" in source_of(choice)
+        assert f"'bf16:rcr:{steps}'" in source_of(choice)
+        assert "add_bias" not in source_of(choice)
+        assert choice.choice.is_one_kernel
+    assert {spec.operands.text for spec in hook} == {f"bf16:rcr:{steps}"}
+
+
+@pytest.mark.parametrize(
+    ("known", "batch", "step"),
+    [
+        ("bf16:rcr", [4, M, 128], ""),
+        ("bf16:rcr bf16:rcr:c", [4, M, 128], "c"),
+        ("bf16:rcr", [128], "bias"),
+    ],
+)
+def test_what_is_added_to_a_batch(
+    graph: Any,
+    hook: list[KernelSpec],
+    model_of: Callable[..., Path],
+    known: str,
+    batch: list[int],
+    step: str,
+) -> None:
+    """Through Inductor's own lowering; a matrix as the model knows such kernels."""
+    install(k=2, model=model_of(known))
+    operands = [node("inp", batch), *batched(M, 128, K).nodes()]
+    choices = _ours(lowered(aten.baddbmm, *operands))
+    assert len(choices) == 2
+    handed = {"": "", "c": ", c", "bias": ", row(bias)"}[step]
+    for choice in choices:
+        assert f"matmul(A, B, out_ptr0{handed})" in source_of(choice)
+        assert ("add_bias(out_ptr0, c, 1, 1)" in source_of(choice)) == (not step)
+        assert "batched=True" in source_of(choice)
+    assert {(spec.operands.text, spec.batched) for spec in hook} == {
+        (f"bf16:rcr{':' * bool(step)}{step}", True)
+    }
+
+
+def test_a_layout_that_was_not_measured_with_a_matrix_is_added_without_a_benchmark(
+    graph: Any, hook: list[KernelSpec], model_of: Callable[..., Path]
+) -> None:
+    install(k=1, model=model_of("bf16:rcr bf16:rrr bf16:rcr:c"))
+    operands = [node("c", [M, N]), node("a", [M, K]), node("b", [K, N])]
+    with config.patch(max_autotune_gemm_backends="TILECAST"):
+        (choice,) = lowered(aten.addmm, *operands)
+    assert "add_bias(out_ptr0, c, 1, 1)" in source_of(choice)
+    assert [spec.operands.text for spec in hook] == ["bf16:rrr"]
 
 
 def test_a_bias_is_added_afterwards_where_no_kernel_fuses_it(

@@ -21,13 +21,21 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from hook_graph import batched, biased_linear, choices_of, linear, lowering
+from hook_graph import batched, biased_linear, check_handed, choices_of, linear, lowering
 
 from tilecast.data_collection.tensors import poisoned_out, random_inputs, reference
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.inductor_hook import cpp_wrapper, install, installed, launcher, operators, selection
+from tilecast.inductor_hook import (
+    activations,
+    cpp_wrapper,
+    install,
+    installed,
+    launcher,
+    operators,
+    selection,
+)
 from tilecast.inductor_hook.settings import Settings
 from tilecast.kernels.builder import ObjectBuilder
 from tilecast.kernels.spec import KernelSpec
@@ -48,8 +56,7 @@ def compiled(
     def load(spec: KernelSpec, device: int) -> Callable[..., None]:
         def kernel(*tensors: torch.Tensor) -> None:
             launched.append(spec)
-            assert all(extra.ndim == 1 for extra in tensors[3:])
-            assert len(tensors) == 3 + len(spec.operands.extras)
+            check_handed(spec, *tensors)
             launcher._in_torch(spec.operands)(*tensors)
 
         return kernel
@@ -61,10 +68,12 @@ def compiled(
     monkeypatch.setattr(graph, "should_assume_input_aligned", lambda example: True)
     monkeypatch.setattr(KernelInputs, "device_type", "cuda")
 
-    def run(function: Callable, *operands: torch.Tensor) -> tuple[Any, str, list[KernelSpec]]:
+    def run(
+        function: Callable, *operands: torch.Tensor, fuse: bool = False
+    ) -> tuple[Any, str, list[KernelSpec]]:
         torch._dynamo.reset()
         with (
-            installed(k=1),
+            installed(k=1, fuse=fuse),
             fresh_cache(),
             config.patch(
                 max_autotune=True, max_autotune_gemm_backends="TILECAST", cpp_wrapper=True
@@ -149,6 +158,39 @@ def _written(graph: Any, choice: Any) -> str:
     graph.init_wrapper_code()
     call.codegen(graph.wrapper_code)
     return "\n".join(map(str, graph.wrapper_code.lines))
+
+
+def test_a_matrix_and_its_factors_are_handed_over(
+    compiled: Callable, knowing_matrices: None
+) -> None:
+    def function(c: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return torch.addmm(c, x, w.T, alpha=0.5, beta=3)
+
+    operands = _bf16(M, N), _bf16(M, K), _bf16(N, K)
+    result, _, launched = compiled(function, *operands)
+    assert [spec.operands.text for spec in launched] == ["bf16:rcr:alpha+beta-c"]
+    assert _near(result, function(*operands))
+    assert counters["tilecast"] == {"problems": 1}
+
+
+def test_residuals_are_added_by_the_kernels_before_them(
+    compiled: Callable, knowing_matrices: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One after the other: the second adds what the first has written."""
+
+    def function(
+        x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor, u: torch.Tensor
+    ) -> torch.Tensor:
+        x = x + F.linear(x.sin(), w, bias)
+        return F.linear(x.sin(), u) + x
+
+    monkeypatch.setattr(activations, "DEVICE", "cpu")
+    operands = _bf16(2, M, N), _bf16(N, N) / 16, _bf16(N), _bf16(N, N) / 16
+    with torch.no_grad():
+        result, _, launched = compiled(function, *operands, fuse=True)
+    assert [spec.operands.text for spec in launched] == ["bf16:rcr:bias+c", "bf16:rcr:c"]
+    assert counters["tilecast"] == {"fused: residual": 2, "problems": 2}
+    assert _near(result, function(*operands))
 
 
 PRODUCTS: dict[str, tuple[Callable[[], Any], str]] = {

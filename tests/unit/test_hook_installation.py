@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import pydoc
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -142,6 +143,13 @@ def test_a_block_installs_for_its_time_and_cleans_up_after_an_error() -> None:
         assert "burst" in _handler().uuid()
         raise ZeroDivisionError
     assert _state() == before
+
+
+def test_a_block_is_helped_with_by_what_is_said_of_it() -> None:
+    text = pydoc.plain(pydoc.render_doc(installed))
+    assert "\ninstalled(k: 'int | str' = 5, model: " in text
+    assert "Install for the time of a ``with`` block" in text
+    assert inspect.signature(installed).parameters == inspect.signature(install).parameters
 
 
 def test_blocks_nest() -> None:

@@ -406,7 +406,7 @@ def test_torch_adds_the_bias_before_it_rounds(
     """Products near 32 that the bias all but cancels: rounded twice, they would be 3% off."""
     loads(_refuses)
     stored, result = (TensorSpec(dtype_of_torch(name), "row") for name in (dtype, out_dtype))
-    operands = GemmOperands.product(stored, replace(stored, major="col"), result).biased
+    operands = GemmOperands.product(stored, replace(stored, major="col"), result).then("bias")
     matmul = StaticMatmul.named(NAME, operands.text, batched=False)
     a = torch.rand(16, K).to(getattr(torch, dtype))
     b = torch.rand(N, K).to(getattr(torch, dtype)).T
@@ -416,6 +416,23 @@ def test_torch_adds_the_bias_before_it_rounds(
     exact = a.double() @ b.double() - 20
     assert exact.min() > 0
     assert ((out.double() - exact).abs() / exact).max() <= 1.01 * error + 1e-5
+
+
+@pytest.mark.parametrize(
+    "text",
+    [f"bf16:rcr:{steps}" for steps in ("c", "alpha+c", "beta-c", "alpha+beta-c", "bias+c")]
+    + ["fp16:rrr:beta-c", "bf16:rcr>fp32:c"],
+)
+@pytest.mark.parametrize("batch", [1, 3])
+def test_torch_adds_a_matrix(loads: Callable, text: str, batch: int) -> None:
+    loads(_refuses)
+    torch.manual_seed(0)
+    problem = GemmProblem(16, N, K, batch, GemmOperands.parse(text))
+    a, b, *extras = random_inputs(problem, "cpu")
+    out = poisoned_out(problem, "cpu")
+    StaticMatmul.named(NAME, text, batched=batch > 1)(a, b, out, *extras)
+    expected = reference(problem, (a, b, *extras))
+    assert torch.linalg.norm(out.float() - expected) / torch.linalg.norm(expected) < 5e-3
 
 
 @pytest.mark.parametrize("activation", sorted(ACTIVATIONS))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -97,8 +98,74 @@ def _unaligned_bias() -> MMKernelInputs:
     return _addmm(size=[M, N], stride=[0, 1])
 
 
+MATRICES: dict[str, Callable[[], MMKernelInputs]] = {
+    "contiguous": lambda: _addmm(size=[M, N]),
+    "of wider rows": lambda: _addmm(size=[M, N], stride=[2 * N, 1]),
+    "16 bytes in": lambda: _addmm(size=[M, N], stride=[N + 8, 1], offset=8),
+}
+
+
+@pytest.mark.parametrize("kind", MATRICES)
+def test_a_matrix_stored_as_the_result_is_fused(graph: Any, kind: str) -> None:
+    hint = GemmProblem(M, N, K, 1, GemmOperands.parse("bf16:rcr:c"))
+    found = read(MATRICES[kind](), "addmm")
+    assert found == Matmul(hint, False, inputs=("c", "A", "B"))
+    assert found.added is None
+    with pytest.raises(NotCovered, match="the bias before gelu is no row"):
+        found.then("gelu")
+
+
+@pytest.mark.parametrize(
+    ("alpha", "beta", "steps"),
+    [
+        (0.5, 1, "alpha+c"),
+        (1, -2.5, "beta-c"),
+        (2, 3, "alpha+beta-c"),
+        (1, 0, ""),
+    ],
+)
+def test_factors_of_a_matrix(graph: Any, alpha: float, beta: float, steps: str) -> None:
+    """With 0 it may hold what is no number."""
+    inputs = [node("bias", [M, N]), *linear(M, N, K).nodes()]
+    found = read(MMKernelInputs(inputs, scalars={"alpha": alpha, "beta": beta}), "addmm")
+    assert found.hint.operands.text == f"bf16:rcr{':' * bool(steps)}{steps}"
+    assert (found.alpha, found.beta) == (alpha, beta)
+    assert found.added == (None if steps else "bias")
+
+
+def test_what_is_added_after_all_has_no_two_factors(graph: Any) -> None:
+    inputs = [node("bias", [M, N]), *linear(M, N, K).nodes()]
+    found = read(MMKernelInputs(inputs, scalars={"alpha": 2, "beta": 3}), "addmm")
+    with pytest.raises(NotCovered, match="alpha=2 and beta=3 of torch.bfloat16: "):
+        replace(found, hint=GemmProblem(M, N, K))
+
+
+BATCHES: dict[str, tuple[list[int], str]] = {
+    "a matrix each": ([M * 128, 128, 1], "c"),
+    "one matrix for all": ([0, 128, 1], "c"),
+    "interleaved": ([128, 512, 1], "c"),
+    "a row for all": ([0, 0, 1], "bias"),
+    "a row each": ([128, 0, 1], ""),
+    "a column each": ([M, 1, 0], ""),
+}
+"""Strides of what is added to a batch of products (m, 128), and the step that does it."""
+
+
+@pytest.mark.parametrize("kind", BATCHES)
+def test_what_is_added_to_a_batch(graph: Any, kind: str) -> None:
+    stride, step = BATCHES[kind]
+    inputs = [node("inp", [4, M, 128], stride), *batched(M, 128, K).nodes()]
+    found = read(MMKernelInputs(inputs, scalars={"alpha": 1, "beta": 1}), "baddbmm")
+    operands = GemmOperands.parse(f"bf16:rcr{':' * bool(step)}{step}")
+    assert found.hint == GemmProblem(M, 128, K, 4, operands)
+    assert found.batched
+    assert found.added == (None if step else "bias")
+
+
 ADDED: dict[str, Callable[[], MMKernelInputs]] = {
-    "a matrix": lambda: _addmm(size=[M, N]),
+    "a matrix of no 16 bytes a row": lambda: _addmm(size=[M, N], stride=[N + 1, 1]),
+    "a matrix 8 bytes in": lambda: _addmm(size=[M, N], offset=4),
+    "a matrix along m": lambda: _addmm(size=[M, N], stride=[1, M]),
     "a column": lambda: _addmm(size=[M, N], stride=[1, 0]),
     "a number": lambda: _addmm(size=[M, N], stride=[0, 0]),
     "a number as a row": lambda: _addmm(size=[1]),
@@ -144,7 +211,7 @@ def _unaligned() -> MMKernelInputs:
 
 
 REFUSALS: list[tuple[Callable[[], MMKernelInputs], str, str]] = [
-    (lambda: batched(), "baddbmm", "operator baddbmm"),
+    (lambda: batched(), "grouped_mm", "operator grouped_mm"),
     (lambda: linear(device="cpu"), "mm", "device cpu"),
     (lambda: _mm(node("x", [M, K]), node("x", [K, N], [1, K])), "mm", "views of one buffer"),
     (lambda: linear(dtype=torch.float32), "mm", "is torch.float32; allowed: 8 and 16 bits"),
@@ -171,6 +238,7 @@ REFUSALS: list[tuple[Callable[[], MMKernelInputs], str, str]] = [
     (lambda: linear(k=0), "mm", "stride"),
     (lambda: batched(batch=0), "bmm", "batch=0 is out of range"),
     (lambda: biased_linear(alpha=2, beta=3), "addmm", "alpha=2 and beta=3 of torch.bfloat16: "),
+    (lambda: biased_linear(alpha=math.inf), "addmm", "factor inf is no finite number"),
 ]
 
 

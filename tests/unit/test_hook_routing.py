@@ -21,6 +21,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import distributed
+from torch._dynamo.utils import counters
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.library import Library
@@ -162,6 +163,21 @@ def test_who_multiplies(switch: list[KernelSpec], kind: str) -> None:
     eager.disable()
     assert torch.equal(call(), expected)
     assert _texts(switch) == texts
+
+
+@pytest.mark.parametrize(
+    ("factors", "text"), [({}, "c"), ({"alpha": 0.5, "beta": 2}, "alpha+beta-c")]
+)
+def test_a_matrix_is_added_where_the_model_knows_such(
+    switch: list[KernelSpec], knowing_matrices: None, factors: dict[str, Any], text: str
+) -> None:
+    c, a, b = _bf16(M, N), _bf16(M, K), _bf16(N, K).T
+    expected = torch.addmm(c, a, b, **factors)
+    eager.enable()
+    result = torch.addmm(c, a, b, **factors)
+    assert _texts(switch) == [f"bf16:rcr:{text}"]
+    assert counters["tilecast"] == {}
+    torch.testing.assert_close(result, expected, rtol=2**-6, atol=2**-6)
 
 
 def test_a_row_goes_to_torch_where_no_kernel_fuses_it(

@@ -66,7 +66,7 @@ def test_steps_are_done_in_order() -> None:
 
 def test_what_the_library_refuses_is_told_in_a_line_once_the_device_is_seen_to_work() -> None:
     waits: list[int] = []
-    batch = GemmProblem(48, 64, 128, 3, GemmOperands.parse("bf16:rcr:bias"))
+    batch = GemmProblem(48, 64, 128, 3, GemmOperands.parse("bf16:rcr:bias+relu"))
     told = library_refusal(batch, lambda: waits.append(1), "cpu")
     assert told and told.startswith("RuntimeError: ")
     assert "\n" not in told

@@ -12,8 +12,9 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,6 +27,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from fake_session import CONFIGS, PROBLEMS, FakeFactory, Fault, NodeFactory, Turn
 from ray.cluster_utils import Cluster
 
+from tilecast.cli.main import main
+from tilecast.data_collection import collect as collecting
 from tilecast.data_collection import collector, ray_cluster, ray_engine
 from tilecast.data_collection.cards import card_times
 from tilecast.data_collection.collector import Collector, Workload
@@ -35,7 +38,7 @@ from tilecast.data_collection.ray_engine import RayEngine
 from tilecast.data_collection.ray_nodes import Measurer
 from tilecast.data_collection.store import MeasurementStore
 from tilecast.heuristics.errors import TilecastError
-from tilecast.heuristics.hardware import hardware
+from tilecast.heuristics.hardware import Hardware, hardware
 from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.kernels.builder import compile_all
 from tilecast.kernels.object_cache import ObjectCache
@@ -158,6 +161,37 @@ def test_node_whose_gpu_is_none_is_refused_in_one_line(nodes: Nodes) -> None:
     with pytest.raises(TilecastError, match="^CUDA device 0 is not there; allowed: "), place:
         pass
     assert not (nodes.folder / "unused").exists()
+
+
+def test_campaign_has_a_gpu_that_nobody_knows_described_where_it_is(
+    nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This host has none; the rates are those that the node says, and a later run keeps them."""
+    new = replace(hardware("H100"), name="H20", device_names=("NVIDIA H20",))
+    measured = replace(new, dram_bytes_per_second=3.8e12)
+
+    def describe(device: int, runs: Sequence[Mapping[str, Any]]) -> Hardware:
+        import ray
+
+        assert ray.get_gpu_ids() == [device]
+        assert os.environ["TILECAST_CACHE"].endswith(("left", "right"))
+        return replace(measured, sm_count=78 + len(runs))
+
+    monkeypatch.setattr(ray_cluster, "find_gpu", describe)
+    asked: list[Hardware] = []
+    monkeypatch.setattr(collecting, "collect", lambda options, tell: asked.append(options.gpu))
+    command = [
+        *("campaign", "--engine", "ray", "--address", nodes.address),
+        *("--store", str(tmp_path / "store"), "--out", str(tmp_path / "model")),
+        *("--cache", str(tmp_path / "objects")),
+    ]
+    assert main(command) == 2  # nothing was measured
+    assert set(asked) == {replace(measured, sm_count=78)}
+    with closing(MeasurementStore(tmp_path / "store")) as store:
+        store.begin_run({"gpu": new.name, "hardware": new.facts()})
+    asked.clear()
+    assert main(command) == 2
+    assert set(asked) == {replace(measured, sm_count=79)}
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "nonsense", "ray://127.0.0.1:1", ""])

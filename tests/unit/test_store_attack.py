@@ -5,11 +5,9 @@ from __future__ import annotations
 import random
 import shutil
 import sqlite3
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -140,9 +138,6 @@ def test_damaged_stores(
     monkeypatch.setattr(
         environment, "describe", lambda cards: {"gpus": [{"uuid_hash": "attacked"}]}
     )
-    # Never called, and PyTorch takes longer to load than all that is tested here.
-    session = SimpleNamespace(GpuSession=lambda objects, device, announce: None)
-    monkeypatch.setitem(sys.modules, "tilecast.data_collection.gpu_session", session)
     monkeypatch.setattr(
         collecting, "workload", lambda problems, target: dict.fromkeys(problems, CONFIGS)
     )
