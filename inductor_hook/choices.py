@@ -19,8 +19,9 @@ from tilecast.inductor_hook import report
 from tilecast.inductor_hook.autoload import names
 from tilecast.inductor_hook.contest import Contest
 from tilecast.inductor_hook.fusion import NOTHING, Decided, in_turn
+from tilecast.inductor_hook.matmul import ADDING, LeftToLibrary, Matmul, NotCovered
 from tilecast.inductor_hook.power_limit import near
-from tilecast.inductor_hook.problems import ADDING, LeftToLibrary, Matmul, NotCovered, read
+from tilecast.inductor_hook.problems import read
 from tilecast.inductor_hook.recording import record
 from tilecast.inductor_hook.selection import decided, gpu_of, portfolio, runnable, shortlist
 from tilecast.inductor_hook.settings import Settings, asked

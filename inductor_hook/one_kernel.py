@@ -53,7 +53,7 @@ def preferred(op: str, inputs: MMKernelInputs, replaced: Replaced) -> TilecastCa
     """The choice that shall do it, if any shall.
 
     Args:
-        op: what `tilecast.inductor_hook.problems.INPUTS` calls it.
+        op: what `tilecast.inductor_hook.matmul.INPUTS` calls it.
         inputs: those, in memory.
         replaced: gives what is timed beside our choices, and never taken.
     """

@@ -83,7 +83,7 @@ def _begun(settings: Settings, problem: GemmProblem, device: torch.device) -> st
 
 
 def _op(form: str, scaled: bool) -> str:
-    """What `tilecast.inductor_hook.problems.INPUTS` calls it."""
+    """What `tilecast.inductor_hook.matmul.INPUTS` calls it."""
     if form == WHOLE:
         return "scaled_int_mm"
     return "scaled_mixed_mm" if scaled else "mixed_mm"

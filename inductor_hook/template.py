@@ -23,7 +23,7 @@ from tilecast.heuristics.operands import COLUMN, MATRIX, NUMBER, ONE, ROW, Extra
 from tilecast.inductor_hook import report
 from tilecast.inductor_hook.cpp_wrapper import OperatorCall
 from tilecast.inductor_hook.launcher import errors_raised
-from tilecast.inductor_hook.problems import Matmul
+from tilecast.inductor_hook.matmul import Matmul
 from tilecast.inductor_hook.settings import Settings
 from tilecast.inductor_hook.trials import fusing
 from tilecast.inductor_hook.versions import benchmarks_calls_here

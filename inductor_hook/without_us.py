@@ -60,7 +60,7 @@ def stand_in(nodes: list[Any], layout: Any, form: str) -> ExternKernelCaller:
 
     Args:
         nodes: A (m, k), B (k, n) as it is stored, and what scales and is added, in the order of
-            `tilecast.inductor_hook.problems.INPUTS`.
+            `tilecast.inductor_hook.matmul.INPUTS`.
         layout: of the result.
         form: how the graph multiplies, `tilecast.inductor_hook.quantized.Quantized.form` or `BARE`.
     """

@@ -39,7 +39,8 @@ from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook import install, installed, launcher, selection
 from tilecast.inductor_hook.launcher import DynamicMatmul, StaticMatmul
-from tilecast.inductor_hook.problems import INPUTS, Matmul, NotCovered, read
+from tilecast.inductor_hook.matmul import INPUTS, Matmul, NotCovered
+from tilecast.inductor_hook.problems import read
 from tilecast.inductor_hook.selection import first
 from tilecast.inductor_hook.settings import Settings, model_digest
 from tilecast.inductor_hook.template import TilecastCaller

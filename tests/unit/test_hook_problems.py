@@ -25,7 +25,8 @@ from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook.layout import major
-from tilecast.inductor_hook.problems import INPUTS, Matmul, NotCovered, read
+from tilecast.inductor_hook.matmul import INPUTS, Matmul, NotCovered
+from tilecast.inductor_hook.problems import read
 
 M, N, K = 512, 4096, 1024
 ADDMM = INPUTS["addmm"]

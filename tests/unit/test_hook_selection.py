@@ -14,7 +14,7 @@ from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.inductor_hook.problems import Matmul
+from tilecast.inductor_hook.matmul import Matmul
 from tilecast.inductor_hook.selection import first, gpu_of, portfolio, ranked, runnable, shortlist
 from tilecast.inductor_hook.settings import Settings
 from tilecast.kernels.candidates import candidates
