@@ -17,8 +17,8 @@ from torch.fx.node import map_arg
 from tilecast.heuristics.errors import TilecastError
 from tilecast.inductor_hook.choices import begin, chosen
 from tilecast.inductor_hook.layout import Addend, Scale, adding
-from tilecast.inductor_hook.plans import Product, problem_of
 from tilecast.inductor_hook.matmul import LeftToLibrary, Matmul
+from tilecast.inductor_hook.plans import Product, problem_of
 from tilecast.inductor_hook.selection import gpu_of
 from tilecast.inductor_hook.settings import Settings
 
