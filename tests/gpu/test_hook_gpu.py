@@ -16,6 +16,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch._dynamo.utils import counters
+from torch._inductor.lowering import lowerings
 from torch.nn.functional import ScalingType
 
 from tilecast import inductor_hook
@@ -1186,6 +1187,10 @@ def test_scaled_mm(
     assert _failures() == []
 
 
+@pytest.mark.skipif(
+    torch.ops.aten._scaled_mm_v2.default not in lowerings,
+    reason="before PyTorch 2.13 a graph calls the library for F.scaled_mm",
+)
 @pytest.mark.parametrize("extras", ["tensor-scales", "row-scales+bias"])
 def test_scaled_mm_by_recipe(
     compiled: Callable, model_of: Callable[..., Path], extras: str
@@ -1530,6 +1535,7 @@ SCRIPT = """
 import re
 import torch
 from torch._dynamo.utils import counters
+from torch._inductor.lowering import lowerings
 from torch._inductor.codecache import PyCodeCache
 
 torch.manual_seed(0)
@@ -1597,6 +1603,7 @@ exact = x.float() @ weight.float().T
 print((torch.linalg.norm(result.float() - exact) / torch.linalg.norm(exact)).item() < 1e-2)
 print("tilecast.inductor_hook.installation" in sys.modules)
 from torch._dynamo.utils import counters
+from torch._inductor.lowering import lowerings
 print(sum(name.startswith("failed") for name in counters["tilecast"]))
 """
 

@@ -156,7 +156,7 @@ def asked_for(hook: list[KernelSpec]) -> Iterator[None]:
 
 
 def test_nothing_is_rewritten_for_a_model_that_has_seen_no_matrix(
-    asked_for: None, caplog: pytest.LogCaptureFixture
+    asked_for: None, knowing_no_matrix: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     install(fuse=True)
     graph = _traced(_block)
@@ -166,9 +166,7 @@ def test_nothing_is_rewritten_for_a_model_that_has_seen_no_matrix(
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_each_is_rewritten_for_one_that_has(
-    asked_for: None, knowing_matrices: None, count: int
-) -> None:
+def test_each_is_rewritten_for_one_that_has(asked_for: None, count: int) -> None:
     install(count, fuse=True)
     graph = _traced(_block)
     assert len(applied_to(graph)) == 2
@@ -176,9 +174,7 @@ def test_each_is_rewritten_for_one_that_has(
 
 
 @pytest.fixture
-def compiled(
-    asked_for: None, knowing_matrices: None, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., Any]:
+def compiled(asked_for: None, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """Compiles a function for the CPU as if that were a GPU, and calls it."""
     monkeypatch.setattr(recognition, "DEVICE", "cpu")
 
@@ -253,7 +249,7 @@ def _lowered(operands: Sequence[TensorBox], bias: bool = False) -> TilecastCalle
 
 @pytest.mark.parametrize("bias", [False, True])
 def test_k_1_takes_the_first_without_a_benchmark(
-    graph: Any, hook: list[KernelSpec], knowing_matrices: None, bias: bool
+    graph: Any, hook: list[KernelSpec], bias: bool
 ) -> None:
     install(k=1, fuse=True)
     caller = _lowered(_boxes(bias=bias), bias)
@@ -275,7 +271,6 @@ def test_k_1_takes_the_first_without_a_benchmark(
 def test_what_is_not_stored_as_the_result_is_not_fused(
     graph: Any,
     hook: list[KernelSpec],
-    knowing_matrices: None,
     caplog: pytest.LogCaptureFixture,
     kind: dict[str, Any],
     count: int,
@@ -286,7 +281,7 @@ def test_what_is_not_stored_as_the_result_is_not_fused(
 
 
 def test_a_model_that_has_seen_no_matrix_is_not_asked(
-    graph: Any, hook: list[KernelSpec], caplog: pytest.LogCaptureFixture
+    graph: Any, hook: list[KernelSpec], knowing_no_matrix: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nor is a product of ours put there to which a second kernel adds."""
     install(k=1, fuse=True)
@@ -302,7 +297,7 @@ def test_k_1_leaves_to_the_library_what_it_wins(
     assert hook == []
 
 
-def test_a_kernel_for_every_m(hook: list[KernelSpec], knowing_matrices: None) -> None:
+def test_a_kernel_for_every_m(hook: list[KernelSpec]) -> None:
     symbols = ShapeEnv()
     with lowering(symbols):
         install(k=1, fuse=True)
@@ -318,7 +313,6 @@ def test_a_kernel_for_every_m(hook: list[KernelSpec], knowing_matrices: None) ->
 def test_what_is_spared_is_allowed(
     graph: Any,
     monkeypatch: pytest.MonkeyPatch,
-    knowing_matrices: None,
     m: int,
     microseconds: float,
     fused: bool,
@@ -336,7 +330,7 @@ def test_what_is_spared_is_allowed(
 
 
 def test_nothing_is_fused_where_no_product_alone_could_be_timed(
-    graph: Any, monkeypatch: pytest.MonkeyPatch, knowing_matrices: None
+    graph: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Clock.started(monkeypatch, 1.0, math.inf)
     install(k=2, fuse=True)
@@ -347,7 +341,6 @@ def test_a_lowering_that_fails_is_one_warning(
     graph: Any,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
-    knowing_matrices: None,
 ) -> None:
     install(k=1, fuse=True)
     monkeypatch.setattr(TilecastCaller, "output_node", lambda caller: 1 / 0)

@@ -126,7 +126,7 @@ def test_a_lent_model_ranks_the_problem_as_it_is(
 
 @pytest.mark.parametrize(
     "text",
-    ["bf16:rcr>fp32", "bf16:rcr>fp32:bias", "bf16:rcc", "bf16:rcr:c", "bf16:rcr:beta-c"],
+    ["bf16:rcr>fp32", "bf16:rcr>fp32:bias", "bf16:rcc", "bf16:rcc:c", "int8:rcr>int32:c"],
 )
 def test_other_results_and_matrices_are_not_lent_to(text: str) -> None:
     problem = GemmProblem(512, 4096, 4096, operands=GemmOperands.parse(text))
