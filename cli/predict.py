@@ -235,7 +235,7 @@ def _expected(position: int, prediction: Prediction) -> dict[str, object]:
 
 
 def _library(problem: GemmProblem, first: FirstChoice) -> dict[str, object]:
-    """What the library takes at least in four cases of five, by itself and over the first's time.
+    """What the library takes at least in nine cases of ten, by itself and over the first's time.
 
     Nulls where the model does not know.
     """

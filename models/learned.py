@@ -52,7 +52,7 @@ class FirstChoice:
     prediction: Prediction
     """The first of the ranking, and what is expected of it."""
     library_over: float | None
-    """What the run time of the library over the first's is at least, in four cases of five: no
+    """What the run time of the library over the first's is at least, in nine cases of ten: no
     central estimate, as ``prediction`` is. For ``robust`` in the regime where that is less. None
     where the model knows no times of the library."""
     deferred: bool
@@ -60,7 +60,7 @@ class FirstChoice:
 
     @property
     def library_at_least(self) -> float | None:
-        """Microseconds that the library's own kernel takes, or more, in four cases of five."""
+        """Microseconds that the library's own kernel takes, or more, in nine cases of ten."""
         over = self.library_over
         return None if over is None else over * self.prediction.microseconds
 

@@ -38,7 +38,7 @@ class Choice:
     predicted_slowdown: float
     """Expected cost over the best candidate's, less 1."""
     library_at_least_over_first: float | None
-    """What the run time of the library over the first's is at least, in four cases of five; None
+    """What the run time of the library over the first's is at least, in nine cases of ten; None
     where the model does not know it."""
     left_to_library: bool
     """Whether the model would leave the problem to the library."""
