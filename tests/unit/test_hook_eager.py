@@ -340,6 +340,13 @@ def test_gradients_of_addmm_with_factors(bias: tuple[int, ...]) -> None:
     assert torch.autograd.gradcheck(lambda *o: addmm(*o, alpha=2.0, beta=0.5), operands)
 
 
+def test_gradients_take_no_multiplication_by_one() -> None:
+    operands = _tensors([(8, 4), (8, 16), (16, 4)], requires_grad=True)
+    with torch.profiler.profile() as profile:
+        addmm(*operands).sum().backward()
+    assert "aten::mul" not in {event.name for event in profile.events()}
+
+
 @pytest.mark.parametrize("wanted", [(0,), (1,), (0, 1)], ids=str)
 def test_what_no_gradient_needs_is_not_kept(wanted: tuple[int, ...]) -> None:
     kept = []

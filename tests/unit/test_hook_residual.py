@@ -35,8 +35,9 @@ from hook_graph import (
 )
 
 from tilecast.inductor_hook import activations as recognition
-from tilecast.inductor_hook import install, installed, one_kernel, residual_fusion
+from tilecast.inductor_hook import choices, install, installed, one_kernel, residual_fusion
 from tilecast.inductor_hook.activations import PRODUCTS, aten
+from tilecast.inductor_hook.contest import Contest
 from tilecast.inductor_hook.residual_fusion import RESIDUAL
 from tilecast.inductor_hook.residuals import Residual, residuals
 from tilecast.inductor_hook.template import TilecastCaller
@@ -173,6 +174,14 @@ def test_each_is_rewritten_for_one_that_has(asked_for: None, count: int) -> None
     assert len(graph.find_nodes(op="call_function", target=PRODUCTS[0])) == 1
 
 
+def test_what_a_node_of_ours_reads_is_written(asked_for: None) -> None:
+    """A product with its activation, say, which is looked for before."""
+    install(fuse=True)
+    graph = _traced(lambda x, w, b, u: F.linear(x + F.linear(x.sin(), w), u).relu())
+    assert len(applied_to(graph)) == 2
+    assert graph.find_nodes(op="call_function", target=PRODUCTS[0]) == []
+
+
 @pytest.fixture
 def compiled(asked_for: None, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """Compiles a function for the CPU as if that were a GPU, and calls it."""
@@ -192,6 +201,21 @@ def test_what_is_not_fused_is_lowered_as_without_us(compiled: Callable) -> None:
     found = compiled(_block, *operands)
     assert counters["tilecast"][f"not fused: {RESIDUAL}"] == 2
     assert torch.equal(found, compiled(_block, *operands, fuse=False))
+
+
+def test_a_number_of_rows_that_is_added_is_no_matrix(
+    compiled: Callable, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And the others are recognised beside it."""
+
+    def function(x: Tensor, w: Tensor) -> Tensor:
+        return x + F.linear(F.linear(x.sin(), w) + x.shape[1], w)
+
+    x, w, *_ = _operands()
+    torch._dynamo.mark_dynamic(x, 1)
+    compiled(function, x, w)
+    assert counters["tilecast"][f"not fused: {RESIDUAL}"] == 1
+    assert warnings_told(caplog) == []
 
 
 def test_a_symbolic_m_gets_no_guard(compiled: Callable) -> None:
@@ -327,6 +351,24 @@ def test_what_is_spared_is_allowed(
     assert alone.kwargs == {"form": BARE, "backends": COMPETING}
     assert [type(one) for one in ours] == [TilecastCaller] * 2
     assert caller is (ours[0] if fused else None)
+
+
+def test_what_does_more_than_its_rival_does_not_race_against_it(
+    graph: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However much the power limit would matter."""
+    Clock.started(monkeypatch, 13e-3, 0.01)
+    races = []
+
+    class Told(Contest):
+        def __init__(self, share: float | None):
+            races.append(share)
+            super().__init__(share)
+
+    monkeypatch.setattr(choices, "Contest", Told)
+    install(k=2, fuse=True)
+    _lowered(_boxes(m=4096))
+    assert races == [None]
 
 
 def test_nothing_is_fused_where_no_product_alone_could_be_timed(
