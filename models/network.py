@@ -113,8 +113,8 @@ class Network:
         Returns:
             float32 array [rows, outputs], within `MAX_OUTPUT`.
         """
-        # The threads of a matrix library wait actively for each other: where compilers keep the cores
-        # busy, that takes ten times as long as to multiply so little in one.
+        # The threads of a matrix library wait actively for each other: where compilers keep the
+        # cores busy, that takes many times as long as to multiply so little in one.
         with _blas().limit(limits=1):
             *_, last = self._values(self.scaled(features))
         return np.clip(last, -MAX_OUTPUT, MAX_OUTPUT).astype(np.float32)

@@ -11,8 +11,8 @@ import torch
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from tilecast.heuristics.hardware import hardware
-from tilecast.models.labels import POWERS, ProblemLabels
 from tilecast.models import network as network_module
+from tilecast.models.labels import POWERS, ProblemLabels
 from tilecast.models.network import MAX_LAYERS, MAX_OUTPUT, MAX_WIDTH, REACH, Network, gelu
 from tilecast.models.network_training import _configs, _scale, fit_network
 from tilecast.models.targets import FAR, THINNING, log_analytic, problem_features
