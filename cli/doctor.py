@@ -12,7 +12,6 @@ from tilecast.cli import given, values
 from tilecast.cli import options as shared
 from tilecast.cli.answer import Answer
 from tilecast.cli.checks import Finding, examine, usable
-from tilecast.heuristics.problem import GemmProblem
 from tilecast.reporting.table import Table
 
 NAME = "doctor"
@@ -33,15 +32,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> Answer:
     """Check everything; exit status 1 when something that is needed does not work."""
-    from tilecast.cli.diagnosis import check_hook, explain
+    from tilecast.cli.diagnosis import as_written, check_hook, explain
     from tilecast.kernels.object_cache import ObjectCache, default_root
 
     objects = ObjectCache(options.cache or default_root())
     about: list[Finding] = []
     # First, because checking everything takes seconds.
     if options.problem is not None:
-        problem = GemmProblem.parse(options.problem, options.operands)
-        about += explain(problem, given.gpu(options), given.settings(options), objects)
+        problem, columns = as_written(options.problem, options.operands)
+        about += explain(problem, columns, given.gpu(options), given.settings(options), objects)
     findings = [*examine(objects.root), *check_hook()]
     fine = usable(findings)
     tables = [Table("This machine", _COLUMNS, _rows(findings))]
