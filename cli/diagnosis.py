@@ -14,7 +14,7 @@ from tilecast.heuristics.problem import GemmProblem, read_extents
 from tilecast.inductor_hook.autoload import VARIABLE, names
 from tilecast.inductor_hook.layout import padded
 from tilecast.inductor_hook.selection import decided, shortlist
-from tilecast.inductor_hook.settings import Settings
+from tilecast.inductor_hook.settings import Settings, from_environment
 from tilecast.inductor_hook.versions import OLDEST, torch_version
 from tilecast.kernels.object_cache import ObjectCache
 from tilecast.kernels.spec import KernelSpec
@@ -49,6 +49,17 @@ def check_hook(environment: Mapping[str, str] = os.environ) -> Iterator[Finding]
         needed=False,
         advice=f"unset {_AUTOLOAD}" if switched_off else "install tilecast again",
     )
+
+
+def check_settings(environment: Mapping[str, str] = os.environ) -> Iterator[Finding]:
+    """What the hook refuses of the variables beside the model's, which is looked at elsewhere."""
+    named = from_environment(environment)
+    for name in ("k", "power"):
+        try:
+            Settings(**{name: named[name]})
+        except TilecastError as error:
+            shown = f"TILECAST_{name.upper()}={named[name]}, which is refused"
+            yield Finding("inductor", shown, False, advice=f"{error}; or unset it")
 
 
 def as_written(text: str, operands: GemmOperands) -> tuple[GemmProblem, int]:
