@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's options."""
     about = "a multiplication, or BATCHxMxNxK"
     parser.add_argument("problem", nargs="?", metavar="MxNxK", help=about)
-    shared.add_operands(parser)
+    shared.add_operands(parser, model=True)
     about = f"folder of a model (default: that of {MODEL}, or the shipped one)"
     parser.add_argument("--model", type=values.path, help=about)
     about = "burst, sustained or robust (default: that of TILECAST_POWER, or robust)"
@@ -82,7 +82,7 @@ def _named(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _explained(
-    options: argparse.Namespace, named: Mapping[str, Any], objects: ObjectCache
+    options: argparse.Namespace, named: dict[str, Any], objects: ObjectCache
 ) -> Iterable[Finding]:
     """What is said of the problem, as options and, beside them, variables have it."""
     from tilecast.cli.diagnosis import as_written, explain

@@ -102,8 +102,7 @@ def first(settings: Settings, problem: GemmProblem, gpu: Hardware) -> FirstChoic
             f"no model has seen operands such as {problem.operands}; allowed without a benchmark: "
             f"as wide and stored as {', '.join(map(str, seen))}; train one or take k=5"
         )
-    choice = heuristic.first(problem, candidates(problem, gpu))
-    return replace(choice, deferred=choice.deferred and problem.in_library)
+    return heuristic.first(problem, candidates(problem, gpu))
 
 
 def decided(

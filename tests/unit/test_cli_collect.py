@@ -151,7 +151,7 @@ def test_cluster_without_ray(
     monkeypatch.setitem(sys.modules, "tilecast.data_collection.ray_cluster", None)
     message = refused("collect", "--store", str(tmp_path / "store"), "--engine", "ray")
     assert "Ray is not installed; allowed: " in message
-    assert "run `pip install 'tilecast[cluster]'`" in message
+    assert "run `pip install 'ray>=2.60,<3'`" in message
     assert not (tmp_path / "store").exists()
 
 
