@@ -139,7 +139,7 @@ def left_out(path: Path, shards: Sequence[int]) -> list[str]:
 def _whole(path: Path) -> Config:
     """All of a configuration."""
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        config = json.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError, RecursionError) as error:
         raise _refused(path, one_line(error)) from error
     if not isinstance(config, dict):

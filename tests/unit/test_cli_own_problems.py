@@ -240,6 +240,14 @@ def test_predict_of_many_writes_its_choices(
         assert int(row["shortlist"]) >= (int(row["rank"]) if top == "auto" else 1)
 
 
+def test_choices_are_written_by_a_name_in_any_case(
+    answer: Answer, own: str, model: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "choices.JSON"
+    answer("predict", "--problems", own, "--model", model, "--choices", str(file))
+    assert len(json.loads(file.read_text())) == 2
+
+
 def test_a_file_of_choices_is_a_file_of_problems(
     answer: Answer, own: str, model: str, tmp_path: Path
 ) -> None:
