@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import argparse
 
-from tilecast.cli.values import AUTO, devices, extents, integer, parallel, path, power, reads
+from tilecast.cli.values import (
+    AUTO,
+    devices,
+    extents,
+    integer,
+    parallel,
+    path,
+    power,
+    reads,
+    seconds,
+)
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import GPUS, Hardware, known_gpu
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
@@ -131,8 +141,8 @@ def add_collection(parser: argparse.ArgumentParser, cards: str = "0") -> None:
     )
     about = "Ray cluster, as HOST:PORT (default: auto, the one that this host is in)"
     parser.add_argument("--address", help=about)
-    about = "seconds after which nothing further is compiled or measured"
-    parser.add_argument("--budget", type=integer(1), help=about)
+    about = "seconds, or 20m or 2h, after which nothing further is compiled or measured"
+    parser.add_argument("--budget", type=seconds, help=about)
 
 
 def add_cache(parser: argparse.ArgumentParser) -> None:

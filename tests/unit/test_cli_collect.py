@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from tilecast.cli import values
 from tilecast.cli.main import main
 from tilecast.data_collection import collect as collecting
 from tilecast.data_collection import environment
@@ -359,3 +360,8 @@ def test_a_collection_that_no_model_can_guide_is_refused(
     assert main(arguments) == 2
     assert capsys.readouterr().err.startswith("tilecast: error: model ")
     assert asked == []
+
+
+@pytest.mark.parametrize(("text", "found"), [("90", 90), ("90s", 90), ("20m", 1200), ("2h", 7200)])
+def test_a_budget_may_be_of_minutes_or_hours(text: str, found: int) -> None:
+    assert values.seconds(text) == found
