@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     common = values.integer(1, _MOST_COMMON)
     parser.add_argument("--common", type=common, metavar="N", help=about)
-    shared.add_operands(parser)
+    shared.add_operands(parser, model=True)
     shared.add_compiling(parser)
 
 
@@ -113,11 +113,16 @@ def _check_together(options: argparse.Namespace) -> None:
 
 
 def _ranked(problems: Sequence[GemmProblem], options: argparse.Namespace) -> Sequence[GemmProblem]:
-    """Those of some problems, of which there is one at least, that the model ranks."""
+    """Those of some problems, of which there is one at least, that the model ranks, or decides."""
+    from tilecast.models.known_operands import decides
     from tilecast.models.learned import load_heuristic_for
 
     heuristic = load_heuristic_for(given.gpu(options), problems, options.power, options.model)
-    return given.ranked(heuristic, problems)
+    if options.top != 1:
+        return given.ranked(heuristic, problems)
+    if any(decides(heuristic.artifact.measured, problem.operands) for problem in problems):
+        return given.ranked(heuristic, problems, alone=True)
+    return problems[:1]  # of which the hook says why it is not decided
 
 
 def _configs(problem: GemmProblem, options: argparse.Namespace) -> Iterable[KernelConfig]:

@@ -62,6 +62,11 @@ def run(options: argparse.Namespace) -> Answer:
     from tilecast.models.lending import lent
 
     given.check_own_problems(options)
+    if options.operands and given.names_own_problems(options):
+        raise TilecastError(
+            "--operands is of all that was measured; allowed beside --problems: a column of "
+            "operands in the file"
+        )
     powers, own = options.power or POWERS, given.own_problems(options)
     measured, files = read_measurements(options, options.add)
     gpu, makers = measured.gpu, all_makers(measured.gpu)

@@ -98,8 +98,7 @@ def first(settings: Settings, problem: GemmProblem, gpu: Hardware) -> FirstChoic
         TilecastError: no model knows the GPU, dtypes and majors, or not well enough to decide.
     """
     heuristic = _choosing(settings, problem.operands, gpu, benchmarked=False)
-    choice = heuristic.first(problem, candidates(problem, gpu))
-    return replace(choice, deferred=choice.deferred and problem.in_library)
+    return heuristic.first(problem, candidates(problem, gpu))
 
 
 def decided(

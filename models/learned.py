@@ -54,7 +54,7 @@ class FirstChoice:
     library_over: float | None
     """What the run time of the library over the first's is at least, in nine cases of ten: no
     central estimate, as ``prediction`` is. For ``robust`` in the regime where that is less. None
-    where the model knows no times of the library."""
+    where the model knows no times of the library, or that multiplies no such operands."""
     deferred: bool
     """Whether the problem is better left to the library."""
 
@@ -139,7 +139,8 @@ class LearnedHeuristic:
         scores = self._ranker.blended(distance, network)
         (prediction,) = self._predictions(ranking, features, scores)
         deferral = self.artifact.deferrals.get(self.power)
-        if deferral is None:
+        # Not even a lower bound: there is nothing that could take that long.
+        if deferral is None or not problem.in_library:
             return FirstChoice(prediction, None, False)
         expected = deferral.expected(deferral_features(features, distance, network))
         return FirstChoice(prediction, float(np.exp(expected)), deferral.defers(expected))

@@ -185,6 +185,15 @@ def test_predict_refuses(
     assert "allowed: " in line
 
 
+def test_predict_refuses_times_of_another_gpu(
+    refused: Refused, model: str, other_dataset: Dataset, tmp_path: Path
+) -> None:
+    path = tmp_path / "h100.parquet"
+    write_dataset(other_dataset, path)
+    line = refused("predict", *MEASURED, "--model", model, "--data", str(path))
+    assert line == (f"data set {path} was measured on H100; allowed: one of H200, or --gpu H100")
+
+
 # ---- damaged models
 
 
