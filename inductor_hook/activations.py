@@ -108,7 +108,7 @@ def is_ours(result: torch.Tensor) -> bool:
 def reads_memory(node: Node) -> bool:
     """Whether Inductor puts a node into no kernel with what computes its operands.
 
-    Outputs are none, nor products, nor the nodes that stand for a product and what is done with it.
+    So it is with outputs, products, and nodes of ours that stand for a product and what follows it.
     """
     return (
         node.op == "output"

@@ -183,7 +183,7 @@ def portfolio(
 def _choosing(
     settings: Settings, operands: GemmOperands, gpu: Hardware, *, benchmarked: bool
 ) -> LearnedHeuristic:
-    """The same, where it may choose.
+    """The model for some operands, where it may choose for them.
 
     Raises:
         TilecastError: there is none, or none that knows enough to decide without a benchmark.
