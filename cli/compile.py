@@ -113,16 +113,19 @@ def _check_together(options: argparse.Namespace) -> None:
 
 
 def _ranked(problems: Sequence[GemmProblem], options: argparse.Namespace) -> Sequence[GemmProblem]:
-    """Those of some problems, of which there is one at least, that the model ranks, or decides."""
-    from tilecast.models.known_operands import decides
+    """Those of some problems, of which there is one at least, that the model ranks, or decides.
+
+    Raises:
+        TilecastError: it does so for none of them.
+    """
+    from tilecast.models.known_operands import check_decides, decides
     from tilecast.models.learned import load_heuristic_for
 
     heuristic = load_heuristic_for(given.gpu(options), problems, options.power, options.model)
-    if options.top != 1:
-        return given.ranked(heuristic, problems)
-    if any(decides(heuristic.artifact.measured, problem.operands) for problem in problems):
-        return given.ranked(heuristic, problems, alone=True)
-    return problems[:1]  # of which the hook says why it is not decided
+    alone, measured = options.top == 1, heuristic.artifact.measured
+    if alone and not any(decides(measured, problem.operands) for problem in problems):
+        check_decides(measured, problems[0].operands)
+    return given.ranked(heuristic, problems, alone=alone)
 
 
 def _configs(problem: GemmProblem, options: argparse.Namespace) -> Iterable[KernelConfig]:

@@ -95,8 +95,7 @@ def _explained(
     except TilecastError as error:
         return [Finding("settings", "refused", False, False, str(error))]
     model = Path(asked["model"]) if asked["model"] else None
-    gpu = given.gpu(argparse.Namespace(gpu=options.gpu, model=model))
-    return explain(problem, columns, gpu, settings, objects)
+    return explain(problem, columns, options.gpu or given.gpu_of(model), settings, objects)
 
 
 def _rows(findings: list[Finding]) -> list[tuple[str, ...]]:

@@ -34,9 +34,15 @@ def gpu(options: argparse.Namespace) -> Hardware:
     Raises:
         TilecastError: the model is refused.
     """
-    if options.gpu is not None:
-        return options.gpu
-    folder = getattr(options, "model", None)
+    return options.gpu or gpu_of(getattr(options, "model", None))
+
+
+def gpu_of(folder: Path | None) -> Hardware:
+    """The GPU that a model is for; without one that which is here, or the first that is known.
+
+    Raises:
+        TilecastError: the model is refused.
+    """
     if folder is None:
         from tilecast.data_collection.gpu_model import first_here
 

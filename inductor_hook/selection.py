@@ -20,7 +20,7 @@ from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook import report
 from tilecast.inductor_hook.settings import Settings
 from tilecast.kernels.candidates import candidates, config_table, multiplies
-from tilecast.models.known_operands import decides
+from tilecast.models.known_operands import check_decides
 from tilecast.models.learned import FirstChoice, LearnedHeuristic, Prediction, load_heuristic
 from tilecast.models.lending import terms
 from tilecast.models.manifest import model_hardware
@@ -189,12 +189,8 @@ def _choosing(
         TilecastError: there is none, or none that knows enough to decide without a benchmark.
     """
     heuristic = _ranking(settings, operands, gpu, benchmarked=benchmarked)
-    seen = heuristic.artifact.measured
-    if not benchmarked and not decides(seen, operands):
-        raise TilecastError(
-            f"no model has seen operands such as {operands}; allowed without a benchmark: "
-            f"as wide and stored as {', '.join(map(str, seen))}; train one or take k=5"
-        )
+    if not benchmarked:
+        check_decides(heuristic.artifact.measured, operands)
     return heuristic
 
 
