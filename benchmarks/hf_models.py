@@ -22,8 +22,6 @@ class Model(NamedTuple):
 
     kind: str
     fields: dict[str, Any]
-    fusible: bool = False
-    """Whether it has activations that a product may end with."""
 
 
 class Case(NamedTuple):
@@ -57,24 +55,21 @@ MODELS = {
         {"hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": LAYERS}
         | {"num_attention_heads": 28, "num_key_value_heads": 4, "vocab_size": 152064},
     ),
-    "GPT-2 XL": Model("GPT2LMHeadModel", {"n_embd": 1600, "n_head": 25, "n_layer": LAYERS}, True),
+    "GPT-2 XL": Model("GPT2LMHeadModel", {"n_embd": 1600, "n_head": 25, "n_layer": LAYERS}),
     "Mixtral 8x7B": Model("MixtralForCausalLM", _MIXTRAL),
     "BERT large": Model(
         "BertModel",
         {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": LAYERS}
         | {"num_attention_heads": 16},
-        True,
     ),
     "ViT-H": Model(
         "ViTModel",
         {"hidden_size": 1280, "intermediate_size": 5120, "num_hidden_layers": LAYERS}
         | {"num_attention_heads": 16, "patch_size": 14},
-        True,
     ),
     "Whisper large": Model(
         "WhisperForConditionalGeneration",
         _WHISPER | {"d_model": 1280, "num_mel_bins": 128, "vocab_size": 51866},
-        True,
     ),
 }
 # In this order two GPUs have equal shares. One row is multiplied without a GEMM: once will do.

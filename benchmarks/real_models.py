@@ -10,11 +10,11 @@ and fp8 are torchao's dynamic quantization, by rows.
 Nothing but GEMMs is tuned (``max_autotune_gemm``): the rest of max-autotune tries variants of all
 other kernels, which takes longer and is the same whatever does the GEMMs. Triton's kernels are
 compiled once (`variants.share_ptxas`). Each variant compiles with fresh Inductor caches, ours with
-kernels that are compiled already, and with scales and activations in them (``TILECAST_FUSE=1``) but
-for those that are named unfused; then all take turns, round by round. A forward step is a CUDA
-graph, a training step the calls themselves; the card is kept busy. "ATEN,TRITON again" is the same
-code in a graph of its own: how far it is from the first is the noise of timing, not what another
-compilation would choose.
+kernels that are compiled already, and with scales, activations and residuals in them
+(``TILECAST_FUSE=1``) but for those that are named unfused; then all take turns, round by round. A
+forward step is a CUDA graph, a training step the calls themselves; the card is kept busy.
+"ATEN,TRITON again" is the same code in a graph of its own: how far it is from the first is the
+noise of timing, not what another compilation would choose.
 ``error`` is relative to the same model in float32, unquantized, without `torch.compile`, over the
 result or all gradients.
 """
@@ -104,10 +104,10 @@ def measure(case: Case) -> list[Row]:
 def variants_of(case: Case) -> tuple[str, ...]:
     """Names of what a case is run with.
 
-    Without fusion, too, where there is an activation to fuse; eager calls where a graph may be
+    Without fusion, too, where it is of activations and residuals; eager calls where a graph may be
     captured of them.
     """
-    unfused = (UNFUSED,) if MODELS[case.model].fusible else ()
+    unfused = () if case.quantized else (UNFUSED,)
     eager = EAGER if case.kind != "train" and not case.quantized else ()
     return (*VARIANTS, *unfused, *eager)
 

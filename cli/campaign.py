@@ -151,6 +151,7 @@ def _measure(
     """Bring the store to where all stages are done, or time is up."""
     from tilecast.data_collection.cards import spread
     from tilecast.data_collection.collect import CollectOptions, collect
+    from tilecast.data_collection.environment import check_there
     from tilecast.kernels.candidates import space
     from tilecast.models.campaign import can_guide, guided, stages
     from tilecast.models.lending import nearest_shipped
@@ -158,6 +159,8 @@ def _measure(
     address = given.cluster(options)
     objects = writable_objects(options)
     devices = options.devices or tuple(range(len(visible_gpus()))) or (0,)
+    if address is None:
+        check_there(devices)
     gpu = _measured_gpu(options, devices[0], address, runs)
     for operands in {problem.operands for problem in asked}:
         space(operands, gpu)  # of none at all, this says so

@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--export", type=values.path, help="write the data set to this Parquet file"
     )
     shared.add_collection(parser)
-    shared.add_gpu(parser)
+    shared.add_gpu(parser, model=True)
     shared.add_compiling(parser)
 
 

@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     common = values.integer(1, _MOST_COMMON)
     parser.add_argument("--common", type=common, metavar="N", help=about)
-    shared.add_operands(parser)
+    shared.add_operands(parser, model=True)
     shared.add_compiling(parser)
 
 
@@ -113,11 +113,19 @@ def _check_together(options: argparse.Namespace) -> None:
 
 
 def _ranked(problems: Sequence[GemmProblem], options: argparse.Namespace) -> Sequence[GemmProblem]:
-    """Those of some problems, of which there is one at least, that the model ranks."""
+    """Those of some problems, of which there is one at least, that the model ranks, or decides.
+
+    Raises:
+        TilecastError: it does so for none of them.
+    """
+    from tilecast.models.known_operands import check_decides, decides
     from tilecast.models.learned import load_heuristic_for
 
     heuristic = load_heuristic_for(given.gpu(options), problems, options.power, options.model)
-    return given.ranked(heuristic, problems)
+    alone, measured = options.top == 1, heuristic.artifact.measured
+    if alone and not any(decides(measured, problem.operands) for problem in problems):
+        check_decides(measured, problems[0].operands)
+    return given.ranked(heuristic, problems, alone=alone)
 
 
 def _configs(problem: GemmProblem, options: argparse.Namespace) -> Iterable[KernelConfig]:

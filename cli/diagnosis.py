@@ -9,10 +9,12 @@ from importlib.metadata import entry_points
 from tilecast.cli.checks import Finding
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
-from tilecast.heuristics.problem import GemmProblem
+from tilecast.heuristics.operands import GemmOperands
+from tilecast.heuristics.problem import GemmProblem, read_extents
 from tilecast.inductor_hook.autoload import VARIABLE, names
-from tilecast.inductor_hook.selection import first, shortlist
-from tilecast.inductor_hook.settings import Settings
+from tilecast.inductor_hook.layout import padded
+from tilecast.inductor_hook.selection import decided, shortlist
+from tilecast.inductor_hook.settings import Settings, from_environment
 from tilecast.inductor_hook.versions import OLDEST, torch_version
 from tilecast.kernels.object_cache import ObjectCache
 from tilecast.kernels.spec import KernelSpec
@@ -49,25 +51,75 @@ def check_hook(environment: Mapping[str, str] = os.environ) -> Iterator[Finding]
     )
 
 
+def check_settings(environment: Mapping[str, str] = os.environ) -> Iterator[Finding]:
+    """What the hook refuses of the variables beside the model's, which is looked at elsewhere."""
+    named = from_environment(environment)
+    for name in ("k", "power"):
+        try:
+            Settings(**{name: named[name]})
+        except TilecastError as error:
+            shown = f"TILECAST_{name.upper()}={named[name]}, which is refused"
+            yield Finding("inductor", shown, False, advice=f"{error}; or unset it")
+
+
+def as_written(text: str, operands: GemmOperands) -> tuple[GemmProblem, int]:
+    """The problem that the hook ranks for a multiplication, and how many columns its result has.
+
+    Where TMA does not write rows of these, the problem has longer ones, as the hook does.
+
+    Args:
+        text: ``MxNxK``, or ``BATCHxMxNxK``.
+        operands: dtypes and majors.
+
+    Raises:
+        TilecastError: the text is not of that form, or an extent is not allowed.
+    """
+    batch, m, columns, k = read_extents(text)
+    n = columns
+    if (operands.b.major, operands.out.major) == ("col", "row"):
+        n = padded(columns, operands.out.dtype.bits // 8)
+    return GemmProblem(m, n, k, batch, operands), columns
+
+
 def explain(
-    problem: GemmProblem, gpu: Hardware, settings: Settings, objects: ObjectCache
+    problem: GemmProblem, columns: int, gpu: Hardware, settings: Settings, objects: ObjectCache
 ) -> Iterator[Finding]:
-    """What stands between a multiplication and choices of ours, up to the first thing that does."""
-    yield Finding("problem", f"{problem} {problem.operands}", True, False)
+    """What stands between a multiplication and choices of ours, up to the first thing that does.
+
+    Args:
+        problem: what the hook ranks for.
+        columns: of the result; fewer than n where longer rows are written and copied.
+        gpu: the GPU.
+        settings: what `install` is given.
+        objects: where kernels may be compiled already.
+    """
+    rows = f": rows of {columns} are written as {problem.n} and copied"
+    copied = rows if columns < problem.n else ""
+    yield Finding("problem", f"{problem} {problem.operands}{copied}", True, False)
+    operands = problem.operands
+    if problem.m == 1 and operands.a.dtype.bits == 16 and not operands.epilogue:
+        yield Finding(
+            "inductor",
+            "no GEMM: it lowers 16-bit products with m = 1 to a multiply and a sum",
+            False,
+            False,
+            "multiply two rows or more at once",
+        )
+        return
     try:
         predictions = shortlist(settings, problem, gpu)
     except TilecastError as error:
         yield Finding("model", f"none decides for {gpu.name}", False, False, str(error))
         return
-    choice = first(settings, problem, gpu) if settings.k == 1 else None
+    choice = decided(settings, problem, gpu, columns) if settings.k == 1 else None
     if choice and choice.deferred:
-        yield Finding(
-            "choices",
-            f"left to {problem.library_call}, which may take no more than "
-            f"{choice.library_over:.2f}x the time of {choice.prediction.config.name}",
-            True,
-            False,
+        why = (
+            "as rows are few and would be copied"
+            if copied
+            else f"which may take no more than {choice.library_over:.2f}x the time of "
+            f"{choice.prediction.config.name}"
         )
+        yield Finding("choices", f"left to {problem.library_call}, {why}", True, False)
         return
     shown = ", ".join(prediction.config.name for prediction in predictions)
     yield Finding("choices", f"{len(predictions)}: {shown}", True, False)

@@ -6,14 +6,22 @@ With a problem, also say whether max-autotune would get kernels of tilecast for 
 from __future__ import annotations
 
 import argparse
+import os
+from collections.abc import Iterable
 from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from tilecast.cli import given, values
 from tilecast.cli import options as shared
 from tilecast.cli.answer import Answer
 from tilecast.cli.checks import Finding, examine, usable
-from tilecast.heuristics.problem import GemmProblem
+from tilecast.heuristics.errors import TilecastError
+from tilecast.inductor_hook.autoload import MODEL
 from tilecast.reporting.table import Table
+
+if TYPE_CHECKING:
+    from tilecast.kernels.object_cache import ObjectCache
 
 NAME = "doctor"
 HELP = "check this machine, or why a multiplication gets no kernel of ours"
@@ -24,25 +32,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's options."""
     about = "a multiplication, or BATCHxMxNxK"
     parser.add_argument("problem", nargs="?", metavar="MxNxK", help=about)
-    shared.add_operands(parser)
-    shared.add_model(parser)
-    about = "what install(k=...) is given"
-    parser.add_argument("-k", dest="top", type=values.top, default=5, metavar="N", help=about)
+    shared.add_operands(parser, model=True)
+    about = f"folder of a model (default: that of {MODEL}, or the shipped one)"
+    parser.add_argument("--model", type=values.path, help=about)
+    about = "burst, sustained or robust (default: that of TILECAST_POWER, or robust)"
+    parser.add_argument("--power", type=values.power, help=about)
+    about = "what install(k=...) is given (default: that of TILECAST_K, or 5)"
+    parser.add_argument("-k", dest="top", type=values.top, metavar="N", help=about)
     parser.add_argument("--cache", type=values.path, help="object cache to look at")
 
 
 def run(options: argparse.Namespace) -> Answer:
     """Check everything; exit status 1 when something that is needed does not work."""
-    from tilecast.cli.diagnosis import check_hook, explain
+    from tilecast.cli.diagnosis import check_hook, check_settings
+    from tilecast.inductor_hook.settings import Settings
     from tilecast.kernels.object_cache import ObjectCache, default_root
+    from tilecast.models.artifact import load
 
     objects = ObjectCache(options.cache or default_root())
     about: list[Finding] = []
     # First, because checking everything takes seconds.
+    if options.model:
+        load(options.model)
+    named = _named(options)
+    Settings(**named)
     if options.problem is not None:
-        problem = GemmProblem.parse(options.problem, options.operands)
-        about += explain(problem, given.gpu(options), given.settings(options), objects)
-    findings = [*examine(objects.root), *check_hook()]
+        about += _explained(options, named, objects)
+    findings = [*examine(objects.root), *check_hook(), *check_settings()]
     fine = usable(findings)
     tables = [Table("This machine", _COLUMNS, _rows(findings))]
     if about:
@@ -56,6 +72,30 @@ def run(options: argparse.Namespace) -> Answer:
         [*tables, "tilecast is usable" if fine else "tilecast is not usable: see what is MISSING"],
         status=0 if fine else 1,
     )
+
+
+def _named(options: argparse.Namespace) -> dict[str, Any]:
+    """What the options say of `Settings`."""
+    model = str(options.model) if options.model else None
+    found = {"k": options.top, "model": model, "power": options.power}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _explained(
+    options: argparse.Namespace, named: dict[str, Any], objects: ObjectCache
+) -> Iterable[Finding]:
+    """What is said of the problem, as options and, beside them, variables have it."""
+    from tilecast.cli.diagnosis import as_written, explain
+    from tilecast.inductor_hook.settings import Settings, from_environment
+
+    problem, columns = as_written(options.problem, options.operands)
+    asked = from_environment(os.environ) | named
+    try:
+        settings = Settings(**asked)
+    except TilecastError as error:
+        return [Finding("settings", "refused", False, False, str(error))]
+    model = Path(asked["model"]) if asked["model"] else None
+    return explain(problem, columns, options.gpu or given.gpu_of(model), settings, objects)
 
 
 def _rows(findings: list[Finding]) -> list[tuple[str, ...]]:

@@ -16,6 +16,7 @@ from tilecast.cli.answer import Answer
 from tilecast.cli.measurements import files_line, read_measurements
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
+from tilecast.reporting.figure_columns import LIBRARY, LIBRARY_COLUMNS, REGRET, REGRET_COLUMNS
 from tilecast.reporting.table import Table
 
 if TYPE_CHECKING:
@@ -62,6 +63,11 @@ def run(options: argparse.Namespace) -> Answer:
     from tilecast.models.lending import lent
 
     given.check_own_problems(options)
+    if options.operands and given.names_own_problems(options):
+        raise TilecastError(
+            "--operands is of all that was measured; allowed beside --problems: a column of "
+            "operands in the file"
+        )
     powers, own = options.power or POWERS, given.own_problems(options)
     measured, files = read_measurements(options, options.add)
     gpu, makers = measured.gpu, all_makers(measured.gpu)
@@ -173,11 +179,11 @@ def _as_trained(artifact: Artifact) -> MakeHeuristic:
 
 def score_tables(scored: Mapping[str, Any], powers: Sequence[str]) -> list[Table | str]:
     """What `tilecast.models.evaluation.evaluate` returned, for people."""
-    columns = {"heuristic": "", "k": "d", "kernels": ".1f"} | dict.fromkeys(FIGURES.values(), ".2%")
+    columns = {"heuristic": "", "k": "d", "kernels": ".1f"} | REGRET_COLUMNS
     tables: list[Table | str] = []
     for power in powers:
         rows = [
-            (row["heuristic"], row["k"], row["proposed"], *(row[name] for name in FIGURES))
+            (row["heuristic"], row["k"], row["proposed"], *(row[name] for name in REGRET))
             for row in scored["regret"]
             if row["power"] == power and row["problems"] == "all" and row["k"] in SHOWN_K
         ]
@@ -186,20 +192,13 @@ def score_tables(scored: Mapping[str, Any], powers: Sequence[str]) -> list[Table
         tables.append(Table(f"Held-out regret, {power}", columns, rows))
     if scored["beside_library"]:
         rows = [
-            (row["power"], row["problems"], "yes" if row["deferral"] else "", *map(row.get, _SPEED))
+            (*map(row.get, _OF), "yes" if row["deferral"] else "", *map(row.get, _FIGURES))
             for row in scored["beside_library"]
         ]
-        tables.append(Table("First choice beside the library, held out", _SPEED_COLUMNS, rows))
+        columns = dict.fromkeys((*_OF, "deferral"), "") | {"count": "d"} | LIBRARY_COLUMNS
+        tables.append(Table("First choice beside the library, held out", columns, rows))
     line = "{problems} problems of {families} families; --json has every k and m".format(**scored)
     return [*tables, line]
 
 
-_SPEED = ("count", "left", "geomean", "slower", "worst")
-_SPEED_COLUMNS = dict.fromkeys(("power", "problems", "deferral"), "") | {
-    "count": "d",
-    "left to it": ".0%",
-    "speed": ".3f",
-    "below 0.97x": ".1%",
-    "worst": ".2f",
-}
-FIGURES = {"geomean": "geomean", "p95": "p95", "max": "max", "within_2_percent": "within 2%"}
+_OF, _FIGURES = ("power", "problems"), ("count", *LIBRARY)

@@ -34,9 +34,15 @@ def gpu(options: argparse.Namespace) -> Hardware:
     Raises:
         TilecastError: the model is refused.
     """
-    if options.gpu is not None:
-        return options.gpu
-    folder = getattr(options, "model", None)
+    return options.gpu or gpu_of(getattr(options, "model", None))
+
+
+def gpu_of(folder: Path | None) -> Hardware:
+    """The GPU that a model is for; without one that which is here, or the first that is known.
+
+    Raises:
+        TilecastError: the model is refused.
+    """
     if folder is None:
         from tilecast.data_collection.gpu_model import first_here
 
@@ -97,20 +103,33 @@ def asked_problems(options: argparse.Namespace) -> tuple[GemmProblem, ...]:
     return tuple(dict.fromkeys([*problems(suites), *own]))
 
 
-def ranked(heuristic: LearnedHeuristic, problems: Iterable[GemmProblem]) -> tuple[GemmProblem, ...]:
+def ranked(
+    heuristic: LearnedHeuristic, problems: Iterable[GemmProblem], *, alone: bool = False
+) -> tuple[GemmProblem, ...]:
     """Those of some problems that a model ranks; the others are told on standard error.
 
     What `TILECAST_RECORD` wrote may hold operands that no model knows.
+
+    Args:
+        heuristic: the model.
+        problems: of any operands.
+        alone: whether it has to decide without a benchmark, which it does for fewer operands.
     """
+    from tilecast.models.known_operands import decides
+
+    def takes(problem: GemmProblem) -> bool:
+        known = not alone or decides(heuristic.artifact.measured, problem.operands)
+        return known and heuristic.ranks(problem)
+
     problems = tuple(problems)
-    others = Counter(p.operands.text for p in problems if not heuristic.ranks(p))
+    others = Counter(p.operands.text for p in problems if not takes(p))
     if others:
         count = others.total()
         say(
             f"left out: {count} problem{'s' * (count > 1)} of {', '.join(others)}, which the model "
             "has not seen"
         )
-    return tuple(filter(heuristic.ranks, problems))
+    return tuple(filter(takes, problems))
 
 
 def names_own_problems(options: argparse.Namespace) -> bool:

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import argparse
 
-from tilecast.cli.values import AUTO, devices, extents, integer, parallel, path, power, reads
+from tilecast.cli.values import (
+    AUTO,
+    devices,
+    extents,
+    integer,
+    parallel,
+    path,
+    power,
+    reads,
+    seconds,
+)
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import GPUS, Hardware, known_gpu
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
@@ -14,9 +24,15 @@ DEFAULT_POWER = "robust"
 EXTENTS = {"m": "rows of A and out", "n": "columns of B and out", "k": "columns of A, rows of B"}
 
 
-def add_gpu(parser: argparse.ArgumentParser) -> None:
-    """Add the option that names the GPU, which `tilecast.cli.given.gpu` reads."""
-    about = f"GPU (default: that of --model, or this machine's, or else {GPUS[0].name})"
+def add_gpu(parser: argparse.ArgumentParser, *, model: bool = False) -> None:
+    """Add the option that names the GPU, which `tilecast.cli.given.gpu` reads.
+
+    Args:
+        parser: of the command.
+        model: whether the command has the option that names a model.
+    """
+    first = "that of --model, or this machine's" if model else "this machine's"
+    about = f"GPU (default: {first}, or else {GPUS[0].name})"
     parser.add_argument("--gpu", type=reads(known_or_here), help=about)
 
 
@@ -41,8 +57,8 @@ def known_or_here(name: str) -> Hardware:
     )
 
 
-def add_operands(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say how operands are stored, and the GPU."""
+def add_operands(parser: argparse.ArgumentParser, *, model: bool = False) -> None:
+    """Add the options that say how operands are stored, and the GPU; see `add_gpu`."""
     parser.add_argument(
         "--operands",
         type=reads(GemmOperands.parse),
@@ -51,16 +67,16 @@ def add_operands(parser: argparse.ArgumentParser) -> None:
         help="dtype of A and B, majors of A, B and out, each r or c, and > with the dtype of out "
         f"where it is another one, as fp16:rcr>fp32 (default: {LINEAR_BF16}, torch.nn.Linear)",
     )
-    add_gpu(parser)
+    add_gpu(parser, model=model)
 
 
-def add_problem(parser: argparse.ArgumentParser) -> None:
+def add_problem(parser: argparse.ArgumentParser, *, model: bool = False) -> None:
     """Add the options of one problem: extents, and everything of `add_operands`."""
     extent, more = integer(1, MAX_EXTENT), "products of the same extents (default: 1)"
     for name, about in EXTENTS.items():
         parser.add_argument(f"--{name}", type=extent, help=about)
     parser.add_argument("--batch", type=extent, default=1, help=more)
-    add_operands(parser)
+    add_operands(parser, model=model)
 
 
 def add_suites(parser: argparse.ArgumentParser) -> None:
@@ -125,8 +141,8 @@ def add_collection(parser: argparse.ArgumentParser, cards: str = "0") -> None:
     )
     about = "Ray cluster, as HOST:PORT (default: auto, the one that this host is in)"
     parser.add_argument("--address", help=about)
-    about = "seconds after which nothing further is compiled or measured"
-    parser.add_argument("--budget", type=integer(1), help=about)
+    about = "seconds, or 20m or 2h, after which nothing further is compiled or measured"
+    parser.add_argument("--budget", type=seconds, help=about)
 
 
 def add_cache(parser: argparse.ArgumentParser) -> None:

@@ -43,7 +43,7 @@ _OF_ONE = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's options."""
-    shared.add_problem(parser)
+    shared.add_problem(parser, model=True)
     shared.add_own_problems(parser)
     about = (
         "how many, or auto for as many as the model thinks worth compiling "
@@ -132,8 +132,7 @@ def _many(problems: Sequence[GemmProblem], options: argparse.Namespace) -> Answe
 
 def _one(problem: GemmProblem, options: argparse.Namespace) -> Answer:
     """Rank, explain the first, and look the problem up in the data set."""
-    from tilecast.data_collection.dataset import read_columns, shipped_data
-    from tilecast.data_collection.truth import look_up
+    from tilecast.data_collection.dataset import shipped_data
     from tilecast.models.learned import load_heuristic
 
     if options.html:
@@ -141,7 +140,7 @@ def _one(problem: GemmProblem, options: argparse.Namespace) -> Answer:
     gpu, top = given.gpu(options), options.top or SHOWN
     heuristic = load_heuristic(gpu, problem.operands, options.power, options.model)
     data = options.data or shipped_data(gpu)
-    truths = look_up(read_columns(data)[0], problem) if data else {}
+    truths = _truths(data, problem, gpu) if data else {}
     among = candidates(problem, gpu)
     ranking = heuristic.predict(problem, among)
     length = len(heuristic.shortlist(problem, among)) if isinstance(top, str) else top
@@ -165,6 +164,26 @@ def _one(problem: GemmProblem, options: argparse.Namespace) -> Answer:
     if options.html:
         _write_page(options.html, problem, document, lines, truths)
     return Answer(document, lines)
+
+
+def _truths(data: Path, problem: GemmProblem, gpu: Hardware) -> dict[str, Truth]:
+    """What a data set has of the problem, by regime.
+
+    Raises:
+        TilecastError: it cannot be read, or was measured on another GPU.
+    """
+    from tilecast.data_collection.dataset import read_columns
+    from tilecast.data_collection.truth import look_up
+    from tilecast.models.measurements import measured_hardware
+
+    columns, provenance = read_columns(data)
+    measured = measured_hardware(provenance)
+    if not measured.same_gpu(gpu):
+        raise TilecastError(
+            f"data set {data} was measured on {measured.name}; allowed: one of {gpu.name}, or "
+            f"--gpu {measured.name}"
+        )
+    return look_up(columns, problem)
 
 
 def _check_page(file: Path) -> None:
@@ -235,7 +254,7 @@ def _expected(position: int, prediction: Prediction) -> dict[str, object]:
 
 
 def _library(problem: GemmProblem, first: FirstChoice) -> dict[str, object]:
-    """What the library takes at least in four cases of five, by itself and over the first's time.
+    """What the library takes at least in nine cases of ten, by itself and over the first's time.
 
     Nulls where the model does not know.
     """

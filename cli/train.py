@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from tilecast.cli import given, values
 from tilecast.cli import options as shared
 from tilecast.cli.answer import Answer
-from tilecast.cli.evaluate import FIGURES, SHOWN_K
+from tilecast.cli.evaluate import SHOWN_K
 from tilecast.cli.measurements import files_line, read_measurements
+from tilecast.reporting.figure_columns import REGRET, REGRET_COLUMNS
 from tilecast.reporting.table import Table
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ def _autotuned(facts: Mapping[str, Any], usable: Usable) -> list[str]:
 def _table(facts: Mapping[str, Any]) -> Table:
     """Regret of each model by power, with the noise floor below."""
     rows = [
-        (model, power, k, *(metrics[f"regret@{k}"][name] for name in FIGURES))
+        (model, power, k, *(metrics[f"regret@{k}"][name] for name in REGRET))
         for model, powers in facts["held_out"].items()
         for power, metrics in powers.items()
         for k in SHOWN_K
@@ -114,5 +115,5 @@ def _table(facts: Mapping[str, Any]) -> Table:
         ("noise floor", power, None, floor["geomean"], floor["p95"], floor["max"], None)
         for power, floor in facts["noise_floor"].items()
     ]
-    columns = {"model": "", "power": "", "k": "d"} | dict.fromkeys(FIGURES.values(), ".2%")
+    columns = {"model": "", "power": "", "k": "d"} | REGRET_COLUMNS
     return Table("Regret at k kernels on one fold of families, held out", columns, rows)

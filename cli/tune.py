@@ -54,6 +54,7 @@ def run(options: argparse.Namespace) -> Answer:
     own, gpu = given.own_problems(options), given.gpu(options)
     if not own:
         raise TilecastError("no problem is given; allowed: --problems or --hf-config")
+    given.check_apart(options, options.out)
     given.check_writable(options.out)
     objects = writable_objects(options)
     known = [read_dataset(options.data)] if options.data else shipped_datasets(gpu)

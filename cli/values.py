@@ -16,6 +16,7 @@ _MOST = 2**31 - 1
 """The largest number that any option takes."""
 _MOST_PARALLEL = 1024
 _SIZE = re.compile("([0-9]{1,15})([KMGT]?)")
+_DURATION = re.compile("([0-9]{1,15})([smh]?)")
 _LAST_DEVICE = 63
 
 
@@ -73,6 +74,18 @@ def size(text: str) -> int:
             f"{text!r} is no size; allowed: bytes, or K, M, G or T of them, such as 500M or 2G"
         )
     return int(found[1]) << 10 * " KMGT".index(found[2] or " ")
+
+
+def seconds(text: str) -> int:
+    """Read how long something may take: seconds, or with s, m or h behind it that many of these."""
+    found = _DURATION.fullmatch(text)
+    asked = int(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]] if found else 0
+    if not 1 <= asked <= _MOST:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is out of range; allowed: an integer from 1 to {_MOST}, of seconds, or with "
+            "s, m or h behind it, such as 20m"
+        )
+    return asked
 
 
 def parallel(text: str) -> int:

@@ -157,7 +157,7 @@ def _many_hosts() -> ModuleType:
     except ImportError as error:
         raise TilecastError(
             "Ray is not installed; allowed: an installation with it, which many hosts need; run "
-            "`pip install 'tilecast[cluster]'`"
+            "`pip install 'ray>=2.60,<3'`"
         ) from error
     return many_hosts
 

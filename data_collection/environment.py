@@ -89,6 +89,24 @@ def _no_answer(reason: str) -> TilecastError:
     )
 
 
+def check_there(devices: Sequence[int]) -> None:
+    """See that CUDA devices are there.
+
+    Raises:
+        TilecastError: one is not.
+    """
+    import torch
+
+    with warnings.catch_warnings(action="ignore"):  # what PyTorch finds amiss is told below
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    for device in devices:
+        if device >= count:
+            raise TilecastError(
+                f"CUDA device {device} is not there; allowed: the {count} that PyTorch sees, "
+                "counted from 0; name others with --devices, or see `tilecast doctor`"
+            )
+
+
 def cards(devices: Sequence[int], target: Hardware) -> list[str]:
     """Hashes of CUDA devices, each of which is the GPU that is to be measured.
 
@@ -97,15 +115,9 @@ def cards(devices: Sequence[int], target: Hardware) -> list[str]:
     """
     import torch
 
-    with warnings.catch_warnings(action="ignore"):  # what PyTorch finds amiss is told below
-        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    check_there(devices)
     found = []
     for device in devices:
-        if device >= count:
-            raise TilecastError(
-                f"CUDA device {device} is not there; allowed: the {count} that PyTorch sees, "
-                "counted from 0; name others with --devices, or see `tilecast doctor`"
-            )
         properties = torch.cuda.get_device_properties(device)
         if properties.name not in target.device_names:
             raise TilecastError(

@@ -80,6 +80,7 @@ def read_model(path: Path, shards: Sequence[int]) -> Decoder:
             "it has kv_lora_rank, so latent attention, whose layers do not follow from its heads; "
             "name its products with --problems (those of DeepSeek-V3 are in --suite llm)",
         )
+    _check_layers(path, config)
     if not found["intermediate"] and _kind(config) in FOUR_TIMES:
         found["intermediate"] = 4 * hidden
     intermediate = found["expert"] if found["experts"] else 0
@@ -139,7 +140,7 @@ def left_out(path: Path, shards: Sequence[int]) -> list[str]:
 def _whole(path: Path) -> Config:
     """All of a configuration."""
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        config = json.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError, RecursionError) as error:
         raise _refused(path, one_line(error)) from error
     if not isinstance(config, dict):
@@ -153,6 +154,29 @@ def _text_model(path: Path, config: Config) -> Config:
     if not isinstance(text, dict):
         raise _refused(path, "text_config is no object")
     return text
+
+
+def _check_layers(path: Path, config: Config) -> None:
+    """Refuse a model that has layers of a kind that does not follow from its heads and MLP.
+
+    Raises:
+        TilecastError: it has some.
+    """
+    further = ("linear_num_key_heads", "intermediate_size_mlp")
+    named = [name for name in config if name in further or name.startswith("mamba_")]
+    kinds = config.get("layer_types")
+    others = [
+        kind
+        for kind in (kinds if isinstance(kinds, list) else [])
+        if kind == "linear_attention" or not str(kind).endswith("attention")
+    ]
+    if named or others:
+        shown = named[0] if named else f"layer_types with {str(others[0])[:50]!r}"
+        raise _refused(
+            path,
+            f"it has {shown}, so layers that do not follow from its heads and MLP; name its "
+            "products with --problems",
+        )
 
 
 def _other_networks(config: Config) -> list[str]:

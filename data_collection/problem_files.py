@@ -21,7 +21,7 @@ DEFAULTS = {"batch": 1, "operands": LINEAR_BF16.text}
 
 Row = Mapping[str, object]
 
-_WHOLE = re.compile(r"\s*([0-9]+)(\.0*)?\s*", re.ASCII)
+_WHOLE = re.compile(r"\s*(-?[0-9]+)(\.0*)?\s*", re.ASCII)
 """A whole number as text; as 16.0 pandas writes it where another row of the column has none."""
 
 
@@ -35,6 +35,8 @@ def read_problems(path: Path) -> tuple[GemmProblem, ...]:
         TilecastError: the file cannot be read, is of another kind, has no problem, or a row is
             none.
     """
+    if path.is_dir():
+        raise _refused(path, "it is a folder")
     suffix = path.suffix.lower()
     if suffix not in READERS:
         raise _refused(path, f"it ends in {suffix or 'nothing'!r}")
@@ -63,7 +65,7 @@ def _csv(path: Path) -> Iterable[Row]:
 
 
 def _json(path: Path) -> Iterable[Row]:
-    rows = json.loads(path.read_text(encoding="utf-8"))
+    rows = json.loads(path.read_text(encoding="utf-8-sig"))
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise ValueError("it is no list of objects")
     return rows

@@ -72,12 +72,7 @@ class GemmProblem:
         Raises:
             TilecastError: the text is not of that form, or an extent is not allowed.
         """
-        if not re.fullmatch(r"[0-9]{1,18}(x[0-9]{1,18}){2,3}", text):
-            raise TilecastError(
-                f"{text[:100]!r} is not a problem; allowed: MxNxK or BATCHxMxNxK, such as "
-                "16x6144x4096"
-            )
-        batch, m, n, k = map(int, ["1", *text.split("x")][-4:])
+        batch, m, n, k = read_extents(text)
         return cls(m, n, k, batch, operands)
 
     def row(self) -> tuple[int, int, int, int, str]:
@@ -145,6 +140,20 @@ class GemmProblem:
         """``m x n x k``, with the batch in front where there is one."""
         prefix = f"{self.batch}x" if self.batch > 1 else ""
         return f"{prefix}{self.m}x{self.n}x{self.k}"
+
+
+def read_extents(text: str) -> tuple[int, int, int, int]:
+    """The batch, m, n and k of ``MxNxK``, or ``BATCHxMxNxK``, whatever rules they break.
+
+    Raises:
+        TilecastError: the text is not of that form.
+    """
+    if not re.fullmatch(r"[0-9]{1,18}(x[0-9]{1,18}){2,3}", text):
+        raise TilecastError(
+            f"{text[:100]!r} is not a problem; allowed: MxNxK or BATCHxMxNxK, such as 16x6144x4096"
+        )
+    batch, m, n, k = map(int, ["1", *text.split("x")][-4:])
+    return batch, m, n, k
 
 
 _ACTIVATED = (("bias", "relu"), ("bias", "gelu-tanh"))

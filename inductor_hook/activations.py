@@ -105,6 +105,18 @@ def is_ours(result: torch.Tensor) -> bool:
     return result.device.type == DEVICE and result.dtype in DTYPES
 
 
+def reads_memory(node: Node) -> bool:
+    """Whether Inductor puts a node into no kernel with what computes its operands.
+
+    So it is with outputs, products, and nodes of ours that stand for a product and what follows it.
+    """
+    return (
+        node.op == "output"
+        or node.target in OPAQUE
+        or hasattr(node.target, "_inductor_lowering_function")
+    )
+
+
 def _behind(product: Node) -> Iterator[Activated]:
     """The activation behind a product, if there is one."""
     reshapes: list[Node] = []
@@ -162,9 +174,7 @@ def _named(values: torch.Tensor) -> str | None:
 def _saves_a_kernel(node: Node) -> bool:
     """Whether nothing reads a node, or a view of it, that Inductor would compute along with it."""
     return all(
-        user.op == "output"
-        or user.target in OPAQUE
-        or (user.target in VIEWS and _saves_a_kernel(user))
+        reads_memory(user) or (user.target in VIEWS and _saves_a_kernel(user))
         for user in node.users
     )
 

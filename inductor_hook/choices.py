@@ -35,6 +35,7 @@ from tilecast.inductor_hook.versions import (
     is_last_call,
     template_params,
 )
+from tilecast.inductor_hook.without_us import is_stand_in
 from tilecast.kernels.builder import object_builder
 
 
@@ -154,7 +155,8 @@ def _benchmarked(choices: list[Any], settings: Settings) -> list[Any]:
     ours = [choice for choice in choices if isinstance(choice, TilecastCaller)]
     if ours and benchmarks_calls_here(choices):
         # What does less, or more, beside a fused kernel does not race against it.
-        share = None if fusing.get() else near(ours[0].choice.matmul.hint, settings.power)
+        alike = not fusing.get() and not any(map(is_stand_in, choices))
+        share = near(ours[0].choice.matmul.hint, settings.power) if alike else None
         contest = Contest(share)
         for choice in choices:
             if choice.layout.device.type == "cuda":

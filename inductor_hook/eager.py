@@ -131,10 +131,10 @@ class Operator:
         alpha, beta = ctx.factors["alpha"], ctx.factors["beta"]
         *wanted_biases, wanted_a, wanted_b = ctx.needs_input_grad
         multiply = mm if self.product.rank == 2 else bmm
-        scaled = gradient if alpha == 1 else gradient * alpha
+        scaled = _times(gradient, alpha)
         return (
             *(
-                gradient.sum_to_size(shape) * beta if wanted else None
+                _times(gradient.sum_to_size(shape), beta) if wanted else None
                 for shape, wanted in zip(ctx.bias_shapes, wanted_biases, strict=True)
             ),
             multiply(scaled, b.mH) if wanted_a else None,
@@ -147,6 +147,11 @@ MM, BMM, ADDMM = OPERATORS = (
     Operator("bmm", Product(3)),
     Operator("addmm", Product(), biased=True),
 )
+
+
+def _times(gradient: torch.Tensor, factor: float) -> torch.Tensor:
+    """A gradient times a factor, without a kernel for a factor of 1."""
+    return gradient if factor == 1 else gradient * factor
 
 
 def _plain(*tensors: torch.Tensor) -> bool:

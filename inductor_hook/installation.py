@@ -17,8 +17,8 @@ from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook import report
-from tilecast.inductor_hook.autoload import BACKEND, MODEL, names
-from tilecast.inductor_hook.settings import Settings, activate, active, cache_key
+from tilecast.inductor_hook.autoload import BACKEND, names
+from tilecast.inductor_hook.settings import Settings, activate, active, cache_key, from_environment
 from tilecast.inductor_hook.versions import (
     FLEX_GEMM_HOME,
     HANDLERS_HOME,
@@ -64,8 +64,9 @@ def install(
         rank_flex_gemm: also let the model rank the configs of PyTorch's own FlexGEMM.
         record: CSV file that the multiplications are written to, for ``--problems`` of the command
             line; it is appended to when it is there already.
-        fuse: also do a product together with the activation behind it, with an int8 weight's
-            conversion and scales, or with those behind a product of int8, where that is faster.
+        fuse: also do a product together with the activation or the residual behind it, with an int8
+            weight's conversion and scales, or with those behind a product of int8, where that is
+            faster, or for a residual no slower.
         learn: file (``.jsonl``) that the autotuner's times of our choices are written to, for
             ``tilecast train --add``; it is appended to when it is there already.
         prune_triton: leave Triton configs out that cannot be as fast as ours, by their tiles: they
@@ -132,16 +133,13 @@ def install_from_environment() -> None:
 
     Where that cannot be, a warning says why, and a list that names us alone is left with ATEN.
     """
-    k = os.environ.get("TILECAST_K", "5")
-    model, record, learn = map(os.environ.get, (MODEL, "TILECAST_RECORD", "TILECAST_LEARN"))
-    power = os.environ.get("TILECAST_POWER", "robust")
-    switches = {
+    record, learn = map(os.environ.get, ("TILECAST_RECORD", "TILECAST_LEARN"))
+    switches: dict[str, Any] = {
         name: os.environ.get(f"TILECAST_{name.upper()}", "0") not in ("", "0")
         for name in ("fuse", "prune_triton")
     }
     try:
-        count = int(k) if k.isdigit() else k
-        install(count, model, power=power, record=record, learn=learn, **switches)
+        install(**from_environment(os.environ), record=record, learn=learn, **switches)
     # PyTorch loads us from its own import, which must not fail for our sake.
     except Exception as error:
         report.warn_once("installing from the environment", error)

@@ -50,9 +50,9 @@ def _known(product: torch.Tensor) -> bool:
     operands = GemmOperands.product(out, replace(out, major="col"), out).then("c")
     try:
         gpu = gpu_of(product.device.index or 0, settings.model)
-    except TilecastError:  # no kernel is for it, which its products tell
+        return runnable(settings, operands, gpu) == operands
+    except TilecastError:  # no kernel or no model is for it, which its products tell
         return False
-    return runnable(settings, operands, gpu) == operands
 
 
 def _result(added: torch.Tensor, *others) -> torch.Tensor:

@@ -11,10 +11,18 @@ from dataclasses import dataclass
 from operator import eq
 from typing import cast
 
+import torch
 from torch.fx import Graph, Node
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
-from tilecast.inductor_hook.activations import OPAQUE, PRODUCTS, RESHAPES, VIEWS, aten, is_ours
+from tilecast.inductor_hook.activations import (
+    PRODUCTS,
+    RESHAPES,
+    VIEWS,
+    aten,
+    is_ours,
+    reads_memory,
+)
 from tilecast.inductor_hook.scales import columns, row_of
 
 
@@ -114,17 +122,16 @@ def _adds_matrix(step: Node, node: Node) -> bool:
         return False
     one, result = others[0].meta["val"], node.meta["val"]
     return (
-        (one.dtype, one.device, one.ndim) == (result.dtype, result.device, result.ndim)
+        isinstance(one, torch.Tensor)
+        and (one.dtype, one.device, one.ndim) == (result.dtype, result.device, result.ndim)
         # No guard, where either is symbolic.
         and all(map(statically_known_true, map(eq, one.shape, result.shape)))
     )
 
 
 def _is_written(node: Node, later: set[Node]) -> bool:
-    """Whether something reads a node, or a view of it, that Inductor does not compute with it."""
+    """Whether something reads a node, or a view of it, from memory, or is a later residual."""
     return node in later or any(
-        user.op == "output"
-        or user.target in OPAQUE
-        or (user.target in VIEWS and _is_written(user, later))
+        reads_memory(user) or (user.target in VIEWS and _is_written(user, later))
         for user in node.users
     )

@@ -19,10 +19,9 @@ import torch
 
 from tilecast.heuristics.errors import TilecastError
 from tilecast.inductor_hook import report
-from tilecast.inductor_hook.autoload import MODEL
 from tilecast.inductor_hook.layout import Scale
 from tilecast.inductor_hook.plans import Plan, Planner, Product, adding_to, handed, that_adds
-from tilecast.inductor_hook.settings import Settings
+from tilecast.inductor_hook.settings import Settings, from_environment
 
 _KEY = "CUDA"
 """The dispatch key of the kernels that are replaced."""
@@ -73,8 +72,8 @@ def disable() -> None:
 def enable_from_environment() -> None:
     """Enable as ``TILECAST_MODEL`` and ``_POWER`` say; where that cannot be, a warning says why."""
     try:
-        power = os.environ.get("TILECAST_POWER", "robust")
-        enable(os.environ.get(MODEL), power=power)
+        named = from_environment(os.environ)
+        enable(named["model"], power=named["power"])
     # PyTorch loads us from its own import, which must not fail for our sake.
     except Exception as error:
         report.warn_once("enabling from the environment", error)

@@ -20,7 +20,7 @@ from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook import report
 from tilecast.inductor_hook.settings import Settings
 from tilecast.kernels.candidates import candidates, config_table, multiplies
-from tilecast.models.known_operands import decides
+from tilecast.models.known_operands import check_decides
 from tilecast.models.learned import FirstChoice, LearnedHeuristic, Prediction, load_heuristic
 from tilecast.models.lending import terms
 from tilecast.models.manifest import model_hardware
@@ -55,20 +55,22 @@ def runnable(settings: Settings, operands: GemmOperands, gpu: Hardware) -> GemmO
     """The same; without what they add where that is to be added by a second kernel.
 
     There no kernel of a GPU adds it, or no model has seen one that does, as for a matrix it must.
+
+    Raises:
+        TilecastError: nor is there a model that chooses for the product alone.
     """
     bare = operands.bare
-    if operands == bare or (multiplies(operands, gpu) and _knows(settings, operands, gpu)):
+    if operands == bare:
         return operands
-    return bare
-
-
-def _knows(settings: Settings, operands: GemmOperands, gpu: Hardware) -> bool:
-    """Whether a model chooses for some operands, without a benchmark where ``settings.k`` is 1."""
+    benchmarked = settings.k != 1
+    _choosing(settings, bare, gpu, benchmarked=benchmarked)
+    if not multiplies(operands, gpu):
+        return bare
     try:
-        heuristic = _heuristic(gpu, operands, settings.power, settings.model, settings.digest)
+        _choosing(settings, operands, gpu, benchmarked=benchmarked)
     except TilecastError:
-        return False
-    return settings.k != 1 or decides(heuristic.artifact.measured, operands)
+        return bare
+    return operands
 
 
 @lru_cache(_REMEMBERED)
@@ -81,7 +83,7 @@ def shortlist(settings: Settings, problem: GemmProblem, gpu: Hardware) -> tuple[
     """
     if settings.k == 1:
         return (first(settings, problem, gpu).prediction,)
-    heuristic = _heuristic_for(settings, problem, gpu, benchmarked=True)
+    heuristic = _choosing(settings, problem.operands, gpu, benchmarked=True)
     configs = candidates(problem, gpu)
     if settings.k == "auto":
         return tuple(heuristic.shortlist(problem, configs))
@@ -95,15 +97,8 @@ def first(settings: Settings, problem: GemmProblem, gpu: Hardware) -> FirstChoic
     Raises:
         TilecastError: no model knows the GPU, dtypes and majors, or not well enough to decide.
     """
-    heuristic = _heuristic_for(settings, problem, gpu, benchmarked=False)
-    seen = heuristic.artifact.measured
-    if not decides(seen, problem.operands):
-        raise TilecastError(
-            f"no model has seen operands such as {problem.operands}; allowed without a benchmark: "
-            f"as wide and stored as {', '.join(map(str, seen))}; train one or take k=5"
-        )
-    choice = heuristic.first(problem, candidates(problem, gpu))
-    return replace(choice, deferred=choice.deferred and problem.in_library)
+    heuristic = _choosing(settings, problem.operands, gpu, benchmarked=False)
+    return heuristic.first(problem, candidates(problem, gpu))
 
 
 def decided(
@@ -153,7 +148,7 @@ def ranked(
     Raises:
         TilecastError: no model knows the GPU, dtypes and majors; or it is lent, and asked for one.
     """
-    heuristic = _heuristic_for(settings, problem, gpu, benchmarked=limit > 1)
+    heuristic = _ranking(settings, problem.operands, gpu, benchmarked=limit > 1)
     rivals = candidates(problem, gpu)
     best = _those_among(configs, rank(heuristic, problem, rivals))[:limit]
     others = set(configs) - set(rivals.select(configs))
@@ -185,15 +180,29 @@ def portfolio(
     return tuple(dict.fromkeys(one.prediction.config for one in firsts if not one.deferred))
 
 
-def _heuristic_for(
-    settings: Settings, problem: GemmProblem, gpu: Hardware, *, benchmarked: bool
+def _choosing(
+    settings: Settings, operands: GemmOperands, gpu: Hardware, *, benchmarked: bool
 ) -> LearnedHeuristic:
-    """The model for a problem; where it is lent to the GPU, that is said once.
+    """The model for some operands, where it may choose for them.
+
+    Raises:
+        TilecastError: there is none, or none that knows enough to decide without a benchmark.
+    """
+    heuristic = _ranking(settings, operands, gpu, benchmarked=benchmarked)
+    if not benchmarked:
+        check_decides(heuristic.artifact.measured, operands)
+    return heuristic
+
+
+def _ranking(
+    settings: Settings, operands: GemmOperands, gpu: Hardware, *, benchmarked: bool
+) -> LearnedHeuristic:
+    """The model for some operands; where it is lent to the GPU, that is said once.
 
     Raises:
         TilecastError: there is none; or it is lent, and what it prefers is not benchmarked.
     """
-    heuristic = _heuristic(gpu, problem.operands, settings.power, settings.model, settings.digest)
+    heuristic = _heuristic(gpu, operands, settings.power, settings.model, settings.digest)
     if heuristic.artifact.lender:
         if not benchmarked:
             raise TilecastError(

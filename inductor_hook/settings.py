@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
 from importlib.metadata import version
@@ -12,7 +13,7 @@ from typing import Any
 from tilecast.data_collection import autotuned
 from tilecast.heuristics.errors import TilecastError
 from tilecast.inductor_hook import recording, report
-from tilecast.inductor_hook.autoload import names
+from tilecast.inductor_hook.autoload import MODEL, names
 from tilecast.kernels.spec import toolchain
 from tilecast.models import artifact
 from tilecast.models.artifact import SHIPPED, shipped_names
@@ -68,6 +69,16 @@ class Settings:
         _check_suffix("learn", self.learn, autotuned.SUFFIX, "JSON Lines")
         if not self.digest:
             object.__setattr__(self, "digest", model_digest(self.model))
+
+
+def from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
+    """What ``TILECAST_K``, ``_MODEL`` and ``_POWER`` say of `Settings`, unchecked."""
+    k = environment.get("TILECAST_K", "5")
+    return {
+        "k": int(k) if k.isdigit() else k,
+        "model": environment.get(MODEL),
+        "power": environment.get("TILECAST_POWER", "robust"),
+    }
 
 
 def _check_suffix(name: str, path: str | None, suffix: str, kind: str) -> None:

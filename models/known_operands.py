@@ -26,6 +26,19 @@ def decides(measured: Iterable[GemmOperands], asked: GemmOperands) -> bool:
     return lends((one for one in measured if one.layout == asked.layout), asked)
 
 
+def check_decides(measured: Sequence[GemmOperands], asked: GemmOperands) -> None:
+    """Refuse operands that a model of others does not choose for without a benchmark.
+
+    Raises:
+        TilecastError: it `decides` for none such.
+    """
+    if not decides(measured, asked):
+        raise TilecastError(
+            f"no model has seen operands such as {asked}; allowed without a benchmark: "
+            f"as wide and stored as {', '.join(map(str, measured))}; train one or take k=5"
+        )
+
+
 def _shared(operands: GemmOperands) -> tuple[object, ...]:
     """What operands have in common that a model is lent among."""
     widths = (operands.a.dtype.bits, operands.b.dtype.bits, operands.out.dtype.bits)

@@ -52,15 +52,15 @@ class FirstChoice:
     prediction: Prediction
     """The first of the ranking, and what is expected of it."""
     library_over: float | None
-    """What the run time of the library over the first's is at least, in four cases of five: no
+    """What the run time of the library over the first's is at least, in nine cases of ten: no
     central estimate, as ``prediction`` is. For ``robust`` in the regime where that is less. None
-    where the model knows no times of the library."""
+    where the model knows no times of the library, or that multiplies no such operands."""
     deferred: bool
     """Whether the problem is better left to the library."""
 
     @property
     def library_at_least(self) -> float | None:
-        """Microseconds that the library's own kernel takes, or more, in four cases of five."""
+        """Microseconds that the library's own kernel takes, or more, in nine cases of ten."""
         over = self.library_over
         return None if over is None else over * self.prediction.microseconds
 
@@ -139,7 +139,8 @@ class LearnedHeuristic:
         scores = self._ranker.blended(distance, network)
         (prediction,) = self._predictions(ranking, features, scores)
         deferral = self.artifact.deferrals.get(self.power)
-        if deferral is None:
+        # Not even a lower bound: there is nothing that could take that long.
+        if deferral is None or not problem.in_library:
             return FirstChoice(prediction, None, False)
         expected = deferral.expected(deferral_features(features, distance, network))
         return FirstChoice(prediction, float(np.exp(expected)), deferral.defers(expected))

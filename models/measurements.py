@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from tilecast.data_collection.dataset import Dataset, joined
 from tilecast.heuristics.errors import TilecastError
@@ -78,7 +79,16 @@ def by_gpu(datasets: Sequence[Dataset]) -> Measurements:
 
 
 def dataset_hardware(dataset: Dataset) -> Hardware:
-    """The GPU that a data set was measured on.
+    """The GPU that a data set was measured on; see `measured_hardware`.
+
+    Raises:
+        TilecastError: as there.
+    """
+    return measured_hardware(dataset.provenance)
+
+
+def measured_hardware(provenance: Mapping[str, Any]) -> Hardware:
+    """The GPU that a data set of some provenance was measured on.
 
     A run says which one it measured; a run that does not had one model in its host. Where runs
     describe one of the same name, whose rates were measured, the first description counts.
@@ -88,7 +98,7 @@ def dataset_hardware(dataset: Dataset) -> Hardware:
     """
     found: dict[str, Hardware] = {}
     try:
-        for run in dataset.provenance["runs"]:
+        for run in provenance["runs"]:
             for name in [run["gpu"]] if "gpu" in run else [gpu["name"] for gpu in run["gpus"]]:
                 if name not in found:
                     facts = run.get("hardware")

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
 import numpy as np
+from threadpoolctl import ThreadpoolController
 
 MAX_WIDTH = 1024
 """Numbers that a layer may have."""
@@ -112,7 +113,10 @@ class Network:
         Returns:
             float32 array [rows, outputs], within `MAX_OUTPUT`.
         """
-        *_, last = self._values(self.scaled(features))
+        # The threads of a matrix library wait actively for each other: where compilers keep the
+        # cores busy, that takes many times as long as to multiply so little in one.
+        with _blas().limit(limits=1):
+            *_, last = self._values(self.scaled(features))
         return np.clip(last, -MAX_OUTPUT, MAX_OUTPUT).astype(np.float32)
 
     def contributions(self, features: np.ndarray, output: int) -> np.ndarray:
@@ -155,6 +159,12 @@ class Network:
         for values, (weights, _) in zip(reversed(hidden), before, strict=True):
             slope = slope * _gelu_slope(values) @ weights.T
         return slope
+
+
+@cache
+def _blas() -> ThreadpoolController:
+    """The matrix libraries of this process. Looking for them takes longer than to multiply."""
+    return ThreadpoolController().select(user_api="blas")
 
 
 def take_logarithms(rows: np.ndarray, logarithmic: np.ndarray) -> None:

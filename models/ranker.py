@@ -71,7 +71,7 @@ class ConfigRanker:
     """Trees of ``distance_``."""
     epochs: int = EPOCHS
     """How often the network sees each problem."""
-    entrants: int = 512
+    entrants: int = 320
     """Candidates that the analytic time lets through to the trees."""
     coarse_rounds: int = 40
     """Trees that all entrants pass through."""

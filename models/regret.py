@@ -79,13 +79,14 @@ def by_rows(problems: Sequence[GemmProblem]) -> dict[str, np.ndarray]:
 
 
 def groups(problems: Sequence[GemmProblem]) -> dict[str, np.ndarray]:
-    """Which problems are reported together: all, those of `BUCKETS`, and those of `ORIGINS`.
+    """Which problems are reported together: all, those of `BUCKETS`, batches, those of `ORIGINS`.
 
     Returns:
-        By name, bool [problems]; "other families" are of no suite of `ORIGINS`.
+        By name, bool [problems]; "other families" are of no suite of `ORIGINS`. No batch is of any.
     """
     found = {"all": np.ones(len(problems), bool), **by_rows(problems)}
-    other = found["all"]
+    found["batches"] = np.array([problem.batch > 1 for problem in problems])
+    other = ~found["batches"]
     for name, names in ORIGINS.items():
         families = {problem.family for problem in suites.problems(names)}
         found[name] = np.array([problem.family in families for problem in problems]) & other

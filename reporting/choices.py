@@ -38,7 +38,7 @@ class Choice:
     predicted_slowdown: float
     """Expected cost over the best candidate's, less 1."""
     library_at_least_over_first: float | None
-    """What the run time of the library over the first's is at least, in four cases of five; None
+    """What the run time of the library over the first's is at least, in nine cases of ten; None
     where the model does not know it."""
     left_to_library: bool
     """Whether the model would leave the problem to the library."""
@@ -91,7 +91,7 @@ def check_kind(path: Path) -> None:
     Raises:
         TilecastError: it does not.
     """
-    if path.suffix not in KINDS:
+    if path.suffix.lower() not in KINDS:
         raise TilecastError(
             f"choices cannot be written to {path}; allowed: a name that ends in "
             f"{' or '.join(KINDS)}"
@@ -113,7 +113,7 @@ def write_choices(found: Sequence[Choice], path: Path) -> None:
 
     def write(at: Path) -> None:
         with at.open("w", encoding="utf-8", newline="") as file:
-            if path.suffix == ".json":
+            if path.suffix.lower() == ".json":
                 json.dump(rows, file, indent=1)
             else:
                 writer = csv.DictWriter(file, (*PROBLEM_FIELDS, *names), lineterminator="\n")

@@ -45,7 +45,7 @@ def library() -> str:
     except ImportError as error:
         raise TilecastError(
             "plotly is not installed; allowed: an installation with it, which draws the page; run "
-            "`pip install 'tilecast[report]'`"
+            "`pip install 'plotly>=6,<8'`"
         ) from error
     return _packed(get_plotlyjs())
 

@@ -19,6 +19,7 @@ from tilecast.reporting.cards import (
 from tilecast.reporting.choices import Choice, doubt
 from tilecast.reporting.coverage import coverage
 from tilecast.reporting.drift import by_card, over_time, states
+from tilecast.reporting.figure_columns import LIBRARY, LIBRARY_COLUMNS, REGRET, REGRET_COLUMNS
 from tilecast.reporting.noise import noise, noise_table, repeats
 from tilecast.reporting.page import Section
 from tilecast.reporting.regret import regret
@@ -98,18 +99,16 @@ def model_section(name: str, facts: Mapping[str, Any]) -> Section:
         part: ", ".join(found) for part, found in facts.get("library", {}).items()
     }
     regrets = [
-        (model, power, at.removeprefix("regret@"), *(figures[name] for name in _FIGURES))
+        (model, power, at.removeprefix("regret@"), *(figures[name] for name in REGRET))
         for model, powers in facts.get("held_out", {}).items()
         for power, metrics in powers.items()
         for at, figures in sorted(metrics.items(), key=lambda item: (len(item[0]), item[0]))
         if at.startswith("regret@")
     ]
-    columns = {"model": "", "power": "", "k": ""} | dict.fromkeys(_FIGURES.values(), ".2%")
+    of = {"power": ""}
+    columns = {"model": ""} | of | {"k": ""} | REGRET_COLUMNS
     beside = (
-        [
-            (power, *(row[part] for part in _BESIDE))
-            for power, row in facts["beside_library"].items()
-        ]
+        [(power, *map(row.get, LIBRARY)) for power, row in facts["beside_library"].items()]
         if facts.get("beside_library")
         else []
     )
@@ -118,17 +117,10 @@ def model_section(name: str, facts: Mapping[str, Any]) -> Section:
         [
             about,
             Table("Held-out regret, as trained", columns, regrets),
-            Table("First choices beside the library, held out", _BESIDE_COLUMNS, beside),
+            Table("First choices beside the library, held out", of | LIBRARY_COLUMNS, beside),
             Table("Versions", {"of": "", "version": ""}, sorted(versions.items())),
         ],
     )
-
-
-_FIGURES = {"geomean": "geomean", "p95": "p95", "max": "max", "within_2_percent": "within 2%"}
-_BESIDE = ("left", "geomean", "slower", "worst")
-_BESIDE_COLUMNS = {"power": ""} | {
-    "left to it": ".0%", "speed": ".3f", "below 0.97x": ".1%", "worst": ".2f"
-}  # fmt: skip
 
 
 def _provenance(dataset: Dataset) -> list[str | Table]:

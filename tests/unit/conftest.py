@@ -22,7 +22,7 @@ from filelock import FileLock
 from tilecast.data_collection.dataset import COLUMNS, Dataset
 from tilecast.data_collection.measurement import REFERENCE
 from tilecast.heuristics.hardware import Hardware, hardware
-from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
+from tilecast.heuristics.operands import LINEAR_BF16, MATRIX, GemmOperands
 from tilecast.heuristics.problem import PROBLEM_FIELDS, GemmProblem
 from tilecast.kernels.candidates import candidates
 from tilecast.kernels.launch import Launch
@@ -325,13 +325,17 @@ def gpu(hook: list[KernelSpec], monkeypatch: pytest.MonkeyPatch) -> Iterator[lis
 
 
 @pytest.fixture
-def knowing_matrices(hook: list[KernelSpec], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The shipped model as if it had seen a matrix added to bf16:rcr."""
+def knowing_no_matrix(hook: list[KernelSpec], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shipped model as if it had seen no matrix added."""
     from tilecast.inductor_hook import selection
 
     def load(gpu: Hardware, operands: GemmOperands, *rest: Any) -> LearnedHeuristic:
         heuristic = _taking_all(gpu, LINEAR_BF16, *rest)
-        known = (*heuristic.artifact.operands, LINEAR_BF16.then("c"))
+        known = tuple(
+            one
+            for one in heuristic.artifact.operands
+            if all(extra.kind != MATRIX for extra in one.extras)
+        )
         check_lends(known, operands)
         artifact = replace(heuristic.artifact, operands=known, measured=known)
         return LearnedHeuristic(artifact, heuristic.power)

@@ -105,16 +105,6 @@ def batched(m: Any = 512, n: int = 128, k: int = 4096, batch: Any = 4) -> MMKern
     return MMKernelInputs([node("a", [batch, m, k]), node("b", [batch, k, n], [n * k, 1, k])])
 
 
-def batched_sum(
-    m: Any = 512, n: int = 128, k: int = 4096, batch: Any = 4, **scalars: float
-) -> MMKernelInputs:
-    """``baddbmm`` of a matrix for each product."""
-    added = node("c", [batch, m, n])
-    return MMKernelInputs(
-        [added, *batched(m, n, k, batch).nodes()], scalars={"alpha": 1, "beta": 1} | scalars
-    )
-
-
 def traced(
     function: Callable[..., Any],
     operands: Sequence[tuple[Sequence[int], torch.dtype]],

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 
 # Spawned workers get this process's path, and find the module that their factories come from.
 sys.path.insert(0, str(Path(__file__).parent))
@@ -72,6 +73,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few_dataset: Dataset)
     monkeypatch.setattr(campaign, "visible_gpus", lambda: NEW.device_names * 2)
     monkeypatch.setattr(gpu_model, "find_gpu", lambda device, runs=(): NEW)
     monkeypatch.setattr(environment, "cards", lambda devices, gpu: [f"card{d}" for d in devices])
+    monkeypatch.setattr(environment, "check_there", lambda devices: None)
     monkeypatch.setattr(environment, "describe", described)
     monkeypatch.setattr(environment, "gpu_states", lambda cards: [])
     monkeypatch.setattr(collecting, "card_session", partial(fake_session.card_session, log))
@@ -371,3 +373,14 @@ def test_what_was_explored_guides_the_rest(
     assert {counts[problem] for problem in spread(PROBLEMS)} == {161}
     assert {counts[problem] <= 64 + 16 + 16 + 24 + 1 for problem in set(PROBLEMS)
             - set(spread(PROBLEMS))} == {True}  # fmt: skip
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.parametrize("named", [(), ("--gpu", "H200")])
+def test_without_a_gpu_that_is_told_first(
+    named: tuple[str, ...], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    store, out = str(tmp_path / "run.db"), str(tmp_path / "model")
+    assert main(["campaign", "--store", store, "--out", out, *named]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("tilecast: error: CUDA device 0 is not there; allowed: the 0 that ")

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from tilecast.cli import values
 from tilecast.cli.main import main
 from tilecast.data_collection import collect as collecting
 from tilecast.data_collection import environment
@@ -151,7 +152,7 @@ def test_cluster_without_ray(
     monkeypatch.setitem(sys.modules, "tilecast.data_collection.ray_cluster", None)
     message = refused("collect", "--store", str(tmp_path / "store"), "--engine", "ray")
     assert "Ray is not installed; allowed: " in message
-    assert "run `pip install 'tilecast[cluster]'`" in message
+    assert "run `pip install 'ray>=2.60,<3'`" in message
     assert not (tmp_path / "store").exists()
 
 
@@ -359,3 +360,8 @@ def test_a_collection_that_no_model_can_guide_is_refused(
     assert main(arguments) == 2
     assert capsys.readouterr().err.startswith("tilecast: error: model ")
     assert asked == []
+
+
+@pytest.mark.parametrize(("text", "found"), [("90", 90), ("90s", 90), ("20m", 1200), ("2h", 7200)])
+def test_a_budget_may_be_of_minutes_or_hours(text: str, found: int) -> None:
+    assert values.seconds(text) == found

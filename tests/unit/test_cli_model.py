@@ -122,7 +122,7 @@ def test_predict_shows_the_library_below_the_ranking(
     lines = capsys.readouterr().out.splitlines()
     (row,) = [line for line in lines if "torch.mm: " in line]
     least, over = library["at_least_microseconds"], library["at_least_over_first"]
-    wanted = f"torch.mm: >= {least:.1f} us, {over:.2f}x the first, in four cases of five"
+    wanted = f"torch.mm: >= {least:.1f} us, {over:.2f}x the first, in nine cases of ten"
     assert row.strip().startswith(wanted)
     assert "5 of" in lines[0]
     fifth = next(i for i, line in enumerate(lines) if line.strip().startswith("5 "))
@@ -183,6 +183,15 @@ def test_predict_refuses(
     line = refused("predict", *MEASURED, "--model", model, "--data", data, *arguments)
     assert line.startswith(message)
     assert "allowed: " in line
+
+
+def test_predict_refuses_times_of_another_gpu(
+    refused: Refused, model: str, other_dataset: Dataset, tmp_path: Path
+) -> None:
+    path = tmp_path / "h100.parquet"
+    write_dataset(other_dataset, path)
+    line = refused("predict", *MEASURED, "--model", model, "--data", str(path))
+    assert line == (f"data set {path} was measured on H100; allowed: one of H200, or --gpu H100")
 
 
 # ---- damaged models

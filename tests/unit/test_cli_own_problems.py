@@ -240,6 +240,14 @@ def test_predict_of_many_writes_its_choices(
         assert int(row["shortlist"]) >= (int(row["rank"]) if top == "auto" else 1)
 
 
+def test_choices_are_written_by_a_name_in_any_case(
+    answer: Answer, own: str, model: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "choices.JSON"
+    answer("predict", "--problems", own, "--model", model, "--choices", str(file))
+    assert len(json.loads(file.read_text())) == 2
+
+
 def test_a_file_of_choices_is_a_file_of_problems(
     answer: Answer, own: str, model: str, tmp_path: Path
 ) -> None:
@@ -330,6 +338,27 @@ def test_rows_of_operands_that_no_model_is_for_are_left_out(
         else:
             assert (found["asked"], found["failed"]) == (1, 0)
     assert len((tmp_path / "choices.csv").read_text().splitlines()) == 2
+
+
+def test_rows_that_the_model_ranks_but_does_not_decide_are_left_out_for_one(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, cache = tmp_path / "recorded.csv", str(tmp_path / "objects")
+    path.write_text("m,n,k,operands\n64,4096,4096,bf16:ccr\n48,1024,512,bf16:rcr\n")
+    asked = ("compile", "--problems", str(path), "--model", model, "--cache", cache, "--json")
+    assert main([*asked, "-k", "1"]) == 0
+    told = capsys.readouterr()
+    assert told.err == ("tilecast: left out: 1 problem of bf16:ccr, which the model has not seen\n")
+    assert json.loads(told.out)["asked"] == 1
+
+
+def test_a_file_of_which_the_model_decides_nothing_is_refused(
+    refused: Refused, model: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "recorded.csv"
+    path.write_text("m,n,k,operands\n64,4096,4096,bf16:ccr\n")
+    line = refused("compile", "-k", "1", "--problems", str(path), "--model", model)
+    assert "no model has seen operands such as bf16:ccr; allowed without a benchmark: " in line
 
 
 def test_what_the_hook_recorded_is_ranked_and_compiled(answer: Answer, tmp_path: Path) -> None:
@@ -452,3 +481,8 @@ def test_evaluate_refuses_a_file_none_of_whose_problems_was_measured(
     path.write_text("m,n,k\n48,1024,512\n64,4096,4104\n64,4096,8\n")
     line = refused("evaluate", "--data", data, "--problems", str(path))
     assert line.startswith("none of the 3 problems was measured; allowed: at least one of the data")
+
+
+def test_evaluate_refuses_operands_beside_a_file(refused: Refused, data: str, own: str) -> None:
+    line = refused("evaluate", "--data", data, "--problems", own, "--operands", "fp16:rcr")
+    assert line.startswith("--operands is of all that was measured; allowed beside --problems: ")

@@ -257,7 +257,7 @@ def test_without_plotly_it_says_what_to_install(
     }
     line = refused(*asked[command])
     assert line.startswith("plotly is not installed; allowed: ")
-    assert "pip install 'tilecast[report]'" in line
+    assert "pip install 'plotly>=6,<8'" in line
 
 
 def test_predict_shows_one_problem(

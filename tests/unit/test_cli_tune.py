@@ -105,3 +105,21 @@ def test_what_it_needs_is_told(arguments: list[str], refused: Refused) -> None:
     assert "none of the 2 problems was measured within --budget 1;" in refused(
         *arguments, "--budget", "1"
     )
+
+
+def test_the_model_does_not_replace_what_is_read_or_kept(
+    arguments: list[str], refused: Refused, tmp_path: Path
+) -> None:
+    for name in ("run.db", "own.csv"):
+        line = refused(*arguments, "--out", str(tmp_path / name))
+        assert line.startswith(f"cannot write {tmp_path / name}: this command reads, keeps or")
+
+
+@pytest.mark.parametrize("command", ["tune", "space", "collect", "predict", "compile", "doctor"])
+def test_help_names_no_model_where_none_can_be_named(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    told = capsys.readouterr().out
+    assert told.count("that of --model") == ("--model MODEL" in told)

@@ -224,3 +224,41 @@ def test_reads_the_pins_of_this_package() -> None:
 )
 def test_refuses(refused: Callable[..., str], arguments: tuple[str, ...], message: str) -> None:
     assert refused("doctor", *arguments).startswith(message)
+
+
+@pytest.fixture
+def variables(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    def put(**named: str) -> None:
+        for name, value in named.items():
+            monkeypatch.setenv(f"TILECAST_{name}", value)
+
+    return put
+
+
+def test_settings_of_the_environment_that_the_hook_refuses_are_told(
+    answer: Callable[..., dict], variables: Callable[..., None], tmp_path: Path
+) -> None:
+    variables(K="banana", POWER="foo")
+    document = answer("doctor", "64x4096x4096", "--cache", str(tmp_path / "cache"), status=1)
+    k, power = [f for f in document["findings"] if not f["works"] and f["needed"]]
+    assert k["found"] == "TILECAST_K=banana, which is refused"
+    assert "allowed: 1 to 64, or 'auto'" in k["advice"]
+    assert power["found"] == "TILECAST_POWER=foo, which is refused"
+    (refused,) = document["problem"]
+    assert not refused["works"]
+
+
+def test_a_problem_is_explained_as_the_environment_has_it(
+    answer: Callable[..., dict],
+    variables: Callable[..., None],
+    leaving_model: Path,
+    tmp_path: Path,
+) -> None:
+    variables(K="1", MODEL=str(leaving_model))
+    asked = ("doctor", "512x4096x4096", "--cache", str(tmp_path / "cache"))
+    assert answer(*asked)["problem"][-1]["found"].startswith("left to torch.mm")
+    assert answer(*asked, "-k", "4")["problem"][1]["found"].startswith("4: ")
+
+
+def test_a_model_is_looked_at_without_a_problem(refused: Callable[..., str]) -> None:
+    assert refused("doctor", "--model", "nowhere").startswith("model nowhere is refused")

@@ -282,7 +282,7 @@ def test_what_the_library_takes_at_least_is_called_that() -> None:
     known = DOCUMENT | {"library": {"name": "torch.mm", "at_least_microseconds": 2.5}}
     *_, least, _ = _sound(one_problem.ranking(known))
     assert (least["name"], least["x"]) == (
-        "torch.mm, at least, in four cases of five",
+        "torch.mm, at least, in nine cases of ten",
         [2.5, 2.5],
     )
 

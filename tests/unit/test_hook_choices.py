@@ -632,9 +632,9 @@ def test_a_bias_of_one_row_goes_to_the_kernel(
 
 @pytest.mark.parametrize("shape", [[M, N], [M, 1], [1]], ids=str)
 def test_other_biases_are_added_afterwards(
-    graph: Any, hook: list[KernelSpec], shape: list[int]
+    graph: Any, hook: list[KernelSpec], knowing_no_matrix: None, shape: list[int]
 ) -> None:
-    """A matrix too, as no kernel that adds one was measured for the shipped model."""
+    """A matrix too, where the model has seen no kernel that adds one."""
     install(k=2)
     choices = _ours(lowered(aten.addmm, node("bias", shape), *linear(M, N, K).nodes()))
     added = "bias" if shape == [M, 1] else "c"  # Inductor makes a matrix of one number

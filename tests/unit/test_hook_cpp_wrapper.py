@@ -160,9 +160,7 @@ def _written(graph: Any, choice: Any) -> str:
     return "\n".join(map(str, graph.wrapper_code.lines))
 
 
-def test_a_matrix_and_its_factors_are_handed_over(
-    compiled: Callable, knowing_matrices: None
-) -> None:
+def test_a_matrix_and_its_factors_are_handed_over(compiled: Callable) -> None:
     def function(c: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         return torch.addmm(c, x, w.T, alpha=0.5, beta=3)
 
@@ -174,7 +172,7 @@ def test_a_matrix_and_its_factors_are_handed_over(
 
 
 def test_residuals_are_added_by_the_kernels_before_them(
-    compiled: Callable, knowing_matrices: None, monkeypatch: pytest.MonkeyPatch
+    compiled: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One after the other: the second adds what the first has written."""
 

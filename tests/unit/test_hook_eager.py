@@ -180,7 +180,6 @@ BIASES: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], bool]] = {
     "4 bytes in": (lambda x: x.flatten()[2:66], True),
     "2 bytes in": (lambda x: x.flatten()[1:65], False),
     "every second element": (lambda x: x.flatten()[:128:2], False),
-    "(m, n)": (lambda x: x, False),
     "(m, 1)": (lambda x: x[:, :1], False),
     "a number": (lambda x: x[0, 0], False),
     "a number as a row": (lambda x: x[0, :1], False),
@@ -206,7 +205,7 @@ def test_a_kernel_adds_a_bias_of_one_row(gpu: list[KernelSpec], kind: str) -> No
     [(1, 1, "c"), (0.5, 1, "alpha+c"), (1, -2, "beta-c"), (0.5, 3, "alpha+beta-c")],
 )
 def test_a_kernel_adds_a_matrix_where_the_model_knows_such(
-    gpu: list[KernelSpec], knowing_matrices: None, alpha: float, beta: float, steps: str
+    gpu: list[KernelSpec], alpha: float, beta: float, steps: str
 ) -> None:
     a, b = _linear()
     (c,) = _constants([(16, 64)], torch.bfloat16)
@@ -219,9 +218,16 @@ def test_a_kernel_adds_a_matrix_where_the_model_knows_such(
     assert counters["tilecast"] == {}
 
 
-def test_a_matrix_that_is_not_stored_as_the_result_is_left_to_torch(
-    gpu: list[KernelSpec], knowing_matrices: None
+def test_a_matrix_is_left_to_torch_where_the_model_knows_none(
+    gpu: list[KernelSpec], knowing_no_matrix: None
 ) -> None:
+    a, b = _linear()
+    (c,) = _constants([(16, 64)], torch.bfloat16)
+    assert torch.equal(addmm(c, a, b), torch.addmm(c, a, b))
+    assert gpu == []
+
+
+def test_a_matrix_that_is_not_stored_as_the_result_is_left_to_torch(gpu: list[KernelSpec]) -> None:
     a, b = _linear()
     (c,) = _constants([(16, 64)], torch.bfloat16)
     turned = torch.empty(64, 16, dtype=torch.bfloat16).T
@@ -230,9 +236,7 @@ def test_a_matrix_that_is_not_stored_as_the_result_is_left_to_torch(
     assert gpu == []
 
 
-def test_a_matrix_that_is_overwritten_is_left_to_torch(
-    gpu: list[KernelSpec], knowing_matrices: None
-) -> None:
+def test_a_matrix_that_is_overwritten_is_left_to_torch(gpu: list[KernelSpec]) -> None:
     a, b = _linear()
     (c,) = _constants([(16, 64)], torch.bfloat16)
     expected = torch.addmm(c, a, b)
@@ -334,6 +338,15 @@ def test_gradients(op: tuple, dtype: torch.dtype) -> None:
 def test_gradients_of_addmm_with_factors(bias: tuple[int, ...]) -> None:
     operands = _tensors([bias, (8, 16), (16, 4)], dtype=torch.double, requires_grad=True)
     assert torch.autograd.gradcheck(lambda *o: addmm(*o, alpha=2.0, beta=0.5), operands)
+
+
+def test_gradients_take_no_multiplication_by_one() -> None:
+    operands = _tensors([(8, 4), (8, 16), (16, 4)], requires_grad=True)
+    with torch.profiler.profile() as profile:
+        addmm(*operands).sum().backward()
+    names = {event.name for event in profile.events() or ()}
+    assert "aten::sum" in names
+    assert "aten::mul" not in names
 
 
 @pytest.mark.parametrize("wanted", [(0,), (1,), (0, 1)], ids=str)

@@ -35,8 +35,9 @@ from hook_graph import (
 )
 
 from tilecast.inductor_hook import activations as recognition
-from tilecast.inductor_hook import install, installed, one_kernel, residual_fusion
+from tilecast.inductor_hook import choices, install, installed, one_kernel, residual_fusion
 from tilecast.inductor_hook.activations import PRODUCTS, aten
+from tilecast.inductor_hook.contest import Contest
 from tilecast.inductor_hook.residual_fusion import RESIDUAL
 from tilecast.inductor_hook.residuals import Residual, residuals
 from tilecast.inductor_hook.template import TilecastCaller
@@ -156,7 +157,7 @@ def asked_for(hook: list[KernelSpec]) -> Iterator[None]:
 
 
 def test_nothing_is_rewritten_for_a_model_that_has_seen_no_matrix(
-    asked_for: None, caplog: pytest.LogCaptureFixture
+    asked_for: None, knowing_no_matrix: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     install(fuse=True)
     graph = _traced(_block)
@@ -166,19 +167,23 @@ def test_nothing_is_rewritten_for_a_model_that_has_seen_no_matrix(
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_each_is_rewritten_for_one_that_has(
-    asked_for: None, knowing_matrices: None, count: int
-) -> None:
+def test_each_is_rewritten_for_one_that_has(asked_for: None, count: int) -> None:
     install(count, fuse=True)
     graph = _traced(_block)
     assert len(applied_to(graph)) == 2
     assert len(graph.find_nodes(op="call_function", target=PRODUCTS[0])) == 1
 
 
+def test_what_a_node_of_ours_reads_is_written(asked_for: None) -> None:
+    """A product with its activation, say, which is looked for before."""
+    install(fuse=True)
+    graph = _traced(lambda x, w, b, u: F.linear(x + F.linear(x.sin(), w), u).relu())
+    assert len(applied_to(graph)) == 2
+    assert graph.find_nodes(op="call_function", target=PRODUCTS[0]) == []
+
+
 @pytest.fixture
-def compiled(
-    asked_for: None, knowing_matrices: None, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., Any]:
+def compiled(asked_for: None, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """Compiles a function for the CPU as if that were a GPU, and calls it."""
     monkeypatch.setattr(recognition, "DEVICE", "cpu")
 
@@ -196,6 +201,21 @@ def test_what_is_not_fused_is_lowered_as_without_us(compiled: Callable) -> None:
     found = compiled(_block, *operands)
     assert counters["tilecast"][f"not fused: {RESIDUAL}"] == 2
     assert torch.equal(found, compiled(_block, *operands, fuse=False))
+
+
+def test_a_number_of_rows_that_is_added_is_no_matrix(
+    compiled: Callable, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And the others are recognised beside it."""
+
+    def function(x: Tensor, w: Tensor) -> Tensor:
+        return x + F.linear(F.linear(x.sin(), w) + x.shape[1], w)
+
+    x, w, *_ = _operands()
+    torch._dynamo.mark_dynamic(x, 1)
+    compiled(function, x, w)
+    assert counters["tilecast"][f"not fused: {RESIDUAL}"] == 1
+    assert warnings_told(caplog) == []
 
 
 def test_a_symbolic_m_gets_no_guard(compiled: Callable) -> None:
@@ -253,7 +273,7 @@ def _lowered(operands: Sequence[TensorBox], bias: bool = False) -> TilecastCalle
 
 @pytest.mark.parametrize("bias", [False, True])
 def test_k_1_takes_the_first_without_a_benchmark(
-    graph: Any, hook: list[KernelSpec], knowing_matrices: None, bias: bool
+    graph: Any, hook: list[KernelSpec], bias: bool
 ) -> None:
     install(k=1, fuse=True)
     caller = _lowered(_boxes(bias=bias), bias)
@@ -275,7 +295,6 @@ def test_k_1_takes_the_first_without_a_benchmark(
 def test_what_is_not_stored_as_the_result_is_not_fused(
     graph: Any,
     hook: list[KernelSpec],
-    knowing_matrices: None,
     caplog: pytest.LogCaptureFixture,
     kind: dict[str, Any],
     count: int,
@@ -286,7 +305,7 @@ def test_what_is_not_stored_as_the_result_is_not_fused(
 
 
 def test_a_model_that_has_seen_no_matrix_is_not_asked(
-    graph: Any, hook: list[KernelSpec], caplog: pytest.LogCaptureFixture
+    graph: Any, hook: list[KernelSpec], knowing_no_matrix: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nor is a product of ours put there to which a second kernel adds."""
     install(k=1, fuse=True)
@@ -302,7 +321,7 @@ def test_k_1_leaves_to_the_library_what_it_wins(
     assert hook == []
 
 
-def test_a_kernel_for_every_m(hook: list[KernelSpec], knowing_matrices: None) -> None:
+def test_a_kernel_for_every_m(hook: list[KernelSpec]) -> None:
     symbols = ShapeEnv()
     with lowering(symbols):
         install(k=1, fuse=True)
@@ -318,7 +337,6 @@ def test_a_kernel_for_every_m(hook: list[KernelSpec], knowing_matrices: None) ->
 def test_what_is_spared_is_allowed(
     graph: Any,
     monkeypatch: pytest.MonkeyPatch,
-    knowing_matrices: None,
     m: int,
     microseconds: float,
     fused: bool,
@@ -335,8 +353,26 @@ def test_what_is_spared_is_allowed(
     assert caller is (ours[0] if fused else None)
 
 
+def test_what_does_more_than_its_rival_does_not_race_against_it(
+    graph: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However much the power limit would matter."""
+    Clock.started(monkeypatch, 13e-3, 0.01)
+    races = []
+
+    class Told(Contest):
+        def __init__(self, share: float | None):
+            races.append(share)
+            super().__init__(share)
+
+    monkeypatch.setattr(choices, "Contest", Told)
+    install(k=2, fuse=True)
+    _lowered(_boxes(m=4096))
+    assert races == [None]
+
+
 def test_nothing_is_fused_where_no_product_alone_could_be_timed(
-    graph: Any, monkeypatch: pytest.MonkeyPatch, knowing_matrices: None
+    graph: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Clock.started(monkeypatch, 1.0, math.inf)
     install(k=2, fuse=True)
@@ -347,7 +383,6 @@ def test_a_lowering_that_fails_is_one_warning(
     graph: Any,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
-    knowing_matrices: None,
 ) -> None:
     install(k=1, fuse=True)
     monkeypatch.setattr(TilecastCaller, "output_node", lambda caller: 1 / 0)

@@ -132,7 +132,10 @@ CALLS: dict[str, tuple[Callable[[], torch.Tensor], list[str]]] = {
         ["bf16:rcr:bias"],
     ),
     "addmm": (lambda: torch.addmm(_bf16(1, N), _bf16(M, K), _bf16(N, K).T), ["bf16:rcr:bias"]),
-    "a matrix added": (lambda: torch.addmm(_bf16(M, N), _bf16(M, K), _bf16(N, K).T), []),
+    "a matrix added": (
+        lambda: torch.addmm(_bf16(M, N), _bf16(M, K), _bf16(N, K).T),
+        ["bf16:rcr:c"],
+    ),
     "factors": (
         lambda: torch.addmm(_bf16(N), _bf16(M, K), _bf16(N, K).T, alpha=0.5, beta=2),
         [],
@@ -169,7 +172,7 @@ def test_who_multiplies(switch: list[KernelSpec], kind: str) -> None:
     ("factors", "text"), [({}, "c"), ({"alpha": 0.5, "beta": 2}, "alpha+beta-c")]
 )
 def test_a_matrix_is_added_where_the_model_knows_such(
-    switch: list[KernelSpec], knowing_matrices: None, factors: dict[str, Any], text: str
+    switch: list[KernelSpec], factors: dict[str, Any], text: str
 ) -> None:
     c, a, b = _bf16(M, N), _bf16(M, K), _bf16(N, K).T
     expected = torch.addmm(c, a, b, **factors)

@@ -14,13 +14,14 @@ from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
+from tilecast.inductor_hook import selection
 from tilecast.inductor_hook.matmul import Matmul
 from tilecast.inductor_hook.selection import first, gpu_of, portfolio, ranked, runnable, shortlist
 from tilecast.inductor_hook.settings import Settings
 from tilecast.kernels.candidates import candidates
 from tilecast.kernels.quack_sm90.stock import stock_configs
 from tilecast.models import artifact
-from tilecast.models.learned import load_heuristic
+from tilecast.models.learned import LearnedHeuristic, load_heuristic
 from tilecast.models.lending import shipped_for
 from tilecast.models.manifest import digest_of
 
@@ -126,7 +127,7 @@ def test_a_lent_model_ranks_the_problem_as_it_is(
 
 @pytest.mark.parametrize(
     "text",
-    ["bf16:rcr>fp32", "bf16:rcr>fp32:bias", "bf16:rcc", "bf16:rcr:c", "bf16:rcr:beta-c"],
+    ["bf16:rcr>fp32", "bf16:rcr>fp32:bias", "bf16:rcc", "bf16:rcc:c", "int8:rcr>int32:c"],
 )
 def test_other_results_and_matrices_are_not_lent_to(text: str) -> None:
     problem = GemmProblem(512, 4096, 4096, operands=GemmOperands.parse(text))
@@ -145,6 +146,30 @@ def test_a_bias_stays_where_a_kernel_fuses_it(bare_kernels: None) -> None:
     assert runnable(Settings(), biased, H200) == LINEAR_BF16
     assert runnable(Settings(), LINEAR_BF16, H200) == LINEAR_BF16
     runnable.cache_clear()
+
+
+def test_a_model_that_could_not_be_loaded_once_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    biased = GemmOperands.parse("bf16:rcr:bias")
+    monkeypatch.setattr(selection, "load_heuristic", _refusing)
+    selection._heuristic.cache_clear()
+    runnable.cache_clear()
+    with pytest.raises(TilecastError, match="is on a disk that is away"):
+        runnable(Settings(), biased, H200)
+    monkeypatch.undo()
+    assert runnable(Settings(), biased, H200) == biased
+
+
+def _refusing(*asked: object) -> LearnedHeuristic:
+    raise TilecastError("the model is on a disk that is away")
+
+
+def test_why_nothing_is_chosen_for_a_product_is_told_with_a_bias_too() -> None:
+    biased = GemmOperands.parse("bf16:ccr:bias")
+    with pytest.raises(TilecastError, match="no model has seen operands such as bf16:ccr;"):
+        runnable(Settings(k=1), biased, H200)
+    assert runnable(Settings(k=3), biased, H200) == biased
 
 
 def trained_anew(folder: Path) -> None:

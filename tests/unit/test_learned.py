@@ -93,6 +93,16 @@ def test_without_times_of_the_library_nothing_is_left_to_it(trained) -> None:
     assert not choice.deferred
 
 
+def test_what_the_library_does_not_multiply_is_not_left_to_it(leaving_model: Path) -> None:
+    operands = GemmOperands.parse("e4m3:rcr>bf16:tensor-scales")
+    heuristic = load_heuristic(H200, operands, folder=leaving_model)
+    for batch in (1, 4):
+        problem = GemmProblem(128, 4096, 4096, batch, operands)
+        choice = heuristic.first(problem, candidates(problem, H200))
+        alone = batch == 1
+        assert (choice.deferred, choice.library_over is not None) == (alone, alone)
+
+
 def test_lent_operands_are_compared_by_the_lender() -> None:
     problem = replace(PROBLEM, operands=GemmOperands.parse("fp16:rcr"))
     own, lent = (
@@ -105,7 +115,7 @@ def test_lent_operands_are_compared_by_the_lender() -> None:
 def test_what_the_library_does_in_several_steps_is_not_left_to_it() -> None:
     speeds = {}
     for text in ("bf16:rcr", "bf16:rcr:bias+gelu", "int8:rcr>int32", "int8:rcr>bf16:row-scales"):
-        problem = GemmProblem(1024, 4096, 4096, operands=GemmOperands.parse(text))
+        problem = GemmProblem(1024, 4096, 1024, operands=GemmOperands.parse(text))
         choice = load_heuristic(H200, problem.operands).first(problem, candidates(problem, H200))
         assert choice.library_over is not None
         speeds[text] = choice.library_over

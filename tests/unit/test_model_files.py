@@ -284,3 +284,22 @@ def test_what_is_no_json_is_refused(tmp_path: Path) -> None:
     for path in (*(tmp_path / f"{name}.json" for name in ("config", "deep", "none")), tmp_path):
         with pytest.raises(TilecastError, match="model configuration .* is not understood: "):
             read_model(path, (1,))
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"linear_num_key_heads": 16}, "it has linear_num_key_heads, "),
+        ({"mamba_d_state": 128}, "it has mamba_d_state, "),
+        ({"intermediate_size_mlp": 16384}, "it has intermediate_size_mlp, "),
+        ({"layer_types": ["full_attention", "conv"]}, "it has layer_types with 'conv', "),
+    ],
+)
+def test_layers_of_another_kind_are_refused(tmp_path: Path, change: dict, told: str) -> None:
+    with pytest.raises(TilecastError, match=told):
+        read_model(_config(tmp_path, LLAMA | change), (1,))
+
+
+def test_kinds_of_attention_are_alike(tmp_path: Path) -> None:
+    kinds = {"layer_types": ["full_attention", "sliding_attention", "chunked_attention"]}
+    assert read_model(_config(tmp_path, LLAMA | kinds), (1,)).hidden == 4096

@@ -8,10 +8,12 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from tilecast.heuristics.hardware import hardware
+from tilecast.models import network as network_module
 from tilecast.models.labels import POWERS, ProblemLabels
-from tilecast.models.network import MAX_LAYERS, MAX_OUTPUT, MAX_WIDTH, REACH, Network
+from tilecast.models.network import MAX_LAYERS, MAX_OUTPUT, MAX_WIDTH, REACH, Network, gelu
 from tilecast.models.network_training import _configs, _scale, fit_network
 from tilecast.models.targets import FAR, THINNING, log_analytic, problem_features
 
@@ -54,6 +56,24 @@ def test_predictions_are_those_of_torch(network: Network, rows: np.ndarray) -> N
     assert (found.dtype, found.shape) == (np.float32, (40, 3))
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
     assert network.predict(rows[:0]).shape == (0, 3)
+
+
+def test_one_thread_multiplies_and_others_may_again(
+    network: Network, rows: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many a matrix library has: they would wait for cores that compilers keep busy."""
+
+    def threads() -> set[int]:
+        return {found["num_threads"] for found in threadpool_info() if found["user_api"] == "blas"}
+
+    meanwhile = []
+    monkeypatch.setattr(
+        network_module, "gelu", lambda values: meanwhile.append(threads()) or gelu(values)
+    )
+    with threadpool_limits(2, user_api="blas"):
+        network.predict(rows)
+        assert threads() == {2}
+    assert meanwhile == [{1}] * 2
 
 
 def test_features_are_scaled_and_end_where_nothing_was_seen(network: Network) -> None:

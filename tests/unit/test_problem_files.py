@@ -146,3 +146,20 @@ def test_a_file_that_is_absent_or_a_folder_is_refused(tmp_path: Path) -> None:
     for name in ("none.csv", "none.parquet", "folder.csv"):
         with pytest.raises(TilecastError, match="are not read: "):
             read_problems(tmp_path / name)
+
+
+def test_a_negative_extent_is_out_of_range(tmp_path: Path) -> None:
+    path = _write(tmp_path / "own.csv", [ROWS[0] | {"m": -16}])
+    with pytest.raises(TilecastError, match="m=-16 is out of range; allowed: 1 to "):
+        read_problems(path)
+
+
+def test_a_folder_is_called_one(tmp_path: Path) -> None:
+    with pytest.raises(TilecastError, match="it is a folder; allowed: "):
+        read_problems(tmp_path)
+
+
+def test_a_byte_order_mark_before_json_is_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "own.json"
+    path.write_text(json.dumps(ROWS), encoding="utf-8-sig")
+    assert read_problems(path) == PROBLEMS
