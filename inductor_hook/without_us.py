@@ -33,12 +33,14 @@ BARE = "bare"
 """The form of a product that multiplies what is stored, beside `Quantized.form`."""
 ATEN = "ATen"
 """Who multiplies where it is no kernel of ours."""
+WITHOUT_US = "tilecast_product_without_us"
+"""Name of the choice that is what Inductor makes of a product, and of the graph that this is."""
 
 
 @cache
 def without_us() -> ExternKernelChoice:
     """What Inductor makes of a product; it is benchmarked and never taken."""
-    return ExternKernelChoice(_run, name="tilecast_product_without_us")
+    return ExternKernelChoice(_run, name=WITHOUT_US)
 
 
 @cache
@@ -133,9 +135,7 @@ def _compiled(
         a = torch.empty_strided(a_shape, a_strides, dtype=a_dtype, device=device)
         b = torch.empty_strided(b_shape, b_strides, dtype=b_dtype, device=device)
     traced = make_fx(product, decomposition_table=select_decomp_table())(a, b)
-    graph = GraphLowering(
-        traced, [a, b], is_inference=V.graph.is_inference, name="tilecast_product_without_us"
-    )
+    graph = GraphLowering(traced, [a, b], is_inference=V.graph.is_inference, name=WITHOUT_US)
     with V.set_graph_handler(graph), V.set_fake_mode(fake):
         graph.run(a, b)
         return graph.compile_to_module().call

@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -27,6 +28,12 @@ import steps
 import tables
 import torch
 import variants
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from hook_graph import lowering
+
+from tilecast.inductor_hook import without_us
 
 # The runner
 
@@ -272,6 +279,21 @@ def test_generated_code_of_this_pytorch_is_read() -> None:
         out = variants.compiled(variants.linear, variant)(x, w)
     assert torch.allclose(out, x @ w.t(), atol=1e-5)
     assert variants.selection("\n".join(sources)) == "aten"
+
+
+def test_code_of_a_product_that_is_compiled_to_be_timed_is_not_what_runs() -> None:
+    from torch._inductor.debug import DebugContext
+    from torch._inductor.virtualized import V
+
+    without_us._compiled.cache_clear()
+    x, w = torch.randn(8, 64), torch.randn(64, 32)
+    stored = (x.shape, x.stride(), w.shape, w.stride(), x.dtype, w.dtype, x.device)
+    competing = variants.competing(variants.Variant("default"))
+    with competing as sources, lowering(), V.set_debug_handler(DebugContext()):
+        call: Any = without_us._compiled(*stored, without_us.BARE, "ATEN")
+        (out,) = call([x, w])
+    assert torch.allclose(out, x @ w, atol=1e-5)
+    assert sources == []
 
 
 def test_nvgemm_needs_a_pytorch_that_has_it() -> None:
