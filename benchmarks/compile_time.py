@@ -7,8 +7,8 @@ common: imports, the CUDA context and the start of Inductor's own workers. Trito
 compiled once (`variants.share_ptxas`), which PyTorch 2.11 does only if it is told so. What only
 tilecast needs is in: its first GEMM loads the model, and without objects starts the pool that
 compiles. A ``cold`` variant has an object cache of its own, empty at first; the warm ones share
-that of `COLD`, come after it in each turn and find what it compiled. Whole models are in
-``real_models.py``.
+that of `COLD`, come after it in each turn and find what it compiled. The same in
+one graph is ``compile_graph.py``, and whole models are in ``real_models.py``.
 """
 
 import itertools
@@ -31,6 +31,7 @@ from variants import (
     available,
     competing,
     compiled,
+    gemm_calls,
     linear,
     selection,
     share_ptxas,
@@ -65,10 +66,10 @@ Extents = tuple[int, int, int]
 
 
 class Job(NamedTuple):
-    """A GEMM of some m, n, k, and the names of the variants that compile it."""
+    """What is compiled as one graph: GEMMs of some m, n, k; and the variants that compile it."""
 
     name: str
-    extents: Extents
+    extents: Sequence[Extents]
     variants: list[str]
 
 
@@ -77,7 +78,7 @@ def jobs(names: Sequence[str]) -> list[Job]:
     found = []
     for extents in PROBLEMS:
         wanted = [name for name in names if name != NVGEMM or extents in NVGEMM_PROBLEMS]
-        found.append(Job("x".join(map(str, extents)), extents, wanted))
+        found.append(Job("x".join(map(str, extents)), [extents], wanted))
     return found
 
 
@@ -137,11 +138,11 @@ def warm_up() -> None:
     """Do what every process does once, whatever it compiles."""
     from torch._inductor.async_compile import AsyncCompile
 
-    first_call(WARM_UP, Variant("ATEN"))
+    first_call([WARM_UP], Variant("ATEN"))
     AsyncCompile.wait_pool_ready()
 
 
-def compile_job(extents: Extents, variant: Variant) -> Row:
+def compile_job(extents: Sequence[Extents], variant: Variant) -> Row:
     """`first_call`, or its error: a backend that cannot is a result, too."""
     try:
         return first_call(extents, variant)
@@ -149,20 +150,30 @@ def compile_job(extents: Extents, variant: Variant) -> Row:
         return {"error": f"{type(error).__name__}: {error}"[:300]}
 
 
-def first_call(extents: Extents, variant: Variant) -> Row:
-    """Seconds until the first result of a GEMM, and what was selected."""
+def products(*operands: torch.Tensor) -> list[torch.Tensor]:
+    """Multiply each two by `linear`."""
+    return [linear(*pair) for pair in zip(operands[::2], operands[1::2], strict=True)]
+
+
+def first_call(extents: Sequence[Extents], variant: Variant) -> Row:
+    """Seconds until the first result of some GEMMs, and what was selected."""
     from torch._inductor.utils import fresh_cache
 
     torch._dynamo.reset()
-    m, n, k = extents
-    arguments = [torch.randn(rows, k, dtype=torch.bfloat16, device="cuda") for rows in (m, n)]
+    arguments = [
+        torch.randn(rows, k, dtype=torch.bfloat16, device="cuda")
+        for m, n, k in extents
+        for rows in (m, n)
+    ]
     with fresh_cache(), torch.no_grad(), competing(variant) as sources:
         torch.cuda.synchronize()
         start = time.perf_counter()
-        compiled(linear, variant)(*arguments)
+        compiled(products, variant)(*arguments)
         torch.cuda.synchronize()
         seconds = time.perf_counter() - start
-    return {"seconds": seconds, "selected": selection("\n".join(sources))}
+    code = "\n".join(sources)
+    selected = selection(code) if len(extents) == 1 else dict(gemm_calls(code))
+    return {"seconds": seconds, "selected": selected}
 
 
 def figures(rows: Sequence[Row]) -> Row:

@@ -52,7 +52,7 @@ def counted(extents: Extents) -> Row:
         asked[cache_hit] += 1
 
     with patch.object(knobs.compilation, "listener", note):
-        call = first_call(extents, Variant("ATEN,TRITON"))
+        call = first_call([extents], Variant("ATEN,TRITON"))
     return call | {"compiled": asked[False], "found": asked[True]}
 
 

@@ -255,10 +255,18 @@ def plan(settings: Settings, matmul: Matmul, op: str, gpu: Hardware) -> list[Cho
         LeftToLibrary: none is benchmarked, ATen is expected to win throughout, and is named.
     """
     start = time.perf_counter()
+    choices = chosen(settings, matmul, gpu)
+    if choices[0].matmul.added and op not in ADDING:
+        raise NotCovered("no kernel, or no model, is for what is added")
+    begin(choices)
+    _log_plan(op, matmul, choices, time.perf_counter() - start)
+    return choices
+
+
+def chosen(settings: Settings, matmul: Matmul, gpu: Hardware) -> list[Choice]:
+    """The choices for a multiplication, best first; raises what `plan` does."""
     operands = runnable(settings, matmul.hint.operands, gpu)
     matmul = replace(matmul, hint=replace(matmul.hint, operands=operands))
-    if matmul.added and op not in ADDING:
-        raise NotCovered("no kernel, or no model, is for what is added")
     predictions = shortlist(settings, matmul.hint, gpu)
     if settings.k == 1 and names(config.max_autotune_gemm_backends, "ATEN"):
         _check_library(settings, matmul, gpu)
@@ -267,16 +275,18 @@ def plan(settings: Settings, matmul: Matmul, op: str, gpu: Hardware) -> list[Cho
         shortlists = [(configs, predictions[0])]
     else:
         shortlists = [((prediction.config,), prediction) for prediction in predictions]
-    choices = [
+    return [
         Choice(matmul, configs, settings, prediction.microseconds)
         for configs, prediction in shortlists
     ]
+
+
+def begin(choices: Sequence[Choice]) -> None:
+    """Start to compile the kernels of some choices; returns at once."""
     builder = object_builder()
     for choice in choices:
         for spec in choice.specs:
             builder.start(spec)
-    _log_plan(op, matmul, choices, time.perf_counter() - start)
-    return choices
 
 
 def _portfolio(settings: Settings, matmul: Matmul, gpu: Hardware) -> tuple[KernelConfig, ...]:

@@ -1,7 +1,7 @@
 """A product together with the activation behind it: as one kernel of ours where that is faster.
 
 Inductor fuses nothing into a CuteDSL template. So a pass over the graph
-(`tilecast.inductor_hook.rewriting`) puts one node in place of both, and what becomes of it is
+(`tilecast.inductor_hook.graph_pass`) puts one node in place of both, and what becomes of it is
 decided when it is lowered: one of our kernels, or the very nodes that it stands for, lowered as if
 it had not been there.
 """

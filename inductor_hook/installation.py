@@ -285,12 +285,12 @@ def _choose(
     return ranked(settings, problem, gpu, tuple(configs), limit)
 
 
-def _fuse() -> None:
+def _pass_over_graphs() -> None:
     """Put our pass behind Inductor's own patterns, or take it away."""
-    settings, ours = active(), "tilecast.inductor_hook.rewriting"
-    wanted = bool(settings and settings.fuse)
-    if wanted or ours in sys.modules:
-        import_module(ours).follow(sys.modules[PATTERNS_HOME].pass_patterns, wanted)
+    ours = "tilecast.inductor_hook.graph_pass"
+    if active() or ours in sys.modules:
+        passes = sys.modules[PATTERNS_HOME].pass_patterns
+        import_module(ours).follow(passes, active() is not None)
 
 
 _FOLLOWERS: dict[str, Callable[[], None]] = {
@@ -299,6 +299,6 @@ _FOLLOWERS: dict[str, Callable[[], None]] = {
     HANDLERS_HOME: _reach_handlers,
     NVGEMM_HOME: _rank_nvgemm,
     FLEX_GEMM_HOME: _rank_flex_gemm,
-    PATTERNS_HOME: _fuse,
+    PATTERNS_HOME: _pass_over_graphs,
 }
 """What is done once a module of Inductor is loaded, and whenever other settings come into force."""

@@ -204,9 +204,8 @@ def _choose(
     )
     if not fit:
         return None  # torch says what is wrong
-    *batch, m, k = a_shape
+    *batch, m, _ = a_shape
     n = b_shape[-1]
-    out_dtype = product.out or a_dtype
     try:
         if device < 0:
             raise TilecastError("its operands are not on a GPU")
@@ -216,22 +215,42 @@ def _choose(
             )
         settings = planner.settings or Settings(k=1)
         gpu = gpu_of(device, settings.model)
-        operands = _operands(product, a, b, out_dtype, out_stride)
-        if runnable(settings, operands, gpu) != operands:
-            raise TilecastError(f"no kernel, or no model, adds as {operands} asks for")
-        # Torch refuses int8 and fp8 with such an n, ready or not.
-        keeps = out_stride or a_dtype.itemsize == 1
-        written = n if keeps else padded(n, out_dtype.itemsize)
-        problem = GemmProblem(m, written, k, *batch, operands=operands)
+        problem = problem_of(product, a, b, out_stride)
+        if runnable(settings, problem.operands, gpu) != problem.operands:
+            raise TilecastError(f"no kernel, or no model, adds as {problem.operands} asks for")
         choice = decided(settings, problem, gpu, n)
     except TilecastError as error:
         planner.leaves("eager", str(error))
         return None
     if choice.deferred:
         return None
-    kernel = StaticMatmul(KernelSpec(choice.prediction.config, operands, product.rank == 3))
-    run = kernel if written == n else Padded(kernel)
-    return Plan(kernel, run, (*batch, m, n), out_dtype)
+    batched = product.rank == 3
+    kernel = StaticMatmul(KernelSpec(choice.prediction.config, problem.operands, batched))
+    run = kernel if problem.n == n else Padded(kernel)
+    return Plan(kernel, run, (*batch, m, n), product.out or a_dtype)
+
+
+def problem_of(
+    product: Product, a: tuple, b: tuple, out_stride: tuple[int, ...] | None = None
+) -> GemmProblem:
+    """What is asked of a kernel, with longer rows where TMA does not write the result's own.
+
+    Args:
+        product: what is asked for beside A and B.
+        a: A's shape, strides, dtype and device.
+        b: those of B.
+        out_stride: of an ``out`` that was given.
+
+    Raises:
+        TilecastError: no kernel reads operands of these strides, types or scales.
+    """
+    (*batch, m, k), _, a_dtype, _ = a
+    n, out_dtype = b[0][-1], product.out or a_dtype
+    operands = _operands(product, a, b, out_dtype, out_stride)
+    # Torch refuses int8 and fp8 with such an n, ready or not.
+    keeps = out_stride or a_dtype.itemsize == 1
+    written = n if keeps else padded(n, out_dtype.itemsize)
+    return GemmProblem(m, written, k, *batch, operands=operands)
 
 
 def _operands(

@@ -222,6 +222,7 @@ def hook(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[Kerne
     from torch._inductor import config
 
     from tilecast.inductor_hook import (
+        ahead,
         choices,
         learning,
         plans,
@@ -238,7 +239,8 @@ def hook(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[Kerne
     started: list[KernelSpec] = []
     monkeypatch.setenv("TILECAST_CACHE", str(tmp_path / "objects"))
     monkeypatch.setattr(ObjectBuilder, "start", lambda self, spec: started.append(spec))
-    for module in (choices, learning, plans, quantized_fusion, residual_fusion, timings):
+    ours = (ahead, choices, learning, plans, quantized_fusion, residual_fusion, timings)
+    for module in ours:
         monkeypatch.setattr(module, "gpu_of", lambda device, model: hardware("H200"))
     monkeypatch.setattr(selection, "load_heuristic", _taking_all)
     answers = (

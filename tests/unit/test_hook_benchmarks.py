@@ -377,7 +377,7 @@ def test_turns_rotate_but_cold_comes_first() -> None:
 
 def test_jobs_spare_nvgemm_most_gemms() -> None:
     jobs = compile_time.jobs(compile_time.NAMES)
-    assert [job.extents for job in jobs] == [*compile_time.PROBLEMS]
+    assert [extents for job in jobs for extents in job.extents] == [*compile_time.PROBLEMS]
     assert sum("NVGEMM" in job.variants for job in jobs) == 3
     rows = {min(4, next(i for i, top in enumerate((16, 64, 256, 1024, 1e9)) if m <= top))
             for m, _, _ in compile_time.PROBLEMS}  # fmt: skip
@@ -464,7 +464,7 @@ def test_what_a_backend_cannot_compile_is_a_row(monkeypatch: pytest.MonkeyPatch)
         raise RuntimeError("no " + "x" * 400)
 
     monkeypatch.setattr(compile_time, "first_call", first_call)
-    row = compile_time.compile_job((1, 2, 3), variants.Variant("NVGEMM"))
+    row = compile_time.compile_job([(1, 2, 3)], variants.Variant("NVGEMM"))
     assert row["error"].startswith("RuntimeError: no xxx")
     assert len(row["error"]) == 300
 

@@ -1,4 +1,4 @@
-"""The pass of ours over each graph: one node in place of what a kernel of ours may do at once."""
+"""Our pass over each graph: kernels start to compile, and our nodes take the place of others."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from torch._inductor import config
 from torch.fx import Graph
 
-from tilecast.inductor_hook import fusion, quantized_fusion, report, residual_fusion
+from tilecast.inductor_hook import ahead, fusion, quantized_fusion, report, residual_fusion
 from tilecast.inductor_hook.settings import asked
 
 REWRITES = {
@@ -18,16 +18,24 @@ REWRITES = {
 """What is looked for, in order; the activation behind a product that reads int8 stays."""
 
 
-class FusionPass:
+class GraphPass:
     """What Inductor applies to each graph behind its own patterns."""
 
     def apply(self, graph: Graph) -> None:
-        """Put nodes of ours into a graph; each is lowered as what it replaces if that is faster.
+        """Look ahead, and where fusing is asked for, put nodes of ours into the graph.
 
-        Whatever goes wrong is one warning, and the rest of the graph stays as it is.
+        Each of these is lowered as what it replaces if that is faster. Whatever goes wrong is one
+        warning, and the rest of the graph stays as it is.
         """
+        settings = asked()
+        if not settings:
+            return
+        try:
+            ahead.look_ahead(graph, settings)
+        except Exception as error:
+            report.warn_once("looking ahead", error, "kernels compile when they are asked for")
         # Tensor parallelism in the background looks for bare products, after us.
-        if not asked() or config._micro_pipeline_tp:
+        if not settings.fuse or config._micro_pipeline_tp:
             return
         for what, rewrite in REWRITES.items():
             try:
@@ -36,7 +44,7 @@ class FusionPass:
                 report.warn_once(f"looking for {what}", error, "none is fused")
 
 
-PASS = FusionPass()
+PASS = GraphPass()
 """The one pass."""
 
 

@@ -1,0 +1,97 @@
+"""Looking ahead: a graph's kernels start to compile before its first product is lowered.
+
+Lowering a product takes Inductor a moment, with Triton's templates some tenths of a second, and a
+graph has many. What is compiled in the meantime is not waited for in the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node
+from torch.fx.node import map_arg
+
+from tilecast.heuristics.errors import TilecastError
+from tilecast.inductor_hook.choices import begin, chosen
+from tilecast.inductor_hook.layout import Addend, Scale, adding
+from tilecast.inductor_hook.matmul import LeftToLibrary, Matmul
+from tilecast.inductor_hook.plans import Product, problem_of
+from tilecast.inductor_hook.selection import gpu_of
+from tilecast.inductor_hook.settings import Settings
+
+aten = torch.ops.aten
+_Asked = tuple[Product, torch.Tensor, torch.Tensor]
+"""What is asked for, A and B."""
+
+
+def look_ahead(graph: Graph, settings: Settings) -> None:
+    """Start on the kernels that a graph's products will ask for, where their extents are fixed.
+
+    A head start and no more: what is overlooked here starts when its product is lowered, and what
+    is not asked for then was compiled in vain.
+    """
+    for node in graph.nodes:
+        if node.target in _PRODUCTS:
+            # Lowering says why there is no choice.
+            with suppress(TilecastError, LeftToLibrary):
+                _look_at(node, settings)
+
+
+def _look_at(node: Node, settings: Settings) -> None:
+    args, options = map_arg((node.args, node.kwargs), lambda operand: operand.meta["val"])
+    product, a, b = _PRODUCTS[node.target](*args, **options)
+    extents = (*a.shape, *a.stride(), *b.shape, *b.stride())
+    if a.device.type != "cuda" or not all(isinstance(extent, int) for extent in extents):
+        return
+    of_a, of_b = ((x.shape, x.stride(), x.dtype, x.device) for x in (a, b))
+    matmul = Matmul(problem_of(product, of_a, of_b), product.rank == 3)
+    begin(chosen(settings, matmul, gpu_of(a.device.index or 0, settings.model)))
+
+
+def _mm(a: torch.Tensor, b: torch.Tensor) -> _Asked:
+    return Product(), a, b
+
+
+def _bmm(a: torch.Tensor, b: torch.Tensor) -> _Asked:
+    return Product(3), a, b
+
+
+def _addmm(
+    bias: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, beta: float = 1, alpha: float = 1
+) -> _Asked:
+    start = bias.storage_offset() * bias.itemsize
+    addend = Addend(bias.shape, bias.stride(), bias.dtype, start)
+    kind = addend.kind((a.shape[0], b.shape[1]), a.dtype, "row")
+    return Product(steps=adding(kind, alpha, beta)), a, b
+
+
+def _int_mm(a: torch.Tensor, b: torch.Tensor) -> _Asked:
+    return Product(out=torch.int32), a, b
+
+
+def _scaled_mm(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    scale_a: torch.Tensor,
+    scale_b: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    scale_result: torch.Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+    use_fast_accum: bool = False,
+) -> _Asked:
+    scales = tuple(Scale(s.shape, s.dtype, s.is_contiguous()) for s in (scale_a, scale_b))
+    steps = () if bias is None else ("bias",)
+    return Product(2, out_dtype, scales, use_fast_accum, steps), a, b
+
+
+_PRODUCTS: dict[Any, Callable[..., _Asked]] = {
+    aten.mm.default: _mm,
+    aten.bmm.default: _bmm,
+    aten.addmm.default: _addmm,
+    aten._int_mm.default: _int_mm,
+    aten._scaled_mm.default: _scaled_mm,
+}
+"""The operators that are looked for, each with what it asks for."""
