@@ -63,7 +63,7 @@ class Addend(NamedTuple):
         whole = rank == len(shape) and all(map(equal, self.shape, shape))
         if whole and divides(self.start, ALIGNMENT_BYTES):
             with suppress(TilecastError):  # no strides that TMA reads
-                if major("what is added", self.strides, dtype.itemsize, sizes) == along:
+                if major("what is added", shape, self.strides, dtype.itemsize, sizes) == along:
                     return MATRIX
         return None
 
@@ -124,33 +124,37 @@ def scaling(a: Scale, b: Scale, rows: Any, columns: Any, sizes: Any = None) -> s
     )
 
 
-def major(name: str, strides: Sequence[Any], itemsize: int, sizes: Any = None) -> str:
+def major(
+    name: str, shape: Sequence[Any], strides: Sequence[Any], itemsize: int, sizes: Any = None
+) -> str:
     """``row`` or ``col``: the way along which an operand is contiguous.
 
     Args:
         name: what messages call the operand.
-        strides: of (rows, columns) or (batch, rows, columns), in elements.
+        shape: (rows, columns) or (batch, rows, columns).
+        strides: as many, in elements; Inductor's are 0 where a single row or column is a view.
         itemsize: bytes of an element.
         sizes: what Inductor's ``SizeVars`` know of symbolic strides; left out, they are numbers.
 
     Raises:
         TilecastError: no stride is 1, or another is no multiple of 16 bytes, which TMA does not
-            read (CUDA driver API, ``cuTensorMapEncodeTiled``), or rows or columns are expanded.
+            read (CUDA driver API, ``cuTensorMapEncodeTiled``), or several rows or columns are one.
     """
     equal = sizes.statically_known_equals if sizes else operator.eq
     divides = sizes.statically_known_multiple_of if sizes else _divides
     *batch, rows, columns = strides
     if equal(columns, 1):
-        found, leading = "row", rows
+        found, leading, extent = "row", rows, shape[-2]
     elif equal(rows, 1):
-        found, leading = "col", columns
+        found, leading, extent = "col", columns, shape[-1]
     else:
         raise TilecastError(
             f"{name} has strides {tuple(strides)}; allowed: 1 along rows or columns; "
             "call contiguous() on it"
         )
     multiple = ALIGNMENT_BYTES // itemsize
-    if equal(leading, 0) or not all(divides(stride, multiple) for stride in (leading, *batch)):
+    expanded = equal(leading, 0) and not equal(extent, 1)
+    if expanded or not all(divides(stride, multiple) for stride in (leading, *batch)):
         raise TilecastError(
             f"{name} has strides {tuple(strides)}; allowed beside the 1: multiples of {multiple}, "
             "0 for a batch alone; pad it or call contiguous() on it"

@@ -266,10 +266,11 @@ def _operands(
         TilecastError: no kernel reads operands of these strides, types or scales.
     """
     (a_shape, a_stride, a_dtype, _), (b_shape, b_stride, b_dtype, _) = a, b
-    out_major = major("out", out_stride, out_dtype.itemsize) if out_stride else "row"
+    shape = (*a_shape[:-1], b_shape[-1])
+    out_major = major("out", shape, out_stride, out_dtype.itemsize) if out_stride else "row"
     operands = GemmOperands.product(
-        TensorSpec(dtype_of_torch(a_dtype), major("A", a_stride, a_dtype.itemsize)),
-        TensorSpec(dtype_of_torch(b_dtype), major("B", b_stride, b_dtype.itemsize)),
+        TensorSpec(dtype_of_torch(a_dtype), major("A", a_shape, a_stride, a_dtype.itemsize)),
+        TensorSpec(dtype_of_torch(b_dtype), major("B", b_shape, b_stride, b_dtype.itemsize)),
         TensorSpec(dtype_of_torch(out_dtype), out_major),
     )
     if product.scales:

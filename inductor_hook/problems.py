@@ -74,8 +74,8 @@ def read(kernel_inputs: Any, op: str, fast: bool | None = None) -> Matmul:
     sizes = V.graph.sizevars
     alpha, beta = _factors(kernel_inputs, op)
     try:
-        stored_a = stored("A", a.get_dtype(), a.get_stride(), sizes)
-        stored_b = stored("B", b.get_dtype(), b.get_stride(), sizes)
+        stored_a = stored("A", a.get_layout(), sizes)
+        stored_b = stored("B", b.get_layout(), sizes)
         written, is_padded = _written(out, columns, sizes)
         operands = GemmOperands.product(stored_a, stored_b, written)
         if op == "scaled_int_mm":
@@ -139,26 +139,27 @@ def _written(out: Any, columns: Any, sizes: Any) -> tuple[TensorSpec, bool]:
         TilecastError: TMA writes no such strides, and not because of the rows' length.
     """
     try:
-        return stored("out", out.dtype, out.stride, sizes), False
+        return stored("out", out, sizes), False
     except TilecastError:
         if not (_is_fixed(columns) and out.is_contiguous()):
             raise
         return TensorSpec(dtype_of_torch(out.dtype), "row"), True
 
 
-def stored(name: str, dtype: Any, strides: Any, sizes: Any) -> TensorSpec:
+def stored(name: str, layout: Any, sizes: Any) -> TensorSpec:
     """How an operand in a graph is typed and stored.
 
     Args:
         name: what messages call it.
-        dtype: of torch.
-        strides: of (rows, columns) or (batch, rows, columns), in elements.
-        sizes: what Inductor's ``SizeVars`` know of symbolic ones.
+        layout: Inductor's, of (rows, columns) or (batch, rows, columns).
+        sizes: what Inductor's ``SizeVars`` know of symbolic extents and strides.
 
     Raises:
         TilecastError: the dtype is not known, or TMA does not read such strides.
     """
-    return TensorSpec(dtype_of_torch(dtype), major(name, strides, dtype.itemsize, sizes))
+    dtype = layout.dtype
+    along = major(name, layout.size, layout.stride, dtype.itemsize, sizes)
+    return TensorSpec(dtype_of_torch(dtype), along)
 
 
 def _scale(node: Any) -> Scale:

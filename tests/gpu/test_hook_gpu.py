@@ -191,6 +191,31 @@ def test_mm_of_views(compiled: Callable, function: Function, a: tuple, b: tuple)
     _is_right(function, _bf16(*a), _bf16(*b), compiled=compiled)
 
 
+def _single_row(x: torch.Tensor) -> torch.Tensor:
+    """As Inductor sees the one row of a view, such as a layer's last token."""
+    return x.flatten().as_strided((1, x.numel()), (0, 1))
+
+
+def test_mm_of_a_single_row_that_steps_by_nothing(compiled: Callable) -> None:
+    _is_right(_linear, _single_row(_bf16(K)), _bf16(N, K), compiled=compiled)
+
+
+@pytest.mark.parametrize("k", [1, 3])
+@pytest.mark.parametrize("backends", ["TILECAST", "ATEN,TILECAST"])
+def test_int_mm_of_a_single_row_that_steps_by_nothing(
+    compiled: Callable, k: int, backends: str
+) -> None:
+    """ATen's own takes no fewer than 17 rows."""
+    x = torch.randint(-128, 128, (K,), dtype=torch.int8, device="cuda")
+    weight = torch.randint(-128, 128, (N, K), dtype=torch.int8, device="cuda")
+    found, code = compiled(
+        lambda a, b: torch.ops.aten._int_mm(a, b.T), _single_row(x), weight, k=k, backends=backends
+    )
+    assert torch.equal(found.double(), x.double()[None] @ weight.double().T)
+    assert "StaticMatmul" in code
+    assert not _failures()
+
+
 def test_inputs_that_are_views_themselves(compiled: Callable) -> None:
     a = _bf16(M, 3 * K)[:, K : 2 * K]
     b = _bf16(N + 1, K)[1:]
@@ -1659,6 +1684,7 @@ def _transposed(x: torch.Tensor) -> torch.Tensor:
 EAGER: dict[str, Callable[[], tuple[torch.Tensor, torch.Tensor]]] = {
     "linear": lambda: (_bf16(M, K), _bf16(N, K).T),
     "one row": lambda: (_bf16(1, K), _bf16(N, K).T),
+    "one row that steps by nothing": lambda: (_single_row(_bf16(K)), _bf16(N, K).T),
     "ragged": lambda: (_bf16(37, 1032), _bf16(1112, 1032).T),
     "QKV": lambda: (_bf16(M, 3 * K)[:, K : 2 * K], _bf16(N, K).T),
     "every second row": lambda: (_bf16(2 * M, K)[::2], _bf16(3 * N, K)[::3].T),

@@ -426,7 +426,20 @@ def test_other_symbolic_extents_are_not_covered(
     [((64, 1), "row"), ((1, 64), "col"), ((4096, 64, 1), "row"), ((0, 1, 64), "col")],
 )
 def test_the_major_is_the_contiguous_way(strides: tuple[int, ...], expected: str) -> None:
-    assert major("A", strides, 2) == expected
+    assert major("A", (2, 64, 64)[-len(strides) :], strides, 2) == expected
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides", "expected"),
+    [((1, 64), (0, 1), "row"), ((64, 1), (1, 0), "col"), ((4, 1, 64), (64, 0, 1), "row")],
+)
+def test_the_stride_of_a_single_row_or_column_may_be_none(
+    shape: tuple[int, ...], strides: tuple[int, ...], expected: str
+) -> None:
+    """Inductor's is 0 where it is a view: an extent of 1 is in no index."""
+    assert major("A", shape, strides, 2) == expected
+    with pytest.raises(TilecastError, match="A has strides"):
+        major("A", tuple(max(extent, 2) for extent in shape), strides, 2)
 
 
 @pytest.mark.parametrize(
@@ -434,14 +447,21 @@ def test_the_major_is_the_contiguous_way(strides: tuple[int, ...], expected: str
 )
 def test_strides_that_tma_cannot_read_are_refused(strides: tuple[int, ...]) -> None:
     with pytest.raises(TilecastError, match=r"B has strides .*; allowed.*; .*contiguous\(\)"):
-        major("B", strides, 2)
+        major("B", (2, 64, 64)[-len(strides) :], strides, 2)
 
 
 @pytest.mark.parametrize(("itemsize", "multiple"), [(1, 16), (2, 8), (4, 4)])
 def test_the_16_bytes_of_a_stride_are_counted_in_elements(itemsize: int, multiple: int) -> None:
-    assert major("A", (multiple, 1), itemsize) == "row"
+    shape = (4, multiple)
+    assert major("A", shape, (multiple, 1), itemsize) == "row"
     with pytest.raises(TilecastError, match=f"multiples of {multiple}, 0 for a batch alone"):
-        major("A", (multiple // 2, 1), itemsize)
+        major("A", shape, (multiple // 2, 1), itemsize)
+
+
+def test_a_single_row_that_steps_by_nothing_is_covered(graph: Any) -> None:
+    """So Inductor has a layer's last token, where it is a view."""
+    found = read(_mm(node("a", [1, K], [0, 1]), node("b", [K, N], [1, K])), "mm")
+    assert (str(found.hint), found.hint.operands.text) == (f"1x{N}x{K}", "bf16:rcr")
 
 
 def test_operands_that_no_kernel_or_model_is_for_are_read_all_the_same(graph: Any) -> None:
