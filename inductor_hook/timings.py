@@ -20,7 +20,7 @@ from tilecast.inductor_hook.selection import gpu_of
 from tilecast.inductor_hook.settings import active
 from tilecast.inductor_hook.template import FAILED_MS, TilecastCaller, without_failures
 from tilecast.inductor_hook.trials import fusing, trying
-from tilecast.inductor_hook.without_us import BARE, alone, is_stand_in
+from tilecast.inductor_hook.without_us import PRODUCT, alone, is_stand_in
 
 # Under the name of Inductor, whose handlers TORCH_LOGS sets up; our own would reach none.
 log = getArtifactLogger("torch._inductor.tilecast", "autotuning")
@@ -166,7 +166,7 @@ def _allowed(stand_in: Any, taken: float, byte: float) -> float:
     """Those beside one of what it would replace: more by what is spared behind a product alone."""
     if stand_in.choice is alone():
         return taken + SCALING_MS + SPARED_BYTES * byte
-    if stand_in.kwargs["form"] == BARE:
+    if stand_in.kwargs["form"] == PRODUCT:
         return taken + READ_AGAIN_BYTES * byte
     return taken * (1 - MARGIN)
 

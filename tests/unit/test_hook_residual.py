@@ -14,9 +14,12 @@ import torch.nn.functional as F
 from torch._dynamo.source import ConstantSource
 from torch._dynamo.utils import counters
 from torch._inductor import config
+from torch._inductor.debug import DebugContext
 from torch._inductor.ir import CuteDSLTemplateBuffer, StorageBox, TensorBox
+from torch._inductor.kernel_inputs import MMKernelInputs
 from torch._inductor.lowering import lowerings
 from torch._inductor.select_algorithm import ExternKernelCaller
+from torch._inductor.virtualized import V
 from torch.fx import Graph
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
@@ -35,13 +38,20 @@ from hook_graph import (
 )
 
 from tilecast.inductor_hook import activations as recognition
-from tilecast.inductor_hook import choices, install, installed, one_kernel, residual_fusion
+from tilecast.inductor_hook import (
+    choices,
+    install,
+    installed,
+    one_kernel,
+    residual_fusion,
+    without_us,
+)
 from tilecast.inductor_hook.activations import PRODUCTS, aten
 from tilecast.inductor_hook.contest import Contest
 from tilecast.inductor_hook.residual_fusion import RESIDUAL
 from tilecast.inductor_hook.residuals import Residual, residuals
 from tilecast.inductor_hook.template import TilecastCaller
-from tilecast.inductor_hook.without_us import BARE
+from tilecast.inductor_hook.without_us import PRODUCT
 from tilecast.kernels.spec import KernelSpec
 
 M, N, K = 48, 64, 64
@@ -348,9 +358,41 @@ def test_what_is_spared_is_allowed(
     caller = _lowered(_boxes(m=m))
     alone, *ours = clock.choices
     assert isinstance(alone, ExternKernelCaller)
-    assert alone.kwargs == {"form": BARE, "backends": COMPETING}
+    assert alone.kwargs == {"form": PRODUCT, "backends": COMPETING}
     assert [type(one) for one in ours] == [TilecastCaller] * 2
     assert caller is (ours[0] if fused else None)
+
+
+@pytest.mark.parametrize("biased", [True, False], ids=["bias", "bare"])
+def test_what_is_timed_is_the_product_with_its_row(
+    monkeypatch: pytest.MonkeyPatch, biased: bool
+) -> None:
+    """On the CPU; the matrix is not added."""
+    x, weight, row, _ = _operands(2)
+    w, matrix, out = (
+        weight.t(),
+        torch.full((M, N), torch.nan).to(BF16),
+        torch.empty(M, N, dtype=BF16),
+    )
+    others = [matrix, row] if biased else [matrix]
+    results, compiled = [], without_us._compiled
+
+    def see(*key: Any) -> Callable[[list[Tensor]], Any]:
+        call: Any = compiled(*key)
+        return lambda tensors: results.extend(call(tensors))
+
+    monkeypatch.setattr(without_us, "_compiled", see)
+    with lowering(), V.set_debug_handler(DebugContext()):
+        nodes = [
+            node(str(place), [*one.shape], [*one.stride()], device="cpu")
+            for place, one in enumerate((x, w, *others))
+        ]
+        layout = MMKernelInputs(nodes, mat1_idx=0, mat2_idx=1).output_layout(flexible=False)
+        without_us.stand_in(nodes, layout, PRODUCT).benchmark(x, w, *others, out=out)
+    expected = x.float() @ w.float() + (row.float() if biased else 0)
+    assert results
+    for result in results:
+        torch.testing.assert_close(result.float(), expected, rtol=0.01, atol=0.01)
 
 
 def test_what_does_more_than_its_rival_does_not_race_against_it(
