@@ -1,9 +1,12 @@
 """Problems for `kernel_speed.py` whose (n, k) no training problem has.
 
-Linear layers of language models that are not in `tilecast.data_collection.language_models`, from
-the ``hidden_size``, ``intermediate_size`` and heads of their config.json, and ragged extents.
+`PROBLEMS` are linear layers of language models that are not in
+`tilecast.data_collection.language_models`, from the ``hidden_size``, ``intermediate_size`` and
+heads of their config.json, and ragged extents; of `RANDOM` all extents are drawn.
 """
 
+import math
+import random
 from itertools import cycle
 
 from tilecast.heuristics.problem import GemmProblem
@@ -40,3 +43,22 @@ EXTENTS = (
 so any span of the problems is a fair sample."""
 
 PROBLEMS = tuple(GemmProblem(m, n, k) for m, (n, k) in zip(cycle(EXTENTS), FAMILIES, strict=False))
+
+
+def drawn(count: int) -> tuple[GemmProblem, ...]:
+    """Problems with n and k anywhere from 256 to 32,768, log-uniformly; as many of each size."""
+    draw = random.Random("kernel speed")
+
+    def extent(least: int, most: int, step: int = 1) -> int:
+        found = math.exp(draw.uniform(math.log(least), math.log(most)))
+        return max(round(found / step), 1) * step
+
+    sizes = ((1, 16), (17, 64), (65, 256), (257, 1024), (1025, 16384))
+    found = (
+        GemmProblem(extent(*size), extent(256, 32768, 8), extent(256, 32768, 8))
+        for size in cycle(sizes)
+    )
+    return tuple(next(found) for _ in range(count))
+
+
+RANDOM = drawn(65)

@@ -5,25 +5,36 @@ from __future__ import annotations
 import importlib.util
 from collections import Counter
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from tilecast.data_collection.dataset import read_dataset
 from tilecast.data_collection.language_models import DEEPSEEK_V3, MODELS
+from tilecast.data_collection.suites import suite
 from tilecast.heuristics.problem import GemmProblem
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT / "data_collection" / "data" / "h200.parquet"
 
 
-@pytest.fixture(scope="module")
-def problems() -> tuple[GemmProblem, ...]:
+def _module() -> ModuleType:
     path = ROOT / "benchmarks" / "held_out_problems.py"
     spec = importlib.util.spec_from_file_location("held_out_problems", path)
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module.PROBLEMS
+    return module
+
+
+@pytest.fixture(scope="module")
+def problems() -> tuple[GemmProblem, ...]:
+    return _module().PROBLEMS
+
+
+@pytest.fixture(scope="module")
+def random_problems() -> tuple[GemmProblem, ...]:
+    return _module().RANDOM
 
 
 def _size(problem: GemmProblem) -> str:
@@ -31,11 +42,26 @@ def _size(problem: GemmProblem) -> str:
     return next((f"<= {limit}" for limit in limits if problem.m <= limit), "larger")
 
 
-def test_no_family_was_trained_on(problems: tuple[GemmProblem, ...]) -> None:
+def test_no_family_was_trained_on(
+    problems: tuple[GemmProblem, ...], random_problems: tuple[GemmProblem, ...]
+) -> None:
     rows = read_dataset(DATA).rows
     trained = set(zip(rows["n"].tolist(), rows["k"].tolist(), strict=True))
     assert len(trained) > 90
-    assert not {problem.family for problem in problems} & trained
+    assert not {problem.family for problem in (*problems, *random_problems)} & trained
+
+
+def test_no_random_family_is_one_that_is_collected(
+    random_problems: tuple[GemmProblem, ...],
+) -> None:
+    assert not {problem.family for problem in random_problems} & {p.family for p in suite("random")}
+
+
+def test_random_problems_are_of_all_sizes_alike(random_problems: tuple[GemmProblem, ...]) -> None:
+    assert len({problem.family for problem in random_problems}) == len(random_problems) == 65
+    assert set(Counter(map(_size, random_problems)).values()) == {13}
+    for extents in ([p.n for p in random_problems], [p.k for p in random_problems]):
+        assert all(256 <= extent <= 32768 and extent % 8 == 0 for extent in extents)
 
 
 def test_no_family_is_of_a_model_that_training_drew_from(

@@ -489,7 +489,9 @@ def speed_records() -> list[dict[str, Any]]:
             "TILECAST k=5": [ours, ours * 1.001],
         }
 
-    return [_speed_record("a", times(9.0, 10.0)), _speed_record("b", times(10.05, 10.0))]
+    names = [str(problem) for problem in kernel_speed.PROBLEMS[:2]]
+    rows = zip(names, (times(9.0, 10.0), times(10.05, 10.0)), strict=True)
+    return [_speed_record(*row) for row in rows]
 
 
 def test_ratios_are_of_one_record_and_the_last_one_counts() -> None:
@@ -519,16 +521,25 @@ def test_slower_in_one_batch_alone_is_noise() -> None:
 
 
 def test_kernel_speed_figures_and_bars(speed_records: list[dict[str, Any]]) -> None:
-    found = kernel_speed.figures(speed_records)
-    assert found["problems"] == 2
+    random = _speed_record(str(kernel_speed.RANDOM[0]), speed_records[0]["microseconds"]["burst"])
+    groups = kernel_speed.figures([*speed_records, random])["groups"]
+    assert {group: found["problems"] for group, found in groups.items()} == {
+        "layers": 2,
+        "random": 1,
+    }
+    found = groups["layers"]
     assert list(found["compared"]) == ["burst"]
     assert {promise: holds["burst"] for promise, holds in found["bars"].items()} == {
+        "selected at most 0.95x of cuBLAS in burst, 0.99x sustained": False,
+        "selected never above 1.03x of cuBLAS": True,
+        "added to ATEN,TRITON never slower beyond noise": False,
+        "k=5 level with or faster than TRITON on 90%": True,
         "k=5 at least 5% faster than NVGEMM in geometric mean": True,
         "k=5 never more than 3% slower than NVGEMM": True,
-        "k=5 level with or faster than TRITON on 90%": True,
-        "added to ATEN,TRITON never slower beyond noise": False,
-        "added to ATEN,TRITON 3% faster on a third": True,
     }
+    assert groups["random"]["bars"][
+        "selected at most 0.95x of cuBLAS in burst, 0.99x sustained"
+    ] == {"burst": True}
 
 
 def test_bars_of_what_was_not_measured_are_empty() -> None:
@@ -539,8 +550,8 @@ def test_wrong_results_are_told(speed_records: list[dict[str, Any]]) -> None:
     errors = {"TRITON": 0.001, "NVGEMM": "RuntimeError: no", "ATEN": float("nan")}
     speed_records[0]["error"] = errors
     assert kernel_speed.figures(speed_records)["failed"] == [
-        "a NVGEMM: RuntimeError: no",
-        "a ATEN: nan",
+        f"{speed_records[0]['problem']} NVGEMM: RuntimeError: no",
+        f"{speed_records[0]['problem']} ATEN: nan",
     ]
 
 
@@ -737,7 +748,7 @@ def test_compile_time_table(compile_records: list[dict[str, Any]]) -> None:
 def test_kernel_speed_table(speed_records: list[dict[str, Any]]) -> None:
     text = tables.kernel_speed(_figures(kernel_speed, speed_records))
     assert len({line.count("|") for line in text.splitlines()}) == 1
-    row = "| **ATEN,TRITON,TILECAST k=5**, ATEN,TRITON | burst | 2 | 0.951x | 50% | 50% | 1.005x |"
+    row = "| **ATEN,TRITON,TILECAST k=5**, ATEN,TRITON | burst | layers | 2 | 0.951x | 50% | 50% |"
     assert row in text
 
 
