@@ -7,7 +7,6 @@ each time the first call warms up and does not count.
 """
 
 import statistics
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -16,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from hf_models import MODELS, built
 from runner import Measure, Row, Sweep
-from steps import Step
+from steps import seconds
 from variants import Variant, competing
 
 from tilecast.kernels.builder import object_builder
@@ -80,15 +79,6 @@ def continued(model: Any, prompts: torch.Tensor) -> torch.Tensor:
         use_cache=True,
         pad_token_id=0,
     )
-
-
-def seconds(step: Step) -> float:
-    """How long a step takes, until its last kernel is done."""
-    torch.cuda.synchronize()
-    start = time.perf_counter()
-    step()
-    torch.cuda.synchronize()
-    return time.perf_counter() - start
 
 
 def figures(rows: Sequence[Row]) -> Row:

@@ -14,8 +14,8 @@ WARM_UP_SECONDS = 0.5
 Step = Callable[[], Any]
 
 
-def first_call(step: Step) -> float:
-    """Seconds that a step takes, compilation included."""
+def seconds(step: Step) -> float:
+    """How long a step takes until its last kernel is done; the first time, to compile it, too."""
     torch.cuda.synchronize()
     start = time.perf_counter()
     step()
