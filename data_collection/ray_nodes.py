@@ -79,10 +79,7 @@ def compile_on_node(spec: KernelSpec, wanted: Mapping[str, str]) -> tuple[Compil
     """
     check_versions(wanted)
     objects = ObjectCache(default_root())
-    builder = _builder(objects)
-    (result,) = builder.build([spec])
-    if result.error:
-        builder.close()  # it may hang, and the next kernel would wait behind it
+    (result,) = _builder(objects).build([spec])
     entry = None if result.error else objects.entry(spec.key)
     return result, entry.whole if entry else b""
 

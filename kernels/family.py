@@ -106,7 +106,10 @@ class KernelFamily(Protocol):
         ...
 
     def preload(self) -> None:
-        """Import what compiling needs; a builder process does it once, before the first kernel."""
+        """Do what a process does with its first kernel and not again; others are forked from it.
+
+        It has neither threads nor a GPU, and starts none.
+        """
         ...
 
     def compile(self, spec: KernelSpec) -> bytes:

@@ -1,51 +1,129 @@
-"""Processes that compile kernels: they load the compiler once, and end with whom they work for."""
+"""Calls that run in processes of their own, forked from one that has prepared for all."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
+import pickle
 import signal
+import subprocess
+import sys
 import threading
 import time
-import warnings
+from collections.abc import Callable
+from concurrent.futures import Future
+from multiprocessing import Pipe
+from pathlib import Path
 from typing import Any
 
-from tilecast.kernels.families import FAMILIES
-
 IDLE_SECONDS = 60
-"""After which workers without work leave, and with them the memory that the compiler takes."""
+"""After which processes without work leave, and with them the memory that the compiler takes."""
+SILENT_SECONDS = 240
+"""After which a fork server that should have told something is taken for hung."""
+_SERVE = "import sys; from tilecast.kernels.fork_server import serve; serve(int(sys.argv[1]))"
+_ENVIRONMENT = {
+    # What has threads, or a GPU, is not to be forked.
+    "OPENBLAS_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "CUDA_VISIBLE_DEVICES": "",
+    # Where torch is imported to compile, it need not load us.
+    "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
+}
 _WATCH_SECONDS = 0.25
 
 
-def new_pool(workers: int) -> Any:
-    """Processes that compile and load the compiler first; idle ones leave, all with this one."""
-    # Not multiprocessing: its spawned workers import the user's script again, which would run it
-    # anew where nothing guards it.
-    from joblib.externals.loky import ProcessPoolExecutor
-
-    # A worker whose memory has grown, as the compiler's does with every kernel, is replaced.
-    warnings.filterwarnings("ignore", "A worker stopped while some jobs", UserWarning)
-    return ProcessPoolExecutor(
-        workers, timeout=IDLE_SECONDS, initializer=_prepare, initargs=(os.getpid(),)
-    )
+class WorkerDied(Exception):
+    """A call has no result: its process died or took too long, or there is none to run it."""
 
 
-def end_workers(pool: Any) -> None:
-    """End the processes of a pool, whatever they are doing; what they are at is broken then."""
-    from joblib.externals.loky.backend.utils import kill_process_tree
+class Workers:
+    """Runs each call in a process of its own, forked from one that has prepared for all.
 
-    for process in list(pool._processes.values()):
-        kill_process_tree(process)
+    That one, the fork server, ends when it is idle for long and with the process that began it, and
+    what it forked ends with it. Calls share no fate. Any thread may call.
+    """
+
+    def __init__(self, most: int, prepare: Callable[[], object]):
+        """Begin the fork server, which prepares once and runs ``most`` calls at a time."""
+        self._lock = threading.Lock()
+        self._calls: dict[int, Future[Any]] = {}
+        self._numbers = itertools.count()
+        self._stirred = time.monotonic()
+        self._connection, theirs = Pipe()
+        # Not multiprocessing: what it spawns imports the user's script again, which would run it
+        # anew where nothing guards it. And a session of its own: an interrupt is not for it, and
+        # all that it forks can be ended at once.
+        self._server = subprocess.Popen(
+            [sys.executable, "-P", "-c", _SERVE, str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            env=os.environ | _ENVIRONMENT | {"PYTHONPATH": _import_path()},
+            start_new_session=True,
+        )
+        theirs.close()
+        self._connection.send((most, prepare))
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def submit(self, seconds: float, call: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        """Run a call, and give it up some seconds after it has begun.
+
+        The call, its arguments and what comes of it are pickled. The future has what the call
+        returns or raises, or `WorkerDied`.
+
+        Raises:
+            WorkerDied: the fork server has ended.
+        """
+        packed = pickle.dumps((call, arguments))
+        with self._lock:
+            number = next(self._numbers)
+            try:
+                self._connection.send((number, seconds, packed))
+            except OSError as error:
+                raise WorkerDied(_ENDED) from error
+            self._stirred = time.monotonic()
+            future = self._calls[number] = Future()
+        return future
+
+    def close(self) -> None:
+        """End all processes, whatever they are doing; calls that are not done have died."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._server.pid, signal.SIGKILL)
+
+    def _listen(self) -> None:
+        """Hand out results until none comes any more, or is to be expected."""
+        with contextlib.suppress(EOFError, OSError):
+            while (patience := self._patience()) > 0:
+                if self._connection.poll(patience):
+                    self._hand_out(*self._connection.recv())
+        with self._lock:
+            self._connection.close()
+            futures = [*self._calls.values()]
+        self.close()
+        self._server.wait()
+        for future in futures:
+            future.set_exception(WorkerDied(_ENDED))
+
+    def _patience(self) -> float:
+        """Seconds for which the fork server may tell nothing; it is ended when there are none."""
+        with self._lock:
+            allowed = SILENT_SECONDS if self._calls else IDLE_SECONDS
+            return self._stirred + allowed - time.monotonic()
+
+    def _hand_out(self, number: int, result: Any, error: Exception | None) -> None:
+        with self._lock:
+            future, self._stirred = self._calls.pop(number), time.monotonic()
+        if error is None:
+            future.set_result(result)
+        else:
+            future.set_exception(error)
 
 
-def _prepare(parent: int) -> None:
-    """Make a worker end with its parent, which alone is interrupted, and load the compiler."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    end_with(parent)
-    # It takes longer than compiling a kernel; why it fails, compiling tells.
-    with contextlib.suppress(Exception):
-        for family in FAMILIES.values():
-            family.preload()
+_ENDED = "all processes that compile have ended (out of memory?)"
+
+
+def _import_path() -> str:
+    return os.pathsep.join(folder or str(Path.cwd()) for folder in sys.path)
 
 
 def end_with(parent: int) -> None:

@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, ClassVar, cast
 
 from tilecast.heuristics.config import Geometry, Resources
 from tilecast.heuristics.hardware import Hardware
-from tilecast.heuristics.operands import GemmOperands
+from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.kernels.quack_sm90 import resources, space
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.rules import RuledFamily
 
 if TYPE_CHECKING:
     from tilecast.kernels.spec import KernelSpec
+
+_SMALL = QuackConfig(64, 16, 64, stages=4)
 
 
 @dataclass(frozen=True)
@@ -71,8 +73,10 @@ class QuackSm90(RuledFamily):
         )
 
     def preload(self) -> None:
-        """Import the DSL and QuACK, which takes longer than compiling a kernel."""
-        import tilecast.kernels.quack_sm90.epilogue  # noqa: F401
+        """Import the DSL and QuACK, and compile a small kernel."""
+        from tilecast.kernels.spec import KernelSpec
+
+        self.compile(KernelSpec(_SMALL, LINEAR_BF16))
 
     def compile(self, spec: KernelSpec) -> bytes:
         """Compile a kernel into an object file that exports ``spec.symbol``."""

@@ -169,7 +169,7 @@ def _children(pid: int) -> set[int]:
 
 def _is_worker(pid: int) -> bool:
     with contextlib.suppress(OSError):
-        return b"loky" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return b"fork_server" in Path(f"/proc/{pid}/cmdline").read_bytes()
     return False
 
 
@@ -184,18 +184,16 @@ COMMAND = ("-m", "tilecast.cli.main", "compile", "--workers", "1", "-k", "64", "
 SCRIPT = """
 import os, pathlib, sys
 from tilecast.heuristics.operands import LINEAR_BF16
-from tilecast.kernels import builder, workers
+import odd_caches
+from tilecast.kernels import builder
 from tilecast.kernels.quack_sm90.space import valid_configs
 from tilecast.heuristics.hardware import hardware
 
-class Cache(builder.ObjectCache):
-    def resources(self, spec):
-        return None if os.getpid() == main else True
-
-main, workers._prepare = os.getpid(), lambda parent: None
+builder.prepare = odd_caches.nothing
 configs = valid_configs(LINEAR_BF16, hardware("H200"))
 specs = (builder.KernelSpec(config, LINEAR_BF16) for config in configs)
-for result in builder.compile_all(specs, Cache(pathlib.Path(sys.argv[-1])), 2):
+cache = odd_caches.Forgetful(pathlib.Path(sys.argv[-1]), os.getpid())
+for result in builder.compile_all(specs, cache, 2):
     print(result, flush=True)
 """
 """Prints to whoever reads until nobody does; its workers compile nothing."""
@@ -208,6 +206,7 @@ def test_however_a_process_ends_its_workers_end_too(tmp_path: Path) -> None:
             [sys.executable, *arguments, "--cache", str(tmp_path / str(end))],
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
             # Not as inherited: whoever runs the tests in the background has it ignored.
             preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
         )

@@ -1,8 +1,7 @@
-"""Kernels compiled in worker processes while the caller goes on; most for real, so few."""
+"""Kernels compiled in other processes while the caller goes on; most for real, so few."""
 
 from __future__ import annotations
 
-import contextlib
 import multiprocessing
 import os
 import signal
@@ -10,9 +9,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
+import odd_caches
 import pytest
 
 from tilecast.heuristics.errors import TilecastError
@@ -33,7 +34,6 @@ from tilecast.kernels.spec import KernelSpec
 
 SPEC = KernelSpec(QuackConfig(128, 128, 64, stages=4), LINEAR_BF16)
 OTHER = KernelSpec(QuackConfig(64, 128, 64, stages=4), LINEAR_BF16)
-LATER = KernelSpec(QuackConfig(64, 64, 64, stages=4), LINEAR_BF16)
 UNAWAITED = KernelSpec(QuackConfig(128, 64, 64, stages=4), LINEAR_BF16)
 BAD = KernelSpec(QuackConfig(100, 100, 64), LINEAR_BF16)
 """No tile that WGMMA has an instruction for; the space never proposes it."""
@@ -41,7 +41,7 @@ BAD = KernelSpec(QuackConfig(100, 100, 64), LINEAR_BF16)
 
 @pytest.fixture(scope="module")
 def builder(tmp_path_factory: pytest.TempPathFactory) -> ObjectBuilder:
-    """One builder for all tests, whose worker starts once."""
+    """One builder for all tests, which loads the compiler once."""
     return ObjectBuilder(ObjectCache(tmp_path_factory.mktemp("objects")), workers=1)
 
 
@@ -134,9 +134,9 @@ def test_settled_is_all_that_was_begun_failures_too(builder: ObjectBuilder) -> N
 
 
 def test_a_cache_that_cannot_be_written_is_told_in_one_line(builder: ObjectBuilder) -> None:
-    pool = builder._pool
+    begun = builder._workers
     unwritable = ObjectBuilder(ObjectCache(Path("/proc/tilecast")), workers=1)
-    unwritable._pool = pool  # saves the start of another worker
+    unwritable._workers = begun  # saves loading another compiler
     with pytest.raises(TilecastError, match="cannot write /proc/tilecast") as refusal:
         unwritable.wait(SPEC)
     assert "\n" not in str(refusal.value)
@@ -145,87 +145,69 @@ def test_a_cache_that_cannot_be_written_is_told_in_one_line(builder: ObjectBuild
     assert unwritable._jobs[OTHER].done()
 
 
-@contextlib.contextmanager
-def _dying_worker(builder: ObjectBuilder) -> Iterator[None]:
-    """Ends the builder's worker, as the kernel does when memory runs out, then begins the block."""
-    builder.start(LATER)
+def test_what_compiles_has_no_threads_that_a_fork_would_lose_and_no_gpu(
+    builder: ObjectBuilder,
+) -> None:
+    builder.wait(SPEC)
+    server = Path(f"/proc/{_server(builder)}")
+    assert len(list((server / "task").iterdir())) == 1
+    assert b"CUDA_VISIBLE_DEVICES=\0" in (server / "environ").read_bytes()
+
+
+def _server(builder: ObjectBuilder) -> int:
+    assert builder._workers is not None
+    return builder._workers._server.pid
+
+
+def _until(condition: Callable[[], object]) -> None:
     deadline = time.monotonic() + 60
-    job, pool = builder._jobs[LATER], builder._pool
-    assert pool is not None
-    while not job.done() and time.monotonic() < deadline:
-        for pid in list(getattr(pool, "_processes", ())):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+    while not condition():
+        assert time.monotonic() < deadline
         time.sleep(0.02)
-    assert job.done(), "the pool did not notice"
-    assert job.exception() is not None, "the worker was faster than the signal"
-    yield
 
 
-def test_a_worker_that_dies_unwatched_stops_nobody(tmp_path: Path) -> None:
-    """Nobody waits yet when it dies: its kernel is told to have failed or compiled after all."""
-    builder = ObjectBuilder(ObjectCache(tmp_path), workers=1)
-    with _dying_worker(builder), contextlib.suppress(TilecastError):
-        builder.wait(LATER)
-    builder.wait(LATER)
-    assert builder.objects.resources(LATER) is not None
-
-
-def test_what_is_settled_after_its_worker_died_is_ready(tmp_path: Path) -> None:
-    builder = ObjectBuilder(ObjectCache(tmp_path), workers=1)
-    with _dying_worker(builder):
-        builder.settle()
-    assert builder.ready(LATER)
+def _gone(pid: int) -> bool:
+    return not Path(f"/proc/{pid}/cmdline").exists()
 
 
 @pytest.fixture
-def light_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers that do not load the compiler."""
-    monkeypatch.setattr(workers, "_prepare", lambda parent: None)
+def light(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes that do not load the compiler."""
+    monkeypatch.setattr(builder_module, "prepare", odd_caches.nothing)
 
 
-def _deadly(root: Path, code: bytes, victim: KernelSpec, deaths: int) -> ObjectCache:
-    """A cache that ends the process which is to compile one kernel; all others are found."""
-
-    class Deadly(ObjectCache):
-        @contextlib.contextmanager
-        def exclusive(self, spec: KernelSpec) -> Iterator[None]:
-            died = len(list(root.glob("died*")))
-            if spec == victim and died < deaths:
-                (root / f"died{died}").touch()
-                os.kill(os.getpid(), signal.SIGKILL)
-            time.sleep(0.1)
-            self.put(spec, code)
-            yield
-
-    return Deadly(root / "objects")
+@pytest.fixture
+def odd(
+    tmp_path: Path, object_file: Callable[..., bytes], light: None
+) -> Callable[..., odd_caches.OddCache]:
+    """Makes a cache whose first kernel but one has an odd compiler."""
+    code = object_file(168, 0)
+    return partial(odd_caches.OddCache, tmp_path / "objects", code, FOUR[1])
 
 
 FOUR = [KernelSpec(QuackConfig(64, 64, 64, stages=n), LINEAR_BF16) for n in (2, 3, 4, 5)]
 
 
-@pytest.mark.usefixtures("light_workers")
 @pytest.mark.parametrize("deaths", [1, 2])
-def test_only_the_kernel_that_ends_its_worker_again_fails(
-    tmp_path: Path, object_file: Callable[..., bytes], deaths: int
+def test_only_the_kernel_whose_process_dies_again_fails(
+    odd: Callable[..., odd_caches.OddCache], deaths: int
 ) -> None:
-    cache = _deadly(tmp_path, object_file(168, 0), FOUR[1], deaths)
-    results = {result.spec: result.error for result in compile_all(FOUR, cache, 2)}
+    cache = odd(deaths=deaths, seconds=0.1)
+    results = {result.spec: result for result in compile_all(FOUR, cache, 2)}
     assert set(results) == set(FOUR)
-    failed = {spec for spec, error in results.items() if error}
+    failed = {spec for spec, result in results.items() if result.error}
     assert failed == ({FOUR[1]} if deaths == 2 else set())
     assert {spec for spec in FOUR if cache.resources(spec) is None} == failed
+    assert len(cache.tries()) == 2
     if failed:
-        assert "worker process died twice" in str(results[FOUR[1]])
-        assert "out of memory?" in str(results[FOUR[1]])
+        assert results[FOUR[1]].passing
+        assert "its process died twice" in str(results[FOUR[1]].error)
+        assert "out of memory?" in str(results[FOUR[1]].error)
 
 
-@pytest.mark.usefixtures("light_workers")
-def test_a_worker_that_dies_while_others_wait(
-    tmp_path: Path, object_file: Callable[..., bytes]
-) -> None:
+def test_a_process_that_dies_while_others_wait(odd: Callable[..., odd_caches.OddCache]) -> None:
     """The hook's way to ask behaves as the list's."""
-    builder = ObjectBuilder(_deadly(tmp_path, object_file(168, 0), FOUR[1], 3), workers=2)
+    builder = ObjectBuilder(odd(deaths=9, seconds=0.1), workers=2)
     for spec in FOUR:
         builder.start(spec)
     for spec in (FOUR[0], FOUR[2], FOUR[3]):
@@ -235,98 +217,100 @@ def test_a_worker_that_dies_while_others_wait(
     builder.close()
 
 
-def _hanging(root: Path, code: bytes, victim: KernelSpec) -> ObjectCache:
-    """A cache that holds up the process which is to compile one kernel; all others are found."""
-
-    class Hanging(ObjectCache):
-        @contextlib.contextmanager
-        def exclusive(self, spec: KernelSpec) -> Iterator[None]:
-            if spec == victim:
-                time.sleep(3600)
-            time.sleep(0.5)
-            self.put(spec, code)
-            yield
-
-    return Hanging(root / "objects")
-
-
-@pytest.mark.usefixtures("light_workers")
-def test_a_compiler_that_hangs_is_ended_and_the_others_go_on(
-    tmp_path: Path, object_file: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch
+def test_when_all_processes_are_lost_that_is_told_and_others_are_begun(
+    odd: Callable[..., odd_caches.OddCache],
 ) -> None:
-    monkeypatch.setattr(builder_module, "DEADLINE_SECONDS", 5)
-    cache = _hanging(tmp_path, object_file(168, 0), FOUR[1])
+    cache = odd(deaths=0, hangs=True)
+    builder = ObjectBuilder(cache, workers=1)
+    builder.start(FOUR[1])
+    _until(cache.tries)
+    os.kill(_server(builder), signal.SIGKILL)
+    with pytest.raises(TilecastError, match="all processes that compile have ended"):
+        builder.wait(FOUR[1])
+    _until(lambda: _gone(cache.tries()[0]))
+    builder.wait(FOUR[0])
+    assert cache.resources(FOUR[0]) is not None
+    builder.close()
+
+
+def test_a_compiler_that_hangs_is_ended_and_the_others_go_on(
+    odd: Callable[..., odd_caches.OddCache], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(builder_module, "DEADLINE_SECONDS", 2)
+    cache = odd(hangs=True, seconds=0.2)
     begun = time.monotonic()
     results = {result.spec: result for result in compile_all(FOUR, cache, 2)}
     assert time.monotonic() - begun < 30
     assert {spec: result.error for spec, result in results.items()} == {
         **dict.fromkeys(FOUR),
-        FOUR[1]: "no result after 5 s",
+        FOUR[1]: "no result after 2 s",
     }
     assert results[FOUR[1]].passing
+    (hung,) = cache.tries()
+    assert _gone(hung)
 
 
-@pytest.mark.usefixtures("light_workers")
 def test_a_compiler_that_hangs_alone_is_given_up_once_nobody_waits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    odd: Callable[..., odd_caches.OddCache],
 ) -> None:
-    """Its worker died before; a run that is interrupted now does not wait for its deadline."""
-    monkeypatch.setattr(builder_module, "DEADLINE_SECONDS", 10)
-    died, alone = tmp_path / "died", tmp_path / "alone"
-
-    class Dying(ObjectCache):
-        @contextlib.contextmanager
-        def exclusive(self, spec: KernelSpec) -> Iterator[None]:
-            if not died.exists():
-                died.touch()
-                os.kill(os.getpid(), signal.SIGKILL)
-            alone.write_text(str(os.getpid()))
-            time.sleep(3600)
-            yield
-
-    cache = Dying(tmp_path / "objects")
-    (result,) = compile_all(
-        [SPEC], cache, 1, stop=lambda: alone.exists() and alone.stat().st_size > 0
-    )
-    assert result.error == "given up, as nobody waits for it"
-    assert result.passing
-    deadline = time.monotonic() + 60
-    while Path(f"/proc/{alone.read_text()}/cmdline").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    """Its process died before; a run that is interrupted now does not wait for its deadline."""
+    cache = odd(deaths=1, hangs=True)
+    begun = time.monotonic()
+    stopped = compile_all([FOUR[1]], cache, 1, stop=lambda: len(cache.tries()) == 2)
+    assert list(stopped) == []
+    assert time.monotonic() - begun < DEADLINE_SECONDS / 2
+    _until(lambda: all(map(_gone, cache.tries())))
 
 
-@pytest.mark.usefixtures("light_workers")
 def test_time_in_the_queue_is_no_compile_time(
-    tmp_path: Path, object_file: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch
+    odd: Callable[..., odd_caches.OddCache], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The last of six kernels is done after 3 s and more, each after half a second."""
-    six = [KernelSpec(QuackConfig(64, 64, 64, stages=n), LINEAR_BF16) for n in range(2, 8)]
-    builder = ObjectBuilder(_hanging(tmp_path, object_file(168, 0), SPEC), workers=1)
-    builder.wait(OTHER)  # its worker has started
     monkeypatch.setattr(builder_module, "DEADLINE_SECONDS", 2.5)
-    pool = builder._pool
-    assert [result.error for result in builder.build(six)] == [None] * 6
+    six = [KernelSpec(QuackConfig(64, 64, 64, stages=n), LINEAR_BF16) for n in range(6, 12)]
+    builder = ObjectBuilder(odd(seconds=0.5), workers=1)
     for spec in six:
-        builder.objects.path(spec).unlink()
         builder.start(spec)
     builder.wait(six[-1])
-    assert builder._pool is pool
+    assert all(map(builder.ready, six))
     builder.close()
 
 
-@pytest.mark.usefixtures("light_workers")
 def test_a_compiler_that_hangs_keeps_no_slot_from_who_waits(
-    tmp_path: Path, object_file: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch
+    odd: Callable[..., odd_caches.OddCache], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(builder_module, "DEADLINE_SECONDS", 5)
-    builder = ObjectBuilder(_hanging(tmp_path, object_file(168, 0), FOUR[0]), workers=1)
-    builder.start(FOUR[0])
-    builder.wait(FOUR[1])
-    with pytest.raises(TilecastError, match="did not compile: no result after 5 s"):
-        builder.wait(FOUR[0])
+    monkeypatch.setattr(builder_module, "DEADLINE_SECONDS", 2)
+    builder = ObjectBuilder(odd(hangs=True), workers=1)
+    builder.start(FOUR[1])
+    builder.wait(FOUR[0])
+    with pytest.raises(TilecastError, match="did not compile: no result after 2 s"):
+        builder.wait(FOUR[1])
     builder.wait(FOUR[2])
     builder.close()
+
+
+def test_idle_processes_leave_and_others_are_begun(
+    odd: Callable[..., odd_caches.OddCache], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "IDLE_SECONDS", 0.2)
+    builder = ObjectBuilder(odd(), workers=1)
+    builder.wait(FOUR[0])
+    first = _server(builder)
+    _until(lambda: _gone(first))
+    builder.wait(FOUR[2])
+    assert _server(builder) != first
+    builder.close()
+
+
+def test_a_compiler_that_hangs_while_it_is_loaded_holds_nobody_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(builder_module, "prepare", odd_caches.hang)
+    monkeypatch.setattr(workers, "IDLE_SECONDS", 1)
+    monkeypatch.setattr(workers, "SILENT_SECONDS", 2)
+    builder = ObjectBuilder(ObjectCache(tmp_path), workers=1)
+    with pytest.raises(TilecastError, match="all processes that compile have ended"):
+        builder.wait(SPEC)
 
 
 @pytest.mark.parametrize("raised", [OSError(28, "No space left on device"), MemoryError("no more")])
@@ -365,15 +349,13 @@ def _os_fork(call: Callable[[], object]) -> Callable[[], int | None]:
         os._exit(status)
 
 
-@pytest.mark.usefixtures("light_workers")
 @pytest.mark.parametrize("fork", [_multiprocessing, _os_fork])
-def test_a_forked_child_has_workers_of_its_own(
-    tmp_path: Path,
-    object_file: Callable[..., bytes],
+def test_a_forked_child_has_processes_of_its_own(
+    odd: Callable[..., odd_caches.OddCache],
     fork: Callable[[Callable[[], object]], Callable[[], int | None]],
 ) -> None:
     """Even when another thread of its parent was in the builder at that time."""
-    builder = ObjectBuilder(_deadly(tmp_path, object_file(168, 0), SPEC, 0), workers=1)
+    builder = ObjectBuilder(odd(), workers=1)
     builder.wait(FOUR[0])
     with builder._lock:
         status = fork(lambda: builder.wait(FOUR[1]))
@@ -452,7 +434,7 @@ print(object_builder().objects.resources(spec).registers > 0)
 
 
 def test_a_script_without_a_guard_is_run_once(tmp_path: Path) -> None:
-    """A spawned worker would import it and start workers of its own."""
+    """What is spawned by multiprocessing would import it and start processes of its own."""
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     process = subprocess.run(

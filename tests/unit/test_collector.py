@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import multiprocessing
 import os
@@ -27,14 +26,15 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 import fake_session
+import odd_caches
 from fake_session import CONFIGS, PROBLEMS, WORKLOAD, FakeFactory, Fault, Turn, microseconds
 from kill_and_resume_trial import kill_and_resume, undisturbed
+from odd_caches import OddCache
 
 from tilecast.data_collection import collector
 from tilecast.data_collection.cards import card_times
 from tilecast.data_collection.collector import Collector
 from tilecast.data_collection.crew import MAX_STRIKES, MOST_LOSSES
-from tilecast.data_collection.engine import Build
 from tilecast.data_collection.jobs import Failed, Lost, Result, SessionFactory
 from tilecast.data_collection.measurement import Measurement
 from tilecast.data_collection.progress import Progress
@@ -44,10 +44,9 @@ from tilecast.data_collection.worker import LocalEngine, LocalWorker
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.kernels import workers
+from tilecast.kernels import builder as builder_module
 from tilecast.kernels.builder import compile_all
 from tilecast.kernels.compiling import CompileResult
-from tilecast.kernels.object_cache import ObjectCache
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.spec import KernelSpec
 
@@ -626,31 +625,18 @@ def test_budget_bounds_compiling_too(bed: Bed) -> None:
     assert {row.m for row in bed.rows() if row.stage == "verify"} == {p.m for p in PROBLEMS}
 
 
-def _hanging(folder: Path, code: bytes) -> Build:
-    """Compiles all kernels at once but the last, whose compiler hangs; its process is noted."""
-
-    class Hanging(ObjectCache):
-        @contextlib.contextmanager
-        def exclusive(self, spec: KernelSpec) -> Iterator[None]:
-            if spec.config == CONFIGS[-1]:
-                (folder / "hanging").write_text(str(os.getpid()))
-                time.sleep(fake_session.FOR_EVER)
-            self.put(spec, code)
-            yield
-
-    return partial(compile_all, cache=Hanging(folder / "objects"), workers=1)
-
-
 @pytest.mark.parametrize("ends", ["interrupted", "late"])
 def test_no_compiler_that_hangs_holds_up_a_run_that_ends(
     bed: Bed, object_file: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch, ends: str
 ) -> None:
-    monkeypatch.setattr(workers, "_prepare", lambda parent: None)
-    build, noted, ended = _hanging(bed.folder, object_file(168, 0)), bed.folder / "hanging", []
+    monkeypatch.setattr(builder_module, "prepare", odd_caches.nothing)
+    victim = KernelSpec(CONFIGS[-1], LINEAR_BF16)
+    cache = OddCache(bed.folder / "objects", object_file(168, 0), victim, hangs=True)
+    build, ended = partial(compile_all, cache=cache, workers=1), []
 
     def end(progress: Progress) -> None:
         if progress.done == len(CONFIGS) - 1:
-            while not (noted.exists() and noted.read_text()):
+            while not cache.tries():
                 time.sleep(0.01)
             ended.append(time.monotonic())
             if ends == "interrupted":
@@ -663,7 +649,7 @@ def test_no_compiler_that_hangs_holds_up_a_run_that_ends(
         with pytest.raises(KeyboardInterrupt) if ends == "interrupted" else nullcontext():
             collecting.collect({PROBLEMS[0]: CONFIGS})
     assert time.monotonic() - ended[0] < 5
-    assert not _alive(int(noted.read_text()))
+    assert not any(map(_alive, cache.tries()))
     assert bed.rows() == []
 
 

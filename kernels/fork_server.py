@@ -1,0 +1,169 @@
+"""The process that loads the compiler once and forks itself for each call.
+
+Loading takes longer than compiling a kernel, and the first kernel of a process as long again as
+those after it. What is forked has both behind it, and the memory of both in common.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import os
+import pickle
+import signal
+import sys
+import time
+from collections import deque
+from dataclasses import dataclass
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection, wait
+from typing import NoReturn, cast
+
+from tilecast.kernels.workers import WorkerDied
+
+_WATCH_SECONDS = 0.25
+_DIE_WITH_PARENT = 1
+"""``PR_SET_PDEATHSIG`` of prctl(2)."""
+
+
+def serve(descriptor: int) -> NoReturn:
+    """Make ready, then run calls until whoever began this process has gone."""
+    parent, connection = os.getppid(), Connection(descriptor)
+    with contextlib.suppress(EOFError, OSError):
+        most, prepare = connection.recv()
+        prepare()
+        # A collection would touch, and so copy, all that a forked process shares.
+        gc.collect()
+        gc.freeze()
+        _Server(connection, most).run(parent)
+    os.killpg(0, signal.SIGKILL)
+    raise AssertionError("a process outlives SIGKILL")
+
+
+@dataclass(frozen=True)
+class _Call:
+    """What is to be run."""
+
+    number: int
+    """What whoever asked knows it by."""
+    seconds: float
+    """How long it may take."""
+    packed: bytes
+    """A function and its arguments."""
+
+
+@dataclass(frozen=True)
+class _Forked:
+    """A process that runs a call."""
+
+    pid: int
+    call: _Call
+    deadline: float
+    """By the monotonic clock."""
+    alone: bool
+    """Whether no other ran beside it from the first."""
+
+
+class _Server:
+    """Forks a process for each call, some at a time.
+
+    A call whose process dies is run once more, alone: the memory may have been short because of
+    others.
+    """
+
+    def __init__(self, connection: Connection, most: int):
+        """Take who asks, and how many calls run at a time."""
+        self._connection = connection
+        self._most = most
+        self._waiting: deque[_Call] = deque()
+        self._again: deque[_Call] = deque()
+        self._forked: dict[Connection, _Forked] = {}
+
+    def run(self, parent: int) -> None:
+        """Serve while a process lives.
+
+        Raises:
+            EOFError: it has closed its end.
+            OSError: it cannot be answered.
+        """
+        # Its end may be open elsewhere, in what it forked.
+        while os.getppid() == parent:
+            self._begin()
+            for ready in wait([self._connection, *self._forked], _WATCH_SECONDS):
+                if ready is self._connection:
+                    self._waiting.append(_Call(*self._connection.recv()))
+                else:
+                    self._end(cast(Connection, ready))
+            now = time.monotonic()
+            for connection in [c for c, forked in self._forked.items() if forked.deadline < now]:
+                self._give_up(connection)
+
+    def _begin(self) -> None:
+        """Fork for as many calls as may run."""
+        if self._again and not self._forked:
+            self._fork(self._again.popleft(), alone=True)
+        alone = bool(self._again) or any(forked.alone for forked in self._forked.values())
+        while self._waiting and not alone and len(self._forked) < self._most:
+            self._fork(self._waiting.popleft(), alone=False)
+
+    def _fork(self, call: _Call, alone: bool) -> None:
+        receiver, sender = Pipe(duplex=False)
+        server = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            _run(call, sender, server)
+        sender.close()
+        deadline = time.monotonic() + call.seconds
+        self._forked[receiver] = _Forked(pid, call, deadline, alone)
+
+    def _end(self, connection: Connection) -> None:
+        """Pass on what a process has to say, or find that it has died."""
+        try:
+            answer = connection.recv_bytes()
+        except (EOFError, OSError):
+            answer = None
+        forked = self._forget(connection)
+        if answer is not None:
+            self._connection.send_bytes(answer)
+        elif forked.alone:
+            reason = "its process died twice, the second time with no other beside it"
+            self._answer(forked.call, f"{reason} (out of memory?)")
+        else:
+            self._again.append(forked.call)
+
+    def _give_up(self, connection: Connection) -> None:
+        """End a process that takes too long."""
+        os.kill(self._forked[connection].pid, signal.SIGKILL)
+        call = self._forget(connection).call
+        self._answer(call, f"no result after {call.seconds:g} s")
+
+    def _forget(self, connection: Connection) -> _Forked:
+        connection.close()
+        forked = self._forked.pop(connection)
+        os.waitpid(forked.pid, 0)
+        return forked
+
+    def _answer(self, call: _Call, reason: str) -> None:
+        self._connection.send((call.number, None, WorkerDied(reason)))
+
+
+def _run(call: _Call, sender: Connection, server: int) -> NoReturn:
+    """Run a call in this process, which does nothing else, and tell what came of it."""
+    try:
+        ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+        if os.getppid() == server:
+            sender.send_bytes(_outcome(call))
+            sys.stdout.flush()
+            sys.stderr.flush()
+    finally:
+        # Not as other processes end: nothing in here is this one's to clean up.
+        os._exit(0)
+
+
+def _outcome(call: _Call) -> bytes:
+    try:
+        function, arguments = pickle.loads(call.packed)
+        return pickle.dumps((call.number, function(*arguments), None))
+    except Exception as error:
+        return pickle.dumps((call.number, None, error))

@@ -1,0 +1,77 @@
+"""Object caches in which a compiler dies or hangs, for other processes to import."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tilecast.kernels.object_cache import ObjectCache
+from tilecast.kernels.object_facts import KernelResources
+from tilecast.kernels.spec import KernelSpec
+
+FOR_EVER = 3600.0
+
+
+def nothing() -> None:
+    """Makes a fork server ready that is to load no compiler."""
+
+
+def hang() -> None:
+    """Makes a fork server hang."""
+    time.sleep(FOR_EVER)
+
+
+@dataclass(frozen=True)
+class OddCache(ObjectCache):
+    """Has the kernels that are asked for, each after a while, but for the victim's compiler.
+
+    That writes its process number to a file beside the folder at each attempt, named by the
+    attempt, dies in the first ones, and hangs or not in the others.
+    """
+
+    stored: bytes
+    """What all kernels are."""
+    victim: KernelSpec | None = None
+    """Whose compiler is odd."""
+    deaths: int = 0
+    """How many of its processes die."""
+    hangs: bool = False
+    """Whether the others hang."""
+    seconds: float = 0.0
+    """What one takes."""
+
+    @contextlib.contextmanager
+    def exclusive(self, spec: KernelSpec) -> Iterator[None]:
+        """Comes first where a kernel is compiled, and is found to be there behind it."""
+        if spec == self.victim:
+            tries = len(self.tries())
+            noted = self.root.parent / f"try{tries}"
+            noted.with_suffix(".part").write_text(str(os.getpid()))
+            noted.with_suffix(".part").rename(noted)
+            if tries < self.deaths:
+                os.kill(os.getpid(), signal.SIGKILL)
+            if self.hangs:
+                time.sleep(FOR_EVER)
+        time.sleep(self.seconds)
+        self.put(spec, self.stored)
+        yield
+
+    def tries(self) -> list[int]:
+        """The processes that were to compile the victim."""
+        paths = sorted(self.root.parent.glob("try?"))
+        return [int(path.read_text()) for path in paths]
+
+
+@dataclass(frozen=True)
+class Forgetful(ObjectCache):
+    """Has nothing, as one process sees it, and everything, as all others do."""
+
+    process: int
+
+    def resources(self, spec: KernelSpec) -> KernelResources | None:
+        """None for the one, so that it has the others compile, who find nothing to do."""
+        return None if os.getpid() == self.process else KernelResources(32, 0)
