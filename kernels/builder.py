@@ -144,16 +144,27 @@ class ObjectBuilder:
                 with contextlib.suppress(WorkerDied):
                     return self._workers.submit(*asked)
             self.objects.tidy()
-            self._workers = Workers(self._size(), prepare)
+            self._workers = Workers(self._size(), prepare, rehearse, environment())
             return self._workers.submit(*asked)
 
 
+def environment() -> dict[str, str]:
+    """Variables of the environment in which kernels compile."""
+    return {name: v for family in FAMILIES.values() for name, v in family.environment.items()}
+
+
 def prepare() -> None:
-    """Load the compilers, and do what a process does with its first kernel alone."""
-    # Why one fails, compiling tells.
-    with contextlib.suppress(Exception):
-        for family in FAMILIES.values():
+    """Load the compilers."""
+    for family in FAMILIES.values():
+        with contextlib.suppress(Exception):  # compiling tells
             family.preload()
+
+
+def rehearse() -> None:
+    """Have each compiler do what it does with its first kernel alone."""
+    for family in FAMILIES.values():
+        with contextlib.suppress(Exception):  # compiling tells
+            family.rehearse()
 
 
 def _result(spec: KernelSpec, job: Future[CompileResult]) -> CompileResult:

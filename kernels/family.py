@@ -6,7 +6,7 @@ to know it: candidates, features, compilation, launch and the hook ask through t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
@@ -63,6 +63,8 @@ class KernelFamily(Protocol):
     """Distributions whose versions decide what a config compiles to."""
     sources: ClassVar[tuple[Path, ...]]
     """Files whose text does."""
+    environment: ClassVar[Mapping[str, str]]
+    """Variables of the environment in which it compiles."""
 
     @property
     def rules(self) -> tuple[Rule, ...]:
@@ -106,10 +108,14 @@ class KernelFamily(Protocol):
         ...
 
     def preload(self) -> None:
-        """Do what a process does with its first kernel and not again; others are forked from it.
+        """Import what compiling needs, in a process that others are forked from.
 
-        It has neither threads nor a GPU, and starts none.
+        It has neither threads nor a GPU, and gets none.
         """
+        ...
+
+    def rehearse(self) -> None:
+        """Compile a small kernel there, for all that a process does with its first one alone."""
         ...
 
     def compile(self, spec: KernelSpec) -> bytes:

@@ -1,7 +1,7 @@
 """The process that loads the compiler once and forks itself for each call.
 
-Loading takes longer than compiling a kernel, and the first kernel of a process as long again as
-those after it. What is forked has both behind it, and the memory of both in common.
+Loading takes longer than compiling a kernel, and the first kernel of a process half as long again
+as those after it. What is forked has both behind it, and the memory of both in common.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import signal
 import sys
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
@@ -31,14 +32,21 @@ def serve(descriptor: int) -> NoReturn:
     """Make ready, then run calls until whoever began this process has gone."""
     parent, connection = os.getppid(), Connection(descriptor)
     with contextlib.suppress(EOFError, OSError):
-        most, prepare = connection.recv()
-        prepare()
-        # A collection would touch, and so copy, all that a forked process shares.
-        gc.collect()
-        gc.freeze()
-        _Server(connection, most).run(parent)
+        most, prepare, rehearse = connection.recv()
+        _shared(prepare)
+        _Server(connection, most).run(parent, rehearse)
     os.killpg(0, signal.SIGKILL)
     raise AssertionError("a process outlives SIGKILL")
+
+
+def _shared(make: Callable[[], object]) -> None:
+    """Make what is forked find something made, in memory that it shares as long as nobody writes.
+
+    A collection of garbage would write to all of it.
+    """
+    make()
+    gc.collect()
+    gc.freeze()
 
 
 @dataclass(frozen=True)
@@ -80,24 +88,33 @@ class _Server:
         self._again: deque[_Call] = deque()
         self._forked: dict[Connection, _Forked] = {}
 
-    def run(self, parent: int) -> None:
-        """Serve while a process lives.
+    def run(self, parent: int, rehearse: Callable[[], object]) -> None:
+        """Serve while a process lives; rehearse once the first calls run.
 
         Raises:
             EOFError: it has closed its end.
             OSError: it cannot be answered.
         """
+        rehearsed = False
         # Its end may be open elsewhere, in what it forked.
         while os.getppid() == parent:
             self._begin()
+            if self._forked and not rehearsed:
+                _shared(rehearse)
+                rehearsed = True
             for ready in wait([self._connection, *self._forked], _WATCH_SECONDS):
                 if ready is self._connection:
-                    self._waiting.append(_Call(*self._connection.recv()))
+                    self._hear()
                 else:
                     self._end(cast(Connection, ready))
             now = time.monotonic()
             for connection in [c for c, forked in self._forked.items() if forked.deadline < now]:
                 self._give_up(connection)
+
+    def _hear(self) -> None:
+        """Take all calls that have come in."""
+        while self._connection.poll():
+            self._waiting.append(_Call(*self._connection.recv()))
 
     def _begin(self) -> None:
         """Fork for as many calls as may run."""

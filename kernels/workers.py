@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from multiprocessing import Pipe
 from pathlib import Path
@@ -44,8 +44,21 @@ class Workers:
     what it forked ends with it. Calls share no fate. Any thread may call.
     """
 
-    def __init__(self, most: int, prepare: Callable[[], object]):
-        """Begin the fork server, which prepares once and runs ``most`` calls at a time."""
+    def __init__(
+        self,
+        most: int,
+        prepare: Callable[[], object],
+        rehearse: Callable[[], object],
+        environment: Mapping[str, str],
+    ):
+        """Begin the fork server.
+
+        Args:
+            most: calls that run at a time.
+            prepare: what the fork server does before it forks at all.
+            rehearse: what it does while the first calls run, for those behind them.
+            environment: variables that all see, beside those that this process has.
+        """
         self._lock = threading.Lock()
         self._calls: dict[int, Future[Any]] = {}
         self._numbers = itertools.count()
@@ -58,11 +71,11 @@ class Workers:
             [sys.executable, "-P", "-c", _SERVE, str(theirs.fileno())],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
-            env=os.environ | _ENVIRONMENT | {"PYTHONPATH": _import_path()},
+            env={**os.environ, **_ENVIRONMENT, **environment, "PYTHONPATH": _import_path()},
             start_new_session=True,
         )
         theirs.close()
-        self._connection.send((most, prepare))
+        self._connection.send((most, prepare, rehearse))
         threading.Thread(target=self._listen, daemon=True).start()
 
     def submit(self, seconds: float, call: Callable[..., Any], *arguments: Any) -> Future[Any]:

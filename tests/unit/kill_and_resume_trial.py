@@ -82,7 +82,9 @@ def kill_and_resume(folder: Path, seed: int, whole: Run) -> Killed:
     done, begun = _done(folder), set(map(_job, lines))
     _collect(folder)
     again = set(map(_job, _log(folder)[len(lines) :]))
-    told = max([int(line.split()[1]) for line in output.splitlines()], default=0)
+    # The last line may have been cut.
+    lines_told = output[: output.rfind("\n") + 1].splitlines()
+    told = max([int(line.split()[1]) for line in lines_told], default=0)
     complete = _rows(folder) == whole.rows and kept <= whole.rows
     lost = tuple(sorted(begun - done))
     return Killed(seed, point, len(kept), told, lost, len(again & done), complete)

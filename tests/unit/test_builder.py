@@ -173,7 +173,8 @@ def _gone(pid: int) -> bool:
 @pytest.fixture
 def light(monkeypatch: pytest.MonkeyPatch) -> None:
     """Processes that do not load the compiler."""
-    monkeypatch.setattr(builder_module, "prepare", odd_caches.nothing)
+    for step in ("prepare", "rehearse"):
+        monkeypatch.setattr(builder_module, step, odd_caches.nothing)
 
 
 @pytest.fixture

@@ -629,7 +629,8 @@ def test_budget_bounds_compiling_too(bed: Bed) -> None:
 def test_no_compiler_that_hangs_holds_up_a_run_that_ends(
     bed: Bed, object_file: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch, ends: str
 ) -> None:
-    monkeypatch.setattr(builder_module, "prepare", odd_caches.nothing)
+    for step in ("prepare", "rehearse"):
+        monkeypatch.setattr(builder_module, step, odd_caches.nothing)
     victim = KernelSpec(CONFIGS[-1], LINEAR_BF16)
     cache = OddCache(bed.folder / "objects", object_file(168, 0), victim, hangs=True)
     build, ended = partial(compile_all, cache=cache, workers=1), []

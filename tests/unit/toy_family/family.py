@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -39,6 +39,7 @@ class Toy:
     arch: ClassVar[str] = "sm_90a"
     packages: ClassVar[tuple[str, ...]] = ("nvidia-cutlass-dsl", "apache-tvm-ffi")
     sources: ClassVar[tuple[Path, ...]] = (Path(__file__).with_name("kernel.py"),)
+    environment: ClassVar[Mapping[str, str]] = {}
     rules: ClassVar[tuple[Rule, ...]] = (BATCH,)
 
     def parse(self, name: str) -> ToyConfig | None:
@@ -66,6 +67,9 @@ class Toy:
 
     def preload(self) -> None:
         import toy_family.kernel  # noqa: F401
+
+    def rehearse(self) -> None:
+        pass
 
     def compile(self, spec) -> bytes:
         from toy_family.kernel import compile_object
