@@ -27,6 +27,9 @@ _ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",
     "OMP_NUM_THREADS": "1",
     "CUDA_VISIBLE_DEVICES": "",
+    # tvm-ffi has torch look for one as it is imported: at the management library, not the driver,
+    # which begins a thread.
+    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
     # Where torch is imported to compile, it need not load us.
     "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
 }

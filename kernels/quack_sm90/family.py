@@ -29,8 +29,8 @@ class QuackSm90(RuledFamily):
         Path(__file__).parent / f"{name}.py"
         for name in ("kernel", "conversion", "vectors", "epilogue", "resources", "../gemm_object")
     )
-    # The GPU that the DSL is to take for this host's: into one that kernels are for it would load
-    # each that it compiles, and with none named it asks the driver, which takes seconds.
+    # The GPU that the DSL is to take for this host's. Into one that kernels are for it would load
+    # each that it compiles; with none named it asks the driver, which makes it unfit to be forked.
     environment: ClassVar[Mapping[str, str]] = {"CUTE_DSL_ARCH": "sm_100a"}
     config_rules = space.CONFIG_RULES
     problem_rules = space.PROBLEM_RULES
