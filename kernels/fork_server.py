@@ -21,9 +21,8 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from typing import NoReturn, cast
 
-from tilecast.kernels.workers import WorkerDied
+from tilecast.kernels.workers import WATCH_SECONDS, WorkerDied
 
-_WATCH_SECONDS = 0.25
 _DIE_WITH_PARENT = 1
 """``PR_SET_PDEATHSIG`` of prctl(2)."""
 
@@ -102,7 +101,7 @@ class _Server:
             if self._forked and not rehearsed:
                 _shared(rehearse)
                 rehearsed = True
-            for ready in wait([self._connection, *self._forked], _WATCH_SECONDS):
+            for ready in wait([self._connection, *self._forked], WATCH_SECONDS):
                 if ready is self._connection:
                     self._hear()
                 else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 import pickle
@@ -17,10 +16,15 @@ from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
 
+from tilecast.heuristics.errors import one_line
+
 IDLE_SECONDS = 60
 """After which processes without work leave, and with them the memory that the compiler takes."""
-SILENT_SECONDS = 240
-"""After which a fork server that should have told something is taken for hung."""
+SILENT_SECONDS = 300
+"""After which a fork server that should have told something is taken for hung: longer than two
+kernels may take."""
+WATCH_SECONDS = 0.25
+"""How often a process looks whether that which it works for is there."""
 _SERVE = "import sys; from tilecast.kernels.fork_server import serve; serve(int(sys.argv[1]))"
 _ENVIRONMENT = {
     # What has threads, or a GPU, is not to be forked.
@@ -33,7 +37,6 @@ _ENVIRONMENT = {
     # Where torch is imported to compile, it need not load us.
     "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
 }
-_WATCH_SECONDS = 0.25
 
 
 class WorkerDied(Exception):
@@ -103,28 +106,36 @@ class Workers:
 
     def close(self) -> None:
         """End all processes, whatever they are doing; calls that are not done have died."""
-        with contextlib.suppress(ProcessLookupError):
+        # Its number may be another's once it has ended.
+        if self._server.poll() is None:
             os.killpg(self._server.pid, signal.SIGKILL)
 
     def _listen(self) -> None:
         """Hand out results until none comes any more, or is to be expected."""
-        with contextlib.suppress(EOFError, OSError):
+        reason = _ENDED
+        try:
             while (patience := self._patience()) > 0:
                 if self._connection.poll(patience):
                     self._hand_out(*self._connection.recv())
+        except (EOFError, OSError):
+            pass  # that is the reason
+        except Exception as error:
+            reason = f"what a process answered cannot be read: {one_line(error)}"
         with self._lock:
             self._connection.close()
-            futures = [*self._calls.values()]
         self.close()
         self._server.wait()
-        for future in futures:
-            future.set_exception(WorkerDied(_ENDED))
+        for future in self._calls.values():
+            future.set_exception(WorkerDied(reason))
 
     def _patience(self) -> float:
-        """Seconds for which the fork server may tell nothing; it is ended when there are none."""
+        """Seconds for which the fork server may tell nothing; none are left once it is given up."""
         with self._lock:
             allowed = SILENT_SECONDS if self._calls else IDLE_SECONDS
-            return self._stirred + allowed - time.monotonic()
+            left = self._stirred + allowed - time.monotonic()
+            if left <= 0:
+                self._connection.close()
+            return left
 
     def _hand_out(self, number: int, result: Any, error: Exception | None) -> None:
         with self._lock:
@@ -150,5 +161,5 @@ def end_with(parent: int) -> None:
 def _watch(parent: int) -> None:
     # Not a signal at its death: the kernel sends that when the thread ends that began the worker.
     while os.getppid() == parent:
-        time.sleep(_WATCH_SECONDS)
+        time.sleep(WATCH_SECONDS)
     os._exit(1)

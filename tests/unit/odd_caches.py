@@ -25,6 +25,19 @@ def hang() -> None:
     time.sleep(FOR_EVER)
 
 
+class OfTwo(Exception):
+    """Cannot be made again from what a pickle has of it."""
+
+    def __init__(self, one: str, other: str):
+        """Take two, and keep one."""
+        super().__init__(one)
+
+
+def fail_oddly() -> None:
+    """Raises what can be sent and not received."""
+    raise OfTwo("one", "other")
+
+
 @dataclass(frozen=True)
 class OddCache(ObjectCache):
     """Has the kernels that are asked for, each after a while, but for the victim's compiler.
