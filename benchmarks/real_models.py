@@ -24,7 +24,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
 import torch
-from compile_time import warm_up
+from compile_time import WARM_UP, first_call, warm_up
 from hf_models import (
     CASES,
     LAYERS,
@@ -63,9 +63,13 @@ OURS = Variant("TILECAST k=5")
 
 @contextmanager
 def measuring() -> Iterator[Measure]:
-    """Make ready to compile, so that the first case does not pay for it."""
+    """Make ready to compile, so that the first case does not pay for it.
+
+    What keeps ours from running at all is raised here, not each case's result.
+    """
     share_ptxas()
     warm_up()
+    first_call([WARM_UP], OURS)
     yield measure
 
 

@@ -54,6 +54,7 @@ def kernels(request: pytest.FixtureRequest) -> Kernels:
     objects = ObjectCache(default_root())  # kept: compiling takes longer than the tests
     specs = [*(KernelSpec(config, LINEAR_BF16) for config in (plain, *configs)), *others, *batched]
     assert len(specs) <= 80
+    random.shuffle(specs)  # processes that test side by side begin with different ones
     results = list(compile_all(specs, objects, cpu_count()))
     assert {result.error for result in results} == {None}
     return Kernels((plain, *configs), others, batched, objects)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 import torch
 from joblib import cpu_count
@@ -63,6 +65,7 @@ def objects() -> ObjectCache:
     found = ObjectCache(default_root())  # kept: compiling takes longer than the tests
     specs = [spec for text in FUSED for spec in kinds(GemmOperands.parse(text))]
     specs += [spec for text in BATCHED for spec in kinds(GemmOperands.parse(text), batched=True)]
+    random.shuffle(specs)  # processes that test side by side begin with different ones
     results = list(compile_all(specs, found, cpu_count()))
     assert {result.error for result in results} == {None}
     return found
