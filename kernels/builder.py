@@ -126,6 +126,7 @@ class ObjectBuilder:
             if self._workers is not None:
                 self._workers.close()
                 self._workers = None
+                self._jobs.clear()
 
     def _begin(self) -> None:
         self._lock = threading.RLock()
@@ -140,12 +141,18 @@ class ObjectBuilder:
     def _submit(self, spec: KernelSpec) -> Future[CompileResult]:
         asked = DEADLINE_SECONDS, compile_into, spec, self.objects
         with self._lock:
-            if self._workers is not None:
+            if self._workers is None:
+                self.objects.tidy()
+            else:
                 with contextlib.suppress(WorkerDied):
                     return self._workers.submit(*asked)
-            self.objects.tidy()
             self._workers = Workers(self._size(), prepare, rehearse, environment())
-            return self._workers.submit(*asked)
+            try:
+                return self._workers.submit(*asked)
+            except WorkerDied as died:
+                failed: Future[CompileResult] = Future()
+                failed.set_exception(died)
+                return failed
 
 
 def environment() -> dict[str, str]:
@@ -193,11 +200,11 @@ def compile_all(
     *,
     stop: Callable[[], bool] = _never,
 ) -> Iterator[CompileResult]:
-    """Bring every spec into the cache, in a pool of processes, and yield each as it is done.
+    """Bring every spec into the cache, some at a time, and yield each as it is done.
 
     A spec that fails to compile is reported and the others go on; those that the cache holds are
-    not compiled again. Each worker is a process and takes a core. Once ``stop`` says so, what is in
-    work is given up, whatever its compiler is doing.
+    not compiled again. Each compiles in a process of its own, which takes a core. Once ``stop``
+    says so, what is in work is given up, whatever its compiler is doing.
 
     Raises:
         TilecastError: the cache cannot be written, or others may write it.
@@ -228,14 +235,11 @@ def _builder(root: Path) -> ObjectBuilder:
 
 
 _builders: WeakSet[ObjectBuilder] = WeakSet()
-_inherited: list[object] = []
 
 
 def _forget_workers() -> None:
     """In a forked child, whose builders have their parent's workers and perhaps a lock held."""
     for builder in list(_builders):
-        # Kept: they are their parent's to end.
-        _inherited.append((builder._workers, builder._jobs))
         builder._begin()
 
 

@@ -1,7 +1,8 @@
 """The process that loads the compiler once and forks itself for each call.
 
 Loading takes longer than compiling a kernel, and the first kernel of a process half as long again
-as those after it. What is forked has both behind it, and the memory of both in common.
+as those after it. What is forked has the first behind it and, but for the first calls, the second,
+and the memory of both in common.
 """
 
 from __future__ import annotations
@@ -17,33 +18,42 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from typing import NoReturn, cast
 
+from tilecast.heuristics.errors import one_line
 from tilecast.kernels.workers import WATCH_SECONDS, WorkerDied
 
 _DIE_WITH_PARENT = 1
 """``PR_SET_PDEATHSIG`` of prctl(2)."""
 
 
-def serve(descriptor: int) -> NoReturn:
-    """Make ready, then run calls until whoever began this process has gone."""
-    parent, connection = os.getppid(), Connection(descriptor)
+def serve(descriptor: int, parent: int) -> NoReturn:
+    """Make ready, then run calls until the process that began this one has gone."""
+    # As whoever began it has set them, they may be ignored.
+    for number in (signal.SIGCHLD, signal.SIGALRM):
+        signal.signal(number, signal.SIG_DFL)
+    connection = Connection(descriptor)
     with contextlib.suppress(EOFError, OSError):
-        most, prepare, rehearse = connection.recv()
-        _shared(prepare)
-        _Server(connection, most).run(parent, rehearse)
+        most, prepare, rehearse, seconds = connection.recv()
+        _share(prepare, seconds)
+        _Server(connection, most).run(parent, partial(_share, rehearse, seconds))
     os.killpg(0, signal.SIGKILL)
     raise AssertionError("a process outlives SIGKILL")
 
 
-def _shared(make: Callable[[], object]) -> None:
+def _share(make: Callable[[], object], seconds: int) -> None:
     """Make what is forked find something made, in memory that it shares as long as nobody writes.
 
-    A collection of garbage would write to all of it.
+    If it takes longer, this process ends: nobody else might be there to end it.
     """
+    signal.alarm(seconds)
     make()
+    signal.alarm(0)
+    sys.stdout.flush()  # else each that is forked writes it
+    # A collection of garbage would write to all of it.
     gc.collect()
     gc.freeze()
 
@@ -75,8 +85,8 @@ class _Forked:
 class _Server:
     """Forks a process for each call, some at a time.
 
-    A call whose process dies is run once more, alone: the memory may have been short because of
-    others.
+    A call whose process dies is run once more, alone, when no other waits: the memory may have been
+    short because of others.
     """
 
     def __init__(self, connection: Connection, most: int):
@@ -99,7 +109,7 @@ class _Server:
         while os.getppid() == parent:
             self._begin()
             if self._forked and not rehearsed:
-                _shared(rehearse)
+                rehearse()
                 rehearsed = True
             for ready in wait([self._connection, *self._forked], WATCH_SECONDS):
                 if ready is self._connection:
@@ -117,16 +127,20 @@ class _Server:
 
     def _begin(self) -> None:
         """Fork for as many calls as may run."""
-        if self._again and not self._forked:
-            self._fork(self._again.popleft(), alone=True)
-        alone = bool(self._again) or any(forked.alone for forked in self._forked.values())
+        alone = any(forked.alone for forked in self._forked.values())
         while self._waiting and not alone and len(self._forked) < self._most:
             self._fork(self._waiting.popleft(), alone=False)
+        if self._again and not self._forked:
+            self._fork(self._again.popleft(), alone=True)
 
     def _fork(self, call: _Call, alone: bool) -> None:
-        receiver, sender = Pipe(duplex=False)
         server = os.getpid()
-        pid = os.fork()
+        try:
+            receiver, sender = Pipe(duplex=False)
+            pid = os.fork()
+        except OSError as error:
+            self._answer(call, one_line(error))
+            return
         if pid == 0:
             _run(call, sender, server)
         sender.close()
@@ -169,17 +183,29 @@ def _run(call: _Call, sender: Connection, server: int) -> NoReturn:
     try:
         ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
         if os.getppid() == server:
-            sender.send_bytes(_outcome(call))
+            answer = _answer_to(call)
+            # Before it is told: then nobody ends a process that cannot get rid of it.
             sys.stdout.flush()
             sys.stderr.flush()
+            sender.send_bytes(answer)
     finally:
         # Not as other processes end: nothing in here is this one's to clean up.
         os._exit(0)
 
 
-def _outcome(call: _Call) -> bytes:
+def _answer_to(call: _Call) -> bytes:
     try:
         function, arguments = pickle.loads(call.packed)
         return pickle.dumps((call.number, function(*arguments), None))
-    except Exception as error:
-        return pickle.dumps((call.number, None, error))
+    except (Exception, SystemExit) as error:
+        return _error(call, error)
+
+
+def _error(call: _Call, error: BaseException) -> bytes:
+    """An error as it is, or in a line where it would not arrive."""
+    try:
+        answer = pickle.dumps((call.number, None, error))
+        pickle.loads(answer)
+    except Exception:
+        return pickle.dumps((call.number, None, WorkerDied(one_line(error))))
+    return answer

@@ -38,6 +38,24 @@ def fail_oddly() -> None:
     raise OfTwo("one", "other")
 
 
+def leave() -> None:
+    """Raises what ends a process."""
+    raise SystemExit(3)
+
+
+class Unreadable:
+    """Can be sent and not received."""
+
+    def __reduce__(self) -> tuple:
+        """What makes it again fails."""
+        return fail_oddly, ()
+
+
+def rest() -> None:
+    """Makes a fork server ready, which takes a while."""
+    time.sleep(2)
+
+
 @dataclass(frozen=True)
 class OddCache(ObjectCache):
     """Has the kernels that are asked for, each after a while, but for the victim's compiler.

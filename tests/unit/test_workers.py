@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import odd_caches
 import pytest
@@ -48,12 +51,71 @@ def test_one_that_takes_too_long_is_ended_and_the_others_are_not(pool: Workers) 
     assert other.result(60) is None
 
 
+@pytest.mark.parametrize(
+    ("call", "told"), [(odd_caches.fail_oddly, "OfTwo: one"), (odd_caches.leave, "3")]
+)
+def test_an_error_that_would_not_arrive_is_told_and_others_go_on(
+    pool: Workers, call: Callable[[], None], told: str
+) -> None:
+    beside = pool.submit(60, time.sleep, 0.3)
+    with pytest.raises((WorkerDied, SystemExit), match=told):
+        pool.submit(60, call).result(60)
+    assert beside.result(60) is None
+
+
 def test_an_answer_that_cannot_be_read_leaves_nobody_waiting(pool: Workers) -> None:
-    unreadable = pool.submit(60, odd_caches.fail_oddly)
-    with pytest.raises(WorkerDied, match="cannot be read: TypeError: .* argument: 'other'"):
-        unreadable.result(60)
+    with pytest.raises(WorkerDied, match="cannot be read: OfTwo: one"):
+        pool.submit(60, odd_caches.Unreadable).result(60)
     with pytest.raises(WorkerDied):
         pool.submit(60, os.getpid)
+
+
+def test_asking_does_not_wait_for_what_is_made_ready() -> None:
+    pool = Workers(1, odd_caches.rest, odd_caches.nothing, {})
+    start = time.monotonic()
+    calls = [pool.submit(60, len, bytes(1000)) for _ in range(500)]
+    assert time.monotonic() - start < 1
+    assert {call.result(60) for call in calls} == {1000}
+    pool.close()
+
+
+def test_closing_gives_up_what_is_not_done(pool: Workers) -> None:
+    call = pool.submit(60, time.sleep, 60)
+    pool.close()
+    with pytest.raises(WorkerDied, match="given up"):
+        call.result(60)
+    pool.close()
+
+
+SCRIPT = """
+import os, pathlib, signal, sys
+import odd_caches
+from tilecast.kernels.workers import Workers
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+sys.path.append(pathlib.Path("nowhere"))
+pool = Workers(1, odd_caches.nothing, odd_caches.nothing, {})
+print(pool.submit(60, divmod, 7, 2).result(60), pool._server.pid, flush=True)
+hung = Workers(1, odd_caches.hang, odd_caches.nothing, {})
+print(hung._server.pid)
+"""
+
+
+def test_what_a_script_has_set_matters_not_and_what_it_began_ends() -> None:
+    """Ignored signals are handed on to what a process begins; and a path need not be text."""
+    script = f"from tilecast.kernels import workers; workers.SILENT_SECONDS = 3{SCRIPT}"
+    told = subprocess.check_output(
+        [sys.executable, "-c", script],
+        text=True,
+        timeout=60,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    first, second = told.splitlines()
+    assert first.startswith("(3, 1) ")
+    for pid in (int(first.split()[-1]), int(second)):
+        deadline = time.monotonic() + 30
+        while (status := Path(f"/proc/{pid}/status")).exists() and "Z (" not in status.read_text():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
 
 
 def test_what_ends_for_want_of_work_fails_no_call(monkeypatch: pytest.MonkeyPatch) -> None:
