@@ -9,6 +9,7 @@ seconds until the first kernel is there and until all are, and what one takes in
 import os
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +26,16 @@ from tilecast.kernels.spec import KernelSpec
 from tilecast.models.learned import load_heuristic
 
 K, TURNS = 5, 5
+_spread = partial(runner.quantiles, least=0.0, median=0.5, most=1.0)
 
 
 def kernels() -> list[KernelSpec]:
     """The first `K` of each GEMM, each kernel once."""
     gpu, found = hardware("H200"), []
     for problem in (GemmProblem(*extents) for extents in PROBLEMS):
-        ranking = load_heuristic(gpu, problem.operands).rank(problem, candidates(problem, gpu))
-        found += [KernelSpec.for_problem(config, problem) for config in list(ranking)[:K]]
+        heuristic = load_heuristic(gpu, problem.operands)
+        ranking = heuristic.rank(problem, candidates(problem, gpu), limit=K)
+        found += [KernelSpec.for_problem(config, problem) for config in ranking]
     return [*dict.fromkeys(found)]
 
 
@@ -51,8 +54,7 @@ def turn(specs: list[KernelSpec]) -> Row:
             done.append(time.perf_counter() - begun)
             taken.append(result.seconds)
         builder.close()
-    quartiles = runner.quantiles(taken, least=0.0, median=0.5, most=1.0)
-    return {"first": done[0], "all": done[-1], "each": quartiles}
+    return {"first": done[0], "all": done[-1], "each": _spread(taken)}
 
 
 def main() -> None:
@@ -61,8 +63,7 @@ def main() -> None:
     specs = kernels()
     turns = [turn(specs) for _ in range(TURNS)]
     figures: dict[str, Any] = {
-        name: runner.quantiles([found[name] for found in turns], least=0.0, median=0.5, most=1.0)
-        for name in ("first", "all")
+        name: _spread([found[name] for found in turns]) for name in ("first", "all")
     }
     figures["each"] = turns[0]["each"]
     settings = {"k": K, "turns": TURNS, "kernels": len(specs), "cores": os.cpu_count()}

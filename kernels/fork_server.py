@@ -184,7 +184,7 @@ def _run(call: _Call, sender: Connection, server: int) -> NoReturn:
         ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
         if os.getppid() == server:
             answer = _answer_to(call)
-            # Before it is told: then nobody ends a process that cannot get rid of it.
+            # First, while there is a deadline: whoever reads what is printed may have stopped.
             sys.stdout.flush()
             sys.stderr.flush()
             sender.send_bytes(answer)

@@ -76,7 +76,6 @@ class Workers:
         self._lock = threading.Lock()
         self._calls: dict[int, Future[Any]] = {}
         self._unsent: deque[tuple[int, float, bytes]] = deque()
-        self._sent = 0
         self._numbers = itertools.count()
         self._stirred = time.monotonic()
         self._over = ""
@@ -119,8 +118,7 @@ class Workers:
 
     def close(self) -> None:
         """End all processes, whatever they are doing; calls that are not done have died."""
-        with self._lock:
-            self._over = self._over or "given up"
+        self._end("given up")
         # Its number may be another's once it has ended.
         with contextlib.suppress(ProcessLookupError):
             if self._server.poll() is None:
@@ -130,9 +128,8 @@ class Workers:
         """Send what the fork server may have, but no more than it takes without reading."""
         # Where it has ended, whoever listens finds out.
         with contextlib.suppress(OSError):
-            while self._unsent and self._sent < _AHEAD * self._most:
+            while self._unsent and len(self._calls) - len(self._unsent) < _AHEAD * self._most:
                 self._connection.send(self._unsent.popleft())
-                self._sent += 1
 
     def _listen(self) -> None:
         """Hand out results until none comes any more, or is to be expected."""
@@ -164,13 +161,13 @@ class Workers:
             return left
 
     def _end(self, reason: str) -> None:
+        """Run nothing more; the first reason counts."""
         with self._lock:
             self._over = self._over or reason
 
-    def _hand_out(self, number: int, result: Any, error: Exception | None) -> None:
+    def _hand_out(self, number: int, result: Any, error: BaseException | None) -> None:
         with self._lock:
             future, self._stirred = self._calls.pop(number), time.monotonic()
-            self._sent -= 1
             self._feed()
         if error is None:
             future.set_result(result)
