@@ -29,7 +29,7 @@ from runner import Row
 from selection_regret import Table
 
 from tilecast.data_collection.dataset import Dataset, read_dataset
-from tilecast.data_collection.gpu_session import GAP_SECONDS, REPLAY_SECONDS
+from tilecast.data_collection.gpu_session import REPLAY_SECONDS
 from tilecast.data_collection.measurement import REFERENCE, REGIMES
 from tilecast.data_collection.protocol import FINALIST, MAX_FINALISTS
 from tilecast.heuristics.hardware import Hardware
@@ -50,8 +50,10 @@ SHARES = ((16, 16, 16), (32, 16, 16), (64, 16, 16), (96, 16, 16), (160, 32, 32))
 DEFAULT = (64, 16, 16)
 SEEDS = 3  # rankers of each share, and draws of problems that take as long
 HELD_OUT = 2  # of the folds, beside the rest of the data
+GAP_SECONDS = 0.001
+"""Before each replay in the burst regime, when the data were taken."""
 PROTOCOLS = (2, 3)
-"""Those whose pauses are the present ones."""
+"""Those whose gaps were so long."""
 
 Share = tuple[int, int, int]
 Places = Sequence[np.ndarray]

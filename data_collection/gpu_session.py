@@ -24,11 +24,15 @@ from tilecast.kernels.object_cache import ObjectCache
 from tilecast.kernels.spec import KernelSpec
 
 GAP_SECONDS = 0.001
-"""Idle time before each replay in the burst regime. Times are the same from 0.2 to 1 ms, and after
-5 ms all are 1% longer (`benchmarks/pauses.py`)."""
+"""Longest idle time before a replay in the burst regime."""
+GAP_PER_BUSY = 2.5
+"""Idle time before a replay, over what the kernel's last one took. 0.2 ms do for short kernels
+(`benchmarks/pauses.py`); large ones leave the card no rest then (`benchmarks/protocol_pace.py`)."""
 WARM_UP_SECONDS = 0.1
 """Busy time before the first round in the sustained regime. After 0.5 s all times are 0.7% longer,
 and compare as they do after this (`benchmarks/pauses.py`)."""
+WARM_UP_PER_IDLE = 2.0
+"""A card that was idle for less than half of that warms up for so many times as long."""
 WARM_UP_DEPTH = 16
 """Replays queued ahead while warming up, so that a busy host does not let the card idle."""
 REPLAY_SECONDS = 200e-6
@@ -67,6 +71,11 @@ class _Graph:
         wait(self.done, self.spec)
         self.times.append(self.start.elapsed_time(self.end) * 1e3 / self.launches)
 
+    def gap(self) -> float:
+        """Seconds that the card idles before the next replay in the burst regime."""
+        busy = self.times[-1] * self.launches * 1e-6 if self.times else math.inf
+        return min(GAP_SECONDS, GAP_PER_BUSY * busy)
+
 
 _Graphs = list[_Graph]
 """Those of one kernel, each on operand sets of its own; they share their list of times."""
@@ -88,6 +97,8 @@ class GpuSession:
         self.card = device_hash(str(properties.uuid))
         self.check_card = watch(str(properties.uuid))
         self.announce = announce
+        self.busy_until = -math.inf
+        """When the card was last busy for a while, by the clock of `time.perf_counter`."""
         self._signed = -math.inf
         self._kernel = cache(partial(load_kernel, objects=objects, device=device))
         self._reference = cache(inputs_and_reference)
@@ -207,6 +218,8 @@ class GpuBench:
             for graph in in_flight:
                 self._session.alive()
                 graph.read()
+            if regime == "sustained":
+                self._session.busy_until = time.perf_counter()
         # What comes next is no kernel's doing.
         self._session.announce(None)
         # At once, while the card is as warm as it was.
@@ -222,7 +235,7 @@ class GpuBench:
             self._session.alive()
             in_flight.popleft().read()
         if regime == "burst":
-            time.sleep(GAP_SECONDS)
+            time.sleep(graph.gap())
         self._replay(graph)
         in_flight.append(graph)
 
@@ -258,7 +271,8 @@ class GpuBench:
 
     def _warm_up(self, graphs: list[_Graph]) -> None:
         """Keep the card busy; returns with work still queued, so that it stays so."""
-        deadline = time.perf_counter() + WARM_UP_SECONDS
+        idle = time.perf_counter() - self._session.busy_until
+        deadline = time.perf_counter() + min(WARM_UP_SECONDS, WARM_UP_PER_IDLE * idle)
         queued: deque[_Graph] = deque()
         for graph in itertools.cycle(graphs):
             self._replay(graph)

@@ -31,12 +31,17 @@ class Card:
     def __init__(self) -> None:
         self.now = self.free = 0.0
         self.capturing: list[float] | None = None
+        self.replays = 0
+        self.slept: list[float] = []
+        self.milliseconds = 1.0  # that any replay takes, by its events
+        self.tick = 0.05  # seconds that asking an event takes
 
     def perf_counter(self) -> float:
         return self.now
 
     def sleep(self, seconds: float) -> None:
         self.now += seconds
+        self.slept.append(seconds)
 
     def run(self, seconds: float) -> None:
         if self.capturing is None:
@@ -57,11 +62,11 @@ def card(monkeypatch: pytest.MonkeyPatch) -> Card:
             self.at = card.free
 
         def query(self) -> bool:
-            card.now += 0.05
+            card.now += card.tick
             return card.now >= self.at
 
         def elapsed_time(self, end: Event) -> float:
-            return 1.0
+            return card.milliseconds
 
     class Graph:
         def capture_begin(self) -> None:
@@ -71,6 +76,7 @@ def card(monkeypatch: pytest.MonkeyPatch) -> Card:
             self.seconds, card.capturing = sum(card.capturing or ()), None
 
         def replay(self) -> None:
+            card.replays += 1
             card.run(self.seconds)
 
     for name, stand_in in {
@@ -94,7 +100,7 @@ class Session(GpuSession):
         self.announce = lambda spec: self.told.append((card.now, spec))
         self.hot: tuple[float, float] = (math.inf, math.inf)
         self.check_card = lambda: self._check(card.now)
-        self._signed = -math.inf
+        self._signed = self.busy_until = -math.inf
         self.clean_l2 = lambda: None
         self.launcher = lambda entrant, problem: partial(card.run, seconds[entrant])
 
@@ -104,9 +110,11 @@ class Session(GpuSession):
             raise CardFailure("the GPU throttles: hardware thermal")
 
 
-def _time(session: Session, entrants: Sequence[Entrant], careful: bool = False) -> None:
+def _time(
+    session: Session, entrants: Sequence[Entrant], careful: bool = False, regime: str = "sustained"
+) -> None:
     bench = GpuBench(session, LARGE, 60_000_000, careful)
-    bench.time(entrants, "sustained", 3, 1.5)
+    bench.time(entrants, regime, 3, 1.5)
 
 
 def test_large_kernels_are_no_hang_and_no_silence(card: Card) -> None:
@@ -138,6 +146,33 @@ def test_a_timing_that_the_card_begins_or_ends_throttled_is_worth_nothing(card: 
     card.now = card.free = 0.0
     session.hot = (2 * end, math.inf)
     _time(session, CONFIGS)
+
+
+@pytest.mark.parametrize(("milliseconds", "later"), [(0.2, 0.0005), (0.02, 0.00005), (2.0, 0.001)])
+def test_the_card_idles_in_burst_for_as_long_as_its_kernel_wants(
+    card: Card, milliseconds: float, later: float
+) -> None:
+    card.milliseconds = milliseconds
+    _time(Session(card, dict.fromkeys(CONFIGS, milliseconds / 1e3)), CONFIGS[:2], regime="burst")
+    first = [0.001] * 2  # as nothing is known of them
+    assert card.slept == pytest.approx([*first, *[later] * 4])
+
+
+def test_a_card_that_was_busy_a_moment_ago_warms_up_for_less(card: Card) -> None:
+    session = Session(card, dict.fromkeys(CONFIGS, 0.001))
+    card.tick = 0.0005
+
+    def replays() -> int:
+        before = card.replays
+        _time(session, CONFIGS[:4])
+        return card.replays - before
+
+    cold = replays()
+    assert cold > 3 * 4 + 90  # 0.1 s, and three rounds
+    # Four kernels were launched for the first time, which took some 5 ms.
+    assert replays() < 3 * 4 + 20
+    card.now += 10
+    assert replays() == pytest.approx(cold, abs=2)
 
 
 def test_what_follows_a_timing_is_nobodys_doing(card: Card) -> None:

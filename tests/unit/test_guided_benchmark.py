@@ -7,7 +7,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tilecast.data_collection.gpu_session import GAP_SECONDS
 from tilecast.models.labels import ProblemLabels
 
 
@@ -19,7 +18,7 @@ def test_a_replay_takes_its_kernel_or_as_long_as_it_aims_at_and_its_gap() -> Non
             "regime": ["sustained", "sustained", "burst", "burst"],
         }
     )
-    expected = [0.0004, 0.002, 3 * (0.0002 + GAP_SECONDS), 0.0]
+    expected = [0.0004, 0.002, 3 * (0.0002 + guided.GAP_SECONDS), 0.0]
     assert guided.replay_seconds(rows) == pytest.approx(expected)
 
 
