@@ -48,7 +48,7 @@ def _jobs(engine: str, cards: int, problems: int, seconds: float, gap: float) ->
 
 def test_four_gpus_to_one_and_ray_to_local() -> None:
     one = _jobs(engines.ONE, 1, 10, 2.0, 0.0)
-    four = _jobs(engines.FOUR, 4, 40, 2.0, 0.0)
+    four = _jobs(engines.ALL, 4, 40, 2.0, 0.0)
     # As idle as 0.5 s between jobs of 2 s make it, nine times in ten jobs.
     ray = _jobs(engines.RAY, 4, 40, 2.0, 0.5)
     found = engines.figures(one + four + ray)
@@ -56,13 +56,13 @@ def test_four_gpus_to_one_and_ray_to_local() -> None:
         **{"gpus": 1, "problems": 10, "seconds": 20.0, "idle": 0.0},
         "measurements a second and GPU": 50.0,
     }
-    assert found["4 GPUs to 1"] == {"problems": 10, "times": 4.0}
+    assert found["all GPUs to 1"] == {"problems": 10, "times": 4.0}
     assert found[engines.RAY]["idle"] == pytest.approx(4.5 / 24.5, abs=1e-4)
     assert found["Ray to local"] == {"problems": 40, "times": pytest.approx(20 / 24.5, abs=1e-3)}
 
 
 def test_slower_jobs_on_four_gpus_count() -> None:
-    rows = _jobs(engines.ONE, 1, 10, 2.0, 0.0) + _jobs(engines.FOUR, 4, 40, 2.5, 0.0)
-    assert engines.figures(rows)["4 GPUs to 1"]["times"] == 3.2
+    rows = _jobs(engines.ONE, 1, 10, 2.0, 0.0) + _jobs(engines.ALL, 4, 40, 2.5, 0.0)
+    assert engines.figures(rows)["all GPUs to 1"]["times"] == 3.2
     # While one arm is missing there is nothing to compare.
     assert set(engines.figures(rows[:10])) == {engines.ONE}
