@@ -32,7 +32,7 @@ WARM_UP_SECONDS = 0.1
 """Busy time before the first round in the sustained regime. After 0.5 s all times are 0.7% longer,
 and compare as they do after this (`benchmarks/pauses.py`)."""
 WARM_UP_PER_IDLE = 2.0
-"""A card that was idle for less than half of that warms up for so many times as long."""
+"""Warming up takes no longer than so many times what the card was idle before."""
 WARM_UP_DEPTH = 16
 """Replays queued ahead while warming up, so that a busy host does not let the card idle."""
 REPLAY_SECONDS = 200e-6

@@ -42,7 +42,7 @@ STILL_RACING = 1.05
 the heat was within 0.8% of its verification nine times in ten, what stayed within 0.5%."""
 BATCH_ROUNDS = {"burst": 8, "sustained": 12}
 """Rounds between two looks at a race's order. Each costs an idle gap in the burst regime; in the
-sustained one warming up costs more than the rounds."""
+sustained one a look costs some warming up."""
 MAX_BATCHES = 3
 """Batches after which a race ends, stable or not."""
 TIE = 0.002
