@@ -52,8 +52,8 @@ SEEDS = 3  # rankers of each share, and draws of problems that take as long
 HELD_OUT = 2  # of the folds, beside the rest of the data
 GAP_SECONDS = 0.001
 """Before each replay in the burst regime, when the data were taken."""
-PROTOCOLS = (2, 3)
-"""Those whose gaps were so long."""
+PROTOCOLS, UNTIL = (2, 3), "2026-11-24T12"
+"""Those whose gaps were so long; and when runs began last that took them so."""
 
 Share = tuple[int, int, int]
 Places = Sequence[np.ndarray]
@@ -99,22 +99,23 @@ def replay_seconds(rows: Any) -> np.ndarray:
 
 
 def around(dataset: Dataset) -> Around:
-    """What cards took beside their replays: least squares over those that `PROTOCOLS` timed.
+    """What cards took beside their replays: least squares over those that took such gaps.
 
     A run takes its seconds of each of its cards; cards of a run that does not say them are left
     out.
     """
     seconds: Counter[str] = Counter()
     versions: dict[str, set[int]] = defaultdict(set)
-    untimed: set[str] = set()
+    left_out: set[str] = set()
     for run in dataset.provenance["runs"]:
         for gpu in run["gpus"]:
             card = gpu["uuid_hash"]
             versions[card].add(run["protocol_version"])
             seconds[card] += run.get("end", {}).get("seconds", 0.0)
-            untimed |= set() if "end" in run else {card}
+            if "end" not in run or run["date"] > UNTIL:
+                left_out.add(card)
     counts, rest = [], []
-    for card in sorted(seconds.keys() - untimed):
+    for card in sorted(seconds.keys() - left_out):
         rows: Any = dataset.rows[dataset.rows["device"] == card]
         if not versions[card] <= set(PROTOCOLS) or rows.empty:
             continue

@@ -42,8 +42,8 @@ TURNS = (*WAYS, *WAYS)
 def measure(problem: GemmProblem) -> list[Row]:
     """A row for each turn: its seconds, and what was measured."""
     gpu = hardware("H200")
-    ranking = load_heuristic(gpu, problem.operands).rank(problem, candidates(problem, gpu))
-    configs = list(ranking)[:CONFIGS]
+    heuristic = load_heuristic(gpu, problem.operands)
+    configs = list(heuristic.rank(problem, candidates(problem, gpu), limit=CONFIGS))
     session = built(problem, configs)
     entrants = [*configs, None]
     session.bench(problem, careful=False).time(entrants, "burst", 1)  # kernels are loaded
@@ -72,23 +72,15 @@ def figures(rows: Sequence[Row]) -> Row:
     found: Row = {}
     for way in WAYS:
         own = [row for row in rows if row["way"] == way]
-        seconds, count = (sum(of(row) for row in own) for of in (_seconds, _count))
+        seconds = sum(row["seconds"] for row in own)
         found[way] = {
-            "rows_per_second": count / seconds,
+            "rows_per_second": sum(len(row["rows"]) for row in own) / seconds,
             "seconds_per_problem": seconds / len(own),
             "noise": noise(repeats(pd.concat([frame(row, n) for n, row in enumerate(own)]))),
         }
     for name, turn in ((NOW, 1), (SHORT, 2), ("repeated", len(WAYS))):
         found[f"{name} against before"] = against(turns[turn], turns[0])
     return found
-
-
-def _seconds(row: Row) -> float:
-    return row["seconds"]
-
-
-def _count(row: Row) -> int:
-    return len(row["rows"])
 
 
 def frame(row: Row, number: int) -> pd.DataFrame:
