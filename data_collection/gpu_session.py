@@ -287,7 +287,7 @@ class GpuBench:
         if self._careful:
             self._session.announce(graph.spec)
         graph.graph.replay()
-        graph.done.record()
+        graph.done.record(self._stream)
         if self._careful:
             wait(graph.done, graph.spec)
 

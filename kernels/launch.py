@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import os
 from collections.abc import Callable, Iterator
@@ -40,12 +41,24 @@ def load_kernel(spec: KernelSpec, objects: ObjectCache, device: int = 0) -> Laun
             f"kernel {spec} is not compiled in {objects.root}; allowed: what `tilecast compile` "
             "built there; run it first"
         )
-    import cutlass.cute as cute
-
     with _sealed(code) as path:
-        module = cute.runtime.load_module(path, enable_tvm_ffi=True)
+        module = _module_type()(path, enable_tvm_ffi=True)
     function = getattr(module, spec.symbol)
     return family_of(spec.config).launcher(function, spec, device)
+
+
+@cache
+def _module_type() -> Callable[..., object]:
+    """What `cute.runtime.load_module` makes of a file, with the libraries that it needs loaded.
+
+    It looks for these each time, which is two fifths of what loading a kernel takes.
+    """
+    from cutlass.base_dsl.export import ExternalBinaryModule
+    from cutlass.runtime import find_runtime_libraries
+
+    for path in find_runtime_libraries(enable_tvm_ffi=True):
+        ctypes.CDLL(path)
+    return ExternalBinaryModule
 
 
 @contextmanager

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -45,9 +44,7 @@ def executed(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
         def __getattr__(self, name: str) -> Callable[..., None]:
             return lambda *arguments: None
 
-    cute = SimpleNamespace(runtime=SimpleNamespace(load_module=Module))
-    monkeypatch.setitem(sys.modules, "cutlass", SimpleNamespace(cute=cute))
-    monkeypatch.setitem(sys.modules, "cutlass.cute", cute)
+    monkeypatch.setattr(launch, "_module_type", lambda: Module)
     monkeypatch.setattr(launch, "max_active_clusters", lambda size, device: 1)
     return contents
 
