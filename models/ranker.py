@@ -23,6 +23,8 @@ from tilecast.models.tree_training import fit_distance, fit_level
 
 DISTINCT = 10
 """Configs at the head of a ranking that differ in more than their schedule."""
+OF_ONE_TILE = 4
+"""Most of one tile at the head of a ranking: the fifth would be wrong where these are."""
 
 _SHAPE_BITS = {
     "tile_m": 9,
@@ -40,6 +42,7 @@ _SHAPE_BITS = {
 _SHAPE = np.array([FEATURE_NAMES.index(name) for name in _SHAPE_BITS])
 _SHAPE_DIGITS = 2.0 ** np.cumsum([0, *_SHAPE_BITS.values()])[:-1]
 """Turns these columns into one number for each combination."""
+_TILE = [FEATURE_NAMES.index(name) for name in ("tile_m", "tile_n")]
 
 
 @dataclass(eq=False)
@@ -146,6 +149,7 @@ class ConfigRanker:
         trees with the network. What a step drops follows the others in that step's order. The first
         `DISTINCT` differ in more than their schedule (stages, raster, swizzle): two schedules of
         one shape are right or wrong together, so the second adds little to what a short list finds.
+        So are shapes of one tile: behind `OF_ONE_TILE` of these comes the best of another.
 
         Raises:
             NotFittedError: `fit` has not been called.
@@ -162,10 +166,10 @@ class ConfigRanker:
         kept = features[survivors]
         by_score = _ascending(self.scores(kept))
         shapes = kept[by_score[:, None], _SHAPE] @ _SHAPE_DIGITS
-        leading = np.zeros(len(by_score), bool)
-        leading[np.sort(np.unique(shapes, return_index=True)[1])[:DISTINCT]] = True
+        leading = np.sort(np.unique(shapes, return_index=True)[1])[:DISTINCT]
+        leading = _of_two_tiles(leading, kept[by_score[leading][:, None], _TILE])
         ranked = survivors[by_score]
-        return np.concatenate([ranked[leading], ranked[~leading], late, dropped])
+        return np.concatenate([ranked[leading], np.delete(ranked, leading), late, dropped])
 
     def contributions(self, features: np.ndarray) -> np.ndarray:
         """What each feature adds to each score, the analytic time's own part included.
@@ -204,6 +208,20 @@ class ConfigRanker:
                 "ask the ranker of one"
             )
         return float(np.exp(self.level_.predict(features) + log_analytic(features))[0])
+
+
+def _of_two_tiles(order: np.ndarray, tiles: np.ndarray) -> np.ndarray:
+    """The order with its first of another tile behind `OF_ONE_TILE` of one, if it comes later.
+
+    Args:
+        order: some indices.
+        tiles: rows and columns of each one's tile, which may lie on its side; [indices, 2].
+    """
+    tiles = np.sort(tiles, axis=1)
+    other = int((tiles == tiles[0]).all(1).argmin())  # 0 where there is none
+    if other <= OF_ONE_TILE:
+        return order
+    return np.insert(np.delete(order, other), OF_ONE_TILE, order[other])
 
 
 def _ascending(values: np.ndarray) -> np.ndarray:

@@ -16,7 +16,7 @@ from tilecast.kernels.candidates import candidates
 from tilecast.models.features import featurize
 from tilecast.models.fitted import NotFittedError
 from tilecast.models.labels import ProblemLabels
-from tilecast.models.ranker import DISTINCT, ConfigRanker
+from tilecast.models.ranker import DISTINCT, OF_ONE_TILE, ConfigRanker
 from tilecast.models.targets import FAR, THINNING, training_rows
 from tilecast.models.tree_linear import TreeLinearRanker
 
@@ -108,6 +108,27 @@ def test_the_head_of_a_ranking_differs_in_more_than_schedule(fitted) -> None:
     shapes = [_shape(config) for config in ranking]
     assert len(set(shapes[:DISTINCT])) == DISTINCT
     assert len(set(shapes[: 2 * DISTINCT])) < 2 * DISTINCT
+
+
+def test_behind_four_of_one_tile_comes_the_best_of_another(fitted) -> None:
+    problem = GemmProblem(2048, 2048, 4096)
+    every = candidates(problem, H200)
+    best, *_, worst = fitted.rank(problem, every)
+    shapes = {_shape(config): config for config in every if _tile(config) == _tile(best)}
+    alike = list(shapes.values())[: DISTINCT - 2]
+    assert len(alike) > OF_ONE_TILE and _tile(worst) != _tile(best)
+
+    head = fitted.rank(problem, every.take([every.index(config) for config in (worst, *alike)]))
+    scores = fitted.scores(featurize(problem, head, H200))
+    assert head[OF_ONE_TILE] == worst and scores.argmax() == OF_ONE_TILE
+    assert (np.diff(np.delete(scores, OF_ONE_TILE)) >= 0).all()
+
+    head = fitted.rank(problem, every.take([every.index(config) for config in alike]))
+    assert (np.diff(fitted.scores(featurize(problem, head, H200))) >= 0).all()
+
+
+def _tile(config) -> frozenset[int]:
+    return frozenset((config.tile_m, config.tile_n))
 
 
 def test_the_same_seed_gives_the_same_bytes(synthetic_table) -> None:
