@@ -32,10 +32,10 @@ worse on problems that it was not chosen on, and the worst of these shall not be
 Twice as much leaves a tenth fewer problems and gains 0.1 to 0.3% (models/EXPERIMENTS.md)."""
 MOST_MARGIN = 10.0
 """Margin that no expectation reaches: with it all is left to the library."""
-LEARNED = 8
+LEARNED = 16
 """First configs of a problem that are learned from. One alone is too few: they differ in how far
 they are from the best, while the library's time is the same."""
-DEFERRAL_FEATURES = len(FEATURE_NAMES) + 2
+DEFERRAL_FEATURES = len(FEATURE_NAMES) + 3
 """Columns of `deferral_features`."""
 _DIGITS = 6
 _OBJECTIVE: dict[str, object] = {
@@ -46,10 +46,10 @@ _OBJECTIVE: dict[str, object] = {
     "quantile_alpha": 0.1,
     "tree_method": "hist",
     "max_bin": 64,
-    "max_depth": 4,
+    "max_depth": 5,
     "learning_rate": 0.05,
-    "subsample": 0.7,
-    "colsample_bytree": 0.4,
+    "subsample": 0.5,
+    "colsample_bytree": 0.3,
     # The result may differ in the last digits from one number of threads to another.
     "nthread": 1,
 }
@@ -76,20 +76,26 @@ class Deferral:
 
 
 def deferral_features(
-    features: np.ndarray, distance: np.ndarray, network: np.ndarray
+    features: np.ndarray, distance: np.ndarray, network: np.ndarray, scores: np.ndarray
 ) -> np.ndarray:
     """What the trees see of configs: geometry and arithmetic, and what the ranker thinks of them.
 
+    How far one is behind the first tells them that it is no first choice, which alone is asked
+    about later on.
+
     Args:
-        features: float32 array [configs, features], of `tilecast.models.features.featurize`.
+        features: float32 array [configs, features], of `tilecast.models.features.featurize`, with
+            the first choice first.
         distance: float32 array [configs], as `ConfigRanker.model_scores` gives it.
         network: likewise.
+        scores: the two, `ConfigRanker.blended`.
 
     Returns:
         float32 array [configs, DEFERRAL_FEATURES].
     """
     analytic = log_analytic(features)
-    return np.column_stack([features, distance - analytic, network - analytic])
+    behind = scores - scores[0]
+    return np.column_stack([features, distance - analytic, network - analytic, behind])
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,7 +120,8 @@ def beside_library(
         if not np.isnan(lead).any():
             features = problem_features(labels, ranker.hardware)
             first = ranker.order(features)[:LEARNED]
-            columns = deferral_features(features[first], *ranker.model_scores(features[first]))
+            both = ranker.model_scores(features[first])
+            columns = deferral_features(features[first], *both, ranker.blended(*both))
             found.append(BesideLibrary(labels.problem, columns, lead[first]))
     return tuple(found)
 

@@ -142,7 +142,7 @@ class LearnedHeuristic:
         # Not even a lower bound: there is nothing that could take that long.
         if deferral is None or not problem.in_library:
             return FirstChoice(prediction, None, False)
-        expected = deferral.expected(deferral_features(features, distance, network))
+        expected = deferral.expected(deferral_features(features, distance, network, scores))
         return FirstChoice(prediction, float(np.exp(expected)), deferral.defers(expected))
 
     def shortlist(

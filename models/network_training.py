@@ -36,7 +36,7 @@ HIDDEN = (192, 192, 192)
 """Widths of the layers between features and outputs."""
 EPOCHS = 40
 """How often each problem is seen, unless that takes more than `MOST_STEPS`."""
-MOST_STEPS = 4_000
+MOST_STEPS = 6_000
 """Steps at most, so that training takes no longer the more problems there are."""
 TOGETHER = 8
 """Problems of a step."""

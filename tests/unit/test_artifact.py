@@ -309,8 +309,8 @@ def test_a_file_longer_than_any_model_is_not_read(
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda m: m.update(artifact_version=3), "its artifact_version is 3, this tilecast has 7"),
-        (lambda m: m.pop("artifact_version"), "its artifact_version is None, this tilecast has 7"),
+        (lambda m: m.update(artifact_version=3), "its artifact_version is 3, this tilecast has 8"),
+        (lambda m: m.pop("artifact_version"), "its artifact_version is None, this tilecast has 8"),
         (lambda m: m.update(space_version="9" * 999), "its space_version is 99999"),
         (lambda m: m.update(features_version=99), "its features_version is 99"),
         (lambda m: m["features"].append("x"), "its feature list differs from this tilecast's in"),
