@@ -26,10 +26,11 @@ from tilecast.models.targets import log_analytic, problem_features
 
 SLOWER = 0.97
 """Speed beside the library's below which a product counts as slower."""
-ALLOWED = 0.005
-"""Share of the problems that may be slower. A quarter of the 2% that are the aim: a margin does
-worse on problems that it was not chosen on, and the worst of these shall not be far behind either.
-Twice as much leaves a tenth fewer problems and gains 0.1 to 0.3% (models/EXPERIMENTS.md)."""
+ALLOWED = 0.002
+"""Share of the problems that may be slower. A tenth of the 2% that are the aim: a margin does worse
+on problems that it was not chosen on, and the worst of these shall not be far behind either. With
+0.5%, a margin of 0, 2 to 6% fewer of the random problems are left and all are 0.1 to 0.3% faster
+(models/EXPERIMENTS.md)."""
 MOST_MARGIN = 10.0
 """Margin that no expectation reaches: with it all is left to the library."""
 LEARNED = 16
