@@ -58,7 +58,7 @@ def card(monkeypatch: pytest.MonkeyPatch) -> Card:
         def __init__(self, **flags: bool) -> None:
             self.at = math.inf
 
-        def record(self) -> None:
+        def record(self, stream: object = None) -> None:
             self.at = card.free
 
         def query(self) -> bool:
