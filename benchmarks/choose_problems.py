@@ -79,7 +79,8 @@ class Looked:
         for problem in problems:
             features = featurize(problem, candidates(problem, ranker.hardware), ranker.hardware)
             order = ranker.order(features)[: ranker.survivors]
-            trees, network = ranker.model_scores(features[order])
+            scores = ranker.model_scores(features[order])
+            trees, network = scores.distance, scores.network
             lost = np.ptp(trees[[trees.argmin(), network.argmin()]])
             disagreement.append(lost + np.ptp(network[[trees.argmin(), network.argmin()]]))
             places.append(features[order[0], _PLACE])

@@ -165,16 +165,13 @@ def ask(table: Table, gpu: Hardware, jobs: int) -> Said:
         for labels in (table[i] for i in unseen if listed(table[i])):
             features = problem_features(labels, gpu)
             first = rankers[place]["robust"].order(features)[:K]
-            both = {p: one.model_scores(features[first]) for p, one in rankers[place].items()}
-            scores = {p: rankers[place][p].blended(*both[p]) for p in POWERS}
+            scores = {p: one.model_scores(features[first]) for p, one in rankers[place].items()}
             lead = {
-                regime: one.expected(
-                    deferral_features(features[first], *both[regime], scores[regime])[:1]
-                )
+                regime: one.expected(deferral_features(features[first], scores[regime])[:1])
                 for regime, one in leads.items()
             }
-            scores = {p: one.astype(float) for p, one in scores.items()}
-            found.append((labels, first, scores, lead))
+            blended = {power: one.blended.astype(float) for power, one in scores.items()}
+            found.append((labels, first, blended, lead))
     return _said(found)
 
 

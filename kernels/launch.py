@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 from threading import Lock
 
 from tilecast.heuristics.errors import TilecastError
@@ -57,7 +58,9 @@ def _module_type() -> Callable[..., object]:
     from cutlass.runtime import find_runtime_libraries
 
     for path in find_runtime_libraries(enable_tvm_ffi=True):
-        ctypes.CDLL(path)
+        # The library names where one would be, and passes over one that is not installed, too.
+        if Path(path).exists():
+            ctypes.CDLL(path)
     return ExternalBinaryModule
 
 

@@ -21,7 +21,7 @@ from tilecast.heuristics.problem import GemmProblem
 from tilecast.models.features import FEATURE_NAMES
 from tilecast.models.forest import Forest
 from tilecast.models.labels import ProblemLabels
-from tilecast.models.ranker import ConfigRanker
+from tilecast.models.ranker import ConfigRanker, ModelScores
 from tilecast.models.targets import log_analytic, problem_features
 
 SLOWER = 0.97
@@ -76,9 +76,7 @@ class Deferral:
         return expected < self.margin
 
 
-def deferral_features(
-    features: np.ndarray, distance: np.ndarray, network: np.ndarray, scores: np.ndarray
-) -> np.ndarray:
+def deferral_features(features: np.ndarray, scores: ModelScores) -> np.ndarray:
     """What the trees see of configs: geometry and arithmetic, and what the ranker thinks of them.
 
     How far one is behind the first tells them that it is no first choice, which alone is asked
@@ -87,16 +85,16 @@ def deferral_features(
     Args:
         features: float32 array [configs, features], of `tilecast.models.features.featurize`, with
             the first choice first.
-        distance: float32 array [configs], as `ConfigRanker.model_scores` gives it.
-        network: likewise.
-        scores: the two, `ConfigRanker.blended`.
+        scores: of these configs, `ConfigRanker.model_scores`.
 
     Returns:
         float32 array [configs, DEFERRAL_FEATURES].
     """
     analytic = log_analytic(features)
-    behind = scores - scores[0]
-    return np.column_stack([features, distance - analytic, network - analytic, behind])
+    behind = scores.blended - scores.blended[0]
+    return np.column_stack(
+        [features, scores.distance - analytic, scores.network - analytic, behind]
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,8 +119,7 @@ def beside_library(
         if not np.isnan(lead).any():
             features = problem_features(labels, ranker.hardware)
             first = ranker.order(features)[:LEARNED]
-            both = ranker.model_scores(features[first])
-            columns = deferral_features(features[first], *both, ranker.blended(*both))
+            columns = deferral_features(features[first], ranker.model_scores(features[first]))
             found.append(BesideLibrary(labels.problem, columns, lead[first]))
     return tuple(found)
 

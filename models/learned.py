@@ -135,14 +135,13 @@ class LearnedHeuristic:
             TilecastError: the model is not lent to the problem's operands; see `lends`.
         """
         ranking, features = self._ranked(problem, candidates, 1)
-        distance, network = self._ranker.model_scores(features)
-        scores = self._ranker.blended(distance, network)
-        (prediction,) = self._predictions(ranking, features, scores)
+        scores = self._ranker.model_scores(features)
+        (prediction,) = self._predictions(ranking, features, scores.blended)
         deferral = self.artifact.deferrals.get(self.power)
         # Not even a lower bound: there is nothing that could take that long.
         if deferral is None or not problem.in_library:
             return FirstChoice(prediction, None, False)
-        expected = deferral.expected(deferral_features(features, distance, network, scores))
+        expected = deferral.expected(deferral_features(features, scores))
         return FirstChoice(prediction, float(np.exp(expected)), deferral.defers(expected))
 
     def shortlist(
@@ -158,11 +157,10 @@ class LearnedHeuristic:
                 ``mean``.
         """
         ranking, features = self._ranked(problem, candidates, MAX_TAKEN)
-        distance, network = self._ranker.model_scores(features)
-        size = self.artifact.rule.size(stop_features(distance, network), mean)
+        scores = self._ranker.model_scores(features)
+        size = self.artifact.rule.size(stop_features(scores.distance, scores.network), mean)
         size = max(size, LENT_LEAST if self.artifact.lender else 1)
-        scores = self._ranker.blended(distance, network)
-        return self._predictions(ranking[:size], features[:size], scores[:size])
+        return self._predictions(ranking[:size], features[:size], scores.blended[:size])
 
     def _ranked(
         self, problem: GemmProblem, candidates: Candidates, limit: int | None

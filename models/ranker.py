@@ -45,6 +45,18 @@ _SHAPE_DIGITS = 2.0 ** np.cumsum([0, *_SHAPE_BITS.values()])[:-1]
 _TILE = [FEATURE_NAMES.index(name) for name in ("tile_m", "tile_n")]
 
 
+@dataclass(frozen=True, eq=False)
+class ModelScores:
+    """Expected log(cost) of configs up to a constant of the problem; float32 arrays [configs]."""
+
+    distance: np.ndarray
+    """By `ConfigRanker.distance_`."""
+    network: np.ndarray
+    """By `ConfigRanker.network_`."""
+    blended: np.ndarray
+    """By both, each with its share: `ConfigRanker.scores`."""
+
+
 @dataclass(eq=False)
 class ConfigRanker:
     """Ranks configs with boosted trees and a neural network, whose errors differ.
@@ -115,27 +127,20 @@ class ConfigRanker:
         Raises:
             NotFittedError: `fit` has not been called.
         """
-        return self.blended(*self.model_scores(features))
+        return self.model_scores(features).blended
 
-    def model_scores(self, features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """What trees and network say of configs, before the two are blended.
-
-        Returns:
-            Two float32 arrays [configs]: expected log(cost) up to a constant of the problem, by
-            ``distance_`` and by ``network_``.
+    def model_scores(self, features: np.ndarray) -> ModelScores:
+        """What trees and network say of configs, and the `scores` that the two make.
 
         Raises:
             NotFittedError: `fit` has not been called.
         """
         check_fitted(self, "distance_")
         analytic = log_analytic(features)
-        network = self.network_.predict(features)[:, self._output]
-        return self.distance_.predict(features) + analytic, network + analytic
-
-    def blended(self, distance: np.ndarray, network: np.ndarray) -> np.ndarray:
-        """The `scores` of configs of which `model_scores` are known."""
+        distance = self.distance_.predict(features) + analytic
+        network = self.network_.predict(features)[:, self._output] + analytic
         share = np.float32(self.blend)
-        return (1 - share) * distance + share * network
+        return ModelScores(distance, network, (1 - share) * distance + share * network)
 
     @property
     def _output(self) -> int:

@@ -66,7 +66,7 @@ def stop_features(distance: np.ndarray, network: np.ndarray) -> np.ndarray:
     """What speaks for or against compiling each candidate but the first.
 
     Args:
-        distance: of the first candidates of a ranking, as `ConfigRanker.model_scores` gives it.
+        distance: of the first candidates of a ranking, as in `ranker.ModelScores`.
         network: likewise.
 
     Returns:
@@ -100,8 +100,9 @@ def first_candidates(ranker: ConfigRanker, labels: ProblemLabels) -> FirstCandid
     """Ask a ranker about a problem that it was not fitted on."""
     features = problem_features(labels, ranker.hardware)
     first = ranker.order(features)[:MAX_TAKEN]
+    scores = ranker.model_scores(features[first])
     return FirstCandidates(
-        stop_features(*ranker.model_scores(features[first])),
+        stop_features(scores.distance, scores.network),
         labels.slowdown(ranker.power, truth=True)[first],
     )
 

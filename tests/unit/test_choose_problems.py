@@ -61,7 +61,8 @@ def test_disagreement_is_what_each_first_choice_loses_by_the_other_part(
     assert looked.places.shape == (5, len(simulation.PLACE))
     assert looked.places.std(0) == pytest.approx(np.ones(len(simulation.PLACE)))
     features = simulation.featurize(problems[0], simulation.candidates(problems[0], h200), h200)
-    trees, network = ranker.model_scores(features[ranker.order(features)[: ranker.survivors]])
+    scores = ranker.model_scores(features[ranker.order(features)[: ranker.survivors]])
+    trees, network = scores.distance, scores.network
     lost = trees[network.argmin()] - trees.min() + network[trees.argmin()] - network.min()
     assert looked.disagreement[0] == pytest.approx(lost, abs=1e-6)
     assert looked.disagreement.max() > 0

@@ -97,7 +97,7 @@ def test_only_the_network_learns(synthetic_table: list[ProblemLabels], h200: Har
     assert taught.level_ and plain.level_ and taught.level_.pack() == plain.level_.pack()
     features = compared_features(compared, h200)
     before, after = (
-        np.corrcoef(one.model_scores(features)[1], np.log(compared.slowdown))[0, 1]
+        np.corrcoef(one.model_scores(features).network, np.log(compared.slowdown))[0, 1]
         for one in (plain, taught)
     )
     assert before < 0 < after

@@ -136,14 +136,13 @@ def test_the_same_seed_gives_the_same_trees() -> None:
 def test_what_is_seen_of_a_config(trained, synthetic_table) -> None:
     labels, ranker = synthetic_table[0], trained.rankers["burst"]
     features = problem_features(labels, H200)[:3]
-    distance, network = ranker.model_scores(features)
-    scores = ranker.blended(distance, network)
-    seen = deferral_features(features, distance, network, scores)
+    scores = ranker.model_scores(features)
+    seen = deferral_features(features, scores)
     assert (seen.shape, seen.dtype) == ((3, DEFERRAL_FEATURES), np.float32)
     np.testing.assert_array_equal(seen[:, : len(FEATURE_NAMES)], features)
-    np.testing.assert_array_equal(seen[:, -3], distance - log_analytic(features))
-    np.testing.assert_array_equal(seen[:, -2], network - log_analytic(features))
-    np.testing.assert_array_equal(seen[:, -1], scores - scores[0])
+    np.testing.assert_array_equal(seen[:, -3], scores.distance - log_analytic(features))
+    np.testing.assert_array_equal(seen[:, -2], scores.network - log_analytic(features))
+    np.testing.assert_array_equal(seen[:, -1], scores.blended - scores.blended[0])
     assert seen[0, -1] == 0 != seen[1, -1]
 
 

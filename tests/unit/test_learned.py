@@ -20,7 +20,7 @@ from tilecast.models.features import FEATURES, featurize
 from tilecast.models.known_operands import decides, lends
 from tilecast.models.labels import POWERS
 from tilecast.models.learned import RIVALS, LearnedHeuristic, load_heuristic
-from tilecast.models.ranker import ConfigRanker
+from tilecast.models.ranker import ConfigRanker, ModelScores
 from tilecast.models.stopping import MAX_TAKEN, MEANS
 
 H200 = hardware("H200")
@@ -130,7 +130,7 @@ def test_asking_for_the_library_takes_no_more_of_the_model(
     scored = []
     scores = ConfigRanker.model_scores
 
-    def counted(ranker: ConfigRanker, features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def counted(ranker: ConfigRanker, features: np.ndarray) -> ModelScores:
         scored.append(len(features))
         return scores(ranker, features)
 
