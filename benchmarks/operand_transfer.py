@@ -10,15 +10,13 @@ from functools import partial
 
 import numpy as np
 import runner
-from learn_from_autotuning import figures as of_rows
-from runner import Row
+from learn_from_autotuning import figures
 from selection_regret import Table, read
 
-from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import LINEAR_BF16
-from tilecast.models.evaluation import folds, held_out
+from tilecast.models.evaluation import Splits, folds, held_out
 from tilecast.models.ranker import ConfigRanker
-from tilecast.models.regret import HeldOut, regrets
+from tilecast.models.regret import regrets
 
 POWER = "robust"
 
@@ -29,38 +27,37 @@ def kinds(table: Table) -> dict[str, np.ndarray]:
     return {str(text): np.flatnonzero(texts == text) for text in np.unique(texts)}
 
 
-def asked(
-    table: Table, gpu: Hardware, jobs: int, fitted: np.ndarray, wanted: np.ndarray
-) -> HeldOut:
-    """What rankers propose for wanted problems, each fitted to what of some is in other folds."""
-    splits = [
-        (np.intersect1d(seen, fitted), np.intersect1d(unseen, wanted))
-        for seen, unseen in folds(table)
+def compared(table: Table) -> dict[str, Splits]:
+    """What rankers are fitted to and asked about, by what they know.
+
+    Each asks about every problem once.
+    """
+    every, by_kind = folds(table), kinds(table)
+    linear = by_kind[LINEAR_BF16.text]
+    without = [
+        (np.setdiff1d(seen, places), asked)
+        for places in by_kind.values()
+        for seen, unseen in every
+        if (asked := np.intersect1d(unseen, places)).size
     ]
-    make = partial(ConfigRanker, gpu, times=False)
-    return held_out(make, table, POWER, [s for s in splits if s[1].size], jobs)
-
-
-def figures(result: HeldOut, table: Table, places: np.ndarray) -> Row:
-    """Regret of some problems at each k of `SHOWN_K`."""
-    return of_rows(regrets(result, table)[places])
+    alone = [(np.intersect1d(seen, linear), unseen) for seen, unseen in every]
+    return {"all": every, "without": without, LINEAR_BF16.text: alone}
 
 
 def main() -> None:
     """Score, and keep the result."""
     start = time.monotonic()
     options, table, gpu, settings = read(runner.parser(__file__, __doc__))
-    every, found = np.arange(len(table)), {}
-    by_kind = kinds(table)
-    ask = partial(asked, table, gpu, options.jobs)
-    whole = ask(every, every)
-    lender = ask(by_kind[LINEAR_BF16.text], every)
-    for kind, places in by_kind.items():
-        untrained = ask(np.setdiff1d(every, places), places)
-        results = {"all": whole, "without": untrained, LINEAR_BF16.text: lender}
-        found[kind] = {"problems": len(places)} | {
-            name: figures(result, table, places) for name, result in results.items()
-        }
+    make = partial(ConfigRanker, gpu, times=False)
+    lost = {
+        name: regrets(held_out(make, table, POWER, splits, options.jobs), table)
+        for name, splits in compared(table).items()
+    }
+    found = {
+        kind: {"problems": len(places)}
+        | {name: figures(regret[places]) for name, regret in lost.items()}
+        for kind, places in kinds(table).items()
+    }
     seconds = round(time.monotonic() - start, 1)
     runner.write(options, settings | {"power": POWER}, {"kinds": found, "seconds": seconds})
 
