@@ -8,10 +8,9 @@ all kinds but this one, as of those that the model is lent to; and to ``bf16:rcr
 import time
 from functools import partial
 
-import numpy as np
 import runner
 from learn_from_autotuning import figures
-from selection_regret import Table, read
+from selection_regret import Table, kinds, read
 
 from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.models.evaluation import Splits, folds, held_out
@@ -19,12 +18,6 @@ from tilecast.models.ranker import ConfigRanker
 from tilecast.models.regret import regrets
 
 POWER = "robust"
-
-
-def kinds(table: Table) -> dict[str, np.ndarray]:
-    """Places of the problems of each kind of operands, sorted by their texts."""
-    texts = np.array([one.problem.operands.text for one in table])
-    return {str(text): np.flatnonzero(texts == text) for text in np.unique(texts)}
 
 
 def compared(table: Table) -> dict[str, Splits]:
@@ -35,12 +28,12 @@ def compared(table: Table) -> dict[str, Splits]:
     every, by_kind = folds(table), kinds(table)
     linear = by_kind[LINEAR_BF16.text]
     without = [
-        (np.setdiff1d(seen, places), asked)
-        for places in by_kind.values()
+        (seen[~of_kind[seen]], asked)
+        for of_kind in by_kind.values()
         for seen, unseen in every
-        if (asked := np.intersect1d(unseen, places)).size
+        if (asked := unseen[of_kind[unseen]]).size
     ]
-    alone = [(np.intersect1d(seen, linear), unseen) for seen, unseen in every]
+    alone = [(seen[linear[seen]], unseen) for seen, unseen in every]
     return {"all": every, "without": without, LINEAR_BF16.text: alone}
 
 
@@ -54,9 +47,9 @@ def main() -> None:
         for name, splits in compared(table).items()
     }
     found = {
-        kind: {"problems": len(places)}
-        | {name: figures(regret[places]) for name, regret in lost.items()}
-        for kind, places in kinds(table).items()
+        kind: {"problems": int(of_kind.sum())}
+        | {name: figures(regret[of_kind]) for name, regret in lost.items()}
+        for kind, of_kind in kinds(table).items()
     }
     seconds = round(time.monotonic() - start, 1)
     runner.write(options, settings | {"power": POWER}, {"kinds": found, "seconds": seconds})

@@ -2,10 +2,10 @@
 
 ``python benchmarks/selection_regret.py --jobs 2``. Ours and the baselines pass through
 `tilecast.models.evaluation`, at equal numbers of distinct kernels, in each power regime and for the
-worst of both; fitted to all operands and asked about `LINEAR_BF16`. On top, what a ranker trained
-for one regime loses in the other, and what choosing among the stock configs loses; the library's
-time over ours; and how fast the first choice is beside the library, with what the model would leave
-to it and without.
+worst of both; fitted to all operands and asked about `LINEAR_BF16`, ours about each other kind of
+operands, too. On top, what a ranker trained for one regime loses in the other, and what choosing
+among the stock configs loses; the library's time over ours; and how fast the first choice is beside
+the library, with what the model would leave to it and without.
 """
 
 import os
@@ -30,7 +30,7 @@ from tilecast.kernels.candidates import candidates
 from tilecast.kernels.quack_sm90.stock import stock_candidates
 from tilecast.models import baselines, evaluation
 from tilecast.models.deferral import SLOWER
-from tilecast.models.evaluation import MakeHeuristic, all_held_out
+from tilecast.models.evaluation import MakeHeuristic, all_held_out, held_out
 from tilecast.models.labels import POWERS, ProblemLabels, label_table
 from tilecast.models.measurements import dataset_hardware
 from tilecast.models.nvmatmul import NvMatmulHeuristic
@@ -76,6 +76,20 @@ def among(asked: HeldOut, wanted: np.ndarray) -> HeldOut:
 def losses(asked: HeldOut, table: Table) -> Row:
     """Figures over all problems, each with one number per k."""
     return by_group(asked, table, FIGURES[1:])["all"]
+
+
+def kinds(table: Table) -> dict[str, np.ndarray]:
+    """Which problems are of each kind of operands, sorted by their texts; bool [problems]."""
+    texts = np.array([one.problem.operands.text for one in table])
+    return {str(text): texts == text for text in np.unique(texts)}
+
+
+def by_operands(table: Table, asked: HeldOut) -> dict[str, Row]:
+    """Figures by kind of operands, each with one number per k."""
+    return {
+        kind: losses(among(asked, wanted), [table[i] for i in np.flatnonzero(wanted)])
+        for kind, wanted in kinds(table).items()
+    }
 
 
 def cross_regime(table: Table, asked: Mapping[str, HeldOut]) -> Row:
@@ -163,8 +177,7 @@ def main() -> None:
     splits = [(seen, unseen[linear[unseen]]) for seen, unseen in whole]
     table = [one for one, is_linear in zip(everything, linear, strict=True) if is_linear]
     problems = {one.problem for one in table}
-    makers: list[MakeHeuristic] = [
-        lambda power: ConfigRanker(gpu, power),
+    baseline_makers: list[MakeHeuristic] = [
         lambda power: TreeLinearRanker(gpu, power),
         baselines.NearestNeighbour,
         baselines.BestFixedSubset,
@@ -172,19 +185,22 @@ def main() -> None:
         lambda power: baselines.StockDefault(gpu, power),
         RandomChoice,
     ]
-    regret, ours = {power: {} for power in POWERS}, {}
+    regret, of_operands, ours = {power: {} for power in POWERS}, {}, {}
     for power in POWERS:
-        whole_table = all_held_out(makers, everything, power, splits, options.jobs)
-        asked = [among(one, linear) for one in whole_table]
-        ours[power] = asked[0]
-        for one in asked:
+        of_all = held_out(partial(ConfigRanker, gpu), everything, power, whole, options.jobs)
+        others = all_held_out(baseline_makers, everything, power, splits, options.jobs)
+        of_operands[power] = by_operands(everything, of_all)
+        ours[power] = among(of_all, linear)
+        for one in (ours[power], *(among(other, linear) for other in others)):
             for group, figures in by_group(one, table).items():
                 regret[power].setdefault(group, {})[one.heuristic] = figures
     masks = evaluation.groups([labels.problem for labels in table])
     figures = {
         "noise_floor": {power: evaluation.noise_floor(table, power) for power in POWERS},
         "counts": {name: int(mask.sum()) for name, mask in masks.items() if mask.any()},
+        "operand_counts": {name: int(mask.sum()) for name, mask in kinds(everything).items()},
         "regret": regret,
+        "operands": of_operands,
         "cross_regime": cross_regime(table, ours),
         "library_over": {power: beside_library(table, ours[power]) for power in POWERS},
         "deferral": [

@@ -292,6 +292,23 @@ def timing(figures: Figures) -> str:
 
 
 def operands(figures: Figures) -> str:
+    """Regret on each kind of operands, fitted to all, for each power."""
+    at = "/".join(map(str, SHOWN_K))
+    heading = ["held-out", "problems"]
+    heading += [text for power in POWERS for text in (f"regret@{at}, {power}", "p95")]
+    rows = [
+        [f"`{kind}`", str(count)]
+        + [
+            " / ".join(percent(figures["operands"][power][kind][name][k - 1]) for k in SHOWN_K)
+            for power in POWERS
+            for name in ("geomean", "p95")
+        ]
+        for kind, count in figures["operand_counts"].items()
+    ]
+    return markdown(heading, rows)
+
+
+def operand_transfer(figures: Figures) -> str:
     """Regret on each kind of operands, by what the model was fitted to."""
     fits = {"all": "all", "without": "all but these", "bf16:rcr": "bf16:rcr alone"}
     at = "/".join(map(str, SHOWN_K))
@@ -431,7 +448,8 @@ TABLES: dict[str, tuple[str, Callable[[Figures], str]]] = {
     "beside library": ("selection_regret", beside_library),
     "deferral": ("selection_regret", deferral),
     "adaptive k": ("adaptive_k", adaptive_k),
-    "operands": ("operand_transfer", operands),
+    "operands": ("selection_regret", operands),
+    "operand transfer": ("operand_transfer", operand_transfer),
     "operator speed": ("operator_speed", operator_speed),
     "new gpu": ("new_gpu", new_gpu),
     "guided": ("guided", guided),

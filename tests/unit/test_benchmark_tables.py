@@ -63,6 +63,8 @@ def figures() -> dict:
             for deferral in (False, True)
         ],
         "among_stock": stock,
+        "operand_counts": {"bf16:rcr": 12, "bf16:crr": 3},
+        "operands": dict.fromkeys(powers, {"bf16:rcr": _series(0.01), "bf16:crr": _series(0.02)}),
     }
     adaptive = {"means": [2, 3], "powers": {power: [_COMPARED] * 2 for power in powers}}
     return {"selection_regret": regret, "adaptive_k": adaptive}
@@ -136,6 +138,13 @@ def test_compact_is_json_with_lists_of_numbers_on_one_line(figures: dict) -> Non
     text = runner.compact(document)
     assert json.loads(text) == document
     assert '"numbers": [ 1, 2.5 ]' in text
+
+
+def test_operands_table_has_each_kind_for_each_power(tables: ModuleType, figures: dict) -> None:
+    lines = _render(tables, "operands", figures)
+    of_power = "1.0% / 0.33% / 0.20% | 2.0% / 0.67% / 0.40%"
+    assert lines[2] == f"| `bf16:rcr` | 12 | {' | '.join([of_power] * 3)} |"
+    assert lines[3].startswith("| `bf16:crr` | 3 | 2.0% / 0.67% / 0.40% |")
 
 
 def test_deferral_stands_below_what_goes_without(tables: ModuleType, figures: dict) -> None:

@@ -89,16 +89,16 @@ def test_a_part_decides_nothing_about_itself() -> None:
 
 
 def test_the_margin_is_the_least_that_keeps_what_is_allowed() -> None:
-    count = 1000
+    count = 2000
     expected = np.linspace(-0.1, 0.3, count).tolist()
     measured = [0.1] * count
     assert _choices(expected, measured, [0] * count).margin == 0
-    slow = [625, 750, 875]
+    slow = [1250, 1500, 1750]
     for i in slow:
         measured[i] = np.log(SLOWER) - 0.01
     assert round(ALLOWED * count) == 2
     choices = _choices(expected, measured, [0] * count)
-    assert expected[625] < choices.margin == expected[626]
+    assert expected[1250] < choices.margin == expected[1251]
     taken = np.array(expected) >= choices.margin
     assert taken[slow].tolist() == [False, True, True]
 
