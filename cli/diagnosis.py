@@ -100,10 +100,11 @@ def explain(
     if problem.m == 1 and operands.a.dtype.bits == 16 and not operands.epilogue:
         yield Finding(
             "inductor",
-            "no GEMM: it lowers 16-bit products with m = 1 to a multiply and a sum",
+            'no GEMM with mode="max-autotune", which makes a multiply and a sum of 16-bit products '
+            "with m = 1",
             False,
             False,
-            "multiply two rows or more at once",
+            'compile with options={"max_autotune_gemm": True}, or multiply more rows at once',
         )
         return
     try:
