@@ -87,7 +87,7 @@ def kinds(table: Table) -> dict[str, np.ndarray]:
 def by_operands(table: Table, asked: HeldOut) -> dict[str, Row]:
     """Figures by kind of operands, each with one number per k."""
     return {
-        kind: losses(among(asked, wanted), [table[i] for i in np.flatnonzero(wanted)])
+        kind: losses(among(asked, wanted), [table[i] for i in np.flatnonzero(wanted).tolist()])
         for kind, wanted in kinds(table).items()
     }
 
