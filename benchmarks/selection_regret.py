@@ -14,6 +14,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
+from itertools import compress
 
 import numpy as np
 import runner
@@ -69,8 +70,7 @@ def by_group(asked: HeldOut, table: Table, names: Sequence[str] = FIGURES) -> di
 
 def among(asked: HeldOut, wanted: np.ndarray) -> HeldOut:
     """The same of some problems alone; bool [problems]."""
-    picks = (pick for pick, is_wanted in zip(asked.picks, wanted, strict=True) if is_wanted)
-    return replace(asked, picks=tuple(picks))
+    return replace(asked, picks=tuple(compress(asked.picks, wanted)))
 
 
 def losses(asked: HeldOut, table: Table) -> Row:
@@ -87,7 +87,7 @@ def kinds(table: Table) -> dict[str, np.ndarray]:
 def by_operands(table: Table, asked: HeldOut) -> dict[str, Row]:
     """Figures by kind of operands, each with one number per k."""
     return {
-        kind: losses(among(asked, wanted), [table[i] for i in np.flatnonzero(wanted).tolist()])
+        kind: losses(among(asked, wanted), list(compress(table, wanted)))
         for kind, wanted in kinds(table).items()
     }
 
@@ -173,9 +173,9 @@ def main() -> None:
     start = time.monotonic()
     options, table, gpu, settings = read(runner.parser(__file__, __doc__))
     whole, everything = evaluation.folds(table), table
-    linear = np.array([one.problem.operands == LINEAR_BF16 for one in everything])
+    linear = kinds(everything)[LINEAR_BF16.text]
     splits = [(seen, unseen[linear[unseen]]) for seen, unseen in whole]
-    table = [one for one, is_linear in zip(everything, linear, strict=True) if is_linear]
+    table = list(compress(everything, linear))
     problems = {one.problem for one in table}
     baseline_makers: list[MakeHeuristic] = [
         lambda power: TreeLinearRanker(gpu, power),

@@ -299,9 +299,9 @@ def operands(figures: Figures) -> str:
     rows = [
         [f"`{kind}`", str(count)]
         + [
-            " / ".join(percent(figures["operands"][power][kind][name][k - 1]) for k in SHOWN_K)
+            _at_shown_k(figures["operands"][power][kind], figure)
             for power in POWERS
-            for name in ("geomean", "p95")
+            for figure in ("geomean", "p95")
         ]
         for kind, count in figures["operand_counts"].items()
     ]
@@ -314,8 +314,7 @@ def operand_transfer(figures: Figures) -> str:
     at = "/".join(map(str, SHOWN_K))
     heading = [f"regret@{at}, robust, fitted to", "problems", *fits.values()]
     rows = [
-        [f"`{kind}`", str(row["problems"])]
-        + [" / ".join(percent(row[fit][str(k)]["geomean"]) for k in SHOWN_K) for fit in fits]
+        [f"`{kind}`", str(row["problems"])] + [_by_shown_k(row[fit]) for fit in fits]
         for kind, row in figures["kinds"].items()
     ]
     return markdown(heading, rows)
@@ -413,8 +412,9 @@ def _bold(name: str) -> str:
     return f"**{name}**" if "tilecast" in name.lower() else name
 
 
-def _at_shown_k(series: Figures) -> str:
-    return " / ".join(percent(series["geomean"][k - 1]) for k in SHOWN_K)
+def _at_shown_k(series: Figures, figure: str = "geomean") -> str:
+    """A figure of regret at each k of `SHOWN_K`, of lists with a number for every k."""
+    return " / ".join(percent(series[figure][k - 1]) for k in SHOWN_K)
 
 
 def _mean_and_p95(cell: Figures, k: int | None = None) -> str:

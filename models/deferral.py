@@ -29,8 +29,8 @@ SLOWER = 0.97
 ALLOWED = 0.001
 """Share of the problems that may be slower. A twentieth of the 2% that are the aim: a margin does
 worse on problems that it was not chosen on, and the worst of these shall not be far behind either.
-With 0.2%, the worst random problem runs at 0.90x instead of 0.96x, and 2 to 12% fewer are left
-(models/EXPERIMENTS.md)."""
+With 0.2%, the worst random problem runs at 0.90x instead of 0.96x, and 2 to 12 points fewer are
+left (models/EXPERIMENTS.md)."""
 MOST_MARGIN = 10.0
 """Margin that no expectation reaches: with it all is left to the library."""
 LEARNED = 16
