@@ -16,6 +16,7 @@ from itertools import product
 
 import numpy as np
 import runner
+from guided import replay_seconds
 from learn_from_autotuning import figures as of_rows
 from learn_from_autotuning import regret
 from runner import Row
@@ -23,7 +24,6 @@ from selection_regret import DIGITS, Table
 from tables import SHOWN_K
 
 from tilecast.data_collection.dataset import Dataset, read_dataset
-from tilecast.data_collection.gpu_session import REPLAY_SECONDS
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.heuristics.problem import PROBLEM_FIELDS, GemmProblem
@@ -152,9 +152,7 @@ STRATEGIES: Mapping[str, Strategy] = {
 def device_seconds(dataset: Dataset) -> dict[GemmProblem, float]:
     """About the time that each problem of a data set took, compiling apart."""
     rows = dataset.rows
-    replay = np.maximum(rows["microseconds"].to_numpy() * 1e-6, REPLAY_SECONDS)
-    gap = np.where(rows["regime"] == "burst", GAP_SECONDS, 0.0)
-    replays = np.nan_to_num(rows["rounds"].to_numpy() * (replay + gap)).tolist()
+    replays = replay_seconds(rows, GAP_SECONDS).tolist()
     seconds: Counter[tuple] = Counter()
     keys = rows[list(PROBLEM_FIELDS)].itertuples(index=False, name=None)
     for key, time in zip(keys, replays, strict=True):

@@ -91,11 +91,11 @@ class Timings:
         return float(self.screen[places].sum()) + self.race * raced
 
 
-def replay_seconds(rows: Any) -> np.ndarray:
+def replay_seconds(rows: Any, gap_seconds: float = GAP_SECONDS) -> np.ndarray:
     """Seconds of the replays of each row, with the idle gaps before them; none of a failure."""
     replay = np.maximum(rows["microseconds"].to_numpy() * 1e-6, REPLAY_SECONDS)
-    gap = np.where(rows["regime"] == "burst", GAP_SECONDS, 0.0)
-    return np.nan_to_num(rows["rounds"].to_numpy() * (replay + gap))
+    gaps = np.where(rows["regime"] == "burst", gap_seconds, 0.0)
+    return np.nan_to_num(rows["rounds"].to_numpy() * (replay + gaps))
 
 
 def around(dataset: Dataset) -> Around:
