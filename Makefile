@@ -7,7 +7,7 @@ DEMO := build/demo
 # compiling all of it at once would take a third of the time of setting up.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test lint wheel clean
+.PHONY: demo test lint wheel release clean
 
 # The main job on the shipped data: train, score on held-out families, predict, compile.
 demo: .venv/.with-baselines
@@ -40,6 +40,23 @@ lint: .venv/.with-dev
 # What `pip install` puts beside a PyTorch that is there already.
 wheel:
 	$(PYTHON) -m pip wheel --quiet --no-deps --wheel-dir dist .
+
+# The kernels that a released wheel brings, so that nobody compiles them: how many of the commonest
+# of which operands. Two cores take half an hour to compile them.
+SHIPPED := '1000 bf16:rcr' '500 bf16:rcr:bias' '300 bf16:rrr' '300 bf16:crr' '200 int8:rcr>int32' \
+	'200 e4m3:rcr>bf16:row-scales' '200 e4m3:rcr>bf16@fp32:row-scales'
+
+build/shipped.zip: .venv/.with-dev
+	for kind in $(SHIPPED); do \
+		$(BIN)/tilecast compile --common $${kind%% *} --operands "$${kind#* }" \
+			--cache build/objects || exit 1; \
+	done
+	$(BIN)/tilecast objects ship $@ --cache build/objects
+
+# Not left in the checkout, which compiles what it needs.
+release: build/shipped.zip
+	cp $< kernels/shipped.zip
+	$(MAKE) wheel; status=$$?; rm kernels/shipped.zip; exit $$status
 
 # Installed again only when what is asked for has changed; the checkout itself is linked, not copied.
 .venv/.with-%: pyproject.toml constraints.txt

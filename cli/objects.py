@@ -6,6 +6,7 @@ import argparse
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tilecast.cli import given, values
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     Act = Callable[[ObjectCache, argparse.Namespace], Answer]
 
 NAME = "objects"
-HELP = "list, pack, unpack or prune the compiled kernels of the object cache"
+HELP = "list, pack, unpack, ship or prune the compiled kernels of the object cache"
 
 _COLUMNS = {"operands": "", "kernels": ",", "current": ",", "MiB": ",.1f"}
 
@@ -44,6 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     about = "store the kernels of such a file; they are native code, so know who made it"
     unpacking = action("unpack", _unpack, about)
     unpacking.add_argument("file", type=values.path, metavar="FILE", help="the file to read")
+    shipping = action("ship", _ship, "write the kernels of this version as a wheel brings them")
+    shipping.add_argument("file", type=values.path, metavar="FILE", help="the zip file to write")
     pruning = action("prune", _prune, "remove the kernels that were asked for longest ago")
     about = "bytes that may stay, such as 500M or 2G; 0 removes all"
     pruning.add_argument("--keep", type=values.size, required=True, metavar="SIZE", help=about)
@@ -91,14 +94,7 @@ def _pack(cache: ObjectCache, options: argparse.Namespace) -> Answer:
 
     _check_there(cache)
     given.check_file(options.file)
-    packed, size = pack(cache, options.file), options.file.stat().st_size
-    document = {
-        "cache": str(cache.root),
-        "pack": str(options.file),
-        "kernels": packed,
-        "bytes": size,
-    }
-    return Answer(document, [f"{options.file}: {packed} kernels, {_mib(size)}"])
+    return _written(cache, options.file, pack(cache, options.file))
 
 
 def _unpack(cache: ObjectCache, options: argparse.Namespace) -> Answer:
@@ -109,6 +105,28 @@ def _unpack(cache: ObjectCache, options: argparse.Namespace) -> Answer:
     document = {"cache": str(cache.root), "pack": str(options.file), **done}
     line = "{added} kernels added to {cache}, {found} found there, {current} of this version"
     return Answer(document, [line.format(**document)])
+
+
+def _ship(cache: ObjectCache, options: argparse.Namespace) -> Answer:
+    from tilecast.kernels.shipped_objects import ship
+    from tilecast.kernels.spec import is_current
+
+    _check_there(cache)
+    given.check_file(options.file)
+    entries = [entry for entry in map(cache.entry, cache.sizes()) if entry]
+    current = [entry for entry in entries if is_current(entry.facts)]
+    if not current:
+        raise TilecastError(
+            f"{cache.root} holds no kernel of this version; allowed: a cache with some; run "
+            f"`tilecast compile --common 500 --cache {cache.root}`"
+        )
+    return _written(cache, options.file, ship(current, options.file))
+
+
+def _written(cache: ObjectCache, file: Path, kernels: int) -> Answer:
+    size = file.stat().st_size
+    document = {"cache": str(cache.root), "pack": str(file), "kernels": kernels, "bytes": size}
+    return Answer(document, [f"{file}: {kernels} kernels, {_mib(size)}"])
 
 
 def _prune(cache: ObjectCache, options: argparse.Namespace) -> Answer:

@@ -26,6 +26,7 @@ from tilecast.heuristics.files import (
 )
 from tilecast.kernels.object_entry import ENTRY_NAME, Entry
 from tilecast.kernels.object_facts import KernelResources
+from tilecast.kernels.shipped_objects import shipped
 from tilecast.kernels.spec import KernelSpec
 
 MOST_BYTES = 4 << 30
@@ -95,17 +96,21 @@ class ObjectCache:
 
         Args:
             key: `KernelSpec.key`.
-            asked: whether to note that the kernel was asked for; see `prune`.
+            asked: whether the kernel is asked for: that is noted, see `prune`, and one that came
+                with tilecast is put here.
 
         Raises:
             TilecastError: as `resources`.
         """
-        try:
-            with own_folder(self.root) as folder:
-                return Entry.read(key, _read(folder, f"{key}.o", asked))
+        found = None
         # Whatever stands in its place: compiling replaces it, or says why it cannot.
-        except OSError:
-            return None
+        with contextlib.suppress(OSError), own_folder(self.root) as folder:
+            found = Entry.read(key, _read(folder, f"{key}.o", asked))
+        if found is None and asked and (found := shipped(key)):
+            # Where that cannot be, it is taken out again each time.
+            with contextlib.suppress(TilecastError):
+                self.add(found)
+        return found
 
     def sizes(self) -> dict[str, int]:
         """Bytes of every entry, whole or not, by key; those asked for longest ago come first.

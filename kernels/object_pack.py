@@ -1,27 +1,17 @@
-"""Packs: the kernels of an object cache in one file that can be moved, a tar.xz of its entries.
-
-Objects of one family are alike: some 50 KB each take 2 in a pack. What is read from one is believed
-no more than what lies in a cache: entries alone, whole, small enough, and under their keys.
-"""
+"""Packs: the kernels of an object cache in one file that can be moved."""
 
 from __future__ import annotations
 
-import io
-import lzma
-import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.files import write_atomically
+from tilecast.kernels.object_archive import DAMAGED, read_entries, write_entries
 from tilecast.kernels.object_cache import MOST_BYTES, ObjectCache
-from tilecast.kernels.object_entry import ENTRY_NAME, Entry
+from tilecast.kernels.object_entry import Entry
 from tilecast.kernels.spec import is_current
-
-MOST_ENTRY_BYTES = 16 << 20
-"""Of one entry; a kernel takes some 50 KB."""
-_BLOCK = tarfile.BLOCKSIZE
 
 
 @dataclass(frozen=True)
@@ -57,12 +47,8 @@ def pack(cache: ObjectCache, path: Path) -> int:
 
     def write(temporary: Path) -> None:
         nonlocal packed
-        with tarfile.open(temporary, "w:xz", format=tarfile.USTAR_FORMAT) as tar:
-            for entry in filter(None, map(cache.entry, sorted(sizes))):
-                about = tarfile.TarInfo(f"{entry.key}.o")  # without owner and time
-                about.size = len(entry.whole)
-                tar.addfile(about, io.BytesIO(entry.whole))
-                packed += 1
+        with temporary.open("wb") as file:
+            packed = write_entries(filter(None, map(cache.entry, sorted(sizes))), file)
         if not packed:
             raise TilecastError(
                 f"{cache.root} holds no kernel; allowed: a cache with some; run "
@@ -101,43 +87,15 @@ def _entries(path: Path) -> Iterator[Entry]:
         TilecastError: it cannot be read, or is damaged.
     """
     try:
-        with lzma.open(path) as tar:
-            yield from _checked(tar)
+        with path.open("rb") as file:
+            yield from read_entries(file, MOST_BYTES)
     except OSError as error:
         raise TilecastError(
             f"cannot read {path}: {error.strerror or error}; allowed: a pack that "
             "`tilecast objects pack` wrote; name another one"
         ) from error
-    except (lzma.LZMAError, EOFError, tarfile.HeaderError, ValueError) as error:
+    except DAMAGED as error:
         raise TilecastError(
             f"{path} is damaged or no pack ({error}); allowed: what `tilecast objects pack` wrote; "
             "pack it again"
         ) from error
-
-
-def _checked(tar: lzma.LZMAFile) -> Iterator[Entry]:
-    """The entries of a tar archive that holds nothing else.
-
-    Headers are read one by one, so that nothing is read at the length that a pack may claim.
-
-    Raises:
-        OSError, EOFError, lzma.LZMAError: the archive cannot be read.
-        ValueError, tarfile.HeaderError: there is something else in it.
-    """
-    left = MOST_BYTES
-    while (header := tar.read(_BLOCK)) != bytes(_BLOCK):
-        about = tarfile.TarInfo.frombuf(header, "ascii", "strict")
-        name = ENTRY_NAME.fullmatch(about.name)
-        if not name or about.type != tarfile.REGTYPE:
-            raise ValueError(f"{about.name[:50]!r} is no kernel")
-        if not 0 <= about.size <= min(MOST_ENTRY_BYTES, left):
-            raise ValueError(f"{about.name} takes {about.size} bytes")
-        left -= about.size
-        entry = Entry.read(name[1], tar.read(about.size))
-        if entry is None:
-            raise ValueError(f"{about.name} is not whole")
-        tar.read(-about.size % _BLOCK)
-        yield entry
-    # To the end, where xz has a digest of its own: one more block, and what fills up a record.
-    if len(rest := tar.read(tarfile.RECORDSIZE + 1)) > tarfile.RECORDSIZE or any(rest):
-        raise ValueError("something follows its end")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
+import zipfile
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -47,6 +49,26 @@ def cache(
 
 
 # ---- objects
+
+
+def test_ship_writes_what_a_wheel_brings(
+    cache: ObjectCache, tmp_path: Path, answer: Callable[..., dict], refused: Callable[..., str]
+) -> None:
+    file = tmp_path / "deep" / "shipped.zip"
+    document = answer("objects", "ship", str(file))
+    assert document == {
+        "cache": str(cache.root),
+        "pack": str(file),
+        "kernels": 6,
+        "bytes": file.stat().st_size,
+    }
+    with zipfile.ZipFile(file) as found:
+        assert json.loads(found.read("index.json")).keys() == cache.sizes().keys()
+    empty = tmp_path / "empty"
+    empty.mkdir(0o700)
+    said = refused("objects", "ship", str(file), "--cache", str(empty))
+    assert said.startswith(f"{empty} holds no kernel of this version; allowed: ")
+    assert file.stat().st_size == document["bytes"]
 
 
 def test_list_counts_by_operands(cache: ObjectCache, answer: Callable[..., dict]) -> None:
