@@ -46,7 +46,7 @@ wheel:
 SHIPPED := '1000 bf16:rcr' '500 bf16:rcr:bias' '300 bf16:rrr' '300 bf16:crr' '200 int8:rcr>int32' \
 	'200 e4m3:rcr>bf16:row-scales' '200 e4m3:rcr>bf16@fp32:row-scales'
 
-build/shipped.zip: .venv/.with-dev
+build/shipped.zip: .venv/.with-dev $(wildcard kernels/*.py kernels/quack_sm90/*.py)
 	for kind in $(SHIPPED); do \
 		$(BIN)/tilecast compile --common $${kind%% *} --operands "$${kind#* }" \
 			--cache build/objects || exit 1; \

@@ -6,9 +6,9 @@ the first turn each compiles another shape with ATen's kernels, which takes out 
 common: imports, the CUDA context and the start of Inductor's own workers. Triton's kernels are
 compiled once (`variants.share_ptxas`), which PyTorch 2.11 does only if it is told so. What only
 tilecast needs is in: its first GEMM loads the model, and without objects starts the pool that
-compiles. A ``cold`` variant has an object cache of its own, empty at first; the warm ones share
-that of `COLD`, come after it in each turn and find what it compiled. The same in
-one graph is ``compile_graph.py``, and whole models are in ``real_models.py``.
+compiles. A ``cold`` variant has an object cache of its own, empty at first, beside what the wheel
+brings; the warm ones share that of `COLD`, come after it in each turn and find what it compiled.
+The same in one graph is ``compile_graph.py``, and whole models are in ``real_models.py``.
 """
 
 import itertools
@@ -36,6 +36,8 @@ from variants import (
     selection,
     share_ptxas,
 )
+
+from tilecast.kernels.shipped_objects import shipped_keys
 
 COLD, ALL = "TILECAST cold k=5", "ATEN,TRITON,TILECAST"
 NAMES = (
@@ -215,7 +217,7 @@ def ratio_of_sums(ours: Mapping[str, float], theirs: Mapping[str, float]) -> flo
     return sum(ours[name] for name in common) / sum(theirs[name] for name in common)
 
 
-SETTINGS = {"warm_up": WARM_UP}
+SETTINGS = {"warm_up": WARM_UP, "shipped_kernels": len(shipped_keys())}
 SWEEP = Sweep("job", {job.name: job for job in jobs(NAMES)}, measuring, figures, 40.0, SETTINGS)
 
 if __name__ == "__main__":
