@@ -229,8 +229,9 @@ def compare_library(
 
 
 def check_cache(root: Path) -> Finding:
-    """The object cache: writable, by this user alone, and how much is in it."""
+    """The object cache: writable, by this user alone, and how much is in it and in the wheel."""
     from tilecast.kernels.object_cache import ObjectCache
+    from tilecast.kernels.shipped_objects import shipped_keys
 
     try:
         check_writable(root)
@@ -238,4 +239,5 @@ def check_cache(root: Path) -> Finding:
     except TilecastError as error:
         advice = f"{error}, with --cache or in TILECAST_CACHE"
         return Finding("object cache", str(root), False, advice=advice)
-    return Finding("object cache", f"{root}: {count} objects", True)
+    found = f"{root}: {count} objects; {len(shipped_keys())} came with tilecast"
+    return Finding("object cache", found, True)

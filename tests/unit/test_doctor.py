@@ -11,6 +11,7 @@ import pytest
 from packaging.specifiers import SpecifierSet
 
 from tilecast.cli import checks
+from tilecast.kernels import shipped_objects
 from tilecast.models import artifact
 from tilecast.models.artifact import Artifact
 
@@ -49,6 +50,14 @@ def test_cache_that_others_may_write(tmp_path: Path) -> None:
     finding = checks.check_cache(tmp_path)
     assert not finding.works
     assert "may hold code of others" in finding.advice
+
+
+def test_kernels_that_came_with_tilecast_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert checks.check_cache(tmp_path).found == f"{tmp_path}: 0 objects; 0 came with tilecast"
+    monkeypatch.setattr(shipped_objects, "shipped_keys", lambda: {"a": "1", "b": "1"})
+    assert checks.check_cache(tmp_path).found.endswith("0 objects; 2 came with tilecast")
 
 
 def test_models(shipped: Path) -> None:
