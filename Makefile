@@ -37,16 +37,18 @@ lint: .venv/.with-dev
 	$(BIN)/ruff format --check
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
-# What `pip install` puts beside a PyTorch that is there already.
+# What `pip install` puts beside a PyTorch that is there already; nothing of an older build.
 wheel:
+	rm -rf build/lib build/bdist.*
 	$(PYTHON) -m pip wheel --quiet --no-deps --wheel-dir dist .
 
 # The kernels that a released wheel brings, so that nobody compiles them: how many of the commonest
-# of which operands. Two cores take half an hour to compile them.
+# of which operands. Two cores take some twenty minutes to compile them.
 SHIPPED := '1000 bf16:rcr' '500 bf16:rcr:bias' '300 bf16:rrr' '300 bf16:crr' '200 int8:rcr>int32' \
 	'200 e4m3:rcr>bf16:row-scales' '200 e4m3:rcr>bf16@fp32:row-scales'
 
-build/shipped.zip: .venv/.with-dev $(wildcard kernels/*.py kernels/quack_sm90/*.py)
+build/shipped.zip: .venv/.with-dev Makefile $(wildcard kernels/quack_sm90/*.py models/artifacts/H200/*)
+	rm -rf build/objects
 	for kind in $(SHIPPED); do \
 		$(BIN)/tilecast compile --common $${kind%% *} --operands "$${kind#* }" \
 			--cache build/objects || exit 1; \
@@ -55,8 +57,7 @@ build/shipped.zip: .venv/.with-dev $(wildcard kernels/*.py kernels/quack_sm90/*.
 
 # Not left in the checkout, which compiles what it needs.
 release: build/shipped.zip
-	cp $< kernels/shipped.zip
-	$(MAKE) wheel; status=$$?; rm kernels/shipped.zip; exit $$status
+	trap 'rm -f kernels/shipped.zip' EXIT; cp $< kernels/shipped.zip && $(MAKE) wheel
 
 # Installed again only when what is asked for has changed; the checkout itself is linked, not copied.
 .venv/.with-%: pyproject.toml constraints.txt

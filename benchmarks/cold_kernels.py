@@ -1,6 +1,7 @@
 """How long do missing kernels take, from the first that is asked for?
 
-``python benchmarks/cold_kernels.py`` on a host that does nothing else; it needs no GPU. The kernels
+``python benchmarks/cold_kernels.py`` on a host that does nothing else, in a checkout, which brings
+no kernels; it needs no GPU. The kernels
 that the model names first for the GEMMs of ``compile_time.py`` are compiled into an empty cache by
 as many processes as the host has cores, 16 at most, which have yet to start. Told of each turn:
 seconds until the first kernel is there and until all are, and what one takes in its process.
@@ -17,11 +18,13 @@ import runner
 from compile_time import PROBLEMS
 from runner import Row
 
+from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.builder import ObjectBuilder
 from tilecast.kernels.candidates import candidates
 from tilecast.kernels.object_cache import ObjectCache
+from tilecast.kernels.shipped_objects import SHIPPED, shipped_keys
 from tilecast.kernels.spec import KernelSpec
 from tilecast.models.learned import load_heuristic
 
@@ -60,6 +63,8 @@ def turn(specs: list[KernelSpec]) -> Row:
 def main() -> None:
     """Measure, and keep the result."""
     options = runner.parser(__file__, __doc__).parse_args()
+    if shipped_keys():
+        raise TilecastError(f"{SHIPPED} brings kernels; allowed: a checkout without; remove it")
     specs = kernels()
     turns = [turn(specs) for _ in range(TURNS)]
     figures: dict[str, Any] = {

@@ -2,8 +2,8 @@
 
 ``python benchmarks/compile_graph.py`` on one GPU: the GEMMs of ``compile_time.py`` in one graph,
 compiled once by each of some variants, in a process of its own that has compiled none of them.
-Where kernels of ours are missing, those of all products start to compile before the first is
-lowered.
+Where neither the cache nor the wheel has kernels of ours, those of all products start to compile
+before the first is lowered.
 """
 
 from compile_time import ALL, COLD, PROBLEMS, SETTINGS, Job, figures, measuring

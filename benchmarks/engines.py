@@ -1,24 +1,21 @@
 """Do all GPUs measure as many times as fast as one, and as fast on Ray as on the local engine?
 
-Each arm collects the same problems in the same order for as long, with kernels that were compiled
+Each arm collects the same problems in the same order for `SECONDS`, with kernels that were compiled
 before. One GPU gets through fewer of them than all: what a job takes is compared on problems that
 both arms measured, and how idle GPUs were from the first of these jobs until a GPU had its last.
-At first nearly every kernel is new to a card, which checks and loads it; one arm goes on for longer
-than that, as a campaign does.
 """
 
 import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing, nullcontext
-from dataclasses import asdict, dataclass, field
-from functools import partial
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from runner import Row, Sweep
+from runner import Measure, Row, Sweep
 
 from tilecast.data_collection.collect import CollectOptions, site, workload
 from tilecast.data_collection.collector import Collector, Workload
@@ -35,29 +32,15 @@ from tilecast.models.guidance import Guided
 from tilecast.models.learned import load_heuristic
 
 GPU = hardware("H200")
-STARTING = 30.0  # what an arm may take beside
-
-
-@dataclass(frozen=True)
-class Arm:
-    """A way to collect."""
-
-    gpus: slice
-    address: str | None = None
-    """Of a Ray cluster; None for the local engine."""
-    seconds: float = 50.0
-    """For which it collects."""
-    problems: int = 120
-    """More than two GPUs measure meanwhile; some 3,000 kernels."""
-
-
+SECONDS = 50.0  # an arm collects for so long
+STARTING = 30.0  # what it may take beside
+PROBLEMS = 120  # more than two GPUs measure meanwhile; some 3,000 kernels
 ARMS = {
-    "local, 1 GPU": Arm(slice(1)),
-    "local, all GPUs": Arm(slice(None)),
-    "Ray, all GPUs": Arm(slice(None), "local"),
-    "local, all GPUs, longer": Arm(slice(None), seconds=170.0, problems=400),
+    "local, 1 GPU": (slice(1), None),
+    "local, all GPUs": (slice(None), None),
+    "Ray, all GPUs": (slice(None), "local"),
 }
-ONE, ALL, RAY, _ = ARMS
+ONE, ALL, RAY = ARMS
 
 
 @dataclass
@@ -87,34 +70,40 @@ class Watched:
             yield worker, news
 
 
-def chosen(arm: Arm) -> tuple[CollectOptions, Workload]:
-    """What an arm collects: what the shipped model likes of random problems."""
+def chosen() -> tuple[CollectOptions, Workload]:
+    """What every arm collects: what the shipped model likes of random problems."""
     options = CollectOptions(
-        problems=suite("random")[: arm.problems],
+        problems=suite("random")[:PROBLEMS],
         store=Path(),
         objects=ObjectCache(default_root()),
         gpu=GPU,
         choose=Guided(load_heuristic(GPU, LINEAR_BF16), GPU),
         workers=len(os.sched_getaffinity(0)),
-        devices=tuple(range(torch.cuda.device_count()))[arm.gpus],
-        address=arm.address,
     )
     return options, dict(workload(options))
 
 
-def measure(arm: Arm) -> Sequence[Row]:
-    """Compile what the arm's kernels lack, then collect."""
-    options, plan = chosen(arm)
+@contextmanager
+def measuring() -> Iterator[Measure]:
+    """Compile all kernels, then measure arms."""
+    options, plan = chosen()
     specs = {
         KernelSpec.for_problem(config, problem) for problem in plan for config in plan[problem]
     }
     for result in compile_all(specs, options.objects, options.workers):
         assert result.error is None, result
-    return collected(options, plan, arm.seconds)
+
+    def measure(arm: tuple[slice, str | None]) -> Sequence[Row]:
+        gpus, address = arm
+        devices = tuple(range(torch.cuda.device_count()))[gpus]
+        changes = {"devices": devices, "address": address}
+        return collected(CollectOptions(**{**vars(options), **changes}), plan)
+
+    yield measure
 
 
-def collected(options: CollectOptions, plan: Workload, seconds: float) -> list[Row]:
-    """The measuring jobs that were finished in some seconds."""
+def collected(options: CollectOptions, plan: Workload) -> list[Row]:
+    """The measuring jobs that were finished in `SECONDS`."""
     with (
         TemporaryDirectory() as folder,
         site(options) as place,
@@ -122,7 +111,7 @@ def collected(options: CollectOptions, plan: Workload, seconds: float) -> list[R
     ):
         store.begin_run(place.provenance)
         watched = Watched(place.engine)
-        end = time.monotonic() + seconds
+        end = time.monotonic() + SECONDS
         Collector(store, place.factories, place.build, watched, deadline=end).collect(plan)
         return watched.jobs
 
@@ -168,10 +157,10 @@ def _speedup(arms: dict[str, list[Row]], found: Row, fast: str, slow: str) -> Ro
 SWEEP = Sweep(
     key="engine",
     items=ARMS,
-    measuring=partial(nullcontext, measure),
+    measuring=measuring,
     figures=figures,
-    longest=max(arm.seconds for arm in ARMS.values()) + STARTING,
-    settings={"arms": {name: asdict(arm) | {"gpus": arm.gpus.stop} for name, arm in ARMS.items()}},
+    longest=SECONDS + STARTING,
+    settings={"seconds": SECONDS, "problems": PROBLEMS, "gpu": GPU.name},
 )
 
 if __name__ == "__main__":

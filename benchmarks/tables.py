@@ -386,8 +386,9 @@ def _by_numbers(name: str) -> list[str | int]:
 
 
 def _of(torch: str, figures: Figures) -> Figures:
-    """The figures of a PyTorch such as ``2.11``."""
-    return next(found for version, found in figures.items() if version.startswith(f"{torch}."))
+    """The figures of a PyTorch such as ``2.11``, which was measured."""
+    (found,) = [one for version, one in figures.items() if version.startswith(f"{torch}.")]
+    return found
 
 
 def _newest(figures: Figures) -> Figures:

@@ -80,7 +80,7 @@ def compile_on_node(spec: KernelSpec, wanted: Mapping[str, str]) -> tuple[Compil
     check_versions(wanted)
     objects = ObjectCache(default_root())
     (result,) = _builder(objects).build([spec])
-    entry = None if result.error else objects.entry(spec.key)
+    entry = None if result.error else objects.entry(spec.key, asked=True)
     return result, entry.whole if entry else b""
 
 

@@ -19,7 +19,7 @@ class CompileResult:
     spec: KernelSpec
     """The kernel asked for."""
     seconds: float
-    """Time its worker spent; 0 when the cache had it."""
+    """Time its worker spent; 0 when the cache had it, or it came with tilecast."""
     error: str | None = None
     """Why it failed, in one line; None when it is in the cache."""
     passing: bool = False

@@ -1,8 +1,9 @@
 """Compiled kernels on disk, shared by the processes and sessions of one user.
 
 A compiled kernel is native code, so the folder must belong to the user and nobody else may write
-it. ``KEY.o`` is the `Entry` of one spec; one that is not whole counts as absent and is compiled
-again.
+it. ``KEY.o`` is the `Entry` of one spec; one that is not whole counts as absent. What is asked for
+and absent is taken from what came with tilecast (`tilecast.kernels.shipped_objects`), or else is to
+be compiled.
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ class ObjectCache:
             TilecastError: as `resources`.
         """
         found = None
-        # Whatever stands in its place: compiling replaces it, or says why it cannot.
+        # Whatever stands in its place is replaced.
         with contextlib.suppress(OSError), own_folder(self.root) as folder:
             found = Entry.read(key, _read(folder, f"{key}.o", asked))
         if found is None and asked and (found := shipped(key)):

@@ -1,4 +1,4 @@
-"""One compiled kernel as it is stored, in a cache or a pack.
+"""One compiled kernel as it is stored: in a cache, a pack or a wheel.
 
 The object, a line of facts, and a line with the SHA-256 of both, so that an ELF tool reads it as it
 is.

@@ -63,7 +63,7 @@ def test_ship_writes_what_a_wheel_brings(
         "bytes": file.stat().st_size,
     }
     with zipfile.ZipFile(file) as found:
-        assert json.loads(found.read("index.json")).keys() == cache.sizes().keys()
+        assert json.loads(found.read("index.json"))["archives"].keys() == cache.sizes().keys()
     empty = tmp_path / "empty"
     empty.mkdir(0o700)
     said = refused("objects", "ship", str(file), "--cache", str(empty))

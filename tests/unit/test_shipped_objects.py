@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import platform
+import random
+import sys
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.kernels import shipped_objects
 from tilecast.kernels.builder import ObjectBuilder, compile_all
@@ -106,6 +110,56 @@ def test_they_are_not_compiled(file: Path, tmp_path: Path) -> None:
     results = list(compile_all(SPECS, ObjectCache(tmp_path / "others"), 1))
     assert {result.seconds for result in results} == {0.0}
     assert len(ObjectCache(tmp_path / "others").sizes()) == len(SPECS)
+
+
+def test_a_cache_of_others_stays_refused(file: Path, tmp_path: Path) -> None:
+    cache = ObjectCache(tmp_path / "objects")
+    cache.root.mkdir()
+    cache.root.chmod(0o777)
+    with pytest.raises(TilecastError, match="may hold code of others"):
+        cache.code(SPEC)
+
+
+def test_no_link_is_followed_into_a_cache(file: Path, tmp_path: Path) -> None:
+    cache, outside = ObjectCache(tmp_path / "objects"), tmp_path / "outside"
+    outside.write_text("mine")
+    cache.root.mkdir(0o700)
+    cache.path(SPEC).symlink_to(outside)
+    found = shipped(SPEC.key)
+    assert found
+    assert cache.code(SPEC) == found.code
+    assert not cache.path(SPEC).is_symlink()
+    assert outside.read_text() == "mine"
+
+
+@pytest.mark.parametrize("changed", ["toolchain", "machine"])
+def test_kernels_of_other_versions_and_hosts_count_for_nothing(
+    file: Path, monkeypatch: pytest.MonkeyPatch, changed: str
+) -> None:
+    if changed == "machine":
+        monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    else:
+        monkeypatch.setattr(shipped_objects, "toolchain", lambda: "another")
+    assert shipped_keys() == {}
+    assert shipped(SPEC.key) is None
+
+
+def test_without_lzma_everything_is_compiled(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tilecast.kernels.object_archive", None)
+    assert shipped(SPEC.key) is None
+
+
+def test_a_bit_that_flipped_brings_nothing_wrong(file: Path, entries: list[Entry]) -> None:
+    whole, source = file.read_bytes(), random.Random(0)
+    places = [source.randrange(len(whole)) for _ in range(60)]
+    places += range(len(whole) - 400, len(whole))  # the zip's own directory
+    for place in places:
+        flipped = bytearray(whole)
+        flipped[place] ^= 1 << source.randrange(8)
+        file.write_bytes(bytes(flipped))
+        _forget()
+        for spec, entry in [*zip(SPECS, entries, strict=True)][::6]:
+            assert shipped(spec.key) in (None, entry)
 
 
 @pytest.mark.parametrize("damage", ["none", "text", "cut", "index", "archive"])
