@@ -27,7 +27,7 @@ from tilecast.models.common import (
 )
 from tilecast.models.learned import load_heuristic
 
-SIZES = (100, 200, 500, 1000)
+SIZES = (100, 200, 500, 1000, 1500, 2000)
 Shortlists = Mapping[GemmProblem, Sequence[KernelConfig]]
 Split = tuple[Sequence[GemmProblem], Sequence[GemmProblem]]  # counted, tested
 
