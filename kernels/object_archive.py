@@ -17,7 +17,7 @@ from tilecast.kernels.object_entry import ENTRY_NAME, Entry
 MOST_ENTRY_BYTES = 16 << 20
 """Of one entry; a kernel takes some 50 KB."""
 DAMAGED = (lzma.LZMAError, EOFError, tarfile.HeaderError, ValueError)
-"""What `read_entries` raises of a stream that is none of these, or not whole."""
+"""What `read_entries` raises of a file that is no such stream, or not whole."""
 _BLOCK = tarfile.BLOCKSIZE
 
 

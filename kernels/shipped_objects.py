@@ -21,8 +21,10 @@ from tilecast.kernels.object_entry import Entry
 from tilecast.kernels.spec import toolchain
 
 SHIPPED = Path(__file__).with_name("shipped.zip")
+"""What this installation brings; there is none in a checkout."""
 _INDEX = "index.json"
 _TOGETHER = 32
+"""Kernels of an archive."""
 
 
 def ship(entries: Iterable[Entry], path: Path) -> int:
@@ -79,7 +81,7 @@ def shipped_keys() -> Mapping[str, str]:
 @lru_cache(4)  # a shortlist's kernels are in three or four
 def _archive(name: str) -> Mapping[str, Entry]:
     with suppress(Exception), zipfile.ZipFile(SHIPPED) as file:
-        # Here, as some a Python comes without lzma.
+        # Here, as some builds of Python lack lzma.
         from tilecast.kernels.object_archive import MOST_ENTRY_BYTES, read_entries
 
         content = io.BytesIO(file.read(name))
