@@ -57,7 +57,7 @@ build/shipped.zip: .venv/.with-dev Makefile $(wildcard kernels/quack_sm90/*.py m
 
 # Not left in the checkout, which compiles what it needs.
 release: build/shipped.zip
-	trap 'rm -f kernels/shipped.zip' EXIT; cp $< kernels/shipped.zip && $(MAKE) wheel
+	trap 'rm -f kernels/shipped.zip' EXIT INT TERM; cp $< kernels/shipped.zip && $(MAKE) wheel
 
 # Installed again only when what is asked for has changed; the checkout itself is linked, not copied.
 .venv/.with-%: pyproject.toml constraints.txt

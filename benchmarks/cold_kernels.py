@@ -1,10 +1,10 @@
 """How long do missing kernels take, from the first that is asked for?
 
 ``python benchmarks/cold_kernels.py`` on a host that does nothing else, in a checkout, which brings
-no kernels; it needs no GPU. The kernels
-that the model names first for the GEMMs of ``compile_time.py`` are compiled into an empty cache by
-as many processes as the host has cores, 16 at most, which have yet to start. Told of each turn:
-seconds until the first kernel is there and until all are, and what one takes in its process.
+no kernels; it needs no GPU. The kernels that the model names first for the GEMMs of
+``compile_time.py`` are compiled into an empty cache by as many processes as the host has cores, 16
+at most, which have yet to start. Told of each turn: seconds until the first kernel is there and
+until all are, and what one takes in its process.
 """
 
 import os

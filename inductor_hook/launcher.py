@@ -41,7 +41,7 @@ def errors_raised():
 
 
 def loaded_kernel(spec: KernelSpec, device: int) -> Launch:
-    """The kernel of a spec on a device, compiled first where nothing brings it.
+    """The kernel of a spec on a device, compiled first where neither cache nor wheel has it.
 
     Raises:
         TilecastError: it does not compile, or its object cannot be loaded.
