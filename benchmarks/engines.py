@@ -1,8 +1,9 @@
 """Do all GPUs measure as many times as fast as one, and as fast on Ray as on the local engine?
 
-Each arm collects the same problems in the same order for `SECONDS`, with kernels that were compiled
-before. One GPU gets through fewer of them than all: what a job takes is compared on problems that
-both arms measured, and how idle GPUs were from the first of these jobs until a GPU had its last.
+Each arm collects the same problems in the same order for `SECONDS`, second timing and all, with
+kernels that were compiled before. One GPU gets through fewer of them than all: what a job takes is
+compared on those that both arms did. Of each arm it is told what its GPUs did from the first job
+until one had its last: timing kernels, checking new ones, or nothing.
 """
 
 import os
@@ -20,7 +21,7 @@ from runner import Measure, Row, Sweep
 from tilecast.data_collection.collect import CollectOptions, site, workload
 from tilecast.data_collection.collector import Collector, Workload
 from tilecast.data_collection.engine import Engine, News, Worker
-from tilecast.data_collection.jobs import Job, MeasureJob, SessionFactory
+from tilecast.data_collection.jobs import CheckJob, Job, SessionFactory
 from tilecast.data_collection.store import MeasurementStore
 from tilecast.data_collection.suites import suite
 from tilecast.heuristics.hardware import hardware
@@ -32,9 +33,9 @@ from tilecast.models.guidance import Guided
 from tilecast.models.learned import load_heuristic
 
 GPU = hardware("H200")
-SECONDS = 50.0  # an arm collects for so long
+SECONDS = 120.0  # an arm collects for so long
 STARTING = 30.0  # what it may take beside
-PROBLEMS = 120  # more than two GPUs measure meanwhile; some 3,000 kernels
+PROBLEMS = 400  # more than two GPUs measure meanwhile; some 4,300 kernels
 ARMS = {
     "local, 1 GPU": (slice(1), None),
     "local, all GPUs": (slice(None), None),
@@ -45,7 +46,7 @@ ONE, ALL, RAY = ARMS
 
 @dataclass
 class Watched:
-    """An engine, and every measuring job of its workers: when it began and how long it took."""
+    """An engine, and every job of its workers: when it began and how long it took."""
 
     engine: Engine[Any]
     jobs: list[Row] = field(default_factory=list)
@@ -63,10 +64,17 @@ class Watched:
                 self._given[worker] = (worker.job, now)
         for worker, news in self.engine.news(workers, seconds):
             job, begun = self._given.pop(worker, (None, now))
-            if isinstance(job, MeasureJob) and isinstance(news, list):
-                took = time.monotonic() - begun
-                about = {"card": worker.card, "problem": str(job.problem), "rows": len(news)}
-                self.jobs.append(about | {"begun": round(begun, 3), "seconds": round(took, 3)})
+            if isinstance(news, list | dict):
+                self.jobs.append(
+                    {
+                        "card": worker.card,
+                        "kind": type(job).__name__,
+                        "problem": "" if isinstance(job, CheckJob) else str(job.problem),
+                        "rows": len(news) if isinstance(news, list) else 0,
+                        "begun": round(begun, 3),
+                        "seconds": round(time.monotonic() - begun, 3),
+                    }
+                )
             yield worker, news
 
 
@@ -103,7 +111,7 @@ def measuring() -> Iterator[Measure]:
 
 
 def collected(options: CollectOptions, plan: Workload) -> list[Row]:
-    """The measuring jobs that were finished in `SECONDS`."""
+    """The jobs that were finished in `SECONDS`."""
     with (
         TemporaryDirectory() as folder,
         site(options) as place,
@@ -117,7 +125,7 @@ def collected(options: CollectOptions, plan: Workload) -> list[Row]:
 
 
 def figures(rows: Sequence[Row]) -> Row:
-    """Rate and idleness of each arm, and how many times one is as fast as another."""
+    """Rate of each arm and what its GPUs did, and how many times one is as fast as another."""
     arms = {name: [row for row in rows if row["engine"] == name] for name in ARMS}
     found: Row = {name: _arm(jobs) for name, jobs in arms.items() if jobs}
     for title, fast, slow in (("all GPUs to 1", ALL, ONE), ("Ray to local", RAY, ALL)):
@@ -130,16 +138,28 @@ def _arm(jobs: Sequence[Row]) -> Row:
     cards = {job["card"] for job in jobs}
     last = min(max(_end(job) for job in jobs if job["card"] == card) for card in cards)
     first = min(job["begun"] for job in jobs)
-    busy = sum(min(_end(job), last) - job["begun"] for job in jobs if job["begun"] < last)
-    within = sum(job["rows"] for job in jobs if _end(job) <= last)
     gpu_seconds = len(cards) * (last - first)
+
+    def share(jobs: Sequence[Row]) -> float:
+        return sum(min(_end(j), last) - j["begun"] for j in jobs if j["begun"] < last) / gpu_seconds
+
+    timing = share([job for job in jobs if _times(job)])
+    checking = share([job for job in jobs if not _times(job)])
     return {
         "gpus": len(cards),
-        "problems": len(jobs),
+        "problems": len({job["problem"] for job in jobs if _times(job)}),
         "seconds": round(last - first, 1),
-        "idle": round(1 - busy / gpu_seconds, 4),
-        "measurements a second and GPU": round(within / gpu_seconds, 1),
+        "timing": round(timing, 4),
+        "checking": round(checking, 4),
+        "idle": round(1 - timing - checking, 4),
+        "measurements a second and GPU": round(
+            sum(job["rows"] for job in jobs if _end(job) <= last) / gpu_seconds, 1
+        ),
     }
+
+
+def _times(job: Row) -> bool:
+    return job["kind"] != CheckJob.__name__
 
 
 def _end(job: Row) -> float:
@@ -147,11 +167,14 @@ def _end(job: Row) -> float:
 
 
 def _speedup(arms: dict[str, list[Row]], found: Row, fast: str, slow: str) -> Row:
-    ours, theirs = ({job["problem"]: job["seconds"] for job in arms[name]} for name in (fast, slow))
+    ours, theirs = (
+        {(job["kind"], job["problem"]): job["seconds"] for job in arms[name] if _times(job)}
+        for name in (fast, slow)
+    )
     both = sorted(ours.keys() & theirs.keys())
-    pace = sum(theirs[problem] for problem in both) / sum(ours[problem] for problem in both)
-    work = {name: found[name]["gpus"] * (1 - found[name]["idle"]) for name in (fast, slow)}
-    return {"problems": len(both), "times": round(pace * work[fast] / work[slow], 3)}
+    pace = sum(theirs[job] for job in both) / sum(ours[job] for job in both)
+    work = {name: found[name]["gpus"] * found[name]["timing"] for name in (fast, slow)}
+    return {"jobs": len(both), "times": round(pace * work[fast] / work[slow], 3)}
 
 
 SWEEP = Sweep(

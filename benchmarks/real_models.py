@@ -53,8 +53,9 @@ from variants import (
 from tilecast.kernels.builder import object_builder
 
 RIVAL, BEST, FIRST = "ATEN,TRITON", "ATEN,TRITON,TILECAST k=5", "ATEN,TILECAST k=1"
+ADAPTIVE = "ATEN,TILECAST k=auto"
 AGAIN = f"{RIVAL} again"
-VARIANTS = (BASELINE, RIVAL, BEST, FIRST)
+VARIANTS = (BASELINE, RIVAL, BEST, FIRST, ADAPTIVE)
 UNFUSED = f"{BEST} unfused"
 EAGER = ("eager", "eager TILECAST")
 OURS = Variant("TILECAST k=5")

@@ -213,23 +213,23 @@ def kernel_speed(figures: Figures) -> str:
     return markdown([*heading, "worst", "noise"], rows)
 
 
-def real_models(figures: Figures) -> str:
+def real_models(torch: str, figures: Figures) -> str:
     """Each step beside ATen and Triton: speed, seconds to compile, share of products of ours."""
-    found = _newest(figures)
-    rival, best, first = "ATEN,TRITON", "ATEN,TRITON,TILECAST k=5", "ATEN,TILECAST k=1"
-    speeds = {
-        "again": f"{rival} again",
-        "default": "default",
-        **{"**k=5**": best, "**k=1**": first, "k=5, unfused": f"{best} unfused"},
-        "eager": "eager",
-        "**eager, switched on**": "eager TILECAST",
-    }
-    heading = ["step of two layers", f"{rival}, ms", *speeds, "products of ours, k=5, k=1"]
-    heading += ["s to compile", "**k=5**", "**k=1**"]
+    found = _of(torch, figures)
+    rival, best = "ATEN,TRITON", "ATEN,TRITON,TILECAST k=5"
+    ours = {"k=5": best, "k=1": "ATEN,TILECAST k=1", "k=auto": "ATEN,TILECAST k=auto"}
+    speeds = {"again": f"{rival} again", "default": "default"}
+    speeds |= {f"**{k}**": name for k, name in ours.items()} | {"k=5, unfused": f"{best} unfused"}
+    speeds |= {"eager": "eager", "**eager, switched on**": "eager TILECAST"}
+    # Not every PyTorch was measured with all of them.
+    known = {name for one in found["beside"].values() for name in one}
+    ours, speeds = ({k: n for k, n in all.items() if n in known} for all in (ours, speeds))
+    heading = ["step of two layers", f"{rival}, ms", *speeds]
+    heading += [f"products of ours, {', '.join(ours)}", "s to compile", *map("**{}**".format, ours)]
     rows = []
     for case in sorted(found["beside"], key=_by_numbers):
         variants = found["cases"][case]
-        compiled = [variants[name] for name in (rival, best, first)]
+        compiled = [variants.get(name, {}) for name in (rival, *ours.values())]
         rows.append(
             [case, f"{variants[rival]['milliseconds']:.3f}"]
             + _cells(found["beside"][case], dict.fromkeys(speeds.values(), "{:.2f}x"))
@@ -385,6 +385,12 @@ def _by_numbers(name: str) -> list[str | int]:
     return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
 
 
+def _of(torch: str, figures: Figures) -> Figures:
+    """The figures of a PyTorch such as ``2.11``, which was measured."""
+    (found,) = [one for version, one in figures.items() if version.startswith(f"{torch}.")]
+    return found
+
+
 def _newest(figures: Figures) -> Figures:
     return figures[max(figures, key=lambda v: [*map(int, v.split("+")[0].split(".")[:2])])]
 
@@ -448,7 +454,7 @@ TABLES: dict[str, tuple[str, Callable[[Figures], str]]] = {
     "timing": ("inductor_timing", timing),
     "common kernels": ("common_kernels", common_kernels),
     "kernel speed": ("kernel_speed", kernel_speed),
-    "real models": ("real_models", real_models),
+    "real models 2.11": ("real_models", partial(real_models, "2.11")),
     "llama shapes": ("llama_shapes", llama_shapes),
 }
 """What may stand in a page: by name, the benchmark and what renders its figures."""

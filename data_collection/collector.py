@@ -40,8 +40,9 @@ a stretch compile while the one before is measured."""
 MEASURING_SHARE = 0.7
 """Of a time that is limited: the rest is for the second timing, which scores what was measured."""
 
-CHECKS_PER_JOB = 64
-"""Kernels of one check job: enough to keep its overhead small, few to repeat after a hang."""
+CHECKS_PER_JOB = 16
+"""Kernels of one check job, 0.1 s: little to wait for when the others are done, and to repeat after
+a hang."""
 
 Workload = Mapping[GemmProblem, Sequence[KernelConfig]]
 """Problems, each with its candidates, which are asked for when they are about to be compiled."""
@@ -140,7 +141,9 @@ class Collector:
             kernels = self._built(build)
             following = next(begun, None)
             self._check(kernels)
-            self._run(phase, [MeasureJob(*candidates) for candidates in stretch.items()])
+            # The longest first, so that no card waits long for the last of a stretch.
+            problems = sorted(stretch, key=lambda problem: problem.flops, reverse=True)
+            self._run(phase, [MeasureJob(problem, stretch[problem]) for problem in problems])
 
     def _check(self, kernels: Sequence[KernelSpec]) -> None:
         known = self.store.checks().keys() | self._crew.failures.keys()

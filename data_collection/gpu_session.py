@@ -247,7 +247,7 @@ class GpuBench:
         # Outside the graph first: loading the code may not be captured.
         launch(*self._sets[0])
         launched = torch.cuda.Event()
-        launched.record()
+        launched.record(self._stream)
         if self._careful:
             self._session.finish(spec)
         sets = itertools.cycle(self._sets)
@@ -260,10 +260,10 @@ class GpuBench:
             # Else a kernel finds what the one before has left: its operands, or results that have
             # yet to be written back.
             self._session.clean_l2()
-            start.record()
+            start.record(self._stream)
             for operands in itertools.islice(sets, self._launches):
                 launch(*operands)
-            end.record()
+            end.record(self._stream)
             graph.capture_end()
             done = torch.cuda.Event()
             graphs.append(_Graph(spec, graph, start, end, done, self._launches, times))

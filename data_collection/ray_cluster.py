@@ -33,6 +33,9 @@ ANSWER_SECONDS = 5.0
 """A cluster that takes longer to be reached is not there."""
 FREE_SECONDS = 60.0
 """GPUs that something else in the cluster holds for longer are not waited for."""
+OF_THIS_HOST = {"_system_config": {"worker_niceness": 0}}
+"""How the cluster `local` is begun. By Ray's default, a niceness of 15, whatever else the host does
+comes before what measures, whose launches must not wait for a core."""
 
 
 @contextmanager
@@ -48,7 +51,8 @@ def connected(address: str) -> Iterator[None]:
             socket.create_connection((host, int(port)), ANSWER_SECONDS).close()
         elif address not in ("auto", "local"):
             raise ValueError("it is no address")
-        ray.init(address, log_to_driver=False, logging_level=logging.WARNING)
+        begun = OF_THIS_HOST if address == "local" else {}
+        ray.init(address, log_to_driver=False, logging_level=logging.WARNING, **begun)
     except (OSError, RuntimeError, ValueError, OverflowError) as error:
         raise TilecastError(
             f"no Ray cluster can be used at {address!r} ({one_line(error)}); allowed: on "

@@ -19,7 +19,7 @@ from tilecast.data_collection.store import MeasurementStore
 from tilecast.data_collection.worker import LocalEngine
 
 
-def test_sees_every_measuring_job(tmp_path: Path) -> None:
+def test_sees_every_job(tmp_path: Path) -> None:
     watched = engines.Watched(LocalEngine())
     (tmp_path / "log").touch()
     with closing(MeasurementStore(tmp_path / "store")) as store:
@@ -27,11 +27,13 @@ def test_sees_every_measuring_job(tmp_path: Path) -> None:
         factories = [FakeFactory(tmp_path / "log", card, pace=0.1) for card in ("left", "right")]
         Collector(store, factories, engine=watched).collect(WORKLOAD)
         stages = store.export().rows["stage"].tolist()
-    assert {job["problem"] for job in watched.jobs} == {str(problem) for problem in PROBLEMS}
-    assert len(watched.jobs) == len(PROBLEMS)
-    assert sum(job["rows"] for job in watched.jobs) == len(stages) - stages.count("verify")
+    measured = [job for job in watched.jobs if job["kind"] == "MeasureJob"]
+    assert sorted(job["problem"] for job in measured) == sorted(map(str, PROBLEMS))
+    assert {job["kind"] for job in watched.jobs} == {"CheckJob", "MeasureJob", "VerifyJob"}
+    assert sum(job["rows"] for job in measured) == len(stages) - stages.count("verify")
+    assert sum(job["rows"] for job in watched.jobs) == len(stages)
     # A screen, a heat and two batches in each regime take 0.1 s each.
-    assert all(0.4 <= job["seconds"] < 3 for job in watched.jobs)
+    assert all(0.4 <= job["seconds"] < 3 for job in measured)
     assert engines.figures([{"engine": engines.ONE, **job} for job in watched.jobs])
 
 
@@ -39,7 +41,8 @@ def _jobs(engine: str, cards: int, problems: int, seconds: float, gap: float) ->
     """Jobs of equal length, one after the other on each card."""
     return [
         {
-            **{"engine": engine, "card": f"{i % cards}", "problem": f"{i}", "rows": 100},
+            **{"engine": engine, "card": f"{i % cards}", "kind": "MeasureJob"},
+            **{"problem": f"{i}", "rows": 100},
             **{"begun": (i // cards) * (seconds + gap), "seconds": seconds},
         }
         for i in range(problems)
@@ -53,12 +56,26 @@ def test_four_gpus_to_one_and_ray_to_local() -> None:
     ray = _jobs(engines.RAY, 4, 40, 2.0, 0.5)
     found = engines.figures(one + four + ray)
     assert found[engines.ONE] == {
-        **{"gpus": 1, "problems": 10, "seconds": 20.0, "idle": 0.0},
+        **{"gpus": 1, "problems": 10, "seconds": 20.0},
+        **{"timing": 1.0, "checking": 0.0, "idle": 0.0},
         "measurements a second and GPU": 50.0,
     }
-    assert found["all GPUs to 1"] == {"problems": 10, "times": 4.0}
+    assert found["all GPUs to 1"] == {"jobs": 10, "times": 4.0}
     assert found[engines.RAY]["idle"] == pytest.approx(4.5 / 24.5, abs=1e-4)
-    assert found["Ray to local"] == {"problems": 40, "times": pytest.approx(20 / 24.5, abs=1e-3)}
+    assert found["Ray to local"] == {"jobs": 40, "times": pytest.approx(20 / 24.5, abs=1e-3)}
+
+
+def test_checking_is_no_idling_but_no_timing_either() -> None:
+    one = _jobs(engines.ONE, 1, 10, 2.0, 0.5)
+    checks = [
+        {**job, "kind": "CheckJob", "problem": "", "rows": 0, "begun": job["begun"] + 2.0}
+        | {"seconds": 0.5}
+        for job in one[:9]
+    ]
+    found = engines.figures(one + checks)[engines.ONE]
+    assert found["problems"] == 10
+    assert (found["timing"], found["checking"]) == pytest.approx((20 / 24.5, 4.5 / 24.5), abs=1e-4)
+    assert found["idle"] == pytest.approx(0, abs=1e-4)
 
 
 def test_slower_jobs_on_four_gpus_count() -> None:

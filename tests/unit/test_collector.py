@@ -561,8 +561,8 @@ def test_workers_that_are_lost_again_and_again_end_the_run_in_one_line(bed: Bed)
 
 
 def test_losses_between_which_jobs_are_finished_are_forgiven(bed: Bed) -> None:
-    # Every second problem has the kernel that ends its worker.
-    problems = [GemmProblem(16 * i, 4096, 4096) for i in range(1, 2 * MOST_LOSSES + 3)]
+    # Every second problem, largest first, has the kernel that ends its worker.
+    problems = [GemmProblem(16 * i, 4096, 4096) for i in range(2 * MOST_LOSSES + 2, 0, -1)]
     plan = {p: CONFIGS[:3] if i % 2 else CONFIGS[1:3] for i, p in enumerate(problems)}
     engine = LosingEngine(MOST_LOSSES + 1)
     faults = (Fault(CONFIGS[0], "screen", "exit"),)
@@ -785,6 +785,14 @@ def test_little_is_waited_for_before_the_first_measurement(
     bed.collect(*(bed.factory(card=card) for card in "ab"), workload=plan, build=build)
     # A problem a card, then twice as many each time, four a card at most; then all, to verify.
     assert compiled == [2, 4, 8, 8, 1, 23]
+
+
+def test_the_longest_of_a_stretch_come_first(bed: Bed) -> None:
+    bed.collect()
+    screened = dict.fromkeys(line[2] for line in bed.logged() if line[0] == "screen")
+    # Stretches of one, two and, of those that are left, two.
+    largest_first = [PROBLEMS[place] for place in (0, 2, 1, 4, 3)]
+    assert list(screened) == [str(problem) for problem in largest_first]
 
 
 def test_what_compiling_raises_is_raised(bed: Bed) -> None:

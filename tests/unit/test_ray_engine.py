@@ -24,6 +24,7 @@ import pytest
 # Spawned workers get this process's path, and find the module that their factories come from.
 sys.path.insert(0, str(Path(__file__).parent))
 
+import ray
 from fake_session import CONFIGS, PROBLEMS, FakeFactory, Fault, NodeFactory, Turn
 from ray.cluster_utils import Cluster
 
@@ -192,6 +193,22 @@ def test_campaign_has_a_gpu_that_nobody_knows_described_where_it_is(
     asked.clear()
     assert main(command) == 2
     assert set(asked) == {replace(measured, sm_count=79)}
+
+
+def test_what_measures_on_this_host_alone_comes_behind_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    with ray_cluster.connected("local"):
+        actor: Any = ray.remote(Priority).remote()
+        assert ray.get(actor.now.remote()) == Priority().now()
+
+
+class Priority:
+    """Tells that of its process."""
+
+    def now(self) -> int:
+        return os.getpriority(os.PRIO_PROCESS, 0)
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "nonsense", "ray://127.0.0.1:1", ""])
