@@ -64,7 +64,7 @@ class Watched:
                 self._given[worker] = (worker.job, now)
         for worker, news in self.engine.news(workers, seconds):
             job, begun = self._given.pop(worker, (None, now))
-            if isinstance(news, list | dict):
+            if job and isinstance(news, list | dict):
                 self.jobs.append(
                     {
                         "card": worker.card,

@@ -33,7 +33,7 @@ ANSWER_SECONDS = 5.0
 """A cluster that takes longer to be reached is not there."""
 FREE_SECONDS = 60.0
 """GPUs that something else in the cluster holds for longer are not waited for."""
-OF_THIS_HOST = {"_system_config": {"worker_niceness": 0}}
+OF_THIS_HOST: dict[str, Any] = {"_system_config": {"worker_niceness": 0}}
 """How the cluster `local` is begun. By Ray's default, a niceness of 15, whatever else the host does
 comes before what measures, whose launches must not wait for a core."""
 

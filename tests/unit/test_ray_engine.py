@@ -10,6 +10,7 @@ import json
 import multiprocessing
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +25,6 @@ import pytest
 # Spawned workers get this process's path, and find the module that their factories come from.
 sys.path.insert(0, str(Path(__file__).parent))
 
-import ray
 from fake_session import CONFIGS, PROBLEMS, FakeFactory, Fault, NodeFactory, Turn
 from ray.cluster_utils import Cluster
 
@@ -195,20 +195,25 @@ def test_campaign_has_a_gpu_that_nobody_knows_described_where_it_is(
     assert set(asked) == {replace(measured, sm_count=79)}
 
 
-def test_what_measures_on_this_host_alone_comes_behind_nobody(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    with ray_cluster.connected("local"):
-        actor: Any = ray.remote(Priority).remote()
-        assert ray.get(actor.now.remote()) == Priority().now()
+PRIORITY = """
+import os
+import ray
+from tilecast.data_collection.ray_cluster import connected
+
+def priority():
+    return os.getpriority(os.PRIO_PROCESS, 0)
+
+with connected("local"):
+    print(priority(), ray.get(ray.remote(priority).remote()))
+"""
 
 
-class Priority:
-    """Tells that of its process."""
-
-    def now(self) -> int:
-        return os.getpriority(os.PRIO_PROCESS, 0)
+def test_what_measures_on_this_host_alone_comes_behind_nobody() -> None:
+    # In a process of its own, as this one may be part of the cluster above.
+    env = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0"}
+    told = subprocess.check_output([sys.executable, "-c", PRIORITY], env=env, text=True)
+    ours, theirs = told.split()[-2:]
+    assert theirs == ours
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "nonsense", "ray://127.0.0.1:1", ""])
