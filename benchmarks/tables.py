@@ -454,7 +454,7 @@ TABLES: dict[str, tuple[str, Callable[[Figures], str]]] = {
     "timing": ("inductor_timing", timing),
     "common kernels": ("common_kernels", common_kernels),
     "kernel speed": ("kernel_speed", kernel_speed),
-    "real models 2.11": ("real_models", partial(real_models, "2.11")),
+    **{f"real models {v}": ("real_models", partial(real_models, v)) for v in ("2.11", "2.15")},
     "llama shapes": ("llama_shapes", llama_shapes),
 }
 """What may stand in a page: by name, the benchmark and what renders its figures."""
