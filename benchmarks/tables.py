@@ -4,6 +4,7 @@
 and ``<!-- end of table -->``, and is written anew; a test asserts that nothing would change.
 """
 
+import argparse
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -484,6 +485,7 @@ def fill(text: str, figures: Mapping[str, Figures]) -> str:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     for page in filter(Path.exists, PAGES):
         text = fill(page.read_text(), results())
         write_atomically(page, lambda path, text=text: path.write_text(text))
