@@ -49,8 +49,11 @@ def measure(problem: GemmProblem) -> list[Row]:
 
 def _timed(name: str, pause: float, rounds: Callable[[], list[list[float]]]) -> Row:
     # What else would end a pause does not.
-    unending = {"GAP_PER_BUSY": math.inf, "WARM_UP_PER_IDLE": math.inf}
-    with patch.multiple(gpu_session, **unending, **{name: pause}):
+    with (
+        patch.object(gpu_session, name, pause),
+        patch.object(gpu_session, "GAP_PER_BUSY", math.inf),
+        patch.object(gpu_session, "WARM_UP_PER_IDLE", math.inf),
+    ):
         sleep(REST_SECONDS)
         start = perf_counter()
         times = rounds()
