@@ -1,7 +1,7 @@
 """The crew of a collection: who gets which job, and what becomes of a worker that fails or is lost.
 
-A culprit is recorded, so that it is not run again; what was in work is done again, by another card
-where one fails with no kernel to blame.
+A culprit is recorded, so that it is not run again, once another card says so, too, where there is
+one; what was in work is done again, by another card where one fails with no kernel to blame.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from tilecast.data_collection.engine import Engine, Worker
 from tilecast.data_collection.jobs import (
-    CheckJob,
+    CompareJob,
     Failed,
     Job,
     Lost,
@@ -27,7 +27,8 @@ from tilecast.heuristics.errors import TilecastError
 from tilecast.kernels.spec import KernelSpec
 
 MAX_STRIKES = 3
-"""Failures in a row, with no kernel to blame, after which a card is given up."""
+"""Failures in a row, with no kernel to blame, after which a card is given up; and of one job, after
+which it is left to another run."""
 
 MOST_LOSSES = 3
 """Workers per GPU that may be lost with their hosts while no job is finished."""
@@ -111,13 +112,20 @@ class Crew:
 
     def _hand_out(self, waiting: list[Job]) -> None:
         """Give workers without a job their next; a verification is left to the card that raced."""
+        there = {worker.name for worker in self._workers if worker.card != ""}
+        if "" not in there:  # one that starts may be any card
+            waiting[:] = [j for j in waiting if not isinstance(j, CompareJob) or j.card in there]
         for worker in self._workers:
-            # Nobody waits for a worker that waits for a card, which may never come.
-            others = {other.card for other in self._workers if other is not worker} - {""}
+            others = self._others(worker)
             job = next((job for job in waiting if _may_do(worker.card, job, others)), None)
             if job and worker.card and not worker.job:
                 waiting.remove(job)
                 worker.give(job.without(self._failures))
+
+    def _others(self, worker: Worker) -> set[str | None]:
+        """Cards of the other workers, None of those that start."""
+        # Nobody waits for a worker that waits for a card, which may never come.
+        return {other.card for other in self._workers if other is not worker} - {""}
 
     def _recover(self, worker: Worker, failed: Failed, waiting: list[Job]) -> None:
         """Record the culprit, and have the job tried again; replace the worker, or give it up.
@@ -126,17 +134,28 @@ class Crew:
             TilecastError: no kernel can be blamed, and no other card is left.
         """
         job, strikes = worker.job, worker.strikes
-        if job and failed.culprit:
+        if isinstance(job, CompareJob):  # nobody else can do it, and nothing rests on it
+            strikes += 1
+            self._note(worker, failed.reason)
+        elif job and failed.culprit and self._is_sure(worker, job, failed.culprit):
             self.record({failed.culprit: failed.reason})
-            waiting.insert(0, job)
-        elif isinstance(job, MeasureJob | VerifyJob) and not (job.careful or failed.innocent):
+            self._acquit(job.not_on)
+            waiting.insert(0, job.afresh())
+        elif job and failed.culprit:
+            strikes += 1
+            self._note(worker, f"{failed.reason}, with {failed.culprit}")
+            suspicion = replace(job, careful=True, suspect=failed.culprit, not_on=worker.name)
+            waiting.insert(0, suspicion)
+        elif job and not (job.careful or failed.innocent):
             waiting.insert(0, replace(job, careful=True))
+        elif isinstance(job, MeasureJob | VerifyJob) and job.shortages + 1 == MAX_STRIKES:
+            # Not the card's fault, which may do others; a problem may need more than there is.
+            self._note(worker, f"{job.problem} is left to another run: {failed.reason}")
         else:
             strikes += 1
             self._note(worker, failed.reason)
-            if isinstance(job, MeasureJob | VerifyJob):
-                job = replace(job, not_on=worker.name)
-            waiting += [job] if job else []  # behind the others, which may do better
+            if job:  # behind the others, which may do better
+                waiting.append(replace(job, not_on=worker.name, shortages=job.shortages + 1))
         self._dismiss(worker)
         if worker.card and strikes < MAX_STRIKES:
             successor = self._succeed(worker)
@@ -147,6 +166,16 @@ class Crew:
                 "free memory and a working driver; see `tilecast doctor`, then run again: it goes "
                 "on where it was"
             )
+
+    def _is_sure(self, worker: Worker, job: Job, culprit: KernelSpec) -> bool:
+        """Whether a kernel is to blame, and not the card: two cards say so, or there is but one."""
+        return job.suspect == culprit or not self._others(worker)
+
+    def _acquit(self, card: str | None) -> None:
+        """Take back the strike of a card that was right to blame a kernel."""
+        for worker in self._workers:
+            if card and worker.name == card:
+                worker.strikes = max(0, worker.strikes - 1)
 
     def _lose(self, worker: Worker, lost: Lost, waiting: list[Job]) -> None:
         """Replace a worker that is lost with its host; its job waits again, as nobody is to blame.
@@ -181,10 +210,10 @@ class Crew:
 
 def _may_do(card: str | None, job: Job, others: set[str | None]) -> bool:
     """Whether a card may take a job, given the others; None is one that still starts."""
-    if isinstance(job, CheckJob):
-        return True
+    if isinstance(job, CompareJob):
+        return job.card == card
     if job.not_on == card:
         return not others
-    if isinstance(job, MeasureJob):
+    if not isinstance(job, VerifyJob):
         return True
     return job.card in (card, job.not_on) or not others & {job.card, None}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Protocol
+from typing import Protocol, Self
 
 from tilecast.data_collection.measurement import Measurement
 from tilecast.data_collection.protocol import Bench, Entrant, measure, verify
@@ -37,14 +37,32 @@ SessionFactory = Callable[[Callable[[KernelSpec | None], None]], Session]
 for the library's own. Must pickle."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Tried:
+    """What became of a job where it was tried before."""
+
+    careful: bool = False
+    """Announce and wait for each kernel, so that a failure has a name."""
+    suspect: KernelSpec | None = None
+    """The kernel that seemed to be to blame when it failed last."""
+    not_on: str | None = None
+    """The card where it failed last: another one is to do it, where there is one."""
+    shortages: int = 0
+    """How often it failed with no kernel to blame."""
+
+    def afresh(self) -> Self:
+        """The same, as if its failures so far were all due to a kernel that is known by now."""
+        return replace(self, careful=type(self).careful, suspect=None, not_on=None)
+
+
 @dataclass(frozen=True)
-class CheckJob:
+class CheckJob(_Tried):
     """Compare kernels with the library's results."""
 
     specs: tuple[KernelSpec, ...]
     """The kernels."""
-    careful: ClassVar[bool] = True
-    """They run one by one, so that a failure has a name."""
+    careful: bool = field(default=True, kw_only=True)
+    """They always run one by one."""
 
     @property
     def kernels(self) -> tuple[KernelSpec, ...]:
@@ -53,7 +71,7 @@ class CheckJob:
 
     def without(self, failures: Mapping[str, str]) -> CheckJob:
         """The same, less the kernels whose keys are among the failures."""
-        return CheckJob(tuple(spec for spec in self.specs if spec.key not in failures))
+        return replace(self, specs=tuple(s for s in self.specs if s.key not in failures))
 
     def run(self, session: Session) -> dict[KernelSpec, str | None]:
         """What is wrong with each, or None."""
@@ -61,7 +79,7 @@ class CheckJob:
 
 
 @dataclass(frozen=True)
-class MeasureJob:
+class MeasureJob(_Tried):
     """Screen and race the kernels of a problem."""
 
     problem: GemmProblem
@@ -70,10 +88,6 @@ class MeasureJob:
     """Its candidates; the library's kernel is timed beside them where it multiplies this."""
     known_failures: Mapping[KernelConfig, str] = field(default_factory=dict)
     """Candidates that are not run, with the reason that is recorded instead of a time."""
-    careful: bool = False
-    """Announce and wait for each replay, so that a failure has a name."""
-    not_on: str | None = None
-    """A card that failed at it: another one is to do it, where there is one."""
 
     @property
     def kernels(self) -> tuple[KernelSpec, ...]:
@@ -104,7 +118,7 @@ class MeasureJob:
 
 
 @dataclass(frozen=True)
-class VerifyJob:
+class VerifyJob(_Tried):
     """Time the best kernels of a problem again."""
 
     problem: GemmProblem
@@ -113,10 +127,6 @@ class VerifyJob:
     """Its race rows."""
     card: str
     """The card that ran the race."""
-    careful: bool = False
-    """Announce and wait for each replay, so that a failure has a name."""
-    not_on: str | None = None
-    """A card that failed at it: another one is to do it, where there is one."""
 
     @property
     def kernels(self) -> tuple[KernelSpec, ...]:

@@ -218,6 +218,10 @@ class FakeSession:
         with self._factory.log.open("a") as file:
             file.write(text)
 
+    def paused(self) -> None:
+        """Count a timing that was done with a pause after each kernel."""
+        self._factory.count("paused")
+
     def spend(self) -> None:
         """Take the time that a GPU would."""
         time.sleep(self._factory.pace)
@@ -246,6 +250,8 @@ class FakeBench:
                 self._session.announce(spec)
             self._session.fault(spec, stage)
         self._session.spend()
+        if self._careful:
+            self._session.paused()
         self._session.note(*([stage, regime, str(self._problem), str(e)] for e in entrants))
         slower = self._session.slower
         return [[slower * microseconds(self._problem, e)] * rounds for e in entrants]
