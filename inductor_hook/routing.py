@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from tilecast.heuristics.errors import TilecastError
 from tilecast.inductor_hook import report
@@ -213,7 +214,18 @@ def _kernel(planner: Planner, ours: _Ours, stock: Callable[..., torch.Tensor]) -
     """What stands in for an operator's own kernel."""
 
     def run(*operands: Any, **options: Any) -> torch.Tensor:
-        result = ours(planner, *operands, **options)
+        # While there is a mode, which has had its turn by now, PyTorch runs in the place of any
+        # kernel that is written in Python, as some of its own are, the one that was registered
+        # last, even if that has been taken back since: ours. Some are told the dispatch keys.
+        if torch._C._len_torch_dispatch_stack():
+            if isinstance(operands[0], torch._C.DispatchKeySet):
+                operands = operands[1:]
+            with _disable_current_modes():
+                return multiply(*operands, **options)
+        return multiply(*operands, **options)
+
+    def multiply(*operands: Any, **options: Any) -> torch.Tensor:
+        result = ours(planner, *operands, **options) if _library else None
         return stock(*operands, **options) if result is None else result
 
     return run

@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch._dynamo.utils import counters
 from torch._inductor.lowering import lowerings
+from torch._subclasses import FakeTensorMode
 from torch.nn.functional import ScalingType
 
 from tilecast import inductor_hook
@@ -1561,6 +1562,7 @@ import re
 import torch
 from torch._dynamo.utils import counters
 from torch._inductor.lowering import lowerings
+from torch._subclasses import FakeTensorMode
 from torch._inductor.codecache import PyCodeCache
 
 torch.manual_seed(0)
@@ -1629,6 +1631,7 @@ print((torch.linalg.norm(result.float() - exact) / torch.linalg.norm(exact)).ite
 print("tilecast.inductor_hook.installation" in sys.modules)
 from torch._dynamo.utils import counters
 from torch._inductor.lowering import lowerings
+from torch._subclasses import FakeTensorMode
 print(sum(name.startswith("failed") for name in counters["tilecast"]))
 """
 
@@ -1805,6 +1808,19 @@ def test_eager_bmm_of_a_batch_that_is_expanded() -> None:
     for left, right in ((a, b), (b.mT, a.mT), (a, a.mT)):
         assert _error(bmm(left, right), torch.bmm(left.float(), right.float())) < TOLERANCE
     assert _failures() == []
+
+
+@pytest.mark.parametrize("k", [1, K])
+def test_the_switch_below_a_mode(k: int) -> None:
+    # As of PyTorch 2.15 torch's own kernel is written in Python, for a k of 1.
+    a, b = _bf16(4, 77, k), _bf16(4, 264, k).mT
+    expected = torch.bmm(a.float(), b.float())
+    python = torch._C.DispatchKeySet(torch._C.DispatchKey.Python)
+    for switched in (eager.enable, eager.disable, eager.enable, eager.disable):
+        switched()
+        with FakeTensorMode(), torch._C._ExcludeDispatchKeyGuard(python):
+            result = torch.bmm(a, b)
+        assert _error(result, expected) < TOLERANCE
 
 
 def test_eager_gradients() -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -26,6 +27,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.library import Library
 from torch.nn.functional import ScalingType
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tilecast.heuristics.errors import TilecastError
 from tilecast.inductor_hook import eager, launcher, routing
@@ -111,6 +113,44 @@ def test_a_bad_setting_changes_nothing(
     with pytest.raises(TilecastError, match=reason):
         eager.enable(**options)
     assert _kernels() == before
+
+
+class _Mode(TorchDispatchMode):
+    """Leaves all as it is."""
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
+        return function(*args, **kwargs or {})
+
+
+def test_a_kernel_of_torch_that_is_written_in_python_is_found_below_a_mode(
+    switch: list[KernelSpec],
+) -> None:
+    # As of PyTorch 2.15 `bmm` has one, which is told the dispatch keys.
+    library, calls = Library("aten", "IMPL"), []
+    below = torch.library.get_kernel("aten::bmm", "CPU")
+
+    def native(keys: torch._C.DispatchKeySet, *operands: torch.Tensor) -> torch.Tensor:
+        calls.append(len(operands))
+        return below.call_boxed(keys, *operands)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        library.impl("bmm", native, "CPU", with_keyset=True)
+    a, b = torch.randn(2, 3, 4), torch.randn(2, 4, 5)
+    expected = torch.baddbmm(torch.zeros(2, 3, 5), a, b)
+    try:
+        for turn, switched in enumerate((eager.enable, eager.disable, eager.enable), 1):
+            switched()
+            # What torch does where it runs a kernel for a mode's sake, as when it compiles.
+            python = torch._C.DispatchKeySet(torch._C.DispatchKey.Python)
+            with _Mode(), torch._C._ExcludeDispatchKeyGuard(python):
+                torch.testing.assert_close(torch.bmm(a, b), expected)
+            assert calls == [2] * turn
+    finally:
+        eager.disable()
+        library._destroy()
 
 
 @pytest.mark.skipif(torch.version.cuda is not None, reason="takes a build without CUDA")
