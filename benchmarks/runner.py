@@ -41,6 +41,7 @@ PACKAGES = (
     *("nvidia-matmul-heuristics", "transformers", "torchao"),
 )
 ONLY = "measure the items whose name contains one of these, in their order (default: all)"
+VARIABLES = ("TILECAST", "TORCH", "TRITON")  # of the environment whose names begin so are noted
 PROCESS_SECONDS = 600.0  # after which a process that should have ended is ended
 
 Row = dict[str, Any]
@@ -57,12 +58,14 @@ def parser(script: str, question: str | None) -> argparse.ArgumentParser:
 
 
 def provenance() -> Row:
-    """Date, command, host, versions and, where there are any, GPUs."""
+    """Date, command, host, versions, variables that change results and, where there are any, GPUs."""
     gpus = []
     with suppress(TilecastError):
         gpus = gpu_states()
     # A copy that lies beside the installed one is what runs, so modules are asked, too.
     modules = {name: sys.modules[name] for name in ("torch", "triton") if name in sys.modules}
+    # With fewer threads, say, Inductor compiles longer.
+    variables = {v: public_command([os.environ[v]]) for v in os.environ if v.startswith(VARIABLES)}
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": public_command(["python", *sys.argv]),
@@ -70,6 +73,7 @@ def provenance() -> Row:
         "python": platform.python_version(),
         "versions": {name: found for name in PACKAGES if (found := installed_version(name))},
         "imported": {name: module.__version__ for name, module in modules.items()},
+        "environment": variables,
         "gpus": gpus,
     }
 

@@ -92,11 +92,17 @@ def test_only_items_of_some_name_are_measured(tmp_path: Path) -> None:
     assert measured == ["c", "b"]
 
 
-def test_a_run_says_where_and_with_what_it_measured(tmp_path: Path) -> None:
+def test_a_run_says_where_and_with_what_it_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "2")
+    monkeypatch.setenv("TILECAST_MODEL", "/home/someone/model")
     _sweep([]).measure(_asked(tmp_path / "result.json"))
     (run,) = json.loads((tmp_path / "result.json").read_text())["provenance"]
     assert {"date", "command", "cpus", "python", "versions", "gpus"} <= run.keys()
     assert run["imported"]["torch"] == torch.__version__
+    noted = {"TORCHINDUCTOR_COMPILE_THREADS": "2", "TILECAST_MODEL": "model"}
+    assert noted.items() <= run["environment"].items()
     assert run["end"].keys() == {"date", "gpus"}
 
 
