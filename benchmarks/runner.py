@@ -1,7 +1,7 @@
 """What every benchmark shares: options, provenance, deadline, processes, the form of a result.
 
 ``NAME.py`` writes ``results/NAME.json`` unless ``--out`` names another file: ``benchmark``, its
-name; ``provenance`` of each process that measured, with date, command, versions, and GPUs with
+name; ``provenance`` of each process that measured, with date, command, versions, environment and GPUs with
 driver, clocks and power; ``settings``, what was measured and how; ``rows``, what was measured item
 by item, each with the place of its ``run`` in ``provenance``; and ``figures``, what all of it says,
 of a `Sweep` for each PyTorch apart.
@@ -58,7 +58,7 @@ def parser(script: str, question: str | None) -> argparse.ArgumentParser:
 
 
 def provenance() -> Row:
-    """Date, command, host, versions, variables that change results and, where there are any, GPUs."""
+    """Date, command, host, versions, telling variables and, where there are any, GPUs."""
     gpus = []
     with suppress(TilecastError):
         gpus = gpu_states()
