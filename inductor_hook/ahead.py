@@ -41,14 +41,21 @@ def look_ahead(graph: Graph, settings: Settings) -> None:
 
 
 def _look_at(node: Node, settings: Settings) -> None:
+    if not all(_is_foreseen(one.meta["val"]) for one in node.all_input_nodes):
+        return
     args, options = map_arg((node.args, node.kwargs), lambda operand: operand.meta["val"])
     product, a, b = _PRODUCTS[node.target](*args, **options)
-    extents = (*a.shape, *a.stride(), *b.shape, *b.stride())
-    if a.device.type != "cuda" or not all(isinstance(extent, int) for extent in extents):
-        return
     of_a, of_b = ((x.shape, x.stride(), x.dtype, x.device) for x in (a, b))
     matmul = Matmul(problem_of(product, of_a, of_b), product.rank == 3)
     begin(chosen(settings, matmul, gpu_of(a.device.index or 0, settings.model)))
+
+
+def _is_foreseen(operand: Any) -> bool:
+    """Whether an input is a tensor on a GPU, none of whose numbers is symbolic."""
+    if not isinstance(operand, torch.Tensor) or operand.device.type != "cuda":
+        return False
+    numbers = (*operand.shape, *operand.stride(), operand.storage_offset())
+    return all(isinstance(number, int) for number in numbers)
 
 
 def _mm(a: torch.Tensor, b: torch.Tensor) -> _Asked:
