@@ -89,7 +89,7 @@ def _scaled_mm(
     out_dtype: torch.dtype | None = None,
     use_fast_accum: bool = False,
 ) -> _Asked:
-    scales = tuple(Scale(s.shape, s.dtype, s.is_contiguous()) for s in (scale_a, scale_b))
+    scales = (Scale.of(scale_a), Scale.of(scale_b))
     steps = () if bias is None else ("bias",)
     return Product(2, out_dtype, scales, use_fast_accum, steps), a, b
 
