@@ -162,7 +162,10 @@ def among_stock(table: Table, gpu: Hardware) -> Row:
             cost = one.cost(power, truth=True)
             best.append(tuple(sorted(mine, key=cost.__getitem__)[: evaluation.MAX_K]))
         asked = [HeldOut("best stock config", power, tuple(best))]
-        makers = [partial(make, gpu) for make in (NvMatmulHeuristic, baselines.StockDefault)]
+        makers: list[MakeHeuristic] = [
+            lambda power: NvMatmulHeuristic(gpu),
+            lambda power: baselines.StockDefault(gpu),
+        ]
         asked += all_held_out(makers, problems, power, splits)
         regret[power] = {one.heuristic: losses(one, problems) for one in asked}
     return {"problems": len(problems), "without": len(table) - len(problems), "regret": regret}
@@ -181,8 +184,8 @@ def main() -> None:
         lambda power: TreeLinearRanker(gpu, power),
         baselines.NearestNeighbour,
         baselines.BestFixedSubset,
-        lambda power: NvMatmulHeuristic(gpu, power),
-        lambda power: baselines.StockDefault(gpu, power),
+        lambda power: NvMatmulHeuristic(gpu),
+        lambda power: baselines.StockDefault(gpu),
         RandomChoice,
     ]
     regret, of_operands, ours = {power: {} for power in POWERS}, {}, {}

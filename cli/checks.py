@@ -57,13 +57,18 @@ _SAME_MODULE = {"xgboost-cpu": "xgboost"}
 def examine(cache_root: Path) -> list[Finding]:
     """Run every check, in the order in which a missing piece would matter."""
     wanted = requirements()
+    try:
+        gpus, why = visible_gpus(), ""
+    # Torch may be broken, and so may the driver: that is what this is here to tell.
+    except Exception as error:
+        gpus, why = [], one_line(error)
     return [
         check_python(sys.version_info[:2]),
         *(
             check_package(name, module, wanted.get(name, SpecifierSet()), needed=needed)
             for name, module, needed in _PACKAGES
         ),
-        *check_gpus(gpus := visible_gpus()),
+        *check_gpus(gpus, why),
         *check_models(gpus),
         *check_library(gpus),
         check_cache(cache_root),
@@ -119,11 +124,17 @@ def visible_gpus() -> list[str]:
     return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
 
 
-def check_gpus(names: list[str]) -> Iterator[Finding]:
-    """The GPUs of this machine. None is needed: compiling, training and predicting do without."""
+def check_gpus(names: list[str], why: str = "") -> Iterator[Finding]:
+    """The GPUs of this machine. None is needed: compiling, training and predicting do without.
+
+    Args:
+        names: what torch calls them.
+        why: what it failed with, where it could not look.
+    """
     if not names:
         advice = "predict, compile and train work; collect and running kernels need a GPU"
-        yield Finding("gpu", "none visible", False, False, advice)
+        found = f"none visible ({why})" if why else "none visible"
+        yield Finding("gpu", found, False, False, advice)
     for name in dict.fromkeys(names):
         shown = f"{names.count(name)} x {name}"
         try:

@@ -97,14 +97,15 @@ def explain(
     copied = rows if columns < problem.n else ""
     yield Finding("problem", f"{problem} {problem.operands}{copied}", True, False)
     operands = problem.operands
-    if problem.m == 1 and operands.a.dtype.bits == 16 and not operands.epilogue:
+    vector = "m = 1" if problem.m == 1 else "n = 1" if columns == 1 else None
+    if vector and operands.a.dtype.bits == 16 and not operands.epilogue:
         yield Finding(
             "inductor",
             'no GEMM with mode="max-autotune", which makes a multiply and a sum of 16-bit products '
-            "with m = 1",
+            f"with {vector}",
             False,
             False,
-            'compile with options={"max_autotune_gemm": True}, or multiply more rows at once',
+            'compile with options={"max_autotune_gemm": True}, or multiply by a wider matrix',
         )
         return
     try:

@@ -139,11 +139,11 @@ def all_makers(gpu: Hardware) -> dict[str, MakeHeuristic]:
         lambda power: TreeLinearRanker(gpu, power),
         baselines.NearestNeighbour,
         baselines.BestFixedSubset,
-        lambda power: baselines.StockDefault(gpu, power),
+        lambda power: baselines.StockDefault(gpu),
         RandomChoice,
     ]
     if find_spec("nvMatmulHeuristics") and gpu.name in nvmatmul.GPUS:
-        makers.append(lambda power: nvmatmul.NvMatmulHeuristic(gpu, power))
+        makers.append(lambda power: nvmatmul.NvMatmulHeuristic(gpu))
     return {make(shared.DEFAULT_POWER).name: make for make in makers}
 
 

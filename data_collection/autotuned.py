@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError, one_line
@@ -55,14 +56,13 @@ class Autotuned:
         return json.dumps(values, allow_nan=False) + "\n"
 
     @classmethod
-    def of_line(cls, line: bytes) -> Autotuned:
-        """What `line` stands for.
+    def of_values(cls, values: Mapping[str, Any]) -> Autotuned:
+        """What a `line` stands for, as JSON has it.
 
         Raises:
-            ValueError, TypeError, LookupError, RecursionError: it does for nothing; a TilecastError
+            ValueError, TypeError, LookupError, AttributeError: it does for nothing; a TilecastError
                 is one.
         """
-        values = json.loads(line)
         times = {parse_config(name): time for name, time in values["milliseconds"].items()}
         library = values["library"]
         for time in (*times.values(), *([] if library is None else [library])):
@@ -117,19 +117,19 @@ def _lines(path: Path) -> list[bytes]:
 def _usable(line: bytes, gpu: Hardware, left_out: Counter[str]) -> Autotuned | None:
     """What a line stands for, if that is of use; else the reason is counted."""
     try:
-        found = Autotuned.of_line(line)
+        values = json.loads(line)
+        # First, as today's kernels may have other names than those of another version.
+        if values["gpu"] != gpu.name:
+            left_out[f"of another GPU than {gpu.name}"] += 1
+        elif values["toolchain"] != toolchain():
+            left_out["of kernels of another version"] += 1
+        elif not (found := Autotuned.of_values(values)).milliseconds:
+            left_out["without a time"] += 1
+        else:
+            return found
     # A writer may have been killed in the middle of a line; the others are none the worse.
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
         left_out["damaged"] += 1
-        return None
-    if found.gpu != gpu.name:
-        left_out[f"of another GPU than {gpu.name}"] += 1
-    elif found.toolchain != toolchain():
-        left_out["of kernels of another version"] += 1
-    elif not found.milliseconds:
-        left_out["without a time"] += 1
-    else:
-        return found
     return None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tilecast.data_collection.protocol import CardFailure
+from tilecast.heuristics.errors import one_line
 
 THROTTLES = {0x20: "software thermal", 0x40: "hardware thermal", 0x80: "power brake"}
 """Bits of NVML's clocks event reasons. The power cap is none: it is what the sustained regime is
@@ -23,7 +24,8 @@ def watch(uuid: str) -> Callable[[], None]:
         uuid: of the card, as the driver writes it, with or without ``GPU-``.
 
     Returns:
-        A function that raises `CardFailure` where the card throttles at that moment.
+        A function that raises `CardFailure` where the card throttles at that moment, or does not
+        say whether it does: no kernel is to blame for that.
     """
     from cuda.bindings import nvml  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -31,7 +33,11 @@ def watch(uuid: str) -> Callable[[], None]:
     card = nvml.device_get_handle_by_uuid(f"GPU-{uuid.removeprefix('GPU-')}")
 
     def check() -> None:
-        if found := throttles(nvml.device_get_current_clocks_event_reasons(card)):
+        try:
+            reasons = nvml.device_get_current_clocks_event_reasons(card)
+        except nvml.NvmlError as error:
+            raise CardFailure(f"the GPU does not say if it throttles: {one_line(error)}") from error
+        if found := throttles(reasons):
             raise CardFailure(f"the GPU throttles: {', '.join(found)}")
 
     return check

@@ -199,9 +199,13 @@ class Collector:
             build.results.put(error)
 
     def _built(self, build: _Build) -> list[KernelSpec]:
-        """The kernels of a build, which is done by now; those that failed are left out.
+        """Wait until a build has ended; all its kernels.
 
-        One that a compiler refused is for ever; one whose compiler hung or died only by this run.
+        The crew leaves out those that failed: for ever what a compiler refused, and in this run
+        alone what a compiler hung or died at.
+
+        Raises:
+            BaseException: what compiling raised in its thread.
         """
         phase, since = Phase("compile", len(build.kernels)), time.monotonic()
         while (result := build.results.get()) is not None:
@@ -243,6 +247,7 @@ class Collector:
             self.store.note("compared", timed(job.problem, result, card))
         else:
             self.store.add(result, card)
+        if isinstance(job, MeasureJob):
             self._errors += [row.error for row in result if row.error is not None]
 
     def _tell(self, phase: Phase, since: float) -> float:

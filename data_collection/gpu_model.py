@@ -12,6 +12,7 @@ from typing import Any
 
 from tilecast.data_collection.environment import card_of, claimed
 from tilecast.data_collection.gpu_rates import MEMORY_BYTES, bandwidth, product_rate
+from tilecast.data_collection.shortage import is_shortage
 from tilecast.heuristics.errors import TilecastError, one_line
 from tilecast.heuristics.hardware import GPUS, MAX_CLUSTER, Hardware, described, known_gpu
 from tilecast.kernels.families import FAMILIES
@@ -37,7 +38,7 @@ def find_gpu(device: int, runs: Iterable[Mapping[str, Any]] = ()) -> Hardware:
 
     Raises:
         TilecastError: it is not there, its driver does not answer, or it would have to describe
-            itself and another collection measures on it.
+            itself and another collection measures on it, or its memory is taken.
     """
     name = _name(device)
     known = [*GPUS, *(described(run["hardware"]) for run in runs if "hardware" in run)]
@@ -47,7 +48,16 @@ def find_gpu(device: int, runs: Iterable[Mapping[str, Any]] = ()) -> Hardware:
     spawn = multiprocessing.get_context("spawn")
     # In a process of its own, with which its memory and its context leave the GPU.
     with claimed([card_of(device)]), ProcessPoolExecutor(1, spawn) as process:
-        return process.submit(describe_gpu, device).result()
+        try:
+            return process.submit(describe_gpu, device).result()
+        except Exception as error:
+            if not is_shortage(error):
+                raise
+            raise TilecastError(
+                f"CUDA device {device} has too little memory left to be measured "
+                f"({one_line(error)}); allowed: 4 GB that nothing else has taken; end what runs on "
+                "it, or use another device"
+            ) from error
 
 
 def gpu_here(device: int) -> Hardware:

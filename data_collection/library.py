@@ -11,6 +11,7 @@ from functools import partial
 
 import torch
 
+from tilecast.data_collection.shortage import is_shortage
 from tilecast.data_collection.tensors import applied, launch_tensors
 from tilecast.heuristics.errors import one_line
 from tilecast.heuristics.operands import GemmOperands
@@ -54,9 +55,9 @@ def library_refusal(
     tensors = launch_tensors(problem, device)
     try:
         library_launch(problem.operands)(*tensors)
-    except torch.OutOfMemoryError:
-        raise
     except (RuntimeError, ValueError) as error:
+        if is_shortage(error):
+            raise
         finish()
         return one_line(error)
     finish()

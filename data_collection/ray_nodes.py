@@ -8,7 +8,6 @@ kernel is to blame.
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import cache, partial
@@ -28,7 +27,6 @@ from tilecast.kernels.compiling import CompileResult
 from tilecast.kernels.object_cache import ObjectCache, default_root
 from tilecast.kernels.object_entry import Entry
 from tilecast.kernels.spec import KernelSpec
-from tilecast.kernels.workers import end_with
 
 _SHARED = ("heuristics", "kernels", "data_collection")
 """Our packages that run on nodes."""
@@ -106,7 +104,7 @@ class Measurer:
 
     def __init__(self, factory: SessionFactory, silence: float, wanted: Mapping[str, str]):
         """Take what `LocalWorker` takes, and the versions that the node must have."""
-        self._begin = partial(LocalWorker, partial(_below, os.getpid(), factory), silence)
+        self._begin = partial(LocalWorker, factory, silence)
         self._wanted = wanted
 
     def start(self) -> Ready | Failed:
@@ -141,14 +139,6 @@ class Measurer:
             if isinstance(news, Failed):
                 worker.stop()
             return news
-
-
-def _below(
-    actor: int, factory: SessionFactory, announce: Callable[[KernelSpec | None], None]
-) -> Session:
-    """A session that gives its GPU back when the actor is killed."""
-    end_with(actor)
-    return factory(announce)
 
 
 def _take(objects: Mapping[str, ray.ObjectRef]) -> None:

@@ -16,6 +16,7 @@ from typing import NoReturn
 
 from tilecast.data_collection.jobs import Failed, Job, Ready, Result, Running, SessionFactory
 from tilecast.data_collection.protocol import CardFailure, KernelFailure
+from tilecast.data_collection.shortage import is_shortage
 from tilecast.heuristics.errors import TilecastError, one_line
 from tilecast.kernels.spec import KernelSpec
 from tilecast.kernels.workers import end_with
@@ -128,13 +129,9 @@ def work(connection: Connection, make_session: SessionFactory) -> None:
             except CardFailure as failure:
                 _die(connection, Failed(None, str(failure), innocent=True))
             except Exception as error:  # the parent decides; this process's GPU context may be gone
-                _die(connection, Failed(None, one_line(error), innocent=_is_shortage(error)))
-
-
-def _is_shortage(error: Exception) -> bool:
-    """Whether the machine lacks something, memory or a file, whichever kernel is running."""
-    # CUDA, torch and the DSL each raise a type of their own for it, all in these words.
-    return isinstance(error, OSError | TilecastError) or "out of memory" in str(error).lower()
+                # The machine lacks memory or a file, whichever kernel is running.
+                lacking = isinstance(error, OSError | TilecastError) or is_shortage(error)
+                _die(connection, Failed(None, one_line(error), innocent=lacking))
 
 
 def _die(connection: Connection, last_word: Failed) -> NoReturn:

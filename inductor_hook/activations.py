@@ -8,7 +8,7 @@ same, it is that.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import cast
@@ -61,14 +61,9 @@ class Activated:
 
         Its inputs are the product's operands.
         """
-        graph, target = Graph(), cast(Callable, self.product.target)
-        operands = cast(tuple[Node, ...], self.product.args)
-        inputs = [graph.placeholder(f"input_{i}") for i in range(len(operands))]
-        for copy, operand in zip(inputs, operands, strict=True):
-            copy.meta["val"] = operand.meta["val"]  # by which Inductor counts FLOPs
-        product = graph.call_function(target, tuple(inputs))
-        product.meta.update(self.product.meta)
-        copies = {(self.product, *self.reshapes)[-1]: product}
+        graph, copies = with_inputs(cast(tuple[Node, ...], self.product.args))
+        product = graph.node_copy(self.product, copies.__getitem__)
+        copies[(self.product, *self.reshapes)[-1]] = product
         for step in self.steps:
             copies[step] = graph.node_copy(step, copies.__getitem__)
             dtype = step.meta["val"].dtype
@@ -98,6 +93,15 @@ def activations(graph: Graph) -> Iterator[Activated]:
             # Without factors, which are keywords.
             if is_ours(product.meta["val"]) and not product.kwargs:
                 yield from _behind(product)
+
+
+def with_inputs(operands: Sequence[Node]) -> tuple[Graph, dict[Node, Node]]:
+    """A graph that has inputs alone, which stand for some nodes of another, and each one's."""
+    graph, copies = Graph(), {}
+    for i, operand in enumerate(operands):
+        copies[operand] = graph.placeholder(f"input_{i}")
+        copies[operand].meta["val"] = operand.meta["val"]  # by which Inductor counts FLOPs
+    return graph, copies
 
 
 def is_ours(result: torch.Tensor) -> bool:

@@ -41,14 +41,21 @@ def look_ahead(graph: Graph, settings: Settings) -> None:
 
 
 def _look_at(node: Node, settings: Settings) -> None:
+    if not all(_is_foreseen(one.meta["val"]) for one in node.all_input_nodes):
+        return
     args, options = map_arg((node.args, node.kwargs), lambda operand: operand.meta["val"])
     product, a, b = _PRODUCTS[node.target](*args, **options)
-    extents = (*a.shape, *a.stride(), *b.shape, *b.stride())
-    if a.device.type != "cuda" or not all(isinstance(extent, int) for extent in extents):
-        return
     of_a, of_b = ((x.shape, x.stride(), x.dtype, x.device) for x in (a, b))
     matmul = Matmul(problem_of(product, of_a, of_b), product.rank == 3)
     begin(chosen(settings, matmul, gpu_of(a.device.index or 0, settings.model)))
+
+
+def _is_foreseen(operand: Any) -> bool:
+    """Whether an input is a tensor on a GPU, none of whose numbers is symbolic."""
+    if not isinstance(operand, torch.Tensor) or operand.device.type != "cuda":
+        return False
+    numbers = (*operand.shape, *operand.stride(), operand.storage_offset())
+    return all(isinstance(number, int) for number in numbers)
 
 
 def _mm(a: torch.Tensor, b: torch.Tensor) -> _Asked:
@@ -82,7 +89,7 @@ def _scaled_mm(
     out_dtype: torch.dtype | None = None,
     use_fast_accum: bool = False,
 ) -> _Asked:
-    scales = tuple(Scale(s.shape, s.dtype, s.is_contiguous()) for s in (scale_a, scale_b))
+    scales = (Scale.of(scale_a), Scale.of(scale_b))
     steps = () if bias is None else ("bias",)
     return Product(2, out_dtype, scales, use_fast_accum, steps), a, b
 

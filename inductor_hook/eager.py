@@ -160,6 +160,7 @@ def _plain(*tensors: torch.Tensor) -> bool:
         torch.compiler.is_dynamo_compiling()
         or torch.is_autocast_enabled()  # on CUDA; told which device, it takes twice as long
         or torch._C._len_torch_dispatch_stack()
+        or torch._C._len_torch_function_stack()
         or torch._C._are_functorch_transforms_active()
         or torch._C._get_tracing_state()
         or forward_ad._current_level >= 0

@@ -93,6 +93,11 @@ class Scale(NamedTuple):
     contiguous: bool
     """Whether its elements lie one behind the other."""
 
+    @classmethod
+    def of(cls, tensor: Any) -> Scale:
+        """A tensor as a scale."""
+        return cls(tensor.shape, tensor.dtype, tensor.is_contiguous())
+
 
 def scaling(a: Scale, b: Scale, rows: Any, columns: Any, sizes: Any = None) -> str:
     """What operands call the scales of A and B.

@@ -197,13 +197,14 @@ def _choose(
         len(a_shape) == len(b_shape) == product.rank
         and a_shape[:-2] == b_shape[:-2]
         and a_shape[-1] == b_shape[-2]
+        and (out_stride is None or len(out_stride) == product.rank)
         and b_device == device
         # Without scales torch multiplies no two types, and 8 bits only into more.
         and (product.scales or a_dtype == b_dtype)
         and (product.out or a_dtype.itemsize > 1)
     )
     if not fit:
-        return None  # torch says what is wrong
+        return None  # torch says what is wrong, or resizes out
     *batch, m, _ = a_shape
     n = b_shape[-1]
     try:

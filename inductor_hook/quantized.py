@@ -15,7 +15,14 @@ from typing import cast
 import torch
 from torch.fx import Graph, Node
 
-from tilecast.inductor_hook.activations import CONVERT, PRODUCTS, RESHAPES, aten, is_ours
+from tilecast.inductor_hook.activations import (
+    CONVERT,
+    PRODUCTS,
+    RESHAPES,
+    aten,
+    is_ours,
+    with_inputs,
+)
 from tilecast.inductor_hook.scales import (
     EXPAND,
     INT8_PRODUCT,
@@ -69,12 +76,8 @@ class Quantized:
 
         Its inputs are `operands`.
         """
-        graph, steps = Graph(), self.behind.steps
-        result = self.product.meta["val"]
-        copies: dict[Node, Node] = {}
-        for i, operand in enumerate(self.operands):
-            copies[operand] = graph.placeholder(f"input_{i}")
-            copies[operand].meta["val"] = operand.meta["val"]  # by which Inductor counts FLOPs
+        graph, copies = with_inputs(self.operands)
+        result, steps = self.product.meta["val"], self.behind.steps
 
         def copy(node: Node) -> Node:
             if node not in copies and (

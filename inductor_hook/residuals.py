@@ -22,6 +22,7 @@ from tilecast.inductor_hook.activations import (
     aten,
     is_ours,
     reads_memory,
+    with_inputs,
 )
 from tilecast.inductor_hook.scales import columns, row_of
 
@@ -55,11 +56,7 @@ class Residual:
 
         Its inputs are `operands`.
         """
-        graph = Graph()
-        copies: dict[Node, Node] = {}
-        for i, operand in enumerate(self.operands):
-            copies[operand] = graph.placeholder(f"input_{i}")
-            copies[operand].meta["val"] = operand.meta["val"]  # by which Inductor counts FLOPs
+        graph, copies = with_inputs(self.operands)
         for node in (self.product, *self.reshapes, self.sum):
             copies[node] = graph.node_copy(node, copies.__getitem__)
         return graph

@@ -131,7 +131,7 @@ def _scaled_mm(
     steps = () if bias is None else adding_to(a, b, bias, dtype=out_dtype)
     if bias is not None and steps != ("bias",):
         return None
-    scales = (_scale(scale_a), _scale(scale_b))
+    scales = (Scale.of(scale_a), Scale.of(scale_b))
     product = Product(2, out_dtype, scales, use_fast_accum, steps)
     plan = planner.plan(product, a, b)
     if plan is None:
@@ -167,10 +167,6 @@ def _scaled_mm_v2(
     if one_each != (recipe_a == _RECIPES[0]):
         return None
     return _scaled_mm(planner, a, b, scale_a[0], scale_b[0], bias, None, out_dtype, use_fast_accum)
-
-
-def _scale(scale: torch.Tensor) -> Scale:
-    return Scale(scale.shape, scale.dtype, scale.is_contiguous())
 
 
 def _run(

@@ -46,7 +46,7 @@ def in_order(
 def ranked_or_stock(
     kind: str, ranked: Callable[[], Sequence[Any]], stock: Callable[[], Sequence[Any]]
 ) -> Sequence[Any]:
-    """What the model ranks, or, where that fails, what PyTorch does; one warning says why.
+    """What the model ranks, or, where that fails, what PyTorch does; a warning tells each reason.
 
     Args:
         kind: what PyTorch calls the kernels.
@@ -59,5 +59,5 @@ def ranked_or_stock(
     except Exception as error:
         reason = str(error) if isinstance(error, TilecastError) else one_line(error)
         report.count(f"failed: ranking {kind} kernels")
-        report.say_once(f"{kind}: {reason}", f"PyTorch ranks its own {kind} kernels: {reason}")
+        report.say_once(f"ranking {kind}", f"PyTorch ranks its own {kind} kernels: {reason}")
         return stock()

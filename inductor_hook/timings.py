@@ -56,7 +56,7 @@ def time_as_it_runs(choice: Any) -> None:
         vars(choice)["benchmark"] = lambda bias, *rest, out: stock(row(bias), *rest, out=out)
 
 
-def settle(timings: dict[Any, float], op: str, nodes: Any, *rest: Any) -> None:
+def settle(timings: dict[Any, float], op: str, *rest: Any) -> None:
     """Tell what was measured of our choices, and let the model decide between equals.
 
     Those of ours that only seem faster are taken out of the timings, in milliseconds by caller.

@@ -217,17 +217,15 @@ class ObjectCache:
 
 def _sizes(folder: int) -> dict[str, int]:
     """Bytes of the entries in a folder by key; those asked for longest ago come first."""
+    files = []
     with os.scandir(folder) as found:
-        named = [
-            (match[1], e.stat(follow_symlinks=False))
-            for e in found
-            if (match := ENTRY_NAME.fullmatch(e.name))
-        ]
-    files = [
-        (facts.st_atime_ns, key, facts.st_size)
-        for key, facts in named
-        if stat.S_ISREG(facts.st_mode)
-    ]
+        for entry in found:
+            if match := ENTRY_NAME.fullmatch(entry.name):
+                # Another process may prune at the same time.
+                with contextlib.suppress(FileNotFoundError):
+                    facts = entry.stat(follow_symlinks=False)
+                    if stat.S_ISREG(facts.st_mode):
+                        files.append((facts.st_atime_ns, match[1], facts.st_size))
     return {key: size for _, key, size in sorted(files)}
 
 

@@ -27,8 +27,6 @@ class StockDefault:
 
     hardware: Hardware
     """The GPU, for the stages that fit."""
-    power: str = "robust"
-    """Makes no difference."""
 
     def rank(
         self, problem: GemmProblem, candidates: Candidates, *, limit: int | None = None

@@ -20,6 +20,7 @@ from tilecast.heuristics.heuristic import Heuristic, rank
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.models.deferral import BesideLibrary, beside_library, held_out_choices, speed
 from tilecast.models.labels import ProblemLabels
+from tilecast.models.network_training import one_thread
 from tilecast.models.ranker import ConfigRanker
 from tilecast.models.regret import (
     BUCKETS,
@@ -145,13 +146,13 @@ def side_by_side(jobs: int, calls: Sequence[Callable[[], Result]]) -> list[Resul
     """Run calls in ``jobs`` threads and return their results in order.
 
     Threads and not processes: fitting happens inside libraries that let go of the interpreter's
-    lock, and the labels need no copy. numpy multiplies in the same threads and in none of its own,
-    which would wait for cores that the others have.
+    lock, and the labels need no copy. numpy and torch multiply in the same threads and in none of
+    their own, which would wait for cores that the others have.
     """
     from joblib import Parallel, delayed
     from threadpoolctl import threadpool_limits
 
-    with threadpool_limits(1, user_api="blas"):
+    with one_thread(), threadpool_limits(1, user_api="blas"):
         return cast("list[Result]", Parallel(jobs, prefer="threads")(delayed(c)() for c in calls))
 
 

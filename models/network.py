@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
+from threading import Lock
 
 import numpy as np
 from threadpoolctl import ThreadpoolController
@@ -27,6 +28,8 @@ _MAX_SUM = 1e30
 """What no sum of a layer may reach, so that none overflows."""
 _STEPS = 16
 """Points on the way from one row to another at which `Network.contributions` takes slopes."""
+_limiting = Lock()
+"""Held while matrix libraries have one thread."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,8 +117,9 @@ class Network:
             float32 array [rows, outputs], within `MAX_OUTPUT`.
         """
         # The threads of a matrix library wait actively for each other: where compilers keep the
-        # cores busy, that takes many times as long as to multiply so little in one.
-        with _blas().limit(limits=1):
+        # cores busy, that takes many times as long as to multiply so little in one. The limit is
+        # the process's: of two that overlap, the second would put back what the first had set.
+        with _limiting, _blas().limit(limits=1):
             *_, last = self._values(self.scaled(features))
         return np.clip(last, -MAX_OUTPUT, MAX_OUTPUT).astype(np.float32)
 

@@ -110,7 +110,7 @@ def fit_network(
     orders = (torch.randperm(len(problems), generator=random) for _ in range(epochs))
     groups = [group.tolist() for order in orders for group in order.split(TOGETHER)][:MOST_STEPS]
     cycle = OneCycleLR(optimizer, RATE, len(groups))
-    with _one_thread():
+    with one_thread():
         for group in groups:
             optimizer.zero_grad()
             _loss(weights, [problems[i] for i in group]).backward()
@@ -195,8 +195,13 @@ def _loss(weights: list[torch.Tensor], problems: list[_Configs]) -> torch.Tensor
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
-    """Have torch add up in one order, whatever the host; other fits run side by side."""
+def one_thread() -> Iterator[None]:
+    """Have torch add up in one order, whatever the host; other fits run side by side.
+
+    The number of threads is the process's. What runs side by side is therefore to be inside one of
+    these as a whole: the first fit to end would give the others more threads, and the last one put
+    back what another had set.
+    """
     import torch
 
     threads = torch.get_num_threads()

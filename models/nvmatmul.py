@@ -66,8 +66,6 @@ class NvMatmulHeuristic:
 
     hardware: Hardware
     """The GPU that the library shall model."""
-    power: str = "robust"
-    """Makes no difference: the library does not know of it."""
 
     def rank(
         self, problem: GemmProblem, candidates: Candidates, *, limit: int | None = None

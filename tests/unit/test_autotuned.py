@@ -38,7 +38,7 @@ def test_a_line_says_all_of_a_measurement(one: Autotuned) -> None:
     for found in (one, replace(one, problem=fp8, library=None)):
         line = found.line()
         assert line.endswith("}\n") and line.count("\n") == 1
-        assert Autotuned.of_line(line.encode()) == found
+        assert Autotuned.of_values(json.loads(line)) == found
 
 
 def test_files_are_read_in_order_and_equal_times_once(
@@ -90,6 +90,8 @@ def _with_time(time: object) -> Callable[[Autotuned], str]:
         (_with(gpu="H100"), "of another GPU than H200"),
         (_with(gpu=None), "of another GPU than H200"),
         (_with(toolchain="older"), "of kernels of another version"),
+        (_with(toolchain="older", milliseconds={"as then": 1.0}), "of kernels of another version"),
+        (_with(gpu="H100", milliseconds={"as there": 1.0}), "of another GPU than H200"),
     ],
 )
 def test_a_line_of_no_use_is_left_out_and_counted(

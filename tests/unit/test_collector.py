@@ -35,7 +35,14 @@ from tilecast.data_collection import collector
 from tilecast.data_collection.cards import card_times
 from tilecast.data_collection.collector import Collector
 from tilecast.data_collection.crew import MAX_STRIKES, MOST_LOSSES
-from tilecast.data_collection.jobs import Failed, Lost, Result, SessionFactory
+from tilecast.data_collection.jobs import (
+    Failed,
+    Lost,
+    MeasureJob,
+    Result,
+    SessionFactory,
+    VerifyJob,
+)
 from tilecast.data_collection.measurement import Measurement
 from tilecast.data_collection.progress import Progress
 from tilecast.data_collection.protocol import HEAT_ROUNDS, VERIFY_BATCHES, regimes
@@ -968,6 +975,21 @@ def test_noise_is_told_from_the_first_race_on(bed: Bed) -> None:
     told = {p.phase: p.noise for p in bed.progress}
     assert told == {"check": None, "measure": 0.0, "verify": 0.0}
     assert {p.gpus for p in bed.progress} == {1}
+
+
+def test_a_second_timing_adds_nothing_to_the_noise_of_races(bed: Bed) -> None:
+    store = MeasurementStore(bed.path)
+    store.begin_run({"gpu": "none"})
+    collector = Collector(store, [])
+    problem = PROBLEMS[0]
+    raced = Measurement(problem, CONFIGS[0], "burst", "race", 5.0, 0.01, 16)
+    for job, row in (
+        (MeasureJob(problem, CONFIGS[:1]), raced),
+        (VerifyJob(problem, (raced,), "card"), replace(raced, stage="verify", spread=0.5)),
+    ):
+        collector._keep(job, [row], "card")
+    store.close()
+    assert collector._errors == [raced.error]
 
 
 def test_worker_that_dies_between_two_jobs_is_replaced(bed: Bed) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Callable
 from dataclasses import replace
+from importlib.abc import MetaPathFinder
 from pathlib import Path
 
 import pytest
@@ -165,6 +167,47 @@ def check(monkeypatch: pytest.MonkeyPatch) -> Callable[..., checks.Finding]:
         return checks.check_package(name, name, SpecifierSet(wanted), needed=True)
 
     return run
+
+
+@pytest.mark.parametrize(
+    ("error", "found"),
+    [
+        (ModuleNotFoundError("No module named 'torch'"), "none visible"),
+        (OSError("libc10.so: no such file"), "none visible (OSError: libc10.so: no such file)"),
+    ],
+    ids=["missing", "broken"],
+)
+def test_a_torch_that_does_not_import_is_told_and_the_rest_is_looked_at(
+    answer: Callable[..., dict],
+    shipped: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+    found: str,
+) -> None:
+    class Broken(MetaPathFinder):
+        def find_spec(self, fullname: str, *_: object) -> None:
+            if fullname == "torch":
+                raise error
+
+    monkeypatch.delitem(sys.modules, "torch")
+    monkeypatch.setattr(sys, "meta_path", [Broken(), *sys.meta_path])
+    document = answer("doctor", "--cache", str(tmp_path / "cache"), status=1)
+    findings = {finding["subject"]: finding for finding in document["findings"]}
+    assert not findings["torch"]["works"]
+    assert str(error) in findings["torch"]["found"]
+    assert findings["gpu"]["found"] == found
+    assert findings["object cache"]["works"]
+    assert "inductor" not in findings
+
+
+def test_a_driver_that_fails_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> list[str]:
+        raise RuntimeError("CUDA driver initialization failed")
+
+    monkeypatch.setattr(checks, "visible_gpus", fail)
+    (gpu,) = [finding for finding in checks.examine(tmp_path) if finding.subject == "gpu"]
+    assert gpu.found == "none visible (RuntimeError: CUDA driver initialization failed)"
 
 
 def test_package_that_is_absent(check: Callable[..., checks.Finding]) -> None:

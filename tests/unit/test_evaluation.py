@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from tilecast.data_collection.dataset import Dataset
 from tilecast.heuristics.baselines import RandomChoice
@@ -193,6 +195,20 @@ def test_the_noise_floor_is_small(synthetic_table) -> None:
 
 def test_calls_side_by_side_keep_their_order() -> None:
     assert side_by_side(2, [lambda i=i: i for i in range(20)]) == list(range(20))
+
+
+def test_calls_side_by_side_have_a_thread_each_and_torch_its_own_again() -> None:
+    def elsewhere() -> int:
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(torch.get_num_threads).result()
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        assert side_by_side(2, [torch.get_num_threads] * 4) == [1] * 4
+        assert (torch.get_num_threads(), elsewhere()) == (2, 2)
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_first_choices_are_set_beside_the_library(synthetic_table) -> None:

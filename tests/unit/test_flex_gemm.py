@@ -21,6 +21,7 @@ from unittest import mock
 import flex_gemm_order
 import pytest
 import torch
+from torch._dynamo.utils import counters
 from torch._inductor import config, ir
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
@@ -272,6 +273,22 @@ def test_without_a_model_the_order_is_the_stock_one(
         assert _asked(home, **call) == LEGAL
     (warning,) = warnings_told(caplog)
     assert f"PyTorch ranks its own FlexGEMM kernels: {reason}" in warning
+
+
+def test_reasons_that_differ_in_numbers_are_one(
+    home: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Or each of many extents would have a warning and a counter of its own."""
+    before = counters["tilecast"]["said: ranking FlexGEMM"]
+    for k in (4100, 4108):
+
+        def choose(*_: Any, k: int = k) -> Any:
+            raise TilecastError(f"A has strides ({k}, 1)")
+
+        rank_with_model(home, choose)
+        assert _asked(home) == LEGAL
+    assert len(warnings_told(caplog)) == 1
+    assert counters["tilecast"]["said: ranking FlexGEMM"] == before + 2
 
 
 @pytest.mark.skipif(torch_version() >= OLDEST_FLEX_GEMM, reason="this PyTorch is new enough")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -57,6 +58,19 @@ def test_a_gpu_that_another_collection_measures_on_is_not_described(
             find_gpu(0)
         reported[0] = "NVIDIA H200"
         assert find_gpu(0).name == "H200"
+
+
+def test_a_gpu_whose_memory_is_taken_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def describe(device: int) -> Hardware:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.00 GiB")
+
+    properties = SimpleNamespace(uuid="00000000-only-of-this-test")
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H20")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    monkeypatch.setattr(gpu_model, "ProcessPoolExecutor", lambda *_: ThreadPoolExecutor(1))
+    monkeypatch.setattr(gpu_model, "describe_gpu", describe)
+    with pytest.raises(TilecastError, match=r"^CUDA device 0 has too little memory left .*GiB\)"):
+        find_gpu(0)
 
 
 def test_a_gpu_that_is_not_there_is_told() -> None:

@@ -148,18 +148,40 @@ def test_all_products_of_a_graph_start_in_their_order(hook: list[KernelSpec]) ->
     assert alone[0] != alone[1]
 
 
-def _symbolic() -> Graph:
-    symbols = ShapeEnv()
-    with FakeTensorMode(shape_env=symbols):
-        rows = torch.empty(symbols.create_unbacked_symint(), K, dtype=BF16, device="cuda")
-        weight = torch.empty(N, K, dtype=BF16, device="cuda")
-    return make_fx(F.linear)(rows, weight).graph
+def _symbolic(
+    function: Function, make: Callable[[torch.SymInt], tuple[torch.Tensor, ...]]
+) -> Callable[[], Graph]:
+    """Gives the graph of a function of what is made of a number that nothing is known of."""
+
+    def graph() -> Graph:
+        symbols = ShapeEnv()
+        with FakeTensorMode(shape_env=symbols), torch.device("cuda"):
+            operands = make(symbols.create_unbacked_symint())
+        return make_fx(function)(*operands).graph
+
+    return graph
+
+
+def _half(*shape: int | torch.SymInt) -> torch.Tensor:
+    return torch.empty(shape, dtype=BF16)
 
 
 OTHERS: dict[str, Callable[[], Graph]] = {
     "on the CPU": lambda: traced(F.linear, CASES["linear"][1], "cpu"),
     "in float32": lambda: traced(F.linear, [((M, K), FP32), ((N, K), FP32)]),
-    "with a symbolic extent": _symbolic,
+    "with a symbolic extent": _symbolic(F.linear, lambda m: (_half(m, K), _half(N, K))),
+    "with a symbolic row": _symbolic(torch.addmm, lambda n: (_half(n), _half(M, K), _half(K, n))),
+    "with a symbolic matrix": _symbolic(
+        torch.addmm, lambda m: (_half(m, N), _half(m, K), _half(K, N))
+    ),
+    "with a row that starts somewhere": _symbolic(
+        lambda rows, a, b: torch.addmm(rows, a, b),
+        lambda start: (_half(2 * N).as_strided((N,), (1,), start), _half(M, K), _half(K, N)),
+    ),
+    "with a symbolic factor": _symbolic(
+        lambda bias, a, b, rows: torch.addmm(bias, a, b, alpha=rows.shape[0]),
+        lambda m: (_half(M, N), _half(M, K), _half(K, N), _half(m, 1)),
+    ),
     "no product": lambda: traced(torch.relu, [((M, K), BF16)]),
     "rows that TMA does not read": lambda: traced(F.linear, [((M, 513), BF16), ((N, 513), BF16)]),
 }

@@ -102,6 +102,13 @@ def test_one_row_of_16_bits_is_no_gemm_in_inductor(tmp_path: Path) -> None:
     assert explained(tmp_path, (1, 4096, 4096, 1), eight)[1].works
 
 
+def test_one_column_of_16_bits_is_no_gemm_in_inductor(tmp_path: Path) -> None:
+    problem, columns = as_written("4096x1x4096", LINEAR_BF16)
+    *_, last = explain(problem, columns, H200, Settings(k=3), ObjectCache(tmp_path))
+    assert not last.works
+    assert "n = 1" in last.found
+
+
 @pytest.mark.parametrize("k", [1, 5])
 def test_rows_of_any_length_are_padded_as_the_hook_does(tmp_path: Path, k: int) -> None:
     problem, columns = as_written("16x50257x4096", LINEAR_BF16)

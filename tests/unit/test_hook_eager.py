@@ -17,6 +17,7 @@ import torch
 from torch._dynamo.utils import counters
 from torch._subclasses import FakeTensorMode
 from torch.func import grad, jvp, vmap
+from torch.overrides import TorchFunctionMode
 from torch.testing._internal.two_tensor import TwoTensor
 
 from tilecast.heuristics.errors import TilecastError
@@ -84,6 +85,18 @@ def test_out(op: tuple) -> None:
     empty = torch.empty(0)
     ours(*operands, out=empty)
     assert torch.equal(empty, expected)
+
+
+def test_an_out_without_elements_is_torchs_to_resize(
+    op: tuple, gpu: list[KernelSpec], caplog: pytest.LogCaptureFixture
+) -> None:
+    ours, stock, _ = op
+    operands = _linear(ours.__name__)
+    expected = stock(*operands)
+    out = torch.empty(0, dtype=torch.bfloat16)
+    assert ours(*operands, out=out) is out
+    assert torch.equal(out, expected)
+    assert (gpu, _said(caplog)) == ([], [])
 
 
 @pytest.mark.parametrize("where", ["operand", "out"])
@@ -723,6 +736,20 @@ def test_tracers_see_the_operator() -> None:
     graph = make_fx(lambda a, b: mm(a, b))(*_constants([(8, 16), (16, 4)]))
     targets = [n.target for n in graph.graph.nodes if n.op == "call_function"]
     assert targets == [torch.ops.tilecast.mm.default]
+
+
+@pytest.mark.usefixtures("gpu")
+def test_a_mode_for_functions_sees_the_operator(op: tuple) -> None:
+    class Names(TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            seen.append(getattr(func, "__name__", ""))
+            return func(*args, **(kwargs or {}))
+
+    ours, _, _ = op
+    operands, seen = _linear(ours.__name__), []
+    with Names():
+        ours(*operands)
+    assert f"{ours.__name__}.default" in seen
 
 
 def test_kernels_are_not_asked_for(hook: list[KernelSpec]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 
@@ -82,10 +84,23 @@ def test_what_the_library_refuses_is_told_in_a_line_once_the_device_is_seen_to_w
         library_refusal(batch, lost, "cpu")
 
 
-def test_a_shortage_of_memory_is_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "shortage",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+        RuntimeError("CUDA error: out of memory"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        RuntimeError("CUDA driver error: CUDA_ERROR_OUT_OF_MEMORY"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"),
+    ],
+    ids=str,
+)
+def test_a_shortage_of_memory_is_no_refusal(
+    shortage: RuntimeError, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def short(*tensors: torch.Tensor) -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory")
+        raise shortage
 
     monkeypatch.setattr(library, "library_launch", lambda operands: short)
-    with pytest.raises(torch.OutOfMemoryError):
+    with pytest.raises(type(shortage), match=re.escape(str(shortage))):
         library_refusal(GemmProblem(16, 16, 16), lambda: None, "cpu")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
+from threading import Event, Thread, current_thread
 
 import numpy as np
 import pytest
@@ -62,18 +63,52 @@ def test_one_thread_multiplies_and_others_may_again(
     network: Network, rows: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many a matrix library has: they would wait for cores that compilers keep busy."""
-
-    def threads() -> set[int]:
-        return {found["num_threads"] for found in threadpool_info() if found["user_api"] == "blas"}
-
     meanwhile = []
     monkeypatch.setattr(
-        network_module, "gelu", lambda values: meanwhile.append(threads()) or gelu(values)
+        network_module, "gelu", lambda values: meanwhile.append(_threads()) or gelu(values)
     )
     with threadpool_limits(2, user_api="blas"):
         network.predict(rows)
-        assert threads() == {2}
+        assert _threads() == {2}
     assert meanwhile == [{1}] * 2
+
+
+def test_predictions_that_overlap_leave_the_threads_as_they_were(
+    network: Network, rows: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = (Thread(target=network.predict, args=(rows,)) for _ in range(2))
+    inside = {first: Event(), second: Event()}
+
+    def slow_gelu(values: np.ndarray) -> np.ndarray:
+        inside[current_thread()].set()
+        if current_thread() is first:
+            inside[second].wait(0.2)
+        else:
+            first.join()
+        return gelu(values)
+
+    monkeypatch.setattr(network_module, "gelu", slow_gelu)
+    (before,) = _threads()
+    _limit_from_elsewhere(2)
+    try:
+        first.start()
+        inside[first].wait()
+        second.start()
+        second.join()
+        assert _threads() == {2}
+    finally:
+        _limit_from_elsewhere(before)
+
+
+def _limit_from_elsewhere(threads: int) -> None:
+    """Set a limit in a thread that ends: while the one that set it lives, no other may."""
+    thread = Thread(target=threadpool_limits, args=(threads, "blas"))
+    thread.start()
+    thread.join()
+
+
+def _threads() -> set[int]:
+    return {found["num_threads"] for found in threadpool_info() if found["user_api"] == "blas"}
 
 
 def test_features_are_scaled_and_end_where_nothing_was_seen(network: Network) -> None:

@@ -7,7 +7,8 @@ import hashlib
 import json
 import multiprocessing
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import platformdirs
@@ -51,6 +52,26 @@ def test_entry_is_an_object_that_says_what_it_is(cache: ObjectCache, code: bytes
     assert facts["config"] == SPEC.config.name
     assert facts["arch"] == "sm_90a"
     assert facts["versions"]["nvidia-cutlass-dsl"]
+
+
+def test_what_another_process_removes_meanwhile_is_no_entry(
+    cache: ObjectCache, code: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for spec in (SPEC, OTHER):
+        cache.put(spec, code)
+    listed = os.scandir
+
+    @contextmanager
+    def scandir(folder: int) -> Iterator[list[os.DirEntry]]:
+        with listed(folder) as found:
+            entries = [*found]
+        cache.path(SPEC).unlink()
+        yield entries
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "scandir", scandir)
+        assert list(cache.sizes()) == [OTHER.key]
+    assert list(cache.prune(0)) == [OTHER.key]
 
 
 def test_nothing_but_the_file_is_left(cache: ObjectCache, code: bytes) -> None:
