@@ -47,7 +47,7 @@ def _look_at(node: Node, settings: Settings) -> None:
     product, a, b = _PRODUCTS[node.target](*args, **options)
     of_a, of_b = ((x.shape, x.stride(), x.dtype, x.device) for x in (a, b))
     matmul = Matmul(problem_of(product, of_a, of_b), product.rank == 3)
-    begin(chosen(settings, matmul, gpu_of(a.device.index or 0, settings.model)))
+    begin(chosen(settings, matmul, gpu_of(a.device.index or 0, settings)))
 
 
 def _is_foreseen(operand: Any) -> bool:

@@ -87,7 +87,7 @@ def _pruned(
         return others
     expected = min(choice.microseconds for choice in alone)
     try:
-        gpu = gpu_of(kernel_inputs.device().index or 0, settings.model)
+        gpu = gpu_of(kernel_inputs.device().index or 0, settings)
         stay = pruned(others, alone[0].matmul.hint, expected, gpu)
     # Whatever goes wrong in there, the graph compiles.
     except Exception as error:
@@ -222,7 +222,7 @@ def _ours(
             matmul = matmul.then(activation)
         if settings.record:
             record(settings.record, matmul.hint)
-        gpu = gpu_of(kernel_inputs.device().index or 0, settings.model)
+        gpu = gpu_of(kernel_inputs.device().index or 0, settings)
         choices = plan(settings, matmul, op, gpu)
         layout = kernel_inputs.output_layout(flexible=False)
         found = [

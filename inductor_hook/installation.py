@@ -281,7 +281,7 @@ def _choose(
 
     from tilecast.inductor_hook.selection import gpu_of, ranked
 
-    gpu = gpu_of(torch.cuda.current_device(), settings.model)
+    gpu = gpu_of(torch.cuda.current_device(), settings)
     return ranked(settings, problem, gpu, tuple(configs), limit)
 
 

@@ -182,7 +182,7 @@ class DynamicMatmul:
             n = padded(columns, operands.out.dtype.bits // 8)
         problem = GemmProblem(m, n, k, *batch, operands=operands)
         settings = Settings(1, self._model or None, self._power, digest=self._digest)
-        gpu = gpu_of(a.get_device(), settings.model)
+        gpu = gpu_of(a.get_device(), settings)
         choice = decided(settings, problem, gpu, columns)
         if choice.deferred:
             return _in_torch(operands)

@@ -14,6 +14,7 @@ from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook import report
 from tilecast.inductor_hook.recording import record_times
 from tilecast.inductor_hook.selection import gpu_of
+from tilecast.inductor_hook.settings import Settings
 from tilecast.inductor_hook.template import FAILED_MS, Choice
 from tilecast.kernels.spec import toolchain
 
@@ -24,7 +25,7 @@ def learn(
     times: Iterable[tuple[Choice, float]],
     library: Iterable[float],
     device: int,
-    model: str | None,
+    settings: Settings,
 ) -> None:
     """Write down what was benchmarked of one multiplication; a failure is one warning.
 
@@ -34,7 +35,7 @@ def learn(
         times: our choices with their milliseconds, `FAILED_MS` or more of one that did not run.
         library: milliseconds of ATen's choices.
         device: the CUDA device.
-        model: folder of a model of one's own, which may describe it.
+        settings: those in force, whose model may describe it.
     """
     try:
         ran = {
@@ -44,7 +45,7 @@ def learn(
         }
         if ran:
             least = min((float(time) for time in library if time < FAILED_MS), default=None)
-            record_times(path, _now(problem, ran, least, gpu_of(device, model)))
+            record_times(path, _now(problem, ran, least, gpu_of(device, settings)))
     # Whatever goes wrong in here, the graph compiles without it.
     except Exception as error:
         report.warn_once("recording times", error, f"{path} lacks some")

@@ -215,7 +215,7 @@ def _choose(
                 f"out has strides {out_stride}; allowed: an element for each result"
             )
         settings = planner.settings or Settings(k=1)
-        gpu = gpu_of(device, settings.model)
+        gpu = gpu_of(device, settings)
         problem = problem_of(product, a, b, out_stride)
         if runnable(settings, problem.operands, gpu) != problem.operands:
             raise TilecastError(f"no kernel, or no model, adds as {problem.operands} asks for")

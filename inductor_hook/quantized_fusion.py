@@ -77,7 +77,7 @@ def _begun(settings: Settings, problem: GemmProblem, device: torch.device) -> st
     Raises:
         TilecastError: no model knows the GPU, dtypes and majors.
     """
-    config = shortlist(settings, problem, gpu_of(device.index or 0, settings.model))[0].config
+    config = shortlist(settings, problem, gpu_of(device.index or 0, settings))[0].config
     object_builder().start(KernelSpec(config, problem.operands, batched=False))
     return config.name
 

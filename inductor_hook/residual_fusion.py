@@ -49,7 +49,7 @@ def _known(product: torch.Tensor) -> bool:
     out = TensorSpec(dtype_of_torch(product.dtype), "row")
     operands = GemmOperands.product(out, replace(out, major="col"), out).then("c")
     try:
-        gpu = gpu_of(product.device.index or 0, settings.model)
+        gpu = gpu_of(product.device.index or 0, settings)
         return runnable(settings, operands, gpu) == operands
     except TilecastError:  # no kernel or no model is for it, which its products tell
         return False

@@ -34,8 +34,7 @@ three: in two of these by a third or more, in one at the edge by 2%. With as man
 takes 1.02 to 6.7 times as long."""
 
 
-@cache
-def gpu_of(device: int, model: str | None = None) -> Hardware:
+def gpu_of(device: int, settings: Settings) -> Hardware:
     """The hardware of a CUDA device, as a model of one's own, tilecast or its driver describes it.
 
     Raises:
@@ -43,10 +42,21 @@ def gpu_of(device: int, model: str | None = None) -> Hardware:
     """
     import torch
 
-    if model:
-        own = model_hardware(Path(model))
+    if settings.model:
+        own = _own_hardware(settings.model, settings.digest)
         if torch.cuda.get_device_name(device) in own.device_names:
             return own
+    return _gpu_here(device)
+
+
+@cache
+def _own_hardware(model: str, digest: str) -> Hardware:
+    """The GPU that a model is for: another one may come to be in its folder, with its digest."""
+    return model_hardware(Path(model))
+
+
+@cache
+def _gpu_here(device: int) -> Hardware:
     return gpu_here(device)
 
 

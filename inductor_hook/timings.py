@@ -90,7 +90,7 @@ def _settle(timings: dict[Any, float], op: str, contest: Contest | None) -> None
                 [(c.choice, timings[c]) for c in ours if c.choice.matmul.hint == problem],
                 _library_ms(timings, problem.operands.activated),
                 ours[0].layout.device.index or 0,
-                settings.model,
+                settings,
             )
     fastest = min(timings.values())
     for caller in ours:
@@ -174,7 +174,7 @@ def _allowed(stand_in: Any, taken: float, byte: float) -> float:
 def _byte_ms(ours: TilecastCaller) -> float:
     """Milliseconds that a byte of each element of the result takes to be read."""
     problem, device = ours.choice.matmul.hint, ours.layout.device.index or 0
-    gpu = gpu_of(device, ours.choice.settings.model)
+    gpu = gpu_of(device, ours.choice.settings)
     return 1e3 * problem.m * problem.n / gpu.dram_bytes_per_second
 
 

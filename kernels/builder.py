@@ -80,8 +80,10 @@ class ObjectBuilder:
         Raises:
             TilecastError: it does not compile, or its worker died or took too long.
         """
-        self.start(spec)
-        job = self._jobs.get(spec)
+        # In one step: `ready` takes a failure along when it tells that, and `close` all.
+        with self._lock:
+            self.start(spec)
+            job = self._jobs.get(spec)
         error = job and _result(spec, job).error
         if error:
             raise _not_compiled(spec, error)

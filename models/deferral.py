@@ -144,7 +144,11 @@ class FirstChoices:
 
     @property
     def left(self) -> np.ndarray:
-        """Which are left to the library by a margin that was chosen on the other parts; bool."""
+        """Which are left to the library by a margin that was chosen on the other parts; bool.
+
+        Parts are not nested: what is expected of the others comes from trees and rankers that have
+        seen this one, so a margin is not quite of problems that are new to it.
+        """
         left = np.zeros(len(self.problems), bool)
         for part in np.unique(self.part):
             own = self.part == part

@@ -188,7 +188,8 @@ def speeds(
     """Set our first choices beside the library, with deferral and without.
 
     Nothing of other heuristics, or where the library was not timed. Deferral is learned and its
-    margin chosen on the other folds than it is scored on.
+    margin chosen on the other folds than it is scored on. These folds are not nested: what the
+    margin is chosen by comes from trees and rankers that have seen the fold that is scored.
 
     Args:
         result: what was asked in each of the splits.

@@ -241,7 +241,7 @@ def hook(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[Kerne
     monkeypatch.setattr(ObjectBuilder, "start", lambda self, spec: started.append(spec))
     ours = (ahead, choices, learning, plans, quantized_fusion, residual_fusion, timings)
     for module in ours:
-        monkeypatch.setattr(module, "gpu_of", lambda device, model: hardware("H200"))
+        monkeypatch.setattr(module, "gpu_of", lambda device, settings: hardware("H200"))
     monkeypatch.setattr(selection, "load_heuristic", _taking_all)
     answers = (
         *(selection._heuristic, selection.first, selection.shortlist, selection.ranked),

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 
@@ -26,7 +27,7 @@ from tilecast.kernels.builder import (
     compile_all,
     object_builder,
 )
-from tilecast.kernels.compiling import compile_into
+from tilecast.kernels.compiling import CompileResult, compile_into
 from tilecast.kernels.object_cache import ObjectCache
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.quack_sm90.family import QuackSm90
@@ -66,6 +67,30 @@ def test_many_callers_share_one_compilation(builder: ObjectBuilder) -> None:
         thread.join()
     assert seen == [_states(builder)] * 8
     assert set(_states(builder)) == {f"{SPEC.key}.o"}
+
+
+def test_a_failure_that_another_caller_is_told_meanwhile_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    builder = ObjectBuilder(ObjectCache(tmp_path / "objects"), workers=1)
+    failed: Future[CompileResult] = Future()
+    failed.set_result(CompileResult(SPEC, 0.0, "no such tile"))
+    others: list[threading.Thread] = []
+
+    def take() -> None:
+        with pytest.raises(TilecastError, match="no such tile"):
+            builder.ready(SPEC)
+
+    def start(spec: KernelSpec) -> None:
+        builder._jobs[spec] = failed
+        others.append(threading.Thread(target=take))
+        others[0].start()
+        others[0].join(0.2)
+
+    monkeypatch.setattr(builder, "start", start)
+    with pytest.raises(TilecastError, match="no such tile"):
+        builder.wait(SPEC)
+    others[0].join()
 
 
 def test_what_the_cache_holds_is_not_compiled_again(builder: ObjectBuilder) -> None:

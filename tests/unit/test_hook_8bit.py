@@ -414,7 +414,7 @@ def test_each_m_has_scales_of_its_own(
     """By a kernel, or by torch where the library is expected to win."""
     seen: list[Any] = []
     folder = str(model_of(operands, leaves=leaves))
-    monkeypatch.setattr(selection, "gpu_of", lambda device, model: hardware("H200"))
+    monkeypatch.setattr(selection, "gpu_of", lambda device, settings: hardware("H200"))
     monkeypatch.setattr(launcher, "loaded_kernel", _fails if leaves else _recording(seen))
     stored = GemmOperands.parse(operands)
     problems = [GemmProblem(m, 48, 64, 1, stored) for m in (17, 40)]

@@ -64,7 +64,7 @@ def compiled(
     monkeypatch.setattr(launcher, "loaded_kernel", load)
     operators._named.cache_clear()
     monkeypatch.setattr(ObjectBuilder, "wait", lambda builder, spec: None)
-    monkeypatch.setattr(selection, "gpu_of", lambda device, model: hardware("H200"))
+    monkeypatch.setattr(selection, "gpu_of", lambda device, settings: hardware("H200"))
     monkeypatch.setattr(graph, "should_assume_input_aligned", lambda example: True)
     monkeypatch.setattr(KernelInputs, "device_type", "cuda")
 

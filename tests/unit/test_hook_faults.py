@@ -119,7 +119,7 @@ def test_a_gpu_that_is_not_known_is_said_once(
     graph: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
     monkeypatch.setattr(
-        hook_choices, "gpu_of", lambda device, model: hardware("NVIDIA A100-SXM4-40GB")
+        hook_choices, "gpu_of", lambda device, settings: hardware("NVIDIA A100-SXM4-40GB")
     )
     install(k=count)
     _stock_is_left(caplog, "gpu 'NVIDIA A100-SXM4-40GB' is not known; allowed: H200")

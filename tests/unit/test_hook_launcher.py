@@ -76,7 +76,7 @@ def loads(hook: list[KernelSpec], monkeypatch: pytest.MonkeyPatch) -> Callable[[
         return loaded
 
     monkeypatch.setattr(launcher, "_loaded", {})
-    monkeypatch.setattr(selection, "gpu_of", lambda device, model: H200)
+    monkeypatch.setattr(selection, "gpu_of", lambda device, settings: H200)
     return loads_as
 
 

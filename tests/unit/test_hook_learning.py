@@ -226,7 +226,7 @@ def test_a_file_that_cannot_be_written_is_one_warning(
 def test_whatever_fails_is_a_warning_and_no_broken_compile(
     graph: Any, path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def unknown(device: int, model: str | None) -> None:
+    def unknown(device: int, settings: object) -> None:
         raise RuntimeError("the driver is gone")
 
     install(k=2, learn=path)

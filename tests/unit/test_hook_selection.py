@@ -242,12 +242,17 @@ def test_a_model_of_ones_own_says_which_gpu_it_is_for(
     artifact.save(replace(model, measured=model.operands), tmp_path)
     names = ["NVIDIA H20", "NVIDIA H200"]
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: names[device])
-    gpu_of.cache_clear()
-    gpu = gpu_of(0, str(tmp_path))
-    assert gpu == new
-    assert gpu_of(1, str(tmp_path)) is H200
-    gpu_of.cache_clear()
+    selection._gpu_here.cache_clear()
     settings = Settings(k=3, model=str(tmp_path))
+    gpu = gpu_of(0, settings)
+    assert gpu == new
+    assert gpu_of(1, settings) is H200
+    selection._gpu_here.cache_clear()
     assert len(shortlist(settings, GemmProblem(96, 3072, 2048), gpu)) == 3
     with pytest.raises(TilecastError, match="is for H20; allowed: one for H200"):
         shortlist(settings, GemmProblem(96, 3072, 2048), H200)
+    # Trained anew after the GPU was described anew.
+    later = shipped_for(replace(new, sm_count=77))
+    artifact.save(replace(later, measured=later.operands), tmp_path)
+    assert gpu_of(0, Settings(model=str(tmp_path))).sm_count == 77
+    assert gpu_of(0, settings) == new

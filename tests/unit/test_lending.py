@@ -27,6 +27,7 @@ from tilecast.inductor_hook import (
     mm,
     plans,
     quantized_fusion,
+    selection,
     timings,
 )
 from tilecast.inductor_hook.selection import gpu_of, portfolio, ranked
@@ -109,11 +110,11 @@ def h20(
 ) -> Iterator[Hardware]:
     """The hook as on an H20, which it finds by itself."""
     machine("NVIDIA H20")
-    gpu_of.cache_clear()
+    selection._gpu_here.cache_clear()
     for module in (choices, learning, plans, quantized_fusion, timings):
         monkeypatch.setattr(module, "gpu_of", gpu_of)
-    yield gpu_of(0)
-    gpu_of.cache_clear()
+    yield gpu_of(0, Settings())
+    selection._gpu_here.cache_clear()
 
 
 @pytest.mark.parametrize(
