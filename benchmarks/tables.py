@@ -231,10 +231,11 @@ def real_models(torch: str, figures: Figures) -> str:
     for case in sorted(found["beside"], key=_by_numbers):
         variants = found["cases"][case]
         compiled = [variants.get(name, {}) for name in (rival, *ours.values())]
+        shares = [_cells(one, {"tilecast_share": "{:.0%}"})[0] or "-" for one in compiled[1:]]
         rows.append(
             [case, f"{variants[rival]['milliseconds']:.3f}"]
             + _cells(found["beside"][case], dict.fromkeys(speeds.values(), "{:.2f}x"))
-            + [" / ".join(_cells(one, {"tilecast_share": "{:.0%}"})[0] for one in compiled[1:])]
+            + [" / ".join(shares)]
             + [cell for one in compiled for cell in _cells(one, {"compile_seconds": "{:.1f}"})]
         )
     return markdown(heading, rows)
