@@ -3,8 +3,8 @@
 import numpy as np
 from inductor_timing import BANDS as TIES
 from inductor_timing import OURS, K, regret
-from learn_from_autotuning import BANDS, band_of, errors, timed
 from runner import Row
+from simulation import BANDS, band_of, errors, timed
 
 NOISES = ("repeats", "errors")
 """Log-normal, as one kernel's times repeat; or drawn for each kernel alone from all errors against

@@ -17,10 +17,10 @@ from itertools import product
 import numpy as np
 import runner
 from guided import replay_seconds
-from learn_from_autotuning import figures as of_rows
-from learn_from_autotuning import regret
 from runner import Row
 from selection_regret import DIGITS, Table
+from simulation import figures as of_rows
+from simulation import regret
 from tables import SHOWN_K
 
 from tilecast.data_collection.dataset import Dataset, read_dataset

@@ -23,10 +23,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import runner
-from learn_from_autotuning import figures as of_rows
-from learn_from_autotuning import regret, rounded_spread
 from runner import Row
 from selection_regret import Table
+from simulation import figures as of_rows
+from simulation import regret, rounded_spread
 
 from tilecast.data_collection.dataset import Dataset, read_dataset
 from tilecast.data_collection.gpu_session import REPLAY_SECONDS

@@ -22,8 +22,8 @@ from pathlib import Path
 
 import runner
 from inductor_timing import K
-from learn_from_autotuning import Part, figures, parts, regret
 from runner import Row
+from simulation import Part, figures, parts, regret
 from variants import linear
 
 from tilecast.data_collection.autotuned import Autotuned, read_autotuned

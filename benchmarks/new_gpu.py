@@ -12,9 +12,9 @@ from functools import partial
 
 import numpy as np
 import runner
-from learn_from_autotuning import figures as of_rows
 from runner import Row
 from selection_regret import Table
+from simulation import figures as of_rows
 
 from tilecast.data_collection.dataset import read_dataset, shipped_data
 from tilecast.heuristics.hardware import hardware

@@ -15,9 +15,9 @@ from itertools import product
 
 import numpy as np
 import runner
-from learn_from_autotuning import regret, rounded_spread
 from runner import Row
 from selection_regret import DIGITS, Table
+from simulation import regret, rounded_spread
 from tables import SHOWN_K
 
 from tilecast.data_collection.dataset import read_dataset

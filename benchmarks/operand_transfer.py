@@ -9,8 +9,8 @@ import time
 from functools import partial
 
 import runner
-from learn_from_autotuning import figures
 from selection_regret import Table, kinds, read
+from simulation import figures
 
 from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.models.evaluation import Splits, folds, held_out

@@ -17,9 +17,9 @@ import numpy as np
 import runner
 from autotuner_errors import DRAWS, NOISES, deviations, misled
 from inductor_timing import SLOWER, K
-from learn_from_autotuning import BANDS, band_of, errors
 from runner import Row
 from selection_regret import Table, read
+from simulation import BANDS, band_of, errors
 
 from tilecast.data_collection.measurement import REGIMES
 from tilecast.data_collection.protocol import regimes

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-import learn_from_autotuning as simulation
 import learn_on_gpu
 import numpy as np
 import pytest
 import runner
+import simulation
+from learn_from_autotuning import Revealed
 
 from tilecast.data_collection.autotuned import read_autotuned
 from tilecast.heuristics.hardware import Hardware, hardware
@@ -46,9 +47,7 @@ def test_what_is_revealed_are_the_first_five_and_their_times(
 ) -> None:
     labels = synthetic_table[5]
     ranker = ConfigRanker(h200, "burst", rounds=8, coarse_rounds=2).fit(synthetic_table[:4])
-    seen = simulation.Revealed.of(
-        ranker, labels, lambda time, count: np.log([1.0, 2.0, 1.0, 1.0, 1.0])
-    )
+    seen = Revealed.of(ranker, labels, lambda time, count: np.log([1.0, 2.0, 1.0, 1.0, 1.0]))
     assert seen.places == simulation.first(ranker, labels, 5)
     expected = labels.truth["burst"][seen.places] * [1, 2, 1, 1, 1]
     found = seen.autotuned()

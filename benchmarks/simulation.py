@@ -1,0 +1,85 @@
+"""What simulations on the shipped data share: parts of its families, regret, errors of timing."""
+
+import json
+from typing import NamedTuple
+
+import numpy as np
+import runner
+from inductor_timing import OURS, K
+from runner import Row
+from selection_regret import DIGITS, Table
+from tables import SHOWN_K
+
+from tilecast.heuristics.heuristic import rank
+from tilecast.models.evaluation import folds
+from tilecast.models.labels import ProblemLabels
+from tilecast.models.ranker import ConfigRanker
+from tilecast.models.regret import MAX_K, HeldOut, regrets, spread
+
+BANDS = (0.0, 20.0, 60.0, np.inf)
+"""Microseconds of the fastest of five; errors are drawn among those of the same band."""
+
+
+class Part(NamedTuple):
+    """What a fifth of the families is for, in one of the rounds."""
+
+    known: Table
+    production: Table
+    unseen: Table
+
+
+def parts(table: Table) -> list[Part]:
+    """Each fifth in turn is production, and the one behind it unseen."""
+    held = [unseen for _, unseen in folds(table)]
+    found = []
+    for i, production in enumerate(held):
+        unseen = held[(i + 1) % len(held)]
+        known = np.setdiff1d(np.arange(len(table)), [*production, *unseen])
+        found.append(Part(*([table[j] for j in part] for part in (known, production, unseen))))
+    return found
+
+
+def first(ranker: ConfigRanker, labels: ProblemLabels, count: int) -> list[int]:
+    """The places of the configs that a ranker prefers, best first."""
+    found = rank(ranker, labels.problem, labels.candidates, limit=count)
+    return [labels.candidates.index(config) for config in found]
+
+
+def regret(ranker: ConfigRanker, table: Table) -> np.ndarray:
+    """Of some problems at every k; float64 [problems, MAX_K]."""
+    picks = tuple(tuple(first(ranker, labels, MAX_K)) for labels in table)
+    return regrets(HeldOut(ranker.name, ranker.power, picks), table)
+
+
+def figures(rows: np.ndarray) -> Row:
+    """What some problems lose at each k of `SHOWN_K`."""
+    return {str(k): rounded_spread(rows[:, k - 1]) for k in SHOWN_K}
+
+
+def rounded_spread(values: np.ndarray) -> Row:
+    """How some losses spread, as a result keeps it."""
+    return {name: round(value, DIGITS) for name, value in spread(values).items()}
+
+
+def timed() -> list[Row]:
+    """What choices were given on problems of results/inductor_timing.json, and careful times."""
+    return json.loads((runner.RESULTS / "inductor_timing.json").read_text())["rows"]
+
+
+def errors() -> list[np.ndarray]:
+    """For each band the logarithms of a choice's time over a careful one, less the problem's mean.
+
+    That mean takes part of the error along, which is given back.
+    """
+    bands: list[list[np.ndarray]] = [[] for _ in BANDS[1:]]
+    for row in timed():
+        careful = np.log(row["careful"])
+        over = np.log(row[OURS]) - careful
+        centred = (over - over.mean(1, keepdims=True)) * np.sqrt(K / (K - 1))
+        bands[band_of(min(row["careful"]))].append(centred.ravel())
+    return [np.concatenate(band) for band in bands]
+
+
+def band_of(microseconds: float) -> int:
+    """Which of `BANDS` a run time lies in."""
+    return int(np.searchsorted(BANDS, microseconds, side="right")) - 1
