@@ -11,13 +11,13 @@ that is taken in vain is a regression.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from tilecast.heuristics.problem import GemmProblem
+from tilecast.models.boosting import boosted
 from tilecast.models.features import FEATURE_NAMES
 from tilecast.models.forest import Forest
 from tilecast.models.labels import ProblemLabels
@@ -45,14 +45,10 @@ _OBJECTIVE: dict[str, object] = {
     # the library, and all together are half a percent faster (models/EXPERIMENTS.md).
     "objective": "reg:quantileerror",
     "quantile_alpha": 0.1,
-    "tree_method": "hist",
-    "max_bin": 64,
     "max_depth": 5,
     "learning_rate": 0.05,
     "subsample": 0.7,
     "colsample_bytree": 0.4,
-    # The result may differ in the last digits from one number of threads to another.
-    "nthread": 1,
 }
 _ROUNDS = 300
 
@@ -229,14 +225,11 @@ def _least_margin(expected: np.ndarray, measured: np.ndarray) -> float:
 
 def _fitted(asked: Sequence[BesideLibrary], seed: int) -> Forest:
     """Trees that learned from what was measured of some problems, each with the same weight."""
-    import xgboost
-
     counts = [len(one.lead) for one in asked]
-    matrix = xgboost.DMatrix(
+    return boosted(
         np.concatenate([one.features for one in asked]),
-        label=np.concatenate([one.lead for one in asked]),
-        weight=np.repeat([1 / count for count in counts], counts),
-        nthread=1,
+        np.concatenate([one.lead for one in asked]),
+        np.repeat([1 / count for count in counts], counts),
+        _ROUNDS,
+        _OBJECTIVE | {"seed": seed},
     )
-    booster = xgboost.train(_OBJECTIVE | {"seed": seed}, matrix, num_boost_round=_ROUNDS)
-    return Forest.of(json.loads(booster.save_raw("json")))

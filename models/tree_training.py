@@ -1,13 +1,11 @@
-"""How the trees are fitted: to the rows of all problems, for one power, with xgboost."""
+"""How the trees are fitted: to the rows of all problems, for one power."""
 
 from __future__ import annotations
 
-import json
 from functools import lru_cache
 
-import numpy as np
-
 from tilecast.heuristics.hardware import Hardware
+from tilecast.models.boosting import boosted
 from tilecast.models.forest import Forest
 from tilecast.models.labels import ProblemLabels
 from tilecast.models.targets import training_rows
@@ -16,6 +14,13 @@ LEVEL_ROUNDS, LEVEL_DEPTH = 100, 5
 """Trees that learn the level of times, and their depth."""
 GOOD = 1.05
 """Slowdown up to which a config tells the level of a problem's times."""
+
+_LOOKS: dict[str, object] = {
+    "objective": "reg:squarederror",
+    "learning_rate": 0.1,
+    "subsample": 0.5,
+    "colsample_bytree": 0.5,
+}
 
 
 @lru_cache(maxsize=32)
@@ -40,7 +45,8 @@ def fit_distance(
         seed: of the rows and columns that are drawn for each tree.
     """
     rows = training_rows(table, hardware, power)
-    return _boosted(rows.features, rows.residual, rows.weight, rounds, max_depth, seed)
+    parameters = _LOOKS | {"max_depth": max_depth, "seed": seed}
+    return boosted(rows.features, rows.residual, rows.weight, rounds, parameters)
 
 
 def fit_level(
@@ -50,31 +56,4 @@ def fit_level(
     rows = training_rows(table, hardware, power)
     good = rows.slowdown < GOOD
     taught = (rows.features[good], rows.level[good], rows.weight[good])
-    return _boosted(*taught, LEVEL_ROUNDS, LEVEL_DEPTH, seed)
-
-
-def _boosted(
-    features: np.ndarray,
-    label: np.ndarray,
-    weight: np.ndarray,
-    rounds: int,
-    max_depth: int,
-    seed: int,
-) -> Forest:
-    import xgboost
-
-    parameters = {
-        "objective": "reg:squarederror",
-        "tree_method": "hist",
-        "max_bin": 64,
-        "max_depth": max_depth,
-        "learning_rate": 0.1,
-        "subsample": 0.5,
-        "colsample_bytree": 0.5,
-        "seed": seed,
-        # The result may differ in the last digits from one number of threads to another.
-        "nthread": 1,
-    }
-    matrix = xgboost.DMatrix(features, label=label, weight=weight, nthread=1)
-    booster = xgboost.train(parameters, matrix, num_boost_round=rounds)
-    return Forest.of(json.loads(booster.save_raw("json")))
+    return boosted(*taught, LEVEL_ROUNDS, _LOOKS | {"max_depth": LEVEL_DEPTH, "seed": seed})
