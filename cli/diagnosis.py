@@ -24,7 +24,11 @@ _AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 
 def check_hook(environment: Mapping[str, str] = os.environ) -> Iterator[Finding]:
     """Whether a script with these variables would get choices of ours without a line of code."""
-    found = torch_version()
+    try:
+        found = torch_version()
+    # That torch is missing or broken, and why, is another finding.
+    except Exception:
+        return
     yield Finding(
         "inductor",
         f"PyTorch {found[0]}.{found[1]}",

@@ -58,11 +58,7 @@ def run(options: argparse.Namespace) -> Answer:
     Settings(**named)
     if options.problem is not None:
         about += _explained(options, named, objects)
-    findings = examine(objects.root)
-    # What PyTorch has to say of the hook, a broken one does not.
-    if all(finding.works for finding in findings if finding.subject == "torch"):
-        findings += check_hook()
-    findings += check_settings()
+    findings = [*examine(objects.root), *check_hook(), *check_settings()]
     fine = usable(findings)
     tables = [Table("This machine", _COLUMNS, _rows(findings))]
     if about:

@@ -96,7 +96,7 @@ class Collector:
         """Run what the store does not hold yet: each problem with its candidates, in this order.
 
         Raises:
-            TilecastError: jobs fail with no kernel to blame, on every card.
+            TilecastError: jobs fail with no kernel to blame, on every card, or all of them.
         """
         self._begun = time.monotonic()
         measuring = self._begun + MEASURING_SHARE * (self.deadline - self._begun)
@@ -107,6 +107,7 @@ class Collector:
             with self._compiling(self.deadline) as ahead:
                 self._verify(workload, ahead)
                 self._compare(ahead)
+            self._crew.settle()
         finally:
             self._crew.stop()
 

@@ -27,8 +27,8 @@ from tilecast.heuristics.errors import TilecastError
 from tilecast.kernels.spec import KernelSpec
 
 MAX_STRIKES = 3
-"""Failures in a row, with no kernel to blame, after which a card is given up; and of one job, after
-which it is left to another run."""
+"""Failures in a row with no kernel to blame, or with one that another card has run, after which a
+card is given up; and of one job, after which it is left to another run."""
 
 MOST_LOSSES = 3
 """Workers per GPU that may be lost with their hosts while no job is finished."""
@@ -48,6 +48,9 @@ class Crew:
     """See `tilecast.data_collection.engine.Engine`."""
     _workers: list[Worker] = field(default_factory=list, init=False)
     _losses: int = field(default=0, init=False)
+    _done: int = field(default=0, init=False)
+    _left: str = field(default="", init=False)
+    """Which problem was left to another run last, and why."""
     _failures: dict[str, str] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -94,6 +97,8 @@ class Crew:
             ]
         self._hand_out(waiting)
         for worker, news in self.engine.news(tuple(self._workers), 1.0):
+            if worker not in self._workers:  # given up since
+                continue
             if isinstance(news, Failed):
                 self._recover(worker, news, waiting)
             elif isinstance(news, Lost):
@@ -101,7 +106,21 @@ class Crew:
             else:
                 job, worker.job, worker.strikes, self._losses = worker.job, None, 0, 0
                 assert job and worker.card
+                self._done += 1
+                self._refute(job, worker.card, waiting)
                 yield job, news, worker.card
+
+    def settle(self) -> None:
+        """Say so if all was in vain.
+
+        Raises:
+            TilecastError: no job was finished, and one or more were left to another run.
+        """
+        if self._left and not self._done:
+            raise TilecastError(
+                f"{self._left}; allowed: what fits into the memory of a card that does not "
+                "throttle; see `tilecast doctor`, then run again"
+            )
 
     def stop(self) -> None:
         """End all workers, whatever they are doing."""
@@ -135,27 +154,24 @@ class Crew:
         """
         job, strikes = worker.job, worker.strikes
         if isinstance(job, CompareJob):  # nobody else can do it, and nothing rests on it
-            strikes += 1
             self._note(worker, failed.reason)
         elif job and failed.culprit and self._is_sure(worker, job, failed.culprit):
             self.record({failed.culprit: failed.reason})
-            self._acquit(job.not_on)
             waiting.insert(0, job.afresh())
-        elif job and failed.culprit:
-            strikes += 1
+        elif job and failed.culprit and job.suspect in (None, failed.culprit):
             self._note(worker, f"{failed.reason}, with {failed.culprit}")
-            suspicion = replace(job, careful=True, suspect=failed.culprit, not_on=worker.name)
-            waiting.insert(0, suspicion)
-        elif job and not (job.careful or failed.innocent):
+            waiting.insert(0, job.with_suspect(failed.culprit, worker.name))
+        elif job and not (failed.culprit or job.careful or failed.innocent):
             waiting.insert(0, replace(job, careful=True))
-        elif isinstance(job, MeasureJob | VerifyJob) and job.shortages + 1 == MAX_STRIKES:
+        elif isinstance(job, MeasureJob | VerifyJob) and job.shortages + 1 >= MAX_STRIKES:
             # Not the card's fault, which may do others; a problem may need more than there is.
-            self._note(worker, f"{job.problem} is left to another run: {failed.reason}")
+            self._left = f"{job.problem} is left to another run: {failed.reason}"
+            self._note(worker, self._left)
         else:
             strikes += 1
             self._note(worker, failed.reason)
             if job:  # behind the others, which may do better
-                waiting.append(replace(job, not_on=worker.name, shortages=job.shortages + 1))
+                waiting.append(job.with_shortage(worker.name, cleared=bool(failed.culprit)))
         self._dismiss(worker)
         if worker.card and strikes < MAX_STRIKES:
             successor = self._succeed(worker)
@@ -169,13 +185,17 @@ class Crew:
 
     def _is_sure(self, worker: Worker, job: Job, culprit: KernelSpec) -> bool:
         """Whether a kernel is to blame, and not the card: two cards say so, or there is but one."""
-        return job.suspect == culprit or not self._others(worker)
+        another = job.suspect == culprit and job.accuser != worker.name
+        return another or not self._others(worker)
 
-    def _acquit(self, card: str | None) -> None:
-        """Take back the strike of a card that was right to blame a kernel."""
-        for worker in self._workers:
-            if card and worker.name == card:
-                worker.strikes = max(0, worker.strikes - 1)
+    def _refute(self, job: Job, card: str, waiting: list[Job]) -> None:
+        """A strike for the card that blamed a kernel which another card has run."""
+        for worker in tuple(self._workers):
+            if job.suspect and worker.name == job.accuser != card:
+                worker.strikes += 1
+                if worker.strikes >= MAX_STRIKES:
+                    waiting += [worker.job] if worker.job else []
+                    self._dismiss(worker)
 
     def _lose(self, worker: Worker, lost: Lost, waiting: list[Job]) -> None:
         """Replace a worker that is lost with its host; its job waits again, as nobody is to blame.

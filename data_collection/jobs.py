@@ -44,15 +44,28 @@ class _Tried:
     careful: bool = False
     """Announce and wait for each kernel, so that a failure has a name."""
     suspect: KernelSpec | None = None
-    """The kernel that seemed to be to blame when it failed last."""
+    """The kernel that seems to be to blame, by what one card says."""
+    accuser: str | None = None
+    """That card."""
     not_on: str | None = None
     """The card where it failed last: another one is to do it, where there is one."""
     shortages: int = 0
     """How often it failed with no kernel to blame."""
 
+    def with_suspect(self, culprit: KernelSpec, card: str) -> Self:
+        """The same, after a card has blamed a kernel."""
+        return replace(self, careful=True, suspect=culprit, accuser=card, not_on=card)
+
+    def with_shortage(self, card: str, *, cleared: bool) -> Self:
+        """The same, after a card has failed with no kernel to blame; ``cleared``: nor another."""
+        suspect, accuser = (None, None) if cleared else (self.suspect, self.accuser)
+        shortages = self.shortages + 1
+        return replace(self, suspect=suspect, accuser=accuser, not_on=card, shortages=shortages)
+
     def afresh(self) -> Self:
         """The same, as if its failures so far were all due to a kernel that is known by now."""
-        return replace(self, careful=type(self).careful, suspect=None, not_on=None)
+        careful = type(self).careful
+        return replace(self, careful=careful, suspect=None, accuser=None, not_on=None)
 
 
 @dataclass(frozen=True)

@@ -112,7 +112,9 @@ class LocalEngine:
 def work(connection: Connection, make_session: SessionFactory) -> None:
     """Run jobs until the parent goes away, which alone is interrupted."""
     # Its next message may be far off, and the GPU must not stay taken until then.
-    end_with(os.getppid())
+    parent = multiprocessing.parent_process()  # which may be gone by now
+    assert parent and parent.pid
+    end_with(parent.pid)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         session = make_session(lambda spec: connection.send(Running(spec)))

@@ -11,7 +11,7 @@ import logging
 import os
 import warnings
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +53,10 @@ def enable(model: str | Path | None = None, *, power: str = "robust") -> None:
     folder = str(Path(model).absolute()) if model else None
     planner = Planner(logging.INFO, Settings(1, folder, power))
     disable()
-    kernels = {name: _kernel(planner, ours, _stock(name)) for name, ours in _OPERATORS.items()}
+    kernels = {
+        name: _kernel(planner, ours, _stock(name), in_python=_in_python(name, _KEY))
+        for name, ours in _OPERATORS.items()
+    }
     library = torch.library.Library("aten", "IMPL")
     with warnings.catch_warnings():
         # That a kernel is replaced, which is what was asked for.
@@ -206,22 +209,45 @@ def _stock(name: str) -> Callable[..., torch.Tensor]:
     return partial(kernel.call_boxed, torch._C.DispatchKeySet(key))
 
 
-def _kernel(planner: Planner, ours: _Ours, stock: Callable[..., torch.Tensor]) -> Callable:
-    """What stands in for an operator's own kernel."""
+@cache
+def _in_python(name: str, key: str) -> bool:
+    """Whether torch's kernel of an operator is written in Python; asked before ours is there."""
+    return f"aten/{name}/{key}" in torch.library._impls
+
+
+def _kernel(
+    planner: Planner, ours: _Ours, stock: Callable[..., torch.Tensor], *, in_python: bool
+) -> Callable:
+    """What stands in for an operator's own kernel, which may be ``in_python``.
+
+    Where there is a mode or a subclass, which have had their turn by now, PyTorch runs in the place
+    of any kernel that is written in Python the one that was registered last, even if that has been
+    taken back since: ours. So a kernel above such a one may be in its place, and must not be asked
+    again when it calls that.
+    """
 
     def run(*operands: Any, **options: Any) -> torch.Tensor:
-        # While there is a mode, which has had its turn by now, PyTorch runs in the place of any
-        # kernel that is written in Python, as some of its own are, the one that was registered
-        # last, even if that has been taken back since: ours. Some are told the dispatch keys.
-        if torch._C._len_torch_dispatch_stack():
-            if isinstance(operands[0], torch._C.DispatchKeySet):
-                operands = operands[1:]
-            with _disable_current_modes():
-                return multiply(*operands, **options)
-        return multiply(*operands, **options)
-
-    def multiply(*operands: Any, **options: Any) -> torch.Tensor:
         result = ours(planner, *operands, **options) if _library else None
         return stock(*operands, **options) if result is None else result
 
-    return run
+    def above_python(*operands: Any, **options: Any) -> torch.Tensor:
+        # Some of torch's are told the dispatch keys.
+        if isinstance(operands[0], torch._C.DispatchKeySet):
+            operands = operands[1:]
+        operands = tuple(map(_bare, operands))
+        if torch._C._len_torch_dispatch_stack():
+            with _disable_current_modes():
+                return run(*operands, **options)
+        return run(*operands, **options)
+
+    return above_python if in_python else run
+
+
+def _bare(operand: Any) -> Any:
+    """An operand without what PyTorch would ask in Python."""
+    python = torch._C.DispatchKey.Python
+    if type(operand) is torch.Tensor or not isinstance(operand, torch.Tensor):
+        return operand
+    if not torch._C._dispatch_keys(operand).has(python):
+        return operand
+    return torch.Tensor._make_subclass(torch.Tensor, operand)

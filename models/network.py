@@ -8,6 +8,7 @@ wrong but do no harm.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -30,6 +31,15 @@ _STEPS = 16
 """Points on the way from one row to another at which `Network.contributions` takes slopes."""
 _limiting = Lock()
 """Held while matrix libraries have one thread."""
+
+
+def _forget() -> None:
+    """Have a forked process wait for no thread that it has not."""
+    global _limiting
+    _limiting = Lock()
+
+
+os.register_at_fork(after_in_child=_forget)
 
 
 @dataclass(frozen=True, eq=False)

@@ -311,6 +311,23 @@ def test_workers_do_not_outlive_a_collector_that_is_killed(bed: Bed) -> None:
     assert "finished" not in output
 
 
+def test_a_worker_whose_collector_is_killed_as_it_starts_ends(bed: Bed) -> None:
+    script = (
+        "import os; from fake_session import FakeFactory, FOR_EVER; from pathlib import Path;"
+        "from tilecast.data_collection.worker import LocalWorker;"
+        f"worker = LocalWorker(FakeFactory(Path({str(bed.log)!r}), slow_start=FOR_EVER), 60.0);"
+        "print(worker._process.pid, flush=True); os.kill(os.getpid(), 9)"
+    )
+    here = str(Path(__file__).parent)
+    started = subprocess.run(
+        [sys.executable, "-c", script], cwd=here, stdout=subprocess.PIPE, check=False
+    )
+    worker, deadline = int(started.stdout), time.monotonic() + 30
+    while _alive(worker):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
 def test_a_worker_amid_a_long_job_ends_with_a_collector_that_is_killed(bed: Bed) -> None:
     process = _run(bed, "--pace", "3600")
     _wait_for(bed, "check")
@@ -462,6 +479,15 @@ def test_no_kernel_is_blamed_for_what_one_bad_card_does_to_each(bed: Bed, stage:
     assert bed.progress[-1].gpus == 2 - given_up
     if given_up:
         assert {row.device for row in bed.rows()} == {"good"}
+
+
+def test_one_card_that_blames_a_kernel_twice_is_one_card(bed: Bed) -> None:
+    blames = bed.factory(card="blames", faults=(Fault(CONFIGS[2], "check", "report"),))
+    killed = Fault(CONFIGS[2], "check", "kill", times=1)
+    bed.collect(blames, bed.factory(card="killed", faults=(killed,), slow_start=1.0))
+    assert set(bed.checks().values()) == {None}
+    told = Counter(card for card, _ in _troubles(bed))
+    assert told == {"blames": 2, "killed": 1}
 
 
 def test_a_card_that_is_right_about_many_bad_kernels_is_kept(bed: Bed) -> None:
@@ -970,6 +996,14 @@ def test_a_comparison_that_fails_is_left_out(bed: Bed) -> None:
     assert set(bed.checks().values()) == {None}
 
 
+def test_comparisons_that_all_fail_end_no_run(bed: Bed) -> None:
+    bed.collect()
+    pairs = [("card", problem) for problem in PROBLEMS]
+    bed.collect(bed.factory(faults=(Fault(None, "verify", "exit"),)), compared=pairs)
+    assert len(_troubles(bed)) == len(PROBLEMS) > MAX_STRIKES
+    assert card_times(bed.read(lambda store: store.runs())) == []
+
+
 def test_noise_is_told_from_the_first_race_on(bed: Bed) -> None:
     bed.collect()
     told = {p.phase: p.noise for p in bed.progress}
@@ -1094,6 +1128,14 @@ def test_a_card_that_goes_on_throttling_is_given_up(bed: Bed) -> None:
     assert {row.device for row in bed.rows()} == {"cool"}
     assert {row.m for row in bed.rows() if row.stage == "verify"} == {p.m for p in PROBLEMS}
     assert bed.progress[-1].gpus == 1
+
+
+def test_a_run_all_of_whose_problems_are_left_says_so(bed: Bed) -> None:
+    hot, workload = Fault(None, "screen", "throttle"), {PROBLEMS[0]: CONFIGS}
+    bed.collect(bed.factory(faults=(hot,)), workload=workload)  # which has checked the kernels
+    with pytest.raises(TilecastError, match="left to another run: the GPU throttles.*; allowed: "):
+        bed.collect(bed.factory(faults=(hot,)), workload=workload)
+    assert bed.rows() == []
 
 
 @pytest.mark.parametrize("stage", ["screen", "verify"])

@@ -124,33 +124,71 @@ class _Mode(TorchDispatchMode):
         return function(*args, **kwargs or {})
 
 
-def test_a_kernel_of_torch_that_is_written_in_python_is_found_below_a_mode(
-    switch: list[KernelSpec],
+class _Wrapped(torch.Tensor):
+    """A tensor that has PyTorch ask in Python, and then not."""
+
+    @classmethod
+    def __torch_dispatch__(
+        cls, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
+        with torch._C._DisableTorchDispatch():
+            return function(*args, **kwargs or {})
+
+
+def _below_a_mode(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """As torch runs a kernel for a mode's sake, as when it compiles."""
+    python = torch._C.DispatchKeySet(torch._C.DispatchKey.Python)
+    with _Mode(), torch._C._ExcludeDispatchKeyGuard(python):
+        return torch.bmm(a, b)
+
+
+def _wrapped(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return torch.bmm(a.as_subclass(_Wrapped), b).as_subclass(torch.Tensor)
+
+
+@pytest.mark.parametrize("told", [False, True], ids=["", "told the keys"])
+@pytest.mark.parametrize("multiply", [_below_a_mode, _wrapped])
+def test_a_kernel_of_torch_that_is_written_in_python_is_found(
+    switch: list[KernelSpec], monkeypatch: pytest.MonkeyPatch, multiply: Callable, told: bool
 ) -> None:
-    # As of PyTorch 2.15 `bmm` has one, which is told the dispatch keys.
+    # As of PyTorch 2.15 `bmm` has one.
     library, calls = Library("aten", "IMPL"), []
     below = torch.library.get_kernel("aten::bmm", "CPU")
+    keys = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 
-    def native(keys: torch._C.DispatchKeySet, *operands: torch.Tensor) -> torch.Tensor:
-        calls.append(len(operands))
-        return below.call_boxed(keys, *operands)
+    def native(*operands: Any) -> torch.Tensor:
+        *before, a, b = operands
+        assert list(map(type, before)) == [torch._C.DispatchKeySet] * told
+        calls.append(type(a))
+        return below.call_boxed(keys, a, b)
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        library.impl("bmm", native, "CPU", with_keyset=True)
+        library.impl("bmm", native, "CPU", with_keyset=told)
+    monkeypatch.setattr(routing, "_in_python", lambda name, key: name == "bmm")
     a, b = torch.randn(2, 3, 4), torch.randn(2, 4, 5)
     expected = torch.baddbmm(torch.zeros(2, 3, 5), a, b)
     try:
         for turn, switched in enumerate((eager.enable, eager.disable, eager.enable), 1):
             switched()
-            # What torch does where it runs a kernel for a mode's sake, as when it compiles.
-            python = torch._C.DispatchKeySet(torch._C.DispatchKey.Python)
-            with _Mode(), torch._C._ExcludeDispatchKeyGuard(python):
-                torch.testing.assert_close(torch.bmm(a, b), expected)
-            assert calls == [2] * turn
+            torch.testing.assert_close(multiply(a, b), expected)
+            assert len(calls) == turn
     finally:
         eager.disable()
         library._destroy()
+
+
+def test_which_kernels_of_torch_are_in_python_is_seen() -> None:
+    # A key that nothing runs on.
+    assert not routing._in_python("bmm", "HPU")
+    routing._in_python.cache_clear()
+    library = Library("aten", "IMPL")
+    library.impl("bmm", lambda a, b: a, "HPU")
+    try:
+        assert routing._in_python("bmm", "HPU")
+    finally:
+        library._destroy()
+        routing._in_python.cache_clear()
 
 
 @pytest.mark.skipif(torch.version.cuda is not None, reason="takes a build without CUDA")

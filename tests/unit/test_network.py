@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from dataclasses import replace
 from itertools import pairwise
 from threading import Event, Thread, current_thread
@@ -63,6 +65,7 @@ def test_one_thread_multiplies_and_others_may_again(
     network: Network, rows: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many a matrix library has: they would wait for cores that compilers keep busy."""
+    network_module._blas.cache_clear()  # others may have loaded one since
     meanwhile = []
     monkeypatch.setattr(
         network_module, "gelu", lambda values: meanwhile.append(_threads()) or gelu(values)
@@ -227,3 +230,17 @@ def test_it_learns_of_some_slow_configs(synthetic_table: list[ProblemLabels]) ->
     learned = _configs(labels, H200, _scale(problem_features(labels, H200)))
     assert 0 < some.sum() < far.sum() < len(far)
     assert len(learned.level) == (~far).sum() + some.sum()
+
+
+def test_a_process_forked_amid_a_prediction_predicts(network: Network) -> None:
+    features = np.zeros((3, WIDTHS[0]), np.float32)
+    with network_module._limiting:
+        child = os.fork()
+        if child == 0:
+            signal.alarm(20)
+            try:
+                network.predict(features)
+                os._exit(0)
+            finally:
+                os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
