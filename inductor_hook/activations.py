@@ -135,10 +135,13 @@ def _behind(product: Node) -> Iterator[Activated]:
         if not readers:
             return
         step = min(readers)
-        if not _is_elementwise(step, values) or step.meta["val"].dtype not in (dtype, *WIDE):
+        if not _is_elementwise(step, values):
+            return
+        result = step.meta["val"]
+        if not isinstance(result, torch.Tensor) or result.dtype not in (dtype, *WIDE):
             return
         values[step] = _evaluated(step, values)
-        if readers == {step} and step.meta["val"].dtype == dtype:
+        if readers == {step} and result.dtype == dtype:
             name = _named(values[step])
             if name:
                 if _saves_a_kernel(step):
@@ -161,7 +164,8 @@ def _evaluated(node: Node, values: Mapping[Node, torch.Tensor]) -> torch.Tensor:
     """What an elementwise node gives, in double precision throughout."""
     if node.target is CONVERT:
         value = values[node.all_input_nodes[0]]
-        return value != 0 if node.meta["val"].dtype is torch.bool else value
+        # Sums of what is true are none of bool.
+        return value != 0 if node.meta["val"].dtype is torch.bool else value.double()
     args = map_arg(node.args, values.__getitem__)
     target = cast(Callable, node.target)
     return target(*args, **map_arg(node.kwargs, values.__getitem__))

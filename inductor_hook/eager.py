@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch.autograd import forward_ad
+from torch.autograd.graph import increment_version
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from tilecast.heuristics.errors import TilecastError
@@ -208,8 +209,11 @@ def _define(library: torch.library.Library, operator: Operator) -> None:
     """Define an operator and its out variant: how they run, shapes, gradients, autocast."""
     name, run = operator.name, operator.add if operator.biased else operator.multiply
 
-    def run_out(*operands: torch.Tensor, **options: Any) -> None:
-        run(*operands, **options)
+    def run_out(*operands: torch.Tensor, out: torch.Tensor, **options: Any) -> None:
+        run(*operands, out=out, **options)
+        # PyTorch does not see what a kernel of ours writes, and a gradient may need what was there.
+        if not out.is_inference():
+            increment_version(out)
 
     parameters, written = "Tensor a, Tensor b", "*, Tensor(a!) out"
     if operator.biased:

@@ -37,6 +37,9 @@ class GraphPass:
         # Tensor parallelism in the background looks for bare products, after us.
         if not settings.fuse or config._micro_pipeline_tp:
             return
+        # Ours round once, behind all that is fused.
+        if config.emulate_precision_casts:
+            return
         for what, rewrite in REWRITES.items():
             try:
                 rewrite(graph)

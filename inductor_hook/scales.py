@@ -145,8 +145,9 @@ def row_of(node: Node, product: Node, dtypes: tuple[torch.dtype, ...]) -> Node |
             return None
         node = node.all_input_nodes[0]
     row = node.meta["val"]
-    is_row = row.numel() == n == max(row.shape) and row.is_contiguous() and row.dtype in dtypes
-    return node if is_row and stored(node) is not None else None
+    if row.ndim == 0 or row.dtype not in dtypes or not row.is_contiguous():
+        return None
+    return node if row.numel() == n == max(row.shape) and stored(node) is not None else None
 
 
 def stored(node: Node) -> Node | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import wraps
 from typing import Any
 
@@ -129,6 +130,10 @@ def change(config: Any, name: str, how: Callable[[Any], Any]) -> None:
         entry.hide = False
     else:
         setattr(config, name, how(here))
+    # What other threads have computed of all entries, and would go on to name graphs by.
+    for computed in ("_get_dict_dirty_keys_var", "_get_dict_cache_var"):
+        if computed in vars(config):
+            setattr(config, computed, ContextVar(computed, default=None))
 
 
 def ask_for_aten() -> None:

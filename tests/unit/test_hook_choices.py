@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -764,6 +765,18 @@ def test_keys_tell_a_fused_bias_from_one_that_is_added(graph: Any) -> None:
 def _graph_key() -> str:
     graph = torch.fx.symbolic_trace(lambda a, b: a @ b)
     return compiled_fx_graph_hash(graph, [], {}, [])[0]
+
+
+def test_keys_of_a_thread_that_had_one_before_see_the_hook(graph: Any) -> None:
+    with ThreadPoolExecutor(1) as thread:
+        before = thread.submit(_graph_key).result()
+        install(k=3)
+        three = thread.submit(_graph_key).result()
+        install(k=1)
+        one = thread.submit(_graph_key).result()
+        assert len({before, three, one}) == 3
+        uninstall()
+        assert thread.submit(_graph_key).result() == before
 
 
 def test_operands_that_are_none_of_ours_keep_their_layout_open(graph: Any) -> None:

@@ -73,6 +73,12 @@ FORMS: dict[str, tuple[Function, str]] = {
     "in float32": (lambda x: F.gelu(x.float()).to(x.dtype), "gelu"),
 }
 """Ways to write an activation, and its name."""
+
+
+def _leaky(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    return mask * x + (1 - mask) * 0.01 * x
+
+
 OTHERS: dict[str, Callable[..., Any]] = {
     "leaky": lambda x: F.leaky_relu(x, 1e-4),
     "relu6": F.relu6,
@@ -93,6 +99,9 @@ OTHERS: dict[str, Callable[..., Any]] = {
     "through bool": lambda x: F.relu(x.float()).bool().to(x.dtype),
     "through fp16": lambda x: F.relu(x.half()).to(x.dtype),
     "shifted": lambda x: F.relu(x + 1),
+    "steps that add up": lambda x: x * ((x > 0).to(x.dtype) + (x > 1).to(x.dtype)),
+    "leaky by a mask": lambda x: _leaky(x, (x > 0).to(x.dtype)),
+    "in two parts": lambda x: torch.frexp(x.float())[0].to(x.dtype),
 }
 """What is no activation of ours, or does not end in one."""
 
