@@ -309,8 +309,9 @@ def gpu(hook: list[KernelSpec], monkeypatch: pytest.MonkeyPatch) -> Iterator[lis
         def function(*tensors: torch.Tensor) -> None:
             launched.append(spec)
             check_handed(spec, *tensors)
-            with torch.no_grad():  # it writes memory, and autograd does not see that
-                multiply(*tensors)
+            # It writes memory, and autograd does not see that.
+            with torch.no_grad():
+                multiply(*(t.data if isinstance(t, torch.Tensor) else t for t in tensors))
 
         return function
 

@@ -755,3 +755,15 @@ def test_a_mode_for_functions_sees_the_operator(op: tuple) -> None:
 def test_kernels_are_not_asked_for(hook: list[KernelSpec]) -> None:
     mm(*_constants([(8, 16), (16, 4)]))
     assert hook == []
+
+
+def test_a_result_that_is_written_into_counts_as_changed(gpu: list[KernelSpec]) -> None:
+    a, b, out = (torch.randn(shape).bfloat16() for shape in ((32, 64), (48, 64), (32, 48)))
+    weight = torch.ones(32, 48, dtype=torch.bfloat16, requires_grad=True)
+    read = (weight * out).sum()
+    mm(a, b.T, out=out)
+    assert gpu != []
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        read.backward()
+    with torch.inference_mode():
+        mm(a, b.T, out=torch.empty(32, 48, dtype=torch.bfloat16))
