@@ -228,7 +228,7 @@ def _scored(
 
     The calibration is intercept and slope of the measured log slowdown over the predicted one. The
     intercept is the mean of what the first picks lost; the slope is fitted to what the others lost
-    on top of it.
+    on top of it, and 1 where there are no others, or none that is told from the first.
     """
     picks, predicted, measured, errors = [], [], [], []
     for labels in unseen:
@@ -244,7 +244,8 @@ def _scored(
             errors.append(np.log(time / labels.cost(ranker.power, truth=True)[order[0]]))
     gaps, slowdowns = np.concatenate(predicted), np.concatenate(measured)
     intercept = slowdowns[gaps == 0].mean()
-    slope = gaps @ (slowdowns - intercept) / (gaps @ gaps)
+    scale = gaps @ gaps
+    slope = gaps @ (slowdowns - intercept) / scale if scale else 1.0
     # Of times that nothing predicts, any line is as good as one that a model may hold.
     intercept, slope = np.clip(intercept, *INTERCEPT), np.clip(slope, *SLOPE)
     shown = ("geomean", "p95", "max", "within_2_percent")
