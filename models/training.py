@@ -17,6 +17,7 @@ import numpy as np
 
 from tilecast.data_collection.autotuned import Autotuned
 from tilecast.data_collection.environment import installed_version, library_versions
+from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
 from tilecast.models.artifact import INTERCEPT, SLOPE, Artifact
 from tilecast.models.comparisons import Comparison, comparisons
@@ -59,10 +60,12 @@ def train(
         jobs: fits that run side by side.
 
     Raises:
-        TilecastError: a data set holds more than one GPU, or too few families.
+        TilecastError: a data set holds more than one GPU, or too few families; or no problem of
+            the GPU has two configs with times.
     """
     gpu, own, table = measurements.gpu, measurements.own, measurements.table
     splits = folds(table)
+    _check_choice(own)
     compared = comparisons(autotuned, {labels.problem for labels in own}, gpu)
     rankers, validated = fit_rankers(gpu, table, splits, compared, seed=seed, jobs=jobs)
     unseen = [table[i] for i in splits[0][1]]
@@ -180,6 +183,19 @@ def learn_deferrals(
             for power, (_, asked) in found.items()
         },
     )
+
+
+def _check_choice(own: Sequence[ProblemLabels]) -> None:
+    """See that there is a choice to learn.
+
+    Raises:
+        TilecastError: no problem has two configs with times.
+    """
+    if all(len(labels.configs) < 2 for labels in own):
+        raise TilecastError(
+            f"none of the {len(own)} problems has two configs with times; allowed: at least one "
+            "that has; collect more configs"
+        )
 
 
 def _learned(measurements: Measurements, compared: Sequence[Comparison]) -> dict[str, object]:

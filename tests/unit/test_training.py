@@ -201,6 +201,14 @@ def test_held_out_problems_of_one_config_give_a_slope(few_dataset: Dataset) -> N
     assert train(by_gpu([some])).calibration == dict.fromkeys(POWERS, (0.0, 1.0))
 
 
+def test_problems_without_a_choice_are_refused(few_dataset: Dataset) -> None:
+    alone = _with_configs(few_dataset, lambda problem: 1)
+    with pytest.raises(TilecastError, match="none of the 12 problems has two configs with times; "):
+        train(by_gpu([alone]))
+    one = alone.problems()[0]
+    train(by_gpu([_with_configs(few_dataset, lambda problem: 1 + (problem == one))]))
+
+
 def test_features_are_those_of_the_gpu_that_was_measured(few_dataset: Dataset) -> None:
     ours, theirs = hardware("H200"), hardware("H100")
     here, there = label_table(few_dataset)[0], label_table(few_dataset, theirs)[0]
