@@ -241,6 +241,40 @@ def test_of_a_problem_that_two_protocols_timed_the_newer_times_count(rows: pd.Da
         assert 0 < sum(ours) < len(rows)
 
 
+def _run(version: int | None, *cards: str) -> dict:
+    run = {"gpus": [{"name": "NVIDIA H200", "uuid_hash": card} for card in cards]}
+    return run if version is None else run | {"protocol_version": version}
+
+
+def _of(provenance: dict, *rows: dict) -> Dataset:
+    return Dataset(pd.DataFrame(rows).astype(COLUMNS), provenance)
+
+
+def test_a_row_is_of_the_protocol_of_its_card() -> None:
+    facts = {"space_version": 3, "protocol_version": 3}
+    runs = [_run(1, "old", "both"), _run(3, "new", "both"), _run(None, "untold")]
+    cards = ("old", "both", "new", "untold", "unlisted")
+    times = [_row(m=m, device=card) for m, card in enumerate(cards, 1)]
+    again = [_row(m=m, device="other") for m in (1, 2, 3, 4, 5, 6)]
+    mixed = _of(facts | {"runs": runs}, *times, _row(m=6, device="old"), _row(m=6, device="new"))
+    other = _of(facts | {"protocol_version": 2, "runs": [_run(2, "other")]}, *again)
+    wanted = {(1, "other"), *((m, card) for m, card in enumerate(cards, 1) if m > 1), (6, "new")}
+    for parts in ([mixed, other], [other, mixed]):
+        found = joined(parts)
+        assert set(zip(found.rows["m"], found.rows["device"], strict=True)) == wanted
+        assert len(found.rows) == len(wanted)
+        assert found.provenance["protocol_version"] == 3
+
+
+def test_a_data_set_of_several_protocols_stays_whole_alone(h200: Hardware) -> None:
+    path = shipped_data(h200)
+    assert path is not None
+    dataset = read_dataset(path)
+    assert joined([dataset]).digest == SHIPPED
+    elsewhere = _of(dataset.provenance, _row(m=12345, n=8, k=8))
+    assert len(joined([dataset, elsewhere]).rows) == len(dataset.rows) + 1
+
+
 def test_absent_file_is_told(tmp_path: Path) -> None:
     with pytest.raises(TilecastError, match="none.parquet does not exist; allowed: a file that"):
         read_dataset(tmp_path / "none.parquet")
