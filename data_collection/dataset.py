@@ -25,6 +25,9 @@ DATASET_VERSION = 2
 METADATA_KEY = b"tilecast"
 """Key of version, provenance and seal among the file's metadata."""
 
+PROVENANCE = {"runs": list, "space_version": int, "protocol_version": int}
+"""What every provenance says, and of which type it is."""
+
 
 @dataclass(frozen=True)
 class Dataset:
@@ -153,8 +156,8 @@ def read_dataset(path: Path) -> Dataset:
     """Read and check a Parquet file that `write_dataset` wrote.
 
     Raises:
-        TilecastError: it is absent, no Parquet, of another version, damaged, or breaks the contract
-            of `COLUMNS`.
+        TilecastError: it is absent, no Parquet, of another version, damaged, breaks the contract of
+            `COLUMNS`, or lacks something of `PROVENANCE`.
     """
     columns, provenance = read_columns(path)
     return Dataset(columns.frame(), provenance)
@@ -193,6 +196,7 @@ def read_columns(path: Path) -> tuple[Columns, dict]:
     provenance = facts.get("provenance")
     if not isinstance(provenance, dict) or facts.get("seal") != _seal(columns, provenance):
         raise _unreadable(path, "it is not what was written: the digests differ")
+    _check_provenance(path, provenance)
     return columns, provenance
 
 
@@ -219,6 +223,23 @@ def _facts(text: bytes) -> dict:
 def _seal(columns: Columns, provenance: dict) -> str:
     """SHA-256 of values and provenance: checksums of pages do not cover the rest of a file."""
     return hashlib.sha256(f"{columns.digest} {json.dumps(provenance)}".encode()).hexdigest()
+
+
+def _check_provenance(path: Path, provenance: dict) -> None:
+    """See that a provenance says what every one does.
+
+    Raises:
+        TilecastError: it does not.
+    """
+    missing = [
+        name for name, kind in PROVENANCE.items() if not isinstance(provenance.get(name), kind)
+    ]
+    if missing:
+        raise TilecastError(
+            f"data set {path} has a provenance without {', '.join(missing)}; allowed: a list runs, "
+            "and integers space_version and protocol_version; export it again with `tilecast "
+            "collect`, or add them and write it with tilecast.data_collection.dataset.write_dataset"
+        )
 
 
 def _unreadable(path: Path, why: str) -> TilecastError:

@@ -17,6 +17,7 @@ from tilecast.data_collection.dataset import (
     Dataset,
     is_reference,
     joined,
+    read_columns,
     read_dataset,
     shipped_data,
     write_dataset,
@@ -28,7 +29,10 @@ from tilecast.models.measurements import dataset_hardware
 
 SHIPPED = "d9cde97e46dc99bb43b903949a64556fd9d76fd84ff0757b5f8f12d51135264f"
 """Digest of the values of the data set that comes with the package."""
-PROVENANCE = {"gpu": "NVIDIA H200", "driver": "580", "versions": {"torch": "2.13.0"}}
+PROVENANCE = {
+    **{"gpu": "NVIDIA H200", "driver": "580", "versions": {"torch": "2.13.0"}},
+    **{"runs": [], "space_version": 3, "protocol_version": 3},
+}
 
 
 def _row(**changes: object) -> dict:
@@ -171,6 +175,30 @@ def test_a_file_of_version_1_is_told_what_to_do(path: Path) -> None:
         GemmProblem(16, 6144, 4096),
         GemmProblem(4096, 6144, 4096),
     ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "missing"),
+    [
+        ({"space_version": None}, "space_version"),
+        ({"protocol_version": "3"}, "protocol_version"),
+        ({"runs": {}}, "runs"),
+        (None, "runs, space_version, protocol_version"),
+    ],
+)
+def test_a_provenance_that_lacks_something_is_told(
+    rows: pd.DataFrame, tmp_path: Path, changes: dict | None, missing: str
+) -> None:
+    path = tmp_path / "data.parquet"
+    write_dataset(Dataset(rows, {} if changes is None else PROVENANCE | changes), path)
+    for read in (read_dataset, read_columns):
+        with pytest.raises(TilecastError) as caught:
+            read(path)
+        assert str(caught.value) == (
+            f"data set {path} has a provenance without {missing}; allowed: a list runs, and "
+            "integers space_version and protocol_version; export it again with `tilecast collect`, "
+            "or add them and write it with tilecast.data_collection.dataset.write_dataset"
+        )
 
 
 def test_an_unreadable_table_is_told(rows: pd.DataFrame, tmp_path: Path) -> None:
