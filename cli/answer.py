@@ -90,10 +90,13 @@ def _print(parts: Sequence[Table | str]) -> None:
         sys.stdout.reconfigure(errors="backslashreplace")
     # Tables that go into a file or a pipe are as wide as they need to be.
     console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 200)
-    for part in parts:
-        console.print(
-            part if isinstance(part, str) else _rich(part), soft_wrap=isinstance(part, str)
-        )
+    # Written by ourselves: at a broken pipe rich would end the process with status 1.
+    with console.capture() as shown:
+        for part in parts:
+            console.print(
+                part if isinstance(part, str) else _rich(part), soft_wrap=isinstance(part, str)
+            )
+    sys.stdout.write(shown.get())
 
 
 def _rich(table: Table):

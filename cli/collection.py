@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import io
+import sys
 from collections.abc import Callable, Collection, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO, cast
 
 from tilecast.cli import given
 
@@ -86,16 +88,39 @@ def so_far(path: Path) -> tuple[set[GemmProblem], list[dict]]:
         return store.measured("race"), store.runs()
 
 
+class _Unheard(io.TextIOBase):
+    """A stream that drops what cannot be written."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def isatty(self) -> bool:
+        return self._stream.isatty()
+
+    def write(self, text: str) -> int:
+        with suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            self._stream.flush()
+
+
 @contextmanager
 def telling(step: str = "") -> Iterator[Callable[[Progress], None]]:
     """Show progress on standard error: in place on a terminal, a line now and then elsewhere.
+
+    Where nobody listens, as that is closed, full or a broken pipe, the work goes on silently.
 
     Args:
         step: what all of it is a part of.
     """
     from rich.console import Console
 
-    console, told = Console(stderr=True, highlight=False), {"phase": "", "seconds": 0.0}
+    file = None if sys.stderr is None else cast("TextIO", _Unheard(sys.stderr))
+    console = Console(file=file, stderr=True, highlight=False)
+    told = {"phase": "", "seconds": 0.0}
     if step and not console.is_terminal:
         console.print(step, soft_wrap=True)
     with console.status(step or "starting") as status:

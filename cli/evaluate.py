@@ -68,7 +68,8 @@ def run(options: argparse.Namespace) -> Answer:
             "--operands is of all that was measured; allowed beside --problems: a column of "
             "operands in the file"
         )
-    powers, own = options.power or POWERS, given.own_problems(options)
+    powers = tuple(dict.fromkeys(options.power or POWERS))
+    own = given.own_problems(options)
     measured, files = read_measurements(options, options.add)
     gpu, makers = measured.gpu, all_makers(measured.gpu)
     for name in options.only or ():

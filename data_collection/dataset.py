@@ -25,6 +25,9 @@ DATASET_VERSION = 2
 METADATA_KEY = b"tilecast"
 """Key of version, provenance and seal among the file's metadata."""
 
+PROVENANCE = {"runs": list, "space_version": int, "protocol_version": int}
+"""What every provenance says, and of which type it is."""
+
 
 @dataclass(frozen=True)
 class Dataset:
@@ -68,27 +71,57 @@ def joined(parts: Sequence[Dataset]) -> Dataset:
 
     A space may have grown from one to the other: a time stays what it is, and the best config of a
     problem is the best of those that were measured on it. The newest space is the one named. Times
-    of two protocols are not held against each other: of a problem that both measured, those of the
-    newer one are kept, which is the one named.
+    of two protocols are not held against each other: of a problem that one data set measured by a
+    newer protocol than another, the other's older times are left out. A data set may hold runs of
+    several protocols; a row is of the newest among those of its card. The newest protocol of the
+    data sets is the one named. A single data set stays as it is.
     """
     import pandas as pd
 
-    rows = pd.concat([_not_measured_anew(part, parts) for part in parts], ignore_index=True)
+    rows = pd.concat(_not_measured_anew(parts), ignore_index=True)
     runs = [run for part in parts for run in part.provenance["runs"]]
     newest = max((part.provenance for part in parts), key=lambda facts: facts["space_version"])
     protocol = max(part.provenance["protocol_version"] for part in parts)
     return Dataset(rows, newest | {"protocol_version": protocol, "runs": runs})
 
 
-def _not_measured_anew(part: Dataset, parts: Sequence[Dataset]) -> pd.DataFrame:
-    """The rows of problems that none of the data sets measured by a newer protocol."""
-    version = part.provenance["protocol_version"]
-    newer = [one for one in parts if one.provenance["protocol_version"] > version]
-    anew = {problem.row() for one in newer for problem in one.problems()}
-    if not anew:
-        return part.rows
+def _not_measured_anew(parts: Sequence[Dataset]) -> list[pd.DataFrame]:
+    """The rows of each data set of whose problem no other one has any of a newer protocol."""
+    if len(parts) == 1:
+        return [parts[0].rows]
+    protocols = [_protocols(part) for part in parts]
+    newest = [_newest(*one) for one in zip(parts, protocols, strict=True)]
+    kept = []
+    for place, (part, versions) in enumerate(zip(parts, protocols, strict=True)):
+        others = [*newest[:place], *newest[place + 1 :]]
+        keys = part.rows[list(PROBLEM_FIELDS)].itertuples(index=False, name=None)
+        sound = [
+            all(other.get(key, version) <= version for other in others)
+            for key, version in zip(keys, versions, strict=True)
+        ]
+        kept.append(part.rows.loc[sound])
+    return kept
+
+
+def _protocols(part: Dataset) -> list[int]:
+    """The protocol of each row: the newest of its card's runs, or the data set's if none says."""
+    of_card: dict[str, int] = {}
+    telling = [run for run in part.provenance["runs"] if "protocol_version" in run]
+    for run in sorted(telling, key=lambda run: run["protocol_version"]):
+        for gpu in run.get("gpus", ()):
+            if "uuid_hash" in gpu:
+                of_card[gpu["uuid_hash"]] = run["protocol_version"]
+    default: int = part.provenance["protocol_version"]
+    return [of_card.get(card, default) for card in part.rows["device"]]
+
+
+def _newest(part: Dataset, protocols: Sequence[int]) -> dict[tuple, int]:
+    """The newest protocol of each problem, by `GemmProblem.row`."""
     keys = part.rows[list(PROBLEM_FIELDS)].itertuples(index=False, name=None)
-    return part.rows.loc[[key not in anew for key in keys]]
+    found: dict[tuple, int] = {}
+    for key, version in zip(keys, protocols, strict=True):
+        found[key] = max(version, found.get(key, version))
+    return found
 
 
 def write_dataset(dataset: Dataset, path: Path) -> None:
@@ -123,8 +156,8 @@ def read_dataset(path: Path) -> Dataset:
     """Read and check a Parquet file that `write_dataset` wrote.
 
     Raises:
-        TilecastError: it is absent, no Parquet, of another version, damaged, or breaks the contract
-            of `COLUMNS`.
+        TilecastError: it is absent, no Parquet, of another version, damaged, breaks the contract of
+            `COLUMNS`, or lacks something of `PROVENANCE`.
     """
     columns, provenance = read_columns(path)
     return Dataset(columns.frame(), provenance)
@@ -163,6 +196,7 @@ def read_columns(path: Path) -> tuple[Columns, dict]:
     provenance = facts.get("provenance")
     if not isinstance(provenance, dict) or facts.get("seal") != _seal(columns, provenance):
         raise _unreadable(path, "it is not what was written: the digests differ")
+    _check_provenance(path, provenance)
     return columns, provenance
 
 
@@ -189,6 +223,23 @@ def _facts(text: bytes) -> dict:
 def _seal(columns: Columns, provenance: dict) -> str:
     """SHA-256 of values and provenance: checksums of pages do not cover the rest of a file."""
     return hashlib.sha256(f"{columns.digest} {json.dumps(provenance)}".encode()).hexdigest()
+
+
+def _check_provenance(path: Path, provenance: dict) -> None:
+    """See that a provenance says what every one does.
+
+    Raises:
+        TilecastError: it does not.
+    """
+    missing = [
+        name for name, kind in PROVENANCE.items() if not isinstance(provenance.get(name), kind)
+    ]
+    if missing:
+        raise TilecastError(
+            f"data set {path} has a provenance without {', '.join(missing)}; allowed: a list runs, "
+            "and integers space_version and protocol_version; export it again with `tilecast "
+            "collect`, or add them and write it with tilecast.data_collection.dataset.write_dataset"
+        )
 
 
 def _unreadable(path: Path, why: str) -> TilecastError:

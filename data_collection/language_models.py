@@ -52,8 +52,9 @@ class Decoder:
     def layers(self) -> Iterator[Family]:
         """(n, k) of QKV, attention out, up, down, router and lm_head, for every degree.
 
-        Column-parallel layers divide n, row-parallel ones k; with fewer key-value heads than shards
-        each shard holds one. A vocabulary that a degree does not divide is filled up.
+        Column-parallel layers divide n, row-parallel ones k. A degree divides the number of
+        key-value heads, or is a multiple of it: then each shard holds one of them. A vocabulary
+        that a degree does not divide is filled up.
         """
         for shards in self.shards:
             query, key_value = self._attention(shards)

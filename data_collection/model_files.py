@@ -69,7 +69,7 @@ def read_model(path: Path, shards: Sequence[int]) -> Decoder:
     Raises:
         TilecastError: the file cannot be read, or lacks an extent; its attention is latent; whether
             its MLP has a gate is not known; or a degree does not divide its heads and intermediate
-            sizes.
+            sizes, or neither divides its key-value heads nor is a multiple of them.
     """
     config = _text_model(path, _whole(path))
     found = {name: _extent(path, config, name) for name in NAMES}
@@ -235,7 +235,7 @@ def _beside_experts(config: Config, found: Mapping[str, int]) -> tuple[int, ...]
 
 
 def _check_degrees(path: Path, model: Decoder) -> None:
-    """See that every tensor-parallel degree divides what it splits."""
+    """See that every tensor-parallel degree splits the model evenly."""
     sizes = (model.intermediate, *model.further)
     for degree in model.shards:
         for name, extent in (("heads", model.heads), *(("intermediate size", n) for n in sizes)):
@@ -244,6 +244,12 @@ def _check_degrees(path: Path, model: Decoder) -> None:
                     f"tensor-parallel degree {degree} does not divide the {name} {extent} of "
                     f"{path}; allowed: divisors of {math.gcd(model.heads, *sizes)}"
                 )
+        if model.kv_heads % degree and degree % model.kv_heads:
+            raise TilecastError(
+                f"tensor-parallel degree {degree} neither divides the {model.kv_heads} key-value "
+                f"heads of {path} nor is a multiple of them; allowed: such divisors of "
+                f"{math.gcd(model.heads, *sizes)}"
+            )
 
 
 def _extent(path: Path, config: Config, name: str) -> int:

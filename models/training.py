@@ -17,6 +17,7 @@ import numpy as np
 
 from tilecast.data_collection.autotuned import Autotuned
 from tilecast.data_collection.environment import installed_version, library_versions
+from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
 from tilecast.models.artifact import INTERCEPT, SLOPE, Artifact
 from tilecast.models.comparisons import Comparison, comparisons
@@ -59,10 +60,12 @@ def train(
         jobs: fits that run side by side.
 
     Raises:
-        TilecastError: a data set holds more than one GPU, or too few families.
+        TilecastError: a data set holds more than one GPU, or too few families; or no problem of
+            the GPU has two configs with times.
     """
     gpu, own, table = measurements.gpu, measurements.own, measurements.table
     splits = folds(table)
+    _check_choice(own)
     compared = comparisons(autotuned, {labels.problem for labels in own}, gpu)
     rankers, validated = fit_rankers(gpu, table, splits, compared, seed=seed, jobs=jobs)
     unseen = [table[i] for i in splits[0][1]]
@@ -182,6 +185,19 @@ def learn_deferrals(
     )
 
 
+def _check_choice(own: Sequence[ProblemLabels]) -> None:
+    """See that there is a choice to learn.
+
+    Raises:
+        TilecastError: no problem has two configs with times.
+    """
+    if all(len(labels.configs) < 2 for labels in own):
+        raise TilecastError(
+            f"none of the {len(own)} problems has two configs with times; allowed: at least one "
+            "that has; collect more configs"
+        )
+
+
 def _learned(measurements: Measurements, compared: Sequence[Comparison]) -> dict[str, object]:
     """What was learned from, and under which versions, as a manifest says it."""
     dataset, own = measurements.dataset, measurements.own
@@ -228,7 +244,7 @@ def _scored(
 
     The calibration is intercept and slope of the measured log slowdown over the predicted one. The
     intercept is the mean of what the first picks lost; the slope is fitted to what the others lost
-    on top of it.
+    on top of it, and 1 where there are no others, or none that is told from the first.
     """
     picks, predicted, measured, errors = [], [], [], []
     for labels in unseen:
@@ -244,7 +260,8 @@ def _scored(
             errors.append(np.log(time / labels.cost(ranker.power, truth=True)[order[0]]))
     gaps, slowdowns = np.concatenate(predicted), np.concatenate(measured)
     intercept = slowdowns[gaps == 0].mean()
-    slope = gaps @ (slowdowns - intercept) / (gaps @ gaps)
+    scale = gaps @ gaps
+    slope = gaps @ (slowdowns - intercept) / scale if scale else 1.0
     # Of times that nothing predicts, any line is as good as one that a model may hold.
     intercept, slope = np.clip(intercept, *INTERCEPT), np.clip(slope, *SLOPE)
     shown = ("geomean", "p95", "max", "within_2_percent")

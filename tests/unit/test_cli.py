@@ -116,11 +116,14 @@ def test_any_name_can_be_printed(capsys: pytest.CaptureFixture[str], name: str, 
     assert capsys.readouterr().out == f"written to {shown}\n"
 
 
-def test_reader_that_stops_early_gets_no_traceback() -> None:
+@pytest.mark.parametrize("form", ["", "--json"])
+def test_reader_that_stops_early_gets_no_traceback(form: str) -> None:
     extents = "--m 4096 --n 4096 --k 4096"  # whose candidates fill more than a pipe
-    command = f"{sys.executable} -m tilecast.cli.main space {extents} --list | head -1"
-    process = subprocess.run(command, shell=True, capture_output=True, text=True, check=True)
-    assert process.stderr == ""
+    command = f"{sys.executable} -m tilecast.cli.main space {extents} --list {form} | head -1"
+    process = subprocess.run(
+        ["bash", "-c", f"{command}; exit ${{PIPESTATUS[0]}}"], capture_output=True, text=True
+    )
+    assert (process.returncode, process.stderr) == (0, "")
 
 
 def test_tables_show_every_cell(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import closing
@@ -48,6 +50,31 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[CollectOptions]:
 
     monkeypatch.setattr(collecting, "collect", fake)
     return calls
+
+
+TOLD = """
+from tilecast.cli.collection import telling
+from tilecast.data_collection.progress import Progress
+
+with telling("train") as tell:
+    for phase in ("check", "measure"):
+        tell(Progress(phase, 1, 1, 0, 0.0, 0.0, 2, None))
+print("done")
+"""
+
+
+@pytest.mark.parametrize("colour", ["", "1"], ids=["file", "terminal"])
+@pytest.mark.parametrize("stderr", ["2> /dev/full", "2> >(exec true)", "2>&-", "2> /dev/null"])
+def test_work_goes_on_where_nobody_hears_of_it(stderr: str, colour: str) -> None:
+    """By the environment rich takes whatever it is for a terminal, and shows progress in place."""
+    command = f"sleep 0.1; exec {sys.executable} -c '{TOLD}'"
+    process = subprocess.run(
+        ["bash", "-c", f"exec {stderr}; {command}"],
+        env={**os.environ, "FORCE_COLOR": colour},
+        capture_output=True,
+        text=True,
+    )
+    assert (process.returncode, process.stdout) == (0, "done\n")
 
 
 def test_collects_and_exports(

@@ -403,6 +403,14 @@ def test_evaluate_scores_the_baselines(answer: Answer, data: str) -> None:
     assert document["families"] == 6
 
 
+def test_evaluate_scores_a_power_once_that_is_named_twice(answer: Answer, data: str) -> None:
+    powers = [part for name in ("robust", "burst", "robust") for part in ("--power", name)]
+    scored = answer("evaluate", "--data", data, "--only", "random", *powers)
+    found = [(row["power"], row["k"]) for row in scored["regret"] if row["problems"] == "all"]
+    assert len(found) == len(set(found))
+    assert [*dict.fromkeys(power for power, _ in found)] == ["robust", "burst"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

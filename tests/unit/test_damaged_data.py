@@ -30,7 +30,8 @@ PROBLEM = GemmProblem(512, 4096, 4096)
 OTHER = GemmProblem(16, 6144, 1024)
 CONFIGS = [f"128x{n}x64_c1x1x1_s3_coop_o1_rm8" for n in (32, 64, 128, 256)]
 PROVENANCE = {
-    "runs": [{"gpus": [{"name": "NVIDIA H200"}], "date": "2026-11-21", "note": "x" * 200}]
+    "runs": [{"gpus": [{"name": "NVIDIA H200"}], "date": "2026-11-21", "note": "x" * 200}],
+    **{"space_version": 3, "protocol_version": 3},
 }
 
 Answer = Callable[[Path], object]

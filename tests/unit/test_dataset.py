@@ -17,6 +17,7 @@ from tilecast.data_collection.dataset import (
     Dataset,
     is_reference,
     joined,
+    read_columns,
     read_dataset,
     shipped_data,
     write_dataset,
@@ -28,7 +29,10 @@ from tilecast.models.measurements import dataset_hardware
 
 SHIPPED = "d9cde97e46dc99bb43b903949a64556fd9d76fd84ff0757b5f8f12d51135264f"
 """Digest of the values of the data set that comes with the package."""
-PROVENANCE = {"gpu": "NVIDIA H200", "driver": "580", "versions": {"torch": "2.13.0"}}
+PROVENANCE = {
+    **{"gpu": "NVIDIA H200", "driver": "580", "versions": {"torch": "2.13.0"}},
+    **{"runs": [], "space_version": 3, "protocol_version": 3},
+}
 
 
 def _row(**changes: object) -> dict:
@@ -173,6 +177,30 @@ def test_a_file_of_version_1_is_told_what_to_do(path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("changes", "missing"),
+    [
+        ({"space_version": None}, "space_version"),
+        ({"protocol_version": "3"}, "protocol_version"),
+        ({"runs": {}}, "runs"),
+        (None, "runs, space_version, protocol_version"),
+    ],
+)
+def test_a_provenance_that_lacks_something_is_told(
+    rows: pd.DataFrame, tmp_path: Path, changes: dict | None, missing: str
+) -> None:
+    path = tmp_path / "data.parquet"
+    write_dataset(Dataset(rows, {} if changes is None else PROVENANCE | changes), path)
+    for read in (read_dataset, read_columns):
+        with pytest.raises(TilecastError) as caught:
+            read(path)
+        assert str(caught.value) == (
+            f"data set {path} has a provenance without {missing}; allowed: a list runs, and "
+            "integers space_version and protocol_version; export it again with `tilecast collect`, "
+            "or add them and write it with tilecast.data_collection.dataset.write_dataset"
+        )
+
+
 def test_an_unreadable_table_is_told(rows: pd.DataFrame, tmp_path: Path) -> None:
     mixed = rows.astype({"device": object})
     mixed.loc[1, "device"] = 7
@@ -239,6 +267,40 @@ def test_of_a_problem_that_two_protocols_timed_the_newer_times_count(rows: pd.Da
         assert set(found.rows["microseconds"][ours]) == {7.0}
         assert 7.0 not in set(found.rows["microseconds"][~ours])
         assert 0 < sum(ours) < len(rows)
+
+
+def _run(version: int | None, *cards: str) -> dict:
+    run = {"gpus": [{"name": "NVIDIA H200", "uuid_hash": card} for card in cards]}
+    return run if version is None else run | {"protocol_version": version}
+
+
+def _of(provenance: dict, *rows: dict) -> Dataset:
+    return Dataset(pd.DataFrame(rows).astype(COLUMNS), provenance)
+
+
+def test_a_row_is_of_the_protocol_of_its_card() -> None:
+    facts = {"space_version": 3, "protocol_version": 3}
+    runs = [_run(1, "old", "both"), _run(3, "new", "both"), _run(None, "untold")]
+    cards = ("old", "both", "new", "untold", "unlisted")
+    times = [_row(m=m, device=card) for m, card in enumerate(cards, 1)]
+    again = [_row(m=m, device="other") for m in (1, 2, 3, 4, 5, 6)]
+    mixed = _of(facts | {"runs": runs}, *times, _row(m=6, device="old"), _row(m=6, device="new"))
+    other = _of(facts | {"protocol_version": 2, "runs": [_run(2, "other")]}, *again)
+    wanted = {(1, "other"), *((m, card) for m, card in enumerate(cards, 1) if m > 1), (6, "new")}
+    for parts in ([mixed, other], [other, mixed]):
+        found = joined(parts)
+        assert set(zip(found.rows["m"], found.rows["device"], strict=True)) == wanted
+        assert len(found.rows) == len(wanted)
+        assert found.provenance["protocol_version"] == 3
+
+
+def test_a_data_set_of_several_protocols_stays_whole_alone(h200: Hardware) -> None:
+    path = shipped_data(h200)
+    assert path is not None
+    dataset = read_dataset(path)
+    assert joined([dataset]).digest == SHIPPED
+    elsewhere = _of(dataset.provenance, _row(m=12345, n=8, k=8))
+    assert len(joined([dataset, elsewhere]).rows) == len(dataset.rows) + 1
 
 
 def test_absent_file_is_told(tmp_path: Path) -> None:

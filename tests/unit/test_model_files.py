@@ -272,6 +272,35 @@ def test_a_degree_that_does_not_divide_is_refused(
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize(("kv_heads", "degree"), [(6, 4), (10, 4), (3, 2), (8, 12)])
+def test_a_degree_that_splits_key_value_heads_unevenly_is_refused(
+    tmp_path: Path, kv_heads: int, degree: int
+) -> None:
+    model = LLAMA | {"num_attention_heads": 120, "intermediate_size": 14400, "head_dim": 64}
+    path = _config(tmp_path, model | {"num_key_value_heads": kv_heads})
+    with pytest.raises(TilecastError) as refused:
+        read_model(path, (1, degree))
+    assert str(refused.value) == (
+        f"tensor-parallel degree {degree} neither divides the {kv_heads} key-value heads of {path} "
+        "nor is a multiple of them; allowed: such divisors of 120"
+    )
+
+
+@pytest.mark.parametrize(("kv_heads", "degree", "held"), [(6, 3, 2), (6, 6, 1), (6, 12, 1)])
+def test_a_degree_divides_key_value_heads_or_repeats_them(
+    tmp_path: Path, kv_heads: int, degree: int, held: int
+) -> None:
+    model = LLAMA | {"num_attention_heads": 120, "intermediate_size": 14400, "head_dim": 64}
+    read = read_model(_config(tmp_path, model | {"num_key_value_heads": kv_heads}), (degree,))
+    assert ((120 // degree + 2 * held) * 64, 4096) in set(read.layers())
+
+
+def test_the_models_that_are_known_split_evenly() -> None:
+    for model in MODELS:
+        for degree in model.shards:
+            assert not model.kv_heads % degree or not degree % model.kv_heads, model.name
+
+
 def test_a_model_without_a_layer_for_us_is_refused(tmp_path: Path) -> None:
     odd = {"model_type": "gpt2", "hidden_size": 7, "num_attention_heads": 1}
     with pytest.raises(TilecastError, match="no layer of it has inputs in multiples of 8"):

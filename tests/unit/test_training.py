@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,10 +14,10 @@ from tilecast.data_collection.measurement import REFERENCE
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import LINEAR_BF16
-from tilecast.heuristics.problem import GemmProblem
+from tilecast.heuristics.problem import PROBLEM_FIELDS, GemmProblem
 from tilecast.kernels.candidates import candidates
 from tilecast.models.artifact import Artifact, save
-from tilecast.models.evaluation import FOLDS, evaluate
+from tilecast.models.evaluation import FOLDS, evaluate, folds
 from tilecast.models.labels import POWERS, label_table
 from tilecast.models.learned import LearnedHeuristic
 from tilecast.models.measurements import Measurements, by_gpu, dataset_hardware
@@ -179,6 +180,33 @@ def test_another_gpu_teaches_and_decides_nothing(
     }  # fmt: skip
     for power, ranker in few_trained.rankers.items():
         assert artifact.rankers[power].distance_.pack() != ranker.distance_.pack()
+
+
+def _with_configs(dataset: Dataset, allowed: Callable[[GemmProblem], int]) -> Dataset:
+    """Of each problem so many of the configs that did not fail."""
+    kept = {
+        (*labels.problem.row(), config.name)
+        for labels in label_table(dataset)
+        for config in labels.configs[: allowed(labels.problem)]
+    }
+    keys = dataset.rows[[*PROBLEM_FIELDS, "config"]].itertuples(index=False, name=None)
+    rows = dataset.rows.loc[[key in kept for key in keys]]
+    return Dataset(rows.reset_index(drop=True), dataset.provenance)
+
+
+def test_held_out_problems_of_one_config_give_a_slope(few_dataset: Dataset) -> None:
+    table = label_table(few_dataset)
+    asked = {table[i].problem for i in folds(table)[0][1]}
+    some = _with_configs(few_dataset, lambda problem: 1 if problem in asked else 4)
+    assert train(by_gpu([some])).calibration == dict.fromkeys(POWERS, (0.0, 1.0))
+
+
+def test_problems_without_a_choice_are_refused(few_dataset: Dataset) -> None:
+    alone = _with_configs(few_dataset, lambda problem: 1)
+    with pytest.raises(TilecastError, match="none of the 12 problems has two configs with times; "):
+        train(by_gpu([alone]))
+    one = alone.problems()[0]
+    train(by_gpu([_with_configs(few_dataset, lambda problem: 1 + (problem == one))]))
 
 
 def test_features_are_those_of_the_gpu_that_was_measured(few_dataset: Dataset) -> None:
