@@ -466,12 +466,12 @@ def test_several_bad_kernels_on_two_cards(bed: Bed) -> None:
 
 @pytest.mark.parametrize("stage", ["check", "screen"])
 def test_no_kernel_is_blamed_for_what_one_bad_card_does_to_each(bed: Bed, stage: str) -> None:
-    bad = bed.factory(card="bad", faults=tuple(Fault(c, stage, "exit") for c in CONFIGS))
-    # It fails at a problem twice, the second time with a kernel's name, and is given up after three
-    # problems, which are more than a stretch has; the other card waits for that.
-    turns = (Turn("screen", "bad.exit", 2), Turn("screen", "bad.exit", 2 * MAX_STRIKES, nth=3))
+    bad = bed.factory(card="bad", faults=tuple(Fault(c, stage, "report") for c in CONFIGS))
+    # The first stretch has two problems. It is given up after three, one or two of the next
+    # stretch, of which the other card holds one until then.
+    turns = (Turn("screen", "bad.report"), Turn("screen", "bad.report", MAX_STRIKES, nth=3))
     turns = turns if stage == "screen" else ()
-    bed.collect(bad, bed.factory(card="good", slow_start=1.0, turns=turns))
+    bed.collect(bad, bed.factory(card="good", slow_start=3.0, turns=turns))
     assert set(bed.checks().values()) == {None}
     assert _failed(bed.rows()) == {}
     assert {card for card, _ in _troubles(bed)} == {"bad"}
@@ -484,7 +484,7 @@ def test_no_kernel_is_blamed_for_what_one_bad_card_does_to_each(bed: Bed, stage:
 def test_one_card_that_blames_a_kernel_twice_is_one_card(bed: Bed) -> None:
     blames = bed.factory(card="blames", faults=(Fault(CONFIGS[2], "check", "report"),))
     killed = Fault(CONFIGS[2], "check", "kill", times=1)
-    bed.collect(blames, bed.factory(card="killed", faults=(killed,), slow_start=1.0))
+    bed.collect(blames, bed.factory(card="killed", faults=(killed,), slow_start=3.0))
     assert set(bed.checks().values()) == {None}
     told = Counter(card for card, _ in _troubles(bed))
     assert told == {"blames": 2, "killed": 1}
