@@ -23,7 +23,8 @@ class Worker(Protocol):
     name: str
     """The card, or the one that its predecessor had while it starts."""
     strikes: int
-    """Failures in a row, its predecessors' too, with no kernel to blame."""
+    """Failures in a row, its predecessors' too, with no kernel to blame, or with one that another
+    card has run."""
 
     def give(self, job: Job) -> None:
         """Start a job."""
