@@ -26,9 +26,9 @@ NAMES = {
         *("intermediate_size", "n_inner", "ffn_dim", "encoder_ffn_dim", "d_ff"),
         *("ffn_hidden_size", "hidden_dim"),
     ),
-    "experts": ("num_local_experts", "num_experts", "n_routed_experts"),
-    "shared": ("shared_expert_intermediate_size",),
-    "shared_experts": ("n_shared_experts",),
+    "experts": ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"),
+    "shared": ("shared_expert_intermediate_size", "shared_intermediate_size"),
+    "shared_experts": ("n_shared_experts", "num_shared_experts", "moe_num_shared_experts"),
     "embedding": ("embedding_size", "word_embed_proj_dim"),
     "vocab": ("vocab_size",),
 }
@@ -227,6 +227,8 @@ def _beside_experts(config: Config, found: Mapping[str, int]) -> tuple[int, ...]
     shared = found["shared"] or found["shared_experts"] * found["expert"]
     some_dense = (
         config.get("first_k_dense_replace")
+        or config.get("num_dense_layers")
+        or config.get("moe_layer_start_index")
         or config.get("mlp_only_layers")
         or config.get("decoder_sparse_step") not in (None, 1)
     )

@@ -184,6 +184,20 @@ def test_mlps_beside_the_experts(tmp_path: Path) -> None:
     assert _mlp(4096, 1536, True) | _mlp(4096, 768, True) | _mlp(4096, 14336, True) <= layers
     with pytest.raises(TilecastError, match="degree 11 does not divide the heads 32"):
         read_model(_config(tmp_path, some), (11,))
+    granite = LLAMA | {"num_local_experts": 32, "shared_intermediate_size": 1024}
+    layers = set(read_model(_config(tmp_path, granite), (1,)).layers())
+    assert _mlp(4096, 1024, True) | _mlp(4096, 14336, True) | {(32, 4096)} <= layers
+
+
+@pytest.mark.parametrize("dense", ["moe_layer_start_index", "num_dense_layers"])
+def test_experts_as_ernie_names_them(tmp_path: Path, dense: str) -> None:
+    names = {"moe_num_experts": 64, "moe_num_shared_experts": 2, "moe_intermediate_size": 1536}
+    layers = set(read_model(_config(tmp_path, LLAMA | names), (1,)).layers())
+    assert _mlp(4096, 3072, True) | _mlp(4096, 1536, True) | {(64, 4096)} <= layers
+    assert not _mlp(4096, 14336, True) & layers
+    first_dense = LLAMA | names | {dense: 1}
+    layers = set(read_model(_config(tmp_path, first_dense), (1,)).layers())
+    assert _mlp(4096, 14336, True) <= layers
 
 
 @pytest.mark.parametrize("kind", ["xlnet", "wav2vec2-bert", None])
