@@ -51,7 +51,8 @@ def seconds(timed: str, before: str, runs: int = 3) -> float:
 def switch() -> runner.Row:
     """Microseconds of torch's own calls on the current GPU, the switch off and on.
 
-    Of a product that we multiply, and of one in float32, which comes to us and goes back.
+    Of products that we multiply, and of some that come to us and go back: in float32, and with a k
+    whose rows TMA does not read.
     """
     import torch
 
@@ -61,10 +62,12 @@ def switch() -> runner.Row:
     x, weight = (torch.randn(s, dtype=torch.bfloat16, device="cuda") for s in ((M, K), (N, K)))
     bias, b = weight[:1, 0].expand(N).contiguous(), weight.t()
     wide = x.float(), b.float()
+    odd = x[:, 1:].contiguous(), weight[:, 1:].contiguous().t()
     contestants = {
         "torch.mm": lambda: torch.mm(x, b),
         "torch.addmm": lambda: torch.addmm(bias, x, b),
         "torch.mm, float32": lambda: torch.mm(*wide),
+        "torch.mm, odd k": lambda: torch.mm(*odd),
     }
     times: dict[str, dict[str, float]] = {}
     with torch.no_grad():

@@ -124,6 +124,21 @@ class Planner:
         return False
 
 
+@cache
+def multiplied(planner: Planner, dtype: torch.dtype) -> bool:
+    """Whether kernels of ours multiply a type; the planner tells of one that none does.
+
+    For those who ask at every call: `Planner.plan` says the same, but takes longer to.
+    """
+    try:
+        known = dtype_of_torch(dtype).speed is not None
+    except TilecastError:
+        known = False
+    if not known:
+        planner.leaves("dtype", f"an operand is {dtype}; allowed: 8 and 16 bits")
+    return known
+
+
 def adding_to(
     a: torch.Tensor,
     b: torch.Tensor,

@@ -21,7 +21,15 @@ from torch.utils._python_dispatch import _disable_current_modes
 from tilecast.heuristics.errors import TilecastError
 from tilecast.inductor_hook import report
 from tilecast.inductor_hook.layout import Scale
-from tilecast.inductor_hook.plans import Plan, Planner, Product, adding_to, handed, that_adds
+from tilecast.inductor_hook.plans import (
+    Plan,
+    Planner,
+    Product,
+    adding_to,
+    handed,
+    multiplied,
+    that_adds,
+)
 from tilecast.inductor_hook.settings import Settings, from_environment
 
 _KEY = "CUDA"
@@ -227,7 +235,10 @@ def _kernel(
     """
 
     def run(*operands: Any, **options: Any) -> torch.Tensor:
-        result = ours(planner, *operands, **options) if _library else None
+        # First what tells quickest: each call of torch's own pays for the look at it.
+        if not _library or not multiplied(planner, operands[0].dtype):
+            return stock(*operands, **options)
+        result = ours(planner, *operands, **options)
         return stock(*operands, **options) if result is None else result
 
     def above_python(*operands: Any, **options: Any) -> torch.Tensor:
