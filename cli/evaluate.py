@@ -6,7 +6,7 @@ With problems of one's own, on those of them that were measured; the whole data 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -83,6 +83,8 @@ def run(options: argparse.Namespace) -> Answer:
         if artifact.lender:
             told["lent"] = f"as trained: the {artifact.lender}'s model, lent to the {gpu.name}"
     among = _measured(own, measured.own) if own else of_kinds(options.operands, measured.own)
+    if options.model is not None and (seen := _seen(artifact, among)):
+        told["seen"] = f"as trained has seen (n, k) of {seen} of the {len(among)} problems before"
     scored = evaluate(list(makers.values()), measured.table, powers, options.jobs, among=among)
     missing = len(own) - len(among) if own else 0
     lines = [
@@ -164,6 +166,14 @@ def _unseeing(artifact: Artifact, measured: Measurements) -> Artifact:
             "held-out families"
         )
     return artifact
+
+
+def _seen(artifact: Artifact, scored: Collection[GemmProblem]) -> int:
+    """Of how many problems the family is one that a model learned from, on whichever GPU."""
+    from tilecast.models.manifest import learned_families
+
+    families = learned_families(artifact.facts)
+    return sum(problem.family in families for problem in scored)
 
 
 def _as_trained(artifact: Artifact) -> MakeHeuristic:

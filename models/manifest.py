@@ -157,5 +157,15 @@ def learned_from(facts: Mapping[str, Any]) -> frozenset[str]:
     return frozenset(found)
 
 
+def learned_families(facts: Mapping[str, Any]) -> frozenset[tuple[int, int]]:
+    """(n, k) of all problems that a model learned from; none where it does not state them.
+
+    Raises:
+        LookupError, TypeError, ValueError: the facts are not those of a model.
+    """
+    stated = (family.split("x") for family in facts.get("families", []))
+    return frozenset((int(n), int(k)) for n, k in stated)
+
+
 def _no_number(text: str) -> NoReturn:
     raise ValueError(f"{text} is no number")

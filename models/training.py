@@ -203,8 +203,10 @@ def _learned(measurements: Measurements, compared: Sequence[Comparison]) -> dict
     dataset, own = measurements.dataset, measurements.own
     runs = dataset.provenance["runs"]
     kinds = Counter(labels.problem.operands for labels in own)
+    every = *(labels.problem for labels in measurements.table), *(one.problem for one in compared)
     return {
         "learned_from": list(measurements.digests),
+        "families": ["{}x{}".format(*family) for family in sorted({p.family for p in every})],
         "dataset": {
             "sha256": dataset.digest,
             "rows": len(dataset.rows),

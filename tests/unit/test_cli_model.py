@@ -474,6 +474,33 @@ def test_evaluate_scores_a_model_on_other_data(
     )
     assert {row["heuristic"] for row in document["regret"]} == {"random", "as trained"}
     assert "lent" not in document
+    problems = document["problems"]
+    told = f"as trained has seen (n, k) of {problems} of the {problems} problems before"
+    assert document["seen"] == told
+
+
+@pytest.mark.parametrize("seen", [("4096x4096",), ()])
+def test_evaluate_tells_of_how_many_problems_the_family_is_known(
+    capsys: pytest.CaptureFixture[str],
+    synthetic_dataset: Dataset,
+    model: str,
+    tmp_path: Path,
+    seen: tuple[str, ...],
+) -> None:
+    folder, path = tmp_path / "model", tmp_path / "other.parquet"
+    shutil.copytree(model, folder)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["facts"]["families"] = seen
+    manifest["sha256"] = digest_of(manifest)
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    write_dataset(_slower(synthetic_dataset), path)
+    asked = ("evaluate", "--data", str(path), "--model", str(folder), "--only", "random")
+    assert main([*asked, "--power", "robust"]) == 0
+    problems = [labels.problem for labels in label_table(synthetic_dataset)]
+    known = sum(problem.family == (4096, 4096) for problem in problems)
+    assert 0 < known < len(problems)
+    told = f"as trained has seen (n, k) of {known} of the {len(problems)} problems before\n"
+    assert (told in capsys.readouterr().out) == bool(seen)
 
 
 def test_evaluate_lends_a_model_to_the_gpu_that_was_measured(

@@ -20,6 +20,7 @@ from tilecast.models.artifact import Artifact, save
 from tilecast.models.evaluation import FOLDS, evaluate, folds
 from tilecast.models.labels import POWERS, label_table
 from tilecast.models.learned import LearnedHeuristic
+from tilecast.models.manifest import learned_families
 from tilecast.models.measurements import Measurements, by_gpu, dataset_hardware
 from tilecast.models.network_training import fit_network
 from tilecast.models.ranker import ConfigRanker
@@ -170,6 +171,9 @@ def test_another_gpu_teaches_and_decides_nothing(
     other = Dataset(rows.astype({"operands": "category"}), other_dataset.provenance)
     artifact = train(by_gpu([few_dataset, other]))
     assert artifact.facts["learned_from"] == [few_dataset.digest, other.digest]
+    learned = {p.family for dataset in (few_dataset, other) for p in dataset.problems()}
+    assert learned_families(artifact.facts) == learned
+    assert "4096x4096" in artifact.facts["families"]  # type: ignore[operator]
     assert artifact.hardware == hardware("H200")
     assert [*map(str, artifact.operands)] == ["bf16:rcr", "bf16:rrr"]
     assert [*map(str, artifact.measured)] == ["bf16:rcr"]
