@@ -13,7 +13,7 @@ from typing import Any
 from tilecast.data_collection.environment import card_of, claimed
 from tilecast.data_collection.gpu_rates import MEMORY_BYTES, bandwidth, product_rate
 from tilecast.data_collection.shortage import is_shortage
-from tilecast.heuristics.errors import TilecastError, one_line
+from tilecast.heuristics.errors import NotNow, TilecastError, one_line
 from tilecast.heuristics.hardware import GPUS, MAX_CLUSTER, Hardware, described, known_gpu
 from tilecast.kernels.families import FAMILIES
 
@@ -142,7 +142,7 @@ def stated_gpu(device: int) -> Hardware:
             f"{', '.join(known)}; use another device"
         )
     if torch.cuda.is_current_stream_capturing():
-        raise TilecastError(
+        raise NotNow(
             f"an {properties.name!r} is not described while a CUDA graph is captured; allowed: "
             "a first call before that"
         )

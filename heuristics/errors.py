@@ -5,6 +5,10 @@ class TilecastError(ValueError):
     """A request that cannot be met, told in one line: the value, what is allowed, what to do."""
 
 
+class NotNow(TilecastError):
+    """The same of a request that may be met later on, as what it takes is not there at present."""
+
+
 def one_line(error: BaseException) -> str:
     """What an exception is and says, in one line of 300 characters at most."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]

@@ -1,6 +1,7 @@
 """Multiplications without tuning: ``tilecast::mm``, ``addmm`` and ``bmm``, which the model decides.
 
-`enable` has it decide torch's own instead, in code that knows nothing of us.
+`enable` has it decide torch's own instead, in code that knows nothing of us. The model is the one
+that `tilecast.inductor_hook.install` was given, or else the environment names.
 
 The functions here are the quick way to the operators: a plain call on plain tensors skips PyTorch's
 dispatcher, which costs more in Python than choosing and launching do.
@@ -9,7 +10,8 @@ dispatcher, which costs more in Python than choosing and launching do.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import torch
@@ -20,10 +22,9 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from tilecast.heuristics.errors import TilecastError
 from tilecast.inductor_hook.plans import Planner, Product, adding_to, handed, that_adds
 from tilecast.inductor_hook.routing import disable, enable
+from tilecast.inductor_hook.settings import Settings, active
 
 __all__ = ["addmm", "bmm", "disable", "enable", "mm"]
-
-_PLANNER = Planner()
 
 
 def mm(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
@@ -94,7 +95,7 @@ class Operator:
         self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None = None
     ) -> torch.Tensor:
         """A @ B."""
-        plan = _PLANNER.plan(self.product, a, b, out)
+        plan = _planner(active()).plan(self.product, a, b, out)
         if plan is None:
             return getattr(torch, self.name)(a, b, out=out)
         return plan.launch(a, b, out)
@@ -111,7 +112,7 @@ class Operator:
     ) -> torch.Tensor:
         """The same times ``alpha``, and ``beta`` times the bias."""
         steps = adding_to(a, b, bias, alpha, beta, out=out)
-        plan = _PLANNER.plan(that_adds(steps), a, b, out) if steps else None
+        plan = _planner(active()).plan(that_adds(steps), a, b, out) if steps else None
         if plan and not _shared(bias, out):
             return plan.launch(a, b, out, *handed(steps, bias, alpha, beta))
         return getattr(torch, self.name)(bias, a, b, alpha=alpha, beta=beta, out=out)
@@ -150,6 +151,24 @@ MM, BMM, ADDMM = OPERATORS = (
 )
 
 
+@cache
+def _of(settings: Settings | None) -> Planner:
+    """The planner of those settings, or of the environment's."""
+    return Planner(settings=settings and replace(settings, k=1))
+
+
+_last: tuple[Settings | None, Planner] | None = None
+
+
+def _planner(settings: Settings | None) -> Planner:
+    """The same; quickly, as settings are compared field by field and seldom change."""
+    global _last
+    last = _last
+    if last is None or last[0] is not settings:
+        _last = last = settings, _of(settings)
+    return last[1]
+
+
 def _times(gradient: torch.Tensor, factor: float) -> torch.Tensor:
     """A gradient times a factor, without a kernel for a factor of 1."""
     return gradient if factor == 1 else gradient * factor
@@ -171,6 +190,8 @@ def _plain(*tensors: torch.Tensor) -> bool:
     for tensor in tensors:
         if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or not tensor.is_cuda:
             return False
+        if tensor.layout is not torch.strided:
+            return False
         if recorded and tensor.requires_grad:
             return False
     return True
@@ -183,8 +204,13 @@ def _dispatched(
     out: torch.Tensor | None,
 ) -> torch.Tensor:
     # An operator of a library has no rule for tangents, and would lose them; nor one for how a
-    # subclass is sharded, whose own tensors come to us where torch's operators are ours.
-    if forward_ad._current_level >= 0 or any(map(is_traceable_wrapper_subclass, operands)):
+    # subclass is sharded, whose own tensors come to us where torch's operators are ours; nor any
+    # for sparse gradients.
+    if (
+        forward_ad._current_level >= 0
+        or any(map(is_traceable_wrapper_subclass, operands))
+        or any(operand.layout is not torch.strided for operand in operands)
+    ):
         return getattr(torch, operator.name)(*operands, **factors, out=out)
     op = getattr(torch.ops.tilecast, operator.name)
     if out is None:

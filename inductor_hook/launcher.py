@@ -88,10 +88,13 @@ class StaticMatmul:
     def ready(self, device: int) -> bool:
         """Whether a call on a device waits for no compiler, which begins in the background if so.
 
-        A kernel that does not compile is one warning, and is tried again after a pause.
+        Nor has it to load a kernel while a CUDA graph is captured, which that might end. A kernel
+        that does not compile is one warning, and is tried again after a pause.
         """
         if device in self._kernels:
             return True
+        if _is_capturing():
+            return False
         try:
             return self._failures.attempt("compiling", lambda: object_builder().ready(self.spec))
         # Whatever it is, torch multiplies.
@@ -254,6 +257,12 @@ def add_bias(out: torch.Tensor, bias: torch.Tensor, alpha: float, beta: float) -
         torch.add(bias, out, alpha=alpha, out=out)
     else:
         torch.add(out, bias, alpha=beta, out=out)
+
+
+def _is_capturing() -> bool:
+    import torch
+
+    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
 
 
 def _instead(operands: GemmOperands, *tensors: torch.Tensor) -> None:

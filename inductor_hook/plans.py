@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from tilecast.heuristics.dtypes import dtype_of_torch
-from tilecast.heuristics.errors import TilecastError
+from tilecast.heuristics.errors import NotNow, TilecastError
 from tilecast.heuristics.operands import GemmOperands, TensorSpec
 from tilecast.heuristics.problem import ALIGNMENT_BYTES, GemmProblem
 from tilecast.inductor_hook import report
@@ -19,7 +19,7 @@ from tilecast.inductor_hook.failures import Failures
 from tilecast.inductor_hook.launcher import Padded, StaticMatmul, row
 from tilecast.inductor_hook.layout import Addend, Scale, adding, major, padded, scaling
 from tilecast.inductor_hook.selection import decided, gpu_of, runnable
-from tilecast.inductor_hook.settings import Settings
+from tilecast.inductor_hook.settings import Settings, of_environment
 from tilecast.kernels.spec import KernelSpec
 
 _REMEMBERED = 4096
@@ -80,7 +80,7 @@ class Planner:
     level: int = logging.WARNING
     """Of the messages that torch multiplies, and why."""
     settings: Settings | None = None
-    """Which model decides; the shipped ones, aiming at both power regimes, when left out."""
+    """Which model decides; the one that the environment names when left out."""
 
     def plan(
         self,
@@ -169,8 +169,13 @@ def adding_to(
 
 @lru_cache(_REMEMBERED)
 def _kind(added: tuple, m: int, n: int, dtype: torch.dtype, along: str) -> str | None:
-    """`Addend.kind`, remembered."""
-    return Addend(*added).kind((m, n), dtype, along)
+    """`Addend.kind`, remembered; where there is none, that is told once."""
+    kind = Addend(*added).kind((m, n), dtype, along)
+    if kind is None:
+        shape, _, of, _ = added
+        what = f"{of} of {len(shape)} dimensions to a product in {dtype}"
+        report.say_once("bias", f"torch adds {what}, as no kernel of ours does", logging.INFO)
+    return kind
 
 
 @cache
@@ -229,16 +234,20 @@ def _choose(
             raise TilecastError(
                 f"out has strides {out_stride}; allowed: an element for each result"
             )
-        settings = planner.settings or Settings(k=1)
+        settings = planner.settings or of_environment()
         gpu = gpu_of(device, settings)
         problem = problem_of(product, a, b, out_stride)
         if runnable(settings, problem.operands, gpu) != problem.operands:
             raise TilecastError(f"no kernel, or no model, adds as {problem.operands} asks for")
         choice = decided(settings, problem, gpu, n)
+    except NotNow:
+        raise
     except TilecastError as error:
         planner.leaves("eager", str(error))
         return None
     if choice.deferred:
+        # The model's own word, and no lack of anything.
+        report.say_once("library", "the model leaves some eager products to torch", logging.INFO)
         return None
     batched = product.rank == 3
     kernel = StaticMatmul(KernelSpec(choice.prediction.config, problem.operands, batched))

@@ -8,7 +8,6 @@ stay torch's, and with them the code that Inductor generates.
 from __future__ import annotations
 
 import logging
-import os
 import warnings
 from collections.abc import Callable, Sequence
 from functools import cache, partial
@@ -30,7 +29,7 @@ from tilecast.inductor_hook.plans import (
     multiplied,
     that_adds,
 )
-from tilecast.inductor_hook.settings import Settings, from_environment
+from tilecast.inductor_hook.settings import Settings, of_environment
 
 _KEY = "CUDA"
 """The dispatch key of the kernels that are replaced."""
@@ -84,8 +83,8 @@ def disable() -> None:
 def enable_from_environment() -> None:
     """Enable as ``TILECAST_MODEL`` and ``_POWER`` say; where that cannot be, a warning says why."""
     try:
-        named = from_environment(os.environ)
-        enable(named["model"], power=named["power"])
+        named = of_environment()
+        enable(named.model, power=named.power)
     # PyTorch loads us from its own import, which must not fail for our sake.
     except Exception as error:
         report.warn_once("enabling from the environment", error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
@@ -19,7 +20,7 @@ from tilecast.models import artifact
 from tilecast.models.artifact import SHIPPED, shipped_names
 from tilecast.models.labels import check_power
 
-_CHOOSING = ("heuristics", "inductor_hook", "kernels", "models")
+_CHOOSING = ("data_collection", "heuristics", "inductor_hook", "kernels", "models")
 """Packages whose code decides what a graph becomes."""
 MOST = 64
 """The largest k: more would be an exhaustive search, which `tilecast collect` does better."""
@@ -79,6 +80,16 @@ def from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
         "model": environment.get(MODEL),
         "power": environment.get("TILECAST_POWER", "robust"),
     }
+
+
+def of_environment() -> Settings:
+    """What the environment says of eager calls, which nothing is benchmarked for.
+
+    Raises:
+        TilecastError: a value is not allowed, or the model's manifest is refused.
+    """
+    named = from_environment(os.environ)
+    return Settings(1, named["model"], named["power"])
 
 
 def _check_suffix(name: str, path: str | None, suffix: str, kind: str) -> None:

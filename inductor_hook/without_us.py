@@ -11,6 +11,7 @@ fused, Inductor asks for that very product, and finds it compiled and timed.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -27,6 +28,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.inductor_hook.launcher import StaticMatmul
 from tilecast.inductor_hook.quantized import PACKED, TURNED
+from tilecast.inductor_hook.settings import active, cache_key
 
 ALONE = GemmOperands.parse("int8:rcr>int32")
 """Operands of a product of int8 by int8 that nothing scales, with a weight as a layer stores it."""
@@ -70,7 +72,12 @@ def stand_in(nodes: list[Any], layout: Any, form: str) -> ExternKernelCaller:
     """
     # Keywords are part of the key that Inductor keeps the time under.
     backends = config.max_autotune_gemm_backends
-    return without_us().bind(nodes, layout, form=form, backends=backends)
+    return without_us().bind(nodes, layout, form=form, backends=backends, ours=ours())
+
+
+def ours() -> str:
+    """What tells the choices of ours that compete for a product from those of other settings."""
+    return hashlib.sha256(repr(cache_key(active())).encode()).hexdigest()[:16]
 
 
 def stand_in_alone(nodes: list[Any], layout: Any, kernel: str) -> ExternKernelCaller:
@@ -106,6 +113,7 @@ def _run(
     out: torch.Tensor,
     form: str,
     backends: str,
+    ours: str,
 ) -> None:
     if form == PACKED:
         torch.ops.aten._weight_int8pack_mm(a, b.t(), others[0])
@@ -113,7 +121,7 @@ def _run(
     stored = (a.shape, a.stride(), b.shape, b.stride(), a.dtype, b.dtype, a.device)
     row = others[1:] if form == PRODUCT else ()
     # A list of its own, which the generated code empties.
-    _compiled(*stored, bool(row), form, backends)([a, b, *row])
+    _compiled(*stored, bool(row), form, backends, ours)([a, b, *row])
 
 
 @cache
@@ -128,6 +136,7 @@ def _compiled(
     biased: bool,
     form: str,
     backends: str,
+    ours: str,
 ) -> Callable[[list[torch.Tensor]], object]:
     """Generated code for a product, and a row that is added, as a graph of its own."""
 

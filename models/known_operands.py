@@ -35,7 +35,8 @@ def check_decides(measured: Sequence[GemmOperands], asked: GemmOperands) -> None
     if not decides(measured, asked):
         raise TilecastError(
             f"no model has seen operands such as {asked}; allowed without a benchmark: "
-            f"as wide and stored as {', '.join(map(str, measured))}; train one or take k=5"
+            f"as wide and stored as {', '.join(map(str, measured))}; train one, or take k=5 and a "
+            "fixed m"
         )
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from stat import S_ISREG
 from typing import Any, NoReturn
 
-from tilecast.heuristics.errors import TilecastError
+from tilecast.heuristics.errors import NotNow, TilecastError
 from tilecast.heuristics.hardware import Hardware, described
 from tilecast.kernels.candidates import SPACE_VERSION
 from tilecast.models.features import FEATURE_NAMES, FEATURES_VERSION
@@ -43,9 +43,9 @@ def refuse(folder: Path, reason: str) -> NoReturn:
     """Raise the error that says why a model is not taken.
 
     Raises:
-        TilecastError: always.
+        NotNow: always; a whole one may come to be in its place.
     """
-    raise TilecastError(
+    raise NotNow(
         f"model {folder} is refused: {reason}; allowed: a whole model that this version of "
         "tilecast wrote; train it again with `tilecast train` or reinstall tilecast"
     )

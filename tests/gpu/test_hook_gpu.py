@@ -2158,6 +2158,24 @@ def test_what_the_switch_routes_is_captured(switched_on: Callable[..., None]) ->
     assert _texts() == {"bf16:rcr:bias"}
 
 
+def test_no_kernel_is_loaded_while_a_graph_is_captured(switched_on: Callable[..., None]) -> None:
+    """As behind a warm-up in which torch multiplied, because it was not compiled yet."""
+    x, weight = _bf16(M, K), _bf16(N, K)
+    switched_on()
+    _settled(lambda: F.linear(x, weight))
+    _forget_kernels()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = F.linear(x, weight)
+    assert _texts() == set()
+    x.normal_()
+    graph.replay()
+    assert _error(captured, x.float() @ weight.float().T) < TOLERANCE
+    assert torch.equal(F.linear(x, weight), F.linear(x, weight))
+    assert _texts() == {"bf16:rcr"}
+    assert _failures() == []
+
+
 def test_the_switch_leaves_compiled_code_alone(switched_on: Callable[..., None]) -> None:
     from torch._inductor.utils import fresh_cache
 

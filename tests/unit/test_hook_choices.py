@@ -950,14 +950,17 @@ def test_graphs_of_other_code_are_compiled_again(
         return cache_key(Settings(3))
 
     here = Path(settings_module.__file__).parents[1]
-    for name in ("heuristics", "inductor_hook", "kernels", "models"):
-        shutil.copytree(here / name, tmp_path / name, ignore=shutil.ignore_patterns("artifacts"))
-    key = cache_key(Settings(3))
+    for name in ("data_collection", "heuristics", "inductor_hook", "kernels", "models"):
+        ignored = shutil.ignore_patterns("artifacts", "data")
+        shutil.copytree(here / name, tmp_path / name, ignore=ignored)
+    keys = [cache_key(Settings(3))]
     try:
-        assert key_in(tmp_path) == key
-        with (tmp_path / "inductor_hook/activations.py").open("a") as file:
-            file.write("# mended\n")
-        assert key_in(tmp_path) != key
+        assert key_in(tmp_path) == keys[0]
+        for changed in ("inductor_hook/activations.py", "data_collection/tensors.py"):
+            with (tmp_path / changed).open("a") as file:
+                file.write("# mended\n")
+            keys.append(key_in(tmp_path))
+        assert len(set(keys)) == 3
     finally:
         settings_module._source.cache_clear()
 

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import gc
 import logging
+import warnings
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,10 +24,11 @@ from torch.testing._internal.two_tensor import TwoTensor
 
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
-from tilecast.inductor_hook import addmm, bmm, eager, failures, mm, plans, selection
+from tilecast.inductor_hook import addmm, bmm, eager, failures, installed, mm, plans, selection
 from tilecast.kernels.spec import KernelSpec
 from tilecast.models.artifact import load_shipped
 from tilecast.models.learned import LearnedHeuristic
+from tilecast.models.manifest import refuse
 
 pytestmark = pytest.mark.usefixtures("hook")
 
@@ -581,6 +584,62 @@ def test_a_refusal_to_choose_lasts(
         assert torch.equal(mm(a, b), torch.mm(a, b))
         clock[0] += 1e6
     assert (len(tries), gpu) == (1, [])
+
+
+def test_a_model_that_is_away_is_asked_again(
+    gpu: list[KernelSpec],
+    clock: list[float],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def refused(*arguments: Any) -> Any:
+        refuse(Path("/away"), "its disk is away")
+
+    load = selection.load_heuristic
+    monkeypatch.setattr(selection, "load_heuristic", refused)
+    operands = _linear()
+    mm(*operands)
+    (said,) = _said(caplog)
+    assert "choosing a kernel failed (NotNow: model /away is refused: its disk is away" in said
+    monkeypatch.setattr(selection, "load_heuristic", load)
+    mm(*operands)
+    assert gpu == []
+    clock[0] += 1e6
+    mm(*operands)
+    assert [spec.operands.text for spec in gpu] == ["bf16:rcr"]
+
+
+@pytest.mark.parametrize("named", ["installed", "environment"])
+def test_the_model_is_the_one_that_is_installed_or_named(
+    gpu: list[KernelSpec],
+    model_of: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
+    named: str,
+) -> None:
+    leaving, operands = str(model_of("bf16:rcr", leaves=True)), _linear()
+    if named == "environment":
+        monkeypatch.setenv("TILECAST_MODEL", leaving)
+        plans._plan.cache_clear()
+        mm(*operands)
+    else:
+        with installed(model=leaving, k=3):
+            mm(*operands)
+    assert gpu == []
+    with installed():
+        mm(*operands)
+    assert len(gpu) == 1
+
+
+def test_what_is_sparse_is_torchs(caplog: pytest.LogCaptureFixture) -> None:
+    dense = torch.eye(4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that PyTorch's support of it is in beta
+        sparse = dense.to_sparse_csr()
+    for operands in ([sparse] * 3, [dense, sparse, dense], [dense, dense, sparse]):
+        found, expected = addmm(*operands), torch.addmm(*operands)
+        assert torch.equal(found.to_dense(), expected.to_dense())
+    assert torch.equal(mm(sparse, dense), torch.mm(sparse, dense))
+    assert _said(caplog) == []
 
 
 def test_failures_to_choose_keep_no_tensor_alive(

@@ -489,7 +489,7 @@ def test_only_what_is_measured_to_be_faster_is_fused(
         caller = _lowered(_operands(bias=True))
         bound, *fused_by = clock.choices
     assert [type(one) for one in clock.choices] == [ExternKernelCaller] + [TilecastCaller] * 2
-    assert bound.kwargs == {"form": TURNED, "backends": backends}
+    assert bound.kwargs == {"form": TURNED, "backends": backends, "ours": without_us.ours()}
     assert caller is (fused_by[0] if fused else None)
     assert counters["tilecast"] == {}
 

@@ -358,9 +358,22 @@ def test_what_is_spared_is_allowed(
     caller = _lowered(_boxes(m=m))
     alone, *ours = clock.choices
     assert isinstance(alone, ExternKernelCaller)
-    assert alone.kwargs == {"form": PRODUCT, "backends": COMPETING}
+    assert alone.kwargs == {"form": PRODUCT, "backends": COMPETING, "ours": without_us.ours()}
     assert [type(one) for one in ours] == [TilecastCaller] * 2
     assert caller is (ours[0] if fused else None)
+
+
+def test_what_is_replaced_is_timed_anew_where_other_choices_of_ours_are_in_it(
+    graph: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock.started(monkeypatch, 0.01, 0.01)
+    keys = []
+    for changed in ({}, {}, {"power": "burst"}, {"k": 3}):
+        install(**{"k": 2, "fuse": True, **changed})
+        _lowered(_boxes())
+        keys.append(clock.choices[0].hash_key())
+    assert keys[0] == keys[1]
+    assert len(set(keys)) == 3
 
 
 @pytest.mark.parametrize("biased", [True, False], ids=["bias", "bare"])

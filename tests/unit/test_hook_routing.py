@@ -98,6 +98,20 @@ def test_nothing_is_warned_of(
     assert told in said.getMessage()
 
 
+def test_why_torch_multiplies_is_told(
+    switch: list[KernelSpec], caplog: pytest.LogCaptureFixture, model_of: ModelOf
+) -> None:
+    caplog.set_level(logging.INFO, "tilecast")
+    eager.enable(model_of("bf16:rcr bf16:rcr:bias", leaves=True))
+    for m in (M, 2 * M):
+        torch.mm(_bf16(m, K), _bf16(N, K).T)
+        torch.addmm(_bf16(m, 1), _bf16(m, K), _bf16(N, K).T)
+    assert switch == []
+    library, bias = (record.getMessage() for record in caplog.records)
+    assert "the model leaves some eager products to torch" in library
+    assert "torch adds torch.bfloat16 of 2 dimensions to a product in torch.bfloat16" in bias
+
+
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
@@ -416,7 +430,9 @@ def test_torch_multiplies_until_a_kernel_is_compiled(
     for _ in range(3):
         assert torch.equal(torch.mm(a, b), expected)
     assert switch == []
-    (spec,) = (plan.kernel.spec for plan in [eager._PLANNER.plan(eager.MM.product, a, b)] if plan)
+    (spec,) = (
+        plan.kernel.spec for plan in [eager._planner(None).plan(eager.MM.product, a, b)] if plan
+    )
     compiled.append(spec)
     torch.mm(a, b)
     assert switch == [spec]
