@@ -17,7 +17,13 @@ from tilecast.cli import given, values
 from tilecast.cli import options as shared
 from tilecast.cli.answer import Answer
 from tilecast.cli.checks import visible_gpus
-from tilecast.cli.collection import progress, so_far, telling, writable_objects
+from tilecast.cli.collection import (
+    nothing_measured,
+    progress,
+    so_far,
+    telling,
+    writable_objects,
+)
 from tilecast.cli.evaluate import all_makers, of_kinds, score_tables
 from tilecast.cli.measurements import DATA, shipped_datasets
 from tilecast.heuristics.errors import TilecastError
@@ -71,10 +77,7 @@ def run(options: argparse.Namespace) -> Answer:
     with closing(MeasurementStore(options.store)) as store:
         dataset, counts = store.export(), progress(store, asked)
     if not counts["measured"]:
-        raise TilecastError(
-            f"none of the {len(asked)} problems was measured within --budget {options.budget}; "
-            "allowed: more seconds; the same command goes on where this one ended"
-        )
+        raise nothing_measured(options, counts)
     gpu = dataset_hardware(dataset)
     measured = Measurements(gpu, (dataset,), tuple(shipped_datasets(gpu)))
     write_dataset(dataset, out / DATA)  # whatever comes of the rest
@@ -153,7 +156,7 @@ def _measure(
     from tilecast.data_collection.collect import CollectOptions, collect
     from tilecast.data_collection.environment import check_there
     from tilecast.kernels.candidates import space
-    from tilecast.models.campaign import can_guide, guided, stages
+    from tilecast.models.campaign import Guide, can_guide, guided, stages
     from tilecast.models.lending import nearest_shipped
 
     address = given.cluster(options)
@@ -168,7 +171,7 @@ def _measure(
     plan = stages(asked, can_guide(shipped, asked))
     for place, stage in enumerate(plan, 1):
         left = (options.budget or float("inf")) - (time.monotonic() - start)
-        if left <= 0:
+        if left <= 0 or (stage.guide is Guide.MEASURED and not so_far(options.store)[0]):
             return
         wanted = CollectOptions(
             problems=stage.problems,

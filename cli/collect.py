@@ -42,6 +42,7 @@ def run(options: argparse.Namespace) -> Answer:
     """Collect, then export."""
     from tilecast.data_collection.dataset import write_dataset
     from tilecast.data_collection.store import MeasurementStore
+    from tilecast.reporting.cards import trouble_table
 
     given.check_ranks(options, options.candidates == "guided", "--candidates guided")
     given.check_apart(options, options.export)
@@ -58,8 +59,10 @@ def run(options: argparse.Namespace) -> Answer:
         }
         if options.export:
             write_dataset(store.export(), options.export)
-    lines = [f"{name.replace('_', ' ')}: {value}" for name, value in document.items() if value]
-    return Answer(document, lines)
+        troubles = trouble_table(store.runs())
+    told = {name: value for name, value in document.items() if value is not None}
+    lines = [f"{name.replace('_', ' ')}: {value}" for name, value in told.items()]
+    return Answer(document, [*([troubles] if troubles else []), *lines])
 
 
 def _guidance(

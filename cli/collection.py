@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import io
 import sys
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO, cast
 
 from tilecast.cli import given
+from tilecast.heuristics.errors import TilecastError
 
 if TYPE_CHECKING:
     from tilecast.data_collection.progress import Progress
@@ -76,6 +77,20 @@ def progress(store: MeasurementStore, asked: Collection[GemmProblem]) -> dict[st
         "measurements": store.count(),
         "failed_kernels": len(store.failures()),
     }
+
+
+def nothing_measured(options: argparse.Namespace, counts: Mapping[str, int]) -> TilecastError:
+    """What a command says whose problems, of which there are `progress`, are all unmeasured."""
+    within = f" within --budget {options.budget}" if options.budget else ""
+    failed = f", and {counts['failed_kernels']} kernels failed" if counts["failed_kernels"] else ""
+    mend = (
+        "more seconds; the same command goes on where this one ended"
+        if options.budget
+        else "a GPU that runs them; see `tilecast doctor`"
+    )
+    return TilecastError(
+        f"none of the {counts['problems']} problems was measured{within}{failed}; allowed: {mend}"
+    )
 
 
 def so_far(path: Path) -> tuple[set[GemmProblem], list[dict]]:

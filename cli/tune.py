@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any
 from tilecast.cli import given, values
 from tilecast.cli import options as shared
 from tilecast.cli.answer import Answer
-from tilecast.cli.collection import measure, so_far, writable_objects
+from tilecast.cli.collection import (
+    measure,
+    nothing_measured,
+    progress,
+    so_far,
+    writable_objects,
+)
 from tilecast.cli.evaluate import SHOWN_K
 from tilecast.cli.measurements import shipped_datasets
 from tilecast.heuristics.errors import TilecastError
@@ -90,11 +96,9 @@ def _measured(
 
     with closing(MeasurementStore(options.store)) as store:
         done, measured = store.measured("race") & set(own), store.export()
+        counts = progress(store, own)
     if not done:
-        raise TilecastError(
-            f"none of the {len(own)} problems was measured within --budget {options.budget}; "
-            "allowed: more seconds; the same command goes on where this one ended"
-        )
+        raise nothing_measured(options, counts)
     return measured, done
 
 

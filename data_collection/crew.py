@@ -13,6 +13,7 @@ from typing import Any
 
 from tilecast.data_collection.engine import Engine, Worker
 from tilecast.data_collection.jobs import (
+    CheckJob,
     CompareJob,
     Failed,
     Job,
@@ -106,7 +107,7 @@ class Crew:
             else:
                 job, worker.job, worker.strikes, self._losses = worker.job, None, 0, 0
                 assert job and worker.card
-                self._done += 1
+                self._done += not isinstance(job, CheckJob)
                 self._refute(job, worker.card, waiting)
                 yield job, news, worker.card
 
@@ -114,7 +115,7 @@ class Crew:
         """Say so if all was in vain.
 
         Raises:
-            TilecastError: no job was finished, and one or more were left to another run.
+            TilecastError: nothing was timed, and one or more problems were left to another run.
         """
         if self._left and not self._done:
             raise TilecastError(
@@ -132,14 +133,16 @@ class Crew:
     def _hand_out(self, waiting: list[Job]) -> None:
         """Give workers without a job their next; a verification is left to the card that raced."""
         there = {worker.name for worker in self._workers if worker.card != ""}
-        if "" not in there:  # one that starts may be any card
+        # One that starts may be any card; and where nobody is there yet, all are to come.
+        if there and "" not in there:
             waiting[:] = [j for j in waiting if not isinstance(j, CompareJob) or j.card in there]
         for worker in self._workers:
             others = self._others(worker)
             job = next((job for job in waiting if _may_do(worker.card, job, others)), None)
             if job and worker.card and not worker.job:
                 waiting.remove(job)
-                worker.give(job.without(self._failures))
+                known = job.suspect and job.suspect.key in self._failures
+                worker.give((job.afresh() if known else job).without(self._failures))
 
     def _others(self, worker: Worker) -> set[str | None]:
         """Cards of the other workers, None of those that start."""
@@ -159,7 +162,6 @@ class Crew:
             self.record({failed.culprit: failed.reason})
             waiting.insert(0, job.afresh())
         elif job and failed.culprit and job.suspect in (None, failed.culprit):
-            self._note(worker, f"{failed.reason}, with {failed.culprit}")
             waiting.insert(0, job.with_suspect(failed.culprit, worker.name))
         elif job and not (failed.culprit or job.careful or failed.innocent):
             waiting.insert(0, replace(job, careful=True))
@@ -173,7 +175,9 @@ class Crew:
             if job:  # behind the others, which may do better
                 waiting.append(job.with_shortage(worker.name, cleared=bool(failed.culprit)))
         self._dismiss(worker)
-        if worker.card and strikes < MAX_STRIKES:
+        # One that starts and fails by itself has no card, and gets none.
+        there = worker.card or (worker.card is None and failed.innocent)
+        if there and strikes < MAX_STRIKES:
             successor = self._succeed(worker)
             successor.name, successor.strikes = worker.name, strikes
         elif not self._workers:
@@ -193,6 +197,7 @@ class Crew:
         for worker in tuple(self._workers):
             if job.suspect and worker.name == job.accuser != card:
                 worker.strikes += 1
+                self._note(worker, f"failed with {job.suspect}, which another card has run")
                 if worker.strikes >= MAX_STRIKES:
                     waiting += [worker.job] if worker.job else []
                     self._dismiss(worker)
@@ -215,7 +220,8 @@ class Crew:
         self._succeed(worker)  # on whichever card
 
     def _note(self, worker: Worker, reason: str) -> None:
-        self.store.note("troubles", {"card": worker.name, "reason": reason})
+        card = worker.name or "one that starts"
+        self.store.note("troubles", {"card": card, "reason": reason})
 
     def _dismiss(self, worker: Worker) -> None:
         worker.stop()

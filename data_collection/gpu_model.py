@@ -16,6 +16,7 @@ from tilecast.data_collection.shortage import is_shortage
 from tilecast.heuristics.errors import NotNow, TilecastError, one_line
 from tilecast.heuristics.hardware import GPUS, MAX_CLUSTER, Hardware, described, known_gpu
 from tilecast.kernels.families import FAMILIES
+from tilecast.kernels.workers import interrupts_held
 
 SXM, SXM_CLOCK = GPUS[0], 1.98e9
 """A GPU whose rates are known, and the highest clock that its driver states, in Hz."""
@@ -49,7 +50,9 @@ def find_gpu(device: int, runs: Iterable[Mapping[str, Any]] = ()) -> Hardware:
     # In a process of its own, with which its memory and its context leave the GPU.
     with claimed([card_of(device)]), ProcessPoolExecutor(1, spawn) as process:
         try:
-            return process.submit(describe_gpu, device).result()
+            with interrupts_held():
+                description = process.submit(describe_gpu, device)
+            return description.result()
         except Exception as error:
             if not is_shortage(error):
                 raise

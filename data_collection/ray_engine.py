@@ -90,7 +90,11 @@ class RayEngine:
     ) -> Iterator[tuple[RayWorker, Result | Failed | Lost]]:
         """What happens within some seconds."""
         waited = {worker.reply: worker for worker in workers if worker.reply is not None}
-        done, _ = ray.wait(list(waited), timeout=seconds) if waited else ([], [])
+        # One is enough to go on, and then all that are done by now.
+        if waited and ray.wait(list(waited), timeout=seconds)[0]:
+            done, _ = ray.wait(list(waited), num_returns=len(waited), timeout=0)
+        else:
+            done = []
         for worker in map(waited.__getitem__, done):
             if (news := worker.hear()) is not None:
                 yield worker, news

@@ -19,7 +19,7 @@ from tilecast.data_collection.protocol import CardFailure, KernelFailure
 from tilecast.data_collection.shortage import is_shortage
 from tilecast.heuristics.errors import TilecastError, one_line
 from tilecast.kernels.spec import KernelSpec
-from tilecast.kernels.workers import end_with
+from tilecast.kernels.workers import end_with, interrupts_held
 
 START_FACTOR = 4
 """A worker that starts loads libraries and makes a GPU context, and may be silent longer."""
@@ -33,7 +33,8 @@ class LocalWorker:
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
         self._process = context.Process(target=work, args=(theirs, factory), daemon=True)
-        self._process.start()
+        with interrupts_held():
+            self._process.start()
         theirs.close()
         self.factory = factory
         self.card: str | None = None
@@ -110,12 +111,11 @@ class LocalEngine:
 
 
 def work(connection: Connection, make_session: SessionFactory) -> None:
-    """Run jobs until the parent goes away, which alone is interrupted."""
+    """Run jobs until the parent goes away, which alone is interrupted (`interrupts_held`)."""
     # Its next message may be far off, and the GPU must not stay taken until then.
     parent = multiprocessing.parent_process()  # which may be gone by now
     assert parent and parent.pid
     end_with(parent.pid)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         session = make_session(lambda spec: connection.send(Running(spec)))
     except Exception as error:

@@ -17,7 +17,7 @@ from tilecast.kernels.compiling import CompileResult, compile_into
 from tilecast.kernels.families import FAMILIES
 from tilecast.kernels.object_cache import ObjectCache, default_root
 from tilecast.kernels.spec import KernelSpec
-from tilecast.kernels.workers import WorkerDied, Workers
+from tilecast.kernels.workers import ServerDied, WorkerDied, Workers
 
 DEADLINE_SECONDS = 120
 """For one kernel, which takes about a second: a compiler that hangs must not hang its caller."""
@@ -102,13 +102,16 @@ class ObjectBuilder:
     ) -> Iterator[CompileResult]:
         """Compile different kernels that the cache lacks, and yield each as it is done.
 
-        Once ``stop`` says so, what is in work is given up and nothing more is begun.
+        What was in work when all processes ended, as somebody killed the one that begins them, is
+        compiled once more. Once ``stop`` says so, what is in work is given up and nothing more is
+        begun.
 
         Raises:
             TilecastError: the cache cannot be written.
         """
         missing = iter(specs)
         jobs: dict[Future[CompileResult], KernelSpec] = {}
+        again: set[KernelSpec] = set()
         while True:
             # One a process, so that the next is chosen when there is one for it.
             for spec in itertools.islice(missing, self._size() - len(jobs)):
@@ -120,7 +123,12 @@ class ObjectBuilder:
                 self.close()
                 return
             for job in done:
-                yield _result(jobs.pop(job), job)
+                spec = jobs.pop(job)
+                if isinstance(job.exception(), ServerDied) and spec not in again:
+                    again.add(spec)
+                    jobs[self._submit(spec)] = spec
+                else:
+                    yield _result(spec, job)
 
     def close(self) -> None:
         """End the processes; kernels that they are at are given up."""

@@ -12,9 +12,9 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
-from multiprocessing import Pipe
+from multiprocessing import Pipe, resource_tracker
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,10 @@ _ENVIRONMENT = {
 
 class WorkerDied(Exception):
     """A call has no result: its process died or took too long, or there is none to run it."""
+
+
+class ServerDied(WorkerDied):
+    """The same, as all processes have ended; the call's own need not be to blame."""
 
 
 class Workers:
@@ -102,12 +106,12 @@ class Workers:
         returns or raises, or `WorkerDied`.
 
         Raises:
-            WorkerDied: the fork server has ended.
+            ServerDied: the fork server has ended.
         """
         packed = pickle.dumps((call, arguments))
         with self._lock:
             if self._over:
-                raise WorkerDied(self._over)
+                raise ServerDied(self._over)
             if not self._calls:
                 self._stirred = time.monotonic()
             number = next(self._numbers)
@@ -149,7 +153,7 @@ class Workers:
         self._server.wait()
         self._connection.close()
         for future in self._calls.values():
-            future.set_exception(WorkerDied(self._over))
+            future.set_exception(ServerDied(self._over))
 
     def _patience(self) -> float:
         """Seconds for which the fork server may tell nothing; with none left, it is over."""
@@ -179,6 +183,21 @@ def _import_path() -> str:
     # What is no text, Python passes over, too.
     folders = (folder for folder in sys.path if isinstance(folder, str))
     return os.pathsep.join(folder or str(Path.cwd()) for folder in folders)
+
+
+@contextlib.contextmanager
+def interrupts_held() -> Iterator[None]:
+    """Have processes that are begun inside leave interrupts to this one, from their first moment.
+
+    A terminal interrupts them all, and one that still imports would end with a traceback.
+    """
+    # It begins with the first process that is spawned, and lets interrupts through then.
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def end_with(parent: int) -> None:

@@ -97,12 +97,15 @@ class FakeFactory:
     turns: tuple[Turn, ...] = ()
     broken: str = ""
     """Error with which the session does not start."""
+    killed_starts: int = 0
+    """How often the process is killed as it starts."""
     slower: float = 1.0
     """What all times of the card are multiplied by."""
 
     def __call__(self, announce: Callable[[KernelSpec | None], None]) -> FakeSession:
         time.sleep(self.slow_start)
-        self.count("start")
+        if self.count("start") <= self.killed_starts:
+            os.kill(os.getpid(), signal.SIGKILL)
         while len(list(self.log.parent.glob("*.start"))) < self.together:
             time.sleep(0.01)
         if self.broken:

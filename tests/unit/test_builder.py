@@ -259,6 +259,28 @@ def test_when_all_processes_are_lost_that_is_told_and_others_are_begun(
     builder.close()
 
 
+def test_what_was_in_work_when_all_processes_were_lost_is_compiled_once_more(
+    odd: Callable[..., odd_caches.OddCache],
+) -> None:
+    cache = odd(hangs=True)
+    builder = ObjectBuilder(cache, workers=2)
+    lost: list[int] = []
+
+    def lose() -> bool:
+        # The odd one hangs each time that it is tried.
+        if len(cache.tries()) > len(lost) and len(lost) < 2:
+            lost.append(_server(builder))
+            os.kill(lost[-1], signal.SIGKILL)
+        return False
+
+    results = {result.spec: result for result in builder.build(FOUR, lose)}
+    builder.close()
+    assert len(set(lost)) == 2
+    assert {spec for spec, result in results.items() if result.error} == {FOUR[1]}
+    assert results[FOUR[1]].passing
+    assert "the process that compiles ended with status -9" in str(results[FOUR[1]].error)
+
+
 def test_a_compiler_that_hangs_is_ended_and_the_others_go_on(
     odd: Callable[..., odd_caches.OddCache], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,7 @@ from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -32,6 +33,7 @@ from tilecast.heuristics.hardware import Hardware, hardware
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.builder import CompileResult
 from tilecast.kernels.spec import KernelSpec
+from tilecast.models import lending
 from tilecast.models.artifact import load
 from tilecast.models.baselines import NearestNeighbour
 from tilecast.models.campaign import Guide, stages
@@ -230,6 +232,38 @@ def test_a_budget_that_is_too_short_is_told(
     assert main([*arguments, "--budget", "1"]) == 2
     line = capsys.readouterr().err.splitlines()[-1]
     assert f"none of the {len(PROBLEMS)} problems was measured within --budget 1;" in line
+
+
+def test_kernels_that_all_fail_are_told(
+    arguments: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    bench: Path,
+) -> None:
+    monkeypatch.setattr(collecting, "card_session", partial(_wrong_session, bench))
+    for _ in range(2):
+        assert main(arguments) == 2
+        line = capsys.readouterr().err.splitlines()[-1]
+        assert f"none of the {len(PROBLEMS)} problems was measured, and " in line
+        assert " kernels failed; allowed: a GPU that runs them; see `tilecast doctor`" in line
+
+
+def _wrong_session(log: Path, objects: object, card: str, announce: Callable) -> Any:
+    """A card on which all kernels compute something else."""
+    session = fake_session.card_session(log, objects, card, announce)
+    session.check = lambda spec: "relative error 0.5"
+    return session
+
+
+def test_a_budget_that_ends_before_anything_is_measured_is_told(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where no model guides, too, and what follows would learn from what was measured."""
+    monkeypatch.setattr(lending, "nearest_shipped", lambda gpu: None)
+    monkeypatch.setattr(collecting, "collect", lambda options, report: None)
+    assert main([*arguments, "--budget", "30"]) == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert "problems was measured within --budget 30; allowed: more seconds" in line
 
 
 def test_problems_of_too_few_families_are_refused_before_anything_is_measured(
