@@ -39,7 +39,7 @@ from tilecast.models.manifest import (
 )
 from tilecast.models.packed import pack, shapes_of, unpack
 from tilecast.models.ranker import ConfigRanker
-from tilecast.models.stopping import MEANS, StoppingRule
+from tilecast.models.stopping import MEANS, MOST_WEIGHT, StoppingRule
 
 SHIPPED = Path(__file__).with_name("artifacts")
 """The models that come with the package, one folder each."""
@@ -61,9 +61,9 @@ _SETTINGS = {
     "blend": (0.0, 1.0),
 }
 """What a ranker needs to know beside its arrays, with the least and the most of it."""
-INTERCEPT, SLOPE = (-10.0, 10.0), (-3.0, 3.0)
-"""Bounds of a calibration within which no predicted time is beyond a float."""
-_WEIGHT = (-1e6, 1e6)
+INTERCEPT, SLOPE = (-10.0, 10.0), (0.0, 3.0)
+"""Bounds of a calibration: no predicted time is beyond a float, nor falls along a ranking."""
+_WEIGHT = (-MOST_WEIGHT, MOST_WEIGHT)
 _MARGIN = (0.0, MOST_MARGIN)
 
 

@@ -128,8 +128,8 @@ class LearnedHeuristic:
     def first(self, problem: GemmProblem, candidates: Candidates) -> FirstChoice:
         """The first of `predict`, and whether to leave the problem to the library instead.
 
-        There is at least one candidate. A lent model compares with the library as it does for its
-        own operands.
+        There is at least one candidate. A model compares with the library for operands that it is
+        lent to, too, as it does for its own; one that is lent to another GPU never does.
 
         Raises:
             TilecastError: the model is not lent to the problem's operands; see `lends`.

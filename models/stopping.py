@@ -25,6 +25,8 @@ MEANS = (2, 3, 4, 5, 6)
 """Candidates per problem, on average, that may be asked for."""
 MOST_GAIN = 0.1
 """Log gain beyond which a gain says nothing more of when to stop: a few such would decide alone."""
+MOST_WEIGHT = 1e6
+"""The largest weight, constant or threshold of a rule."""
 _DIGITS = 6
 
 
@@ -115,11 +117,14 @@ def fit_stopping_rule(asked: Sequence[FirstCandidates]) -> StoppingRule:
     """
     from sklearn.linear_model import PoissonRegressor
 
-    line = PoissonRegressor(alpha=0, solver="newton-cholesky", max_iter=1000).fit(
-        np.concatenate([first.features for first in asked]),
-        np.minimum(np.concatenate([first.gains for first in asked]), MOST_GAIN),
-    )
-    constant, *weights = (round(float(v), _DIGITS) for v in (line.intercept_, *line.coef_))
+    features = np.concatenate([first.features for first in asked])
+    gains = np.minimum(np.concatenate([first.gains for first in asked]), MOST_GAIN)
+    fitted = [-MOST_WEIGHT, *np.zeros(features.shape[1])]  # for the logarithm of nothing
+    if gains.any():
+        line = PoissonRegressor(alpha=0, solver="newton-cholesky", max_iter=1000)
+        line.fit(features, gains)
+        fitted = [line.intercept_, *line.coef_]
+    constant, *weights = (round(float(v), _DIGITS) for v in fitted)
     rule = StoppingRule(constant, (weights[0], weights[1], weights[2], weights[3]), {})
     # A candidate is taken when all up to it are worth it: when the least promising of them is.
     worth = [np.minimum.accumulate(rule.expected(first.features)) for first in asked]

@@ -26,7 +26,7 @@ def log_analytic(features: np.ndarray) -> np.ndarray:
     return features[:, ANALYTIC] * np.log(np.float32(2))
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=2**14)
 def problem_features(labels: ProblemLabels, hardware: Hardware) -> np.ndarray:
     """The `featurize` of a labelled problem, kept: folds and powers share it.
 

@@ -149,9 +149,10 @@ def test_a_failed_save_leaves_the_old_model(
     assert load(folder).rankers["burst"].distance_.base != 0.5
 
 
-def test_what_could_not_be_read_back_is_not_saved(small_model, folder: Path) -> None:
-    unsound = replace(small_model, calibration=dict.fromkeys(POWERS, (0.0, 99.0)))
-    with pytest.raises(TilecastError, match=r"not understood \(.*99.0 where -3.0 to 3.0"):
+@pytest.mark.parametrize("slope", [99.0, -0.1])
+def test_what_could_not_be_read_back_is_not_saved(small_model, folder: Path, slope: float) -> None:
+    unsound = replace(small_model, calibration=dict.fromkeys(POWERS, (0.0, slope)))
+    with pytest.raises(TilecastError, match=rf"not understood \(.*{slope} where 0.0 to 3.0"):
         save(unsound, folder)
     assert load(folder).calibration == small_model.calibration
 

@@ -14,6 +14,7 @@ from tilecast.models.artifact import load_shipped
 from tilecast.models.deferral import (
     ALLOWED,
     DEFERRAL_FEATURES,
+    FEWEST,
     LEARNED,
     MOST_MARGIN,
     SLOWER,
@@ -110,9 +111,21 @@ def test_where_nothing_is_sure_all_is_left() -> None:
 
 
 def test_what_the_library_wins_by_little_is_left_though_it_is_not_slower() -> None:
-    choices = _choices([-0.01, 0.01] * 4, [-0.01, 0.01] * 4, [0, 0, 1, 1] * 2)
+    choices = _choices([-0.01, 0.01] * 20, [-0.01, 0.01] * 20, [0, 0, 1, 1] * 10)
     assert choices.margin == 0
-    assert choices.left.tolist() == [True, False] * 4
+    assert choices.left.tolist() == [True, False] * 20
+
+
+@pytest.mark.parametrize("count", [FEWEST - 1, FEWEST])
+def test_few_problems_leave_all(count: int) -> None:
+    choices = _choices([0.1] * count, [0.1] * count, [i % 5 for i in range(count)])
+    assert choices.margin == (0.1 if count == FEWEST else MOST_MARGIN)
+
+
+def test_a_margin_takes_all_that_are_expected_to_be_as_much_ahead_or_none() -> None:
+    slow = [0.05] * 9 + [-0.2]
+    assert _choices([0.05] * 10 + [0.1] * 10, slow + [0.1] * 10, [0] * 20).margin == 0.1
+    assert _choices([0.05] * 20, slow * 2, [0] * 20).margin == MOST_MARGIN
 
 
 def test_speed_counts_what_is_left_as_the_library() -> None:

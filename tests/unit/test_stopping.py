@@ -16,6 +16,7 @@ from tilecast.models.labels import POWERS
 from tilecast.models.stopping import (
     MAX_TAKEN,
     MEANS,
+    MOST_WEIGHT,
     FirstCandidates,
     StoppingRule,
     fit_stopping_rule,
@@ -103,6 +104,14 @@ def test_what_decides_is_learned_from_gains() -> None:
     rule = fit_stopping_rule(_planted(8000))
     found, planted = (rule.constant, *rule.weights), (RULE.constant, *RULE.weights)
     np.testing.assert_allclose(found, planted, rtol=0.1)
+
+
+def test_where_no_further_candidate_gains_anything_there_is_a_rule() -> None:
+    none = [FirstCandidates(stop_features(*r), np.ones(MAX_TAKEN)) for r in _rankings(20)]
+    rule = fit_stopping_rule(none)
+    figures = (rule.constant, *rule.weights, *rule.thresholds.values())
+    assert np.isfinite(figures).all()
+    assert np.abs(figures).max() <= MOST_WEIGHT
 
 
 def test_the_mean_is_kept_over_what_was_learned_from() -> None:

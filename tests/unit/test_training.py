@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +27,7 @@ from tilecast.models.measurements import Measurements, by_gpu, dataset_hardware
 from tilecast.models.network_training import fit_network
 from tilecast.models.ranker import ConfigRanker
 from tilecast.models.targets import problem_features
-from tilecast.models.training import train
+from tilecast.models.training import _scored, train
 from tilecast.models.tree_training import fit_distance
 
 
@@ -203,6 +205,23 @@ def test_held_out_problems_of_one_config_give_a_slope(few_dataset: Dataset) -> N
     asked = {table[i].problem for i in folds(table)[0][1]}
     some = _with_configs(few_dataset, lambda problem: 1 if problem in asked else 4)
     assert train(by_gpu([some])).calibration == dict.fromkeys(POWERS, (0.0, 1.0))
+
+
+def test_times_never_fall_along_a_ranking_that_is_the_wrong_way_round(
+    few_dataset: Dataset,
+) -> None:
+    table = label_table(few_dataset)
+    backwards = iter([np.argsort(-labels.slowdown("burst", truth=True)) for labels in table])
+    ranker: Any = SimpleNamespace(
+        power="burst",
+        hardware=hardware("H200"),
+        order=lambda features: next(backwards),
+        scores=lambda features: 0.01 * np.arange(len(features)),
+        level_=None,
+    )
+    (intercept, slope), _ = _scored(ranker, table)
+    assert intercept > 0
+    assert slope == 0
 
 
 def test_problems_without_a_choice_are_refused(few_dataset: Dataset) -> None:
