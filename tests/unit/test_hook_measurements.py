@@ -60,7 +60,6 @@ def test_an_endless_band_is_the_model_alone() -> None:
 
 
 def test_contestants_take_turns_and_the_median_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(call_overhead, "ROUNDS", 3)
     monkeypatch.setattr(call_overhead, "CALLS", 2)
     now = [0.0]
     cost = {"a": iter([1.0, 1.0, 1.0, 1.0, 9.0, 9.0]), "b": iter([2.0] * 6)}
@@ -71,7 +70,7 @@ def test_contestants_take_turns_and_the_median_counts(monkeypatch: pytest.Monkey
         now[0] += next(cost[name])
 
     times = call_overhead.take_turns(
-        {name: lambda name=name: call(name) for name in cost}, lambda: None, lambda: now[0]
+        {name: lambda name=name: call(name) for name in cost}, lambda: None, 3, lambda: now[0]
     )
     assert times == {"a": 1e6, "b": 2e6}
     assert "".join(order) == "aabb" * 3
