@@ -76,15 +76,15 @@ def run(options: argparse.Namespace) -> Answer:
         if name not in makers:
             raise TilecastError(f"heuristic {name!r} is not known; allowed: {', '.join(makers)}")
     makers = {name: makers[name] for name in options.only or makers}
+    among = _measured(own, measured.own) if own else of_kinds(options.operands, measured.own)
     told: dict[str, str] = {}
     if options.model is not None:
         artifact = lent(_unseeing(load(options.model), measured), gpu)
         makers |= {"as trained": _as_trained(artifact)}
         if artifact.lender:
             told["lent"] = f"as trained: the {artifact.lender}'s model, lent to the {gpu.name}"
-    among = _measured(own, measured.own) if own else of_kinds(options.operands, measured.own)
-    if options.model is not None and (seen := _seen(artifact, among)):
-        told["seen"] = f"as trained has seen (n, k) of {seen} of the {len(among)} problems before"
+        if seen := _seen(artifact, among):
+            told["seen"] = f"as trained has seen (n, k) of {seen} of the {len(among)} problems"
     scored = evaluate(list(makers.values()), measured.table, powers, options.jobs, among=among)
     missing = len(own) - len(among) if own else 0
     lines = [

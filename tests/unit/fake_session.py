@@ -162,6 +162,15 @@ def card_session(
     return FakeFactory(log, card, faults.get(card, ()), slower=slower, together=2)(announce)
 
 
+def wrong_session(
+    log: Path, objects: object, card: str, announce: Callable[[KernelSpec | None], None]
+) -> FakeSession:
+    """The same card, on which all kernels compute something else."""
+    session = card_session(log, objects, card, announce)
+    session.check = lambda spec: "relative error 0.5"  # type: ignore[method-assign]
+    return session
+
+
 class FakeSession:
     """See `tilecast.data_collection.jobs.Session`."""
 

@@ -9,7 +9,6 @@ from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -240,19 +239,12 @@ def test_kernels_that_all_fail_are_told(
     capsys: pytest.CaptureFixture[str],
     bench: Path,
 ) -> None:
-    monkeypatch.setattr(collecting, "card_session", partial(_wrong_session, bench))
+    monkeypatch.setattr(collecting, "card_session", partial(fake_session.wrong_session, bench))
     for _ in range(2):
         assert main(arguments) == 2
         line = capsys.readouterr().err.splitlines()[-1]
         assert f"none of the {len(PROBLEMS)} problems was measured, and " in line
         assert " kernels failed; allowed: a GPU that runs them; see `tilecast doctor`" in line
-
-
-def _wrong_session(log: Path, objects: object, card: str, announce: Callable) -> Any:
-    """A card on which all kernels compute something else."""
-    session = fake_session.card_session(log, objects, card, announce)
-    session.check = lambda spec: "relative error 0.5"
-    return session
 
 
 def test_a_budget_that_ends_before_anything_is_measured_is_told(

@@ -475,7 +475,7 @@ def test_evaluate_scores_a_model_on_other_data(
     assert {row["heuristic"] for row in document["regret"]} == {"random", "as trained"}
     assert "lent" not in document
     problems = document["problems"]
-    told = f"as trained has seen (n, k) of {problems} of the {problems} problems before"
+    told = f"as trained has seen (n, k) of {problems} of the {problems} problems"
     assert document["seen"] == told
 
 
@@ -499,7 +499,7 @@ def test_evaluate_tells_of_how_many_problems_the_family_is_known(
     problems = [labels.problem for labels in label_table(synthetic_dataset)]
     known = sum(problem.family == (4096, 4096) for problem in problems)
     assert 0 < known < len(problems)
-    told = f"as trained has seen (n, k) of {known} of the {len(problems)} problems before\n"
+    told = f"as trained has seen (n, k) of {known} of the {len(problems)} problems\n"
     assert (told in capsys.readouterr().out) == bool(seen)
 
 

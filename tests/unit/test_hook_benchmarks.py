@@ -296,7 +296,7 @@ def test_code_of_a_product_that_is_compiled_to_be_timed_is_not_what_runs() -> No
     stored = (x.shape, x.stride(), w.shape, w.stride(), x.dtype, w.dtype, x.device)
     competing = variants.competing(variants.Variant("default"))
     with competing as sources, lowering(), V.set_debug_handler(DebugContext()):
-        call: Any = without_us._compiled(*stored, False, without_us.PRODUCT, "ATEN")
+        call: Any = without_us._compiled(*stored, False, without_us.PRODUCT, "ATEN", "")
         (out,) = call([x, w])
     assert torch.allclose(out, x @ w, atol=1e-5)
     assert sources == []
