@@ -3,14 +3,15 @@
 Trees learn what the library takes beside one of our first choices, nine times in ten or more: of
 operands that few problems were measured of, that is further below the median. One margin for each
 power turns that into a decision: the first choice is taken where it is expected to be ahead by
-as much. The margin stands for the doubt; it is the least, from 0 on, with which at most `ALLOWED`
-of the problems that were held out would be more than 3% slower than the library. Some first choices
-are worth no more than that: a problem left to the library in vain costs what was to be gained, one
-that is taken in vain is a regression.
+as much. The margin stands for the doubt; it is the least with which at most `ALLOWED` of the
+problems that were held out would be more than 3% slower than the library, and larger where these
+are few. Some first choices are worth no more than that: a problem left to the library in vain costs
+what was to be gained, one that is taken in vain is a regression.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -31,10 +32,9 @@ ALLOWED = 0.001
 worse on problems that it was not chosen on, and the worst of these shall not be far behind either.
 With 0.2%, the worst random problem runs at 0.90x instead of 0.96x, and 2 to 12 points fewer are
 left (models/EXPERIMENTS.md)."""
-FEWEST = 16
-"""Problems that the library was timed on below which all is left to it: a margin in which none of
-five to eight is slower is none for others. Of 72 of an H100's, learned from five of them, 11% of
-those that were taken were more than 3% slower; learned from 15, none."""
+DOUBT = 0.4
+"""The least margin, times the root of how many problems the library was timed on: one in which none
+of a few is slower is none for others (models/EXPERIMENTS.md)."""
 MOST_MARGIN = 10.0
 """Margin that no expectation reaches: with it all is left to the library."""
 LEARNED = 16
@@ -139,7 +139,7 @@ class FirstChoices:
 
     @property
     def margin(self) -> float:
-        """The least margin, from 0 on, with which at most `ALLOWED` are slower."""
+        """The least margin with which at most `ALLOWED` are slower."""
         return _least_margin(self.expected, self.measured)
 
     @property
@@ -219,16 +219,14 @@ def speed(measured: np.ndarray, left: np.ndarray) -> dict[str, float]:
 
 
 def _least_margin(expected: np.ndarray, measured: np.ndarray) -> float:
-    """The least margin, from 0 on, with which at most `ALLOWED` of some problems are slower."""
-    if len(expected) < FEWEST:
-        return MOST_MARGIN
+    """The least margin with which at most `ALLOWED` of some problems are slower."""
     order = np.argsort(-expected, kind="stable")
     falling, slower = expected[order], np.cumsum(measured[order] < np.log(SLOWER))
     # Of those that are expected to be as much ahead, a margin takes all or none.
     whole = np.append(falling[1:] < falling[:-1], True)
     allowed = np.flatnonzero(whole & (slower <= ALLOWED * len(order)))
     least = float(falling[allowed[-1]]) if len(allowed) else MOST_MARGIN
-    return max(least, 0.0)
+    return max(least, DOUBT / math.sqrt(len(expected)))
 
 
 def _fitted(asked: Sequence[BesideLibrary], seed: int) -> Forest:
