@@ -23,8 +23,6 @@ from tilecast.models.stopping import MAX_TAKEN as MOST
 from tilecast.models.stopping import MEANS, StoppingRule, first_candidates, stop_features
 from tilecast.models.training import fit_rankers, stopping_rule
 
-RESAMPLES = 10_000  # draws of families with replacement: how far a difference is to be trusted
-
 
 @dataclass(frozen=True, eq=False)
 class Asked:
@@ -93,11 +91,7 @@ def not_better(found: Mapping[str, Asked], table: Table, mean: int) -> Row:
     for asked in found.values():
         both, weights = asked.fixed(mean)
         differences += (asked.chosen(mean) - (both * weights).reshape(2, -1).sum(0)) / len(found)
-    names = sorted({labels.problem.family for labels in table})
-    sums = np.bincount([names.index(labels.problem.family) for labels in table], differences)
-    # Families are drawn, not problems: those of a family are right or wrong together.
-    draws = np.random.default_rng(0).integers(len(sums), size=(RESAMPLES, len(sums)))
-    share = float((sums[draws].sum(1) >= 0).mean())
+    share = runner.share_without_gain([labels.problem.family for labels in table], differences)
     return {"difference": round(float(differences.mean()), 6), "not_better": share}
 
 

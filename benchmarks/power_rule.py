@@ -36,7 +36,6 @@ from tilecast.models.targets import problem_features
 CARDS = {"cool": 0.0, "hot": 1.0}
 """How near the card is to its power limit while choices are timed. In graphs a card that was cool
 stays so: in the result's repeats long kernels drift by 0.2%. Short kernels never meet that."""
-RESAMPLES = 10_000  # draws of families with replacement: how far a difference is to be trusted
 COLUMNS = (
     *(f"{power} {figure}" for power in POWERS for figure in ("geomean", "p95")),
     *("slower than library", "left to library", "robust over today", "not better"),
@@ -225,11 +224,7 @@ def scored(picks: np.ndarray, today: np.ndarray, said: Said, among: np.ndarray) 
     found += [slower.mean(), (picks[:, among] == K).mean()]
     difference = (of(regret["robust"], picks) - of(regret["robust"], today)).mean(0)
     families = [said.problems[i].family for i in np.flatnonzero(among)]
-    names = sorted(set(families))
-    # Families are drawn, not problems: those of a family are right or wrong together.
-    sums = np.bincount([names.index(family) for family in families], difference)
-    draws = np.random.default_rng(0).integers(len(sums), size=(RESAMPLES, len(sums)))
-    found += [difference.mean(), (sums[draws].sum(1) >= 0).mean()]
+    found += [difference.mean(), runner.share_without_gain(families, difference)]
     return [round(100 * float(value), 3) for value in found]
 
 

@@ -42,6 +42,7 @@ PACKAGES = (
 )
 ONLY = "measure the items whose name contains one of these, in their order (default: all)"
 VARIABLES = ("TILECAST", "TORCH", "TRITON")  # of the environment whose names begin so are noted
+RESAMPLES = 10_000  # draws of families, which tell how far a difference is to be trusted
 PROCESS_SECONDS = 600.0  # after which a process that should have ended is ended
 
 Row = dict[str, Any]
@@ -88,6 +89,21 @@ def facts(dataset: Dataset) -> Row:
 def quantiles(values: Sequence[float] | np.ndarray, **shares: float) -> dict[str, float]:
     """Named quantiles of some values, such as ``p95=0.95``."""
     return {name: float(np.quantile(values, share)) for name, share in shares.items()}
+
+
+def share_without_gain(families: Sequence[object], differences: np.ndarray) -> float:
+    """How often a gain is none where other problems are drawn: the share of sums of 0 or more.
+
+    Families are drawn with replacement, not problems: those of one are right or wrong together.
+
+    Args:
+        families: of each problem.
+        differences: float array [problems]: what is lost more than before.
+    """
+    names = sorted(set(families))  # type: ignore[type-var]
+    sums = np.bincount([names.index(family) for family in families], differences)
+    draws = np.random.default_rng(0).integers(len(sums), size=(RESAMPLES, len(sums)))
+    return float((sums[draws].sum(1) >= 0).mean())
 
 
 def python(*arguments: str) -> tuple[float, str]:

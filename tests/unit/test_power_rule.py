@@ -157,3 +157,13 @@ def test_no_rule_is_ahead_of_todays_on_every_card() -> None:
             )
             assert margin["slower than library"] < 0.75 * today["slower than library"]
             assert margin["left to library"] > today["left to library"] + 5
+
+
+def test_families_are_drawn_together() -> None:
+    """One gains, and one loses more: only the first drawn twice is a gain, one time in four."""
+    families = [(8, 8), (8, 8), (16, 8)]
+    assert runner.share_without_gain(families, np.array([-1.0, -1.0, 3.0])) == pytest.approx(
+        0.75, abs=0.02
+    )
+    assert runner.share_without_gain(families, np.full(3, -1.0)) == 0
+    assert runner.share_without_gain(families, np.zeros(3)) == 1
