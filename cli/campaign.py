@@ -129,9 +129,7 @@ def _answer(
         **facts,
         **counts,
         "cards": [asdict(card) for card in cards],
-        "troubles": [dict(zip(troubles.columns, row, strict=True)) for row in troubles.rows]
-        if troubles
-        else [],
+        "troubles": troubles.records if troubles else [],
         "scores": scored,
         "files": [MANIFEST, DATA, REPORT] if scored else [DATA, REPORT],
     }

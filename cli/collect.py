@@ -62,7 +62,8 @@ def run(options: argparse.Namespace) -> Answer:
         troubles = trouble_table(store.runs())
     told = {name: value for name, value in document.items() if value is not None}
     lines = [f"{name.replace('_', ' ')}: {value}" for name, value in told.items()]
-    return Answer(document, [*([troubles] if troubles else []), *lines])
+    found = troubles.records if troubles else []
+    return Answer(document | {"troubles": found}, [*([troubles] if troubles else []), *lines])
 
 
 def _guidance(

@@ -20,6 +20,8 @@ from tilecast.reporting.figure_columns import LIBRARY, LIBRARY_COLUMNS, REGRET, 
 from tilecast.reporting.table import Table
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tilecast.heuristics.hardware import Hardware
     from tilecast.heuristics.problem import GemmProblem
     from tilecast.models.artifact import Artifact
@@ -83,7 +85,7 @@ def run(options: argparse.Namespace) -> Answer:
         makers |= {"as trained": _as_trained(artifact)}
         if artifact.lender:
             told["lent"] = f"as trained: the {artifact.lender}'s model, lent to the {gpu.name}"
-        if seen := _seen(artifact, among):
+        if seen := _seen(options.model, artifact, among):
             told["seen"] = f"as trained has seen (n, k) of {seen} of the {len(among)} problems"
     scored = evaluate(list(makers.values()), measured.table, powers, options.jobs, among=among)
     missing = len(own) - len(among) if own else 0
@@ -168,11 +170,16 @@ def _unseeing(artifact: Artifact, measured: Measurements) -> Artifact:
     return artifact
 
 
-def _seen(artifact: Artifact, scored: Collection[GemmProblem]) -> int:
-    """Of how many problems the family is one that a model learned from, on whichever GPU."""
-    from tilecast.models.manifest import learned_families
+def _seen(folder: Path, artifact: Artifact, scored: Collection[GemmProblem]) -> int:
+    """Of how many problems the family is one that a model learned from, on whichever GPU.
 
-    families = learned_families(artifact.facts)
+    Raises:
+        TilecastError: the model in the folder does not state its families as models do.
+    """
+    from tilecast.models.manifest import learned_families, understood
+
+    with understood(folder):
+        families = learned_families(artifact.facts)
     return sum(problem.family in families for problem in scored)
 
 

@@ -95,11 +95,10 @@ def _measured(
     from tilecast.data_collection.store import MeasurementStore
 
     with closing(MeasurementStore(options.store)) as store:
-        done, measured = store.measured("race") & set(own), store.export()
-        counts = progress(store, own)
-    if not done:
-        raise nothing_measured(options, counts)
-    return measured, done
+        done = store.measured("race") & set(own)
+        if not done:
+            raise nothing_measured(options, progress(store, own))
+        return store.export(), done
 
 
 def _table(document: Mapping[str, Any]) -> Table:

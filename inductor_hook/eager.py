@@ -152,21 +152,9 @@ MM, BMM, ADDMM = OPERATORS = (
 
 
 @cache
-def _of(settings: Settings | None) -> Planner:
+def _planner(settings: Settings | None) -> Planner:
     """The planner of those settings, or of the environment's."""
     return Planner(settings=settings and replace(settings, k=1))
-
-
-_last: tuple[Settings | None, Planner] | None = None
-
-
-def _planner(settings: Settings | None) -> Planner:
-    """The same; quickly, as settings are compared field by field and seldom change."""
-    global _last
-    last = _last
-    if last is None or last[0] is not settings:
-        _last = last = settings, _of(settings)
-    return last[1]
 
 
 def _times(gradient: torch.Tensor, factor: float) -> torch.Tensor:

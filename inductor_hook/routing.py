@@ -8,6 +8,7 @@ stay torch's, and with them the code that Inductor generates.
 from __future__ import annotations
 
 import logging
+import os
 import warnings
 from collections.abc import Callable, Sequence
 from functools import cache, partial
@@ -29,7 +30,7 @@ from tilecast.inductor_hook.plans import (
     multiplied,
     that_adds,
 )
-from tilecast.inductor_hook.settings import Settings, of_environment
+from tilecast.inductor_hook.settings import from_environment, unbenchmarked
 
 _KEY = "CUDA"
 """The dispatch key of the kernels that are replaced."""
@@ -57,8 +58,7 @@ def enable(model: str | Path | None = None, *, power: str = "robust") -> None:
         TilecastError: an argument is not allowed, or PyTorch is built without CUDA.
     """
     global _library
-    folder = str(Path(model).absolute()) if model else None
-    planner = Planner(logging.INFO, Settings(1, folder, power))
+    planner = Planner(logging.INFO, unbenchmarked(model, power))
     disable()
     kernels = {
         name: _kernel(planner, ours, _stock(name), in_python=_in_python(name, _KEY))
@@ -83,8 +83,8 @@ def disable() -> None:
 def enable_from_environment() -> None:
     """Enable as ``TILECAST_MODEL`` and ``_POWER`` say; where that cannot be, a warning says why."""
     try:
-        named = of_environment()
-        enable(named.model, power=named.power)
+        named = from_environment(os.environ)
+        enable(named["model"], power=named["power"])
     # PyTorch loads us from its own import, which must not fail for our sake.
     except Exception as error:
         report.warn_once("enabling from the environment", error)

@@ -82,14 +82,30 @@ def from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def of_environment() -> Settings:
-    """What the environment says of eager calls, which nothing is benchmarked for.
+def unbenchmarked(model: str | Path | None, power: str) -> Settings:
+    """Settings of eager calls, with the model that is there now.
+
+    Args:
+        model: its folder; None for the shipped ones.
+        power: what it aims at.
 
     Raises:
         TilecastError: a value is not allowed, or the model's manifest is refused.
     """
+    return Settings(1, str(Path(model).absolute()) if model else None, power)
+
+
+_kept = cache(unbenchmarked)
+
+
+def of_environment() -> Settings:
+    """What the environment says of eager calls; the model stays the one that was there first.
+
+    Raises:
+        TilecastError: as `unbenchmarked`; asked again, it is looked for again.
+    """
     named = from_environment(os.environ)
-    return Settings(1, named["model"], named["power"])
+    return _kept(named["model"], named["power"])
 
 
 def _check_suffix(name: str, path: str | None, suffix: str, kind: str) -> None:

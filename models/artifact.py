@@ -29,7 +29,6 @@ from tilecast.models.manifest import (
     MANIFEST,
     VERSIONS,
     digest_of,
-    learned_families,
     learned_from,
     number,
     read_bytes,
@@ -249,7 +248,6 @@ def _artifact(manifest: Mapping[str, Any], packed: bytes) -> Artifact:
     first, second, third, fourth = (number(weight, *_WEIGHT) for weight in rule["weights"])
     thresholds = {mean: number(rule["thresholds"][str(mean)], *_WEIGHT) for mean in MEANS}
     learned_from(manifest["facts"])
-    learned_families(manifest["facts"])
     operands, measured = _kinds(manifest["operands"]), _kinds(manifest["measured"])
     if not set(measured) <= set(operands):
         raise ValueError("it was measured for more than it was trained on")

@@ -16,3 +16,8 @@ class Table:
     """Heading to format specification; text, to the left, where it is empty."""
     rows: Sequence[Sequence[object]]
     """Cells in the order of the columns; None is left blank."""
+
+    @property
+    def records(self) -> list[dict[str, object]]:
+        """Each row's cells by their headings."""
+        return [dict(zip(self.columns, row, strict=True)) for row in self.rows]

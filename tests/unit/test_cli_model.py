@@ -503,6 +503,20 @@ def test_evaluate_tells_of_how_many_problems_the_family_is_known(
     assert (told in capsys.readouterr().out) == bool(seen)
 
 
+def test_evaluate_refuses_a_model_whose_families_are_none(
+    refused: Refused, synthetic_dataset: Dataset, model: str, tmp_path: Path
+) -> None:
+    folder, path = tmp_path / "model", tmp_path / "other.parquet"
+    shutil.copytree(model, folder)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["facts"]["families"] = ["4096"]
+    manifest["sha256"] = digest_of(manifest)
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    write_dataset(_slower(synthetic_dataset), path)
+    asked = ("--data", str(path), "--model", str(folder), "--only", "random")
+    assert refused("evaluate", *asked).startswith(f"model {folder} is refused: its contents are")
+
+
 def test_evaluate_lends_a_model_to_the_gpu_that_was_measured(
     answer: Answer, few_dataset: Dataset, model: str, tmp_path: Path
 ) -> None:

@@ -630,6 +630,21 @@ def test_the_model_is_the_one_that_is_installed_or_named(
     assert len(gpu) == 1
 
 
+def test_the_named_model_stays_where_the_folder_is_another(
+    gpu: list[KernelSpec],
+    model_of: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    leaving = model_of("bf16:rcr", leaves=True)
+    monkeypatch.chdir(leaving.parent)
+    monkeypatch.setenv("TILECAST_MODEL", leaving.name)
+    for k in (128, 256):  # a new problem each
+        mm(*_linear(k=k))
+        monkeypatch.chdir("/")
+    assert gpu == []
+
+
 def test_what_is_sparse_is_torchs(caplog: pytest.LogCaptureFixture) -> None:
     dense = torch.eye(4)
     with warnings.catch_warnings():
