@@ -21,6 +21,7 @@ from tilecast.inductor_hook.matmul import LeftToLibrary, Matmul
 from tilecast.inductor_hook.plans import Product, problem_of
 from tilecast.inductor_hook.selection import gpu_of
 from tilecast.inductor_hook.settings import Settings
+from tilecast.inductor_hook.template import Choice
 
 aten = torch.ops.aten
 _Asked = tuple[Product, torch.Tensor, torch.Tensor]
@@ -44,10 +45,29 @@ def _look_at(node: Node, settings: Settings) -> None:
     if not all(_is_foreseen(one.meta["val"]) for one in node.all_input_nodes):
         return
     args, options = map_arg((node.args, node.kwargs), lambda operand: operand.meta["val"])
-    product, a, b = _PRODUCTS[node.target](*args, **options)
+    begin(expected(settings, *_PRODUCTS[node.target](*args, **options)))
+
+
+def expected(
+    settings: Settings, product: Product, a: torch.Tensor, b: torch.Tensor
+) -> list[Choice]:
+    """The choices that a product will have, best first; none where an extent is symbolic.
+
+    Args:
+        settings: those in force.
+        product: what is asked for.
+        a: its A; here as below extents, strides and type count, not what it holds.
+        b: its B.
+
+    Raises:
+        TilecastError: no kernel, or no model, is for it.
+        LeftToLibrary: ATen shall do it.
+    """
+    if not (_is_foreseen(a) and _is_foreseen(b)):
+        return []
     of_a, of_b = ((x.shape, x.stride(), x.dtype, x.device) for x in (a, b))
     matmul = Matmul(problem_of(product, of_a, of_b), product.rank == 3)
-    begin(chosen(settings, matmul, gpu_of(a.device.index or 0, settings)))
+    return chosen(settings, matmul, gpu_of(a.device.index or 0, settings))
 
 
 def _is_foreseen(operand: Any) -> bool:

@@ -26,6 +26,7 @@ from tilecast.inductor_hook.versions import (
     OLDEST,
     OLDEST_FLEX_GEMM,
     OLDEST_NVGEMM,
+    PADDING_HOME,
     PATTERNS_HOME,
     ask_for_aten,
     change,
@@ -287,10 +288,19 @@ def _choose(
 
 def _pass_over_graphs() -> None:
     """Put our pass behind Inductor's own patterns, or take it away."""
-    ours = "tilecast.inductor_hook.graph_pass"
+    _have_follow("graph_pass", sys.modules[PATTERNS_HOME].pass_patterns)
+
+
+def _leave_rows() -> None:
+    """Keep Inductor from adding rows that ours do not need, or no longer."""
+    _have_follow("row_padding", sys.modules[PADDING_HOME])
+
+
+def _have_follow(name: str, what: Any) -> None:
+    """Have a module of ours change something of Inductor's, or change it back."""
+    ours = f"tilecast.inductor_hook.{name}"
     if active() or ours in sys.modules:
-        passes = sys.modules[PATTERNS_HOME].pass_patterns
-        import_module(ours).follow(passes, active() is not None)
+        import_module(ours).follow(what, active() is not None)
 
 
 _FOLLOWERS: dict[str, Callable[[], None]] = {
@@ -300,5 +310,6 @@ _FOLLOWERS: dict[str, Callable[[], None]] = {
     NVGEMM_HOME: _rank_nvgemm,
     FLEX_GEMM_HOME: _rank_flex_gemm,
     PATTERNS_HOME: _pass_over_graphs,
+    PADDING_HOME: _leave_rows,
 }
 """What is done once a module of Inductor is loaded, and whenever other settings come into force."""

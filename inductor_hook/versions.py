@@ -25,6 +25,8 @@ HANDLERS_HOME = "torch._inductor.virtualized"
 """The module that hands out each thread's choices handler, on every version."""
 PATTERNS_HOME = "torch._inductor.fx_passes.post_grad"
 """The module that keeps the list of patterns that graphs are rewritten with, on every version."""
+PADDING_HOME = "torch._inductor.fx_passes.pad_mm"
+"""The module that pads what is multiplied, on every version."""
 
 
 def torch_version() -> tuple[int, int]:

@@ -18,6 +18,7 @@ import torch
 from torch._inductor import choices as registry
 from torch._inductor import config, select_algorithm
 from torch._inductor.choices import InductorChoices
+from torch._inductor.fx_passes import pad_mm, post_grad
 from torch._inductor.kernel import mm
 from torch._inductor.select_algorithm import get_algorithm_selector_cache
 from torch._inductor.virtualized import V
@@ -67,6 +68,7 @@ def _state() -> tuple[Any, ...]:
         *((getattr(config, name), _entry(name).default) for name in entries),
         *(_handler(), set(vars(_handler()))),
         *(list(tuner.preprocessing_fns), list(tuner.feedback_saver_fns)),
+        *(list(post_grad.pass_patterns), pad_mm.can_pad),
     )
 
 

@@ -1,0 +1,63 @@
+"""Rows that the library alone wants: Inductor adds none where kernels of ours compete.
+
+Before anybody is asked for a kernel, Inductor copies A with rows of zeros at its end, to a multiple
+of 8 in bf16, where a quick benchmark of the library's kernels finds that faster
+(``torch._inductor.fx_passes.pad_mm``). Everybody then multiplies more rows, and waits for the copy.
+Ours take any number of rows as they are; columns, and what TMA does not read, may still be padded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache, wraps
+from typing import Any
+
+import torch
+from torch._inductor import config
+
+from tilecast.heuristics.errors import TilecastError
+from tilecast.inductor_hook import report
+from tilecast.inductor_hook.ahead import expected
+from tilecast.inductor_hook.matmul import LeftToLibrary
+from tilecast.inductor_hook.plans import Product
+from tilecast.inductor_hook.settings import asked
+
+STOCK = "tilecast_stock"
+"""The attribute of our function in the place of Inductor's that keeps it."""
+
+
+def follow(home: Any, wanted: bool) -> None:
+    """Have Inductor's module that pads products ask us, too, or no longer."""
+    stock = vars(home.can_pad).get(STOCK)
+    if wanted and not stock:
+        home.can_pad = _asking_us(home, home.can_pad)
+    elif stock and not wanted:
+        home.can_pad = stock
+
+
+@cache
+def _asking_us(home: Any, stock: Callable[..., bool]) -> Callable[..., bool]:
+    @wraps(stock)
+    def can_pad(a: torch.Tensor, b: torch.Tensor, *rest: Any, **options: Any) -> bool:
+        return stock(a, b, *rest, **options) and not _are_rows_ours(home, a, b)
+
+    vars(can_pad)[STOCK] = stock
+    return can_pad
+
+
+def _are_rows_ours(home: Any, a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether A would get rows and nothing else, and kernels of ours compete for the product."""
+    settings = asked()
+    if not settings or config.force_shape_pad:
+        return False
+    multiple = home.get_alignment_size(a)
+    if any(home.get_padded_length(extent, multiple) for extent in (a.shape[-1], b.shape[-1])):
+        return False
+    try:
+        return bool(expected(settings, Product(a.ndim), a, b))
+    except (TilecastError, LeftToLibrary):
+        return False
+    # Whatever goes wrong in there, Inductor decides.
+    except Exception as error:
+        report.warn_once("looking at rows to be padded", error, "Inductor may add some")
+        return False
