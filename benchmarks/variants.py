@@ -23,8 +23,7 @@ class Variant:
     """One way to run: ``eager``, ``default``, or GEMM backends and, behind ``k=``, our shortlist.
 
     ``unfused`` behind that keeps ours from doing scales and activations; ``pruned`` leaves Triton
-    configs out that cannot be as fast as ours; ``padded`` lets Inductor add rows to A where ours
-    compete, as it does where they don't. ``eager TILECAST`` is eager with our switch.
+    configs out that cannot be as fast as ours. ``eager TILECAST`` is eager with our switch.
     """
 
     name: str
@@ -55,11 +54,6 @@ class Variant:
         """Whether Triton configs that cannot win are left out."""
         return "pruned" in self.name.split()
 
-    @property
-    def pads_rows(self) -> bool:
-        """Whether Inductor may add rows where ours compete."""
-        return "padded" in self.name.split()
-
 
 def share_ptxas() -> None:
     """Have this process use the kernels of Triton that Inductor's workers compile for it.
@@ -89,7 +83,7 @@ def competing(variant: Variant) -> Iterator[list[str]]:
     from torch._inductor.graph import GraphLowering
     from torch._inductor.virtualized import V
 
-    from tilecast.inductor_hook import installed, row_padding
+    from tilecast.inductor_hook import installed
     from tilecast.inductor_hook.without_us import WITHOUT_US
 
     sources: list[str] = []
@@ -106,10 +100,7 @@ def competing(variant: Variant) -> Iterator[list[str]]:
         ours = installed(variant.k, fuse=variant.fuse, prune_triton=variant.prune_triton)
     if variant.eager and "TILECAST" in variant.name:
         ours = _switched_on()
-    padding: AbstractContextManager[Any] = nullcontext()
-    if variant.pads_rows:
-        padding = patch.object(row_padding, "asked", lambda: None)
-    with ours, saving, padding:
+    with ours, saving:
         yield sources
 
 

@@ -9,6 +9,7 @@ from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 import torch
+from torch._C._dynamo import guards
 
 from tilecast.heuristics.dtypes import dtype_of_torch
 from tilecast.heuristics.errors import NotNow, TilecastError
@@ -24,6 +25,9 @@ from tilecast.kernels.spec import KernelSpec
 
 _REMEMBERED = 4096
 """Problems whose plan is kept, those used last."""
+_empty: Callable[..., torch.Tensor] = vars(guards)["_empty_strided_cuda"]
+"""Allocates on the current device; takes a third of the host's time that ``torch.empty`` takes, so
+that code from Inductor calls it, too."""
 
 
 class Product(NamedTuple):
@@ -50,6 +54,8 @@ class Plan(NamedTuple):
     """It, or what also copies rows that are longer than the result's."""
     shape: tuple[int, ...]
     """Shape of its result."""
+    strides: tuple[int, ...]
+    """Strides of its result."""
     dtype: torch.dtype
     """Type of its result."""
 
@@ -64,12 +70,13 @@ class Plan(NamedTuple):
 
         A scale or a bias is a vector.
         """
-        out = a.new_empty(self.shape, dtype=self.dtype) if out is None else out
-        if torch._C._cuda_getDevice() == a.get_device():
-            self.run(a, b, out, *extras)
-        else:
-            with torch.cuda.device(a.get_device()):
-                self.run(a, b, out, *extras)
+        device = a.get_device()
+        if torch._C._cuda_getDevice() != device:
+            with torch.cuda.device(device):
+                return self.launch(a, b, out, *extras)
+        if out is None:
+            out = _empty(self.shape, self.strides, self.dtype)
+        self.run(a, b, out, *extras)
         return out
 
 
@@ -92,10 +99,9 @@ class Planner:
         """How operands are multiplied; None where torch does it."""
         try:
             plan = _plan(
-                self,
-                product,
-                (a.shape, a.stride(), a.dtype, a.get_device()),
-                (b.shape, b.stride(), b.dtype, b.get_device()),
+                *(self, product),
+                *(a.shape, a.stride(), a.dtype, a.get_device()),
+                *(b.shape, b.stride(), b.dtype, b.get_device()),
                 None if out is None else out.stride(),
             )
         # Whatever goes wrong in there, torch multiplies.
@@ -198,9 +204,14 @@ _failures = Failures()
 
 
 @lru_cache(_REMEMBERED)
-def _plan(planner: Planner, *what: Any) -> Plan | None:
-    """What `_choose` says, remembered; what it raises is no decision, and is tried again."""
-    return _failures.attempt((planner, *what), lambda: _choose(planner, *what))
+def _plan(planner: Planner, product: Product, *what: Any) -> Plan | None:
+    """What `_choose` says, remembered; what it raises is no decision, and is tried again.
+
+    What it takes comes one behind the other here: a tuple in a tuple takes time to make.
+    """
+    a, b, out_stride = what[:4], what[4:8], what[8]
+    key = (planner, product, *what)
+    return _failures.attempt(key, lambda: _choose(planner, product, a, b, out_stride))
 
 
 def _choose(
@@ -252,7 +263,8 @@ def _choose(
     batched = product.rank == 3
     kernel = StaticMatmul(KernelSpec(choice.prediction.config, problem.operands, batched))
     run = kernel if problem.n == n else Padded(kernel)
-    return Plan(kernel, run, (*batch, m, n), product.out or a_dtype)
+    strides = (*(m * n for _ in batch), n, 1)
+    return Plan(kernel, run, (*batch, m, n), strides, product.out or a_dtype)
 
 
 def problem_of(

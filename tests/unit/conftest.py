@@ -298,6 +298,7 @@ def gpu(hook: list[KernelSpec], monkeypatch: pytest.MonkeyPatch) -> Iterator[lis
     """Has tensors of the CPU pass for a GPU's; gives the kernels that are launched."""
     import torch
     from hook_graph import check_handed
+    from torch._C._dynamo import guards
 
     from tilecast.inductor_hook import launcher, plans
 
@@ -320,6 +321,7 @@ def gpu(hook: list[KernelSpec], monkeypatch: pytest.MonkeyPatch) -> Iterator[lis
     monkeypatch.setattr(torch.Tensor, "is_cuda", True)
     monkeypatch.setattr(torch.Tensor, "get_device", lambda tensor: 0)
     monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: 0, raising=False)
+    monkeypatch.setattr(plans, "_empty", vars(guards)["_empty_strided_cpu"])
     plans._plan.cache_clear()
     yield launched
     plans._plan.cache_clear()
