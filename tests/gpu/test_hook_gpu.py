@@ -98,12 +98,12 @@ def _failures() -> list[str]:
     return [event for event in counters["tilecast"] if event.startswith("failed")]
 
 
-def _settings(backends: str = "TILECAST") -> dict[str, Any]:
-    # Without padding, which makes other products of some.
+def _settings(backends: str = "TILECAST", pads: bool = False) -> dict[str, Any]:
+    # Most without padding, which makes other products of some.
     return {
         "max_autotune_gemm": True,
         "max_autotune_gemm_backends": backends,
-        "shape_padding": False,
+        "shape_padding": pads,
     }
 
 
@@ -121,11 +121,12 @@ def compiled() -> Iterator[Callable[..., tuple[torch.Tensor, str]]]:
         model: Path | None = None,
         fuse: bool = True,
         prune_triton: bool = False,
+        pads: bool = False,
     ) -> tuple[torch.Tensor, str]:
         torch._dynamo.reset()
         counters.clear()
         ours = installed(k, model, fuse=fuse, prune_triton=prune_triton)
-        with ours, fresh_cache(), config.patch(_settings(backends)):
+        with ours, fresh_cache(), config.patch(_settings(backends, pads)):
             result, codes = run_and_get_code(torch.compile(function, fullgraph=True), *operands)
         # The graph's own comes last, behind that of what is compiled on trial.
         return result, codes[-1]
@@ -297,6 +298,20 @@ def test_rows_that_tma_does_not_write(compiled: Callable, kind: str, k: int, col
     assert _error(result, expected) < TOLERANCE
     assert "Padded(matmul)" in code
     assert _failures() == []
+
+
+def test_no_rows_are_added_for_a_kernel_that_takes_any(
+    compiled: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torch._inductor.fx_passes import pad_mm
+
+    # Whatever Inductor measures, it finds longer operands faster.
+    monkeypatch.setattr(pad_mm, "_skip_do_bench_times", True)
+    x, weight = _bf16(2043, K), _bf16(N, K)
+    for backends, is_padded in (("ATEN", True), ("TILECAST", False), ("ATEN,TILECAST", False)):
+        result, code = compiled(_linear, x, weight, backends=backends, pads=True)
+        assert (f"(2048, {N})" in code) is is_padded
+        assert _error(result, _exact(_linear, x, weight)) < TOLERANCE
 
 
 def test_an_expanded_row_is_right(compiled: Callable) -> None:
