@@ -20,7 +20,7 @@ from torch.autograd.graph import increment_version
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from tilecast.heuristics.errors import TilecastError
-from tilecast.inductor_hook.plans import Planner, Product, adding_to, handed, that_adds
+from tilecast.inductor_hook.plans import Planner, Product
 from tilecast.inductor_hook.routing import disable, enable
 from tilecast.inductor_hook.settings import Settings, active
 
@@ -111,10 +111,9 @@ class Operator:
         out: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """The same times ``alpha``, and ``beta`` times the bias."""
-        steps = adding_to(a, b, bias, alpha, beta, out=out)
-        plan = _planner(active()).plan(that_adds(steps), a, b, out) if steps else None
+        plan = _planner(active()).plan(self.product, a, b, out, bias, alpha, beta)
         if plan and not _shared(bias, out):
-            return plan.launch(a, b, out, *handed(steps, bias, alpha, beta))
+            return plan.launch(a, b, out, *plan.added(bias, alpha, beta))
         return getattr(torch, self.name)(bias, a, b, alpha=alpha, beta=beta, out=out)
 
     def save(

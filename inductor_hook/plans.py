@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -22,9 +23,14 @@ from tilecast.inductor_hook.layout import Addend, Scale, adding, major, padded, 
 from tilecast.inductor_hook.selection import decided, gpu_of, runnable
 from tilecast.inductor_hook.settings import Settings, of_environment
 from tilecast.kernels.spec import KernelSpec
+from tilecast.models.deferral import SLOWER
+from tilecast.models.learned import FirstChoice
 
 _REMEMBERED = 4096
 """Problems whose plan is kept, those used last."""
+HOST_MICROSECONDS = 5.0
+"""What the host saves where ours is launched and the product does not go back to torch: half of
+what benchmarks/results/call_overhead.json has for that, as hosts differ."""
 _empty: Callable[..., torch.Tensor] = vars(guards)["_empty_strided_cuda"]
 """Allocates on the current device; takes a third of the host's time that ``torch.empty`` takes, so
 that code from Inductor calls it, too."""
@@ -42,7 +48,7 @@ class Product(NamedTuple):
     fast: bool = True
     """Whether fp8 is added up without promotion, ``use_fast_accum`` of ``torch._scaled_mm``."""
     steps: tuple[str, ...] = ()
-    """Those of the epilogue, which `adding_to` gives."""
+    """Those of the epilogue."""
 
 
 class Plan(NamedTuple):
@@ -58,6 +64,17 @@ class Plan(NamedTuple):
     """Strides of its result."""
     dtype: torch.dtype
     """Type of its result."""
+    steps: tuple[str, ...]
+    """With which the kernel adds something itself."""
+
+    def added(
+        self, bias: torch.Tensor, alpha: float, beta: float
+    ) -> tuple[torch.Tensor | float, ...]:
+        """What the kernel takes for its steps, in order."""
+        if self.steps == ("bias",):
+            return (row(bias),)
+        given = {"alpha": (float(alpha),), "c": (bias,), "beta-c": (bias, float(beta))}
+        return tuple(value for step in self.steps for value in given[step])
 
     def launch(
         self,
@@ -95,14 +112,28 @@ class Planner:
         a: torch.Tensor,
         b: torch.Tensor,
         out: torch.Tensor | None = None,
+        bias: torch.Tensor | None = None,
+        alpha: float = 1,
+        beta: float = 1,
     ) -> Plan | None:
-        """How operands are multiplied; None where torch does it."""
+        """How operands are multiplied; None where torch does it.
+
+        Args:
+            product: what is asked for; its steps may come of the bias.
+            a: A.
+            b: B.
+            out: what is written to; a new tensor when left out.
+            bias: what is added, if anything is.
+            alpha: factor of the product.
+            beta: factor of what is added.
+        """
         try:
             plan = _plan(
                 *(self, product),
                 *(a.shape, a.stride(), a.dtype, a.get_device()),
                 *(b.shape, b.stride(), b.dtype, b.get_device()),
                 None if out is None else out.stride(),
+                *(() if bias is None else (*_seen(bias), alpha, beta)),
             )
         # Whatever goes wrong in there, torch multiplies.
         except Exception as error:
@@ -145,59 +176,10 @@ def multiplied(planner: Planner, dtype: torch.dtype) -> bool:
     return known
 
 
-def adding_to(
-    a: torch.Tensor,
-    b: torch.Tensor,
-    bias: torch.Tensor,
-    alpha: float = 1,
-    beta: float = 1,
-    dtype: torch.dtype | None = None,
-    out: torch.Tensor | None = None,
-) -> tuple[str, ...]:
-    """Steps with which the kernel of a product adds something itself; none where none does.
-
-    Args:
-        a: A, a matrix as B is; else torch says what is wrong.
-        b: B.
-        bias: what is added.
-        alpha: factor of the product.
-        beta: factor of what is added.
-        dtype: of the product; A's when left out.
-        out: what is written to; a contiguous matrix when left out.
-    """
-    if not a.ndim == b.ndim == 2 or bias.get_device() != a.get_device():
-        return ()
-    along = "col" if out is not None and out.ndim == 2 and out.stride(1) != 1 else "row"
+def _seen(bias: torch.Tensor) -> tuple:
+    """What counts of something that is added: shape, strides, dtype, device and alignment."""
     start = bias.data_ptr() % ALIGNMENT_BYTES
-    added = (bias.shape, bias.stride(), bias.dtype, start)
-    return adding(_kind(added, a.shape[0], b.shape[1], dtype or a.dtype, along), alpha, beta)
-
-
-@lru_cache(_REMEMBERED)
-def _kind(added: tuple, m: int, n: int, dtype: torch.dtype, along: str) -> str | None:
-    """`Addend.kind`, remembered; where there is none, that is told once."""
-    kind = Addend(*added).kind((m, n), dtype, along)
-    if kind is None:
-        shape, _, of, _ = added
-        what = f"{of} of {len(shape)} dimensions to a product in {dtype}"
-        report.say_once("bias", f"torch adds {what}, as no kernel of ours does", logging.INFO)
-    return kind
-
-
-@cache
-def that_adds(steps: tuple[str, ...]) -> Product:
-    """A product with some steps behind it: one object, as it takes time to make."""
-    return Product(steps=steps)
-
-
-def handed(
-    steps: tuple[str, ...], bias: torch.Tensor, alpha: float, beta: float
-) -> tuple[torch.Tensor | float, ...]:
-    """What a kernel takes for the steps of `adding_to`, in order."""
-    if steps == ("bias",):
-        return (row(bias),)
-    given = {"alpha": (float(alpha),), "c": (bias,), "beta-c": (bias, float(beta))}
-    return tuple(value for step in steps for value in given[step])
+    return (bias.shape, bias.stride(), bias.dtype, bias.get_device(), start)
 
 
 _failures = Failures()
@@ -209,9 +191,9 @@ def _plan(planner: Planner, product: Product, *what: Any) -> Plan | None:
 
     What it takes comes one behind the other here: a tuple in a tuple takes time to make.
     """
-    a, b, out_stride = what[:4], what[4:8], what[8]
+    a, b, out_stride, added = what[:4], what[4:8], what[8], what[9:]
     key = (planner, product, *what)
-    return _failures.attempt(key, lambda: _choose(planner, product, a, b, out_stride))
+    return _failures.attempt(key, lambda: _choose(planner, product, a, b, out_stride, added))
 
 
 def _choose(
@@ -220,8 +202,12 @@ def _choose(
     a: tuple,
     b: tuple,
     out_stride: tuple[int, ...] | None,
+    added: tuple,
 ) -> Plan | None:
-    """The plan for operands given as shape, strides, dtype and device."""
+    """The plan for operands given as shape, strides, dtype and device.
+
+    What is added is given as `_seen` and two factors, or not at all.
+    """
     a_shape, _, a_dtype, device = a
     b_shape, _, b_dtype, b_device = b
     fit = (
@@ -237,7 +223,14 @@ def _choose(
     if not fit:
         return None  # torch says what is wrong, or resizes out
     *batch, m, _ = a_shape
-    n = b_shape[-1]
+    n, dtype = b_shape[-1], product.out or a_dtype
+    if added:
+        along = "col" if out_stride and out_stride[-1] != 1 else "row"
+        steps = _steps(added, (*batch, m, n), dtype, device, along)
+        # Torch adds no matrix to what is scaled.
+        if not steps or (product.scales and steps != ("bias",)):
+            return None
+        product = product._replace(steps=steps)
     try:
         if device < 0:
             raise TilecastError("its operands are not on a GPU")
@@ -256,7 +249,7 @@ def _choose(
     except TilecastError as error:
         planner.leaves("eager", str(error))
         return None
-    if choice.deferred:
+    if _is_left(choice):
         # The model's own word, and no lack of anything.
         report.say_once("library", "the model leaves some eager products to torch", logging.INFO)
         return None
@@ -264,7 +257,38 @@ def _choose(
     kernel = StaticMatmul(KernelSpec(choice.prediction.config, problem.operands, batched))
     run = kernel if problem.n == n else Padded(kernel)
     strides = (*(m * n for _ in batch), n, 1)
-    return Plan(kernel, run, (*batch, m, n), strides, product.out or a_dtype)
+    return Plan(kernel, run, (*batch, m, n), strides, dtype, product.steps)
+
+
+def _is_left(choice: FirstChoice) -> bool:
+    """Whether torch does what has come to us: where more is at stake than what the host saves.
+
+    The library's own launch is not worth it for a doubt within `SLOWER` and `HOST_MICROSECONDS`.
+    """
+    doubt = min(-math.log(SLOWER), HOST_MICROSECONDS / choice.prediction.microseconds)
+    return choice.short > doubt
+
+
+def _steps(
+    added: tuple, shape: tuple[int, ...], dtype: torch.dtype, device: int, along: str
+) -> tuple[str, ...]:
+    """Steps with which the kernel of a product adds something itself; none where none does.
+
+    Args:
+        added: `_seen` and the factors of the product and of what is added.
+        shape: of the product.
+        dtype: of the product.
+        device: of the product.
+        along: `tilecast.inductor_hook.layout.major` of the product.
+    """
+    extents, strides, of, where, start, alpha, beta = added
+    if where != device:
+        return ()  # torch says what is wrong
+    kind = Addend(extents, strides, of, start).kind(shape, dtype, along)
+    if kind is None:
+        what = f"{of} of {len(extents)} dimensions to a product in {dtype}"
+        report.say_once("bias", f"torch adds {what}, as no kernel of ours does", logging.INFO)
+    return adding(kind, alpha, beta)
 
 
 def problem_of(

@@ -21,15 +21,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from tilecast.heuristics.errors import TilecastError
 from tilecast.inductor_hook import report
 from tilecast.inductor_hook.layout import Scale
-from tilecast.inductor_hook.plans import (
-    Plan,
-    Planner,
-    Product,
-    adding_to,
-    handed,
-    multiplied,
-    that_adds,
-)
+from tilecast.inductor_hook.plans import Plan, Planner, Product, multiplied
 from tilecast.inductor_hook.settings import from_environment, unbenchmarked
 
 _KEY = "CUDA"
@@ -118,10 +110,8 @@ def _addmm(
     alpha: float = 1,
 ) -> torch.Tensor | None:
     # Torch adds any bias in one kernel; we would need a second one for others.
-    steps = adding_to(a, b, bias, alpha, beta)
-    if not steps:
-        return None
-    return _run(planner.plan(that_adds(steps), a, b), a, b, *handed(steps, bias, alpha, beta))
+    plan = planner.plan(_MM, a, b, None, bias, alpha, beta)
+    return plan and _run(plan, a, b, *plan.added(bias, alpha, beta))
 
 
 def _scaled_mm(
@@ -138,15 +128,11 @@ def _scaled_mm(
     here = a.get_device() == scale_a.get_device() == scale_b.get_device()
     if out_dtype is None or scale_result is not None or not here:
         return None
-    steps = () if bias is None else adding_to(a, b, bias, dtype=out_dtype)
-    if bias is not None and steps != ("bias",):
-        return None
     scales = (Scale.of(scale_a), Scale.of(scale_b))
-    product = Product(2, out_dtype, scales, use_fast_accum, steps)
-    plan = planner.plan(product, a, b)
+    plan = planner.plan(Product(2, out_dtype, scales, use_fast_accum), a, b, None, bias)
     if plan is None:
         return None  # scales of blocks may lie so that they are no vector
-    added = () if bias is None else handed(steps, bias, 1, 1)
+    added = () if bias is None else plan.added(bias, 1, 1)
     return _run(plan, a, b, scale_a.view(-1), scale_b.view(-1), *added)
 
 

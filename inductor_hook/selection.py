@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache, lru_cache
@@ -139,7 +140,7 @@ def _copied(choice: FirstChoice, problem: GemmProblem) -> FirstChoice:
         problem: with the longer rows.
     """
     little = problem.m < FEW_ROWS and choice.prediction.microseconds < LITTLE_MICROSECONDS
-    return replace(choice, deferred=little and problem.in_library)
+    return replace(choice, short=math.inf if little and problem.in_library else -math.inf)
 
 
 @lru_cache(_REMEMBERED)

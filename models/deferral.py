@@ -71,9 +71,12 @@ class Deferral:
         """Log of the library's time over a config's; features are [1, DEFERRAL_FEATURES]."""
         return float(self.forest.predict(features)[0])
 
-    def defers(self, expected: float) -> bool:
-        """Whether a problem is left to the library, given what is `expected` of the first."""
-        return expected < self.margin
+    def short(self, expected: float) -> float:
+        """What a first choice lacks to be taken, given what is `expected` of it: a logarithm, too.
+
+        The problem is left to the library where that is above 0.
+        """
+        return self.margin - expected
 
 
 def deferral_features(features: np.ndarray, scores: ModelScores) -> np.ndarray:

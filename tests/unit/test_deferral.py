@@ -61,8 +61,8 @@ def test_what_the_library_takes_is_learned() -> None:
     low, high = (np.full((1, DEFERRAL_FEATURES), value, np.float32) for value in (0.1, 0.9))
     assert learned.expected(low) == pytest.approx(-0.16, abs=0.03)
     assert 0.05 < learned.expected(high) < 0.17  # an input unlike all others is doubtful
-    assert learned.defers(learned.expected(low))
-    assert not learned.defers(learned.expected(high))
+    assert learned.short(learned.expected(low)) > 0
+    assert learned.short(learned.expected(high)) <= 0
 
 
 def test_leaving_what_is_lost_beats_both_sides_alone() -> None:
