@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -23,14 +22,9 @@ from tilecast.inductor_hook.layout import Addend, Scale, adding, major, padded, 
 from tilecast.inductor_hook.selection import decided, gpu_of, runnable
 from tilecast.inductor_hook.settings import Settings, of_environment
 from tilecast.kernels.spec import KernelSpec
-from tilecast.models.deferral import SLOWER
-from tilecast.models.learned import FirstChoice
 
 _REMEMBERED = 4096
 """Problems whose plan is kept, those used last."""
-HOST_MICROSECONDS = 5.0
-"""What the host saves where ours is launched and the product does not go back to torch: half of
-what benchmarks/results/call_overhead.json has for that, as hosts differ."""
 _empty: Callable[..., torch.Tensor] = vars(guards)["_empty_strided_cuda"]
 """Allocates on the current device; takes a third of the host's time that ``torch.empty`` takes, so
 that code from Inductor calls it, too."""
@@ -249,7 +243,7 @@ def _choose(
     except TilecastError as error:
         planner.leaves("eager", str(error))
         return None
-    if _is_left(choice):
+    if choice.deferred:
         # The model's own word, and no lack of anything.
         report.say_once("library", "the model leaves some eager products to torch", logging.INFO)
         return None
@@ -258,15 +252,6 @@ def _choose(
     run = kernel if problem.n == n else Padded(kernel)
     strides = (*(m * n for _ in batch), n, 1)
     return Plan(kernel, run, (*batch, m, n), strides, dtype, product.steps)
-
-
-def _is_left(choice: FirstChoice) -> bool:
-    """Whether torch does what has come to us: where more is at stake than what the host saves.
-
-    The library's own launch is not worth it for a doubt within `SLOWER` and `HOST_MICROSECONDS`.
-    """
-    doubt = min(-math.log(SLOWER), HOST_MICROSECONDS / choice.prediction.microseconds)
-    return choice.short > doubt
 
 
 def _steps(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache, lru_cache
@@ -140,7 +139,7 @@ def _copied(choice: FirstChoice, problem: GemmProblem) -> FirstChoice:
         problem: with the longer rows.
     """
     little = problem.m < FEW_ROWS and choice.prediction.microseconds < LITTLE_MICROSECONDS
-    return replace(choice, short=math.inf if little and problem.in_library else -math.inf)
+    return replace(choice, deferred=little and problem.in_library)
 
 
 @lru_cache(_REMEMBERED)

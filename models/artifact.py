@@ -63,7 +63,7 @@ _SETTINGS = {
 INTERCEPT, SLOPE = (-10.0, 10.0), (0.0, 3.0)
 """Bounds of a calibration: no predicted time is beyond a float, nor falls along a ranking."""
 _WEIGHT = (-MOST_WEIGHT, MOST_WEIGHT)
-_MARGIN = (0.0, MOST_MARGIN)
+_MARGIN = (-MOST_MARGIN, MOST_MARGIN)
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,14 +55,8 @@ class FirstChoice:
     """What the run time of the library over the first's is at least, in nine cases of ten: no
     central estimate, as ``prediction`` is. For ``robust`` in the regime where that is less. None
     where the model knows no times of the library, or that multiplies no such operands."""
-    short: float
-    """What the first lacks to be taken all the same, as the log of a ratio of times; 0 or less
-    where it lacks nothing."""
-
-    @property
-    def deferred(self) -> bool:
-        """Whether the problem is better left to the library."""
-        return self.short > 0
+    deferred: bool
+    """Whether the problem is better left to the library."""
 
     @property
     def library_at_least(self) -> float | None:
@@ -147,9 +140,9 @@ class LearnedHeuristic:
         deferral = self.artifact.deferrals.get(self.power)
         # Not even a lower bound: there is nothing that could take that long.
         if deferral is None or not problem.in_library:
-            return FirstChoice(prediction, None, -math.inf)
+            return FirstChoice(prediction, None, False)
         expected = deferral.expected(deferral_features(features, scores))
-        return FirstChoice(prediction, float(np.exp(expected)), deferral.short(expected))
+        return FirstChoice(prediction, float(np.exp(expected)), deferral.defers(expected))
 
     def shortlist(
         self, problem: GemmProblem, candidates: Candidates, *, mean: int = USUAL_MEAN

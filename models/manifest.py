@@ -163,7 +163,7 @@ def learned_families(facts: Mapping[str, Any]) -> frozenset[tuple[int, int]]:
     Raises:
         LookupError, TypeError, ValueError: the facts are not those of a model.
     """
-    stated = (family.split("x") for family in facts.get("families", []))
+    stated = (family.split("x") for family in facts.get("seen_families", []))
     return frozenset((int(n), int(k)) for n, k in stated)
 
 

@@ -206,7 +206,7 @@ def _learned(measurements: Measurements, compared: Sequence[Comparison]) -> dict
     every = *(labels.problem for labels in measurements.table), *(one.problem for one in compared)
     return {
         "learned_from": list(measurements.digests),
-        "families": ["{}x{}".format(*family) for family in sorted({p.family for p in every})],
+        "seen_families": ["{}x{}".format(*family) for family in sorted({p.family for p in every})],
         "dataset": {
             "sha256": dataset.digest,
             "rows": len(dataset.rows),

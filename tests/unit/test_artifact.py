@@ -248,7 +248,7 @@ def test_an_absent_model_is_refused(tmp_path: Path) -> None:
         (lambda m: m["stopping_rule"]["thresholds"].pop("4"), "KeyError('4')"),
         (lambda m: m["stopping_rule"].update(constant="x"), "x where"),
         (lambda m: m.pop("deferral_margins"), "KeyError('deferral_margins')"),
-        (lambda m: m["deferral_margins"].update(burst=-0.1), "-0.1 where 0.0 to 10.0"),
+        (lambda m: m["deferral_margins"].update(burst=-10.1), "-10.1 where -10.0 to 10.0"),
         (lambda m: m["deferral_margins"].pop("burst"), "margins for ['robust', 'sustained']"),
         (lambda m: m.update(deferral_margins={}), "trees ['burst-distance', "),
         (lambda m: m["forests"].pop("burst-library"), "trees ['burst-distance', "),

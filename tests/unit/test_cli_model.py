@@ -490,7 +490,7 @@ def test_evaluate_tells_of_how_many_problems_the_family_is_known(
     folder, path = tmp_path / "model", tmp_path / "other.parquet"
     shutil.copytree(model, folder)
     manifest = json.loads((folder / "manifest.json").read_text())
-    manifest["facts"]["families"] = seen
+    manifest["facts"]["seen_families"] = seen
     manifest["sha256"] = digest_of(manifest)
     (folder / "manifest.json").write_text(json.dumps(manifest))
     write_dataset(_slower(synthetic_dataset), path)
@@ -509,7 +509,7 @@ def test_evaluate_refuses_a_model_whose_families_are_none(
     folder, path = tmp_path / "model", tmp_path / "other.parquet"
     shutil.copytree(model, folder)
     manifest = json.loads((folder / "manifest.json").read_text())
-    manifest["facts"]["families"] = ["4096"]
+    manifest["facts"]["seen_families"] = ["4096"]
     manifest["sha256"] = digest_of(manifest)
     (folder / "manifest.json").write_text(json.dumps(manifest))
     write_dataset(_slower(synthetic_dataset), path)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import gc
 import logging
-import math
 import warnings
 import weakref
 from collections.abc import Callable
@@ -28,7 +27,7 @@ from tilecast.heuristics.hardware import hardware
 from tilecast.inductor_hook import addmm, bmm, eager, failures, installed, mm, plans, selection
 from tilecast.kernels.spec import KernelSpec
 from tilecast.models.artifact import load_shipped
-from tilecast.models.learned import FirstChoice, LearnedHeuristic
+from tilecast.models.learned import LearnedHeuristic
 from tilecast.models.manifest import refuse
 
 pytestmark = pytest.mark.usefixtures("hook")
@@ -630,36 +629,6 @@ def test_the_model_is_the_one_that_is_installed_or_named(
     with installed():
         mm(*operands)
     assert len(gpu) == 1
-
-
-@pytest.mark.parametrize(
-    ("short", "microseconds", "calls"),
-    [
-        (-math.inf, 10.0, 1),
-        (0.0, 10.0, 1),
-        (0.03, 10.0, 1),  # 3% of a short product are less than the host takes to give it back
-        (0.031, 10.0, 0),
-        (0.0051, 1000.0, 0),
-        (0.0049, 1000.0, 1),  # 4.9 us
-        (math.inf, 0.1, 0),
-    ],
-)
-def test_a_doubt_that_is_less_than_the_host_saves_is_none(
-    gpu: list[KernelSpec],
-    monkeypatch: pytest.MonkeyPatch,
-    short: float,
-    microseconds: float,
-    calls: int,
-) -> None:
-    def decided(*asked: Any) -> FirstChoice:
-        choice = selection.decided(*asked)
-        prediction = replace(choice.prediction, microseconds=microseconds)
-        return replace(choice, prediction=prediction, short=short)
-
-    monkeypatch.setattr(plans, "decided", decided)
-    a, b = _linear()
-    torch.testing.assert_close(mm(a, b), torch.mm(a, b), rtol=2**-6, atol=2**-6)
-    assert len(gpu) == calls
 
 
 def test_the_named_model_stays_where_the_folder_is_another(

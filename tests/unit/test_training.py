@@ -175,7 +175,7 @@ def test_another_gpu_teaches_and_decides_nothing(
     assert artifact.facts["learned_from"] == [few_dataset.digest, other.digest]
     learned = {p.family for dataset in (few_dataset, other) for p in dataset.problems()}
     assert learned_families(artifact.facts) == learned
-    assert "4096x4096" in artifact.facts["families"]  # type: ignore[operator]
+    assert "4096x4096" in artifact.facts["seen_families"]  # type: ignore[operator]
     assert artifact.hardware == hardware("H200")
     assert [*map(str, artifact.operands)] == ["bf16:rcr", "bf16:rrr"]
     assert [*map(str, artifact.measured)] == ["bf16:rcr"]
