@@ -203,4 +203,5 @@ def test_the_shipped_model_is_seldom_slower_than_the_library(power: str) -> None
     assert figures["slower"] <= 0.02
     assert figures["geomean"] >= 1.04
     assert 0 < figures["left"] < 0.8
-    assert artifact.deferrals[power].margin >= 0
+    # Of what is taken nine in ten are expected to be none of the slower ones.
+    assert artifact.deferrals[power].margin > np.log(SLOWER)

@@ -9,7 +9,8 @@ import gc
 import logging
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -259,6 +260,29 @@ def test_a_matrix_that_is_overwritten_is_left_to_torch(gpu: list[KernelSpec]) ->
     addmm(c, a, b, out=c)
     assert torch.equal(c, expected)
     assert gpu == []
+
+
+def test_a_product_is_allocated_and_launched_where_its_operands_are(
+    gpu: list[KernelSpec], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    current, seen, empty = [1], [], plans._empty
+
+    @contextmanager
+    def device(index: int) -> Iterator[None]:
+        current.append(index)
+        yield
+        current.pop()
+
+    def allocated(*asked: Any) -> torch.Tensor:
+        seen.append(current[-1])
+        return empty(*asked)
+
+    monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: current[-1])
+    monkeypatch.setattr(torch.cuda, "device", device)
+    monkeypatch.setattr(plans, "_empty", allocated)
+    a, b = _linear()
+    torch.testing.assert_close(mm(a, b), torch.mm(a, b), rtol=2**-6, atol=2**-6)
+    assert (seen, current, len(gpu)) == ([0], [1], 1)
 
 
 def test_a_bias_with_factors_is_left_to_torch(gpu: list[KernelSpec]) -> None:
