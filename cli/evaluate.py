@@ -71,6 +71,8 @@ def run(options: argparse.Namespace) -> Answer:
             "operands in the file"
         )
     powers = tuple(dict.fromkeys(options.power or POWERS))
+    # What is refused at once comes before what takes seconds to read.
+    trained = None if options.model is None else load(options.model)
     own = given.own_problems(options)
     measured, files = read_measurements(options, options.add)
     gpu, makers = measured.gpu, all_makers(measured.gpu)
@@ -80,12 +82,12 @@ def run(options: argparse.Namespace) -> Answer:
     makers = {name: makers[name] for name in options.only or makers}
     among = _measured(own, measured.own) if own else of_kinds(options.operands, measured.own)
     told: dict[str, str] = {}
-    if options.model is not None:
-        artifact = lent(_unseeing(load(options.model), measured), gpu)
+    if trained and (folder := options.model):
+        artifact = lent(_unseeing(trained, measured), gpu)
         makers |= {"as trained": _as_trained(artifact)}
         if artifact.lender:
             told["lent"] = f"as trained: the {artifact.lender}'s model, lent to the {gpu.name}"
-        if seen := _seen(options.model, artifact, among):
+        if seen := _seen(folder, artifact, among):
             told["seen"] = f"as trained has seen (n, k) of {seen} of the {len(among)} problems"
     scored = evaluate(list(makers.values()), measured.table, powers, options.jobs, among=among)
     missing = len(own) - len(among) if own else 0
