@@ -15,6 +15,7 @@ from typing import Any
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.operands import GemmOperands, TensorSpec
 from tilecast.heuristics.problem import GemmProblem
+from tilecast.inductor_hook import replaced
 from tilecast.inductor_hook.problems import stored
 from tilecast.inductor_hook.stock_order import HOPPER, Choose, in_order, ranked_or_stock
 from tilecast.kernels.quack_sm90.config import QuackConfig
@@ -39,8 +40,6 @@ PLAIN: Mapping[str, Any] = {
 """What they have in common, as the kernels that were measured have it."""
 HOOKED = "flex_gemm_quack_configs"
 """The function of FlexGEMM's lowering that asks QuACK."""
-STOCK = "tilecast_stock"
-"""The attribute of ours in its place that keeps it."""
 
 
 def quack_config(fields: Mapping[str, Any], operands: GemmOperands) -> QuackConfig | None:
@@ -113,12 +112,12 @@ def rank_with_model(home: Any, choose: Choose) -> None:
     Raises:
         TilecastError: the installed PyTorch asks QuACK in another way.
     """
-    restore(home)
-    stock = getattr(home, HOOKED, None)
-    if stock is None:
+    if not hasattr(home, HOOKED):
         raise TilecastError(
             f"{home.__name__} has no {HOOKED}; allowed: PyTorch 2.15; leave rank_flex_gemm off"
         )
+
+    stock = replaced.stock(home, HOOKED)
 
     @wraps(stock)
     def quack_configs(call: Any, inputs: Sequence[Any], *rest: Any, **options: Any) -> Legal:
@@ -131,12 +130,9 @@ def rank_with_model(home: Any, choose: Choose) -> None:
             )
         )
 
-    vars(quack_configs)[STOCK] = stock
-    setattr(home, HOOKED, quack_configs)
+    replaced.replace(home, HOOKED, quack_configs)
 
 
 def restore(home: Any) -> None:
     """Undo `rank_with_model`; nothing to do where FlexGEMM asks QuACK by itself."""
-    stock = getattr(getattr(home, HOOKED, None), STOCK, None)
-    if stock:
-        setattr(home, HOOKED, stock)
+    replaced.restore(home, HOOKED)

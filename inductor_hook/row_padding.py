@@ -16,23 +16,22 @@ import torch
 from torch._inductor import config
 
 from tilecast.heuristics.errors import TilecastError
-from tilecast.inductor_hook import report
+from tilecast.inductor_hook import replaced, report
 from tilecast.inductor_hook.ahead import expected
 from tilecast.inductor_hook.matmul import LeftToLibrary
 from tilecast.inductor_hook.plans import Product
 from tilecast.inductor_hook.settings import asked
 
-STOCK = "tilecast_stock"
-"""The attribute of our function in the place of Inductor's that keeps it."""
+HOOKED = "can_pad"
+"""The function of Inductor's that says whether a product may be padded."""
 
 
 def follow(home: Any, wanted: bool) -> None:
     """Have Inductor's module that pads products ask us, too, or no longer."""
-    stock = vars(home.can_pad).get(STOCK)
-    if wanted and not stock:
-        home.can_pad = _asking_us(home, home.can_pad)
-    elif stock and not wanted:
-        home.can_pad = stock
+    if wanted:
+        replaced.replace(home, HOOKED, _asking_us(home, replaced.stock(home, HOOKED)))
+    else:
+        replaced.restore(home, HOOKED)
 
 
 @cache
@@ -41,7 +40,6 @@ def _asking_us(home: Any, stock: Callable[..., bool]) -> Callable[..., bool]:
     def can_pad(a: torch.Tensor, b: torch.Tensor, *rest: Any, **options: Any) -> bool:
         return stock(a, b, *rest, **options) and not _are_rows_ours(home, a, b)
 
-    vars(can_pad)[STOCK] = stock
     return can_pad
 
 

@@ -1309,7 +1309,7 @@ def test_what_is_benchmarked_is_benchmarked_in_graphs(
             torch.nn.functional.linear,
             lambda: (_bf16(256, 8192), _bf16(1024, 8192), _bf16(1024)),
         ),
-        (lambda x, w: torch.bmm(x, w.mT), lambda: (_bf16(4, 64, 4096), _bf16(4, 512, 4096))),
+        (lambda x, w: torch.bmm(x, w.mT), lambda: (_bf16(2, 64, 8192), _bf16(2, 512, 8192))),
     ],
     ids=["mm", "addmm", "bmm"],
 )
@@ -1377,7 +1377,7 @@ def test_choices_near_the_fastest_race_at_the_power_limit(
                 assert min(raised.values()) <= 1.05 * min(cool.values())
             told.clear()
     (slower,) = races
-    assert all(1.02 < ratio < 1.5 for ratio in slower)
+    assert [ratio for ratio in slower if not 1.02 < ratio < 1.5] == []
     assert _failures() == []
 
 
