@@ -325,7 +325,7 @@ def new_gpu(figures: Figures) -> str:
     """Regret by how many problems of a new GPU were measured, with another one known or not."""
     regret = figures["regret"]
     counts = sorted({int(name.split()[0]) for name in regret["burst"] if name != "lent"})
-    seconds = figures["seconds_measured"] / figures["problems"]
+    seconds = figures["card_seconds_a_problem"]
 
     def cell(power: str, name: str) -> str:
         found = regret[power].get(name)
@@ -336,11 +336,11 @@ def new_gpu(figures: Figures) -> str:
     rows = [
         [str(count), f"{count * seconds / 60:.1f}"]
         + [
-            cell(power, name if count else "lent" if "with" in name else "")
+            cell(power, f"{count} {name}")
             for power in regret
-            for name in (f"{count} alone", f"{count} with the H200")
+            for name in ("alone", "with the H200")
         ]
-        for count in (0, *counts)
+        for count in counts
     ]
     return markdown(heading, rows)
 

@@ -1,7 +1,8 @@
 """When to leave a problem to the library: where it is expected to win, and where that is in doubt.
 
 Trees learn what the library takes beside one of our first choices, nine times in ten or more: of
-operands that few problems were measured of, that is further below the median. One margin for each
+operands that few problems were measured of, that is further below the median. Other GPUs' problems
+teach them, too: what the library does badly on one it does badly on another. One margin for each
 power turns that into a decision: the first choice is taken where it is expected to be ahead by
 as much, or, below 0, behind by no more. It is the least margin with which at most `ALLOWED` of the
 problems that were held out would be more than 3% slower than the library, and larger where these
@@ -107,6 +108,8 @@ class BesideLibrary:
     """float32 array [configs, DEFERRAL_FEATURES]: `deferral_features`, best first."""
     lead: np.ndarray
     """float64 array [configs]: log of the library's measured time over each config's."""
+    elsewhere: bool = False
+    """Whether that was measured on another GPU: it is learned from, and never asked about."""
 
 
 def beside_library(
@@ -120,7 +123,8 @@ def beside_library(
             features = problem_features(labels, ranker.hardware)
             first = ranker.order(features)[:LEARNED]
             columns = deferral_features(features[first], ranker.model_scores(features[first]))
-            found.append(BesideLibrary(labels.problem, columns, lead[first]))
+            elsewhere = labels.elsewhere is not None
+            found.append(BesideLibrary(labels.problem, columns, lead[first], elsewhere))
     return tuple(found)
 
 
@@ -166,19 +170,22 @@ def held_out_choices(
         parts: `beside_library` of the problems of each fold, by the ranker that had not seen it.
         seed: of the trees' sampling.
     """
-    parts = [part for part in parts if part]
-    if len(parts) < 2:
+    asked = [[one for one in part if not one.elsewhere] for part in parts]
+    places = [place for place, some in enumerate(asked) if some]
+    if len(places) < 2:
         return None
     expected = []
-    for i, part in enumerate(parts):
-        forest = _fitted([one for other in (*parts[:i], *parts[i + 1 :]) for one in other], seed)
-        expected.append(forest.predict(np.concatenate([one.features[:1] for one in part])))
-    every = [one for part in parts for one in part]
+    for place in places:
+        forest = _fitted(
+            [one for part in (*parts[:place], *parts[place + 1 :]) for one in part], seed
+        )
+        expected.append(forest.predict(np.concatenate([one.features[:1] for one in asked[place]])))
+    every = [one for some in asked for one in some]
     return FirstChoices(
         tuple(one.problem for one in every),
         np.concatenate(expected).astype(np.float64),
         np.array([one.lead[0] for one in every]),
-        np.repeat(np.arange(len(parts)), [len(part) for part in parts]),
+        np.repeat(places, [len(asked[place]) for place in places]),
     )
 
 

@@ -172,10 +172,10 @@ def _fold(
 def parts_beside_library(
     rankers: Sequence[ConfigRanker], table: Sequence[ProblemLabels], splits: Splits
 ) -> list[tuple[BesideLibrary, ...]]:
-    """What the ranker of each split, fitted to the others, says of the problems it asks about."""
+    """What the ranker of each split says of the problems, other GPUs' too, that it has not seen."""
     return [
-        beside_library(ranker, [table[i] for i in asked])
-        for ranker, (_, asked) in zip(rankers, splits, strict=True)
+        beside_library(ranker, [table[i] for i in np.setdiff1d(np.arange(len(table)), seen)])
+        for ranker, (seen, _) in zip(rankers, splits, strict=True)
     ]
 
 

@@ -26,7 +26,7 @@ USUAL_MEAN = 4
 """Candidates per problem, on average, of a short list whose length the model chooses."""
 LENT_LEAST = 3
 """Candidates of the shortest short list of a model that is lent to another GPU: it may doubt too
-little there, and loses 0.85% at three where one alone loses 2.2% (robust,
+little there, and loses 0.62% at three where one alone loses 1.8% (robust,
 benchmarks/results/new_gpu.json)."""
 RIVALS = 8
 """Configs that an explained one is compared with; each costs some milliseconds."""

@@ -1,9 +1,9 @@
 """Which model a GPU borrows that has none of its own, and what a lent one may do.
 
 Its features are computed from the figures of the GPU that borrows: so far as these explain a time,
-the model holds there, too. The H200's lost 2.2% at one kernel, 0.85% at three and 0.38% at five on
-an H100 (robust, benchmarks/results/new_gpu.json), so what it likes is worth a benchmark and no
-more.
+the model holds there, too. What the H200 teaches loses 1.8% at one kernel, 0.62% at three and 0.32%
+at five on an H100 (robust, benchmarks/results/new_gpu.json), so what a lent model likes is worth a
+benchmark and no more.
 """
 
 from __future__ import annotations

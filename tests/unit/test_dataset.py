@@ -230,7 +230,7 @@ def test_another_gpu_has_been_measured_too(h200: Hardware) -> None:
     path = shipped_data(hardware("H100"))
     assert path is not None
     dataset = read_dataset(path)
-    assert (len(dataset.rows), len(dataset.problems())) == (11_503, 72)
+    assert (len(dataset.rows), len(dataset.problems())) == (58_615, 334)
     assert dataset_hardware(dataset) == hardware("H100") != h200
 
 

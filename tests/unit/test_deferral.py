@@ -26,8 +26,9 @@ from tilecast.models.deferral import (
     held_out_choices,
     speed,
 )
+from tilecast.models.evaluation import folds, parts_beside_library
 from tilecast.models.features import FEATURE_NAMES
-from tilecast.models.labels import POWERS
+from tilecast.models.labels import POWERS, label_table
 from tilecast.models.targets import log_analytic, problem_features
 
 H200 = hardware("H200")
@@ -87,6 +88,28 @@ def test_a_part_decides_nothing_about_itself() -> None:
     np.testing.assert_array_equal(before.expected[own], after.expected[own])
     np.testing.assert_array_equal(before.left[own], after.left[own])
     assert (before.expected[~own] != after.expected[~own]).any()
+
+
+def test_other_gpus_teach_the_trees_and_are_not_asked_about() -> None:
+    """Nor does what they say of a part's families reach what is expected of it."""
+    own, others = _planted(5, 8), _planted(5, 60)
+    others = [[replace(one, elsewhere=True) for one in part] for part in others]
+    mixed = [[*one, *other] for one, other in zip(own, others, strict=True)]
+    few, taught = held_out_choices(own), held_out_choices(mixed)
+    assert few
+    assert taught
+    assert taught.problems == few.problems
+    np.testing.assert_array_equal(taught.measured, few.measured)
+    np.testing.assert_array_equal(taught.part, few.part)
+    assert np.corrcoef(few.expected, few.measured)[0, 1] < 0.95
+    assert np.corrcoef(taught.expected, taught.measured)[0, 1] > 0.97
+    mixed[2] = [replace(one, lead=one.lead - 1) for one in mixed[2]]
+    again = held_out_choices(mixed)
+    assert again
+    np.testing.assert_array_equal(
+        again.expected[again.part == 2], taught.expected[taught.part == 2]
+    )
+    assert held_out_choices([mixed[0], others[1]]) is None
 
 
 def test_the_margin_is_the_least_that_keeps_what_is_allowed() -> None:
@@ -172,6 +195,21 @@ def test_the_first_of_a_ranking_stand_beside_the_library(
     assert found.problem == labels.problem
     np.testing.assert_allclose(np.exp(found.lead), labels.library_over(power)[first])
     assert found.features.shape == (len(first), DEFERRAL_FEATURES)
+
+
+def test_a_split_says_what_its_ranker_has_not_seen_on_any_gpu(
+    trained, synthetic_table, few_dataset
+) -> None:
+    table = [*synthetic_table, *label_table(few_dataset, hardware("H100"))]
+    splits = folds(table)
+    parts = parts_beside_library([trained.rankers["robust"]] * len(splits), table, splits)
+    for (seen, asked), part in zip(splits, parts, strict=True):
+        own = [one.problem for one in part if not one.elsewhere]
+        assert own == [table[i].problem for i in asked]
+        families = {one.problem.family for one in part}
+        assert families == {problem.family for problem in own}
+        assert families.isdisjoint(table[i].problem.family for i in seen)
+    assert any(one.elsewhere for part in parts for one in part)
 
 
 def test_problems_without_a_time_of_the_library_teach_nothing(trained, synthetic_table) -> None:
