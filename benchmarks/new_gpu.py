@@ -9,6 +9,7 @@ time of the data set's last run, whose kernels were compiled before.
 
 import random
 import time
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -19,7 +20,6 @@ from simulation import figures as of_rows
 
 from tilecast.data_collection.dataset import Dataset, read_dataset, shipped_data
 from tilecast.heuristics.hardware import hardware
-from tilecast.heuristics.problem import PROBLEM_FIELDS
 from tilecast.models.artifact import load_shipped
 from tilecast.models.evaluation import Splits, folds, held_out, unfitted
 from tilecast.models.labels import label_table
@@ -51,9 +51,8 @@ def card_seconds(dataset: Dataset) -> float:
     """Seconds of one card a problem in the last run."""
     run = dataset.provenance["runs"][-1]
     cards = [gpu["uuid_hash"] for gpu in run["gpus"]]
-    measured = dataset.rows[dataset.rows["device"].isin(cards)]
-    problems = measured[list(PROBLEM_FIELDS)].drop_duplicates()
-    return run["end"]["seconds"] * len(cards) / len(problems)
+    measured = replace(dataset, rows=dataset.rows[dataset.rows["device"].isin(cards)])
+    return run["end"]["seconds"] * len(cards) / len(measured.problems())
 
 
 def main() -> None:
