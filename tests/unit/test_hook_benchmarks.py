@@ -146,7 +146,7 @@ def test_a_result_goes_beside_the_others_unless_told_otherwise() -> None:
 
 
 def test_every_committed_result_has_the_one_form() -> None:
-    paths = sorted(runner.RESULTS.glob("*.json"))
+    paths = sorted(runner.RESULTS.rglob("*.json"))
     assert len(paths) >= 11
     for path in paths:
         document = json.loads(path.read_text())
