@@ -1,11 +1,11 @@
 """What every benchmark shares: options, provenance, deadline, processes, the form of a result.
 
 ``NAME.py`` writes ``results/NAME.json`` unless ``--out`` names another file; what was measured on
-an H100, too, lies in ``results/h100``. It has ``benchmark``, the script's name; ``provenance`` of
-each process that measured, with date, command, versions, environment and GPUs with driver, clocks
-and power; ``settings``, what was measured and how; ``rows``, what was measured item by item, each
-with the place of its ``run`` in ``provenance``; and ``figures``, what all of it says, of a `Sweep`
-for each PyTorch apart.
+an H100, too, lies in ``results/h100``. A result has ``benchmark``, the script's name;
+``provenance`` of each process that measured, with date, command, versions, environment and GPUs
+with driver, clocks and power; ``settings``, what was measured and how; ``rows``, what was measured
+item by item, each with the place of its ``run`` in ``provenance``; and ``figures``, what all of it
+says, of a `Sweep` for each PyTorch apart.
 """
 
 import argparse
