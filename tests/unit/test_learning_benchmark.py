@@ -12,7 +12,8 @@ import runner
 import simulation
 from learn_from_autotuning import Revealed
 
-from tilecast.heuristics.hardware import Hardware
+from tilecast.data_collection.autotuned import read_autotuned
+from tilecast.heuristics.hardware import Hardware, hardware
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.models.labels import POWERS, ProblemLabels
 from tilecast.models.ranker import ConfigRanker
@@ -87,8 +88,7 @@ def test_production_is_what_inductor_multiplies_by_a_gemm(
 
 def test_what_a_gpu_learned_helps_where_it_saw_something_and_harms_nobody_else() -> None:
     document = json.loads((runner.RESULTS / "learn_on_gpu.json").read_text())
-    # Each line once: Inductor gives times again that it keeps. They are of kernels of that day.
-    seen = set(learn_on_gpu.OWN.read_text().splitlines()[1:])
+    seen = read_autotuned([learn_on_gpu.OWN], hardware("H200")).found
     assert document["settings"]["problems"] == len(seen) > 150
     for found in document["figures"]["regret"].values():
         for seed in ("", ", another seed"):
