@@ -69,17 +69,21 @@ def run(options: argparse.Namespace) -> Answer:
 
 def _specs(options: argparse.Namespace) -> list[KernelSpec]:
     """The kernels that the options ask for, each once."""
+    from tilecast.cli.written import as_written
+
     gpu, operands = given.gpu(options), options.operands
     _check_together(options)
-    problems = [GemmProblem.parse(text, operands) for text in options.extents]
-    problems += given.own_problems(options)
-    if options.top is not None:
-        problems = _ranked(problems, options)
+    written = [as_written(text, operands) for text in options.extents]
+    stored = [(one.problem, one.any_rows) for one in written]
+    stored += [(problem, False) for problem in given.own_problems(options)]
+    problems = list(dict.fromkeys(problem for problem, _ in stored))
+    ranked = set(problems if options.top is None else _ranked(problems, options))
     for config in options.config:
         _check_runs(config, operands, gpu)
     specs = [
-        KernelSpec.for_problem(config, problem)
-        for problem in problems
+        KernelSpec.for_problem(config, problem, any_rows)
+        for problem, any_rows in dict.fromkeys(stored)
+        if problem in ranked
         for config in _configs(problem, options)
     ]
     if not problems:

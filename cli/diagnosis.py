@@ -7,12 +7,10 @@ from collections.abc import Iterator, Mapping
 from importlib.metadata import entry_points
 
 from tilecast.cli.checks import Finding
+from tilecast.cli.written import Written
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
-from tilecast.heuristics.operands import GemmOperands
-from tilecast.heuristics.problem import GemmProblem, read_extents
 from tilecast.inductor_hook.autoload import VARIABLE, names
-from tilecast.inductor_hook.layout import padded
 from tilecast.inductor_hook.selection import decided, shortlist
 from tilecast.inductor_hook.settings import Settings, from_environment
 from tilecast.inductor_hook.versions import OLDEST, torch_version
@@ -66,40 +64,20 @@ def check_settings(environment: Mapping[str, str] = os.environ) -> Iterator[Find
             yield Finding("inductor", shown, False, advice=f"{error}; or unset it")
 
 
-def as_written(text: str, operands: GemmOperands) -> tuple[GemmProblem, int]:
-    """The problem that the hook ranks for a multiplication, and how many columns its result has.
-
-    Where TMA does not write rows of these, the problem has longer ones, as the hook does.
-
-    Args:
-        text: ``MxNxK``, or ``BATCHxMxNxK``.
-        operands: dtypes and majors.
-
-    Raises:
-        TilecastError: the text is not of that form, or an extent is not allowed.
-    """
-    batch, m, columns, k = read_extents(text)
-    n = columns
-    if (operands.b.major, operands.out.major) == ("col", "row"):
-        n = padded(columns, operands.out.dtype.bits // 8)
-    return GemmProblem(m, n, k, batch, operands), columns
-
-
 def explain(
-    problem: GemmProblem, columns: int, gpu: Hardware, settings: Settings, objects: ObjectCache
+    written: Written, gpu: Hardware, settings: Settings, objects: ObjectCache
 ) -> Iterator[Finding]:
     """What stands between a multiplication and choices of ours, up to the first thing that does.
 
     Args:
-        problem: what the hook ranks for.
-        columns: of the result; fewer than n where longer rows are written and copied.
+        written: the multiplication.
         gpu: the GPU.
         settings: what `install` is given.
         objects: where kernels may be compiled already.
     """
-    rows = f": rows of {columns} are written as {problem.n} and copied"
-    copied = rows if columns < problem.n else ""
-    yield Finding("problem", f"{problem} {problem.operands}{copied}", True, False)
+    problem, columns = written.problem, written.columns
+    stands_in = f", ranked as {problem}" if written.any_rows else ""
+    yield Finding("problem", f"{written} {problem.operands}{stands_in}", True, False)
     operands = problem.operands
     vector = "m = 1" if problem.m == 1 else "n = 1" if columns == 1 else None
     if vector and operands.a.dtype.bits == 16 and not operands.epilogue:
@@ -119,17 +97,14 @@ def explain(
         return
     choice = decided(settings, problem, gpu, columns) if settings.k == 1 else None
     if choice and choice.deferred:
-        why = (
-            "as rows are few and would be copied"
-            if copied
-            else f"which may take no more than {choice.library_over:.2f}x the time of "
-            f"{choice.prediction.config.name}"
-        )
-        yield Finding("choices", f"left to {problem.library_call}, {why}", True, False)
+        taken = f"{choice.library_over:.2f}x the time of {choice.prediction.config.name}"
+        left = f"left to {problem.library_call}, which may take no more than {taken}"
+        yield Finding("choices", left, True, False)
         return
     shown = ", ".join(prediction.config.name for prediction in predictions)
     yield Finding("choices", f"{len(predictions)}: {shown}", True, False)
-    specs = [KernelSpec.for_problem(prediction.config, problem) for prediction in predictions]
+    configs = [prediction.config for prediction in predictions]
+    specs = [KernelSpec.for_problem(config, problem, written.any_rows) for config in configs]
     compiled = sum(objects.resources(spec) is not None for spec in specs)
     yield Finding(
         "compiled",
@@ -137,5 +112,5 @@ def explain(
         compiled == len(specs),
         False,
         f"the first compile of a graph takes a second more; `tilecast compile -k {len(specs)} "
-        f"{problem} --operands '{problem.operands}'` spares it",
+        f"{written} --operands '{problem.operands}'` spares it",
     )

@@ -85,17 +85,18 @@ def _explained(
     options: argparse.Namespace, named: dict[str, Any], objects: ObjectCache
 ) -> Iterable[Finding]:
     """What is said of the problem, as options and, beside them, variables have it."""
-    from tilecast.cli.diagnosis import as_written, explain
+    from tilecast.cli.diagnosis import explain
+    from tilecast.cli.written import as_written
     from tilecast.inductor_hook.settings import Settings, from_environment
 
-    problem, columns = as_written(options.problem, options.operands)
+    written = as_written(options.problem, options.operands)
     asked = from_environment(os.environ) | named
     try:
         settings = Settings(**asked)
     except TilecastError as error:
         return [Finding("settings", "refused", False, False, str(error))]
     model = Path(asked["model"]) if asked["model"] else None
-    return explain(problem, columns, options.gpu or given.gpu_of(model), settings, objects)
+    return explain(written, options.gpu or given.gpu_of(model), settings, objects)
 
 
 def _rows(findings: list[Finding]) -> list[tuple[str, ...]]:

@@ -297,12 +297,12 @@ def _check_library(settings: Settings, matmul: Matmul, gpu: Hardware) -> None:
     """Leave a multiplication to the library where it is expected to win, whatever is symbolic.
 
     It is where a second kernel of ours would add something, which ATen's own does at once; but not
-    where rows are longer than its result's, which ATen is slow at.
+    where TMA does not store the rows, which ATen is slow at.
 
     Raises:
         LeftToLibrary: that is so.
     """
-    if matmul.added and not matmul.padded:
+    if matmul.added and not matmul.any_rows:
         raise LeftToLibrary(f"our kernel does not add the {matmul.added} of {matmul.hint}")
     choice = decided(settings, matmul.hint, gpu, matmul.columns)
     if choice.deferred and not (matmul.dynamic and _portfolio(settings, matmul, gpu)):

@@ -64,12 +64,12 @@ class StaticMatmul:
         self._failures = Failures()
 
     @classmethod
-    def named(cls, config: str, operands: str, batched: bool) -> Self:
+    def named(cls, config: str, operands: str, batched: bool, any_rows: bool = False) -> Self:
         """From what generated code spells out: names instead of objects."""
-        return cls(*_specs((config,), operands, batched))
+        return cls(*_specs((config,), operands, batched, any_rows))
 
     def __call__(
-        self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, *extras: torch.Tensor
+        self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, *extras: torch.Tensor | float
     ) -> None:
         """Write to ``out`` what the operands ask for, on the current stream; see `Launch`.
 
@@ -140,12 +140,19 @@ class DynamicMatmul:
         self._failures = Failures()
 
     @classmethod
-    def named(cls, configs: Sequence[str], operands: str, batched: bool, **model: str) -> Self:
+    def named(
+        cls,
+        configs: Sequence[str],
+        operands: str,
+        batched: bool,
+        any_rows: bool = False,
+        **model: str,
+    ) -> Self:
         """From what generated code spells out: names instead of objects."""
-        return cls(_specs(configs, operands, batched), **model)
+        return cls(_specs(configs, operands, batched, any_rows), **model)
 
     def __call__(
-        self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, *extras: torch.Tensor
+        self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, *extras: torch.Tensor | float
     ) -> None:
         """Write to ``out`` what the operands ask for; see `StaticMatmul`."""
         # n and k are fixed where this was generated: the shape of A tells all that varies.
@@ -195,35 +202,6 @@ class DynamicMatmul:
         return self.matmuls[config]
 
 
-class Padded:
-    """A kernel's result whose rows TMA does not write: the kernel writes longer ones.
-
-    They are copied to where they belong.
-    """
-
-    def __init__(self, matmul: StaticMatmul | DynamicMatmul):
-        """Take what multiplies."""
-        self._matmul = matmul
-        self.compile = matmul.compile
-
-    def __call__(
-        self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, *extras: torch.Tensor
-    ) -> None:
-        """Write to ``out`` what the operands ask for; see `StaticMatmul`."""
-        *outer, columns = out.shape
-        try:
-            rows = out.new_empty((*outer, padded(columns, out.itemsize)))[..., :columns]
-        # A graph that compiled must run, on a card that is nearly full, too.
-        except Exception as error:
-            if _raises.get():
-                raise
-            report.warn_once("copying rows", error)
-            _instead(self._matmul.operands, a, b, out, *extras)
-            return
-        self._matmul(a, b, rows, *extras)
-        out.copy_(rows)
-
-
 def adds(alpha: float, beta: float, dtype: torch.dtype) -> bool:
     """Whether `add_bias` does it with these factors, in one pass over an output of a type.
 
@@ -265,7 +243,7 @@ def _is_capturing() -> bool:
     return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
 
 
-def _instead(operands: GemmOperands, *tensors: torch.Tensor) -> None:
+def _instead(operands: GemmOperands, *tensors: torch.Tensor | float) -> None:
     """Have torch write what a kernel of ours did not.
 
     Below autograd, as a kernel is: parts of a tensor subclass may ask for gradients even here.
@@ -286,9 +264,9 @@ def _in_torch(operands: GemmOperands) -> Callable[..., None]:
     launch = library_launch(operands)
 
     def multiply(
-        a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, *extras: torch.Tensor
+        a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, *extras: torch.Tensor | float
     ) -> None:
-        # Operators of the library write no rows that are `Padded`.
+        # Operators of the library write no rows with gaps between them.
         whole = out if out.stride(-1) > 1 or out.is_contiguous() else out.new_empty(out.shape)
         launch(a, b, whole, *extras)
         if whole is not out:
@@ -331,7 +309,9 @@ def _multiply(
         out.copy_(product)
 
 
-def _specs(configs: Sequence[str], operands: str, batched: bool) -> list[KernelSpec]:
+def _specs(
+    configs: Sequence[str], operands: str, batched: bool, any_rows: bool
+) -> list[KernelSpec]:
     """The kernels that generated code names."""
     stored = GemmOperands.parse(operands)
-    return [KernelSpec(parse_config(name), stored, batched) for name in configs]
+    return [KernelSpec(parse_config(name), stored, batched, any_rows) for name in configs]

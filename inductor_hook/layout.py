@@ -168,7 +168,7 @@ def major(
 
 
 def padded(columns: int, itemsize: int) -> int:
-    """How long a row is that TMA writes and that holds so many elements, in elements.
+    """How long a row is that TMA stores and that holds so many elements, in elements.
 
     Args:
         columns: what it holds.

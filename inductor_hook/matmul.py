@@ -45,8 +45,8 @@ class Matmul:
     """A multiplication in a graph."""
 
     hint: GemmProblem
-    """Its extents; of a symbolic one, those that Inductor benchmarks with. Where it is `padded`, n
-    is that of the longer rows."""
+    """Its extents; of a symbolic one, those that Inductor benchmarks with. Where it has `any_rows`,
+    n is that of the next longer rows that TMA stores, which the model knows."""
     batched: bool
     """Whether its operands carry a batch."""
     m_range: tuple[int, int] | None = None
@@ -60,8 +60,8 @@ class Matmul:
     inputs: tuple[str, ...] = INPUTS["mm"]
     """Those of its `INPUTS` that there are, under the names of the extras that they are."""
     columns: int | None = None
-    """Of an out whose rows are no multiple of 16 bytes: the kernel writes longer ones, which are
-    copied. None where it writes them as they are."""
+    """Of an out whose rows are no multiple of 16 bytes, which TMA does not store. None where they
+    are."""
 
     def __post_init__(self) -> None:
         """Check that all of it can be done.
@@ -85,8 +85,8 @@ class Matmul:
         return next((name for name in self.inputs if name not in own), None)
 
     @property
-    def padded(self) -> bool:
-        """Whether the kernel writes longer rows than out has."""
+    def any_rows(self) -> bool:
+        """Whether rows of out begin anywhere, so that a kernel's threads store them."""
         return self.columns is not None
 
     def then(self, activation: str) -> Matmul:

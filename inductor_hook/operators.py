@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from tilecast.heuristics.operands import COLUMN, MATRIX, NUMBER, ONE, ROW, GemmOperands
-from tilecast.inductor_hook.launcher import DynamicMatmul, Padded, StaticMatmul, add_bias, row
+from tilecast.inductor_hook.launcher import DynamicMatmul, StaticMatmul, add_bias, row
 from tilecast.inductor_hook.layout import padded
 
 _SCHEMA = (
@@ -48,14 +48,13 @@ def launch(
         alpha: factor of the product.
         beta: factor of what is added to it.
     """
-    matmul = _named(tuple(configs), operands, a.ndim == 3, tuple(model))
+    any_rows = out.stride(-1) == 1 and out.stride(-2) % padded(1, out.itemsize) != 0
+    matmul = _named(tuple(configs), operands, a.ndim == 3, any_rows, tuple(model))
     tensors, numbers = iter(extras), {"alpha": alpha, "beta": beta}
     given: Any = (
         numbers[extra.name] if extra.kind == NUMBER else _VIEWS[extra.kind](next(tensors))
         for extra in GemmOperands.parse(operands).extras
     )
-    if out.stride(-1) == 1 and out.stride(-2) % padded(1, out.itemsize):
-        matmul = Padded(matmul)
     matmul(a, b, out, *given)
     if added is not None:
         add_bias(out, added, alpha, beta)
@@ -71,14 +70,16 @@ _VIEWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 @cache
 def _named(
-    configs: tuple[str, ...], operands: str, batched: bool, model: tuple[str, ...]
+    configs: tuple[str, ...], operands: str, batched: bool, any_rows: bool, model: tuple[str, ...]
 ) -> StaticMatmul | DynamicMatmul:
     """What launches."""
     if not model:
         (config,) = configs
-        return StaticMatmul.named(config, operands, batched)
+        return StaticMatmul.named(config, operands, batched, any_rows)
     folder, power, digest = model
-    return DynamicMatmul.named(configs, operands, batched, model=folder, power=power, digest=digest)
+    return DynamicMatmul.named(
+        configs, operands, batched, any_rows, model=folder, power=power, digest=digest
+    )
 
 
 _LIBRARY = torch.library.Library("tilecast", "FRAGMENT")

@@ -17,7 +17,7 @@ from tilecast.heuristics.operands import GemmOperands, TensorSpec
 from tilecast.heuristics.problem import ALIGNMENT_BYTES, GemmProblem
 from tilecast.inductor_hook import report
 from tilecast.inductor_hook.failures import Failures
-from tilecast.inductor_hook.launcher import Padded, StaticMatmul, row
+from tilecast.inductor_hook.launcher import StaticMatmul, row
 from tilecast.inductor_hook.layout import Addend, Scale, adding, major, padded, scaling
 from tilecast.inductor_hook.selection import decided, gpu_of, runnable
 from tilecast.inductor_hook.settings import Settings, of_environment
@@ -50,8 +50,6 @@ class Plan(NamedTuple):
 
     kernel: StaticMatmul
     """The kernel."""
-    run: Callable[..., None]
-    """It, or what also copies rows that are longer than the result's."""
     shape: tuple[int, ...]
     """Shape of its result."""
     strides: tuple[int, ...]
@@ -87,7 +85,7 @@ class Plan(NamedTuple):
                 return self.launch(a, b, out, *extras)
         if out is None:
             out = _empty(self.shape, self.strides, self.dtype)
-        self.run(a, b, out, *extras)
+        self.kernel(a, b, out, *extras)
         return out
 
 
@@ -248,10 +246,10 @@ def _choose(
         report.say_once("library", "the model leaves some eager products to torch", logging.INFO)
         return None
     batched = product.rank == 3
-    kernel = StaticMatmul(KernelSpec(choice.prediction.config, problem.operands, batched))
-    run = kernel if problem.n == n else Padded(kernel)
+    any_rows = problem.n != n
+    spec = KernelSpec(choice.prediction.config, problem.operands, batched, any_rows)
     strides = (*(m * n for _ in batch), n, 1)
-    return Plan(kernel, run, (*batch, m, n), strides, dtype, product.steps)
+    return Plan(StaticMatmul(spec), (*batch, m, n), strides, dtype, product.steps)
 
 
 def _steps(
@@ -279,7 +277,7 @@ def _steps(
 def problem_of(
     product: Product, a: tuple, b: tuple, out_stride: tuple[int, ...] | None = None
 ) -> GemmProblem:
-    """What is asked of a kernel, with longer rows where TMA does not write the result's own.
+    """What is asked of the model, with longer rows where TMA does not store the result's own.
 
     Args:
         product: what is asked for beside A and B.

@@ -76,7 +76,7 @@ def read(kernel_inputs: Any, op: str, fast: bool | None = None) -> Matmul:
     try:
         stored_a = stored("A", a.get_layout(), sizes)
         stored_b = stored("B", b.get_layout(), sizes)
-        written, is_padded = _written(out, columns, sizes)
+        written, any_rows = _written(out, columns, sizes)
         operands = GemmOperands.product(stored_a, stored_b, written)
         if op == "scaled_int_mm":
             _check_column(given["scale_a"], rows, sizes)
@@ -103,7 +103,7 @@ def read(kernel_inputs: Any, op: str, fast: bool | None = None) -> Matmul:
         n = _fixed("n", columns)
         hint = GemmProblem(
             _hint(rows, sizes, 1024),
-            padded(n, out.dtype.itemsize) if is_padded else n,
+            padded(n, out.dtype.itemsize) if any_rows else n,
             _fixed("k", depth),
             _hint(batch[0], sizes, 16) if batch else 1,
             operands,
@@ -114,7 +114,7 @@ def read(kernel_inputs: Any, op: str, fast: bool | None = None) -> Matmul:
     batch_range = _bounds(batch[0], sizes.shape_env, LARGEST_BATCH) if batch else None
     if m_range and "col" in (operands.a.major, operands.out.major):
         raise NotCovered("m is symbolic and contiguous: its alignment is not known")
-    own = n if is_padded else None
+    own = n if any_rows else None
     return Matmul(hint, bool(batch), m_range, batch_range, alpha, beta, inputs, own)
 
 
@@ -133,10 +133,10 @@ def _decide_layouts(kernel_inputs: Any) -> None:
 
 
 def _written(out: Any, columns: Any, sizes: Any) -> tuple[TensorSpec, bool]:
-    """How a kernel stores the result, and whether its rows have to be longer for that.
+    """How a kernel stores the result, and whether its threads have to.
 
     Raises:
-        TilecastError: TMA writes no such strides, and not because of the rows' length.
+        TilecastError: TMA stores no such strides, and not because of the rows' length.
     """
     try:
         return stored("out", out, sizes), False

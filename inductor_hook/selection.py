@@ -27,11 +27,6 @@ from tilecast.models.manifest import model_hardware
 
 _REMEMBERED = 4096
 """Problems whose answer is kept; a model has some dozens."""
-FEW_ROWS, LITTLE_MICROSECONDS = 16, 10.0
-"""Where rows are copied, what has fewer rows and takes less is the library's. Of the 84 problems in
-benchmarks/results/row_alignment.json it is faster than a product to longer rows and the copy in
-three: in two of these by a third or more, in one at the edge by 2%. With as many rows or more it
-takes 1.02 to 6.7 times as long."""
 
 
 def gpu_of(device: int, settings: Settings) -> Hardware:
@@ -114,11 +109,11 @@ def first(settings: Settings, problem: GemmProblem, gpu: Hardware) -> FirstChoic
 def decided(
     settings: Settings, problem: GemmProblem, gpu: Hardware, columns: int | None
 ) -> FirstChoice:
-    """What runs without a benchmark: `first`, with a copy behind it where rows are cut.
+    """What runs without a benchmark: `first`, or where TMA does not store the rows, ours.
 
     Args:
         settings: which model decides.
-        problem: what is multiplied, with the rows that a kernel writes.
+        problem: what is multiplied, with rows that TMA stores.
         gpu: the GPU.
         columns: of the result; None where they are the problem's.
 
@@ -126,20 +121,8 @@ def decided(
         TilecastError: no model knows the GPU, dtypes and majors, or not well enough to decide.
     """
     choice = first(settings, problem, gpu)
-    if columns in (None, problem.n):
-        return choice
-    return _copied(choice, problem)
-
-
-def _copied(choice: FirstChoice, problem: GemmProblem) -> FirstChoice:
-    """The same where rows that TMA does not write are copied: they take the library longer, too.
-
-    Args:
-        choice: for the longer rows.
-        problem: with the longer rows.
-    """
-    little = problem.m < FEW_ROWS and choice.prediction.microseconds < LITTLE_MICROSECONDS
-    return replace(choice, deferred=little and problem.in_library)
+    # Such rows take the library longer than those that its expected time is of.
+    return choice if columns in (None, problem.n) else replace(choice, deferred=False)
 
 
 @lru_cache(_REMEMBERED)

@@ -44,7 +44,6 @@ _VIEWS = {ONE: "{}.view(-1)", COLUMN: "{}.view(-1)", ROW: "row({})", MATRIX: "{}
 _SOURCE = """
 import torch
 from tilecast.inductor_hook.launcher import {{constructor}}
-{%- if padded %}, Padded{% endif %}
 {%- if "row(" in extras %}, row{% endif %}{% if added %}, add_bias{% endif %}
 
 
@@ -52,9 +51,6 @@ from tilecast.inductor_hook.launcher import {{constructor}}
 matmul = {{constructor}}.named(
     {{arguments}}
 )
-{%- if padded %}
-matmul = Padded(matmul)
-{%- endif %}
 
 
 def {{kernel_name}}_precompile(**metadata):
@@ -86,7 +82,8 @@ class Choice:
     def specs(self) -> tuple[KernelSpec, ...]:
         """The kernels that it runs."""
         operands, batched = self.matmul.hint.operands, self.matmul.batched
-        return tuple(KernelSpec(config, operands, batched) for config in self.configs)
+        any_rows = self.matmul.any_rows
+        return tuple(KernelSpec(config, operands, batched, any_rows) for config in self.configs)
 
     @property
     def name(self) -> str:
@@ -100,9 +97,9 @@ class Choice:
         """Whether its time is that of its config.
 
         It is not where each call picks one, by its extents, nor where a second kernel adds
-        something or copies rows.
+        something or threads store rows that TMA does not.
         """
-        return not (self.matmul.dynamic or self.matmul.added or self.matmul.padded)
+        return not (self.matmul.dynamic or self.matmul.added or self.matmul.any_rows)
 
     def variables(self) -> dict[str, Any]:
         """What the template is rendered with."""
@@ -114,6 +111,7 @@ class Choice:
             repr(names if dynamic else names[0]),
             repr(operands.text),
             f"batched={self.matmul.batched}",
+            *(["any_rows=True"] if self.matmul.any_rows else []),
         ]
         if dynamic:
             arguments += [
@@ -125,7 +123,6 @@ class Choice:
             "constructor": "DynamicMatmul" if dynamic else "StaticMatmul",
             "arguments": ", ".join(arguments),
             "model": repr(self.settings.digest),
-            "padded": self.matmul.padded,
             "inputs": inputs,
             "extras": "".join(f", {self._handed(extra)}" for extra in extras),
             "added": self.matmul.added,

@@ -36,13 +36,15 @@ def compile_gemm(kernel: Callable[..., None], spec: KernelSpec) -> bytes:
     batch = (cute.sym_int32(),) if spec.batched else ()
     m, n, k = (cute.sym_int32() for _ in range(3))
 
-    def tensor(rows, columns, stored: TensorSpec):
+    def tensor(rows, columns, stored: TensorSpec, align: int = 16):
         dtype = getattr(cutlass, stored.dtype.cutlass)
         # 16 bytes: what TMA asks of every stride but the contiguous one.
-        leading = cute.sym_int64(divisibility=128 // dtype.width)
+        elements = 8 * align // dtype.width
+        leading = cute.sym_int64(divisibility=elements)
         matrix = (leading, 1) if stored.major == "row" else (1, leading)
-        outer = (cute.sym_int64(divisibility=128 // dtype.width),) * len(batch)
-        return make_fake_tensor(dtype, (*batch, rows, columns), (*outer, *matrix), assumed_align=16)
+        outer = (cute.sym_int64(divisibility=elements),) * len(batch)
+        shape, strides = (*batch, rows, columns), (*outer, *matrix)
+        return make_fake_tensor(dtype, shape, strides, assumed_align=align)
 
     def further(extra: Extra):
         if extra.kind == MATRIX:
@@ -60,7 +62,7 @@ def compile_gemm(kernel: Callable[..., None], spec: KernelSpec) -> bytes:
         kernel,
         tensor(m, k, operands.a),
         tensor(k, n, operands.b),
-        tensor(m, n, operands.out),
+        tensor(m, n, operands.out, operands.out.dtype.bits // 8 if spec.any_rows else 16),
         *([tuple(map(further, operands.extras))] if operands.extras else []),
         cutlass.Int32(1),
         make_fake_stream(use_tvm_ffi_env_stream=True),

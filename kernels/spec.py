@@ -26,11 +26,15 @@ class KernelSpec:
     """Dtypes and majors."""
     batched: bool = False
     """Whether operands carry a leading batch extent."""
+    any_rows: bool = False
+    """Whether rows of out may begin anywhere, not only at multiples of 16 bytes."""
 
     @staticmethod
-    def for_problem(config: KernelConfig, problem: GemmProblem) -> KernelSpec:
+    def for_problem(
+        config: KernelConfig, problem: GemmProblem, any_rows: bool = False
+    ) -> KernelSpec:
         """The kernel that runs ``config`` on ``problem``: one object, as its key takes time."""
-        return _spec(config, problem.operands, problem.batch > 1)
+        return _spec(config, problem.operands, problem.batch > 1, any_rows)
 
     @property
     def arch(self) -> str:
@@ -53,6 +57,7 @@ class KernelSpec:
             "config": self.config.name,
             "operands": self.operands.text,
             "batched": self.batched,
+            "any_rows": self.any_rows,
             "extras": [str(extra) for extra in self.operands.extras],
             "arch": self.arch,
             # Objects are loaded by the host: they are its code, too.
@@ -66,8 +71,10 @@ class KernelSpec:
 
 
 @lru_cache(maxsize=1 << 16)
-def _spec(config: KernelConfig, operands: GemmOperands, batched: bool) -> KernelSpec:
-    return KernelSpec(config, operands, batched)
+def _spec(
+    config: KernelConfig, operands: GemmOperands, batched: bool, any_rows: bool
+) -> KernelSpec:
+    return KernelSpec(config, operands, batched, any_rows)
 
 
 def key_of(facts: Mapping[str, object]) -> str:

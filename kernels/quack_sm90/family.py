@@ -92,7 +92,8 @@ class QuackSm90(RuledFamily):
         operands = spec.operands
         fused = GemmWithExtras if operands.extras else FusedGemm
         kernel = fused if operands.fused else TunableGemm
-        return compile_gemm(kernel(cast("QuackConfig", spec.config), operands), spec)
+        config = cast("QuackConfig", spec.config)
+        return compile_gemm(kernel(config, operands, spec.any_rows), spec)
 
     def launcher(
         self, function: Callable[..., object], spec: KernelSpec, device: int

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from functools import partial
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec, module_from_spec
+from math import gcd
 from typing import NamedTuple
 
 import cutlass
@@ -50,6 +51,8 @@ from tilecast.kernels.quack_sm90.conversion import ConvertedA  # noqa: E402
 _RASTERS = {"m": RasterOrderOption.AlongM, "n": RasterOrderOption.AlongN}
 _FRAGMENT = 4
 """Accumulators that move at once: 16 bytes."""
+_STORED = 8
+"""Elements that a thread has on their way at once where threads store out."""
 
 
 _partition = quack.sm90_utils.partition_fragment_ABC
@@ -111,12 +114,13 @@ class TunableGemm(ComposableEpiMixin, GemmSm90):
 
     EpilogueArguments = EpilogueArguments
 
-    def __init__(self, config: QuackConfig, operands: GemmOperands):
+    def __init__(self, config: QuackConfig, operands: GemmOperands, any_rows: bool = False):
         """Set what does not depend on extents.
 
         Args:
             config: a config that is valid for the target (`tilecast.kernels.quack_sm90.space`).
             operands: dtypes and majors.
+            any_rows: whether rows of out may begin anywhere, so that threads store it, not TMA.
         """
         converted = operands.converted
         # As it is multiplied: what is narrower has become operands.a's type by then.
@@ -136,7 +140,7 @@ class TunableGemm(ComposableEpiMixin, GemmSm90):
             split_k=config.split_k,
             transform_a=ConvertedA if converted else None,
         )
-        self.config, self.operands = config, operands
+        self.config, self.operands, self.any_rows = config, operands, any_rows
         self.occupancy = config.ctas_per_sm
         self.num_regs_load, self.num_regs_mma = resources.registers(config, operands)
         self.a_transposed = config.swap_ab and not converted
@@ -182,6 +186,70 @@ class TunableGemm(ComposableEpiMixin, GemmSm90):
     def epi_visit_subtile(self, params, epi_loop_tensors, tRS_rD, tRS_rC=None):
         """What is done to a piece of the tile before it is stored: nothing."""
         return ()
+
+    def make_tma_epilogue_atoms_and_tensors(self, out, matrix, *others):
+        """What TMA stores out by, or out itself where threads do, and loads a matrix like it by."""
+        if not self.any_rows:
+            return super().make_tma_epilogue_atoms_and_tensors(out, matrix, *others)
+        return None, out, *super().make_tma_epilogue_atoms_and_tensors(None, matrix, *others)[2:]
+
+    def epilog_gmem_copy_and_partition(self, atom, whole, tile, piece, staged, place):
+        """What copies a piece of the tile between its place in memory and where it is staged."""
+        if atom is not None:
+            return super().epilog_gmem_copy_and_partition(atom, whole, tile, piece, staged, place)
+
+        def pieces(tensor):
+            return cute.zipped_divide(cute.local_tile(tensor, tile, place[:2]), piece)
+
+        where = pieces(cute.make_identity_tensor(whole.shape))
+        return partial(self._store_piece, pieces(whole), where, whole.shape, staged), None, None
+
+    @cute.jit
+    def _store_piece(
+        self,
+        pieces: cute.Tensor,
+        where: cute.Tensor,
+        extents: cute.Shape,
+        staged: cute.Tensor,
+        src_idx: Int32,
+        dst_idx: cutlass.Constexpr,
+    ):
+        """Store a staged piece, all threads together, element by element along what is contiguous.
+
+        Rows begin anywhere, so that no two elements may be known to lie in one word. Addresses
+        follow from one another, and rounds are at least two: the compiler would keep those of all
+        elements for the next piece, in more registers than there are.
+        """
+        along = const_expr(1 if self.d_layout.is_n_major_c() else 0)
+        threads = const_expr(self.num_epi_warps * cute.arch.WARP_SIZE)
+        width = const_expr(cute.size(staged, mode=[along]))
+        step = const_expr(threads // width)
+        shape = const_expr((step, width) if along else (width, step))
+        order = cute.make_ordered_layout(shape, order=(1, 0) if along else (0, 1))
+        thread = cute.arch.thread_idx()[0] % threads
+        own = cute.local_partition(staged[None, None, src_idx], order, thread)
+        out = cute.local_partition(pieces[(None, None), dst_idx], order, thread)
+        first = cute.local_partition(where[(None, None), dst_idx], order, thread)[0]
+        lines = extents[1 - along] - first[1 - along]
+        if first[along] >= extents[along]:
+            lines = Int32(0)
+        moves = const_expr(cute.size(own))
+        together = const_expr(gcd(moves // 2, _STORED))
+        values = cute.make_rmem_tensor(together, staged.element_type)
+        place, further = out.iterator, cute.crd2idx(1, out.layout)
+        for i in cutlass.range(0, moves, together, unroll=1):
+            left = lines - i * step
+            for j in cutlass.range_constexpr(together):
+                values[j] = own[i + j]
+            for j in cutlass.range_constexpr(together):
+                if j * step < left:
+                    cute.make_tensor(place, 1)[0] = values[j]
+                place = place + further
+
+    def epilogue(self, params, smem_tensors, loads, stores, *args, **kwargs):
+        """Finish a tile and store it, by what waits for TMA's stores if it is that which stores."""
+        stores = None if self.any_rows else stores
+        return super().epilogue(params, smem_tensors, loads, stores, *args, **kwargs)
 
     @cute.jit
     def epilogue_split_k(

@@ -23,6 +23,8 @@ class Kernels:
     """The plain one, or one as deep, for other operands."""
     batched: tuple[KernelSpec, ...]
     """Kernels with a batch in front."""
+    any_rows: tuple[KernelSpec, ...]
+    """Kernels of an out whose rows begin anywhere: half of the spread, and all others."""
     objects: ObjectCache
     """Where they lie."""
 

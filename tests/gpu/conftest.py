@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from compiled_kernels import Kernels
@@ -51,13 +52,16 @@ def kernels(request: pytest.FixtureRequest) -> Kernels:
     others = tuple(KernelSpec(plain, GemmOperands.parse(text)) for text in WIDE)
     others += tuple(KernelSpec(deep, GemmOperands.parse(text)) for text in NARROW)
     batched = tuple(KernelSpec(c, LINEAR_BF16, batched=True) for c in (plain, *configs[::12]))
+    any_rows = tuple(KernelSpec(config, LINEAR_BF16, any_rows=True) for config in configs[::2])
+    any_rows += tuple(replace(spec, any_rows=True) for spec in (*others, *batched))
     objects = ObjectCache(default_root())  # kept: compiling takes longer than the tests
-    specs = [*(KernelSpec(config, LINEAR_BF16) for config in (plain, *configs)), *others, *batched]
-    assert len(specs) <= 80
+    specs = [KernelSpec(config, LINEAR_BF16) for config in (plain, *configs)]
+    specs += [*others, *batched, *any_rows]
+    assert len(specs) <= 120
     random.shuffle(specs)  # processes that test side by side begin with different ones
     results = list(compile_all(specs, objects, cpu_count()))
     assert {result.error for result in results} == {None}
-    return Kernels((plain, *configs), others, batched, objects)
+    return Kernels((plain, *configs), others, batched, any_rows, objects)
 
 
 @pytest.fixture

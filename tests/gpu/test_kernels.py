@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -99,6 +100,29 @@ def test_views_with_strides_and_offsets_touch_nothing_else(
         assert relative_error(out, a, b) <= TOLERANCE, config
         out.fill_(7.0)
         assert bool((whole_out == 7.0).all()), config
+
+
+@pytest.mark.parametrize("extents", [(1, 13, 200), (37, 1111, 1032), (300, 522, 8)], ids=str)
+def test_rows_begin_anywhere_and_nothing_else_is_touched(
+    kernels: Kernels, relative_error: Error, extents: tuple[int, int, int]
+) -> None:
+    m, n, k = extents
+    wrong = {}
+    for spec in kernels.any_rows:
+        batch = 3 if spec.batched else 1
+        longest = GemmProblem(-(-m // 16) * 16, -(-n // 16) * 16, -(-k // 16) * 16, batch)
+        a, b = random_inputs(replace(longest, operands=spec.operands))
+        a, b = a[..., :m, :], b[..., :n]
+        dtype = getattr(torch, spec.operands.out.dtype.torch)
+        along = (n, 1) if spec.operands.out.major == "row" else (1, m)
+        strides = (m * n, *along)[-a.ndim :]
+        whole = torch.full((batch * m * n + 2,), 7, dtype=dtype, device="cuda")
+        out = whole.as_strided((*a.shape[:-1], n), strides, 1)
+        kernels.load(spec)(a, b, out)
+        error = relative_error(out, a, b)
+        if not (error <= TOLERANCE and whole[0] == whole[-1] == 7):
+            wrong[spec] = error
+    assert wrong == {}
 
 
 @pytest.mark.parametrize("what", ["dtype", "extents", "rank", "majors"])

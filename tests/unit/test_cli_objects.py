@@ -264,6 +264,18 @@ def test_of_other_operands_and_another_power(
     assert built == [KernelSpec(config, FP16) for config in expected[:9]]
 
 
+def test_rows_that_tma_does_not_store_are_compiled_for(
+    answer: Callable[..., dict], built: list[KernelSpec], tmp_path: Path
+) -> None:
+    """As the hook asks for them, and those of the next longer rows apart."""
+    problem = GemmProblem(16, 1008, 1024)
+    expected = [one.config for one in shortlist(Settings(k=2), problem, H200)]
+    answer("compile", "--cache", str(tmp_path), "-k", "2", "16x1001x1024", "16x1008x1024")
+    assert [(spec.config, spec.any_rows) for spec in built] == [
+        (config, any_rows) for any_rows in (True, False) for config in expected
+    ]
+
+
 def test_problems_that_operands_forbid_are_left_out() -> None:
     column_major = GemmOperands.parse("bf16:ccr")
     found = common_problems(column_major)

@@ -61,6 +61,7 @@ def _specs() -> list[KernelSpec]:
     plain = QuackConfig(128, 128, 64, stages=3)
     specs += [KernelSpec(plain, operands) for operands in OTHER_OPERANDS]
     specs.append(KernelSpec(plain, LINEAR_BF16, batched=True))
+    specs += [KernelSpec(config, LINEAR_BF16, any_rows=True) for config in (plain, *configs[::4])]
     return specs
 
 

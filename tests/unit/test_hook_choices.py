@@ -237,30 +237,20 @@ def test_k_1_keeps_aten_where_the_library_is_to_win(
 
 
 @pytest.mark.parametrize(
-    ("rows", "columns", "k", "ours"),
-    [
-        (16, 50260, K, True),
-        (2048, 50257, 256, True),
-        (4, 50257, K, True),
-        (16, 1001, 256, True),
-        (4, 1001, 256, False),  # few rows that take little
-    ],
+    ("rows", "columns", "k"),
+    [(16, 50260, K), (2048, 50257, 256), (4, 50257, K), (16, 1001, 256), (4, 1001, 256)],
 )
-def test_k_1_copies_rows_where_that_pays(
-    graph: Any, leaving_model: Path, rows: int, columns: int, k: int, ours: bool
+def test_k_1_takes_rows_that_tma_does_not_store(
+    graph: Any, leaving_model: Path, rows: int, columns: int, k: int
 ) -> None:
     """What is no multiple of 16 bytes costs the library, too."""
     install(k=1, model=leaving_model)
     templates = [mm.aten_mm, mm.mm_template]
     with config.patch(max_autotune_gemm_backends="ATEN,TRITON,TILECAST"):
         (choice,) = choices_of(linear(rows, columns, k), "mm", templates)
-    if not ours:
-        assert names_of([choice]) == ["mm"]
-        return
-    assert choice.choice.matmul.padded
-    source = source_of(choice)
-    assert "import StaticMatmul, Padded" in source
-    assert "matmul = Padded(matmul)" in source
+    assert choice.choice.matmul.any_rows
+    assert [spec.any_rows for spec in choice.choice.specs] == [True]
+    assert "batched=False, any_rows=True" in source_of(choice)
     # Its time is not that of its config: nothing is learned from it.
     assert not choice.choice.is_one_kernel
 

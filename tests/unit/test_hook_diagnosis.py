@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from tilecast.cli.checks import Finding
-from tilecast.cli.diagnosis import as_written, check_hook, explain
+from tilecast.cli.diagnosis import check_hook, explain
+from tilecast.cli.written import Written, as_written
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
@@ -28,7 +29,7 @@ def explained(
     k: int | str = 3,
 ) -> list[Finding]:
     problem = GemmProblem(*extents, operands)
-    return list(explain(problem, problem.n, H200, Settings(k=k), ObjectCache(folder)))
+    return list(explain(Written(problem, problem.n), H200, Settings(k=k), ObjectCache(folder)))
 
 
 def test_a_named_backend_that_is_loaded_is_fine() -> None:
@@ -63,7 +64,11 @@ def test_a_problem_that_is_covered_shows_its_choices_and_what_is_not_compiled(
 def test_a_problem_that_is_left_to_the_library_is_told(tmp_path: Path, leaving_model: Path) -> None:
     problem, objects = GemmProblem(512, 4096, 4096), ObjectCache(tmp_path / "objects")
     single, several = (
-        list(explain(problem, problem.n, H200, Settings(k=k, model=str(leaving_model)), objects))
+        list(
+            explain(
+                Written(problem, problem.n), H200, Settings(k=k, model=str(leaving_model)), objects
+            )
+        )
         for k in (1, 5)
     )
     assert single[-1].works
@@ -103,26 +108,19 @@ def test_one_row_of_16_bits_is_no_gemm_in_inductor(tmp_path: Path) -> None:
 
 
 def test_one_column_of_16_bits_is_no_gemm_in_inductor(tmp_path: Path) -> None:
-    problem, columns = as_written("4096x1x4096", LINEAR_BF16)
-    *_, last = explain(problem, columns, H200, Settings(k=3), ObjectCache(tmp_path))
+    written = as_written("4096x1x4096", LINEAR_BF16)
+    *_, last = explain(written, H200, Settings(k=3), ObjectCache(tmp_path))
     assert not last.works
     assert "n = 1" in last.found
 
 
 @pytest.mark.parametrize("k", [1, 5])
-def test_rows_of_any_length_are_padded_as_the_hook_does(tmp_path: Path, k: int) -> None:
-    problem, columns = as_written("16x50257x4096", LINEAR_BF16)
-    found = list(explain(problem, columns, H200, Settings(k=k), ObjectCache(tmp_path)))
-    assert found[0].found == (
-        "16x50264x4096 bf16:rcr: rows of 50257 are written as 50264 and copied"
-    )
+def test_rows_of_any_length_are_ranked_as_the_hook_does(tmp_path: Path, k: int) -> None:
+    written, objects = as_written("16x50257x4096", LINEAR_BF16), ObjectCache(tmp_path)
+    found = list(explain(written, H200, Settings(k=k), objects))
+    assert found[0].found == "16x50257x4096 bf16:rcr, ranked as 16x50264x4096"
     assert found[1].found.startswith(f"{k}: ")
-
-
-def test_few_rows_that_would_be_copied_are_left_to_the_library(tmp_path: Path) -> None:
-    problem, columns = as_written("8x1001x1024", LINEAR_BF16)
-    *_, last = explain(problem, columns, H200, Settings(k=1), ObjectCache(tmp_path))
-    assert last.found == "left to torch.mm, as rows are few and would be copied"
+    assert f"`tilecast compile -k {k} 16x50257x4096 --operands 'bf16:rcr'`" in found[2].advice
 
 
 def test_rows_that_another_major_needs_are_refused() -> None:

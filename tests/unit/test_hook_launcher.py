@@ -27,7 +27,6 @@ from tilecast.inductor_hook import failures, launcher, selection
 from tilecast.inductor_hook.failures import Failures
 from tilecast.inductor_hook.launcher import (
     DynamicMatmul,
-    Padded,
     StaticMatmul,
     add_bias,
     errors_raised,
@@ -121,10 +120,9 @@ def test_a_kernel_is_loaded_once_for_all_that_run_it(loads: Callable) -> None:
 WIDE = (4096, 4096)
 
 
-def _dynamic(names: Collection[str]) -> DynamicMatmul:
-    return DynamicMatmul.named(
-        list(names), OPERANDS, False, model="", power="robust", digest=model_digest(None)
-    )
+def _dynamic(names: Collection[str], any_rows: bool = False) -> DynamicMatmul:
+    model = {"model": "", "power": "robust", "digest": model_digest(None)}
+    return DynamicMatmul.named(list(names), OPERANDS, False, any_rows, **model)
 
 
 def _without_values(m: int) -> list[torch.Tensor]:
@@ -566,37 +564,25 @@ def test_an_extent_that_the_library_wins_is_multiplied_by_torch(
     ("operands", "shape"),
     [("bf16:rcr", (5, 1001)), ("fp16:rcr", (2, 5, 13)), ("bf16:rcr>fp32", (5, 1003))],
 )
-def test_rows_that_tma_does_not_write_are_written_longer(
+def test_rows_that_tma_does_not_store_are_stored_by_another_kernel(
     gpu: list[KernelSpec], operands: str, shape: tuple[int, ...]
 ) -> None:
-    """The kernel sees rows that begin at multiples of 16 bytes."""
     *batch, m, n = shape
     problem = GemmProblem(m, 8 * n, K, *batch, operands=GemmOperands.parse(operands))
     a, b, *_ = random_inputs(problem, device="cpu")
     b = b[..., :n]
     whole = poisoned_out(problem, device="cpu")
     out = whole.reshape(-1)[: whole.numel() // 8].view(shape)
-    seen: list[torch.Tensor] = []
-    matmul = StaticMatmul.named(NAME, operands, bool(batch))
-
-    def multiply(a: torch.Tensor, b: torch.Tensor, rows: torch.Tensor) -> None:
-        seen.append(rows)
-        matmul(a, b, rows)
-
-    multiply.compile = matmul.compile  # type: ignore[attr-defined]
-    Padded(multiply)(a, b, out)  # type: ignore[arg-type]
-    (rows,) = seen
-    assert all(stride * rows.itemsize % 16 == 0 for stride in rows.stride()[:-1])
-    assert rows.shape == out.shape
+    StaticMatmul.named(NAME, operands, bool(batch), any_rows=True)(a, b, out)
     expected = a.double() @ b.double()
     assert torch.allclose(out.double(), expected, rtol=0.01, atol=0.05)
-    assert len(gpu) == 1
+    assert [spec.any_rows for spec in gpu] == [True]
 
 
 def test_a_symbolic_m_is_ranked_by_the_longer_rows(loads: Callable) -> None:
     names = [_ranking(m, n=1008)[0] for m in (16, 2048)]
     loaded = loads(_product)
-    matmul = Padded(_dynamic(names))
+    matmul = _dynamic(names, any_rows=True)
     for m, name in zip((16, 2048), names, strict=True):
         a, b = torch.randn(m, K).bfloat16(), torch.randn(1001, K).bfloat16().T
         out = torch.empty(m, 1001, dtype=torch.bfloat16)
@@ -606,29 +592,10 @@ def test_a_symbolic_m_is_ranked_by_the_longer_rows(loads: Callable) -> None:
         assert loaded[-1].config.name == name
 
 
-def test_on_a_full_card_torch_multiplies_without_longer_rows(
-    loads: Callable, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    loaded = loads(_product)
-    a, b = torch.randn(8, K).bfloat16(), torch.randn(1001, K).bfloat16().T
-    out = torch.empty(8, 1001, dtype=torch.bfloat16)
-
-    def full(*arguments: Any, **options: Any) -> torch.Tensor:
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
-    monkeypatch.setattr(torch.Tensor, "new_empty", full)
-    matmul = Padded(StaticMatmul.named(NAME, "bf16:rcr", False))
-    matmul(a, b, out)
-    assert torch.equal(out, a @ b)
-    assert loaded == []
-    with errors_raised(), pytest.raises(torch.OutOfMemoryError):
-        matmul(a, b, out)
-
-
 def test_torch_writes_rows_of_int32_in_place_of_a_kernel_that_fails(loads: Callable) -> None:
     """Which it refuses where there are gaps between them."""
     loads(lambda *operands: 1 / 0)
     a, b = (torch.randint(-9, 9, shape, dtype=torch.int8) for shape in ((32, 64), (1003, 64)))
-    out = torch.empty(32, 1003, dtype=torch.int32)
-    Padded(StaticMatmul.named(NAME, "int8:rcr>int32", False))(a, b.T, out)
+    out = torch.empty(32, 1004, dtype=torch.int32)[:, :1003]
+    StaticMatmul.named(NAME, "int8:rcr>int32", False)(a, b.T, out)
     assert torch.equal(out, a.int() @ b.int().T)

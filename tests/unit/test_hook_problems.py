@@ -255,27 +255,25 @@ def test_what_is_not_covered_says_why(
 @pytest.mark.parametrize(
     ("n", "dtype", "longer"), [(1001, torch.bfloat16, 1008), (50257, torch.float16, 50264)]
 )
-def test_rows_that_tma_does_not_write_are_padded(
-    graph: Any, n: int, dtype: torch.dtype, longer: int
-) -> None:
+def test_rows_that_tma_does_not_store(graph: Any, n: int, dtype: torch.dtype, longer: int) -> None:
     found = read(linear(n=n, dtype=dtype), "mm")
-    assert (found.hint.n, found.padded) == (longer, True)
+    assert (found.hint.n, found.any_rows) == (longer, True)
     assert found.hint.operands.text == f"{'bf16' if dtype is torch.bfloat16 else 'fp16'}:rcr"
     found = read(batched(n=n), "bmm")
-    assert (found.hint.n, found.hint.batch, found.padded) == (longer, 4, True)
-    assert not read(linear(n=longer, dtype=dtype), "mm").padded
+    assert (found.hint.n, found.hint.batch, found.any_rows) == (longer, 4, True)
+    assert not read(linear(n=longer, dtype=dtype), "mm").any_rows
 
 
 def test_rows_of_int32_and_their_scales(graph: Any) -> None:
     """In int32 four of them are 16 bytes, not eight."""
     found = read(int_linear(n=1002), "int_mm")
-    assert (found.hint.n, found.padded) == (1004, True)
+    assert (found.hint.n, found.any_rows) == (1004, True)
 
 
 @pytest.mark.parametrize(("n", "fused"), [(1002, True), (1001, False)])
 def test_a_bias_is_fused_where_its_row_ends_at_4_bytes(graph: Any, n: int, fused: bool) -> None:
     found = read(biased_linear(n=n), "addmm")
-    assert (found.hint.n, found.padded) == (1008, True)
+    assert (found.hint.n, found.any_rows) == (1008, True)
     assert ("bias" in found.hint.operands.epilogue) == fused
     assert "bias" in found.inputs
 

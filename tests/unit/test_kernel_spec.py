@@ -56,7 +56,7 @@ def test_key_tells_every_field_apart(linear: GemmOperands) -> None:
     operands = [GemmOperands.parse(text) for text in texts]
     specs = [KernelSpec(config, linear) for config in configs]
     specs += [KernelSpec(CONFIG, one) for one in operands]
-    specs.append(KernelSpec(CONFIG, linear, batched=True))
+    specs += [KernelSpec(CONFIG, linear, **{name: True}) for name in ("batched", "any_rows")]
     assert all(one.key != other.key for one, other in combinations(specs, 2))
 
 

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.kernels.builder import compile_all
 from tilecast.kernels.families import parse_config
 from tilecast.kernels.object_cache import ObjectCache
+from tilecast.kernels.quack_sm90 import resources, space
 from tilecast.kernels.quack_sm90.family import QuackSm90
 from tilecast.kernels.spec import KernelSpec
 
@@ -39,6 +41,12 @@ OVERRIDDEN = {
     "copy_block tCrA tCrB k_tile_start promote_fn",
     "epilogue_split_k": "self params epi_fn load_acc_subtile tRS_rD epi_tile epi_read_state "
     "epi_producer_state epi_store_pipeline tile_coord_mnkl epilogue_barrier tidx is_tma_warp",
+    "make_tma_epilogue_atoms_and_tensors": "self mD mC epilogue_args varlen_m",
+    "epilog_gmem_copy_and_partition": "self atom mD_mn tile_shape_mn epi_tile sD tile_coord_mnkl",
+    "epilogue": "self params epi_smem_tensors epi_pipeline epi_store_pipeline epi_read_state "
+    "epi_producer_state epi_tile load_acc_subtile tRS_rD tRS_rC tiled_copy_t2r tiled_copy_r2s "
+    "tRS_sD tiled_copy_s2r tSR_rC tSR_sC copy_D copy_C tile_coord_mnkl varlen_manager "
+    "epilogue_barrier tile_scheduler tidx is_tma_warp",
     "__call__": "self mA mB mD mC epilogue_args scheduler_args varlen_args stream mSFA mSFB",
 }
 """Methods that ours override, with QuACK's parameters in order."""
@@ -234,6 +242,16 @@ def test_vectors_are_asked_for_before_the_product_and_after_the_kernel_in_front(
     assert len(wait) == 2 and wait[1] < copy[0] < product[0]
 
 
+def test_threads_share_evenly_what_they_store() -> None:
+    """Of every piece of a tile, in two rounds at least, where TMA does not store rows."""
+    for text in {text for text, _ in SAMPLE}:
+        operands = GemmOperands.parse(text)
+        for config in space.valid_configs(operands, GPUS[0]):
+            rows, columns = resources.epilogue_tile(config, operands)
+            storing = resources.mma_warp_groups(config) // (2 if config.schedule == "pong" else 1)
+            assert rows * columns % (2 * storing * resources.WARP_GROUP) == 0, config
+
+
 @pytest.fixture(scope="module")
 def objects(tmp_path_factory: pytest.TempPathFactory) -> ObjectCache:
     """What tests compile the sample into."""
@@ -270,6 +288,9 @@ def test_kernels_compile_without_a_gpu_and_without_spills(objects: ObjectCache) 
     specs = [KernelSpec(parse_config(name), GemmOperands.parse(text)) for text, name in SAMPLE]
     for text, name in (SAMPLE[1], SAMPLE[-1]):
         specs.append(KernelSpec(parse_config(name), GemmOperands.parse(text), batched=True))
+    # And one whose pieces have 16 columns, beside the largest accumulators.
+    narrow = KernelSpec(parse_config("128x208x64_c2x1x1_s5_pong_o1_rn8"), LINEAR_BF16)
+    specs += [replace(spec, any_rows=True) for spec in (*specs[::3], narrow)]
     results = list(compile_all(specs, objects, 2))
     assert {result.error for result in results} == {None}
     for spec in specs:
