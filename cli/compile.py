@@ -69,22 +69,21 @@ def run(options: argparse.Namespace) -> Answer:
 
 def _specs(options: argparse.Namespace) -> list[KernelSpec]:
     """The kernels that the options ask for, each once."""
-    from tilecast.cli.written import as_written
+    from tilecast.cli.written import Written, as_written
 
     gpu, operands = given.gpu(options), options.operands
     _check_together(options)
-    written = [as_written(text, operands) for text in options.extents]
-    stored = [(one.problem, one.any_rows) for one in written]
-    stored += [(problem, False) for problem in given.own_problems(options)]
-    problems = list(dict.fromkeys(problem for problem, _ in stored))
+    asked = [as_written(text, operands) for text in options.extents]
+    asked += [Written(problem, problem.n) for problem in given.own_problems(options)]
+    problems = list(dict.fromkeys(one.problem for one in asked))
     ranked = set(problems if options.top is None else _ranked(problems, options))
     for config in options.config:
         _check_runs(config, operands, gpu)
     specs = [
-        KernelSpec.for_problem(config, problem, any_rows)
-        for problem, any_rows in dict.fromkeys(stored)
-        if problem in ranked
-        for config in _configs(problem, options)
+        spec
+        for one in dict.fromkeys(asked)
+        if one.problem in ranked
+        for spec in one.specs(_configs(one.problem, options))
     ]
     if not problems:
         configs = options.config or _common(options) or space(operands, gpu).configs

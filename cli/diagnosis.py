@@ -15,7 +15,6 @@ from tilecast.inductor_hook.selection import decided, shortlist
 from tilecast.inductor_hook.settings import Settings, from_environment
 from tilecast.inductor_hook.versions import OLDEST, torch_version
 from tilecast.kernels.object_cache import ObjectCache
-from tilecast.kernels.spec import KernelSpec
 
 _AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 
@@ -75,11 +74,11 @@ def explain(
         settings: what `install` is given.
         objects: where kernels may be compiled already.
     """
-    problem, columns = written.problem, written.columns
+    problem = written.problem
     stands_in = f", ranked as {problem}" if written.any_rows else ""
     yield Finding("problem", f"{written} {problem.operands}{stands_in}", True, False)
     operands = problem.operands
-    vector = "m = 1" if problem.m == 1 else "n = 1" if columns == 1 else None
+    vector = "m = 1" if problem.m == 1 else "n = 1" if written.columns == 1 else None
     if vector and operands.a.dtype.bits == 16 and not operands.epilogue:
         yield Finding(
             "inductor",
@@ -95,7 +94,7 @@ def explain(
     except TilecastError as error:
         yield Finding("model", f"none decides for {gpu.name}", False, False, str(error))
         return
-    choice = decided(settings, problem, gpu, columns) if settings.k == 1 else None
+    choice = decided(settings, problem, gpu, written.any_rows) if settings.k == 1 else None
     if choice and choice.deferred:
         taken = f"{choice.library_over:.2f}x the time of {choice.prediction.config.name}"
         left = f"left to {problem.library_call}, which may take no more than {taken}"
@@ -103,8 +102,7 @@ def explain(
         return
     shown = ", ".join(prediction.config.name for prediction in predictions)
     yield Finding("choices", f"{len(predictions)}: {shown}", True, False)
-    configs = [prediction.config for prediction in predictions]
-    specs = [KernelSpec.for_problem(config, problem, written.any_rows) for config in configs]
+    specs = written.specs(prediction.config for prediction in predictions)
     compiled = sum(objects.resources(spec) is not None for spec in specs)
     yield Finding(
         "compiled",

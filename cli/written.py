@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import GemmProblem, read_extents
 from tilecast.inductor_hook.layout import padded
+from tilecast.kernels.spec import KernelSpec
 
 
 @dataclass(frozen=True)
@@ -23,6 +26,10 @@ class Written:
     def any_rows(self) -> bool:
         """Whether rows of the result begin anywhere, so that a kernel's threads store them."""
         return self.columns != self.problem.n
+
+    def specs(self, configs: Iterable[KernelConfig]) -> list[KernelSpec]:
+        """The kernels that run it, one for each of some configs."""
+        return [KernelSpec.for_problem(config, self.problem, self.any_rows) for config in configs]
 
     def __str__(self) -> str:
         """The extents, as they were written."""

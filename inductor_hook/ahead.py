@@ -66,8 +66,8 @@ def expected(
     if not (_is_foreseen(a) and _is_foreseen(b)):
         return []
     of_a, of_b = ((x.shape, x.stride(), x.dtype, x.device) for x in (a, b))
-    problem, n = problem_of(product, of_a, of_b), int(b.shape[-1])
-    matmul = Matmul(problem, product.rank == 3, columns=None if problem.n == n else n)
+    problem = problem_of(product, of_a, of_b)
+    matmul = Matmul(problem, product.rank == 3, any_rows=problem.n != b.shape[-1])
     return chosen(settings, matmul, gpu_of(a.device.index or 0, settings))
 
 

@@ -290,7 +290,7 @@ def begin(choices: Sequence[Choice]) -> None:
 
 
 def _portfolio(settings: Settings, matmul: Matmul, gpu: Hardware) -> tuple[KernelConfig, ...]:
-    return portfolio(settings, tuple(matmul.sweep()), gpu, matmul.columns)
+    return portfolio(settings, tuple(matmul.sweep()), gpu, matmul.any_rows)
 
 
 def _check_library(settings: Settings, matmul: Matmul, gpu: Hardware) -> None:
@@ -304,7 +304,7 @@ def _check_library(settings: Settings, matmul: Matmul, gpu: Hardware) -> None:
     """
     if matmul.added and not matmul.any_rows:
         raise LeftToLibrary(f"our kernel does not add the {matmul.added} of {matmul.hint}")
-    choice = decided(settings, matmul.hint, gpu, matmul.columns)
+    choice = decided(settings, matmul.hint, gpu, matmul.any_rows)
     if choice.deferred and not (matmul.dynamic and _portfolio(settings, matmul, gpu)):
         raise LeftToLibrary(
             f"ATen may take no more than {choice.library_over:.2f}x the time of "

@@ -187,13 +187,13 @@ class DynamicMatmul:
 
         operands = self.operands
         *batch, m, k = a.shape
-        n = columns = b.shape[-1]
+        n = stored = b.shape[-1]
         if operands.out.major == "row":
-            n = padded(columns, operands.out.dtype.bits // 8)
-        problem = GemmProblem(m, n, k, *batch, operands=operands)
+            stored = padded(n, operands.out.dtype.bits // 8)
+        problem = GemmProblem(m, stored, k, *batch, operands=operands)
         settings = Settings(1, self._model or None, self._power, digest=self._digest)
         gpu = gpu_of(a.get_device(), settings)
-        choice = decided(settings, problem, gpu, columns)
+        choice = decided(settings, problem, gpu, stored != n)
         if choice.deferred:
             return _in_torch(operands)
         config = choice.prediction.config

@@ -59,9 +59,9 @@ class Matmul:
     """Factor of what is added."""
     inputs: tuple[str, ...] = INPUTS["mm"]
     """Those of its `INPUTS` that there are, under the names of the extras that they are."""
-    columns: int | None = None
-    """Of an out whose rows are no multiple of 16 bytes, which TMA does not store. None where they
-    are."""
+    any_rows: bool = False
+    """Whether rows of out begin anywhere, not at multiples of 16 bytes, so that TMA does not store
+    them and a kernel's threads do."""
 
     def __post_init__(self) -> None:
         """Check that all of it can be done.
@@ -83,11 +83,6 @@ class Matmul:
         """The input that a second kernel adds, since ours does not; None where there is none."""
         own = {"A", "B", *(extra.name for extra in self.hint.operands.extras)}
         return next((name for name in self.inputs if name not in own), None)
-
-    @property
-    def any_rows(self) -> bool:
-        """Whether rows of out begin anywhere, so that a kernel's threads store them."""
-        return self.columns is not None
 
     def then(self, activation: str) -> Matmul:
         """The same with an activation behind it.

@@ -235,7 +235,8 @@ def _choose(
         problem = problem_of(product, a, b, out_stride)
         if runnable(settings, problem.operands, gpu) != problem.operands:
             raise TilecastError(f"no kernel, or no model, adds as {problem.operands} asks for")
-        choice = decided(settings, problem, gpu, n)
+        any_rows = problem.n != n
+        choice = decided(settings, problem, gpu, any_rows)
     except NotNow:
         raise
     except TilecastError as error:
@@ -246,7 +247,6 @@ def _choose(
         report.say_once("library", "the model leaves some eager products to torch", logging.INFO)
         return None
     batched = product.rank == 3
-    any_rows = problem.n != n
     spec = KernelSpec(choice.prediction.config, problem.operands, batched, any_rows)
     strides = (*(m * n for _ in batch), n, 1)
     return Plan(StaticMatmul(spec), (*batch, m, n), strides, dtype, product.steps)

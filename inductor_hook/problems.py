@@ -114,8 +114,7 @@ def read(kernel_inputs: Any, op: str, fast: bool | None = None) -> Matmul:
     batch_range = _bounds(batch[0], sizes.shape_env, LARGEST_BATCH) if batch else None
     if m_range and "col" in (operands.a.major, operands.out.major):
         raise NotCovered("m is symbolic and contiguous: its alignment is not known")
-    own = n if any_rows else None
-    return Matmul(hint, bool(batch), m_range, batch_range, alpha, beta, inputs, own)
+    return Matmul(hint, bool(batch), m_range, batch_range, alpha, beta, inputs, any_rows)
 
 
 def _decide_layouts(kernel_inputs: Any) -> None:

@@ -106,23 +106,21 @@ def first(settings: Settings, problem: GemmProblem, gpu: Hardware) -> FirstChoic
     return heuristic.first(problem, candidates(problem, gpu))
 
 
-def decided(
-    settings: Settings, problem: GemmProblem, gpu: Hardware, columns: int | None
-) -> FirstChoice:
+def decided(settings: Settings, problem: GemmProblem, gpu: Hardware, any_rows: bool) -> FirstChoice:
     """What runs without a benchmark: `first`, or where TMA does not store the rows, ours.
 
     Args:
         settings: which model decides.
         problem: what is multiplied, with rows that TMA stores.
         gpu: the GPU.
-        columns: of the result; None where they are the problem's.
+        any_rows: whether TMA does not store the result's own, which are shorter.
 
     Raises:
         TilecastError: no model knows the GPU, dtypes and majors, or not well enough to decide.
     """
     choice = first(settings, problem, gpu)
     # Such rows take the library longer than those that its expected time is of.
-    return choice if columns in (None, problem.n) else replace(choice, deferred=False)
+    return replace(choice, deferred=False) if any_rows else choice
 
 
 @lru_cache(_REMEMBERED)
@@ -162,14 +160,14 @@ def portfolio(
     settings: Settings,
     problems: Sequence[GemmProblem],
     gpu: Hardware,
-    columns: int | None = None,
+    any_rows: bool = False,
 ) -> tuple[KernelConfig, ...]:
     """The distinct first choices for several problems, in order, without those left to the library.
 
     Raises:
         TilecastError: there is no model for the GPU, dtypes and majors.
     """
-    firsts = (decided(settings, problem, gpu, columns) for problem in problems)
+    firsts = (decided(settings, problem, gpu, any_rows) for problem in problems)
     return tuple(dict.fromkeys(one.prediction.config for one in firsts if not one.deferred))
 
 
