@@ -95,6 +95,6 @@ def test_what_a_gpu_learned_helps_where_it_saw_something_and_harms_nobody_else()
         before, after = found["before"], found["after"]
         assert after["production"]["1"]["geomean"] < 0.8 * before["production"]["1"]["geomean"]
         by_seed = document["figures"]["left by seed"][power]["production"]
-        assert len(by_seed) == 4 and max(by_seed) < 0.9
+        assert len(by_seed) == 4 and sorted(by_seed)[2] < 0.82 and max(by_seed) < 0.85
         for k in "135":
             assert after["unseen"][k]["geomean"] < before["unseen"][k]["geomean"] + 0.0005
