@@ -1341,6 +1341,7 @@ def test_triton_configs_that_are_left_out_would_not_have_won(
     assert min(left_out) > min(everything.values())
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("backends", ["ATEN,TILECAST", "ATEN,TRITON,TILECAST"])
 def test_choices_near_the_fastest_race_at_the_power_limit(
     compiled: Callable, monkeypatch: pytest.MonkeyPatch, backends: str
