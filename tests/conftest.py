@@ -28,11 +28,11 @@ settings.load_profile("tilecast")
 
 GPU_TESTS = Path(__file__).with_name("gpu")
 LONG = (
-    *("ray_engine", "collector", "quack_contract", "cli_campaign", "compiler", "notebooks"),
+    *("ray_engine", "quack_contract", "collector", "compiler", "cli_campaign", "notebooks"),
     "training",
 )
-"""Files that take long: at the end they would keep one worker, and no other. The first waits more
-than it computes, as the linters beside the tests compute first."""
+"""Files that take long: at the end they would keep one worker, and no other. The first and third
+wait more than they compute: beside them run those that compile in two processes."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
