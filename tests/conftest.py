@@ -29,10 +29,10 @@ settings.load_profile("tilecast")
 GPU_TESTS = Path(__file__).with_name("gpu")
 LONG = (
     *("ray_engine", "quack_contract", "collector", "compiler", "cli_campaign", "notebooks"),
-    *("training", "builder"),
+    *("training", "builder", "truth", "workers"),
 )
 """Files that take long: at the end they would keep one worker, and no other. The first, the third
-and the last wait more than they compute: beside them run those that have two processes."""
+and the builder's wait more than they compute: beside them run those that have two processes."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
