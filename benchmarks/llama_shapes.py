@@ -177,12 +177,38 @@ def attempt(
 
 
 def figures(rows: Sequence[Row]) -> Row:
-    """Of each kind and m means over the shapes, where a backend has all of them."""
+    """Of each kind and m means over the shapes, where a backend has all of them.
+
+    And of each kind, under ``beside``, ours beside the better of the others.
+    """
     groups: dict[str, list[Row]] = {}
+    kinds: dict[str, list[Row]] = {}
     for row in rows:
         kind, extents = row["problem"].split()
         groups.setdefault(f"{kind} {extents.split('x')[0]}", []).append(row)
-    return {name: _group(group) for name, group in groups.items()}
+        kinds.setdefault(kind, []).append(row)
+    return {
+        "means": {name: _group(group) for name, group in groups.items()},
+        "beside": {
+            kind: {regime: _beside(found, regime) for regime in RACED}
+            for kind, found in kinds.items()
+        },
+    }
+
+
+def _beside(rows: Sequence[Row], regime: str) -> Row:
+    """On how many shapes ours are ahead, and speed as a multiple: geometric mean and least."""
+    speeds = []
+    for row in rows:
+        times = dict(row["microseconds"].get(regime, {}))
+        ours = times.pop("TILECAST", None)
+        if ours and times:
+            speeds.append(min(times.values()) / ours)
+    ahead = sum(speed > 1 for speed in speeds)
+    facts: Row = {"problems": len(speeds), "ahead": ahead}
+    if speeds:
+        facts |= {"speed": statistics.geometric_mean(speeds), "least": min(speeds)}
+    return facts
 
 
 def _group(rows: Sequence[Row]) -> Row:

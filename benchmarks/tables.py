@@ -258,8 +258,24 @@ def llama_shapes(figures: Figures) -> str:
     rows = [
         [name, *(cell for part, shape in parts.items()
                  for cell in _cells(group[part], dict.fromkeys(backends, shape)))]
-        for name, group in sorted(_newest(figures).items(), key=lambda item: _by_numbers(item[0]))
+        for name, group in sorted(
+            _newest(figures)["means"].items(), key=lambda item: _by_numbers(item[0])
+        )
     ]  # fmt: skip
+    return markdown(heading, rows)
+
+
+def llama_kinds(figures: Figures) -> str:
+    """Ours beside the better of ATen and Triton, by operands and regime."""
+    heading = ["operands", "shapes"]
+    for regime in ("burst", "sustained"):
+        heading += [f"{regime}: ours ahead", "speed", "least"]
+    shapes = {"ahead": "{}", "speed": "{:.2f}x", "least": "{:.3f}x"}
+    rows = [
+        [kind, str(found["burst"]["problems"])]
+        + [cell for regime in found.values() for cell in _cells(regime, shapes)]
+        for kind, found in sorted(_newest(figures)["beside"].items())
+    ]
     return markdown(heading, rows)
 
 
@@ -464,6 +480,7 @@ TABLES: dict[str, tuple[str, Callable[[Figures], str]]] = {
     **{f"real models {v}": ("real_models", partial(real_models, v)) for v in ("2.11", "2.15")},
     "real models H100": ("h100/real_models", partial(real_models, "2.11")),
     "llama shapes": ("llama_shapes", llama_shapes),
+    "llama kinds": ("llama_shapes", llama_kinds),
 }
 """What may stand in a page: by name, the benchmark and what renders its figures."""
 

@@ -39,10 +39,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with what takes long; skip what needs a GPU where there is none, or one for itself."""
     rank = {name: position for position, name in enumerate(LONG)}
     items.sort(key=lambda item: rank.get(item.path.stem.removeprefix("test_"), len(LONG)))
-    if int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1)) > 1:
-        for item in items:
-            if item.get_closest_marker("alone"):
-                item.add_marker(pytest.mark.skip(reason="times the GPU: run pytest -m alone"))
     on_gpu = [item for item in items if item.path.is_relative_to(GPU_TESTS)]
     if not on_gpu:
         return
@@ -51,6 +47,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if not torch.cuda.is_available():
         for item in on_gpu:
             item.add_marker(pytest.mark.skip(reason="needs a CUDA GPU"))
+    elif int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1)) > 1:
+        for item in on_gpu:
+            if item.get_closest_marker("alone"):
+                item.add_marker(pytest.mark.skip(reason="times the GPU: run pytest -m alone"))
 
 
 @pytest.fixture(scope="session")

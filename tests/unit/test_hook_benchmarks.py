@@ -694,10 +694,19 @@ def shape_records() -> list[dict[str, Any]]:
 
 
 def test_means_are_of_backends_that_have_all(shape_records: list[dict[str, Any]]) -> None:
-    found = llama_shapes.figures(shape_records)
+    found = llama_shapes.figures(shape_records)["means"]
     assert found["bf16 64"]["burst"] == pytest.approx({"ATEN": 20, "TRITON": 20, "TILECAST": 8})
     assert found["bf16 64"]["choices"] == pytest.approx(dict.fromkeys(llama_shapes.ALONE, 4))
     assert found["int8 16"]["inductor"] == pytest.approx({"TRITON": 5})
+
+
+def test_ours_stand_beside_the_better_of_the_others(shape_records: list[dict[str, Any]]) -> None:
+    shape_records[0]["microseconds"]["burst"] = {"ATEN": 10.0, "TRITON": 5.0, "TILECAST": 8.0}
+    found = llama_shapes.figures(shape_records)["beside"]
+    speed = pytest.approx((5 / 8 * 20 / 8) ** 0.5)
+    assert found["bf16"]["burst"] == {"problems": 2, "ahead": 1, "speed": speed, "least": 5 / 8}
+    assert found["bf16"]["sustained"]["ahead"] == 2
+    assert found["int8"]["burst"] == {"problems": 0, "ahead": 0}
 
 
 def test_each_kind_has_all_shapes_and_the_inputs_of_its_function() -> None:
@@ -782,5 +791,5 @@ def test_llama_shapes_table(shape_records: list[dict[str, Any]]) -> None:
 
 
 def test_tables_show_the_newest_pytorch() -> None:
-    figures = {"2.9.1": {"old": {}}, "2.15.0+cu130": {}}
+    figures = {"2.9.1": {"means": {"old": {}}}, "2.15.0+cu130": {"means": {}}}
     assert "old" not in tables.llama_shapes(figures)
