@@ -17,11 +17,11 @@ from runner import Row
 from selection_regret import DIGITS, Table, read
 
 from tilecast.heuristics.hardware import Hardware
-from tilecast.models.evaluation import folds
-from tilecast.models.labels import POWERS
-from tilecast.models.stopping import MAX_TAKEN as MOST
-from tilecast.models.stopping import MEANS, StoppingRule, first_candidates, stop_features
-from tilecast.models.training import fit_rankers, stopping_rule
+from tilecast.models.evaluation.evaluation import folds
+from tilecast.models.learning.labels import POWERS
+from tilecast.models.learning.training import fit_rankers, stopping_rule
+from tilecast.models.runtime.stopping import MAX_TAKEN as MOST
+from tilecast.models.runtime.stopping import MEANS, StoppingRule, first_candidates, stop_features
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,7 +1,7 @@
 """What does `torch.addmm` take with its bias as a row, and with the row expanded to a matrix?
 
 ``python benchmarks/addmm_bias.py``. Code that Inductor generates hands over the row; since 2.12 its
-autotuner times the matrix (tilecast.inductor_hook.timings.time_as_it_runs).
+autotuner times the matrix (tilecast.inductor_hook.timing.decide.time_as_it_runs).
 """
 
 from collections.abc import Sequence

@@ -58,8 +58,9 @@ def switch() -> runner.Row:
     """
     import torch
 
-    from tilecast.inductor_hook import eager, launcher
-    from tilecast.kernels.builder import object_builder
+    from tilecast.inductor_hook import eager
+    from tilecast.inductor_hook.run import launcher
+    from tilecast.kernels.build.builder import object_builder
 
     x, weight = (torch.randn(s, dtype=torch.bfloat16, device="cuda") for s in ((M, K), (N, K)))
     bias, b = weight[:1, 0].expand(N).contiguous(), weight.t()
@@ -104,8 +105,8 @@ def calls() -> runner.Row:
     from tilecast.heuristics.hardware import hardware
     from tilecast.heuristics.problem import GemmProblem
     from tilecast.inductor_hook import mm
-    from tilecast.inductor_hook.launcher import DynamicMatmul, StaticMatmul
-    from tilecast.inductor_hook.selection import portfolio
+    from tilecast.inductor_hook.run.launcher import DynamicMatmul, StaticMatmul
+    from tilecast.inductor_hook.select.selection import portfolio
     from tilecast.inductor_hook.settings import Settings
     from tilecast.kernels.spec import KernelSpec
 

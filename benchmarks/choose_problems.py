@@ -23,16 +23,16 @@ from simulation import figures as of_rows
 from simulation import regret
 from tables import SHOWN_K
 
-from tilecast.data_collection.dataset import Dataset, read_dataset
+from tilecast.data_collection.dataset.dataset import Dataset, read_dataset
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.heuristics.problem import PROBLEM_FIELDS, GemmProblem
 from tilecast.kernels.candidates import candidates
-from tilecast.models.features import FEATURE_NAMES, featurize
-from tilecast.models.labels import ProblemLabels, label_table
-from tilecast.models.measurements import dataset_hardware
-from tilecast.models.ranker import ConfigRanker
-from tilecast.models.regret import groups
+from tilecast.models.evaluation.regret import groups
+from tilecast.models.features.features import FEATURE_NAMES, featurize
+from tilecast.models.learning.labels import ProblemLabels, label_table
+from tilecast.models.learning.training_sets import dataset_hardware
+from tilecast.models.runtime.ranker import ConfigRanker
 
 POWERS = ("burst", "robust")
 GUIDE = "robust"  # whose ranker chooses

@@ -21,12 +21,12 @@ from runner import Row
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.kernels.builder import ObjectBuilder
+from tilecast.kernels.build.builder import ObjectBuilder
 from tilecast.kernels.candidates import candidates
-from tilecast.kernels.object_cache import ObjectCache
-from tilecast.kernels.shipped_objects import SHIPPED, shipped_keys
+from tilecast.kernels.objects.cache import ObjectCache
+from tilecast.kernels.objects.shipped import SHIPPED, shipped_keys
 from tilecast.kernels.spec import KernelSpec
-from tilecast.models.learned import load_heuristic
+from tilecast.models.runtime.learned import load_heuristic
 
 K, TURNS = 5, 5
 _spread = partial(runner.quantiles, least=0.0, median=0.5, most=1.0)

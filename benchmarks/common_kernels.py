@@ -12,12 +12,12 @@ import runner
 from held_out_problems import PROBLEMS
 from runner import Row
 
-from tilecast.data_collection.suites import suite
+from tilecast.data_collection.problems.suites import suite
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.models.common import (
+from tilecast.models.apply.frequent_configs import (
     ASKED_RANDOM,
     ASKED_SUITES,
     FIRST,
@@ -25,7 +25,7 @@ from tilecast.models.common import (
     common_problems,
     first_configs,
 )
-from tilecast.models.learned import load_heuristic
+from tilecast.models.runtime.learned import load_heuristic
 
 SIZES = (100, 200, 500, 1000, 1500, 2000)
 Shortlists = Mapping[GemmProblem, Sequence[KernelConfig]]

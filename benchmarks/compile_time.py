@@ -37,7 +37,7 @@ from variants import (
     share_ptxas,
 )
 
-from tilecast.kernels.shipped_objects import shipped_keys
+from tilecast.kernels.objects.shipped import shipped_keys
 
 COLD, ALL = "TILECAST cold k=5", "ATEN,TRITON,TILECAST"
 NAMES = (

@@ -15,13 +15,13 @@ import torch
 from races import RACED, Races
 from runner import Row, quantiles
 
-from tilecast.data_collection.library import library_launch
+from tilecast.data_collection.timing.torch_reference import library_launch
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.candidates import candidates
 from tilecast.kernels.spec import KernelSpec
-from tilecast.models.learned import load_heuristic
+from tilecast.models.runtime.learned import load_heuristic
 
 SHAPES = {
     "Llama 3.1 8B gate and up": (28672, 4096),

@@ -18,19 +18,19 @@ from typing import Any
 import torch
 from runner import Measure, Row, Sweep
 
-from tilecast.data_collection.collect import CollectOptions, site, workload
-from tilecast.data_collection.collector import Collector, Workload
-from tilecast.data_collection.engine import Engine, News, Worker
-from tilecast.data_collection.jobs import CheckJob, Job, SessionFactory
-from tilecast.data_collection.store import MeasurementStore
-from tilecast.data_collection.suites import suite
+from tilecast.data_collection.jobs.engine import Engine, News, Worker
+from tilecast.data_collection.jobs.jobs import CheckJob, Job, SessionFactory
+from tilecast.data_collection.jobs.store import MeasurementStore
+from tilecast.data_collection.problems.suites import suite
+from tilecast.data_collection.run.collect import CollectOptions, site, workload
+from tilecast.data_collection.run.scheduler import Collector, Workload
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import LINEAR_BF16
-from tilecast.kernels.builder import compile_all
-from tilecast.kernels.object_cache import ObjectCache, default_root
+from tilecast.kernels.build.builder import compile_all
+from tilecast.kernels.objects.cache import ObjectCache, default_root
 from tilecast.kernels.spec import KernelSpec
-from tilecast.models.guidance import Guided
-from tilecast.models.learned import load_heuristic
+from tilecast.models.apply.guidance import Guided
+from tilecast.models.runtime.learned import load_heuristic
 
 GPU = hardware("H200")
 SECONDS = 120.0  # an arm collects for so long

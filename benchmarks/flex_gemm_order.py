@@ -22,9 +22,9 @@ from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.inductor_hook.flex_gemm import quack_config
-from tilecast.inductor_hook.selection import ranked
+from tilecast.inductor_hook.select.selection import ranked
 from tilecast.inductor_hook.settings import Settings
+from tilecast.inductor_hook.stock_kernels.flex_gemm import quack_config
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.spec import KernelSpec
 

@@ -20,9 +20,9 @@ from races import FINALISTS, RACED, SCREENED, Call, Races
 from runner import Row, ratios
 from space_pilot import DATASET
 
-from tilecast.data_collection.dataset import read_columns
-from tilecast.data_collection.library import library_launch
-from tilecast.data_collection.truth import measured_problems
+from tilecast.data_collection.dataset.dataset import read_columns
+from tilecast.data_collection.dataset.select_times import measured_problems
+from tilecast.data_collection.timing.torch_reference import library_launch
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import GemmOperands

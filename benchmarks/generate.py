@@ -20,7 +20,7 @@ from runner import Measure, Row, Sweep, quantiles
 from steps import seconds
 from variants import Variant, competing
 
-from tilecast.kernels.builder import object_builder
+from tilecast.kernels.build.builder import object_builder
 
 NEW_TOKENS = 32
 TURNS = 20  # of each variant, behind one in which kernels compile

@@ -28,19 +28,19 @@ from selection_regret import Table
 from simulation import figures as of_rows
 from simulation import regret, rounded_spread
 
-from tilecast.data_collection.dataset import Dataset, read_dataset
-from tilecast.data_collection.gpu_session import REPLAY_SECONDS
-from tilecast.data_collection.measurement import REFERENCE, REGIMES
-from tilecast.data_collection.protocol import FINALIST, MAX_FINALISTS
+from tilecast.data_collection.dataset.dataset import Dataset, read_dataset
+from tilecast.data_collection.dataset.measurement import REFERENCE, REGIMES
+from tilecast.data_collection.timing.gpu_session import REPLAY_SECONDS
+from tilecast.data_collection.timing.protocol import FINALIST, MAX_FINALISTS
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.heuristics.problem import PROBLEM_FIELDS, GemmProblem
 from tilecast.kernels.families import parse_config
-from tilecast.models.evaluation import folds
-from tilecast.models.guidance import Guided
-from tilecast.models.labels import ProblemLabels, label_table
-from tilecast.models.measurements import dataset_hardware
-from tilecast.models.ranker import ConfigRanker
+from tilecast.models.apply.guidance import Guided
+from tilecast.models.evaluation.evaluation import folds
+from tilecast.models.learning.labels import ProblemLabels, label_table
+from tilecast.models.learning.training_sets import dataset_hardware
+from tilecast.models.runtime.ranker import ConfigRanker
 
 POWER = "robust"  # of the ranker that guides, and of those that learn
 WHOLE = 500

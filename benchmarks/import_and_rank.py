@@ -20,12 +20,12 @@ os.environ["OMP_NUM_THREADS"] = "1"
 import runner
 from runner import Row
 
-from tilecast.data_collection.dataset import read_dataset, write_dataset
-from tilecast.data_collection.suites import suite
+from tilecast.data_collection.dataset.dataset import read_dataset, write_dataset
+from tilecast.data_collection.problems.suites import suite
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.kernels.candidates import candidates
-from tilecast.models.learned import load_heuristic
+from tilecast.models.runtime.learned import load_heuristic
 
 PROBLEMS = 120  # ranked; spread evenly over the training suite
 ROUNDS = 5  # times that each problem is ranked

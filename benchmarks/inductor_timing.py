@@ -22,22 +22,22 @@ from typing import Any
 import torch
 from runner import Row, Sweep, quantiles
 
-from tilecast.data_collection.gpu_session import GpuSession
-from tilecast.data_collection.protocol import without_drift
-from tilecast.data_collection.tensors import empty_out, random_inputs
+from tilecast.data_collection.timing.gpu_session import GpuSession
+from tilecast.data_collection.timing.protocol import without_drift
+from tilecast.data_collection.timing.tensors import empty_out, random_inputs
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.inductor_hook import graph_timing
-from tilecast.inductor_hook.power_limit import at_the_limit, near
-from tilecast.inductor_hook.selection import shortlist
+from tilecast.inductor_hook.select.selection import shortlist
 from tilecast.inductor_hook.settings import Settings
-from tilecast.kernels.builder import object_builder
+from tilecast.inductor_hook.timing import cuda_graph
+from tilecast.inductor_hook.timing.power_limit import at_the_limit, near
+from tilecast.kernels.build.builder import object_builder
 from tilecast.kernels.spec import KernelSpec
 
 M = (1, 16, 64, 128, 256, 512, 1024, 2048, 4096)
 FAMILIES = ((6400, 2560), (2560, 6912), (9216, 3072), (3072, 8640))
-"""(n, k) pairs that the shipped model never saw; tests/unit/test_hook_measurements.py checks."""
+"""(n, k) pairs that the shipped model never saw; tests/unit/inductor_hook/timing/test_measured_times.py checks."""
 K, REPEATS, ROUNDS = 5, 5, 24  # shortlist; of Inductor's benchmark; of the careful timing
 REST_SECONDS = 0.1  # for the card, before choices are benchmarked
 SLOWER = 0.01  # than the library, that is
@@ -122,15 +122,15 @@ def _one_by_one(
 def _in_graphs(
     problem: GemmProblem, stocks: Sequence[Stock], *operands: torch.Tensor, out: torch.Tensor
 ) -> list[float]:
-    return [graph_timing.benchmark(stock, *operands, out=out) for stock in stocks]
+    return [cuda_graph.benchmark(stock, *operands, out=out) for stock in stocks]
 
 
 def _at_the_limit(
     problem: GemmProblem, stocks: Sequence[Stock], *operands: torch.Tensor, out: torch.Tensor
 ) -> list[float]:
-    graphs: dict[int, graph_timing.Captured] = {}
+    graphs: dict[int, cuda_graph.Captured] = {}
     times = {
-        place: graph_timing.benchmark(
+        place: cuda_graph.benchmark(
             stock, *operands, out=out, keep=partial(graphs.__setitem__, place)
         )
         for place, stock in enumerate(stocks)

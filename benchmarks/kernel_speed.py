@@ -32,11 +32,11 @@ from variants import (
     share_ptxas,
 )
 
-from tilecast.data_collection.gpu_session import GpuSession
-from tilecast.data_collection.protocol import Entrant, without_drift
-from tilecast.data_collection.tensors import random_inputs
+from tilecast.data_collection.timing.gpu_session import GpuSession
+from tilecast.data_collection.timing.protocol import Entrant, without_drift
+from tilecast.data_collection.timing.tensors import random_inputs
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.kernels.object_cache import ObjectCache, default_root
+from tilecast.kernels.objects.cache import ObjectCache, default_root
 
 # In this order, because Inductor takes timings from its cache where that has all choices. So TRITON
 # and TILECAST alone select from what was timed when they competed with the others, side by side.

@@ -13,8 +13,8 @@ import pandas as pd
 import runner
 from runner import Row
 
-from tilecast.data_collection.dataset import Dataset, read_dataset
-from tilecast.data_collection.measurement import REGIMES
+from tilecast.data_collection.dataset.dataset import Dataset, read_dataset
+from tilecast.data_collection.dataset.measurement import REGIMES
 from tilecast.reporting.noise import GROUP, repeats
 
 SHORT = 10.0  # microseconds below which an event's resolution and the launch itself matter

@@ -21,11 +21,11 @@ from runner import Row
 from selection_regret import DIGITS, Table, read
 from simulation import BANDS, Part, band_of, errors, figures, first, parts, regret
 
-from tilecast.data_collection.autotuned import Autotuned
+from tilecast.data_collection.dataset.autotuned import Autotuned
 from tilecast.heuristics.hardware import Hardware
-from tilecast.models.comparisons import comparisons
-from tilecast.models.labels import POWERS, ProblemLabels
-from tilecast.models.ranker import ConfigRanker
+from tilecast.models.learning.autotune_pairs import comparisons
+from tilecast.models.learning.labels import POWERS, ProblemLabels
+from tilecast.models.runtime.ranker import ConfigRanker
 
 POWER = "robust"  # of which further rankers are scored
 

@@ -28,15 +28,15 @@ from runner import Row
 from simulation import Part, figures, parts, regret
 from variants import linear
 
-from tilecast.data_collection.autotuned import Autotuned, read_autotuned
-from tilecast.data_collection.dataset import Dataset, read_dataset, write_dataset
+from tilecast.data_collection.dataset.autotuned import Autotuned, read_autotuned
+from tilecast.data_collection.dataset.dataset import Dataset, read_dataset, write_dataset
 from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.heuristics.problem import PROBLEM_FIELDS, GemmProblem
-from tilecast.models.comparisons import comparisons
-from tilecast.models.labels import ProblemLabels, label_table
-from tilecast.models.measurements import dataset_hardware
-from tilecast.models.ranker import ConfigRanker
-from tilecast.models.regret import spread
+from tilecast.models.evaluation.regret import spread
+from tilecast.models.learning.autotune_pairs import comparisons
+from tilecast.models.learning.labels import ProblemLabels, label_table
+from tilecast.models.learning.training_sets import dataset_hardware
+from tilecast.models.runtime.ranker import ConfigRanker
 
 OWN = runner.RESULTS / "learn_on_gpu.jsonl"
 POWERS = ("burst", "robust")

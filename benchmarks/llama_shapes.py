@@ -28,9 +28,9 @@ from races import RACED, Races
 from runner import Row, Sweep
 from variants import Variant, competing, compiled, selection
 
-from tilecast.data_collection.protocol import Entrant
-from tilecast.data_collection.suites import suite
-from tilecast.data_collection.tensors import random_inputs, reference
+from tilecast.data_collection.problems.suites import suite
+from tilecast.data_collection.timing.protocol import Entrant
+from tilecast.data_collection.timing.tensors import random_inputs, reference
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 
@@ -130,8 +130,8 @@ def inductor_timings() -> Iterator[dict[str, list[float]]]:
     """Inside, the microseconds that Inductor measures, by the backend of the choice."""
     from torch._inductor.select_algorithm import ExternKernelCaller, get_algorithm_selector_cache
 
-    from tilecast.inductor_hook.template import FAILED_MS, TilecastCaller
-    from tilecast.inductor_hook.without_us import is_stand_in
+    from tilecast.inductor_hook.fuse.unfused_baseline import is_stand_in
+    from tilecast.inductor_hook.offer.template import FAILED_MS, TilecastCaller
 
     backends = {ExternKernelCaller: "ATEN", TilecastCaller: "TILECAST"}
     found: dict[str, list[float]] = {}

@@ -20,19 +20,19 @@ from typing import Any, cast
 import torch
 from runner import Row, Sweep, ratios
 
-from tilecast.data_collection.gpu_session import COLD_FACTOR, MIN_SETS, GpuSession
-from tilecast.data_collection.library import library_launch
-from tilecast.data_collection.protocol import Entrant, without_drift
-from tilecast.data_collection.tensors import random_inputs, reference
+from tilecast.data_collection.timing.gpu_session import COLD_FACTOR, MIN_SETS, GpuSession
+from tilecast.data_collection.timing.protocol import Entrant, without_drift
+from tilecast.data_collection.timing.tensors import random_inputs, reference
+from tilecast.data_collection.timing.torch_reference import library_launch
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.kernels.builder import compile_all
+from tilecast.kernels.build.builder import compile_all
 from tilecast.kernels.candidates import candidates
-from tilecast.kernels.object_cache import ObjectCache, default_root
+from tilecast.kernels.objects.cache import ObjectCache, default_root
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.spec import KernelSpec
-from tilecast.models.learned import load_heuristic
+from tilecast.models.runtime.learned import load_heuristic
 
 GPU = hardware("H200")
 MIXED = GemmOperands.parse("bf16xint8:rcr:column-scales")

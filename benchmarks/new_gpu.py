@@ -18,16 +18,16 @@ from runner import Row
 from selection_regret import Table
 from simulation import figures as of_rows
 
-from tilecast.data_collection.dataset import Dataset, read_dataset, shipped_data
+from tilecast.data_collection.dataset.dataset import Dataset, read_dataset, shipped_data
 from tilecast.heuristics.hardware import hardware
-from tilecast.models.artifact import load_shipped
-from tilecast.models.evaluation import Splits, folds, held_out, unfitted
-from tilecast.models.labels import label_table
-from tilecast.models.learned import LearnedHeuristic
-from tilecast.models.lending import lent
-from tilecast.models.manifest import learned_families
-from tilecast.models.ranker import ConfigRanker
-from tilecast.models.regret import regrets
+from tilecast.models.evaluation.evaluation import Splits, folds, held_out, unfitted
+from tilecast.models.evaluation.regret import regrets
+from tilecast.models.learning.labels import label_table
+from tilecast.models.runtime.artifact import load_shipped
+from tilecast.models.runtime.learned import LearnedHeuristic
+from tilecast.models.runtime.manifest import learned_families
+from tilecast.models.runtime.nearest_gpu import lent
+from tilecast.models.runtime.ranker import ConfigRanker
 
 NEW, KNOWN = hardware("H100"), hardware("H200")
 COUNTS = (0, 15, 60, 250)  # of the new one's problems

@@ -20,11 +20,11 @@ from selection_regret import DIGITS, Table
 from simulation import regret, rounded_spread
 from tables import SHOWN_K
 
-from tilecast.data_collection.dataset import read_dataset
+from tilecast.data_collection.dataset.dataset import read_dataset
 from tilecast.heuristics.hardware import Hardware
-from tilecast.models.labels import label_table
-from tilecast.models.measurements import dataset_hardware
-from tilecast.models.ranker import ConfigRanker
+from tilecast.models.learning.labels import label_table
+from tilecast.models.learning.training_sets import dataset_hardware
+from tilecast.models.runtime.ranker import ConfigRanker
 
 POWER = "robust"
 KINDS = ("bf16:crr", "int8:rcr>bf16:row-scales", "e4m3:rcr>bf16@fp32:row-scales")

@@ -13,9 +13,9 @@ from selection_regret import Table, kinds, read
 from simulation import figures
 
 from tilecast.heuristics.operands import LINEAR_BF16
-from tilecast.models.evaluation import Splits, folds, held_out
-from tilecast.models.ranker import ConfigRanker
-from tilecast.models.regret import regrets
+from tilecast.models.evaluation.evaluation import Splits, folds, held_out
+from tilecast.models.evaluation.regret import regrets
+from tilecast.models.runtime.ranker import ConfigRanker
 
 POWER = "robust"
 

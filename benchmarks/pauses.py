@@ -19,8 +19,8 @@ import numpy as np
 from inductor_timing import FAMILIES, ROUNDS, K, medians, shortlisted
 from runner import Row, Sweep, quantiles
 
-from tilecast.data_collection import gpu_session
-from tilecast.data_collection.protocol import regimes
+from tilecast.data_collection.timing import gpu_session
+from tilecast.data_collection.timing.protocol import regimes
 from tilecast.heuristics.problem import GemmProblem
 
 M = (16, 512, 2048)

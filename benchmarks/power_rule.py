@@ -21,17 +21,17 @@ from runner import Row
 from selection_regret import Table, read
 from simulation import BANDS, band_of, errors
 
-from tilecast.data_collection.measurement import REGIMES
-from tilecast.data_collection.protocol import regimes
+from tilecast.data_collection.dataset.measurement import REGIMES
+from tilecast.data_collection.timing.protocol import regimes
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.models.deferral import deferral_features, fit_deferral
-from tilecast.models.evaluation import folds, parts_beside_library, side_by_side
-from tilecast.models.labels import POWERS, ProblemLabels
-from tilecast.models.ranker import ConfigRanker
-from tilecast.models.regret import ORIGINS, groups
-from tilecast.models.targets import problem_features
+from tilecast.models.evaluation.evaluation import folds, parts_beside_library, side_by_side
+from tilecast.models.evaluation.regret import ORIGINS, groups
+from tilecast.models.learning.labels import POWERS, ProblemLabels
+from tilecast.models.learning.targets import problem_features
+from tilecast.models.runtime.deferral import deferral_features, fit_deferral
+from tilecast.models.runtime.ranker import ConfigRanker
 
 CARDS = {"cool": 0.0, "hot": 1.0}
 """How near the card is to its power limit while choices are timed. In graphs a card that was cool

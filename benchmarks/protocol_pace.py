@@ -3,7 +3,7 @@
 ``python benchmarks/protocol_pace.py`` on one GPU. Problems with random extents are measured whole,
 screen, races and verification, with the model's first `CONFIGS` kernels and the library, by turns
 in three ways: as protocol 3 did at first (`BEFORE`: 1 ms before each replay in burst, 0.1 s of
-warming up before each timing under load), as `tilecast.data_collection.gpu_session` does now, and
+warming up before each timing under load), as `tilecast.data_collection.timing.gpu_session` does now, and
 with 0.2 ms before each replay. Told of each way: rows a second; how well labels repeat (the race
 against the verification); and its times against those of the first turn. The second turn of
 `BEFORE` tells how far these repeat.
@@ -21,12 +21,12 @@ from inductor_timing import built
 from label_noise import noise
 from runner import Row, Sweep, quantiles
 
-from tilecast.data_collection import gpu_session, protocol
-from tilecast.data_collection.measurement import REFERENCE, Measurement
+from tilecast.data_collection.dataset.measurement import REFERENCE, Measurement
+from tilecast.data_collection.timing import gpu_session, protocol
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.candidates import candidates
-from tilecast.models.learned import load_heuristic
+from tilecast.models.runtime.learned import load_heuristic
 from tilecast.reporting.noise import repeats
 
 CONFIGS, PROBLEMS = 48, 10

@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterable, Sequence
 from statistics import median
 from typing import cast
 
-from tilecast.data_collection.gpu_session import GpuSession
-from tilecast.data_collection.protocol import Entrant, without_drift
+from tilecast.data_collection.timing.gpu_session import GpuSession
+from tilecast.data_collection.timing.protocol import Entrant, without_drift
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.kernels.builder import compile_all
-from tilecast.kernels.object_cache import ObjectCache, default_root
+from tilecast.kernels.build.builder import compile_all
+from tilecast.kernels.objects.cache import ObjectCache, default_root
 from tilecast.kernels.spec import KernelSpec
 
 SCREENED, RACED = 2, {"burst": 12, "sustained": 24}  # rounds

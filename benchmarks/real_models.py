@@ -51,7 +51,7 @@ from variants import (
     without_choice,
 )
 
-from tilecast.kernels.builder import object_builder
+from tilecast.kernels.build.builder import object_builder
 
 RIVAL, BEST, FIRST = "ATEN,TRITON", "ATEN,TRITON,TILECAST k=5", "ATEN,TILECAST k=1"
 FIRST_OR_TRITON = "ATEN,TRITON,TILECAST k=1"

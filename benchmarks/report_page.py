@@ -12,7 +12,7 @@ import runner
 from browser import browser
 
 from tilecast.cli.main import main as tilecast
-from tilecast.models.artifact import SHIPPED
+from tilecast.models.runtime.artifact import SHIPPED
 
 REPEATS = 9  # times that each page is opened
 PAGES = {

@@ -17,11 +17,11 @@ from steps import captured, milliseconds
 
 from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.inductor_hook.launcher import loaded_kernel
-from tilecast.inductor_hook.layout import padded
-from tilecast.inductor_hook.selection import first, gpu_of
+from tilecast.inductor_hook.describe.layout import padded
+from tilecast.inductor_hook.run.launcher import loaded_kernel
+from tilecast.inductor_hook.select.selection import first, gpu_of
 from tilecast.inductor_hook.settings import unbenchmarked
-from tilecast.kernels.builder import object_builder
+from tilecast.kernels.build.builder import object_builder
 from tilecast.kernels.spec import KernelSpec
 
 M = (1, 4, 16, 64, 256, 1024, 4096)

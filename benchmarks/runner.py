@@ -29,8 +29,8 @@ from typing import Any
 
 import numpy as np
 
-from tilecast.data_collection.dataset import Dataset
-from tilecast.data_collection.environment import gpu_states, installed_version, public_command
+from tilecast.data_collection.dataset.dataset import Dataset
+from tilecast.data_collection.gpu.environment import gpu_states, installed_version, public_command
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.files import write_atomically
 

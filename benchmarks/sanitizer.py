@@ -13,14 +13,14 @@ import time
 
 import runner
 
-from tilecast.data_collection.correctness import check_problems, wrong_elements
-from tilecast.data_collection.tensors import poisoned_out, random_inputs, reference
+from tilecast.data_collection.timing.correctness import check_problems, wrong_elements
+from tilecast.data_collection.timing.tensors import poisoned_out, random_inputs, reference
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import GemmOperands
-from tilecast.kernels.builder import compile_all
+from tilecast.kernels.build.builder import compile_all
 from tilecast.kernels.candidates import space
 from tilecast.kernels.launch import load_kernel
-from tilecast.kernels.object_cache import ObjectCache, default_root
+from tilecast.kernels.objects.cache import ObjectCache, default_root
 from tilecast.kernels.spec import KernelSpec
 
 TOOLS = ("memcheck", "racecheck")

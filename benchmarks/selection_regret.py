@@ -1,7 +1,7 @@
 """How much does each heuristic lose on families of problems that it has not seen?
 
 ``python benchmarks/selection_regret.py --jobs 2``. Ours and the baselines pass through
-`tilecast.models.evaluation`, at equal numbers of distinct kernels, in each power regime and for the
+`tilecast.models.evaluation.evaluation`, at equal numbers of distinct kernels, in each power regime and for the
 worst of both; fitted to all operands and asked about `LINEAR_BF16`, ours about each other kind of
 operands, too. On top, what a ranker trained for one regime loses in the other, and what choosing
 among the stock configs loses; the library's time over ours; and how fast the first choice is beside
@@ -21,23 +21,23 @@ import runner
 from runner import Row, ratios
 from tables import SHOWN_K
 
-from tilecast.data_collection.dataset import read_dataset
-from tilecast.data_collection.measurement import REGIMES
-from tilecast.data_collection.protocol import regimes
+from tilecast.data_collection.dataset.dataset import read_dataset
+from tilecast.data_collection.dataset.measurement import REGIMES
+from tilecast.data_collection.timing.protocol import regimes
 from tilecast.heuristics.baselines import RandomChoice
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.kernels.candidates import candidates
 from tilecast.kernels.quack_sm90.stock import stock_candidates
-from tilecast.models import baselines, evaluation
-from tilecast.models.deferral import SLOWER
-from tilecast.models.evaluation import MakeHeuristic, all_held_out, held_out
-from tilecast.models.labels import POWERS, ProblemLabels, label_table
-from tilecast.models.measurements import dataset_hardware
-from tilecast.models.nvmatmul import NvMatmulHeuristic
-from tilecast.models.ranker import ConfigRanker
-from tilecast.models.regret import HeldOut
-from tilecast.models.tree_linear import TreeLinearRanker
+from tilecast.models.evaluation import baselines, evaluation
+from tilecast.models.evaluation.evaluation import MakeHeuristic, all_held_out, held_out
+from tilecast.models.evaluation.nvmatmul import NvMatmulHeuristic
+from tilecast.models.evaluation.regret import HeldOut
+from tilecast.models.evaluation.tree_linear import TreeLinearRanker
+from tilecast.models.learning.labels import POWERS, ProblemLabels, label_table
+from tilecast.models.learning.training_sets import dataset_hardware
+from tilecast.models.runtime.deferral import SLOWER
+from tilecast.models.runtime.ranker import ConfigRanker
 
 FIGURES = ("proposed", "geomean", "p95", "max", "within_2_percent")
 DIGITS = 5

@@ -11,10 +11,10 @@ from selection_regret import DIGITS, Table
 from tables import SHOWN_K
 
 from tilecast.heuristics.heuristic import rank
-from tilecast.models.evaluation import folds
-from tilecast.models.labels import ProblemLabels
-from tilecast.models.ranker import ConfigRanker
-from tilecast.models.regret import MAX_K, HeldOut, regrets, spread
+from tilecast.models.evaluation.evaluation import folds
+from tilecast.models.evaluation.regret import MAX_K, HeldOut, regrets, spread
+from tilecast.models.learning.labels import ProblemLabels
+from tilecast.models.runtime.ranker import ConfigRanker
 
 BANDS = (0.0, 20.0, 60.0, np.inf)
 """Microseconds of the fastest of five; errors are drawn among those of the same band."""

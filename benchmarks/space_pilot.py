@@ -22,24 +22,24 @@ import numpy as np
 import runner
 from runner import Row, ratios
 
-from tilecast.data_collection import dataset as datasets
-from tilecast.data_collection.collector import Collector, Workload
-from tilecast.data_collection.measurement import REGIMES
-from tilecast.data_collection.store import MeasurementStore
-from tilecast.data_collection.suites import suite
-from tilecast.data_collection.truth import MeasuredProblem, measured_problems
+from tilecast.data_collection.dataset import dataset as datasets
+from tilecast.data_collection.dataset.measurement import REGIMES
+from tilecast.data_collection.dataset.select_times import MeasuredProblem, measured_problems
+from tilecast.data_collection.jobs.store import MeasurementStore
+from tilecast.data_collection.problems.suites import suite
+from tilecast.data_collection.run.scheduler import Collector, Workload
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.kernels.builder import compile_all
+from tilecast.kernels.build.builder import compile_all
 from tilecast.kernels.candidates import candidates, config_table
 from tilecast.kernels.families import family_of
-from tilecast.kernels.object_cache import ObjectCache, default_root
+from tilecast.kernels.objects.cache import ObjectCache, default_root
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.quack_sm90.space import most_stages
 from tilecast.kernels.rules import tiles
-from tilecast.models.regret import BUCKETS
+from tilecast.models.evaluation.regret import BUCKETS
 
 GPU = hardware("H200")
 DATASET = runner.RESULTS / "space_pilot.parquet"
@@ -110,8 +110,8 @@ def schedules(config: KernelConfig, problem: GemmProblem) -> list[QuackConfig]:
 
 def measure(options: Namespace) -> None:
     """Compile and measure a step, and export what was measured."""
-    from tilecast.data_collection.environment import describe
-    from tilecast.data_collection.gpu_session import GpuSession
+    from tilecast.data_collection.gpu.environment import describe
+    from tilecast.data_collection.timing.gpu_session import GpuSession
 
     objects = ObjectCache(default_root())
     first = options.step == "measure"

@@ -15,9 +15,9 @@ import pandas as pd
 import runner
 from runner import Row
 
-from tilecast.data_collection.dataset import read_dataset, shipped_data
-from tilecast.data_collection.measurement import REFERENCE, Measurement
-from tilecast.data_collection.store import MeasurementStore
+from tilecast.data_collection.dataset.dataset import read_dataset, shipped_data
+from tilecast.data_collection.dataset.measurement import REFERENCE, Measurement
+from tilecast.data_collection.jobs.store import MeasurementStore
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.problem import PROBLEM_FIELDS, GemmProblem
 from tilecast.kernels.families import parse_config

@@ -9,8 +9,8 @@ import json
 from collections.abc import Iterator
 from itertools import cycle, islice
 
-from tilecast.data_collection.language_models import Family
-from tilecast.data_collection.suites import suite
+from tilecast.data_collection.problems.language_models import Family
+from tilecast.data_collection.problems.suites import suite
 from tilecast.heuristics.problem import GemmProblem
 
 MAX_BYTES = 4e9

@@ -84,7 +84,7 @@ def competing(variant: Variant) -> Iterator[list[str]]:
     from torch._inductor.virtualized import V
 
     from tilecast.inductor_hook import installed
-    from tilecast.inductor_hook.without_us import WITHOUT_US
+    from tilecast.inductor_hook.fuse.unfused_baseline import WITHOUT_US
 
     sources: list[str] = []
 
@@ -145,7 +145,7 @@ def compiled(
 @contextmanager
 def without_choice() -> Iterator[Counter[str]]:
     """Inside, why our hook offers nothing for a product, and for how many."""
-    from tilecast.inductor_hook.choices import log
+    from tilecast.inductor_hook.offer.offer import log
 
     found: Counter[str] = Counter()
 

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from tilecast.cli import (
+from tilecast.cli.commands import (
     campaign,
     collect,
     compile,
@@ -24,8 +24,8 @@ from tilecast.cli import (
     train,
     tune,
 )
-from tilecast.cli import options as shared
-from tilecast.cli.answer import answering, say, show
+from tilecast.cli.options import options as shared
+from tilecast.cli.output.output import answering, say, show
 from tilecast.heuristics.errors import TilecastError
 
 COMMANDS = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from tilecast.heuristics.candidates import Candidates
+from tilecast.heuristics.config_table import Candidates
 from tilecast.heuristics.problem import GemmProblem
 
 

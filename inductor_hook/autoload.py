@@ -33,7 +33,7 @@ def autoload() -> None:
 
             install_from_environment()
         if os.environ.get(EAGER, "") not in ("", "0"):
-            from tilecast.inductor_hook.routing import enable_from_environment
+            from tilecast.inductor_hook.dispatch.switch import enable_from_environment
 
             enable_from_environment()
     # Whatever it is that cannot be imported: PyTorch can.

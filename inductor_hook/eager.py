@@ -20,8 +20,8 @@ from torch.autograd.graph import increment_version
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from tilecast.heuristics.errors import TilecastError
-from tilecast.inductor_hook.plans import Planner, Product
-from tilecast.inductor_hook.routing import disable, enable
+from tilecast.inductor_hook.dispatch.plan import Planner, Product
+from tilecast.inductor_hook.dispatch.switch import disable, enable
 from tilecast.inductor_hook.settings import Settings, active
 
 __all__ = ["addmm", "bmm", "disable", "enable", "mm"]
@@ -62,7 +62,7 @@ def addmm(
     """``torch.addmm`` likewise: ``beta * bias + alpha * a @ b``.
 
     Our kernel adds a row, and a matrix if the model knows such kernels
-    (`tilecast.inductor_hook.layout.Addend.kind`); torch does the others.
+    (`tilecast.inductor_hook.describe.layout.Addend.kind`); torch does the others.
 
     Args:
         bias: broadcastable to (m, n).

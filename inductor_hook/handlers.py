@@ -10,9 +10,9 @@ from torch._inductor.choices import InductorChoices
 from torch._inductor.kernel_template_choice import KernelTemplateChoice
 from torch._inductor.select_algorithm import get_algorithm_selector_cache
 
-from tilecast.inductor_hook.choices import benchmarked, offered
+from tilecast.inductor_hook.offer.offer import benchmarked, offered
 from tilecast.inductor_hook.settings import active, cache_key
-from tilecast.inductor_hook.timings import settle
+from tilecast.inductor_hook.timing.decide import settle
 
 _handlers: WeakValueDictionary[int, InductorChoices] = WeakValueDictionary()
 """All that `bind` was given, in whatever thread, by identity, since a user's may not hash: a thread

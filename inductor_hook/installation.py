@@ -16,10 +16,9 @@ from wrapt import register_post_import_hook
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.inductor_hook import report
+from tilecast.inductor_hook import telemetry
 from tilecast.inductor_hook.autoload import BACKEND, names
-from tilecast.inductor_hook.settings import Settings, activate, active, cache_key, from_environment
-from tilecast.inductor_hook.versions import (
+from tilecast.inductor_hook.patch.torch_versions import (
     FLEX_GEMM_HOME,
     HANDLERS_HOME,
     NVGEMM_HOME,
@@ -32,6 +31,7 @@ from tilecast.inductor_hook.versions import (
     change,
     torch_version,
 )
+from tilecast.inductor_hook.settings import Settings, activate, active, cache_key, from_environment
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -143,7 +143,7 @@ def install_from_environment() -> None:
         install(**from_environment(os.environ), record=record, learn=learn, **switches)
     # PyTorch loads us from its own import, which must not fail for our sake.
     except Exception as error:
-        report.warn_once("installing from the environment", error)
+        telemetry.warn_once("installing from the environment", error)
         _put(None)
 
 
@@ -165,7 +165,7 @@ class ChoicesFactory(NamedTuple):
     def __call__(self) -> Any:
         """A handler that decides like the one before and has our choices too."""
         from tilecast.inductor_hook.handlers import bind
-        from tilecast.inductor_hook.versions import stock_handler
+        from tilecast.inductor_hook.patch.torch_versions import stock_handler
 
         return bind(stock_handler(self.previous))
 
@@ -198,7 +198,7 @@ def _follow_once_imported(module: str) -> None:
             _FOLLOWERS[module]()
         # The module is Inductor's, and shall work whatever becomes of us.
         except Exception as error:
-            report.warn_once("installing", error)
+            telemetry.warn_once("installing", error)
 
     register_post_import_hook(follow, module)
 
@@ -236,7 +236,7 @@ def _bound(stock: Callable[..., Any], *args: Any) -> Any:
         return bind(handler)
     # Inductor works on without us.
     except Exception as error:
-        report.warn_once("installing", error)
+        telemetry.warn_once("installing", error)
         return handler
 
 
@@ -280,7 +280,7 @@ def _choose(
     """The configs that the model prefers on the GPU in use, best first."""
     import torch
 
-    from tilecast.inductor_hook.selection import gpu_of, ranked
+    from tilecast.inductor_hook.select.selection import gpu_of, ranked
 
     gpu = gpu_of(torch.cuda.current_device(), settings)
     return ranked(settings, problem, gpu, tuple(configs), limit)

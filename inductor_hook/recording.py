@@ -11,11 +11,11 @@ import os
 import threading
 from collections.abc import Hashable
 
-from tilecast.data_collection import autotuned
-from tilecast.data_collection.autotuned import Autotuned
+from tilecast.data_collection.dataset import autotuned
+from tilecast.data_collection.dataset.autotuned import Autotuned
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.problem import PROBLEM_FIELDS, GemmProblem
-from tilecast.inductor_hook import report
+from tilecast.inductor_hook import telemetry
 
 SUFFIX = ".csv"
 """How the name of a file of problems ends, in whatever case."""
@@ -52,7 +52,7 @@ def _append_once(what: str, path: str, header: str, line: str, content: Hashable
             _append(path, header.encode(), line.encode())
         # A TilecastError is a ValueError, and so is a path that no file can have.
         except (OSError, ValueError) as error:
-            report.warn_once(what, error, f"{path} lacks some")
+            telemetry.warn_once(what, error, f"{path} lacks some")
         else:
             _written.add((path, content))
 

@@ -11,14 +11,14 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from tilecast.data_collection import autotuned
+from tilecast.data_collection.dataset import autotuned
 from tilecast.heuristics.errors import TilecastError
-from tilecast.inductor_hook import recording, report
+from tilecast.inductor_hook import recording, telemetry
 from tilecast.inductor_hook.autoload import MODEL, names
 from tilecast.kernels.spec import toolchain
-from tilecast.models import artifact
-from tilecast.models.artifact import SHIPPED, shipped_names
-from tilecast.models.labels import check_power
+from tilecast.models.learning.labels import check_power
+from tilecast.models.runtime import artifact
+from tilecast.models.runtime.artifact import SHIPPED, shipped_names
 
 _CHOOSING = ("data_collection", "heuristics", "inductor_hook", "kernels", "models")
 """Packages whose code decides what a graph becomes."""
@@ -144,14 +144,14 @@ def asked() -> Settings | None:
     if not (_active and tuned and names(config.max_autotune_gemm_backends)):
         return None
     if getattr(config.inductor_choices_class, "settings", None) != _active:
-        report.say_once(
+        telemetry.say_once(
             "another choices class",
             "Inductor's inductor_choices_class was set after tilecast was installed, which offers "
             "nothing then; allowed: to set it before; call tilecast.inductor_hook.install() again",
         )
         return None
     if config.distributed_max_autotune_gemm:
-        report.say_once(
+        telemetry.say_once(
             "distributed autotuning",
             "distributed_max_autotune_gemm is set, for which tilecast offers nothing; allowed: "
             "to leave it unset; k=1 chooses alike on every rank",

@@ -7,8 +7,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from tilecast.heuristics.candidates import Candidates, ConfigTable
 from tilecast.heuristics.config import KernelConfig
+from tilecast.heuristics.config_table import Candidates, ConfigTable
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import KINDS_REMEMBERED, GemmOperands

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
-from tilecast.heuristics.candidates import ConfigColumns
 from tilecast.heuristics.config import Geometry, KernelConfig, Resources
+from tilecast.heuristics.config_table import ConfigColumns
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import GemmProblem

@@ -13,7 +13,7 @@ from threading import Lock
 
 from tilecast.heuristics.errors import TilecastError
 from tilecast.kernels.families import family_of
-from tilecast.kernels.object_cache import ObjectCache
+from tilecast.kernels.objects.cache import ObjectCache
 from tilecast.kernels.spec import KernelSpec
 
 Launch = Callable[..., object]

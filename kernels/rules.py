@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tilecast.heuristics.candidates import ConfigColumns, ConfigTable
 from tilecast.heuristics.config import Geometry, Resources
+from tilecast.heuristics.config_table import ConfigColumns, ConfigTable
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import GemmProblem

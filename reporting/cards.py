@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import Any
 
-from tilecast.data_collection.cards import CardTimes
-from tilecast.data_collection.measurement import REFERENCE
+from tilecast.data_collection.dataset.measurement import REFERENCE
+from tilecast.data_collection.run.cards import CardTimes
 from tilecast.reporting.table import Table
 
 OTHER_TIMES = 0.03

@@ -15,8 +15,8 @@ from tilecast.heuristics.files import write_atomically
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.problem import PROBLEM_FIELDS, GemmProblem
 from tilecast.kernels.candidates import candidates
-from tilecast.models.learned import LearnedHeuristic
-from tilecast.models.regret import by_rows
+from tilecast.models.evaluation.regret import by_rows
+from tilecast.models.runtime.learned import LearnedHeuristic
 from tilecast.reporting.plots import COLOURS, Figure, axis, extent_axis, figure, stretch
 
 KINDS = (".csv", ".json")

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tilecast.data_collection.dataset import is_reference
-from tilecast.data_collection.measurement import REGIMES
+from tilecast.data_collection.dataset.dataset import is_reference
+from tilecast.data_collection.dataset.measurement import REGIMES
 from tilecast.heuristics.problem import PROBLEM_FIELDS
 from tilecast.reporting.plots import COLOURS, Figure, axis, figure
 from tilecast.reporting.table import Table

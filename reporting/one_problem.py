@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tilecast.data_collection.truth import Truth
+from tilecast.data_collection.dataset.select_times import Truth
 from tilecast.reporting.plots import COLOURS, Figure, axis, figure, level, ratio_axis
 
 

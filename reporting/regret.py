@@ -16,7 +16,7 @@ def regret(rows: Sequence[Mapping[str, Any]], floor: Mapping[str, float]) -> Fig
     """A line for each heuristic, in panels for the `FIGURES`.
 
     Args:
-        rows: `tilecast.models.evaluation.RegretRow` as dicts, of one power and group of problems.
+        rows: `tilecast.models.evaluation.evaluation.RegretRow` as dicts, of one power and group of problems.
         floor: what knowing the labels exactly scores, by figure.
     """
     data = []

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tilecast.data_collection.cards import card_times
-from tilecast.data_collection.dataset import Dataset
-from tilecast.models.labels import ProblemLabels
-from tilecast.models.regret import by_rows
+from tilecast.data_collection.dataset.dataset import Dataset
+from tilecast.data_collection.run.cards import card_times
+from tilecast.models.evaluation.regret import by_rows
+from tilecast.models.learning.labels import ProblemLabels
 from tilecast.reporting.cards import (
     OTHER_RANKS,
     OTHER_TIMES,
@@ -66,7 +66,7 @@ def dataset_sections(dataset: Dataset, table: Sequence[ProblemLabels], power: st
 
 
 def score_section(scored: Mapping[str, Any], power: str) -> Section:
-    """Held-out regret, of what `tilecast.models.evaluation.evaluate` returned."""
+    """Held-out regret, of what `tilecast.models.evaluation.evaluation.evaluate` returned."""
     rows = [row for row in scored["regret"] if row["power"] == power and row["problems"] == "all"]
     about = (
         f"{scored['problems']} problems of {scored['families']} (n, k) families, {power}. No "

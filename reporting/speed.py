@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tilecast.data_collection.measurement import REGIMES
-from tilecast.models.labels import ProblemLabels
-from tilecast.models.regret import by_rows
+from tilecast.data_collection.dataset.measurement import REGIMES
+from tilecast.models.evaluation.regret import by_rows
+from tilecast.models.learning.labels import ProblemLabels
 from tilecast.reporting.plots import COLOURS, Figure, extent_axis, figure, level, ratio_axis
 from tilecast.reporting.table import Table
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from tilecast.heuristics.config import Geometry, KernelConfig
 from tilecast.kernels.families import family_of
-from tilecast.models.labels import ProblemLabels
-from tilecast.models.regret import by_rows
+from tilecast.models.evaluation.regret import by_rows
+from tilecast.models.learning.labels import ProblemLabels
 from tilecast.reporting.plots import COLOURS, Figure, axis, extent_axis, figure, stretch
 
 

@@ -20,7 +20,7 @@ from tilecast.heuristics.hardware import Hardware, hardware
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 
 if TYPE_CHECKING:
-    from tilecast.models.artifact import Artifact
+    from tilecast.models.runtime.artifact import Artifact
 
 # A shared machine stalls now and then; a slow example is no failure.
 settings.register_profile("tilecast", deadline=None)
@@ -136,7 +136,7 @@ def shipped_again(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, bo
 
     Packing its arrays takes longer than most of what is tested with it.
     """
-    from tilecast.models.artifact import load_shipped, save
+    from tilecast.models.runtime.artifact import load_shipped, save
 
     @cache
     def make(gpu: str, leaves: bool) -> Path:
@@ -157,7 +157,7 @@ def model_of(tmp_path: Path, shipped_again: Callable[[str, bool], Path]) -> Call
 
     It leaves no problem to the library, or all of them.
     """
-    from tilecast.models.manifest import MANIFEST, digest_of
+    from tilecast.models.runtime.manifest import MANIFEST, digest_of
 
     def make(operands: str, gpu: str = "H200", leaves: bool = False) -> Path:
         folder = tmp_path / "model"
@@ -175,7 +175,7 @@ def model_of(tmp_path: Path, shipped_again: Callable[[str, bool], Path]) -> Call
 @pytest.fixture(scope="session")
 def model_folder(trained: Artifact, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model trained on the synthetic data set."""
-    from tilecast.models.artifact import save
+    from tilecast.models.runtime.artifact import save
 
     folder = tmp_path_factory.mktemp("model")
     save(trained, folder)

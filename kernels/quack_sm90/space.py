@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import lru_cache
 
-from tilecast.heuristics.candidates import ConfigColumns
+from tilecast.heuristics.config_table import ConfigColumns
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import KINDS_REMEMBERED, GemmOperands
 from tilecast.heuristics.problem import GemmProblem

@@ -9,7 +9,7 @@ from tilecast.heuristics.config import Geometry, KernelConfig
 from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.kernels.families import family_of
 from tilecast.kernels.launch import Launch, load_kernel
-from tilecast.kernels.object_cache import ObjectCache
+from tilecast.kernels.objects.cache import ObjectCache
 from tilecast.kernels.spec import KernelSpec
 
 

@@ -14,10 +14,10 @@ from variants import share_ptxas
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
-from tilecast.kernels.builder import compile_all
+from tilecast.kernels.build.builder import compile_all
 from tilecast.kernels.families import FAMILIES, parse_config
 from tilecast.kernels.family import KernelFamily
-from tilecast.kernels.object_cache import ObjectCache, default_root
+from tilecast.kernels.objects.cache import ObjectCache, default_root
 from tilecast.kernels.spec import KernelSpec
 
 share_ptxas()  # else PyTorch 2.11 compiles each choice of Triton's twice

@@ -12,11 +12,11 @@ from typing import Any
 import cuda.bindings.driver as driver
 import torch
 
-from tilecast.data_collection.gpu_session import GpuSession
-from tilecast.data_collection.protocol import Entrant
+from tilecast.data_collection.timing.gpu_session import GpuSession
+from tilecast.data_collection.timing.protocol import Entrant
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.kernels.object_cache import ObjectCache
+from tilecast.kernels.objects.cache import ObjectCache
 from tilecast.kernels.spec import KernelSpec
 
 _PTX = b"""

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from tilecast.cli.campaign import DATA, REPORT
+from tilecast.cli.commands.campaign import DATA, REPORT
 from tilecast.cli.main import main
-from tilecast.data_collection import dataset
-from tilecast.data_collection.cards import spread
-from tilecast.data_collection.dataset import read_dataset
+from tilecast.data_collection.dataset import dataset
+from tilecast.data_collection.dataset.dataset import read_dataset
+from tilecast.data_collection.run.cards import spread
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.models.artifact import load
+from tilecast.models.runtime.artifact import load
 
 PROBLEMS = [
     GemmProblem(m, n, k)

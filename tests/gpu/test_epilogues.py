@@ -8,15 +8,15 @@ import pytest
 import torch
 from joblib import cpu_count
 
-from tilecast.data_collection.gpu_session import GpuSession
-from tilecast.data_collection.tensors import poisoned_out, random_inputs
+from tilecast.data_collection.timing.gpu_session import GpuSession
+from tilecast.data_collection.timing.tensors import poisoned_out, random_inputs
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.kernels.builder import compile_all
+from tilecast.kernels.build.builder import compile_all
 from tilecast.kernels.families import FAMILIES
 from tilecast.kernels.launch import load_kernel
-from tilecast.kernels.object_cache import ObjectCache, default_root
+from tilecast.kernels.objects.cache import ObjectCache, default_root
 from tilecast.kernels.spec import KernelSpec
 
 FUSED = (

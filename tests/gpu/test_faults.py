@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 from straying_session import StrayingSession
 
-from tilecast.data_collection.collector import Collector
-from tilecast.data_collection.jobs import SessionFactory
-from tilecast.data_collection.store import MeasurementStore
-from tilecast.data_collection.worker import LocalEngine, LocalWorker
+from tilecast.data_collection.engines.worker import LocalEngine, LocalWorker
+from tilecast.data_collection.jobs.jobs import SessionFactory
+from tilecast.data_collection.jobs.store import MeasurementStore
+from tilecast.data_collection.run.scheduler import Collector
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.spec import KernelSpec
 

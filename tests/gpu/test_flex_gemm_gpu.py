@@ -20,12 +20,12 @@ from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.inductor_hook import installed, report
-from tilecast.inductor_hook.flex_gemm import quack_config
-from tilecast.inductor_hook.selection import ranked
+from tilecast.inductor_hook import installed, telemetry
+from tilecast.inductor_hook.select.selection import ranked
 from tilecast.inductor_hook.settings import Settings
+from tilecast.inductor_hook.stock_kernels.flex_gemm import quack_config
 from tilecast.kernels.quack_sm90.config import QuackConfig
-from tilecast.models.learned import load_heuristic
+from tilecast.models.runtime.learned import load_heuristic
 
 pytestmark = pytest.mark.skipif(
     TorchVersion(torch.__version__) < "2.15", reason="needs PyTorch 2.15 or later"
@@ -40,7 +40,7 @@ Compiled = Callable[..., Configs]
 @pytest.fixture(autouse=True)
 def gpu_with_a_model() -> None:
     pytest.importorskip("cutlass")
-    report._told.clear()
+    telemetry._told.clear()
     try:
         load_heuristic(hardware(torch.cuda.get_device_name()), LINEAR_BF16)
     except TilecastError as error:

@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 import torch
 
-from tilecast.data_collection import gpu_model
-from tilecast.data_collection.card_health import watch
-from tilecast.data_collection.collect import target_gpu
-from tilecast.data_collection.environment import card_of
-from tilecast.data_collection.gpu_model import (
+from tilecast.data_collection.gpu import gpu_model
+from tilecast.data_collection.gpu.environment import card_of
+from tilecast.data_collection.gpu.gpu_model import (
     describe_gpu,
     find_gpu,
     first_here,
     names_here,
     stated_gpu,
 )
+from tilecast.data_collection.run.collect import target_gpu
+from tilecast.data_collection.timing.card_health import watch
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware, described, hardware
 
@@ -67,7 +67,7 @@ def test_a_gpu_is_held_while_its_rates_are_measured(monkeypatch: pytest.MonkeyPa
 def test_a_gpu_of_a_cluster_is_described_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("ray")
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    from tilecast.data_collection import ray_cluster
+    from tilecast.data_collection.engines import ray_cluster
 
     def as_unknown(device: int, runs: Sequence[Mapping[str, Any]]) -> Hardware:
         gpu_model.GPUS = ()

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from tilecast.data_collection import gpu_session
-from tilecast.data_collection.environment import cards, describe, gpu_states
-from tilecast.data_collection.gpu_session import GpuSession, wait
-from tilecast.data_collection.protocol import KernelFailure
-from tilecast.data_collection.tensors import empty_out, random_inputs
+from tilecast.data_collection.gpu.environment import cards, describe, gpu_states
+from tilecast.data_collection.timing import gpu_session
+from tilecast.data_collection.timing.gpu_session import GpuSession, wait
+from tilecast.data_collection.timing.protocol import KernelFailure
+from tilecast.data_collection.timing.tensors import empty_out, random_inputs
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands

@@ -21,31 +21,23 @@ from torch._subclasses import FakeTensorMode
 from torch.nn.functional import ScalingType
 
 from tilecast import inductor_hook
-from tilecast.data_collection.tensors import applied, poisoned_out, random_inputs, reference
+from tilecast.data_collection.timing.tensors import applied, poisoned_out, random_inputs, reference
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import ACTIVATIONS, LINEAR_BF16, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.inductor_hook import (
-    addmm,
-    bmm,
-    eager,
-    graph_timing,
-    installed,
-    launcher,
-    mm,
-    plans,
-    power_limit,
-    report,
-    timings,
-)
-from tilecast.inductor_hook.launcher import StaticMatmul, errors_raised
-from tilecast.inductor_hook.selection import first, shortlist
+from tilecast.inductor_hook import addmm, bmm, eager, installed, mm, telemetry
+from tilecast.inductor_hook.dispatch import plan
+from tilecast.inductor_hook.run import launcher
+from tilecast.inductor_hook.run.launcher import StaticMatmul, errors_raised
+from tilecast.inductor_hook.select.selection import first, shortlist
 from tilecast.inductor_hook.settings import Settings
-from tilecast.kernels import launch, object_cache
-from tilecast.kernels.builder import object_builder
+from tilecast.inductor_hook.timing import cuda_graph, decide, power_limit
+from tilecast.kernels import launch
+from tilecast.kernels.build.builder import object_builder
+from tilecast.kernels.objects import cache as object_cache
 from tilecast.kernels.spec import KernelSpec
-from tilecast.models.learned import load_heuristic
+from tilecast.models.runtime.learned import load_heuristic
 
 TOLERANCE = 1e-2
 """Rounding to bf16 costs 2^-8 = 0.4% at most, twice with a bias; a wrong element far more."""
@@ -74,7 +66,7 @@ def gpu_with_a_model() -> None:
     except TilecastError as error:
         pytest.skip(str(error))
     torch.manual_seed(0)
-    report._told.clear()
+    telemetry._told.clear()
     counters.clear()
 
 
@@ -1281,14 +1273,14 @@ def test_what_is_benchmarked_is_benchmarked_in_graphs(
     function, operands = COMPETING[kind]
     in_graphs: list[float] = []
     told: list[float] = []
-    in_a_graph = graph_timing._milliseconds
+    in_a_graph = cuda_graph._milliseconds
 
     def noted(calls: Any) -> float:
         in_graphs.append(in_a_graph(calls))
         return in_graphs[-1]
 
-    monkeypatch.setattr(graph_timing, "_milliseconds", noted)
-    monkeypatch.setattr(timings, "at_the_limit", lambda *_: {})
+    monkeypatch.setattr(cuda_graph, "_milliseconds", noted)
+    monkeypatch.setattr(decide, "at_the_limit", lambda *_: {})
     select_algorithm.add_feedback_saver(lambda found, *_: told.extend(found.values()))
     try:
         with torch.no_grad():
@@ -1364,7 +1356,7 @@ def test_choices_near_the_fastest_race_at_the_power_limit(
         races.append([time / before for time, before in zip(limited, cool, strict=True)])
         return limited
 
-    monkeypatch.setattr(timings, "at_the_limit", noted)
+    monkeypatch.setattr(decide, "at_the_limit", noted)
     monkeypatch.setattr(power_limit, "race", raced)
     with torch.no_grad():
         for rows, racing in ((4096, True), (16, False)):
@@ -1738,7 +1730,7 @@ def test_eager_mm(kind: str) -> None:
 
 def _forget_kernels() -> None:
     """As in a process that has multiplied nothing yet."""
-    plans._plan.cache_clear()
+    plan._plan.cache_clear()
     launcher._loaded.clear()
     launch._max_active_clusters.cache_clear()
 
@@ -2242,7 +2234,7 @@ def test_a_variable_is_enough_for_the_switch() -> None:
 import torch
 from torch.nn.functional import linear
 from tilecast.inductor_hook import launcher
-from tilecast.kernels.builder import object_builder
+from tilecast.kernels.build.builder import object_builder
 x, weight = (torch.randn(s, device="cuda").bfloat16() for s in ({(M, K)}, {(N, K)}))
 linear(x, weight)
 object_builder().settle()

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from tilecast.data_collection.tensors import poisoned_out, random_inputs
+from tilecast.data_collection.timing.tensors import poisoned_out, random_inputs
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.launch import load_kernel, max_active_clusters
-from tilecast.kernels.object_cache import ObjectCache
+from tilecast.kernels.objects.cache import ObjectCache
 from tilecast.kernels.quack_sm90.space import CLUSTERS, TILE_N
 from tilecast.kernels.spec import KernelSpec
 

@@ -8,16 +8,16 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
-from tilecast.data_collection.autotuned import read_autotuned
+from tilecast.data_collection.dataset.autotuned import read_autotuned
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook import installed
-from tilecast.inductor_hook.selection import shortlist
+from tilecast.inductor_hook.select.selection import shortlist
 from tilecast.inductor_hook.settings import Settings
-from tilecast.models.comparisons import comparisons
-from tilecast.models.learned import load_heuristic
+from tilecast.models.learning.autotune_pairs import comparisons
+from tilecast.models.runtime.learned import load_heuristic
 
 
 @pytest.mark.parametrize("subprocesses", [False, True])

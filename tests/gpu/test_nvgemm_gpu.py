@@ -14,11 +14,11 @@ from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.inductor_hook import report
-from tilecast.inductor_hook.nvgemm import kernel_config, rank_with_model, restore
+from tilecast.inductor_hook import telemetry
+from tilecast.inductor_hook.stock_kernels.nvgemm import kernel_config, rank_with_model, restore
 from tilecast.kernels.candidates import config_table
 from tilecast.kernels.quack_sm90.config import QuackConfig
-from tilecast.models.learned import LearnedHeuristic, load_heuristic
+from tilecast.models.runtime.learned import LearnedHeuristic, load_heuristic
 
 pytestmark = pytest.mark.skipif(
     TorchVersion(torch.__version__) < "2.14", reason="needs PyTorch 2.14 or later"
@@ -66,7 +66,7 @@ def home() -> Iterator[Any]:
     from torch._inductor.codegen.nv_universal_gemm import nv_universal_gemm as codegen
 
     module: Any = inspect.getmodule(vars(codegen)["get_nvgemm_heuristics"])
-    report._told.clear()
+    telemetry._told.clear()
     yield module
     restore(module)
 

@@ -16,9 +16,9 @@ from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.inductor_hook.selection import shortlist
+from tilecast.inductor_hook.select.selection import shortlist
 from tilecast.inductor_hook.settings import Settings
-from tilecast.models.learned import load_heuristic
+from tilecast.models.runtime.learned import load_heuristic
 
 SECONDS = 300
 """Two processes compile six products, a backward pass and what lies between."""

@@ -19,8 +19,8 @@ import pandas as pd
 import pytest
 from filelock import FileLock
 
-from tilecast.data_collection.dataset import COLUMNS, Dataset
-from tilecast.data_collection.measurement import REFERENCE
+from tilecast.data_collection.dataset.dataset import COLUMNS, Dataset
+from tilecast.data_collection.dataset.measurement import REFERENCE
 from tilecast.heuristics.hardware import Hardware, hardware
 from tilecast.heuristics.operands import LINEAR_BF16, MATRIX, GemmOperands
 from tilecast.heuristics.problem import PROBLEM_FIELDS, GemmProblem
@@ -31,14 +31,14 @@ from tilecast.kernels.quack_sm90.family import QuackSm90
 from tilecast.kernels.quack_sm90.space import valid_configs
 from tilecast.kernels.quack_sm90.stock import stock_candidates
 from tilecast.kernels.spec import KernelSpec
-from tilecast.models.artifact import SHIPPED, Artifact, save
-from tilecast.models.deferral import beside_library, fit_deferral
-from tilecast.models.known_operands import check_lends
-from tilecast.models.labels import POWERS
-from tilecast.models.learned import LearnedHeuristic, load_heuristic
-from tilecast.models.manifest import MANIFEST, digest_of
-from tilecast.models.ranker import ConfigRanker
-from tilecast.models.stopping import MEANS, StoppingRule
+from tilecast.models.learning.labels import POWERS
+from tilecast.models.runtime.artifact import SHIPPED, Artifact, save
+from tilecast.models.runtime.deferral import beside_library, fit_deferral
+from tilecast.models.runtime.known_operands import check_lends
+from tilecast.models.runtime.learned import LearnedHeuristic, load_heuristic
+from tilecast.models.runtime.manifest import MANIFEST, digest_of
+from tilecast.models.runtime.ranker import ConfigRanker
+from tilecast.models.runtime.stopping import MEANS, StoppingRule
 
 FAMILIES = ((4096, 4096), (12288, 4096), (4096, 11008), (2112, 7168), (1280, 8192), (7168, 2048))
 EXTENTS = (8, 64, 512, 4096)
@@ -146,7 +146,7 @@ def other_dataset(few_dataset: Dataset) -> Dataset:
 @pytest.fixture(scope="session")
 def synthetic_table(synthetic_dataset: Dataset):
     """Its labels."""
-    from tilecast.models.labels import label_table
+    from tilecast.models.learning.labels import label_table
 
     return label_table(synthetic_dataset)
 
@@ -197,8 +197,8 @@ def _trained_once(
     name: str, dataset: Dataset, tmp_path_factory: pytest.TempPathFactory
 ) -> Artifact:
     """By the first worker that asks; the others read what it wrote."""
-    from tilecast.models.measurements import by_gpu
-    from tilecast.models.training import train
+    from tilecast.models.learning.training import train
+    from tilecast.models.learning.training_sets import by_gpu
 
     folder = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
@@ -214,32 +214,26 @@ def _trained_once(
 def hook(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[KernelSpec]]:
     """The hook as on an H200, not installed; gives the kernels that it begins to compile.
 
-    None is compiled: that takes seconds, and tests/unit/test_builder.py sees to it. The
+    None is compiled: that takes seconds, and tests/unit/kernels/test_builder.py sees to it. The
     shipped model leaves nothing to the library, which depends on what it was trained on. What
     PyTorch compiles for the CPU is scalar code: vectors take a compiler twice as long.
     """
     from torch._dynamo.utils import counters
     from torch._inductor import config
 
-    from tilecast.inductor_hook import (
-        ahead,
-        choices,
-        learning,
-        plans,
-        quantized_fusion,
-        report,
-        residual_fusion,
-        selection,
-        timings,
-        uninstall,
-    )
-    from tilecast.inductor_hook.routing import disable
-    from tilecast.kernels.builder import ObjectBuilder
+    from tilecast.inductor_hook import telemetry, uninstall
+    from tilecast.inductor_hook.dispatch import plan
+    from tilecast.inductor_hook.dispatch.switch import disable
+    from tilecast.inductor_hook.fuse import int8_fusion, residual_fusion
+    from tilecast.inductor_hook.offer import offer, precompile
+    from tilecast.inductor_hook.select import selection
+    from tilecast.inductor_hook.timing import decide, record_times
+    from tilecast.kernels.build.builder import ObjectBuilder
 
     started: list[KernelSpec] = []
     monkeypatch.setenv("TILECAST_CACHE", str(tmp_path / "objects"))
     monkeypatch.setattr(ObjectBuilder, "start", lambda self, spec: started.append(spec))
-    ours = (ahead, choices, learning, plans, quantized_fusion, residual_fusion, timings)
+    ours = (precompile, offer, record_times, plan, int8_fusion, residual_fusion, decide)
     for module in ours:
         monkeypatch.setattr(module, "gpu_of", lambda device, settings: hardware("H200"))
     monkeypatch.setattr(selection, "load_heuristic", _taking_all)
@@ -247,7 +241,7 @@ def hook(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[Kerne
         *(selection._heuristic, selection.first, selection.shortlist, selection.ranked),
         selection.runnable,
     )
-    report._told.clear()
+    telemetry._told.clear()
     counters["tilecast"].clear()
     for remembered in answers:
         remembered.cache_clear()
@@ -255,7 +249,7 @@ def hook(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[Kerne
         yield started
     uninstall()
     disable()
-    report._told.clear()
+    telemetry._told.clear()
     for remembered in answers:
         remembered.cache_clear()
 
@@ -300,7 +294,8 @@ def gpu(hook: list[KernelSpec], monkeypatch: pytest.MonkeyPatch) -> Iterator[lis
     from hook_graph import check_handed
     from torch._C._dynamo import guards
 
-    from tilecast.inductor_hook import launcher, plans
+    from tilecast.inductor_hook.dispatch import plan
+    from tilecast.inductor_hook.run import launcher
 
     launched: list[KernelSpec] = []
 
@@ -321,16 +316,16 @@ def gpu(hook: list[KernelSpec], monkeypatch: pytest.MonkeyPatch) -> Iterator[lis
     monkeypatch.setattr(torch.Tensor, "is_cuda", True)
     monkeypatch.setattr(torch.Tensor, "get_device", lambda tensor: 0)
     monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: 0, raising=False)
-    monkeypatch.setattr(plans, "_empty", vars(guards)["_empty_strided_cpu"])
-    plans._plan.cache_clear()
+    monkeypatch.setattr(plan, "_empty", vars(guards)["_empty_strided_cpu"])
+    plan._plan.cache_clear()
     yield launched
-    plans._plan.cache_clear()
+    plan._plan.cache_clear()
 
 
 @pytest.fixture
 def knowing_no_matrix(hook: list[KernelSpec], monkeypatch: pytest.MonkeyPatch) -> None:
     """The shipped model as if it had seen no matrix added."""
-    from tilecast.inductor_hook import selection
+    from tilecast.inductor_hook.select import selection
 
     def load(gpu: Hardware, operands: GemmOperands, *rest: Any) -> LearnedHeuristic:
         heuristic = _taking_all(gpu, LINEAR_BF16, *rest)

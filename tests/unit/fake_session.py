@@ -18,18 +18,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from tilecast.data_collection.collector import Collector, Workload
-from tilecast.data_collection.progress import Progress
-from tilecast.data_collection.protocol import (
+from tilecast.data_collection.jobs.store import MeasurementStore
+from tilecast.data_collection.run.progress import Progress
+from tilecast.data_collection.run.scheduler import Collector, Workload
+from tilecast.data_collection.timing.protocol import (
     VERIFY_ROUNDS,
     CardFailure,
     Entrant,
     KernelFailure,
 )
-from tilecast.data_collection.store import MeasurementStore
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.kernels.object_cache import ObjectCache, default_root
+from tilecast.kernels.objects.cache import ObjectCache, default_root
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.spec import KernelSpec
 
@@ -172,7 +172,7 @@ def wrong_session(
 
 
 class FakeSession:
-    """See `tilecast.data_collection.jobs.Session`."""
+    """See `tilecast.data_collection.jobs.jobs.Session`."""
 
     def __init__(self, factory: FakeFactory, announce: Callable[[KernelSpec | None], None]):
         self.card = factory.card
@@ -240,7 +240,7 @@ class FakeSession:
 
 
 class FakeBench:
-    """See `tilecast.data_collection.protocol.Bench`."""
+    """See `tilecast.data_collection.timing.protocol.Bench`."""
 
     def __init__(self, session: FakeSession, problem: GemmProblem, careful: bool):
         self._session = session

@@ -29,7 +29,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from tilecast.heuristics.operands import MATRIX, NUMBER
-from tilecast.inductor_hook.template import TilecastCaller
+from tilecast.inductor_hook.offer.template import TilecastCaller
 from tilecast.kernels.spec import KernelSpec
 
 

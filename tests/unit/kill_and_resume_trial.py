@@ -19,8 +19,8 @@ from pathlib import Path
 
 import fake_session
 
-from tilecast.data_collection.measurement import PASSES
-from tilecast.data_collection.store import MeasurementStore
+from tilecast.data_collection.dataset.measurement import PASSES
+from tilecast.data_collection.jobs.store import MeasurementStore
 
 PACE = 0.01
 """Seconds of a timing: a third of a run."""

@@ -9,8 +9,8 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tilecast.kernels.object_cache import ObjectCache
-from tilecast.kernels.object_facts import KernelResources
+from tilecast.kernels.objects.cache import ObjectCache
+from tilecast.kernels.objects.facts import KernelResources
 from tilecast.kernels.spec import KernelSpec
 
 FOR_EVER = 3600.0

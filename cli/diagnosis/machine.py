@@ -1,0 +1,254 @@
+"""What of tilecast works on this machine, and what to do about the rest."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
+from typing import Any
+
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+
+from tilecast.cli.options.resolve import check_writable
+from tilecast.heuristics.errors import TilecastError, one_line
+from tilecast.heuristics.hardware import GPUS, Hardware
+from tilecast.inductor_hook.autoload import MODEL
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The outcome of one check."""
+
+    subject: str
+    """What was looked at."""
+    found: str
+    """What there is."""
+    works: bool
+    """Whether it does what tilecast needs."""
+    needed: bool = True
+    """Whether tilecast is unusable without it."""
+    advice: str = ""
+    """What to do, where it does not work."""
+
+
+_PACKAGES = (
+    ("torch", "torch", True),
+    ("nvidia-cutlass-dsl", "cutlass.cute", True),
+    ("quack-kernels", "tilecast.kernels.quack_sm90.kernel", True),
+    ("apache-tvm-ffi", "tvm_ffi", True),
+    ("xgboost-cpu", "xgboost", True),
+    ("scikit-learn", "sklearn", True),
+    ("pandas", "pandas", True),
+    ("pyarrow", "pyarrow", True),
+    ("nvidia-matmul-heuristics", "nvMatmulHeuristics", False),
+)
+"""Distribution, the module that is imported from it, and whether tilecast needs it."""
+
+_SAME_MODULE = {"xgboost-cpu": "xgboost"}
+"""Distributions that another one may stand in for."""
+
+
+def examine(cache_root: Path) -> list[Finding]:
+    """Run every check, in the order in which a missing piece would matter."""
+    wanted = requirements()
+    try:
+        gpus, why = visible_gpus(), ""
+    # Torch may be broken, and so may the driver: that is what this is here to tell.
+    except Exception as error:
+        gpus, why = [], one_line(error)
+    return [
+        check_python(sys.version_info[:2]),
+        *(
+            check_package(name, module, wanted.get(name, SpecifierSet()), needed=needed)
+            for name, module, needed in _PACKAGES
+        ),
+        *check_gpus(gpus, why),
+        *check_models(gpus),
+        *check_library(gpus),
+        check_cache(cache_root),
+    ]
+
+
+def usable(findings: list[Finding]) -> bool:
+    """Whether everything that is needed works."""
+    return all(finding.works for finding in findings if finding.needed)
+
+
+def check_python(found: tuple[int, int]) -> Finding:
+    """Python itself."""
+    shown = ".".join(map(str, found))
+    return Finding("python", shown, found >= (3, 11), advice="install Python 3.11 or later")
+
+
+def requirements() -> dict[str, SpecifierSet]:
+    """What tilecast's own metadata asks of each distribution."""
+    wanted = map(Requirement, requires("tilecast") or ())
+    return {requirement.name: requirement.specifier for requirement in wanted}
+
+
+def check_package(name: str, module: str, wanted: SpecifierSet, *, needed: bool) -> Finding:
+    """One distribution: there, of a wanted version, and the module in it importable."""
+    advice = f"run `pip install '{name}{wanted}'`"
+    for distribution in filter(None, (name, _SAME_MODULE.get(name))):
+        try:
+            found = version(distribution)
+            break
+        except PackageNotFoundError:
+            continue
+    else:
+        return Finding(name, "not installed", False, needed, advice)
+    if not wanted.contains(found, prereleases=True):
+        return Finding(name, f"{found}, not {wanted}", False, needed, advice)
+    try:
+        importlib.import_module(module)
+    # Whatever importing it raises is what this is here to tell.
+    except Exception as error:
+        advice = f"reinstall it: run `pip install --force-reinstall '{name}{wanted}'`"
+        shown = f"{found}, which does not import ({one_line(error)})"
+        return Finding(name, shown, False, needed, advice)
+    return Finding(name, found, True, needed)
+
+
+def visible_gpus() -> list[str]:
+    """Names of the GPUs that torch sees; none without torch."""
+    try:
+        import torch
+    except ImportError:
+        return []
+    return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+
+
+def check_gpus(names: list[str], why: str = "") -> Iterator[Finding]:
+    """The GPUs of this machine. None is needed: compiling, training and predicting do without.
+
+    Args:
+        names: what torch calls them.
+        why: what it failed with, where it could not look.
+    """
+    if not names:
+        advice = "predict, compile and train work; collect and running kernels need a GPU"
+        found = f"none visible ({why})" if why else "none visible"
+        yield Finding("gpu", found, False, False, advice)
+    for name in dict.fromkeys(names):
+        shown = f"{names.count(name)} x {name}"
+        try:
+            gpu = _gpu(names, name)
+            how = "known" if gpu in GPUS else "described by its driver, and known"
+            yield Finding("gpu", f"{shown}, {how} as {gpu.name}", True, False)
+        except TilecastError as error:
+            yield Finding("gpu", shown, False, False, str(error))
+
+
+def _gpu(names: list[str], name: str) -> Hardware:
+    """The model of the first of this machine's GPUs that has a name.
+
+    Raises:
+        TilecastError: no kernel is for it, or its driver does not describe it.
+    """
+    from tilecast.data_collection.gpu.gpu_model import gpu_called
+
+    return gpu_called(name, names.index(name))
+
+
+def _gpus(names: list[str]) -> list[Hardware]:
+    """The models of this machine's GPUs, without what cannot be described: `check_gpus` tells."""
+    found = []
+    for name in dict.fromkeys(names):
+        with suppress(TilecastError):
+            found.append(_gpu(names, name))
+    return found
+
+
+def check_models(
+    names: list[str], environment: Mapping[str, str] = os.environ
+) -> Iterator[Finding]:
+    """The shipped model of the default GPU, which must load, and those of this machine's GPUs.
+
+    And the one that `MODEL` names, which must load, too.
+    """
+    from tilecast.models.runtime.nearest_gpu import shipped_for, terms
+
+    default, here = GPUS[0], _gpus(names)
+    if folder := environment.get(MODEL):
+        yield _check_named(folder, here)
+    for gpu in dict.fromkeys([default, *here]):
+        needed = gpu is default
+        try:
+            artifact = shipped_for(gpu)
+            if artifact.lender:
+                yield Finding("model", f"none for {gpu.name}", False, needed, terms(artifact))
+            else:
+                yield Finding("model", artifact.name, True, needed)
+        except TilecastError as error:
+            yield Finding("model", f"none for {gpu.name}", False, needed, str(error))
+
+
+def _check_named(folder: str, here: Sequence[Hardware]) -> Finding:
+    """The model that `MODEL` names: whether it loads, and is for one of the GPUs that are here."""
+    from tilecast.models.runtime.artifact import load
+
+    try:
+        gpu = load(Path(folder)).hardware
+    except TilecastError as error:
+        advice = f"{error}; or unset {MODEL}"
+        return Finding("model", f"{MODEL}={folder}, which does not load", False, advice=advice)
+    advice = f"name one for {', '.join(one.name for one in here)}, or unset {MODEL}"
+    shown = f"{MODEL}={folder}, for {gpu.name}"
+    return Finding("model", shown, not here or gpu in here, advice=advice)
+
+
+def check_library(
+    names: list[str], environment: Mapping[str, str] = os.environ
+) -> Iterator[Finding]:
+    """The library that kernels were compared with and this machine's, for each of its GPUs."""
+    from tilecast.data_collection.gpu.environment import library_here
+    from tilecast.models.runtime.learned import model_for
+
+    folder = environment.get(MODEL)
+    for gpu in _gpus(names):
+        # A model that does not load is told by `check_models`.
+        with suppress(TilecastError):
+            artifact = model_for(gpu, Path(folder) if folder else None)
+            if not artifact.lender:  # what is lent leaves nothing to the library
+                facts: Mapping[str, Any] = artifact.facts
+                yield from compare_library(facts.get("library", {}), library_here())
+
+
+def compare_library(
+    measured: Mapping[str, Sequence[str]], here: Mapping[str, Sequence[str]]
+) -> Iterator[Finding]:
+    """Whether each part of the library, cuBLAS and the driver, is one that was measured.
+
+    Parts whose version one of both does not tell are passed over.
+    """
+    for name in sorted(measured.keys() & here.keys()):
+        found, known = ", ".join(here[name]), ", ".join(measured[name])
+        yield Finding(
+            name,
+            found,
+            set(here[name]) <= set(measured[name]),
+            False,
+            f"the model was compared with {known}: what it leaves to the library may have changed; "
+            "measure with `tilecast collect` and train, or take k=5, which benchmarks both",
+        )
+
+
+def check_cache(root: Path) -> Finding:
+    """The object cache: writable, by this user alone, and how much is in it and in the wheel."""
+    from tilecast.kernels.objects.cache import ObjectCache
+    from tilecast.kernels.objects.shipped import shipped_keys
+
+    try:
+        check_writable(root)
+        count = len(ObjectCache(root).sizes())
+    except TilecastError as error:
+        advice = f"{error}, with --cache or in TILECAST_CACHE"
+        return Finding("object cache", str(root), False, advice=advice)
+    found = f"{root}: {count} objects; {len(shipped_keys())} came with tilecast"
+    return Finding("object cache", found, True)

@@ -1,0 +1,114 @@
+"""Why max-autotune gives a multiplication a choice of ours, or none: for ``tilecast doctor``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from importlib.metadata import entry_points
+
+from tilecast.cli.diagnosis.machine import Finding
+from tilecast.cli.options.mnk import Written
+from tilecast.heuristics.errors import TilecastError
+from tilecast.heuristics.hardware import Hardware
+from tilecast.inductor_hook.autoload import VARIABLE, names
+from tilecast.inductor_hook.patch.torch_versions import OLDEST, torch_version
+from tilecast.inductor_hook.select.selection import decided, shortlist
+from tilecast.inductor_hook.settings import Settings, from_environment
+from tilecast.kernels.objects.cache import ObjectCache
+
+_AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
+
+
+def check_hook(environment: Mapping[str, str] = os.environ) -> Iterator[Finding]:
+    """Whether a script with these variables would get choices of ours without a line of code."""
+    try:
+        found = torch_version()
+    # That torch is missing or broken, and why, is another finding.
+    except Exception:
+        return
+    yield Finding(
+        "inductor",
+        f"PyTorch {found[0]}.{found[1]}",
+        found >= OLDEST,
+        needed=False,
+        advice=f"install PyTorch {OLDEST[0]}.{OLDEST[1]} or later for max-autotune",
+    )
+    named = names(environment.get(VARIABLE, ""))
+    yield Finding(
+        "inductor",
+        f"{VARIABLE} {'names' if named else 'does not name'} TILECAST",
+        named,
+        needed=False,
+        advice=f"set {VARIABLE}=ATEN,TRITON,TILECAST, or call tilecast.inductor_hook.install()",
+    )
+    loads = any(entry.name == "tilecast" for entry in entry_points(group="torch.backends"))
+    switched_off = environment.get(_AUTOLOAD, "1") != "1"
+    yield Finding(
+        "inductor",
+        f"{_AUTOLOAD} is off" if switched_off else "loaded by import torch" if loads else "unknown",
+        loads and not switched_off,
+        needed=False,
+        advice=f"unset {_AUTOLOAD}" if switched_off else "install tilecast again",
+    )
+
+
+def check_settings(environment: Mapping[str, str] = os.environ) -> Iterator[Finding]:
+    """What the hook refuses of the variables beside the model's, which is looked at elsewhere."""
+    named = from_environment(environment)
+    for name in ("k", "power"):
+        try:
+            Settings(**{name: named[name]})
+        except TilecastError as error:
+            shown = f"TILECAST_{name.upper()}={named[name]}, which is refused"
+            yield Finding("inductor", shown, False, advice=f"{error}; or unset it")
+
+
+def explain(
+    written: Written, gpu: Hardware, settings: Settings, objects: ObjectCache
+) -> Iterator[Finding]:
+    """What stands between a multiplication and choices of ours, up to the first thing that does.
+
+    Args:
+        written: the multiplication.
+        gpu: the GPU.
+        settings: what `install` is given.
+        objects: where kernels may be compiled already.
+    """
+    problem = written.problem
+    stands_in = f", ranked as {problem}" if written.any_rows else ""
+    yield Finding("problem", f"{written} {problem.operands}{stands_in}", True, False)
+    operands = problem.operands
+    vector = "m = 1" if problem.m == 1 else "n = 1" if written.columns == 1 else None
+    if vector and operands.a.dtype.bits == 16 and not operands.epilogue:
+        yield Finding(
+            "inductor",
+            'no GEMM with mode="max-autotune", which makes a multiply and a sum of 16-bit products '
+            f"with {vector}",
+            False,
+            False,
+            'compile with options={"max_autotune_gemm": True}, or multiply by a wider matrix',
+        )
+        return
+    try:
+        predictions = shortlist(settings, problem, gpu)
+    except TilecastError as error:
+        yield Finding("model", f"none decides for {gpu.name}", False, False, str(error))
+        return
+    choice = decided(settings, problem, gpu, written.any_rows) if settings.k == 1 else None
+    if choice and choice.deferred:
+        taken = f"{choice.library_over:.2f}x the time of {choice.prediction.config.name}"
+        left = f"left to {problem.library_call}, which may take no more than {taken}"
+        yield Finding("choices", left, True, False)
+        return
+    shown = ", ".join(prediction.config.name for prediction in predictions)
+    yield Finding("choices", f"{len(predictions)}: {shown}", True, False)
+    specs = written.specs(prediction.config for prediction in predictions)
+    compiled = sum(objects.resources(spec) is not None for spec in specs)
+    yield Finding(
+        "compiled",
+        f"{compiled} of {len(specs)} in {objects.root}",
+        compiled == len(specs),
+        False,
+        f"the first compile of a graph takes a second more; `tilecast compile -k {len(specs)} "
+        f"{written} --operands '{problem.operands}'` spares it",
+    )

@@ -1,0 +1,111 @@
+"""How values of options are read."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tilecast.heuristics.errors import TilecastError
+from tilecast.heuristics.problem import MAX_EXTENT
+
+AUTO = "auto"
+_MOST = 2**31 - 1
+"""The largest number that any option takes."""
+_MOST_PARALLEL = 1024
+_SIZE = re.compile("([0-9]{1,15})([KMGT]?)")
+_DURATION = re.compile("([0-9]{1,15})([smh]?)")
+_LAST_DEVICE = 63
+
+
+def reads(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """What an option's ``type`` may be: argparse shows the words of no other exception."""
+
+    def read(text: str) -> Any:
+        try:
+            return parse(text)
+        except TilecastError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return read
+
+
+def integer(least: int, most: int = _MOST, *, also: str = "") -> Callable[[str], int]:
+    """Reads an integer from ``least`` to ``most``; ``also`` says what else is allowed."""
+
+    def read(text: str) -> int:
+        try:
+            found = int(text)
+        except ValueError:
+            found = None
+        if found is None or not least <= found <= most:
+            raise argparse.ArgumentTypeError(
+                f"{text!r} is out of range; allowed: {also}an integer from {least} to {most}"
+            )
+        return found
+
+    return read
+
+
+def extents(text: str) -> tuple[int, ...]:
+    """Read a list such as ``1,16``; each number once."""
+    read = integer(1, MAX_EXTENT, also="numbers such as 1 or 1,16, each ")
+    return tuple(dict.fromkeys(map(read, text.split(","))))
+
+
+def devices(text: str) -> tuple[int, ...]:
+    """Read a list such as ``0,1``; each device once."""
+    read = integer(0, _LAST_DEVICE, also="numbers such as 0 or 0,1, each ")
+    return tuple(dict.fromkeys(map(read, text.split(","))))
+
+
+def top(text: str) -> int | str:
+    """Read how many candidates are wanted; ``auto`` leaves it to the model."""
+    return text if text == AUTO else integer(1, also="auto, or ")(text)
+
+
+def size(text: str) -> int:
+    """Read how many bytes; K, M, G and T are 1024 times one another."""
+    found = _SIZE.fullmatch(text)
+    if found is None:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no size; allowed: bytes, or K, M, G or T of them, such as 500M or 2G"
+        )
+    return int(found[1]) << 10 * " KMGT".index(found[2] or " ")
+
+
+def seconds(text: str) -> int:
+    """Read how long something may take: seconds, or with s, m or h behind it that many of these."""
+    found = _DURATION.fullmatch(text)
+    asked = int(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]] if found else 0
+    if not 1 <= asked <= _MOST:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is out of range; allowed: an integer from 1 to {_MOST}, of seconds, or with "
+            "s, m or h behind it, such as 20m"
+        )
+    return asked
+
+
+def parallel(text: str) -> int:
+    """Read how much shall run side by side; ``auto`` is one per core that this process may use."""
+    if text != AUTO:
+        return integer(1, _MOST_PARALLEL, also="auto, or ")(text)
+    from joblib.externals.loky import cpu_count
+
+    return cpu_count()
+
+
+def power(text: str) -> str:
+    """Read the power regime to aim at."""
+    from tilecast.models.learning.labels import check_power
+
+    return reads(check_power)(text)
+
+
+def path(text: str) -> Path:
+    """Read the name of a file or folder; none would mean the folder that one is in."""
+    if not text:
+        raise argparse.ArgumentTypeError("'' is no path; allowed: the name of a file or folder")
+    return Path(text)

@@ -1,0 +1,169 @@
+"""Options that several commands share; `tilecast.cli.options.resolve` says what is made from them."""
+
+from __future__ import annotations
+
+import argparse
+
+from tilecast.cli.options.argtypes import (
+    AUTO,
+    devices,
+    extents,
+    integer,
+    parallel,
+    path,
+    power,
+    reads,
+    seconds,
+)
+from tilecast.heuristics.errors import TilecastError
+from tilecast.heuristics.hardware import GPUS, Hardware, known_gpu
+from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
+from tilecast.heuristics.problem import MAX_EXTENT
+
+DEFAULT_POWER = "robust"
+EXTENTS = {"m": "rows of A and out", "n": "columns of B and out", "k": "columns of A, rows of B"}
+
+
+def add_gpu(parser: argparse.ArgumentParser, *, model: bool = False) -> None:
+    """Add the option that names the GPU, which `tilecast.cli.options.resolve.gpu` reads.
+
+    Args:
+        parser: of the command.
+        model: whether the command has the option that names a model.
+    """
+    first = "that of --model, or this machine's" if model else "this machine's"
+    about = f"GPU (default: {first}, or else {GPUS[0].name})"
+    parser.add_argument("--gpu", type=reads(known_or_here), help=about)
+
+
+def known_or_here(name: str) -> Hardware:
+    """A GPU by its name: one that tilecast describes, or one of this machine.
+
+    Raises:
+        TilecastError: it is neither.
+    """
+    if found := known_gpu(name):
+        return found
+    from tilecast.data_collection.gpu.gpu_model import gpu_called, names_here, short_name
+
+    here = names_here()
+    for device, reported in enumerate(here):
+        if name in (reported, short_name(reported)):
+            return gpu_called(reported, device)
+    allowed = dict.fromkeys([*(gpu.name for gpu in GPUS), *map(short_name, here)])
+    raise TilecastError(
+        f"gpu {name!r} is not known; allowed: {', '.join(allowed)}, or on the machine that has it "
+        "what its driver calls it"
+    )
+
+
+def add_operands(parser: argparse.ArgumentParser, *, model: bool = False) -> None:
+    """Add the options that say how operands are stored, and the GPU; see `add_gpu`."""
+    parser.add_argument(
+        "--operands",
+        type=reads(GemmOperands.parse),
+        default=LINEAR_BF16.text,
+        metavar="TEXT",
+        help="dtype of A and B, majors of A, B and out, each r or c, and > with the dtype of out "
+        f"where it is another one, as fp16:rcr>fp32 (default: {LINEAR_BF16}, torch.nn.Linear)",
+    )
+    add_gpu(parser, model=model)
+
+
+def add_problem(parser: argparse.ArgumentParser, *, model: bool = False) -> None:
+    """Add the options of one problem: extents, and everything of `add_operands`."""
+    extent, more = integer(1, MAX_EXTENT), "products of the same extents (default: 1)"
+    for name, about in EXTENTS.items():
+        parser.add_argument(f"--{name}", type=extent, help=about)
+    parser.add_argument("--batch", type=extent, default=1, help=more)
+    add_operands(parser, model=model)
+
+
+def add_suites(parser: argparse.ArgumentParser) -> None:
+    """Add the options that name suites of problems, and everything of `add_own_problems`."""
+    about = "suite of problems; repeatable (default: training, without problems of one's own)"
+    parser.add_argument("--suite", action="append", metavar="NAME", help=about)
+    add_own_problems(parser)
+
+
+def add_own_problems(parser: argparse.ArgumentParser) -> None:
+    """Add the options that name problems of one's own, in files or as layers of a model."""
+    files = {"action": "append", "type": path, "metavar": "FILE", "default": []}
+    about = "problems of one's own: CSV, JSON or Parquet with m, n, k, batch, operands; repeatable"
+    parser.add_argument("--problems", help=about, **files)
+    about = "a Hugging Face config.json, whose linear layers are meant; repeatable"
+    parser.add_argument("--hf-config", help=about, **files)
+    about = "tensor-parallel degrees of these (default: 1)"
+    parser.add_argument("--tp", type=extents, metavar="LIST", help=about)
+    about = "rows of their inputs (default: 1,16,256,4096)"
+    parser.add_argument("--rows", type=extents, metavar="LIST", help=about)
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """Add the options that choose what ranks."""
+    parser.add_argument("--model", type=path, help="folder of a model (default: the shipped one)")
+    about = "burst, sustained, or robust for the smallest worst case of both (default: robust)"
+    parser.add_argument("--power", type=power, default=DEFAULT_POWER, help=about)
+
+
+def add_data(parser: argparse.ArgumentParser) -> None:
+    """Add the option that names the data set."""
+    parser.add_argument("--data", type=path, help="data set (default: the shipped one)")
+
+
+def add_further_data(parser: argparse.ArgumentParser, about: str) -> None:
+    """Add the options that name files beside the data set, and the GPU whose shipped one it is.
+
+    `tilecast.cli.options.load_measurements.read_measurements` reads them.
+    """
+    parser.add_argument(
+        "--add", action="append", type=path, metavar="FILE", default=[], help=f"{about}; repeatable"
+    )
+    about = "GPU whose shipped data set it is without --data (default: this machine's, or that of "
+    about += f"--add, or else {GPUS[0].name})"
+    parser.add_argument("--gpu", type=reads(known_or_here), help=about)
+
+
+def add_collection(parser: argparse.ArgumentParser, cards: str = "0") -> None:
+    """Add the options that say where measurements go, and on which cards for how long.
+
+    Args:
+        parser: of the command.
+        cards: what the help says of the devices where none are named.
+    """
+    parser.add_argument("--store", type=path, required=True, help="SQLite file; made when absent")
+    about = f"CUDA devices of this host, as 0,1 (default: {cards})"
+    parser.add_argument("--devices", type=devices, help=about)
+    about = "measure on this host, or on all GPUs of a Ray cluster, whose cores compile"
+    engines = ("local", "ray")
+    parser.add_argument(
+        "--engine", choices=engines, default="local", help=f"{about} (default: local)"
+    )
+    about = "Ray cluster, as HOST:PORT (default: auto, the one that this host is in)"
+    parser.add_argument("--address", help=about)
+    about = "seconds, or 20m or 2h, after which nothing further is compiled or measured"
+    parser.add_argument("--budget", type=seconds, help=about)
+
+
+def add_cache(parser: argparse.ArgumentParser) -> None:
+    """Add the option that names the object cache."""
+    parser.add_argument("--cache", type=path, help="object cache (default: that of this user)")
+
+
+def add_compiling(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say where kernels are compiled to, and by how many processes."""
+    add_cache(parser)
+    about = "processes that compile on this host (default: one per core that measures no GPU)"
+    parser.add_argument("--workers", type=parallel, metavar="N", help=about)
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Add the option that every command has; where it is not given, nothing is set."""
+    about = "print one JSON document instead of tables"
+    parser.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help=about)
+
+
+def add_parallel(parser: argparse.ArgumentParser, name: str, what: str) -> None:
+    """Add an option that says how much runs side by side."""
+    about = f"{what} (default: one per core)"
+    parser.add_argument(name, type=parallel, default=AUTO, metavar="N", help=about)

@@ -1,0 +1,75 @@
+"""The ranking of one problem for a terminal: what is expected, what was measured, what decided."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tilecast.heuristics.problem import GemmProblem
+from tilecast.reporting.table import Table
+
+COLUMNS = {"": "d", "config": "", "predicted us": ".1f", "predicted loss": ".1%"}
+"""Of a candidate, in the order in which `tilecast.cli.commands.predict` answers them, and their formats."""
+
+
+def shown(problem: GemmProblem, document: Mapping[str, Any]) -> list[Table | str]:
+    """What `tilecast.cli.commands.predict` answers of one problem, as tables and lines."""
+    columns = dict(COLUMNS)
+    for regime in document["measured"]:
+        columns |= {f"{regime} us": ".1f", f"{regime} loss": ".1%"}
+    rows = []
+    for entry in document["ranking"]:
+        *expected, measured = entry.values()
+        times = (value for regime in measured.values() for value in regime.values())
+        rows.append((*expected, *times))
+    count = len(rows)
+    rows += [
+        (*row, *(cell for one in document["measured"].values() for cell in _reference(one)))
+        for row in library_rows(document["library"])
+    ]
+    title = (
+        f"{problem} {problem.operands} on {document['gpu']}, {document['power']}: "
+        f"{count} of {document['candidates']} candidates"
+    )
+    names = ("feature", "value", "effect", "meaning")
+    reasons = [[reason[name] for name in names] for reason in document["reasons"]]
+    decided = {"feature": "", "value": ".4g", "effect on cost": "+.1%", "meaning": ""}
+    return [
+        Table(title, columns, rows),
+        *([document["lent"]] if "lent" in document else []),
+        "roofline {microseconds:.1f} us, set by {bound}".format(**document["roofline"]),
+        *(_oracle_line(problem, regime, oracle) for regime, oracle in document["measured"].items()),
+        *([] if document["measured"] else ["not in the data set: no measured times"]),
+        "",
+        Table("What decided for the first, against its rivals", decided, reasons),
+    ]
+
+
+def _reference(oracle: Mapping[str, Any]) -> tuple[float | None, float | None]:
+    """What the library took, and that over the best config's time, less 1."""
+    time = oracle["reference_microseconds"]
+    return time, None if time is None else time / oracle["microseconds"] - 1
+
+
+def _oracle_line(problem: GemmProblem, regime: str, oracle: Mapping[str, Any]) -> str:
+    rank, reference = oracle["rank"], oracle["reference_microseconds"]
+    return (
+        f"measured in {regime}: best is {oracle['best']} with {oracle['microseconds']:.1f} us, "
+        + (f"ranked {rank}" if rank else "no candidate")
+        + (f"; {problem.library_call} takes {reference:.1f} us" if reference else "")
+    )
+
+
+def library_rows(library: Mapping[str, Any]) -> list[tuple[object, ...]]:
+    """The library's row below a ranking, in the order of `COLUMNS`; none where none is known.
+
+    What it takes is no estimate like those above it, so that it stands in no column of these.
+    """
+    if library["at_least_microseconds"] is None:
+        return []
+    taken = "; taken instead at k = 1" if library["deferred"] else ""
+    shown = (
+        f"{library['name']}: >= {library['at_least_microseconds']:.1f} us, "
+        f"{library['at_least_over_first']:.2f}x the first, in nine cases of ten{taken}"
+    )
+    return [(None, shown, None, None)]

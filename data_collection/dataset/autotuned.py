@@ -1,0 +1,140 @@
+"""What Inductor's autotuner measured of our kernels: a file that the hook appends to.
+
+It has a line of JSON for each multiplication that was benchmarked, below one that says what file it
+is. It is no `MeasurementStore`: that one is held by one process at a time, takes each measurement
+once and no kernels but today's, while here any number of processes write for months, through
+versions, and somebody may want to read what is kept. Nor are its times those of a data set: they
+are of a few configs of each problem, taken as `tilecast.models.learning.autotune_pairs` tells.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from tilecast.heuristics.config import KernelConfig
+from tilecast.heuristics.errors import TilecastError, one_line
+from tilecast.heuristics.hardware import Hardware
+from tilecast.heuristics.problem import GemmProblem
+from tilecast.kernels.families import parse_config
+from tilecast.kernels.spec import toolchain
+
+SUFFIX = ".jsonl"
+"""How the file's name ends, in whatever case."""
+HEADER = '{"tilecast": "autotuned", "version": 1}\n'
+"""The first line; its version is raised when a field changes its meaning."""
+
+
+@dataclass(frozen=True)
+class Autotuned:
+    """What one run of the autotuner measured of one multiplication."""
+
+    problem: GemmProblem
+    """What was multiplied."""
+    milliseconds: Mapping[KernelConfig, float]
+    """Run time of each config of ours that ran."""
+    library: float | None
+    """Run time of ATen's own kernel in milliseconds; None where it was not benchmarked."""
+    gpu: str
+    """Name of the `Hardware`."""
+    toolchain: str
+    """`tilecast.kernels.spec.toolchain`, of which the kernels were."""
+    versions: Mapping[str, str | None]
+    """Of PyTorch, the library and the compilers."""
+    date: str
+    """When, as ISO 8601 says it."""
+
+    def line(self) -> str:
+        """The line that stands for it, with its end."""
+        times = {config.name: time for config, time in self.milliseconds.items()}
+        values = vars(self) | {"problem": self.problem.row(), "milliseconds": times}
+        return json.dumps(values, allow_nan=False) + "\n"
+
+    @classmethod
+    def of_values(cls, values: Mapping[str, Any]) -> Autotuned:
+        """What a `line` stands for, as JSON has it.
+
+        Raises:
+            ValueError, TypeError, LookupError, AttributeError: it does for nothing; a TilecastError
+                is one.
+        """
+        times = {parse_config(name): time for name, time in values["milliseconds"].items()}
+        library = values["library"]
+        for time in (*times.values(), *([] if library is None else [library])):
+            if type(time) is not float or not 0 < time < math.inf:
+                raise ValueError(f"{time} is no time")
+        given = {field.name: values[field.name] for field in fields(cls)}
+        problem = GemmProblem.from_row(tuple(values["problem"]))
+        return cls(**given | {"problem": problem, "milliseconds": times})
+
+
+@dataclass(frozen=True)
+class Usable:
+    """What of such files can be learned from."""
+
+    found: tuple[Autotuned, ...]
+    """Each measurement once, in the order of the files."""
+    left_out: Mapping[str, int]
+    """Why other lines are of no use, and how many."""
+
+
+def read_autotuned(paths: Iterable[Path], gpu: Hardware) -> Usable:
+    """Read what the hook wrote down, as far as it is of a GPU and of the kernels of today.
+
+    Inductor keeps times and gives them again, so equal ones are one measurement.
+
+    Raises:
+        TilecastError: a file cannot be read, is another, or has nothing of use.
+    """
+    kept: dict[tuple, Autotuned] = {}
+    left_out: Counter[str] = Counter()
+    for path in paths:
+        before = Counter(left_out)
+        usable = [one for line in _lines(path) if (one := _usable(line, gpu, left_out))]
+        if not usable:
+            reasons = ", ".join(f"{n} {why}" for why, n in (left_out - before).items())
+            raise _refused(path, f"none of its lines is of use ({reasons or 'it has none'})")
+        for one in usable:
+            kept.setdefault((one.problem, *one.milliseconds.items()), one)
+    return Usable(tuple(kept.values()), dict(left_out))
+
+
+def _lines(path: Path) -> list[bytes]:
+    try:
+        header, *lines = path.read_bytes().split(b"\n")
+    except OSError as error:
+        raise _refused(path, one_line(error)) from error
+    if header != HEADER.encode().strip():
+        raise _refused(path, f"it does not begin with {HEADER.strip()}")
+    return [line for line in lines if line.strip()]
+
+
+def _usable(line: bytes, gpu: Hardware, left_out: Counter[str]) -> Autotuned | None:
+    """What a line stands for, if that is of use; else the reason is counted."""
+    try:
+        values = json.loads(line)
+        # First, as today's kernels may have other names than those of another version.
+        if values["gpu"] != gpu.name:
+            left_out[f"of another GPU than {gpu.name}"] += 1
+        elif values["toolchain"] != toolchain():
+            left_out["of kernels of another version"] += 1
+        elif not (found := Autotuned.of_values(values)).milliseconds:
+            left_out["without a time"] += 1
+        else:
+            return found
+    # A writer may have been killed in the middle of a line; the others are none the worse.
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+        left_out["damaged"] += 1
+    return None
+
+
+def _refused(path: Path, reason: str) -> TilecastError:
+    return TilecastError(
+        f"autotuned times {path} cannot be used: {reason}; allowed: a file that TILECAST_LEARN "
+        "wrote on such a GPU, with this version of the kernels"
+    )

@@ -1,0 +1,253 @@
+"""The data set: one row per `Measurement`, as a Parquet file with its provenance."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from tilecast.data_collection.dataset.columns import COLUMNS, Columns, columns_of
+from tilecast.data_collection.dataset.measurement import REFERENCE
+from tilecast.heuristics.errors import TilecastError
+from tilecast.heuristics.files import write_atomically
+from tilecast.heuristics.hardware import Hardware
+from tilecast.heuristics.problem import PROBLEM_FIELDS, GemmProblem
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+DATASET_VERSION = 2
+"""Raised when a column changes its meaning."""
+
+METADATA_KEY = b"tilecast"
+"""Key of version, provenance and seal among the file's metadata."""
+
+PROVENANCE = {"runs": list, "space_version": int, "protocol_version": int}
+"""What every provenance says, and of which type it is."""
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Measurements and where they come from."""
+
+    rows: pd.DataFrame
+    """One row per measurement, with the columns of `COLUMNS`."""
+    provenance: dict
+    """GPU, driver, versions, clocks, protocol, date and command, as recorded when it was
+    measured."""
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the values in row order, whatever file they came from."""
+        return self.columns().digest
+
+    def columns(self, name: str = "in memory") -> Columns:
+        """The rows column by column; errors call the data set by the name.
+
+        Raises:
+            TilecastError: they break the contract of `COLUMNS`.
+        """
+        import pyarrow as pa
+
+        try:
+            table = pa.Table.from_pandas(self.rows, preserve_index=False)
+        except (pa.ArrowException, TypeError, ValueError) as error:
+            raise TilecastError(
+                f"data set {name} is no table ({_line(error)}); allowed: columns of one type each"
+            ) from error
+        return columns_of(table, name)
+
+    def problems(self) -> list[GemmProblem]:
+        """Every problem once, in order of first appearance."""
+        rows = self.rows[list(PROBLEM_FIELDS)].drop_duplicates()
+        return [GemmProblem.from_row(row) for row in rows.itertuples(index=False)]
+
+
+def joined(parts: Sequence[Dataset]) -> Dataset:
+    """The measurements of several data sets, one behind the other, with the runs of all.
+
+    A space may have grown from one to the other: a time stays what it is, and the best config of a
+    problem is the best of those that were measured on it. The newest space is the one named. Times
+    of two protocols are not held against each other: of a problem that one data set measured by a
+    newer protocol than another, the other's older times are left out. A data set may hold runs of
+    several protocols; a row is of the newest among those of its card. The newest protocol of the
+    data sets is the one named. A single data set stays as it is.
+    """
+    import pandas as pd
+
+    rows = pd.concat(_not_measured_anew(parts), ignore_index=True)
+    runs = [run for part in parts for run in part.provenance["runs"]]
+    newest = max((part.provenance for part in parts), key=lambda facts: facts["space_version"])
+    protocol = max(part.provenance["protocol_version"] for part in parts)
+    return Dataset(rows, newest | {"protocol_version": protocol, "runs": runs})
+
+
+def _not_measured_anew(parts: Sequence[Dataset]) -> list[pd.DataFrame]:
+    """The rows of each data set of whose problem no other one has any of a newer protocol."""
+    if len(parts) == 1:
+        return [parts[0].rows]
+    protocols = [_protocols(part) for part in parts]
+    newest = [_newest(*one) for one in zip(parts, protocols, strict=True)]
+    kept = []
+    for place, (part, versions) in enumerate(zip(parts, protocols, strict=True)):
+        others = [*newest[:place], *newest[place + 1 :]]
+        keys = part.rows[list(PROBLEM_FIELDS)].itertuples(index=False, name=None)
+        sound = [
+            all(other.get(key, version) <= version for other in others)
+            for key, version in zip(keys, versions, strict=True)
+        ]
+        kept.append(part.rows.loc[sound])
+    return kept
+
+
+def _protocols(part: Dataset) -> list[int]:
+    """The protocol of each row: the newest of its card's runs, or the data set's if none says."""
+    of_card: dict[str, int] = {}
+    telling = [run for run in part.provenance["runs"] if "protocol_version" in run]
+    for run in sorted(telling, key=lambda run: run["protocol_version"]):
+        for gpu in run.get("gpus", ()):
+            if "uuid_hash" in gpu:
+                of_card[gpu["uuid_hash"]] = run["protocol_version"]
+    default: int = part.provenance["protocol_version"]
+    return [of_card.get(card, default) for card in part.rows["device"]]
+
+
+def _newest(part: Dataset, protocols: Sequence[int]) -> dict[tuple, int]:
+    """The newest protocol of each problem, by `GemmProblem.row`."""
+    keys = part.rows[list(PROBLEM_FIELDS)].itertuples(index=False, name=None)
+    found: dict[tuple, int] = {}
+    for key, version in zip(keys, protocols, strict=True):
+        found[key] = max(version, found.get(key, version))
+    return found
+
+
+def write_dataset(dataset: Dataset, path: Path) -> None:
+    """Write a Parquet file, whole or not at all.
+
+    Raises:
+        TilecastError: the rows break the contract of `COLUMNS`, or the file cannot be written.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    columns = dataset.columns(str(path))
+    facts = {
+        "version": DATASET_VERSION,
+        "provenance": dataset.provenance,
+        "seal": _seal(columns, dataset.provenance),
+    }
+    table = pa.Table.from_pandas(columns.frame(), preserve_index=False)
+    table = table.replace_schema_metadata({METADATA_KEY: json.dumps(facts)})
+    # Hardly a time repeats, so a dictionary of them does not pay; their exponents alone compress.
+    split = {"microseconds": "BYTE_STREAM_SPLIT"}
+    options = {
+        "compression": "zstd",
+        "write_page_checksum": True,
+        "use_dictionary": [name for name in COLUMNS if name not in split],
+        "column_encoding": split,
+    }
+    write_atomically(path, lambda file: pq.write_table(table, file, **options))
+
+
+def read_dataset(path: Path) -> Dataset:
+    """Read and check a Parquet file that `write_dataset` wrote.
+
+    Raises:
+        TilecastError: it is absent, no Parquet, of another version, damaged, breaks the contract of
+            `COLUMNS`, or lacks something of `PROVENANCE`.
+    """
+    columns, provenance = read_columns(path)
+    return Dataset(columns.frame(), provenance)
+
+
+def read_columns(path: Path) -> tuple[Columns, dict]:
+    """Rows and provenance of such a file, without pandas.
+
+    Raises:
+        TilecastError: as `read_dataset` does.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        # Not by its path, which Parquet would try as an address, too.
+        with pa.OSFile(str(path)) as source:
+            file = pq.ParquetFile(source, page_checksum_verification=True)
+            facts = _facts((file.metadata.metadata or {}).get(METADATA_KEY, b""))
+            if facts.get("version") != DATASET_VERSION:
+                raise TilecastError(
+                    f"data set {path} has version {repr(facts.get('version'))[:100]}; allowed: "
+                    f"{DATASET_VERSION}; collect it again, or, from version 1, put a column "
+                    "operands such as bf16:rcr in place of dtype, out_dtype and layout, and write "
+                    "it with tilecast.data_collection.dataset.dataset.write_dataset"
+                )
+            table = file.read(columns=list(COLUMNS))
+            table.validate(full=True)
+            columns = columns_of(table, str(path))
+    except FileNotFoundError as error:
+        raise TilecastError(
+            f"data set {path} does not exist; allowed: a file that `tilecast collect` exported"
+        ) from error
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise _unreadable(path, _line(error)) from error
+    provenance = facts.get("provenance")
+    if not isinstance(provenance, dict) or facts.get("seal") != _seal(columns, provenance):
+        raise _unreadable(path, "it is not what was written: the digests differ")
+    _check_provenance(path, provenance)
+    return columns, provenance
+
+
+def shipped_data(gpu: Hardware) -> Path | None:
+    """The data set of a GPU that comes with the package; None where none does."""
+    path = Path(__file__).parents[1].joinpath("data") / f"{gpu.name.lower()}.parquet"
+    return path if path.exists() else None
+
+
+def is_reference(rows: pd.DataFrame) -> pd.Series:
+    """Which rows time the library's kernel instead of one of ours."""
+    return cast("pd.Series", rows["config"] == REFERENCE)
+
+
+def _facts(text: bytes) -> dict:
+    """Version, provenance and seal out of a file's metadata; empty where these are damaged."""
+    try:
+        facts = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return facts if isinstance(facts, dict) else {}
+
+
+def _seal(columns: Columns, provenance: dict) -> str:
+    """SHA-256 of values and provenance: checksums of pages do not cover the rest of a file."""
+    return hashlib.sha256(f"{columns.digest} {json.dumps(provenance)}".encode()).hexdigest()
+
+
+def _check_provenance(path: Path, provenance: dict) -> None:
+    """See that a provenance says what every one does.
+
+    Raises:
+        TilecastError: it does not.
+    """
+    missing = [
+        name for name, kind in PROVENANCE.items() if not isinstance(provenance.get(name), kind)
+    ]
+    if missing:
+        raise TilecastError(
+            f"data set {path} has a provenance without {', '.join(missing)}; allowed: a list runs, "
+            "and integers space_version and protocol_version; export it again with `tilecast "
+            "collect`, or add them and write it with tilecast.data_collection.dataset.dataset.write_dataset"
+        )
+
+
+def _unreadable(path: Path, why: str) -> TilecastError:
+    return TilecastError(
+        f"data set {path} cannot be read ({why}); allowed: a whole Parquet file that "
+        "`tilecast collect` exported; export it again"
+    )
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]

@@ -1,0 +1,177 @@
+"""From measurements to two times for each config of a problem: to learn from, and to be scored by.
+
+The one place that decides which of several measurements counts: labels, scores and what a person is
+shown come from here. A config that failed once on a problem, in whatever pass, is left out of that
+problem. Repeated measurements of one pass count by their median.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from itertools import compress
+
+import numpy as np
+
+from tilecast.data_collection.dataset.columns import Columns
+from tilecast.data_collection.dataset.measurement import PASSES, REFERENCE, REGIMES
+from tilecast.heuristics.config import KernelConfig
+from tilecast.heuristics.problem import PROBLEM_FIELDS, GemmProblem
+from tilecast.kernels.families import parse_config
+
+SAME, OTHER = 0, 1
+LABEL = ((SAME, "race"), (OTHER, "race"), (SAME, "screen"), (OTHER, "screen"))
+"""Where the time to learn from is looked for, first choice first: in this regime or the other one,
+and in which pass. The screen comes last, since the other regime's race orders the best of them
+better than a brief look does."""
+TRUTH = (
+    (SAME, "verify"),
+    (SAME, "race"),
+    (OTHER, "verify"),
+    (OTHER, "race"),
+    (SAME, "screen"),
+    (OTHER, "screen"),
+)
+"""The same for the time to be scored by."""
+
+
+@dataclass(frozen=True, eq=False)
+class MeasuredProblem:
+    """What was measured for one problem: every config has a time in every regime."""
+
+    problem: GemmProblem
+    """What was multiplied."""
+    configs: tuple[KernelConfig, ...]
+    """The configs that never failed, sorted."""
+    label: dict[str, np.ndarray]
+    """Regime to microseconds of each config, to learn from; float64."""
+    truth: dict[str, np.ndarray]
+    """Regime to microseconds of each config, to be scored by; float64."""
+    reference: dict[str, float]
+    """Regime to microseconds of the library's own kernel, brought to the level of ``truth``; NaN
+    where it was not measured."""
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What was measured for one problem in one power regime, in microseconds."""
+
+    times: Mapping[str, float]
+    """Config name to run time."""
+    best: str
+    """The oracle: the fastest."""
+    reference: float | None
+    """Run time of the library's own kernel."""
+
+    def slowdown(self, config: str) -> float | None:
+        """Run time over the oracle's, less 1; None for a config without a time."""
+        time = self.times.get(config)
+        return None if time is None else time / self.times[self.best] - 1
+
+
+def look_up(columns: Columns, problem: GemmProblem) -> dict[str, Truth]:
+    """Regime to what was measured in it; empty when the data set does not have the problem."""
+    *extents, (name, text) = zip(PROBLEM_FIELDS, problem.row(), strict=True)
+    rows = np.flatnonzero(columns.texts[name].each(text.__eq__, False))
+    for name, extent in extents:
+        rows = rows[columns.numbers[name][rows] == extent]
+    truths = {}
+    for found in measured_problems(columns.take(rows)):
+        names = [config.name for config in found.configs]
+        for regime, times in found.truth.items():
+            known = dict(zip(names, times.tolist(), strict=True))
+            reference = found.reference[regime]
+            best = names[int(times.argmin())]
+            truths[regime] = Truth(known, best, None if math.isnan(reference) else reference)
+    return truths
+
+
+def measured_problems(columns: Columns) -> list[MeasuredProblem]:
+    """What was measured for every problem, sorted by extents and operands.
+
+    A config that only ``verify`` timed is left out, as there is nothing to learn from, and so is a
+    problem without configs.
+    """
+    names = [name for name in columns.texts["config"].names if name != REFERENCE]
+    ranked = sorted(((config := parse_config(name)).family, config, name) for name in names)
+    configs = [config for _, config, _ in ranked]
+    # The reference comes last.
+    places = {name: place for place, (*_, name) in enumerate(ranked)} | {REFERENCE: len(configs)}
+    config = columns.texts["config"].each(places.__getitem__)
+    regime = columns.texts["regime"].each(REGIMES.index)
+    stage = columns.texts["stage"].each(PASSES.index)
+    microseconds = columns.numbers["microseconds"].astype(np.float64)
+    found = []
+    for problem, rows in _by_problem(columns):
+        rows = rows[~np.isin(config[rows], config[rows[np.isnan(microseconds[rows])]])]
+        used, column = np.unique(np.append(config[rows], len(configs)), return_inverse=True)
+        cells = (regime[rows], stage[rows], column[:-1])
+        passes = _medians(cells, microseconds[rows], (len(REGIMES), len(PASSES), len(used)))
+        found.append(_measured(problem, [configs[i] for i in used[:-1]], passes))
+    return [problem for problem in found if problem.configs]
+
+
+def _by_problem(columns: Columns) -> Iterator[tuple[GemmProblem, np.ndarray]]:
+    """Every problem in order, with the indices of its rows."""
+    *extents, operands = PROBLEM_FIELDS
+    keys = np.stack([*(columns.numbers[n] for n in extents), columns.texts[operands].codes])
+    order = np.lexsort(keys[::-1])
+    starts = np.flatnonzero(np.diff(keys[:, order], prepend=-1).any(axis=0))
+    for rows in np.split(order, starts)[1:]:
+        *values, code = keys[:, rows[0]].tolist()
+        yield GemmProblem.from_row((*values, columns.texts[operands].names[code])), rows
+
+
+def _medians(
+    cells: tuple[np.ndarray, ...], times: np.ndarray, shape: tuple[int, ...]
+) -> np.ndarray:
+    """The median of the float64 times of each cell of an array, NaN where there are none.
+
+    ``cells`` has for each axis the index of every time, int [times].
+    """
+    flat = np.ravel_multi_index(cells, shape)
+    order = np.lexsort((times, flat))
+    filled, first, count = np.unique(flat[order], return_index=True, return_counts=True)
+    ordered, medians = times[order], np.full(shape, np.nan)
+    medians.flat[filled] = (ordered[first + (count - 1) // 2] + ordered[first + count // 2]) / 2
+    return medians
+
+
+def _measured(
+    problem: GemmProblem, configs: Sequence[KernelConfig], passes: np.ndarray
+) -> MeasuredProblem:
+    """Complete the times of one problem, of which ``passes`` has what was timed, NaN for the rest.
+
+    ``passes`` is float64 [regime, pass, configs and the reference].
+    """
+
+    def times(chain: Sequence[tuple[int, str]]) -> dict[str, np.ndarray]:
+        """Regime to the first time that a table of fallbacks finds, of each."""
+        return {
+            regime: reduce(_filled, (passes[i ^ other, PASSES.index(p)] for other, p in chain))
+            for i, regime in enumerate(REGIMES)
+        }
+
+    label, truth = times(LABEL), times(TRUTH)
+    kept = ~np.isnan(label[REGIMES[0]][:-1])
+    return MeasuredProblem(
+        problem,
+        tuple(compress(configs, kept)),
+        {regime: label[regime][:-1][kept] for regime in REGIMES},
+        {regime: truth[regime][:-1][kept] for regime in REGIMES},
+        {regime: float(truth[regime][-1]) for regime in REGIMES},
+    )
+
+
+def _filled(times: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """``times`` with its gaps taken from ``other``, scaled by the median ratio where both have one.
+
+    The card is warmer or cooler in another pass or regime; the ratio, which is of our kernels
+    alone, takes that out of the comparison.
+    """
+    both = ~np.isnan(times) & ~np.isnan(other)
+    both[-1] = False
+    ratio = float(np.median(times[both] / other[both])) if both.any() else 1.0
+    return np.where(np.isnan(times), other * ratio, times)

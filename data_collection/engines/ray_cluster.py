@@ -1,0 +1,178 @@
+"""A Ray cluster as the place of a collection: who is in it, with what, and whether that fits."""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import Any
+
+import ray
+from ray.exceptions import GetTimeoutError, RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from tilecast.data_collection.engines.ray_engine import RayEngine, returned
+from tilecast.data_collection.engines.ray_nodes import (
+    check_versions,
+    describe_node,
+    node_session,
+    node_versions,
+)
+from tilecast.data_collection.gpu.environment import gpu_states, public_command
+from tilecast.data_collection.gpu.gpu_model import find_gpu
+from tilecast.data_collection.jobs.engine import Site
+from tilecast.heuristics.errors import TilecastError, one_line
+from tilecast.heuristics.hardware import Hardware
+from tilecast.kernels.objects.cache import ObjectCache
+
+ANSWER_SECONDS = 5.0
+"""A cluster that takes longer to be reached is not there."""
+FREE_SECONDS = 60.0
+"""GPUs that something else in the cluster holds for longer are not waited for."""
+OF_THIS_HOST: dict[str, Any] = {"_system_config": {"worker_niceness": 0}}
+"""How the cluster `local` is begun. By Ray's default, a niceness of 15, whatever else the host does
+comes before what measures, whose launches must not wait for a core."""
+
+
+@contextmanager
+def connected(address: str) -> Iterator[None]:
+    """Be part of a cluster all of whose nodes have our versions.
+
+    Raises:
+        TilecastError: it does not answer, or a node has others.
+    """
+    host, _, port = address.rpartition(":")
+    try:
+        if port.isdigit():  # Ray would try for minutes
+            socket.create_connection((host, int(port)), ANSWER_SECONDS).close()
+        elif address not in ("auto", "local"):
+            raise ValueError("it is no address")
+        begun = OF_THIS_HOST if address == "local" else {}
+        ray.init(address, log_to_driver=False, logging_level=logging.WARNING, **begun)
+    except (OSError, RuntimeError, ValueError, OverflowError) as error:
+        raise TilecastError(
+            f"no Ray cluster can be used at {address!r} ({one_line(error)}); allowed: on "
+            "one of its nodes auto or HOST:PORT, or local for one of this host alone; start it "
+            "with `ray start`, or name another one"
+        ) from error
+    try:
+        check = ray.remote(check_versions)
+        returned([_on(node, check).remote(node_versions()) for node in _nodes()])
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _nodes() -> dict[str, int]:
+    """The nodes that live, each with its number of GPUs."""
+    return {
+        node["NodeID"]: int(node["Resources"].get("GPU", 0))
+        for node in ray.nodes()
+        if node["Alive"]
+    }
+
+
+def _hosts() -> dict[str, int]:
+    """Those of the nodes that have GPUs.
+
+    Raises:
+        TilecastError: none has.
+    """
+    if hosts := {node: gpus for node, gpus in _nodes().items() if gpus}:
+        return hosts
+    raise TilecastError(
+        "the Ray cluster has no GPU; allowed: one with NVIDIA GPUs; add a node with `ray start`"
+    )
+
+
+def _on(node: str, task: Any, gpus: int = 0) -> Any:
+    """A task as it runs on one node, with some of its GPUs."""
+    there = NodeAffinitySchedulingStrategy(node, soft=False)
+    return task.options(num_cpus=0, num_gpus=gpus, scheduling_strategy=there)
+
+
+def _described(
+    hosts: Mapping[str, int], target: Hardware
+) -> dict[str, tuple[list[str], dict[str, Any]]]:
+    """For each node its GPUs' hashes and what `describe` says of them; see `ray_cluster`."""
+    describing = ray.remote(describe_node)
+    asked = [_on(node, describing, gpus).remote(gpus, target) for node, gpus in hosts.items()]
+    found = dict(zip(hosts, _once_free(asked), strict=True))
+    libraries = {json.dumps([f["cuda"], f["versions"]], sort_keys=True) for _, f in found.values()}
+    if len(libraries) > 1:
+        raise TilecastError(
+            f"nodes of the Ray cluster have other libraries ({' or '.join(sorted(libraries))}); "
+            "allowed: the same on every node with a GPU, as times of different ones do not mix"
+        )
+    return found
+
+
+def _once_free(asked: Sequence[ray.ObjectRef]) -> list[Any]:
+    """What tasks returned that need GPUs.
+
+    Raises:
+        TilecastError: one raised it, or GPUs are not free.
+    """
+    try:
+        return returned(asked, FREE_SECONDS)
+    except GetTimeoutError as error:
+        raise TilecastError(
+            f"GPUs of the Ray cluster were not free for {FREE_SECONDS:g} s; allowed: one in which "
+            "nothing else runs; see `ray status`, then run again"
+        ) from error
+
+
+def _joined(described: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """What is said of several nodes, and of the command that runs on this one."""
+    first, *others = described
+    gpus = [gpu for facts in (first, *others) for gpu in facts["gpus"]]
+    return first | {"gpus": gpus, "command": public_command(sys.argv)}
+
+
+def cluster_gpu(address: str, runs: Iterable[Mapping[str, Any]]) -> Hardware:
+    """The model of a cluster's GPUs, of which one is looked at: see `find_gpu`.
+
+    Raises:
+        TilecastError: the cluster cannot be used or has no GPU that is free; or as `find_gpu`.
+    """
+    with connected(address):
+        node = next(iter(_hosts()))
+        (found,) = _once_free([_on(node, ray.remote(find_gpu), 1).remote(0, list(runs))])
+        return found
+
+
+@contextmanager
+def ray_cluster(address: str, objects: ObjectCache, target: Hardware) -> Iterator[Site]:
+    """All GPUs and cores of a cluster, for one collection.
+
+    Raises:
+        TilecastError: it does not answer; its nodes differ from this host or each other in what is
+            installed; it has no GPU, other ones, or such as something else holds.
+    """
+    with connected(address):
+        hosts = _hosts()
+        found = _described(hosts, target)
+        states = ray.remote(gpu_states)
+
+        def now() -> list[dict[str, str]]:
+            there = [_on(node, states).remote(chosen) for node, (chosen, _) in found.items()]
+            gpus = []
+            for reference in there:
+                # Its node is lost, or its driver; the others tell.
+                with suppress(RayError, TilecastError):
+                    gpus += ray.get(reference)
+            return gpus
+
+        engine = RayEngine(objects)
+        yield Site(
+            _joined(facts for _, facts in found.values()),
+            [card for chosen, _ in found.values() for card in chosen],
+            [partial(node_session, target)] * sum(hosts.values()),
+            engine,
+            engine.build,
+            now,
+        )

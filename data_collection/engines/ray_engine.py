@@ -1,0 +1,200 @@
+"""The engine of many hosts: compile tasks and measuring actors of a Ray cluster.
+
+Objects and results go through Ray's store. What is compiled is kept by this host and by each node
+that measures in the object cache of its user.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import ray
+from ray.exceptions import GetTimeoutError, RayError, RayTaskError
+
+from tilecast.data_collection.engines.ray_nodes import (
+    Measurer,
+    checked,
+    compile_on_node,
+    node_versions,
+)
+from tilecast.data_collection.engines.worker import START_FACTOR
+from tilecast.data_collection.jobs.jobs import Failed, Job, Lost, Ready, Result, SessionFactory
+from tilecast.heuristics.errors import TilecastError, one_line
+from tilecast.kernels.build.builder import STOP_SECONDS
+from tilecast.kernels.build.compiling import CompileResult
+from tilecast.kernels.objects.cache import ObjectCache
+from tilecast.kernels.spec import KernelSpec
+
+
+class RayWorker:
+    """A worker that is an actor. See `tilecast.data_collection.jobs.engine.Worker`."""
+
+    def __init__(
+        self, objects: Mapping[str, ray.ObjectRef], factory: SessionFactory, silence: float
+    ):
+        """Ask for a GPU; ``objects`` are the kernels that there are, now and later, by key."""
+        self.factory = factory
+        self.card: str | None = None
+        self.job: Job | None = None
+        self.name = ""
+        self.strikes = 0
+        self.silence = silence
+        self.begun = time.monotonic()
+        self._objects = objects
+        self._sent: set[str] = set()
+        # A core of its own: compilers beside it must not delay its launches.
+        remote = ray.remote(Measurer).options(num_cpus=1, num_gpus=1)
+        self._actor: Any = remote.remote(factory, silence, node_versions())
+        self.reply: Any = self._actor.start.remote()
+        """None while nothing is asked of it."""
+
+    def give(self, job: Job) -> None:
+        """Start a job."""
+        self.job = job
+        keys = {spec.key for spec in job.kernels} - self._sent
+        fresh = {key: self._objects[key] for key in sorted(keys & self._objects.keys())}
+        self._sent |= fresh.keys()
+        self.reply = self._actor.run.remote(job, fresh)
+
+    def hear(self) -> Result | Failed | Lost | None:
+        """Take the reply, which is there; None when it is nothing to act on."""
+        reply, self.reply = self.reply, None
+        try:
+            message = ray.get(reply)
+        except RayTaskError as error:
+            raise _told(error) from error
+        except RayError as error:
+            return Lost(one_line(error))
+        if isinstance(message, Ready):
+            self.card = self.name = message.card
+            return None
+        return message
+
+    def stop(self) -> None:
+        """End the actor, whatever it is doing, and what is below it."""
+        ray.kill(self._actor)
+
+
+class RayEngine:
+    """Workers and compilers of a cluster. See `tilecast.data_collection.jobs.engine.Engine`."""
+
+    def __init__(self, objects: ObjectCache):
+        """Take the cache of this host, where every kernel of the cluster goes, too."""
+        self._cache = objects
+        self._objects: dict[str, ray.ObjectRef] = {}
+
+    def start(self, factory: SessionFactory, silence: float) -> RayWorker:
+        """A worker that starts as soon as a GPU is free."""
+        return RayWorker(self._objects, factory, silence)
+
+    def news(
+        self, workers: Sequence[RayWorker], seconds: float
+    ) -> Iterator[tuple[RayWorker, Result | Failed | Lost]]:
+        """What happens within some seconds."""
+        waited = {worker.reply: worker for worker in workers if worker.reply is not None}
+        # One is enough to go on, and then all that are done by now.
+        if waited and ray.wait(list(waited), timeout=seconds)[0]:
+            done, _ = ray.wait(list(waited), num_returns=len(waited), timeout=0)
+        else:
+            done = []
+        for worker in map(waited.__getitem__, done):
+            if (news := worker.hear()) is not None:
+                yield worker, news
+        waits = {
+            worker: time.monotonic() - worker.begun
+            for worker in workers
+            if not worker.card and worker.reply is not None  # without one it is told of above
+        }
+        # A GPU that went with its node may never come back, and nobody shall wait for it.
+        gone = len(workers) - _resource("GPU") if waits else 0
+        for place, (worker, waited_for) in enumerate(reversed(waits.items())):
+            if place < gone or waited_for > worker.silence:
+                worker.card = ""
+            allowed = START_FACTOR * worker.silence
+            if len(waits) == len(workers) and min(waits.values()) > allowed:
+                yield worker, Failed(None, f"no GPU of the cluster was free for {allowed:g} s")
+
+    def build(
+        self, kernels: Sequence[KernelSpec], /, *, stop: Callable[[], bool]
+    ) -> Iterator[CompileResult]:
+        """Compile what this host's cache lacks; what is there can be measured on any node.
+
+        Raises:
+            TilecastError: the cluster fails, or a cache cannot be written.
+        """
+        missing = []
+        for spec in kernels:
+            if spec.key not in self._objects:
+                entry = self._cache.entry(spec.key, asked=True)
+                if entry is None:
+                    missing.append(spec)
+                    continue
+                self._objects[spec.key] = ray.put(entry.whole)
+            yield CompileResult(spec, 0.0)
+        if missing:
+            self._cache.tidy()
+        yield from self._compile(iter(missing), stop)
+
+    def _compile(
+        self, missing: Iterator[KernelSpec], stop: Callable[[], bool]
+    ) -> Iterator[CompileResult]:
+        # What a kernel does to its compiler happens below the task: a lost one is begun anew.
+        task = ray.remote(compile_on_node).options(num_cpus=1, max_retries=-1)
+        running: list[ray.ObjectRef] = []
+        while True:
+            for spec in itertools.islice(missing, max(0, _cores() - len(running))):
+                running.append(task.remote(spec, node_versions()))
+            if not running:
+                return
+            done, running = ray.wait(running, timeout=STOP_SECONDS)
+            if stop():
+                for reference in running:
+                    ray.cancel(reference, force=True)
+                return
+            for result, whole in returned(done):
+                if result.error is None:
+                    self._cache.add(checked(result.spec.key, whole))
+                    self._objects[result.spec.key] = ray.put(whole)
+                yield result
+
+
+def _cores() -> int:
+    """How many kernels compile at once: one per core that no GPU needs."""
+    return max(1, _resource("CPU") - _resource("GPU"))
+
+
+def _resource(name: str) -> int:
+    """How much of something the nodes have that live."""
+    return int(ray.cluster_resources().get(name, 0))
+
+
+def returned(references: Sequence[ray.ObjectRef], seconds: float | None = None) -> list[Any]:
+    """What tasks returned.
+
+    Raises:
+        TilecastError: one raised it, or failed otherwise.
+        GetTimeoutError: the time is up.
+    """
+    try:
+        return ray.get(list(references), timeout=seconds)
+    except GetTimeoutError:
+        raise
+    except RayTaskError as error:
+        raise _told(error) from error
+    except RayError as error:
+        raise _failed(error) from error
+
+
+def _told(error: RayTaskError) -> TilecastError:
+    """What a node raised, in one line."""
+    return error.cause if isinstance(error.cause, TilecastError) else _failed(error.cause or error)
+
+
+def _failed(error: BaseException) -> TilecastError:
+    return TilecastError(
+        f"the Ray cluster failed ({one_line(error)}); allowed: nodes that stay, with the same "
+        "tilecast installed on each; see `ray status`, then run again: it goes on where it was"
+    )

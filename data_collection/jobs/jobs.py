@@ -1,0 +1,209 @@
+"""What a worker is given, what it needs of a GPU, and what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Protocol, Self
+
+from tilecast.data_collection.dataset.measurement import Measurement
+from tilecast.data_collection.timing.protocol import Bench, Entrant, measure, verify
+from tilecast.heuristics.config import KernelConfig
+from tilecast.heuristics.problem import GemmProblem
+from tilecast.kernels.spec import KernelSpec
+
+
+class Session(Protocol):
+    """What a worker needs of a GPU."""
+
+    card: str
+    """Short name of the card."""
+
+    def check(self, spec: KernelSpec) -> str | None:
+        """What is wrong with a kernel's results, or None; raises KernelFailure when it hangs."""
+        ...
+
+    def refusal(self, problem: GemmProblem) -> str | None:
+        """Why the library does not multiply a problem, in one line; None where it does."""
+        ...
+
+    def bench(self, problem: GemmProblem, careful: bool) -> Bench:
+        """A bench for one problem; careful: each replay is announced and waited for."""
+        ...
+
+
+SessionFactory = Callable[[Callable[[KernelSpec | None], None]], Session]
+"""Makes a session in the worker, given what to call before a kernel runs: with its spec, or None
+for the library's own. Must pickle."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Tried:
+    """What became of a job where it was tried before."""
+
+    careful: bool = False
+    """Announce and wait for each kernel, so that a failure has a name."""
+    suspect: KernelSpec | None = None
+    """The kernel that seems to be to blame, by what one card says."""
+    accuser: str | None = None
+    """That card."""
+    not_on: str | None = None
+    """The card where it failed last: another one is to do it, where there is one."""
+    shortages: int = 0
+    """How often it failed with no kernel to blame."""
+
+    def with_suspect(self, culprit: KernelSpec, card: str) -> Self:
+        """The same, after a card has blamed a kernel."""
+        return replace(self, careful=True, suspect=culprit, accuser=card, not_on=card)
+
+    def with_shortage(self, card: str, *, cleared: bool) -> Self:
+        """The same, after a card has failed with no kernel to blame; ``cleared``: nor another."""
+        suspect, accuser = (None, None) if cleared else (self.suspect, self.accuser)
+        shortages = self.shortages + 1
+        return replace(self, suspect=suspect, accuser=accuser, not_on=card, shortages=shortages)
+
+    def afresh(self) -> Self:
+        """The same, as if its failures so far were all due to a kernel that is known by now."""
+        careful = type(self).careful
+        return replace(self, careful=careful, suspect=None, accuser=None, not_on=None)
+
+
+@dataclass(frozen=True)
+class CheckJob(_Tried):
+    """Compare kernels with the library's results."""
+
+    specs: tuple[KernelSpec, ...]
+    """The kernels."""
+    careful: bool = field(default=True, kw_only=True)
+    """They always run one by one."""
+
+    @property
+    def kernels(self) -> tuple[KernelSpec, ...]:
+        """What it runs."""
+        return self.specs
+
+    def without(self, failures: Mapping[str, str]) -> CheckJob:
+        """The same, less the kernels whose keys are among the failures."""
+        return replace(self, specs=tuple(s for s in self.specs if s.key not in failures))
+
+    def run(self, session: Session) -> dict[KernelSpec, str | None]:
+        """What is wrong with each, or None."""
+        return {spec: session.check(spec) for spec in self.specs}
+
+
+@dataclass(frozen=True)
+class MeasureJob(_Tried):
+    """Screen and race the kernels of a problem."""
+
+    problem: GemmProblem
+    """What to multiply."""
+    configs: tuple[KernelConfig, ...]
+    """Its candidates; the library's kernel is timed beside them where it multiplies this."""
+    known_failures: Mapping[KernelConfig, str] = field(default_factory=dict)
+    """Candidates that are not run, with the reason that is recorded instead of a time."""
+
+    @property
+    def kernels(self) -> tuple[KernelSpec, ...]:
+        """What it runs, less the library's."""
+        return tuple(KernelSpec.for_problem(config, self.problem) for config in self.configs)
+
+    def without(self, failures: Mapping[str, str]) -> MeasureJob:
+        """The same, with the kernels whose keys are among the failures known to fail."""
+        found = {c: _failure(c, self.problem, failures) for c in self.configs}
+        failed = {config: reason for config, reason in found.items() if reason}
+        rest = tuple(config for config in self.configs if config not in failed)
+        return replace(self, configs=rest, known_failures={**self.known_failures, **failed})
+
+    def run(self, session: Session) -> list[Measurement]:
+        """Screen and race rows, and for what is not run the reason."""
+        entrants: list[Entrant] = [*self.configs]
+        failures: dict[Entrant, str] = {**self.known_failures}
+        if self.problem.in_library:
+            if refusal := session.refusal(self.problem):
+                failures[None] = refusal
+            else:
+                entrants.append(None)
+        bench = session.bench(self.problem, self.careful)
+        return measure(bench, self.problem, entrants) + [
+            Measurement(self.problem, entrant, "sustained", "screen", None, None, 0, reason)
+            for entrant, reason in failures.items()
+        ]
+
+
+@dataclass(frozen=True)
+class VerifyJob(_Tried):
+    """Time the best kernels of a problem again."""
+
+    problem: GemmProblem
+    """What to multiply."""
+    raced: tuple[Measurement, ...]
+    """Its race rows."""
+    card: str
+    """The card that ran the race."""
+
+    @property
+    def kernels(self) -> tuple[KernelSpec, ...]:
+        """What it runs, less the library's."""
+        configs = dict.fromkeys(row.config for row in self.raced if row.config)
+        return tuple(KernelSpec.for_problem(config, self.problem) for config in configs)
+
+    def without(self, failures: Mapping[str, str]) -> VerifyJob:
+        """The same, less the kernels whose keys are among the failures."""
+        sound = (r for r in self.raced if not _failure(r.config, self.problem, failures))
+        return replace(self, raced=tuple(sound))
+
+    def run(self, session: Session) -> list[Measurement]:
+        """Verify rows."""
+        return verify(session.bench(self.problem, self.careful), self.problem, self.raced)
+
+
+@dataclass(frozen=True)
+class CompareJob(VerifyJob):
+    """Time the best kernels of a problem on a card, to set that beside the other cards."""
+
+
+def _failure(entrant: Entrant, problem: GemmProblem, failures: Mapping[str, str]) -> str | None:
+    return entrant and failures.get(KernelSpec.for_problem(entrant, problem).key)
+
+
+Job = CheckJob | MeasureJob | VerifyJob
+"""What a worker is given."""
+
+Result = dict[KernelSpec, str | None] | list[Measurement]
+"""What a job's ``run`` returns, and a worker says when one is done."""
+
+
+@dataclass(frozen=True)
+class Ready:
+    """The first message: the worker has its GPU."""
+
+    card: str
+    """Short name of the card."""
+
+
+@dataclass(frozen=True)
+class Running:
+    """A kernel runs next."""
+
+    kernel: KernelSpec | None
+    """Which; None for the library's own."""
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The last message: the worker is gone, or its GPU context is."""
+
+    culprit: KernelSpec | None
+    """The kernel to blame; None where several were in flight."""
+    reason: str
+    """What happened, in one line."""
+    innocent: bool = False
+    """No kernel is to blame, whichever was running: the card is, or whoever killed the process."""
+
+
+@dataclass(frozen=True)
+class Lost:
+    """The last message: the worker is gone, with its host or for the host's sake."""
+
+    reason: str
+    """What happened, in one line."""

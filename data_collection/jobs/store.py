@@ -1,0 +1,284 @@
+"""Measurements as they come in, in an SQLite file that survives a kill at any moment."""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import cast
+
+from tilecast.data_collection.dataset.columns import COLUMNS
+from tilecast.data_collection.dataset.dataset import Dataset
+from tilecast.data_collection.dataset.measurement import PASSES, REFERENCE, REGIMES, Measurement
+from tilecast.data_collection.timing.protocol import PROTOCOL_VERSION
+from tilecast.heuristics.errors import TilecastError
+from tilecast.heuristics.problem import MAX_EXTENT, PROBLEM_FIELDS, GemmProblem
+from tilecast.kernels.candidates import SPACE_VERSION
+from tilecast.kernels.families import FAMILIES, parse_config
+from tilecast.kernels.spec import KernelSpec, family_facts
+
+_TEXT = "TEXT NOT NULL CHECK (typeof({0}) = 'text')"
+_EXTENT = f"INTEGER NOT NULL CHECK ({{0}} BETWEEN 1 AND {MAX_EXTENT})"
+_PROBLEM = dict.fromkeys(PROBLEM_FIELDS, _EXTENT) | {"operands": _TEXT}
+_RESULT = {
+    "config": _TEXT,
+    "regime": f"TEXT NOT NULL CHECK ({{0}} IN {REGIMES})",
+    "stage": f"TEXT NOT NULL CHECK ({{0}} IN {PASSES})",
+    "microseconds": "REAL CHECK (typeof({0}) IN ('real', 'null') AND {0} > 0 AND {0} < 1e12)",
+    "spread": "REAL CHECK (typeof({0}) IN ('real', 'null') AND {0} >= 0 AND {0} < 1e12)",
+    "rounds": "INTEGER NOT NULL CHECK ({0} BETWEEN 0 AND 32767)",
+    "failure": "TEXT CHECK (typeof({0}) = iif(microseconds, 'null', 'text'))",
+}
+"""The columns of what was measured, in the order of `Measurement`'s fields."""
+_ORIGIN = {"device": _TEXT, "run": "INTEGER REFERENCES runs (id)"}
+_COLUMNS = {**_PROBLEM, **_RESULT, **_ORIGIN}
+_PROBLEM_NAMES = ", ".join(PROBLEM_FIELDS)
+
+_SCHEMA = f"""
+CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE runs (
+    id INTEGER PRIMARY KEY, provenance TEXT NOT NULL CHECK (json_valid(provenance))
+);
+CREATE TABLE kernels (
+    key {_TEXT.format("key")} PRIMARY KEY, config TEXT NOT NULL,
+    failure TEXT CHECK (typeof(failure) IN ('text', 'null'))
+) WITHOUT ROWID;
+CREATE TABLE measurements (
+    {", ".join(f"{name} {kind.format(name)}" for name, kind in _COLUMNS.items())},
+    PRIMARY KEY ({_PROBLEM_NAMES}, config, regime, stage)
+) WITHOUT ROWID;
+"""
+"""The constraints are checked when a row is written, and all of them when a store is opened."""
+
+_FOLDERS = re.compile(r"(?<![\w/])/(?:[^\s/]+/)+")
+"""Of an absolute path: stores are published, and folders name users."""
+
+
+class MeasurementStore:
+    """One collection: checked kernels, measurements and the runs that they came from.
+
+    Each call that writes is one transaction, on disk when it returns. The file is locked while it
+    is open: a second collection cannot use it at the same time.
+    """
+
+    def __init__(self, path: Path):
+        """Open or create a store.
+
+        Raises:
+            TilecastError: the file cannot be written, is no store, is damaged, was made with other
+                versions, or is in use.
+        """
+        self._path = path
+        self._run: int | None = None
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if path.exists() and not path.is_file():
+                raise OSError("not a regular file")
+            # Absolute: SQLite would keep a file named ":memory:" in memory.
+            self._database = sqlite3.connect(path.absolute(), timeout=0)
+            try:
+                self._lock()
+                self._prepare()
+                self._database.commit()
+                self._database.execute("PRAGMA journal_mode = WAL")
+                self._database.execute("PRAGMA synchronous = FULL")
+            except BaseException:
+                self.close()
+                raise
+        except (sqlite3.Error, OSError) as error:
+            raise self._unusable(error) from error
+
+    def _lock(self) -> None:
+        """Take the file for this process, until it is closed; the kernel frees it after a kill."""
+        try:
+            self._database.execute("PRAGMA locking_mode = EXCLUSIVE")
+            self._database.execute("BEGIN EXCLUSIVE")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:  # the rest says why it is busy
+                raise
+            raise TilecastError(
+                f"store {self._path} is in use; allowed: one run at a time; wait for the other "
+                "one, or name another store"
+            ) from error
+
+    def _prepare(self) -> None:
+        """Make the tables of a new file, or see that they are whole and of these versions."""
+        wanted = store_versions()
+        tables = _tables(self._database)
+        if not tables:
+            for statement in _SCHEMA.split(";"):  # `executescript` would end the transaction
+                self._database.execute(statement)
+            self._database.executemany("INSERT INTO facts VALUES (?, ?)", wanted.items())
+            return
+        if not {"facts", "measurements"} <= tables.keys():
+            raise self._unusable("a database of something else")
+        found = dict(self._database.execute("SELECT name, value FROM facts"))
+        if found != wanted:
+            names = sorted({name for name, _ in found.items() ^ wanted.items()}, key=str)
+            theirs, ours = (
+                ", ".join(f"{name} {facts.get(name)!r}" for name in names)
+                for facts in (found, wanted)
+            )
+            raise TilecastError(
+                f"store {self._path} was made with {theirs}; allowed: {ours}; start a new store, "
+                "as times of different kernels do not mix"
+            )
+        with closing(sqlite3.connect(":memory:")) as model:
+            model.executescript(_SCHEMA)
+            if tables != _tables(model):
+                raise self._unusable("its tables have another form")
+        ((verdict,), *_) = self._database.execute("PRAGMA quick_check(1)")
+        if verdict != "ok":
+            raise self._unusable(f"damaged: {verdict}")
+
+    def _unusable(self, reason: object) -> TilecastError:
+        return TilecastError(
+            f"store {self._path} cannot be used ({' '.join(str(reason).split())}); allowed: a new "
+            "file, or one that `tilecast collect` wrote, whole, on a writable disk with free "
+            "space; free some and run again, or name another one"
+        )
+
+    @contextmanager
+    def _access(self) -> Iterator[sqlite3.Connection]:
+        """What is written inside is on disk afterwards, or none of it is."""
+        try:
+            with self._database:
+                yield self._database
+        except sqlite3.IntegrityError as error:
+            raise TilecastError(
+                f"a measurement cannot be stored ({error}); allowed: each problem, config, regime "
+                "and pass once, with a time or a failure; start a new store to measure it again"
+            ) from error
+        except (sqlite3.Error, TilecastError) as error:
+            raise self._unusable(error) from error
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._database.close()
+
+    def begin_run(self, provenance: dict[str, object]) -> None:
+        """Record where the measurements from now on come from."""
+        with self._access() as database:
+            query = "INSERT INTO runs (provenance) VALUES (?)"
+            self._run = database.execute(query, (json.dumps(provenance),)).lastrowid
+
+    def end_run(self, facts: dict[str, object]) -> None:
+        """Add to the current run's provenance what is known once it is over, under ``end``."""
+        with self._access() as database:
+            database.execute(
+                "UPDATE runs SET provenance = json_set(provenance, '$.end', json(?)) WHERE id = ?",
+                (json.dumps(facts), self._run),
+            )
+
+    def note(self, name: str, fact: object) -> None:
+        """Append a fact, as plain data, to a list of the current run's provenance."""
+        # The list is made by the first one: nothing is appended to what is not there.
+        with self._access() as database:
+            database.execute(
+                "UPDATE runs SET provenance = json_insert(json_insert(provenance, ?, json('[]')), "
+                "?, json(?)) WHERE id = ?",
+                (f"$.{name}", f"$.{name}[#]", json.dumps(fact), self._run),
+            )
+
+    def runs(self) -> list[dict]:
+        """The provenance of every run, the first one first."""
+        with self._access() as database:
+            found = database.execute("SELECT provenance FROM runs ORDER BY id").fetchall()
+        return [json.loads(text) for (text,) in found]
+
+    def add_checks(self, failures: Mapping[KernelSpec, str | None]) -> None:
+        """Record for each kernel what is wrong with it, or None."""
+        with self._access() as database:
+            database.executemany(
+                "INSERT OR REPLACE INTO kernels VALUES (?, ?, ?)",
+                [
+                    (spec.key, spec.config.name, _without_folders(reason))
+                    for spec, reason in failures.items()
+                ],
+            )
+
+    def checks(self) -> dict[str, str | None]:
+        """For each checked kernel's key, what is wrong with it, or None."""
+        with self._access() as database:
+            return dict(database.execute("SELECT key, failure FROM kernels"))
+
+    def failures(self) -> dict[str, str]:
+        """What is wrong with each kernel that is not to be run, by its key."""
+        return {key: reason for key, reason in self.checks().items() if reason}
+
+    def add(self, rows: Iterable[Measurement], card: str) -> None:
+        """Record measurements taken on a card.
+
+        Raises:
+            TilecastError: one of them is there already or is none, or the file cannot be written.
+        """
+        values = [
+            (*row.problem.row(), row.config.name if row.config else REFERENCE)
+            + tuple(getattr(row, name) for name in list(_RESULT)[1:-1])
+            + (_without_folders(row.failure), card, self._run)
+            for row in rows
+        ]
+        places = ", ".join("?" * len(_COLUMNS))
+        with self._access() as database:
+            database.executemany(f"INSERT INTO measurements VALUES ({places})", values)
+
+    def measured(self, pass_: str) -> set[GemmProblem]:
+        """Problems that have rows of a pass."""
+        query = f"SELECT DISTINCT {_PROBLEM_NAMES} FROM measurements WHERE stage = ?"
+        with self._access() as database:
+            return {GemmProblem.from_row(row) for row in database.execute(query, (pass_,))}
+
+    def raced(self, problem: GemmProblem) -> tuple[list[Measurement], str]:
+        """Race rows of a problem, and the card that ran them."""
+        places = ", ".join("?" * len(_PROBLEM))
+        query = (
+            f"SELECT device, {', '.join(_RESULT)} FROM measurements "
+            f"WHERE stage = 'race' AND ({_PROBLEM_NAMES}) = ({places})"
+        )
+        with self._access() as database:
+            rows = database.execute(query, problem.row()).fetchall()
+            return [
+                Measurement(problem, None if name == REFERENCE else parse_config(name), *result)
+                for _, name, *result in rows
+            ], rows[0][0]
+
+    def count(self) -> int:
+        """Measurements so far."""
+        with self._access() as database:
+            return database.execute("SELECT COUNT(*) FROM measurements").fetchone()[0]
+
+    def export(self) -> Dataset:
+        """Everything as a data set, in a stable order, with the provenance of every run."""
+        import pandas as pd
+
+        names, runs = ", ".join(COLUMNS), self.runs()
+        with self._access() as database:
+            rows = database.execute(f"SELECT {names} FROM measurements ORDER BY {names}").fetchall()
+        facts = {
+            "runs": runs,
+            "space_version": SPACE_VERSION,
+            "protocol_version": PROTOCOL_VERSION,
+        }
+        return Dataset(pd.DataFrame(rows, columns=list(COLUMNS)).astype(COLUMNS), facts)
+
+
+def store_versions() -> dict[str, str]:
+    """What all measurements of a store have in common."""
+    found = {"protocol": str(PROTOCOL_VERSION), "space": str(SPACE_VERSION)}
+    for name in FAMILIES:
+        facts = family_facts(name)
+        found[f"{name} sources"] = str(facts["sources"])[:16]
+        found |= cast("dict[str, str]", facts["versions"])
+    return found
+
+
+def _without_folders(reason: str | None) -> str | None:
+    return reason and _FOLDERS.sub("", reason)
+
+
+def _tables(database: sqlite3.Connection) -> dict[str, str | None]:
+    """Name and definition of everything in a database."""
+    return dict(database.execute("SELECT name, sql FROM sqlite_master"))

@@ -1,0 +1,143 @@
+"""Named suites of GEMM problems: what people run, what benchmarks ask, and what breaks tilings.
+
+A suite is a table of (n, k) families times a list of m. All problems have the operands of a bf16
+``torch.nn.Linear`` (`LINEAR_BF16`), so n and k are multiples of 8. The ``training`` suite is a
+fixed selection from the others; the shipped data set is collected on it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Callable, Iterable
+from functools import cache
+from itertools import product
+from pathlib import Path
+
+from tilecast.data_collection.problems.language_models import DEEPSEEK_V3, MODELS, Family
+from tilecast.heuristics.errors import TilecastError
+from tilecast.heuristics.problem import GemmProblem
+
+TRAINING_PROBLEMS = Path(__file__).parents[1].joinpath("data") / "training_problems.json"
+"""n, k and every m of each family, as benchmarks/training_suite.py chose them."""
+
+_LLM_M = (1, 8, 16, 64, 256, 1024, 4096, 8192)
+
+# TritonBench, `llama_shapes`: QKV, attention out, gate and up, down of Llama 7B, then of 70B and
+# 405B at tensor-parallel degree 8.
+_LLAMA_SHAPES: tuple[Family, ...] = (
+    (12288, 4096), (4096, 4096), (22016, 4096), (4096, 11008),
+    (1280, 8192), (8192, 1024), (7168, 8192), (8192, 3584),
+    (2304, 16384), (16384, 2048), (13312, 16384), (16384, 6656),
+)  # fmt: skip
+_LLAMA_SHAPES_M = tuple(2**i for i in range(17))
+
+# DeepGEMM, the dense shapes of its tests.
+_DEEPGEMM: tuple[Family, ...] = (
+    (2112, 7168), (576, 7168), (24576, 1536), (32768, 512),
+    (7168, 16384), (4096, 7168), (7168, 2048),
+)  # fmt: skip
+_DEEPGEMM_M = (1, 128, 4096)
+
+# pytorch#119685, the benchmark of `_int_mm` autotuning ("llama shapes"), which lists (n, k, m).
+_INT8_ISSUE: tuple[Family, ...] = (
+    (4096, 11008), (12288, 4096), (22016, 4096), (4096, 4096), (65536, 4096),
+)  # fmt: skip
+_INT8_ISSUE_M = (16, 64, 256, 1024)
+
+_SQUARE = (256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
+
+# Just beside a multiple of a tile, far from one, and in one extent only: partial tiles in n, and a
+# last k block that is mostly zero fill.
+_RAGGED: tuple[Family, ...] = (
+    (72, 136), (200, 1000), (520, 264), (1000, 520), (1000, 4096), (1032, 2056), (1544, 3080),
+    (2056, 1544), (3000, 1000), (4088, 4104), (4104, 4096), (5000, 3000), (8200, 1032),
+    (10008, 2504),
+)  # fmt: skip
+_RAGGED_M = (1, 3, 17, 77, 129, 300, 1000, 2049, 5000)
+
+# Routers, value heads and LoRA: few columns, or a short k. And wide layers at the fewest rows.
+_NARROW: tuple[Family, ...] = (
+    (8, 4096), (16, 4096), (16, 14336), (32, 7168), (64, 2048), (64, 8192), (128, 5120),
+    (4096, 16), (4096, 64), (14336, 32), (28672, 128),
+)  # fmt: skip
+_NARROW_M = (1, 16, 128, 1024, 4096, 16384)
+_WIDE: tuple[Family, ...] = ((16384, 1024), (32768, 4096), (65536, 2048), (131072, 1024))
+_WIDE_M = (1, 2, 3, 4, 7, 8)
+
+# One or a few output tiles: only a split of k can fill the card.
+_LARGE_K_MN = (16, 24, 32, 48, 64)
+_LARGE_K = (4096, 8192, 16384, 32768)
+
+
+# Where no model's layers are: n and k anywhere, and a row count of every size for each.
+_RANDOM_FAMILIES, _RANDOM_EXTENTS = 2000, (256, 32768)
+_RANDOM_M = ((1, 16), (17, 64), (65, 256), (257, 1024), (1025, 16384))
+_RANDOM_FLOPS = 4e12
+
+
+def _random() -> tuple[GemmProblem, ...]:
+    """Drawn log-uniformly, the same every time."""
+    draw = random.Random("tilecast")
+
+    def extent(least: int, most: int, step: int = 1) -> int:
+        drawn = math.exp(draw.uniform(math.log(least), math.log(most)))
+        return max(round(drawn / step), 1) * step
+
+    found = []
+    for _ in range(_RANDOM_FAMILIES):
+        n, k = (extent(*_RANDOM_EXTENTS, step=8) for _ in range(2))
+        found += [GemmProblem(extent(*band), n, k) for band in _RANDOM_M]
+    return tuple(problem for problem in dict.fromkeys(found) if problem.flops <= _RANDOM_FLOPS)
+
+
+def _grid(families: Iterable[Family], ms: Iterable[int]) -> tuple[GemmProblem, ...]:
+    return tuple(GemmProblem(m, n, k) for (n, k), m in product(dict.fromkeys(families), tuple(ms)))
+
+
+def _llm() -> tuple[GemmProblem, ...]:
+    families = [family for model in MODELS for family in model.families()]
+    return _grid([*families, *DEEPSEEK_V3], _LLM_M)
+
+
+def _training() -> tuple[GemmProblem, ...]:
+    """Frozen, so that a data set stays one of this suite when another suite grows."""
+    families = json.loads(TRAINING_PROBLEMS.read_text())
+    return tuple(GemmProblem(m, n, k) for n, k, ms in families for m in ms)
+
+
+SUITES: dict[str, Callable[[], tuple[GemmProblem, ...]]] = {
+    "training": _training,
+    "llm": _llm,
+    "llama_shapes": lambda: _grid(_LLAMA_SHAPES, _LLAMA_SHAPES_M),
+    "deepgemm": lambda: _grid(_DEEPGEMM, _DEEPGEMM_M),
+    "int8_issue": lambda: _grid(_INT8_ISSUE, _INT8_ISSUE_M),
+    "square": lambda: tuple(GemmProblem(extent, extent, extent) for extent in _SQUARE),
+    "ragged": lambda: _grid(_RAGGED, _RAGGED_M),
+    "skinny": lambda: _grid(_NARROW, _NARROW_M) + _grid(_WIDE, _WIDE_M),
+    "random": _random,
+    "large_k": lambda: tuple(GemmProblem(mn, mn, k) for mn, k in product(_LARGE_K_MN, _LARGE_K)),
+}
+"""What makes the problems of every suite, by name; `suite` keeps them."""
+
+
+@cache
+def suite(name: str) -> tuple[GemmProblem, ...]:
+    """The problems of a suite, without duplicates, in a fixed order.
+
+    Raises:
+        TilecastError: there is no suite of that name.
+    """
+    if name not in SUITES:
+        raise TilecastError(f"suite {name!r} is not known; allowed: {', '.join(SUITES)}")
+    return SUITES[name]()
+
+
+def problems(names: Iterable[str]) -> tuple[GemmProblem, ...]:
+    """The distinct problems of several suites, in the order of the names and then of each suite.
+
+    Raises:
+        TilecastError: a name is not known.
+    """
+    return tuple(dict.fromkeys(problem for name in names for problem in suite(name)))

@@ -1,0 +1,189 @@
+"""One collection, end to end: which problems and GPUs, compile, check, measure, verify."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from tilecast.data_collection.engines.worker import LocalEngine
+from tilecast.data_collection.jobs.engine import Site
+from tilecast.data_collection.jobs.jobs import Session
+from tilecast.data_collection.jobs.store import MeasurementStore
+from tilecast.data_collection.run.cards import card_times
+from tilecast.data_collection.run.progress import Progress
+from tilecast.data_collection.run.scheduler import Collector, Workload
+from tilecast.heuristics.config_table import Candidates
+from tilecast.heuristics.errors import TilecastError
+from tilecast.heuristics.hardware import Hardware
+from tilecast.heuristics.problem import GemmProblem
+from tilecast.kernels.build.builder import compile_all
+from tilecast.kernels.candidates import candidates, space
+from tilecast.kernels.objects.cache import ObjectCache
+from tilecast.kernels.spec import KernelSpec
+
+
+@dataclass(frozen=True)
+class CollectOptions:
+    """What to collect and where."""
+
+    problems: tuple[GemmProblem, ...]
+    """What to multiply."""
+    store: Path
+    """SQLite file; a run goes on where the last one was stopped."""
+    objects: ObjectCache
+    """Compiled kernels."""
+    gpu: Hardware
+    """The GPU model."""
+    devices: tuple[int, ...] = (0,)
+    """CUDA device indices; all of one model."""
+    choose: Callable[[GemmProblem, Candidates], Candidates] | None = None
+    """Which of a problem's candidates are measured; all when left out."""
+    workers: int = 1
+    """Processes that compile on this host."""
+    address: str | None = None
+    """A Ray cluster, whose GPUs and cores take the place of this host's."""
+    compared: tuple[GemmProblem, ...] = ()
+    """Problems whose best kernels every card times, too, where it has not yet, to compare cards."""
+    seconds: float = float("inf")
+    """Time after which nothing further is compiled or measured."""
+
+
+class _Chosen(Mapping[GemmProblem, Candidates]):
+    """Problems, whose candidates are chosen each time that they are asked for."""
+
+    def __init__(self, options: CollectOptions, order: Iterable[GemmProblem]):
+        self._options = options
+        self._problems = dict.fromkeys(order)
+
+    def __getitem__(self, problem: GemmProblem) -> Candidates:
+        if problem not in self._problems:
+            raise KeyError(problem)
+        every, choose = candidates(problem, self._options.gpu), self._options.choose
+        return every if choose is None else choose(problem, every)
+
+    def __iter__(self) -> Iterator[GemmProblem]:
+        return iter(self._problems)
+
+    def __len__(self) -> int:
+        return len(self._problems)
+
+
+def workload(options: CollectOptions) -> Workload:
+    """Each problem with what is measured of it, in an order of which every stretch is fair.
+
+    Raises:
+        TilecastError: no kernel multiplies the operands of one.
+    """
+    order = list(options.problems)
+    random.Random(0).shuffle(order)
+    for operands in dict.fromkeys(problem.operands for problem in order):
+        space(operands, options.gpu)
+    return _Chosen(options, order)
+
+
+def collect(options: CollectOptions, report: Callable[[Progress], None]) -> None:
+    """Bring the store to where every problem is measured and verified, or time is up.
+
+    Raises:
+        TilecastError: the GPU is another than is meant, or than the store is of, or in use; the
+            store or cache cannot be written; workers fail with no kernel to blame; or the cluster
+            does not answer or differs.
+    """
+    start, name = time.monotonic(), options.gpu.name
+    with site(options) as place, closing(MeasurementStore(options.store)) as store:
+        runs = store.runs()
+        if others := {run["gpu"] for run in runs if "gpu" in run} - {name}:
+            raise TilecastError(
+                f"store {options.store} is of {', '.join(sorted(others))}; allowed: one of {name}, "
+                "or a new one, as times of different GPUs do not mix"
+            )
+        done = {(one.card, one.problem) for one in card_times(runs)}
+        store.begin_run(place.provenance | {"gpu": name, "hardware": options.gpu.facts()})
+        Collector(
+            store,
+            place.factories,
+            build=place.build,
+            engine=place.engine,
+            report=report,
+            compared=[pair for pair in product(place.cards, options.compared) if pair not in done],
+            deadline=start + options.seconds,
+        ).collect(workload(options))
+        seconds, gpus = round(time.monotonic() - start, 1), []
+        with suppress(TilecastError):  # all that was to be measured is
+            gpus = place.states()
+        store.end_run({"gpus": gpus, "seconds": seconds})
+
+
+def site(options: CollectOptions) -> AbstractContextManager[Site]:
+    """Where the options say that kernels are compiled and measured.
+
+    Raises:
+        TilecastError: as `collect`, but for what happens later.
+    """
+    if options.address is None:
+        return _this_host(options)
+    return _many_hosts().ray_cluster(options.address, options.objects, options.gpu)
+
+
+def target_gpu(
+    device: int, address: str | None, runs: Iterable[Mapping[str, Any]] = ()
+) -> Hardware:
+    """The GPU model that is to be measured, as `tilecast.data_collection.gpu.gpu_model.find_gpu`.
+
+    Args:
+        device: of this host.
+        address: of the Ray cluster whose GPUs are asked instead; this host needs none then.
+        runs: provenance of runs that the measurements shall join.
+
+    Raises:
+        TilecastError: as there; or the cluster cannot be used, or has no GPU.
+    """
+    from tilecast.data_collection.gpu.gpu_model import find_gpu
+
+    return find_gpu(device, runs) if address is None else _many_hosts().cluster_gpu(address, runs)
+
+
+def _many_hosts() -> ModuleType:
+    try:
+        import tilecast.data_collection.engines.ray_cluster as many_hosts
+    except ImportError as error:
+        raise TilecastError(
+            "Ray is not installed; allowed: an installation with it, which many hosts need; run "
+            "`pip install 'ray>=2.60,<3'`"
+        ) from error
+    return many_hosts
+
+
+@contextmanager
+def _this_host(options: CollectOptions) -> Iterator[Site]:
+    """GPUs of this host, which no other collection has meanwhile."""
+    from tilecast.data_collection.gpu.environment import claimed, gpu_states, present
+
+    cards, provenance = present(options.devices, options.gpu)
+    with claimed(cards):
+        yield Site(
+            provenance,
+            cards,
+            [partial(card_session, options.objects, card) for card in cards],
+            LocalEngine(),
+            partial(compile_all, cache=options.objects, workers=options.workers),
+            lambda: gpu_states(cards),
+        )
+
+
+def card_session(
+    objects: ObjectCache, card: str, announce: Callable[[KernelSpec | None], None]
+) -> Session:
+    """A session on a card of this host: a worker's successor has that one and no other."""
+    from tilecast.data_collection.gpu.environment import device_of
+    from tilecast.data_collection.timing.gpu_session import GpuSession
+
+    return GpuSession(objects, device_of(card), announce)

@@ -1,0 +1,269 @@
+"""The collector: what is compiled, checked, measured and verified in which order, and kept."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from typing import Any
+
+from tilecast.data_collection.dataset.measurement import Measurement
+from tilecast.data_collection.engines.worker import LocalEngine
+from tilecast.data_collection.jobs.engine import Build, Engine
+from tilecast.data_collection.jobs.jobs import (
+    CheckJob,
+    CompareJob,
+    Job,
+    MeasureJob,
+    Result,
+    SessionFactory,
+    VerifyJob,
+)
+from tilecast.data_collection.jobs.store import MeasurementStore
+from tilecast.data_collection.run.cards import timed
+from tilecast.data_collection.run.progress import Phase, Progress, label_noise
+from tilecast.data_collection.run.worker_pool import Crew
+from tilecast.heuristics.config import KernelConfig
+from tilecast.heuristics.problem import GemmProblem
+from tilecast.kernels.build.compiling import CompileResult
+from tilecast.kernels.spec import KernelSpec
+
+STRETCH = 16
+"""Problems per GPU that are compiled, checked and measured before the next: some two minutes. The
+first stretch is of one and each twice the one before, so that little is waited for: the kernels of
+a stretch compile while the one before is measured."""
+
+MEASURING_SHARE = 0.7
+"""Of a time that is limited: the rest is for the second timing, which scores what was measured."""
+
+CHECKS_PER_JOB = 16
+"""Kernels of one check job, 0.1 s: little to wait for when the others are done, and to repeat after
+a hang."""
+
+Workload = Mapping[GemmProblem, Sequence[KernelConfig]]
+"""Problems, each with its candidates, which are asked for when they are about to be compiled."""
+
+
+@dataclass(frozen=True)
+class _Build:
+    """Kernels that a thread of their own has compiled, and what came of each so far."""
+
+    kernels: list[KernelSpec]
+    results: SimpleQueue[CompileResult | BaseException | None] = field(default_factory=SimpleQueue)
+    """None ends them, or what was raised."""
+
+
+@dataclass(eq=False)
+class Collector:
+    """Checks, measures and verifies problems on one or more GPUs, and compares the GPUs.
+
+    Every finished job is in the store before the next one starts, so a run that is killed goes on
+    where it was. A kernel that hangs, crashes or is wrong is recorded and not run from then on. A
+    card that throttles, or a worker that somebody kills or that is lost with its host, is noted
+    with the run; what was in work is done again, if need be on another card. A card that is gone is
+    done without.
+    """
+
+    store: MeasurementStore
+    """Where results go and what is done already is read from."""
+    factories: Sequence[SessionFactory]
+    """One session factory per GPU."""
+    build: Build = lambda kernels, /, *, stop: ()
+    """Compiles kernels; nothing where all are compiled."""
+    engine: Engine[Any] = field(default_factory=LocalEngine)
+    """What the workers run on."""
+    report: Callable[[Progress], None] = lambda progress: None
+    """Told of progress after every job."""
+    compared: Iterable[tuple[str, GemmProblem]] = ()
+    """Cards and problems whose best kernels that card is to time, too, once they have raced."""
+    silence_seconds: float = 60.0
+    """A worker that says nothing for so long is killed; one that starts may take `START_FACTOR`
+    times as long."""
+    deadline: float = math.inf
+    """`time.monotonic` after which no further job starts."""
+    _until: float = field(default=math.inf, init=False)
+    """The same for what is being done."""
+    _taken: int = field(default=0, init=False)
+    _ended: bool = field(default=False, init=False)
+    _errors: list[float] = field(default_factory=list, init=False)
+    """Standard errors of the races so far."""
+
+    def collect(self, workload: Workload) -> None:
+        """Run what the store does not hold yet: each problem with its candidates, in this order.
+
+        Raises:
+            TilecastError: jobs fail with no kernel to blame, on every card, or all of them.
+        """
+        self._begun = time.monotonic()
+        measuring = self._begun + MEASURING_SHARE * (self.deadline - self._begun)
+        self._crew = Crew(self.store, self.factories, self.engine, self.silence_seconds)
+        try:
+            with self._compiling(measuring) as ahead:
+                self._measure(workload, ahead)
+            with self._compiling(self.deadline) as ahead:
+                self._verify(workload, ahead)
+                self._compare(ahead)
+            self._crew.settle()
+        finally:
+            self._crew.stop()
+
+    @contextmanager
+    def _compiling(self, until: float) -> Iterator[ThreadPoolExecutor]:
+        """A thread that compiles for what is done inside, which begins no job after ``until``."""
+        self._until, self._ended = until, False
+        with ThreadPoolExecutor(1) as ahead:
+            try:
+                yield ahead
+            finally:
+                self._ended = True
+                ahead.shutdown(cancel_futures=True)
+
+    def _measure(self, workload: Workload, ahead: ThreadPoolExecutor) -> None:
+        """Stretch by stretch: a run that ends early has measured the first problems whole.
+
+        While one is checked and measured, the kernels of the next are compiled.
+        """
+        measured = self.store.measured("screen")
+        todo = [problem for problem in workload if problem not in measured]
+        phase = Phase("measure", len(todo))
+        # Chosen as it goes: to rank all problems takes minutes, in which the cards would idle.
+        stretches = (
+            {problem: tuple(workload[problem]) for problem in todo[start:stop]}
+            for start, stop in _stretches(len(todo), len(self.factories))
+        )
+        begun = ((stretch, self._begin(ahead, stretch)) for stretch in stretches)
+        following = next(begun, None)
+        while following and not self._late():
+            stretch, build = following
+            kernels = self._built(build)
+            following = next(begun, None)
+            self._check(kernels)
+            # The longest first, so that no card waits long for the last of a stretch.
+            problems = sorted(stretch, key=lambda problem: problem.flops, reverse=True)
+            self._run(phase, [MeasureJob(problem, stretch[problem]) for problem in problems])
+
+    def _check(self, kernels: Sequence[KernelSpec]) -> None:
+        known = self.store.checks().keys() | self._crew.failures.keys()
+        todo = [spec for spec in kernels if spec.key not in known]
+        starts = range(0, len(todo), CHECKS_PER_JOB)
+        jobs = [CheckJob(tuple(todo[start : start + CHECKS_PER_JOB])) for start in starts]
+        self._run(Phase("check", len(jobs)), jobs)
+
+    def _verify(self, workload: Workload, ahead: ThreadPoolExecutor) -> None:
+        verified, raced = self.store.measured("verify"), self.store.measured("race")
+        todo = (problem for problem in workload if problem in raced and problem not in verified)
+        self._time_again("verify", [VerifyJob(p, *self._raced(p)) for p in todo], ahead)
+
+    def _compare(self, ahead: ThreadPoolExecutor) -> None:
+        raced = self.store.measured("race")
+        pairs = ((card, problem) for card, problem in self.compared if problem in raced)
+        jobs = [CompareJob(problem, self._raced(problem)[0], card) for card, problem in pairs]
+        self._time_again("compare", jobs, ahead)
+
+    def _raced(self, problem: GemmProblem) -> tuple[tuple[Measurement, ...], str]:
+        """Race rows of a problem, and the card that ran them."""
+        rows, card = self.store.raced(problem)
+        return tuple(rows), card
+
+    def _time_again(self, phase: str, jobs: Sequence[VerifyJob], ahead: ThreadPoolExecutor) -> None:
+        # One whose kernels have all failed since has nothing to be timed.
+        jobs = [job for job in jobs if job.without(self._crew.failures).kernels]
+        if not jobs:
+            return
+        configs = {job.problem: [r.config for r in job.raced if r.config] for job in jobs}
+        self._built(self._begin(ahead, configs))
+        self._run(Phase(phase, len(jobs)), jobs)
+
+    def _begin(self, ahead: ThreadPoolExecutor, stretch: Workload) -> _Build:
+        """Have a thread compile the kernels of some problems, less those that are known to fail."""
+        specs = dict.fromkeys(
+            KernelSpec.for_problem(c, problem) for problem, cs in stretch.items() for c in cs
+        )
+        build = _Build([spec for spec in specs if spec.key not in self._crew.failures])
+        ahead.submit(self._compile, build)
+        return build
+
+    def _compile(self, build: _Build) -> None:
+        """Compile, in a thread that touches nothing else."""
+        try:
+            for result in self.build(build.kernels, stop=self._unwanted):
+                build.results.put(result)
+                if self._unwanted():
+                    break
+            build.results.put(None)
+        # Told where the results are waited for.
+        except BaseException as error:
+            build.results.put(error)
+
+    def _built(self, build: _Build) -> list[KernelSpec]:
+        """Wait until a build has ended; all its kernels.
+
+        The crew leaves out those that failed: for ever what a compiler refused, and in this run
+        alone what a compiler hung or died at.
+
+        Raises:
+            BaseException: what compiling raised in its thread.
+        """
+        phase, since = Phase("compile", len(build.kernels)), time.monotonic()
+        while (result := build.results.get()) is not None:
+            if isinstance(result, BaseException):
+                raise result
+            if result.error and result.passing:
+                self._crew.leave_out(result.spec, result.error)
+            elif result.error:
+                self._crew.record({result.spec: result.error})
+            since = self._tell(phase, since)
+        return build.kernels
+
+    def _unwanted(self) -> bool:
+        """Whether nobody waits for kernels any more, or there is no time to run them."""
+        return self._ended or self._late()
+
+    def _late(self) -> bool:
+        return time.monotonic() > self._until
+
+    def _run(self, phase: Phase, jobs: Sequence[Job]) -> None:
+        """Work through jobs of one phase on all workers."""
+        if not jobs or self._late():
+            return
+        waiting, since = list(jobs), time.monotonic()
+        while waiting or self._crew.busy:
+            if self._late():
+                waiting.clear()
+            for done in self._crew.finished(waiting):
+                self._keep(*done)
+                since = self._tell(phase, since)
+
+    def _keep(self, job: Job, result: Result, card: str) -> None:
+        """Put a finished job's result into the store."""
+        if isinstance(result, dict):
+            self._crew.record(result)
+            return
+        self._taken += len(result)
+        if isinstance(job, CompareJob):
+            self.store.note("compared", timed(job.problem, result, card))
+        else:
+            self.store.add(result, card)
+        if isinstance(job, MeasureJob):
+            self._errors += [row.error for row in result if row.error is not None]
+
+    def _tell(self, phase: Phase, since: float) -> float:
+        """Count one more job, begun at some time, and report; the time now."""
+        now = time.monotonic()
+        left = phase.count(now - since)
+        counts = phase.done, phase.total, self._taken, now - self._begun
+        noise = label_noise(self._errors)
+        self.report(Progress(phase.name, *counts, left, self._crew.gpus, noise))
+        return now
+
+
+def _stretches(problems: int, gpus: int) -> Iterator[tuple[int, int]]:
+    """First problem of each stretch, and the first one behind it."""
+    start, size = 0, gpus
+    while start < problems:
+        yield start, min(start + size, problems)
+        start, size = start + size, min(2 * size, STRETCH * gpus)

@@ -1,0 +1,245 @@
+"""The crew of a collection: who gets which job, and what becomes of a worker that fails or is lost.
+
+A culprit is recorded, so that it is not run again, once another card says so, too, where there is
+one; what was in work is done again, by another card where one fails with no kernel to blame.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tilecast.data_collection.jobs.engine import Engine, Worker
+from tilecast.data_collection.jobs.jobs import (
+    CheckJob,
+    CompareJob,
+    Failed,
+    Job,
+    Lost,
+    MeasureJob,
+    Result,
+    SessionFactory,
+    VerifyJob,
+)
+from tilecast.data_collection.jobs.store import MeasurementStore
+from tilecast.heuristics.errors import TilecastError
+from tilecast.kernels.spec import KernelSpec
+
+MAX_STRIKES = 3
+"""Failures in a row with no kernel to blame, or with one that another card has run, after which a
+card is given up; and of one job, after which it is left to another run."""
+
+MOST_LOSSES = 3
+"""Workers per GPU that may be lost with their hosts while no job is finished."""
+
+
+@dataclass(eq=False)
+class Crew:
+    """One worker per GPU, which start with the first job."""
+
+    store: MeasurementStore
+    """Where culprits and troubles are recorded, and which kernels fail is read from, once."""
+    factories: Sequence[SessionFactory]
+    """One session factory per GPU."""
+    engine: Engine[Any]
+    """What the workers run on."""
+    silence_seconds: float
+    """See `tilecast.data_collection.jobs.engine.Engine`."""
+    _workers: list[Worker] = field(default_factory=list, init=False)
+    _losses: int = field(default=0, init=False)
+    _done: int = field(default=0, init=False)
+    _left: str = field(default="", init=False)
+    """Which problem was left to another run last, and why."""
+    _failures: dict[str, str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Read which kernels fail."""
+        self._failures = self.store.failures()
+
+    @property
+    def failures(self) -> Mapping[str, str]:
+        """What is wrong with each kernel that is not run, by its key."""
+        return self._failures
+
+    def record(self, checks: Mapping[KernelSpec, str | None]) -> None:
+        """Store for each kernel what is wrong with it, or None, for this run and all others."""
+        self.store.add_checks(checks)
+        self._failures |= {spec.key: reason for spec, reason in checks.items() if reason}
+
+    def leave_out(self, spec: KernelSpec, reason: str) -> None:
+        """Have a kernel not run by this run; another one may."""
+        self._failures[spec.key] = reason
+
+    @property
+    def gpus(self) -> int:
+        """GPUs at work, or those that will be."""
+        if not self._workers:
+            return len(self.factories)
+        return sum(worker.card != "" for worker in self._workers)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a job is in work."""
+        return any(worker.job for worker in self._workers)
+
+    def finished(self, waiting: list[Job]) -> Iterator[tuple[Job, Result, str]]:
+        """Give waiting jobs to workers; those that are done within a second, and on which card.
+
+        A job that is to be tried again is put back.
+
+        Raises:
+            TilecastError: no card is left, or too many workers are lost and nothing gets done.
+        """
+        if not self._workers:
+            self._workers = [
+                self.engine.start(factory, self.silence_seconds) for factory in self.factories
+            ]
+        self._hand_out(waiting)
+        for worker, news in self.engine.news(tuple(self._workers), 1.0):
+            if worker not in self._workers:  # given up since
+                continue
+            if isinstance(news, Failed):
+                self._recover(worker, news, waiting)
+            elif isinstance(news, Lost):
+                self._lose(worker, news, waiting)
+            else:
+                job, worker.job, worker.strikes, self._losses = worker.job, None, 0, 0
+                assert job and worker.card
+                self._done += not isinstance(job, CheckJob)
+                self._refute(job, worker.card, waiting)
+                yield job, news, worker.card
+
+    def settle(self) -> None:
+        """Say so if all was in vain.
+
+        Raises:
+            TilecastError: nothing was timed, and one or more problems were left to another run.
+        """
+        if self._left and not self._done:
+            raise TilecastError(
+                f"{self._left}; allowed: what fits into the memory of a card that does not "
+                "throttle; see `tilecast doctor`, then run again"
+            )
+
+    def stop(self) -> None:
+        """End all workers, whatever they are doing."""
+        # Side by side: a GPU's driver takes a second to let go of a process.
+        with ThreadPoolExecutor() as threads:
+            for ended in [threads.submit(worker.stop) for worker in self._workers]:
+                ended.result()
+
+    def _hand_out(self, waiting: list[Job]) -> None:
+        """Give workers without a job their next; a verification is left to the card that raced."""
+        there = {worker.name for worker in self._workers if worker.card != ""}
+        # One that starts may be any card; and where nobody is there yet, all are to come.
+        if there and "" not in there:
+            waiting[:] = [j for j in waiting if not isinstance(j, CompareJob) or j.card in there]
+        for worker in self._workers:
+            others = self._others(worker)
+            job = next((job for job in waiting if _may_do(worker.card, job, others)), None)
+            if job and worker.card and not worker.job:
+                waiting.remove(job)
+                known = job.suspect and job.suspect.key in self._failures
+                worker.give((job.afresh() if known else job).without(self._failures))
+
+    def _others(self, worker: Worker) -> set[str | None]:
+        """Cards of the other workers, None of those that start."""
+        # Nobody waits for a worker that waits for a card, which may never come.
+        return {other.card for other in self._workers if other is not worker} - {""}
+
+    def _recover(self, worker: Worker, failed: Failed, waiting: list[Job]) -> None:
+        """Record the culprit, and have the job tried again; replace the worker, or give it up.
+
+        Raises:
+            TilecastError: no kernel can be blamed, and no other card is left.
+        """
+        job, strikes = worker.job, worker.strikes
+        if isinstance(job, CompareJob):  # nobody else can do it, and nothing rests on it
+            self._note(worker, failed.reason)
+        elif job and failed.culprit and self._is_sure(worker, job, failed.culprit):
+            self.record({failed.culprit: failed.reason})
+            waiting.insert(0, job.afresh())
+        elif job and failed.culprit and job.suspect in (None, failed.culprit):
+            waiting.insert(0, job.with_suspect(failed.culprit, worker.name))
+        elif job and not (failed.culprit or job.careful or failed.innocent):
+            waiting.insert(0, replace(job, careful=True))
+        elif isinstance(job, MeasureJob | VerifyJob) and job.shortages + 1 >= MAX_STRIKES:
+            # Not the card's fault, which may do others; a problem may need more than there is.
+            self._left = f"{job.problem} is left to another run: {failed.reason}"
+            self._note(worker, self._left)
+        else:
+            strikes += 1
+            self._note(worker, failed.reason)
+            if job:  # behind the others, which may do better
+                waiting.append(job.with_shortage(worker.name, cleared=bool(failed.culprit)))
+        self._dismiss(worker)
+        # One that starts and fails by itself has no card, and gets none.
+        there = worker.card or (worker.card is None and failed.innocent)
+        if there and strikes < MAX_STRIKES:
+            successor = self._succeed(worker)
+            successor.name, successor.strikes = worker.name, strikes
+        elif not self._workers:
+            raise TilecastError(
+                f"a worker failed with no kernel to blame ({failed.reason}); allowed: a GPU with "
+                "free memory and a working driver; see `tilecast doctor`, then run again: it goes "
+                "on where it was"
+            )
+
+    def _is_sure(self, worker: Worker, job: Job, culprit: KernelSpec) -> bool:
+        """Whether a kernel is to blame, and not the card: two cards say so, or there is but one."""
+        another = job.suspect == culprit and job.accuser != worker.name
+        return another or not self._others(worker)
+
+    def _refute(self, job: Job, card: str, waiting: list[Job]) -> None:
+        """A strike for the card that blamed a kernel which another card has run."""
+        for worker in tuple(self._workers):
+            if job.suspect and worker.name == job.accuser != card:
+                worker.strikes += 1
+                self._note(worker, f"failed with {job.suspect}, which another card has run")
+                if worker.strikes >= MAX_STRIKES:
+                    waiting += [worker.job] if worker.job else []
+                    self._dismiss(worker)
+
+    def _lose(self, worker: Worker, lost: Lost, waiting: list[Job]) -> None:
+        """Replace a worker that is lost with its host; its job waits again, as nobody is to blame.
+
+        Raises:
+            TilecastError: too many are lost and nothing gets done.
+        """
+        self._losses += 1
+        self._note(worker, "lost with its host")  # what Ray says of it has addresses
+        if self._losses > MOST_LOSSES * len(self.factories):
+            raise TilecastError(
+                f"{self._losses} workers in a row were lost ({lost.reason}); allowed: hosts with "
+                "free memory that stay; mend them, then run again: it goes on where it was"
+            )
+        waiting += [worker.job] if worker.job else []
+        self._dismiss(worker)
+        self._succeed(worker)  # on whichever card
+
+    def _note(self, worker: Worker, reason: str) -> None:
+        card = worker.name or "one that starts"
+        self.store.note("troubles", {"card": card, "reason": reason})
+
+    def _dismiss(self, worker: Worker) -> None:
+        worker.stop()
+        self._workers.remove(worker)
+
+    def _succeed(self, worker: Worker) -> Worker:
+        """Start another worker with what one was started with."""
+        successor = self.engine.start(worker.factory, self.silence_seconds)
+        self._workers.append(successor)
+        return successor
+
+
+def _may_do(card: str | None, job: Job, others: set[str | None]) -> bool:
+    """Whether a card may take a job, given the others; None is one that still starts."""
+    if isinstance(job, CompareJob):
+        return job.card == card
+    if job.not_on == card:
+        return not others
+    if not isinstance(job, VerifyJob):
+        return True
+    return job.card in (card, job.not_on) or not others & {job.card, None}

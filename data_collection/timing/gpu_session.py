@@ -1,0 +1,319 @@
+"""The protocol's hands: operands, CUDA graphs and events on one GPU."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+
+import torch
+
+from tilecast.data_collection.gpu.environment import device_hash
+from tilecast.data_collection.timing.card_health import watch
+from tilecast.data_collection.timing.correctness import check_problems, wrong_elements
+from tilecast.data_collection.timing.protocol import Entrant, KernelFailure
+from tilecast.data_collection.timing.tensors import (
+    inputs_and_reference,
+    launch_tensors,
+    poisoned_out,
+)
+from tilecast.data_collection.timing.torch_reference import library_launch, library_refusal
+from tilecast.heuristics.problem import GemmProblem
+from tilecast.kernels.launch import load_kernel
+from tilecast.kernels.objects.cache import ObjectCache
+from tilecast.kernels.spec import KernelSpec
+
+GAP_SECONDS = 0.001
+"""Longest idle time before a replay in the burst regime."""
+GAP_PER_BUSY = 2.5
+"""Idle time before a replay, over what the kernel's last one took. 0.2 ms do for short kernels
+(`benchmarks/pauses.py`); large ones leave the card no rest then (`benchmarks/protocol_pace.py`)."""
+WARM_UP_SECONDS = 0.1
+"""Busy time before the first round in the sustained regime. After 0.5 s all times are 0.7% longer,
+and compare as they do after this (`benchmarks/pauses.py`)."""
+WARM_UP_PER_IDLE = 2.0
+"""Warming up takes no longer than so many times what the card was idle before."""
+WARM_UP_DEPTH = 16
+"""Replays queued ahead while warming up, so that a busy host does not let the card idle."""
+REPLAY_SECONDS = 200e-6
+"""Kernel time that one graph replay aims at, so that an event's resolution of 0.5 us is 0.25%."""
+MAX_LAUNCHES = 40
+"""Most launches in one graph."""
+MIN_SETS = 8
+"""Operand sets that a finalist is timed on at least, where they have room and there are so many
+rounds: where a set lies in memory can move a kernel's time by 1%."""
+COLD_FACTOR = 4
+"""A graph comes back to an operand set when others of this many times the L2 have been read."""
+MOST_SET_BYTES = 16e9
+"""Memory of all operand sets; twice this is taken while new ones take the place of the last."""
+HANG_SECONDS = 5.0
+"""A replay that takes longer is taken for a hang."""
+SIGN_SECONDS = 5.0
+"""A sign of life is given so often: a round of large kernels takes longer than silence may."""
+
+
+@dataclass(eq=False)
+class _Graph:
+    """Several launches of one kernel on successive operand sets, between two timing events."""
+
+    spec: KernelSpec | None
+    """None for the library's."""
+    graph: torch.cuda.CUDAGraph
+    start: torch.cuda.Event
+    end: torch.cuda.Event
+    done: torch.cuda.Event
+    launches: int
+    times: list[float]
+    """Microseconds per launch of each replay so far, with those of the kernel's other graphs."""
+
+    def read(self) -> None:
+        """Wait for the last replay and take its time."""
+        wait(self.done, self.spec)
+        self.times.append(self.start.elapsed_time(self.end) * 1e3 / self.launches)
+
+    def gap(self) -> float:
+        """Seconds that the card idles before the next replay in the burst regime."""
+        busy = self.times[-1] * self.launches * 1e-6 if self.times else math.inf
+        return min(GAP_SECONDS, GAP_PER_BUSY * busy)
+
+
+_Graphs = list[_Graph]
+"""Those of one kernel, each on operand sets of its own; they share their list of times."""
+
+
+class GpuSession:
+    """Loaded kernels on one device; lives as long as its process."""
+
+    def __init__(
+        self, objects: ObjectCache, device: int, announce: Callable[[KernelSpec | None], None]
+    ):
+        """Bind a CUDA device; ``announce`` is told of a kernel before it first runs.
+
+        None stands for the library's.
+        """
+        torch.cuda.set_device(device)
+        torch.manual_seed(0)
+        properties = torch.cuda.get_device_properties(device)
+        self.card = device_hash(str(properties.uuid))
+        self.check_card = watch(str(properties.uuid))
+        self.announce = announce
+        self.busy_until = -math.inf
+        """When the card was last busy for a while, by the clock of `time.perf_counter`."""
+        self._signed = -math.inf
+        self._kernel = cache(partial(load_kernel, objects=objects, device=device))
+        self._reference = cache(inputs_and_reference)
+        self._l2_bytes = properties.L2_cache_size
+        # A row for each block that reads, so that they need no memory to add their sums up in.
+        rows = 32 * properties.multi_processor_count
+        self._unrelated = torch.ones(rows, 2 * self._l2_bytes // (4 * rows), device="cuda")
+        self._sums = torch.empty(rows, device="cuda")
+
+    def check(self, spec: KernelSpec) -> str | None:
+        """Compare one kernel with torch in float32 on the ragged problems.
+
+        Returns:
+            What is wrong with its results, or None.
+
+        Raises:
+            KernelFailure: it hung or crashed.
+        """
+        # Before its name is told: no kernel is to blame for what its reference takes.
+        self.announce(None)
+        references = [(p, *self._reference(p)) for p in check_problems(spec)]
+        self.announce(spec)
+        kernel = self._kernel(spec)
+        for problem, (a, b, *extras), right in references:
+            out = poisoned_out(problem)
+            kernel(a, b, out, *extras)
+            self.finish(spec)
+            if wrong := wrong_elements(out, right, problem):
+                return f"{wrong}, on {problem}"
+        return None
+
+    def refusal(self, problem: GemmProblem) -> str | None:
+        """Try the library's call once: what it says against a problem, in one line, or None.
+
+        Raises:
+            KernelFailure: it hung.
+            RuntimeError: memory is short, or the GPU context is lost.
+        """
+        self.announce(None)
+        return library_refusal(problem, partial(self.finish, None))
+
+    def bench(self, problem: GemmProblem, careful: bool) -> GpuBench:
+        """Operands for one problem; ``careful`` waits for each replay: a failure has a name."""
+        return GpuBench(self, problem, self._l2_bytes, careful)
+
+    def alive(self) -> None:
+        """Give a sign of life where it is time for one; the GPU is not waited for."""
+        if time.perf_counter() > self._signed + SIGN_SECONDS:
+            self._signed = time.perf_counter()
+            self.announce(None)
+
+    def clean_l2(self) -> None:
+        """Read twice the L2, so that it has no operand and nothing that is to be written back."""
+        torch.sum(self._unrelated, 1, out=self._sums)
+
+    def launcher(self, entrant: Entrant, problem: GemmProblem) -> Callable[..., object]:
+        """What launches an entrant as f(a, b, out, *extras); it has run once in this process."""
+        if entrant is None:
+            return library_launch(problem.operands)
+        return self._kernel(KernelSpec.for_problem(entrant, problem))
+
+    def finish(self, spec: KernelSpec | None) -> None:
+        """Wait for all launches so far, which are a kernel's, or None for several kernels'.
+
+        Raises:
+            KernelFailure: they hang.
+        """
+        done = torch.cuda.Event()
+        done.record()
+        wait(done, spec)
+
+
+class GpuBench:
+    """Times kernels of one problem; see `tilecast.data_collection.timing.protocol.Bench`."""
+
+    def __init__(self, session: GpuSession, problem: GemmProblem, l2_bytes: int, careful: bool):
+        """Choose how many launches and operand sets a graph has."""
+        torch.cuda.empty_cache()
+        self._session = session
+        self._problem = problem
+        self._careful = careful
+        floor = max(problem.flops / 700e12, problem.min_bytes / 4e12, 3e-6)
+        self._launches = max(1, min(MAX_LAUNCHES, round(REPLAY_SECONDS / floor)))
+        cold = math.ceil(COLD_FACTOR * l2_bytes / problem.min_bytes)
+        sets = max(MIN_SETS, min(self._launches, cold))
+        self._set_count = max(1, min(sets, int(MOST_SET_BYTES // problem.min_bytes)))
+        self._sets: list[tuple] = []
+        self._stream = torch.cuda.Stream()
+
+    def time(
+        self, entrants: Sequence[Entrant], regime: str, rounds: int, give_up: float = math.inf
+    ) -> list[list[float]]:
+        """Time every entrant once a round, rounds interleaved; see the protocol."""
+        with torch.cuda.stream(self._stream):
+            # Beside the sets of the last time, so that they lie elsewhere: where operands lie
+            # moves some kernels by 1%.
+            self._sets = [launch_tensors(self._problem) for _ in range(self._set_count)]
+            # What is soon given up is not worth the graphs.
+            draws = 1 if give_up < math.inf else math.ceil(MIN_SETS / self._launches)
+            captured = [self._capture(entrant, min(draws, rounds)) for entrant in entrants]
+            # Each in its own time, as all together may take a minute; one that hangs has its name.
+            for launched, graphs in captured:
+                self._session.alive()
+                wait(launched, graphs[0].spec)
+            kernels = [graphs for _, graphs in captured]
+            # What a card that throttles says is worth nothing, though it may recover meanwhile.
+            self._session.check_card()
+            if regime == "sustained":
+                self._warm_up([graph for graphs in kernels for graph in graphs])
+            in_flight: deque[_Graph] = deque()
+            active = kernels
+            for turn in range(rounds):
+                shift = turn * len(active) // rounds
+                for graphs in active[shift:] + active[:shift]:
+                    self._take_turn(graphs[turn % len(graphs)], in_flight, regime)
+                active = _still_near(active, give_up)
+            for graph in in_flight:
+                self._session.alive()
+                graph.read()
+            if regime == "sustained":
+                self._session.busy_until = time.perf_counter()
+        # What comes next is no kernel's doing.
+        self._session.announce(None)
+        # At once, while the card is as warm as it was.
+        self._session.check_card()
+        return [graphs[0].times for graphs in kernels]
+
+    def _take_turn(self, graph: _Graph, in_flight: deque[_Graph], regime: str) -> None:
+        """Replay a graph, behind those in flight or, in the burst regime, after an idle gap."""
+        self._session.alive()
+        # A graph's events are read before it runs again; all others stay queued behind the one
+        # that is waited for, so in the sustained regime the card never idles.
+        while graph in in_flight or (regime == "burst" and in_flight):
+            self._session.alive()
+            in_flight.popleft().read()
+        if regime == "burst":
+            time.sleep(graph.gap())
+        self._replay(graph)
+        in_flight.append(graph)
+
+    def _capture(self, entrant: Entrant, draws: int) -> tuple[torch.cuda.Event, _Graphs]:
+        """The end of a kernel's first launch, and its graphs on sets that all kernels' have."""
+        spec = None if entrant is None else KernelSpec.for_problem(entrant, self._problem)
+        self._session.announce(spec)
+        launch = self._session.launcher(entrant, self._problem)
+        # Outside the graph first: loading the code may not be captured.
+        launch(*self._sets[0])
+        launched = torch.cuda.Event()
+        launched.record(self._stream)
+        if self._careful:
+            self._session.finish(spec)
+        sets = itertools.cycle(self._sets)
+        times: list[float] = []
+        graphs = []
+        for _ in range(draws):
+            graph = torch.cuda.CUDAGraph()
+            start, end = (torch.cuda.Event(enable_timing=True, external=True) for _ in range(2))
+            graph.capture_begin()
+            # Else a kernel finds what the one before has left: its operands, or results that have
+            # yet to be written back.
+            self._session.clean_l2()
+            start.record(self._stream)
+            for operands in itertools.islice(sets, self._launches):
+                launch(*operands)
+            end.record(self._stream)
+            graph.capture_end()
+            done = torch.cuda.Event()
+            graphs.append(_Graph(spec, graph, start, end, done, self._launches, times))
+        return launched, graphs
+
+    def _warm_up(self, graphs: list[_Graph]) -> None:
+        """Keep the card busy; returns with work still queued, so that it stays so."""
+        idle = time.perf_counter() - self._session.busy_until
+        deadline = time.perf_counter() + min(WARM_UP_SECONDS, WARM_UP_PER_IDLE * idle)
+        queued: deque[_Graph] = deque()
+        for graph in itertools.cycle(graphs):
+            self._replay(graph)
+            queued.append(graph)
+            if len(queued) > WARM_UP_DEPTH:
+                first = queued.popleft()
+                wait(first.done, first.spec)
+            if time.perf_counter() > deadline:
+                return
+
+    def _replay(self, graph: _Graph) -> None:
+        if self._careful:
+            self._session.announce(graph.spec)
+        graph.graph.replay()
+        graph.done.record(self._stream)
+        if self._careful:
+            wait(graph.done, graph.spec)
+
+
+def _still_near(kernels: list[_Graphs], give_up: float) -> list[_Graphs]:
+    """Those that are timed on: the library, and what is near the best of ours so far."""
+    best = min((min(one.times) for one, *_ in kernels if one.times and one.spec), default=math.inf)
+    return [
+        graphs
+        for graphs in kernels
+        for one in graphs[:1]
+        if not (one.times and one.spec) or min(one.times) <= give_up * best
+    ]
+
+
+def wait(event: torch.cuda.Event, spec: KernelSpec | None) -> None:
+    """Wait for an event of a kernel, None for the library's, but not for ever.
+
+    Raises:
+        KernelFailure: it does not happen within `HANG_SECONDS`.
+    """
+    deadline = time.perf_counter() + HANG_SECONDS
+    while not event.query():
+        if time.perf_counter() > deadline:
+            raise KernelFailure(spec, f"hung: not done after {HANG_SECONDS:g} s")

@@ -1,0 +1,239 @@
+"""The measurement protocol: which kernels are timed when, and how often. Knows nothing of CUDA.
+
+Screen: every candidate, a few interleaved rounds, with the card busy. Race: those near the best, in
+interleaved rounds, first all of them, then those still near until the leader is stable, in each
+power regime that matters. Verify: the best again, later, for scoring only.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from tilecast.data_collection.dataset.measurement import Measurement
+from tilecast.heuristics.config import KernelConfig
+from tilecast.heuristics.problem import GemmProblem
+from tilecast.kernels.spec import KernelSpec
+
+PROTOCOL_VERSION = 3
+"""Raised when the same kernel would be given another time. Since 2 the burst regime's gaps are of 1
+instead of 5 ms: times are 1% shorter. Since 3 the L2 is clean when a kernel starts: times are up to
+4% shorter, as nothing that the kernel before has written is written back meanwhile."""
+
+Entrant = KernelConfig | None
+"""What is timed: one of our kernels, or None for the library's own."""
+
+# Factors are relative to the fastest of our kernels.
+SCREEN_ROUNDS = 3
+"""Rounds of the screen."""
+SECOND_LOOK = 1.5
+"""Slower than this in a round of the screen: not timed again."""
+FINALIST = 1.15
+"""Within this after the screen: in the race."""
+MAX_FINALISTS = 32
+"""Most kernels in a race."""
+HEAT_ROUNDS = {"burst": 4, "sustained": 6}
+"""Rounds in which all finalists take part."""
+STILL_RACING = 1.05
+"""Within this after these: in the rest of the race, with all that may be verified. What left after
+the heat was within 0.8% of its verification nine times in ten, what stayed within 0.5%."""
+BATCH_ROUNDS = {"burst": 8, "sustained": 12}
+"""Rounds between two looks at a race's order. Each costs an idle gap in the burst regime; in the
+sustained one a look costs some warming up."""
+MAX_BATCHES = 3
+"""Batches after which a race ends, stable or not."""
+TIE = 0.002
+"""Two leaders closer than this count as one."""
+VERIFY_WITHIN = 1.05
+"""Within this after the race: verified."""
+MAX_VERIFIED = 8
+"""Most kernels verified per regime."""
+VERIFY_ROUNDS, VERIFY_BATCHES = {"burst": 6, "sustained": 10}, 3
+"""Rounds of a batch, and how many of these there are. Each batch has operands of its own: where
+they lie moves a kernel's time by 0.2% at the median and by more than 0.8% one time in ten, and what
+is best is scored by these times."""
+COMPUTE_BOUND = 64.0
+"""FLOP per byte of DRAM above which the power limit can matter and both regimes are raced."""
+
+
+class KernelFailure(Exception):
+    """A kernel hung or crashed; the GPU context is lost with it."""
+
+    def __init__(self, culprit: KernelSpec | None, reason: str):
+        """Name the culprit, None for the library's own kernel, and say in one line what it did."""
+        super().__init__(reason)
+        self.culprit = culprit
+        self.reason = reason
+
+
+class CardFailure(Exception):
+    """What was just timed is worth nothing, and the card is to blame: it throttles, say."""
+
+
+class Bench(Protocol):
+    """Times kernels of one problem."""
+
+    def time(
+        self, entrants: Sequence[Entrant], regime: str, rounds: int, give_up: float = float("inf")
+    ) -> list[list[float]]:
+        """Time every entrant once a round, rounds interleaved.
+
+        Args:
+            entrants: what to time.
+            regime: ``burst`` or ``sustained``.
+            rounds: most times that each is timed.
+            give_up: an entrant this many times slower than the best of our kernels is not timed
+                again.
+
+        Returns:
+            For each entrant its microseconds per launch, one number a round that it took part in.
+
+        Raises:
+            KernelFailure: a kernel hung or crashed.
+            CardFailure: the card was not what it should be meanwhile.
+        """
+        ...
+
+
+def regimes(problem: GemmProblem) -> tuple[str, ...]:
+    """The power regimes that a problem is raced in: one where the power limit is out of reach."""
+    compute_bound = problem.flops / problem.min_bytes > COMPUTE_BOUND
+    return ("sustained", "burst") if compute_bound else ("burst",)
+
+
+def measure(bench: Bench, problem: GemmProblem, entrants: Sequence[Entrant]) -> list[Measurement]:
+    """Screen all entrants and race the finalists.
+
+    Args:
+        bench: times kernels of this problem.
+        problem: what they multiply.
+        entrants: every candidate, and None for the library's kernel where it has one.
+
+    Returns:
+        A screen row for every entrant and a race row for every finalist and regime; no race where
+        there is no kernel of ours.
+    """
+    screened = bench.time(entrants, "sustained", SCREEN_ROUNDS, SECOND_LOOK)
+    times = dict(zip(entrants, screened, strict=True))
+    rows = [_row(problem, entrant, "sustained", "screen", times[entrant]) for entrant in entrants]
+    if all(entrant is None for entrant in entrants):
+        return rows  # every candidate was left out: there is nobody to race
+    finalists = _within(times, FINALIST, MAX_FINALISTS)
+    for regime in regimes(problem):
+        rows += _compared(problem, regime, "race", _race(bench, finalists, regime))
+    return rows
+
+
+def verify(bench: Bench, problem: GemmProblem, raced: Sequence[Measurement]) -> list[Measurement]:
+    """Time the best of each race again, given the race rows of the problem.
+
+    Nothing is timed where no kernel of ours is left.
+    """
+    rows = []
+    for regime in regimes(problem):
+        times = {
+            row.config: [row.microseconds]
+            for row in raced
+            if row.regime == regime and row.microseconds is not None
+        }
+        if not times.keys() - {None}:
+            continue
+        best = _within(times, VERIFY_WITHIN, MAX_VERIFIED)
+        batches = [bench.time(best, regime, VERIFY_ROUNDS[regime]) for _ in range(VERIFY_BATCHES)]
+        verified = [list(itertools.chain(*batch)) for batch in zip(*batches, strict=True)]
+        rows += _compared(problem, regime, "verify", dict(zip(best, verified, strict=True)))
+    return rows
+
+
+def _race(bench: Bench, finalists: Sequence[Entrant], regime: str) -> dict[Entrant, list[float]]:
+    """A heat, then rounds until the leader of all so far also leads, or ties, in the latest batch.
+
+    Returns:
+        For each finalist its times, drift and all; one that fell out has those of the heat.
+    """
+    heat = bench.time(finalists, regime, HEAT_ROUNDS[regime])
+    times = dict(zip(finalists, heat, strict=True))
+    racing = _within(times, STILL_RACING, len(finalists))
+    for number in range(MAX_BATCHES):
+        batch = dict(zip(racing, bench.time(racing, regime, BATCH_ROUNDS[regime]), strict=True))
+        for entrant in racing:
+            times[entrant] = times[entrant] + batch[entrant]
+        leader, latest = _leader({entrant: times[entrant] for entrant in racing}), _leader(batch)
+        lag = statistics.median(batch[leader]) / statistics.median(batch[latest]) - 1
+        if number and lag <= TIE:
+            break
+    return times
+
+
+def _leader(times: dict[Entrant, list[float]]) -> Entrant:
+    ours = [entrant for entrant in times if entrant is not None]
+    return min(ours, key=lambda entrant: statistics.median(times[entrant]))
+
+
+def _within(times: dict[Entrant, list[float]], factor: float, most: int) -> list[Entrant]:
+    """The fastest of those within ``factor`` of the best of ours, and the library's if timed."""
+    medians = {entrant: statistics.median(rounds) for entrant, rounds in times.items()}
+    limit = factor * min(medians[entrant] for entrant in medians if entrant is not None)
+    near = sorted((e for e in medians if medians[e] <= limit), key=medians.__getitem__)[:most]
+    return near if None in near or None not in times else [*near, None]
+
+
+def without_drift(rounds: Sequence[Sequence[float]]) -> list[list[float]]:
+    """Take out what all entrants of a round share.
+
+    Clock and power wander from round to round, and every entrant of a round meets them alike. So
+    each time is divided by its round's level (the geometric mean over the entrants that took part
+    in all rounds) and multiplied by the median level.
+
+    Args:
+        rounds: for each entrant its times, one a round from the first; one that fell out has fewer.
+
+    Returns:
+        The same shape.
+    """
+    most = max(map(len, rounds))
+    whole = [row for row in rounds if len(row) == most]
+    levels = [statistics.geometric_mean(column) for column in zip(*whole, strict=True)]
+    level = statistics.median(levels)
+    return [[t * level / own for t, own in zip(row, levels, strict=False)] for row in rounds]
+
+
+def own_noise(rounds: Sequence[Sequence[float]]) -> list[float]:
+    """What `without_drift` makes of each entrant's own noise, as a factor of its deviation.
+
+    The level is a mean over n entrants, so each of these loses what it brought into it: of equal
+    variances, 1 - 1/n is left of its own; nothing of one alone. One that fell out brought nothing
+    and has the noise of the level on top, 1/n.
+    """
+    most = max(map(len, rounds))
+    whole = sum(len(row) == most for row in rounds)
+    return [math.sqrt(1 + (-1 if len(row) == most else 1) / whole) for row in rounds]
+
+
+def _compared(
+    problem: GemmProblem, regime: str, pass_: str, times: Mapping[Entrant, Sequence[float]]
+) -> list[Measurement]:
+    """A row for each entrant, whose times were taken side by side."""
+    rounds = list(times.values())
+    parts = zip(times, without_drift(rounds), own_noise(rounds), strict=True)
+    return [_row(problem, entrant, regime, pass_, row, noise) for entrant, row, noise in parts]
+
+
+def _row(
+    problem: GemmProblem,
+    entrant: Entrant,
+    regime: str,
+    pass_: str,
+    rounds: Sequence[float],
+    noise: float = 1.0,
+) -> Measurement:
+    """A row of rounds that have so much of the entrant's own noise."""
+    median = statistics.median(rounds)
+    spread = None
+    if len(rounds) >= 4 and noise:
+        low, _, high = statistics.quantiles(rounds, n=4, method="inclusive")
+        spread = (high - low) / median / noise
+    return Measurement(problem, entrant, regime, pass_, median, spread, len(rounds))

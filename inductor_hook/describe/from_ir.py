@@ -1,0 +1,245 @@
+"""Reading a matrix multiplication out of Inductor's IR: what it is, or why it is not for us."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import isfinite
+from typing import Any
+
+from tilecast.heuristics.dtypes import dtype_of_torch
+from tilecast.heuristics.errors import TilecastError
+from tilecast.heuristics.operands import MATRIX, ROW, SCALES, GemmOperands, TensorSpec
+from tilecast.heuristics.problem import ALIGNMENT_BYTES, GemmProblem
+from tilecast.inductor_hook.describe.layout import Addend, Scale, adding, major, padded, scaling
+from tilecast.inductor_hook.describe.matmul import (
+    ADDING,
+    INPUTS,
+    LARGEST_BATCH,
+    LARGEST_M,
+    Matmul,
+    NotCovered,
+)
+
+_BOTH = {"column-scales": "out-row-scales", "fp32-column-scales": "row-scales"}
+"""What operands call scales of columns beside which rows have some in fp32."""
+
+
+def _check_kind(kernel_inputs: Any, op: str) -> None:
+    """Refuse a multiplication that is none of ours, whatever its extents and strides."""
+    from torch._inductor.virtualized import V
+
+    if op not in INPUTS:
+        raise NotCovered(f"operator {op}")
+    if kernel_inputs.device_type != "cuda":
+        raise NotCovered(f"device {kernel_inputs.device_type}")
+    if V.graph.cpp_wrapper and V.graph.aot_mode:
+        raise NotCovered("AOTInductor: its packages run without Python, which launches the kernel")
+    a, b = kernel_inputs.mat1mat2()
+    for node in (a, b):
+        if node.get_dtype().itemsize > 2:
+            raise NotCovered(f"an operand is {node.get_dtype()}; allowed: 8 and 16 bits")
+
+
+def read(kernel_inputs: Any, op: str, fast: bool | None = None) -> Matmul:
+    """Read a multiplication from Inductor's ``MMKernelInputs`` and the operator's name.
+
+    If it may be ours, Inductor decides how operands lie that the graph computes.
+
+    Args:
+        kernel_inputs: what is multiplied.
+        op: what Inductor calls the operator.
+        fast: ``use_fast_accum`` of a ``scaled_mm``; None where it is not known.
+
+    Raises:
+        NotCovered: it is none of ours.
+    """
+    from torch._inductor.virtualized import V
+
+    _check_kind(kernel_inputs, op)
+    _decide_layouts(kernel_inputs)
+    nodes = kernel_inputs.nodes()
+    given = dict(zip(INPUTS[op], nodes, strict=False))
+    inputs = tuple(given)
+    a, b = given["A"], given["B"]
+    out = kernel_inputs.output_layout(flexible=False)
+    names = [node.get_name() for node in nodes]
+    if len(set(names)) < len(names):
+        # Inductor's benchmark hands over each buffer once.
+        raise NotCovered("two operands are views of one buffer")
+    for name, node in (("A", a), ("B", b)):
+        _check_alignment(name, node, V.graph)
+
+    *batch, rows, depth = a.get_size()
+    columns = b.get_size()[-1]
+    sizes = V.graph.sizevars
+    alpha, beta = _factors(kernel_inputs, op)
+    try:
+        stored_a = stored("A", a.get_layout(), sizes)
+        stored_b = stored("B", b.get_layout(), sizes)
+        written, any_rows = _written(out, columns, sizes)
+        operands = GemmOperands.product(stored_a, stored_b, written)
+        if op == "scaled_int_mm":
+            _check_column(given["scale_a"], rows, sizes)
+            name = _BOTH[_scaling_columns(given["scale_b"], out)]
+            operands = operands.scaled(name, True)
+        elif "scale_a" in given:
+            if fast is None:
+                raise NotCovered("use_fast_accum is not known")
+            scales = _scale(given["scale_a"]), _scale(given["scale_b"])
+            operands = operands.scaled(scaling(*scales, rows, columns, sizes), fast)
+        elif "scale_b" in given:
+            operands = operands.scaled(_scaling_columns(given["scale_b"], out), True)
+        if "bias" in given:
+            kind = _kind(given["bias"], out.size, out.dtype, written.major, V.graph)
+            if kind != ROW and op not in ADDING:
+                raise NotCovered("the bias is no row of out's dtype")
+            operands = operands.then(*adding(kind, alpha, beta))
+            if any(extra.kind == MATRIX for extra in operands.extras):
+                inputs = tuple("c" if name == "bias" else name for name in inputs)
+        if "c" in given:
+            if _kind(given["c"], out.size, out.dtype, written.major, V.graph) != MATRIX:
+                raise NotCovered("what is added is not stored as the result is")
+            operands = operands.then("c")
+        n = _fixed("n", columns)
+        hint = GemmProblem(
+            _hint(rows, sizes, 1024),
+            padded(n, out.dtype.itemsize) if any_rows else n,
+            _fixed("k", depth),
+            _hint(batch[0], sizes, 16) if batch else 1,
+            operands,
+        )
+    except TilecastError as error:
+        raise NotCovered(str(error)) from error
+    m_range = _bounds(rows, sizes.shape_env, LARGEST_M)
+    batch_range = _bounds(batch[0], sizes.shape_env, LARGEST_BATCH) if batch else None
+    if m_range and "col" in (operands.a.major, operands.out.major):
+        raise NotCovered("m is symbolic and contiguous: its alignment is not known")
+    return Matmul(hint, bool(batch), m_range, batch_range, alpha, beta, inputs, any_rows)
+
+
+def _decide_layouts(kernel_inputs: Any) -> None:
+    """Have Inductor say how operands lie that the graph computes, as it would in the end.
+
+    Until then their strides are a guess, and a kernel is for one way to lie.
+    """
+    from torch._inductor.ir import FlexibleLayout
+    from torch._inductor.virtualized import V
+
+    for node in kernel_inputs.nodes():
+        if isinstance(node.get_layout(), FlexibleLayout):
+            buffer: Any = V.graph.get_buffer(node.get_name())
+            buffer.decide_layout()
+
+
+def _written(out: Any, columns: Any, sizes: Any) -> tuple[TensorSpec, bool]:
+    """How a kernel stores the result, and whether its threads have to.
+
+    Raises:
+        TilecastError: TMA stores no such strides, and not because of the rows' length.
+    """
+    try:
+        return stored("out", out, sizes), False
+    except TilecastError:
+        if not (_is_fixed(columns) and out.is_contiguous()):
+            raise
+        return TensorSpec(dtype_of_torch(out.dtype), "row"), True
+
+
+def stored(name: str, layout: Any, sizes: Any) -> TensorSpec:
+    """How an operand in a graph is typed and stored.
+
+    Args:
+        name: what messages call it.
+        layout: Inductor's, of (rows, columns) or (batch, rows, columns).
+        sizes: what Inductor's ``SizeVars`` know of symbolic extents and strides.
+
+    Raises:
+        TilecastError: the dtype is not known, or TMA does not read such strides.
+    """
+    dtype = layout.dtype
+    along = major(name, layout.size, layout.stride, dtype.itemsize, sizes)
+    return TensorSpec(dtype_of_torch(dtype), along)
+
+
+def _scale(node: Any) -> Scale:
+    return Scale(node.get_size(), node.get_dtype(), node.get_layout().is_contiguous())
+
+
+def _check_column(node: Any, m: Any, sizes: Any) -> None:
+    extents, dtype = node.get_size(), node.get_dtype()
+    is_column = (
+        len(extents) == 2
+        and all(map(sizes.statically_known_equals, extents, (m, 1)))
+        and dtype.itemsize == 4
+        and dtype.is_floating_point
+        and node.get_layout().is_contiguous()
+    )
+    if not is_column:
+        raise NotCovered(f"scales {tuple(extents)} of {dtype} are no column in fp32")
+
+
+def _scaling_columns(node: Any, out: Any) -> str:
+    """What operands call a row of scales in a type that the kernel reads."""
+    from torch._inductor.virtualized import V
+
+    dtype = node.get_dtype()
+    name = "column-scales" if dtype == out.dtype else f"{dtype_of_torch(dtype)}-column-scales"
+    if name not in SCALES or _kind(node, out.size, dtype, "row", V.graph) != ROW:
+        raise NotCovered(f"scales {tuple(node.get_size())} of {dtype} are no row")
+    return name
+
+
+def _kind(node: Any, shape: Sequence[Any], dtype: Any, along: str, graph: Any) -> str | None:
+    """`Addend.kind` of an operand in a graph."""
+    if node.get_name() in graph.unaligned_buffers:
+        return None
+    layout = node.get_layout()
+    start = layout.offset * layout.dtype.itemsize
+    addend = Addend(node.get_size(), node.get_stride(), layout.dtype, start)
+    return addend.kind(shape, dtype, along, graph.sizevars)
+
+
+def _is_fixed(extent: Any) -> bool:
+    return isinstance(extent, int) or extent.is_Integer
+
+
+def _fixed(name: str, extent: Any) -> int:
+    if not _is_fixed(extent):
+        raise NotCovered(f"{name} is symbolic")
+    return int(extent)
+
+
+def _hint(extent: Any, sizes: Any, fallback: int) -> int:
+    return int(extent if _is_fixed(extent) else sizes.optimization_hint(extent, fallback=fallback))
+
+
+def _bounds(extent: Any, shapes: Any, largest: int) -> tuple[int, int] | None:
+    """Least and greatest value of a symbolic extent, ``largest`` where it knows no bound."""
+    from torch.utils._sympy.value_ranges import bound_sympy
+
+    if _is_fixed(extent):
+        return None
+    found = bound_sympy(extent, {s: shapes.var_to_range[s] for s in extent.free_symbols})
+    least = int(found.lower) if found.lower.is_Integer else 1
+    most = int(found.upper) if found.upper.is_Integer else largest
+    return max(least, 1), max(most, 1)
+
+
+def _check_alignment(name: str, node: Any, graph: Any) -> None:
+    offset = node.get_layout().offset * node.get_dtype().itemsize
+    if node.get_name() in graph.unaligned_buffers or not (
+        graph.sizevars.statically_known_multiple_of(offset, ALIGNMENT_BYTES)
+    ):
+        raise NotCovered(f"{name} does not start at a multiple of {ALIGNMENT_BYTES} bytes")
+
+
+def _factors(kernel_inputs: Any, op: str) -> tuple[float, float]:
+    if op not in ADDING:
+        return 1, 1
+    factors = kernel_inputs.get_scalar("alpha"), kernel_inputs.get_scalar("beta")
+    for factor in factors:
+        # Others are symbolic, and what is generated spells them.
+        if not (isinstance(factor, int | float) and isfinite(factor)):
+            raise NotCovered(f"factor {factor} is no finite number")
+    alpha, beta = factors
+    return alpha + 0, beta + 0  # True is 1, which the code of a second kernel must say

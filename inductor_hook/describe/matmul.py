@@ -1,0 +1,124 @@
+"""A multiplication in a graph: its problem, what is added to it, and which extents are symbolic."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from tilecast.heuristics.errors import TilecastError
+from tilecast.heuristics.problem import GemmProblem
+from tilecast.inductor_hook.run.launcher import adds
+
+INPUTS = {
+    "mm": ("A", "B"),
+    "bmm": ("A", "B"),
+    "addmm": ("bias", "A", "B"),
+    "baddbmm": ("bias", "A", "B"),
+    "int_mm": ("A", "B"),
+    "scaled_mm": ("A", "B", "scale_a", "scale_b", "bias"),
+    "mixed_mm": ("A", "B", "bias"),
+    "scaled_mixed_mm": ("A", "B", "scale_b", "bias"),
+    "scaled_int_mm": ("A", "B", "scale_a", "scale_b", "bias"),
+    "residual_mm": ("A", "B", "c", "bias"),
+}
+"""The operators that get choices: their inputs in Inductor's order, of which a bias at the end may
+be missing. Those beside A and B have the names of the extras that they may be. The last four are
+no operators of PyTorch's (`tilecast.inductor_hook.fuse.fused_choice`)."""
+ADDING = ("addmm", "baddbmm")
+"""Those that add whatever may be expanded to the product, and multiply both: what no kernel of ours
+adds is added behind it."""
+LARGEST_M, LARGEST_BATCH = 16384, 1024
+"""Where the sweep over a symbolic extent ends; larger problems want what these do."""
+
+
+class NotCovered(Exception):
+    """A multiplication gets no choice of ours; the message says why, in a few words."""
+
+
+class LeftToLibrary(Exception):
+    """A multiplication gets no choice of ours but ATen's; the message says why, in a few words."""
+
+
+@dataclass(frozen=True)
+class Matmul:
+    """A multiplication in a graph."""
+
+    hint: GemmProblem
+    """Its extents; of a symbolic one, those that Inductor benchmarks with. Where it has `any_rows`,
+    n is that of the next longer rows that TMA stores, which the model knows."""
+    batched: bool
+    """Whether its operands carry a batch."""
+    m_range: tuple[int, int] | None = None
+    """Least and greatest m of a symbolic one; None where it is fixed."""
+    batch_range: tuple[int, int] | None = None
+    """The same of its batch."""
+    alpha: float = 1
+    """Factor of the product, where something is added."""
+    beta: float = 1
+    """Factor of what is added."""
+    inputs: tuple[str, ...] = INPUTS["mm"]
+    """Those of its `INPUTS` that there are, under the names of the extras that they are."""
+    any_rows: bool = False
+    """Whether rows of out begin anywhere, not at multiples of 16 bytes, so that TMA does not store
+    them and a kernel's threads do."""
+
+    def __post_init__(self) -> None:
+        """Check that all of it can be done.
+
+        Raises:
+            NotCovered: something is added behind the kernel with factors that this does not take.
+        """
+        import torch
+
+        dtype = getattr(torch, self.hint.operands.out.dtype.torch)
+        if self.added and not adds(self.alpha, self.beta, dtype):
+            raise NotCovered(
+                f"alpha={self.alpha} and beta={self.beta} of {dtype}: one of them must be 1, or "
+                "beta 0, and in fp16 alpha must"
+            )
+
+    @property
+    def added(self) -> str | None:
+        """The input that a second kernel adds, since ours does not; None where there is none."""
+        own = {"A", "B", *(extra.name for extra in self.hint.operands.extras)}
+        return next((name for name in self.inputs if name not in own), None)
+
+    def then(self, activation: str) -> Matmul:
+        """The same with an activation behind it.
+
+        Raises:
+            NotCovered: something other than a row is added before the activation.
+        """
+        operands = self.hint.operands
+        if len(self.inputs) > 2 and operands.epilogue != ("bias",):
+            raise NotCovered(f"the bias before {activation} is no row of out's dtype")
+        return replace(self, hint=replace(self.hint, operands=operands.then(activation)))
+
+    @property
+    def dynamic(self) -> bool:
+        """Whether an extent is symbolic, so that each call has its own."""
+        return bool(self.m_range or self.batch_range)
+
+    def sweep(self) -> Iterator[GemmProblem]:
+        """Problems that stand for all extents that there may be.
+
+        Powers of two of a symbolic extent, and the midpoints between them where it is the only one.
+        """
+        alone = not (self.m_range and self.batch_range)
+        for batch in _steps(self.batch_range, self.hint.batch, LARGEST_BATCH, alone):
+            for m in _steps(self.m_range, self.hint.m, LARGEST_M, alone):
+                # An m along which an operand is contiguous may break the 16-byte rule.
+                with contextlib.suppress(TilecastError):
+                    yield replace(self.hint, m=m, batch=batch)
+
+
+def _steps(extents: tuple[int, int] | None, fixed: int, largest: int, alone: bool) -> Sequence[int]:
+    """Values that stand for all of a symbolic extent, or the fixed one, ascending."""
+    if extents is None:
+        return [fixed]
+    least, most = extents[0], min(extents[1], largest)
+    powers = [2**exponent for exponent in range(largest.bit_length())]
+    middles = [3 * power // 2 for power in powers] if alone else []
+    inside = (step for step in (*powers, *middles) if least <= step <= most)
+    return sorted({min(least, most), most, *inside})

@@ -1,0 +1,160 @@
+"""What scales the products of a graph, and biases behind them, as far as a kernel does it, too."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch.fx import Node
+from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+from tilecast.inductor_hook.fuse.activation import CONVERT, RESHAPES, VIEWS, aten
+
+INT8_PRODUCT = aten._int_mm.default
+"""The product of int8 by int8, in int32."""
+OUT = torch.bfloat16
+"""Type of what a kernel makes of a product."""
+SCALES = (torch.bfloat16, torch.float32)
+"""Types of the scales that a kernel multiplies by."""
+ROW_VIEWS = (
+    *VIEWS,
+    aten.squeeze.dim,
+    aten.squeeze.dims,
+    aten.squeeze.default,
+    aten.unsqueeze.default,
+)
+"""They leave the elements of a row in their order."""
+EXPAND = aten.expand.default
+
+
+@dataclass(frozen=True)
+class Behind:
+    """What is done to a product (m, n), one step behind the other; nothing reads what lies between.
+
+    Its inputs are what is multiplied and added as it lies in memory, before views and conversions.
+    """
+
+    steps: tuple[Node, ...] = ()
+    """In the order of the graph, views too."""
+    column: Node | None = None
+    """(m, 1), which the rows are multiplied by; it may be computed in the graph."""
+    row: Node | None = None
+    """n numbers, contiguous, which the columns are multiplied by."""
+    bias: Node | None = None
+    """n numbers, contiguous, which are added to each row."""
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        """Column, row and bias, where there are such."""
+        return tuple(filter(None, (self.column, self.row, self.bias)))
+
+
+def behind(product: Node, known: Behind) -> Behind:
+    """All that a kernel may do behind a product, which ends in `OUT`.
+
+    Args:
+        product: (m, n).
+        known: what it does without any step.
+    """
+    node, seen, found = product, known, known
+    while len(node.users) == 1:
+        (step,) = node.users
+        more = _with(seen, step, node, product)
+        if more is None:
+            break
+        node, seen = step, replace(more, steps=(*seen.steps, step))
+        if step.target not in RESHAPES and step.meta["val"].dtype == OUT:
+            found = seen
+    return found
+
+
+def _with(seen: Behind, step: Node, node: Node, product: Node) -> Behind | None:
+    """What is seen so far, with a step that reads ``node``; None where no kernel does that."""
+    if step.target is aten.mul.Tensor and not seen.bias:
+        column = None if seen.column else _column(step, node, product)
+        row = None if seen.row or column else _row(step, node, product, SCALES)
+        if column or row:
+            return replace(seen, column=column or seen.column, row=row or seen.row)
+    elif step.target is aten.add.Tensor and not (seen.bias or step.kwargs):
+        bias = _row(step, node, product, (OUT,))
+        return replace(seen, bias=bias) if bias else None
+    reshaped = step.target in RESHAPES and columns(step) == columns(product)
+    converted = step.target is CONVERT and step.meta["val"].dtype in SCALES
+    return seen if reshaped or converted else None
+
+
+def columns(node: Node) -> int | None:
+    """Extent of the last dimension; None where there is none, or a symbolic one."""
+    *_, last = (None, *node.meta["val"].shape)
+    return last if type(last) is int else None
+
+
+def _other(step: Node, node: Node) -> Node | None:
+    """What a step multiplies a node by, or adds to it; None where that adds dimensions to it."""
+    others = [other for other in step.args if other is not node]
+    if len(others) != 1 or not isinstance(others[0], Node):
+        return None
+    one = others[0].meta["val"]
+    fits = isinstance(one, torch.Tensor) and one.ndim <= node.meta["val"].ndim
+    return others[0] if fits else None
+
+
+def _column(step: Node, node: Node, product: Node) -> Node | None:
+    """The scales (m, 1) that the rows of a product of int8 are multiplied by in a step."""
+    other = _other(step, node)
+    if product.target is not INT8_PRODUCT or other is None:
+        return None
+    column = other.all_input_nodes[0] if other.target is EXPAND else other
+    one, (rows, _) = column.meta["val"], product.meta["val"].shape
+    is_column = (
+        one.ndim == node.meta["val"].ndim == 2
+        and one.dtype in SCALES
+        and columns(column) == 1
+        # No guard, where either is symbolic.
+        and statically_known_true(one.shape[0] == rows)
+    )
+    return column if is_column and _is_at_hand(column) else None
+
+
+def _is_at_hand(column: Node) -> bool:
+    """Whether a column comes in fp32 without a kernel of its own: computed, or stored so."""
+    while column.target is CONVERT:
+        column = column.all_input_nodes[0]
+    start = stored(column)
+    return start is None or start.meta["val"].dtype == torch.float32
+
+
+def _row(step: Node, node: Node, product: Node, dtypes: tuple[torch.dtype, ...]) -> Node | None:
+    """The row that a step multiplies a node by, or adds to it; None where it is none."""
+    other = _other(step, node)
+    return other and row_of(other, product, dtypes)
+
+
+def row_of(node: Node, product: Node, dtypes: tuple[torch.dtype, ...]) -> Node | None:
+    """Where the n numbers of a row are stored that is computed of them alone, in their order.
+
+    None where that is not in memory, one behind the other, in one of some types.
+    """
+    n, shape = columns(product), node.meta["val"].shape
+    # Whether a symbolic extent is 1 must not be asked: that would be a guard.
+    if not all(type(extent) is int for extent in shape) or columns(node) != n:
+        return None
+    while node.target in ROW_VIEWS or node.target is CONVERT:
+        # Rounded on the way it would be another one.
+        if node.meta["val"].dtype not in SCALES:
+            return None
+        node = node.all_input_nodes[0]
+    row = node.meta["val"]
+    if row.ndim == 0 or row.dtype not in dtypes or not row.is_contiguous():
+        return None
+    return node if row.numel() == n == max(row.shape) and stored(node) is not None else None
+
+
+def stored(node: Node) -> Node | None:
+    """The input of a graph that a node is, or is a view of; None where it is computed.
+
+    A kernel of ours would have that computed first, which Inductor may do along the way.
+    """
+    while node.target in VIEWS:
+        node = node.all_input_nodes[0]
+    return node if node.op in ("placeholder", "get_attr") else None

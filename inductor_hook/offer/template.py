@@ -1,0 +1,290 @@
+"""Inductor's CuteDSL template for our kernels: generated source, choice and benchmark request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, cast
+
+import torch
+from torch._inductor import config
+from torch._inductor.autotune_process import CuteDSLBenchmarkRequest
+from torch._inductor.codegen.cutedsl.cutedsl_kernel import CuteDSLTemplateKernel
+from torch._inductor.codegen.cutedsl.cutedsl_template import (
+    CuteDSLTemplate,
+    CuteDSLTemplateCaller,
+)
+from torch._inductor.ir import StorageBox, TensorBox
+from torch._inductor.virtualized import V
+
+from tilecast.heuristics.config import KernelConfig
+from tilecast.heuristics.operands import COLUMN, MATRIX, NUMBER, ONE, ROW, Extra
+from tilecast.inductor_hook import telemetry
+from tilecast.inductor_hook.describe.matmul import Matmul
+from tilecast.inductor_hook.offer.cpp_wrapper import OperatorCall
+from tilecast.inductor_hook.patch.torch_versions import benchmarks_calls_here
+from tilecast.inductor_hook.run.launcher import errors_raised
+from tilecast.inductor_hook.settings import Settings
+from tilecast.inductor_hook.timing.lowering_state import fusing
+from tilecast.kernels.build.builder import object_builder
+from tilecast.kernels.launch import preload
+from tilecast.kernels.spec import KernelSpec
+
+FAILED_MS = 1e9
+"""Time of a choice that does not run. Finite, because Inductor gives up a graph whose choices are
+all infinite, while ours would still multiply, with torch."""
+_KEY = "tilecast"
+"""What the keys of our timings begin with."""
+
+_VIEWS = {ONE: "{}.view(-1)", COLUMN: "{}.view(-1)", ROW: "row({})", MATRIX: "{}"}
+"""How an extra of the graph is handed to a kernel, which takes vectors with one dimension, by kind.
+"""
+
+_SOURCE = """
+import torch
+from tilecast.inductor_hook.run.launcher import {{constructor}}
+{%- if "row(" in extras %}, row{% endif %}{% if added %}, add_bias{% endif %}
+
+
+# Chosen by model {{model}}.
+matmul = {{constructor}}.named(
+    {{arguments}}
+)
+
+
+def {{kernel_name}}_precompile(**metadata):
+    matmul.compile()
+
+
+{{def_kernel(*inputs)}}
+    matmul(A, B, {{get_output()}}{{extras}})
+{%- if added %}
+    add_bias({{get_output()}}, {{added}}, {{alpha}}, {{beta}})
+{%- endif %}
+"""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What one choice of ours is: everything that its generated source depends on."""
+
+    matmul: Matmul
+    """The multiplication; an input that its operands do not name is added after the kernel."""
+    configs: tuple[KernelConfig, ...]
+    """The config; several where an extent is symbolic, of which each call picks one."""
+    settings: Settings
+    """What was asked for, of which model."""
+    microseconds: float
+    """What the model expects of the product."""
+
+    @property
+    def specs(self) -> tuple[KernelSpec, ...]:
+        """The kernels that it runs."""
+        operands, batched = self.matmul.hint.operands, self.matmul.batched
+        any_rows = self.matmul.any_rows
+        return tuple(KernelSpec(config, operands, batched, any_rows) for config in self.configs)
+
+    @property
+    def name(self) -> str:
+        """What Inductor's tables call it."""
+        kernel = str(self.configs[0]) if len(self.configs) == 1 else "dynamic"
+        operands = self.matmul.hint.operands
+        return "_".join(("tilecast", kernel, *operands.epilogue[-1:] * operands.activated))
+
+    @property
+    def is_one_kernel(self) -> bool:
+        """Whether its time is that of its config.
+
+        It is not where each call picks one, by its extents, nor where a second kernel adds
+        something or threads store rows that TMA does not.
+        """
+        return not (self.matmul.dynamic or self.matmul.added or self.matmul.any_rows)
+
+    def variables(self) -> dict[str, Any]:
+        """What the template is rendered with."""
+        operands = self.matmul.hint.operands
+        inputs, extras = self.matmul.inputs, operands.extras
+        dynamic = self.matmul.dynamic
+        names = tuple(config.name for config in self.configs)
+        arguments = [
+            repr(names if dynamic else names[0]),
+            repr(operands.text),
+            f"batched={self.matmul.batched}",
+            *(["any_rows=True"] if self.matmul.any_rows else []),
+        ]
+        if dynamic:
+            arguments += [
+                f"model={self.settings.model or ''!r}",
+                f"power={self.settings.power!r}",
+                f"digest={self.settings.digest!r}",
+            ]
+        return {
+            "constructor": "DynamicMatmul" if dynamic else "StaticMatmul",
+            "arguments": ", ".join(arguments),
+            "model": repr(self.settings.digest),
+            "inputs": inputs,
+            "extras": "".join(f", {self._handed(extra)}" for extra in extras),
+            "added": self.matmul.added,
+            "alpha": self.matmul.alpha,
+            "beta": self.matmul.beta,
+        }
+
+    def _handed(self, extra: Extra) -> str:
+        """How generated code hands an extra to the kernel."""
+        if extra.kind == NUMBER:
+            return repr(float(getattr(self.matmul, extra.name)))
+        return _VIEWS[extra.kind].format(extra.name)
+
+
+class TilecastKernel(CuteDSLTemplateKernel):
+    """A generated module that imports our launcher and nothing of the DSL."""
+
+    def gen_imports(self, *args: Any, **kwargs: Any) -> str:
+        """No import beyond the template's: those of the DSL take a second."""
+        return ""
+
+
+class TilecastBenchmarkRequest(CuteDSLBenchmarkRequest):
+    """Times a choice as Inductor times any other; one that fails is very slow, not an error."""
+
+    @classmethod
+    def of(cls, request: CuteDSLBenchmarkRequest) -> TilecastBenchmarkRequest:
+        """The same request with our way to fail."""
+        ours = cls.__new__(cls)
+        ours.__dict__.update(request.__dict__)
+        return ours
+
+    def make_run_fn(self, *tensors: torch.Tensor, out: torch.Tensor) -> Callable[[], None]:
+        """One call on the operands as the graph has them.
+
+        Inductor hands templates the buffers that operands are views of, since Triton's sources
+        spell strides out; ours take them from the tensors.
+        """
+        operands = [
+            torch.as_strided(tensor, meta.sizes, meta.strides, meta.offset)
+            for tensor, meta in zip(tensors, self.input_tensor_meta, strict=True)
+        ]
+        return super().make_run_fn(*operands, out=out)
+
+    def benchmark(self, *tensors: Any, **kwargs: Any) -> float:
+        """Milliseconds of one call; `FAILED_MS` when the kernel does not load or launch."""
+        try:
+            # The launcher would otherwise multiply with torch, whose time would pass for ours.
+            with errors_raised():
+                return super().benchmark(*tensors, **kwargs)
+        except Exception as error:
+            telemetry.warn_once("benchmarking", error)
+            return FAILED_MS
+
+
+class TilecastCaller(CuteDSLTemplateCaller):
+    """A choice of ours as Inductor's autotuner handles it."""
+
+    def __init__(self, caller: CuteDSLTemplateCaller, choice: Choice):
+        """Take what the template generated, and the choice that it stands for."""
+        super().__init__(
+            name=choice.name,
+            input_nodes=caller.input_nodes,
+            layout=caller.layout,
+            make_kernel_render=self._render_compiled,
+            bmreq=TilecastBenchmarkRequest.of(caller.bmreq),
+            template=caller.template,
+            mutated_inputs=caller.mutated_inputs,
+        )
+        self.choice = choice
+        expected = f"predicted {choice.microseconds / 1000:.4f} ms"
+        self.description = f"{expected}, model {choice.settings.digest}"
+        self._render = caller.make_kernel_render
+
+    def _render_compiled(self, *args: Any, **kwargs: Any) -> Any:
+        """The source of the chosen kernel, once it is compiled: no call of the graph waits for it.
+
+        Not earlier, so that the kernels of a whole graph compile at once while it is lowered.
+        """
+        self.await_kernels()
+        return self._render(*args, **kwargs)
+
+    def output_node(self) -> TensorBox:
+        """What the choice becomes in the graph: a call of the module, or of our operator in C++."""
+        if V.graph.cpp_wrapper:
+            return TensorBox(StorageBox(OperatorCall(self, self.layout, self.input_nodes)))
+        return super().output_node()
+
+    def precompile(self) -> None:
+        """Make ready to load the kernel that a worker has been compiling since this was lowered.
+
+        Its benchmark waits for it, behind those of the other choices: Inductor begins with them
+        once nothing is left to be made ready, and some compile then. A process that benchmarks for
+        this one would wait with workers of its own, and for a minute only.
+        """
+        try:
+            preload()
+        # Whatever it is, the benchmark meets it again and knows what to do.
+        except Exception as error:
+            telemetry.warn_once("compiling", error)
+        if not benchmarks_calls_here([self]):
+            self.await_kernels()
+
+    def await_kernels(self) -> None:
+        """Return once its kernels are compiled, or have failed to be."""
+        try:
+            for spec in self.choice.specs:
+                object_builder().wait(spec)
+        # Whatever it is, the launcher meets it again and knows what to do.
+        except Exception as error:
+            telemetry.warn_once("compiling", error)
+
+    def hash_key(self) -> str:
+        """Key of its timing in Inductor's autotune cache.
+
+        Another model, aim, kernel source or compiler makes another one, and so does another list of
+        backends: stock choices are timed beside ours in another way than alone, and Inductor takes
+        what is cached for a list where it has all of it. Beside a fused kernel none races at the
+        power limit, so that is another list, too.
+        """
+        kernels = (spec.key for spec in self.choice.specs)
+        variables = map(str, self.choice.variables().values())
+        told = (_KEY, config.max_autotune_gemm_backends, self.choice.settings.power, fusing.get())
+        return "-".join((*told, *kernels, *variables))
+
+
+class TilecastTemplate(CuteDSLTemplate):
+    """Renders a `Choice` into a module that launches it."""
+
+    kernel_type = TilecastKernel
+
+    def maybe_append_choice(self, choices: list[Any], **kwargs: Any) -> NotImplementedError | None:
+        """Append the caller of a choice, or tell why there is none, which Inductor would not."""
+        try:
+            choices.append(self.generate(**kwargs))
+        except Exception as error:
+            telemetry.warn_once("generating source", error)
+            return NotImplementedError(str(error))
+        return None
+
+    def generate(self, **kwargs: Any) -> TilecastCaller:
+        """The caller of ``choice``, with ``input_nodes`` and ``layout`` as Inductor gives them."""
+        choice = kwargs.pop("choice")
+        stock = cast(CuteDSLTemplateCaller, super().generate(**kwargs, **choice.variables()))
+        return TilecastCaller(stock, choice)
+
+
+def without_failures(timings: dict[str, Any]) -> dict[str, Any]:
+    """Inductor's cache of timings without those of our choices that did not run.
+
+    Kept on disk, they would retire a kernel for good, though a worker may only have run out of
+    memory. Inductor benchmarks anew what it has no timing of. Timings are milliseconds by
+    ``hash_key``, in dictionaries by whatever else they depend on.
+    """
+    return {
+        key: without_failures(value) if isinstance(value, dict) else value
+        for key, value in timings.items()
+        if isinstance(value, dict) or not (key.startswith(_KEY) and value >= FAILED_MS)
+    }
+
+
+@cache
+def template() -> TilecastTemplate:
+    """The one template; Inductor allows no second one of its name."""
+    return TilecastTemplate("tilecast_matmul", _SOURCE)

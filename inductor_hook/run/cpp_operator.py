@@ -1,0 +1,88 @@
+"""What generated C++ calls at run time: our kernels as an operator of PyTorch's dispatcher.
+
+Under a C++ wrapper generated code imports this module alone, as that in Python does the launcher.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+
+from tilecast.heuristics.operands import COLUMN, MATRIX, NUMBER, ONE, ROW, GemmOperands
+from tilecast.inductor_hook.describe.layout import padded
+from tilecast.inductor_hook.run.launcher import DynamicMatmul, StaticMatmul, add_bias, row
+
+_SCHEMA = (
+    "launch(Tensor a, Tensor b, Tensor(x!) out, Tensor[] extras, Tensor? added, str[] configs, "
+    "str operands, str[] model, float alpha, float beta) -> ()"
+)
+
+
+def launch(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    out: torch.Tensor,
+    extras: Sequence[torch.Tensor],
+    added: torch.Tensor | None,
+    configs: Sequence[str],
+    operands: str,
+    model: Sequence[str],
+    alpha: float,
+    beta: float,
+) -> None:
+    """Write to ``out`` what one of some kernels makes of a and b, as a `StaticMatmul` does.
+
+    Args:
+        a: (m, k), or (batch, m, k); b and out likewise.
+        b: what it is multiplied with.
+        out: what is written to.
+        extras: those of the operands that are tensors, as the graph has them.
+        added: what is added behind the kernel; None where nothing is.
+        configs: names of the kernels' configs; several where an extent is symbolic.
+        operands: their text.
+        model: folder, aim and digest of the model that picks by the extents of the call; nothing
+            where these are fixed.
+        alpha: factor of the product.
+        beta: factor of what is added to it.
+    """
+    any_rows = out.stride(-1) == 1 and out.stride(-2) % padded(1, out.itemsize) != 0
+    matmul = _named(tuple(configs), operands, a.ndim == 3, any_rows, tuple(model))
+    tensors, numbers = iter(extras), {"alpha": alpha, "beta": beta}
+    given: Any = (
+        numbers[extra.name] if extra.kind == NUMBER else _VIEWS[extra.kind](next(tensors))
+        for extra in GemmOperands.parse(operands).extras
+    )
+    matmul(a, b, out, *given)
+    if added is not None:
+        add_bias(out, added, alpha, beta)
+
+
+_VIEWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    **dict.fromkeys((ONE, COLUMN), torch.Tensor.flatten),
+    ROW: row,
+    MATRIX: lambda matrix: matrix,
+}
+"""How an extra is handed to a kernel, which takes vectors with one dimension, by kind."""
+
+
+@cache
+def _named(
+    configs: tuple[str, ...], operands: str, batched: bool, any_rows: bool, model: tuple[str, ...]
+) -> StaticMatmul | DynamicMatmul:
+    """What launches."""
+    if not model:
+        (config,) = configs
+        return StaticMatmul.named(config, operands, batched, any_rows)
+    folder, power, digest = model
+    return DynamicMatmul.named(
+        configs, operands, batched, any_rows, model=folder, power=power, digest=digest
+    )
+
+
+_LIBRARY = torch.library.Library("tilecast", "FRAGMENT")
+"""Kept, because the operator goes when it does."""
+_LIBRARY.define(_SCHEMA)
+_LIBRARY.impl("launch", launch, "CompositeExplicitAutograd")

@@ -1,0 +1,222 @@
+"""Which configs a problem deserves: the model's answers, kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache, lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from tilecast.data_collection.gpu.gpu_model import gpu_here
+from tilecast.heuristics.config import KernelConfig
+from tilecast.heuristics.config_table import Candidates
+from tilecast.heuristics.errors import TilecastError
+from tilecast.heuristics.hardware import Hardware
+from tilecast.heuristics.heuristic import rank
+from tilecast.heuristics.operands import GemmOperands
+from tilecast.heuristics.problem import GemmProblem
+from tilecast.inductor_hook import telemetry
+from tilecast.inductor_hook.settings import Settings
+from tilecast.kernels.candidates import candidates, config_table, multiplies
+from tilecast.models.runtime.known_operands import check_decides
+from tilecast.models.runtime.learned import (
+    FirstChoice,
+    LearnedHeuristic,
+    Prediction,
+    load_heuristic,
+)
+from tilecast.models.runtime.manifest import model_hardware
+from tilecast.models.runtime.nearest_gpu import terms
+
+_REMEMBERED = 4096
+"""Problems whose answer is kept; a model has some dozens."""
+
+
+def gpu_of(device: int, settings: Settings) -> Hardware:
+    """The hardware of a CUDA device, as a model of one's own, tilecast or its driver describes it.
+
+    Raises:
+        TilecastError: no kernel is for this GPU, or the model is refused.
+    """
+    import torch
+
+    if settings.model:
+        own = _own_hardware(settings.model, settings.digest)
+        if torch.cuda.get_device_name(device) in own.device_names:
+            return own
+    return _gpu_here(device)
+
+
+@cache
+def _own_hardware(model: str, digest: str) -> Hardware:
+    """The GPU that a model is for: another one may come to be in its folder, with its digest."""
+    return model_hardware(Path(model))
+
+
+@cache
+def _gpu_here(device: int) -> Hardware:
+    return gpu_here(device)
+
+
+@lru_cache(_REMEMBERED)
+def runnable(settings: Settings, operands: GemmOperands, gpu: Hardware) -> GemmOperands:
+    """The same; without what they add where that is to be added by a second kernel.
+
+    There no kernel of a GPU adds it, or no model has seen one that does, as for a matrix it must.
+
+    Raises:
+        TilecastError: nor is there a model that chooses for the product alone.
+    """
+    bare = operands.bare
+    if operands == bare:
+        return operands
+    benchmarked = settings.k != 1
+    _choosing(settings, bare, gpu, benchmarked=benchmarked)
+    if not multiplies(operands, gpu):
+        return bare
+    try:
+        _choosing(settings, operands, gpu, benchmarked=benchmarked)
+    except TilecastError:
+        return bare
+    return operands
+
+
+@lru_cache(_REMEMBERED)
+def shortlist(settings: Settings, problem: GemmProblem, gpu: Hardware) -> tuple[Prediction, ...]:
+    """The configs that a problem deserves and what is expected of them, best first.
+
+    Raises:
+        TilecastError: no model knows the GPU, dtypes and majors, or not well enough to decide
+            without a benchmark where ``settings.k`` is 1.
+    """
+    if settings.k == 1:
+        return (first(settings, problem, gpu).prediction,)
+    heuristic = _choosing(settings, problem.operands, gpu, benchmarked=True)
+    configs = candidates(problem, gpu)
+    if settings.k == "auto":
+        return tuple(heuristic.shortlist(problem, configs))
+    return tuple(heuristic.predict(problem, configs, limit=int(settings.k)))
+
+
+@lru_cache(_REMEMBERED)
+def first(settings: Settings, problem: GemmProblem, gpu: Hardware) -> FirstChoice:
+    """What a problem runs without a benchmark, and whether that is the library's kernel.
+
+    Raises:
+        TilecastError: no model knows the GPU, dtypes and majors, or not well enough to decide.
+    """
+    heuristic = _choosing(settings, problem.operands, gpu, benchmarked=False)
+    return heuristic.first(problem, candidates(problem, gpu))
+
+
+def decided(settings: Settings, problem: GemmProblem, gpu: Hardware, any_rows: bool) -> FirstChoice:
+    """What runs without a benchmark: `first`, or where TMA does not store the rows, ours.
+
+    Args:
+        settings: which model decides.
+        problem: what is multiplied, with rows that TMA stores.
+        gpu: the GPU.
+        any_rows: whether TMA does not store the result's own, which are shorter.
+
+    Raises:
+        TilecastError: no model knows the GPU, dtypes and majors, or not well enough to decide.
+    """
+    choice = first(settings, problem, gpu)
+    # Such rows take the library longer than those that its expected time is of.
+    return replace(choice, deferred=False) if any_rows else choice
+
+
+@lru_cache(_REMEMBERED)
+def ranked(
+    settings: Settings,
+    problem: GemmProblem,
+    gpu: Hardware,
+    configs: tuple[KernelConfig, ...],
+    limit: int,
+) -> tuple[KernelConfig, ...]:
+    """The ``limit`` of some configs that the model prefers for a problem, best first.
+
+    In the order of all candidates of the problem, as its features compare them with each other;
+    then the configs that are none, which run all the same, as the model places them among them.
+
+    Raises:
+        TilecastError: no model knows the GPU, dtypes and majors; or it is lent, and asked for one.
+    """
+    heuristic = _ranking(settings, problem.operands, gpu, benchmarked=limit > 1)
+    rivals = candidates(problem, gpu)
+    best = _those_among(configs, rank(heuristic, problem, rivals))[:limit]
+    others = set(configs) - set(rivals.select(configs))
+    if others and len(best) < limit:
+        every = config_table((*rivals, *sorted(others, key=str)), problem.operands).all()
+        best += _those_among(tuple(others), rank(heuristic, problem, every))
+    return tuple(best[:limit])
+
+
+def _those_among(configs: Sequence[KernelConfig], ranking: Candidates) -> list[KernelConfig]:
+    """Some configs in the order of a ranking, those that are in it."""
+    index = ranking.table.index
+    wanted = [index[config] for config in configs if config in index]
+    return list(ranking.take(np.flatnonzero(np.isin(ranking.rows, wanted))))
+
+
+def portfolio(
+    settings: Settings,
+    problems: Sequence[GemmProblem],
+    gpu: Hardware,
+    any_rows: bool = False,
+) -> tuple[KernelConfig, ...]:
+    """The distinct first choices for several problems, in order, without those left to the library.
+
+    Raises:
+        TilecastError: there is no model for the GPU, dtypes and majors.
+    """
+    firsts = (decided(settings, problem, gpu, any_rows) for problem in problems)
+    return tuple(dict.fromkeys(one.prediction.config for one in firsts if not one.deferred))
+
+
+def _choosing(
+    settings: Settings, operands: GemmOperands, gpu: Hardware, *, benchmarked: bool
+) -> LearnedHeuristic:
+    """The model for some operands, where it may choose for them.
+
+    Raises:
+        TilecastError: there is none, or none that knows enough to decide without a benchmark.
+    """
+    heuristic = _ranking(settings, operands, gpu, benchmarked=benchmarked)
+    if not benchmarked:
+        check_decides(heuristic.artifact.measured, operands)
+    return heuristic
+
+
+def _ranking(
+    settings: Settings, operands: GemmOperands, gpu: Hardware, *, benchmarked: bool
+) -> LearnedHeuristic:
+    """The model for some operands; where it is lent to the GPU, that is said once.
+
+    Raises:
+        TilecastError: there is none; or it is lent, and what it prefers is not benchmarked.
+    """
+    heuristic = _heuristic(gpu, operands, settings.power, settings.model, settings.digest)
+    if heuristic.artifact.lender:
+        if not benchmarked:
+            raise TilecastError(
+                f"no model decides without a benchmark: {terms(heuristic.artifact)}"
+            )
+        telemetry.say_once("lent model", terms(heuristic.artifact))
+    return heuristic
+
+
+@cache
+def _heuristic(
+    gpu: Hardware, operands: GemmOperands, power: str, model: str | None, digest: str
+) -> LearnedHeuristic:
+    """The model for some operands, if it is still the one that was installed."""
+    heuristic = load_heuristic(gpu, operands, power, Path(model) if model else None)
+    if not str(heuristic.artifact.digest).startswith(tuple(digest.split("+"))):
+        raise TilecastError(
+            f"model {model or 'shipped'} has changed since it was installed, when its digest was "
+            f"{digest}; allowed: the same; call tilecast.inductor_hook.install() again"
+        )
+    return heuristic

@@ -1,0 +1,143 @@
+"""FlexGEMM's configs in a model's order.
+
+FlexGEMM asks QuACK which configs are legal for a call, and takes the first twelve of them, or the
+first one where it does not tune: on Hopper it has no order of its own. `rank_with_model` puts a
+model's order in that place, for both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import wraps
+from typing import Any
+
+from tilecast.heuristics.errors import TilecastError
+from tilecast.heuristics.operands import GemmOperands, TensorSpec
+from tilecast.heuristics.problem import GemmProblem
+from tilecast.inductor_hook.describe.from_ir import stored
+from tilecast.inductor_hook.patch import patching
+from tilecast.inductor_hook.stock_kernels.stock_order import (
+    HOPPER,
+    Choose,
+    in_order,
+    ranked_or_stock,
+)
+from tilecast.kernels.quack_sm90.config import QuackConfig
+from tilecast.kernels.quack_sm90.space import most_stages
+from tilecast.kernels.rules import tile_ks
+
+Legal = Sequence[tuple[tuple[str, Any], ...]]
+"""Configs as FlexGEMM has them: the fields of QuACK's ``GemmConfig`` and their values."""
+
+SHAPE = ("tile_m", "tile_n", "cluster_m", "cluster_n", "pingpong", "swap_ab")
+"""What configs differ in on Hopper."""
+PLAIN: Mapping[str, Any] = {
+    "tile_k": None,
+    "num_warps": None,
+    "is_dynamic_persistent": False,
+    "cluster_k": 1,
+    "split_k": 1,
+    "max_swizzle_size": 8,
+    "device_capacity": 9,
+    "use_tma_gather": False,
+}
+"""What they have in common, as the kernels that were measured have it."""
+HOOKED = "flex_gemm_quack_configs"
+"""The function of FlexGEMM's lowering that asks QuACK."""
+
+
+def quack_config(fields: Mapping[str, Any], operands: GemmOperands) -> QuackConfig | None:
+    """The config that stands for one of FlexGEMM's: its tile, with the deepest pipeline that fits.
+
+    Returns:
+        None where a knob has another value than in any kernel that was measured.
+    """
+    common = {name: value for name, value in fields.items() if name not in SHAPE}
+    if not (fields.keys() >= set(SHAPE) and common.items() <= PLAIN.items()):
+        return None
+    config = QuackConfig(
+        fields["tile_m"],
+        fields["tile_n"],
+        tile_ks(operands)[0],
+        fields["cluster_m"],
+        fields["cluster_n"],
+        schedule="pong" if fields["pingpong"] else "coop",
+        swap_ab=fields["swap_ab"],
+    )
+    return replace(config, stages=most_stages(config, operands, HOPPER))
+
+
+def read(call: Any, inputs: Sequence[Any]) -> GemmProblem:
+    """The product of a FlexGEMM call; a symbolic extent counts as its hint, as it does to PyTorch.
+
+    What is added to the product, and done behind it, is left out. The result, of which nothing is
+    known at that point, counts as row-major and of A's dtype.
+
+    Args:
+        call: FlexGEMM's ``FlexGemmEpilogueConfig``.
+        inputs: what is multiplied and added, as Inductor holds it.
+
+    Raises:
+        TilecastError: it is a grouped product, or no config is for such operands.
+    """
+    from torch._inductor.virtualized import V
+
+    if call.cu_seqlens_index is not None:
+        raise TilecastError("grouped products have no model; allowed: mm, addmm, bmm, baddbmm")
+    sizes = V.graph.sizevars
+    a, b = inputs[call.gemm_op.mat1_index], inputs[call.gemm_op.mat2_index]
+    a_spec, b_spec = (stored(name, node.get_layout(), sizes) for name, node in (("A", a), ("B", b)))
+    operands = GemmOperands.product(a_spec, b_spec, TensorSpec(a_spec.dtype, "row"))
+    *batch, m, k = (sizes.optimization_hint(extent) for extent in a.get_size())
+    n = sizes.optimization_hint(b.get_size()[-1])
+    return GemmProblem(m, n, k, batch[0] if batch else 1, operands)
+
+
+def rank_configs(legal: Legal, problem: GemmProblem, choose: Choose) -> Legal:
+    """Order FlexGEMM's configs as a model does; those that it does not know come last.
+
+    Raises:
+        TilecastError: the model knows none of them, or not the problem.
+    """
+    found = [(quack_config(dict(fields), problem.operands), fields) for fields in legal]
+    if not any(config for config, _ in found):
+        raise TilecastError(
+            f"configs such as {dict(legal[0])} have no model; allowed: Hopper's, with "
+            f"{', '.join(f'{name}={value}' for name, value in PLAIN.items())}"
+        )
+    return tuple(in_order(found, problem, len(legal), choose))
+
+
+def rank_with_model(home: Any, choose: Choose) -> None:
+    """Have the model order FlexGEMM's configs; a second call replaces the first.
+
+    ``home`` is the module of Inductor that lowers FlexGEMM.
+
+    Raises:
+        TilecastError: the installed PyTorch asks QuACK in another way.
+    """
+    if not hasattr(home, HOOKED):
+        raise TilecastError(
+            f"{home.__name__} has no {HOOKED}; allowed: PyTorch 2.15; leave rank_flex_gemm off"
+        )
+
+    stock = patching.stock(home, HOOKED)
+
+    @wraps(stock)
+    def quack_configs(call: Any, inputs: Sequence[Any], *rest: Any, **options: Any) -> Legal:
+        legal = stock(call, inputs, *rest, **options)
+        return tuple(
+            ranked_or_stock(
+                "FlexGEMM",
+                lambda: rank_configs(legal, read(call, inputs), choose),
+                lambda: legal,
+            )
+        )
+
+    patching.replace(home, HOOKED, quack_configs)
+
+
+def restore(home: Any) -> None:
+    """Undo `rank_with_model`; nothing to do where FlexGEMM asks QuACK by itself."""
+    patching.restore(home, HOOKED)

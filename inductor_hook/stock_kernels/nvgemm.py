@@ -1,0 +1,152 @@
+"""Stock NVGEMM kernels in a model's order.
+
+Inductor asks one object which GEMMs of ``cutlass.operators`` it shall compile, and that one asks
+nvMatmulHeuristics. `rank_with_model` has it ask a model first, and nvMatmulHeuristics where no
+model can tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from tilecast.heuristics.dtypes import dtype_of_cutlass
+from tilecast.heuristics.errors import TilecastError
+from tilecast.heuristics.operands import GemmOperands, TensorSpec
+from tilecast.heuristics.problem import GemmProblem
+from tilecast.inductor_hook.stock_kernels.stock_order import (
+    HOPPER,
+    Choose,
+    in_order,
+    ranked_or_stock,
+)
+from tilecast.kernels.quack_sm90.config import QuackConfig
+from tilecast.kernels.quack_sm90.stock import stock_configs
+
+STOCK_OPERATOR = "Sm90StaticPersistentGemmOperator"
+"""The class of ``cutlass.operators`` that `stock_configs` stand for."""
+
+
+def kernel_operands(metadata: Any) -> GemmOperands:
+    """Dtypes and majors of a kernel, from the ``OperatorMetadata`` of a `STOCK_OPERATOR`.
+
+    Raises:
+        TilecastError: a dtype that no config is for, such as fp8.
+    """
+    a, b, out = metadata.operands.A, metadata.operands.B, metadata.operands.out
+    # A stride is 1 for the contiguous extent and 0 for the others.
+    a, b, out = (
+        TensorSpec(dtype_of_cutlass(x.dtype), "row" if x.stride[-1] == 1 else "col")
+        for x in (a, b, out)
+    )
+    return GemmOperands(a, b, out, dtype_of_cutlass(metadata.operands.accumulator_type))
+
+
+def kernel_config(metadata: Any) -> QuackConfig | None:
+    """The config that stands for a kernel, by the ``OperatorMetadata`` of any operator.
+
+    Returns:
+        None if it is not one of `stock_configs`: of another class, for another architecture, or of
+        a newer library's tile.
+
+    Raises:
+        TilecastError: as `kernel_operands`.
+    """
+    if metadata.operator_class.__name__ != STOCK_OPERATOR:
+        return None
+    design = metadata.design
+    shape = (*design.tile_shape, *design.cluster_shape)
+    for c in stock_configs(kernel_operands(metadata), HOPPER):
+        if shape == (c.tile_m, c.tile_n, c.tile_k, c.cluster_m, c.cluster_n, 1):
+            return c
+    return None
+
+
+def rank_kernels(
+    kernels: Sequence[Any],
+    extents: tuple[int, int, int, int],
+    count: int,
+    choose: Choose,
+    *,
+    swap_ab: bool = False,
+) -> list[Any]:
+    """Order kernels as a model does; those that it does not know come last.
+
+    Args:
+        kernels: operators for one problem, so all with the same operands.
+        extents: m, n, k and batch of what the kernels multiply.
+        count: how many are wanted.
+        choose: asks the model.
+        swap_ab: whether these extents are those of out^T = B^T A^T.
+
+    Raises:
+        TilecastError: the model knows none of the kernels, or not the problem.
+    """
+    found = [(kernel_config(kernel.metadata), kernel) for kernel in kernels]
+    known = [kernel for config, kernel in found if config]
+    if not known:
+        classes = sorted({kernel.metadata.operator_class.__name__ for kernel in kernels})
+        raise TilecastError(
+            f"kernels of {', '.join(classes)} have no model; allowed: {STOCK_OPERATOR} with a "
+            "stage of 128 bytes; leave them to PyTorch"
+        )
+    m, n, k, batch = extents
+    operands = kernel_operands(known[0].metadata)
+    if swap_ab:
+        # The model knows an exchanged kernel by the problem that was asked for.
+        m, n, operands = n, m, _exchanged(operands)
+    turned = [(config and replace(config, swap_ab=swap_ab), kernel) for config, kernel in found]
+    return in_order(turned, GemmProblem(m, n, k, batch, operands), count, choose)
+
+
+def _exchanged(operands: GemmOperands) -> GemmOperands:
+    """Operands of out = A B, from those of out^T = B^T A^T."""
+
+    def turned(spec: TensorSpec) -> TensorSpec:
+        return replace(spec, major="col" if spec.major == "row" else "row")
+
+    a, b, out = operands.b, operands.a, operands.out
+    return replace(operands, a=turned(a), b=turned(b), out=turned(out))
+
+
+def rank_with_model(home: Any, choose: Choose) -> None:
+    """Have the model choose among the stock kernels; a second call replaces the first.
+
+    ``home`` is the module of Inductor that keeps the object which ranks them.
+
+    Raises:
+        TilecastError: the installed PyTorch keeps no such object.
+    """
+    restore(home)
+    stock = home.get_nvgemm_heuristics()
+    if home.get_nvgemm_heuristics() is not stock:
+        raise TilecastError(
+            f"{home.__name__} does not keep its ranking object; allowed: PyTorch 2.14 or 2.15; "
+            "leave rank_nvgemm off"
+        )
+    stock_filter = stock.filter_kernels
+
+    def filter_kernels(
+        kernels: list[Any], inputs: Any, count: int, *rest: Any, **options: Any
+    ) -> list[Any]:
+        """The best kernels, best first; of the options ``swap_ab`` matters here."""
+
+        def ranked() -> list[Any]:
+            # A symbolic extent counts as its hint, as it does to PyTorch.
+            extents = (*inputs.mnk_hinted(), inputs.batch_hinted())
+            swap_ab = options.get("swap_ab", False)
+            return rank_kernels(kernels, extents, count, choose, swap_ab=swap_ab)
+
+        def theirs() -> list[Any]:
+            return stock_filter(kernels, inputs, count, *rest, **options)
+
+        # None where Hopper has none, as with a fused epilogue.
+        return [*ranked_or_stock("NVGEMM", ranked, theirs)] if kernels else theirs()
+
+    vars(stock)["filter_kernels"] = filter_kernels
+
+
+def restore(home: Any) -> None:
+    """Undo `rank_with_model`; nothing to do where Inductor ranks by itself."""
+    vars(home.get_nvgemm_heuristics()).pop("filter_kernels", None)

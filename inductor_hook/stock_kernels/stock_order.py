@@ -1,0 +1,63 @@
+"""PyTorch's own kernels in a model's order, or in their own where no model can tell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tilecast.heuristics.errors import TilecastError, one_line
+from tilecast.heuristics.hardware import hardware
+from tilecast.heuristics.problem import GemmProblem
+from tilecast.inductor_hook import telemetry
+from tilecast.kernels.quack_sm90.config import QuackConfig
+
+Choose = Callable[[GemmProblem, Sequence[Any], int], Sequence[Any]]
+"""Takes a problem, the configs at hand and how many are wanted; returns the best, best first.
+Raises `TilecastError` when no model knows the problem or the GPU."""
+
+HOPPER = hardware("H200")
+"""Any GPU of the architecture: pipelines are sized for sm_90, whatever the card."""
+
+
+def in_order(
+    found: Sequence[tuple[QuackConfig | None, Any]],
+    problem: GemmProblem,
+    count: int,
+    choose: Choose,
+) -> list[Any]:
+    """The best kernels, best first; those that the model does not know come last, in their order.
+
+    Args:
+        found: kernels, each behind the config that stands for it and for no other, or None where
+            none does; one at least has a config.
+        problem: what they multiply.
+        count: how many are wanted.
+        choose: asks the model.
+
+    Raises:
+        TilecastError: the model knows not the problem.
+    """
+    known = {config: kernel for config, kernel in found if config}
+    unknown = [kernel for config, kernel in found if not config]
+    ranking = choose(problem, list(known), count)
+    return [*(known[config] for config in ranking), *unknown][:count]
+
+
+def ranked_or_stock(
+    kind: str, ranked: Callable[[], Sequence[Any]], stock: Callable[[], Sequence[Any]]
+) -> Sequence[Any]:
+    """What the model ranks, or, where that fails, what PyTorch does; a warning tells each reason.
+
+    Args:
+        kind: what PyTorch calls the kernels.
+        ranked: asks the model.
+        stock: asks PyTorch.
+    """
+    try:
+        return ranked()
+    # Whatever went wrong here, the user's program shall compile.
+    except Exception as error:
+        reason = str(error) if isinstance(error, TilecastError) else one_line(error)
+        telemetry.count(f"failed: ranking {kind} kernels")
+        telemetry.say_once(f"ranking {kind}", f"PyTorch ranks its own {kind} kernels: {reason}")
+        return stock()

@@ -1,0 +1,256 @@
+"""Bringing kernels into an object cache: other processes compile, the caller goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from functools import cache
+from pathlib import Path
+from weakref import WeakSet
+
+from tilecast.heuristics.errors import TilecastError
+from tilecast.kernels.build.compiling import CompileResult, compile_into
+from tilecast.kernels.build.workers import ServerDied, WorkerDied, Workers
+from tilecast.kernels.families import FAMILIES
+from tilecast.kernels.objects.cache import ObjectCache, default_root
+from tilecast.kernels.spec import KernelSpec
+
+DEADLINE_SECONDS = 120
+"""For one kernel, which takes about a second: a compiler that hangs must not hang its caller."""
+STOP_SECONDS = 0.25
+"""How often whoever wants kernels is asked whether they are still wanted."""
+MOST_WORKERS = 16
+"""A shortlist and its neighbours keep no more busy; each takes 0.1 GB beside what all share."""
+
+
+def _never() -> bool:
+    """Whether kernels are no longer wanted: they are."""
+    return False
+
+
+class ObjectBuilder:
+    """Brings kernels into an object cache. Any thread may call it, and a forked child too."""
+
+    def __init__(self, objects: ObjectCache, workers: int | None = None):
+        """Take where objects go; processes start with the first kernel that is missing.
+
+        Where it is left out how many compile at a time, there is one per core, `MOST_WORKERS` at
+        most.
+        """
+        self.objects = objects
+        self._most = workers
+        self._begin()
+        _builders.add(self)
+
+    def start(self, spec: KernelSpec) -> None:
+        """Begin to compile a kernel unless the cache holds it or a worker is at it already."""
+        with self._lock:
+            job = self._jobs.get(spec)
+            if job is not None and not job.done():
+                return
+            if self.objects.resources(spec) is None:
+                self._jobs[spec] = self._submit(spec)
+            else:
+                self._jobs.pop(spec, None)
+
+    def ready(self, spec: KernelSpec) -> bool:
+        """Whether the cache holds a kernel, which begins to be compiled where it does not.
+
+        Raises:
+            TilecastError: it did not compile, or its worker died; asked again, it is tried again.
+        """
+        with self._lock:
+            job = self._jobs.get(spec)
+            if job is None or not job.done():
+                self.start(spec)
+                return spec not in self._jobs
+            del self._jobs[spec]
+        error = _result(spec, job).error
+        if error:
+            raise _not_compiled(spec, error)
+        return True
+
+    def wait(self, spec: KernelSpec) -> None:
+        """Return once the cache holds a kernel, compiling it where it does not.
+
+        Raises:
+            TilecastError: it does not compile, or its worker died or took too long.
+        """
+        # In one step: `ready` takes a failure along when it tells that, and `close` all.
+        with self._lock:
+            self.start(spec)
+            job = self._jobs.get(spec)
+        error = job and _result(spec, job).error
+        if error:
+            raise _not_compiled(spec, error)
+
+    def settle(self) -> None:
+        """Return once no kernel that was begun before is in work, whatever became of it."""
+        with self._lock:
+            jobs = dict(self._jobs)
+        for spec, job in jobs.items():
+            # Whoever needs the kernel is told why the cache cannot be written.
+            with contextlib.suppress(TilecastError):
+                _result(spec, job)
+
+    def build(
+        self, specs: Iterable[KernelSpec], stop: Callable[[], bool] = _never
+    ) -> Iterator[CompileResult]:
+        """Compile different kernels that the cache lacks, and yield each as it is done.
+
+        What was in work when all processes ended, as somebody killed the one that begins them, is
+        compiled once more. Once ``stop`` says so, what is in work is given up and nothing more is
+        begun.
+
+        Raises:
+            TilecastError: the cache cannot be written.
+        """
+        missing = iter(specs)
+        jobs: dict[Future[CompileResult], KernelSpec] = {}
+        again: set[KernelSpec] = set()
+        while True:
+            # One a process, so that the next is chosen when there is one for it.
+            for spec in itertools.islice(missing, self._size() - len(jobs)):
+                jobs[self._submit(spec)] = spec
+            if not jobs:
+                return
+            done = wait(jobs, STOP_SECONDS, FIRST_COMPLETED).done
+            if stop():
+                self.close()
+                return
+            for job in done:
+                spec = jobs.pop(job)
+                if isinstance(job.exception(), ServerDied) and spec not in again:
+                    again.add(spec)
+                    jobs[self._submit(spec)] = spec
+                else:
+                    yield _result(spec, job)
+
+    def close(self) -> None:
+        """End the processes; kernels that they are at are given up."""
+        with self._lock:
+            if self._workers is not None:
+                self._workers.close()
+                self._workers = None
+                self._jobs.clear()
+
+    def _begin(self) -> None:
+        self._lock = threading.RLock()
+        self._workers: Workers | None = None
+        self._jobs: dict[KernelSpec, Future[CompileResult]] = {}
+
+    def _size(self) -> int:
+        from joblib import cpu_count
+
+        return self._most or min(cpu_count(), MOST_WORKERS)
+
+    def _submit(self, spec: KernelSpec) -> Future[CompileResult]:
+        asked = DEADLINE_SECONDS, compile_into, spec, self.objects
+        with self._lock:
+            if self._workers is None:
+                self.objects.tidy()
+            else:
+                with contextlib.suppress(WorkerDied):
+                    return self._workers.submit(*asked)
+            self._workers = Workers(self._size(), prepare, rehearse, environment())
+            try:
+                return self._workers.submit(*asked)
+            except WorkerDied as died:
+                failed: Future[CompileResult] = Future()
+                failed.set_exception(died)
+                return failed
+
+
+def environment() -> dict[str, str]:
+    """Variables of the environment in which kernels compile."""
+    return {name: v for family in FAMILIES.values() for name, v in family.environment.items()}
+
+
+def prepare() -> None:
+    """Load the compilers."""
+    for family in FAMILIES.values():
+        with contextlib.suppress(Exception):  # compiling tells
+            family.preload()
+
+
+def rehearse() -> None:
+    """Have each compiler do what it does with its first kernel alone."""
+    for family in FAMILIES.values():
+        with contextlib.suppress(Exception):  # compiling tells
+            family.rehearse()
+
+
+def _result(spec: KernelSpec, job: Future[CompileResult]) -> CompileResult:
+    """What became of a kernel, once that is known.
+
+    Raises:
+        TilecastError: the cache cannot be written.
+    """
+    try:
+        return job.result()
+    except WorkerDied as died:
+        return CompileResult(spec, 0.0, str(died), passing=True)
+
+
+def _not_compiled(spec: KernelSpec, error: str) -> TilecastError:
+    return TilecastError(
+        f"kernel {spec} did not compile: {error}; see `tilecast compile --config {spec.config} "
+        f"--operands {spec.operands}`"
+    )
+
+
+def compile_all(
+    specs: Iterable[KernelSpec],
+    cache: ObjectCache,
+    workers: int,
+    *,
+    stop: Callable[[], bool] = _never,
+) -> Iterator[CompileResult]:
+    """Bring every spec into the cache, some at a time, and yield each as it is done.
+
+    A spec that fails to compile is reported and the others go on; those that the cache holds are
+    not compiled again. Each compiles in a process of its own, which takes a core. Once ``stop``
+    says so, what is in work is given up, whatever its compiler is doing.
+
+    Raises:
+        TilecastError: the cache cannot be written, or others may write it.
+    """
+    missing = []
+    for spec in dict.fromkeys(specs):
+        if cache.resources(spec) is None:
+            missing.append(spec)
+        else:
+            yield CompileResult(spec, 0.0)
+    if missing:
+        with contextlib.closing(ObjectBuilder(cache, min(workers, len(missing)))) as builder:
+            yield from builder.build(missing, stop)
+
+
+def object_builder() -> ObjectBuilder:
+    """The builder of this process for the default object cache.
+
+    Raises:
+        TilecastError: there is no folder for it.
+    """
+    return _builder(default_root())
+
+
+@cache
+def _builder(root: Path) -> ObjectBuilder:
+    return ObjectBuilder(ObjectCache(root))
+
+
+_builders: WeakSet[ObjectBuilder] = WeakSet()
+
+
+def _forget_workers() -> None:
+    """In a forked child, whose builders have their parent's workers and perhaps a lock held."""
+    for builder in list(_builders):
+        builder._begin()
+
+
+os.register_at_fork(after_in_child=_forget_workers)

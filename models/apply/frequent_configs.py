@@ -1,0 +1,61 @@
+"""Which configs the first choices for many problems have in common: what to compile in advance."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+from tilecast.data_collection.problems import suites
+from tilecast.heuristics.config import KernelConfig
+from tilecast.heuristics.errors import TilecastError
+from tilecast.heuristics.hardware import Hardware
+from tilecast.heuristics.heuristic import Heuristic
+from tilecast.heuristics.operands import GemmOperands
+from tilecast.heuristics.problem import GemmProblem
+from tilecast.kernels.candidates import candidates
+
+ASKED_SUITES, ASKED_RANDOM = ("training", "llm"), 4_000
+"""Whose problems are asked about: layers that people run; and so many of the suite ``random``, with
+extents of every size."""
+FIRST = 5
+"""Configs a problem, as many as the hook takes unless it is told otherwise."""
+
+
+def common_problems(operands: GemmOperands) -> list[GemmProblem]:
+    """Problems of many suites as of some operands; without those whose extents these forbid."""
+    found = []
+    for problem in (*suites.problems(ASKED_SUITES), *suites.suite("random")[:ASKED_RANDOM]):
+        with suppress(TilecastError):
+            found.append(replace(problem, operands=operands))
+    return found
+
+
+def first_configs(
+    heuristic: Heuristic, problem: GemmProblem, hardware: Hardware
+) -> Sequence[KernelConfig]:
+    """The first `FIRST` that a heuristic names for a problem, best first.
+
+    Raises:
+        TilecastError: the heuristic does not answer for its operands.
+    """
+    return list(heuristic.rank(problem, candidates(problem, hardware), limit=FIRST))
+
+
+def by_frequency(shortlists: Iterable[Iterable[KernelConfig]]) -> list[KernelConfig]:
+    """The configs of some shortlists, those that stand in most of them first; ties by name."""
+    counts = Counter(config for shortlist in shortlists for config in shortlist)
+    return sorted(counts, key=lambda config: (-counts[config], config.name))
+
+
+def common_configs(
+    heuristic: Heuristic, operands: GemmOperands, hardware: Hardware
+) -> list[KernelConfig]:
+    """What a heuristic names among the first for `common_problems`, most often named first.
+
+    Raises:
+        TilecastError: the heuristic does not answer for these operands.
+    """
+    problems = common_problems(operands)
+    return by_frequency(first_configs(heuristic, problem, hardware) for problem in problems)

@@ -1,0 +1,151 @@
+"""Regret: what choices of kernels lose against the best one that was measured, by groups."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tilecast.data_collection.problems import suites
+from tilecast.heuristics.heuristic import Heuristic
+from tilecast.heuristics.problem import GemmProblem
+from tilecast.models.learning.labels import ProblemLabels
+
+BUCKETS = {
+    "m 1 to 16": (1, 16),
+    "m 17 to 64": (17, 64),
+    "m 65 to 256": (65, 256),
+    "m 257 to 1024": (257, 1024),
+    "m from 1025": (1025, 2**31),
+}
+"""Groups of problems that are reported apart, with the smallest and largest m."""
+ORIGINS = {
+    "random families": ("random",),
+    "layers of language models": ("llm", "llama_shapes", "deepgemm"),
+}
+"""Others, with the suites that their families are of; each belongs to the first that has it."""
+MAX_K = 10
+"""Largest number of kernels that regret is reported for."""
+CLOSE = 0.02
+"""Regret that counts as having found the best."""
+
+
+@dataclass(frozen=True)
+class RegretRow:
+    """Held-out regret of one heuristic over a group of problems; fractions, not percent."""
+
+    heuristic: str
+    """Its name."""
+    power: str
+    """What it was asked for, and is scored by."""
+    problems: str
+    """The name of one of their `groups`."""
+    count: int
+    """Problems in the group for which it proposed anything."""
+    k: int
+    """Distinct kernels that it might propose."""
+    proposed: float
+    """Distinct kernels that it did propose, on average."""
+    geomean: float
+    """Geometric mean of best runtime among the proposals over the oracle's, less 1."""
+    p95: float
+    """95th percentile."""
+    max: float
+    """Worst problem."""
+    within_2_percent: float
+    """Share of the problems with a regret of at most `CLOSE`."""
+
+
+@dataclass(frozen=True, eq=False)
+class HeldOut:
+    """What a heuristic proposed for every problem while its family was held out."""
+
+    heuristic: str
+    """Its name."""
+    power: str
+    """What it was asked for."""
+    picks: tuple[tuple[int, ...], ...]
+    """For each problem the indices of its configs, best first, at most `MAX_K`; none where no split
+    asks about it."""
+    fitted: tuple[Heuristic, ...] = ()
+    """The heuristic that was asked in each split, where they are kept."""
+
+
+def by_rows(problems: Sequence[GemmProblem]) -> dict[str, np.ndarray]:
+    """Which problems are of each of `BUCKETS`: by name, bool [problems]."""
+    m = np.array([problem.m for problem in problems])
+    return {name: (m >= low) & (m <= high) for name, (low, high) in BUCKETS.items()}
+
+
+def groups(problems: Sequence[GemmProblem]) -> dict[str, np.ndarray]:
+    """Which problems are reported together: all, those of `BUCKETS`, batches, those of `ORIGINS`.
+
+    Returns:
+        By name, bool [problems]; "other families" are of no suite of `ORIGINS`. No batch is of any.
+    """
+    found = {"all": np.ones(len(problems), bool), **by_rows(problems)}
+    found["batches"] = np.array([problem.batch > 1 for problem in problems])
+    other = ~found["batches"]
+    for name, names in ORIGINS.items():
+        families = {problem.family for problem in suites.problems(names)}
+        found[name] = np.array([problem.family in families for problem in problems]) & other
+        other = other & ~found[name]
+    return {**found, "other families": other}
+
+
+def regrets(result: HeldOut, table: Sequence[ProblemLabels]) -> np.ndarray:
+    """Regret of every problem at every k.
+
+    A heuristic that proposes fewer than k is scored by what it proposed.
+
+    Returns:
+        float64 array [problems, MAX_K]; NaN where nothing was proposed.
+    """
+    rows = np.full((len(table), MAX_K), np.nan)
+    for row, labels, picks in zip(rows, table, result.picks, strict=True):
+        if picks:
+            times = labels.slowdown(result.power, truth=True)[list(picks)]
+            best = np.minimum.accumulate(times)
+            row[:] = np.pad(best, (0, MAX_K - len(best)), mode="edge") - 1
+    return rows
+
+
+def summarise(result: HeldOut, table: Sequence[ProblemLabels]) -> list[RegretRow]:
+    """Regret for k = 1 to `MAX_K` over all problems and over each of their `groups`.
+
+    A problem for which the heuristic proposed nothing counts in none of its rows.
+    """
+    regret = regrets(result, table)
+    proposed = np.array([len(picks) for picks in result.picks])
+    known = groups([labels.problem for labels in table])
+    masks = {name: mask & (proposed > 0) for name, mask in known.items()}
+    return [
+        RegretRow(
+            result.heuristic,
+            result.power,
+            name,
+            int(group.sum()),
+            k,
+            float(np.minimum(proposed[group], k).mean()),
+            **spread(regret[group, k - 1]),
+            within_2_percent=float((regret[group, k - 1] <= CLOSE).mean()),
+        )
+        for name, group in masks.items()
+        if group.any()
+        for k in range(1, MAX_K + 1)
+    ]
+
+
+def spread(regret: np.ndarray) -> dict[str, float]:
+    """Geometric mean, 95th percentile and maximum of the regret of some problems."""
+    return {
+        "geomean": float(np.expm1(np.log1p(regret).mean())),
+        "p95": float(np.percentile(regret, 95)),
+        "max": float(regret.max()),
+    }
+
+
+def noise_floor(table: Sequence[ProblemLabels], power: str) -> dict[str, float]:
+    """Regret of the configs that are best by the labels: what knowing these exactly scores."""
+    return spread(np.array([labels.noise_floor(power) for labels in table]))

@@ -1,0 +1,115 @@
+"""A rough time of every config by arithmetic alone, and the parts that it is made of."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from tilecast.heuristics.config_table import ConfigColumns
+from tilecast.heuristics.hardware import Hardware
+from tilecast.heuristics.problem import GemmProblem
+from tilecast.models.features.l2_loads import Loads
+from tilecast.models.features.tile_numbers import TileNumbers
+from tilecast.models.features.tile_waves import Waves
+
+# These constants, sums of squares and the root of the CTAs that share a load explain best how the
+# times of a problem's configs differ, over 1,286 problems on an H200; those of stores and tiles, of
+# cut lines, conversion and promotion over 2,343 of all operands (models/EXPERIMENTS.md).
+ATTAINED = 2 / 3
+"""Share of the data sheet's rates that kernels see of the tensor cores and of DRAM. A GPU that is
+described by its own measured rates, some tenths lower, is taken for slower still."""
+L2_ATTAINED = 1.4
+"""The same of the L2's, which answers neighbours that ask for the same lines at once."""
+LOAD_LATENCY = 0.63
+"""Microseconds from asking for a tile to having it, under load."""
+STAGES_READ = 1.5
+"""Stages of a pipeline that are being read, so that nothing is on its way to them."""
+STORE_ATTAINED = 0.85
+"""The same of DRAM's for a tile that is stored, which the L2 puts off."""
+TILE_TIME = 0.25
+"""Microseconds from a tile to the next of a CTA in which nothing is multiplied, stored or loaded,
+where no other warp group multiplies meanwhile."""
+LAUNCH_TIME = 4.0
+"""Microseconds that a kernel takes beside its tiles: launch, descriptors, first load, drain."""
+
+
+def times(
+    problem: GemmProblem,
+    config: ConfigColumns,
+    tile: TileNumbers,
+    waves: Waves,
+    loads: Loads,
+    hardware: Hardware,
+) -> dict[str, np.ndarray | float]:
+    """What each part of the work would take alone, in microseconds, and what they take together.
+
+    Args:
+        problem: what is to be multiplied.
+        config: configs that are valid for it.
+        tile: what holds of these whatever the problem's extents.
+        waves: how they cover the problem.
+        loads: how they load its operands.
+        hardware: the GPU.
+
+    Returns:
+        By the names of the features that these are; float64 [configs], or what all share.
+    """
+    dtype = problem.operands.a.dtype
+    sm_flops = ATTAINED * hardware.peak(dtype) / hardware.sm_count * 1e-6
+    dram_rate = ATTAINED * hardware.dram_bytes_per_second * 1e-6
+    l2_rate = L2_ATTAINED * hardware.l2_bytes_per_second * 1e-6
+    multiplied = waves.k_steps * tile.step_flops / (sm_flops * tile.mma_efficiency)
+    loaded = waves.k_steps * loads.step_bytes / l2_rate
+    waited = waves.k_steps * LOAD_LATENCY / np.maximum(config.stages - STAGES_READ, 0.5)
+    store_rate = STORE_ATTAINED * hardware.dram_bytes_per_second * 1e-6
+    stored = tile.store_bytes * (hardware.sm_count / store_rate)
+    turns = config.ping_pong > 0
+    ending = stored / waves.whole
+    among, waited_squared = (stored - ending) ** 2, waited**2
+    apart = stored + tile.exchange + TILE_TIME * ~turns
+
+    def wave(clusters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The time of a wave of so many clusters: that of its loads, and of all that its CTAs do.
+
+        The fewer CTAs, the more of the L2 for each. A CTA's MMA warps also store its tile, so they
+        do not overlap; of two warp groups that take turns, one stores while the other multiplies,
+        which slow each other down.
+        """
+        ctas = clusters * waves.cluster
+        on_sm = ctas / np.minimum(ctas, hardware.sm_count)
+        together = ctas * loaded
+        in_turn = turns & (on_sm <= 1)
+        squares = (on_sm * multiplied) ** 2 + together**2 + waited_squared
+        busy = np.sqrt(squares + np.where(in_turn, among, 0))
+        return together, busy + np.where(in_turn, ending, apart)
+
+    full = np.floor(waves.count)
+    last = waves.clusters - full * waves.slots
+    full_loads, full_wave = wave(waves.slots)
+    last_loads, last_wave = wave(np.maximum(last, 1))
+    l2 = full * full_loads + np.where(last > 0, last_loads, 0)
+    serial = full * full_wave + np.where(last > 0, last_wave, 0)
+    rounds = waves.whole * waves.ctas_on_sm
+    compute, latency = rounds * multiplied, waves.whole * waited
+    dram = problem.min_bytes / dram_rate
+    wave_bytes = problem.k * (waves.rows * tile.row_bytes + waves.columns * tile.column_bytes)
+    memory = np.maximum(np.maximum(dram, l2), latency)
+    analytic = LAUNCH_TIME + np.sqrt(serial**2 + dram**2)
+    roofline = 1e6 * hardware.roofline_seconds(problem.flops, problem.min_bytes, dtype)
+    alone = np.maximum(multiplied, np.where(full > 0, full_loads, last_loads))
+    return {
+        "exchange_time": np.log2(1 + tile.exchange),
+        "compute_time": np.log2(compute),
+        "dram_time": math.log2(dram),
+        "l2_time": np.log2(l2),
+        "latency_time": np.log2(latency),
+        "epilogue_time": np.log2(rounds * stored),
+        "tile_epilogue_share": stored / alone,
+        "serial_time": np.log2(serial),
+        "wave_bytes": np.log2(wave_bytes / hardware.l2_bytes),
+        "wave_traffic_time": np.log2(np.maximum(dram, waves.count * wave_bytes / dram_rate)),
+        "compute_to_memory": np.log2(compute / memory),
+        "analytic_time": np.log2(analytic),
+        "analytic_to_roofline": np.log2(analytic / roofline),
+    }

@@ -1,0 +1,236 @@
+"""What the models see of a problem and a config: geometry, traffic and a rough analytic time.
+
+All of it is arithmetic on the problem, the config and the GPU's data sheet, with a few constants.
+Sizes are in bytes, times in microseconds; "log2" marks base-2 logarithms. The kernel's own m and n
+are the problem's n and m under swap_ab, which is called "rows" and "columns" here.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import numpy as np
+
+from tilecast.heuristics.config_table import Candidates
+from tilecast.heuristics.hardware import Hardware
+from tilecast.heuristics.operands import ACTIVATIONS, COLUMN, ROW
+from tilecast.heuristics.problem import GemmProblem
+from tilecast.kernels.candidates import candidates
+from tilecast.models.features.analytic_time import times
+from tilecast.models.features.l2_loads import Loads
+from tilecast.models.features.tile_numbers import TileNumbers, log_alignment, tile_numbers
+from tilecast.models.features.tile_waves import Waves
+
+FEATURES_VERSION = 5
+"""Raised when a feature changes its meaning."""
+
+FEATURES = {
+    "log_m": "log2 of the problem's m",
+    "log_n": "log2 of the problem's n",
+    "log_k": "log2 of the problem's k",
+    "log_rows": "log2 of the extent that the tile's m runs along",
+    "log_columns": "log2 of the extent that the tile's n runs along",
+    "log_flops": "log2 of the problem's arithmetic",
+    "problem_intensity": "log2 of the problem's FLOP per byte of DRAM",
+    "swap_ab": "1 when the transposed problem is solved",
+    "tile_m": "rows of the tile",
+    "tile_n": "columns of the tile",
+    "tile_k": "depth of one pipeline stage",
+    "tile_area": "log2 of tile_m x tile_n",
+    "tile_intensity": "FLOP per byte that a CTA loads, without multicast",
+    "cluster_m": "CTAs that share loads of B",
+    "cluster_n": "CTAs that share loads of A",
+    "stages": "stages of the pipeline",
+    "warp_groups": "MMA warp groups",
+    "ctas_per_sm": "CTAs that share an SM",
+    "raster_m": "1 when tiles are handed out along rows",
+    "swizzle": "width of the raster's band, in clusters",
+    "split_k": "CTAs that share a tile, a stretch of k each",
+    "ping_pong": "1 when two warp groups take tiles in turn",
+    "smem_bytes": "shared memory of one CTA",
+    "mma_registers": "registers per MMA thread",
+    "accumulator_registers": "accumulators per MMA thread",
+    "bytes_in_flight": "bytes that the pipelines of one SM can have on their way",
+    "tiles_m": "log2 of the tiles along rows",
+    "tiles_n": "log2 of the tiles along columns",
+    "tiles": "log2 of the tiles handed out, one a stretch of k, idle ones of clusters included",
+    "waves": "rounds of tiles that the GPU needs",
+    "last_wave_fill": "share of the GPU that the last wave keeps busy",
+    "wave_efficiency": "rounds of tiles over whole rounds",
+    "padding_m": "share of the tile rows that lie inside the problem",
+    "padding_n": "share of the tile columns that lie inside the problem",
+    "padding_k": "share of the k steps that lies inside the problem",
+    "padding_clusters": "share of the tiles handed out that lies inside the problem",
+    "k_steps": "log2 of the pipeline steps of one CTA for a tile",
+    "k_steps_per_stage": "pipeline steps of one CTA for a tile per stage",
+    "exchange_time": "log2 of 1 plus the time to bring the sums of a split together",
+    "busy_sms": "share of the SMs that have a tile at all",
+    "ctas_on_sm": "CTAs that a busy SM really holds",
+    "mma_efficiency": "share of the tensor core's rate that shape, conversion and promotion leave",
+    "compute_time": "log2 of the time of all multiplications, whole waves counted",
+    "dram_time": "log2 of the time to bring every operand through DRAM once",
+    "l2_time": "log2 of the time of the loads from L2, shared by those that load",
+    "latency_time": "log2 of the time when each pipeline waits for the latency of its loads",
+    "epilogue_time": "log2 of the time to store the tiles of one SM",
+    "tile_epilogue_share": "time to store a tile over the longer of loading and multiplying it",
+    "serial_time": "log2 of the time of all waves, when a CTA stores a tile before the next",
+    "wave_rows": "log2 of the tile rows that one wave touches",
+    "wave_columns": "log2 of the tile columns that one wave touches",
+    "wave_bytes": "log2 of the distinct bytes that one wave loads, over the L2's size",
+    "wave_traffic_time": "log2 of the time to load each wave's distinct bytes from DRAM anew",
+    "wave_square": "log2 of the tile rows over the tile columns that one wave touches",
+    "compute_to_memory": "log2 of compute time over the slower memory time",
+    "analytic_time": "log2 of the analytic time",
+    "analytic_to_roofline": "log2 of the analytic time over the roofline",
+    "rows_along_m": "1 when what the tile's rows are read from is contiguous along them",
+    "columns_along_n": "1 when what its columns are read from is contiguous along them",
+    "rows_piece": "log2 of the bytes of the tile's rows that lie side by side in shared memory",
+    "columns_piece": "log2 of the bytes of its columns that do",
+    "store_along_rows": "1 when the result is contiguous along the tile's rows",
+    "store_columns": "columns of the tile that are stored at once",
+    "operand_bits": "bits of an element of A",
+    "result_bits": "bits of an element of the result",
+    "integer": "1 when whole numbers are multiplied",
+    "converted": "1 when B is brought to the type of A on its way",
+    "promoted": "1 when every stage's sum is added to a more exact one",
+    "vectors": "vectors that the epilogue reads",
+    "activation": "1 when the epilogue has an activation",
+    "rows_alignment": "log2 of the bytes that what the tile's rows are read from is aligned to",
+    "columns_alignment": "log2 of the bytes that what its columns are read from is aligned to",
+    "store_alignment": "log2 of the bytes that rows of the output are aligned to, up to 128",
+}
+"""Name and meaning of every feature of a config by itself, in the order of the columns."""
+
+COMPARED = (
+    "waves",
+    "wave_efficiency",
+    "tiles",
+    "k_steps",
+    "compute_time",
+    "l2_time",
+    "latency_time",
+    "epilogue_time",
+    "serial_time",
+    "wave_bytes",
+    "wave_traffic_time",
+    "analytic_time",
+)
+"""Features that are also given as the distance from the least among the configs that compete."""
+
+FEATURES |= {
+    f"{name}_over_least": f"{FEATURES[name]}: distance from the least of all candidates"
+    for name in COMPARED
+}
+
+FEATURE_NAMES = tuple(FEATURES)
+
+
+_OWN = len(FEATURE_NAMES) - len(COMPARED)
+_COMPARED_COLUMNS = [FEATURE_NAMES.index(name) for name in COMPARED]
+
+
+def featurize(problem: GemmProblem, configs: Candidates, hardware: Hardware) -> np.ndarray:
+    """Compute the features of some configs on one problem, beside all candidates of the problem.
+
+    Args:
+        problem: what is to be multiplied.
+        configs: configs that are valid for it: its candidates, some of them, or others beside them.
+        hardware: the GPU.
+
+    Returns:
+        float32 array [len(configs), len(FEATURE_NAMES)], finite.
+    """
+    table = np.empty((len(configs), len(FEATURE_NAMES)), np.float32)
+    _fill(table, problem, configs, hardware)
+    if len(configs):
+        compared = table[:, _COMPARED_COLUMNS]
+        least = compared.min(0)
+        if configs is not candidates(problem, hardware):
+            least = np.minimum(least, _least(problem, hardware))
+        table[:, _OWN:] = compared - least
+    return table
+
+
+@lru_cache(maxsize=4096)
+def _least(problem: GemmProblem, hardware: Hardware) -> np.ndarray:
+    """The least of each of `COMPARED` among all candidates of a problem; float32."""
+    every = candidates(problem, hardware)
+    table = np.empty((len(every), _OWN), np.float32)
+    _fill(table, problem, every, hardware)
+    return table[:, _COMPARED_COLUMNS].min(0, initial=np.inf)
+
+
+def _fill(table: np.ndarray, problem: GemmProblem, configs: Candidates, hardware: Hardware) -> None:
+    """Write the features of configs by themselves; a row each."""
+    values = vars(configs.columns) | _of_problem(problem) | _of_configs(problem, configs, hardware)
+    # Column by column takes half as long as a table of rows that is turned afterwards.
+    for column, name in enumerate(FEATURE_NAMES[:_OWN]):
+        table[:, column] = values[name]
+
+
+def _of_problem(problem: GemmProblem) -> dict[str, float | np.ndarray]:
+    """What all configs share."""
+    operands = problem.operands
+    a = operands.a.dtype
+    out_extent = problem.n if operands.out.major == "row" else problem.m
+    return {
+        "log_m": math.log2(problem.m),
+        "log_n": math.log2(problem.n),
+        "log_k": math.log2(problem.k),
+        "log_flops": math.log2(problem.flops),
+        "problem_intensity": math.log2(problem.flops / problem.min_bytes),
+        "operand_bits": a.bits,
+        "result_bits": operands.out.dtype.bits,
+        "integer": a.accumulator == "int32",
+        "converted": operands.converted,
+        "promoted": operands.promoted,
+        "vectors": sum(extra.kind in (ROW, COLUMN) for extra in operands.extras),
+        "activation": not ACTIVATIONS.isdisjoint(operands.epilogue),
+        "store_alignment": log_alignment(int(operands.out.dtype.bytes(out_extent))),
+    }
+
+
+def _of_configs(
+    problem: GemmProblem, configs: Candidates, hardware: Hardware
+) -> dict[str, np.ndarray | float]:
+    """How tiles and waves cover the problem and the GPU, and what each part of the work takes."""
+    config = configs.columns
+    tile = TileNumbers(*tile_numbers(configs.table, problem.operands)[:, configs.rows])
+    waves = Waves.of(problem, config, hardware)
+    out_along_m = problem.operands.out.major == "col"
+    loads = Loads.of(problem, config, tile)
+    tiles, handed_out = waves.tiles_m * waves.tiles_n, waves.clusters * waves.cluster
+    return {
+        "log_rows": np.log2(waves.extent_m),
+        "log_columns": np.log2(waves.extent_n),
+        "rows_along_m": tile.rows_along_m,
+        "columns_along_n": tile.columns_along_n,
+        "store_along_rows": out_along_m != (config.swap_ab > 0),
+        "rows_alignment": loads.rows_alignment,
+        "columns_alignment": loads.columns_alignment,
+        "rows_piece": tile.rows_piece,
+        "columns_piece": tile.columns_piece,
+        "store_columns": tile.store_columns,
+        "tile_area": tile.log_area,
+        "tile_intensity": tile.step_flops / tile.step_bytes,
+        "mma_efficiency": tile.mma_efficiency,
+        "tiles_m": np.log2(waves.tiles_m),
+        "tiles_n": np.log2(waves.tiles_n),
+        "tiles": np.log2(handed_out),
+        "waves": waves.count,
+        "last_wave_fill": waves.count - waves.whole + 1,
+        "wave_efficiency": waves.count / waves.whole,
+        "padding_m": waves.extent_m / (waves.tiles_m * config.tile_m),
+        "padding_n": waves.extent_n / (waves.tiles_n * config.tile_n),
+        "padding_k": problem.k / (waves.k_steps * config.split_k * config.tile_k),
+        "padding_clusters": tiles * problem.batch * config.split_k / handed_out,
+        "k_steps": np.log2(waves.k_steps),
+        "k_steps_per_stage": waves.k_steps / config.stages,
+        "bytes_in_flight": config.stages * tile.step_bytes * waves.ctas_on_sm,
+        "busy_sms": waves.busy_sms / hardware.sm_count,
+        "ctas_on_sm": waves.ctas_on_sm,
+        "wave_rows": np.log2(waves.rows),
+        "wave_columns": np.log2(waves.columns),
+        "wave_square": np.log2(waves.rows * config.tile_m / (waves.columns * config.tile_n)),
+    } | times(problem, config, tile, waves, loads, hardware)

@@ -1,0 +1,135 @@
+"""What holds of each config whatever the problem's extents: loads, arithmetic, layout."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from tilecast.heuristics.config_table import ConfigTable
+from tilecast.heuristics.operands import KINDS_REMEMBERED, GemmOperands
+
+CACHE_LINE_BYTES = 128
+"""Alignment beyond which nothing is gained: the L2's line."""
+
+# Fitted with those of `tilecast.models.features.analytic_time`.
+EXCHANGE_TIME = 0.7
+"""Microseconds that CTAs wait for each other where they share a tile, for each doubling of them."""
+EXCHANGE_RATE = 20e3
+"""Bytes per microsecond that a CTA receives from others of its cluster."""
+MMA_CYCLES_PER_COLUMN = 0.5
+"""Cycles of one SM's tensor cores for 64 rows x 1 column x 32 bytes of depth."""
+SMEM_ROWS_PER_CYCLE = 4.0
+"""Rows of 32 bytes that shared memory feeds the tensor cores in a cycle (128 bytes)."""
+PIECE_COST = 0.28
+"""Bytes that a piece of a load costs the L2 for each byte by which it is shorter than a line."""
+STORE_COLUMNS = 32
+"""Most columns of a tile that are stored at once."""
+NARROW_STORE = 1.35
+"""How much longer a tile takes to be stored in pieces of fewer: at each, warps wait for all."""
+INSTRUCTION_BYTES = 32
+"""Depth of one instruction of the tensor cores."""
+CONVERSION_CYCLES = 32.0
+"""Cycles that an SM takes to convert 64 rows x 32 bytes of depth: 4 of 128 lanes an element."""
+PROMOTION_CYCLES = 0.67
+"""Cycles that it takes to add 64 rows x 1 column to more exact sums, after each stage."""
+
+
+class TileNumbers(NamedTuple):
+    """What holds of each config whatever the problem's extents; float64 [configs] each."""
+
+    row_bytes: np.ndarray
+    """Of the tile's rows, one element deep."""
+    column_bytes: np.ndarray
+    """The same of its columns."""
+    step_bytes: np.ndarray
+    """That a CTA loads in a pipeline step."""
+    step_loads: np.ndarray
+    """The same as the L2 feels it: four CTAs that share a load spare it half, and of pieces shorter
+    than its lines each is asked for apart."""
+    a_pieces: np.ndarray
+    """Pieces of A among these loads, each of which shared memory swizzles together."""
+    b_pieces: np.ndarray
+    """The same of B."""
+    step_flops: np.ndarray
+    """Arithmetic of a pipeline step."""
+    store_bytes: np.ndarray
+    """Of a tile of the result, as many more as it takes longer to store in narrow pieces."""
+    store_columns: np.ndarray
+    """Columns of a tile that are stored at once: 32, or 16 where 32 do not divide it."""
+    exchange: np.ndarray
+    """Microseconds that the CTAs of a split exchange their sums."""
+    mma_efficiency: np.ndarray
+    """Share of the tensor core's rate that the instruction's shape can reach, with what is done to
+    operands and sums in between."""
+    log_area: np.ndarray
+    """log2 of the elements of a tile."""
+    rows_piece: np.ndarray
+    """log2 of the bytes that shared memory swizzles together of what the tile's rows are read from:
+    128 where the tile's contiguous side is a multiple of them, 32 for 48 columns of 16 bits."""
+    columns_piece: np.ndarray
+    """The same of what its columns are read from."""
+    rows_along_m: np.ndarray
+    """1 where what the tile's rows are read from is contiguous along them."""
+    columns_along_n: np.ndarray
+    """1 where what its columns are read from is contiguous along them."""
+
+
+@lru_cache(maxsize=KINDS_REMEMBERED)
+def tile_numbers(table: ConfigTable, operands: GemmOperands) -> np.ndarray:
+    """The rows of `TileNumbers` for all configs of a table."""
+    config = table.columns
+    a, b = operands.a.dtype.bytes(1), operands.b.dtype.bytes(1)
+    a_along_m, b_along_n = operands.a.major == "col", operands.b.major == "row"
+    swapped = config.swap_ab > 0
+    row_width, column_width = np.where(swapped, b, a), np.where(swapped, a, b)
+    rows_along_m = np.where(swapped, b_along_n, a_along_m)
+    columns_along_n = np.where(swapped, a_along_m, b_along_n)
+    row_side = row_width * np.where(rows_along_m, config.tile_m, config.tile_k)
+    column_side = column_width * np.where(columns_along_n, config.tile_n, config.tile_k)
+    rows_piece = log_alignment(row_side.astype(int))
+    columns_piece = log_alignment(column_side.astype(int))
+    row_bytes, column_bytes = row_width * config.tile_m, column_width * config.tile_n
+    row_loads = row_bytes * config.tile_k / np.sqrt(config.cluster_n)
+    column_loads = column_bytes * config.tile_k / np.sqrt(config.cluster_m)
+    row_pieces, column_pieces = row_loads / 2**rows_piece, column_loads / 2**columns_piece
+    step_loads = (1 - PIECE_COST) * (row_loads + column_loads)
+    step_loads += PIECE_COST * CACHE_LINE_BYTES * (row_pieces + column_pieces)
+    area = config.tile_m * config.tile_n
+    sums = 4 * area * (1 - 1 / config.split_k)
+    store_columns = np.gcd(config.tile_n.astype(int), STORE_COLUMNS)
+    store_bytes = area * operands.out.dtype.bytes(1)
+    cycles = config.tile_n * MMA_CYCLES_PER_COLUMN
+    taken = np.maximum(cycles, (64 + config.tile_n) / SMEM_ROWS_PER_CYCLE)
+    taken += CONVERSION_CYCLES * operands.converted
+    if operands.promoted:
+        # Where warp groups share a tile, one adds while another multiplies.
+        unshared = config.warp_groups == 1 + config.ping_pong
+        instructions = row_width * config.tile_k / INSTRUCTION_BYTES
+        taken += PROMOTION_CYCLES * unshared * config.tile_n / instructions
+    return np.stack(
+        TileNumbers(
+            row_bytes=row_bytes,
+            column_bytes=column_bytes,
+            step_bytes=(row_bytes + column_bytes) * config.tile_k,
+            step_loads=step_loads,
+            a_pieces=np.where(swapped, column_pieces, row_pieces),
+            b_pieces=np.where(swapped, row_pieces, column_pieces),
+            step_flops=2 * area * config.tile_k,
+            store_bytes=store_bytes * np.where(store_columns < STORE_COLUMNS, NARROW_STORE, 1),
+            store_columns=store_columns,
+            exchange=sums / EXCHANGE_RATE + EXCHANGE_TIME * np.log2(config.split_k),
+            mma_efficiency=cycles / taken,
+            log_area=np.log2(area),
+            rows_piece=rows_piece,
+            columns_piece=columns_piece,
+            rows_along_m=rows_along_m,
+            columns_along_n=columns_along_n,
+        )
+    )
+
+
+def log_alignment(row_bytes: int | np.ndarray) -> np.ndarray:
+    """log2 of the largest power of two that divides a row of so many bytes, of each."""
+    return np.log2(np.minimum(row_bytes & -row_bytes, CACHE_LINE_BYTES))

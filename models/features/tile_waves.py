@@ -1,0 +1,82 @@
+"""How the tiles of a problem are handed out to a GPU's SMs, wave by wave."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tilecast.heuristics.config_table import ConfigColumns
+from tilecast.heuristics.hardware import Hardware
+from tilecast.heuristics.problem import GemmProblem
+
+
+@dataclass(frozen=True, eq=False)
+class Waves:
+    """How the tiles of a problem are handed out to the SMs, for each config."""
+
+    extent_m: np.ndarray
+    """The problem's extent along the kernel's rows."""
+    extent_n: np.ndarray
+    """The same along its columns."""
+    tiles_m: np.ndarray
+    """Tiles along the kernel's rows."""
+    tiles_n: np.ndarray
+    """Tiles along its columns."""
+    k_steps: np.ndarray
+    """Pipeline steps of a CTA for a tile."""
+    cluster: np.ndarray
+    """CTAs of a cluster."""
+    clusters: np.ndarray
+    """Clusters in all: tiles are handed out in whole ones."""
+    slots: np.ndarray
+    """Clusters that the GPU holds at once."""
+    count: np.ndarray
+    """Waves, with the part of one at the end."""
+    whole: np.ndarray
+    """Waves, with that part as one."""
+    rows: np.ndarray
+    """Tile rows that one wave touches: it walks a band of `swizzle` clusters, along the raster."""
+    columns: np.ndarray
+    """Tile columns that it touches."""
+    ctas_on_sm: np.ndarray
+    """CTAs that a busy SM holds."""
+    busy_sms: np.ndarray
+    """SMs that have a tile at all."""
+
+    @classmethod
+    def of(cls, problem: GemmProblem, config: ConfigColumns, hardware: Hardware) -> Waves:
+        """How each of some configs covers a problem on a GPU."""
+        swapped, along_m, band = config.swap_ab > 0, config.raster_m > 0, config.swizzle
+        extent_m = np.where(swapped, problem.n, problem.m)
+        extent_n = np.where(swapped, problem.m, problem.n)
+        tiles_m = np.ceil(extent_m / config.tile_m)
+        tiles_n = np.ceil(extent_n / config.tile_n)
+        clusters_m = np.ceil(tiles_m / config.cluster_m)
+        clusters_n = np.ceil(tiles_n / config.cluster_n)
+        cluster = config.cluster_m * config.cluster_n * config.split_k
+        clusters = clusters_m * clusters_n * problem.batch
+        slots = np.take(hardware.clusters_at_once, cluster.astype(int)) * config.ctas_per_sm
+        length = np.where(along_m, clusters_m, clusters_n)
+        held = np.minimum(slots, clusters_m * clusters_n)
+        along = np.minimum(length, np.ceil(held / band))
+        across = band * np.ceil(held / (length * band))
+        count = clusters / slots
+        resident = np.minimum(clusters, slots) * cluster
+        busy_sms = np.minimum(resident, hardware.sm_count)
+        return cls(
+            extent_m,
+            extent_n,
+            tiles_m,
+            tiles_n,
+            np.ceil(np.ceil(problem.k / config.tile_k) / config.split_k),
+            cluster,
+            clusters,
+            slots,
+            count,
+            np.ceil(count),
+            np.where(along_m, along, across) * config.cluster_m,
+            np.where(along_m, across, along) * config.cluster_n,
+            resident / busy_sms,
+            busy_sms,
+        )

@@ -1,0 +1,212 @@
+"""How the network is fitted: on whole problems, for all powers at once, with torch.
+
+As for the trees (`tilecast.models.learning.targets`), the target of a config is the log of its cost over the
+analytic time, and only differences within a problem count: the weighted mean of the errors of a
+problem is taken off before they are squared. A second part of the loss is the cross entropy between
+a softmax of the expected costs and one of the measured: it looks at who comes first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tilecast.heuristics.hardware import Hardware
+from tilecast.models.learning.autotune_pairs import Comparison, compared_features
+from tilecast.models.learning.labels import POWERS, ProblemLabels
+from tilecast.models.learning.targets import (
+    FAR,
+    FLOOR,
+    FOCUS,
+    THINNING,
+    log_analytic,
+    problem_features,
+)
+from tilecast.models.runtime.network import Network, take_logarithms
+
+if TYPE_CHECKING:
+    import torch
+
+HIDDEN = (192, 192, 192)
+"""Widths of the layers between features and outputs."""
+EPOCHS = 40
+"""How often each problem is seen, unless that takes more than `MOST_STEPS`."""
+MOST_STEPS = 6_000
+"""Steps at most, so that training takes no longer the more problems there are."""
+TOGETHER = 8
+"""Problems of a step."""
+RATE = 3e-3
+"""The largest learning rate of one cycle that rises and falls (Smith and Topin, 2018)."""
+DECAY = 1e-2
+"""Weight decay."""
+ORDER_SHARE = 3e-3
+"""What the cross entropy counts for beside the squared error."""
+EXPECTED_NEAR, MEASURED_NEAR = 0.03, 0.02
+"""Log slowdowns over which the shares of a softmax fall to 1/e."""
+LARGE = 64.0
+"""A feature that exceeds it counts by its logarithm."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Configs:
+    """The configs of one problem, or of several one below the other."""
+
+    features: torch.Tensor
+    """float32 [configs, features], as the first layer sees them."""
+    level: torch.Tensor
+    """float32 [configs, powers]: log(cost / analytic time)."""
+    slowdown: torch.Tensor
+    """float32 [configs, powers]: log of the cost over the problem's best."""
+
+    @classmethod
+    def of(
+        cls, features: np.ndarray, cost: np.ndarray, slowdown: np.ndarray, scale: Network
+    ) -> _Configs:
+        """Take features as they are, and the log of the cost itself, up to a constant."""
+        import torch
+
+        level = cost - log_analytic(features)[:, None]
+        arrays = (scale.scaled(features), level, slowdown)
+        return cls(*(torch.from_numpy(np.asarray(array, np.float32)) for array in arrays))
+
+
+@lru_cache(maxsize=8)
+def fit_network(
+    table: tuple[ProblemLabels, ...],
+    compared: tuple[Comparison, ...],
+    hardware: Hardware,
+    epochs: int = EPOCHS,
+    seed: int = 0,
+) -> Network:
+    """Learn what a config costs over its analytic time, up to a constant of the problem.
+
+    The networks of the last tables are kept: the rankers of all powers share them.
+
+    Args:
+        table: labels of the problems to learn from, one at least.
+        compared: what else is known of the order of configs, of problems that the table lacks.
+        hardware: the GPU that they were measured on, unless they name another.
+        epochs: how often each is seen, within `MOST_STEPS`.
+        seed: of the first weights and of the order of problems.
+
+    Returns:
+        A network with an output for each of `POWERS`.
+    """
+    import torch
+    from torch.nn.utils import clip_grad_norm_
+    from torch.optim.lr_scheduler import OneCycleLR
+
+    random = torch.Generator().manual_seed(seed)
+    scale = _scale(np.concatenate([problem_features(labels, hardware) for labels in table]))
+    problems = [_configs(labels, hardware, scale) for labels in table]
+    problems += [_compared(one, hardware, scale) for one in compared]
+    weights = _first_weights((len(scale.mean), *HIDDEN, len(POWERS)), random)
+    optimizer = torch.optim.AdamW(weights, lr=RATE, weight_decay=DECAY, fused=True)
+    orders = (torch.randperm(len(problems), generator=random) for _ in range(epochs))
+    groups = [group.tolist() for order in orders for group in order.split(TOGETHER)][:MOST_STEPS]
+    cycle = OneCycleLR(optimizer, RATE, len(groups))
+    with one_thread():
+        for group in groups:
+            optimizer.zero_grad()
+            _loss(weights, [problems[i] for i in group]).backward()
+            clip_grad_norm_(weights, 1.0)
+            optimizer.step()
+            cycle.step()
+    arrays = [weight.detach().numpy() for weight in weights]
+    layers = tuple(zip(arrays[::2], arrays[1::2], strict=True))
+    return Network(scale.logarithmic, scale.mean, scale.deviation, layers)
+
+
+def _scale(features: np.ndarray) -> Network:
+    """A network without layers, which scales features as they are distributed."""
+    logarithmic = features.max(0) > LARGE
+    rows = features.copy()
+    take_logarithms(rows, logarithmic)
+    # What is the same everywhere must not be divided by nothing.
+    return Network(logarithmic, rows.mean(0), rows.std(0) + np.float32(1e-6), ())
+
+
+def _configs(labels: ProblemLabels, hardware: Hardware, scale: Network) -> _Configs:
+    """The configs near the best of a problem for one of the powers, and some of the others.
+
+    Without any of these, the network would know nothing of slow configs, and put one first.
+    """
+    features = problem_features(labels, hardware)
+    slowdown = np.log(np.stack([labels.slowdown(power) for power in POWERS], axis=1))
+    cost = np.log(np.stack([labels.cost(power) for power in POWERS], axis=1))
+    near = slowdown.min(1) < np.log(FAR)
+    kept = near | (np.arange(len(near)) % THINNING == 0)
+    return _Configs.of(features[kept], cost[kept], slowdown[kept], scale)
+
+
+def _compared(one: Comparison, hardware: Hardware, scale: Network) -> _Configs:
+    """Configs of which only the order is known, the same for every power."""
+    slowdown = np.log(np.stack([one.slowdown] * len(POWERS), axis=1))
+    return _Configs.of(compared_features(one, hardware), slowdown, slowdown, scale)
+
+
+def _first_weights(widths: tuple[int, ...], random: torch.Generator) -> list[torch.Tensor]:
+    """Weights and biases of each layer, drawn as torch's own linear layers draw them."""
+    import torch
+
+    drawn = []
+    for above, below in zip(widths, widths[1:], strict=False):
+        for shape in ((above, below), (below,)):
+            uniform = torch.rand(shape, generator=random) * 2 - 1
+            drawn.append((uniform / above**0.5).requires_grad_())
+    return drawn
+
+
+def _loss(weights: list[torch.Tensor], problems: list[_Configs]) -> torch.Tensor:
+    """How far a network is from some problems' costs."""
+    import torch
+    import torch.nn.functional as F
+
+    values = torch.cat([one.features for one in problems])
+    level = torch.cat([one.level for one in problems])
+    slowdown = torch.cat([one.slowdown for one in problems])
+    counts = torch.tensor([len(one.level) for one in problems])
+    problem = torch.repeat_interleave(torch.arange(len(problems)), counts)
+
+    *hidden, last = zip(weights[::2], weights[1::2], strict=True)
+    for weight, bias in hidden:
+        values = F.gelu(torch.addmm(bias, values, weight), approximate="tanh")
+    error = torch.addmm(last[1], values, last[0]) - level
+
+    def of_problem(each: torch.Tensor) -> torch.Tensor:
+        """Sums over the configs of a problem, beside each of them."""
+        sums = torch.zeros(len(problems), each.shape[1]).index_add(0, problem, each)
+        return sums[problem]
+
+    weight = torch.exp(-FOCUS * slowdown) + FLOOR
+    centred = error - of_problem(weight * error) / of_problem(weight)
+    squared = (weight * centred**2).sum() / weight.sum()
+    # Centred, no exponential overflows by what all configs of a problem share.
+    expected = torch.exp(-(centred + slowdown).clamp(-1, 1) / EXPECTED_NEAR)
+    measured = torch.exp(-slowdown / MEASURED_NEAR)
+    share = measured / of_problem(measured)
+    entropy = -(share * torch.log(expected / of_problem(expected))).sum()
+    return squared + ORDER_SHARE * entropy / len(problems) / len(POWERS)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Have torch add up in one order, whatever the host; other fits run side by side.
+
+    The number of threads is the process's. What runs side by side is therefore to be inside one of
+    these as a whole: the first fit to end would give the others more threads, and the last one put
+    back what another had set.
+    """
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

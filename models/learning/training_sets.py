@@ -1,0 +1,117 @@
+"""What a model is made of: data sets, sorted by their GPUs, and their labels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from tilecast.data_collection.dataset.dataset import Dataset, joined
+from tilecast.heuristics.errors import TilecastError
+from tilecast.heuristics.hardware import Hardware, described, hardware
+from tilecast.models.learning.labels import ProblemLabels, label_table
+
+
+@dataclass(frozen=True, eq=False)
+class Measurements:
+    """Data sets to learn from, with labels that are made once.
+
+    What is fitted to labels is kept by the labels themselves: whoever trains and scores with the
+    same measurements fits the networks and trees of each fold once.
+    """
+
+    gpu: Hardware
+    """The GPU that a model is for."""
+    parts: tuple[Dataset, ...]
+    """The data sets that were measured on it, of which there is at least one."""
+    others: tuple[Dataset, ...] = ()
+    """What else is learned from and not scored by, each of one GPU."""
+
+    @cached_property
+    def dataset(self) -> Dataset:
+        """What was measured on the GPU: the parts, `joined`."""
+        return joined(self.parts)
+
+    @cached_property
+    def digests(self) -> tuple[str, ...]:
+        """Those of all data sets as they were read, the GPU's own first, each once."""
+        return tuple(dict.fromkeys(one.digest for one in (*self.parts, *self.others)))
+
+    @cached_property
+    def own(self) -> list[ProblemLabels]:
+        """The labels of the GPU's own data set.
+
+        Raises:
+            TilecastError: it has no time to learn from.
+        """
+        return label_table(self.dataset)
+
+    @cached_property
+    def elsewhere(self) -> list[ProblemLabels]:
+        """The labels of the others.
+
+        Raises:
+            TilecastError: one of them holds more than one GPU, or has no time to learn from.
+        """
+        found = (label_table(other, dataset_hardware(other)) for other in self.others)
+        return [labels for table in found for labels in table]
+
+    @property
+    def table(self) -> list[ProblemLabels]:
+        """All labels, the GPU's own first."""
+        return [*self.own, *self.elsewhere]
+
+
+def by_gpu(datasets: Sequence[Dataset]) -> Measurements:
+    """Sort data sets, of which there is at least one; the model is for the GPU of the first.
+
+    Where others describe that GPU with other rates, the first description counts.
+
+    Raises:
+        TilecastError: one is of several GPUs.
+    """
+    first, *more = datasets
+    gpu = dataset_hardware(first)
+    own = (first, *(one for one in more if dataset_hardware(one).same_gpu(gpu)))
+    others = tuple(one for one in more if not dataset_hardware(one).same_gpu(gpu))
+    return Measurements(gpu, own, others)
+
+
+def dataset_hardware(dataset: Dataset) -> Hardware:
+    """The GPU that a data set was measured on; see `measured_hardware`.
+
+    Raises:
+        TilecastError: as there.
+    """
+    return measured_hardware(dataset.provenance)
+
+
+def measured_hardware(provenance: Mapping[str, Any]) -> Hardware:
+    """The GPU that a data set of some provenance was measured on.
+
+    A run says which one it measured; a run that does not had one model in its host. Where runs
+    describe one of the same name, whose rates were measured, the first description counts.
+
+    Raises:
+        TilecastError: it names none, several, or one that is neither known nor described.
+    """
+    found: dict[str, Hardware] = {}
+    try:
+        for run in provenance["runs"]:
+            for name in [run["gpu"]] if "gpu" in run else [gpu["name"] for gpu in run["gpus"]]:
+                if name not in found:
+                    facts = run.get("hardware")
+                    found[name] = hardware(name) if facts is None else described(facts)
+    except (LookupError, TypeError, AttributeError) as error:
+        raise TilecastError(
+            f"the data set does not say which GPU it was measured on ({error!r}); allowed: runs "
+            "that name theirs; export it again with `tilecast collect`"
+        ) from error
+    if len(set(found.values())) != 1:
+        raise TilecastError(
+            f"the data set names {len(set(found.values()))} GPU models "
+            f"({', '.join(sorted(found))}); "
+            "allowed: one; train on each GPU's measurements apart"
+        )
+    return next(iter(found.values()))

@@ -1,0 +1,298 @@
+"""The learned heuristic: an artifact behind the contract, its predictions and their reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from tilecast.heuristics.config import KernelConfig
+from tilecast.heuristics.config_table import Candidates
+from tilecast.heuristics.errors import TilecastError
+from tilecast.heuristics.hardware import Hardware
+from tilecast.heuristics.operands import GemmOperands
+from tilecast.heuristics.problem import GemmProblem
+from tilecast.models.features.features import FEATURE_NAMES, FEATURES, featurize
+from tilecast.models.learning.labels import check_power
+from tilecast.models.runtime.artifact import Artifact, load
+from tilecast.models.runtime.deferral import deferral_features
+from tilecast.models.runtime.known_operands import check_lends, lends
+from tilecast.models.runtime.nearest_gpu import shipped_for
+from tilecast.models.runtime.stopping import MAX_TAKEN, stop_features
+
+USUAL_MEAN = 4
+"""Candidates per problem, on average, of a short list whose length the model chooses."""
+LENT_LEAST = 3
+"""Candidates of the shortest short list of a model that is lent to another GPU: it may doubt too
+little there, and loses 0.62% at three where one alone loses 1.8% (robust,
+benchmarks/results/new_gpu.json)."""
+RIVALS = 8
+"""Configs that an explained one is compared with; each costs some milliseconds."""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What is expected of one config."""
+
+    config: KernelConfig
+    """The config."""
+    microseconds: float
+    """Expected run time of one launch; in the sustained regime when asked for ``robust``."""
+    slowdown: float
+    """Expected cost over the best candidate's, 1 or more. The first of a ranking is not expected
+    to be the very best: its slowdown is the regret that such first ones had, held out."""
+
+
+@dataclass(frozen=True)
+class FirstChoice:
+    """What to run without a benchmark, ours or the library's kernel."""
+
+    prediction: Prediction
+    """The first of the ranking, and what is expected of it."""
+    library_over: float | None
+    """What the run time of the library over the first's is at least, in nine cases of ten: no
+    central estimate, as ``prediction`` is. For ``robust`` in the regime where that is less. None
+    where the model knows no times of the library, or that multiplies no such operands."""
+    deferred: bool
+    """Whether the problem is better left to the library."""
+
+    @property
+    def library_at_least(self) -> float | None:
+        """Microseconds that the library's own kernel takes, or more, in nine cases of ten."""
+        over = self.library_over
+        return None if over is None else over * self.prediction.microseconds
+
+
+@dataclass(frozen=True)
+class Reason:
+    """One feature's part in what is expected of a config."""
+
+    feature: str
+    """Its name."""
+    meaning: str
+    """What it is, in a line."""
+    value: float
+    """Its value for the config."""
+    effect: float
+    """What it does to the expected cost against the average candidate that was compared; -0.1 is
+    10% less."""
+
+
+class LearnedHeuristic:
+    """Ranks candidates with a trained model."""
+
+    name = "tilecast"
+
+    def __init__(self, artifact: Artifact, power: str = "robust"):
+        """Take a model.
+
+        Args:
+            artifact: `tilecast.models.runtime.artifact.load`, or `load_heuristic` for the whole heuristic.
+            power: ``burst``, ``sustained``, or ``robust`` for the smallest worst case of both.
+
+        Raises:
+            TilecastError: ``power`` is not known.
+        """
+        self.artifact = artifact
+        self.power = check_power(power)
+        self._ranker = artifact.rankers[power]
+
+    def ranks(self, problem: GemmProblem) -> bool:
+        """Whether the model `lends` to a problem's operands; `rank` and the others refuse else."""
+        return lends(self.artifact.operands, problem.operands)
+
+    def rank(
+        self, problem: GemmProblem, candidates: Candidates, *, limit: int | None = None
+    ) -> Candidates:
+        """Order candidates by expected cost; see `tilecast.heuristics.heuristic.Heuristic`.
+
+        Raises:
+            TilecastError: the model is not lent to the problem's operands; see `lends`.
+        """
+        self._check(problem)
+        return self._ranker.rank(problem, candidates, limit=limit)
+
+    def predict(
+        self, problem: GemmProblem, candidates: Candidates, *, limit: int | None = None
+    ) -> list[Prediction]:
+        """Rank candidates, of which there is at least one, and say what is expected of each.
+
+        Raises:
+            TilecastError: the model is not lent to the problem's operands; see `lends`.
+        """
+        ranking, features = self._ranked(problem, candidates, limit)
+        return self._predictions(ranking, features, self._ranker.scores(features))
+
+    def first(self, problem: GemmProblem, candidates: Candidates) -> FirstChoice:
+        """The first of `predict`, and whether to leave the problem to the library instead.
+
+        There is at least one candidate. A model compares with the library for operands that it is
+        lent to, too, as it does for its own; one that is lent to another GPU never does.
+
+        Raises:
+            TilecastError: the model is not lent to the problem's operands; see `lends`.
+        """
+        ranking, features = self._ranked(problem, candidates, 1)
+        scores = self._ranker.model_scores(features)
+        (prediction,) = self._predictions(ranking, features, scores.blended)
+        deferral = self.artifact.deferrals.get(self.power)
+        # Not even a lower bound: there is nothing that could take that long.
+        if deferral is None or not problem.in_library:
+            return FirstChoice(prediction, None, False)
+        expected = deferral.expected(deferral_features(features, scores))
+        return FirstChoice(prediction, float(np.exp(expected)), deferral.defers(expected))
+
+    def shortlist(
+        self, problem: GemmProblem, candidates: Candidates, *, mean: int = USUAL_MEAN
+    ) -> list[Prediction]:
+        """The candidates that are worth compiling: many where the model doubts, one where not.
+
+        They are the first 1 to 8 of `predict`; over many problems ``mean`` on average, held to
+        within 0.2 for each power. On a GPU that the model is lent to they are `LENT_LEAST` or more.
+
+        Raises:
+            TilecastError: the model is not lent to the problem's operands, or it has no rule for
+                ``mean``.
+        """
+        ranking, features = self._ranked(problem, candidates, MAX_TAKEN)
+        scores = self._ranker.model_scores(features)
+        size = self.artifact.rule.size(stop_features(scores.distance, scores.network), mean)
+        size = max(size, LENT_LEAST if self.artifact.lender else 1)
+        return self._predictions(ranking[:size], features[:size], scores.blended[:size])
+
+    def _ranked(
+        self, problem: GemmProblem, candidates: Candidates, limit: int | None
+    ) -> tuple[Candidates, np.ndarray]:
+        """The first candidates, and their features in that order."""
+        self._check(problem)
+        features = featurize(problem, candidates, self._ranker.hardware)
+        order = self._ranker.order(features)[:limit]
+        return candidates.take(order), features[order]
+
+    def _predictions(
+        self, configs: Iterable[KernelConfig], features: np.ndarray, scores: np.ndarray
+    ) -> list[Prediction]:
+        """What is expected of the first configs of a ranking, from their features and scores."""
+        scores = scores.astype(np.float64)
+        intercept, slope = self.artifact.calibration[self.power]
+        # The coarse step may have put a config last that the whole model likes better: no time
+        # falls below the one before it.
+        gaps = slope * np.maximum.accumulate(scores - scores[0])
+        timer = "sustained" if self.power == "robust" else self.power
+        best = self.artifact.rankers[timer].best_microseconds(features[:1])
+        return [
+            Prediction(config, best * float(np.exp(gap)), float(np.exp(intercept + gap)))
+            for config, gap in zip(configs, gaps, strict=True)
+        ]
+
+    def explain(
+        self,
+        problem: GemmProblem,
+        candidates: Candidates,
+        config: KernelConfig,
+        *,
+        limit: int = 5,
+    ) -> list[Reason]:
+        """The features that decided for or against a candidate, by the size of their effect.
+
+        It is compared with the average of the first `RIVALS` of the ranking.
+
+        Raises:
+            TilecastError: ``config`` is no candidate, or the model is not lent to the problem's
+                operands.
+        """
+        self._check(problem)
+        if config not in candidates:
+            raise TilecastError(
+                f"config {config} is no candidate for {problem}; allowed: one of its "
+                f"{len(candidates)} candidates; `tilecast space` lists them"
+            )
+        features = featurize(problem, candidates, self._ranker.hardware)
+        here, rivals = candidates.index(config), self._ranker.order(features)[:RIVALS]
+        parts = self._ranker.contributions(features[[here, *rivals]])
+        effects = parts[0] - parts[1:].mean(0)
+        order = np.argsort(-np.abs(effects), kind="stable")[:limit]
+        return [
+            Reason(
+                FEATURE_NAMES[i],
+                FEATURES[FEATURE_NAMES[i]],
+                float(features[here, i]),
+                float(np.expm1(effects[i])),
+            )
+            for i in order.tolist()
+        ]
+
+    def _check(self, problem: GemmProblem) -> None:
+        """Refuse operands that it is not lent to."""
+        check_lends(self.artifact.operands, problem.operands)
+
+
+def load_heuristic(
+    hardware: Hardware,
+    operands: GemmOperands,
+    power: str = "robust",
+    folder: Path | None = None,
+    *,
+    digest: str | None = None,
+) -> LearnedHeuristic:
+    """The heuristic for problems of some operands on a GPU, by a model that `lends` to them.
+
+    Args:
+        hardware: the GPU that kernels will run on.
+        operands: dtypes and majors of the problems.
+        power: what to aim at.
+        folder: a model of one's own; the shipped one when left out, that of the nearest GPU where
+            this one has none.
+        digest: which model is wanted, as `tilecast.models.runtime.artifact.model_digest` told it earlier;
+            any when left out.
+
+    Raises:
+        TilecastError: there is no such model, it is damaged, for another GPU, or not lent to these
+            operands.
+    """
+    artifact = model_for(hardware, folder, digest)
+    check_lends(artifact.operands, operands)
+    return LearnedHeuristic(artifact, power)
+
+
+def load_heuristic_for(
+    hardware: Hardware,
+    problems: Iterable[GemmProblem],
+    power: str = "robust",
+    folder: Path | None = None,
+) -> LearnedHeuristic:
+    """The heuristic for those of some problems that it `ranks`; see `load_heuristic`.
+
+    Args:
+        hardware: the GPU that kernels will run on.
+        problems: one at least.
+        power: what to aim at.
+        folder: a model of one's own; the shipped one when left out.
+
+    Raises:
+        TilecastError: as there, where it ranks none of them.
+    """
+    heuristic = LearnedHeuristic(model_for(hardware, folder), power)
+    problems = tuple(problems)
+    if not any(map(heuristic.ranks, problems)):
+        check_lends(heuristic.artifact.operands, problems[0].operands)
+    return heuristic
+
+
+def model_for(hardware: Hardware, folder: Path | None, digest: str | None = None) -> Artifact:
+    """The model of a GPU: the one in a folder, or the shipped one, its own or lent.
+
+    Raises:
+        TilecastError: there is none, it is damaged, or for another GPU.
+    """
+    if folder is None:
+        return shipped_for(hardware, digest=digest)
+    artifact = load(folder, digest=digest)
+    if artifact.hardware != hardware:
+        raise TilecastError(
+            f"model {folder} is for {artifact.hardware.name}; allowed: one for {hardware.name}; "
+            "train it with `tilecast train`"
+        )
+    return artifact

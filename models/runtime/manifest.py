@@ -1,0 +1,171 @@
+"""The manifest of a model: read within bounds, known to be whole, and refused in one line."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from errno import EFBIG, EINVAL
+from os import fstat
+from pathlib import Path
+from stat import S_ISREG
+from typing import Any, NoReturn
+
+from tilecast.heuristics.errors import NotNow, TilecastError
+from tilecast.heuristics.hardware import Hardware, described
+from tilecast.kernels.candidates import SPACE_VERSION
+from tilecast.models.features.features import FEATURE_NAMES, FEATURES_VERSION
+
+MANIFEST = "manifest.json"
+ARTIFACT_VERSION = 8
+"""Raised when the files of an artifact, or what its manifest must say, change."""
+VERSIONS = {
+    "artifact_version": ARTIFACT_VERSION,
+    "features_version": FEATURES_VERSION,
+    "space_version": SPACE_VERSION,
+}
+"""What must be as it was when the model was trained."""
+HARDWARE_FIELDS = (
+    "sm_count",
+    "l2_bytes",
+    "dram_bytes_per_second",
+    "l2_bytes_per_second",
+    "peak_flops",
+    "clusters_at_once",
+)
+"""What features read of a GPU: a model holds for these numbers."""
+MAX_BYTES = 2**26
+"""Longest file that is read; a model takes 2 MB."""
+
+
+def refuse(folder: Path, reason: str) -> NoReturn:
+    """Raise the error that says why a model is not taken.
+
+    Raises:
+        NotNow: always; a whole one may come to be in its place.
+    """
+    raise NotNow(
+        f"model {folder} is refused: {reason}; allowed: a whole model that this version of "
+        "tilecast wrote; train it again with `tilecast train` or reinstall tilecast"
+    )
+
+
+@contextmanager
+def understood(folder: Path) -> Iterator[None]:
+    """Refuse a model over whose contents the code inside stumbles."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        reason = str(error).split(";")[0] if isinstance(error, TilecastError) else repr(error)
+        refuse(folder, f"its contents are not understood ({shortened(reason)})")
+
+
+def shortened(value: object) -> str:
+    """A value as it is shown in an error: on one line and not for pages."""
+    text = " ".join(str(value).split())
+    return text if len(text) <= 100 else f"{text[:100]}..."
+
+
+def number(value: object, least: float, most: float) -> Any:
+    """Check a number, which is an integer where the least is one.
+
+    Raises:
+        ValueError: it is none, or out of range.
+    """
+    kinds = (int,) if isinstance(least, int) else (int, float)
+    if isinstance(value, bool) or not isinstance(value, kinds) or not least <= value <= most:
+        raise ValueError(f"{shortened(value)} where {least} to {most} is allowed")
+    return value
+
+
+def read_bytes(path: Path) -> bytes:
+    """Read a file of a model.
+
+    Raises:
+        OSError: it cannot be read, is a link or no file at all, or longer than any file of a model.
+    """
+    if not S_ISREG(path.lstat().st_mode):
+        raise OSError(EINVAL, "it is no plain file")
+    with path.open("rb") as file:
+        if fstat(file.fileno()).st_size > MAX_BYTES:
+            raise OSError(EFBIG, f"it is longer than {MAX_BYTES} bytes")
+        return file.read()
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """The manifest of a model, whole and fitting this version of tilecast.
+
+    Raises:
+        TilecastError: it is absent, cut short or edited; or it is for another artifact, space or
+            feature version, feature list or description of the GPU.
+    """
+    try:
+        manifest = json.loads(read_bytes(folder / MANIFEST), parse_constant=_no_number)
+        stated, found = manifest.get("sha256"), digest_of(manifest)
+    except OSError as error:
+        refuse(folder, f"{MANIFEST} cannot be read ({error.strerror})")
+    except (ValueError, AttributeError, RecursionError) as error:
+        refuse(folder, f"{MANIFEST} is cut short or edited ({shortened(error)})")
+    for name, ours in VERSIONS.items():
+        if manifest.get(name) != ours:
+            theirs = shortened(manifest.get(name))
+            refuse(folder, f"its {name} is {theirs}, this tilecast has {ours}")
+    if stated != found:
+        refuse(folder, f"{MANIFEST} was edited: its digest does not match")
+    with understood(folder):
+        other = sorted(set(manifest["features"]) ^ set(FEATURE_NAMES))
+        same_features = manifest["features"] == list(FEATURE_NAMES)
+        gpu = described(manifest["hardware"])
+        same_gpu = all(manifest["hardware"][name] == gpu.facts()[name] for name in HARDWARE_FIELDS)
+    if not same_features:
+        differing = shortened(other or "the order")
+        refuse(folder, f"its feature list differs from this tilecast's in {differing}")
+    if not same_gpu:
+        refuse(folder, f"it was trained with another description of {gpu.name}")
+    return manifest
+
+
+def digest_of(manifest: Mapping[str, object]) -> str:
+    """SHA-256 of a manifest without its own digest."""
+    rest = {name: value for name, value in manifest.items() if name != "sha256"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+
+
+def model_hardware(folder: Path) -> Hardware:
+    """The GPU that the model in a folder is for.
+
+    Raises:
+        TilecastError: its manifest is refused; see `read_manifest`.
+    """
+    return described(read_manifest(folder)["hardware"])
+
+
+def learned_from(facts: Mapping[str, Any]) -> frozenset[str]:
+    """Digests of all data sets that a model learned from, its GPU's own and others', by its facts.
+
+    Those of the parts of what was joined, and of the whole; of a model that does not state the
+    parts, of the whole alone.
+
+    Raises:
+        LookupError, TypeError, ValueError: the facts are not those of a model.
+    """
+    parts, others = facts.get("learned_from", []), facts.get("elsewhere", {}).get("sha256", [])
+    found = [facts["dataset"]["sha256"], *parts, *others]
+    if not all(isinstance(digest, str) for digest in found):
+        raise ValueError("no digest of a data set")
+    return frozenset(found)
+
+
+def learned_families(facts: Mapping[str, Any]) -> frozenset[tuple[int, int]]:
+    """(n, k) of all problems that a model learned from; none where it does not state them.
+
+    Raises:
+        LookupError, TypeError, ValueError: the facts are not those of a model.
+    """
+    stated = (family.split("x") for family in facts.get("seen_families", []))
+    return frozenset((int(n), int(k)) for n, k in stated)
+
+
+def _no_number(text: str) -> NoReturn:
+    raise ValueError(f"{text} is no number")

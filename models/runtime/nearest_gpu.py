@@ -1,0 +1,72 @@
+"""Which model a GPU borrows that has none of its own, and what a lent one may do.
+
+Its features are computed from the figures of the GPU that borrows: so far as these explain a time,
+the model holds there, too. What the H200 teaches loses 1.8% at one kernel, 0.62% at three and 0.32%
+at five on an H100 (robust, benchmarks/results/new_gpu.json), so what a lent model likes is worth a
+benchmark and no more.
+"""
+
+from __future__ import annotations
+
+from copy import copy
+from dataclasses import replace
+
+import numpy as np
+
+from tilecast.heuristics.hardware import Hardware, hardware
+from tilecast.models.runtime.artifact import Artifact, load_shipped, shipped_names
+from tilecast.models.runtime.manifest import HARDWARE_FIELDS
+
+
+def shipped_for(gpu: Hardware, *, digest: str | None = None) -> Artifact:
+    """The shipped model of a GPU, or that of the nearest one, `lent`.
+
+    Raises:
+        TilecastError: none is of a GPU that runs the same code, or
+            `tilecast.models.runtime.artifact.load` refuses it.
+    """
+    nearest = next(iter(known_gpus(gpu)), gpu)
+    return lent(load_shipped(nearest, digest=digest), gpu)
+
+
+def nearest_shipped(gpu: Hardware) -> Artifact | None:
+    """The same; None where no model is shipped for any GPU that runs the same code."""
+    return shipped_for(gpu) if known_gpus(gpu) else None
+
+
+def lent(artifact: Artifact, gpu: Hardware) -> Artifact:
+    """A model as if it were for a GPU, which it ranks for and does not decide on; its own stays.
+
+    Nothing was measured there: neither kernels, to choose without a benchmark, nor the library.
+    """
+    if artifact.hardware == gpu:
+        return artifact
+    rankers = {power: copy(ranker) for power, ranker in artifact.rankers.items()}
+    for ranker in rankers.values():
+        ranker.hardware = gpu
+    lender = artifact.hardware.name
+    return replace(
+        artifact, hardware=gpu, measured=(), rankers=rankers, deferrals={}, lender=lender
+    )
+
+
+def known_gpus(gpu: Hardware) -> list[Hardware]:
+    """Those that a model is shipped for and that run the same code, by how near they are to one."""
+    rivals = [one for one in map(hardware, shipped_names()) if one.arch == gpu.arch]
+    return sorted(rivals, key=lambda one: (one != gpu, _distance(one, gpu)))
+
+
+def terms(artifact: Artifact) -> str:
+    """Whose model a GPU borrows, and on which terms, in a line."""
+    return (
+        f"{artifact.hardware.name} has no model of its own: that of the {artifact.lender} is lent, "
+        "whose choices are benchmarked (k=2 or more) and never taken without; `tilecast campaign` "
+        "makes one in some ten minutes"
+    )
+
+
+def _distance(one: Hardware, other: Hardware) -> float:
+    """How far two GPUs are from each other: the sum of the logarithms of their figures' ratios."""
+    pairs = (np.hstack([getattr(gpu, name) for name in HARDWARE_FIELDS]) for gpu in (one, other))
+    first, second = (np.log1p(figures.astype(np.float64)) for figures in pairs)
+    return float(np.abs(first - second).sum())

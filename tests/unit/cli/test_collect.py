@@ -1,0 +1,394 @@
+"""The collect command around a collection that is faked; the real one is tested where it lives."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from tilecast.cli.main import main
+from tilecast.cli.options import argtypes
+from tilecast.data_collection.dataset.dataset import read_dataset
+from tilecast.data_collection.dataset.measurement import Measurement
+from tilecast.data_collection.gpu import environment
+from tilecast.data_collection.jobs.store import MeasurementStore
+from tilecast.data_collection.problems.suites import suite
+from tilecast.data_collection.run import collect as collecting
+from tilecast.data_collection.run.collect import CollectOptions
+from tilecast.data_collection.run.progress import Progress
+from tilecast.heuristics.hardware import hardware
+from tilecast.heuristics.problem import GemmProblem
+from tilecast.kernels.candidates import candidates
+from tilecast.kernels.quack_sm90.config import QuackConfig
+from tilecast.models.runtime.learned import load_heuristic
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[CollectOptions]:
+    """Stands in for the collection; returns the options that it was called with."""
+    calls: list[CollectOptions] = []
+
+    def fake(options: CollectOptions, report: Callable[[Progress], None]) -> None:
+        calls.append(options)
+        report(Progress("check", 1, 1, 0, 0.0, 0.0, 2, None))
+        report(Progress("measure", 1, 1, 1, 20.0, 0.0, 2, 0.003))
+        store = MeasurementStore(options.store)
+        store.begin_run({"gpu": options.gpu.name})
+        row = Measurement(
+            options.problems[0], QuackConfig(64, 64, 64), "burst", "screen", 12.5, 0.0, 3
+        )
+        store.add([row], "card")
+        store.close()
+
+    monkeypatch.setattr(collecting, "collect", fake)
+    return calls
+
+
+TOLD = """
+from tilecast.cli.output.collect_progress import telling
+from tilecast.data_collection.run.progress import Progress
+
+with telling("train") as tell:
+    for phase in ("check", "measure"):
+        tell(Progress(phase, 1, 1, 0, 0.0, 0.0, 2, None))
+print("done")
+"""
+
+
+@pytest.mark.parametrize("colour", ["", "1"], ids=["file", "terminal"])
+@pytest.mark.parametrize("stderr", ["2> /dev/full", "2> >(exec true)", "2>&-", "2> /dev/null"])
+def test_work_goes_on_where_nobody_hears_of_it(stderr: str, colour: str) -> None:
+    """By the environment rich takes whatever it is for a terminal, and shows progress in place."""
+    command = f"sleep 0.1; exec {sys.executable} -c '{TOLD}'"
+    process = subprocess.run(
+        ["bash", "-c", f"exec {stderr}; {command}"],
+        env={**os.environ, "FORCE_COLOR": colour},
+        capture_output=True,
+        text=True,
+    )
+    assert (process.returncode, process.stdout) == (0, "done\n")
+
+
+def test_collects_and_exports(
+    asked: list[CollectOptions], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    export = tmp_path / "data.parquet"
+    arguments = ["--suite", "deepgemm", "--suite", "square", "--store", str(tmp_path / "store")]
+    arguments += ["--export", str(export), "--devices", "0,2", "--budget", "60", "--workers", "3"]
+    assert main(["collect", *arguments, "--cache", str(tmp_path / "objects")]) == 0
+    captured = capsys.readouterr()
+    assert "measurements: 1" in captured.out
+    assert (
+        "measure 1/1 on 2 GPUs, 1 measurements, 0 a second, noise 0.30%, 20 s, 0 s left"
+        in captured.err
+    )
+    (options,) = asked
+    assert set(options.problems) == {*suite("deepgemm"), *suite("square")}
+    assert (options.devices, options.seconds, options.workers) == ((0, 2), 60, 3)
+    assert options.objects.root == tmp_path / "objects"
+    assert read_dataset(export).rows["microseconds"].tolist() == [12.5]
+
+
+@pytest.mark.parametrize("kind", ["itself", "link", "absent"])
+def test_the_store_is_not_exported_over_itself(
+    asked: list[CollectOptions], refused: Callable[..., str], tmp_path: Path, kind: str
+) -> None:
+    store, export = tmp_path / "run.db", tmp_path / "folder" / ".." / "run.db"
+    if kind != "absent":
+        MeasurementStore(store).close()
+    if kind == "link":
+        export = tmp_path / "link"
+        export.symlink_to(store)
+    line = refused("collect", "--store", str(store), "--export", str(export))
+    assert line.startswith(f"cannot write {export}: this command reads, keeps or writes {store}")
+    assert not asked
+    assert store.exists() == (kind != "absent")
+
+
+def test_what_is_counted_is_what_is_asked_for_and_was_raced(
+    monkeypatch: pytest.MonkeyPatch, answer: Callable[..., dict], tmp_path: Path
+) -> None:
+    own, store = tmp_path / "own.csv", tmp_path / "store"
+    own.write_text("m,n,k\n16,64,64\n16,64,128\n16,64,256\n")
+
+    def fake(options: CollectOptions, report: Callable[[Progress], None]) -> None:
+        config, (screened, raced, verified) = QuackConfig(64, 64, 64), options.problems
+        other = GemmProblem(8, 512, 512)
+        passes = {
+            screened: ("screen",),
+            raced: ("screen", "race"),
+            verified: ("screen", "race", "verify"),
+            other: ("screen", "race", "verify"),
+        }
+        with closing(MeasurementStore(options.store)) as measured:
+            measured.begin_run({"gpu": options.gpu.name})
+            rows = [
+                Measurement(problem, config, "burst", one, 12.5, 0.0, 3)
+                for problem, done in passes.items()
+                for one in done
+            ]
+            measured.add(rows, "card")
+
+    monkeypatch.setattr(collecting, "collect", fake)
+    document = answer("collect", "--problems", str(own), "--store", str(store))
+    assert (document["problems"], document["measured"], document["verified"]) == (3, 2, 1)
+    assert document["measurements"] == 9
+
+
+def test_defaults(asked: list[CollectOptions], tmp_path: Path) -> None:
+    assert main(["collect", "--store", str(tmp_path / "store"), "--json"]) == 0
+    (options,) = asked
+    assert options.problems == suite("training")
+    assert (options.gpu.name, options.devices) == ("H200", (0,))
+    assert options.seconds == float("inf")
+    assert options.address is None
+
+
+@pytest.mark.parametrize(("cores", "expected"), [(8, 6), (2, 1), (1, 1)])
+def test_a_core_is_left_to_each_device_that_measures(
+    asked: list[CollectOptions],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    cores: int,
+    expected: int,
+) -> None:
+    monkeypatch.setattr("joblib.externals.loky.cpu_count", lambda: cores)
+    assert main(["collect", "--store", str(tmp_path / "store"), "--devices", "0,1"]) == 0
+    assert [options.workers for options in asked] == [expected]
+
+
+@pytest.mark.parametrize(("named", "address"), [((), "auto"), (("--address", "here:1"), "here:1")])
+def test_cluster(
+    asked: list[CollectOptions], tmp_path: Path, named: tuple[str, ...], address: str
+) -> None:
+    assert main(["collect", "--store", str(tmp_path / "store"), "--engine", "ray", *named]) == 0
+    assert [options.address for options in asked] == [address]
+
+
+def test_cluster_without_ray(
+    refused: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "tilecast.data_collection.engines.ray_cluster", None)
+    message = refused("collect", "--store", str(tmp_path / "store"), "--engine", "ray")
+    assert "Ray is not installed; allowed: " in message
+    assert "run `pip install 'ray>=2.60,<3'`" in message
+    assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--suite", "mine"), "suite 'mine' is not known; allowed: training, llm, "),
+        (
+            ("--devices", "first"),
+            "argument --devices: 'first' is out of range; allowed: numbers such as 0",
+        ),
+        (("--model", "mine"), "--model and --power choose what ranks; allowed: with --candidates"),
+        (("--power", "burst"), "--model and --power choose what ranks; allowed: with --candidates"),
+        (("--address", "here:1"), "--address names a Ray cluster; allowed: with --engine ray"),
+        (
+            ("--engine", "ray", "--devices", "0"),
+            "--devices is of this host; allowed: without",
+        ),
+        (("--engine", "ray", "--workers", "auto"), "--workers is of this host; allowed: without"),
+        (("--devices", "0,"), "argument --devices: '' is out of range; allowed: numbers such as 0"),
+        (
+            ("--budget", "0"),
+            "argument --budget: '0' is out of range; allowed: an integer from 1 to ",
+        ),
+        (
+            ("--workers", "-1"),
+            "argument --workers: '-1' is out of range; allowed: auto, ",
+        ),
+    ],
+)
+def test_refuses(
+    asked: list[CollectOptions],
+    refused: Callable[..., str],
+    tmp_path: Path,
+    arguments: tuple[str, ...],
+    message: str,
+) -> None:
+    store = tmp_path / "store"
+    assert refused("collect", "--store", str(store), *arguments).startswith(message)
+    assert not asked
+    assert not store.exists()
+
+
+def test_unknown_gpu_is_refused(refused: Callable[..., str], tmp_path: Path) -> None:
+    line = refused("collect", "--store", str(tmp_path / "store"), "--gpu", "B200")
+    assert line.startswith("argument --gpu: gpu 'B200' is not known; allowed: H200, H100")
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """PyTorch and nvidia-smi as on a host with one GPU, and nothing that is measured on it."""
+    found = SimpleNamespace(name="NVIDIA H200", uuid="test")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: found)
+    monkeypatch.setattr(environment, "gpu_states", lambda cards: [{"uuid_hash": c} for c in cards])
+    monkeypatch.setattr(collecting, "workload", lambda options: {})
+    return found
+
+
+def test_store_that_cannot_be_made_is_told(gpu: None, refused: Callable[..., str]) -> None:
+    line = refused("collect", "--store", "/proc/tilecast/store")
+    assert line.startswith("store /proc/tilecast/store cannot be used")
+
+
+def test_another_gpu_is_refused_before_anything_is_written(
+    gpu: SimpleNamespace, refused: Callable[..., str], tmp_path: Path
+) -> None:
+    gpu.name = "NVIDIA H100 80GB HBM3"
+    line = refused("collect", "--store", str(tmp_path / "store"), "--cache", str(tmp_path / "c"))
+    assert line.startswith("CUDA device 0 is an 'NVIDIA H100 80GB HBM3', no H200; allowed: ")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_gpu_in_use_is_refused_before_anything_is_written(
+    gpu: SimpleNamespace, refused: Callable[..., str], tmp_path: Path
+) -> None:
+    with environment.claimed([environment.device_hash(gpu.uuid)]):
+        line = refused("collect", "--store", str(tmp_path / "store"))
+    assert "is in use by another collection" in line
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_store_in_use_is_refused(
+    gpu: SimpleNamespace, refused: Callable[..., str], tmp_path: Path
+) -> None:
+    with closing(MeasurementStore(tmp_path / "store")):
+        line = refused("collect", "--store", str(tmp_path / "store"))
+    assert "is in use; allowed: one run at a time" in line
+
+
+def test_store_of_another_gpu_is_refused(
+    gpu: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["collect", "--store", str(tmp_path / "store"), "--cache", str(tmp_path), "--gpu"]
+    for _ in range(2):
+        assert main([*arguments, "H200"]) == 0
+    with closing(MeasurementStore(tmp_path / "store")) as store:
+        before = store.runs()
+    assert len(before) == 2
+    gpu.name = "NVIDIA H100 80GB HBM3"
+    assert main([*arguments, "H100"]) == 2
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert "is of H200; allowed: one of H100, or a new one" in told
+    with closing(MeasurementStore(tmp_path / "store")) as store:
+        assert store.runs() == before
+
+
+def test_neither_store_nor_export_names_a_folder(
+    gpu: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "alice"
+    folder.mkdir()
+    arguments = ["collect", "--suite", "square", "--store", str(folder / "store"),
+                 f"--export={folder / 'data.parquet'}", "--cache", str(folder)]  # fmt: skip
+    monkeypatch.setattr(sys, "argv", [f"{folder}/bin/tilecast", *arguments])
+    assert main(arguments) == 0
+    for name in ("store", "data.parquet"):
+        assert b"alice" not in (folder / name).read_bytes()
+    with closing(MeasurementStore(folder / "store")) as store:
+        (run,) = store.export().provenance["runs"]
+    assert run["command"] == (
+        "tilecast collect --suite square --store store --export=data.parquet --cache ."
+    )
+    assert run["gpus"] == run["end"]["gpus"] == [{"uuid_hash": environment.device_hash("test")}]
+
+
+def test_problems_of_ones_own_are_collected_alone_or_beside_suites(
+    asked: list[CollectOptions], tmp_path: Path
+) -> None:
+    own = tmp_path / "own.csv"
+    own.write_text("m,n,k\n24,4096,4096\n24,4096,4096\n")
+    arguments = ["collect", "--problems", str(own), "--store"]
+    assert main([*arguments, str(tmp_path / "one")]) == 0
+    assert main([*arguments, str(tmp_path / "two"), "--suite", "square"]) == 0
+    alone, beside = asked
+    assert alone.problems == (GemmProblem(24, 4096, 4096),)
+    assert beside.problems == (*suite("square"), GemmProblem(24, 4096, 4096))
+
+
+def test_the_layers_of_a_model_are_collected(asked: list[CollectOptions], tmp_path: Path) -> None:
+    config = tmp_path / "config.json"
+    extents = {"hidden_size": 512, "num_attention_heads": 8, "intermediate_size": 2048}
+    config.write_text(json.dumps({"model_type": "llama", "vocab_size": 1024} | extents))
+    arguments = ["collect", "--hf-config", str(config), "--store"]
+    assert main([*arguments, str(tmp_path / "one"), "--tp", "1,2", "--rows", "5"]) == 0
+    (options,) = asked
+    assert {p.m for p in options.problems} == {5}
+    assert GemmProblem(5, 512, 256) in options.problems  # attention output of a half
+    assert GemmProblem(5, 4096, 512) in options.problems  # gate and up
+
+
+def test_a_bad_file_of_problems_is_refused_before_anything_is_written(
+    asked: list[CollectOptions], tmp_path: Path, refused: Callable[..., str]
+) -> None:
+    bad = tmp_path / "bad.csv"
+    bad.write_text("m,n,k\n24,4096,4095\n")
+    line = refused("collect", "--problems", str(bad), "--store", str(tmp_path / "three"))
+    assert line.startswith(f"problems {bad} are not read: row 1: k=4095 breaks the 16-byte rule")
+    assert not (tmp_path / "three").exists()
+    assert asked == []
+
+
+def test_a_model_guides_the_collection_when_asked(
+    asked: list[CollectOptions], tmp_path: Path
+) -> None:
+    arguments = ["collect", "--suite", "square", "--candidates"]
+    assert main([*arguments, "guided", "--power", "burst", "--store", str(tmp_path / "one")]) == 0
+    assert main([*arguments, "exhaustive", "--store", str(tmp_path / "two")]) == 0
+    guided, exhaustive = asked
+    problem = suite("square")[0]
+    every = candidates(problem, hardware("H200"))
+    assert guided.choose is not None
+    chosen = guided.choose(problem, every)
+    assert 0 < len(chosen) <= 64 + 16 + 16 + 24 < len(every)
+    first = load_heuristic(hardware("H200"), problem.operands, "burst").rank(
+        problem, every, limit=64
+    )
+    assert set(first) <= set(chosen)
+    assert exhaustive.choose is None
+
+
+def test_a_guided_collection_leaves_out_what_its_model_has_not_seen(
+    asked: list[CollectOptions], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = tmp_path / "own.csv"
+    own.write_text("m,n,k,operands\n16,64,64,bf16:ccc\n16,64,64,fp16:rcr\n")
+    arguments = ["collect", "--problems", str(own), "--json", "--candidates"]
+    assert main([*arguments, "guided", "--store", str(tmp_path / "one")]) == 0
+    told = capsys.readouterr()
+    line, *_ = told.err.splitlines()
+    assert line == "tilecast: left out: 1 problem of bf16:ccc, which the model has not seen"
+    assert json.loads(told.out)["problems"] == 1
+    assert main([*arguments, "exhaustive", "--store", str(tmp_path / "two")]) == 0
+    assert "left out" not in capsys.readouterr().err
+    guided, exhaustive = ([p.operands.text for p in options.problems] for options in asked)
+    assert (guided, exhaustive) == (["fp16:rcr"], ["bf16:ccc", "fp16:rcr"])
+
+
+def test_a_collection_that_no_model_can_guide_is_refused(
+    asked: list[CollectOptions], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["collect", "--suite", "square", "--store", str(tmp_path / "store")]
+    arguments += ["--candidates", "guided", "--model", str(tmp_path / "none")]
+    assert main(arguments) == 2
+    assert capsys.readouterr().err.startswith("tilecast: error: model ")
+    assert asked == []
+
+
+@pytest.mark.parametrize(("text", "found"), [("90", 90), ("90s", 90), ("20m", 1200), ("2h", 7200)])
+def test_a_budget_may_be_of_minutes_or_hours(text: str, found: int) -> None:
+    assert argtypes.seconds(text) == found

@@ -1,0 +1,128 @@
+"""What ``tilecast doctor`` says of the hook and of single multiplications."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tilecast.cli.diagnosis.machine import Finding
+from tilecast.cli.diagnosis.problem import check_hook, explain
+from tilecast.cli.options.mnk import Written, as_written
+from tilecast.heuristics.errors import TilecastError
+from tilecast.heuristics.hardware import hardware
+from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
+from tilecast.heuristics.problem import GemmProblem
+from tilecast.inductor_hook.autoload import VARIABLE
+from tilecast.inductor_hook.settings import Settings
+from tilecast.kernels.objects.cache import ObjectCache
+from tilecast.kernels.spec import KernelSpec
+
+H200 = hardware("H200")
+FINE = {VARIABLE: "ATEN,TRITON,TILECAST"}
+
+
+def explained(
+    folder: Path,
+    extents: tuple[int, int, int, int] = (512, 4096, 4096, 1),
+    operands: GemmOperands = LINEAR_BF16,
+    k: int | str = 3,
+) -> list[Finding]:
+    problem = GemmProblem(*extents, operands)
+    return list(explain(Written(problem, problem.n), H200, Settings(k=k), ObjectCache(folder)))
+
+
+def test_a_named_backend_that_is_loaded_is_fine() -> None:
+    assert [finding.works for finding in check_hook(FINE)] == [True, True, True]
+
+
+@pytest.mark.parametrize("value", ["", "ATEN,TRITON", "TILECASTS"])
+def test_a_backend_list_without_us_is_told_how_to_name_us(value: str) -> None:
+    _, named, _ = check_hook({VARIABLE: value})
+    assert not named.works
+    assert f"{VARIABLE}=ATEN,TRITON,TILECAST" in named.advice
+
+
+def test_autoloading_that_is_switched_off_is_told() -> None:
+    *_, loaded = check_hook(FINE | {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"})
+    assert not loaded.works
+    assert loaded.advice == "unset TORCH_DEVICE_BACKEND_AUTOLOAD"
+
+
+def test_a_problem_that_is_covered_shows_its_choices_and_what_is_not_compiled(
+    tmp_path: Path,
+) -> None:
+    problem, choices, compiled = explained(tmp_path)
+    assert problem.works
+    assert choices.works
+    assert choices.found.startswith("3: ")
+    assert not compiled.works
+    assert compiled.found == f"0 of 3 in {tmp_path}"
+    assert "tilecast compile -k 3 512x4096x4096" in compiled.advice
+
+
+def test_a_problem_that_is_left_to_the_library_is_told(tmp_path: Path, leaving_model: Path) -> None:
+    problem, objects = GemmProblem(512, 4096, 4096), ObjectCache(tmp_path / "objects")
+    single, several = (
+        list(
+            explain(
+                Written(problem, problem.n), H200, Settings(k=k, model=str(leaving_model)), objects
+            )
+        )
+        for k in (1, 5)
+    )
+    assert single[-1].works
+    assert single[-1].found.startswith("left to torch.mm, which may take no more than ")
+    assert several[1].found.startswith("5: ")
+
+
+def test_a_layout_no_model_has_seen_is_ranked_but_not_decided(tmp_path: Path) -> None:
+    operands = GemmOperands.parse("bf16:ccr")
+    assert explained(tmp_path, operands=operands, k=5)[1].works
+    _, model = explained(tmp_path, operands=operands, k=1)
+    assert not model.works
+    assert "no model has seen operands such as bf16:ccr" in model.advice
+
+
+def test_a_result_that_no_model_is_for_is_told(tmp_path: Path) -> None:
+    _, model = explained(tmp_path, operands=GemmOperands.parse("bf16:rcr>fp32"))
+    assert not model.works
+    assert "no model is for bf16:rcr>fp32" in model.advice
+
+
+def test_batched_problems_are_asked_for_batched_kernels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[KernelSpec] = []
+    monkeypatch.setattr(ObjectCache, "resources", lambda self, spec: asked.append(spec))
+    explained(tmp_path, (64, 512, 512, 8))
+    assert [spec.batched for spec in asked] == [True] * 3
+
+
+def test_one_row_of_16_bits_is_no_gemm_in_inductor(tmp_path: Path) -> None:
+    *_, last = explained(tmp_path, (1, 4096, 4096, 1))
+    assert not last.works
+    assert "m = 1" in last.found
+    eight = GemmOperands.parse("e4m3:rcr>bf16:row-scales")
+    assert explained(tmp_path, (1, 4096, 4096, 1), eight)[1].works
+
+
+def test_one_column_of_16_bits_is_no_gemm_in_inductor(tmp_path: Path) -> None:
+    written = as_written("4096x1x4096", LINEAR_BF16)
+    *_, last = explain(written, H200, Settings(k=3), ObjectCache(tmp_path))
+    assert not last.works
+    assert "n = 1" in last.found
+
+
+@pytest.mark.parametrize("k", [1, 5])
+def test_rows_of_any_length_are_ranked_as_the_hook_does(tmp_path: Path, k: int) -> None:
+    written, objects = as_written("16x50257x4096", LINEAR_BF16), ObjectCache(tmp_path)
+    found = list(explain(written, H200, Settings(k=k), objects))
+    assert found[0].found == "16x50257x4096 bf16:rcr, ranked as 16x50264x4096"
+    assert found[1].found.startswith(f"{k}: ")
+    assert f"`tilecast compile -k {k} 16x50257x4096 --operands 'bf16:rcr'`" in found[2].advice
+
+
+def test_rows_that_another_major_needs_are_refused() -> None:
+    with pytest.raises(TilecastError, match="n=50257 breaks the 16-byte rule of B"):
+        as_written("16x50257x4096", GemmOperands.parse("bf16:rrr"))

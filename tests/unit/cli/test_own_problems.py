@@ -1,0 +1,488 @@
+"""Problems of one's own, in files or as a model's layers, in every command that takes them."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tilecast.cli.main import main
+from tilecast.data_collection.dataset.dataset import Dataset, write_dataset
+from tilecast.data_collection.problems.model_files import model_problems
+from tilecast.heuristics.hardware import hardware
+from tilecast.heuristics.operands import GemmOperands
+from tilecast.heuristics.problem import PROBLEM_FIELDS, GemmProblem
+from tilecast.inductor_hook.select.selection import shortlist
+from tilecast.inductor_hook.settings import Settings
+from tilecast.kernels.candidates import candidates
+
+Answer = Callable[..., dict]
+Refused = Callable[..., str]
+
+MEASURED = ("--m", "64", "--n", "4096", "--k", "4096")
+VALID = "128x128x64_c1x1x1_s3_coop_o1_rm8"
+CONFIG = {
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "num_attention_heads": 32,
+    "intermediate_size": 11008,
+}
+TAKERS = ("collect", "evaluate", "predict", "compile")
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> str:
+    """Two problems, one of them twice."""
+    path = tmp_path / "own.csv"
+    path.write_text("m,n,k\n64,4096,4096\n48,1024,512\n64,4096,4096\n")
+    return str(path)
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(CONFIG))
+    return path
+
+
+@pytest.fixture
+def model(model_folder: Path) -> str:
+    return str(model_folder)
+
+
+@pytest.fixture(scope="module")
+def data(synthetic_dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("data") / "data.parquet"
+    write_dataset(synthetic_dataset, path)
+    return str(path)
+
+
+def _extents(m: int, n: int, k: int) -> list[str]:
+    return [f"--m={m}", f"--n={n}", f"--k={k}"]
+
+
+def _asked(document: dict) -> list[GemmProblem]:
+    rows = (tuple(answer["problem"][name] for name in PROBLEM_FIELDS) for answer in document)
+    return [GemmProblem.from_row(row) for row in rows]
+
+
+# ---- all of them
+
+
+@pytest.mark.parametrize("command", TAKERS)
+@pytest.mark.parametrize(
+    ("option", "name", "text", "message"),
+    [
+        ("--problems", "own.csv", "m,n,k\n24,4096,4095\n", "row 1: k=4095 breaks the 16-byte rule"),
+        ("--problems", "own.csv", "m,n\n24,4096\n", "its first line names no column k"),
+        ("--problems", "own.json", "{}", "it is no list of objects"),
+        ("--problems", "own.txt", "m,n,k\n8,8,8\n", "it ends in '.txt'"),
+        ("--problems", "own.parquet", "PAR1", "ArrowInvalid"),
+        ("--hf-config", "config.json", "{}", "it has no hidden_size"),
+        (
+            "--hf-config",
+            "config.json",
+            '{"model_type": "gpt2", "hidden_size": 7, "num_attention_heads": 1}',
+            "no layer of it has inputs in multiples of 8",
+        ),
+    ],
+)
+def test_a_bad_file_is_refused(
+    refused: Refused,
+    tmp_path: Path,
+    command: str,
+    option: str,
+    name: str,
+    text: str,
+    message: str,
+) -> None:
+    path = tmp_path / name
+    path.write_text(text)
+    more = ["--store", str(tmp_path / "store")] if command == "collect" else []
+    line = refused(command, *more, option, str(path))
+    what = "problems" if option == "--problems" else "model configuration"
+    assert line.startswith(f"{what} {path} ")
+    assert message in line
+    assert "; allowed: " in line
+    assert [entry.name for entry in tmp_path.iterdir()] == [name]
+
+
+@pytest.mark.parametrize("command", TAKERS)
+@pytest.mark.parametrize("option", ["--tp", "--rows"])
+def test_lists_of_numbers_are_checked(refused: Refused, command: str, option: str) -> None:
+    for bad in ("0", "1,,2", "x", "2147483648"):
+        line = refused(command, option, bad)
+        assert line.startswith(f"argument {option}: ")
+        assert (
+            "is out of range; allowed: numbers such as 1 or 1,16, each an integer from 1 " in line
+        )
+
+
+@pytest.mark.parametrize("command", ["evaluate", "predict", "compile"])
+@pytest.mark.parametrize("option", ["--tp", "--rows"])
+def test_nothing_is_said_of_a_model_without_one(
+    refused: Refused, own: str, command: str, option: str
+) -> None:
+    for arguments in ((), ("--problems", own)):
+        line = refused(command, option, "2", *arguments)
+        assert line == "--tp and --rows shape a model's layers; allowed: with --hf-config"
+
+
+# ---- predict
+
+
+@pytest.mark.parametrize("power", ["robust", "burst"])
+def test_predict_answers_for_each_what_it_answers_for_one(
+    answer: Answer, own: str, model: str, power: str
+) -> None:
+    how = ("--model", model, "--power", power, "-k", "3")
+    document = answer("predict", "--problems", own, *how)
+    assert (document["gpu"], document["power"]) == ("H200", power)
+    asked = _asked(document["problems"])
+    assert asked == [GemmProblem(64, 4096, 4096), GemmProblem(48, 1024, 512)]
+    for problem, found in zip(asked, document["problems"], strict=True):
+        alone = answer("predict", *_extents(problem.m, problem.n, problem.k), *how)
+        assert found["candidates"] == alone["candidates"]
+        assert len(found["ranking"]) == 3
+        for entry, expected in zip(found["ranking"], alone["ranking"], strict=True):
+            assert entry.items() <= expected.items()
+            assert set(expected) - set(entry) == {"measured"}
+
+
+def test_predict_gives_the_first_choice_or_as_many_as_are_worth_it(
+    answer: Answer, own: str, model: str
+) -> None:
+    first = answer("predict", "--problems", own, "--model", model)["problems"]
+    assert [len(found["ranking"]) for found in first] == [1, 1]
+    worth = answer("predict", "--problems", own, "--model", model, "-k", "auto")["problems"]
+    for one, some in zip(first, worth, strict=True):
+        assert one["ranking"] == some["ranking"][:1]
+        assert 1 <= len(some["ranking"]) <= 8
+
+
+def test_predict_takes_the_layers_of_a_model_and_files_of_every_kind(
+    answer: Answer, config: Path, own: str, model: str, tmp_path: Path
+) -> None:
+    more = tmp_path / "more.json"
+    more.write_text('[{"m": 7, "n": 64, "k": 128, "batch": 3}, {"m": 48, "n": 1024, "k": 512}]')
+    files = ("--problems", own, "--problems", str(more))
+    layers = ("--hf-config", str(config), "--tp", "1,2", "--rows", "5")
+    document = answer("predict", *files, *layers, "--model", model)
+    expected = [
+        GemmProblem(64, 4096, 4096),
+        GemmProblem(48, 1024, 512),
+        GemmProblem(7, 64, 128, 3),
+        *model_problems(config, (1, 2), (5,)),
+    ]
+    assert _asked(document["problems"]) == expected
+    default = answer("predict", "--hf-config", str(config), "--model", model)
+    assert _asked(default["problems"]) == model_problems(config, (1,), (1, 16, 256, 4096))
+
+
+def test_what_is_left_out_of_a_model_is_told(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(CONFIG | {"intermediate_size": 11004, "vocab_size": 50257}))
+    asked = ["predict", "--hf-config", str(config), "--rows", "5", "--model", model, "--json"]
+    assert main(asked) == 0
+    told = capsys.readouterr()
+    assert told.err == (
+        f"tilecast: left out of {config}: n=4096 k=11004, whose k is no multiple of 8\n"
+    )
+    families = {problem.family for problem in _asked(json.loads(told.out)["problems"])}
+    assert families == {(12288, 4096), (4096, 4096), (22008, 4096), (11008, 4096), (50264, 4096)}
+
+
+def test_predict_of_many_in_a_table(
+    own: str, model: str, capsys: pytest.CaptureFixture[str], answer: Answer
+) -> None:
+    ranking = answer("predict", "--problems", own, "--model", model)["problems"][1]["ranking"]
+    assert main(["predict", "--problems", own, "--model", model]) == 0
+    title, *lines = capsys.readouterr().out.splitlines()
+    assert title.startswith("2 problems on H200, robust")
+    line, library = [line for line in lines if "48x1024x512" in line]
+    assert "torch.mm: >= " in library
+    assert line.split()[:4] == ["48x1024x512", "bf16:rcr", "1", ranking[0]["config"]]
+    assert f"{ranking[0]['predicted_microseconds']:.1f}" in line
+
+
+@pytest.mark.parametrize("kind", ["csv", "json"])
+@pytest.mark.parametrize("top", ["2", "auto"])
+def test_predict_of_many_writes_its_choices(
+    answer: Answer, own: str, model: str, tmp_path: Path, kind: str, top: str
+) -> None:
+    file = tmp_path / f"choices.{kind}"
+    asked = ("predict", "--problems", own, "--model", model, "-k", top)
+    document = answer(*asked, "--choices", str(file))
+    assert document == answer(*asked)
+    with file.open() as opened:
+        rows = json.load(opened) if kind == "json" else list(csv.DictReader(opened))
+    shown = [
+        (found["problem"], found["library"], entry)
+        for found in document["problems"]
+        for entry in found["ranking"]
+    ]
+    for row, (problem, library, entry) in zip(rows, shown, strict=True):
+        assert {name: str(row[name]) for name in PROBLEM_FIELDS} == {
+            name: str(value) for name, value in problem.items()
+        }
+        assert (int(row["rank"]), row["config"]) == (entry["rank"], entry["config"])
+        for name in ("predicted_microseconds", "predicted_slowdown"):
+            assert float(row[name]) == entry[name]
+        assert float(row["library_at_least_over_first"]) == library["at_least_over_first"]
+        assert str(row["left_to_library"]) == str(library["deferred"])
+        assert int(row["shortlist"]) >= (int(row["rank"]) if top == "auto" else 1)
+
+
+def test_choices_are_written_by_a_name_in_any_case(
+    answer: Answer, own: str, model: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "choices.JSON"
+    answer("predict", "--problems", own, "--model", model, "--choices", str(file))
+    assert len(json.loads(file.read_text())) == 2
+
+
+def test_a_file_of_choices_is_a_file_of_problems(
+    answer: Answer, own: str, model: str, tmp_path: Path
+) -> None:
+    """What was chosen once can be asked for again."""
+    file = str(tmp_path / "choices.csv")
+    document = answer("predict", "--problems", own, "--model", model, "--choices", file)
+    assert answer("predict", "--problems", file, "--model", model) == document
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((*MEASURED, "--choices", "{}/a.csv"), "--choices is for many problems; allowed beside"),
+        (("--problems", "{own}", "--choices", "{}/a.txt"), "choices cannot be written to {}/a.txt"),
+        (("--problems", "{own}", "--choices", "/proc/no/a.csv"), "cannot write /proc/no: "),
+    ],
+)
+def test_choices_that_cannot_be_written_are_refused(
+    refused: Refused, own: str, tmp_path: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    line = refused("predict", *(part.format(tmp_path, own=own) for part in arguments))
+    assert line.startswith(message.format(tmp_path))
+    assert "allowed" in line
+    assert [path.name for path in tmp_path.iterdir()] == ["own.csv"]
+
+
+def test_predict_of_many_loads_nothing_slow(own: str, model: str) -> None:
+    code = (
+        "import sys; from tilecast.cli.main import main; "
+        f"status = main({['predict', '--problems', own, '--model', model]!r}); "
+        "slow = {'torch', 'cutlass', 'xgboost', 'sklearn', 'pandas', 'scipy', 'joblib'}; "
+        "sys.exit(f'loaded {slow & set(sys.modules)}' if slow & set(sys.modules) else status)"
+    )
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (process.returncode, process.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (MEASURED, "--m is for one problem; allowed beside --problems and --hf-config: -k, "),
+        (("--n", "8"), "--n is for one problem; allowed beside --problems"),
+        (("--k", "8"), "--k is for one problem; allowed beside --problems"),
+        (("--batch", "2"), "--batch is for one problem; allowed beside --problems"),
+        (("--operands", "fp16:rcr"), "--operands is for one problem; allowed beside --problems"),
+        (("--data", "d"), "--data is for one problem; allowed beside --problems"),
+        (("-k", "0"), "argument -k: '0' is out of range; allowed: auto, or an integer from 1"),
+        (("--model", "/nowhere"), "model /nowhere is refused: manifest.json cannot be read"),
+    ],
+)
+def test_predict_of_many_refuses(
+    refused: Refused, own: str, config: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    for many in (("--problems", own), ("--hf-config", str(config))):
+        line = refused("predict", *many, *arguments)
+        assert line.startswith(message)
+        assert "allowed" in line
+
+
+def test_predict_refuses_operands_that_no_model_is_for(
+    refused: Refused, model: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "own.csv"
+    path.write_text("m,n,k,operands\n64,4096,4096,bf16:ccc\n64,4096,4096,fp16:rcr>fp32\n")
+    for command in (("predict",), ("predict", "--model", model), ("compile", "-k", "1")):
+        line = refused(*command, "--problems", str(path))
+        assert line.startswith("no model is for bf16:ccc; allowed: what is stored in as many")
+
+
+def test_rows_of_operands_that_no_model_is_for_are_left_out(
+    own: str, model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, cache = tmp_path / "recorded.csv", str(tmp_path / "objects")
+    unknown = "64,4096,4096,fp16:rcr>fp32\n64,4096,4096,bf16:ccc\n72,4096,4096,bf16:ccc\n"
+    path.write_text(f"m,n,k,operands\n{unknown}48,1024,512,\n")
+    commands = [("predict",), ("predict", "--choices", str(tmp_path / "choices.csv"))]
+    for command in (*commands, ("compile", "-k", "1", "--cache", cache)):
+        asked = [*command, "--model", model, "--json", "--problems"]
+        assert main([*asked, str(path)]) == 0
+        told = capsys.readouterr()
+        assert told.err == (
+            "tilecast: left out: 3 problems of fp16:rcr>fp32, bf16:ccc, which the model has not "
+            "seen\n"
+        )
+        found = json.loads(told.out)
+        if command[0] == "predict":
+            assert _asked(found["problems"]) == [GemmProblem(48, 1024, 512)]
+        else:
+            assert (found["asked"], found["failed"]) == (1, 0)
+    assert len((tmp_path / "choices.csv").read_text().splitlines()) == 2
+
+
+def test_rows_that_the_model_ranks_but_does_not_decide_are_left_out_for_one(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, cache = tmp_path / "recorded.csv", str(tmp_path / "objects")
+    path.write_text("m,n,k,operands\n64,4096,4096,bf16:ccr\n48,1024,512,bf16:rcr\n")
+    asked = ("compile", "--problems", str(path), "--model", model, "--cache", cache, "--json")
+    assert main([*asked, "-k", "1"]) == 0
+    told = capsys.readouterr()
+    assert told.err == ("tilecast: left out: 1 problem of bf16:ccr, which the model has not seen\n")
+    assert json.loads(told.out)["asked"] == 1
+
+
+def test_a_file_of_which_the_model_decides_nothing_is_refused(
+    refused: Refused, model: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "recorded.csv"
+    path.write_text("m,n,k,operands\n64,4096,4096,bf16:ccr\n")
+    line = refused("compile", "-k", "1", "--problems", str(path), "--model", model)
+    assert "no model has seen operands such as bf16:ccr; allowed without a benchmark: " in line
+
+
+def test_what_the_hook_recorded_is_ranked_and_compiled(answer: Answer, tmp_path: Path) -> None:
+    """With the model that the hook lends, by the candidates of each problem's own operands."""
+    path = tmp_path / "own.csv"
+    kinds = ("bf16:rcr:bias", "fp16:rcr", "bf16:rrr")
+    lines = [f"512,4096,4096,1,{text}\n" for text in kinds]
+    path.write_text("m,n,k,batch,operands\n" + "".join(lines))
+    document = answer("predict", "--problems", str(path), "-k", "2")
+    gpu = hardware("H200")
+    for text, found in zip(kinds, document["problems"], strict=True):
+        problem = GemmProblem(512, 4096, 4096, operands=GemmOperands.parse(text))
+        expected = [prediction.config.name for prediction in shortlist(Settings(2), problem, gpu)]
+        assert [entry["config"] for entry in found["ranking"]] == expected
+        assert found["candidates"] == len(candidates(problem, gpu))
+    path.write_text("m,n,k,batch,operands\n" + lines[0])
+    built = answer("compile", "--problems", str(path), "-k", "1", "--cache", str(tmp_path / "c"))
+    first = document["problems"][0]["ranking"][0]["config"]
+    assert [kernel["config"] for kernel in built["kernels"]] == [first]
+    assert (built["compiled"], built["failed"]) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "no problem is given; allowed: --m, --n and --k, or --problems or --hf-config"),
+        (("--m", "1"), "--n is missing; allowed: all of --m, --n and --k"),
+        (("--batch", "2"), "--m is missing; allowed: all of --m, --n and --k"),
+    ],
+)
+def test_predict_wants_a_problem(
+    refused: Refused, arguments: tuple[str, ...], message: str
+) -> None:
+    assert refused("predict", *arguments).startswith(message)
+
+
+# ---- compile
+
+
+def test_compile_builds_for_files_beside_extents(
+    answer: Answer, own: str, model: str, tmp_path: Path
+) -> None:
+    every = [*_asked(answer("predict", "--problems", own, "--model", model)["problems"])]
+    every.append(GemmProblem(4096, 4096, 4096))
+    firsts = {
+        answer("predict", *_extents(p.m, p.n, p.k), "--model", model)["ranking"][0]["config"]
+        for p in every
+    }
+    built = answer(
+        "compile", "4096x4096x4096", "--problems", own, "-k", "1", "--model", model,
+        "--cache", str(tmp_path / "objects"), "--workers", "2",
+    )  # fmt: skip
+    assert {kernel["config"] for kernel in built["kernels"]} == firsts
+    assert built["compiled"] == len(firsts)
+    again = answer(
+        "compile", "--problems", own, "-k", "1", "--model", model,
+        "--cache", str(tmp_path / "objects"), "--workers", "1",
+    )  # fmt: skip
+    assert (again["compiled"], again["failed"]) == (0, 0)
+    assert 1 <= again["found"] <= 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--config", VALID), "--config stands alone; allowed: configs, or problems with"),
+        (("--operands", "fp16:rcr"), "--operands is for MxNxK; allowed with --problems: a column"),
+        (("--power", "burst"), "--model and --power choose what ranks; allowed: with -k"),
+        (("-k", "65"), "k=65 is out of range; allowed: 1 to 64"),
+        (("16x64",), "'16x64' is not a problem; allowed: MxNxK"),
+    ],
+)
+def test_compile_for_files_refuses(
+    refused: Refused, own: str, arguments: tuple[str, ...], message: str
+) -> None:
+    assert refused("compile", "--problems", own, *arguments).startswith(message)
+
+
+# ---- evaluate
+
+
+ONLY = ("--only", "random", "--only", "best fixed subset", "--power", "burst", "--jobs", "1")
+
+
+def test_evaluate_scores_those_that_were_measured(
+    answer: Answer, own: str, data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = tmp_path / "more.csv"
+    more.write_text("m,n,k\n8,12288,4096\n9,12288,4096\n")
+    named = ("--problems", own, "--problems", str(more))
+    document = answer("evaluate", "--data", data, *named, *ONLY)
+    assert (document["problems"], document["families"], document["not_measured"]) == (2, 2, 2)
+    counts = {(row["problems"], row["count"]) for row in document["regret"]}
+    rows = {("m 1 to 16", 1), ("m 17 to 64", 1)}
+    assert counts == {("all", 2), *rows, ("layers of language models", 2)}
+    assert main(["evaluate", "--data", data, *named, *ONLY]) == 0
+    text = capsys.readouterr().out
+    assert "2 problems of 2 families" in text
+    assert "2 more were not measured" in text
+
+
+def test_evaluate_scores_all_when_none_are_named(answer: Answer, data: str) -> None:
+    document = answer("evaluate", "--data", data, *ONLY)
+    assert (document["problems"], document["not_measured"]) == (24, 0)
+
+
+def test_evaluate_scores_the_layers_of_a_model(answer: Answer, data: str, config: Path) -> None:
+    layers = ("--hf-config", str(config), "--rows", "8,512,513")
+    document = answer("evaluate", "--data", data, *layers, *ONLY)
+    asked = model_problems(config, (1,), (8, 512, 513))
+    # Of its layers the data set has attention out, QKV and down, at two of the three.
+    assert (document["problems"], document["families"]) == (6, 3)
+    assert document["not_measured"] == len(asked) - 6
+
+
+def test_evaluate_refuses_a_file_none_of_whose_problems_was_measured(
+    refused: Refused, data: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "own.csv"
+    path.write_text("m,n,k\n48,1024,512\n64,4096,4104\n64,4096,8\n")
+    line = refused("evaluate", "--data", data, "--problems", str(path))
+    assert line.startswith("none of the 3 problems was measured; allowed: at least one of the data")
+
+
+def test_evaluate_refuses_operands_beside_a_file(refused: Refused, data: str, own: str) -> None:
+    line = refused("evaluate", "--data", data, "--problems", own, "--operands", "fp16:rcr")
+    assert line.startswith("--operands is of all that was measured; allowed beside --problems: ")

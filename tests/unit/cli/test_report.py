@@ -1,0 +1,361 @@
+"""`tilecast report` and `tilecast predict --html`: what is in the file, and a browser's view."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from browser import CHROMIUM, DRIVER, Browser, browser
+
+from tilecast.cli.main import main
+from tilecast.cli.options.load_measurements import DATA
+from tilecast.data_collection.dataset import dataset
+from tilecast.data_collection.dataset.dataset import COLUMNS, Dataset, write_dataset
+from tilecast.data_collection.jobs.store import MeasurementStore
+from tilecast.models.runtime.artifact import SHIPPED, Artifact, save
+from tilecast.reporting.page import Section, page, write_page
+from tilecast.reporting.table import Table
+
+Answer = Callable[..., dict]
+Refused = Callable[..., str]
+
+MOST_BYTES = 5_000_000
+SHIPPED_MODEL = str(SHIPPED / "H200")
+TITLES = [
+    "What was measured",
+    "Coverage",
+    "Winners by region, robust",
+    "Our best beside the library",
+    "Label noise",
+    "Drift by card and over time",
+    "Cards beside each other",
+]
+
+
+@pytest.fixture(scope="module")
+def data(synthetic_dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("data") / "data.parquet"
+    write_dataset(synthetic_dataset, path)
+    return str(path)
+
+
+def _figures(text: str) -> list[dict]:
+    found = re.findall(r'<script type="application/json">(.*?)</script>', text, re.DOTALL)
+    return list(map(json.loads, found))
+
+
+# ---- the command
+
+
+def test_report_of_a_data_set(
+    answer: Answer, data: str, model_folder: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "report.html"
+    asked = ("report", data, "--out", str(out), "--model", str(model_folder), "--no-scores")
+    document = answer(*asked)
+    assert document["sections"] == [*TITLES, "Where the model is unsure"]
+    assert document["problems"] == 24
+    text = out.read_text()
+    assert document["bytes"] == len(text.encode()) <= MOST_BYTES
+    assert "24 problems of 6 (n, k) families" in text
+    coverage = _figures(text)[0]
+    assert len(coverage["data"][0]["x"]) == 24
+    assert not re.search(r'(src|href)="(?!#)', text)
+    again = tmp_path / "again.html"
+    answer(*("report", data, "--out", str(again), *asked[4:]))
+    assert again.read_bytes() == out.read_bytes()
+
+
+def test_report_with_scores(
+    answer: Answer, data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tilecast.cli.commands import report
+    from tilecast.heuristics.baselines import RandomChoice
+
+    monkeypatch.setattr(report, "all_makers", lambda gpu: {"random": RandomChoice})
+    out = tmp_path / "report.html"
+    document = answer("report", data, "--out", str(out), "--jobs", "1")
+    assert "Held-out regret beside the baselines" in document["sections"]
+    lines = _named(out.read_text(), "random")
+    scored = answer("evaluate", "--data", data, "--only", "random", "--power", "robust")
+    rows = [row for row in scored["regret"] if row["problems"] == "all"]
+    assert lines[0]["y"] == [row["geomean"] for row in rows]
+
+
+def test_report_scores_what_evaluate_does(
+    answer: Answer, few_dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a data set of several operands those of a plain layer, whatever else there is."""
+    from tilecast.cli.commands import report
+    from tilecast.cli.commands.evaluate import all_makers
+
+    rows = few_dataset.rows
+    int8 = rows.assign(operands="int8:rcr>int32")
+    both = pd.concat([rows, int8], ignore_index=True).astype(COLUMNS)
+    write_dataset(Dataset(both, few_dataset.provenance), tmp_path / "both.parquet")
+    asked = {"random", "nvMatmulHeuristics"}
+    monkeypatch.setattr(
+        report,
+        "all_makers",
+        lambda gpu: {name: make for name, make in all_makers(gpu).items() if name in asked},
+    )
+    data, out = str(tmp_path / "both.parquet"), tmp_path / "report.html"
+    answer("report", data, "--out", str(out), "--jobs", "1")
+    text = out.read_text()
+    assert "12 problems of 6 (n, k) families, robust." in text
+    line, *_ = _named(text, "random")
+    only = ("--only", "random", "--power", "robust")
+    scored = answer("evaluate", "--data", data, *only)
+    rows = [row for row in scored["regret"] if row["problems"] == "all"]
+    assert line["y"] == [row["geomean"] for row in rows]
+    int8 = answer("evaluate", "--data", data, "--operands", "int8:rcr>int32", "--power", "burst",
+                  "--only", "nvMatmulHeuristics", "--only", "random")  # fmt: skip
+    assert {row["heuristic"] for row in int8["regret"]} == {"random"}
+
+
+def _named(text: str, name: str) -> list[dict]:
+    traces = [trace for figure in _figures(text) for trace in figure["data"]]
+    return [trace for trace in traces if trace.get("name") == name]
+
+
+def test_report_of_a_store(answer: Answer, synthetic_dataset: Dataset, tmp_path: Path) -> None:
+    from own_measurements import own_measurements
+
+    store = MeasurementStore(tmp_path / "run.db")
+    store.begin_run(dict(synthetic_dataset.provenance["runs"][0]))
+    store.add(own_measurements(), "synthetic")
+    store.close()
+    out = tmp_path / "report.html"
+    document = answer("report", str(tmp_path / "run.db"), "--out", str(out))
+    assert document["problems"] == 2
+    text = out.read_text()
+    assert "96x3072x2048" in text
+    assert "Not scored: 2 (n, k) families are too few for 5 folds" in text
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_report_of_a_store_that_holds_nothing_yet(
+    refused: Refused, synthetic_dataset: Dataset, tmp_path: Path, begun: bool
+) -> None:
+    source, out = tmp_path / "run.db", tmp_path / "a.html"
+    with closing(MeasurementStore(source)) as store:
+        if begun:
+            store.begin_run(dict(synthetic_dataset.provenance["runs"][0]))
+    line = refused("report", str(source), "--out", str(out))
+    assert line.startswith(f"{source} holds no measurement yet; allowed: ")
+    assert not out.exists()
+
+
+def test_report_of_a_model_says_what_its_manifest_does(answer: Answer, tmp_path: Path) -> None:
+    out = tmp_path / "report.html"
+    document = answer("report", str(SHIPPED / "H100"), "--out", str(out))
+    assert document["sections"] == ["The model", *TITLES, "Where the model is unsure"]
+    manifest = json.loads((SHIPPED / "H100" / "manifest.json").read_text())
+    regret = manifest["facts"]["held_out"]["tilecast"]["robust"]["regret@1"]["geomean"]
+    assert f"{regret:.2%}" in out.read_text()
+
+
+def test_report_of_a_model_shows_the_measurements_beside_it_that_it_learned_from(
+    answer: Answer,
+    data: str,
+    few_trained: Artifact,
+    few_dataset: Dataset,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(dataset, "shipped_data", lambda gpu: Path(data))
+    model, out = tmp_path / "model", tmp_path / "report.html"
+    save(few_trained, model)
+    small = few_dataset.rows.query("m == 64").reset_index(drop=True)
+    shown = []
+    # Others than the model learned from are not its own.
+    for beside in (None, few_dataset, Dataset(small, few_dataset.provenance)):
+        if beside:
+            write_dataset(beside, model / DATA)
+        shown.append(answer("report", str(model), "--out", str(out))["problems"])
+    assert shown == [24, 12, 24]
+
+
+@pytest.mark.parametrize("kind", ["csv", "json"])
+def test_choices_are_those_of_predict(
+    answer: Answer, data: str, model_folder: Path, tmp_path: Path, kind: str
+) -> None:
+    file, model = tmp_path / f"choices.{kind}", ("--model", str(model_folder))
+    out = str(tmp_path / "report.html")
+    answer("report", data, "--out", out, "--no-scores", "--choices", str(file), *model)
+    with file.open() as opened:
+        rows = json.load(opened) if kind == "json" else list(csv.DictReader(opened))
+    assert len(rows) == 24
+    row = next(row for row in rows if [int(row[e]) for e in "mnk"] == [64, 4096, 4096])
+    predicted = answer("predict", "--m", "64", "--n", "4096", "--k", "4096", *model, "--data", data)
+    first = predicted["ranking"][0]
+    assert row["config"] == first["config"]
+    assert float(row["predicted_microseconds"]) == pytest.approx(first["predicted_microseconds"])
+    assert str(row["left_to_library"]) == str(predicted["library"]["deferred"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("/nowhere.parquet", "--out", "{}/a.html"), "data set /nowhere.parquet does not exist"),
+        (("{data}", "--out", "{}"), "cannot write {} (a folder); allowed: a file"),
+        (("{data}", "--out", "{}/a.html", "--choices", "{}/a.txt"), "choices cannot be written to"),
+        (("{}", "--out", "{}/a.html"), "model {} is refused: manifest.json cannot be read"),
+        ((SHIPPED_MODEL, "--out", "{}/a.html", "--model", "{}"), "--model is for measurements"),
+        (("{data}",), "the following arguments are required: --out"),
+    ],
+)
+def test_report_refuses(
+    refused: Refused, data: str, tmp_path: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    line = refused("report", *(part.format(tmp_path, data=data) for part in arguments))
+    assert line.startswith(message.format(tmp_path))
+    assert "allowed" in line
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("out", "choices"), [("run.db", "a.csv"), ("a.csv", "a.csv"), ("a.html", "run.db")]
+)
+def test_report_writes_over_nothing(
+    refused: Refused, tmp_path: Path, out: str, choices: str
+) -> None:
+    store = tmp_path / "run.db"
+    MeasurementStore(store).close()
+    before = store.read_bytes()
+    written = ("--out", str(tmp_path / out), "--choices", str(tmp_path / choices))
+    line = refused("report", str(store), *written)
+    assert "this command reads, keeps or writes" in line
+    assert "allowed: a file of its own; name another one" in line
+    assert (store.read_bytes(), list(tmp_path.iterdir())) == (before, [store])
+
+
+def test_predict_writes_over_nothing(refused: Refused, tmp_path: Path) -> None:
+    own = tmp_path / "own.csv"
+    own.write_text("m,n,k\n8,64,64\n")
+    line = refused("predict", "--problems", str(own), "--choices", str(own))
+    assert line.startswith(f"cannot write {own}: this command reads, keeps or writes {own} there;")
+    assert own.read_text() == "m,n,k\n8,64,64\n"
+
+
+@pytest.mark.parametrize("command", ["report", "predict"])
+def test_without_plotly_it_says_what_to_install(
+    refused: Refused, data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    monkeypatch.setitem(sys.modules, "plotly.offline", None)
+    out = str(tmp_path / "a.html")
+    asked = {
+        "report": ("report", data, "--out", out),
+        "predict": ("predict", "--m", "8", "--n", "64", "--k", "64", "--html", out),
+    }
+    line = refused(*asked[command])
+    assert line.startswith("plotly is not installed; allowed: ")
+    assert "pip install 'plotly>=6,<8'" in line
+
+
+def test_predict_shows_one_problem(
+    answer: Answer, data: str, model_folder: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "one.html"
+    asked = ("predict", "--m", "64", "--n", "4096", "--k", "4096", "--model", str(model_folder))
+    document = answer(*asked, "--data", data, "--html", str(out))
+    text = out.read_text()
+    for title in ("Ranking", "Reasons", "All that was measured"):
+        assert f"<h2>{title}</h2>" in text
+    (expected,) = _named(text, "expected")
+    assert expected["x"] == [entry["predicted_microseconds"] for entry in document["ranking"]]
+    for regime, line in zip(("burst", "sustained"), _named(text, "every config that was measured"),
+                            strict=True):  # fmt: skip
+        assert line["text"][0] == document["measured"][regime]["best"]
+
+
+def test_html_is_for_one_problem(refused: Refused, tmp_path: Path) -> None:
+    (tmp_path / "own.csv").write_text("m,n,k\n8,64,64\n")
+    out = tmp_path / "one.html"
+    line = refused("predict", "--problems", str(tmp_path / "own.csv"), "--html", str(out))
+    assert line.startswith("--html is for one problem; allowed beside")
+    assert not out.exists()
+
+
+# ---- the page
+
+
+def test_text_is_shown_as_it_is() -> None:
+    title = "</title><script>alert(1)</script>$links"
+    figure = {"data": [{"name": "</script><b>"}], "layout": {"height": 100}}
+    table = Table(title, {"<i>": "", "n": ".1f"}, [("<u>", 1.25), ("", None)])
+    text = page(title, [Section(title, [title, table, figure])])
+    for bad in ("<script>alert", "<i>", "<u>", "</script><b>"):
+        assert bad not in text
+    assert '<td class="number">1.2</td>' in text
+    assert _figures(text) == [figure]
+
+
+def test_numbers_that_json_lacks_are_refused() -> None:
+    figure = {"data": [{"y": [float("nan")]}], "layout": {"height": 100}}
+    with pytest.raises(ValueError):
+        page("", [Section("", [figure])])
+
+
+# ---- a browser
+
+
+@pytest.fixture(scope="module")
+def window() -> Iterator[Browser]:
+    if not (CHROMIUM and DRIVER):
+        pytest.skip("needs headless Chromium (Debian's packages chromium and chromium-driver)")
+    with browser() as opened:
+        yield opened
+
+
+EMPTY = (
+    "return [...document.querySelectorAll('.plot')].filter(plot => "
+    "!plot.querySelector('.scatterlayer path, .barlayer path, .boxlayer path')).length"
+)
+"""How many plots have nothing in them."""
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("what", ["model", "problem"])
+def test_browser_draws_every_plot_offline(
+    window: Browser, tmp_path: Path, what: str, dark: bool
+) -> None:
+    out = tmp_path / "page.html"
+    asked = {
+        "model": ["report", SHIPPED_MODEL, "--out", str(out)],
+        "problem": ["predict", "--m", "72", "--n", "288", "--k", "640", "--html", str(out)],
+    }
+    assert main(asked[what]) == 0
+    assert out.stat().st_size <= MOST_BYTES
+    window.requests()
+    window.complaints()
+    window.open(out, dark=dark)
+    assert window.complaints() == []
+    assert set(window.requests()) == {out.as_uri()}
+    plots = window.run("return document.querySelectorAll('.plot').length")
+    assert plots == len(_figures(out.read_text())) >= 4
+    assert window.run(EMPTY) == 0
+    wide = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
+    assert window.run(wide) == 0
+    assert window.run("return document.querySelectorAll('[data-title^=Share]').length") == 0
+
+
+def test_browser_would_see_a_fault(window: Browser, tmp_path: Path) -> None:
+    out = tmp_path / "page.html"
+    write_page(out, "", [Section("", [{"data": [], "layout": {"height": 100}}])])
+    text = out.read_text().replace("<h1>", '<img src="http://127.0.0.1:9/x.png"><h1>')
+    out.write_text(text)
+    window.open(out)
+    (complaint,) = window.complaints()
+    assert "Content Security Policy" in complaint
+    assert window.run(EMPTY) == 1
+    out.write_text(text.replace('{"data":[]', '{"data":['))
+    with pytest.raises(AssertionError, match="SyntaxError"):
+        window.open(out, seconds=2)

@@ -1,0 +1,313 @@
+"""The data set: it round-trips, and a file that breaks its contract is refused."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tilecast.data_collection.dataset.dataset import (
+    COLUMNS,
+    Dataset,
+    is_reference,
+    joined,
+    read_columns,
+    read_dataset,
+    shipped_data,
+    write_dataset,
+)
+from tilecast.heuristics.errors import TilecastError
+from tilecast.heuristics.hardware import Hardware, hardware
+from tilecast.heuristics.problem import GemmProblem
+from tilecast.models.learning.training_sets import dataset_hardware
+
+SHIPPED = "d9cde97e46dc99bb43b903949a64556fd9d76fd84ff0757b5f8f12d51135264f"
+"""Digest of the values of the data set that comes with the package."""
+PROVENANCE = {
+    **{"gpu": "NVIDIA H200", "driver": "580", "versions": {"torch": "2.13.0"}},
+    **{"runs": [], "space_version": 3, "protocol_version": 3},
+}
+
+
+def _row(**changes: object) -> dict:
+    row = {
+        "m": 16, "n": 6144, "k": 4096, "batch": 1, "operands": "bf16:rcr",
+        "config": "64x64x64_c1x1x1_s4_coop_o1_rm8", "regime": "burst",
+        "stage": "race", "microseconds": 18.4, "spread": 0.01, "rounds": 9, "failure": None,
+        "device": "0123abcd",
+    }  # fmt: skip
+    return row | changes
+
+
+@pytest.fixture
+def rows() -> pd.DataFrame:
+    failed = _row(config="128x64x64_c1x1x1_s4_coop_o1_rm8", failure="hung", rounds=0)
+    return pd.DataFrame(
+        [
+            _row(),
+            failed | {"microseconds": np.nan, "spread": np.nan},
+            _row(config="torch.mm", microseconds=15.6, regime="sustained"),
+            _row(m=4096, microseconds=400.25, stage="screen"),
+        ]
+    ).astype(COLUMNS)
+
+
+@pytest.fixture
+def path(tmp_path: Path, rows: pd.DataFrame) -> Path:
+    path = tmp_path / "data.parquet"
+    write_dataset(Dataset(rows, PROVENANCE), path)
+    return path
+
+
+def test_round_trip(rows: pd.DataFrame, path: Path) -> None:
+    dataset = read_dataset(path)
+    assert dataset.provenance == PROVENANCE
+    assert dataset.rows.dtypes.astype(str).to_dict() == COLUMNS
+    pd.testing.assert_frame_equal(dataset.rows.astype(object), rows.astype(object))
+    assert dataset.digest == Dataset(rows, PROVENANCE).digest
+
+
+def test_same_rows_give_the_same_bytes(rows: pd.DataFrame, path: Path, tmp_path: Path) -> None:
+    again = tmp_path / "again.parquet"
+    write_dataset(Dataset(rows, PROVENANCE), again)
+    assert again.read_bytes() == path.read_bytes()
+
+
+def test_digest_is_of_the_values_alone(rows: pd.DataFrame) -> None:
+    digest = Dataset(rows, PROVENANCE).digest
+    assert Dataset(rows.copy(), {}).digest == digest
+    changes = {"m": 17, "config": "torch.mm", "microseconds": 18.5, "device": "x", "spread": None}
+    for column, value in changes.items():
+        changed = rows.astype({column: object})
+        changed.loc[0, column] = value
+        assert Dataset(changed.astype(COLUMNS), {}).digest != digest
+    assert Dataset(rows.iloc[::-1].astype(COLUMNS), {}).digest != digest
+    # Neither how a category is coded nor how wide a number is stored changes a value.
+    names = rows["config"].cat.categories
+    coded = rows["config"].cat.set_categories([*reversed(names), "unused"])
+    assert Dataset(rows.assign(config=coded, m=rows["m"].astype("int64")), {}).digest == digest
+
+
+def test_further_columns_are_left_out(rows: pd.DataFrame, tmp_path: Path) -> None:
+    path = tmp_path / "wide.parquet"
+    write_dataset(Dataset(rows.assign(note="mine"), PROVENANCE), path)
+    assert list(read_dataset(path).rows) == list(COLUMNS)
+
+
+def test_problems_appear_once_in_order(path: Path) -> None:
+    problems = read_dataset(path).problems()
+    assert problems == [GemmProblem(16, 6144, 4096), GemmProblem(4096, 6144, 4096)]
+    assert all(type(problem.m) is int for problem in problems)
+
+
+def test_reference_rows_are_told_apart(path: Path) -> None:
+    assert is_reference(read_dataset(path).rows).tolist() == [False, False, True, False]
+
+
+@pytest.mark.parametrize("column", COLUMNS)
+def test_missing_column_is_refused(rows: pd.DataFrame, tmp_path: Path, column: str) -> None:
+    path = tmp_path / "data.parquet"
+    with pytest.raises(TilecastError, match=f"lacks column '{column}'; allowed: m, n, k"):
+        write_dataset(Dataset(rows.drop(columns=column), PROVENANCE), path)
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("microseconds", np.nan),
+        ("microseconds", 0.0),
+        ("microseconds", -1.0),
+        ("m", np.nan),
+        ("n", np.nan),
+        ("batch", np.nan),
+        ("config", None),
+        ("device", None),
+        ("operands", None),
+        ("operands", "bfloat16"),
+        ("microseconds", np.inf),
+        ("spread", -1.0),
+        ("rounds", -1),
+        ("m", 2**31),
+        ("regime", "idle"),
+        ("regime", None),
+        ("stage", "guess"),
+        ("failure", "hung"),
+    ],
+)
+def test_bad_value_is_refused_with_its_row(
+    rows: pd.DataFrame, tmp_path: Path, column: str, value: object
+) -> None:
+    path = tmp_path / "data.parquet"
+    rows = rows.astype({column: object})
+    rows.loc[3, column] = value
+    with pytest.raises(TilecastError, match=rf"data.parquet has {column}=.* in row 3; allowed: "):
+        write_dataset(Dataset(rows, PROVENANCE), path)
+    assert not path.exists()
+
+
+def test_a_file_of_version_1_is_told_what_to_do(path: Path) -> None:
+    table = pq.read_table(path)
+    names = [name for name in table.column_names if name != "operands"]
+    table = table.select(names)
+    for name, value in {"dtype": "bfloat16", "out_dtype": "bfloat16", "layout": "rcr"}.items():
+        table = table.append_column(name, pa.array([value] * table.num_rows).dictionary_encode())
+    facts = json.dumps({"version": 1, "provenance": PROVENANCE}).encode()
+    pq.write_table(table.replace_schema_metadata({b"tilecast": facts}), path)
+    with pytest.raises(TilecastError) as caught:
+        read_dataset(path)
+    assert str(caught.value) == (
+        f"data set {path} has version 1; allowed: 2; collect it again, or, from version 1, put a "
+        "column operands such as bf16:rcr in place of dtype, out_dtype and layout, and write it "
+        "with tilecast.data_collection.dataset.dataset.write_dataset"
+    )
+    # What the line says works.
+    old = pq.read_table(path).to_pandas()
+    rows = old.assign(operands="bf16:rcr").drop(columns=["dtype", "out_dtype", "layout"])
+    write_dataset(Dataset(rows, PROVENANCE), path)
+    assert read_dataset(path).problems() == [
+        GemmProblem(16, 6144, 4096),
+        GemmProblem(4096, 6144, 4096),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "missing"),
+    [
+        ({"space_version": None}, "space_version"),
+        ({"protocol_version": "3"}, "protocol_version"),
+        ({"runs": {}}, "runs"),
+        (None, "runs, space_version, protocol_version"),
+    ],
+)
+def test_a_provenance_that_lacks_something_is_told(
+    rows: pd.DataFrame, tmp_path: Path, changes: dict | None, missing: str
+) -> None:
+    path = tmp_path / "data.parquet"
+    write_dataset(Dataset(rows, {} if changes is None else PROVENANCE | changes), path)
+    for read in (read_dataset, read_columns):
+        with pytest.raises(TilecastError) as caught:
+            read(path)
+        assert str(caught.value) == (
+            f"data set {path} has a provenance without {missing}; allowed: a list runs, and "
+            "integers space_version and protocol_version; export it again with `tilecast collect`, "
+            "or add them and write it with tilecast.data_collection.dataset.dataset.write_dataset"
+        )
+
+
+def test_an_unreadable_table_is_told(rows: pd.DataFrame, tmp_path: Path) -> None:
+    mixed = rows.astype({"device": object})
+    mixed.loc[1, "device"] = 7
+    with pytest.raises(TilecastError, match="data.parquet is no table .*; allowed: columns of one"):
+        write_dataset(Dataset(mixed, PROVENANCE), tmp_path / "data.parquet")
+
+
+def test_an_empty_data_set_is_one(rows: pd.DataFrame, tmp_path: Path) -> None:
+    path = tmp_path / "data.parquet"
+    write_dataset(Dataset(rows.iloc[:0], PROVENANCE), path)
+    assert len(read_dataset(path).rows) == 0
+    assert read_dataset(path).problems() == []
+
+
+def test_the_shipped_data_set_is_what_was_measured(h200: Hardware) -> None:
+    path = shipped_data(h200)
+    assert path is not None and path.name == "h200.parquet"
+    assert path.stat().st_size < 10e6
+    dataset = read_dataset(path)
+    assert len(dataset.rows) == 584_074
+    assert dataset.digest == SHIPPED
+    assert [gpu["name"] for gpu in dataset.provenance["runs"][0]["gpus"]] == ["NVIDIA H200"] * 2
+    assert shipped_data(replace(h200, name="H200-NVL")) is None
+
+
+def test_another_gpu_has_been_measured_too(h200: Hardware) -> None:
+    path = shipped_data(hardware("H100"))
+    assert path is not None
+    dataset = read_dataset(path)
+    assert (len(dataset.rows), len(dataset.problems())) == (58_615, 334)
+    assert dataset_hardware(dataset) == hardware("H100") != h200
+
+
+def test_data_sets_join_with_the_runs_of_all(rows: pd.DataFrame) -> None:
+    facts = {"space_version": 2, "protocol_version": 1}
+    one = Dataset(rows, facts | {"runs": [{"date": "a"}]})
+    other = Dataset(rows.iloc[:2], facts | {"runs": [{"date": "b"}, {"date": "c"}]})
+    found = joined([one, other])
+    assert len(found.rows) == len(rows) + 2
+    pd.testing.assert_frame_equal(found.rows.iloc[: len(rows)], rows)
+    assert [run["date"] for run in found.provenance["runs"]] == ["a", "b", "c"]
+    assert joined([one]).digest == one.digest
+
+
+def test_data_sets_of_a_grown_space_join(rows: pd.DataFrame) -> None:
+    facts = {"space_version": 2, "protocol_version": 1, "runs": []}
+    older, newer = Dataset(rows, facts), Dataset(rows.iloc[:2], facts | {"space_version": 3})
+    for parts in ([older, newer], [newer, older]):
+        found = joined(parts)
+        assert found.provenance["space_version"] == 3
+        assert len(found.rows) == len(rows) + 2
+
+
+def test_of_a_problem_that_two_protocols_timed_the_newer_times_count(rows: pd.DataFrame) -> None:
+    facts = {"space_version": 2, "protocol_version": 1, "runs": []}
+    extents = rows[["m", "n", "k"]]
+    again = rows[(extents == extents.iloc[0]).all(axis=1)].assign(microseconds=7.0)
+    older, newer = Dataset(rows, facts), Dataset(again, facts | {"protocol_version": 2})
+    for parts in ([older, newer], [newer, older]):
+        found = joined(parts)
+        assert found.provenance["protocol_version"] == 2
+        assert len(found.rows) == len(rows)
+        ours = (found.rows[["m", "n", "k"]] == extents.iloc[0]).all(axis=1)
+        assert set(found.rows["microseconds"][ours]) == {7.0}
+        assert 7.0 not in set(found.rows["microseconds"][~ours])
+        assert 0 < sum(ours) < len(rows)
+
+
+def _run(version: int | None, *cards: str) -> dict:
+    run = {"gpus": [{"name": "NVIDIA H200", "uuid_hash": card} for card in cards]}
+    return run if version is None else run | {"protocol_version": version}
+
+
+def _of(provenance: dict, *rows: dict) -> Dataset:
+    return Dataset(pd.DataFrame(rows).astype(COLUMNS), provenance)
+
+
+def test_a_row_is_of_the_protocol_of_its_card() -> None:
+    facts = {"space_version": 3, "protocol_version": 3}
+    runs = [_run(1, "old", "both"), _run(3, "new", "both"), _run(None, "untold")]
+    cards = ("old", "both", "new", "untold", "unlisted")
+    times = [_row(m=m, device=card) for m, card in enumerate(cards, 1)]
+    again = [_row(m=m, device="other") for m in (1, 2, 3, 4, 5, 6)]
+    mixed = _of(facts | {"runs": runs}, *times, _row(m=6, device="old"), _row(m=6, device="new"))
+    other = _of(facts | {"protocol_version": 2, "runs": [_run(2, "other")]}, *again)
+    wanted = {(1, "other"), *((m, card) for m, card in enumerate(cards, 1) if m > 1), (6, "new")}
+    for parts in ([mixed, other], [other, mixed]):
+        found = joined(parts)
+        assert set(zip(found.rows["m"], found.rows["device"], strict=True)) == wanted
+        assert len(found.rows) == len(wanted)
+        assert found.provenance["protocol_version"] == 3
+
+
+def test_a_data_set_of_several_protocols_stays_whole_alone(h200: Hardware) -> None:
+    path = shipped_data(h200)
+    assert path is not None
+    dataset = read_dataset(path)
+    assert joined([dataset]).digest == SHIPPED
+    elsewhere = _of(dataset.provenance, _row(m=12345, n=8, k=8))
+    assert len(joined([dataset, elsewhere]).rows) == len(dataset.rows) + 1
+
+
+def test_absent_file_is_told(tmp_path: Path) -> None:
+    with pytest.raises(TilecastError, match="none.parquet does not exist; allowed: a file that"):
+        read_dataset(tmp_path / "none.parquet")
+
+
+def test_unwritable_place_is_told(rows: pd.DataFrame) -> None:
+    with pytest.raises(TilecastError, match="cannot write /proc/tilecast/data.parquet"):
+        write_dataset(Dataset(rows, PROVENANCE), Path("/proc/tilecast/data.parquet"))

@@ -1,0 +1,305 @@
+"""The store: what goes in comes out, whoever is killed meanwhile."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+import textwrap
+import time
+from contextlib import closing
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from tilecast.data_collection.dataset.dataset import COLUMNS, read_dataset, write_dataset
+from tilecast.data_collection.dataset.measurement import Measurement
+from tilecast.data_collection.jobs import store as storing
+from tilecast.data_collection.jobs.store import MeasurementStore
+from tilecast.heuristics.errors import TilecastError
+from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
+from tilecast.heuristics.problem import GemmProblem
+from tilecast.kernels.quack_sm90.config import QuackConfig
+from tilecast.kernels.spec import KernelSpec
+
+LINEAR = GemmProblem(16, 6144, 4096)
+BATCHED = GemmProblem(64, 128, 256, 4, GemmOperands.parse("fp16:ccc>fp32"))
+CONFIG = QuackConfig(64, 128, 64, stages=4)
+SWAPPED = QuackConfig(128, 16, 128, cluster_m=2, stages=3, raster="n", swizzle=4, swap_ab=True)
+ROWS = [
+    Measurement(LINEAR, CONFIG, "sustained", "screen", 18.25, None, 3),
+    Measurement(LINEAR, SWAPPED, "sustained", "screen", None, None, 0, "hung: not done after 5 s"),
+    Measurement(LINEAR, None, "sustained", "screen", 15.5, None, 3),
+    Measurement(LINEAR, CONFIG, "burst", "race", 17.75, 0.0078125, 16),
+    Measurement(LINEAR, None, "burst", "race", 15.25, 0.015625, 16),
+    Measurement(BATCHED, SWAPPED, "burst", "race", 4.5, 0.03125, 16),
+]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "folder" / "store"
+
+
+@pytest.fixture
+def store(path: Path):
+    store = MeasurementStore(path)
+    store.begin_run({"gpus": [{"name": "NVIDIA H200"}], "command": "collect"})
+    yield store
+    store.close()
+
+
+def test_rows_come_back_as_they_went_in(store: MeasurementStore) -> None:
+    store.add(ROWS, "left")
+    assert store.count() == 6
+    assert store.measured("screen") == {LINEAR}
+    assert store.measured("race") == {LINEAR, BATCHED}
+    assert store.measured("verify") == set()
+    raced, card = store.raced(LINEAR)
+    assert (sorted(raced, key=str), card) == (sorted(ROWS[3:5], key=str), "left")
+    assert store.raced(BATCHED) == ([ROWS[5]], "left")
+
+
+def test_checks_come_back_and_a_later_one_counts(store: MeasurementStore, path: Path) -> None:
+    good, bad = KernelSpec(CONFIG, LINEAR_BF16), KernelSpec(SWAPPED, LINEAR_BF16)
+    store.add_checks({good: None, bad: "relative error 0.5"})
+    assert store.checks() == {good.key: None, bad.key: "relative error 0.5"}
+    store.add_checks({good: "hung"})
+    store.close()
+    again = MeasurementStore(path)
+    assert again.checks() == {good.key: "hung", bad.key: "relative error 0.5"}
+    again.close()
+
+
+def test_failure_names_no_folder(store: MeasurementStore) -> None:
+    spec = KernelSpec(CONFIG, LINEAR_BF16)
+    store.add_checks({spec: "error at '/home/alice/lib/kernel.py:12' of 1/2, see /tmp/alice/x"})
+    assert store.checks() == {spec.key: "error at 'kernel.py:12' of 1/2, see x"}
+
+
+def test_export_is_a_data_set_and_survives_parquet(store: MeasurementStore, tmp_path: Path) -> None:
+    store.add(ROWS[:3], "left")
+    store.end_run({"seconds": 12.5})
+    store.begin_run({"command": "collect again"})
+    store.add(ROWS[3:], "right")
+    dataset = store.export()
+    rows = dataset.rows
+    assert list(rows.columns) == list(COLUMNS)
+    assert {name: str(rows[name].dtype) for name in COLUMNS} == COLUMNS
+    assert dataset.problems() == [LINEAR, BATCHED]
+    names = ["config", "regime", "stage", "microseconds", "spread", "rounds", "device"]
+    found = rows[names].astype("object")
+    assert set(found.where(found.notna(), None).itertuples(index=False, name=None)) == {
+        (
+            *(row.config.name if row.config else "torch.mm", row.regime, row.stage),
+            *(row.microseconds, row.spread, row.rounds),
+            "left" if row.stage == "screen" else "right",
+        )
+        for row in ROWS
+    }
+    assert rows["failure"].dropna().tolist() == ["hung: not done after 5 s"]
+    assert dataset.provenance["runs"] == [
+        {"gpus": [{"name": "NVIDIA H200"}], "command": "collect", "end": {"seconds": 12.5}},
+        {"command": "collect again"},
+    ]
+    write_dataset(dataset, tmp_path / "data.parquet")
+    read = read_dataset(tmp_path / "data.parquet")
+    assert read.digest == dataset.digest
+    assert read.provenance == dataset.provenance
+    assert read.problems() == dataset.problems()
+
+
+def test_export_does_not_depend_on_the_order_of_arrival(tmp_path: Path) -> None:
+    digests = set()
+    for number, rows in enumerate((ROWS, ROWS[::-1])):
+        store = MeasurementStore(tmp_path / f"{number}")
+        for row in rows:
+            store.add([row], "card")
+        digests.add(store.export().digest)
+        store.close()
+    assert len(digests) == 1
+
+
+def test_second_measurement_is_refused_and_its_batch_with_it(store: MeasurementStore) -> None:
+    store.add(ROWS[:1], "card")
+    again = Measurement(LINEAR, CONFIG, "sustained", "screen", 99.0, None, 3)
+    with pytest.raises(TilecastError, match="a measurement cannot be stored .*UNIQUE") as caught:
+        store.add([*ROWS[1:], again], "card")
+    assert "allowed: each problem, config, regime and pass once" in str(caught.value)
+    assert store.count() == 1
+    assert store.export().rows["microseconds"].tolist() == [18.25]
+
+
+@pytest.mark.parametrize(
+    "fact",
+    ["protocol", "space", "quack_sm90 sources", "nvidia-cutlass-dsl", "quack-kernels"],
+)
+def test_store_of_another_version_is_refused_and_left_alone(
+    path: Path, monkeypatch: pytest.MonkeyPatch, fact: str
+) -> None:
+    store = MeasurementStore(path)
+    store.add(ROWS, "card")
+    store.close()
+    others = {**storing.store_versions(), fact: "another"}
+    with monkeypatch.context() as patch:
+        patch.setattr(storing, "store_versions", lambda: others)
+        wanted = f"was made with {fact} '.*'; allowed: {fact} 'another'; start a new store"
+        with pytest.raises(TilecastError, match=wanted):
+            MeasurementStore(path)
+    again = MeasurementStore(path)
+    assert again.count() == 6
+    again.close()
+
+
+def test_store_knows_the_kernel_that_it_measured(path: Path) -> None:
+    MeasurementStore(path).close()
+    with closing(sqlite3.connect(path)) as database:
+        facts = dict(database.execute("SELECT name, value FROM facts"))
+    assert facts["nvidia-cutlass-dsl"] == version("nvidia-cutlass-dsl")
+    assert len(facts["quack_sm90 sources"]) == 16
+
+
+@pytest.mark.parametrize("removed", ["protocol", "nvidia-cutlass-dsl", "%"])
+def test_store_without_version_facts_is_not_taken_for_current(path: Path, removed: str) -> None:
+    MeasurementStore(path).close()
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("DELETE FROM facts WHERE name LIKE ?", (removed,))
+    with pytest.raises(TilecastError, match="was made with .*None.*; allowed: .*start a new store"):
+        MeasurementStore(path)
+
+
+def test_store_in_use_is_refused_at_once(store: MeasurementStore, path: Path) -> None:
+    start = time.monotonic()
+    with pytest.raises(TilecastError, match="store .* is in use; allowed: one run at a time; wait"):
+        MeasurementStore(path)
+    assert time.monotonic() - start < 1
+    store.add(ROWS, "card")
+    assert store.count() == 6
+
+
+def test_file_named_memory_is_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for count in (0, 6):
+        store = MeasurementStore(Path(":memory:"))
+        assert store.count() == count
+        if not count:
+            store.add(ROWS, "card")
+        store.close()
+    assert (tmp_path / ":memory:").is_file()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        Measurement(LINEAR, CONFIG, "idle", "race", 1.0, None, 1),
+        Measurement(LINEAR, CONFIG, "burst", "final", 1.0, None, 1),
+        Measurement(LINEAR, CONFIG, "burst", "race", 0.0, None, 1),
+        Measurement(LINEAR, CONFIG, "burst", "race", float("nan"), None, 1),
+        Measurement(LINEAR, CONFIG, "burst", "race", float("inf"), None, 1),
+        Measurement(LINEAR, CONFIG, "burst", "race", None, None, 1),
+        Measurement(LINEAR, CONFIG, "burst", "race", 1.0, None, 1, "hung"),
+        Measurement(LINEAR, CONFIG, "burst", "race", 1.0, None, 40_000),
+    ],
+)
+def test_what_is_no_measurement_is_refused(store: MeasurementStore, wrong: Measurement) -> None:
+    with pytest.raises(TilecastError, match="a measurement cannot be stored .*CHECK"):
+        store.add([*ROWS, wrong], "card")
+    assert store.count() == 0
+
+
+def test_file_that_is_no_store_is_refused_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "notes"
+    path.write_text("not a database " * 100)
+    with pytest.raises(TilecastError, match=r"notes cannot be used \(file is not a database\)"):
+        MeasurementStore(path)
+    assert path.read_text() == "not a database " * 100
+
+
+def test_database_of_somebody_else_is_refused_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "other"
+    with sqlite3.connect(path) as database:
+        database.execute("CREATE TABLE birds (name TEXT)")
+    database.close()
+    before = path.read_bytes()
+    with pytest.raises(TilecastError, match=r"cannot be used \(a database of something else\)"):
+        MeasurementStore(path)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/proc/tilecast/store",
+        "/proc/store",
+        "/",
+        "/dev/null",
+        f"/tmp/{300 * 'x'}",
+        "/etc/passwd/store",
+    ],
+)
+def test_path_that_cannot_be_written_is_told(path: str) -> None:
+    with pytest.raises(TilecastError, match="cannot be used .* allowed: a new file, or one that"):
+        MeasurementStore(Path(path))
+
+
+def test_full_disk_is_told_and_keeps_what_was_there(store: MeasurementStore) -> None:
+    store.add(ROWS[:3], "card")
+    pages = store._database.execute("PRAGMA page_count").fetchone()[0]
+    store._database.execute(f"PRAGMA max_page_count = {pages}")
+    many = [Measurement(GemmProblem(m, 8, 8), CONFIG, "burst", "race", 1.0, 0.0, 8)
+            for m in range(1, 2001)]  # fmt: skip
+    with pytest.raises(TilecastError, match="cannot be used .*full.*run again"):
+        store.add(many, "card")
+    assert store.count() == 3
+    store._database.execute("PRAGMA max_page_count = 100000")
+    store.add(many, "card")
+    assert store.count() == 2003
+
+
+BATCH = 7
+_WRITER = f"""
+import sys
+from pathlib import Path
+from tilecast.data_collection.dataset.measurement import Measurement
+from tilecast.data_collection.jobs.store import MeasurementStore
+from tilecast.kernels.quack_sm90.config import QuackConfig
+from tilecast.heuristics.problem import GemmProblem
+
+store = MeasurementStore(Path(sys.argv[1]))
+store.begin_run({{}})
+for m in range(int(sys.argv[2]), 1_000_000):
+    rows = [
+        Measurement(GemmProblem(m, 8, 8), config, "burst", "race", m, 0, 8)
+        for config in (QuackConfig(64, 64, 64, stages=2 + i) for i in range({BATCH}))
+    ]
+    store.add(rows, "card")
+    print(m, flush=True)
+"""
+
+
+def test_killed_writer_leaves_every_acknowledged_batch_whole(path: Path) -> None:
+    acknowledged: list[int] = []
+    for batches in (1, 5, 30):
+        # A number of its own for each writer: the last one's unacknowledged batch may be there too.
+        first = 1000 * (batches + 1)
+        command = [sys.executable, "-c", textwrap.dedent(_WRITER), str(path), str(first)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            for _ in range(batches):
+                acknowledged.append(int(process.stdout.readline()))
+            process.kill()
+            acknowledged += [int(line) for line in process.stdout]
+        assert process.returncode == -9
+        store = MeasurementStore(path)
+        found = {problem.m for problem in store.measured("race")}
+        assert set(acknowledged) <= found
+        assert len(found) <= len(acknowledged) + len({m // 1000 for m in acknowledged})
+        assert store.count() == BATCH * len(found)
+        for m in acknowledged:
+            rows, card = store.raced(GemmProblem(m, 8, 8))
+            assert [row.microseconds for row in rows] == [m] * BATCH
+            assert card == "card"
+        assert store._database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        store.close()
+    assert len(acknowledged) >= 36

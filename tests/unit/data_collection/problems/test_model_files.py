@@ -1,0 +1,348 @@
+"""The linear layers of a model, out of its configuration."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tilecast.data_collection.problems.language_models import MODELS
+from tilecast.data_collection.problems.model_files import left_out, model_problems, read_model
+from tilecast.heuristics.errors import TilecastError
+
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+}
+GPT2 = {"model_type": "gpt2", "n_embd": 1600, "n_head": 25, "vocab_size": 50257}
+MIXTRAL = LLAMA | {"model_type": "mixtral", "num_local_experts": 8, "vocab_size": 32000}
+QWEN_MOE = LLAMA | {
+    "model_type": "qwen3_moe",
+    "num_experts": 128,
+    "moe_intermediate_size": 768,
+    "head_dim": 64,
+}
+
+
+def _config(tmp_path: Path, config: object) -> Path:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config))
+    return path
+
+
+def test_a_model_that_is_known_has_the_layers_that_are_known(tmp_path: Path) -> None:
+    (known,) = [model for model in MODELS if model.name == "Llama-3.1-8B"]
+    read = read_model(_config(tmp_path, LLAMA), (1, 2, 4, 8))
+    assert list(read.families()) == list(known.families())
+    whole = read_model(_config(tmp_path, {"text_config": LLAMA, "hidden_size": 1}), (1,))
+    assert whole.hidden == 4096
+
+
+def test_layers_are_there_fused_and_apart(tmp_path: Path) -> None:
+    found = {p.family for p in model_problems(_config(tmp_path, LLAMA), (1,), (1, 16))}
+    assert found == {
+        (6144, 4096), (4096, 4096), (1024, 4096), (28672, 4096), (14336, 4096), (4096, 14336),
+        (128256, 4096),
+    }  # fmt: skip
+    by_two = {p.family for p in model_problems(_config(tmp_path, LLAMA), (2,), (1,))}
+    assert {(3072, 4096), (4096, 2048), (4096, 7168), (512, 4096)} <= by_two
+
+
+def test_extents_that_a_configuration_leaves_out_follow_from_the_others(tmp_path: Path) -> None:
+    model = read_model(_config(tmp_path, GPT2), (1,))
+    assert (model.intermediate, model.kv_heads, model.head_dim) == (6400, 25, 64)
+    assert not model.gated
+    assert (3 * 1600, 1600) in model.families()
+    assert read_model(_config(tmp_path, MIXTRAL), (1,)).experts == 8
+    assert read_model(_config(tmp_path, MIXTRAL), (1,)).intermediate == 14336
+    moe = read_model(_config(tmp_path, QWEN_MOE), (1,))
+    assert (moe.intermediate, moe.head_dim, moe.experts) == (768, 64, 128)
+
+
+ENCODER = {"hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072}
+BART = {
+    **{"d_model": 1024, "encoder_attention_heads": 16, "encoder_ffn_dim": 4096},
+    "vocab_size": 50265,
+}
+T5 = {"model_type": "t5", "d_model": 1024, "num_heads": 32, "d_kv": 64, "d_ff": 2816}
+FALCON = {"model_type": "falcon", "hidden_size": 4544, "num_attention_heads": 71}
+FALCON |= {"num_kv_heads": 71, "multi_query": True, "new_decoder_architecture": False}
+
+
+def _mlp(hidden: int, width: int, gated: bool = False) -> set[tuple[int, int]]:
+    """Up and down; gate and up where there is a gate."""
+    return {(width * (1 + gated), hidden), (hidden, width)}
+
+
+def _layers(
+    hidden: int, qkv: int, width: int, gated: bool = False, inner: int = 0, vocab: int = 0
+) -> set[tuple[int, int]]:
+    """Of a model whose attention has ``inner`` columns, as many as are hidden when left out."""
+    head = {(vocab, hidden)} if vocab else set()
+    return {(qkv, hidden), (hidden, inner or hidden)} | _mlp(hidden, width, gated) | head
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        (FALCON | {"vocab_size": 65024}, _layers(4544, 4672, 18176, vocab=65024)),
+        (FALCON | {"multi_query": False}, _layers(4544, 3 * 4544, 18176)),
+        (
+            FALCON
+            | {"hidden_size": 8192, "num_attention_heads": 128, "num_kv_heads": 8}
+            | {"new_decoder_architecture": True},
+            _layers(8192, 9216, 32768),
+        ),
+        (
+            {"model_type": "gpt_bigcode", "n_embd": 6144, "n_head": 48, "n_inner": 24576},
+            _layers(6144, 6400, 24576),
+        ),
+        (
+            {"model_type": "mpt", "d_model": 4096, "n_heads": 32, "vocab_size": 50432},
+            _layers(4096, 12288, 16384, vocab=50432),
+        ),
+        (
+            {"model_type": "gpt_neo", "hidden_size": 2048, "num_heads": 16}
+            | {"intermediate_size": None, "vocab_size": 50257},
+            _layers(2048, 6144, 8192, vocab=50257),
+        ),
+        (
+            {"model_type": "gptj", "n_embd": 4096, "n_head": 16, "n_inner": None},
+            _layers(4096, 12288, 16384),
+        ),
+        (
+            {"model_type": "bloom", "n_embed": 14336, "num_attention_heads": 112},
+            _layers(14336, 43008, 57344),
+        ),
+        (
+            {"model_type": "opt", "hidden_size": 4096, "num_attention_heads": 32, "ffn_dim": 16384}
+            | {"word_embed_proj_dim": 4096, "activation_function": "relu", "vocab_size": 50272},
+            _layers(4096, 12288, 16384, vocab=50272),
+        ),
+        (
+            {"model_type": "distilbert", "dim": 768, "n_heads": 12, "hidden_dim": 3072},
+            _layers(768, 2304, 3072),
+        ),
+        (T5 | {"feed_forward_proj": "relu"}, _layers(1024, 6144, 2816, inner=2048)),
+        (T5 | {"feed_forward_proj": "gated-gelu"}, _layers(1024, 6144, 2816, True, 2048)),
+        (
+            ENCODER | {"model_type": "gemma2", "head_dim": 256, "hidden_act": "gelu_pytorch_tanh"},
+            _layers(768, 9216, 3072, True, 3072),
+        ),
+        (
+            ENCODER | {"model_type": "exaone", "activation_function": "silu"},
+            _layers(768, 2304, 3072, True),
+        ),
+    ],
+)
+def test_layers_of_a_type_of_model(
+    tmp_path: Path, config: dict, expected: set[tuple[int, int]]
+) -> None:
+    assert set(read_model(_config(tmp_path, config), (1,)).layers()) == expected
+
+
+@pytest.mark.parametrize(
+    ("kinds", "gated"),
+    [
+        ("bert roberta xlm-roberta electra deberta deberta-v2 vit gpt_neox phi", False),
+        ("llama mistral qwen2 qwen3 gemma phi3", True),
+    ],
+)
+def test_a_type_that_is_listed_needs_no_activation(tmp_path: Path, kinds: str, gated: bool) -> None:
+    for kind in kinds.split():
+        model = read_model(_config(tmp_path, ENCODER | {"model_type": kind}), (1,))
+        assert set(model.layers()) == _layers(768, 2304, 3072, gated), kind
+
+
+@pytest.mark.parametrize("kind", ["bart", "whisper"])
+def test_an_encoder_stands_for_its_decoder(tmp_path: Path, kind: str) -> None:
+    model = read_model(_config(tmp_path, BART | {"model_type": kind}), (1,))
+    assert set(model.layers()) == _layers(1024, 3072, 4096, vocab=50265)
+
+
+def test_an_embedding_of_another_width_has_layers_there_and_back(tmp_path: Path) -> None:
+    small = {"hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024}
+    small |= {"model_type": "electra", "embedding_size": 128, "vocab_size": 30522}
+    layers = set(read_model(_config(tmp_path, small), (1,)).layers())
+    assert layers == {(768, 256), (256, 256), (128, 256), (256, 128), (30522, 128)} | _mlp(
+        256, 1024
+    )
+
+
+def test_mlps_beside_the_experts(tmp_path: Path) -> None:
+    moe = QWEN_MOE | {"shared_expert_intermediate_size": 2816, "n_shared_experts": 0}
+    layers = set(read_model(_config(tmp_path, moe), (1,)).layers())
+    assert _mlp(4096, 2816, True) | _mlp(4096, 768, True) <= layers
+    assert not _mlp(4096, 14336, True) & layers
+    some = QWEN_MOE | {"n_shared_experts": 2, "first_k_dense_replace": 1}
+    layers = set(read_model(_config(tmp_path, some), (1,)).layers())
+    assert _mlp(4096, 1536, True) | _mlp(4096, 768, True) | _mlp(4096, 14336, True) <= layers
+    with pytest.raises(TilecastError, match="degree 11 does not divide the heads 32"):
+        read_model(_config(tmp_path, some), (11,))
+    granite = LLAMA | {"num_local_experts": 32, "shared_intermediate_size": 1024}
+    layers = set(read_model(_config(tmp_path, granite), (1,)).layers())
+    assert _mlp(4096, 1024, True) | _mlp(4096, 14336, True) | {(32, 4096)} <= layers
+
+
+@pytest.mark.parametrize("dense", ["moe_layer_start_index", "num_dense_layers"])
+def test_experts_as_ernie_names_them(tmp_path: Path, dense: str) -> None:
+    names = {"moe_num_experts": 64, "moe_num_shared_experts": 2, "moe_intermediate_size": 1536}
+    layers = set(read_model(_config(tmp_path, LLAMA | names), (1,)).layers())
+    assert _mlp(4096, 3072, True) | _mlp(4096, 1536, True) | {(64, 4096)} <= layers
+    assert not _mlp(4096, 14336, True) & layers
+    first_dense = LLAMA | names | {dense: 1}
+    layers = set(read_model(_config(tmp_path, first_dense), (1,)).layers())
+    assert _mlp(4096, 14336, True) <= layers
+
+
+@pytest.mark.parametrize("kind", ["xlnet", "wav2vec2-bert", None])
+def test_a_type_of_which_no_gate_is_known_is_refused(tmp_path: Path, kind: str | None) -> None:
+    config = ENCODER | {"model_type": kind, "hidden_act": "gelu"}
+    with pytest.raises(TilecastError, match=f"the MLP of model_type '{kind}' has a gate is not"):
+        read_model(_config(tmp_path, config), (1,))
+
+
+def test_a_vocabulary_of_any_size_has_its_layer(tmp_path: Path) -> None:
+    gpt2 = _config(tmp_path, GPT2)
+    assert (50264, 1600) in {p.family for p in model_problems(gpt2, (1,), (1,))}
+    assert left_out(gpt2, (1,)) == []
+    wide = _config(tmp_path, LLAMA | {"vocab_size": 256003})
+    families = {p.family for p in model_problems(wide, (1, 2), (1,))}
+    assert {(256008, 4096), (128008, 4096)} <= families
+
+
+def test_what_is_left_out_is_told(tmp_path: Path) -> None:
+    vision = {"text_config": LLAMA, "vision_config": {"hidden_size": 1152}}
+    path = _config(tmp_path, vision | {"quantization_config": {"bits": 4}})
+    assert left_out(path, (1,)) == ["vision_config, which is not the text model"]
+    odd = _config(tmp_path, LLAMA | {"intermediate_size": 4100})
+    assert left_out(odd, (1,)) == ["n=4096 k=4100, whose k is no multiple of 8"]
+    assert (4096, 4100) not in {p.family for p in model_problems(odd, (1,), (1,))}
+
+
+def test_a_model_without_a_vocabulary_has_its_other_layers(tmp_path: Path) -> None:
+    vision = {name: value for name, value in LLAMA.items() if name != "vocab_size"}
+    found = {p.family for p in model_problems(_config(tmp_path, vision), (1,), (1,))}
+    whole = {p.family for p in model_problems(_config(tmp_path, LLAMA), (1,), (1,))}
+    assert found == whole - {(128256, 4096)}
+
+
+def test_each_layer_has_every_number_of_rows_once(tmp_path: Path) -> None:
+    problems = model_problems(_config(tmp_path, LLAMA), (1, 2), (3, 64))
+    assert len(problems) == len(set(problems)) == 2 * len({p.family for p in problems})
+    assert {p.m for p in problems} == {3, 64}
+
+
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        ([], "it is no object"),
+        ({}, "it has no hidden_size or n_embd or n_embed or d_model"),
+        ({"hidden_size": 64}, "it has no num_attention_heads or n_head"),
+        (LLAMA | {"hidden_size": "64"}, "hidden_size is '64', not a positive integer"),
+        (LLAMA | {"num_key_value_heads": 0}, "num_key_value_heads is '0', not a positive"),
+        (LLAMA | {"head_dim": True}, "head_dim is 'True', not a positive integer"),
+        ({"text_config": 1}, "text_config is no object"),
+        (LLAMA | {"intermediate_size": None}, "it has no intermediate_size or n_inner or ffn_dim"),
+        (
+            LLAMA | {"model_type": ["llama"]},
+            "whether the MLP of model_type \"['llama']\" has a gate",
+        ),
+        (LLAMA | {"num_experts": 8, "moe_intermediate_size": "x"}, "moe_intermediate_size is 'x'"),
+    ],
+)
+def test_what_is_no_configuration_is_refused(tmp_path: Path, config: object, told: str) -> None:
+    with pytest.raises(TilecastError) as refused:
+        read_model(_config(tmp_path, config), (1,))
+    assert told in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_latent_attention_is_refused(tmp_path: Path) -> None:
+    deepseek = LLAMA | {"model_type": "deepseek_v3", "kv_lora_rank": 512, "q_lora_rank": 1536}
+    with pytest.raises(TilecastError, match="it has kv_lora_rank, so latent attention.*suite llm"):
+        read_model(_config(tmp_path, deepseek), (1,))
+
+
+@pytest.mark.parametrize(
+    ("heads", "degree", "told"),
+    [
+        (12, 5, "tensor-parallel degree 5 does not divide the heads 12 of "),
+        (12, 16, "tensor-parallel degree 16 does not divide the heads 12 of "),
+        (15, 3, "tensor-parallel degree 3 does not divide the intermediate size 14336 of "),
+    ],
+)
+def test_a_degree_that_does_not_divide_is_refused(
+    tmp_path: Path, heads: int, degree: int, told: str
+) -> None:
+    model = LLAMA | {"num_attention_heads": heads, "head_dim": 64}
+    with pytest.raises(TilecastError, match=f"{told}.*; allowed: divisors of ") as refused:
+        model_problems(_config(tmp_path, model), (1, degree), (16,))
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(("kv_heads", "degree"), [(6, 4), (10, 4), (3, 2), (8, 12)])
+def test_a_degree_that_splits_key_value_heads_unevenly_is_refused(
+    tmp_path: Path, kv_heads: int, degree: int
+) -> None:
+    model = LLAMA | {"num_attention_heads": 120, "intermediate_size": 14400, "head_dim": 64}
+    path = _config(tmp_path, model | {"num_key_value_heads": kv_heads})
+    with pytest.raises(TilecastError) as refused:
+        read_model(path, (1, degree))
+    assert str(refused.value) == (
+        f"tensor-parallel degree {degree} neither divides the {kv_heads} key-value heads of {path} "
+        "nor is a multiple of them; allowed: such divisors of 120"
+    )
+
+
+@pytest.mark.parametrize(("kv_heads", "degree", "held"), [(6, 3, 2), (6, 6, 1), (6, 12, 1)])
+def test_a_degree_divides_key_value_heads_or_repeats_them(
+    tmp_path: Path, kv_heads: int, degree: int, held: int
+) -> None:
+    model = LLAMA | {"num_attention_heads": 120, "intermediate_size": 14400, "head_dim": 64}
+    read = read_model(_config(tmp_path, model | {"num_key_value_heads": kv_heads}), (degree,))
+    assert ((120 // degree + 2 * held) * 64, 4096) in set(read.layers())
+
+
+def test_the_models_that_are_known_split_evenly() -> None:
+    for model in MODELS:
+        for degree in model.shards:
+            assert not model.kv_heads % degree or not degree % model.kv_heads, model.name
+
+
+def test_a_model_without_a_layer_for_us_is_refused(tmp_path: Path) -> None:
+    odd = {"model_type": "gpt2", "hidden_size": 7, "num_attention_heads": 1}
+    with pytest.raises(TilecastError, match="no layer of it has inputs in multiples of 8"):
+        model_problems(_config(tmp_path, odd), (1,), (16,))
+
+
+def test_what_is_no_json_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{")
+    (tmp_path / "deep.json").write_text("[" * 100_000)
+    for path in (*(tmp_path / f"{name}.json" for name in ("config", "deep", "none")), tmp_path):
+        with pytest.raises(TilecastError, match="model configuration .* is not understood: "):
+            read_model(path, (1,))
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"linear_num_key_heads": 16}, "it has linear_num_key_heads, "),
+        ({"mamba_d_state": 128}, "it has mamba_d_state, "),
+        ({"intermediate_size_mlp": 16384}, "it has intermediate_size_mlp, "),
+        ({"layer_types": ["full_attention", "conv"]}, "it has layer_types with 'conv', "),
+    ],
+)
+def test_layers_of_another_kind_are_refused(tmp_path: Path, change: dict, told: str) -> None:
+    with pytest.raises(TilecastError, match=told):
+        read_model(_config(tmp_path, LLAMA | change), (1,))
+
+
+def test_kinds_of_attention_are_alike(tmp_path: Path) -> None:
+    kinds = {"layer_types": ["full_attention", "sliding_attention", "chunked_attention"]}
+    assert read_model(_config(tmp_path, LLAMA | kinds), (1,)).hidden == 4096

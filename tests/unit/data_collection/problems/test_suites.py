@@ -1,0 +1,218 @@
+"""The suites hold what they promise, the same every time."""
+
+import json
+import subprocess
+import sys
+from collections import Counter, defaultdict
+
+import pytest
+from training_suite import MAX_BYTES, MAX_FLOPS, training_families
+
+from tilecast.data_collection.problems.language_models import DEEPSEEK_V3, MODELS
+from tilecast.data_collection.problems.suites import (
+    SUITES,
+    TRAINING_PROBLEMS,
+    problems,
+    suite,
+)
+from tilecast.heuristics.errors import TilecastError
+from tilecast.heuristics.operands import LINEAR_BF16
+from tilecast.heuristics.problem import GemmProblem
+
+PEAK_FLOPS = 6e14
+"""What a good bf16 kernel sustains on an H200, FLOP a second."""
+
+
+def families(name):
+    return {problem.family for problem in suite(name)}
+
+
+def model(name):
+    (found,) = [model for model in MODELS if model.name == name]
+    return found
+
+
+@pytest.mark.parametrize("name", SUITES)
+def test_problems_are_distinct_linear_layers_in_bf16(name):
+    found = suite(name)
+    assert len(set(found)) == len(found) > 0
+    for problem in found:
+        assert problem.operands == LINEAR_BF16
+        assert problem.batch == 1
+        assert problem.n % 8 == 0
+        assert problem.k % 8 == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "n_families", "n_problems"),
+    [
+        ("training", 94, 470),
+        ("llm", 306, 2448),
+        ("llama_shapes", 12, 204),
+        ("deepgemm", 7, 21),
+        ("int8_issue", 5, 20),
+        ("square", 11, 11),
+        ("ragged", 14, 126),
+        ("skinny", 15, 90),
+        ("large_k", 20, 20),
+    ],
+)
+def test_counts(name, n_families, n_problems):
+    assert (len(families(name)), len(suite(name))) == (n_families, n_problems)
+
+
+def test_every_model_divides_by_its_tensor_parallel_degrees():
+    assert len({model.name for model in MODELS}) == len(MODELS)
+    for row in MODELS:
+        for shards in row.shards:
+            assert row.heads % shards == 0, row.name
+            assert row.intermediate % shards == 0, row.name
+            assert row.vocab % shards == 0, row.name
+            assert row.kv_heads % shards == 0 or row.kv_heads < shards, row.name
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        # QKV, attention out, gate and up, down, (router,) lm_head
+        (
+            "Mistral-7B-v0.3",
+            [(6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336), (32768, 4096)],
+        ),
+        (
+            "Qwen3-0.6B",
+            [(4096, 1024), (1024, 2048), (6144, 1024), (1024, 3072), (151936, 1024)],
+        ),
+        (
+            "falcon-7b",
+            [(4672, 4544), (4544, 4544), (18176, 4544), (4544, 18176), (65024, 4544)],
+        ),
+        # A vocabulary of 49155 breaks the 16-byte rule, one of 256000 is too wide.
+        ("granite-3.1-8b-base", [(6144, 4096), (4096, 4096), (25600, 4096), (4096, 12800)]),
+        ("gemma-2-2b", [(4096, 2304), (2304, 2048), (18432, 2304), (2304, 9216)]),
+        (
+            "Qwen3-30B-A3B",
+            [(5120, 2048), (2048, 4096), (1536, 2048), (2048, 768), (128, 2048), (151936, 2048)],
+        ),
+    ],
+)
+def test_layers_of_published_models(name, expected):
+    assert list(model(name).families()) == expected
+
+
+def test_shards_of_llama_are_the_ones_that_tritonbench_lists():
+    # 70B and 405B at tensor-parallel degree 8, and 7B whole.
+    assert {(1280, 8192), (8192, 1024), (7168, 8192), (8192, 3584)} <= set(
+        model("Llama-3.1-70B").families()
+    )
+    assert {(2304, 16384), (16384, 2048), (13312, 16384), (16384, 6656)} <= set(
+        model("Llama-3.1-405B").families()
+    )
+    assert families("llama_shapes") <= families("llm")
+
+
+def test_fewer_key_value_heads_than_shards_are_replicated():
+    # 64 query heads on 8 shards, and one of the 4 key and value heads on each.
+    assert ((8 + 2) * 128, 4096) in model("Qwen3-235B-A22B").families()
+
+
+def test_deepseek_holds_the_dense_shapes_that_deepgemm_tests():
+    assert families("deepgemm") - set(DEEPSEEK_V3) == {(576, 7168)}
+
+
+def test_benchmark_suites_match_their_sources():
+    assert GemmProblem(65536, 12288, 4096) in suite("llama_shapes")
+    assert GemmProblem(128, 2112, 7168) in suite("deepgemm")
+    assert GemmProblem(16, 4096, 11008) in suite("int8_issue")
+    assert {problem.m for problem in suite("int8_issue")} == {16, 64, 256, 1024}
+
+
+def test_shapes_that_a_suite_is_named_for():
+    assert all(problem.m == problem.n == problem.k for problem in suite("square"))
+    assert {256, 8192} <= {problem.m for problem in suite("square")}
+    assert all(16 <= problem.m == problem.n <= 64 for problem in suite("large_k"))
+    assert {problem.k for problem in suite("large_k")} == {4096, 8192, 16384, 32768}
+    assert all(min(problem.m, problem.n, problem.k) <= 128 for problem in suite("skinny"))
+    assert all(problem.n % 128 or problem.k % 64 for problem in suite("ragged"))
+
+
+def test_training_covers_every_suite_and_every_band_of_m():
+    ms = defaultdict(list)
+    for problem in suite("training"):
+        ms[problem.family].append(problem.m)
+    assert len(ms) >= 70
+    assert all(4 <= len(found) <= 9 for found in ms.values())
+    # The random ones came later, and are no layer of any model.
+    for name in set(SUITES) - {"random"}:
+        assert families(name) & set(ms), name
+
+    found = [problem.m for problem in suite("training")]
+    assert len(found) >= 400
+    assert (min(found), max(found)) == (1, 16384)
+    bands = Counter("small" if m <= 64 else "medium" if m <= 1024 else "large" for m in found)
+    assert all(0.3 <= count / len(found) <= 0.37 for count in bands.values())
+    assert {3, 7, 24, 48, 96, 192, 384, 768, 1000, 1536, 3000, 6144} <= set(found)
+    # The rotation wears no m out and forgets none.
+    assert all(count >= 10 for count in Counter(found).values())
+
+
+def test_training_keeps_the_extent_that_makes_a_square():
+    squares = [problem for problem in suite("training") if problem.family in families("square")]
+    for n, k in {problem.family for problem in squares} - families("llama_shapes"):
+        assert GemmProblem(n, n, k) in squares
+
+
+def test_training_is_what_its_generator_chooses():
+    frozen = json.loads(TRAINING_PROBLEMS.read_text())
+    assert frozen == [list(family) for family in training_families()]
+
+
+def test_training_stays_affordable():
+    found = suite("training")
+    assert all(problem.flops <= MAX_FLOPS for problem in found)
+    assert all(problem.min_bytes <= MAX_BYTES for problem in found)
+    assert sum(problem.flops for problem in found) / PEAK_FLOPS <= 0.25
+    assert any(problem.flops > MAX_FLOPS / 2 for problem in found)
+
+
+def test_training_problems_come_from_other_suites_families():
+    others = {problem.family for name in SUITES if name != "training" for problem in suite(name)}
+    assert families("training") <= others
+
+
+def test_a_fresh_interpreter_gives_the_same_problems():
+    code = "from tilecast.data_collection.problems.suites import SUITES, problems\nprint(*problems(SUITES))"
+    output = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
+    assert output.split() == [str(problem) for problem in problems(SUITES)]
+
+
+def test_problems_of_several_suites_are_distinct_and_in_order():
+    both = problems(["int8_issue", "llama_shapes"])
+    assert len(set(both)) == len(both) < len(suite("int8_issue")) + len(suite("llama_shapes"))
+    assert both[: len(suite("int8_issue"))] == suite("int8_issue")
+    assert problems([]) == ()
+
+
+@pytest.mark.parametrize("ask", [suite, lambda name: problems(["square", name])])
+def test_unknown_suite_names_the_allowed_ones(ask):
+    with pytest.raises(TilecastError) as caught:
+        ask("lama_shapes")
+    message = str(caught.value)
+    assert "'lama_shapes'" in message
+    assert all(name in message for name in SUITES)
+    assert "\n" not in message
+
+
+def test_random_problems_are_spread_over_n_k_and_every_band_of_m() -> None:
+    problems = suite("random")
+    assert len(problems) >= 9_900
+    assert len({problem.family for problem in problems}) == 1_998
+    for extents in ([p.n for p in problems], [p.k for p in problems]):
+        assert min(extents) >= 256 and max(extents) <= 32768
+        # Log-uniform: half lie below the geometric middle.
+        assert 0.4 < sum(extent < 2896 for extent in extents) / len(extents) < 0.6
+    for least, most in ((1, 16), (17, 64), (65, 256), (257, 1024), (1025, 16384)):
+        assert sum(least <= p.m <= most for p in problems) >= 1_900
+    assert not {p.family for p in problems} & {p.family for p in suite("training")}

@@ -1,0 +1,98 @@
+"""What counts as a wrong result: judged on the CPU, on operands like those of the checks."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from tilecast.data_collection.timing.correctness import CHECK_EXTENTS, wrong_elements
+from tilecast.heuristics.operands import GemmOperands
+from tilecast.heuristics.problem import GemmProblem
+
+LARGE = CHECK_EXTENTS[0]
+K = LARGE[2]
+PROBLEM = GemmProblem(*LARGE)
+NARROW = GemmProblem(256, 256, 528, operands=GemmOperands.parse("e4m3:rcr>bf16"))
+
+
+@pytest.fixture(scope="module")
+def reference() -> torch.Tensor:
+    """The large problem of a check, in float32."""
+    m, n, k = LARGE
+    torch.manual_seed(0)
+    return torch.randn(m, k).bfloat16().float() @ torch.randn(k, n).bfloat16().float()
+
+
+@pytest.fixture
+def corner(reference: torch.Tensor) -> torch.Tensor:
+    """Its last rows and columns."""
+    return reference[-264:, -520:].clone()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_rounded_results_are_right(corner: torch.Tensor, dtype: torch.dtype) -> None:
+    assert wrong_elements(corner.to(dtype), corner, PROBLEM) is None
+
+
+@pytest.mark.parametrize("extents", CHECK_EXTENTS)
+def test_products_in_another_order_are_right(extents: tuple[int, int, int]) -> None:
+    m, n, k = min(extents[0], 128), *extents[1:]
+    a, b = torch.randn(m, k).bfloat16().double(), torch.randn(k, n).bfloat16().double()
+    exact = a @ b
+    halves = a[:, : k // 2] @ b[: k // 2] + (a[:, k // 2 :] @ b[k // 2 :]).float()
+    assert wrong_elements(halves.bfloat16(), exact.float(), GemmProblem(*extents)) is None
+
+
+def test_zeroed_tile_is_told_which_a_norm_does_not_see(reference: torch.Tensor) -> None:
+    out = reference.bfloat16()
+    out[64:128, 256:280] = 0
+    error = torch.linalg.norm(out.float() - reference) / torch.linalg.norm(reference)
+    assert error < 1e-2
+    found = wrong_elements(out, reference, PROBLEM)
+    assert found is not None
+    # A few of the 1536 are near 0 by themselves.
+    assert 1520 < int(found.split()[0]) <= 1536
+    assert "within [64:128, 256:280], the first 0 instead of " in found
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("change", ["shifted", "nan", "infinite", "half", "neighbour's"])
+def test_one_bad_tile_is_told_with_its_place(
+    corner: torch.Tensor, dtype: torch.dtype, change: str
+) -> None:
+    out = corner.to(dtype, copy=True)
+    tile = out[256:264, 512:520]
+    tile[:] = {
+        "shifted": tile.roll(1, 0),
+        "nan": torch.full_like(tile, math.nan),
+        "infinite": torch.full_like(tile, math.inf),
+        "half": tile / 2,
+        "neighbour's": out[248:256, 512:520].clone(),
+    }[change]
+    found = wrong_elements(out, corner, PROBLEM)
+    assert found is not None
+    assert "within [256:264, 512:520]" in found
+    assert "\n" not in found
+
+
+def test_one_element_of_a_batch_is_told(corner: torch.Tensor) -> None:
+    batch = torch.stack([corner] * 3)
+    out = batch.bfloat16()
+    assert wrong_elements(out, batch, PROBLEM) is None
+    out[2, 30, 7] = -out[2, 30, 7]
+    found = wrong_elements(out, batch, PROBLEM)
+    assert found is not None
+    assert found.startswith("1 wrong elements within [2:3, 30:31, 7:8], the first ")
+
+
+def test_what_tensor_cores_lose_of_floats_of_8_bits_is_allowed_and_a_tile_still_shows() -> None:
+    generator = torch.Generator().manual_seed(0)
+    exact = torch.randn(256, 256, generator=generator) * math.sqrt(K)
+    rounded = exact + 0.04 * torch.randn(256, 256, generator=generator).clamp_(-1, 1)
+    assert wrong_elements(rounded, exact, NARROW) is None
+    assert wrong_elements(rounded, exact, PROBLEM) is not None
+    rounded[64:128, 128:152] = 0
+    found = wrong_elements(rounded, exact, NARROW)
+    assert found is not None and "[64:128, 128:152]" in found

@@ -1,0 +1,359 @@
+"""The protocol against a bench whose times are known: who is timed when, and for how long."""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tilecast.data_collection.dataset.measurement import Measurement
+from tilecast.data_collection.timing import protocol
+from tilecast.data_collection.timing.protocol import (
+    Entrant,
+    measure,
+    own_noise,
+    regimes,
+    verify,
+    without_drift,
+)
+from tilecast.heuristics.config import KernelConfig
+from tilecast.heuristics.problem import GemmProblem
+from tilecast.kernels.quack_sm90.config import QuackConfig
+
+MEMORY_BOUND = GemmProblem(16, 4096, 4096)
+COMPUTE_BOUND = GemmProblem(4096, 4096, 4096)
+
+
+def _configs(count: int) -> list[KernelConfig]:
+    return [QuackConfig(64, 64, 64, stages=2 + i) for i in range(count)]
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of the bench."""
+
+    entrants: tuple[Entrant, ...]
+    regime: str
+    rounds: int
+    give_up: float
+
+
+class KnownBench:
+    """Answers with times from a function of (entrant, call number, round)."""
+
+    def __init__(self, microseconds: Callable[[Entrant, int, int], float]):
+        self._microseconds = microseconds
+        self.calls: list[Call] = []
+
+    def time(
+        self, entrants: Sequence[Entrant], regime: str, rounds: int, give_up: float = math.inf
+    ) -> list[list[float]]:
+        number = len(self.calls)
+        self.calls.append(Call(tuple(entrants), regime, rounds, give_up))
+        table = [[self._microseconds(e, number, i) for i in range(rounds)] for e in entrants]
+        ours = [t[0] for t, e in zip(table, entrants, strict=True) if e is not None]
+        best = min(ours, default=math.inf)
+        return [t if t[0] <= give_up * best or e is None else t[:1]
+                for t, e in zip(table, entrants, strict=True)]  # fmt: skip
+
+
+def _steady(times: dict[Entrant, float]) -> KnownBench:
+    return KnownBench(lambda entrant, call, turn: times[entrant])
+
+
+def _rows(rows: list[Measurement], stage: str, regime: str) -> dict[Entrant, Measurement]:
+    return {row.config: row for row in rows if (row.stage, row.regime) == (stage, regime)}
+
+
+def test_every_entrant_is_screened_once_with_the_card_busy() -> None:
+    configs = _configs(5)
+    times: dict[Entrant, float] = {c: 10.0 + i for i, c in enumerate(configs)} | {None: 12.0}
+    bench = _steady(times)
+    rows = measure(bench, MEMORY_BOUND, (*configs, None))
+    assert bench.calls[0] == Call((*configs, None), "sustained", 3, 1.5)
+    screened = _rows(rows, "screen", "sustained")
+    assert {entrant: row.microseconds for entrant, row in screened.items()} == times
+    assert {row.problem for row in rows} == {MEMORY_BOUND}
+    assert {row.failure for row in rows} == {None}
+
+
+def test_a_slow_kernel_keeps_its_first_look() -> None:
+    fast, near, slow = _configs(3)
+    rows = measure(_steady({fast: 10, near: 14.9, slow: 15.1}), MEMORY_BOUND, (fast, near, slow))
+    screened = _rows(rows, "screen", "sustained")
+    assert [screened[c].rounds for c in (fast, near, slow)] == [3, 3, 1]
+    assert screened[slow].microseconds == 15.1
+
+
+def test_race_has_those_within_the_factor_and_the_library() -> None:
+    best, tied, behind = _configs(3)
+    bench = _steady({best: 100, tied: 114.9, behind: 115.1, None: 300})
+    rows = measure(bench, MEMORY_BOUND, (behind, tied, best, None))
+    assert set(bench.calls[1].entrants) == {best, tied, None}
+    assert set(_rows(rows, "race", "burst")) == {best, tied, None}
+
+
+def test_who_is_far_behind_after_the_heat_falls_out_and_the_library_never() -> None:
+    best, near, behind = _configs(3)
+    bench = _steady({best: 100, near: 104.9, behind: 105.1, None: 300})
+    rows = _rows(measure(bench, MEMORY_BOUND, (behind, near, best, None)), "race", "burst")
+    assert [set(call.entrants) for call in bench.calls[2:]] == [{best, near, None}] * 2
+    assert {c: row.rounds for c, row in rows.items()} == {best: 20, near: 20, None: 20, behind: 4}
+    assert rows[behind].microseconds == pytest.approx(105.1)
+
+
+def test_factors_are_relative_to_our_best_not_to_the_library() -> None:
+    best, near = _configs(2)
+    bench = _steady({best: 100, near: 110, None: 50})
+    measure(bench, MEMORY_BOUND, (best, near, None))
+    assert set(bench.calls[1].entrants) == {best, near, None}
+
+
+def test_no_more_than_the_most_finalists_and_still_the_library(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    configs = _configs(9)
+    times: dict[Entrant, float] = {c: 100 + i / 10 for i, c in enumerate(configs)} | {None: 105.0}
+    bench = _steady(times)
+    monkeypatch.setattr(protocol, "MAX_FINALISTS", 4)
+    measure(bench, MEMORY_BOUND, (*configs, None))
+    assert bench.calls[1].entrants == (*configs[:4], None)
+
+
+def test_without_the_library_nobody_stands_in_for_it() -> None:
+    best, near = _configs(2)
+    rows = measure(_steady({best: 100, near: 101}), MEMORY_BOUND, (best, near))
+    assert None not in {row.config for row in rows}
+
+
+def test_problem_without_a_working_kernel_has_the_library_screened() -> None:
+    bench = _steady({None: 20.0})
+    (row,) = measure(bench, MEMORY_BOUND, (None,))
+    assert (row.config, row.stage, row.microseconds) == (None, "screen", 20.0)
+    assert len(bench.calls) == 1
+
+
+@pytest.mark.parametrize(
+    ("problem", "expected"),
+    [
+        (MEMORY_BOUND, ("burst",)),
+        (COMPUTE_BOUND, ("sustained", "burst")),
+        (GemmProblem(1, 8, 8), ("burst",)),
+    ],
+)
+def test_both_regimes_where_the_power_limit_can_matter(
+    problem: GemmProblem, expected: tuple[str, ...]
+) -> None:
+    assert regimes(problem) == expected
+    best, near = _configs(2)
+    bench = _steady({best: 100, near: 101, None: 102})
+    rows = measure(bench, problem, (best, near, None))
+    raced = tuple(dict.fromkeys(call.regime for call in bench.calls[1:]))
+    assert raced == expected
+    assert {row.regime for row in rows if row.stage == "race"} == set(expected)
+
+
+def test_regimes_change_above_the_threshold_not_at_it() -> None:
+    # 192^3: 2 * 192^3 / (3 * 192^2 * 2) is exactly 64 FLOP per byte.
+    at = GemmProblem(192, 192, 192)
+    assert at.flops / at.min_bytes == protocol.COMPUTE_BOUND
+    assert regimes(at) == ("burst",)
+    assert regimes(GemmProblem(200, 192, 192)) == ("sustained", "burst")
+
+
+def test_race_stops_once_the_leader_is_confirmed() -> None:
+    best, near = _configs(2)
+    bench = _steady({best: 100, near: 101, None: 102})
+    rows = measure(bench, COMPUTE_BOUND, (best, near, None))
+    raced = [(call.regime, call.rounds) for call in bench.calls[1:]]
+    assert raced == [
+        *(("sustained", rounds) for rounds in (6, 12, 12)),
+        *(("burst", rounds) for rounds in (4, 8, 8)),
+    ]
+    assert {row.rounds for row in rows if row.stage == "race" and row.regime == "burst"} == {20}
+
+
+@pytest.mark.parametrize(
+    ("max_batches", "outsiders", "expected"), [(3, 9, 3), (5, 9, 5), (5, 3, 4)]
+)
+def test_race_goes_on_while_another_leads_each_batch(
+    monkeypatch: pytest.MonkeyPatch, max_batches: int, outsiders: int, expected: int
+) -> None:
+    configs = _configs(11)
+
+    def each_batch_another(entrant: Entrant, call: int, turn: int) -> float:
+        if entrant == configs[0]:
+            return 100.0
+        return 98.0 if 2 <= call <= outsiders + 1 and entrant == configs[call] else 101.0
+
+    bench = KnownBench(each_batch_another)
+    monkeypatch.setattr(protocol, "MAX_BATCHES", max_batches)
+    rows = measure(bench, MEMORY_BOUND, configs)
+    assert len(bench.calls) - 2 == expected
+    assert {row.rounds for row in rows if row.stage == "race"} == {4 + 8 * expected}
+
+
+def test_leaders_that_tie_need_no_third_batch() -> None:
+    left, right = _configs(2)
+
+    def close(entrant: Entrant, call: int, turn: int) -> float:
+        return 100.0 if (entrant == left) == (call == 2) else 100.1
+
+    bench = KnownBench(close)
+    measure(bench, MEMORY_BOUND, (left, right))
+    assert len(bench.calls) - 2 == 2
+
+
+def test_common_drift_leaves_no_trace_in_a_race() -> None:
+    best, near = _configs(2)
+    base: dict[Entrant, float] = {best: 100.0, near: 103.0, None: 98.0}
+
+    def drifting(entrant: Entrant, call: int, turn: int) -> float:
+        return base[entrant] * (1 + 0.01 * call + 0.005 * turn)
+
+    rows = measure(KnownBench(drifting), MEMORY_BOUND, (best, near, None))
+    raced = _rows(rows, "race", "burst")
+    assert raced[near].microseconds == pytest.approx(1.03 * _time(raced[best]), rel=1e-12)
+    assert _time(raced[None]) == pytest.approx(0.98 * _time(raced[best]), rel=1e-12)
+    for row in raced.values():
+        assert row.spread == pytest.approx(0, abs=1e-12)
+
+
+def _time(row: Measurement) -> float:
+    assert row.microseconds is not None
+    return row.microseconds
+
+
+@given(
+    st.lists(st.floats(1, 1000), min_size=1, max_size=6),
+    st.lists(st.floats(0.8, 1.25), min_size=1, max_size=9),
+)
+def test_drift_that_all_share_is_removed_exactly(base: list[float], drift: list[float]) -> None:
+    clean = without_drift([[time * factor for factor in drift] for time in base])
+    for row, time in zip(clean, base, strict=True):
+        assert row == pytest.approx([time * statistics.median(drift)] * len(drift), rel=1e-9)
+
+
+@given(st.lists(st.tuples(*[st.floats(1, 1000)] * 5), min_size=2, max_size=5))
+def test_ratios_within_a_round_are_kept(table: list[tuple[float, ...]]) -> None:
+    clean = without_drift(table)
+    for column in range(5):
+        ratios = [row[column] / table[0][column] for row in table]
+        kept = [row[column] / clean[0][column] for row in clean]
+        assert kept == pytest.approx(ratios, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("rounds", "spread"),
+    [(1, None), (3, None), (4, 1.5 / 101.5), (5, 2 / 102)],
+)
+def test_spread_is_the_quartiles_distance_and_needs_four_rounds(
+    monkeypatch: pytest.MonkeyPatch, rounds: int, spread: float | None
+) -> None:
+    (config,) = _configs(1)
+    bench = KnownBench(lambda entrant, call, turn: 100.0 + turn)
+    monkeypatch.setattr(protocol, "SCREEN_ROUNDS", rounds)
+    rows = measure(bench, MEMORY_BOUND, (config,))
+    row = _rows(rows, "screen", "sustained")[config]
+    assert row.spread == pytest.approx(spread)
+    assert row.rounds == rounds
+
+
+def _raced(problem: GemmProblem, regime: str, times: dict[Entrant, float]) -> list[Measurement]:
+    return [Measurement(problem, c, regime, "race", t, 0.0, 16) for c, t in times.items()]
+
+
+def test_verify_times_the_best_of_each_regime_three_times_over() -> None:
+    """Each time on operands of its own, which the median of all rounds looks through."""
+    first, second, third = _configs(3)
+    raced = _raced(COMPUTE_BOUND, "burst", {first: 100, second: 104.9, third: 105.1, None: 200})
+    raced += _raced(COMPUTE_BOUND, "sustained", {first: 130, second: 120, third: 121, None: 119})
+    bench = _steady({first: 100, second: 101, third: 102, None: 103})
+    rows = verify(bench, COMPUTE_BOUND, raced)
+    assert bench.calls == [
+        *[Call((None, second, third), "sustained", 10, math.inf)] * 3,
+        *[Call((first, second, None), "burst", 6, math.inf)] * 3,
+    ]
+    assert {row.rounds for row in rows if row.regime == "burst"} == {18}
+    assert {row.stage for row in rows} == {"verify"}
+    assert set(_rows(rows, "verify", "burst")) == {first, second, None}
+    assert _time(_rows(rows, "verify", "sustained")[third]) == pytest.approx(102)
+
+
+def test_verify_takes_no_more_than_the_most_and_takes_drift_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    configs = _configs(6)
+    raced = _raced(MEMORY_BOUND, "burst", {c: 100 + i / 10 for i, c in enumerate(configs)})
+    bench = KnownBench(lambda entrant, call, turn: 100.0 * (1 + turn))
+    monkeypatch.setattr(protocol, "MAX_VERIFIED", 2)
+    rows = verify(bench, MEMORY_BOUND, raced)
+    assert [row.config for row in rows] == configs[:2]
+    assert [row.spread for row in rows] == pytest.approx([0, 0], abs=1e-12)
+
+
+def test_verify_has_nothing_to_time_where_only_the_library_is_left() -> None:
+    bench = _steady({None: 100})
+    assert verify(bench, COMPUTE_BOUND, _raced(COMPUTE_BOUND, "burst", {None: 100})) == []
+    assert bench.calls == []
+
+
+@pytest.mark.parametrize("entrants", [2, 3, 8])
+def test_the_spread_is_of_the_noise_that_each_entrant_has(entrants: int) -> None:
+    """Taking drift out takes sqrt(1 - 1/n) of it: 29% of two entrants' noise."""
+    source = random.Random(0)
+
+    def noisy(entrant: Entrant = None, call: int = 0, turn: int = 0) -> float:
+        return 100.0 * math.exp(source.gauss(0, 0.01))
+
+    def spread(rounds: list[float]) -> float:
+        low, _, high = statistics.quantiles(rounds, n=4, method="inclusive")
+        return (high - low) / 100
+
+    configs = _configs(entrants)
+    raced = _raced(MEMORY_BOUND, "burst", dict.fromkeys(configs, 100.0))
+    found = [
+        row.spread or 0.0
+        for _ in range(800 // entrants)
+        for row in verify(KnownBench(noisy), MEMORY_BOUND, raced)
+    ]
+    own = statistics.fmean(spread([noisy() for _ in range(18)]) for _ in range(2000))
+    assert statistics.fmean(found) == pytest.approx(own, rel=0.03)
+
+
+def test_who_fell_out_has_the_noise_of_the_level_on_top() -> None:
+    table = [[1.0] * 6, [1.0] * 6, [1.0] * 4]
+    assert own_noise(table) == pytest.approx([math.sqrt(1 / 2)] * 2 + [math.sqrt(3 / 2)])
+    assert own_noise([[1.0] * 6]) == [0.0]
+
+
+def test_one_alone_has_no_spread() -> None:
+    (only,) = _configs(1)
+    bench = KnownBench(lambda entrant, call, turn: 100.0 + turn)
+    (row,) = verify(bench, MEMORY_BOUND, _raced(MEMORY_BOUND, "burst", {only: 100}))
+    assert (row.spread, row.rounds) == (None, 18)
+    assert row.microseconds == pytest.approx(102.5)
+
+
+def test_where_operands_lie_once_does_not_decide() -> None:
+    """One kernel is 5% slower on the second of three sets of operands, another on the third."""
+    first, second = _configs(2)
+    raced = _raced(MEMORY_BOUND, "burst", {first: 100, second: 100, None: 110})
+    unlucky = {(first, 1), (second, 2)}
+    bench = KnownBench(lambda entrant, call, turn: 100 * (1 + 0.05 * ((entrant, call) in unlucky)))
+    found = _rows(verify(bench, MEMORY_BOUND, raced), "verify", "burst")
+    assert _time(found[first]) == pytest.approx(_time(found[second]))
+
+
+def test_verify_leaves_out_what_has_no_race_time() -> None:
+    good, broken = _configs(2)
+    raced = _raced(MEMORY_BOUND, "burst", {good: 100, None: 110})
+    raced.append(Measurement(MEMORY_BOUND, broken, "burst", "race", None, None, 0, "hung"))
+    bench = _steady({good: 100, None: 110})
+    assert {row.config for row in verify(bench, MEMORY_BOUND, raced)} == {good, None}

@@ -1,0 +1,106 @@
+"""What PyTorch runs for some operands is what a kernel for them should write; on the CPU."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+
+from tilecast.data_collection.timing import torch_reference
+from tilecast.data_collection.timing.tensors import poisoned_out, random_inputs, reference
+from tilecast.data_collection.timing.torch_reference import library_launch, library_refusal
+from tilecast.heuristics.operands import EPILOGUES, GemmOperands
+from tilecast.heuristics.problem import GemmProblem
+
+OPERANDS = (
+    "bf16:rcr",
+    "fp16:rrr",
+    "bf16:crr",
+    *(f"bf16:rcr:{step}" for step in EPILOGUES if step not in ("alpha", "c", "beta-c")),
+    "bf16:rcr:c",
+    "bf16:rcr:beta-c",
+    "bf16:rcr:alpha+beta-c",
+    "bf16:rcr:alpha+c",
+    "bf16:rcr:alpha",
+    "bf16:rcr:c+alpha",
+    "bf16:rcr:beta-c+alpha",
+    "bf16:rcr:c+bias",
+    "bf16:rcr:relu+c",
+    "bf16:rcr>fp32:bias",
+    "bf16:rcr:bias+gelu-tanh",
+    "bf16:rcr:bias+relu",
+    "bf16:rcr:bias+gelu",
+    "bf16:rcr:bias+silu",
+    "int8:rcr>int32",
+    "int8:rcr>bf16:row-scales",
+    "int8:rcr>bf16:out-row-scales+bias",
+    "int8:rcr>bf16:tensor-scales+bias",
+    "bf16xint8:rcr",
+    "bf16xint8:rcr:column-scales",
+    "bf16xint8:rcr:fp32-column-scales",
+    "bf16xint8:rcr>fp32:column-scales+bias",
+)
+
+
+@pytest.mark.parametrize("text", OPERANDS)
+def test_the_library_writes_what_is_asked_for(text: str) -> None:
+    torch.manual_seed(0)
+    problem = GemmProblem(48, 64, 128, operands=GemmOperands.parse(text))
+    a, b, *extras = random_inputs(problem, "cpu")
+    out = poisoned_out(problem, "cpu")
+    library_launch(problem.operands)(a, b, out, *extras)
+    right = reference(problem, (a, b, *extras))
+    # By its norm, as the CPU's own addmm rounds on the way.
+    assert torch.linalg.norm(out.float() - right) / torch.linalg.norm(right) < 5e-3
+    assert not torch.allclose(right, a.float() @ b.float()) or not problem.operands.fused
+
+
+def test_steps_are_done_in_order() -> None:
+    def result(text: str) -> torch.Tensor:
+        torch.manual_seed(0)
+        problem = GemmProblem(16, 16, 16, operands=GemmOperands.parse(text))
+        return reference(problem, random_inputs(problem, "cpu"))
+
+    assert bool((result("bf16:rcr:bias+relu") >= 0).all())
+    assert bool((result("bf16:rcr:relu+bias") < 0).any())
+
+
+def test_what_the_library_refuses_is_told_in_a_line_once_the_device_is_seen_to_work() -> None:
+    waits: list[int] = []
+    batch = GemmProblem(48, 64, 128, 3, GemmOperands.parse("bf16:rcr:bias+relu"))
+    told = library_refusal(batch, lambda: waits.append(1), "cpu")
+    assert told and told.startswith("RuntimeError: ")
+    assert "\n" not in told
+    assert waits == [1]
+    plain = GemmProblem(48, 64, 128, 3, GemmOperands.parse("bf16:rcr"))
+    assert library_refusal(plain, lambda: waits.append(1), "cpu") is None
+    assert waits == [1, 1]
+
+    def lost() -> None:
+        raise RuntimeError("the context is lost")
+
+    with pytest.raises(RuntimeError, match="the context is lost"):
+        library_refusal(batch, lost, "cpu")
+
+
+@pytest.mark.parametrize(
+    "shortage",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+        RuntimeError("CUDA error: out of memory"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        RuntimeError("CUDA driver error: CUDA_ERROR_OUT_OF_MEMORY"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"),
+    ],
+    ids=str,
+)
+def test_a_shortage_of_memory_is_no_refusal(
+    shortage: RuntimeError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def short(*tensors: torch.Tensor) -> None:
+        raise shortage
+
+    monkeypatch.setattr(torch_reference, "library_launch", lambda operands: short)
+    with pytest.raises(type(shortage), match=re.escape(str(shortage))):
+        library_refusal(GemmProblem(16, 16, 16), lambda: None, "cpu")

@@ -1,0 +1,869 @@
+"""The eager operators on the CPU: values, shapes, gradients, transforms, autocast.
+
+There torch multiplies; with the fixture `gpu` tensors pass for a GPU's, and kernels are functions.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import math
+import warnings
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch._dynamo.utils import counters
+from torch._subclasses import FakeTensorMode
+from torch.func import grad, jvp, vmap
+from torch.overrides import TorchFunctionMode
+from torch.testing._internal.two_tensor import TwoTensor
+
+from tilecast.heuristics.errors import TilecastError
+from tilecast.heuristics.hardware import hardware
+from tilecast.inductor_hook import addmm, bmm, eager, failures, installed, mm
+from tilecast.inductor_hook.dispatch import plan
+from tilecast.inductor_hook.select import selection
+from tilecast.kernels.spec import KernelSpec
+from tilecast.models.runtime.artifact import load_shipped
+from tilecast.models.runtime.learned import LearnedHeuristic
+from tilecast.models.runtime.manifest import refuse
+
+pytestmark = pytest.mark.usefixtures("hook")
+
+OPS: dict[str, tuple[Callable, Callable, list[tuple[int, ...]]]] = {
+    "mm": (mm, torch.mm, [(8, 16), (16, 4)]),
+    "bmm": (bmm, torch.bmm, [(3, 8, 16), (3, 16, 4)]),
+    "addmm": (addmm, torch.addmm, [(4,), (8, 16), (16, 4)]),
+}
+
+
+@pytest.fixture(params=OPS)
+def op(request: pytest.FixtureRequest) -> tuple[Callable, Callable, list[tuple[int, ...]]]:
+    """One of ours, its like in torch, and shapes of operands."""
+    return OPS[request.param]
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time that pauses after failures are counted in, in seconds."""
+    now = [1000.0]
+    monkeypatch.setattr(failures.time, "monotonic", lambda: now[0])
+    return now
+
+
+def _tensors(shapes: list[tuple[int, ...]], **options: Any) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    dtype = options.pop("dtype", torch.float32)
+    return [torch.randn(s, generator=generator).to(dtype).requires_grad_(**options) for s in shapes]
+
+
+def _constants(shapes: list[tuple[int, ...]], dtype: torch.dtype = torch.float32) -> list:
+    return _tensors(shapes, dtype=dtype, requires_grad=False)
+
+
+def _linear(name: str = "mm", k: int = 128) -> list[torch.Tensor]:
+    """Operands that a kernel takes: bf16, with B stored as ``torch.nn.Linear`` stores weights."""
+    batch = (3,) if name == "bmm" else ()
+    bias = [(64,)] if name == "addmm" else []
+    *others, b = _constants([*bias, (*batch, 16, k), (*batch, 64, k)], torch.bfloat16)
+    return [*others, b.mT]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.double])
+def test_values(op: tuple, dtype: torch.dtype) -> None:
+    ours, stock, shapes = op
+    operands = _constants(shapes, dtype)
+    assert torch.equal(ours(*operands), stock(*operands))
+
+
+def test_out(op: tuple) -> None:
+    ours, stock, shapes = op
+    operands = _constants(shapes)
+    expected = stock(*operands)
+    out = torch.empty_like(expected)
+    assert ours(*operands, out=out) is out
+    assert torch.equal(out, expected)
+    empty = torch.empty(0)
+    ours(*operands, out=empty)
+    assert torch.equal(empty, expected)
+
+
+def test_an_out_without_elements_is_torchs_to_resize(
+    op: tuple, gpu: list[KernelSpec], caplog: pytest.LogCaptureFixture
+) -> None:
+    ours, stock, _ = op
+    operands = _linear(ours.__name__)
+    expected = stock(*operands)
+    out = torch.empty(0, dtype=torch.bfloat16)
+    assert ours(*operands, out=out) is out
+    assert torch.equal(out, expected)
+    assert (gpu, _said(caplog)) == ([], [])
+
+
+@pytest.mark.parametrize("where", ["operand", "out"])
+def test_out_and_a_gradient_are_refused_in_one_line(op: tuple, where: str) -> None:
+    ours, stock, shapes = op
+    operands = _constants(shapes)
+    out = torch.empty_like(stock(*operands))
+    (operands[-1] if where == "operand" else out).requires_grad_()
+    with pytest.raises(TilecastError, match="out= is given and an operand requires") as refusal:
+        ours(*operands, out=out)
+    assert "\n" not in str(refusal.value)
+    with torch.no_grad():
+        ours(*operands, out=out)
+    assert torch.equal(out, stock(*operands))
+
+
+@pytest.mark.parametrize(("alpha", "beta"), [(2.0, 1.0), (1.0, 0.5), (0.5, 3.0), (1.0, 0.0)])
+@pytest.mark.parametrize("bias", [(4,), (8, 4), (1, 4), (8, 1), ()], ids=str)
+def test_addmm_with_factors(alpha: float, beta: float, bias: tuple[int, ...]) -> None:
+    operands = _constants([bias, (8, 16), (16, 4)])
+    expected = torch.addmm(*operands, alpha=alpha, beta=beta)
+    torch.testing.assert_close(addmm(*operands, alpha=alpha, beta=beta), expected)
+    out = torch.empty(8, 4)
+    addmm(*operands, alpha=alpha, beta=beta, out=out)
+    torch.testing.assert_close(out, expected)
+
+
+@pytest.mark.parametrize("way", ["quick", "dispatched", "out"])
+def test_a_kernel_multiplies_on_a_gpu(op: tuple, way: str, gpu: list[KernelSpec]) -> None:
+    ours, stock, _ = op
+    operands = _linear(ours.__name__)
+    expected = stock(*operands)
+    out = torch.empty_like(expected)
+    if way == "quick":
+        out = ours(*operands)
+    elif way == "dispatched":
+        out = getattr(torch.ops.tilecast, ours.__name__)(*operands)
+    else:
+        assert ours(*operands, out=out) is out
+    torch.testing.assert_close(out, expected, rtol=2**-7, atol=2**-7)
+    (spec,) = gpu
+    assert (spec.operands.layout, spec.batched) == ("rcr", ours is bmm)
+    assert spec.operands.fused == (ours is addmm)
+
+
+def test_what_the_library_wins_goes_to_torch(
+    op: tuple, gpu: list[KernelSpec], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shipped = load_shipped(hardware("H200"))
+    deferrals = {power: replace(one, margin=9.0) for power, one in shipped.deferrals.items()}
+    leaving = LearnedHeuristic(replace(shipped, deferrals=deferrals))
+    monkeypatch.setattr(selection, "load_heuristic", lambda *arguments: leaving)
+    ours, stock, _ = op
+    operands = _linear(ours.__name__)
+    expected = stock(*operands)
+    out = torch.empty_like(expected)
+    assert torch.equal(ours(*operands), expected)
+    assert ours(*operands, out=out) is out
+    assert torch.equal(out, expected)
+    assert gpu == []
+
+
+@pytest.mark.parametrize("columns", [60, 61, 62])
+def test_rows_that_tma_does_not_store(
+    op: tuple, gpu: list[KernelSpec], columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But for ``out``: these are torch's."""
+    shipped = load_shipped(hardware("H200"))
+    deferrals = {power: replace(one, margin=9.0) for power, one in shipped.deferrals.items()}
+    leaving = LearnedHeuristic(replace(shipped, deferrals=deferrals))
+    monkeypatch.setattr(selection, "load_heuristic", lambda *arguments: leaving)
+    ours, stock, _ = op
+    *bias, a, b = _linear(ours.__name__)
+    operands = *(one[:columns] for one in bias), a, b[..., :columns]
+    result, expected = ours(*operands), stock(*operands)
+    torch.testing.assert_close(result, expected, rtol=2**-7, atol=2**-7)
+    assert result.is_contiguous()
+    if bias and columns % 2:  # a row of an odd number, which no kernel of ours adds
+        assert gpu == []
+        return
+    (spec,) = gpu
+    assert (spec.operands.fused, spec.any_rows) == (ours is addmm, columns % 8 > 0)
+    assert torch.equal(ours(*operands, out=torch.empty_like(expected)), expected)
+    assert len(gpu) == 1
+
+
+BIASES: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], bool]] = {
+    "(n,)": (lambda x: x[0], True),
+    "(1, n)": (lambda x: x[:1], True),
+    "expanded": (lambda x: x[0].expand(16, 64), True),
+    "4 bytes in": (lambda x: x.flatten()[2:66], True),
+    "2 bytes in": (lambda x: x.flatten()[1:65], False),
+    "every second element": (lambda x: x.flatten()[:128:2], False),
+    "(m, 1)": (lambda x: x[:, :1], False),
+    "a number": (lambda x: x[0, 0], False),
+    "a number as a row": (lambda x: x[0, :1], False),
+}
+"""Biases as parts of a matrix, and whether the kernel adds them."""
+
+
+@pytest.mark.parametrize("kind", BIASES)
+def test_a_kernel_adds_a_bias_of_one_row(gpu: list[KernelSpec], kind: str) -> None:
+    part, fused = BIASES[kind]
+    (matrix,) = _constants([(16, 64)], torch.bfloat16)
+    bias, (a, b) = part(matrix), _linear()
+    expected = torch.addmm(bias, a, b)
+    out = torch.empty_like(expected)
+    assert addmm(bias, a, b, out=out) is out
+    for result in (addmm(bias, a, b), out):
+        torch.testing.assert_close(result, expected, rtol=2**-6, atol=2**-6)
+    assert [spec.operands.text for spec in gpu] == ["bf16:rcr:bias"] * 2 * fused
+
+
+@pytest.mark.parametrize(
+    ("alpha", "beta", "steps"),
+    [(1, 1, "c"), (0.5, 1, "alpha+c"), (1, -2, "beta-c"), (0.5, 3, "alpha+beta-c")],
+)
+def test_a_kernel_adds_a_matrix_where_the_model_knows_such(
+    gpu: list[KernelSpec], alpha: float, beta: float, steps: str
+) -> None:
+    a, b = _linear()
+    (c,) = _constants([(16, 64)], torch.bfloat16)
+    expected = torch.addmm(c, a, b, alpha=alpha, beta=beta)
+    out = torch.empty_like(expected)
+    addmm(c, a, b, alpha=alpha, beta=beta, out=out)
+    for result in (addmm(c, a, b, alpha=alpha, beta=beta), out):
+        torch.testing.assert_close(result, expected, rtol=2**-6, atol=2**-6)
+    assert [spec.operands.text for spec in gpu] == [f"bf16:rcr:{steps}"] * 2
+    assert counters["tilecast"] == {}
+
+
+def test_a_matrix_is_left_to_torch_where_the_model_knows_none(
+    gpu: list[KernelSpec], knowing_no_matrix: None
+) -> None:
+    a, b = _linear()
+    (c,) = _constants([(16, 64)], torch.bfloat16)
+    assert torch.equal(addmm(c, a, b), torch.addmm(c, a, b))
+    assert gpu == []
+
+
+def test_a_matrix_that_is_not_stored_as_the_result_is_left_to_torch(gpu: list[KernelSpec]) -> None:
+    a, b = _linear()
+    (c,) = _constants([(16, 64)], torch.bfloat16)
+    turned = torch.empty(64, 16, dtype=torch.bfloat16).T
+    for added, out in ((c.T.contiguous().T, None), (c, turned)):
+        assert torch.equal(addmm(added, a, b, out=out), torch.addmm(added, a, b))
+    assert gpu == []
+
+
+def test_a_matrix_that_is_overwritten_is_left_to_torch(gpu: list[KernelSpec]) -> None:
+    a, b = _linear()
+    (c,) = _constants([(16, 64)], torch.bfloat16)
+    expected = torch.addmm(c, a, b)
+    addmm(c, a, b, out=c)
+    assert torch.equal(c, expected)
+    assert gpu == []
+
+
+def test_a_product_is_allocated_and_launched_where_its_operands_are(
+    gpu: list[KernelSpec], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    current, seen, empty = [1], [], plan._empty
+
+    @contextmanager
+    def device(index: int) -> Iterator[None]:
+        current.append(index)
+        yield
+        current.pop()
+
+    def allocated(*asked: Any) -> torch.Tensor:
+        seen.append(current[-1])
+        return empty(*asked)
+
+    monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: current[-1])
+    monkeypatch.setattr(torch.cuda, "device", device)
+    monkeypatch.setattr(plan, "_empty", allocated)
+    a, b = _linear()
+    torch.testing.assert_close(mm(a, b), torch.mm(a, b), rtol=2**-6, atol=2**-6)
+    assert (seen, current, len(gpu)) == ([0], [1], 1)
+
+
+def test_a_bias_with_factors_is_left_to_torch(gpu: list[KernelSpec]) -> None:
+    bias, a, b = _linear("addmm")
+    for alpha, beta in ((0.5, 1.0), (0.25, 1.0), (1.0, 2.0), (1.0, 0.0)):
+        expected = torch.addmm(bias, a, b, alpha=alpha, beta=beta)
+        assert torch.equal(addmm(bias, a, b, alpha=alpha, beta=beta), expected)
+    assert gpu == []
+    misses = plan._plan.cache_info().misses
+    for _ in range(3):
+        addmm(bias, a, b)
+    assert [spec.operands.fused for spec in gpu] == [True] * 3
+    assert plan._plan.cache_info().misses == misses + 1
+
+
+def test_a_bias_within_out_is_left_to_torch(gpu: list[KernelSpec]) -> None:
+    _, a, b = _linear("addmm")
+    out = torch.ones(16, 64, dtype=torch.bfloat16)
+    expected = torch.addmm(out[0].clone(), a, b)
+    addmm(out[0], a, b, out=out)
+    torch.testing.assert_close(out[1:], expected[1:], rtol=2**-6, atol=2**-6)
+    assert gpu == []
+
+
+def test_a_bias_is_left_to_torch_where_no_kernel_fuses_it(
+    gpu: list[KernelSpec], bare_kernels: None
+) -> None:
+    operands = _linear("addmm")
+    assert torch.equal(addmm(*operands), torch.addmm(*operands))
+    assert gpu == []
+
+
+@pytest.mark.parametrize(
+    ("ours", "shapes"),
+    [
+        (mm, [(8, 16), (15, 4)]),
+        (mm, [(8,), (8, 4)]),
+        (mm, [(16, 128), (128,)]),
+        (mm, [(3, 16, 128), (128, 64)]),
+        (mm, [(3, 16, 128), (3, 128, 64)]),
+        (bmm, [(16, 128), (128, 64)]),
+        (bmm, [(3, 16, 128), (2, 128, 64)]),
+        (bmm, [(2, 3, 16, 128), (2, 3, 128, 64)]),
+        (addmm, [(64,), (3, 16, 128), (3, 128, 64)]),
+        (addmm, [(63,), (16, 128), (128, 64)]),
+        (addmm, [(1, 16, 64), (16, 128), (128, 64)]),
+    ],
+    ids=lambda value: getattr(value, "__name__", str(value)),
+)
+@pytest.mark.parametrize("where", ["cpu", "gpu"])
+def test_what_torch_refuses_is_refused_as_torch_does(
+    ours: Callable, shapes: list[tuple[int, ...]], where: str, request: pytest.FixtureRequest
+) -> None:
+    launched = request.getfixturevalue("gpu") if where == "gpu" else []
+    stock = getattr(torch, ours.__name__)
+    *others, b = _constants(shapes, torch.bfloat16)
+    # Stored as a kernel would take it.
+    operands = [*others, b if b.ndim == 1 else b.mT.contiguous().mT]
+    with pytest.raises((RuntimeError, ValueError)) as theirs:
+        stock(*operands)
+    with pytest.raises(type(theirs.value)) as mine:
+        ours(*operands)
+    assert str(mine.value) == str(theirs.value)
+    assert launched == []
+
+
+def test_operands_of_two_devices_are_left_to_torch(
+    gpu: list[KernelSpec], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = _linear()
+    monkeypatch.setattr(torch.Tensor, "get_device", lambda tensor: int(tensor is b))
+    assert torch.equal(mm(a, b), torch.mm(a, b))
+    assert gpu == []
+
+
+def test_schemas_fake_kernels_and_autograd_fit_together(op: tuple) -> None:
+    ours, stock, shapes = op
+    overload = getattr(torch.ops.tilecast, ours.__name__)
+    torch.library.opcheck(overload.default, tuple(_tensors(shapes, requires_grad=True)))
+    operands = _constants(shapes)
+    out = torch.empty_like(stock(*operands))
+    torch.library.opcheck(overload.out, tuple(operands), {"out": out})
+
+
+@pytest.mark.parametrize("dtype", [torch.double, torch.cdouble])
+def test_gradients(op: tuple, dtype: torch.dtype) -> None:
+    ours, _, shapes = op
+    small = [tuple(math.ceil(extent / 2) for extent in shape) for shape in shapes]
+    operands = _tensors(small, dtype=dtype, requires_grad=True)
+    assert torch.autograd.gradcheck(ours, operands)
+    assert torch.autograd.gradgradcheck(ours, operands)
+
+
+@pytest.mark.parametrize("bias", [(4,), (8, 4), (1, 4), (8, 1), ()], ids=str)
+def test_gradients_of_addmm_with_factors(bias: tuple[int, ...]) -> None:
+    operands = _tensors([bias, (8, 16), (16, 4)], dtype=torch.double, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda *o: addmm(*o, alpha=2.0, beta=0.5), operands)
+
+
+def test_gradients_take_no_multiplication_by_one() -> None:
+    operands = _tensors([(8, 4), (8, 16), (16, 4)], requires_grad=True)
+    with torch.profiler.profile() as profile:
+        addmm(*operands).sum().backward()
+    names = {event.name for event in profile.events() or ()}
+    assert "aten::sum" in names
+    assert "aten::mul" not in names
+
+
+@pytest.mark.parametrize("wanted", [(0,), (1,), (0, 1)], ids=str)
+def test_what_no_gradient_needs_is_not_kept(wanted: tuple[int, ...]) -> None:
+    kept = []
+    for multiply in (mm, torch.mm):
+        operands = _constants([(8, 16), (16, 4)])
+        for position in wanted:
+            operands[position].requires_grad_()
+        shapes: list[tuple[int, ...]] = []
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda tensor, shapes=shapes: shapes.append(tuple(tensor.shape)) or tensor,
+            lambda tensor: tensor,
+        ):
+            multiply(*operands)
+        kept.append(sorted(shapes))
+    assert kept[0] == kept[1] != []
+
+
+class OfTorchsOwn(TwoTensor):
+    """A pair of tensors that knows torch's operators and no others, as a sharded one does."""
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, *rest: Any) -> Any:
+        if func.namespace != "aten":
+            raise NotImplementedError(f"no strategy for {func}")
+        return super().__torch_dispatch__(func, *rest)
+
+
+def test_a_subclass_is_multiplied_as_torch_does() -> None:
+    a, b = _constants([(8, 16), (16, 4)])
+    product: Any = mm(OfTorchsOwn(a, 2 * a), OfTorchsOwn(b, b))
+    assert torch.equal(product.b, torch.mm(2 * a, b))
+
+
+def test_a_product_that_fits_fp16_once_it_is_scaled_is_torchs(gpu: list[KernelSpec]) -> None:
+    a, b = (t.half() for t in _linear())
+    bias = torch.zeros(b.shape[1], dtype=a.dtype)
+    for (alpha, beta), count in (((0.01, 1), 0), ((0.01, 0), 0), ((1, 1), 1)):
+        eager.ADDMM.add(bias, a, b, alpha=alpha, beta=beta)
+        assert len(gpu) == count
+
+
+def test_the_quick_way_is_not_taken_while_torch_traces(
+    gpu: list[KernelSpec], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would leave nothing of the product in a TorchScript graph."""
+    a, b = _linear()
+    seen = []
+    torch.jit.trace(lambda x: seen.append(eager._plain(a, b)) or x + 1, torch.ones(2))
+    assert seen[0] is False
+    assert eager._plain(a, b)
+
+
+@pytest.mark.parametrize("position", [0, 1])
+def test_a_gradient_for_one_operand_only(position: int) -> None:
+    ours, theirs = ([t.clone() for t in _constants([(8, 16), (16, 4)])] for _ in range(2))
+    for operands, multiply in ((ours, mm), (theirs, torch.mm)):
+        operands[position].requires_grad_()
+        multiply(*operands).square().sum().backward()
+    torch.testing.assert_close(ours[position].grad, theirs[position].grad)
+    assert ours[1 - position].grad is None
+
+
+def test_compiled_in_one_graph(op: tuple) -> None:
+    ours, stock, shapes = op
+    compiled = torch.compile(lambda *o: ours(*o) * 2, backend="aot_eager", fullgraph=True)
+    operands = _tensors(shapes, requires_grad=True)
+    product = compiled(*operands)
+    torch.testing.assert_close(product, stock(*operands) * 2)
+    found = torch.autograd.grad(product.sum(), operands)
+    expected = torch.autograd.grad((stock(*operands) * 2).sum(), operands)
+    torch.testing.assert_close(found, expected)
+
+
+def test_a_graph_with_out_is_compiled() -> None:
+    compiled = torch.compile(
+        lambda a, b, out: mm(a, b, out=out) + 1, backend="aot_eager", fullgraph=True
+    )
+    a, b = _constants([(8, 16), (16, 4)])
+    out = torch.empty(8, 4)
+    torch.testing.assert_close(compiled(a, b, out), a @ b + 1)
+    torch.testing.assert_close(out, a @ b)
+
+
+def test_a_dynamic_extent_is_one_graph() -> None:
+    from torch._dynamo.utils import counters
+
+    torch._dynamo.reset()
+    counters.clear()
+    compiled = torch.compile(mm, backend="aot_eager", fullgraph=True, dynamic=True)
+    (b,) = _constants([(16, 4)])
+    for m in (3, 8, 20):
+        (a,) = _constants([(m, 16)])
+        torch.testing.assert_close(compiled(a, b), a @ b)
+    assert counters["stats"]["unique_graphs"] == 1
+
+
+@pytest.mark.parametrize("fake", ["meta", "fake"])
+def test_shapes_without_values(op: tuple, fake: str) -> None:
+    ours, stock, shapes = op
+    if fake == "meta":
+        product = ours(*(torch.empty(s, device="meta") for s in shapes))
+    else:
+        with FakeTensorMode():
+            product = ours(*(torch.empty(s, device="cuda") for s in shapes))
+            assert product.device.type == "cuda"
+    expected = stock(*_constants(shapes))
+    assert (product.shape, product.dtype) == (expected.shape, expected.dtype)
+    assert product.stride() == expected.stride()
+
+
+@pytest.mark.parametrize(
+    ("ours", "shapes"),
+    [
+        (mm, [(8, 16), (15, 4)]),
+        (mm, [(3, 8, 16), (3, 16, 4)]),
+        (bmm, [(3, 8, 16), (2, 16, 4)]),
+        (bmm, [(8, 16), (16, 4)]),
+        (addmm, [(5,), (8, 16), (16, 4)]),
+    ],
+    ids=lambda value: getattr(value, "__name__", str(value)),
+)
+def test_shapes_that_do_not_fit_are_refused_without_values_too(
+    ours: Callable, shapes: list[tuple[int, ...]]
+) -> None:
+    with pytest.raises(RuntimeError):
+        ours(*_constants(shapes))
+    with pytest.raises(RuntimeError):
+        ours(*(torch.empty(s, device="meta") for s in shapes))
+
+
+def _said(caplog: pytest.LogCaptureFixture) -> list[str]:
+    records = [r for r in caplog.records if r.name.startswith("tilecast")]
+    assert all(record.levelno == logging.WARNING for record in records)
+    return [record.getMessage() for record in records]
+
+
+def test_that_torch_multiplies_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    for m in range(40, 44):
+        mm(*_constants([(m, 16), (16, 4)]))
+        addmm(*_constants([(4,), (m, 16), (16, 4)]))
+    (said,) = _said(caplog)
+    assert "a multiplication goes to torch, as others like it: its operands" in said
+
+
+def test_each_reason_why_torch_multiplies_is_said_once(
+    gpu: list[KernelSpec], caplog: pytest.LogCaptureFixture
+) -> None:
+    for k in (33, 35, 37):
+        mm(*_linear(k=k))
+    for dtype in (torch.float32, torch.float64):
+        mm(*(operand.to(dtype) for operand in _linear()))
+    (start,) = _constants([(16 * 128 + 1,)], torch.bfloat16)
+    for _ in range(3):
+        mm(start[1:].view(16, 128), _linear()[1])
+    assert gpu == []
+    stride, single, double, address = _said(caplog)
+    assert "A has strides (33, 1)" in stride
+    assert "A is fp32" in single
+    assert "float64" in double
+    assert "starts at no multiple of 16 bytes" in address
+
+
+def test_one_matrix_serves_a_batch_but_is_no_result_of_one(
+    gpu: list[KernelSpec], caplog: pytest.LogCaptureFixture
+) -> None:
+    a, b = _linear("bmm")
+    bmm(a[:1].expand(3, 16, 128), b)
+    assert [spec.batched for spec in gpu] == [True]
+    (shared,) = _constants([(1, 16, 64)], torch.bfloat16)
+    bmm(a, b, out=shared.expand(3, 16, 64))
+    assert len(gpu) == 1
+    (said,) = _said(caplog)
+    assert "out has strides (0, 64, 1)" in said
+
+
+def test_a_failure_to_choose_passes(
+    gpu: list[KernelSpec],
+    clock: list[float],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    chosen, tries = plan.decided, []
+
+    def decided(*arguments: Any) -> Any:
+        tries.append(arguments)
+        if clock[0] < 1015:
+            raise RuntimeError("out of memory for a moment")
+        return chosen(*arguments)
+
+    monkeypatch.setattr(plan, "decided", decided)
+    a, b = _linear()
+    for _ in range(100):
+        assert torch.equal(mm(a, b), torch.mm(a, b))
+        clock[0] += 0.01
+    assert (len(tries), gpu) == (1, []), "each call pays for it"
+    for seconds in range(1, 40):
+        clock[0] = 1000 + seconds
+        mm(a, b)
+    assert len(tries) == 3
+    assert len(gpu) == 20
+    (said,) = _said(caplog)
+    assert "choosing a kernel failed (RuntimeError: out of memory for a moment)" in said
+
+
+def test_a_refusal_to_choose_lasts(
+    gpu: list[KernelSpec], clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries = []
+
+    def decided(*arguments: Any) -> Any:
+        tries.append(arguments)
+        raise TilecastError("no model is for this")
+
+    monkeypatch.setattr(plan, "decided", decided)
+    a, b = _linear()
+    for _ in range(5):
+        assert torch.equal(mm(a, b), torch.mm(a, b))
+        clock[0] += 1e6
+    assert (len(tries), gpu) == (1, [])
+
+
+def test_a_model_that_is_away_is_asked_again(
+    gpu: list[KernelSpec],
+    clock: list[float],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def refused(*arguments: Any) -> Any:
+        refuse(Path("/away"), "its disk is away")
+
+    load = selection.load_heuristic
+    monkeypatch.setattr(selection, "load_heuristic", refused)
+    operands = _linear()
+    mm(*operands)
+    (said,) = _said(caplog)
+    assert "choosing a kernel failed (NotNow: model /away is refused: its disk is away" in said
+    monkeypatch.setattr(selection, "load_heuristic", load)
+    mm(*operands)
+    assert gpu == []
+    clock[0] += 1e6
+    mm(*operands)
+    assert [spec.operands.text for spec in gpu] == ["bf16:rcr"]
+
+
+@pytest.mark.parametrize("named", ["installed", "environment"])
+def test_the_model_is_the_one_that_is_installed_or_named(
+    gpu: list[KernelSpec],
+    model_of: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
+    named: str,
+) -> None:
+    leaving, operands = str(model_of("bf16:rcr", leaves=True)), _linear()
+    if named == "environment":
+        monkeypatch.setenv("TILECAST_MODEL", leaving)
+        plan._plan.cache_clear()
+        mm(*operands)
+    else:
+        with installed(model=leaving, k=3):
+            mm(*operands)
+    assert gpu == []
+    with installed():
+        mm(*operands)
+    assert len(gpu) == 1
+
+
+def test_the_named_model_stays_where_the_folder_is_another(
+    gpu: list[KernelSpec],
+    model_of: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    leaving = model_of("bf16:rcr", leaves=True)
+    monkeypatch.chdir(leaving.parent)
+    monkeypatch.setenv("TILECAST_MODEL", leaving.name)
+    for k in (128, 256):  # a new problem each
+        mm(*_linear(k=k))
+        monkeypatch.chdir("/")
+    assert gpu == []
+
+
+def test_what_is_sparse_is_torchs(caplog: pytest.LogCaptureFixture) -> None:
+    dense = torch.eye(4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that PyTorch's support of it is in beta
+        sparse = dense.to_sparse_csr()
+    for operands in ([sparse] * 3, [dense, sparse, dense], [dense, dense, sparse]):
+        found, expected = addmm(*operands), torch.addmm(*operands)
+        assert torch.equal(found.to_dense(), expected.to_dense())
+    assert torch.equal(mm(sparse, dense), torch.mm(sparse, dense))
+    assert _said(caplog) == []
+
+
+def test_failures_to_choose_keep_no_tensor_alive(
+    gpu: list[KernelSpec], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def decided(*arguments: Any) -> Any:
+        raise RuntimeError("injected")
+
+    def multiply() -> list[weakref.ref]:
+        operands = _linear()
+        return [weakref.ref(tensor) for tensor in (*operands, mm(*operands))]
+
+    monkeypatch.setattr(plan, "decided", decided)
+    alive = [ref for _ in range(50) for ref in multiply()]
+    gc.collect()
+    assert [ref for ref in alive if ref() is not None] == []
+
+
+AUTOCAST = [torch.bfloat16, torch.float16]
+
+
+@pytest.mark.parametrize("given", [torch.float32, torch.bfloat16, torch.float16, torch.double])
+@pytest.mark.parametrize("dtype", AUTOCAST, ids=str)
+def test_autocast_casts_as_torch_does(op: tuple, given: torch.dtype, dtype: torch.dtype) -> None:
+    ours, stock, shapes = op
+    operands = _constants(shapes, given)
+    with torch.autocast("cpu", dtype=dtype):
+        found, expected = ours(*operands), stock(*operands)
+        with torch.autocast("cpu", enabled=False):
+            assert ours(*operands).dtype == given
+    assert found.dtype == expected.dtype == (given if given == torch.double else dtype)
+    assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["backward outside", "backward inside"])
+@pytest.mark.parametrize("dtype", AUTOCAST, ids=str)
+def test_training_under_autocast(op: tuple, dtype: torch.dtype, inside: bool) -> None:
+    results = []
+    for multiply in op[:2]:
+        operands = _tensors(op[2], requires_grad=True)
+        with torch.autocast("cpu", dtype=dtype):
+            result = multiply(*operands)
+            loss = result.float().square().sum()
+            if inside:
+                loss.backward()
+        if not inside:
+            loss.backward()
+        results.append([result, *(operand.grad for operand in operands)])
+    for found, expected in zip(*results, strict=True):
+        assert found.dtype == expected.dtype
+        torch.testing.assert_close(found, expected)
+
+
+def test_autocast_leaves_out_variants_alone(op: tuple) -> None:
+    ours, stock, shapes = op
+    operands = _constants(shapes)
+    expected = stock(*operands)
+    out = torch.empty_like(expected)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        ours(*operands, out=out)
+    assert torch.equal(out, expected)
+
+
+def test_autocast_of_addmm_with_factors() -> None:
+    operands = _constants([(4,), (8, 16), (16, 4)])
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = addmm(*operands, alpha=0.5, beta=2)
+        assert torch.equal(found, torch.addmm(*operands, alpha=0.5, beta=2))
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["around the graph", "in the graph"])
+def test_autocast_in_a_compiled_graph(op: tuple, inside: bool) -> None:
+    ours, stock, shapes = op
+
+    def function(multiply: Callable, *operands: torch.Tensor) -> torch.Tensor:
+        if not inside:
+            return multiply(*operands)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return multiply(*operands)
+
+    results = []
+    for call in (
+        lambda *o: torch.compile(function, backend="aot_eager", fullgraph=True)(ours, *o),
+        lambda *o: function(stock, *o),
+    ):
+        torch._dynamo.reset()
+        operands = _tensors(shapes, requires_grad=True)
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=not inside):
+            result = call(*operands)
+        results.append([result, *torch.autograd.grad(result.float().square().sum(), operands)])
+    for found, expected in zip(*results, strict=True):
+        assert found.dtype == expected.dtype
+        torch.testing.assert_close(found, expected)
+    assert results[0][0].dtype == torch.bfloat16
+
+
+def test_the_quick_way_is_not_taken_under_autocast(gpu: list[KernelSpec]) -> None:
+    """PyTorch's dispatcher knows what to cast."""
+    a, b = _linear()
+    assert eager._plain(a, b)
+    torch.set_autocast_enabled("cuda", True)
+    try:
+        assert not eager._plain(a, b)
+    finally:
+        torch.set_autocast_enabled("cuda", False)
+
+
+def _weight_gradient(multiply: Callable, y: torch.Tensor) -> Callable:
+    return grad(lambda a: multiply(a, y).square().sum())
+
+
+TRANSFORMS: dict[str, Callable[[Callable, torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "vmap": lambda multiply, x, y: vmap(multiply, (0, None))(x, y),
+    "vmap of B": lambda multiply, x, y: vmap(multiply, (None, 0))(x[0], torch.stack([y, -y])),
+    "grad": lambda multiply, x, y: _weight_gradient(multiply, y)(x[0]),
+    "vmap of grad": lambda multiply, x, y: vmap(_weight_gradient(multiply, y))(x),
+    "jvp": lambda multiply, x, y: jvp(lambda a: multiply(a, y), (x[0],), (x[1],))[1],
+}
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.parametrize("transform", TRANSFORMS)
+def test_transforms_are_right_or_refused(transform: str) -> None:
+    """An operator of a library has no rule for some; a wrong value would be worse."""
+    x, y = _constants([(3, 8, 16), (16, 4)])
+    expected = TRANSFORMS[transform](torch.mm, x, y)
+    try:
+        found = TRANSFORMS[transform](mm, x, y)
+    except (RuntimeError, NotImplementedError) as refusal:
+        assert transform not in ("vmap", "vmap of B")
+        assert "functorch" in str(refusal) or "not implemented" in str(refusal)
+    else:
+        torch.testing.assert_close(found, expected)
+
+
+def test_forward_mode_is_right_or_refused() -> None:
+    import torch.autograd.forward_ad as forward
+
+    x, tangent, y = _constants([(8, 16), (8, 16), (16, 4)])
+    with forward.dual_level():
+        dual = forward.make_dual(x, tangent)
+        try:
+            found = forward.unpack_dual(mm(dual, y)).tangent
+        except (RuntimeError, NotImplementedError) as refusal:
+            assert "forward" in str(refusal)
+        else:
+            torch.testing.assert_close(found, tangent @ y)
+
+
+def test_tracers_see_the_operator() -> None:
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    graph = make_fx(lambda a, b: mm(a, b))(*_constants([(8, 16), (16, 4)]))
+    targets = [n.target for n in graph.graph.nodes if n.op == "call_function"]
+    assert targets == [torch.ops.tilecast.mm.default]
+
+
+@pytest.mark.usefixtures("gpu")
+def test_a_mode_for_functions_sees_the_operator(op: tuple) -> None:
+    class Names(TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            seen.append(getattr(func, "__name__", ""))
+            return func(*args, **(kwargs or {}))
+
+    ours, _, _ = op
+    operands, seen = _linear(ours.__name__), []
+    with Names():
+        ours(*operands)
+    assert f"{ours.__name__}.default" in seen
+
+
+def test_kernels_are_not_asked_for(hook: list[KernelSpec]) -> None:
+    mm(*_constants([(8, 16), (16, 4)]))
+    assert hook == []
+
+
+def test_a_result_that_is_written_into_counts_as_changed(gpu: list[KernelSpec]) -> None:
+    a, b, out = (torch.randn(shape).bfloat16() for shape in ((32, 64), (48, 64), (32, 48)))
+    weight = torch.ones(32, 48, dtype=torch.bfloat16, requires_grad=True)
+    read = (weight * out).sum()
+    mm(a, b.T, out=out)
+    assert gpu != []
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        read.backward()
+    with torch.inference_mode():
+        mm(a, b.T, out=torch.empty(32, 48, dtype=torch.bfloat16))

@@ -1,0 +1,73 @@
+"""PyTorch's lookup table beside the hook: what it can name, and why it cannot name our kernels."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch._inductor.kernel import mm
+from torch._inductor.lookup_table import LookupTableChoices
+from torch._inductor.virtualized import V
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from hook_graph import choices_of, linear, lowering, names_of
+
+from tilecast.inductor_hook import install
+from tilecast.inductor_hook.handlers import bind
+from tilecast.inductor_hook.offer.template import TilecastCaller, template
+from tilecast.kernels.spec import KernelSpec
+
+TEMPLATES = [mm.aten_mm, mm.mm_template]
+
+
+class Table(LookupTableChoices):
+    """A handler whose table does not ask which GPU is there."""
+
+    entries: list[dict[str, Any]]
+
+    def _get_lookup_table(self) -> dict[str, list[dict[str, Any]]]:
+        return {"mm": self.entries}
+
+    def make_lookup_key(
+        self, kernel_inputs: Any, op_name: str, include_device: bool = False
+    ) -> str | None:
+        return op_name
+
+
+@pytest.fixture
+def table(hook: list[KernelSpec]) -> Iterator[Table]:
+    install(k=2)
+    with lowering():
+        handler = Table()
+        with V.set_choices_handler(bind(handler)):
+            yield handler
+
+
+def test_a_table_chooses_among_stock_templates_and_ours_stand_behind(table: Table) -> None:
+    table.entries = [{"template_id": mm.aten_mm.uid}] * 2
+    choices = choices_of(linear(), "mm", TEMPLATES)
+    assert names_of(choices[:2]) == ["mm", "mm"]
+    assert [type(one) for one in choices[2:]] == [TilecastCaller] * 2
+
+
+def test_a_table_cannot_name_our_template(table: Table) -> None:
+    """It is looked through for the lowering's own templates, of which ours is none."""
+    table.entries = [{"template_id": mm.aten_mm.uid}]
+    without = names_of(choices_of(linear(), "mm", TEMPLATES))
+    entry = {"template_id": template().uid, "config": "128x128x64_c1x1x1_s3_coop_o1_rm8"}
+    table.entries.append(entry)
+    assert names_of(choices_of(linear(), "mm", TEMPLATES)) == without
+    assert entry["config"] not in " ".join(without)
+    uids = [one.uid for one in TEMPLATES]
+    assert [*table.lookup_template_configs(linear(), "mm", uids)] == [mm.aten_mm.uid]
+
+
+def test_a_tables_words_are_not_enough_to_make_one_of_our_kernels(table: Table) -> None:
+    """Were it asked for, too: a template needs a registered heuristic, and words for all of it."""
+    table.entries = [{"template_id": template().uid, "config": "128x128x64_c1x1x1_s3_coop_o1_rm8"}]
+    stock = LookupTableChoices._finalize_template_configs
+    assert stock(table, {}, linear(), [template()], "mm") == []

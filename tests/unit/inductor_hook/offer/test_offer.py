@@ -1,0 +1,1036 @@
+"""What the handler adds to Inductor's choices, what it leaves alone, and what caches see of it."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import pickle
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any, NoReturn
+
+import numpy as np
+import pytest
+import torch
+from torch._dynamo.utils import counters
+from torch._inductor import config
+from torch._inductor.codecache import compiled_fx_graph_hash
+from torch._inductor.ir import FixedLayout, StorageBox, TensorBox
+from torch._inductor.kernel import bmm, mm
+from torch._inductor.kernel.mm_plus_mm import tuned_mm_plus_mm
+from torch._inductor.kernel_inputs import MMKernelInputs
+from torch._inductor.lowering import to_dtype
+from torch._inductor.select_algorithm import (
+    ExternKernelCaller,
+    get_algorithm_selector_cache,
+    realize_inputs,
+)
+from torch._inductor.utils import fresh_cache
+from torch._inductor.virtualized import V
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from hook_graph import (
+    batched,
+    biased_linear,
+    choices_of,
+    linear,
+    lowered,
+    lowering,
+    names_of,
+    node,
+    settled,
+    source_of,
+    warnings_told,
+)
+
+from tilecast.heuristics.hardware import hardware
+from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
+from tilecast.heuristics.problem import GemmProblem
+from tilecast.inductor_hook import install, installed, telemetry, uninstall
+from tilecast.inductor_hook import settings as settings_module
+from tilecast.inductor_hook.offer import offer as hook_choices
+from tilecast.inductor_hook.offer.offer import benchmarked, kept
+from tilecast.inductor_hook.offer.template import (
+    FAILED_MS,
+    TilecastCaller,
+    TilecastTemplate,
+    without_failures,
+)
+from tilecast.inductor_hook.patch.torch_versions import is_last_call, torch_version
+from tilecast.inductor_hook.settings import Settings, cache_key
+from tilecast.inductor_hook.timing import decide as hook_timings
+from tilecast.inductor_hook.timing.decide import time_as_it_runs
+from tilecast.kernels import spec as spec_module
+from tilecast.kernels.build.builder import ObjectBuilder
+from tilecast.kernels.candidates import candidates
+from tilecast.kernels.spec import KernelSpec
+from tilecast.models.runtime.learned import load_heuristic
+
+H200 = hardware("H200")
+M, N, K = 512, 4096, 4096
+KINDS = ("forced", "ours", "aten", "other")
+aten = torch.ops.aten
+
+
+@pytest.fixture
+def symbols(hook: list[KernelSpec]) -> Iterator[ShapeEnv]:
+    symbols = ShapeEnv()
+    with lowering(symbols):
+        yield symbols
+
+
+def _symbolic_m(symbols: ShapeEnv, hint: int = 17) -> Any:
+    return _symbolic(symbols, "m", hint)
+
+
+def _symbolic(symbols: ShapeEnv, name: str, hint: int) -> Any:
+    from torch._dynamo.source import ConstantSource
+
+    return symbols.create_symbol(hint, ConstantSource(name))
+
+
+def _handler() -> Any:
+    """The choices handler of this thread."""
+    return V.choices
+
+
+def _ours(choices: list[Any]) -> list[TilecastCaller]:
+    return [choice for choice in choices if isinstance(choice, TilecastCaller)]
+
+
+WITH_BIAS = GemmProblem(M, N, K, 1, GemmOperands.parse("bf16:rcr:bias"))
+"""What `biased_linear` asks for."""
+
+
+def _first(problem: GemmProblem, count: int, power: str = "robust") -> list[str]:
+    heuristic = load_heuristic(H200, problem.operands, power)
+    ranking = heuristic.rank(problem, candidates(problem, H200), limit=count)
+    return [config.name for config in ranking]
+
+
+def _names(choices: list[Any]) -> list[str]:
+    return [choice.choice.configs[0].name for choice in _ours(choices)]
+
+
+@pytest.mark.parametrize(("stored", "text"), [([1, K], "bf16:rcr"), ([N, 1], "bf16:rrr")])
+def test_a_computed_operand_lies_as_its_kernel_reads_it(
+    graph: Any, stored: list[int], text: str
+) -> None:
+    """Inductor decides how it lies when it has lowered the graph, and guesses until then."""
+    install(k=1)
+    weight = TensorBox(StorageBox(node("weight", [K, N], stored, dtype=torch.int8)))
+    b = realize_inputs(to_dtype(weight, torch.bfloat16))
+    (ours,) = _ours(choices_of(MMKernelInputs([node("a", [M, K]), b]), "mm"))
+    assert ours.choice.matmul.hint.operands.text == text
+    (buffer,) = V.graph.buffers
+    buffer.decide_layout()
+    assert [*buffer.get_stride()] == stored
+
+
+@pytest.mark.parametrize("count", [2, 5, 8])
+@pytest.mark.parametrize("power", ["burst", "sustained", "robust"])
+def test_the_first_k_of_the_model_in_its_order(
+    graph: Any, hook: list[KernelSpec], count: int, power: str
+) -> None:
+    install(k=count, power=power)
+    choices = choices_of(linear(M, N, K), "mm")
+    expected = _first(GemmProblem(M, N, K), count, power)
+    assert _names(choices) == expected
+    assert [choice.name for choice in choices] == [f"tilecast_{name}" for name in expected]
+    assert [spec.config.name for spec in hook] == expected
+    assert counters["tilecast"]["problems"] == 1
+
+
+def test_auto_takes_from_one_to_eight(graph: Any) -> None:
+    install(k="auto")
+    for m in (1, 64, 3000):
+        problem = GemmProblem(m, N, K)
+        names = _names(choices_of(linear(m, N, K), "mm"))
+        assert 1 <= len(names) <= 8
+        assert names == _first(problem, len(names))
+
+
+def test_every_operator_has_its_choices(graph: Any, hook: list[KernelSpec]) -> None:
+    install(k=3)
+    assert _names(choices_of(biased_linear(M, N, K), "addmm")) == _first(WITH_BIAS, 3)
+    expected = _first(GemmProblem(M, 128, K, 4), 3)
+    assert _names(choices_of(batched(M, 128, K, 4), "bmm")) == expected
+    assert [spec.batched for spec in hook] == [False] * 3 + [True] * 3
+
+
+def test_descriptions_say_time_and_model(graph: Any) -> None:
+    install(k=2)
+    problem = GemmProblem(M, N, K)
+    predictions = load_heuristic(H200, LINEAR_BF16).predict(problem, candidates(problem, H200))
+    for choice, prediction in zip(choices_of(linear(M, N, K), "mm"), predictions, strict=False):
+        time = f"predicted {prediction.microseconds / 1000:.4f} ms"
+        assert choice.description == f"{time}, model {choice.choice.settings.digest}"
+
+
+@pytest.mark.parametrize(
+    ("op", "inputs", "template"),
+    [
+        ("mm", lambda: linear(), mm.aten_mm),
+        ("bmm", lambda: batched(), bmm.aten_bmm),
+    ],
+)
+def test_stock_choices_stay_in_front(graph: Any, op: str, inputs: Any, template: Any) -> None:
+    install(k=3)
+    choices = choices_of(inputs(), op, [template])
+    assert choices[0].name == op
+    assert _ours(choices) == choices[1:]
+    assert len(choices) == 4
+
+
+def test_the_only_choice_of_k_1_costs_no_other(graph: Any) -> None:
+    def generator() -> Iterator[Any]:
+        raise AssertionError("generated a stock choice")
+        yield
+
+    install(k=1)
+    (choice,) = choices_of(linear(M, N, K), "mm", [mm.aten_mm, mm.mm_template])
+    assert choice.name == f"tilecast_{_first(GemmProblem(M, N, K), 1)[0]}"
+    templates: dict[str, Any] = {"aten": generator(), "triton": generator()}
+    found = V.choices._finalize_template_configs(templates, linear(), [mm.aten_mm], "mm")
+    assert len(found) == 1
+
+
+def test_k_1_leaves_what_is_not_covered_to_the_others(graph: Any) -> None:
+    install(k=1)
+    choices = choices_of(linear(k=1001), "mm", [mm.aten_mm])
+    assert [choice.name for choice in choices] == ["mm"]
+    assert counters["tilecast"]["not covered: mm"] == 1
+
+
+def _remaining(choices: list[Any]) -> list[Any]:
+    for function in get_algorithm_selector_cache().preprocessing_fns:
+        choices = function(choices)
+    return choices
+
+
+@pytest.mark.parametrize("op", ["mm", "addmm", "bmm"])
+def test_k_1_keeps_aten_where_the_library_is_to_win(
+    graph: Any, hook: list[KernelSpec], leaving_model: Path, op: str
+) -> None:
+    """And no other choice, which would have to be benchmarked."""
+    inputs, templates = {
+        "mm": (linear(M, N, K), [mm.aten_mm, mm.mm_template]),
+        "addmm": (biased_linear(M, N, K), [mm.aten_addmm, mm.mm_template]),
+        "bmm": (batched(M, 128, K), [bmm.aten_bmm, bmm.bmm_template]),
+    }[op]
+    install(k=1, model=leaving_model)
+    with config.patch(max_autotune_gemm_backends="ATEN,TRITON,TILECAST"):
+        choices = choices_of(inputs, op, templates)
+        assert [choice.name for choice in choices] == [op]
+        assert _remaining(choices) == choices
+    assert hook == []
+    assert counters["tilecast"][f"left to the library: {op}"] == 1
+    assert counters["tilecast"][f"not covered: {op}"] == 0
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "k"),
+    [(16, 50260, K), (2048, 50257, 256), (4, 50257, K), (16, 1001, 256), (4, 1001, 256)],
+)
+def test_k_1_takes_rows_that_tma_does_not_store(
+    graph: Any, leaving_model: Path, rows: int, columns: int, k: int
+) -> None:
+    """What is no multiple of 16 bytes costs the library, too."""
+    install(k=1, model=leaving_model)
+    templates = [mm.aten_mm, mm.mm_template]
+    with config.patch(max_autotune_gemm_backends="ATEN,TRITON,TILECAST"):
+        (choice,) = choices_of(linear(rows, columns, k), "mm", templates)
+    assert choice.choice.matmul.any_rows
+    assert [spec.any_rows for spec in choice.choice.specs] == [True]
+    assert "batched=False, any_rows=True" in source_of(choice)
+    # Its time is not that of its config: nothing is learned from it.
+    assert not choice.choice.is_one_kernel
+
+
+def test_a_linear_layer_that_is_left_is_lowered_to_aten(
+    graph: Any, hook: list[KernelSpec], leaving_model: Path
+) -> None:
+    """Through Inductor's own lowering, which asks ATen for an addmm apart."""
+    install(k=1, model=leaving_model)
+    with config.patch(max_autotune_gemm_backends="ATEN,TILECAST"):
+        choices = lowered(aten.addmm, node("bias", [N]), *linear(M, N, K).nodes())
+    assert choices
+    assert _ours(choices) == []
+    assert hook == []
+
+
+@pytest.mark.parametrize("count", [2, 5, "auto"])
+def test_what_is_benchmarked_is_left_to_the_benchmark(
+    graph: Any, leaving_model: Path, count: int | str
+) -> None:
+    install(k=count, model=leaving_model)
+    choices = choices_of(linear(M, N, K), "mm", [mm.aten_mm])
+    assert choices[0].name == "mm"
+    assert _names(choices)
+
+
+@pytest.mark.parametrize("backends", ["TILECAST", "TRITON,TILECAST"])
+def test_where_aten_is_not_named_ours_is_taken(
+    graph: Any, leaving_model: Path, backends: str
+) -> None:
+    install(k=1, model=leaving_model)
+    with config.patch(max_autotune_gemm_backends=backends):
+        choices = choices_of(linear(M, N, K), "mm", [mm.aten_mm])
+    assert _names(choices) == _first(GemmProblem(M, N, K), 1)
+
+
+def test_a_symbolic_m_that_the_library_wins_throughout_is_left(
+    symbols: ShapeEnv, hook: list[KernelSpec], leaving_model: Path
+) -> None:
+    install(k=1, model=leaving_model)
+    choices = choices_of(linear(_symbolic_m(symbols), N, K), "mm", [mm.aten_mm])
+    assert [choice.name for choice in choices] == ["mm"]
+    assert hook == []
+    install(k=3, model=leaving_model)
+    choices = choices_of(linear(_symbolic_m(symbols), N, K), "mm", [mm.aten_mm])
+    (ours,) = _ours(choices)
+    assert len(ours.choice.configs) == 1
+
+
+def test_a_symbolic_m_has_the_kernels_of_what_is_not_left(
+    symbols: ShapeEnv, another_model: Path, with_margin: Callable[[float], Path]
+) -> None:
+    """By a margin in the middle of what is expected over all m."""
+    heuristic = load_heuristic(H200, LINEAR_BF16, folder=another_model)
+    extents = (2, 16, 192, 1024, 16384)
+    problems = [GemmProblem(m, N, K) for m in extents]
+    over = [heuristic.first(one, candidates(one, H200)).library_over or 0 for one in problems]
+    margin = float(np.log(sorted(over)[2])) + 1e-6
+    left = [one for one, expected in zip(problems, over, strict=True) if np.log(expected) < margin]
+    assert 0 < len(left) < len(problems)
+    install(k=1, model=with_margin(margin))
+    (choice,) = choices_of(linear(_symbolic_m(symbols), N, K), "mm", [mm.aten_mm])
+    names = [one.name for one in choice.choice.configs]
+    for problem in problems:
+        assert problem in left or _first(problem, 1)[0] in names
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"max_autotune": False, "max_autotune_gemm": False},
+        {"max_autotune_gemm_backends": "ATEN,TRITON"},
+    ],
+    ids=["no autotuning", "not among the backends"],
+)
+@pytest.mark.parametrize("count", [1, 3])
+def test_nothing_is_added_unasked(
+    graph: Any, hook: list[KernelSpec], setting: dict[str, Any], count: int
+) -> None:
+    install(k=count)
+    with config.patch(setting):
+        choices = choices_of(linear(), "mm", [mm.aten_mm])
+    assert [choice.name for choice in choices] == ["mm"]
+    assert hook == []
+
+
+def test_max_autotune_gemm_is_enough(graph: Any) -> None:
+    install(k=2)
+    with config.patch(max_autotune=False, max_autotune_gemm=True):
+        assert len(_ours(choices_of(linear(), "mm"))) == 2
+
+
+UNCOVERED: dict[str, tuple[Any, Callable[[], Sequence[Any]], dict[str, Any]]] = {
+    "mm": (aten.mm, lambda: linear(k=1001).nodes(), {}),
+    "mm in fp32": (aten.mm, lambda: linear(dtype=torch.float32).nodes(), {}),
+    "mm_dtype": (aten.mm, lambda: linear(k=1001).nodes(), {"out_dtype": torch.float32}),
+    "bmm": (aten.bmm, lambda: batched(k=33).nodes(), {}),
+    "baddbmm": (aten.baddbmm, lambda: [node("c", [4, 512, 128]), *batched(k=33).nodes()], {}),
+    "addmm": (aten.addmm, lambda: [node("c", [N]), *linear(k=1001).nodes()], {}),
+    "_int_mm": (aten._int_mm, lambda: linear(k=1001, dtype=torch.int8).nodes(), {}),
+    "_mm_plus_mm": (tuned_mm_plus_mm, lambda: [*linear().nodes(), *linear().nodes()], {}),
+}
+"""Operators, operands that we do not cover, and other arguments."""
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("backends", ["TILECAST", "TRITON, tilecast"])
+@pytest.mark.parametrize("case", UNCOVERED)
+def test_aten_steps_in_where_nobody_else_has_a_choice(
+    graph: Any, backends: str, case: str, count: int
+) -> None:
+    """Triton is for other GPUs than the one that is not there."""
+    op, operands, options = UNCOVERED[case]
+    with installed(k=count), config.patch(max_autotune_gemm_backends=backends):
+        # PyTorch 2.11 has an addmm for biases that are vectors, too, and calls both ATen's.
+        found = [name for name in names_of(lowered(op, *operands(), **options))]
+        assert set(found) - {"bias_addmm"} == {case.split()[0]}
+        ours = lowered(aten.mm, *linear().nodes())
+        assert len(_ours(ours)) == len(ours) == count, "ATEN is not named"
+    # The net stays: naming us is harmless in every thread that has not heard of it.
+    with config.patch(max_autotune_gemm_backends=backends):
+        # PyTorch 2.11 has an addmm for biases that are vectors, too, and calls both ATen's.
+        found = [name for name in names_of(lowered(op, *operands(), **options))]
+        assert set(found) - {"bias_addmm"} == {case.split()[0]}
+    with config.patch(max_autotune_gemm_backends="TRITON"):
+        assert lowered(op, *operands(), **options) == [], "theirs to say"
+
+
+@pytest.mark.parametrize(
+    ("op", "function"),
+    [
+        ("mm", lambda a, b: a @ b),
+        ("mm_plus_mm", lambda a, b: a @ b + (2 * a) @ (3 * b)),
+        ("int_mm", lambda a, b: torch.ops.aten._int_mm(a.to(torch.int8), b.to(torch.int8))),
+    ],
+)
+def test_uncovered_products_compile_with_tilecast_alone(
+    hook: list[KernelSpec], op: str, function: Callable
+) -> None:
+    """On the CPU, where nothing is covered."""
+    a, b = torch.arange(32 * 16) % 7 - 3.0, torch.arange(16 * 24) % 7 - 3.0
+    a, b = a.reshape(32, 16), b.reshape(16, 24)
+    torch._dynamo.reset()
+    with (
+        installed(k=3),
+        fresh_cache(),
+        config.patch(max_autotune=True, max_autotune_gemm_backends="TILECAST"),
+    ):
+        result = torch.compile(function, fullgraph=True)(a, b)
+    assert torch.equal(result, function(a, b))
+    assert counters["tilecast"][f"not covered: {op}"] == 1
+
+
+@pytest.mark.parametrize("kinds", [c for n in range(5) for c in itertools.combinations(KINDS, n)])
+def test_which_choices_are_benchmarked(kinds: tuple[str, ...]) -> None:
+    """Every case: forced or not, ours or none, stock ones or none, ATen's or not, ATEN named."""
+    for aten_named in (True, False):
+        stay = [kind for kind, stays in zip(kinds, kept(kinds, aten_named), strict=True) if stays]
+        if "forced" in kinds:
+            assert stay == ["forced"]
+        elif aten_named or set(kinds) <= {"aten"}:
+            assert stay == list(kinds)
+        else:
+            assert stay == [kind for kind in kinds if kind != "aten"]
+        assert bool(stay) == bool(kinds), "none of them may be lost"
+
+
+@pytest.mark.parametrize("last", [True, False])
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("covered", [True, False])
+@pytest.mark.parametrize("stock", [True, False])
+def test_what_each_call_for_choices_is_answered_with(
+    graph: Any, monkeypatch: pytest.MonkeyPatch, last: bool, count: int, covered: bool, stock: bool
+) -> None:
+    """Every case: the last call for a product or not, k is 1 or not, ours or none, stock or none.
+
+    ATEN named or not matters in the end only, when all choices are known.
+    """
+    install(k=count)
+    monkeypatch.setattr(hook_choices, "is_last_call", lambda *call: last)
+    theirs: Any = {"aten": iter(["theirs"] if stock else [])}
+    inputs = linear(k=K if covered else 1001)
+    found = V.choices._finalize_template_configs(theirs, inputs, [], "mm")
+    ours = [choice for choice in found if choice != "theirs"]
+    assert len(ours) == (count if last and covered else 0)
+    alone = last and covered and count == 1
+    assert found == [*(["theirs"] if stock and not alone else []), *ours]
+
+
+@pytest.mark.skipif(torch_version() < (2, 12), reason="asks once")
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("backends", ["TILECAST", "ATEN,TILECAST"])
+def test_addmm_asks_for_atens_choices_first(graph: Any, count: int, backends: str) -> None:
+    """With the bias as it is, while ours expect it expanded."""
+    install(k=count)
+    with config.patch(max_autotune_gemm_backends=backends):
+        choices = lowered(aten.addmm, node("bias", [N]), *linear(M, N, K).nodes())
+    assert _names(choices) == _first(WITH_BIAS, count)
+    others = ["addmm"] if count > 1 and "ATEN" in backends else []
+    assert names_of(choices[: len(choices) - count])[:1] == others
+
+
+def test_last_calls() -> None:
+    early = torch_version() < (2, 12)
+    assert is_last_call("mm", [mm.aten_mm])
+    assert is_last_call("bmm", [])
+    assert is_last_call("addmm", [])
+    assert is_last_call("addmm", [mm.mm_template])
+    assert is_last_call("addmm", [mm.aten_addmm, mm.mm_template])
+    assert is_last_call("addmm", [mm.aten_addmm]) == early
+
+
+def test_a_symbolic_m_gets_one_choice_with_a_config_for_every_m(
+    symbols: ShapeEnv, hook: list[KernelSpec]
+) -> None:
+    install(k=3)
+    (choice,) = choices_of(linear(_symbolic_m(symbols), N, K), "mm")
+    names = [config.name for config in choice.choice.configs]
+    assert len(names) == len(set(names)) > 3
+    for m in (2, 16, 192, 1024, 16384):
+        assert _first(GemmProblem(m, N, K), 1)[0] in names
+    assert choice.name == "tilecast_dynamic"
+    assert [spec.config.name for spec in hook] == names
+
+
+def test_a_symbolic_batch_gets_one_choice_with_a_config_for_every_batch(
+    symbols: ShapeEnv, hook: list[KernelSpec]
+) -> None:
+    install(k=3)
+    (choice,) = choices_of(batched(M, 128, K, _symbolic(symbols, "batch", 4)), "bmm")
+    names = [config.name for config in choice.choice.configs]
+    assert len(names) == len(set(names)) > 3
+    for batch in (2, 16, 192, 1024):
+        assert _first(GemmProblem(M, 128, K, batch), 1)[0] in names
+    assert choice.name == "tilecast_dynamic"
+    assert "DynamicMatmul.named" in source_of(choice)
+    assert "batched=True" in source_of(choice)
+    assert {spec.batched for spec in hook} == {True}
+
+
+def test_a_symbolic_batch_beside_a_symbolic_m_gets_one_choice(symbols: ShapeEnv) -> None:
+    install(k=1)
+    inputs = batched(_symbolic_m(symbols), 128, K, _symbolic(symbols, "batch", 4))
+    (choice,) = choices_of(inputs, "bmm")
+    names = [config.name for config in choice.choice.configs]
+    for m, batch in ((2, 2), (16, 512), (1024, 8)):
+        assert _first(GemmProblem(m, 128, K, batch), 1)[0] in names
+
+
+def test_operands_that_share_memory_are_refused_or_benchmarked(graph: Any) -> None:
+    """``x + x @ w`` becomes ``addmm(x, x, w)``; Inductor benchmarks it with x passed once."""
+    install(k=1)
+    x, w, out = (torch.zeros(K, K, dtype=torch.bfloat16) for _ in range(3))
+    x_node = node("x", [K, K])
+    inputs = MMKernelInputs(
+        [x_node, x_node, node("w", [K, K], [1, K])], scalars={"alpha": 1, "beta": 1}
+    )
+    for choice in choices_of(inputs, "addmm"):
+        assert callable(choice.bmreq.make_run_fn(x, w.T, out=out))
+
+
+def test_another_layout_is_ranked_but_not_without_a_benchmark(graph: Any) -> None:
+    """The shipped model has not seen a column-major A with a column-major B."""
+    for count, expected in ((3, 3), (1, 0)):
+        install(k=count)
+        inputs = MMKernelInputs([node("a", [M, K], [1, M]), node("b", [K, N], [1, K])])
+        choices = choices_of(inputs, "mm", [mm.aten_mm])
+        assert len(_ours(choices)) == expected
+        assert choices[0].name == "mm"
+
+
+def test_the_model_decides_between_equals(graph: Any) -> None:
+    install(k=3)
+    choices = choices_of(linear(), "mm", [mm.aten_mm])
+    aten, first, second, third = choices
+    assert settled(choices, 2, 1.004, 1, 1.002)[0] is first
+    assert settled(choices, 2, 1.01, 1.004, 1)[0] is second
+    assert settled(choices, 2, 1.1, 1.2, 1)[0] is third
+    assert settled(choices, 2, 1, 1.004, 1.1) == [first, second, third, aten]
+    assert settled(choices, 0.999, 1.004, 1, 1.1)[0] is aten
+    assert counters["tilecast"]["won"] == 4
+    assert counters["tilecast"]["lost"] == 1
+    assert settled([aten], 1.0) == [aten]
+
+
+def test_a_forced_choice_stays_alone_whatever_other_backends_add(graph: Any) -> None:
+    install(k=1)
+    (forced,) = choices_of(linear(), "mm", [mm.aten_mm])
+    (aten,) = choices_of(linear(k=1001), "mm", [mm.aten_mm])
+    assert _remaining([aten, forced]) == [forced]
+    assert _remaining([aten]) == [aten]
+    install(k=2)
+    ours = choices_of(linear(), "mm")
+    assert _remaining([aten, *ours]) == [aten, *ours]
+
+
+def _imported(source: str) -> set[str]:
+    names = set()
+    for statement in ast.walk(ast.parse(source)):
+        if isinstance(statement, ast.Import):
+            names |= {alias.name for alias in statement.names}
+        elif isinstance(statement, ast.ImportFrom):
+            names.add(statement.module or "")
+    return names
+
+
+def test_generated_modules_need_no_installation(symbols: ShapeEnv, tmp_path: Path) -> None:
+    """Each is imported by an interpreter that has seen nothing of the hook."""
+    install(k=2)
+    sources = [
+        source_of(choices_of(inputs, op)[0])
+        for inputs, op in (
+            (linear(), "mm"),
+            (biased_linear(alpha=0.5), "addmm"),
+            (biased_linear(), "addmm"),
+            (batched(), "bmm"),
+            (linear(_symbolic_m(symbols)), "mm"),
+        )
+    ]
+    paths = []
+    for position, source in enumerate(sources):
+        assert _imported(source) == {"torch", "tilecast.inductor_hook.run.launcher"}
+        paths.append(tmp_path / f"generated_{position}.py")
+        paths[-1].write_text(source)
+    code = f"""
+import runpy, sys
+kernels = [runpy.run_path(path)["matmul"] for path in {list(map(str, paths))}]
+print(*(type(kernel).__name__ for kernel in kernels))
+print(*sys.modules)
+"""
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
+    kinds, modules = process.stdout.splitlines()
+    assert kinds.split() == ["StaticMatmul"] * 4 + ["DynamicMatmul"]
+    loaded = set(modules.split())
+    assert loaded & {"cutlass", "torch._inductor", "tilecast.inductor_hook.installation"} == set()
+
+
+def test_the_source_names_what_it_runs(symbols: ShapeEnv) -> None:
+    install(k=1)
+    (choice,) = choices_of(batched(M, 128, K, 4), "bmm")
+    (spec,) = choice.choice.specs
+    for text in (repr(spec.config.name), "'bf16:rcr'", "batched=True"):
+        assert text in source_of(choice)
+    with config.patch(max_autotune_gemm_backends="TILECAST"):
+        (biased,) = choices_of(biased_linear(alpha=0.5), "addmm")
+    assert "add_bias(out_ptr0, bias, 0.5, 1)" in source_of(biased)
+    assert "'bf16:rcr'" in source_of(biased)
+    (dynamic,) = choices_of(linear(_symbolic_m(symbols), N, K), "mm")
+    for spec in dynamic.choice.specs:
+        assert repr(spec.config.name) in source_of(dynamic)
+
+
+@pytest.mark.parametrize("shape", [[N], [1, N]], ids=str)
+def test_a_bias_of_one_row_goes_to_the_kernel(
+    graph: Any, hook: list[KernelSpec], shape: list[int]
+) -> None:
+    """As Inductor's own lowering hands it over."""
+    install(k=2)
+    choices = _ours(lowered(aten.addmm, node("bias", shape), *linear(M, N, K).nodes()))
+    problem = GemmProblem(M, N, K, operands=GemmOperands.parse("bf16:rcr:bias"))
+    assert _names(choices) == _first(problem, 2)
+    assert {spec.operands for spec in hook} == {problem.operands}
+    for choice in choices:
+        source = source_of(choice)
+        assert "matmul(A, B, out_ptr0, row(bias))" in source
+        assert "'bf16:rcr:bias'" in source
+        assert "add_bias" not in source
+
+
+@pytest.mark.parametrize("shape", [[M, N], [M, 1], [1]], ids=str)
+def test_other_biases_are_added_afterwards(
+    graph: Any, hook: list[KernelSpec], knowing_no_matrix: None, shape: list[int]
+) -> None:
+    """A matrix too, where the model has seen no kernel that adds one."""
+    install(k=2)
+    choices = _ours(lowered(aten.addmm, node("bias", shape), *linear(M, N, K).nodes()))
+    added = "bias" if shape == [M, 1] else "c"  # Inductor makes a matrix of one number
+    for choice in choices:
+        assert "matmul(A, B, out_ptr0)" in source_of(choice)
+        assert f"add_bias(out_ptr0, {added}, 1, 1)" in source_of(choice)
+        assert not choice.choice.is_one_kernel
+    assert [spec.operands.text for spec in hook] == ["bf16:rcr"] * 2
+
+
+def test_what_a_second_kernel_would_add_is_atens_without_a_benchmark(
+    graph: Any, hook: list[KernelSpec]
+) -> None:
+    operands = [node("bias", [M, 1]), *linear(M, N, K).nodes()]
+    with installed(k=1):
+        assert _ours(lowered(aten.addmm, *operands)) == []
+        assert counters["tilecast"]["left to the library: addmm"] == 1
+        assert hook == []
+        with config.patch(max_autotune_gemm_backends="TILECAST"):
+            (choice,) = lowered(aten.addmm, *operands)
+    assert "add_bias(out_ptr0, bias, 1, 1)" in source_of(choice)
+
+
+@pytest.mark.parametrize(
+    ("factors", "steps", "handed"),
+    [
+        ({}, "c", "c"),
+        ({"beta": 0.5}, "beta-c", "c, 0.5"),
+        ({"alpha": 2, "beta": 3}, "alpha+beta-c", "2.0, c, 3.0"),
+    ],
+)
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_matrix_goes_to_the_kernel_of_a_model_that_knows_such(
+    graph: Any,
+    hook: list[KernelSpec],
+    model_of: Callable[..., Path],
+    factors: dict[str, float],
+    steps: str,
+    handed: str,
+    count: int,
+) -> None:
+    install(k=count, model=model_of("bf16:rcr bf16:rcr:c"))
+    operands = [node("c", [M, N]), *linear(M, N, K).nodes()]
+    choices = _ours(lowered(aten.addmm, *operands, **factors))
+    assert len(choices) == count
+    for choice in choices:
+        assert f"matmul(A, B, out_ptr0, {handed})" in source_of(choice)
+        assert f"'bf16:rcr:{steps}'" in source_of(choice)
+        assert "add_bias" not in source_of(choice)
+        assert choice.choice.is_one_kernel
+    assert {spec.operands.text for spec in hook} == {f"bf16:rcr:{steps}"}
+
+
+@pytest.mark.parametrize(
+    ("known", "batch", "step"),
+    [
+        ("bf16:rcr", [4, M, 128], ""),
+        ("bf16:rcr bf16:rcr:c", [4, M, 128], "c"),
+        ("bf16:rcr", [128], "bias"),
+    ],
+)
+def test_what_is_added_to_a_batch(
+    graph: Any,
+    hook: list[KernelSpec],
+    model_of: Callable[..., Path],
+    known: str,
+    batch: list[int],
+    step: str,
+) -> None:
+    """Through Inductor's own lowering; a matrix as the model knows such kernels."""
+    install(k=2, model=model_of(known))
+    operands = [node("inp", batch), *batched(M, 128, K).nodes()]
+    choices = _ours(lowered(aten.baddbmm, *operands))
+    assert len(choices) == 2
+    handed = {"": "", "c": ", c", "bias": ", row(bias)"}[step]
+    for choice in choices:
+        assert f"matmul(A, B, out_ptr0{handed})" in source_of(choice)
+        assert ("add_bias(out_ptr0, c, 1, 1)" in source_of(choice)) == (not step)
+        assert "batched=True" in source_of(choice)
+    assert {(spec.operands.text, spec.batched) for spec in hook} == {
+        (f"bf16:rcr{':' * bool(step)}{step}", True)
+    }
+
+
+def test_a_layout_that_was_not_measured_with_a_matrix_is_added_without_a_benchmark(
+    graph: Any, hook: list[KernelSpec], model_of: Callable[..., Path]
+) -> None:
+    install(k=1, model=model_of("bf16:rcr bf16:rrr bf16:rcr:c"))
+    operands = [node("c", [M, N]), node("a", [M, K]), node("b", [K, N])]
+    with config.patch(max_autotune_gemm_backends="TILECAST"):
+        (choice,) = lowered(aten.addmm, *operands)
+    assert "add_bias(out_ptr0, c, 1, 1)" in source_of(choice)
+    assert [spec.operands.text for spec in hook] == ["bf16:rrr"]
+
+
+def test_a_bias_is_added_afterwards_where_no_kernel_fuses_it(
+    graph: Any, hook: list[KernelSpec], bare_kernels: None
+) -> None:
+    install(k=2)
+    choices = choices_of(biased_linear(M, N, K), "addmm")
+    assert _names(choices) == _first(GemmProblem(M, N, K), 2)
+    assert all("add_bias(out_ptr0, bias, 1, 1)" in source_of(choice) for choice in choices)
+    assert [spec.operands.text for spec in hook] == ["bf16:rcr"] * 2
+
+
+def test_a_symbolic_m_with_a_bias_of_one_row(symbols: ShapeEnv, hook: list[KernelSpec]) -> None:
+    install(k=3)
+    (choice,) = choices_of(biased_linear(_symbolic_m(symbols), N, K), "addmm")
+    assert "DynamicMatmul.named" in source_of(choice)
+    assert "matmul(A, B, out_ptr0, row(bias))" in source_of(choice)
+    assert {spec.operands.text for spec in hook} == {"bf16:rcr:bias"}
+    problem = GemmProblem(1024, N, K, operands=GemmOperands.parse("bf16:rcr:bias"))
+    assert _first(problem, 1)[0] in [config.name for config in choice.choice.configs]
+
+
+def test_keys_tell_a_fused_bias_from_one_that_is_added(graph: Any) -> None:
+    """Of kernels with the same config."""
+    install(k=1)
+    (fused,) = choices_of(biased_linear(), "addmm")
+    plain = replace(fused.choice.matmul, hint=GemmProblem(M, N, K))
+    added = replace(fused.choice, matmul=plain)
+    assert added.configs == fused.choice.configs
+    assert [spec.key for spec in added.specs] != [spec.key for spec in fused.choice.specs]
+    assert added.variables() != fused.choice.variables()
+
+
+def _graph_key() -> str:
+    graph = torch.fx.symbolic_trace(lambda a, b: a @ b)
+    return compiled_fx_graph_hash(graph, [], {}, [])[0]
+
+
+def test_keys_of_a_thread_that_had_one_before_see_the_hook(graph: Any) -> None:
+    with ThreadPoolExecutor(1) as thread:
+        before = thread.submit(_graph_key).result()
+        install(k=3)
+        three = thread.submit(_graph_key).result()
+        install(k=1)
+        one = thread.submit(_graph_key).result()
+        assert len({before, three, one}) == 3
+        uninstall()
+        assert thread.submit(_graph_key).result() == before
+
+
+def test_operands_that_are_none_of_ours_keep_their_layout_open(graph: Any) -> None:
+    """Inductor may yet lay out what it computes as something else wants it."""
+    install(k=1)
+    for dtype, is_fixed in ((torch.float32, False), (torch.bfloat16, True)):
+        stored = TensorBox(StorageBox(node("a", [M, K], dtype=torch.float16)))
+        a: Any = realize_inputs(to_dtype(stored, dtype))
+        b = node("b", [K, N], [1, K], dtype=dtype)
+        choices_of(MMKernelInputs([a, b]), "mm")
+        buffer: Any = V.graph.get_buffer(a.get_name())
+        assert isinstance(buffer.layout, FixedLayout) == is_fixed
+
+
+def _full_disk(*_: Any) -> NoReturn:
+    raise OSError(28, "No space left on device")
+
+
+def test_whatever_fails_among_choices_or_times_inductor_goes_on(
+    graph: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(k=2)
+    ours = choices_of(linear(M, N, K), "mm")
+    strange = object()
+    assert benchmarked([*ours, strange]) == [*ours, strange]
+    monkeypatch.setattr(hook_timings, "_settle", _full_disk)
+    hook_timings.settle({one: 1.0 for one in ours}, "mm", None)
+    assert [warning.split(" failed")[0] for warning in warnings_told(caplog)] == [
+        "tilecast: looking through choices",
+        "tilecast: weighing times",
+    ]
+
+
+def test_another_model_makes_other_sources_and_keys(graph: Any, another_model: Path) -> None:
+    seen = []
+    for model in (None, another_model):
+        install(k=2, model=model)
+        choice = choices_of(linear(), "mm")[0]
+        assert choice.choice.settings.digest in source_of(choice)
+        assert choice.choice.settings.digest in choice.hash_key()
+        assert choice.choice.settings.digest in _handler().uuid()
+        seen.append(
+            (choice.choice.configs, choice.choice.settings.digest, choice.hash_key(), _graph_key())
+        )
+    (configs, *shipped), (same_configs, *other) = seen
+    assert configs == same_configs
+    assert all(a != b for a, b in zip(shipped, other, strict=True))
+
+
+def test_a_model_trained_anew_in_its_folder_is_another(graph: Any, another_model: Path) -> None:
+    manifest = another_model / "manifest.json"
+    install(k=1, model=another_model)
+    before = _handler().uuid()
+    shipped = Path(sys.modules["tilecast.models.runtime.artifact"].SHIPPED, "H200")
+    manifest.write_text((shipped / "manifest.json").read_text())
+    install(k=1, model=another_model)
+    assert _handler().uuid() != before
+
+
+def test_other_choices_are_benchmarked_while_ours_compile(
+    graph: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The code of the graph is not written before they are there."""
+    waited: list[KernelSpec] = []
+    monkeypatch.setattr(ObjectBuilder, "wait", lambda self, spec: waited.append(spec))
+    install(k=2)
+    (caller, _) = _ours(choices_of(linear(M, N, K), "mm"))
+    caller.precompile()
+    assert waited == []
+    monkeypatch.setattr(caller, "_render", lambda: "code")
+    assert caller._render_compiled() == "code"
+    assert waited == [*caller.choice.specs]
+
+
+@pytest.mark.parametrize("setting", ["autotune_in_subproc", "pipeline_max_autotune_gemm"])
+def test_a_process_that_benchmarks_for_this_one_finds_kernels(
+    graph: Any, monkeypatch: pytest.MonkeyPatch, setting: str
+) -> None:
+    waited: list[KernelSpec] = []
+    monkeypatch.setattr(ObjectBuilder, "wait", lambda self, spec: waited.append(spec))
+    install(k=2)
+    (caller, _) = _ours(choices_of(linear(M, N, K), "mm"))
+    with config.patch({setting: True}):
+        caller.precompile()
+    assert waited == [*caller.choice.specs]
+
+
+def test_keys_of_choices_tell_them_apart(symbols: ShapeEnv) -> None:
+    install(k=5)
+    choices = [
+        *choices_of(linear(), "mm"),
+        *choices_of(biased_linear(), "addmm"),
+        *choices_of(biased_linear(alpha=2), "addmm"),
+        *choices_of(batched(), "bmm"),
+        *choices_of(linear(_symbolic_m(symbols)), "mm"),
+    ]
+    assert len({choice.hash_key() for choice in choices}) == len(choices) == 21
+
+
+def test_a_compiled_graph_is_kept_under_settings_and_model(
+    hook: list[KernelSpec], another_model: Path
+) -> None:
+    keys = {"stock": _graph_key()}
+    for name, options in {
+        "k=3": {"k": 3},
+        "k=5": {"k": 5},
+        "auto": {"k": "auto"},
+        "burst": {"k": 3, "power": "burst"},
+        "model": {"k": 3, "model": another_model},
+    }.items():
+        with installed(**options):
+            keys[name] = _graph_key()
+            assert _graph_key() == keys[name]
+    assert len(set(keys.values())) == len(keys)
+    assert _graph_key() == keys["stock"]
+
+
+def test_pytorch_2_11_keys_by_pickling_the_factory(
+    hook: list[KernelSpec], another_model: Path
+) -> None:
+    pickled = set()
+    for options in ({"k": 3}, {"k": 5}, {"k": 3, "model": another_model}):
+        install(**options)  # type: ignore[arg-type]
+        factory = config.inductor_choices_class
+        pickled.add(pickle.dumps(factory))
+        assert pickle.loads(pickle.dumps(factory)) == factory
+        install(**options)  # type: ignore[arg-type]
+        assert pickle.dumps(config.inductor_choices_class) in pickled
+    assert len(pickled) == 3
+    uninstall()
+
+
+def test_keys_see_everything_that_a_choice_depends_on(
+    graph: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    another_model: Path,
+    request: pytest.FixtureRequest,
+) -> None:
+    """Of a compiled graph and of a timing: settings, the model's folder, source and compiler."""
+    request.addfinalizer(spec_module.toolchain.cache_clear)
+    folder = str(another_model)
+    moved = shutil.copytree(another_model, another_model.with_name("moved"))
+    settings = Settings(3, folder)
+    others = [
+        *(Settings(5, folder), Settings(3, folder, "burst"), Settings(3)),
+        *(Settings(3, folder, rank_nvgemm=True), Settings(3, str(moved))),
+        *(replace(settings, digest="0" * 16), replace(settings, fuse=True)),
+        replace(settings, rank_flex_gemm=True),
+    ]
+    assert settings.digest == others[4].digest
+    assert len({cache_key(each) for each in (settings, *others, None)}) == len(others) + 2
+
+    seen = []
+    for version in ("here", "there"):
+        facts = {"family": "quack_sm90", "sources": version}
+        monkeypatch.setattr(spec_module, "family_facts", lambda name, facts=facts: facts)
+        spec_module.toolchain.cache_clear()
+        install(k=1)
+        (choice,) = choices_of(linear(), "mm")
+        seen.append((cache_key(settings), choice.hash_key(), _graph_key()))
+        assert choice.hash_key() == choice.hash_key()
+    assert all(here != there for here, there in zip(*seen, strict=True))
+
+
+def test_graphs_of_other_code_are_compiled_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def key_in(folder: Path) -> tuple[Any, ...]:
+        monkeypatch.setattr(settings_module, "__file__", str(folder / "inductor_hook/settings.py"))
+        settings_module._source.cache_clear()
+        return cache_key(Settings(3))
+
+    here = Path(settings_module.__file__).parents[1]
+    for name in ("data_collection", "heuristics", "inductor_hook", "kernels", "models"):
+        ignored = shutil.ignore_patterns("artifacts", "data")
+        shutil.copytree(here / name, tmp_path / name, ignore=ignored)
+    keys = [cache_key(Settings(3))]
+    try:
+        assert key_in(tmp_path) == keys[0]
+        for changed in ("inductor_hook/fuse/activation.py", "data_collection/timing/tensors.py"):
+            with (tmp_path / changed).open("a") as file:
+                file.write("# mended\n")
+            keys.append(key_in(tmp_path))
+        assert len(set(keys)) == 3
+    finally:
+        settings_module._source.cache_clear()
+
+
+@pytest.mark.parametrize(("extents", "patched"), [([64], True), ([1], False), ([32, 64], False)])
+def test_a_row_is_timed_as_a_row(extents: list[int], patched: bool) -> None:
+    choice: Any = object.__new__(ExternKernelCaller)
+    timed: list[tuple[int, ...]] = []
+    vars(choice).update(
+        name="addmm",
+        input_nodes=[SimpleNamespace(get_size=lambda: extents)],
+        layout=SimpleNamespace(size=[32, 64]),
+        benchmark=lambda bias, *rest, out: timed.append(tuple(bias.shape)),
+    )
+    time_as_it_runs(choice)
+    choice.benchmark(torch.zeros(64).expand(32, 64), out=None)
+    assert timed == [(64,) if patched else (32, 64)]
+
+
+def test_counting_waits_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread may have begun to import Dynamo."""
+    monkeypatch.setitem(sys.modules, "torch._dynamo.utils", ModuleType("torch._dynamo.utils"))
+    telemetry.count("problems")
+
+
+def test_choices_are_generated_once(graph: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    generate, calls = TilecastTemplate.generate, []
+
+    def counted(self: Any, **kwargs: Any) -> Any:
+        calls.append(kwargs)
+        return generate(self, **kwargs)
+
+    monkeypatch.setattr(TilecastTemplate, "generate", counted)
+    install(k=3)
+    choices = choices_of(linear(), "mm", [mm.aten_mm])
+    assert len(_ours(choices)) == len(calls) == 3
+    assert all(choice.layout == choices[0].layout for choice in _ours(choices))
+
+
+def _looked_up(choices: list[Any], *milliseconds: float) -> tuple[bool, dict[Any, float]]:
+    """Whether Inductor benchmarks choices, as its autotuner does, and the times that it has then.
+
+    Args:
+        choices: the choices.
+        milliseconds: what a benchmark would find.
+    """
+    benchmarked = []
+
+    def benchmark(asked: list[Any]) -> dict[Any, float]:
+        benchmarked.extend(asked)
+        return dict(zip(asked, milliseconds, strict=True))
+
+    tuner = get_algorithm_selector_cache()
+    timings = tuner.lookup(choices, "mm", "inputs", benchmark)
+    found = dict(timings)
+    saver: Any  # 2.15 passes on more than 2.11
+    for saver in tuner.feedback_saver_fns:
+        saver(timings, "mm", [], choices, None, None)
+    return bool(benchmarked), found
+
+
+@pytest.mark.parametrize("failed", [FAILED_MS, float("inf")])
+def test_a_kernel_that_failed_once_is_tried_again(graph: Any, failed: float) -> None:
+    """A worker may have run out of memory. In a fresh cache, for two problems."""
+    install(k=2)
+    with fresh_cache():
+        aten, first, second = choices_of(linear(), "mm", [mm.aten_mm])
+        other = choices_of(linear(n=1024), "mm")
+        assert _looked_up(other, 3, 4)[0]
+        assert _looked_up([aten, first, second], 2, failed, 1)[0]
+        benchmarked, timings = _looked_up([aten, first, second], 2, 0.5, 1)
+        assert benchmarked
+        assert timings[first] == 0.5
+        assert not _looked_up([aten, first, second], 9, 9, 9)[0]
+        assert not _looked_up(other, 9, 9)[0]
+
+
+def test_only_our_failures_are_forgotten() -> None:
+    ours, theirs = "tilecast-a", "mm-b"
+    timings = {"mm": {"inputs": {"highest": {ours: FAILED_MS, theirs: FAILED_MS, f"{ours}c": 1.0}}}}
+    kept = {"mm": {"inputs": {"highest": {theirs: FAILED_MS, f"{ours}c": 1.0}}}}
+    assert without_failures(timings) == kept
+    assert without_failures({}) == {}

@@ -1,0 +1,603 @@
+"""What generated code calls: the right kernel for each call, the bias, and torch where all fails.
+
+On tensors of the CPU, with functions in place of compiled kernels.
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hook_graph import warnings_told
+from torch._dynamo.utils import counters
+
+from tilecast.data_collection.timing.tensors import applied, poisoned_out, random_inputs, reference
+from tilecast.heuristics.dtypes import dtype_of_torch
+from tilecast.heuristics.errors import TilecastError
+from tilecast.heuristics.hardware import hardware
+from tilecast.heuristics.operands import ACTIVATIONS, LINEAR_BF16, GemmOperands, TensorSpec
+from tilecast.heuristics.problem import GemmProblem
+from tilecast.inductor_hook import failures
+from tilecast.inductor_hook.failures import Failures
+from tilecast.inductor_hook.run import launcher
+from tilecast.inductor_hook.run.launcher import (
+    DynamicMatmul,
+    StaticMatmul,
+    add_bias,
+    errors_raised,
+    loaded_kernel,
+    row,
+)
+from tilecast.inductor_hook.select import selection
+from tilecast.inductor_hook.settings import model_digest
+from tilecast.kernels.candidates import candidates
+from tilecast.kernels.launch import Launch
+from tilecast.kernels.spec import KernelSpec
+from tilecast.models.runtime.learned import load_heuristic
+
+H200 = hardware("H200")
+N, K = 64, 128
+
+
+def _ranking(m: int, n: int = N, k: int = K, batch: int = 1) -> list[str]:
+    """The model's ranking of all candidates."""
+    problem = GemmProblem(m, n, k, batch)
+    ranked = load_heuristic(H200, LINEAR_BF16).rank(problem, candidates(problem, H200))
+    return [config.name for config in ranked]
+
+
+def _firsts(*extents: int) -> list[str]:
+    """The model's choices for several m."""
+    return [_ranking(m)[0] for m in extents]
+
+
+NAME = _firsts(16)[0]
+OPERANDS = "bf16:rcr"
+
+Function = Callable[..., object]
+
+
+@pytest.fixture
+def loads(hook: list[KernelSpec], monkeypatch: pytest.MonkeyPatch) -> Callable[[Function], list]:
+    """Has every kernel load as a function of its spec; gives the specs that are loaded."""
+    loaded: list[KernelSpec] = []
+
+    def loads_as(function: Function) -> list[KernelSpec]:
+        def load(spec: KernelSpec, objects: object, device: int) -> Launch:
+            loaded.append(spec)
+            return function
+
+        monkeypatch.setattr(launcher, "load_kernel", load)
+        return loaded
+
+    monkeypatch.setattr(launcher, "_loaded", {})
+    monkeypatch.setattr(selection, "gpu_of", lambda device, settings: H200)
+    return loads_as
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time that pauses after failures are counted in, in seconds."""
+    now = [1000.0]
+    monkeypatch.setattr(failures.time, "monotonic", lambda: now[0])
+    return now
+
+
+def _product(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
+    out.copy_(a @ b)
+
+
+def _refuses(*arguments: object) -> None:
+    raise ValueError("Mismatched Tensor on argument #1,\nexpected stride 8")
+
+
+def _operands(m: int = 16) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(m)
+    a, b = (torch.randn(rows, K, generator=generator).bfloat16() for rows in (m, N))
+    return a, b.T, torch.full((m, N), torch.nan, dtype=torch.bfloat16)
+
+
+def _static() -> StaticMatmul:
+    return StaticMatmul.named(NAME, OPERANDS, batched=False)
+
+
+def test_a_kernel_is_loaded_once_for_all_that_run_it(loads: Callable) -> None:
+    loaded = loads(_product)
+    for matmul in (_static(), _static()):
+        for _ in range(3):
+            a, b, out = _operands()
+            matmul(a, b, out)
+            assert torch.equal(out, a @ b)
+    assert loaded == [_static().spec]
+    assert loaded[0].config.name == NAME
+    assert loaded_kernel(loaded[0], -1) is loaded_kernel(loaded[0], -1)
+
+
+WIDE = (4096, 4096)
+
+
+def _dynamic(names: Collection[str], any_rows: bool = False) -> DynamicMatmul:
+    model = {"model": "", "power": "robust", "digest": model_digest(None)}
+    return DynamicMatmul.named(list(names), OPERANDS, False, any_rows, **model)
+
+
+def _without_values(m: int) -> list[torch.Tensor]:
+    """Operands of a `WIDE` product, whose extents alone matter."""
+    n, k = WIDE
+    return [torch.empty(shape, device="meta") for shape in ((m, k), (k, n), (m, n))]
+
+
+def test_each_extent_runs_what_ranks_first_of_all_that_is_compiled(loads: Callable) -> None:
+    """As where m is fixed, and not as if the compiled ones were all that there is."""
+    sweep = sorted({2**e for e in range(14)} | {3 * 2**e // 2 for e in range(1, 13)})
+    names = list(dict.fromkeys(_ranking(m, *WIDE)[0] for m in sweep))
+    assert len(names) > 10
+    loads(lambda *arguments: None)
+    matmul = _dynamic(names)
+    launched: list[str] = []
+    for config, static in matmul.matmuls.items():
+        static._kernels[-1] = lambda *_, name=config.name: launched.append(name)
+    expected = []
+    for m in [m + offset for m in sweep[4:] for offset in (0, 7)]:
+        expected.append(next(name for name in _ranking(m, *WIDE) if name in names))
+        matmul(*_without_values(m))
+    assert launched == expected
+
+
+def test_each_batch_runs_what_ranks_first_of_all_that_is_compiled(loads: Callable) -> None:
+    m, n, k = 16, 128, 4096
+    batches = [2**exponent for exponent in range(11)]
+    names = list(dict.fromkeys(_ranking(m, n, k, batch)[0] for batch in batches))
+    assert len(names) > 4
+    loads(lambda *arguments: None)
+    matmul = DynamicMatmul.named(
+        names, OPERANDS, True, model="", power="robust", digest=model_digest(None)
+    )
+    assert all(static.spec.batched for static in matmul.matmuls.values())
+    launched: list[str] = []
+    for config, static in matmul.matmuls.items():
+        static._kernels[-1] = lambda *_, name=config.name: launched.append(name)
+    expected = []
+    for batch in (1, 3, 16, 50, 700, 3000):
+        ranking = _ranking(m, n, k, batch)
+        expected.append(next(name for name in ranking if name in names))
+        shapes = ((batch, m, k), (batch, k, n), (batch, m, n))
+        matmul(*(torch.empty(shape, device="meta") for shape in shapes))
+    assert launched == expected
+    assert len(set(launched)) > 1
+    matmul(*(torch.empty(shape, device="meta") for shape in ((0, m, k), (0, k, n), (0, m, n))))
+    assert launched == expected
+
+
+def test_an_extent_that_none_was_compiled_for_runs_one_that_was(
+    loads: Callable, caplog: pytest.LogCaptureFixture
+) -> None:
+    loaded = loads(lambda *arguments: None)
+    large = set(_ranking(8192, *WIDE))
+    small = [name for name in _ranking(1, *WIDE) if name not in large][:3]
+    _dynamic(small)(*_without_values(8192))
+    assert [spec.config.name in small for spec in loaded] == [True]
+    assert warnings_told(caplog) == []
+
+
+def test_a_failure_to_choose_for_an_extent_passes(
+    loads: Callable, clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen, tries = selection.first, []
+
+    def first(*arguments: Any) -> Any:
+        tries.append(arguments)
+        if clock[0] < 1005:
+            raise RuntimeError("out of memory for a moment")
+        return chosen(*arguments)
+
+    monkeypatch.setattr(selection, "first", first)
+    loaded = loads(_product)
+    ends = [_ranking(16)[-1], _ranking(16)[0]]
+    matmul = _dynamic(ends)
+    for seconds in (0, 1, 9, 11, 12):
+        clock[0] = 1000 + seconds
+        matmul(*_operands())
+    assert [spec.config.name for spec in loaded] == ends
+    assert len(tries) == 2
+
+
+def test_shapes_are_forgotten_before_they_are_too_many(
+    loads: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loads(_product)
+    monkeypatch.setattr(launcher, "REMEMBERED", 2)
+    matmul = _dynamic(_firsts(16, 4096))
+    for m in (16, 17, 18, 19, 20):
+        matmul(*_operands(m))
+        assert len(matmul._chosen) <= 2
+
+
+@pytest.mark.parametrize(("model", "digest"), [("/gone", "0" * 16), ("", "another")])
+def test_a_model_that_is_gone_leaves_a_kernel_that_runs(
+    loads: Callable, caplog: pytest.LogCaptureFixture, model: str, digest: str
+) -> None:
+    loaded = loads(_product)
+    matmul = DynamicMatmul.named(
+        _firsts(16, 4096), OPERANDS, False, model=model, power="robust", digest=digest
+    )
+    for m in (16, 17, 4096):
+        a, b, out = _operands(m)
+        matmul(a, b, out)
+        assert torch.equal(out, a @ b)
+    assert len(loaded) == 1
+    (warning,) = warnings_told(caplog)
+    assert "choosing a kernel for a dynamic extent failed" in warning
+    assert warning.endswith("; the first of ours is used")
+
+
+def test_a_launch_that_fails_is_one_warning_and_torch_multiplies(
+    loads: Callable, caplog: pytest.LogCaptureFixture
+) -> None:
+    loads(_refuses)
+    matmul = _static()
+    for m in (16, 16, 33):
+        a, b, out = _operands(m)
+        matmul(a, b, out)
+        assert torch.equal(out, a @ b)
+    (warning,) = warnings_told(caplog)
+    assert "Mismatched Tensor on argument #1, expected stride 8" in warning
+    assert "\n" not in warning
+    assert counters["tilecast"][f"failed: running {NAME}"] == 3
+
+
+@pytest.mark.parametrize(
+    "error",
+    [TilecastError("kernel is not compiled"), RuntimeError("cuModuleLoadData"), ImportError("DSL")],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_load_that_fails_is_tried_once_and_torch_multiplies(
+    loads: Callable,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    error: Exception,
+) -> None:
+    tries: list[Any] = []
+
+    def fails(*arguments: Any) -> Launch:
+        tries.append(arguments)
+        raise error
+
+    monkeypatch.setattr(launcher, "load_kernel", fails)
+    matmul = _static()
+    for m in (16, 16, 33):
+        a, b, out = _operands(m)
+        matmul(a, b, out)
+        assert torch.equal(out, a @ b)
+    assert len(warnings_told(caplog)) == 1
+    assert len(tries) == 1, "each call of a graph pays for it"
+
+
+def _fails(*arguments: Any) -> Launch:
+    raise RuntimeError("out of memory for a moment")
+
+
+def test_a_load_that_failed_is_tried_again_after_a_pause(
+    loads: Callable, clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = loads(_product)
+    matmul = _static()
+    with monkeypatch.context() as patch:
+        patch.setattr(launcher, "load_kernel", _fails)
+        matmul(*_operands())
+    for seconds in (1, 9, 11, 12):
+        clock[0] = 1000 + seconds
+        with errors_raised():
+            if seconds < 10:
+                with pytest.raises(TilecastError, match="^RuntimeError: out of memory for a"):
+                    matmul(*_operands())
+            else:
+                matmul(*_operands())
+    assert len(loaded) == 1
+
+
+def test_failures_keep_no_tensor_alive(loads: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    loads(_product)
+    monkeypatch.setattr(launcher, "load_kernel", _fails)
+    matmul = _static()
+
+    def multiply(raised: bool) -> list[weakref.ref]:
+        operands = _operands()
+        if raised:
+            with errors_raised(), pytest.raises((RuntimeError, TilecastError)):
+                matmul(*operands)
+        else:
+            matmul(*operands)
+        return [weakref.ref(tensor) for tensor in operands]
+
+    alive = [ref for call in range(50) for ref in multiply(raised=call % 2 == 0)]
+    gc.collect()
+    assert [ref for ref in alive if ref() is not None] == []
+
+
+def test_a_device_that_fails_leaves_the_others_alone(
+    loads: Callable, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    loads(_product)
+    load, tried, device = launcher.load_kernel, [], [0]
+
+    def load_on(spec: KernelSpec, objects: Any, index: int) -> Launch:
+        tried.append(index)
+        return load(spec, objects, index) if index != 1 else _fails()
+
+    monkeypatch.setattr(launcher, "load_kernel", load_on)
+    monkeypatch.setattr(torch.Tensor, "get_device", lambda tensor: device[0])
+    matmul = _static()
+    with errors_raised():
+        for device[0] in (1, 0, 2, 1, 0, 2):
+            a, b, out = _operands()
+            if device[0] == 1:
+                with pytest.raises((RuntimeError, TilecastError), match="out of memory"):
+                    matmul(a, b, out)
+            else:
+                matmul(a, b, out)
+                assert torch.equal(out, a @ b)
+    assert tried == [1, 0, 2]
+
+
+@pytest.mark.parametrize("took", [0.0, 0.05, 30.0])
+def test_attempts_take_one_percent_of_the_time_at_most(clock: list[float], took: float) -> None:
+    attempts, kept = [], Failures()
+
+    def fails() -> None:
+        attempts.append(clock[0])
+        clock[0] += took
+        raise ValueError("no")
+
+    end = clock[0] + 1000 * max(took, 1)
+    while clock[0] < end:
+        with pytest.raises((ValueError, TilecastError), match="no"):
+            kept.attempt("a", fails)
+        clock[0] += max(took, 1) / 10
+    assert kept.attempt("another", lambda: 3) == 3
+    pauses = [after - before for before, after in zip(attempts, attempts[1:], strict=False)]
+    assert min(pauses) >= max(10, 100 * took)
+    assert max(pauses) <= 1.1 * max(10, 100 * took) + took
+
+
+@pytest.mark.parametrize("batched", [False, True])
+@pytest.mark.parametrize(
+    ("dtype", "out_dtype", "error"),
+    [
+        ("bfloat16", "float32", 1e-6),
+        ("float16", "float32", 1e-6),
+        ("bfloat16", "float16", 2**-11),
+        ("float16", "bfloat16", 2**-8),
+        ("bfloat16", "bfloat16", 2**-8),
+    ],
+)
+def test_torch_multiplies_into_any_dtype_and_rounds_once(
+    loads: Callable, batched: bool, dtype: str, out_dtype: str, error: float
+) -> None:
+    loads(_refuses)
+    stored = TensorSpec(dtype_of_torch(dtype), "row")
+    result = TensorSpec(dtype_of_torch(out_dtype), "row")
+    operands = GemmOperands.product(stored, replace(stored, major="col"), result)
+    matmul = StaticMatmul.named(NAME, operands.text, batched=batched)
+    batch = (3,) if batched else ()
+    a = torch.rand(*batch, 16, K).to(getattr(torch, dtype))
+    b = torch.rand(*batch, N, K).to(getattr(torch, dtype)).mT
+    for autocast in (False, True):
+        out = torch.full((*batch, 16, N), torch.nan, dtype=getattr(torch, out_dtype))
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+            matmul(a, b, out)
+        exact = a.double() @ b.double()
+        assert ((out.double() - exact).abs() / exact).max() <= 1.01 * error
+
+
+@pytest.mark.parametrize(
+    ("dtype", "out_dtype", "error"),
+    [("bfloat16", "bfloat16", 2**-8), ("float16", "float16", 2**-11), ("bfloat16", "float32", 0)],
+)
+def test_torch_adds_the_bias_before_it_rounds(
+    loads: Callable, dtype: str, out_dtype: str, error: float
+) -> None:
+    """Products near 32 that the bias all but cancels: rounded twice, they would be 3% off."""
+    loads(_refuses)
+    stored, result = (TensorSpec(dtype_of_torch(name), "row") for name in (dtype, out_dtype))
+    operands = GemmOperands.product(stored, replace(stored, major="col"), result).then("bias")
+    matmul = StaticMatmul.named(NAME, operands.text, batched=False)
+    a = torch.rand(16, K).to(getattr(torch, dtype))
+    b = torch.rand(N, K).to(getattr(torch, dtype)).T
+    bias = torch.full((N,), -20.0, dtype=getattr(torch, out_dtype))
+    out = torch.full((16, N), torch.nan, dtype=getattr(torch, out_dtype))
+    matmul(a, b, out, bias)
+    exact = a.double() @ b.double() - 20
+    assert exact.min() > 0
+    assert ((out.double() - exact).abs() / exact).max() <= 1.01 * error + 1e-5
+
+
+@pytest.mark.parametrize(
+    "text",
+    [f"bf16:rcr:{steps}" for steps in ("c", "alpha+c", "beta-c", "alpha+beta-c", "bias+c")]
+    + ["fp16:rrr:beta-c", "bf16:rcr>fp32:c"],
+)
+@pytest.mark.parametrize("batch", [1, 3])
+def test_torch_adds_a_matrix(loads: Callable, text: str, batch: int) -> None:
+    loads(_refuses)
+    torch.manual_seed(0)
+    problem = GemmProblem(16, N, K, batch, GemmOperands.parse(text))
+    a, b, *extras = random_inputs(problem, "cpu")
+    out = poisoned_out(problem, "cpu")
+    StaticMatmul.named(NAME, text, batched=batch > 1)(a, b, out, *extras)
+    expected = reference(problem, (a, b, *extras))
+    assert torch.linalg.norm(out.float() - expected) / torch.linalg.norm(expected) < 5e-3
+
+
+@pytest.mark.parametrize("activation", sorted(ACTIVATIONS))
+@pytest.mark.parametrize("biased", [True, False], ids=["bias", "bare"])
+def test_torch_does_the_activation(loads: Callable, activation: str, biased: bool) -> None:
+    loads(_refuses)
+    operands = GemmOperands.parse("bf16:rcr:bias" if biased else "bf16:rcr").then(activation)
+    a, b, out = _operands(33)
+    extras = [torch.randn(N).bfloat16()] if biased else []
+    StaticMatmul.named(NAME, operands.text, batched=False)(a, b, out, *extras)
+    exact = a.double() @ b.double() + sum(extra.double() for extra in extras)
+    torch.testing.assert_close(out.double(), applied(activation, exact, {}), rtol=0.02, atol=0.02)
+
+
+@pytest.mark.parametrize("scales", ["", "column-scales", "fp32-column-scales"])
+@pytest.mark.parametrize("biased", ["", "bias"])
+def test_torch_converts_and_scales_a_narrow_weight(
+    loads: Callable, scales: str, biased: str
+) -> None:
+    """With a row of scales it must not take them for a bias."""
+    loads(_refuses)
+    torch.manual_seed(0)
+    text = ":".join(filter(None, ("bf16xint8:rcr", "+".join(filter(None, (scales, biased))))))
+    problem = GemmProblem(5, N, K, operands=GemmOperands.parse(text))
+    a, b, *extras = random_inputs(problem, "cpu")
+    out = poisoned_out(problem, "cpu")
+    StaticMatmul.named(NAME, text, batched=False)(a, b, out, *extras)
+    expected = reference(problem, (a, b, *extras))
+    assert torch.linalg.norm(out.float() - expected) / torch.linalg.norm(expected) < 5e-3
+
+
+def test_a_bias_is_handed_to_the_kernel(loads: Callable) -> None:
+    def biased(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, bias: torch.Tensor) -> None:
+        out.copy_(a.float() @ b.float() + bias)
+
+    loaded = loads(biased)
+    text, bias = "bf16:rcr:bias", torch.randn(N).bfloat16()
+    dynamic = DynamicMatmul.named(
+        _firsts(16, 4096), text, False, model="", power="robust", digest=model_digest(None)
+    )
+    with errors_raised():
+        for matmul in (StaticMatmul.named(NAME, text, batched=False), dynamic):
+            a, b, out = _operands()
+            matmul(a, b, out, bias)
+            torch.testing.assert_close(out, torch.addmm(bias, a, b))
+        dynamic(*(tensor[:0] for tensor in (a, a)), out[:0], bias)
+    assert {spec.operands.text for spec in loaded} == {text}
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        lambda bias: bias,
+        lambda bias: bias[None],
+        lambda bias: bias.expand(5, N),
+        lambda bias: bias.expand(0, N),
+    ],
+    ids=["(n,)", "(1, n)", "expanded", "expanded to no rows"],
+)
+def test_a_row_is_a_view(kind: Callable) -> None:
+    whole = torch.arange(2 * N)
+    bias = whole[N:]
+    found = row(kind(bias))
+    assert torch.equal(found, bias)
+    assert found.data_ptr() == bias.data_ptr()
+    assert found.stride() == (1,)
+
+
+def test_a_benchmark_sees_what_fails(loads: Callable) -> None:
+    """Time that torch took would pass for the kernel's."""
+    loads(_refuses)
+    a, b, out = _operands()
+    with errors_raised(), pytest.raises(ValueError, match="Mismatched Tensor"):
+        _static()(a, b, out)
+    assert bool(out.isnan().all())
+    _static()(a, b, out)
+    assert torch.equal(out, a @ b)
+
+
+@pytest.mark.parametrize(("alpha", "beta"), [(1, 1), (0.5, 1), (1, 3), (-2, 1), (1, -0.25), (1, 0)])
+@pytest.mark.parametrize("shape", [(16, N), (N,), (1, N), (16, 1), (1,), ()], ids=str)
+def test_bias(alpha: float, beta: float, shape: tuple[int, ...]) -> None:
+    a, b, bias = (torch.randn(s, dtype=torch.double) for s in ((16, K), (K, N), shape))
+    out = a @ b
+    add_bias(out, bias, alpha, beta)
+    torch.testing.assert_close(out, torch.addmm(bias, a, b, alpha=alpha, beta=beta))
+
+
+def test_a_beta_of_0_ignores_what_the_bias_holds() -> None:
+    """As torch.addmm does, whose bias may then be memory that nobody wrote to."""
+    a, b = torch.randn(16, K), torch.randn(K, N)
+    bias = torch.full((N,), torch.nan)
+    out = a @ b
+    add_bias(out, bias, 1, 0)
+    assert torch.equal(out, torch.addmm(bias, a, b, beta=0))
+
+
+def test_a_bias_is_rounded_no_more_than_twice(loads: Callable) -> None:
+    """The product to bf16, then the sum: 2^-8 of each at most."""
+    loads(_product)
+    a, b, out = _operands()
+    bias = torch.randn(N).bfloat16()
+    _static()(a, b, out)
+    add_bias(out, bias, 1, 1)
+    exact = bias.double() + a.double() @ b.double()
+    error = (out.double() - exact).abs() / torch.maximum(exact.abs(), (exact - bias).abs())
+    assert error.max() <= 2**-7
+
+
+@pytest.mark.parametrize("batched", [False, True])
+@pytest.mark.parametrize("operands", ["bf16:rcr", "bf16:rcr:bias"])
+def test_an_extent_that_the_library_wins_is_multiplied_by_torch(
+    loads: Callable, leaving_model: Path, operands: str, batched: bool
+) -> None:
+    loaded = loads(_refuses)
+    digest = model_digest(str(leaving_model))
+    matmul = DynamicMatmul.named(
+        [NAME], operands, batched, model=str(leaving_model), power="robust", digest=digest
+    )
+    a, b, out = _operands()
+    bias = [torch.ones(N, dtype=torch.bfloat16)] if ":bias" in operands else []
+    expected = torch.addmm(bias[0], a, b) if bias else a @ b
+    if batched and not bias:
+        a, b, out, expected = a[None], b[None], out[None], expected[None]
+    matmul(a, b, out, *bias)
+    assert torch.equal(out, expected)
+    assert loaded == []
+
+
+@pytest.mark.parametrize(
+    ("operands", "shape"),
+    [("bf16:rcr", (5, 1001)), ("fp16:rcr", (2, 5, 13)), ("bf16:rcr>fp32", (5, 1003))],
+)
+def test_rows_that_tma_does_not_store_are_stored_by_another_kernel(
+    gpu: list[KernelSpec], operands: str, shape: tuple[int, ...]
+) -> None:
+    *batch, m, n = shape
+    problem = GemmProblem(m, 8 * n, K, *batch, operands=GemmOperands.parse(operands))
+    a, b, *_ = random_inputs(problem, device="cpu")
+    b = b[..., :n]
+    whole = poisoned_out(problem, device="cpu")
+    out = whole.reshape(-1)[: whole.numel() // 8].view(shape)
+    StaticMatmul.named(NAME, operands, bool(batch), any_rows=True)(a, b, out)
+    expected = a.double() @ b.double()
+    assert torch.allclose(out.double(), expected, rtol=0.01, atol=0.05)
+    assert [spec.any_rows for spec in gpu] == [True]
+
+
+def test_a_symbolic_m_is_ranked_by_the_longer_rows(loads: Callable) -> None:
+    names = [_ranking(m, n=1008)[0] for m in (16, 2048)]
+    loaded = loads(_product)
+    matmul = _dynamic(names, any_rows=True)
+    for m, name in zip((16, 2048), names, strict=True):
+        a, b = torch.randn(m, K).bfloat16(), torch.randn(1001, K).bfloat16().T
+        out = torch.empty(m, 1001, dtype=torch.bfloat16)
+        with errors_raised():
+            matmul(a, b, out)
+        assert torch.equal(out, a @ b)
+        assert loaded[-1].config.name == name
+
+
+def test_torch_writes_rows_of_int32_in_place_of_a_kernel_that_fails(loads: Callable) -> None:
+    """Which it refuses where there are gaps between them."""
+    loads(lambda *operands: 1 / 0)
+    a, b = (torch.randint(-9, 9, shape, dtype=torch.int8) for shape in ((32, 64), (1003, 64)))
+    out = torch.empty(32, 1004, dtype=torch.int32)[:, :1003]
+    StaticMatmul.named(NAME, "int8:rcr>int32", False)(a, b.T, out)
+    assert torch.equal(out, a.int() @ b.int().T)

@@ -1,0 +1,256 @@
+"""What the model answers the hook: for other operands, for some configs, when trained anew."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from stand_in_models import trained_anew
+
+from tilecast.heuristics.errors import TilecastError
+from tilecast.heuristics.hardware import hardware
+from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
+from tilecast.heuristics.problem import GemmProblem
+from tilecast.inductor_hook.describe.matmul import Matmul
+from tilecast.inductor_hook.select import selection
+from tilecast.inductor_hook.select.selection import (
+    first,
+    gpu_of,
+    portfolio,
+    ranked,
+    runnable,
+    shortlist,
+)
+from tilecast.inductor_hook.settings import Settings
+from tilecast.kernels.candidates import candidates
+from tilecast.kernels.quack_sm90.stock import stock_configs
+from tilecast.models.runtime import artifact
+from tilecast.models.runtime.learned import LearnedHeuristic, load_heuristic
+from tilecast.models.runtime.nearest_gpu import shipped_for
+
+H200 = hardware("H200")
+FAMILIES = ((4096, 4096), (12288, 4096), (2112, 7168), (7168, 2048))
+EXTENTS = (*range(1, 17, 3), *range(24, 200, 8), *range(210, 2000, 91), *range(2100, 16384, 611))
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=str)
+@pytest.mark.usefixtures("hook")
+def test_a_symbolic_m_runs_what_a_fixed_one_runs(family: tuple[int, int]) -> None:
+    """Wherever the portfolio holds it; and no config that is excluded for an extent."""
+    single = Settings(k=1)
+    matmul = Matmul(GemmProblem(1024, *family), batched=False, m_range=(1, 16384))
+    configs = portfolio(single, tuple(matmul.sweep()), H200)
+    assert len(configs) > 5
+    held = 0
+    for m in EXTENTS:
+        problem = GemmProblem(m, *family)
+        (picked,) = ranked(single, problem, H200, configs, 1)
+        best = shortlist(single, problem, H200)[0].config
+        held += best in configs
+        assert picked == best or best not in configs, m
+        valid = set(candidates(problem, H200))
+        assert picked in valid or valid.isdisjoint(configs), m
+    assert held > len(EXTENTS) / 3
+
+
+@pytest.mark.parametrize(("columns", "k"), [(50257, 4096), (30522, 1024), (51866, 1280)])
+def test_a_symbolic_m_with_rows_of_any_length_holds_what_large_ones_run(
+    leaving_model: Path, columns: int, k: int
+) -> None:
+    """The library would win on rows of multiples of 16 bytes, and does not on these."""
+    single, longer = Settings(k=1, model=str(leaving_model)), -(-columns // 8) * 8
+    matmul = Matmul(GemmProblem(1024, longer, k), False, m_range=(1, 16384), any_rows=True)
+    sweep = [problem for problem in matmul.sweep() if problem.m >= 16]
+    firsts = [first(single, problem, H200) for problem in sweep]
+    assert all(one.deferred for one in firsts)
+    assert portfolio(single, tuple(sweep), H200) == ()
+    configs = portfolio(single, tuple(matmul.sweep()), H200, matmul.any_rows)
+    assert {one.prediction.config for one in firsts} <= set(configs)
+
+
+@pytest.mark.parametrize("extents", [(16, 128, 4096), (512, 1024, 64), (16, 4096, 4096)], ids=str)
+@pytest.mark.usefixtures("hook")
+def test_a_symbolic_batch_runs_what_a_fixed_one_runs(extents: tuple[int, int, int]) -> None:
+    single, batches = Settings(k=1), (1, 2, 5, 7, 11, 20, 30, 33, 60, 100, 130, 250, 500, 900, 1500)
+    matmul = Matmul(GemmProblem(*extents, 16), batched=True, batch_range=(1, 1024))
+    configs = portfolio(single, tuple(matmul.sweep()), H200)
+    assert len(configs) > 5
+    held = 0
+    for batch in batches:
+        problem = GemmProblem(*extents, batch)
+        (picked,) = ranked(single, problem, H200, configs, 1)
+        best = shortlist(single, problem, H200)[0].config
+        held += best in configs
+        assert picked == best or best not in configs, batch
+    assert held > len(batches) / 2
+
+
+@pytest.mark.parametrize("extents", [(1, 6144, 4096), (37, 1112, 1032), (4096, 24576, 1536)])
+def test_a_part_of_the_candidates_stands_in_the_order_of_all(
+    extents: tuple[int, int, int],
+) -> None:
+    """Stock kernels, some of which are no candidates: these come last."""
+    problem, stock = GemmProblem(*extents), tuple(stock_configs(LINEAR_BF16, H200))
+    rivals = candidates(problem, H200)
+    order = load_heuristic(H200, LINEAR_BF16).rank(problem, rivals)
+    ranking = ranked(Settings(), problem, H200, stock, len(stock))
+    known = [config for config in order if config in stock]
+    assert list(ranking[: len(known)]) == known
+    assert set(ranking) == set(stock)
+    assert len(ranking) == len(stock) > len(known) > 0
+    for limit in (1, len(known), len(known) + 1):
+        assert ranked(Settings(), problem, H200, stock, limit) == ranking[:limit]
+    assert ranked(Settings(), problem, H200, stock[::-1], len(stock)) == ranking
+
+
+@pytest.mark.parametrize(
+    ("layout", "dtype", "extents"),
+    [
+        ("crr", "bf16", (512, 4096, 1001)),
+        ("crr", "fp16", (512, 4096, 1001)),
+        ("rrr", "bf16", (1001, 4096, 4104)),
+        ("ccr", "bf16", (512, 4096, 4104)),
+        ("rcr", "fp16", (512, 4096, 4096)),
+        ("rcr:bias", "bf16", (512, 4096, 4096)),
+        ("rrr:bias", "fp16", (1001, 4096, 4104)),
+    ],
+)
+def test_a_lent_model_ranks_the_problem_as_it_is(
+    layout: str, dtype: str, extents: tuple[int, ...]
+) -> None:
+    """It was trained on bf16 rcr, whose rows may not be 1001 deep, nor aligned as these are."""
+    problem = GemmProblem(*extents, operands=GemmOperands.parse(f"{dtype}:{layout}"))
+    rivals = candidates(problem, H200)
+    ranker = load_heuristic(H200, LINEAR_BF16).artifact.rankers["robust"]
+    expected = list(ranker.rank(problem, rivals))
+    predictions = shortlist(Settings(k=5), problem, H200)
+    assert [prediction.config for prediction in predictions] == expected[:5]
+    assert ranked(Settings(), problem, H200, tuple(rivals), 9) == tuple(expected[:9])
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["bf16:rcr>fp32", "bf16:rcr>fp32:bias", "bf16:rcc", "bf16:rcc:c", "int8:rcr>int32:c"],
+)
+def test_other_results_and_matrices_are_not_lent_to(text: str) -> None:
+    problem = GemmProblem(512, 4096, 4096, operands=GemmOperands.parse(text))
+    with pytest.raises(TilecastError, match=f"no model is for {re.escape(text)}; allowed"):
+        shortlist(Settings(), problem, H200)
+
+
+def test_a_row_bias_may_do_without_a_benchmark() -> None:
+    problem = GemmProblem(512, 4096, 4096, operands=GemmOperands.parse("bf16:rcr:bias"))
+    assert shortlist(Settings(k=1), problem, H200) == shortlist(Settings(k=5), problem, H200)[:1]
+
+
+def test_a_bias_stays_where_a_kernel_fuses_it(bare_kernels: None) -> None:
+    biased = GemmOperands.parse("bf16:rcr:bias")
+    runnable.cache_clear()
+    assert runnable(Settings(), biased, H200) == LINEAR_BF16
+    assert runnable(Settings(), LINEAR_BF16, H200) == LINEAR_BF16
+    runnable.cache_clear()
+
+
+def test_a_model_that_could_not_be_loaded_once_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    biased = GemmOperands.parse("bf16:rcr:bias")
+    monkeypatch.setattr(selection, "load_heuristic", _refusing)
+    selection._heuristic.cache_clear()
+    runnable.cache_clear()
+    with pytest.raises(TilecastError, match="is on a disk that is away"):
+        runnable(Settings(), biased, H200)
+    monkeypatch.undo()
+    assert runnable(Settings(), biased, H200) == biased
+
+
+def _refusing(*asked: object) -> LearnedHeuristic:
+    raise TilecastError("the model is on a disk that is away")
+
+
+def test_why_nothing_is_chosen_for_a_product_is_told_with_a_bias_too() -> None:
+    biased = GemmOperands.parse("bf16:ccr:bias")
+    with pytest.raises(TilecastError, match="no model has seen operands such as bf16:ccr;"):
+        runnable(Settings(k=1), biased, H200)
+    assert runnable(Settings(k=3), biased, H200) == biased
+
+
+def test_a_model_trained_anew_is_never_taken_for_the_one_installed(another_model: Path) -> None:
+    settings, problem = Settings(model=str(another_model)), GemmProblem(512, 4096, 4096)
+    trained_anew(another_model)
+    with pytest.raises(TilecastError, match=f"has changed since .* was {settings.digest}; allowed"):
+        shortlist(settings, problem, H200)
+    now = Settings(model=str(another_model))
+    assert now.digest != settings.digest
+    assert shortlist(now, problem, H200)
+
+
+def test_a_model_in_use_stays_itself_when_its_folder_changes(another_model: Path) -> None:
+    settings, problem = Settings(model=str(another_model)), GemmProblem(512, 4096, 4096)
+    before = shortlist(settings, problem, H200)
+    trained_anew(another_model)
+    assert shortlist(settings, problem, H200) == before
+    assert shortlist(settings, replace(problem, m=100), H200)
+
+
+def test_the_manifest_is_read_once_for_many_extents(
+    another_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = Settings(model=str(another_model))
+    shortlist(settings, GemmProblem(512, 4096, 4096), H200)
+    monkeypatch.setattr(artifact, "read_manifest", None)
+    matmul = Matmul(GemmProblem(1024, 4096, 4096), batched=False, m_range=(1, 16384))
+    assert portfolio(settings, tuple(matmul.sweep()), H200)
+
+
+def test_a_model_for_another_gpu_is_refused(another_model: Path) -> None:
+    problem = GemmProblem(512, 4096, 4096)
+    with pytest.raises(TilecastError, match="is for H200; allowed: one for H100"):
+        shortlist(Settings(model=str(another_model)), problem, hardware("H100"))
+
+
+@pytest.mark.parametrize("digest", ["0" * 64, "A" * 64, '"""\nimport os', 7, None])
+def test_a_digest_that_is_none_never_gets_into_generated_source(
+    another_model: Path, digest: object
+) -> None:
+    path = another_model / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"sha256": digest}))
+    with pytest.raises(TilecastError, match="was edited: its digest does not match"):
+        Settings(model=str(another_model))
+
+
+def test_a_portfolio_has_nothing_for_what_is_left_to_the_library(leaving_model: Path) -> None:
+    settings, problem = Settings(k=1, model=str(leaving_model)), GemmProblem(512, 4096, 4096)
+    assert first(settings, problem, H200).deferred
+    assert portfolio(settings, (problem, replace(problem, m=16)), H200) == ()
+    (prediction,) = shortlist(settings, problem, H200)
+    assert prediction == shortlist(replace(settings, k=3), problem, H200)[0]
+
+
+def test_a_model_of_ones_own_says_which_gpu_it_is_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that a GPU that nobody wrote down here is served without a change of code."""
+    new = replace(H200, name="H20", device_names=("NVIDIA H20",), sm_count=78)
+    model = shipped_for(new)
+    artifact.save(replace(model, measured=model.operands), tmp_path)
+    names = ["NVIDIA H20", "NVIDIA H200"]
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: names[device])
+    selection._gpu_here.cache_clear()
+    settings = Settings(k=3, model=str(tmp_path))
+    gpu = gpu_of(0, settings)
+    assert gpu == new
+    assert gpu_of(1, settings) is H200
+    selection._gpu_here.cache_clear()
+    assert len(shortlist(settings, GemmProblem(96, 3072, 2048), gpu)) == 3
+    with pytest.raises(TilecastError, match="is for H20; allowed: one for H200"):
+        shortlist(settings, GemmProblem(96, 3072, 2048), H200)
+    # Trained anew after the GPU was described anew.
+    later = shipped_for(replace(new, sm_count=77))
+    artifact.save(replace(later, measured=later.operands), tmp_path)
+    assert gpu_of(0, Settings(model=str(tmp_path))).sm_count == 77
+    assert gpu_of(0, settings) == new

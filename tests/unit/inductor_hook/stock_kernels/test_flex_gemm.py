@@ -1,0 +1,440 @@
+"""FlexGEMM's configs: which of ours each is, and their order, with and without a model.
+
+Where PyTorch has FlexGEMM with QuACK (2.15), its own lowering is asked; elsewhere a function of the
+same signature stands for the one that is replaced.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import runpy
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import flex_gemm_order
+import pytest
+import torch
+from torch._dynamo.utils import counters
+from torch._inductor import config, ir
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from hook_graph import batched, linear, lowering, node, warnings_told
+from stand_in_models import Asked, backwards
+
+from tilecast.heuristics.errors import TilecastError
+from tilecast.heuristics.hardware import hardware
+from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
+from tilecast.heuristics.problem import GemmProblem
+from tilecast.inductor_hook import install, installed, telemetry, uninstall
+from tilecast.inductor_hook.patch.torch_versions import (
+    FLEX_GEMM_HOME,
+    OLDEST_FLEX_GEMM,
+    torch_version,
+)
+from tilecast.inductor_hook.select import selection
+from tilecast.inductor_hook.settings import Settings
+from tilecast.inductor_hook.stock_kernels.flex_gemm import (
+    HOOKED,
+    Legal,
+    quack_config,
+    rank_configs,
+    rank_with_model,
+    read,
+    restore,
+)
+from tilecast.kernels.candidates import config_table
+from tilecast.kernels.quack_sm90.config import QuackConfig
+from tilecast.kernels.quack_sm90.space import valid_configs
+from tilecast.models.runtime.learned import load_heuristic
+
+H200 = hardware("H200")
+PROBLEM = GemmProblem(512, 4096, 4096)
+
+needs_flex_gemm = pytest.mark.skipif(
+    torch_version() < OLDEST_FLEX_GEMM, reason="this PyTorch's FlexGEMM does not ask QuACK"
+)
+
+
+def _legal() -> Legal:
+    """What QuACK allows on Hopper where nothing forbids it, as FlexGEMM holds it."""
+    (folder,) = find_spec("quack").submodule_search_locations  # type: ignore[union-attr]
+    every = runpy.run_path(f"{folder}/gemm_config.py")["get_all_configs"]()
+    return tuple(
+        tuple(sorted(dataclasses.asdict(one).items())) for one in every if one.device_capacity == 9
+    )
+
+
+LEGAL = _legal()
+
+
+def _call(**changes: Any) -> Any:
+    """A call of ``mm``, as far as it is read."""
+    spec = SimpleNamespace(mat1_index=0, mat2_index=1)
+    return SimpleNamespace(**{"gemm_op": spec, "cu_seqlens_index": None, **changes})
+
+
+def _with(fields: Any, **changes: Any) -> dict[str, Any]:
+    return {**dict(fields), **changes}
+
+
+@pytest.mark.parametrize("operands", ["bf16:rcr", "bf16:rrr", "fp16:ccr", "fp16:crr"])
+def test_every_config_on_hopper_is_one_of_ours(operands: str) -> None:
+    ours = [quack_config(dict(fields), GemmOperands.parse(operands)) for fields in LEGAL]
+    assert len(set(ours)) == len(LEGAL) == 44
+    assert set(ours) <= set(valid_configs(GemmOperands.parse(operands), H200))
+
+
+def test_a_config_keeps_its_tile_cluster_schedule_and_side() -> None:
+    for fields in map(dict, LEGAL):
+        found = quack_config(fields, LINEAR_BF16)
+        assert found
+        assert (found.tile_m, found.tile_n) == (fields["tile_m"], fields["tile_n"])
+        assert (found.cluster_m, found.cluster_n) == (fields["cluster_m"], fields["cluster_n"])
+        assert (found.schedule == "pong") == fields["pingpong"]
+        assert found.swap_ab == fields["swap_ab"]
+        assert (found.tile_k, found.split_k, found.ctas_per_sm) == (64, 1, 1)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"device_capacity": 10},
+        {"is_dynamic_persistent": True},
+        {"split_k": 2},
+        {"tile_k": 128},
+        {"max_swizzle_size": 4},
+        {"use_tma_gather": True},
+        {"a_new_knob": 1},
+    ],
+    ids=str,
+)
+def test_a_knob_that_was_not_measured_makes_a_config_unknown(changes: dict) -> None:
+    assert quack_config(_with(LEGAL[0], **changes), LINEAR_BF16) is None
+
+
+def test_a_knob_that_a_version_lacks_is_as_it_was_measured() -> None:
+    fields = {name: value for name, value in LEGAL[0] if name != "split_k"}
+    assert quack_config(fields, LINEAR_BF16) == quack_config(dict(LEGAL[0]), LINEAR_BF16)
+    del fields["tile_n"]
+    assert quack_config(fields, LINEAR_BF16) is None
+
+
+def test_configs_take_the_order_of_the_model_and_none_is_lost() -> None:
+    assert rank_configs(LEGAL, PROBLEM, backwards) == LEGAL[::-1]
+    assert rank_configs(LEGAL[3:9:2], PROBLEM, backwards) == LEGAL[3:9:2][::-1]
+
+
+def test_configs_that_the_model_does_not_know_come_last() -> None:
+    dynamic = tuple(
+        tuple(_with(fields, is_dynamic_persistent=True).items()) for fields in LEGAL[:2]
+    )
+    mixed = (dynamic[0], *LEGAL, dynamic[1])
+    assert rank_configs(mixed, PROBLEM, backwards) == (*LEGAL[::-1], *dynamic)
+
+
+def test_configs_of_another_architecture_are_refused() -> None:
+    other = tuple(tuple(_with(fields, device_capacity=10).items()) for fields in LEGAL)
+    with pytest.raises(TilecastError, match=r"'device_capacity': 10.* have no model; allowed: Hop"):
+        rank_configs(other, PROBLEM, backwards)
+
+
+@pytest.mark.parametrize("power", ["burst", "sustained", "robust"])
+def test_the_shipped_model_ranks_them(power: str) -> None:
+    heuristic = load_heuristic(H200, LINEAR_BF16, power)
+
+    def choose(problem: GemmProblem, configs: Sequence[QuackConfig], limit: int) -> list[Any]:
+        given = config_table(configs, problem.operands).all()
+        return list(heuristic.rank(problem, given, limit=limit))
+
+    first = set()
+    for m, n, k in [(16, 6144, 4096), (200, 1112, 1032), (4096, 24576, 1536), (8192, 1024, 8192)]:
+        problem = GemmProblem(m, n, k)
+        ours = [quack_config(dict(fields), LINEAR_BF16) for fields in LEGAL]
+        expected = choose(problem, [each for each in ours if each], len(LEGAL))
+        found = rank_configs(LEGAL, problem, choose)
+        assert [quack_config(dict(fields), LINEAR_BF16) for fields in found] == expected
+        assert sorted(map(str, found)) == sorted(map(str, LEGAL))
+        first.add(found[0])
+    assert len(first) > 1
+
+
+@pytest.mark.parametrize(
+    ("inputs", "problem"),
+    [
+        (linear, PROBLEM),
+        (
+            lambda: linear(16, 6144, 1024, dtype=torch.float16),
+            GemmProblem(16, 6144, 1024, operands=GemmOperands.parse("fp16:rcr")),
+        ),
+        (batched, GemmProblem(512, 128, 4096, 4)),
+    ],
+    ids=["linear", "fp16", "batch"],
+)
+def test_the_product_is_read_from_the_call(inputs: Callable, problem: GemmProblem) -> None:
+    with lowering():
+        assert read(_call(), inputs().nodes()) == problem
+
+
+def test_operands_stand_where_the_call_says() -> None:
+    """A bias stands before A and B in an addmm; B may be row-major."""
+    spec = SimpleNamespace(mat1_index=1, mat2_index=2)
+    with lowering():
+        nodes = [node("c", [16, 64]), node("a", [16, 128]), node("b", [128, 64])]
+        found = read(_call(gemm_op=spec), nodes)
+    assert found == GemmProblem(16, 64, 128, operands=GemmOperands.parse("bf16:rrr"))
+
+
+def test_a_symbolic_extent_counts_as_its_hint() -> None:
+    from torch._dynamo.source import ConstantSource
+
+    symbols = ShapeEnv()
+    with lowering(symbols):
+        m = symbols.create_symbol(17, ConstantSource("m"))
+        assert read(_call(), linear(m, 6144, 4096).nodes()) == GemmProblem(17, 6144, 4096)
+
+
+def test_a_grouped_product_is_refused() -> None:
+    with pytest.raises(TilecastError, match="grouped products have no model; allowed: mm, addmm"):
+        read(_call(cu_seqlens_index=2), [])
+
+
+def flex_gemm_quack_configs(
+    template_config: Any, gemm_input_nodes: Any, epilogue_input_nodes: Any
+) -> Legal:
+    """In the place of the function of the same name where PyTorch has none."""
+    return LEGAL
+
+
+@pytest.fixture
+def home() -> Any:
+    """A module that lowers FlexGEMM, as far as it is changed."""
+    telemetry._told.clear()
+    module = ModuleType("lowers_flex_gemm")
+    setattr(module, HOOKED, flex_gemm_quack_configs)
+    return module
+
+
+def _asked(home: Any, **call: Any) -> Legal:
+    """What a lowering hears of a linear layer."""
+    with lowering():
+        return getattr(home, HOOKED)(_call(**call), linear().nodes(), [])
+
+
+def test_lowerings_get_the_order_of_the_model(home: Any) -> None:
+    asked = Asked(backwards)
+    rank_with_model(home, asked)
+    assert _asked(home) == LEGAL[::-1]
+    assert asked.problem == PROBLEM
+
+
+def test_restoring_brings_the_stock_order_back(home: Any) -> None:
+    restore(home)
+    rank_with_model(home, backwards)
+    rank_with_model(home, _no_model)
+    restore(home)
+    assert getattr(home, HOOKED) is flex_gemm_quack_configs
+    restore(home)
+    assert getattr(home, HOOKED) is flex_gemm_quack_configs
+
+
+def test_another_pytorch_is_refused() -> None:
+    home = SimpleNamespace(__name__="torch.new")
+    with pytest.raises(TilecastError, match=rf"torch.new has no {HOOKED}; allowed: PyTorch 2\.15"):
+        rank_with_model(home, backwards)
+    restore(home)
+    assert not hasattr(home, HOOKED)
+
+
+def _no_model(problem: GemmProblem, configs: Sequence[QuackConfig], limit: int) -> Any:
+    raise TilecastError("gpu 'H20' is not known; allowed: H200; run `tilecast collect` on it")
+
+
+def _broken(problem: GemmProblem, configs: Sequence[QuackConfig], limit: int) -> Any:
+    raise ZeroDivisionError("float division")
+
+
+@pytest.mark.parametrize(
+    ("choose", "call", "reason"),
+    [
+        (_no_model, {}, "gpu 'H20' is not known; allowed: H200; run `tilecast collect` on it"),
+        (_broken, {}, "ZeroDivisionError: float division"),
+        (backwards, {"cu_seqlens_index": 2}, "grouped products have no model"),
+    ],
+)
+def test_without_a_model_the_order_is_the_stock_one(
+    home: Any, caplog: pytest.LogCaptureFixture, choose: Callable, call: dict, reason: str
+) -> None:
+    rank_with_model(home, choose)
+    for _ in range(3):
+        assert _asked(home, **call) == LEGAL
+    (warning,) = warnings_told(caplog)
+    assert f"PyTorch ranks its own FlexGEMM kernels: {reason}" in warning
+
+
+def test_reasons_that_differ_in_numbers_are_one(
+    home: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Or each of many extents would have a warning and a counter of its own."""
+    before = counters["tilecast"]["said: ranking FlexGEMM"]
+    for k in (4100, 4108):
+
+        def choose(*_: Any, k: int = k) -> Any:
+            raise TilecastError(f"A has strides ({k}, 1)")
+
+        rank_with_model(home, choose)
+        assert _asked(home) == LEGAL
+    assert len(warnings_told(caplog)) == 1
+    assert counters["tilecast"]["said: ranking FlexGEMM"] == before + 2
+
+
+@pytest.mark.skipif(torch_version() >= OLDEST_FLEX_GEMM, reason="this PyTorch is new enough")
+def test_an_older_pytorch_is_told_what_it_needs() -> None:
+    with pytest.raises(TilecastError, match=r"too old for rank_flex_gemm; allowed: 2\.15 or later"):
+        install(rank_flex_gemm=True)
+
+
+@pytest.fixture
+def flex_gemm(
+    hook: Any, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., list[Mapping[str, Any]]]]:
+    """Lowers a product with a relu behind it as on Hopper; gives the configs that are tried."""
+    lowers: Any = importlib.import_module(FLEX_GEMM_HOME)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (9, 0))
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(selection, "gpu_of", lambda device, settings: H200)
+    seen: list[Mapping[str, Any]] = []
+
+    class Benchmarked(Exception):
+        pass
+
+    def benchmark(name: str, choices: Sequence[Any], *rest: Any, **options: Any) -> None:
+        seen.extend(dict(choice.config.quack_config) for choice in choices)
+        raise Benchmarked
+
+    def tried(op: Any, inputs: Any, **options: Any) -> list[Mapping[str, Any]]:
+        seen.clear()
+        with lowering():
+            nodes = inputs().nodes()
+            args = [ir.TensorBox(ir.StorageBox(one)) for one in nodes]
+            graph = SimpleNamespace(graph_module=_graph(op, nodes), name="product")
+            with (
+                mock.patch("torch._inductor.select_algorithm.autotune_select_algorithm", benchmark),
+                pytest.raises(Benchmarked),
+            ):
+                lowers.lower_quack_flex_gemm(op, graph, args, {}, {"backend": "QUACK", **options})
+        return list(seen)
+
+    yield tried
+    uninstall()
+
+
+def _graph(op: Any, nodes: Sequence[Any]) -> torch.fx.GraphModule:
+    """A product and a relu behind it, as FlexGEMM traces them."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    with FakeTensorMode():
+        tensors = [
+            torch.empty_strided(
+                [int(extent) for extent in one.get_size()],
+                [int(stride) for stride in one.get_stride()],
+                dtype=one.get_dtype(),
+                device="cuda",
+            )
+            for one in nodes
+        ]
+        return make_fx(lambda *args: torch.relu(op(*args)))(*tensors)
+
+
+def _tiles(tried: Sequence[Mapping[str, Any]]) -> list[QuackConfig | None]:
+    return [quack_config(fields, LINEAR_BF16) for fields in tried]
+
+
+def _ranked(problem: GemmProblem = PROBLEM) -> list[Any]:
+    """The configs that are legal on Hopper, in the order of the shipped model."""
+    ours = [quack_config(dict(fields), problem.operands) for fields in LEGAL]
+    return list(selection.ranked(Settings(), problem, H200, tuple(filter(None, ours)), len(ours)))
+
+
+def test_the_benchmark_of_both_orders() -> None:
+    stock = flex_gemm_order.in_stock_order()
+    assert len(set(stock)) == len(LEGAL)
+    assert stock[0].name == "128x192x64_c2x1x1_s5_pong_o1_rm8"
+    times = [
+        {"stock-1 a": 4.0, "stock-12 a": 4.1, "stock-12 b": 3.0, "model-1 c": 2.2, "all c": 2.0},
+        {"stock-1 a": 1.0, "stock-12 a": 1.0, "stock-12 b": 3.0, "model-1 a": 1.0, "all a": 1.0},
+    ]
+    rows = [{"microseconds": {"burst": row, "sustained": row}} for row in times]
+    found = flex_gemm_order.figures(rows)["burst"]
+    assert {kind: of["most"] for kind, of in found.items()} == {
+        **{"stock-1": 2.0, "stock-12": 1.5, "model-1": 1.1, "all": 1.0}
+    }
+    assert found["stock-1"]["geomean"] == pytest.approx(2**0.5, abs=1e-4)
+    assert found["stock-1"]["problems"] == 2
+
+
+MM, BMM = torch.ops.aten.mm.default, torch.ops.aten.bmm.default
+
+
+@needs_flex_gemm
+def test_the_function_that_stands_in_is_like_the_real_one() -> None:
+    lowers: Any = importlib.import_module(FLEX_GEMM_HOME)
+    template: Any = importlib.import_module(FLEX_GEMM_HOME.replace("lowering", "template"))
+    stood_in, real = map(inspect.signature, (flex_gemm_quack_configs, getattr(lowers, HOOKED)))
+    assert list(stood_in.parameters) == list(real.parameters)
+    names = {field.name for field in dataclasses.fields(template.FlexGemmEpilogueConfig)}
+    assert set(vars(_call())) <= names
+
+
+@needs_flex_gemm
+def test_by_itself_it_takes_what_quack_names_first(flex_gemm: Callable) -> None:
+    """What ranking changes; a PyTorch that orders them by itself needs another look."""
+    tried = flex_gemm(MM, linear, tuned=True)
+    default = {"tile_m": 128, "tile_n": 192, "cluster_m": 2, "cluster_n": 1, "pingpong": True}
+    assert len(tried) == 12
+    assert default.items() <= tried[0].items()
+    assert flex_gemm(MM, linear) == tried[:1]
+    assert all(one["tile_m"] == 256 for one in tried[1:])
+    assert _tiles(tried) == flex_gemm_order.in_stock_order()[: flex_gemm_order.TRIED]
+
+
+@needs_flex_gemm
+def test_it_tries_the_first_twelve_of_the_model(flex_gemm: Callable) -> None:
+    stock = flex_gemm(MM, linear, tuned=True)
+    with installed(rank_flex_gemm=True):
+        assert _tiles(flex_gemm(MM, linear, tuned=True)) == _ranked()[:12]
+        assert _tiles(flex_gemm(MM, linear)) == _ranked()[:1]
+        with config.patch(max_autotune_gemm_search_space="EXHAUSTIVE"):
+            assert _tiles(flex_gemm(MM, linear, tuned=True)) == _ranked()
+        constrained = flex_gemm(MM, linear, tuned=True, config={"swap_ab": False})
+        assert _tiles(constrained) == [one for one in _ranked() if not one.swap_ab][:12]
+    assert flex_gemm(MM, linear, tuned=True) == stock
+    with installed():
+        assert flex_gemm(MM, linear, tuned=True) == stock
+
+
+@needs_flex_gemm
+def test_a_batch_is_ranked(flex_gemm: Callable) -> None:
+    with installed(rank_flex_gemm=True):
+        tried = _tiles(flex_gemm(BMM, batched, tuned=True))
+    assert tried == _ranked(GemmProblem(512, 128, 4096, 4))[:12]
+
+
+@needs_flex_gemm
+def test_operands_without_a_model_keep_the_stock_order(
+    flex_gemm: Callable, caplog: pytest.LogCaptureFixture
+) -> None:
+    stock = flex_gemm(MM, lambda: linear(k=4100), tuned=True)
+    with installed(rank_flex_gemm=True):
+        assert flex_gemm(MM, lambda: linear(k=4100), tuned=True) == stock
+    (warning,) = warnings_told(caplog)
+    assert "PyTorch ranks its own FlexGEMM kernels: A has strides (4100, 1)" in warning

@@ -1,0 +1,243 @@
+"""The entry point that PyTorch calls on import: one variable switches the hook on, at no cost."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import pytest
+
+from tilecast.inductor_hook import uninstall
+from tilecast.inductor_hook.autoload import autoload
+from tilecast.inductor_hook.settings import active
+
+BACKENDS = "TORCHINDUCTOR_MAX_AUTOTUNE_GEMM_BACKENDS"
+NAMED = {BACKENDS: "ATEN,TRITON,TILECAST"}
+ISA = {"TORCHINDUCTOR_VEC_ISA_OK": "1"}
+"""Has PyTorch believe the processor, instead of trying it with a compiler for seconds."""
+
+
+def _python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("TILECAST_")}
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=clean | ISA | environment
+    )
+
+
+def test_pytorch_finds_the_entry_point() -> None:
+    (point,) = [point for point in entry_points(group="torch.backends") if point.name == "tilecast"]
+    assert point.value == "tilecast.inductor_hook.autoload:autoload"
+
+
+def test_naming_the_backend_is_enough(another_model: Path) -> None:
+    process = _python(
+        """
+import sys, torch
+assert "torch._inductor.config" not in sys.modules
+from torch._inductor import config
+from torch._inductor.virtualized import V
+from tilecast.inductor_hook.settings import active
+settings = active()
+print(config.max_autotune_gemm_backends, V.choices.uuid()[0], settings.k, settings.power,
+      settings.digest, settings.fuse)
+""",
+        **NAMED,
+        TILECAST_FUSE="1",
+        TILECAST_K="3",
+        TILECAST_MODEL=str(another_model),
+        TILECAST_POWER="sustained",
+    )
+    assert process.returncode == 0, process.stderr
+    assert process.stderr == ""
+    backends, name, count, power, digest, fuse = process.stdout.split()
+    assert fuse == "True"
+    assert (backends, name, count, power) == ("ATEN,TRITON,TILECAST", "tilecast", "3", "sustained")
+    manifest = json.loads((another_model / "manifest.json").read_text())
+    assert digest == manifest["sha256"][:16]
+
+
+def test_files_that_are_written_to_are_named_wherever_the_process_goes(tmp_path: Path) -> None:
+    code = """
+import os, torch
+from tilecast.inductor_hook.settings import active
+os.chdir("/")
+print(active().record, active().learn)
+"""
+    names = {"TILECAST_RECORD": "own.CSV", "TILECAST_LEARN": "own.jsonl"}
+    relative = {variable: os.path.relpath(tmp_path / name) for variable, name in names.items()}
+    process = _python(code, **NAMED, **relative)
+    assert (process.returncode, process.stderr) == (0, "")
+    found = [os.path.normpath(path) for path in process.stdout.split()]
+    assert found == [str(tmp_path / name) for name in names.values()]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("fuse", {"0": False, "": False, "1": True, None: False}),
+        ("prune_triton", {"0": False, "": False, "1": True, None: False}),
+        ("record", {"": None, None: None}),
+        ("learn", {"": None, None: None}),
+    ],
+)
+def test_what_is_off_is_switched_on_with_one_variable(
+    hook: object, monkeypatch: pytest.MonkeyPatch, name: str, values: dict[str | None, object]
+) -> None:
+    monkeypatch.setenv(BACKENDS, NAMED[BACKENDS])
+    variable = f"TILECAST_{name.upper()}"
+    for value, expected in values.items():
+        monkeypatch.delenv(variable, raising=False)
+        if value is not None:
+            monkeypatch.setenv(variable, value)
+        autoload()
+        settings = active()
+        assert settings is not None
+        assert getattr(settings, name) is expected
+        uninstall()
+
+
+UNTOUCHED = """
+import sys, torch
+print(*sorted(name for name in sys.modules if name.startswith("tilecast")))
+"""
+
+
+def test_without_the_backend_nothing_but_the_entry_point_is_loaded() -> None:
+    process = _python(UNTOUCHED, **{BACKENDS: "ATEN,TRITON"})
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.split() == [
+        "tilecast",
+        "tilecast.inductor_hook",
+        "tilecast.inductor_hook.autoload",
+    ]
+
+
+def test_pytorchs_own_switch_keeps_it_out() -> None:
+    process = _python(UNTOUCHED, **NAMED, TORCH_DEVICE_BACKEND_AUTOLOAD="0")
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.split() == []
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "reason"),
+    [
+        ("TILECAST_K", "lots", "k='lots' is out of range; allowed: 1 to 64, or 'auto'"),
+        ("TILECAST_K", "0", "k=0 is out of range"),
+        ("TILECAST_K", "", "k='' is out of range"),
+        ("TILECAST_K", "²", "installing from the environment failed"),
+        ("TILECAST_MODEL", "/nowhere", "model /nowhere is refused: manifest.json cannot be read"),
+        ("TILECAST_POWER", "eco", "power 'eco' is not known; allowed: burst, sustained, robust"),
+        (
+            "TILECAST_RECORD",
+            "/tmp/own.txt",
+            "record='/tmp/own.txt' is no CSV file; allowed: ",
+        ),
+        ("TILECAST_RECORD", "own", "own' is no CSV file; allowed: a path that ends in .csv"),
+        ("TILECAST_LEARN", "own.db", "own.db' is no JSON Lines file; allowed: a path that ends in"),
+    ],
+)
+def test_a_bad_setting_is_one_warning(
+    hook: object,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    variable: str,
+    value: str,
+    reason: str,
+) -> None:
+    from torch._inductor import config
+
+    monkeypatch.setenv(BACKENDS, "TILECAST,ATEN")
+    monkeypatch.setenv(variable, value)
+    autoload()
+    # PyTorch may trace at the level of debugging.
+    (record,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert reason in record.getMessage()
+    assert "\n" not in record.getMessage()
+    assert config.inductor_choices_class is None
+
+
+@pytest.mark.parametrize(
+    ("variable", "module"),
+    [
+        (BACKENDS, "tilecast.inductor_hook.installation"),
+        ("TILECAST_EAGER", "tilecast.inductor_hook.dispatch.switch"),
+    ],
+)
+def test_what_does_not_import_leaves_pytorch_alone(
+    hook: object,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    variable: str,
+    module: str,
+) -> None:
+    monkeypatch.setenv(variable, {BACKENDS: "TILECAST"}.get(variable, "1"))
+    monkeypatch.setitem(sys.modules, module, None)
+    autoload()
+    (record,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert record.getMessage().startswith("tilecast: loading failed (import of ")
+    assert record.getMessage().endswith("; it is not used")
+
+
+def test_a_bad_setting_leaves_the_import_of_pytorch_alone() -> None:
+    process = _python("import torch; print(torch.ones(2).sum().item())", **NAMED, TILECAST_K="lots")
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.strip() == "2.0"
+    (line,) = process.stderr.splitlines()
+    assert "k='lots' is out of range" in line
+
+
+def test_alone_in_the_list_and_not_installed_leaves_aten() -> None:
+    """Whatever kept it from being installed; nothing did, in the end."""
+    bad = {"TILECAST_K": "0", "TILECAST_MODEL": "/nowhere", "TILECAST_POWER": "eco"}
+    process = _python(
+        f"""
+import os, torch
+from torch._inductor import config
+from tilecast.inductor_hook import report, uninstall
+from tilecast.inductor_hook.autoload import autoload
+config.force_disable_caches = True
+uninstall()
+for variables in (*({{name: value}} for name, value in {bad}.items()), {{}}):
+    for name in {bad}:
+        os.environ.pop(name, None)
+    os.environ.update(variables)
+    config.max_autotune_gemm_backends = "TILECAST"
+    report._told.clear()
+    autoload()
+    uninstall()
+    print(config.max_autotune_gemm_backends, config.inductor_choices_class)
+    for again in (False, True):
+        torch._dynamo.reset()
+        # As torch.compile(options=...) does, which no uninstall hears of.
+        alone = {{"max_autotune_gemm_backends": "TILECAST"}} if again else {{}}
+        options = {{"max_autotune": True}} | alone
+        product = torch.compile(lambda a, b: a @ b + a @ b, options=options)
+        print(product(torch.ones(4, 8), torch.ones(8, 2)).sum().item())
+""",
+        **{BACKENDS: "TILECAST"},
+    )
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.split() == ["ATEN", "None", "128.0", "128.0"] * (len(bad) + 1)
+    assert process.stderr.count("tilecast: ") == len(bad)
+
+
+def test_a_model_whose_manifest_is_cut_short_leaves_torch_compile_alone(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text('{"sha256"')
+    process = _python(
+        """
+import torch
+compiled = torch.compile(lambda a, b: a @ b, backend="inductor")
+print(compiled(torch.ones(2, 2), torch.ones(2, 2)).sum().item())
+""",
+        **NAMED,
+        TILECAST_MODEL=str(tmp_path),
+    )
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.strip() == "8.0"
+    assert process.stderr.count("tilecast: ") == 1

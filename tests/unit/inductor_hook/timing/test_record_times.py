@@ -1,0 +1,238 @@
+"""What the hook writes down of Inductor's timings, and who else may write there."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch._dynamo.utils import counters
+from torch._inductor.kernel import bmm, mm
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from hook_graph import (
+    batched,
+    biased_linear,
+    choices_of,
+    linear,
+    lowering,
+    names_of,
+    settled,
+    warnings_told,
+)
+
+from tilecast.data_collection.dataset.autotuned import HEADER, Autotuned, read_autotuned
+from tilecast.data_collection.gpu.environment import versions
+from tilecast.heuristics.hardware import hardware
+from tilecast.heuristics.operands import GemmOperands
+from tilecast.heuristics.problem import GemmProblem
+from tilecast.inductor_hook import install, uninstall
+from tilecast.inductor_hook.offer.template import FAILED_MS
+from tilecast.inductor_hook.settings import Settings, cache_key
+from tilecast.inductor_hook.timing import record_times as hook_learning
+from tilecast.kernels.spec import KernelSpec, toolchain
+
+H200 = hardware("H200")
+PROBLEM = GemmProblem(512, 4096, 4096)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "own.jsonl"
+
+
+def _found(path: Path) -> tuple[Autotuned, ...]:
+    usable = read_autotuned([path], H200)
+    assert usable.left_out == {}
+    return usable.found
+
+
+def test_times_of_our_choices_and_the_librarys_are_written_and_read(
+    graph: Any, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    install(k=3, learn=path)
+    aten, *ours = choices = choices_of(linear(), "mm", [mm.aten_mm])
+    settled(choices, 0.05, 0.0402, 0.04, 0.06)
+    settled(choices_of(batched(64, 128, 4096, 4), "bmm", [bmm.aten_bmm])[1:], 1.5, 1.25, 2.0)
+    first, second = _found(path)
+    assert aten.name == "mm"
+    assert first.problem == PROBLEM
+    times = {f"tilecast_{config}": time for config, time in first.milliseconds.items()}
+    # As measured, though the choice between equals takes some from Inductor.
+    assert times == dict(zip(names_of(ours), (0.0402, 0.04, 0.06), strict=True))
+    assert first.library == 0.05
+    assert (first.gpu, first.toolchain) == ("H200", toolchain())
+    assert first.versions == versions()
+    assert first.versions["torch"] == torch.__version__
+    age = datetime.now(UTC) - datetime.fromisoformat(first.date)
+    assert timedelta(0) <= age < timedelta(minutes=1)
+    assert second.problem == GemmProblem(64, 128, 4096, 4)
+    assert (list(second.milliseconds.values()), second.library) == ([1.5, 1.25, 2.0], None)
+    assert warnings_told(caplog) == []
+
+
+def test_nothing_is_written_unless_it_is_asked_for(graph: Any, tmp_path: Path) -> None:
+    install(k=2)
+    settled(choices_of(linear(), "mm"), 1, 2)
+    install(k=2, learn=tmp_path / "own.jsonl")
+    choices = choices_of(linear(), "mm")
+    uninstall()
+    settled(choices, 1, 2)
+    install(k=1, learn=tmp_path / "own.jsonl")
+    assert len(choices_of(linear(), "mm")) == 1  # which Inductor takes without a benchmark
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_learning_changes_no_choice_and_no_key(graph: Any, path: Path) -> None:
+    install(k=3)
+    without, key = names_of(choices_of(linear(), "mm")), cache_key(Settings(3))
+    install(k=3, learn=path)
+    assert names_of(choices_of(linear(), "mm")) == without
+    assert cache_key(Settings(3, learn=str(path))) == key
+    assert Settings(3, learn=str(path)) == Settings(3)
+
+
+def test_times_out_of_inductors_cache_are_written_once(graph: Any, path: Path) -> None:
+    install(k=2, learn=path)
+    for times in ((1.0, 2.0), (1.0, 2.0), (1.5, 2.0)):
+        settled(choices_of(linear(), "mm"), *times)
+    assert path.read_text().count("\n") == 3
+    assert [list(one.milliseconds.values()) for one in _found(path)] == [[1.0, 2.0], [1.5, 2.0]]
+
+
+@pytest.mark.parametrize("failed", [FAILED_MS, float("inf")])
+def test_what_did_not_run_has_no_time(graph: Any, path: Path, failed: float) -> None:
+    install(k=2, learn=path)
+    choices = choices_of(linear(), "mm", [mm.aten_mm])
+    settled(choices, failed, failed, failed)
+    assert not path.exists()
+    settled(choices, failed, failed, 0.25)
+    (found,) = _found(path)
+    assert [*found.milliseconds.values()] == [0.25]
+    assert found.library is None
+
+
+def test_a_time_that_is_not_one_kernels_is_left_out(hook: list[KernelSpec], path: Path) -> None:
+    """A call with a symbolic m picks its config; a bias that is scaled is added by a second one."""
+    from torch._dynamo.source import ConstantSource
+
+    symbols = ShapeEnv()
+    install(k=2, learn=path)
+    with lowering(symbols):
+        dynamic = choices_of(linear(symbols.create_symbol(17, ConstantSource("m"))), "mm")
+        settled(dynamic, *range(1, len(dynamic) + 1))
+        settled(choices_of(biased_linear(beta=0.5), "addmm"), 1, 2)
+        assert dynamic and not path.exists()
+        settled(choices_of(biased_linear(), "addmm"), 1, 2)
+    (found,) = _found(path)
+    assert found.problem == GemmProblem(512, 4096, 4096, 1, GemmOperands.parse("bf16:rcr:bias"))
+
+
+def test_what_was_benchmarked_may_be_private_but_stays_here(graph: Any, path: Path) -> None:
+    """No name of a host, user, folder or card is among what is kept."""
+    install(k=2, learn=path)
+    settled(choices_of(linear(), "mm"), 1, 2)
+    header, line = path.read_text().splitlines(keepends=True)
+    assert header == HEADER
+    names = ["problem", "milliseconds", "library", "gpu", "toolchain", "versions", "date"]
+    assert [*json.loads(line)] == names
+    assert str(path.parent) not in line and "/" not in line
+
+
+PROCESSES, EACH = 6, 40
+WRITE = f"""
+import sys
+from tilecast.data_collection.dataset.autotuned import Autotuned
+from tilecast.heuristics.problem import GemmProblem
+from tilecast.inductor_hook.recording import record_times
+from tilecast.kernels.families import parse_config
+from tilecast.kernels.spec import toolchain
+path, number, name = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+print("ready", flush=True)
+sys.stdin.readline()
+for _ in range(2):
+    for m in range(1, {EACH} + 1):
+        times = {{parse_config(name): m / 8 + number}}
+        problem = GemmProblem(m, 8 * number, 8)
+        record_times(path, Autotuned(problem, times, None, "H200", toolchain(), {{}}, "today"))
+"""
+
+
+def test_processes_write_to_one_file_in_whole_lines(graph: Any, path: Path) -> None:
+    install(k=2)
+    name = choices_of(linear(), "mm")[0].choice.configs[0].name
+    writers = [
+        subprocess.Popen(
+            [sys.executable, "-c", WRITE, path, str(number), name],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for number in range(1, PROCESSES + 1)
+    ]  # fmt: skip
+    for writer in writers:
+        assert writer.stdout and writer.stdout.readline() == "ready\n"
+    for writer in writers:
+        assert writer.stdin
+        writer.stdin.write("go\n")
+        writer.stdin.flush()
+    for writer in writers:
+        _, errors = writer.communicate(timeout=60)
+        assert (writer.returncode, errors) == (0, "")
+    assert path.read_text().count("\n") == 1 + PROCESSES * EACH
+    assert {(one.problem.m, one.problem.n, *one.milliseconds.values()) for one in _found(path)} == {
+        (m, 8 * number, m / 8 + number)
+        for number in range(1, PROCESSES + 1)
+        for m in range(1, EACH + 1)
+    }
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (lambda path: path.mkdir(), "IsADirectoryError"),
+        (lambda path: path.symlink_to("nowhere/at/all"), "FileNotFoundError"),
+        (lambda path: path.symlink_to("/dev/full"), "No space left on device"),
+        (lambda path: path.write_bytes(b"SQLite format 3\0"), "does not begin with {"),
+        (
+            lambda path: path.write_text('{"tilecast": "autotuned", "version": 0}\n'),
+            'does not begin with {"tilecast": "autotuned", "version": 1}; allowed: a new file, or',
+        ),
+    ],
+)
+def test_a_file_that_cannot_be_written_is_one_warning(
+    graph: Any, path: Path, caplog: pytest.LogCaptureFixture, spoil: Any, reason: str
+) -> None:
+    spoil(path)
+    before = path.read_bytes() if path.is_file() else None
+    install(k=2, learn=path)
+    for m in (16, 512):
+        choices = choices_of(linear(m), "mm")
+        assert settled(choices, 2, 1) == [choices[1], choices[0]]
+    (warning,) = warnings_told(caplog)
+    assert warning.startswith("tilecast: recording times failed (")
+    assert reason in warning
+    assert warning.endswith(f"{path} lacks some")
+    assert "\n" not in warning
+    assert counters["tilecast"]["failed: recording times"] == 2
+    assert (path.read_bytes() if path.is_file() else None) == before
+
+
+def test_whatever_fails_is_a_warning_and_no_broken_compile(
+    graph: Any, path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unknown(device: int, settings: object) -> None:
+        raise RuntimeError("the driver is gone")
+
+    install(k=2, learn=path)
+    monkeypatch.setattr(hook_learning, "gpu_of", unknown)
+    choices = choices_of(linear(), "mm")
+    assert settled(choices, 2, 1) == [choices[1], choices[0]]
+    (warning,) = warnings_told(caplog)
+    assert "recording times failed (RuntimeError: the driver is gone)" in warning
+    assert not path.exists()

@@ -1,0 +1,511 @@
+"""Kernels compiled in other processes while the caller goes on; most for real, so few."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from pathlib import Path
+
+import odd_caches
+import pytest
+
+from tilecast.heuristics.errors import TilecastError
+from tilecast.heuristics.operands import LINEAR_BF16
+from tilecast.kernels.build import builder as builder_module
+from tilecast.kernels.build import workers
+from tilecast.kernels.build.builder import (
+    DEADLINE_SECONDS,
+    ObjectBuilder,
+    compile_all,
+    object_builder,
+)
+from tilecast.kernels.build.compiling import CompileResult, compile_into
+from tilecast.kernels.objects import cache as object_cache
+from tilecast.kernels.objects.cache import ObjectCache
+from tilecast.kernels.quack_sm90.config import QuackConfig
+from tilecast.kernels.quack_sm90.family import QuackSm90
+from tilecast.kernels.spec import KernelSpec
+
+SPEC = KernelSpec(QuackConfig(128, 128, 64, stages=4), LINEAR_BF16)
+OTHER = KernelSpec(QuackConfig(64, 128, 64, stages=4), LINEAR_BF16)
+UNAWAITED = KernelSpec(QuackConfig(128, 64, 64, stages=4), LINEAR_BF16)
+BAD = KernelSpec(QuackConfig(100, 100, 64), LINEAR_BF16)
+"""No tile that WGMMA has an instruction for; the space never proposes it."""
+
+
+@pytest.fixture(scope="module")
+def builder(tmp_path_factory: pytest.TempPathFactory) -> ObjectBuilder:
+    """One builder for all tests, which loads the compiler once."""
+    return ObjectBuilder(ObjectCache(tmp_path_factory.mktemp("objects")), workers=1)
+
+
+def _states(builder: ObjectBuilder) -> dict[str, int]:
+    return {path.name: path.stat().st_mtime_ns for path in builder.objects.root.iterdir()}
+
+
+def test_many_callers_share_one_compilation(builder: ObjectBuilder) -> None:
+    builder.start(SPEC)
+    assert builder.objects.resources(SPEC) is None
+    seen: list[dict[str, int]] = []
+
+    def wait() -> None:
+        builder.wait(SPEC)
+        assert builder.objects.resources(SPEC) is not None
+        seen.append(_states(builder))
+
+    threads = [threading.Thread(target=wait) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert seen == [_states(builder)] * 8
+    assert set(_states(builder)) == {f"{SPEC.key}.o"}
+
+
+def test_a_failure_that_another_caller_is_told_meanwhile_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    builder = ObjectBuilder(ObjectCache(tmp_path / "objects"), workers=1)
+    failed: Future[CompileResult] = Future()
+    failed.set_result(CompileResult(SPEC, 0.0, "no such tile"))
+    others: list[threading.Thread] = []
+
+    def take() -> None:
+        with pytest.raises(TilecastError, match="no such tile"):
+            builder.ready(SPEC)
+
+    def start(spec: KernelSpec) -> None:
+        builder._jobs[spec] = failed
+        others.append(threading.Thread(target=take))
+        others[0].start()
+        others[0].join(0.2)
+
+    monkeypatch.setattr(builder, "start", start)
+    with pytest.raises(TilecastError, match="no such tile"):
+        builder.wait(SPEC)
+    others[0].join()
+
+
+def test_what_the_cache_holds_is_not_compiled_again(builder: ObjectBuilder) -> None:
+    builder.wait(SPEC)
+    before = _states(builder)
+    for again in (builder, ObjectBuilder(builder.objects, workers=1)):
+        again.start(SPEC)
+        again.wait(SPEC)
+    assert _states(builder) == before
+
+
+def test_an_object_that_was_cut_short_is_compiled_again(builder: ObjectBuilder) -> None:
+    builder.wait(SPEC)
+    path = builder.objects.path(SPEC)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:1000])
+    builder.wait(SPEC)
+    assert builder.objects.resources(SPEC) is not None
+    assert len(path.read_bytes()) == len(whole)
+
+
+def test_a_config_that_does_not_compile_is_told_in_one_line(builder: ObjectBuilder) -> None:
+    for _ in range(2):
+        with pytest.raises(TilecastError, match="did not compile: ") as refusal:
+            builder.wait(BAD)
+        message = str(refusal.value)
+        assert BAD.config.name in message
+        assert "\n" not in message
+        assert f"tilecast compile --config {BAD.config}" in message
+    assert builder.objects.resources(BAD) is None
+
+
+def test_a_kernel_is_begun_and_nobody_waits(builder: ObjectBuilder) -> None:
+    start = time.monotonic()
+    assert not builder.ready(UNAWAITED)
+    while not builder.ready(UNAWAITED):
+        assert time.monotonic() < start + DEADLINE_SECONDS
+        time.sleep(0.05)
+    assert builder.objects.resources(UNAWAITED) is not None
+    assert builder.ready(UNAWAITED)
+
+
+def test_a_kernel_that_does_not_compile_is_told_to_who_asks_again(builder: ObjectBuilder) -> None:
+    start = time.monotonic()
+    with pytest.raises(TilecastError, match=f"{BAD.config}.* did not compile: "):
+        while not builder.ready(BAD):
+            assert time.monotonic() < start + DEADLINE_SECONDS
+            time.sleep(0.05)
+    assert not builder.ready(BAD), "it is never tried again"
+
+
+def test_a_bad_config_stops_no_other(builder: ObjectBuilder) -> None:
+    builder.start(BAD)
+    builder.start(OTHER)
+    builder.wait(OTHER)
+    assert builder.objects.resources(OTHER) is not None
+
+
+def test_settled_is_all_that_was_begun_failures_too(builder: ObjectBuilder) -> None:
+    for spec in (BAD, OTHER):
+        builder.start(spec)
+    builder.settle()
+    assert builder.ready(OTHER)
+    with pytest.raises(TilecastError, match="did not compile"):
+        builder.ready(BAD)
+
+
+def test_a_cache_that_cannot_be_written_is_told_in_one_line(builder: ObjectBuilder) -> None:
+    begun = builder._workers
+    unwritable = ObjectBuilder(ObjectCache(Path("/proc/tilecast")), workers=1)
+    unwritable._workers = begun  # saves loading another compiler
+    with pytest.raises(TilecastError, match="cannot write /proc/tilecast") as refusal:
+        unwritable.wait(SPEC)
+    assert "\n" not in str(refusal.value)
+    unwritable.start(OTHER)
+    unwritable.settle()
+    assert unwritable._jobs[OTHER].done()
+
+
+def test_what_compiles_has_no_threads_that_a_fork_would_lose_and_no_gpu(
+    builder: ObjectBuilder,
+) -> None:
+    builder.wait(SPEC)
+    server = Path(f"/proc/{_server(builder)}")
+    assert len(list((server / "task").iterdir())) == 1
+    assert b"CUDA_VISIBLE_DEVICES=\0" in (server / "environ").read_bytes()
+
+
+def _server(builder: ObjectBuilder) -> int:
+    assert builder._workers is not None
+    return builder._workers._server.pid
+
+
+def _until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def _gone(pid: int) -> bool:
+    return not Path(f"/proc/{pid}/cmdline").exists()
+
+
+@pytest.fixture
+def light(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes that do not load the compiler."""
+    for step in ("prepare", "rehearse"):
+        monkeypatch.setattr(builder_module, step, odd_caches.nothing)
+
+
+@pytest.fixture
+def odd(
+    tmp_path: Path, object_file: Callable[..., bytes], light: None
+) -> Callable[..., odd_caches.OddCache]:
+    """Makes a cache whose first kernel but one has an odd compiler."""
+    code = object_file(168, 0)
+    return partial(odd_caches.OddCache, tmp_path / "objects", code, FOUR[1])
+
+
+FOUR = [KernelSpec(QuackConfig(64, 64, 64, stages=n), LINEAR_BF16) for n in (2, 3, 4, 5)]
+
+
+@pytest.mark.parametrize("deaths", [1, 2])
+def test_only_the_kernel_whose_process_dies_again_fails(
+    odd: Callable[..., odd_caches.OddCache], deaths: int
+) -> None:
+    cache = odd(deaths=deaths, seconds=0.1)
+    results = {result.spec: result for result in compile_all(FOUR, cache, 2)}
+    assert set(results) == set(FOUR)
+    failed = {spec for spec, result in results.items() if result.error}
+    assert failed == ({FOUR[1]} if deaths == 2 else set())
+    assert {spec for spec in FOUR if cache.resources(spec) is None} == failed
+    assert len(cache.tries()) == 2
+    if failed:
+        assert results[FOUR[1]].passing
+        assert "its process died twice" in str(results[FOUR[1]].error)
+        assert "out of memory?" in str(results[FOUR[1]].error)
+
+
+def test_a_process_that_dies_while_others_wait(odd: Callable[..., odd_caches.OddCache]) -> None:
+    """The hook's way to ask behaves as the list's."""
+    builder = ObjectBuilder(odd(deaths=9, seconds=0.1), workers=2)
+    for spec in FOUR:
+        builder.start(spec)
+    for spec in (FOUR[0], FOUR[2], FOUR[3]):
+        builder.wait(spec)
+    with pytest.raises(TilecastError, match=f"kernel {FOUR[1].config} .*died twice.*; see `tile"):
+        builder.wait(FOUR[1])
+    builder.close()
+
+
+def test_when_all_processes_are_lost_that_is_told_and_others_are_begun(
+    odd: Callable[..., odd_caches.OddCache],
+) -> None:
+    cache = odd(deaths=0, hangs=True)
+    builder = ObjectBuilder(cache, workers=1)
+    builder.start(FOUR[1])
+    _until(cache.tries)
+    os.kill(_server(builder), signal.SIGKILL)
+    with pytest.raises(TilecastError, match="the process that compiles ended with status -9"):
+        builder.wait(FOUR[1])
+    _until(lambda: _gone(cache.tries()[0]))
+    builder.wait(FOUR[0])
+    assert cache.resources(FOUR[0]) is not None
+    builder.close()
+
+
+def test_what_was_in_work_when_all_processes_were_lost_is_compiled_once_more(
+    odd: Callable[..., odd_caches.OddCache],
+) -> None:
+    cache = odd(hangs=True)
+    builder = ObjectBuilder(cache, workers=2)
+    lost: list[int] = []
+    results: dict[KernelSpec, CompileResult] = {}
+
+    def lose() -> bool:
+        # The odd one hangs each time that it is tried; the second time it is lost alone.
+        others = len(FOUR) - 1 if lost else 0
+        if len(lost) < 2 and len(cache.tries()) > len(lost) and len(results) >= others:
+            lost.append(_server(builder))
+            os.kill(lost[-1], signal.SIGKILL)
+        return False
+
+    for result in builder.build(FOUR, lose):
+        results[result.spec] = result
+    builder.close()
+    assert len(set(lost)) == 2
+    assert {spec for spec, result in results.items() if result.error} == {FOUR[1]}
+    assert results[FOUR[1]].passing
+    assert "the process that compiles ended with status -9" in str(results[FOUR[1]].error)
+
+
+def test_a_compiler_that_hangs_is_ended_and_the_others_go_on(
+    odd: Callable[..., odd_caches.OddCache], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(builder_module, "DEADLINE_SECONDS", 2)
+    cache = odd(hangs=True, seconds=0.2)
+    begun = time.monotonic()
+    results = {result.spec: result for result in compile_all(FOUR, cache, 2)}
+    assert time.monotonic() - begun < 30
+    assert {spec: result.error for spec, result in results.items()} == {
+        **dict.fromkeys(FOUR),
+        FOUR[1]: "no result after 2 s",
+    }
+    assert results[FOUR[1]].passing
+    (hung,) = cache.tries()
+    assert _gone(hung)
+
+
+def test_a_compiler_that_hangs_alone_is_given_up_once_nobody_waits(
+    odd: Callable[..., odd_caches.OddCache],
+) -> None:
+    """Its process died before; a run that is interrupted now does not wait for its deadline."""
+    cache = odd(deaths=1, hangs=True)
+    begun = time.monotonic()
+    stopped = compile_all([FOUR[1]], cache, 1, stop=lambda: len(cache.tries()) == 2)
+    assert list(stopped) == []
+    assert time.monotonic() - begun < DEADLINE_SECONDS / 2
+    _until(lambda: all(map(_gone, cache.tries())))
+
+
+def test_time_in_the_queue_is_no_compile_time(
+    odd: Callable[..., odd_caches.OddCache], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last of six kernels is done after 3 s and more, each after half a second."""
+    monkeypatch.setattr(builder_module, "DEADLINE_SECONDS", 2.5)
+    six = [KernelSpec(QuackConfig(64, 64, 64, stages=n), LINEAR_BF16) for n in range(6, 12)]
+    builder = ObjectBuilder(odd(seconds=0.5), workers=1)
+    for spec in six:
+        builder.start(spec)
+    builder.wait(six[-1])
+    assert all(map(builder.ready, six))
+    builder.close()
+
+
+def test_a_compiler_that_hangs_keeps_no_slot_from_who_waits(
+    odd: Callable[..., odd_caches.OddCache], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(builder_module, "DEADLINE_SECONDS", 2)
+    builder = ObjectBuilder(odd(hangs=True), workers=1)
+    builder.start(FOUR[1])
+    builder.wait(FOUR[0])
+    with pytest.raises(TilecastError, match="did not compile: no result after 2 s"):
+        builder.wait(FOUR[1])
+    builder.wait(FOUR[2])
+    builder.close()
+
+
+def test_idle_processes_leave_and_others_are_begun(
+    odd: Callable[..., odd_caches.OddCache], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "IDLE_SECONDS", 0.2)
+    builder = ObjectBuilder(odd(), workers=1)
+    builder.wait(FOUR[0])
+    first = _server(builder)
+    _until(lambda: _gone(first))
+    builder.wait(FOUR[2])
+    assert _server(builder) != first
+    builder.close()
+
+
+def test_a_compiler_that_hangs_while_it_is_loaded_holds_nobody_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(builder_module, "prepare", odd_caches.hang)
+    monkeypatch.setattr(workers, "IDLE_SECONDS", 1)
+    monkeypatch.setattr(workers, "SILENT_SECONDS", 2)
+    builder = ObjectBuilder(ObjectCache(tmp_path), workers=1)
+    with pytest.raises(TilecastError, match="the process that compiles (told|ended)"):
+        builder.wait(SPEC)
+
+
+@pytest.mark.parametrize("raised", [OSError(28, "No space left on device"), MemoryError("no more")])
+def test_what_a_compiler_lacks_is_no_fault_of_the_kernel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raised: Exception
+) -> None:
+    def lack(spec: KernelSpec) -> bytes:
+        raise raised
+
+    monkeypatch.setattr(QuackSm90, "compile", staticmethod(lack))
+    with pytest.raises(TilecastError, match=f"cannot be compiled .*{raised.args[-1]}") as told:
+        compile_into(SPEC, ObjectCache(tmp_path))
+    assert "\n" not in str(told.value)
+    assert "free some and run again" in str(told.value)
+
+
+def _multiprocessing(call: Callable[[], object]) -> Callable[[], int | None]:
+    process = multiprocessing.get_context("fork").Process(target=call)
+    process.start()
+
+    def status() -> int | None:
+        process.join()
+        return process.exitcode
+
+    return status
+
+
+def _os_fork(call: Callable[[], object]) -> Callable[[], int | None]:
+    if child := os.fork():
+        return lambda: os.waitpid(child, 0)[1]
+    status = 1
+    try:
+        call()
+        status = 0
+    finally:
+        os._exit(status)
+
+
+@pytest.mark.parametrize("fork", [_multiprocessing, _os_fork])
+def test_a_forked_child_has_processes_of_its_own(
+    odd: Callable[..., odd_caches.OddCache],
+    fork: Callable[[Callable[[], object]], Callable[[], int | None]],
+) -> None:
+    """Even when another thread of its parent was in the builder at that time."""
+    builder = ObjectBuilder(odd(), workers=1)
+    builder.wait(FOUR[0])
+    with builder._lock:
+        status = fork(lambda: builder.wait(FOUR[1]))
+    start = time.monotonic()
+    assert status() == 0
+    assert time.monotonic() - start < min(DEADLINE_SECONDS, workers.IDLE_SECONDS)
+    assert builder.objects.resources(FOUR[1]) is not None
+    builder.wait(FOUR[2])
+    builder.close()
+
+
+def test_processes_that_want_one_kernel_compile_it_once(
+    tmp_path: Path, object_file: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "log"
+
+    def compile_object(spec: KernelSpec) -> bytes:
+        with log.open("a") as file:
+            file.write(f"{spec.key}\n")
+        time.sleep(0.05)
+        return object_file(168, 0)
+
+    monkeypatch.setattr(QuackSm90, "compile", staticmethod(compile_object))
+    cache = ObjectCache(tmp_path / "objects")
+
+    def want_all(first: int) -> None:
+        for spec in FOUR[first:] + FOUR[:first]:
+            assert compile_into(spec, cache).error is None
+
+    context = multiprocessing.get_context("fork")
+    processes = [context.Process(target=want_all, args=(n % 4,)) for n in range(8)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0] * 8
+    assert sorted(log.read_text().split()) == sorted(spec.key for spec in FOUR)
+    assert len(list(cache.root.iterdir())) == 4
+
+
+def test_a_process_that_hangs_or_is_killed_holds_up_nobody_for_long(
+    tmp_path: Path, object_file: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(object_cache, "LOCK_SECONDS", 0.5)
+    monkeypatch.setattr(QuackSm90, "compile", staticmethod(lambda spec: object_file(168, 0)))
+    cache = ObjectCache(tmp_path / "objects")
+
+    def hang() -> None:
+        with cache.exclusive(SPEC):
+            (tmp_path / "held").touch()
+            time.sleep(100)
+
+    process = multiprocessing.get_context("fork").Process(target=hang)
+    process.start()
+    while not (tmp_path / "held").exists():
+        time.sleep(0.01)
+    assert compile_into(SPEC, cache).seconds >= 0.5
+    process.kill()
+    process.join()
+    assert compile_into(OTHER, cache).seconds < 0.5
+    cache.path(SPEC).unlink()
+    assert 0 < compile_into(SPEC, cache).seconds < 0.5
+
+
+SCRIPT = """
+import sys
+print("the script runs", flush=True)
+from tilecast.kernels.quack_sm90.config import QuackConfig
+from tilecast.heuristics.operands import LINEAR_BF16
+from tilecast.kernels.build.builder import object_builder
+from tilecast.kernels.spec import KernelSpec
+spec = KernelSpec(QuackConfig(64, 64, 64, stages=4), LINEAR_BF16)
+object_builder().wait(spec)
+print(object_builder().objects.resources(spec).registers > 0)
+"""
+
+
+def test_a_script_without_a_guard_is_run_once(tmp_path: Path) -> None:
+    """What is spawned by multiprocessing would import it and start processes of its own."""
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    process = subprocess.run(
+        [sys.executable, str(script)],
+        capture_output=True,
+        text=True,
+        timeout=250,
+        env={**os.environ, "TILECAST_CACHE": str(tmp_path / "objects")},
+    )
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.split("\n") == ["the script runs", "True", ""]
+
+
+def test_the_default_builder_follows_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TILECAST_CACHE", str(tmp_path / "here"))
+    here = object_builder()
+    assert here.objects.root == tmp_path / "here"
+    assert object_builder() is here
+    monkeypatch.setenv("TILECAST_CACHE", str(tmp_path / "there"))
+    assert object_builder().objects.root == tmp_path / "there"

@@ -1,0 +1,318 @@
+"""What our kernel relies on in QuACK, none of which is promised, and what it compiles to.
+
+When a newer version breaks one of these, the kernel must be read against it before the pin moves.
+QuACK is imported in processes of their own alone, as it is when kernels are compiled.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from tilecast.heuristics.hardware import GPUS
+from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
+from tilecast.kernels.build.builder import compile_all
+from tilecast.kernels.families import parse_config
+from tilecast.kernels.objects.cache import ObjectCache
+from tilecast.kernels.quack_sm90 import resources, space
+from tilecast.kernels.quack_sm90.family import QuackSm90
+from tilecast.kernels.spec import KernelSpec
+
+ROOT = Path(__file__).parents[3]
+OVERRIDDEN = {
+    "_compute_stages": "cta_tile_shape_mnk epi_tile a_dtype b_dtype d_dtype c_dtype epilogue_args "
+    "smem_capacity occupancy warp_shape_mnk a_bytes_per_stage_override ab_extra_bytes_per_stage",
+    "_compute_tile_shape_or_override": "cta_tile_shape_mnk atom_layout_mnk element_type "
+    "epi_tile_override",
+    "get_scheduler_class": "self varlen_m",
+    "epi_to_underlying_arguments": "self args loc ip",
+    "epi_get_smem_tensors": "self params storage",
+    "mma": "self ab_pipeline ab_read_state mma_fn acc acc_slow k_tile_cnt warp_group_idx",
+    "mma_rs_interleaved": "self ab_pipeline ab_read_state tiled_mma acc k_tile_cnt warp_group_idx "
+    "copy_block tCrA tCrB k_tile_start promote_fn",
+    "epilogue_split_k": "self params epi_fn load_acc_subtile tRS_rD epi_tile epi_read_state "
+    "epi_producer_state epi_store_pipeline tile_coord_mnkl epilogue_barrier tidx is_tma_warp",
+    "make_tma_epilogue_atoms_and_tensors": "self mD mC epilogue_args varlen_m",
+    "epilog_gmem_copy_and_partition": "self atom mD_mn tile_shape_mn epi_tile sD tile_coord_mnkl",
+    "epilogue": "self params epi_smem_tensors epi_pipeline epi_store_pipeline epi_read_state "
+    "epi_producer_state epi_tile load_acc_subtile tRS_rD tRS_rC tiled_copy_t2r tiled_copy_r2s "
+    "tRS_sD tiled_copy_s2r tSR_rC tSR_sC copy_D copy_C tile_coord_mnkl varlen_manager "
+    "epilogue_barrier tile_scheduler tidx is_tma_warp",
+    "__call__": "self mA mB mD mC epilogue_args scheduler_args varlen_args stream mSFA mSFB",
+}
+"""Methods that ours override, with QuACK's parameters in order."""
+SAMPLE = (
+    ("bf16:rcr", "128x128x64_c2x1x1_s6_coop_o1_rm8"),
+    ("bf16:rcr", "swap_64x16x128_c1x1x8_s9_coop_o1_rm8"),
+    ("bf16:rcr", "256x128x64_c1x1x3_s4_coop_o1_rm8"),
+    ("bf16:rcr", "swap_128x160x64_c4x1x4_s5_coop_o1_rm8"),
+    ("bf16:rcr:bias", "128x80x64_c1x2x3_s8_coop_o1_rm8"),
+    ("bf16:rcr", "64x64x64_c1x1x1_s5_coop_o2_rm8"),
+    ("bf16:rrr", "swap_192x96x64_c2x1x1_s4_pong_o1_rm4"),
+    ("bf16:crr", "64x128x64_c1x1x4_s6_coop_o1_rn1"),
+    ("e5m2xe4m3:rcr>bf16", "128x128x128_c1x1x1_s5_pong_o1_rm8"),
+    ("e4m3:rcr>bf16@fp32:row-scales+bias", "128x128x128_c1x1x1_s4_coop_o1_rm8"),
+    ("bf16:rcr:bias+gelu", "256x192x64_c2x1x1_s3_coop_o1_rm8"),
+    ("bf16:rcr:alpha+beta-c", "swap_128x192x64_c1x2x1_s3_pong_o1_rm8"),
+    ("int8:rcr>bf16:out-row-scales+bias", "64x64x128_c1x1x3_s5_coop_o1_rm8"),
+    ("int8:rcr>int32", "64x32x128_c1x1x4_s8_coop_o1_rm8"),
+    ("bf16xint8:rcr:column-scales", "swap_64x16x128_c1x1x4_s12_coop_o1_rm8"),
+    ("bf16xint8:rcr:column-scales", "swap_128x64x64_c2x1x1_s5_coop_o2_rm8"),
+    ("bf16xint8:rcr:fp32-column-scales+bias", "swap_64x16x128_c1x1x2_s9_coop_o2_rm8"),
+    ("bf16xint8:ccr:bias+gelu", "swap_256x128x64_c1x2x1_s5_coop_o1_rm8"),
+    ("bf16xint8:rcr>fp32", "swap_192x96x64_c1x1x1_s6_pong_o1_rm8"),
+)
+VECTORS = {
+    "bf16:rcr:bias": "128x128x64_c2x1x1_s5_coop_o1_rm8",
+    "bf16:rcr:bias+gelu": "swap_64x64x64_c1x1x1_s11_pong_o1_rm8",
+    "int8:rcr>bf16:row-scales+bias": "64x64x128_c1x1x3_s5_coop_o1_rm8",
+    "bf16xint8:rcr:column-scales": "swap_128x64x64_c1x1x1_s5_pong_o1_rm8",
+}
+
+READ = """
+import contextlib, inspect, io, json, sys, traceback
+from tilecast.kernels.quack_sm90 import kernel
+from tilecast.kernels.quack_sm90.kernel import GemmSm90, TunableGemm
+from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
+from tilecast.kernels.families import parse_config
+from tilecast.kernels.spec import KernelSpec
+
+for line in sys.stdin:
+    told, failed = io.StringIO(), ""
+    try:
+        with contextlib.redirect_stdout(told):
+            exec(json.loads(line), dict(globals()))
+    except Exception:
+        failed = traceback.format_exc()
+    print(json.dumps([told.getvalue().strip(), failed]), flush=True)
+"""
+Ask = Callable[[str], str]
+
+
+@pytest.fixture(scope="module")
+def dumped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the process of `ask` leaves the PTX of what it compiles."""
+    return tmp_path_factory.mktemp("ptx")
+
+
+@pytest.fixture(scope="module")
+def ask(dumped: Path) -> Iterator[Ask]:
+    """Gives what some code prints in a process in which QuACK is imported, once for all."""
+    with subprocess.Popen(
+        [sys.executable, "-c", READ],
+        env=os.environ | {"CUTE_DSL_KEEP": "ptx", "CUTE_DSL_DUMP_DIR": str(dumped)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        asked, answered = process.stdin, process.stdout
+        assert asked and answered
+
+        def answer(code: str) -> str:
+            asked.write(json.dumps(code) + "\n")
+            asked.flush()
+            told, failed = json.loads(answered.readline())
+            assert not failed, failed
+            return told
+
+        yield answer
+        asked.close()
+
+
+def test_the_installed_version_is_the_pinned_one() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    (pin,) = [line.split("==")[1] for line in project["dependencies"] if "quack" in line]
+    assert pin == version("quack-kernels")
+
+
+def test_what_is_overridden_takes_these_parameters(ask: Ask) -> None:
+    code = f"""
+for method in {list(OVERRIDDEN)}:
+    print(method, *inspect.signature(getattr(GemmSm90, method)).parameters)
+"""
+    found = dict(line.split(" ", 1) for line in ask(code).splitlines())
+    assert {name: set(text.split()) for name, text in found.items()} == {
+        name: set(text.split()) for name, text in OVERRIDDEN.items()
+    }
+
+
+def test_a_converted_operand_has_what_quack_asks_of_its_own(ask: Ask) -> None:
+    code = """
+from quack.operand_transform.transform import TransformAW4
+from tilecast.kernels.quack_sm90.conversion import ConvertedA
+for name in ("make_a_smem_layout_staged", "make_a_tma", "a_gmem_slice", "make_copy_block"):
+    ours, theirs = (inspect.signature(getattr(it, name)) for it in (ConvertedA, TransformAW4))
+    assert len(ours.parameters) == len(theirs.parameters), name
+print(ConvertedA.owns_a_layout, ConvertedA.aux, ConvertedA.promote, ConvertedA.tile_k)
+"""
+    assert ask(code) == "True None False None"
+
+
+def test_resources_are_what_quack_chooses(ask: Ask) -> None:
+    """Warp groups, and registers at least as many; also that all knobs arrive."""
+    configs = [c for c in QuackSm90().configs(LINEAR_BF16, GPUS[0]) if c.ctas_per_sm == 1][::40]
+    code = f"""
+import cutlass
+from tilecast.kernels.quack_sm90 import resources
+for name in {[config.name for config in configs]}:
+    config = parse_config(name)
+    ours = TunableGemm(config, LINEAR_BF16)
+    theirs = GemmSm90(
+        cutlass.Float32, cutlass.BFloat16, ours.cta_tile_shape_mnk, ours.cluster_shape_mnk,
+        pingpong=config.schedule == "pong", fp8_fast_accum=True,
+    )
+    assert theirs.mma_warp_groups == resources.mma_warp_groups(config), name
+    assert theirs.atom_layout_mnk[:2] == resources.warp_groups(config), name
+    load, mma = resources.registers(config, LINEAR_BF16)
+    needed = resources.accumulator_registers(config, LINEAR_BF16) + 32
+    assert mma >= theirs.num_regs_mma or needed <= mma, name
+    assert load <= theirs.num_regs_load or mma <= theirs.num_regs_mma, name
+    assert ours._compute_stages()[0] == config.stages
+    assert ours.split_k == config.split_k and ours.cluster_shape_mnk[2] == config.split_k
+    assert ours.is_persistent == (config.split_k == 1)
+print("triton" in sys.modules, "quack.rmsnorm" in sys.modules)
+"""
+    assert ask(code) == "False False"
+
+
+def test_loads_are_shared_by_the_ctas_of_one_split(ask: Ask) -> None:
+    """What the DSL is told of A's loads and of B's; afterwards QuACK is as it was."""
+    told = {
+        "128x128x64_c2x1x1_s4_coop_o1_rm8": ["M (2, 1)", "N (2, 1)"],
+        "128x128x64_c2x1x3_s4_coop_o1_rm8": ["N (1, 3)", "N (2, 3)"],
+        "128x80x64_c1x4x2_s4_coop_o1_rm8": ["N (4, 2)", "N (1, 2)"],
+    }
+    code = f"""
+from quack import copy_utils
+from tilecast.kernels.gemm_object import compile_gemm
+told, whole = [], copy_utils.block_copy
+def told_of(*args, tma_multicast=None, **kwargs):
+    if tma_multicast is None:
+        return whole(*args, **kwargs)
+    told.append(f"{{tma_multicast['multicast_dim']}} {{tma_multicast['cluster_shape']}}")
+    return whole(*args, tma_multicast=tma_multicast, **kwargs)
+copy_utils.block_copy, before = told_of, copy_utils.tma_get_block_copy_fn
+for name in {list(told)}:
+    spec = KernelSpec(parse_config(name), LINEAR_BF16)
+    compile_gemm(TunableGemm(spec.config, LINEAR_BF16), spec)
+    print(told, copy_utils.tma_get_block_copy_fn is before)
+    told.clear()
+copy_utils.block_copy = whole
+"""
+    assert ask(code).splitlines() == [f"{ranks} True" for ranks in told.values()]
+
+
+@pytest.fixture(scope="module")
+def ptx(ask: Ask, dumped: Path) -> dict[str, str]:
+    """What kernels with vectors are compiled to, by their operands."""
+    found = {}
+    for text, name in VECTORS.items():
+        for other in dumped.glob("*.ptx"):
+            other.unlink()
+        ask(f"""
+from tilecast.kernels.families import FAMILIES
+spec = KernelSpec(parse_config({name!r}), GemmOperands.parse({text!r}))
+FAMILIES["quack_sm90"].compile(spec)
+""")
+        (path,) = dumped.glob("*.ptx")
+        found[text] = path.read_text()
+    return found
+
+
+@pytest.mark.parametrize("text", VECTORS)
+def test_vectors_are_asked_for_before_the_product_and_after_the_kernel_in_front(
+    text: str, ptx: dict[str, str]
+) -> None:
+    """In the order of the code: the wait for that kernel, copies of vectors, products."""
+    lines = ptx[text].splitlines()
+    kinds = ("griddepcontrol.wait", "cp.async.ca.shared", "wgmma.mma_async")
+    wait, copy, product = ([i for i, line in enumerate(lines) if it in line] for it in kinds)
+    vectors = GemmOperands.parse(text).extras
+    assert len(copy) >= len(vectors)
+    # The first wait is that of the warp which loads A and B.
+    assert len(wait) == 2 and wait[1] < copy[0] < product[0]
+
+
+def test_threads_share_evenly_what_they_store() -> None:
+    """Of every piece of a tile, in two rounds at least, where TMA does not store rows."""
+    for text in {text for text, _ in SAMPLE}:
+        operands = GemmOperands.parse(text)
+        for config in space.valid_configs(operands, GPUS[0]):
+            rows, columns = resources.epilogue_tile(config, operands)
+            storing = resources.mma_warp_groups(config) // (2 if config.schedule == "pong" else 1)
+            assert rows * columns % (2 * storing * resources.WARP_GROUP) == 0, config
+
+
+@pytest.fixture(scope="module")
+def objects(tmp_path_factory: pytest.TempPathFactory) -> ObjectCache:
+    """What tests compile the sample into."""
+    return ObjectCache(tmp_path_factory.mktemp("objects"))
+
+
+def test_shared_memory_is_what_quack_lays_out(ask: Ask, objects: ObjectCache) -> None:
+    """But for the kilobyte that its barriers may move the rest by."""
+    code = f"""
+from pathlib import Path
+from tilecast.kernels import builder, gemm_object
+from tilecast.kernels.objects.cache import ObjectCache
+from tilecast.kernels.quack_sm90 import resources
+whole = gemm_object.compile_gemm
+def measured(gemm, spec):
+    content = whole(gemm, spec)
+    stated = resources.smem_bytes(spec.config, spec.operands)
+    assert 0 <= stated - gemm.shared_storage.size_in_bytes() <= resources.ALIGNMENT, spec
+    print(spec.config)
+    return content
+gemm_object.compile_gemm = measured
+try:
+    for text, name in {SAMPLE[::3]}:
+        spec = KernelSpec(parse_config(name), GemmOperands.parse(text))
+        builder.compile_into(spec, ObjectCache(Path({str(objects.root)!r})))
+finally:
+    gemm_object.compile_gemm = whole
+"""
+    assert ask(code).splitlines() == [name for _, name in SAMPLE[::3]]
+
+
+def test_kernels_compile_without_a_gpu_and_without_spills(objects: ObjectCache) -> None:
+    """Those that the test above has compiled are there already."""
+    specs = [KernelSpec(parse_config(name), GemmOperands.parse(text)) for text, name in SAMPLE]
+    for text, name in (SAMPLE[1], SAMPLE[-1]):
+        specs.append(KernelSpec(parse_config(name), GemmOperands.parse(text), batched=True))
+    # And one whose pieces have 16 columns, beside the largest accumulators.
+    narrow = KernelSpec(parse_config("128x208x64_c2x1x1_s5_pong_o1_rn8"), LINEAR_BF16)
+    specs += [replace(spec, any_rows=True) for spec in (*specs[::3], narrow)]
+    results = list(compile_all(specs, objects, 2))
+    assert {result.error for result in results} == {None}
+    for spec in specs:
+        facts = objects.resources(spec)
+        assert facts is not None
+        assert facts.spill_bytes == 0, spec
+
+
+def test_quack_is_imported_in_no_process_of_the_user(tmp_path: Path) -> None:
+    """But by `tilecast doctor`, which is asked whether it can be."""
+    code = f"""
+import sys
+from pathlib import Path
+from tilecast.heuristics.operands import LINEAR_BF16
+from tilecast.kernels.build.builder import compile_all
+from tilecast.kernels.families import parse_config
+from tilecast.kernels.objects.cache import ObjectCache
+from tilecast.kernels.spec import KernelSpec
+spec = KernelSpec(parse_config({SAMPLE[1][1]!r}), LINEAR_BF16)
+(result,) = compile_all([spec], ObjectCache(Path({str(tmp_path / "objects")!r})), 1)
+print(result.error, [name for name in sys.modules if name.split(".")[0] in ("quack", "cutlass")])
+"""
+    run = [sys.executable, "-c", code]
+    found = subprocess.run(run, capture_output=True, text=True, check=True).stdout
+    assert found.strip() == "None []"

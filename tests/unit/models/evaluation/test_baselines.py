@@ -1,0 +1,215 @@
+"""The baselines keep the contract and do what their names say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tilecast.heuristics.baselines import RandomChoice
+from tilecast.heuristics.config_table import Candidates
+from tilecast.heuristics.errors import TilecastError
+from tilecast.heuristics.hardware import hardware
+from tilecast.heuristics.heuristic import rank
+from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
+from tilecast.heuristics.problem import GemmProblem
+from tilecast.kernels.candidates import candidates, config_table, space
+from tilecast.kernels.quack_sm90.config import QuackConfig
+from tilecast.kernels.quack_sm90.stock import stock_candidates, stock_configs
+from tilecast.models.evaluation.baselines import BestFixedSubset, NearestNeighbour, StockDefault
+from tilecast.models.evaluation.nvmatmul import NvMatmulHeuristic, layout, precision, select
+
+H200 = hardware("H200")
+PROBLEM = GemmProblem(2048, 4096, 4096)
+A, B, C, D = (QuackConfig(128, n, 64) for n in (64, 128, 192, 256))
+
+
+def _those(*configs: QuackConfig) -> Candidates:
+    return config_table(configs, LINEAR_BF16).all()
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Labels of one problem, written down."""
+
+    problem: GemmProblem
+    times: dict[QuackConfig, float]
+
+    @property
+    def configs(self) -> tuple[QuackConfig, ...]:
+        return tuple(self.times)
+
+    def cost(self, power: str) -> np.ndarray:
+        assert power == "burst"
+        return np.array(list(self.times.values()), np.float64)
+
+
+def _problem(m: int) -> GemmProblem:
+    return GemmProblem(m, 1024, 1024)
+
+
+TABLE: Any = (
+    Measured(_problem(64), {A: 1.0, B: 2.0, C: 4.0}),
+    Measured(_problem(128), {A: 1.0, B: 3.0, C: 5.0}),
+    Measured(_problem(4096), {B: 2.0, C: 1.0, D: 3.0}),
+)
+
+
+@pytest.mark.parametrize(
+    "heuristic",
+    [
+        RandomChoice(),
+        StockDefault(H200),
+        BestFixedSubset("burst").fit(TABLE),
+        NearestNeighbour("burst").fit(TABLE),
+    ],
+    ids=lambda heuristic: heuristic.name,
+)
+@pytest.mark.parametrize("limit", [None, 1, 3])
+def test_the_contract_is_kept(heuristic, limit: int | None) -> None:
+    configs = candidates(PROBLEM, H200)
+    first = list(rank(heuristic, PROBLEM, configs, limit=limit))
+    assert list(rank(heuristic, PROBLEM, configs, limit=limit)) == first
+    assert len(rank(heuristic, PROBLEM, configs[:0], limit=limit)) == 0
+
+
+def test_random_order_depends_on_the_problem_and_the_seed() -> None:
+    configs = candidates(PROBLEM, H200)
+    one = list(RandomChoice().rank(PROBLEM, configs))
+    assert sorted(one) == sorted(configs)
+    assert one[:5] == list(RandomChoice().rank(PROBLEM, configs, limit=5))
+    assert one != list(RandomChoice().rank(GemmProblem(2048, 4096, 4104), configs))
+    assert one != list(RandomChoice(seed=1).rank(PROBLEM, configs))
+
+
+def test_there_are_24_stock_configs_in_listing_order() -> None:
+    stock = stock_configs(LINEAR_BF16, H200)
+    assert len(set(stock)) == 24
+    names = [config.name for config in stock]
+    assert names[:2] == ["64x64x64_c1x1x1_s12_coop_o1_rm8", "64x64x64_c1x2x1_s12_coop_o1_rm8"]
+    assert names[-1] == "128x256x64_c2x2x1_s4_coop_o1_rm8"
+    assert names[16] == "128x128x64_c1x1x1_s6_coop_o1_rm8"
+
+
+def test_stock_configs_are_those_of_the_library() -> None:
+    operators: Any = pytest.importorskip("cutlass.operators")
+    arguments_module: Any = pytest.importorskip("cutlass.operators.arguments")
+    import torch
+
+    a, b, out = (torch.empty(512, 512, dtype=torch.bfloat16) for _ in range(3))
+    arguments = arguments_module.GemmArguments(
+        A=a, B=b.t(), out=out, accumulator_type=torch.float32
+    )
+    listed = [
+        (*design.tile_shape, *design.cluster_shape[:2])
+        for operator in operators.get_operators(arguments, target_sm="90a")
+        if operator.metadata.operator_class.__name__.startswith("Sm90")
+        for design in [operator.metadata.design]
+    ]
+    assert listed == [
+        (config.tile_m, config.tile_n, config.tile_k, config.cluster_m, config.cluster_n)
+        for config in stock_configs(LINEAR_BF16, H200)
+    ]
+
+
+def test_stock_candidates_are_those_of_the_space_in_listing_order() -> None:
+    stock = stock_configs(LINEAR_BF16, H200)
+    assert set(stock) <= set(space(LINEAR_BF16, H200).configs)
+    others = [replace(stock[16], swap_ab=True), replace(stock[16], split_k=2)]
+    assert stock_candidates(LINEAR_BF16, H200, [*others, stock[5], C, stock[3]]) == [
+        stock[3],
+        stock[5],
+    ]
+
+
+def test_the_default_is_the_first_stock_config_that_is_a_candidate() -> None:
+    stock = stock_configs(LINEAR_BF16, H200)
+    ranking = StockDefault(H200).rank(PROBLEM, _those(stock[5], C, stock[3]))
+    assert list(ranking) == [stock[3], stock[5]]
+
+
+def test_the_best_fixed_subset_is_greedy() -> None:
+    subset = BestFixedSubset("burst").fit(TABLE)
+    # A is best on two problems and counts as the slowest on the third, which C mends.
+    assert list(subset.subsets_.values()) == [[A, C, B, D]]
+    assert list(subset.rank(PROBLEM, _those(D, C))) == [C, D]
+    assert BestFixedSubset("burst", size=2).fit(TABLE).subsets_ == {LINEAR_BF16: [A, C]}
+
+
+def test_the_nearest_neighbour_lends_its_ranking() -> None:
+    neighbour = NearestNeighbour("burst").fit(TABLE)
+    assert list(neighbour.rank(_problem(70), _those(C, B, A), limit=2)) == [A, B]
+    for limit in (None, 4):
+        ranking = neighbour.rank(_problem(8192), _those(A, B, C, D), limit=limit)
+        assert list(ranking) == [C, B, D, A]
+
+
+@pytest.mark.parametrize("heuristic", [BestFixedSubset(), NearestNeighbour()])
+def test_an_unfitted_baseline_says_so(heuristic) -> None:
+    with pytest.raises(TilecastError, match=r"is not fitted; allowed: .*call fit\(table\)"):
+        heuristic.rank(PROBLEM, _those(A))
+
+
+def test_the_library_is_asked_in_its_own_words() -> None:
+    assert (precision(LINEAR_BF16), layout(LINEAR_BF16)) == ("TST", "TN_ROW_MAJOR")
+    half = GemmOperands.parse("fp16:crc>fp32")
+    assert (precision(half), layout(half)) == ("HSS", "NT_COL_MAJOR")
+
+
+def test_proposals_are_mapped_once_each_in_their_order() -> None:
+    kernels = {(128, 64, 1, 1): A, (128, 128, 1, 1): B}
+    proposals = [(128, 128, 1, 1), (64, 64, 1, 1), (128, 128, 1, 1), (128, 64, 1, 1)]
+    assert select(proposals, kernels) == [B, A]
+    assert select([], kernels) == []
+
+
+def test_the_library_ranks_stock_kernels_only() -> None:
+    pytest.importorskip("nvMatmulHeuristics")
+    heuristic = NvMatmulHeuristic(H200)
+    configs = candidates(PROBLEM, H200)
+    ranking = rank(heuristic, PROBLEM, configs)
+    assert len(ranking)
+    assert set(ranking) <= set(stock_candidates(LINEAR_BF16, H200, configs))
+    assert list(rank(heuristic, PROBLEM, configs, limit=1)) == list(ranking[:1])
+    exchanged = configs.take(np.flatnonzero(configs.columns.swap_ab))
+    assert len(rank(heuristic, PROBLEM, exchanged)) == 0
+
+
+@pytest.mark.parametrize("text", ["int8:rcr>int32", "e4m3:rcr>bf16", "bf16xint8:rcr"])
+def test_the_library_proposes_nothing_of_what_it_does_not_model(text: str) -> None:
+    problem = replace(PROBLEM, operands=GemmOperands.parse(text))
+    assert precision(problem.operands) is None
+    configs = candidates(problem, H200)
+    assert len(rank(NvMatmulHeuristic(H200), problem, configs)) == 0
+
+
+def test_the_library_gives_back_what_it_took_when_it_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    library = pytest.importorskip("nvMatmulHeuristics")
+    interface, given_back = library.NvMatmulHeuristicsInterfaceEx, []
+    destroy = interface.destroyBackend
+
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("as it happens")
+
+    monkeypatch.setattr(interface, "getEx", fail)
+    monkeypatch.setattr(
+        interface,
+        "destroyBackend",
+        lambda self, backend: (given_back.append(backend), destroy(self, backend)),
+    )
+    with pytest.raises(RuntimeError, match="as it happens"):
+        NvMatmulHeuristic(H200).rank(PROBLEM, candidates(PROBLEM, H200))
+    assert len(given_back) == 1
+
+
+def test_a_gpu_that_the_library_does_not_know_is_refused() -> None:
+    with pytest.raises(TilecastError, match="'B9' is not known to nvMatmul.*; allowed: H200, H100"):
+        NvMatmulHeuristic(replace(H200, name="B9")).rank(PROBLEM, _those(A))
+
+
+def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "nvMatmulHeuristics", None)
+    with pytest.raises(TilecastError, match="not installed .*; allowed: nvidia-matmul-heuristics"):
+        NvMatmulHeuristic(H200).rank(PROBLEM, _those(A))

@@ -1,0 +1,155 @@
+"""What autotuning teaches, whom it teaches, and what it leaves alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tilecast.data_collection.dataset.autotuned import Autotuned
+from tilecast.data_collection.dataset.dataset import Dataset
+from tilecast.heuristics.hardware import Hardware
+from tilecast.heuristics.heuristic import rank
+from tilecast.heuristics.problem import GemmProblem
+from tilecast.kernels.candidates import candidates
+from tilecast.kernels.family import KernelConfig
+from tilecast.models.evaluation.evaluation import folds
+from tilecast.models.features.features import featurize
+from tilecast.models.learning import training
+from tilecast.models.learning.autotune_pairs import Comparison, compared_features, comparisons
+from tilecast.models.learning.labels import ProblemLabels
+from tilecast.models.learning.training import fit_rankers, train
+from tilecast.models.learning.training_sets import by_gpu
+from tilecast.models.runtime.artifact import Artifact
+from tilecast.models.runtime.ranker import ConfigRanker
+
+PROBLEM = GemmProblem(640, 5120, 5120)
+
+
+def _autotuned(problem: GemmProblem, times: dict[KernelConfig, float]) -> Autotuned:
+    return Autotuned(problem, times, None, "H200", "", {}, "")
+
+
+@pytest.fixture
+def configs(h200: Hardware) -> list[KernelConfig]:
+    return list(candidates(PROBLEM, h200)[::100])
+
+
+def test_runs_of_the_same_configs_count_once_by_their_medians(
+    h200: Hardware, configs: list[KernelConfig]
+) -> None:
+    a, b, c, *_ = configs
+    runs = [{a: 2.0, b: 3.0}, {b: 3.0, a: 1.0}, {a: 2.0, b: 7.0}, {a: 8.0, c: 4.0}]
+    found = [
+        _slowdowns(one)
+        for one in comparisons([_autotuned(PROBLEM, run) for run in runs], set(), h200)
+    ]
+    assert len(found) == 2
+    assert {a: 1.0, b: 1.5} in found
+    assert {a: 2.0, c: 1.0} in found
+
+
+def _slowdowns(one: Comparison) -> dict[KernelConfig, float]:
+    return dict(zip(one.configs, one.slowdown.tolist(), strict=True))
+
+
+def test_one_config_alone_teaches_nothing(h200: Hardware, configs: list[KernelConfig]) -> None:
+    """Nor one beside another that is no candidate any more."""
+    small = GemmProblem(16, 5120, 5120)
+    gone = next(c for c in candidates(PROBLEM, h200) if c not in candidates(small, h200))
+    here = candidates(small, h200)[0]
+    found = [_autotuned(PROBLEM, {configs[0]: 1.0}), _autotuned(small, {here: 1.0, gone: 2.0})]
+    assert comparisons(found, set(), h200) == []
+
+
+def test_a_collector_knows_better(h200: Hardware, configs: list[KernelConfig]) -> None:
+    found = [_autotuned(PROBLEM, dict.fromkeys(configs[:2], 1.0))]
+    assert comparisons(found, {PROBLEM}, h200) == []
+    (one,) = comparisons(found, {replace(PROBLEM, m=648)}, h200)
+    assert one.problem == PROBLEM
+
+
+def test_features_are_those_beside_all_candidates(
+    h200: Hardware, configs: list[KernelConfig]
+) -> None:
+    """As in a ranking; some of them compare a config with its rivals."""
+    (one,) = comparisons([_autotuned(PROBLEM, dict.fromkeys(configs[:3], 1.0))], set(), h200)
+    rivals = candidates(PROBLEM, h200)
+    whole = featurize(PROBLEM, rivals, h200)
+    expected = whole[[rivals.index(config) for config in one.configs]]
+    assert np.array_equal(compared_features(one, h200), expected)
+
+
+def test_only_the_network_learns(synthetic_table: list[ProblemLabels], h200: Hardware) -> None:
+    asked, known = synthetic_table[0], synthetic_table[4:]
+    small = partial(ConfigRanker, h200, "burst", rounds=20, max_depth=5, coarse_rounds=4)
+    plain = small().fit(known)
+    first = rank(plain, asked.problem, candidates(asked.problem, h200), limit=6)
+    # Production says the contrary of what the model thinks.
+    times = {config: float(6 - place) for place, config in enumerate(first)}
+    (compared,) = comparisons([_autotuned(asked.problem, times)], set(), h200)
+    taught = small().fit(known, [compared])
+    assert taught.distance_.pack() == plain.distance_.pack()
+    assert taught.level_ and plain.level_ and taught.level_.pack() == plain.level_.pack()
+    features = compared_features(compared, h200)
+    before, after = (
+        np.corrcoef(one.model_scores(features).network, np.log(compared.slowdown))[0, 1]
+        for one in (plain, taught)
+    )
+    assert before < 0 < after
+    assert after - before > 0.5
+
+
+def test_held_out_families_are_held_out_of_what_was_compared(
+    synthetic_table: list[ProblemLabels], h200: Hardware, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taught: list[tuple[set, set]] = []
+    networks: list[tuple[set, set]] = []
+
+    def families_of(table: Sequence[ProblemLabels], compared: Sequence[Comparison]) -> tuple:
+        return tuple({one.problem.family for one in part} for part in (table, compared))
+
+    def fit(self: ConfigRanker, *given: Any) -> None:
+        taught.append(families_of(*given))
+
+    def fit_network(table: Any, compared: Any, *others: object) -> None:
+        networks.append(families_of(table, compared))
+
+    monkeypatch.setattr(ConfigRanker, "fit", fit)
+    monkeypatch.setattr(training, "fit_network", fit_network)
+    splits = folds(synthetic_table)
+    problems = [replace(labels.problem, m=96) for labels in synthetic_table]
+    compared = comparisons(
+        [_autotuned(p, dict.fromkeys(candidates(p, h200)[:2], 1.0)) for p in problems], set(), h200
+    )
+    families = {labels.problem.family for labels in synthetic_table}
+    fit_rankers(h200, synthetic_table, splits, compared)
+    assert taught[:3] == [(families, families)] * 3
+    assert len(taught) == 3 * (1 + len(splits))
+    assert taught[::3] == networks
+    for known, others in taught[3:]:
+        assert known == others < families
+
+
+def test_training_scores_nothing_by_autotuned_times(
+    few_trained: Artifact, few_dataset: Dataset, h200: Hardware
+) -> None:
+    fp16 = replace(PROBLEM, operands=PROBLEM.operands.parse("fp16:rcr"))
+    found = [
+        _autotuned(problem, {c: 1.0 + i for i, c in enumerate(candidates(problem, h200)[:5])})
+        for problem in (PROBLEM, fp16)
+    ]
+    artifact = train(by_gpu([few_dataset]), found, jobs=2)
+    assert artifact.facts["autotuned"] == {"problems": 2, "times": 10}
+    for name in ("dataset", "noise_floor"):
+        assert artifact.facts[name] == few_trained.facts[name]
+    # A model has not seen operands of which it was only told what is ahead of what.
+    assert artifact.operands == few_trained.operands
+    assert "autotuned" not in few_trained.facts
+    for power, ranker in artifact.rankers.items():
+        assert ranker.distance_.pack() == few_trained.rankers[power].distance_.pack()
+        assert ranker.network_.pack() != few_trained.rankers[power].network_.pack()

@@ -1,0 +1,478 @@
+"""An artifact reads back as it was, and anything but a whole, sound and fitting one is refused."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import itertools
+import json
+import multiprocessing
+import os
+import shutil
+import subprocess
+import sys
+import tracemalloc
+from collections.abc import Callable
+from dataclasses import fields, replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tilecast.heuristics.errors import TilecastError
+from tilecast.heuristics.hardware import Hardware, hardware
+from tilecast.heuristics.operands import LINEAR_BF16
+from tilecast.heuristics.problem import GemmProblem
+from tilecast.kernels.candidates import candidates
+from tilecast.models.features.features import FEATURE_NAMES, featurize
+from tilecast.models.learning.labels import POWERS
+from tilecast.models.runtime import artifact as artifacts
+from tilecast.models.runtime import manifest as manifests
+from tilecast.models.runtime.artifact import load, load_shipped, model_digest, save, shipped_names
+from tilecast.models.runtime.learned import load_heuristic
+from tilecast.models.runtime.manifest import HARDWARE_FIELDS, MANIFEST
+
+H200 = hardware("H200")
+N = len(FEATURE_NAMES)
+
+
+@pytest.fixture
+def folder(small_model_folder: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(small_model_folder, tmp_path / "model"))
+
+
+def _manifest(folder: Path) -> dict:
+    return json.loads((folder / MANIFEST).read_text())
+
+
+def _arrays(folder: Path) -> Path:
+    return folder / _manifest(folder)["file"]["name"]
+
+
+def _rewrite(folder: Path, change: Callable[[dict], object], *, sign: bool = True) -> None:
+    """Change the manifest, and make its digest match unless it shall not."""
+    manifest = _manifest(folder)
+    change(manifest)
+    if sign:
+        del manifest["sha256"]
+        text = json.dumps(manifest, sort_keys=True)
+        manifest["sha256"] = hashlib.sha256(text.encode()).hexdigest()
+    (folder / MANIFEST).write_text(json.dumps(manifest))
+
+
+def _replace_arrays(folder: Path, packed: bytes) -> None:
+    """Other arrays, with digests that match."""
+    sha256 = hashlib.sha256(packed).hexdigest()
+    name = f"model-{sha256[:12]}.bin.gz"
+    _arrays(folder).unlink()
+    (folder / name).write_bytes(packed)
+    _rewrite(folder, lambda m: m.update(file={"name": name, "sha256": sha256}))
+
+
+# ---- whole
+
+
+def test_a_round_trip_changes_nothing(small_model, folder: Path, synthetic_table) -> None:
+    again = load(folder)
+    assert (again.hardware, again.operands) == (small_model.hardware, small_model.operands)
+    assert (again.calibration, again.facts) == (small_model.calibration, small_model.facts)
+    assert again.rule == small_model.rule
+    for power, ours in small_model.deferrals.items():
+        theirs = again.deferrals[power]
+        assert theirs.margin == ours.margin
+        assert theirs.forest.pack() == ours.forest.pack()
+    for labels in synthetic_table:
+        features = featurize(labels.problem, labels.candidates, again.hardware)
+        for power in POWERS:
+            ours, theirs = small_model.rankers[power], again.rankers[power]
+            np.testing.assert_array_equal(ours.scores(features), theirs.scores(features))
+            np.testing.assert_array_equal(ours.order(features), theirs.order(features))
+        time = again.rankers["burst"].best_microseconds(features[:1])
+        assert time == small_model.rankers["burst"].best_microseconds(features[:1])
+
+
+def test_a_model_that_knows_no_library_is_whole_too(small_model, tmp_path: Path) -> None:
+    save(replace(small_model, deferrals={}), tmp_path)
+    assert load(tmp_path).deferrals == {}
+    assert not any("library" in name for name in _manifest(tmp_path)["forests"])
+
+
+def test_saving_again_gives_the_same_files(folder: Path, tmp_path: Path) -> None:
+    save(load(folder), tmp_path / "again")
+    for path in folder.iterdir():
+        assert (tmp_path / "again" / path.name).read_bytes() == path.read_bytes()
+
+
+def test_an_artifact_is_two_files_of_data(folder: Path) -> None:
+    assert {path.name for path in folder.iterdir()} == {MANIFEST, _arrays(folder).name}
+    sizes = [5 * s["trees"] * (2 ** s["depth"] - 1) + 8 * s["trees"] * 2 ** s["depth"]
+             for s in _manifest(folder)["forests"].values()]  # fmt: skip
+    widths = _manifest(folder)["network"]["widths"]
+    weights = sum((above + 1) * below for above, below in itertools.pairwise(widths))
+    sizes.append(4 * (3 * widths[0] + weights))
+    assert len(gzip.decompress(_arrays(folder).read_bytes())) == sum(sizes)
+
+
+def test_a_new_model_replaces_the_old_files(small_model, folder: Path) -> None:
+    old = _arrays(folder)
+    other = folder / "notes.txt"
+    other.write_text("not ours")
+    save(_another(small_model), folder)
+    assert not old.exists()
+    assert other.exists()
+    assert load(folder).rankers["burst"].distance_.base == 0.5
+
+
+def _another(model):
+    """A model with other trees."""
+    ranker = model.rankers["burst"]
+    changed = artifacts.ConfigRanker(H200, "burst")
+    changed.distance_ = replace(ranker.distance_, base=0.5, value=ranker.distance_.value / 2)
+    changed.network_, changed.level_ = ranker.network_, ranker.level_
+    return replace(model, rankers={**model.rankers, "burst": changed})
+
+
+def test_a_failed_save_leaves_the_old_model(
+    small_model, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = artifacts.replace_atomically
+
+    def full_disk(path: Path, content) -> None:
+        if path.name == MANIFEST:
+            raise TilecastError("cannot write: No space left on device")
+        write(path, content)
+
+    monkeypatch.setattr(artifacts, "replace_atomically", full_disk)
+    with pytest.raises(TilecastError, match="No space left"):
+        save(_another(small_model), folder)
+    assert load(folder).rankers["burst"].distance_.base != 0.5
+
+
+@pytest.mark.parametrize("slope", [99.0, -0.1])
+def test_what_could_not_be_read_back_is_not_saved(small_model, folder: Path, slope: float) -> None:
+    unsound = replace(small_model, calibration=dict.fromkeys(POWERS, (0.0, slope)))
+    with pytest.raises(TilecastError, match=rf"not understood \(.*{slope} where 0.0 to 3.0"):
+        save(unsound, folder)
+    assert load(folder).calibration == small_model.calibration
+
+
+def test_a_folder_that_cannot_be_made_is_named(small_model, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(TilecastError, match="cannot write .*; allowed: a writable folder"):
+        save(small_model, tmp_path / "file" / "model")
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (lambda path: path.unlink(), "the file with its arrays is not there"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-1]), "is cut short or edited"),
+        (lambda path: path.write_bytes(b"\0" + path.read_bytes()[1:]), "is cut short or edited"),
+        (lambda path: path.write_bytes(b""), "is cut short or edited"),
+        (lambda path: (path.unlink(), path.mkdir()), "it is no plain file"),
+        (lambda path: (path.unlink(), os.mkfifo(path)), "it is no plain file"),
+        (lambda path: path.symlink_to(path.rename(path.parents[1] / "x")), "it is no plain file"),
+    ],
+)
+def test_a_damaged_file_is_refused(folder: Path, damage, reason: str) -> None:
+    damage(_arrays(folder))
+    message = _refused(folder)
+    assert reason in message
+    assert "; allowed: a whole model" in message
+
+
+def _refused(folder: Path) -> str:
+    with pytest.raises(TilecastError) as caught:
+        load(folder)
+    message = str(caught.value)
+    assert message.startswith(f"model {folder} is refused: ")
+    assert len(message) < 500
+    assert "\n" not in message
+    return message
+
+
+def test_an_edited_manifest_is_refused(folder: Path) -> None:
+    _rewrite(folder, lambda m: m["calibration"].update(robust=[0, 0]), sign=False)
+    assert "manifest.json was edited: its digest does not match" in _refused(folder)
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", '{"features": [', "[]", "null", "\x00", "[" * 100_000, '{"a":' * 100_000, "9" * 5000]
+    + ['{"sha256": NaN}', '{"facts": -Infinity}'],
+)
+def test_a_manifest_that_is_none_is_refused(folder: Path, content: str) -> None:
+    (folder / MANIFEST).write_text(content)
+    assert "manifest.json is cut short or edited" in _refused(folder)
+
+
+def test_an_absent_model_is_refused(tmp_path: Path) -> None:
+    assert "manifest.json cannot be read (No such file" in _refused(tmp_path / "nowhere")
+
+
+# ---- sound
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda m: m["file"].update(name="../trees.bin.gz"), "not understood"),
+        (lambda m: m["file"].update(name="/etc/passwd"), "not understood"),
+        (lambda m: m["file"].update(name=7), "not understood"),
+        (lambda m: m["forests"].pop("robust-distance"), "not understood"),
+        (lambda m: m["forests"].update(more={}), "not understood"),
+        (lambda m: m["forests"]["robust-distance"].update(trees=0), "0 trees of depth"),
+        (lambda m: m["forests"]["robust-distance"].update(trees=9), "bytes that they should"),
+        (lambda m: m["forests"]["robust-distance"].update(depth=12.0), "no integers"),
+        (lambda m: m["forests"]["robust-distance"].update(base=1e300), "add up to 1e+300"),
+        (lambda m: m["forests"]["robust-distance"].update(more=1), "not understood"),
+        (lambda m: m["network"].update(widths=[N, 3]), "bytes that they should"),
+        (lambda m: m["network"].update(widths=[N, 10**6, 3]), ", 1000000, 3]"),
+        (lambda m: m["network"].update(widths=[N - 1, 8, 3]), " to 3 numbers"),
+        (lambda m: m["network"].update(widths=[N, 8, 2]), " to 2 numbers"),
+        (lambda m: m["network"].update(widths=[3]), "a network from 3 to 3 numbers"),
+        (lambda m: m["network"].pop("widths"), "KeyError('widths')"),
+        (lambda m: m["settings"].update(coarse_rounds=10**9), "1000000000 where 1 to"),
+        (lambda m: m["settings"].update(coarse_rounds=-1), "-1 where 1 to"),
+        (lambda m: m["settings"].update(entrants=0), "0 where 1 to"),
+        (lambda m: m["settings"].update(survivors=2.5), "2.5 where 1 to"),
+        (lambda m: m["settings"].update(survivors=True), "True where 1 to"),
+        (lambda m: m["settings"].update(blend=2), "2 where 0.0 to 1.0"),
+        (lambda m: m["settings"].pop("blend"), "KeyError('blend')"),
+        (lambda m: m["calibration"].update(robust=[0, 1e9]), "1000000000.0 where"),
+        (lambda m: m["calibration"].update(robust=[0]), "not enough values"),
+        (lambda m: m.pop("calibration"), "KeyError('calibration')"),
+        (lambda m: m.pop("stopping_rule"), "KeyError('stopping_rule')"),
+        (lambda m: m["stopping_rule"]["weights"].pop(), "not enough values"),
+        (lambda m: m["stopping_rule"]["thresholds"].pop("4"), "KeyError('4')"),
+        (lambda m: m["stopping_rule"].update(constant="x"), "x where"),
+        (lambda m: m.pop("deferral_margins"), "KeyError('deferral_margins')"),
+        (lambda m: m["deferral_margins"].update(burst=-10.1), "-10.1 where -10.0 to 10.0"),
+        (lambda m: m["deferral_margins"].pop("burst"), "margins for ['robust', 'sustained']"),
+        (lambda m: m.update(deferral_margins={}), "trees ['burst-distance', "),
+        (lambda m: m["forests"].pop("burst-library"), "trees ['burst-distance', "),
+        (lambda m: m.update(facts={}), "KeyError('dataset')"),
+    ],
+)
+def test_an_unsound_model_is_refused_though_its_digest_fits(
+    folder: Path, change, reason: str
+) -> None:
+    _rewrite(folder, change)
+    message = _refused(folder)
+    assert "its contents are not understood" in message
+    assert reason in message
+
+
+def test_a_number_beyond_floats_is_refused(folder: Path) -> None:
+    text = (folder / MANIFEST).read_text().replace('"blend": 0.7', '"blend": 1e999')
+    (folder / MANIFEST).write_text(text)
+    _rewrite(folder, lambda m: None)
+    assert "is cut short or edited (Infinity is no number)" in _refused(folder)
+
+
+def test_packed_arrays_swell_no_further_than_announced(folder: Path) -> None:
+    _replace_arrays(folder, gzip.compress(bytes(2**27)))
+    tracemalloc.start()
+    assert "arrays that do not take the" in _refused(folder)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 2**24
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda packed: gzip.decompress(packed),
+        lambda packed: packed + b"\0",
+        lambda packed: packed + gzip.compress(b""),
+        lambda packed: packed[:-1],
+        lambda packed: packed[:-5] + b"\0\0\0\0\0",
+        lambda packed: gzip.compress(gzip.decompress(packed)[:-4]),
+        lambda packed: b"",
+    ],
+)
+def test_arrays_that_are_packed_wrongly_are_refused(folder: Path, change) -> None:
+    _replace_arrays(folder, change(_arrays(folder).read_bytes()))
+    assert "its contents are not understood (ValueError('arrays that " in _refused(folder)
+
+
+def test_a_file_longer_than_any_model_is_not_read(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manifests, "MAX_BYTES", 100)
+    assert "it is longer than 100 bytes" in _refused(folder)
+
+
+# ---- fitting
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda m: m.update(artifact_version=3), "its artifact_version is 3, this tilecast has 8"),
+        (lambda m: m.pop("artifact_version"), "its artifact_version is None, this tilecast has 8"),
+        (lambda m: m.update(space_version="9" * 999), "its space_version is 99999"),
+        (lambda m: m.update(features_version=99), "its features_version is 99"),
+        (lambda m: m["features"].append("x"), "its feature list differs from this tilecast's in"),
+        (lambda m: m["features"].reverse(), "its feature list differs from this tilecast's in the"),
+        (lambda m: m.update(features=[[]]), "its contents are not understood (TypeError("),
+        (lambda m: m["hardware"].update(l2_bytes=1), "trained with another description of H200"),
+        (
+            lambda m: m["hardware"].update(name="B 9"),
+            "understood (gpu 'B 9' is not described (wrong: name))",
+        ),
+        (lambda m: m.update(operands=["int9:rcr"]), "not understood (dtype 'int9' is not known"),
+        (lambda m: m.update(operands=7), "its contents are not understood (ValueError('operands 7"),
+        (lambda m: m.update(measured=["fp16:rcr"]), "measured for more than it was trained on"),
+        (lambda m: m.update(operands=[]), "its contents are not understood (ValueError("),
+        (lambda m: m.update(operands=["bf16:rcr"] * 2), "not understood (ValueError("),
+    ],
+)
+def test_a_model_that_does_not_fit_is_refused(folder: Path, change, reason: str) -> None:
+    _rewrite(folder, change)
+    message = _refused(folder)
+    assert reason in message
+    assert "; train it again with `tilecast train`" in message
+
+
+def test_features_read_the_fields_that_a_model_holds_for() -> None:
+    """A field of `Hardware` that features do not read voids no model.
+
+    What candidates are follows from the architecture, which has a space of its own.
+    """
+    read = set()
+
+    class Watched(Hardware):
+        def __eq__(self, other: object) -> bool:  # caches read no field
+            return self is other
+
+        def __hash__(self) -> int:
+            return id(self)
+
+        def __getattribute__(self, name: str):
+            read.add(name)
+            return super().__getattribute__(name)
+
+    watched = Watched(**{f.name: getattr(H200, f.name) for f in fields(Hardware)})
+    problem = GemmProblem(1000, 4096, 4096)
+    every = candidates(problem, watched)
+    read.clear()
+    featurize(problem, every, watched)
+    assert read & {f.name for f in fields(Hardware)} == set(HARDWARE_FIELDS)
+
+
+def test_another_name_of_the_driver_voids_no_model(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    renamed = replace(H200, device_names=("NVIDIA H200 NVL",), smem_bytes_reserved=2048)
+    monkeypatch.setattr(manifests, "described", lambda facts: renamed)
+    load(folder)
+
+
+def test_the_manifest_names_what_a_reader_needs(folder: Path) -> None:
+    manifest = _manifest(folder)
+    assert manifest["features"] == list(FEATURE_NAMES)
+    assert manifest["operands"] == ["bf16:rcr"]
+    assert manifest["hardware"]["name"] == "H200"
+    assert manifest["hardware"] == H200.facts()
+    content = _arrays(folder).read_bytes()
+    assert hashlib.sha256(content).hexdigest() == manifest["file"]["sha256"]
+
+
+def test_a_model_that_is_not_shipped_names_those_that_are(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(artifacts, "SHIPPED", folder.parent)
+    folder.rename(folder.parent / "H200")
+    assert shipped_names() == ["H200"]
+    assert load_shipped(H200).name == "H200"
+    with pytest.raises(TilecastError, match="no model is shipped for H100; allowed: H200;"):
+        load_shipped(hardware("H100"))
+
+
+# ---- the model that was asked for
+
+
+def test_the_model_of_a_digest_is_loaded_or_none(small_model, folder: Path) -> None:
+    digest = model_digest(folder)
+    assert load(folder, digest=digest).digest == digest
+    assert load_heuristic(H200, LINEAR_BF16, folder=folder, digest=digest).artifact.digest == digest
+    retrained = save(_another(small_model), folder)
+    assert retrained == model_digest(folder) == load(folder).digest != digest
+    with pytest.raises(TilecastError) as caught:
+        load_heuristic(H200, LINEAR_BF16, folder=folder, digest=digest)
+    message = str(caught.value)
+    assert f"its digest is {retrained[:16]}; allowed: {digest[:16]}; " in message
+    assert "start anew, or put the former model back" in message
+
+
+def test_the_shipped_model_of_a_digest_is_loaded_or_none() -> None:
+    digest = load_shipped(H200).digest
+    assert load_heuristic(H200, LINEAR_BF16, digest=digest).artifact.digest == digest
+    with pytest.raises(TilecastError, match="is not the one that was asked for"):
+        load_heuristic(H200, LINEAR_BF16, digest="0" * 64)
+
+
+def _save_in_turn(models: list, folder: Path, times: int) -> None:
+    for _ in range(times):
+        for model in models:
+            save(model, folder)
+
+
+def test_readers_are_never_refused_during_a_save(
+    small_model, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed = cache(artifacts.pack)  # most of a save, and nothing that a reader sees
+    monkeypatch.setattr(artifacts, "pack", lambda trees, net: packed(tuple(trees), net))
+    models = [small_model, _another(small_model)]
+    digests = {save(model, folder) for model in models}
+    writer = multiprocessing.get_context("fork").Process(
+        target=_save_in_turn, args=(models, folder, 20)
+    )
+    writer.start()
+    seen = []
+    while writer.is_alive():
+        seen.append(load(folder).digest)
+    writer.join()
+    assert set(seen) == digests
+    assert sum(a != b for a, b in zip(seen, seen[1:], strict=False)) > 5
+    assert len(list(folder.iterdir())) == 2
+
+
+# ---- without the libraries that trained it
+
+
+def test_loading_and_ranking_needs_numpy_alone(folder: Path) -> None:
+    code = f"""
+import sys
+from pathlib import Path
+from tilecast.heuristics.hardware import hardware
+from tilecast.heuristics.operands import LINEAR_BF16
+from tilecast.heuristics.problem import GemmProblem
+from tilecast.kernels.candidates import candidates
+from tilecast.models.runtime.learned import load_heuristic
+gpu, problem = hardware("H200"), GemmProblem(256, 4096, 4096)
+heuristic = load_heuristic(gpu, LINEAR_BF16, folder=Path({str(folder)!r}))
+configs = candidates(problem, gpu)
+best, *_ = heuristic.predict(problem, configs, limit=5)
+heuristic.explain(problem, configs, best.config)
+print(*sys.modules)
+print(*(line for line in open("/proc/self/maps") if "xgboost" in line))
+"""
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
+    modules, libraries = process.stdout.split("\n", 1)
+    heavy = {"torch", "xgboost", "sklearn", "scipy", "pandas", "pyarrow", "joblib"}
+    assert set(modules.split()) & heavy == set()
+    assert libraries.strip() == ""
+
+
+def test_importing_any_module_of_the_models_loads_nothing_heavy() -> None:
+    names = sorted(path.stem for path in Path(artifacts.__file__).parent.glob("*.py"))
+    code = "".join(f"import tilecast.models.{n}\n" for n in names if n != "__init__")
+    code += "import sys; print(*sys.modules)"
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
+    heavy = {"torch", "cutlass", "xgboost", "sklearn", "scipy", "pandas", "pyarrow", "joblib"}
+    assert set(process.stdout.split()) & heavy == set()

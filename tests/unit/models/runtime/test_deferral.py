@@ -1,0 +1,245 @@
+"""What is left to the library: learned from what it took, by a margin chosen on other problems."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tilecast.heuristics.hardware import hardware
+from tilecast.heuristics.problem import GemmProblem
+from tilecast.models.evaluation.evaluation import folds, parts_beside_library
+from tilecast.models.features.features import FEATURE_NAMES
+from tilecast.models.learning.labels import POWERS, label_table
+from tilecast.models.learning.targets import log_analytic, problem_features
+from tilecast.models.runtime import deferral as module
+from tilecast.models.runtime.artifact import load_shipped
+from tilecast.models.runtime.deferral import (
+    ALLOWED,
+    DEFERRAL_FEATURES,
+    DOUBT,
+    LEARNED,
+    MOST_MARGIN,
+    SLOWER,
+    BesideLibrary,
+    FirstChoices,
+    beside_library,
+    deferral_features,
+    fit_deferral,
+    held_out_choices,
+    speed,
+)
+
+H200 = hardware("H200")
+
+
+def _planted(parts: int = 5, each: int = 60, noise: float = 0.01) -> list[list[BesideLibrary]]:
+    """Problems on which the first feature tells the lead over the library, from -0.2 to 0.2."""
+    source = np.random.default_rng(0)
+    made = []
+    for part in range(parts):
+        made.append([])
+        for i in range(each):
+            features = source.random((4, DEFERRAL_FEATURES), np.float32)
+            features[:, 0] = features[0, 0]
+            lead = 0.4 * (features[:, 0] - 0.5) + source.normal(0, noise, 4)
+            made[-1].append(BesideLibrary(GemmProblem(8, 8 * part + 8, 8 * i + 8), features, lead))
+    return made
+
+
+def _choices(expected: list[float], measured: list[float], part: list[int]) -> FirstChoices:
+    problems = tuple(GemmProblem(8, 8, 8 * i + 8) for i in range(len(expected)))
+    return FirstChoices(problems, np.array(expected), np.array(measured), np.array(part))
+
+
+def test_what_the_library_takes_is_learned() -> None:
+    learned, choices = fit_deferral(_planted()) or (None, None)
+    assert learned
+    assert choices
+    assert np.abs(choices.expected - choices.measured).mean() < 0.04
+    assert 0.8 < (choices.measured >= choices.expected).mean() < 0.97  # nine times in ten
+    low, high = (np.full((1, DEFERRAL_FEATURES), value, np.float32) for value in (0.1, 0.9))
+    assert learned.expected(low) == pytest.approx(-0.16, abs=0.03)
+    assert 0.05 < learned.expected(high) < 0.17  # an input unlike all others is doubtful
+    assert learned.defers(learned.expected(low))
+    assert not learned.defers(learned.expected(high))
+
+
+def test_leaving_what_is_lost_beats_both_sides_alone() -> None:
+    choices = held_out_choices(_planted())
+    assert choices
+    alone = speed(choices.measured, np.zeros(len(choices.left), bool))
+    with_library = speed(choices.measured, choices.left)
+    assert alone["slower"] > 0.3
+    assert with_library["slower"] <= 0.02
+    assert with_library["geomean"] > 1.03 > alone["geomean"]
+    assert with_library["worst"] > SLOWER - 0.02
+
+
+def test_a_part_decides_nothing_about_itself() -> None:
+    """Neither its own trees nor its own margin see what was measured of it."""
+    parts = _planted()
+    parts[2] = [replace(one, lead=one.lead - 1) for one in parts[2]]
+    before, after = held_out_choices(_planted()), held_out_choices(parts)
+    assert before
+    assert after
+    own = before.part == 2
+    np.testing.assert_array_equal(before.expected[own], after.expected[own])
+    np.testing.assert_array_equal(before.left[own], after.left[own])
+    assert (before.expected[~own] != after.expected[~own]).any()
+
+
+def test_other_gpus_teach_the_trees_and_are_not_asked_about() -> None:
+    """Nor does what they say of a part's families reach what is expected of it."""
+    own, others = _planted(5, 8), _planted(5, 60)
+    others = [[replace(one, elsewhere=True) for one in part] for part in others]
+    mixed = [[*one, *other] for one, other in zip(own, others, strict=True)]
+    few, taught = held_out_choices(own), held_out_choices(mixed)
+    assert few
+    assert taught
+    assert taught.problems == few.problems
+    np.testing.assert_array_equal(taught.measured, few.measured)
+    np.testing.assert_array_equal(taught.part, few.part)
+    assert np.corrcoef(few.expected, few.measured)[0, 1] < 0.95
+    assert np.corrcoef(taught.expected, taught.measured)[0, 1] > 0.97
+    mixed[2] = [replace(one, lead=one.lead - 1) for one in mixed[2]]
+    again = held_out_choices(mixed)
+    assert again
+    np.testing.assert_array_equal(
+        again.expected[again.part == 2], taught.expected[taught.part == 2]
+    )
+    assert held_out_choices([mixed[0], others[1]]) is None
+
+
+def test_the_margin_is_the_least_that_keeps_what_is_allowed() -> None:
+    count = 2000
+    expected = np.linspace(-0.1, 0.3, count).tolist()
+    measured = [0.1] * count
+    assert _choices(expected, measured, [0] * count).margin == -0.1
+    slow = range(1000, 1210, 10)
+    for i in slow:
+        measured[i] = np.log(SLOWER) - 0.01
+    assert round(ALLOWED * count) == len(slow) - 1
+    choices = _choices(expected, measured, [0] * count)
+    assert expected[1000] < choices.margin == expected[1001]
+    taken = np.array(expected) >= choices.margin
+    assert taken[slow].tolist() == [False] + [True] * 20
+
+
+def test_where_nothing_is_sure_all_is_left() -> None:
+    choices = _choices([0.1, 0.2, 0.3], [-0.5, -0.5, -0.5], [0, 1, 2])
+    assert choices.margin == MOST_MARGIN
+    assert choices.left.all()
+
+
+def test_what_the_library_wins_by_little_is_left_though_it_is_not_slower() -> None:
+    choices = _choices([-0.01, 0.1] * 20, [-0.01, 0.1] * 20, [0, 0, 1, 1] * 10)
+    assert choices.margin < 0.1
+    assert choices.left.tolist() == [True, False] * 20
+
+
+@pytest.mark.parametrize(
+    ("count", "margin"), [(4, 0.2), (100, 0.04), (299, DOUBT / np.sqrt(299)), (300, -0.02)]
+)
+def test_a_margin_of_few_problems_is_larger(count: int, margin: float) -> None:
+    """In which none is slower, whatever it is."""
+    lead = np.linspace(-0.02, 1, count).tolist()
+    assert _choices(lead, lead, [0] * count).margin == pytest.approx(margin)
+
+
+def test_a_margin_takes_all_that_are_expected_to_be_as_much_ahead_or_none() -> None:
+    slow = [0.05] * 9 + [-0.2]
+    assert _choices([0.05] * 10 + [0.1] * 10, slow + [0.1] * 10, [0] * 20).margin == 0.1
+    assert _choices([0.05] * 20, slow * 2, [0] * 20).margin == MOST_MARGIN
+
+
+def test_speed_counts_what_is_left_as_the_library() -> None:
+    measured, left = np.log([2.0, 0.5, 0.9, 0.98]), np.array([False, True, False, False])
+    figures = speed(measured, left)
+    assert figures["left"] == 0.25
+    assert figures["geomean"] == pytest.approx((2 * 0.9 * 0.98) ** 0.25)
+    assert figures["slower"] == 0.25
+    assert figures["worst"] == pytest.approx(0.9)
+
+
+def test_the_same_seed_gives_the_same_trees() -> None:
+    one, same, other = (fit_deferral(_planted(2, 20), seed=seed) for seed in (0, 0, 1))
+    assert one
+    assert same
+    assert other
+    assert one[0].forest.pack() == same[0].forest.pack() != other[0].forest.pack()
+    assert one[0].margin == same[0].margin
+
+
+def test_what_is_seen_of_a_config(trained, synthetic_table) -> None:
+    labels, ranker = synthetic_table[0], trained.rankers["burst"]
+    features = problem_features(labels, H200)[:3]
+    scores = ranker.model_scores(features)
+    seen = deferral_features(features, scores)
+    assert (seen.shape, seen.dtype) == ((3, DEFERRAL_FEATURES), np.float32)
+    np.testing.assert_array_equal(seen[:, : len(FEATURE_NAMES)], features)
+    np.testing.assert_array_equal(seen[:, -3], scores.distance - log_analytic(features))
+    np.testing.assert_array_equal(seen[:, -2], scores.network - log_analytic(features))
+    np.testing.assert_array_equal(seen[:, -1], scores.blended - scores.blended[0])
+    assert seen[0, -1] == 0 != seen[1, -1]
+
+
+@pytest.mark.parametrize("power", POWERS)
+def test_the_first_of_a_ranking_stand_beside_the_library(
+    trained, synthetic_table, power: str
+) -> None:
+    ranker, labels = trained.rankers[power], synthetic_table[5]
+    (found,) = beside_library(ranker, [labels])
+    first = ranker.order(problem_features(labels, H200))[:LEARNED]
+    assert found.problem == labels.problem
+    np.testing.assert_allclose(np.exp(found.lead), labels.library_over(power)[first])
+    assert found.features.shape == (len(first), DEFERRAL_FEATURES)
+
+
+def test_a_split_says_what_its_ranker_has_not_seen_on_any_gpu(
+    trained, synthetic_table, few_dataset
+) -> None:
+    table = [*synthetic_table, *label_table(few_dataset, hardware("H100"))]
+    splits = folds(table)
+    parts = parts_beside_library([trained.rankers["robust"]] * len(splits), table, splits)
+    for (seen, asked), part in zip(splits, parts, strict=True):
+        own = [one.problem for one in part if not one.elsewhere]
+        assert own == [table[i].problem for i in asked]
+        families = {one.problem.family for one in part}
+        assert families == {problem.family for problem in own}
+        assert families.isdisjoint(table[i].problem.family for i in seen)
+    assert any(one.elsewhere for part in parts for one in part)
+
+
+def test_problems_without_a_time_of_the_library_teach_nothing(trained, synthetic_table) -> None:
+    untimed = replace(synthetic_table[0], reference=dict.fromkeys(("burst", "sustained"), np.nan))
+    assert beside_library(trained.rankers["robust"], [untimed]) == ()
+    assert fit_deferral([(), ()]) is None
+    parts = _planted(2, 20)
+    assert fit_deferral([parts[0], []]) is None
+    assert fit_deferral([parts[0], [], parts[1]]) is not None
+
+
+def test_each_problem_has_the_same_weight() -> None:
+    """However many of its configs were learned from: one of many counts no more than one of few."""
+    many, few = _planted(2, 40)
+    many = [replace(one, features=one.features * 0, lead=one.lead * 0 + 0.1) for one in many]
+    few = [replace(one, features=one.features[:1] * 0, lead=one.lead[:1] * 0) for one in few]
+    forest = module._fitted([*many[:20], *few], 0)
+    # The median of 20 problems with 4 configs and 40 with 1 is what the 40 say.
+    assert forest.predict(np.zeros((1, DEFERRAL_FEATURES), np.float32))[0] == pytest.approx(
+        0, abs=0.02
+    )
+
+
+@pytest.mark.parametrize("power", POWERS)
+def test_the_shipped_model_is_seldom_slower_than_the_library(power: str) -> None:
+    """Held out: neither trees nor margin had seen the families that are scored."""
+    artifact = load_shipped(H200)
+    figures = artifact.facts["beside_library"][power]  # type: ignore[index]
+    assert figures["slower"] <= 0.02
+    assert figures["geomean"] >= 1.04
+    assert 0 < figures["left"] < 0.8
+    # Of what is taken nine in ten are expected to be none of the slower ones.
+    assert artifact.deferrals[power].margin > np.log(SLOWER)

@@ -1,0 +1,239 @@
+"""The learned heuristic: its predictions, their reasons and what it refuses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tilecast.heuristics.errors import TilecastError
+from tilecast.heuristics.hardware import hardware
+from tilecast.heuristics.heuristic import rank
+from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
+from tilecast.heuristics.problem import GemmProblem
+from tilecast.kernels.candidates import candidates
+from tilecast.kernels.quack_sm90.config import QuackConfig
+from tilecast.models.features.features import FEATURES, featurize
+from tilecast.models.learning.labels import POWERS
+from tilecast.models.runtime.artifact import save
+from tilecast.models.runtime.known_operands import decides, lends
+from tilecast.models.runtime.learned import RIVALS, LearnedHeuristic, load_heuristic
+from tilecast.models.runtime.ranker import ConfigRanker, ModelScores
+from tilecast.models.runtime.stopping import MAX_TAKEN, MEANS
+
+H200 = hardware("H200")
+PROBLEM = GemmProblem(1000, 5120, 3072)
+CONFIGS = candidates(PROBLEM, H200)
+
+
+@pytest.mark.parametrize("power", POWERS)
+def test_predictions_follow_the_ranking(trained, power: str) -> None:
+    heuristic = LearnedHeuristic(trained, power)
+    ranking = list(rank(heuristic, PROBLEM, CONFIGS))
+    predictions = heuristic.predict(PROBLEM, CONFIGS)
+    assert [prediction.config for prediction in predictions] == ranking
+    assert heuristic.predict(PROBLEM, CONFIGS, limit=4) == predictions[:4]
+    slowdowns = [prediction.slowdown for prediction in predictions]
+    assert slowdowns == sorted(slowdowns)
+    assert slowdowns[0] == pytest.approx(np.exp(trained.calibration[power][0]))
+    times = [prediction.microseconds for prediction in predictions]
+    np.testing.assert_allclose(np.array(times) / times[0], np.array(slowdowns) / slowdowns[0])
+
+
+def test_a_shortlist_is_the_head_of_the_ranking(trained) -> None:
+    heuristic = LearnedHeuristic(trained, "burst")
+    ranking = heuristic.predict(PROBLEM, CONFIGS, limit=MAX_TAKEN)
+    sizes = []
+    for mean in MEANS:
+        chosen = heuristic.shortlist(PROBLEM, CONFIGS, mean=mean)
+        assert chosen == ranking[: len(chosen)] == heuristic.shortlist(PROBLEM, CONFIGS, mean=mean)
+        sizes.append(len(chosen))
+    assert sizes == sorted(sizes)
+    assert sizes[0] >= 1
+    assert heuristic.shortlist(PROBLEM, CONFIGS[:1]) == heuristic.predict(PROBLEM, CONFIGS[:1])
+
+
+def test_predicted_times_are_near_the_measured(trained, synthetic_table) -> None:
+    heuristic = LearnedHeuristic(trained, "sustained")
+    errors = []
+    for labels in synthetic_table:
+        (best,) = heuristic.predict(labels.problem, labels.candidates, limit=1)
+        time = labels.cost("sustained")[labels.configs.index(best.config)]
+        errors.append(abs(best.microseconds / time - 1))
+    assert np.median(errors) < 0.1
+
+
+@pytest.mark.parametrize("power", ["burst", "sustained", "robust"])
+def test_the_first_choice_stands_beside_the_library(trained, power: str) -> None:
+    heuristic = LearnedHeuristic(trained, power)
+    choice = heuristic.first(PROBLEM, CONFIGS)
+    (best,) = heuristic.predict(PROBLEM, CONFIGS, limit=1)
+    assert choice.prediction == best
+    assert choice.library_over
+    assert 0.8 < choice.library_over < 1.02  # as fast as the best of a sweep, or somewhat faster
+    assert choice.library_at_least == pytest.approx(choice.library_over * best.microseconds)
+    deferral = trained.deferrals[power]
+    assert choice.deferred == (np.log(choice.library_over) < deferral.margin)
+
+
+@pytest.mark.parametrize("margin", [0.0, 10.0])
+def test_a_margin_decides_what_is_left_to_the_library(trained, margin: float) -> None:
+    deferrals = {p: replace(one, margin=margin) for p, one in trained.deferrals.items()}
+    heuristic = LearnedHeuristic(replace(trained, deferrals=deferrals))
+    choice = heuristic.first(PROBLEM, CONFIGS)
+    assert choice.library_over
+    assert choice.deferred == (margin == 10 or choice.library_over < 1)
+
+
+def test_without_times_of_the_library_nothing_is_left_to_it(trained) -> None:
+    choice = LearnedHeuristic(replace(trained, deferrals={})).first(PROBLEM, CONFIGS)
+    assert choice.library_over is choice.library_at_least is None
+    assert not choice.deferred
+
+
+def test_what_the_library_does_not_multiply_is_not_left_to_it(leaving_model: Path) -> None:
+    operands = GemmOperands.parse("e4m3:rcr>bf16:tensor-scales")
+    heuristic = load_heuristic(H200, operands, folder=leaving_model)
+    for batch in (1, 4):
+        problem = GemmProblem(128, 4096, 4096, batch, operands)
+        choice = heuristic.first(problem, candidates(problem, H200))
+        alone = batch == 1
+        assert (choice.deferred, choice.library_over is not None) == (alone, alone)
+
+
+def test_lent_operands_are_compared_by_the_lender() -> None:
+    problem = replace(PROBLEM, operands=GemmOperands.parse("fp16:rcr"))
+    own, lent = (
+        load_heuristic(H200, one.operands).first(one, candidates(one, H200))
+        for one in (PROBLEM, problem)
+    )
+    assert lent == own
+
+
+def test_what_the_library_does_in_several_steps_is_not_left_to_it() -> None:
+    speeds = {}
+    for text in ("bf16:rcr", "bf16:rcr:bias+gelu", "int8:rcr>int32", "int8:rcr>bf16:row-scales"):
+        problem = GemmProblem(200, 4096, 14336, operands=GemmOperands.parse(text))
+        choice = load_heuristic(H200, problem.operands).first(problem, candidates(problem, H200))
+        assert choice.library_over is not None
+        speeds[text] = choice.library_over
+        assert choice.deferred == (text == "bf16:rcr")
+    assert sorted(speeds, key=speeds.__getitem__) == list(speeds)
+
+
+def test_asking_for_the_library_takes_no_more_of_the_model(
+    trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the model costs grows with the configs that it scores."""
+    scored = []
+    scores = ConfigRanker.model_scores
+
+    def counted(ranker: ConfigRanker, features: np.ndarray) -> ModelScores:
+        scored.append(len(features))
+        return scores(ranker, features)
+
+    monkeypatch.setattr(ConfigRanker, "model_scores", counted)
+    heuristic = LearnedHeuristic(trained)
+    assert heuristic.first(PROBLEM, CONFIGS).library_over is not None
+    for_first = scored.copy()
+    scored.clear()
+    heuristic.predict(PROBLEM, CONFIGS, limit=1)
+    assert for_first == scored
+    assert scored[-1] == 1
+
+
+def test_reasons_are_features_by_size(trained) -> None:
+    heuristic = LearnedHeuristic(trained)
+    best = heuristic.rank(PROBLEM, CONFIGS, limit=1)[0]
+    reasons = heuristic.explain(PROBLEM, CONFIGS, best, limit=4)
+    assert len({reason.feature for reason in reasons}) == 4
+    assert all(reason.meaning == FEATURES[reason.feature] for reason in reasons)
+    sizes = [abs(np.log1p(reason.effect)) for reason in reasons]
+    assert sizes == sorted(sizes, reverse=True)
+
+
+def test_all_reasons_together_are_the_difference_of_the_scores(trained) -> None:
+    """Effects against the average of the rivals: those of two configs differ by their scores."""
+    heuristic = LearnedHeuristic(trained)
+    order = heuristic.rank(PROBLEM, CONFIGS)
+    pair = [order[0], order[60]]
+    sums = [
+        sum(np.log1p(r.effect) for r in heuristic.explain(PROBLEM, CONFIGS, config, limit=99))
+        for config in pair
+    ]
+    ranker = trained.rankers["robust"]
+    features = featurize(PROBLEM, CONFIGS, H200)
+    scores = ranker.scores(features[[CONFIGS.index(config) for config in pair]])
+    assert sums[1] - sums[0] == pytest.approx(float(scores[1] - scores[0]), abs=1e-5)
+    rivals = ranker.scores(features[ranker.order(features)[:RIVALS]]).mean()
+    assert sums[0] == pytest.approx(float(scores[0] - rivals), abs=1e-5)
+    assert sums[0] < sums[1]
+
+
+def test_only_a_candidate_is_explained(trained) -> None:
+    stranger = QuackConfig(64, 16, 64, 4, 4)
+    with pytest.raises(TilecastError, match="is no candidate for 1000x5120x3072; allowed: one of"):
+        LearnedHeuristic(trained).explain(PROBLEM, CONFIGS, stranger)
+
+
+def test_an_unknown_power_is_refused(trained) -> None:
+    with pytest.raises(TilecastError, match="power 'hot' is not known; allowed: burst, sustained"):
+        LearnedHeuristic(trained, "hot")
+
+
+def test_other_operands_are_refused(trained) -> None:
+    operands = GemmOperands.parse("fp16:rrr>fp32")
+    problem = GemmProblem(64, 64, 64, operands=operands)
+    message = "no model is for fp16:rrr>fp32; allowed: what is stored in as many bits as one of"
+    heuristic = LearnedHeuristic(trained)
+    for ask in (heuristic.rank, heuristic.predict, heuristic.shortlist, heuristic.first):
+        with pytest.raises(TilecastError, match=message):
+            ask(problem, CONFIGS)
+
+
+def test_a_model_of_ones_own_is_loaded_by_its_folder(trained, tmp_path: Path) -> None:
+    save(trained, tmp_path)
+    loaded = load_heuristic(H200, LINEAR_BF16, "burst", tmp_path)
+    expected = LearnedHeuristic(trained, "burst").predict(PROBLEM, CONFIGS, limit=9)
+    assert loaded.predict(PROBLEM, CONFIGS, limit=9) == expected
+    with pytest.raises(TilecastError, match="is for H200; allowed: one for H100; train"):
+        load_heuristic(hardware("H100"), LINEAR_BF16, folder=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("trained", "asked", "lent", "decided"),
+    [
+        ("bf16:rcr", "fp16:rrr", True, False),
+        ("bf16:rcr", "bf16:rcr:bias", True, True),
+        ("bf16:rcr bf16:crr", "fp16:crr:bias", True, True),
+        ("bf16:rcr:bias", "bf16:rcr", True, True),
+        ("bf16:rcr", "bf16:rcr:bias+relu", True, True),
+        ("e4m3:rcr>bf16:row-scales", "e5m2:rcr>bf16:tensor-scales", True, True),
+        ("bf16:rcr", "bf16:rcc", False, False),
+        ("bf16:rcr", "bf16:rcr:c", False, False),
+        ("bf16:rcr:beta-c", "bf16:rcr:c", True, True),
+        ("bf16:rcr", "bf16:rcr>fp32:bias", False, False),
+        ("bf16:rcr", "bf16xint8:rcr:column-scales", False, False),
+        ("bf16xint8:rcr:column-scales", "bf16xint8:rcr", True, True),
+        ("bf16xint8:rcr:column-scales", "bf16xint8:rcr:fp32-column-scales+bias", True, True),
+        ("bf16:rcr int8:rcr>int32", "e4m3:rcr", False, False),
+    ],
+)
+def test_a_model_is_lent_to_operands_as_wide_and_decides_for_majors_that_it_has_seen(
+    trained: str, asked: str, lent: bool, decided: bool
+) -> None:
+    seen, operands = [*map(GemmOperands.parse, trained.split())], GemmOperands.parse(asked)
+    assert (lends(seen, operands), decides(seen, operands)) == (lent, decided)
+
+
+@pytest.mark.parametrize("text", ["bf16:rcr:bias", "fp16:rcr", "bf16:rrr:bias"])
+def test_the_shipped_model_is_lent(text: str) -> None:
+    operands = GemmOperands.parse(text)
+    assert LINEAR_BF16 in load_heuristic(H200, operands).artifact.operands
+
+
+def test_a_gpu_without_a_model_is_refused() -> None:
+    with pytest.raises(TilecastError, match="no model is shipped for B9; allowed: H100, H200"):
+        load_heuristic(replace(H200, name="B9", arch="sm_100a"), LINEAR_BF16)

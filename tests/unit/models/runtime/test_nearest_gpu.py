@@ -1,0 +1,340 @@
+"""A GPU without a model borrows the nearest one, which ranks for it and decides nothing."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from hook_graph import choices_of, linear, warnings_told
+
+from tilecast.cli.diagnosis import machine as checks
+from tilecast.data_collection.dataset.dataset import read_dataset, shipped_data
+from tilecast.data_collection.gpu.gpu_model import first_here, gpu_here, names_here, stated_gpu
+from tilecast.heuristics.errors import TilecastError
+from tilecast.heuristics.hardware import Hardware, hardware
+from tilecast.heuristics.problem import GemmProblem
+from tilecast.inductor_hook import install, mm
+from tilecast.inductor_hook.dispatch import plan
+from tilecast.inductor_hook.fuse import int8_fusion
+from tilecast.inductor_hook.offer import offer
+from tilecast.inductor_hook.select import selection
+from tilecast.inductor_hook.select.selection import gpu_of, portfolio, ranked
+from tilecast.inductor_hook.settings import Settings
+from tilecast.inductor_hook.timing import decide, record_times
+from tilecast.kernels.candidates import candidates
+from tilecast.kernels.quack_sm90.stock import stock_configs
+from tilecast.models.evaluation.evaluation import held_out, unfitted
+from tilecast.models.evaluation.regret import regrets, spread
+from tilecast.models.learning.labels import ProblemLabels, label_table
+from tilecast.models.runtime.artifact import SHIPPED, load_shipped
+from tilecast.models.runtime.learned import LENT_LEAST, LearnedHeuristic
+from tilecast.models.runtime.manifest import learned_families
+from tilecast.models.runtime.nearest_gpu import lent, nearest_shipped, shipped_for, terms
+
+H200, H100 = hardware("H200"), hardware("H100")
+PROBLEM = GemmProblem(512, 4096, 4096)
+RESULTS = Path(__file__).parents[4] / "benchmarks" / "results" / "new_gpu.json"
+
+CARDS: dict[str, tuple[int, ...]] = {
+    "NVIDIA H100 PCIe": (114, 1755, 1593, 5120, 50),
+    "NVIDIA GH200 480GB": (132, 1980, 2619, 6144, 60),
+    "NVIDIA H800": (132, 1980, 2619, 5120, 50),
+    "NVIDIA H20": (78, 1980, 2619, 6144, 60),
+    "NVIDIA H200 NVL": (132, 1785, 3201, 6144, 60),
+    "NVIDIA H200": (132, 1980, 3201, 6144, 60),
+    "NVIDIA H100 80GB HBM3": (132, 1980, 2619, 5120, 50),
+}
+"""SMs, MHz of these and of the memory, bits of its bus, MiB of level 2."""
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+    """Makes this a machine with one card of `CARDS`, as its driver describes it."""
+    from cuda.bindings import driver  # pyright: ignore
+
+    fine = driver.CUresult.CUDA_SUCCESS
+
+    def has(name: str) -> None:
+        first_here.cache_clear()
+        sms, clock, memory_clock, bus, level2 = CARDS[name]
+        kinds = driver.CUdevice_attribute
+        stated = {
+            kinds.CU_DEVICE_ATTRIBUTE_CLOCK_RATE: clock * 1000,
+            kinds.CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE: memory_clock * 1000,
+            kinds.CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH: bus,
+            kinds.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN: 232_448,
+            kinds.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR: 233_472,
+            kinds.CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK: 1_024,
+        }
+        answers: dict[str, Callable[..., tuple]] = {
+            "cuDeviceGetCount": lambda: (fine, 1),
+            "cuDeviceGetName": lambda length, device: (fine, name.encode().ljust(length, b"\0")),
+            "cuDeviceGetAttribute": lambda kind, device: (fine, stated[kind]),
+            "cuOccupancyMaxActiveClusters": lambda kernel, launch: (
+                *(fine, sms // launch.gridDimX),
+            ),
+        }
+        for call in (
+            *("cuInit", "cuDeviceGet", "cuDevicePrimaryCtxRetain", "cuDevicePrimaryCtxRelease"),
+            *("cuCtxPushCurrent", "cuCtxPopCurrent", "cuModuleLoadData", "cuModuleGetFunction"),
+            *("cuFuncSetAttribute", "cuModuleUnload"),
+        ):
+            answers[call] = lambda *given: (fine, 0)
+        for call, answer in answers.items():
+            monkeypatch.setattr(driver, call, answer)
+        properties = SimpleNamespace(
+            name=name, major=9, minor=0, multi_processor_count=sms, L2_cache_size=level2 * 2**20
+        )
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: name)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+
+    yield has
+    first_here.cache_clear()
+
+
+@pytest.fixture
+def h20(
+    machine: Callable[[str], None], hook: list, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Hardware]:
+    """The hook as on an H20, which it finds by itself."""
+    machine("NVIDIA H20")
+    selection._gpu_here.cache_clear()
+    for module in (offer, record_times, plan, int8_fusion, decide):
+        monkeypatch.setattr(module, "gpu_of", gpu_of)
+    yield gpu_of(0, Settings())
+    selection._gpu_here.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("name", "lender", "terabytes", "teraflops"),
+    [
+        ("NVIDIA H100 PCIe", "H100", 2.0, 756),
+        ("NVIDIA GH200 480GB", "H200", 4.0, 990),
+        ("NVIDIA H800", "H100", 3.35, 990),
+        ("NVIDIA H200 NVL", "H200", 4.8, 836),
+    ],
+)
+def test_a_driver_states_what_data_sheets_say_and_the_nearest_model_is_lent(
+    machine: Callable[[str], None], name: str, lender: str, terabytes: float, teraflops: float
+) -> None:
+    machine(name)
+    gpu = gpu_here(0)
+    assert gpu.sm_count == CARDS[name][0]
+    assert gpu.dram_bytes_per_second / 1e12 == pytest.approx(terabytes, rel=0.03)
+    assert gpu.peak_flops / 1e12 == pytest.approx(teraflops, rel=0.08)
+    assert gpu.clusters_at_once[:3] == (0, gpu.sm_count, gpu.sm_count // 2)
+    assert shipped_for(gpu).lender == lender
+
+
+def test_a_driver_that_does_not_tell_its_memory_is_not_believed(
+    machine: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(CARDS, "NVIDIA H20", (78, 1980, 0, 6144, 60))
+    machine("NVIDIA H20")
+    with pytest.raises(TilecastError, match=r"'H20' is not described \(wrong: dram_bytes_per_sec"):
+        gpu_here(0)
+    # A campaign measures that rate.
+    assert stated_gpu(0).sm_count == 78
+
+
+def test_a_captured_graph_is_left_alone(
+    machine: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine("NVIDIA H800")
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    with pytest.raises(TilecastError, match="'NVIDIA H800' is not described while a CUDA graph"):
+        gpu_here(0)
+
+
+def test_it_ranks_by_the_figures_of_the_gpu_that_borrows() -> None:
+    new = replace(H200, name="H20", device_names=("NVIDIA H20",), sm_count=78)
+    artifact, shipped = shipped_for(new), load_shipped(H200)
+    assert (artifact.hardware, artifact.lender, artifact.name) == (new, "H200", "H200")
+    assert (artifact.measured, artifact.deferrals) == ((), {})
+    assert {ranker.hardware for ranker in artifact.rankers.values()} == {new}
+    # The shipped one is as it was, and is its own GPU's whole.
+    assert {ranker.hardware for ranker in shipped.rankers.values()} == {H200}
+    own = shipped_for(H200)
+    assert (own.lender, own.measured) == (None, shipped.measured)
+    among = candidates(PROBLEM, H200)
+    orders = [
+        list(one.rankers["burst"].rank(PROBLEM, among, limit=9)) for one in (own, artifact, shipped)
+    ]
+    assert orders[0] == orders[2] != orders[1]
+
+
+def test_no_model_is_lent_to_what_runs_other_code() -> None:
+    other = replace(H200, name="B200", arch="sm_100a")
+    assert nearest_shipped(other) is None
+    with pytest.raises(TilecastError, match="no model is shipped for B200; allowed: H100, H200"):
+        shipped_for(other)
+
+
+@pytest.mark.parametrize("power", ["burst", "robust"])
+def test_it_loses_on_another_gpu_what_the_pages_say(power: str) -> None:
+    lender = lent(load_shipped(H200), H100)
+    borrowed, seen = LearnedHeuristic(lender, power), learned_families(lender.facts)
+    table = [labels for labels in _labels() if labels.problem.family not in seen]
+    asked = held_out(lambda _: borrowed, table, power, unfitted(table))
+    found, kept = regrets(asked, table), _kept()[power]["lent"]
+    for k in (1, 3, 5):
+        assert spread(found[:, k - 1])["geomean"] == pytest.approx(
+            kept[str(k)]["geomean"], abs=1e-4
+        )
+
+
+def _labels() -> list[ProblemLabels]:
+    data = shipped_data(H100)
+    assert data is not None
+    return label_table(read_dataset(data))
+
+
+def _kept() -> dict[str, Any]:
+    return json.loads(RESULTS.read_text())["figures"]["regret"]
+
+
+def test_a_lent_model_keeps_doubting() -> None:
+    """By its own rule it would be content with fewer kernels for some on an H100, too."""
+    borrowed = lent(load_shipped(H200), H100)
+    sizes = [
+        tuple(
+            len(LearnedHeuristic(one).shortlist(labels.problem, candidates(labels.problem, H100)))
+            for one in (borrowed, replace(borrowed, lender=None))
+        )
+        for labels in _labels()[::5]
+    ]
+    assert min(by_its_own for _, by_its_own in sizes) < LENT_LEAST
+    assert all(size == max(by_its_own, LENT_LEAST) for size, by_its_own in sizes)
+
+
+@pytest.mark.parametrize("k", [2, 5])
+def test_max_autotune_benchmarks_what_it_likes_and_says_so_once(
+    h20: Hardware, graph: Any, caplog: pytest.LogCaptureFixture, k: int
+) -> None:
+    install(k=k)
+    for m in (16, 512, 8192):
+        among = [config.name for config in candidates(replace(PROBLEM, m=m), h20)]
+        found = choices_of(linear(m, PROBLEM.n, PROBLEM.k), "mm")
+        assert len(found) == k
+        assert {choice.name.removeprefix("tilecast_") for choice in found} <= set(among)
+    assert warnings_told(caplog) == [f"tilecast: {terms(shipped_for(h20))}"]
+    assert "H20 has no model of its own: that of the H200 is lent, " in caplog.text
+
+
+def test_max_autotune_leaves_to_pytorch_what_would_not_be_benchmarked(
+    h20: Hardware, graph: Any, hook: list, caplog: pytest.LogCaptureFixture
+) -> None:
+    install(k=1)
+    for m in (16, 512):
+        assert choices_of(linear(m, PROBLEM.n, PROBLEM.k), "mm") == []
+    assert hook == []
+    (said,) = warnings_told(caplog)
+    assert "no model decides without a benchmark: H20 has no model of its own" in said
+    with pytest.raises(TilecastError, match=r"benchmarked \(k=2 or more\)"):
+        portfolio(Settings(), [PROBLEM], h20)
+
+
+def test_kernels_of_pytorch_are_ranked_where_several_are_benchmarked(h20: Hardware) -> None:
+    stock = tuple(stock_configs(PROBLEM.operands, h20))
+    assert len(ranked(Settings(), PROBLEM, h20, stock, 5)) == 5
+    with pytest.raises(TilecastError, match="no model decides without a benchmark: H20 has no"):
+        ranked(Settings(), PROBLEM, h20, stock, 1)
+
+
+def test_eager_calls_are_left_to_pytorch(
+    h20: Hardware, gpu: list, caplog: pytest.LogCaptureFixture
+) -> None:
+    a, b = (torch.randn(64, 128).to(torch.bfloat16) for _ in range(2))
+    for _ in range(2):
+        assert torch.equal(mm(a, b.mT), a @ b.mT)
+    assert gpu == []
+    (said,) = warnings_told(caplog)
+    assert "goes to torch" in said
+    assert "H20 has no model of its own" in said
+
+
+def test_predict_says_whose_model_it_is(
+    machine: Callable[[str], None], answer: Callable[..., dict], refused: Callable[..., str]
+) -> None:
+    machine("NVIDIA H100 PCIe")
+    asked = ("predict", "--m", "512", "--n", "4096", "--k", "4096", "--gpu")
+    for name in ("NVIDIA H100 PCIe", "H100-PCIe"):
+        document = answer(*asked, name)
+        assert document["gpu"] == "H100-PCIe"
+        assert document["lent"].startswith("H100-PCIe has no model of its own: that of the H100 ")
+        assert document["library"]["at_least_over_first"] is None
+        assert len(document["ranking"]) == 5
+    assert "lent" not in answer(*asked, "H100")
+    # Of a GPU that is not here, nobody knows more than the name.
+    assert refused(*asked, "H20").startswith("argument --gpu: gpu 'H20' is not known; allowed: ")
+
+
+def test_the_gpu_that_is_here_is_meant_where_none_is_named(
+    machine: Callable[[str], None], answer: Callable[..., dict]
+) -> None:
+    unnamed = ("predict", "--m", "16", "--n", "4096", "--k", "4096")
+    for name, meant in (
+        ("NVIDIA H100 80GB HBM3", "H100"),
+        ("NVIDIA H200", "H200"),
+        ("NVIDIA H20", "H20"),
+    ):
+        machine(name)
+        assert names_here() == [name]
+        assert answer(*unnamed)["gpu"] == meant
+    assert answer(*unnamed, "--gpu", "H100")["gpu"] == "H100"
+    assert answer(*unnamed, "--model", str(SHIPPED / "H100"))["gpu"] == "H100"
+
+
+def test_a_gpu_that_no_kernel_is_for_is_not_meant(
+    machine: Callable[[str], None],
+    answer: Callable[..., dict],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machine("NVIDIA H20")
+    ampere = SimpleNamespace(name="NVIDIA A100", major=8, minor=0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: ampere)
+    assert first_here() is None
+    unnamed = ("predict", "--m", "16", "--n", "4096", "--k", "4096")
+    assert answer(*unnamed)["gpu"] == "H200"
+
+
+def test_a_driver_without_a_gpu_names_none(
+    machine: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine("NVIDIA H20")
+    from cuda.bindings import driver  # pyright: ignore
+
+    none = driver.CUresult.CUDA_ERROR_NO_DEVICE
+    monkeypatch.setattr(driver, "cuInit", lambda flags: (none,))
+    assert names_here() == []
+    assert first_here() is None
+
+
+def test_the_doctor_says_so_too(machine: Callable[[str], None]) -> None:
+    machine("NVIDIA H20")
+    names = checks.visible_gpus()
+    (gpu,) = checks.check_gpus(names)
+    assert gpu.works
+    assert gpu.found == "1 x NVIDIA H20, described by its driver, and known as H20"
+    default, here = checks.check_models(names)
+    assert (default.found, default.works) == ("H200", True)
+    assert (here.found, here.works, here.needed) == ("none for H20", False, False)
+    assert here.advice.startswith("H20 has no model of its own: that of the H200 is lent")
+
+
+def test_of_two_cards_the_nearer_in_every_figure_lends() -> None:
+    """Halfway on a logarithmic scale the lender changes."""
+    between = math.sqrt(H200.dram_bytes_per_second * H100.dram_bytes_per_second)
+    for share, lender in ((0.9, "H100"), (1.1, "H200")):
+        new = replace(H200, name="new", dram_bytes_per_second=between * share)
+        new = replace(new, l2_bytes=int(math.sqrt(H200.l2_bytes * H100.l2_bytes) * share))
+        assert shipped_for(new).lender == lender

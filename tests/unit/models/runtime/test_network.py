@@ -1,0 +1,246 @@
+"""The network predicts and explains as torch does, learns what is planted, and is checked whole."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import replace
+from itertools import pairwise
+from threading import Event, Thread, current_thread
+
+import numpy as np
+import pytest
+import torch
+from threadpoolctl import threadpool_info, threadpool_limits
+
+from tilecast.heuristics.hardware import hardware
+from tilecast.models.learning.fit_network import _configs, _scale, fit_network
+from tilecast.models.learning.labels import POWERS, ProblemLabels
+from tilecast.models.learning.targets import FAR, THINNING, log_analytic, problem_features
+from tilecast.models.runtime import network as network_module
+from tilecast.models.runtime.network import MAX_LAYERS, MAX_OUTPUT, MAX_WIDTH, REACH, Network, gelu
+
+H200 = hardware("H200")
+WIDTHS = (5, 7, 4, 3)
+
+
+@pytest.fixture
+def network() -> Network:
+    source = np.random.default_rng(0)
+    shapes = [shape for above, below in pairwise(WIDTHS) for shape in ((above, below), (below,))]
+    drawn = [source.normal(size=shape).astype(np.float32) for shape in shapes]
+    return Network(
+        np.array([False, True, False, False, True]),
+        np.array([0, 3, 0, 1, 4], np.float32),
+        np.array([1, 2, 0.5, 1, 3], np.float32),
+        tuple(zip(drawn[::2], drawn[1::2], strict=True)),
+    )
+
+
+@pytest.fixture
+def rows() -> np.ndarray:
+    drawn = np.random.default_rng(1).normal(size=(40, WIDTHS[0])).astype(np.float32)
+    drawn[:, [1, 4]] = np.abs(drawn[:, [1, 4]]) * 100
+    return drawn
+
+
+def _by_torch(network: Network, rows: torch.Tensor) -> torch.Tensor:
+    values = rows.float()
+    for index, (weights, bias) in enumerate(network.layers):
+        if index:
+            values = torch.nn.functional.gelu(values, approximate="tanh")
+        values = values @ torch.from_numpy(weights) + torch.from_numpy(bias)
+    return values
+
+
+def test_predictions_are_those_of_torch(network: Network, rows: np.ndarray) -> None:
+    expected = _by_torch(network, torch.from_numpy(network.scaled(rows))).numpy()
+    found = network.predict(rows)
+    assert (found.dtype, found.shape) == (np.float32, (40, 3))
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    assert network.predict(rows[:0]).shape == (0, 3)
+
+
+def test_one_thread_multiplies_and_others_may_again(
+    network: Network, rows: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many a matrix library has: they would wait for cores that compilers keep busy."""
+    network_module._blas.cache_clear()  # others may have loaded one since
+    meanwhile = []
+    monkeypatch.setattr(
+        network_module, "gelu", lambda values: meanwhile.append(_threads()) or gelu(values)
+    )
+    with threadpool_limits(2, user_api="blas"):
+        network.predict(rows)
+        assert _threads() == {2}
+    assert meanwhile == [{1}] * 2
+
+
+def test_predictions_that_overlap_leave_the_threads_as_they_were(
+    network: Network, rows: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = (Thread(target=network.predict, args=(rows,)) for _ in range(2))
+    inside = {first: Event(), second: Event()}
+
+    def slow_gelu(values: np.ndarray) -> np.ndarray:
+        inside[current_thread()].set()
+        if current_thread() is first:
+            inside[second].wait(0.2)
+        else:
+            first.join()
+        return gelu(values)
+
+    monkeypatch.setattr(network_module, "gelu", slow_gelu)
+    (before,) = _threads()
+    _limit_from_elsewhere(2)
+    try:
+        first.start()
+        inside[first].wait()
+        second.start()
+        second.join()
+        assert _threads() == {2}
+    finally:
+        _limit_from_elsewhere(before)
+
+
+def _limit_from_elsewhere(threads: int) -> None:
+    """Set a limit in a thread that ends: while the one that set it lives, no other may."""
+    thread = Thread(target=threadpool_limits, args=(threads, "blas"))
+    thread.start()
+    thread.join()
+
+
+def _threads() -> set[int]:
+    return {found["num_threads"] for found in threadpool_info() if found["user_api"] == "blas"}
+
+
+def test_features_are_scaled_and_end_where_nothing_was_seen(network: Network) -> None:
+    row = np.array([[0.25, 31, 100, 1, 2**20]], np.float32)
+    before = row.copy()
+    np.testing.assert_allclose(network.scaled(row), [[0.25, 1, REACH, 0, REACH]], atol=1e-6)
+    np.testing.assert_array_equal(row, before)
+    further = np.array([[0.25, 31, 1e6, 1, 1e9]], np.float32)
+    np.testing.assert_array_equal(network.predict(row), network.predict(further))
+
+
+def test_what_is_predicted_fits_into_a_time(network: Network, rows: np.ndarray) -> None:
+    *before, (weights, bias) = network.layers
+    loud = replace(network, layers=(*before, (weights * 1e4, bias)))
+    found = loud.predict(rows)
+    assert np.abs(found).max() == MAX_OUTPUT
+    assert np.isfinite(np.exp(found)).all()
+
+
+@pytest.mark.parametrize("output", range(WIDTHS[-1]))
+def test_contributions_add_up_and_follow_the_slopes(
+    network: Network, rows: np.ndarray, output: int
+) -> None:
+    effects = network.contributions(rows, output)
+    assert (effects.dtype, effects.shape) == (np.float64, rows.shape)
+    predicted = network.predict(rows)[:, output]
+    sums = effects.sum(1)
+    np.testing.assert_allclose(sums - sums[0], predicted - predicted[0], atol=2e-3)
+    # Two rows near each other differ by slope times distance.
+    near = np.repeat(rows[:1], 2, axis=0)
+    near[1, 0] += 1e-3
+    scaled = torch.from_numpy(network.scaled(near[:1])).requires_grad_()
+    _by_torch(network, scaled)[0, output].backward()
+    assert scaled.grad is not None
+    by_slope = scaled.grad[0, 0].item() * 1e-3
+    effects = network.contributions(near, output)
+    assert effects[1, 0] - effects[0, 0] == pytest.approx(by_slope, rel=0.02)
+    assert (effects[:, 1:] == 0).all()
+
+
+def test_a_round_trip_changes_nothing(network: Network, rows: np.ndarray) -> None:
+    content = network.pack()
+    assert len(content) == Network.packed_bytes(WIDTHS) == 4 * (3 * 5 + 6 * 7 + 8 * 4 + 5 * 3)
+    again = Network.unpack(content, list(WIDTHS))
+    assert again.widths == WIDTHS
+    assert again.pack() == content
+    np.testing.assert_array_equal(again.predict(rows), network.predict(rows))
+
+
+def _with(network: Network, place: int, value: float) -> bytes:
+    numbers = np.frombuffer(network.pack(), "<f4").copy()
+    numbers[place] = value
+    return numbers.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "reason"),
+    [
+        (0, 0.5, "a scale that is none"),
+        (10, 0.0, "a scale that is none"),
+        (10, -1.0, "a scale that is none"),
+        (20, np.nan, "a weight that is no number"),
+        (-1, np.inf, "a weight that is no number"),
+        (20, 3e38, r"weights that add up to \S+e\+3\d"),
+    ],
+)
+def test_what_is_unsound_is_refused(
+    network: Network, place: int, value: float, reason: str
+) -> None:
+    with pytest.raises(ValueError, match=reason):
+        Network.unpack(_with(network, place, value), WIDTHS)
+
+
+@pytest.mark.parametrize(
+    "widths",
+    [(5,), (), (5, 0, 3), (5, -7, 3), (5, MAX_WIDTH + 1, 3), (5, 7.0, 3), (5, True, 3),
+     (5,) * (MAX_LAYERS + 2)],
+)  # fmt: skip
+def test_layers_that_none_has_are_refused(network: Network, widths: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="layers of "):
+        Network.unpack(network.pack(), widths)
+
+
+def test_other_layers_than_there_are_bytes_for_are_refused(network: Network) -> None:
+    with pytest.raises(ValueError, match="416 bytes for layers of"):
+        Network.unpack(network.pack(), (5, 7, 5, 3))
+
+
+def test_it_learns_every_power(synthetic_table: list[ProblemLabels]) -> None:
+    network = fit_network(tuple(synthetic_table), (), H200)
+    for output, power in enumerate(POWERS):
+        lost = []
+        for labels in synthetic_table:
+            features = problem_features(labels, H200)
+            scores = network.predict(features)[:, output] + log_analytic(features)
+            lost.append(labels.slowdown(power, truth=True)[scores.argmin()])
+        assert np.log(lost).mean() < np.log(1.05)
+
+
+def test_the_same_seed_gives_the_same_bytes(synthetic_table: list[ProblemLabels]) -> None:
+    # A list of its own each time, or what is kept would be compared with itself.
+    tables = [tuple(replace(labels) for labels in synthetic_table) for _ in range(3)]
+    threads = torch.get_num_threads()
+    one, same, other = (
+        fit_network(table, (), H200, 2, seed).pack()
+        for table, seed in zip(tables, (0, 0, 1), strict=True)
+    )
+    assert one == same != other
+    assert torch.get_num_threads() == threads
+
+
+def test_it_learns_of_some_slow_configs(synthetic_table: list[ProblemLabels]) -> None:
+    labels = synthetic_table[0]
+    far = np.min([labels.slowdown(power) for power in POWERS], axis=0) >= FAR
+    some = far & (np.arange(len(far)) % THINNING == 0)
+    learned = _configs(labels, H200, _scale(problem_features(labels, H200)))
+    assert 0 < some.sum() < far.sum() < len(far)
+    assert len(learned.level) == (~far).sum() + some.sum()
+
+
+def test_a_process_forked_amid_a_prediction_predicts(network: Network) -> None:
+    features = np.zeros((3, WIDTHS[0]), np.float32)
+    with network_module._limiting:
+        child = os.fork()
+        if child == 0:
+            signal.alarm(20)
+            try:
+                network.predict(features)
+                os._exit(0)
+            finally:
+                os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
