@@ -7,7 +7,7 @@ DEMO := build/demo
 # compiling all of it at once would take a third of the time of setting up.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test lint wheel release clean
+.PHONY: demo test test-slow test-gpu lint wheel release clean
 
 # The main job on the shipped data: train, score on held-out families, predict, compile.
 demo: .venv/.with-baselines
@@ -28,9 +28,19 @@ endef
 
 # One file stays in one worker, so that its compiled kernels are compiled once. A worker has a core,
 # and numpy one thread, as those that wait for a core keep the others waiting.
+PYTEST := OPENBLAS_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile
+
+# What a contributor runs; needs no GPU.
 test: .venv/.with-dev
-	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile \
-		--no-loadscope-reorder
+	$(PYTEST) tests/unit
+
+# Ray clusters, campaigns, compiled kernels, notebooks, processes that are killed; needs no GPU.
+test-slow: .venv/.with-dev
+	$(PYTEST) tests/slow
+
+# What needs the GPU; skipped without one.
+test-gpu: .venv/.with-dev
+	$(BIN)/pytest tests/gpu
 
 lint: .venv/.with-dev
 	$(BIN)/ruff check

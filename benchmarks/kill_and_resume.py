@@ -11,7 +11,7 @@ from pathlib import Path
 import runner
 
 # The fake GPU is the tests'; workers find it by the same path.
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "unit"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "helpers"))
 
 from kill_and_resume_trial import kill_and_resume, undisturbed
 

@@ -256,13 +256,13 @@ def _backends(found: str) -> str:
 def _rank_nvgemm() -> None:
     """Put the model in front of the kernels of NVGEMM, or take it away."""
     settings = active()
-    _rank("nvgemm", NVGEMM_HOME, settings if settings and settings.rank_nvgemm else None)
+    _rank("stock_kernels.nvgemm", NVGEMM_HOME, settings if settings and settings.rank_nvgemm else None)
 
 
 def _rank_flex_gemm() -> None:
     """Put the model in front of the configs of FlexGEMM, or take it away."""
     settings = active()
-    _rank("flex_gemm", FLEX_GEMM_HOME, settings if settings and settings.rank_flex_gemm else None)
+    _rank("stock_kernels.flex_gemm", FLEX_GEMM_HOME, settings if settings and settings.rank_flex_gemm else None)
 
 
 def _rank(name: str, home: str, settings: Settings | None) -> None:
@@ -288,12 +288,12 @@ def _choose(
 
 def _pass_over_graphs() -> None:
     """Put our pass behind Inductor's own patterns, or take it away."""
-    _have_follow("graph_pass", sys.modules[PATTERNS_HOME].pass_patterns)
+    _have_follow("fuse.fx_pass", sys.modules[PATTERNS_HOME].pass_patterns)
 
 
 def _leave_rows() -> None:
     """Keep Inductor from adding rows that ours do not need, or no longer."""
-    _have_follow("row_padding", sys.modules[PADDING_HOME])
+    _have_follow("offer.row_padding", sys.modules[PADDING_HOME])
 
 
 def _have_follow(name: str, what: Any) -> None:

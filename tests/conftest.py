@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from fixtures import *  # noqa: F403
 from hypothesis import settings
 
 from tilecast.cli.main import main
@@ -27,18 +28,10 @@ settings.register_profile("tilecast", deadline=None)
 settings.load_profile("tilecast")
 
 GPU_TESTS = Path(__file__).with_name("gpu")
-LONG = (
-    *("ray_engine", "quack_contract", "collector", "compiler", "cli_campaign", "notebooks"),
-    *("training", "builder", "truth", "workers"),
-)
-"""Files that take long: at the end they would keep one worker, and no other. The first, the third
-and the builder's wait more than they compute: beside them run those that have two processes."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what takes long; skip what needs a GPU where there is none, or one for itself."""
-    rank = {name: position for position, name in enumerate(LONG)}
-    items.sort(key=lambda item: rank.get(item.path.stem.removeprefix("test_"), len(LONG)))
+    """Skip what needs a GPU where there is none, or one for itself."""
     on_gpu = [item for item in items if item.path.is_relative_to(GPU_TESTS)]
     if not on_gpu:
         return

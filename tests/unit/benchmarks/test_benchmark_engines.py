@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -10,8 +9,6 @@ import engines
 import pytest
 
 # Spawned workers get this process's path, and find the module that their factories come from.
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 from fake_session import PROBLEMS, WORKLOAD, FakeFactory
 
 from tilecast.data_collection.engines.worker import LocalEngine

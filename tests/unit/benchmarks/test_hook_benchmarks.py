@@ -6,7 +6,6 @@ import argparse
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -28,9 +27,6 @@ import steps
 import tables
 import torch
 import variants
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 from hook_graph import lowering
 
 from tilecast.inductor_hook.fuse import unfused_baseline

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+# Spawned workers get this process's path, and find the module that their factories come from.
+import fake_session
 import pytest
 import torch
-
-# Spawned workers get this process's path, and find the module that their factories come from.
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-import fake_session
 
 from tilecast.cli.commands import campaign
 from tilecast.cli.main import main

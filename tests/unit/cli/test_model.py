@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import PROVENANCE
+from fixtures import PROVENANCE
 
 from tilecast.cli.main import main
 from tilecast.data_collection.dataset.dataset import Dataset, read_dataset, write_dataset

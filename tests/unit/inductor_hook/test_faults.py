@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from hook_graph import choices_of, linear, lowered, names_of, node, source_of, warnings_told
+from stand_in_models import trained_anew
 from torch._dynamo.utils import counters
 from torch._inductor import config, ir
 from torch._inductor.kernel import mm
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from hook_graph import choices_of, linear, lowered, names_of, node, source_of, warnings_told
-from stand_in_models import trained_anew
 
 from tilecast.heuristics.hardware import hardware
 from tilecast.inductor_hook import install, telemetry

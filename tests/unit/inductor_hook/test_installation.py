@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from hook_graph import biased_linear, choices_of, linear, lowered, lowering, names_of, warnings_told
 from torch._inductor import choices as registry
 from torch._inductor import config, select_algorithm
 from torch._inductor.choices import InductorChoices
@@ -22,10 +23,6 @@ from torch._inductor.fx_passes import pad_mm, post_grad
 from torch._inductor.kernel import mm
 from torch._inductor.select_algorithm import get_algorithm_selector_cache
 from torch._inductor.virtualized import V
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from hook_graph import biased_linear, choices_of, linear, lowered, lowering, names_of, warnings_told
 
 from tilecast.heuristics.errors import TilecastError
 from tilecast.inductor_hook import install, installation, installed, uninstall

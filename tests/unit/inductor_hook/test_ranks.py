@@ -24,7 +24,7 @@ PRODUCTS = (
 
 RANK = f"""
 import json, os, sys
-sys.path.insert(0, {str(Path(__file__).parents[1])!r})
+sys.path.insert(0, {str(Path(__file__).parents[2] / "helpers")!r})
 import torch
 from hook_graph import choices_of, lowering, node, source_of
 from torch._inductor.kernel_inputs import MMKernelInputs

@@ -9,14 +9,11 @@ from typing import Any
 
 import pytest
 import torch
+from hook_graph import batched, biased_linear, choices_of, linear, lowering, names_of, warnings_told
 from torch._dynamo.utils import counters
 from torch._inductor import config
 from torch._inductor.kernel import mm
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from hook_graph import batched, biased_linear, choices_of, linear, lowering, names_of, warnings_told
 
 from tilecast.data_collection.problems.problem_files import read_problems
 from tilecast.heuristics.operands import GemmOperands

@@ -20,13 +20,10 @@ from itertools import groupby, pairwise
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-import pytest
-
 # Spawned workers get this process's path, and find the module that their factories come from.
-sys.path.insert(0, str(Path(__file__).parents[2]))
-
 import fake_session
 import odd_caches
+import pytest
 from fake_session import CONFIGS, PROBLEMS, WORKLOAD, FakeFactory, Fault, Turn, microseconds
 from kill_and_resume_trial import kill_and_resume, undisturbed
 from odd_caches import OddCache
@@ -319,7 +316,7 @@ def test_a_worker_whose_collector_is_killed_as_it_starts_ends(bed: Bed) -> None:
         f"worker = LocalWorker(FakeFactory(Path({str(bed.log)!r}), slow_start=FOR_EVER), 60.0);"
         "print(worker._process.pid, flush=True); os.kill(os.getpid(), 9)"
     )
-    here = str(Path(__file__).parents[2])
+    here = str(Path(__file__).parents[3] / "helpers")
     started = subprocess.run(
         [sys.executable, "-c", script], cwd=here, stdout=subprocess.PIPE, check=False
     )

@@ -3,22 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch._dynamo.utils import counters
-from torch._inductor import config
-from torch._inductor.kernel import mm
-from torch._inductor.lowering import lowerings
-from torch._inductor.virtualized import V
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
-
 from hook_graph import (
     choices_of,
     int_linear,
@@ -31,6 +21,12 @@ from hook_graph import (
     scaled_linear,
     source_of,
 )
+from torch._dynamo.utils import counters
+from torch._inductor import config
+from torch._inductor.kernel import mm
+from torch._inductor.lowering import lowerings
+from torch._inductor.virtualized import V
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from tilecast.data_collection.timing.tensors import poisoned_out, random_inputs, reference
 from tilecast.data_collection.timing.torch_reference import library_launch

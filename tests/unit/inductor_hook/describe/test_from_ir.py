@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import itertools
 import math
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from hook_graph import batched, biased_linear, int_linear, linear, lowering, node
 from torch._inductor.kernel_inputs import MMKernelInputs
 from torch._inductor.virtualized import V
 from torch.export import Dim, export
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
-
-from hook_graph import batched, biased_linear, int_linear, linear, lowering, node
 
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.operands import GemmOperands

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,17 +11,6 @@ from unittest import mock
 import pytest
 import torch
 import torch.nn.functional as F
-from torch._dynamo.utils import counters
-from torch._inductor import config, utils
-from torch._inductor.fx_passes import post_grad
-from torch._inductor.fx_utils import count_flops_fx
-from torch._inductor.ir import InputBuffer, StorageBox, TensorBox
-from torch._inductor.lowering import lowerings
-from torch._inductor.select_algorithm import AlgorithmSelectorCache, ExternKernelCaller
-from torch.fx import Graph, Node
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
-
 from hook_graph import (
     applied_to,
     linear,
@@ -33,6 +21,14 @@ from hook_graph import (
     source_of,
     traced,
 )
+from torch._dynamo.utils import counters
+from torch._inductor import config, utils
+from torch._inductor.fx_passes import post_grad
+from torch._inductor.fx_utils import count_flops_fx
+from torch._inductor.ir import InputBuffer, StorageBox, TensorBox
+from torch._inductor.lowering import lowerings
+from torch._inductor.select_algorithm import AlgorithmSelectorCache, ExternKernelCaller
+from torch.fx import Graph, Node
 
 from tilecast.data_collection.dataset.autotuned import read_autotuned
 from tilecast.data_collection.timing.tensors import applied

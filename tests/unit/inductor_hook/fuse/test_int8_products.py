@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 import torch
+from hook_graph import Clock, lowering, node, our_choice, run, source_of, traced
 from torch._dynamo.source import ConstantSource
 from torch._dynamo.utils import counters
 from torch._inductor import config
@@ -19,10 +19,6 @@ from torch._inductor.lowering import lowerings
 from torch._inductor.select_algorithm import ExternKernelCaller
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._python_dispatch import TorchDispatchMode
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
-
-from hook_graph import Clock, lowering, node, our_choice, run, source_of, traced
 
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware, hardware

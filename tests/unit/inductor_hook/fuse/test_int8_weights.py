@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any, cast
 import pytest
 import torch
 import torch.nn.functional as F
+from hook_graph import Clock, applied_to, lowering, node, our_choice, run, source_of, traced
 from torch._dynamo.source import ConstantSource
 from torch._dynamo.utils import counters
 from torch._inductor import config
@@ -24,10 +24,6 @@ from torch._inductor.select_algorithm import ExternKernelCaller
 from torch._inductor.virtualized import V
 from torch.fx import Graph, GraphModule
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
-
-from hook_graph import Clock, applied_to, lowering, node, our_choice, run, source_of, traced
 
 from tilecast.data_collection.dataset.autotuned import read_autotuned
 from tilecast.heuristics.hardware import hardware

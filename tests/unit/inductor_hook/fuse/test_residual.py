@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,20 +10,6 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch._dynamo.source import ConstantSource
-from torch._dynamo.utils import counters
-from torch._inductor import config
-from torch._inductor.debug import DebugContext
-from torch._inductor.ir import CuteDSLTemplateBuffer, StorageBox, TensorBox
-from torch._inductor.kernel_inputs import MMKernelInputs
-from torch._inductor.lowering import lowerings
-from torch._inductor.select_algorithm import ExternKernelCaller
-from torch._inductor.virtualized import V
-from torch.fx import Graph
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
-
 from hook_graph import (
     Clock,
     applied_to,
@@ -36,6 +21,17 @@ from hook_graph import (
     traced,
     warnings_told,
 )
+from torch._dynamo.source import ConstantSource
+from torch._dynamo.utils import counters
+from torch._inductor import config
+from torch._inductor.debug import DebugContext
+from torch._inductor.ir import CuteDSLTemplateBuffer, StorageBox, TensorBox
+from torch._inductor.kernel_inputs import MMKernelInputs
+from torch._inductor.lowering import lowerings
+from torch._inductor.select_algorithm import ExternKernelCaller
+from torch._inductor.virtualized import V
+from torch.fx import Graph
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from tilecast.inductor_hook import install, installed
 from tilecast.inductor_hook.fuse import activation as recognition

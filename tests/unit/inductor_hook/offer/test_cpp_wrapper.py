@@ -12,16 +12,13 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from hook_graph import batched, biased_linear, check_handed, choices_of, linear, lowering
 from torch._dynamo.source import ConstantSource
 from torch._dynamo.utils import counters
 from torch._inductor import config, graph
 from torch._inductor.kernel_inputs import KernelInputs
 from torch._inductor.utils import fresh_cache, run_and_get_code
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
-
-from hook_graph import batched, biased_linear, check_handed, choices_of, linear, lowering
 
 from tilecast.data_collection.timing.tensors import poisoned_out, random_inputs, reference
 from tilecast.heuristics.hardware import hardware

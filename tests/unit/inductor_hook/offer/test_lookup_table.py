@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
+from hook_graph import choices_of, linear, lowering, names_of
 from torch._inductor.kernel import mm
 from torch._inductor.lookup_table import LookupTableChoices
 from torch._inductor.virtualized import V
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
-
-from hook_graph import choices_of, linear, lowering, names_of
 
 from tilecast.inductor_hook import install
 from tilecast.inductor_hook.handlers import bind

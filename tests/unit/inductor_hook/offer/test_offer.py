@@ -18,6 +18,19 @@ from typing import Any, NoReturn
 import numpy as np
 import pytest
 import torch
+from hook_graph import (
+    batched,
+    biased_linear,
+    choices_of,
+    linear,
+    lowered,
+    lowering,
+    names_of,
+    node,
+    settled,
+    source_of,
+    warnings_told,
+)
 from torch._dynamo.utils import counters
 from torch._inductor import config
 from torch._inductor.codecache import compiled_fx_graph_hash
@@ -34,22 +47,6 @@ from torch._inductor.select_algorithm import (
 from torch._inductor.utils import fresh_cache
 from torch._inductor.virtualized import V
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
-
-from hook_graph import (
-    batched,
-    biased_linear,
-    choices_of,
-    linear,
-    lowered,
-    lowering,
-    names_of,
-    node,
-    settled,
-    source_of,
-    warnings_told,
-)
 
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands

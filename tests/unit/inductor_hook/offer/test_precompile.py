@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,16 +9,6 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch._inductor import config
-from torch._inductor.kernel_inputs import MMKernelInputs
-from torch._inductor.lowering import lowerings
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx import Graph
-from torch.fx.experimental.proxy_tensor import make_fx
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
-
 from hook_graph import (
     applied_to,
     batched,
@@ -33,6 +22,13 @@ from hook_graph import (
     scaled_linear,
     traced,
 )
+from torch._inductor import config
+from torch._inductor.kernel_inputs import MMKernelInputs
+from torch._inductor.lowering import lowerings
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx import Graph
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from tilecast.inductor_hook import install
 from tilecast.inductor_hook.offer import precompile

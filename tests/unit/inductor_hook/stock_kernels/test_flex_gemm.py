@@ -10,10 +10,8 @@ import dataclasses
 import importlib
 import inspect
 import runpy
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
-from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -21,14 +19,11 @@ from unittest import mock
 import flex_gemm_order
 import pytest
 import torch
+from hook_graph import batched, linear, lowering, node, warnings_told
+from stand_in_models import Asked, backwards
 from torch._dynamo.utils import counters
 from torch._inductor import config, ir
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
-
-from hook_graph import batched, linear, lowering, node, warnings_told
-from stand_in_models import Asked, backwards
 
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware

@@ -11,12 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch._dynamo.utils import counters
-from torch._inductor.kernel import bmm, mm
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
-
 from hook_graph import (
     batched,
     biased_linear,
@@ -27,6 +21,9 @@ from hook_graph import (
     settled,
     warnings_told,
 )
+from torch._dynamo.utils import counters
+from torch._inductor.kernel import bmm, mm
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from tilecast.data_collection.dataset.autotuned import HEADER, Autotuned, read_autotuned
 from tilecast.data_collection.gpu.environment import versions

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from conftest import make_dataset, synthetic_configs
+from fixtures import make_dataset, synthetic_configs
 
 from tilecast.data_collection.dataset.measurement import REFERENCE, Measurement
 from tilecast.heuristics.problem import GemmProblem
