@@ -15,7 +15,7 @@ from typing import Any
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from tilecast.cli.options.resolve import check_writable
+from tilecast.cli.options.output_paths import check_writable
 from tilecast.heuristics.errors import TilecastError, one_line
 from tilecast.heuristics.hardware import GPUS, Hardware
 from tilecast.inductor_hook.autoload import MODEL

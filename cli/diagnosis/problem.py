@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from importlib.metadata import entry_points
 
 from tilecast.cli.diagnosis.machine import Finding
-from tilecast.cli.options.mnk import Written
+from tilecast.cli.options.mnk import TypedProblem
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
 from tilecast.inductor_hook.autoload import VARIABLE, names
