@@ -32,6 +32,7 @@ from tilecast.data_collection.run.cards import card_times, spread
 from tilecast.data_collection.run.collect import collect, target_gpu
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import GPUS, Hardware
+<<<<<<< HEAD
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook.names import MODEL
 from tilecast.kernels.candidates import space
@@ -54,6 +55,20 @@ from tilecast.reporting.sections import (
     model_section,
     score_section,
 )
+=======
+from tilecast.inductor_hook.names import MODEL
+
+if TYPE_CHECKING:
+    from tilecast.data_collection.dataset.dataset import Dataset
+    from tilecast.heuristics.problem import GemmProblem
+    from tilecast.models.learning.labels import ProblemLabels
+    from tilecast.models.learning.training_sets import Measurements
+    from tilecast.models.runtime.artifact import Artifact
+    from tilecast.reporting.page import Section
+
+NAME = "campaign"
+HELP = "measure a GPU, train a model of it, score and report, in one command"
+>>>>>>> main
 
 REPORT = "report.html"
 """Beside the model and its measurements in their folder."""
