@@ -9,7 +9,7 @@ import numpy as np
 from tilecast.data_collection.dataset.dataset import is_reference
 from tilecast.data_collection.dataset.measurement import REGIMES
 from tilecast.heuristics.problem import PROBLEM_FIELDS
-from tilecast.reporting.plots import COLOURS, Figure, axis, figure, level
+from tilecast.reporting.plots import COLOURS, QUIET, Figure, axis, figure, level
 from tilecast.reporting.table import Table
 
 if TYPE_CHECKING:

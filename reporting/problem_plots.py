@@ -83,10 +83,11 @@ def winners(table: Sequence[ProblemLabels], power: str, knob: Knob) -> Figure:
             bucket: float(here[inside].mean()) for bucket, inside in known.items() if inside.any()
         }
         style = {"color": COLOURS[place % len(COLOURS)], "opacity": 0.8}
-        here_dots = dots(name, *(part[here].tolist() for part in (m, n, names)), style)
+        x, y, texts = (part[here].tolist() for part in (m, n, names))
         bars = {
             "type": "bar",
             "name": name,
+            "legendgroup": name,
             "x": list(shares),
             "y": list(shares.values()),
             "xaxis": "x2",
@@ -95,7 +96,7 @@ def winners(table: Sequence[ProblemLabels], power: str, knob: Knob) -> Figure:
             "showlegend": False,
             "hovertemplate": "%{x}: %{y:.0%}",
         }
-        data += [here_dots | {"legendgroup": name}, bars | {"legendgroup": name}]
+        data += [dots(name, x, y, texts, style) | {"legendgroup": name}, bars]
     axes = {
         "xaxis": extent_axis("m", m.tolist(), domain=stretch(0, 2)),
         "yaxis": extent_axis("n", n.tolist()),
@@ -106,7 +107,7 @@ def winners(table: Sequence[ProblemLabels], power: str, knob: Knob) -> Figure:
 
 
 def coverage(problems: Sequence[GemmProblem]) -> Figure:
-    """n against m, and n against k."""
+    """The extents of the problems: n against m, and n against k."""
     m, n, k = ([getattr(problem, name) for problem in problems] for name in "mnk")
     style = {"color": COLOURS[1], "size": 6, "opacity": 0.5}
     names = list(map(str, problems))

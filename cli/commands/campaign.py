@@ -14,13 +14,14 @@ from typing import Any
 
 from tilecast.cli.commands.collect import (
     collect_options,
+    measure,
     measured_so_far,
     nothing_measured,
     problem_counts,
 )
 from tilecast.cli.commands.evaluate import default_scores, score_tables
 from tilecast.cli.diagnosis.machine import visible_gpus
-from tilecast.cli.options import arguments, argtypes, resolve
+from tilecast.cli.options import argtypes, arguments, resolve
 from tilecast.cli.options.load_measurements import DATA, read_store, shipped_datasets
 from tilecast.cli.options.output_paths import check_distinct, check_writable
 from tilecast.cli.output.output import Output
@@ -29,10 +30,9 @@ from tilecast.data_collection.dataset.dataset import Dataset, write_dataset
 from tilecast.data_collection.gpu.environment import check_there
 from tilecast.data_collection.jobs.store import MeasurementStore
 from tilecast.data_collection.run.cards import card_times, spread
-from tilecast.data_collection.run.collect import collect, target_gpu
+from tilecast.data_collection.run.collect import target_gpu
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import GPUS, Hardware
-<<<<<<< HEAD
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook.names import MODEL
 from tilecast.kernels.candidates import space
@@ -55,20 +55,6 @@ from tilecast.reporting.sections import (
     model_section,
     score_section,
 )
-=======
-from tilecast.inductor_hook.names import MODEL
-
-if TYPE_CHECKING:
-    from tilecast.data_collection.dataset.dataset import Dataset
-    from tilecast.heuristics.problem import GemmProblem
-    from tilecast.models.learning.labels import ProblemLabels
-    from tilecast.models.learning.training_sets import Measurements
-    from tilecast.models.runtime.artifact import Artifact
-    from tilecast.reporting.page import Section
-
-NAME = "campaign"
-HELP = "measure a GPU, train a model of it, score and report, in one command"
->>>>>>> main
 
 REPORT = "report.html"
 """Beside the model and its measurements in their folder."""
@@ -194,8 +180,8 @@ def _measure(
         if left <= 0 or (learns and not measured_so_far(options.store)[0]):
             return
         chosen = guided(stage.guide, gpu, shipped, lambda: read_store(options.store))
-        with show_progress(f"{stage.name} ({place} of {len(plan)})") as show:
-            collect(replace(wanted, problems=stage.problems, seconds=left, choose=chosen), show)
+        stage_options = replace(wanted, problems=stage.problems, seconds=left, choose=chosen)
+        measure(stage_options, f"{stage.name} ({place} of {len(plan)})")
 
 
 def _gpu_or_auto(name: str) -> Hardware | None:

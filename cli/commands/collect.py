@@ -1,4 +1,4 @@
-"""Measure the candidates of suites of problems on GPUs; a run resumes where the last one stopped."""
+"""Measure the candidates of suites of problems on GPUs; a run resumes where the last stopped."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tilecast.cli.options import arguments, argtypes, resolve
+from tilecast.cli.options import argtypes, arguments, resolve
 from tilecast.cli.options.output_paths import check_distinct, check_file
 from tilecast.cli.output.output import Output
 from tilecast.cli.output.progress import show_progress
@@ -55,8 +55,7 @@ def run(options: argparse.Namespace) -> Output:
     if is_guided:
         heuristic = load_heuristic_for(gpu, problems, options.power, options.model)
         problems, guided = resolve.ranked(heuristic, problems), Guided(heuristic, gpu)
-    with show_progress() as show:
-        collect(replace(wanted, problems=problems, choose=guided), show)
+    measure(replace(wanted, problems=problems, choose=guided))
     with closing(MeasurementStore(options.store)) as store:
         counts = problem_counts(store, problems)
         if options.export:
@@ -89,9 +88,13 @@ def collect_options(
     )
 
 
-def problem_counts(
-    store: MeasurementStore, problems: Collection[GemmProblem]
-) -> dict[str, int]:
+def measure(wanted: CollectOptions, step: str = "") -> None:
+    """Collect and show how far it is, as a step of that name."""
+    with show_progress(step) as show:
+        collect(wanted, show)
+
+
+def problem_counts(store: MeasurementStore, problems: Collection[GemmProblem]) -> dict[str, int]:
     """How many of the problems a store has measured, and how much it holds in all.
 
     A problem is measured when its best candidates were raced, and verified when they were timed

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from rich.console import Console
 from rich.progress import track
 
-from tilecast.cli.options import arguments, argtypes, resolve
+from tilecast.cli.options import argtypes, arguments, resolve
 from tilecast.cli.options.mnk import TypedProblem, parse_mnk
 from tilecast.cli.output.output import Output
 from tilecast.heuristics.config import KernelConfig

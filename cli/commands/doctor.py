@@ -14,17 +14,14 @@ from typing import Any
 
 from tilecast.cli.diagnosis.machine import Finding, examine, usable
 from tilecast.cli.diagnosis.problem import check_hook, check_settings, explain
-from tilecast.cli.options import arguments, argtypes, resolve
+from tilecast.cli.options import argtypes, arguments, resolve
 from tilecast.cli.options.mnk import parse_mnk
 from tilecast.cli.output.output import Output
 from tilecast.heuristics.errors import TilecastError
 from tilecast.inductor_hook.names import MODEL
-<<<<<<< HEAD
 from tilecast.inductor_hook.settings import Settings, from_environment
 from tilecast.kernels.objects.cache import ObjectCache
 from tilecast.models.runtime.artifact import load
-=======
->>>>>>> main
 from tilecast.reporting.table import Table
 
 

@@ -6,11 +6,11 @@ With your own problems it scores those that were measured and learns from the wh
 from __future__ import annotations
 
 import argparse
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any
 
-from tilecast.cli.options import arguments, argtypes, resolve
+from tilecast.cli.options import argtypes, arguments, resolve
 from tilecast.cli.options.load_measurements import files_line, read_measurements
 from tilecast.cli.output.output import Output
 from tilecast.heuristics.baselines import RandomChoice
@@ -65,7 +65,7 @@ def run(options: argparse.Namespace) -> Output:
         )
     powers = tuple(dict.fromkeys(options.power or POWERS))
     # What is refused at once comes before what takes seconds to read.
-    trained = None if options.model is None else load(options.model)
+    trained: Artifact | None = load(options.model) if options.model else None
     own = resolve.own_problems(options)
     measured, files = read_measurements(options, options.add)
     gpu, heuristics = measured.gpu, scorable_heuristics(measured.gpu)
@@ -83,7 +83,9 @@ def run(options: argparse.Namespace) -> Output:
         artifact = lent(trained, gpu)
         heuristics["as trained"] = _as_trained(artifact)
         if artifact.lender:
-            notes["lent"] = f"as trained: the model of the {artifact.lender}, used on the {gpu.name}"
+            notes["lent"] = (
+                f"as trained: the model of the {artifact.lender}, used on the {gpu.name}"
+            )
         with understood(options.model):
             families = learned_families(artifact.facts)
         if seen := sum(problem.family in families for problem in among):
@@ -106,9 +108,7 @@ def default_scores(measured: Measurements, powers: Sequence[str], jobs: int) -> 
     return evaluate(list(makers), measured.table, powers, jobs, among=among)
 
 
-def _measured_ones(
-    own: Sequence[GemmProblem], table: Sequence[ProblemLabels]
-) -> set[GemmProblem]:
+def _measured_ones(own: Sequence[GemmProblem], table: Sequence[ProblemLabels]) -> set[GemmProblem]:
     """The given problems that the data set has; TilecastError where it has none."""
     found = {labels.problem for labels in table}.intersection(own)
     if not found:

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tilecast.cli.options import arguments, argtypes, resolve
+from tilecast.cli.options import argtypes, arguments, resolve
 from tilecast.cli.options.output_paths import check_file, check_writable
 from tilecast.cli.output.output import Output
 from tilecast.heuristics.errors import TilecastError
@@ -98,7 +98,7 @@ def _unpack(cache: ObjectCache, options: argparse.Namespace) -> Output:
 
 
 def _ship(cache: ObjectCache, options: argparse.Namespace) -> Output:
-    from tilecast.kernels.objects.shipped import ship
+
     _check_there(cache)
     check_file(options.file)
     entries = [entry for entry in map(cache.entry, cache.sizes()) if entry]

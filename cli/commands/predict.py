@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tilecast.cli.options import arguments, argtypes, resolve
+from tilecast.cli.options import argtypes, arguments, resolve
 from tilecast.cli.options.load_measurements import check_measured_on
 from tilecast.cli.options.output_paths import check_choices, check_distinct, check_file
 from tilecast.cli.output.output import Output

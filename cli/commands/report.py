@@ -9,7 +9,7 @@ import argparse
 from pathlib import Path
 
 from tilecast.cli.commands.evaluate import default_scores
-from tilecast.cli.options import arguments, argtypes, resolve
+from tilecast.cli.options import argtypes, arguments, resolve
 from tilecast.cli.options.load_measurements import DATA, read_dataset_or_store
 from tilecast.cli.options.output_paths import check_choices, check_distinct, check_file
 from tilecast.cli.output.output import Output

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 
-from tilecast.cli.options import arguments, argtypes, resolve
+from tilecast.cli.options import argtypes, arguments, resolve
 from tilecast.cli.output.output import Output
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.hardware import Hardware

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tilecast.cli.commands.evaluate import SHOWN_K
-from tilecast.cli.options import arguments, argtypes, resolve
+from tilecast.cli.options import argtypes, arguments
 from tilecast.cli.options.load_measurements import files_line, read_measurements
 from tilecast.cli.options.output_paths import check_writable
 from tilecast.cli.output.output import Output

@@ -11,19 +11,18 @@ from typing import Any
 
 from tilecast.cli.commands.collect import (
     collect_options,
+    measure,
     measured_so_far,
     nothing_measured,
     problem_counts,
 )
 from tilecast.cli.commands.evaluate import SHOWN_K
-from tilecast.cli.options import arguments, argtypes, resolve
+from tilecast.cli.options import argtypes, arguments, resolve
 from tilecast.cli.options.load_measurements import read_store, shipped_datasets
 from tilecast.cli.options.output_paths import check_distinct, check_writable
 from tilecast.cli.output.output import Output
-from tilecast.cli.output.progress import show_progress
 from tilecast.data_collection.dataset.dataset import read_dataset
 from tilecast.data_collection.jobs.store import MeasurementStore
-from tilecast.data_collection.run.collect import collect
 from tilecast.heuristics.errors import TilecastError
 from tilecast.inductor_hook.names import MODEL
 from tilecast.models.apply.guidance import Guided
@@ -62,8 +61,7 @@ def run(options: argparse.Namespace) -> Output:
     of_gpu = [one.problems() for one in known if dataset_hardware(one).same_gpu(gpu)]
     if why := too_few(chain(own, measured_so_far(options.store)[0], *of_gpu)):
         raise TilecastError(why)
-    with show_progress() as show:
-        collect(replace(wanted, problems=own, choose=Guided(heuristic, gpu)), show)
+    measure(replace(wanted, problems=own, choose=Guided(heuristic, gpu)))
     with closing(MeasurementStore(options.store)) as store:
         counts, raced = problem_counts(store, own), store.measured("race") & set(own)
     if not raced:
