@@ -20,6 +20,7 @@ import torch
 
 from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.kernels.families import FAMILIES, parse_config
+from tilecast.kernels.objects.keys import kernel_symbol
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.spec import KernelSpec
 
@@ -60,7 +61,7 @@ def compiled(name: str, *, dependent: bool) -> Launch:
     with tempfile.NamedTemporaryFile(suffix=".o") as file:
         Path(file.name).write_bytes(compile_gemm(kernel, spec))
         module = cute.runtime.load_module(file.name, enable_tvm_ffi=True)
-    return FAMILIES[spec.config.family].launcher(getattr(module, spec.symbol), spec, 0)
+    return FAMILIES[spec.config.family].launcher(getattr(module, kernel_symbol(spec)), spec, 0)
 
 
 def chain(products: Sequence[tuple[tuple[int, int], Launch]]) -> tuple[torch.cuda.CUDAGraph, list]:
