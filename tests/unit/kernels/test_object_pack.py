@@ -141,17 +141,17 @@ def test_a_pack_that_cannot_be_made_leaves_the_file_as_it_was(
 def test_kernels_of_another_version_are_kept_and_never_match(
     cache: ObjectCache, other: ObjectCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    facts = keys.family_facts("quack_sm90")
+    facts, code = keys.family_facts("quack_sm90"), cache.code(SPEC) or b""
     for change in ({"sources": "other"}, {"versions": {"nvidia-cutlass-dsl": "9.9"}}):
         with monkeypatch.context() as here:
             here.setattr(keys, "family_facts", lambda name, change=change: {**facts, **change})
             keys.kernel_key.cache_clear()
-            other.put(SPEC, cache.code(SPEC) or b"")
+            other.put(SPEC, code)
         keys.kernel_key.cache_clear()
     with monkeypatch.context() as here:
         here.setattr("platform.machine", lambda: "aarch64")
         keys.kernel_key.cache_clear()
-        other.put(SPEC, cache.code(SPEC) or b"")
+        other.put(SPEC, code)
     keys.kernel_key.cache_clear()
     pack(other, tmp_path / "pack")
     assert unpack(cache, tmp_path / "pack") == Unpacked(added=3, found=0, current=0)
