@@ -7,7 +7,7 @@ import json
 import platform
 import re
 from collections.abc import Mapping
-from functools import cache, lru_cache
+from functools import cache
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,7 +18,6 @@ from tilecast.kernels.spec import KernelSpec
 _IMPORTED = re.compile(r"^ *(?:from|import) ([\w.]+)", re.MULTILINE)
 
 
-@lru_cache(maxsize=1 << 16)
 def kernel_key(spec: KernelSpec) -> str:
     """The key of a kernel, 32 hexadecimal digits."""
     return key_of(kernel_facts(spec))

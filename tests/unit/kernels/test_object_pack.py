@@ -145,14 +145,10 @@ def test_kernels_of_another_version_are_kept_and_never_match(
     for change in ({"sources": "other"}, {"versions": {"nvidia-cutlass-dsl": "9.9"}}):
         with monkeypatch.context() as here:
             here.setattr(keys, "family_facts", lambda name, change=change: {**facts, **change})
-            keys.kernel_key.cache_clear()
             other.put(SPEC, code)
-        keys.kernel_key.cache_clear()
     with monkeypatch.context() as here:
         here.setattr("platform.machine", lambda: "aarch64")
-        keys.kernel_key.cache_clear()
         other.put(SPEC, code)
-    keys.kernel_key.cache_clear()
     pack(other, tmp_path / "pack")
     assert unpack(cache, tmp_path / "pack") == Unpacked(added=3, found=0, current=0)
     assert len(cache.sizes()) == 9
