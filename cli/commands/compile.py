@@ -23,6 +23,7 @@ from tilecast.kernels.candidates import candidates, space
 from tilecast.kernels.families import family_of, parse_config
 from tilecast.kernels.family import HARDWARE
 from tilecast.kernels.objects.cache import ObjectCache
+from tilecast.kernels.objects.keys import kernel_key
 from tilecast.kernels.spec import KernelSpec
 from tilecast.models.apply.frequent_configs import common_configs
 from tilecast.models.runtime.known_operands import check_decides, decides
@@ -176,7 +177,7 @@ def _kernel_facts(result: CompileResult, cache: ObjectCache) -> dict[str, object
     found = cache.resources(result.spec)
     return {
         "config": result.spec.config.name,
-        "key": result.spec.key,
+        "key": kernel_key(result.spec),
         "registers": found and found.registers,
         "spill_bytes": found and found.spill_bytes,
         "seconds": round(result.seconds, 3),

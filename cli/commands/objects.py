@@ -16,9 +16,9 @@ from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.files import unwritable
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.kernels.objects.cache import ObjectCache
+from tilecast.kernels.objects.keys import is_current
 from tilecast.kernels.objects.pack import pack, unpack
 from tilecast.kernels.objects.shipped import ship
-from tilecast.kernels.spec import is_current
 from tilecast.reporting.table import Table
 
 Action = Callable[[ObjectCache, argparse.Namespace], Output]

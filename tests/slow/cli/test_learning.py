@@ -15,7 +15,7 @@ from tilecast.data_collection.dataset.dataset import Dataset, read_dataset, writ
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.candidates import candidates
-from tilecast.kernels.spec import toolchain
+from tilecast.kernels.objects.keys import toolchain
 from tilecast.models.runtime.artifact import Artifact, load
 
 OWN = GemmProblem(640, 5120, 5120)

@@ -16,7 +16,7 @@ from tilecast.data_collection.dataset.dataset import Dataset, write_dataset
 from tilecast.heuristics.hardware import Hardware, hardware
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.candidates import candidates
-from tilecast.kernels.spec import toolchain
+from tilecast.kernels.objects.keys import toolchain
 from tilecast.models.learning.training_sets import Measurements
 from tilecast.models.runtime.artifact import Artifact, load, load_shipped
 
