@@ -73,7 +73,6 @@ def compile_time(figures: Figures) -> str:
     rows = [
         [bold(name), *cells(gemm, shapes), *cells(gemm["to"], ratios)]
         for name, gemm in found.items()
-        if "pruned" not in name  # the hook no longer does it
     ]
     return markdown(heading, rows)
 
@@ -109,7 +108,7 @@ def real_models_h100(figures: Figures) -> str:
     """Steps on H100s beside ATen and Triton by kind: mean speed, and the least and most."""
     found = of_torch("2.11", figures["h100/real_models"])
     lists = {"k=5": FIVE, "k=1": FIRST, "k=auto": "ATEN,TILECAST k=auto", "default": "default"}
-    shapes = dict.fromkeys(("geomean", "least", "most"), "{:.2f}x")
+    shapes: dict[str, str] = dict.fromkeys(("geomean", "least", "most"), "{:.2f}x")
     groups = {**found["summary"], "compile time, all steps": found["compiling"]}
     rows = [
         [kind, str(speeds[FIVE]["cases"])]

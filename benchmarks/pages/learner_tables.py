@@ -190,7 +190,7 @@ def learning(figures: Figures) -> str:
 def common_kernels(figures: Figures) -> str:
     """What the most common kernels cover of first choices and first fives, by their number."""
     found = figures["common_kernels"]
-    shapes = dict.fromkeys(("first", "first_five", "all_five"), "{:.0%}")
+    shapes: dict[str, str] = dict.fromkeys(("first", "first_five", "all_five"), "{:.0%}")
     sizes = list(next(iter(found.values()))["covered"])
     rows = [
         [f"{name.replace('families', 'sizes')} ({one['problems']})"]
