@@ -15,7 +15,7 @@ import torch
 from races import RACED, Races
 from runner import Row, quantiles
 
-from tilecast.data_collection.timing.torch_reference import library_launch
+from tilecast.data_collection.timing.torch_reference import torch_launch
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.heuristics.problem import GemmProblem
@@ -46,7 +46,7 @@ class DecodeRaces(Races):
         kernels = {str(spec.config): launch for spec, launch in self.kernels(specs).items()}
         copied = torch.empty(problem.n, problem.k, dtype=torch.bfloat16, device="cuda")
         beside = {
-            "library": library_launch(problem.operands),
+            "library": torch_launch(problem.operands),
             "copy": lambda a, b, out: copied.copy_(b.t()),
         }
         times = self.race(problem, [kernels], beside)

@@ -23,7 +23,7 @@ from tilecast.data_collection.jobs.jobs import CheckJob, Job, SessionFactory
 from tilecast.data_collection.jobs.store import MeasurementStore
 from tilecast.data_collection.problems.suites import suite
 from tilecast.data_collection.run.collect import CollectOptions, site, workload
-from tilecast.data_collection.run.scheduler import Collector, Workload
+from tilecast.data_collection.run.scheduler import Scheduler, Workload
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.kernels.build.builder import compile_all
@@ -120,7 +120,7 @@ def collected(options: CollectOptions, plan: Workload) -> list[Row]:
         store.begin_run(place.provenance)
         watched = Watched(place.engine)
         end = time.monotonic() + SECONDS
-        Collector(store, place.factories, place.build, watched, deadline=end).collect(plan)
+        Scheduler(store, place.factories, place.build, watched, deadline=end).collect(plan)
         return watched.jobs
 
 

@@ -22,7 +22,7 @@ from space_pilot import DATASET
 
 from tilecast.data_collection.dataset.dataset import read_columns
 from tilecast.data_collection.dataset.select_times import measured_problems
-from tilecast.data_collection.timing.torch_reference import library_launch
+from tilecast.data_collection.timing.torch_reference import torch_launch
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import GemmOperands
@@ -85,7 +85,7 @@ class FusedRaces(Races):
                     for name, launch in self._loaded(bare, "plain").items()
                 }
             )
-        times = self.race(problem, kinds, {"library": library_launch(operands)})
+        times = self.race(problem, kinds, {"library": torch_launch(operands)})
         return [{"device": self.card, "screened": sum(map(len, kinds)), "microseconds": times}]
 
     def _loaded(self, operands: GemmOperands, kind: str) -> dict[str, Call]:

@@ -23,7 +23,7 @@ from runner import Row, Sweep, ratios
 from tilecast.data_collection.timing.gpu_session import COLD_FACTOR, MIN_SETS, GpuSession
 from tilecast.data_collection.timing.protocol import Entrant, without_drift
 from tilecast.data_collection.timing.tensors import random_inputs, reference
-from tilecast.data_collection.timing.torch_reference import library_launch
+from tilecast.data_collection.timing.torch_reference import torch_launch
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
@@ -124,7 +124,7 @@ class MixedSession(GpuSession):
         fastest = sorted(screened, key=screened.__getitem__)
         ours = [[n for n in fastest if n.startswith(start)] for start in FINALISTS]
         best = [n for o, count in zip(ours, FINALISTS.values(), strict=True) for n in o[:count]]
-        self.calls[LIBRARY] = library_launch(problem.operands)
+        self.calls[LIBRARY] = torch_launch(problem.operands)
         self.calls[CUBLAS] = on_bf16(lambda a, b, out: torch.mm(a, b, out=out))
         if compiles:
             self.calls[COMPILE] = self._compiled(problem)

@@ -27,7 +27,7 @@ from tilecast.data_collection.dataset.measurement import REGIMES
 from tilecast.data_collection.dataset.select_times import MeasuredProblem, measured_problems
 from tilecast.data_collection.jobs.store import MeasurementStore
 from tilecast.data_collection.problems.suites import suite
-from tilecast.data_collection.run.scheduler import Collector, Workload
+from tilecast.data_collection.run.scheduler import Scheduler, Workload
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import LINEAR_BF16
@@ -118,7 +118,7 @@ def measure(options: Namespace) -> None:
     dataset = DATASET if first else SCHEDULES
     store = MeasurementStore(dataset.with_suffix(".db"))
     store.begin_run(describe())
-    Collector(
+    Scheduler(
         store,
         [partial(GpuSession, objects, gpu) for gpu in range(options.gpus)],
         build=partial(compile_all, cache=objects, workers=len(os.sched_getaffinity(0))),

@@ -24,7 +24,7 @@ from tilecast.reporting.table import Table
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tilecast.data_collection.dataset.select_times import Truth
+    from tilecast.data_collection.dataset.select_times import MeasuredTimes
     from tilecast.models.runtime.learned import FirstChoice, LearnedHeuristic, Prediction
 
 NAME = "predict"
@@ -166,14 +166,14 @@ def _one(problem: GemmProblem, options: argparse.Namespace) -> Answer:
     return Answer(document, lines)
 
 
-def _truths(data: Path, problem: GemmProblem, gpu: Hardware) -> dict[str, Truth]:
+def _truths(data: Path, problem: GemmProblem, gpu: Hardware) -> dict[str, MeasuredTimes]:
     """What a data set has of the problem, by regime.
 
     Raises:
         TilecastError: it cannot be read, or was measured on another GPU.
     """
     from tilecast.data_collection.dataset.dataset import read_columns
-    from tilecast.data_collection.dataset.select_times import look_up
+    from tilecast.data_collection.dataset.select_times import measured_times
     from tilecast.models.learning.training_sets import measured_hardware
 
     columns, provenance = read_columns(data)
@@ -183,7 +183,7 @@ def _truths(data: Path, problem: GemmProblem, gpu: Hardware) -> dict[str, Truth]
             f"data set {data} was measured on {measured.name}; allowed: one of {gpu.name}, or "
             f"--gpu {measured.name}"
         )
-    return look_up(columns, problem)
+    return measured_times(columns, problem)
 
 
 def _check_page(file: Path) -> None:
@@ -203,7 +203,7 @@ def _write_page(
     problem: GemmProblem,
     document: Mapping[str, Any],
     shown: Sequence[Table | str],
-    truths: Mapping[str, Truth],
+    truths: Mapping[str, MeasuredTimes],
 ) -> None:
     """What the terminal shows, with a figure for each part of it."""
     from tilecast.reporting.one_problem import measured, ranking, reasons
@@ -266,7 +266,7 @@ def _library(problem: GemmProblem, first: FirstChoice) -> dict[str, object]:
     }
 
 
-def _measured(prediction: Prediction, truths: Mapping[str, Truth]) -> dict[str, object]:
+def _measured(prediction: Prediction, truths: Mapping[str, MeasuredTimes]) -> dict[str, object]:
     """What was measured of a row of the ranking."""
     name = prediction.config.name
     return {
@@ -277,7 +277,7 @@ def _measured(prediction: Prediction, truths: Mapping[str, Truth]) -> dict[str, 
     }
 
 
-def _oracle(truth: Truth, ranking: Sequence[Prediction]) -> dict[str, object]:
+def _oracle(truth: MeasuredTimes, ranking: Sequence[Prediction]) -> dict[str, object]:
     names = [prediction.config.name for prediction in ranking]
     return {
         "best": truth.best,

@@ -17,7 +17,7 @@ from packaging.specifiers import SpecifierSet
 
 from tilecast.cli.options.resolve import check_writable
 from tilecast.heuristics.errors import TilecastError, one_line
-from tilecast.heuristics.hardware import GPUS, Hardware
+from tilecast.heuristics.hardware import GPUS, Hardware, known_gpu
 from tilecast.inductor_hook.autoload import MODEL
 
 
@@ -151,9 +151,9 @@ def _gpu(names: list[str], name: str) -> Hardware:
     Raises:
         TilecastError: no kernel is for it, or its driver does not describe it.
     """
-    from tilecast.data_collection.gpu.gpu_model import gpu_called
+    from tilecast.data_collection.gpu.gpu_model import hardware_of
 
-    return gpu_called(name, names.index(name))
+    return known_gpu(name) or hardware_of(names.index(name))
 
 
 def _gpus(names: list[str]) -> list[Hardware]:
@@ -207,7 +207,7 @@ def check_library(
     names: list[str], environment: Mapping[str, str] = os.environ
 ) -> Iterator[Finding]:
     """The library that kernels were compared with and this machine's, for each of its GPUs."""
-    from tilecast.data_collection.gpu.environment import library_here
+    from tilecast.data_collection.gpu.environment import cublas_here
     from tilecast.models.runtime.learned import model_for
 
     folder = environment.get(MODEL)
@@ -217,7 +217,7 @@ def check_library(
             artifact = model_for(gpu, Path(folder) if folder else None)
             if not artifact.lender:  # what is lent leaves nothing to the library
                 facts: Mapping[str, Any] = artifact.facts
-                yield from compare_library(facts.get("library", {}), library_here())
+                yield from compare_library(facts.get("library", {}), cublas_here())
 
 
 def compare_library(

@@ -52,10 +52,10 @@ def _shipped(gpu: Hardware | None, added: Sequence[Dataset]) -> Path:
         TilecastError: there is none for it.
     """
     from tilecast.data_collection.dataset.dataset import shipped_data
-    from tilecast.data_collection.gpu.gpu_model import first_here
+    from tilecast.data_collection.gpu.gpu_model import first_hardware
     from tilecast.models.learning.training_sets import dataset_hardware
 
-    gpu = gpu or first_here() or next(map(dataset_hardware, added), GPUS[0])
+    gpu = gpu or first_hardware() or next(map(dataset_hardware, added), GPUS[0])
     found = shipped_data(gpu)
     if found is None:
         raise TilecastError(

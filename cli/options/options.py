@@ -44,12 +44,16 @@ def known_or_here(name: str) -> Hardware:
     """
     if found := known_gpu(name):
         return found
-    from tilecast.data_collection.gpu.gpu_model import gpu_called, names_here, short_name
+    from tilecast.data_collection.gpu.gpu_model import (
+        hardware_of,
+        short_name,
+        visible_gpu_names,
+    )
 
-    here = names_here()
+    here = visible_gpu_names()
     for device, reported in enumerate(here):
         if name in (reported, short_name(reported)):
-            return gpu_called(reported, device)
+            return hardware_of(device)
     allowed = dict.fromkeys([*(gpu.name for gpu in GPUS), *map(short_name, here)])
     raise TilecastError(
         f"gpu {name!r} is not known; allowed: {', '.join(allowed)}, or on the machine that has it "

@@ -44,9 +44,9 @@ def gpu_of(folder: Path | None) -> Hardware:
         TilecastError: the model is refused.
     """
     if folder is None:
-        from tilecast.data_collection.gpu.gpu_model import first_here
+        from tilecast.data_collection.gpu.gpu_model import first_hardware
 
-        return first_here() or GPUS[0]
+        return first_hardware() or GPUS[0]
     from tilecast.models.runtime.manifest import model_hardware
 
     return model_hardware(folder)

@@ -238,7 +238,8 @@ def _check_provenance(path: Path, provenance: dict) -> None:
         raise TilecastError(
             f"data set {path} has a provenance without {', '.join(missing)}; allowed: a list runs, "
             "and integers space_version and protocol_version; export it again with `tilecast "
-            "collect`, or add them and write it with tilecast.data_collection.dataset.dataset.write_dataset"
+            "collect`, or add them and write it with "
+            "tilecast.data_collection.dataset.dataset.write_dataset"
         )
 
 

@@ -26,7 +26,7 @@ LABEL = ((SAME, "race"), (OTHER, "race"), (SAME, "screen"), (OTHER, "screen"))
 """Where the time to learn from is looked for, first choice first: in this regime or the other one,
 and in which pass. The screen comes last, since the other regime's race orders the best of them
 better than a brief look does."""
-TRUTH = (
+SCORE = (
     (SAME, "verify"),
     (SAME, "race"),
     (OTHER, "verify"),
@@ -55,7 +55,7 @@ class MeasuredProblem:
 
 
 @dataclass(frozen=True)
-class Truth:
+class MeasuredTimes:
     """What was measured for one problem in one power regime, in microseconds."""
 
     times: Mapping[str, float]
@@ -71,21 +71,23 @@ class Truth:
         return None if time is None else time / self.times[self.best] - 1
 
 
-def look_up(columns: Columns, problem: GemmProblem) -> dict[str, Truth]:
+def measured_times(columns: Columns, problem: GemmProblem) -> dict[str, MeasuredTimes]:
     """Regime to what was measured in it; empty when the data set does not have the problem."""
     *extents, (name, text) = zip(PROBLEM_FIELDS, problem.row(), strict=True)
     rows = np.flatnonzero(columns.texts[name].each(text.__eq__, False))
     for name, extent in extents:
         rows = rows[columns.numbers[name][rows] == extent]
-    truths = {}
+    by_regime = {}
     for found in measured_problems(columns.take(rows)):
         names = [config.name for config in found.configs]
         for regime, times in found.truth.items():
-            known = dict(zip(names, times.tolist(), strict=True))
             reference = found.reference[regime]
-            best = names[int(times.argmin())]
-            truths[regime] = Truth(known, best, None if math.isnan(reference) else reference)
-    return truths
+            by_regime[regime] = MeasuredTimes(
+                dict(zip(names, times.tolist(), strict=True)),
+                names[int(times.argmin())],
+                None if math.isnan(reference) else reference,
+            )
+    return by_regime
 
 
 def measured_problems(columns: Columns) -> list[MeasuredProblem]:
@@ -154,7 +156,7 @@ def _measured(
             for i, regime in enumerate(REGIMES)
         }
 
-    label, truth = times(LABEL), times(TRUTH)
+    label, truth = times(LABEL), times(SCORE)
     kept = ~np.isnan(label[REGIMES[0]][:-1])
     return MeasuredProblem(
         problem,

@@ -23,7 +23,7 @@ from tilecast.data_collection.engines.ray_nodes import (
     node_versions,
 )
 from tilecast.data_collection.gpu.environment import gpu_states, public_command
-from tilecast.data_collection.gpu.gpu_model import find_gpu
+from tilecast.data_collection.gpu.gpu_model import hardware_of
 from tilecast.data_collection.jobs.engine import Site
 from tilecast.heuristics.errors import TilecastError, one_line
 from tilecast.heuristics.hardware import Hardware
@@ -133,15 +133,16 @@ def _joined(described: Iterable[dict[str, Any]]) -> dict[str, Any]:
     return first | {"gpus": gpus, "command": public_command(sys.argv)}
 
 
-def cluster_gpu(address: str, runs: Iterable[Mapping[str, Any]]) -> Hardware:
-    """The model of a cluster's GPUs, of which one is looked at: see `find_gpu`.
+def cluster_gpu(address: str, known: Sequence[Hardware]) -> Hardware:
+    """The hardware of one of a cluster's GPUs, as `hardware_of` measures it on its node.
 
     Raises:
-        TilecastError: the cluster cannot be used or has no GPU that is free; or as `find_gpu`.
+        TilecastError: the cluster cannot be used or has no GPU that is free; or as `hardware_of`.
     """
     with connected(address):
         node = next(iter(_hosts()))
-        (found,) = _once_free([_on(node, ray.remote(find_gpu), 1).remote(0, list(runs))])
+        task = _on(node, ray.remote(hardware_of), 1)
+        (found,) = _once_free([task.remote(0, known, measure=True)])
         return found
 
 

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import NoReturn
 
+from tilecast.data_collection.gpu.out_of_memory import is_out_of_memory
 from tilecast.data_collection.jobs.jobs import Failed, Job, Ready, Result, Running, SessionFactory
-from tilecast.data_collection.timing.out_of_memory import is_shortage
 from tilecast.data_collection.timing.protocol import CardFailure, KernelFailure
 from tilecast.heuristics.errors import TilecastError, one_line
 from tilecast.kernels.build.workers import end_with, interrupts_held
@@ -132,7 +132,7 @@ def work(connection: Connection, make_session: SessionFactory) -> None:
                 _die(connection, Failed(None, str(failure), innocent=True))
             except Exception as error:  # the parent decides; this process's GPU context may be gone
                 # The machine lacks memory or a file, whichever kernel is running.
-                lacking = isinstance(error, OSError | TilecastError) or is_shortage(error)
+                lacking = isinstance(error, OSError | TilecastError) or is_out_of_memory(error)
                 _die(connection, Failed(None, one_line(error), innocent=lacking))
 
 

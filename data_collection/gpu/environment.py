@@ -18,7 +18,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from tilecast.data_collection.timing.protocol import PROTOCOL_VERSION
+from tilecast.data_collection.dataset.measurement import PROTOCOL_VERSION
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
 from tilecast.kernels.families import FAMILIES
@@ -215,7 +215,7 @@ def versions() -> dict[str, str | None]:
     return {name: installed_version(name) for name in (*_LIBRARIES, *_compilers())}
 
 
-def library_versions(runs: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
+def cublas_versions(runs: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
     """Which versions of the library's kernels some runs, each as `describe` says it, had.
 
     Returns:
@@ -229,12 +229,12 @@ def library_versions(runs: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
     return {name: sorted(texts) for name, texts in found.items() if texts}
 
 
-def library_here() -> dict[str, list[str]]:
-    """The `library_versions` of this machine; without those of a driver that does not answer."""
+def cublas_here() -> dict[str, list[str]]:
+    """The `cublas_versions` of this machine; without those of a driver that does not answer."""
     run: dict[str, Any] = {"versions": {name: installed_version(name) for name in _CUBLAS}}
     with suppress(TilecastError):
         run["gpus"] = gpu_states()
-    return library_versions([run])
+    return cublas_versions([run])
 
 
 def _compilers() -> Iterator[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -12,9 +12,9 @@ from typing import Any
 
 from tilecast.data_collection.gpu.environment import card_of, claimed
 from tilecast.data_collection.gpu.gpu_rates import MEMORY_BYTES, bandwidth, product_rate
-from tilecast.data_collection.timing.out_of_memory import is_shortage
+from tilecast.data_collection.gpu.out_of_memory import is_out_of_memory
 from tilecast.heuristics.errors import NotNow, TilecastError, one_line
-from tilecast.heuristics.hardware import GPUS, MAX_CLUSTER, Hardware, described, known_gpu
+from tilecast.heuristics.hardware import GPUS, MAX_CLUSTER, Hardware, described
 from tilecast.kernels.build.workers import interrupts_held
 from tilecast.kernels.families import FAMILIES
 
@@ -30,31 +30,67 @@ _PTX = """
 """A kernel to ask about: how many clusters of it fit depends on the launch alone."""
 
 
-def find_gpu(device: int, runs: Iterable[Mapping[str, Any]] = ()) -> Hardware:
-    """The model of a CUDA device: as `GPUS` has it, as some runs do, or as it describes itself.
+def hardware_of(device: int, known: Iterable[Hardware] = (), *, measure: bool = False) -> Hardware:
+    """The hardware of a CUDA device: the only function that says which GPU model a device is.
+
+    It is the first of ``known``, then of `GPUS`, that has the name that the driver reports. The
+    hardware of a GPU with another name is made of what its driver states (`stated_gpu`), which is
+    the same every time and runs no kernel.
 
     Args:
-        device: its index.
-        runs: provenance of runs, whose measurements those to come shall join.
+        device: index of a CUDA device.
+        known: hardware that a model or earlier measurements describe.
+        measure: measure the rates of a GPU with another name (`measured_gpu`), which takes some
+            seconds in a process of its own, while no collection may use the device.
 
     Raises:
-        TilecastError: it is not there, its driver does not answer, or it would have to describe
-            itself and another collection measures on it, or its memory is taken.
+        TilecastError: the device does not exist, its driver does not answer or states what no GPU
+            has, or no kernel is for it; or, to measure it, it is in use or its memory is taken.
     """
-    name = _name(device)
-    known = [*GPUS, *(described(run["hardware"]) for run in runs if "hardware" in run)]
-    for gpu in known:
-        if name in gpu.device_names:
+    names = visible_gpu_names()
+    if not 0 <= device < len(names):
+        raise _undescribed(device, f"the driver shows {len(names)} devices")
+    for gpu in (*known, *GPUS):
+        if names[device] in gpu.device_names:
             return gpu
+    return _measured_apart(device) if measure else described(stated_gpu(device).facts())
+
+
+@cache
+def first_hardware() -> Hardware | None:
+    """The hardware of this machine's first GPU that some kernel is for; None without one."""
+    for device in range(len(visible_gpu_names())):
+        with suppress(TilecastError):  # no kernel is for it, or its driver does not describe it
+            return hardware_of(device)
+    return None
+
+
+def visible_gpu_names() -> list[str]:
+    """The names that the driver reports of the CUDA devices of this process; none without a driver.
+
+    PyTorch reports the same names, but takes seconds to import.
+    """
+    import cuda.bindings.driver as driver
+
+    try:
+        _checked(driver.cuInit(0))
+        handles = map(driver.cuDeviceGet, range(_checked(driver.cuDeviceGetCount())))
+        names = [_checked(driver.cuDeviceGetName(256, _checked(handle))) for handle in handles]
+    except (RuntimeError, TilecastError):
+        return []
+    return [name.partition(b"\0")[0].decode() for name in names]
+
+
+def _measured_apart(device: int) -> Hardware:
+    """`measured_gpu` in a process of its own, with which its memory and context leave the GPU."""
     spawn = multiprocessing.get_context("spawn")
-    # In a process of its own, with which its memory and its context leave the GPU.
     with claimed([card_of(device)]), ProcessPoolExecutor(1, spawn) as process:
         try:
             with interrupts_held():
-                description = process.submit(describe_gpu, device)
-            return description.result()
+                measured = process.submit(measured_gpu, device)
+            return measured.result()
         except Exception as error:
-            if not is_shortage(error):
+            if not is_out_of_memory(error):
                 raise
             raise TilecastError(
                 f"CUDA device {device} has too little memory left to be measured "
@@ -63,48 +99,7 @@ def find_gpu(device: int, runs: Iterable[Mapping[str, Any]] = ()) -> Hardware:
             ) from error
 
 
-def gpu_here(device: int) -> Hardware:
-    """The model of a CUDA device: as `GPUS` has it, or as its driver states it.
-
-    Raises:
-        TilecastError: as `stated_gpu`; or its driver states what no GPU has.
-    """
-    return gpu_called(_name(device), device)
-
-
-def gpu_called(name: str, device: int) -> Hardware:
-    """As `gpu_here`, of a device whose name is known: it is not looked at where `GPUS` has that."""
-    return known_gpu(name) or described(stated_gpu(device).facts())
-
-
-@cache
-def first_here() -> Hardware | None:
-    """The model of this machine's first GPU that some kernel is for; None where there is none."""
-    for device, name in enumerate(names_here()):
-        # No kernel is for it, or it does not say what it is: that is no reason to fail.
-        with suppress(TilecastError):
-            return gpu_called(name, device)
-    return None
-
-
-def names_here() -> list[str]:
-    """What the driver calls the GPUs that it shows this process; none without one.
-
-    It is asked itself: importing PyTorch, which calls them the same, takes seconds.
-    """
-    import cuda.bindings.driver as driver
-
-    try:
-        _told(driver.cuInit(0))
-        handles = map(driver.cuDeviceGet, range(_told(driver.cuDeviceGetCount())))
-        names = [_told(driver.cuDeviceGetName(256, _told(handle))) for handle in handles]
-    # There is no driver, or it shows no GPU.
-    except (RuntimeError, TilecastError):
-        return []
-    return [name.partition(b"\0")[0].decode() for name in names]
-
-
-def describe_gpu(device: int) -> Hardware:
+def measured_gpu(device: int) -> Hardware:
     """Ask a CUDA device what it is, and measure its rates, which takes a few seconds.
 
     Rates are what a pass over memory, one within level 2 and a large bf16 product reach: below
@@ -128,7 +123,7 @@ def stated_gpu(device: int) -> Hardware:
 
     The rate of memory follows from its clock and width. Those of level 2 and of products are taken
     to be the `SXM` part's for each SM and clock, as data sheets have them of most parts; of one
-    that is sold with less (an H20 multiplies at a quarter of that) only `describe_gpu` knows.
+    that is sold with less (an H20 multiplies at a quarter of that) only `measured_gpu` knows.
 
     Raises:
         TilecastError: no kernel is for it, its driver does not answer, or a CUDA graph is captured
@@ -137,7 +132,10 @@ def stated_gpu(device: int) -> Hardware:
     import cuda.bindings.driver as driver
     import torch
 
-    properties = _asked(torch.cuda.get_device_properties, device)
+    try:
+        properties = torch.cuda.get_device_properties(device)
+    except (AssertionError, RuntimeError) as error:
+        raise _undescribed(device, one_line(error)) from error
     arch = f"sm_{properties.major}{properties.minor}" + "a" * (properties.major >= 9)
     if arch not in (known := sorted({family.arch for family in FAMILIES.values()})):
         raise TilecastError(
@@ -149,12 +147,12 @@ def stated_gpu(device: int) -> Hardware:
             f"an {properties.name!r} is not described while a CUDA graph is captured; allowed: "
             "a first call before that"
         )
-    _told(driver.cuInit(0))
-    handle = _told(driver.cuDeviceGet(device))
+    _checked(driver.cuInit(0))
+    handle = _checked(driver.cuDeviceGet(device))
 
     def attribute(name: str) -> int:
         kind = getattr(driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
-        return _told(driver.cuDeviceGetAttribute(kind, handle))
+        return _checked(driver.cuDeviceGetAttribute(kind, handle))
 
     per_block = attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN")
     memory_clock = 1e3 * attribute("MEMORY_CLOCK_RATE")
@@ -185,26 +183,11 @@ def short_name(device_name: str) -> str:
     return "-".join(word for word in words if word not in ("NVIDIA", "GPU"))[:64] or "GPU"
 
 
-def _name(device: int) -> str:
-    """What the driver calls a device."""
-    import torch
-
-    return _asked(torch.cuda.get_device_name, device)
-
-
-def _asked(question: Callable[[int], Any], device: int) -> Any:
-    """What PyTorch answers of a device.
-
-    Raises:
-        TilecastError: it is not there.
-    """
-    try:
-        return question(device)
-    except (AssertionError, RuntimeError) as error:
-        raise TilecastError(
-            f"CUDA device {device} does not say what it is ({one_line(error)}); allowed: one that "
-            "PyTorch sees, or a known GPU, named with --gpu; see `tilecast doctor`"
-        ) from error
+def _undescribed(device: int, reason: str) -> TilecastError:
+    return TilecastError(
+        f"CUDA device {device} does not say what it is ({reason}); allowed: one that PyTorch sees, "
+        "or a known GPU, named with --gpu; see `tilecast doctor`"
+    )
 
 
 @contextmanager
@@ -212,9 +195,9 @@ def _context(handle: Any) -> Iterator[None]:
     """Have a device's own context be current in this thread, whatever it did before."""
     import cuda.bindings.driver as driver
 
-    context = _told(driver.cuDevicePrimaryCtxRetain(handle))
+    context = _checked(driver.cuDevicePrimaryCtxRetain(handle))
     try:
-        _told(driver.cuCtxPushCurrent(context))
+        _checked(driver.cuCtxPushCurrent(context))
         try:
             yield
         finally:
@@ -231,16 +214,16 @@ def _clusters_at_once(smem_bytes: int) -> tuple[int, ...]:
     """
     import cuda.bindings.driver as driver
 
-    module = _told(driver.cuModuleLoadData(_PTX.encode() + b"\0"))
-    kernel = _told(driver.cuModuleGetFunction(module, b"nothing"))
+    module = _checked(driver.cuModuleLoadData(_PTX.encode() + b"\0"))
+    kernel = _checked(driver.cuModuleGetFunction(module, b"nothing"))
     kinds = driver.CUfunction_attribute
     for kind, value in (
         (kinds.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, smem_bytes),
         (kinds.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1),
     ):
-        _told(driver.cuFuncSetAttribute(kernel, kind, value))
+        _checked(driver.cuFuncSetAttribute(kernel, kind, value))
     counts = [_clusters(kernel, size, smem_bytes) for size in range(1, MAX_CLUSTER + 1)]
-    _told(driver.cuModuleUnload(module))
+    _checked(driver.cuModuleUnload(module))
     return (0, *(max(count, 1) for count in counts))
 
 
@@ -256,10 +239,10 @@ def _clusters(kernel: Any, size: int, smem_bytes: int) -> int:
     launch.blockDimX, launch.blockDimY, launch.blockDimZ = 128, 1, 1
     launch.sharedMemBytes = smem_bytes
     launch.attrs, launch.numAttrs = [cluster], 1
-    return _told(driver.cuOccupancyMaxActiveClusters(kernel, launch))
+    return _checked(driver.cuOccupancyMaxActiveClusters(kernel, launch))
 
 
-def _told(answer: tuple) -> Any:
+def _checked(answer: tuple) -> Any:
     """What a call of the driver returned beside its status.
 
     Raises:

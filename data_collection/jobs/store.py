@@ -12,8 +12,13 @@ from typing import cast
 
 from tilecast.data_collection.dataset.columns import COLUMNS
 from tilecast.data_collection.dataset.dataset import Dataset
-from tilecast.data_collection.dataset.measurement import PASSES, REFERENCE, REGIMES, Measurement
-from tilecast.data_collection.timing.protocol import PROTOCOL_VERSION
+from tilecast.data_collection.dataset.measurement import (
+    PASSES,
+    PROTOCOL_VERSION,
+    REFERENCE,
+    REGIMES,
+    Measurement,
+)
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.problem import MAX_EXTENT, PROBLEM_FIELDS, GemmProblem
 from tilecast.kernels.candidates import SPACE_VERSION

@@ -19,10 +19,10 @@ from tilecast.data_collection.jobs.jobs import Session
 from tilecast.data_collection.jobs.store import MeasurementStore
 from tilecast.data_collection.run.cards import card_times
 from tilecast.data_collection.run.progress import Progress
-from tilecast.data_collection.run.scheduler import Collector, Workload
+from tilecast.data_collection.run.scheduler import Scheduler, Workload
 from tilecast.heuristics.config_table import Candidates
 from tilecast.heuristics.errors import TilecastError
-from tilecast.heuristics.hardware import Hardware
+from tilecast.heuristics.hardware import Hardware, described
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.build.builder import compile_all
 from tilecast.kernels.candidates import candidates, space
@@ -107,7 +107,7 @@ def collect(options: CollectOptions, report: Callable[[Progress], None]) -> None
             )
         done = {(one.card, one.problem) for one in card_times(runs)}
         store.begin_run(place.provenance | {"gpu": name, "hardware": options.gpu.facts()})
-        Collector(
+        Scheduler(
             store,
             place.factories,
             build=place.build,
@@ -136,19 +136,22 @@ def site(options: CollectOptions) -> AbstractContextManager[Site]:
 def target_gpu(
     device: int, address: str | None, runs: Iterable[Mapping[str, Any]] = ()
 ) -> Hardware:
-    """The GPU model that is to be measured, as `tilecast.data_collection.gpu.gpu_model.find_gpu`.
+    """The hardware that is to be measured; the rates of an unknown GPU are measured first.
 
     Args:
-        device: of this host.
-        address: of the Ray cluster whose GPUs are asked instead; this host needs none then.
-        runs: provenance of runs that the measurements shall join.
+        device: index of a CUDA device of this host.
+        address: of a Ray cluster, one of whose GPUs is asked instead; this host then needs none.
+        runs: provenance of earlier runs, whose description of the GPU is kept.
 
     Raises:
-        TilecastError: as there; or the cluster cannot be used, or has no GPU.
+        TilecastError: as `hardware_of`; or the cluster cannot be used, or has no GPU.
     """
-    from tilecast.data_collection.gpu.gpu_model import find_gpu
+    from tilecast.data_collection.gpu.gpu_model import hardware_of
 
-    return find_gpu(device, runs) if address is None else _many_hosts().cluster_gpu(address, runs)
+    earlier = [described(run["hardware"]) for run in runs if "hardware" in run]
+    if address is None:
+        return hardware_of(device, earlier, measure=True)
+    return _many_hosts().cluster_gpu(address, earlier)
 
 
 def _many_hosts() -> ModuleType:

@@ -26,7 +26,7 @@ from tilecast.data_collection.jobs.jobs import (
 from tilecast.data_collection.jobs.store import MeasurementStore
 from tilecast.data_collection.run.cards import timed
 from tilecast.data_collection.run.progress import Phase, Progress, label_noise
-from tilecast.data_collection.run.worker_pool import Crew
+from tilecast.data_collection.run.worker_pool import WorkerPool
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.build.compiling import CompileResult
@@ -58,7 +58,7 @@ class _Build:
 
 
 @dataclass(eq=False)
-class Collector:
+class Scheduler:
     """Checks, measures and verifies problems on one or more GPUs, and compares the GPUs.
 
     Every finished job is in the store before the next one starts, so a run that is killed goes on
@@ -100,16 +100,16 @@ class Collector:
         """
         self._begun = time.monotonic()
         measuring = self._begun + MEASURING_SHARE * (self.deadline - self._begun)
-        self._crew = Crew(self.store, self.factories, self.engine, self.silence_seconds)
+        self._pool = WorkerPool(self.store, self.factories, self.engine, self.silence_seconds)
         try:
             with self._compiling(measuring) as ahead:
                 self._measure(workload, ahead)
             with self._compiling(self.deadline) as ahead:
                 self._verify(workload, ahead)
                 self._compare(ahead)
-            self._crew.settle()
+            self._pool.settle()
         finally:
-            self._crew.stop()
+            self._pool.stop()
 
     @contextmanager
     def _compiling(self, until: float) -> Iterator[ThreadPoolExecutor]:
@@ -147,7 +147,7 @@ class Collector:
             self._run(phase, [MeasureJob(problem, stretch[problem]) for problem in problems])
 
     def _check(self, kernels: Sequence[KernelSpec]) -> None:
-        known = self.store.checks().keys() | self._crew.failures.keys()
+        known = self.store.checks().keys() | self._pool.failures.keys()
         todo = [spec for spec in kernels if spec.key not in known]
         starts = range(0, len(todo), CHECKS_PER_JOB)
         jobs = [CheckJob(tuple(todo[start : start + CHECKS_PER_JOB])) for start in starts]
@@ -171,7 +171,7 @@ class Collector:
 
     def _time_again(self, phase: str, jobs: Sequence[VerifyJob], ahead: ThreadPoolExecutor) -> None:
         # One whose kernels have all failed since has nothing to be timed.
-        jobs = [job for job in jobs if job.without(self._crew.failures).kernels]
+        jobs = [job for job in jobs if job.without(self._pool.failures).kernels]
         if not jobs:
             return
         configs = {job.problem: [r.config for r in job.raced if r.config] for job in jobs}
@@ -183,7 +183,7 @@ class Collector:
         specs = dict.fromkeys(
             KernelSpec.for_problem(c, problem) for problem, cs in stretch.items() for c in cs
         )
-        build = _Build([spec for spec in specs if spec.key not in self._crew.failures])
+        build = _Build([spec for spec in specs if spec.key not in self._pool.failures])
         ahead.submit(self._compile, build)
         return build
 
@@ -213,9 +213,9 @@ class Collector:
             if isinstance(result, BaseException):
                 raise result
             if result.error and result.passing:
-                self._crew.leave_out(result.spec, result.error)
+                self._pool.leave_out(result.spec, result.error)
             elif result.error:
-                self._crew.record({result.spec: result.error})
+                self._pool.record({result.spec: result.error})
             since = self._tell(phase, since)
         return build.kernels
 
@@ -231,17 +231,17 @@ class Collector:
         if not jobs or self._late():
             return
         waiting, since = list(jobs), time.monotonic()
-        while waiting or self._crew.busy:
+        while waiting or self._pool.busy:
             if self._late():
                 waiting.clear()
-            for done in self._crew.finished(waiting):
+            for done in self._pool.finished(waiting):
                 self._keep(*done)
                 since = self._tell(phase, since)
 
     def _keep(self, job: Job, result: Result, card: str) -> None:
         """Put a finished job's result into the store."""
         if isinstance(result, dict):
-            self._crew.record(result)
+            self._pool.record(result)
             return
         self._taken += len(result)
         if isinstance(job, CompareJob):
@@ -257,7 +257,7 @@ class Collector:
         left = phase.count(now - since)
         counts = phase.done, phase.total, self._taken, now - self._begun
         noise = label_noise(self._errors)
-        self.report(Progress(phase.name, *counts, left, self._crew.gpus, noise))
+        self.report(Progress(phase.name, *counts, left, self._pool.gpus, noise))
         return now
 
 

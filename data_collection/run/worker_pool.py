@@ -36,7 +36,7 @@ MOST_LOSSES = 3
 
 
 @dataclass(eq=False)
-class Crew:
+class WorkerPool:
     """One worker per GPU, which start with the first job."""
 
     store: MeasurementStore

@@ -21,7 +21,7 @@ from tilecast.data_collection.timing.tensors import (
     launch_tensors,
     poisoned_out,
 )
-from tilecast.data_collection.timing.torch_reference import library_launch, library_refusal
+from tilecast.data_collection.timing.torch_reference import torch_launch, torch_refusal
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.launch import load_kernel
 from tilecast.kernels.objects.cache import ObjectCache
@@ -142,7 +142,7 @@ class GpuSession:
             RuntimeError: memory is short, or the GPU context is lost.
         """
         self.announce(None)
-        return library_refusal(problem, partial(self.finish, None))
+        return torch_refusal(problem, partial(self.finish, None))
 
     def bench(self, problem: GemmProblem, careful: bool) -> GpuBench:
         """Operands for one problem; ``careful`` waits for each replay: a failure has a name."""
@@ -161,7 +161,7 @@ class GpuSession:
     def launcher(self, entrant: Entrant, problem: GemmProblem) -> Callable[..., object]:
         """What launches an entrant as f(a, b, out, *extras); it has run once in this process."""
         if entrant is None:
-            return library_launch(problem.operands)
+            return torch_launch(problem.operands)
         return self._kernel(KernelSpec.for_problem(entrant, problem))
 
     def finish(self, spec: KernelSpec | None) -> None:

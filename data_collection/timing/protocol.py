@@ -18,11 +18,6 @@ from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.spec import KernelSpec
 
-PROTOCOL_VERSION = 3
-"""Raised when the same kernel would be given another time. Since 2 the burst regime's gaps are of 1
-instead of 5 ms: times are 1% shorter. Since 3 the L2 is clean when a kernel starts: times are up to
-4% shorter, as nothing that the kernel before has written is written back meanwhile."""
-
 Entrant = KernelConfig | None
 """What is timed: one of our kernels, or None for the library's own."""
 

@@ -20,7 +20,7 @@ from types import MappingProxyType
 
 from tilecast.data_collection.jobs.store import MeasurementStore
 from tilecast.data_collection.run.progress import Progress
-from tilecast.data_collection.run.scheduler import Collector, Workload
+from tilecast.data_collection.run.scheduler import Scheduler, Workload
 from tilecast.data_collection.timing.protocol import (
     VERIFY_ROUNDS,
     CardFailure,
@@ -304,7 +304,7 @@ def main() -> None:
         print(progress.phase, store.count(), len(store.checks()), flush=True)
 
     factory = FakeFactory(arguments.log, pace=arguments.pace)
-    Collector(store, [factory], report=tell).collect(WORKLOAD)
+    Scheduler(store, [factory], report=tell).collect(WORKLOAD)
     print("finished", store.count(), len(store.checks()), -store._left, flush=True)
     store.close()
 

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -36,7 +36,7 @@ from tilecast.data_collection.run import collect as collecting
 from tilecast.data_collection.run import scheduler
 from tilecast.data_collection.run.cards import card_times
 from tilecast.data_collection.run.progress import Progress
-from tilecast.data_collection.run.scheduler import Collector, Workload
+from tilecast.data_collection.run.scheduler import Scheduler, Workload
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware, hardware
 from tilecast.heuristics.operands import LINEAR_BF16
@@ -170,14 +170,15 @@ def test_campaign_has_a_gpu_that_nobody_knows_described_where_it_is(
     new = replace(hardware("H100"), name="H20", device_names=("NVIDIA H20",))
     measured = replace(new, dram_bytes_per_second=3.8e12)
 
-    def describe(device: int, runs: Sequence[Mapping[str, Any]]) -> Hardware:
+    def describe(device: int, known: Sequence[Hardware], *, measure: bool) -> Hardware:
+        assert measure
         import ray
 
         assert ray.get_gpu_ids() == [device]
         assert os.environ["TILECAST_CACHE"].endswith(("left", "right"))
-        return replace(measured, sm_count=78 + len(runs))
+        return replace(measured, sm_count=78 + len(known))
 
-    monkeypatch.setattr(ray_cluster, "find_gpu", describe)
+    monkeypatch.setattr(ray_cluster, "hardware_of", describe)
     asked: list[Hardware] = []
     monkeypatch.setattr(collecting, "collect", lambda options, tell: asked.append(options.gpu))
     command = [
@@ -259,7 +260,7 @@ def test_what_a_throttling_card_says_is_measured_again_on_another_node(
     ):
         store.begin_run({"gpu": "none"})
         pairs = [(card, PROBLEMS[0]) for card in ("cool", "hot")]
-        Collector(
+        Scheduler(
             store,
             factories,
             engine=RayEngine(ObjectCache(tmp_path / "objects")),
@@ -333,7 +334,7 @@ def test_store_is_complete_though_a_worker_and_a_node_are_lost(
     ):
         store.begin_run({"gpu": "none"})
         engine = RayEngine(objects)
-        Collector(
+        Scheduler(
             store,
             factories,
             build=engine.build,
@@ -350,7 +351,7 @@ def test_store_is_complete_though_a_worker_and_a_node_are_lost(
     fresh.mkdir()
     with closing(MeasurementStore(tmp_path / "one")) as store:
         store.begin_run({"gpu": "none"})
-        Collector(
+        Scheduler(
             store,
             _factories(fresh),
             build=partial(compile_all, cache=objects, workers=2),

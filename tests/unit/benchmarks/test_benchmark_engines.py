@@ -13,7 +13,7 @@ from fake_session import PROBLEMS, WORKLOAD, FakeFactory
 
 from tilecast.data_collection.engines.worker import LocalEngine
 from tilecast.data_collection.jobs.store import MeasurementStore
-from tilecast.data_collection.run.scheduler import Collector
+from tilecast.data_collection.run.scheduler import Scheduler
 
 
 def test_sees_every_job(tmp_path: Path) -> None:
@@ -22,7 +22,7 @@ def test_sees_every_job(tmp_path: Path) -> None:
     with closing(MeasurementStore(tmp_path / "store")) as store:
         store.begin_run({"gpu": "none"})
         factories = [FakeFactory(tmp_path / "log", card, pace=0.1) for card in ("left", "right")]
-        Collector(store, factories, engine=watched).collect(WORKLOAD)
+        Scheduler(store, factories, engine=watched).collect(WORKLOAD)
         stages = store.export().rows["stage"].tolist()
     measured = [job for job in watched.jobs if job["kind"] == "MeasureJob"]
     assert sorted(job["problem"] for job in measured) == sorted(map(str, PROBLEMS))

@@ -63,7 +63,7 @@ def shipped(
     for file, dataset in zip(files.values(), (few_dataset, other_dataset), strict=True):
         write_dataset(dataset, file)
     monkeypatch.setattr(datasets, "shipped_data", lambda gpu: files.get(gpu.name))
-    monkeypatch.setattr(gpu_model, "first_here", lambda: None)
+    monkeypatch.setattr(gpu_model, "first_hardware", lambda: None)
     return {name: str(file) for name, file in files.items()}
 
 
@@ -86,14 +86,14 @@ def test_the_data_set_is_that_of_the_gpu_at_hand(
     assert answer(*SCORED, "--add", mine)["data"] == [shipped["H100"], mine]
     named = answer(*SCORED, "--add", mine, "--gpu", "H200")
     assert named["data"] == [shipped["H200"], mine]
-    monkeypatch.setattr(gpu_model, "first_here", lambda: hardware("H100"))
+    monkeypatch.setattr(gpu_model, "first_hardware", lambda: hardware("H100"))
     assert answer(*SCORED)["data"] == [shipped["H100"]]
     assert main([*SCORED]) == 0
     assert f"Data: {shipped['H100']}\n" in capsys.readouterr().out
     line = refused(*SCORED, "--data", shipped["H200"], "--gpu", "H100")
     assert "was measured on H200; allowed: one of H100, which --gpu names" in line
     new = replace(hardware("H200"), name="H20")
-    monkeypatch.setattr(gpu_model, "first_here", lambda: new)
+    monkeypatch.setattr(gpu_model, "first_hardware", lambda: new)
     assert refused(*SCORED).startswith("no data set is shipped for H20; allowed: --data with")
 
 

@@ -21,7 +21,7 @@ from tilecast.data_collection.dataset.dataset import (
     read_dataset,
     write_dataset,
 )
-from tilecast.data_collection.dataset.select_times import look_up
+from tilecast.data_collection.dataset.select_times import measured_times
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.models.learning.labels import label_table
@@ -65,7 +65,7 @@ def _rows(path: Path) -> object:
 
 
 def _truth(path: Path) -> object:
-    return look_up(read_columns(path)[0], PROBLEM)
+    return measured_times(read_columns(path)[0], PROBLEM)
 
 
 def _labels(path: Path) -> object:
@@ -107,10 +107,10 @@ def _outcomes(path: Path, right: dict[str, object]) -> set[str]:
 
 def test_the_attack_knows_what_is_right(sound: Path, right: dict[str, object]) -> None:
     assert _outcomes(sound, right) == {"right"}
-    truths = look_up(read_columns(sound)[0], PROBLEM)
-    assert len(truths["burst"].times) == 4
-    assert len(look_up(read_columns(sound)[0], OTHER)["burst"].times) == 3
-    assert look_up(read_columns(sound)[0], GemmProblem(8, 8, 8)) == {}
+    by_regime = measured_times(read_columns(sound)[0], PROBLEM)
+    assert len(by_regime["burst"].times) == 4
+    assert len(measured_times(read_columns(sound)[0], OTHER)["burst"].times) == 3
+    assert measured_times(read_columns(sound)[0], GemmProblem(8, 8, 8)) == {}
 
 
 # ---- bytes

@@ -16,11 +16,11 @@ from tilecast.data_collection.gpu import environment
 from tilecast.data_collection.gpu.environment import (
     cards,
     claimed,
+    cublas_here,
+    cublas_versions,
     describe,
     device_hash,
     gpu_states,
-    library_here,
-    library_versions,
     present,
     public_command,
 )
@@ -211,23 +211,23 @@ def test_command_is_kept_without_folders(tmp_path: Path) -> None:
 
 def test_versions_of_the_library_are_those_of_all_runs() -> None:
     old: dict = {"gpus": [{"name": "NVIDIA H200"}], "versions": {"torch": "2.11.0"}}
-    assert library_versions([old, {}]) == {}
+    assert cublas_versions([old, {}]) == {}
     new = {
         "gpus": [{"driver_version": "580.1"}, {"driver_version": "580.1"}],
         "versions": {"nvidia-cublas": "13.1", "nvidia-cublas-cu12": None},
     }
     other = {"gpus": [{"driver_version": "570.9"}], "versions": {"nvidia-cublas-cu12": "12.9"}}
-    found = library_versions([old, new, other])
+    found = cublas_versions([old, new, other])
     assert found == {"cuBLAS": ["12.9", "13.1"], "driver": ["570.9", "580.1"]}
 
 
 def test_the_library_of_this_machine(smi: Smi) -> None:
     smi(f"echo '{LISTING}'")
-    assert library_here()["driver"] == ["580.1"]
+    assert cublas_here()["driver"] == ["580.1"]
     smi("exit 9")
-    assert "driver" not in library_here()
+    assert "driver" not in cublas_here()
 
 
 def test_a_run_says_which_library_it_had(smi: Smi) -> None:
     smi(f"echo '{LISTING}'")
-    assert library_versions([describe()]) == library_here()
+    assert cublas_versions([describe()]) == cublas_here()

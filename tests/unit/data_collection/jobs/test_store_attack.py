@@ -18,7 +18,7 @@ from tilecast.data_collection.gpu import environment
 from tilecast.data_collection.jobs.store import MeasurementStore
 from tilecast.data_collection.problems.suites import suite
 from tilecast.data_collection.run import collect as collecting
-from tilecast.data_collection.run.scheduler import Collector
+from tilecast.data_collection.run.scheduler import Scheduler
 from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.spec import KernelSpec
@@ -143,7 +143,7 @@ def test_damaged_stores(
     )
     # No worker starts: what is left to do is found out, and then time is up.
     monkeypatch.setattr(
-        collecting, "Collector", lambda *args, **kw: Collector(*args, **{**kw, "deadline": 0.0})
+        collecting, "Scheduler", lambda *args, **kw: Scheduler(*args, **{**kw, "deadline": 0.0})
     )
     statuses = []
     for number, (serious, damage) in enumerate(_damages()):

@@ -43,8 +43,8 @@ from tilecast.data_collection.jobs.store import MeasurementStore
 from tilecast.data_collection.run import scheduler
 from tilecast.data_collection.run.cards import card_times
 from tilecast.data_collection.run.progress import Progress
-from tilecast.data_collection.run.scheduler import Collector
-from tilecast.data_collection.run.worker_pool import MAX_STRIKES, MOST_LOSSES, Crew
+from tilecast.data_collection.run.scheduler import Scheduler
+from tilecast.data_collection.run.worker_pool import MAX_STRIKES, MOST_LOSSES, WorkerPool
 from tilecast.data_collection.timing.protocol import HEAT_ROUNDS, VERIFY_BATCHES, regimes
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
@@ -101,7 +101,7 @@ class Bed:
         own = store or MeasurementStore(self.path)
         try:
             own.begin_run({"gpu": "none"})
-            Collector(
+            Scheduler(
                 own, factories or [self.factory()], report=self.progress.append, **changes
             ).collect(workload)
         finally:
@@ -508,7 +508,7 @@ def test_a_card_that_blamed_a_bad_kernel_first_is_kept(bed: Bed) -> None:
     )
     store = MeasurementStore(bed.path)
     store.begin_run({"gpu": "none"})
-    crew = Crew(store, [replace(first, together=2), later], LocalEngine(), 60.0)
+    crew = WorkerPool(store, [replace(first, together=2), later], LocalEngine(), 60.0)
     waiting: list[Job] = [MeasureJob(problem, CONFIGS) for problem in PROBLEMS]
     done = []
     while waiting or crew.busy:
@@ -757,7 +757,7 @@ def test_no_compiler_that_hangs_holds_up_a_run_that_ends(
 
     with closing(MeasurementStore(bed.path)) as store:
         store.begin_run({"gpu": "none"})
-        collecting = Collector(store, [bed.factory()], build, report=end)
+        collecting = Scheduler(store, [bed.factory()], build, report=end)
         with pytest.raises(KeyboardInterrupt) if ends == "interrupted" else nullcontext():
             collecting.collect({PROBLEMS[0]: CONFIGS})
     # Killed, but the system may take a moment to end it.
@@ -785,7 +785,7 @@ def test_no_worker_is_waited_for_before_all_are_ended(bed: Bed) -> None:
     with closing(MeasurementStore(bed.path)) as store:
         store.begin_run({"gpu": "none"})
         factories = [bed.factory(card=name) for name in "abc"]
-        Collector(store, factories, engine=Engine()).collect({PROBLEMS[0]: CONFIGS})
+        Scheduler(store, factories, engine=Engine()).collect({PROBLEMS[0]: CONFIGS})
     assert set(multiprocessing.active_children()) <= before
     assert not met.broken
 
@@ -1039,7 +1039,7 @@ def test_noise_is_told_from_the_first_race_on(bed: Bed) -> None:
 def test_a_second_timing_adds_nothing_to_the_noise_of_races(bed: Bed) -> None:
     store = MeasurementStore(bed.path)
     store.begin_run({"gpu": "none"})
-    collector = Collector(store, [])
+    collector = Scheduler(store, [])
     problem = PROBLEMS[0]
     raced = Measurement(problem, CONFIGS[0], "burst", "race", 5.0, 0.01, 16)
     for job, row in (
@@ -1063,7 +1063,7 @@ def test_worker_that_dies_between_two_jobs_is_replaced(bed: Bed) -> None:
 
     store = MeasurementStore(bed.path)
     store.begin_run({"gpu": "none"})
-    Collector(store, [bed.factory()], report=kill_the_worker).collect(WORKLOAD)
+    Scheduler(store, [bed.factory()], report=kill_the_worker).collect(WORKLOAD)
     store.close()
     assert len(killed) == 1
     assert _failed(bed.rows()) == {}
