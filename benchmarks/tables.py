@@ -7,6 +7,7 @@ and ``<!-- end of table -->``, and is written anew; a test asserts that nothing 
 import argparse
 import json
 import re
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -160,6 +161,40 @@ def adaptive_k(figures: Figures) -> str:
         needed = [f"{one['fixed_for_the_same']:.1f}" for one in cells]
         rows.append([f"fixed k that finds as much, {power}", *needed])
     return markdown(["candidates per problem", *(f"{m}, p95" for m in figures["means"])], rows)
+
+
+def overview(figures: Figures) -> str:
+    """README's table: gains, compile time and worst cases of five choices and of the first."""
+    five, first = "ATEN,TRITON,TILECAST k=5", "ATEN,TILECAST k=1"
+    kernels = _newest(figures["kernel_speed"])["groups"]
+    deferral = {
+        row["problems"]: row
+        for row in figures["selection_regret"]["deferral"]
+        if row["power"] == "robust" and row["deferral"]
+    }
+    models = _of("2.11", figures["real_models"])
+    steps = models["beside"].values()
+    speeds = {name: [step[name] for step in steps] for name in (five, first)}
+    slowest = max(
+        by_rival[five]["cuBLAS"]["worst"]
+        for group in kernels.values()
+        for by_rival in group["compared"].values()
+    )
+    heading = ["on an H200", "five choices beside ATEN,TRITON", "first choice, no benchmark"]
+    rows = []
+    for group, alike in (("layers", "layers of language models"), ("random", "random families")):
+        rows.append([f"kernels, {alike.replace('families', 'sizes')}: speed over cuBLAS"])
+        rows[-1] += [f"{1 / kernels[group]['compared']['burst'][five]['cuBLAS']['geomean']:.2f}x"]
+        rows[-1] += [f"{deferral[alike]['geomean']:.2f}x"]
+    rows.append([f"whole models, {len(steps)} steps: speed over ATEN,TRITON"])
+    rows[-1] += [f"{statistics.geometric_mean(speeds[name]):.2f}x" for name in (five, first)]
+    rows.append(["compile time of these steps: share of ATEN,TRITON's"])
+    rows[-1] += [f"{1 / models['compiling'][name]['geomean']:.2f}x" for name in (five, first)]
+    rows.append(["slowest kernel, over cuBLAS"])
+    rows[-1] += [f"{1 / slowest:.2f}x", f"{deferral['all']['worst']:.2f}x"]
+    rows.append(["slowest step, over ATEN,TRITON"])
+    rows[-1] += [f"{min(speeds[name]):.2f}x" for name in (five, first)]
+    return markdown(heading, rows)
 
 
 def compile_time(figures: Figures) -> str:
@@ -481,14 +516,18 @@ TABLES: dict[str, tuple[str, Callable[[Figures], str]]] = {
     "real models H100": ("h100/real_models", partial(real_models, "2.11")),
     "llama shapes": ("llama_shapes", llama_shapes),
     "llama kinds": ("llama_shapes", llama_kinds),
+    "overview": ("all", overview),
 }
-"""What may stand in a page: by name, the benchmark and what renders its figures."""
+"""What may stand in a page: by name, the benchmark (or ``all``) and what renders its figures."""
 
 
 def results() -> dict[str, Figures]:
-    """The figures of every benchmark that a table is of."""
-    names = {benchmark for benchmark, _ in TABLES.values()}
-    return {n: json.loads((RESULTS / f"{n}.json").read_text())["figures"] for n in names}
+    """The figures of every benchmark that a table is of, and of ``all`` by benchmark."""
+    names = {benchmark for benchmark, _ in TABLES.values()} - {"all"}
+    found: dict[str, Figures] = {
+        n: json.loads((RESULTS / f"{n}.json").read_text())["figures"] for n in names
+    }
+    return {**found, "all": found}
 
 
 def fill(text: str, figures: Mapping[str, Figures]) -> str:

@@ -17,7 +17,7 @@ from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook import telemetry
-from tilecast.inductor_hook.autoload import BACKEND, names
+from tilecast.inductor_hook.names import BACKEND, names
 from tilecast.inductor_hook.patch.torch_versions import (
     FLEX_GEMM_HOME,
     HANDLERS_HOME,
