@@ -1,9 +1,9 @@
-"""What a GPU model offers, asked of its driver and, where that is silent, measured."""
+"""The hardware of a CUDA device: a known one, one that its driver states, or a measured one."""
 
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -11,7 +11,6 @@ from functools import cache
 from typing import Any
 
 from tilecast.data_collection.gpu.environment import card_of, claimed
-from tilecast.data_collection.gpu.gpu_rates import MEMORY_BYTES, bandwidth, product_rate
 from tilecast.data_collection.gpu.out_of_memory import is_out_of_memory
 from tilecast.heuristics.errors import NotNow, TilecastError, one_line
 from tilecast.heuristics.hardware import GPUS, MAX_CLUSTER, Hardware, described
@@ -20,6 +19,13 @@ from tilecast.kernels.families import FAMILIES
 
 SXM, SXM_CLOCK = GPUS[0], 1.98e9
 """A GPU whose rates are known, and the highest clock that its driver states, in Hz."""
+
+MEMORY_BYTES = 2**30
+"""Read by the kernel that measures the memory's bandwidth: far more than any level 2 holds."""
+PRODUCT_EXTENT = 8192
+"""m, n and k of the product that measures the matrix rate."""
+REPEATS, TRIALS = 20, 5
+"""Launches in one timing, and timings, of which the best counts, before the card grows warm."""
 
 _PTX = """
 .version 8.0
@@ -100,10 +106,10 @@ def _measured_apart(device: int) -> Hardware:
 
 
 def measured_gpu(device: int) -> Hardware:
-    """Ask a CUDA device what it is, and measure its rates, which takes a few seconds.
+    """What the driver states of a CUDA device, with rates that are measured in a few seconds.
 
-    Rates are what a pass over memory, one within level 2 and a large bf16 product reach: below
-    those of data sheets, but those of the part that is there, of which many are sold with less.
+    The rates are those of a pass over memory, of one within level 2 and of a large bf16 product.
+    They are below those of data sheets, but are those of this part; many parts are sold with less.
 
     Raises:
         TilecastError: as `stated_gpu`.
@@ -111,23 +117,23 @@ def measured_gpu(device: int) -> Hardware:
     stated = stated_gpu(device)
     return replace(
         stated,
-        dram_bytes_per_second=bandwidth(device, MEMORY_BYTES),
+        dram_bytes_per_second=_bandwidth(device, MEMORY_BYTES),
         # What is read and what is written, and room to spare.
-        l2_bytes_per_second=bandwidth(device, stated.l2_bytes // 4),
-        peak_flops=product_rate(device),
+        l2_bytes_per_second=_bandwidth(device, stated.l2_bytes // 4),
+        peak_flops=_product_rate(device),
     )
 
 
 def stated_gpu(device: int) -> Hardware:
     """What the driver states of a CUDA device: no kernel runs, and it is the same every time.
 
-    The rate of memory follows from its clock and width. Those of level 2 and of products are taken
-    to be the `SXM` part's for each SM and clock, as data sheets have them of most parts; of one
-    that is sold with less (an H20 multiplies at a quarter of that) only `measured_gpu` knows.
+    The rate of memory follows from its clock and width. Those of level 2 and of products are those
+    of the `SXM` part, scaled by SMs and clock, as in most data sheets. A part that is sold with
+    less (an H20 multiplies at a quarter of that) is only described by `measured_gpu`.
 
     Raises:
         TilecastError: no kernel is for it, its driver does not answer, or a CUDA graph is captured
-            meanwhile, which asking might end.
+            meanwhile, which the calls might end.
     """
     import cuda.bindings.driver as driver
     import torch
@@ -178,7 +184,7 @@ def stated_gpu(device: int) -> Hardware:
 
 
 def short_name(device_name: str) -> str:
-    """What ``--gpu`` and a model call a GPU that its driver reports under some name."""
+    """The name of a GPU for ``--gpu`` and for models, made of the name that its driver reports."""
     words = "".join(c if c.isalnum() or c in ".-" else " " for c in device_name).split()
     return "-".join(word for word in words if word not in ("NVIDIA", "GPU"))[:64] or "GPU"
 
@@ -190,9 +196,51 @@ def _undescribed(device: int, reason: str) -> TilecastError:
     )
 
 
+def _bandwidth(device: int, size: int) -> float:
+    """Bytes a second, read plus written, of a kernel that passes over ``size`` bytes."""
+    import torch
+
+    source = torch.zeros(size // 4, dtype=torch.int32, device=f"cuda:{device}")
+    target = torch.empty_like(source)
+    # No copy: in a graph that is no kernel, and takes 1.7 times as long.
+    return 2 * size / _seconds(device, lambda: torch.bitwise_not(source, out=target))
+
+
+def _product_rate(device: int) -> float:
+    """FLOP/s of a large product in bf16."""
+    import torch
+
+    extent = PRODUCT_EXTENT
+    a, b = torch.randn(2, extent, extent, device=f"cuda:{device}", dtype=torch.bfloat16)
+    out = torch.empty_like(a)
+    return 2 * extent**3 / _seconds(device, lambda: torch.mm(a, b, out=out))
+
+
+def _seconds(device: int, launch: Callable[[], object]) -> float:
+    """Time of one launch on a device: the best of a few graphs of many, which cost no host time."""
+    import torch
+
+    with torch.cuda.device(device), torch.cuda.stream(torch.cuda.Stream()):
+        launch()
+        graph = torch.cuda.CUDAGraph()
+        graph.capture_begin()
+        for _ in range(REPEATS):
+            launch()
+        graph.capture_end()
+        times = []
+        for _ in range(TRIALS):
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            graph.replay()
+            end.record()
+            end.synchronize()
+            times.append(start.elapsed_time(end) * 1e-3 / REPEATS)
+    return min(times)
+
+
 @contextmanager
 def _context(handle: Any) -> Iterator[None]:
-    """Have a device's own context be current in this thread, whatever it did before."""
+    """Make a device's primary context current in this thread."""
     import cuda.bindings.driver as driver
 
     context = _checked(driver.cuDevicePrimaryCtxRetain(handle))
@@ -209,8 +257,7 @@ def _context(handle: Any) -> Iterator[None]:
 def _clusters_at_once(smem_bytes: int) -> tuple[int, ...]:
     """Clusters of 0, 1, 2, ... CTAs that the current device holds, each CTA on an SM for itself.
 
-    One at least, since features divide by them: a kernel whose cluster fits nowhere fails its
-    check.
+    At least one, since features divide by them; a cluster that does not fit fails its check.
     """
     import cuda.bindings.driver as driver
 
@@ -243,7 +290,7 @@ def _clusters(kernel: Any, size: int, smem_bytes: int) -> int:
 
 
 def _checked(answer: tuple) -> Any:
-    """What a call of the driver returned beside its status.
+    """The value that a call of the driver returned beside its status.
 
     Raises:
         TilecastError: the status is an error.

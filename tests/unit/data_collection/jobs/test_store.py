@@ -58,7 +58,7 @@ def test_rows_come_back_as_they_went_in(store: MeasurementStore) -> None:
     assert store.measured("verify") == set()
     raced, card = store.raced(LINEAR)
     assert (sorted(raced, key=str), card) == (sorted(ROWS[3:5], key=str), "left")
-    assert store.raced(BATCHED) == ([ROWS[5]], "left")
+    assert store.raced(BATCHED) == ((ROWS[5],), "left")
 
 
 def test_checks_come_back_and_a_later_one_counts(store: MeasurementStore, path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tilecast.data_collection.dataset.measurement import REFERENCE, Measurement
-from tilecast.data_collection.run.cards import CardTimes, card_times, spread, timed
+from tilecast.data_collection.run.cards import CardTimes, card_times, comparison, spread
 from tilecast.data_collection.timing.card_health import throttles, watch
 from tilecast.data_collection.timing.protocol import CardFailure
 from tilecast.heuristics.problem import GemmProblem
@@ -34,7 +34,7 @@ def test_what_a_card_timed_comes_back_from_the_provenance() -> None:
         Measurement(SMALL, config, "burst", "verify", 4.5, 0.01, 16),
         Measurement(SMALL, None, "burst", "verify", 5.5, 0.01, 16),
     ]
-    run = {"compared": [timed(SMALL, rows, "one")]}
+    run = {"compared": [comparison(SMALL, rows, "one")]}
     assert card_times([{}, run]) == [
         CardTimes("one", SMALL, {("burst", config.name): 4.5, ("burst", REFERENCE): 5.5})
     ]
