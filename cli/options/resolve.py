@@ -78,13 +78,14 @@ def own_problems(options: argparse.Namespace) -> tuple[GemmProblem, ...]:
     """
     if not names_own_problems(options):
         return ()
-    from tilecast.data_collection.problems.model_files import left_out, model_problems
+    from tilecast.data_collection.problems.model_files import model_problems
     from tilecast.data_collection.problems.problem_files import read_problems
 
     found = [problem for file in options.problems for problem in read_problems(file)]
     for file in options.hf_config:
-        found += model_problems(file, options.tp or _TP, options.rows or _ROWS)
-        if missing := left_out(file, options.tp or _TP):
+        problems, missing = model_problems(file, options.tp or _TP, options.rows or _ROWS)
+        found += problems
+        if missing:
             say(f"left out of {file}: {'; '.join(missing)}")
     return tuple(dict.fromkeys(found))
 

@@ -10,7 +10,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, nullcontext
 from functools import partial
 from pathlib import Path
@@ -31,7 +30,6 @@ from collection_bed import (
     timed,
 )
 from fake_session import CONFIGS, FOR_EVER, PROBLEMS, Fault
-from kill_and_resume_trial import kill_and_resume, undisturbed
 from odd_caches import OddCache
 
 from tilecast.data_collection.engines.worker import LocalEngine, LocalWorker
@@ -132,17 +130,6 @@ def test_killed_at_any_moment_nothing_is_lost_or_measured_twice(bed: Bed) -> Non
     assert {row[:12] for row in before} == {row[:12] for row in whole.rows()}
     # The kills did hit: more was run than was kept.
     assert len(bed.logged()) > len(whole.logged())
-
-
-def test_killed_at_random_points_it_goes_on(tmp_path: Path) -> None:
-    whole = undisturbed(tmp_path / "whole")
-    assert len(whole.rows) > 100
-    with ThreadPoolExecutor(2) as pool:  # each waits for its processes most of the time
-        trials = [pool.submit(kill_and_resume, tmp_path / str(s), s, whole) for s in range(10)]
-    found = [trial.result() for trial in trials]
-    assert [one for one in found if not one.sound] == []
-    # Some of the points are amid the measurements.
-    assert any(0 < one.kept < len(whole.rows) for one in found)
 
 
 @pytest.mark.parametrize("amid", ["screen", "long job"])
