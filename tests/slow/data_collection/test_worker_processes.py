@@ -41,6 +41,7 @@ from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.kernels.build import builder as builder_module
 from tilecast.kernels.build.builder import compile_all
+from tilecast.kernels.objects.keys import kernel_key
 from tilecast.kernels.spec import KernelSpec
 
 SILENCE = 1.5
@@ -122,7 +123,7 @@ def test_killed_at_any_moment_nothing_is_lost_or_measured_twice(bed: Bed) -> Non
             raced = len(regimes(problem))
             assert (stages["screen"], stages["race"]) in {(0, 0), (ENTRANTS, raced * ENTRANTS)}
         done = bed.checks()
-        checked = {c.name for c in CONFIGS if KernelSpec(c, LINEAR_BF16).key in done}
+        checked = {c.name for c in CONFIGS if kernel_key(KernelSpec(c, LINEAR_BF16)) in done}
         assert len(checked) in (0, len(CONFIGS))
         before = rows
     whole = Bed(bed.folder / "undisturbed")

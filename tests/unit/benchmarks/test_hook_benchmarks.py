@@ -29,6 +29,7 @@ import variants
 from hook_graph import lowering
 
 from tilecast.inductor_hook.fuse import unfused_baseline
+from tilecast.inductor_hook.fuse.int8 import CONVERTED
 
 # The runner
 
@@ -136,7 +137,7 @@ def test_what_was_measured_in_one_go_replaces_all_that_was(
 
 
 def test_a_result_goes_beside_the_others_unless_told_otherwise() -> None:
-    options = runner.parser("benchmarks/kernel_speed.py", "?").parse_args([])
+    options = runner.parser("benchmarks/kernels/kernel_speed.py", "?").parse_args([])
     assert options.out == runner.RESULTS / "kernel_speed.json"
 
 
@@ -147,7 +148,7 @@ def test_every_committed_result_has_the_one_form() -> None:
         document = json.loads(path.read_text())
         assert [*document] == ["benchmark", "provenance", "settings", "rows", "figures"]
         assert document["benchmark"] == path.stem
-        assert runner.RESULTS.with_name(f"{path.stem}.py").exists()
+        assert [*runner.RESULTS.parent.glob(f"*/{path.stem}.py")]
         for run in document["provenance"]:
             assert {"date", "command", "cpus", "python", "versions", "gpus"} <= run.keys()
         assert {row["run"] for row in document["rows"]} <= {*range(len(document["provenance"]))}
@@ -267,11 +268,11 @@ def test_selection_names_the_kernel() -> None:
 
 
 def test_a_name_says_how_a_variant_compiles() -> None:
-    found = variants.Variant("ATEN,TRITON,TILECAST k=5 pruned")
+    found = variants.Variant("ATEN,TRITON,TILECAST k=5")
     assert (found.backends, found.k) == ("ATEN,TRITON,TILECAST", 5)
-    assert (found.fuse, found.prune_triton) == (True, True)
+    assert found.fuse
     found = variants.Variant("TILECAST k=auto unfused")
-    assert (found.k, found.fuse, found.prune_triton) == ("auto", False, False)
+    assert (found.k, found.fuse) == ("auto", False)
     assert [variants.Variant(f"eager{ours}").eager for ours in ("", " TILECAST")] == [True, True]
     assert variants.Variant("ATEN,TRITON").k is variants.Variant("default").backends is None
 
@@ -294,7 +295,7 @@ def test_code_of_a_product_that_is_compiled_to_be_timed_is_not_what_runs() -> No
     stored = (x.shape, x.stride(), w.shape, w.stride(), x.dtype, w.dtype, x.device)
     competing = variants.competing(variants.Variant("default"))
     with competing as sources, lowering(), V.set_debug_handler(DebugContext()):
-        call: Any = unfused_baseline._compiled(*stored, False, unfused_baseline.PRODUCT, "ATEN", "")
+        call: Any = unfused_baseline._compiled(*stored, CONVERTED, "ATEN", "")
         (out,) = call([x, w])
     assert torch.allclose(out, x @ w, atol=1e-5)
     assert sources == []

@@ -34,6 +34,7 @@ from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.build.compiling import CompileResult
+from tilecast.kernels.objects.keys import kernel_key
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.spec import KernelSpec
 
@@ -281,7 +282,7 @@ def test_a_kernel_whose_compiler_hung_is_left_out_by_this_run_alone(bed: Bed) ->
     one, other = ({problem: CONFIGS} for problem in PROBLEMS[:2])
     bed.collect(workload=one, build=Builder(broken=CONFIGS[1], passing=True))
     assert failed(bed.rows()) == {CONFIGS[1].name: {(PROBLEMS[0].m, "screen", "no code")}}
-    assert KernelSpec(CONFIGS[1], LINEAR_BF16).key not in bed.checks()
+    assert kernel_key(KernelSpec(CONFIGS[1], LINEAR_BF16)) not in bed.checks()
     bed.collect(workload=other, build=Builder())
     assert (PROBLEMS[1].m, "screen") in timed(bed.rows(), CONFIGS[1].name)
 

@@ -18,6 +18,7 @@ from tilecast.data_collection.run.worker_pool import MAX_STRIKES, MOST_LOSSES
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.heuristics.problem import GemmProblem
+from tilecast.kernels.objects.keys import kernel_key
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.spec import KernelSpec
 
@@ -38,7 +39,7 @@ def bed(tmp_path: Path) -> Bed:
 
 
 def _key(config: QuackConfig) -> str:
-    return KernelSpec(config, LINEAR_BF16).key
+    return kernel_key(KernelSpec(config, LINEAR_BF16))
 
 
 @pytest.mark.parametrize("action", FAILURES)
@@ -87,7 +88,7 @@ def test_a_kernel_is_blamed_and_not_its_namesake_of_other_operands(
     broken = CONFIGS[2]
     fault = Fault(broken, stage, "exit", batched=batched)
     bed.collect(bed.factory(faults=(fault,)), workload={plain: CONFIGS, batch: CONFIGS})
-    assert bed.failing() == {KernelSpec(broken, LINEAR_BF16, batched=batched).key}
+    assert bed.failing() == {kernel_key(KernelSpec(broken, LINEAR_BF16, batched=batched))}
     rows = [row for row in bed.rows() if row.config == broken.name]
     assert {row.batch == 3 for row in rows if row.failure} == {batched}
     assert {"screen", "race"} <= {row.stage for row in rows if (row.batch == 3) != batched}

@@ -1,6 +1,6 @@
 """What do models of Hugging Face gain? Time per step and to compile, and who does their products.
 
-``python benchmarks/real_models.py --gpus 2``, or ``real_models.py Llama`` for some. Models
+``python benchmarks/hook/real_models.py --gpus 2``, or ``real_models.py Llama`` for some. Models
 (`hf_models`) are compiled as they come. A decoding step is one token for each of some sequences;
 there are none before it, so that it has all products of such a step but reads no earlier keys and
 values, which all variants would do alike. Prefill computes the logits of each sequence's last
@@ -10,7 +10,7 @@ and fp8 are torchao's dynamic quantization, by rows.
 Nothing but GEMMs is tuned (``max_autotune_gemm``): the rest of max-autotune tries variants of all
 other kernels, which takes longer and is the same whatever does the GEMMs. Triton's kernels are
 compiled once (`variants.share_ptxas`). Each variant compiles with fresh Inductor caches, ours with
-kernels that are compiled already, and with scales, activations and residuals in them
+kernels that are compiled already, and with scales and activations in them
 (``TILECAST_FUSE=1``) but for those that are named unfused; then all take turns, round by round.
 With k=1, Triton's choices are for what the model does not decide: other types, or groups. A forward
 step is a CUDA graph, a training step the calls themselves; the card is kept busy.
@@ -21,10 +21,17 @@ result or all gradients.
 """
 
 import math
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import torch
+
+from tilecast.kernels.build.builder import object_builder
+
+sys.path.append(str(Path(__file__).parents[1] / "shared"))
+
 from compile_time import WARM_UP, first_call, warm_up
 from hf_models import (
     CASES,
@@ -50,8 +57,6 @@ from variants import (
     tilecast_share,
     without_choice,
 )
-
-from tilecast.kernels.build.builder import object_builder
 
 RIVAL, BEST, FIRST = "ATEN,TRITON", "ATEN,TRITON,TILECAST k=5", "ATEN,TILECAST k=1"
 FIRST_OR_TRITON = "ATEN,TRITON,TILECAST k=1"
@@ -111,7 +116,7 @@ def measure(case: Case) -> list[Row]:
 def variants_of(case: Case) -> tuple[str, ...]:
     """Names of what a case is run with.
 
-    Without fusion, too, where it is of activations and residuals; eager calls where a graph may be
+    Without fusion, too, where it is of activations; eager calls where a graph may be
     captured of them.
     """
     unfused = () if case.quantized else (UNFUSED,)
