@@ -22,7 +22,7 @@ PASSES = ("screen", "race", "verify")
 is stable; ``verify``: the best again, later, for scoring only."""
 
 REFERENCE = "torch.mm"
-"""Stands in the config column where the library's kernel was timed beside ours."""
+"""The config column of rows that time PyTorch's kernel."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Measurement:
     problem: GemmProblem
     """What was multiplied."""
     config: KernelConfig | None
-    """The kernel; None for the library's own (`REFERENCE`)."""
+    """The kernel; None for PyTorch's (`REFERENCE`)."""
     regime: str
     """One of `REGIMES`."""
     stage: str
@@ -40,8 +40,8 @@ class Measurement:
     microseconds: float | None
     """Median time of one launch; None when it failed."""
     spread: float | None
-    """Interquartile range of the rounds over their median, of its own noise alone where drift was
-    taken out; None when it failed, had fewer than four rounds or was raced with nobody else."""
+    """Interquartile range of the rounds over their median, without drift in a race; None when it
+    failed, had fewer than four rounds or raced alone."""
     rounds: int
     """Replays that the median is taken over."""
     failure: str | None = None

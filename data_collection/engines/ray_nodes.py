@@ -51,11 +51,11 @@ def check_versions(wanted: Mapping[str, str]) -> None:
     if found == wanted:
         return
     names = sorted({name for name, _ in found.items() ^ wanted.items()})
-    theirs, ours = (
+    here, wanted_text = (
         ", ".join(f"{name} {facts.get(name)}" for name in names) for facts in (found, wanted)
     )
     raise TilecastError(
-        f"node {ray.util.get_node_ip_address()} has {theirs}; allowed: {ours}, as where the "
+        f"node {ray.util.get_node_ip_address()} has {here}; allowed: {wanted_text}, as where the "
         "command runs; install the same tilecast on every node"
     )
 

@@ -42,7 +42,7 @@ def torch_launch(operands: GemmOperands) -> Callable[..., None]:
 def torch_refusal(
     problem: GemmProblem, finish: Callable[[], None], device: str = "cuda"
 ) -> str | None:
-    """Try the library's call once: what it says against a problem, in one line, or None.
+    """Try PyTorch's call once: why it refuses a problem, in one line, or None.
 
     Args:
         problem: what to multiply.
