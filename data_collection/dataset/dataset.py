@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -102,7 +102,7 @@ def _not_measured_anew(parts: Sequence[Dataset]) -> list[pd.DataFrame]:
     return kept
 
 
-def _keys(part: Dataset) -> Iterator[tuple]:
+def _keys(part: Dataset) -> Iterable[tuple]:
     """`GemmProblem.row` of each row."""
     return part.rows[list(PROBLEM_FIELDS)].itertuples(index=False, name=None)
 
