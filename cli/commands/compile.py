@@ -15,10 +15,10 @@ from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.kernels.candidates import candidates, space
-from tilecast.kernels.families import family_of, parse_config
-from tilecast.kernels.family import HARDWARE
+from tilecast.kernels.candidates import candidates, space, violations
+from tilecast.kernels.families import parse_config
 from tilecast.kernels.objects.keys import kernel_key
+from tilecast.kernels.rules import HARDWARE
 from tilecast.kernels.spec import KernelSpec
 from tilecast.reporting.table import Table
 
@@ -155,7 +155,7 @@ def _common(options: argparse.Namespace) -> Sequence[KernelConfig]:
 
 def _check_runs(config: KernelConfig, operands: GemmOperands, gpu: Hardware) -> None:
     """See that a config runs, whether or not a pilot left it in the space."""
-    for found in family_of(config).violations(config, operands, gpu):
+    for found in violations(config, operands, gpu):
         if found.rule.kind == HARDWARE:
             raise TilecastError(
                 f"config {config} is invalid for {operands} on {gpu.name}: {found.text}; allowed: "
