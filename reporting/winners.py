@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tilecast.heuristics.config import Geometry, KernelConfig
+from tilecast.heuristics.config import KernelConfig
+from tilecast.heuristics.config_table import Geometry
 from tilecast.kernels.families import family_of
 from tilecast.models.evaluation.regret import by_rows
 from tilecast.models.learning.labels import ProblemLabels
@@ -20,15 +21,15 @@ class Knob:
 
     title: str
     """Stands above the figure."""
-    level: Callable[[Geometry], int]
-    """Which of a few levels a config is on."""
+    level: Callable[[Geometry], np.ndarray]
+    """Which of a few levels configs are on; int [configs]."""
     shown: Callable[[int], str]
     """How a level is called."""
 
 
-def _power_of_two(value: int) -> int:
-    """The least power of two from a value on: there are more values than colours."""
-    return 1 << (value - 1).bit_length()
+def _power_of_two(values: np.ndarray) -> np.ndarray:
+    """The least powers of two from values on: there are more values than colours."""
+    return 2 ** np.ceil(np.log2(values)).astype(int)
 
 
 def _up_to(level: int) -> str:
@@ -44,7 +45,7 @@ KNOBS = (
     Knob("CTAs that split k", lambda shape: _power_of_two(shape.split_k), _up_to),
     Knob(
         "Schedule",
-        lambda shape: int(shape.ping_pong),
+        lambda shape: shape.ping_pong.astype(int),
         lambda level: "ping-pong" if level else "cooperative",
     ),
 )
@@ -58,7 +59,7 @@ def winner(labels: ProblemLabels, power: str) -> KernelConfig:
 def winners(table: Sequence[ProblemLabels], power: str, knob: Knob) -> Figure:
     """Where each level of a knob wins: a dot a problem, and its share by rows of the product."""
     best = [winner(labels, power) for labels in table]
-    levels = np.array([knob.level(family_of(config).geometry(config)) for config in best])
+    levels = np.array([knob.level(family_of(config).geometry([config])) for config in best]).ravel()
     m, n = (np.array([getattr(labels.problem, name) for labels in table]) for name in "mn")
     pairs = zip(table, best, strict=True)
     names = np.array([f"{labels.problem}: {config}" for labels, config in pairs])

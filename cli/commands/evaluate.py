@@ -136,8 +136,8 @@ def of_kinds(
 
 def all_makers(gpu: Hardware) -> dict[str, MakeHeuristic]:
     """Everything that can be scored here, by name."""
-    from tilecast.heuristics.baselines import RandomChoice
     from tilecast.models.evaluation import baselines, nvmatmul
+    from tilecast.models.evaluation.baselines import RandomChoice
     from tilecast.models.evaluation.tree_linear import TreeLinearRanker
     from tilecast.models.runtime.ranker import ConfigRanker
 

@@ -23,14 +23,13 @@ from tilecast.data_collection.jobs.store import MeasurementStore
 from tilecast.data_collection.run import collect as collecting
 from tilecast.data_collection.run.cards import REFERENCE_PROBLEMS, card_times, spread
 from tilecast.data_collection.run.collect import CollectOptions
-from tilecast.heuristics.baselines import RandomChoice
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware, hardware
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.build.builder import CompileResult
 from tilecast.kernels.spec import KernelSpec
 from tilecast.models.apply.campaign import Guide, stages
-from tilecast.models.evaluation.baselines import NearestNeighbour
+from tilecast.models.evaluation.baselines import NearestNeighbour, RandomChoice
 from tilecast.models.learning.training_sets import dataset_hardware
 from tilecast.models.runtime import nearest_gpu
 from tilecast.models.runtime.artifact import load

@@ -77,7 +77,7 @@ def test_report_with_scores(
     answer: Answer, data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from tilecast.cli.commands import report
-    from tilecast.heuristics.baselines import RandomChoice
+    from tilecast.models.evaluation.baselines import RandomChoice
 
     monkeypatch.setattr(report, "all_makers", lambda gpu: {"random": RandomChoice})
     out = tmp_path / "report.html"

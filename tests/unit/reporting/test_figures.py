@@ -104,8 +104,8 @@ def test_levels_of_a_config(name: str, shown: tuple[str, ...]) -> None:
     from tilecast.kernels.families import family_of
 
     config = parse_config(name)
-    shape = family_of(config).geometry(config)
-    assert tuple(knob.shown(knob.level(shape)) for knob in KNOBS) == shown
+    shape = family_of(config).geometry([config])
+    assert tuple(knob.shown(knob.level(shape).item()) for knob in KNOBS) == shown
 
 
 def test_speed_is_the_library_over_our_best(synthetic_table: Sequence[ProblemLabels]) -> None:
