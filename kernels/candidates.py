@@ -95,15 +95,16 @@ def rules_applied(
     For a problem these are the configs of the space and the rules about problems; for none the
     points of the axes and the other rules.
     """
+    subject: Any = operands if problem is None else problem
     rules: Sequence[Rule[Any]] = family.config_rules if problem is None else family.problem_rules
     configs = (
         family.points(operands)
         if problem is None
-        else (family_space(family, operands, hardware).columns)
+        else family_space(family, operands, hardware).columns
     )
     count, kept = len(configs), []
     for rule in rules:
-        configs = configs.at(~rule.broken(configs, problem or operands, hardware))
+        configs = configs.at(~rule.broken(configs, subject, hardware))
         kept.append((rule, len(configs)))
     return count, kept
 

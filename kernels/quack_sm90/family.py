@@ -10,9 +10,11 @@ import numpy as np
 
 from tilecast.heuristics.config_table import Geometry
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
+from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.occupancy import max_active_clusters
 from tilecast.kernels.quack_sm90 import resources, space
 from tilecast.kernels.quack_sm90.config import QuackConfig
+from tilecast.kernels.rules import Rule
 from tilecast.kernels.spec import KernelSpec
 
 
@@ -27,8 +29,8 @@ class QuackSm90:
     # The GPU that the DSL is to take for this host's. Into one that kernels are for it would load
     # each that it compiles; with none named it asks the driver, which makes it unfit to be forked.
     environment: ClassVar[Mapping[str, str]] = {"CUTE_DSL_ARCH": "sm_100a"}
-    config_rules = space.CONFIG_RULES
-    problem_rules = space.PROBLEM_RULES
+    config_rules: ClassVar[tuple[Rule[GemmOperands], ...]] = space.CONFIG_RULES
+    problem_rules: ClassVar[tuple[Rule[GemmProblem], ...]] = space.PROBLEM_RULES
 
     def parse(self, name: str) -> QuackConfig | None:
         """The config of a name; None where the name is not one of this family's."""
@@ -46,9 +48,14 @@ class QuackSm90:
         rows = zip(*numbers, *(flag.astype(bool).tolist() for flag in flags), strict=True)
         return [
             QuackConfig(
-                *tile, "pong" if pong else "coop", ctas, "m" if along_m else "n", band, swap
+                *tile,
+                schedule="pong" if pong else "coop",
+                ctas_per_sm=ctas,
+                raster="m" if along_m else "n",
+                swizzle=swizzle,
+                swap_ab=swap_ab,
             )
-            for *tile, ctas, band, pong, along_m, swap in rows
+            for *tile, ctas, swizzle, pong, along_m, swap_ab in rows
         ]
 
     def geometry(self, configs: Sequence[QuackConfig]) -> Geometry:

@@ -175,7 +175,7 @@ def _one_order(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Condi
 
 
 def _never_near(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Conditions:
-    more = {"tile_k_bytes": operands.a.dtype.bytes(c.tile_k), "split": c.split_k > 1}
+    more = {"tile_k_bytes": c.tile_k * operands.a.dtype.bytes(1), "split": c.split_k > 1}
     fields = vars(c) | more
     for values, margin in NEVER_NEAR:
         found = np.logical_and.reduce([fields[name] == value for name, value in values.items()])
@@ -187,7 +187,7 @@ def _split_sharing(c: Geometry, operands: GemmOperands, hardware: Hardware) -> C
     shared = (c.split_k > 1) & (c.cluster_m * c.cluster_n > 1)
     shorter = (c.cluster_m > 1) != (c.tile_n >= c.tile_m)
     yield shared & shorter, "loads of the shorter side of {}x{} shared", c.tile_m, c.tile_n
-    depth, plain = operands.a.dtype.bytes(c.tile_k), TILE_K_BYTES[0]
+    depth, plain = c.tile_k * operands.a.dtype.bytes(1), TILE_K_BYTES[0]
     text = "{} CTAs per SM and stages of {:g} bytes where splits share loads, tried are 1 and {}"
     odd = (c.ctas_per_sm != 1) | (depth != plain)
     yield shared & odd, text, c.ctas_per_sm, depth, plain

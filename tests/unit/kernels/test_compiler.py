@@ -34,6 +34,8 @@ OTHER_OPERANDS = (
 ENOUGH = 22
 WORKERS = 2
 
+SPACE: Any = candidates.space(LINEAR_BF16, GPUS[0]).configs
+
 
 def _facts(config: QuackConfig) -> set[object]:
     """What a sample must show at least once: each axis value, and swap_ab beside each cluster."""
@@ -58,7 +60,7 @@ def _spread(configs: tuple[QuackConfig, ...]) -> list[QuackConfig]:
 
 
 def _specs() -> list[KernelSpec]:
-    configs = _spread(candidates.space(LINEAR_BF16, GPUS[0]).configs)
+    configs = _spread(SPACE)
     specs = [KernelSpec(config, LINEAR_BF16) for config in configs]
     plain = QuackConfig(128, 128, 64, stages=3)
     specs += [KernelSpec(plain, operands) for operands in OTHER_OPERANDS]
