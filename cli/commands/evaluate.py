@@ -13,7 +13,6 @@ from typing import Any
 from tilecast.cli.options import argtypes, arguments, resolve
 from tilecast.cli.options.load_measurements import files_line, read_measurements
 from tilecast.cli.output.output import Output
-from tilecast.heuristics.baselines import RandomChoice
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
@@ -155,7 +154,7 @@ def scorable_heuristics(gpu: Hardware) -> dict[str, MakeHeuristic]:
         baselines.NearestNeighbour,
         baselines.BestFixedSubset,
         lambda power: baselines.StockDefault(gpu),
-        RandomChoice,
+        baselines.RandomChoice,
     ]
     if find_spec("nvMatmulHeuristics") and gpu.name in nvmatmul.GPUS:
         makers.append(lambda power: nvmatmul.NvMatmulHeuristic(gpu))
