@@ -196,9 +196,6 @@ class Scheduler:
 
         A kernel that the compiler refused is left out by all runs, and one that the compiler hung
         or died at by this run alone.
-
-        Raises:
-            BaseException: what compiling raised in its thread.
         """
         phase, since = Phase("compile", len(build.kernels)), time.monotonic()
         while (result := build.results.get()) is not None:

@@ -24,6 +24,7 @@ from collection_bed import (
     ENTRANTS,
     Bed,
     Row,
+    alive,
     expected,
     failed,
     jobs,
@@ -82,14 +83,6 @@ def _wait_for(bed: Bed, stage: str) -> None:
     _wait_until(lambda: any(line[0] == stage for line in bed.logged()))
 
 
-def _alive(process: int) -> bool:
-    """Whether it runs; one that nobody has reaped yet does not."""
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
 # The nth statement of each run, most rows being one: while the tables are made, amid the checks, at
 # their commit and after it, amid the first measurements and after them, amid and at the commit of
 # later ones, amid the first and a later verification.
@@ -141,12 +134,12 @@ def test_workers_do_not_outlive_a_collection_that_is_killed(bed: Bed, amid: str)
     else:
         _wait_until((bed.folder / "card.screen").exists)  # the timing has begun
     worker = bed.logged()[0][-1]
-    assert _alive(worker)
+    assert alive(worker)
     process.kill()
     # The worker holds the other end of stderr: this returns when it is gone, and it says nothing.
     output, errors = process.communicate(timeout=60)
     assert errors == ""
-    assert not _alive(worker)
+    assert not alive(worker)
     assert "finished" not in output
 
 
@@ -160,7 +153,7 @@ def test_a_worker_whose_parent_is_killed_as_it_starts_ends(bed: Bed) -> None:
     started = subprocess.run(
         [sys.executable, "-c", script], cwd=HELPERS, stdout=subprocess.PIPE, check=False
     )
-    _wait_until(lambda: not _alive(int(started.stdout)))
+    _wait_until(lambda: not alive(int(started.stdout)))
 
 
 @pytest.mark.parametrize("stage", ["check", "time"])
@@ -205,7 +198,7 @@ def test_no_compiler_that_hangs_holds_up_a_run_that_ends(
         with pytest.raises(KeyboardInterrupt) if ends == "interrupted" else nullcontext():
             collecting.collect({PROBLEMS[0]: CONFIGS})
     # Killed, but the system may take a moment to end it.
-    _wait_until(lambda: not any(map(_alive, cache.tries())))
+    _wait_until(lambda: not any(map(alive, cache.tries())))
     assert bed.rows() == []
 
 
@@ -261,7 +254,7 @@ def test_ctrl_c_ends_it(bed: Bed, hangs: bool) -> None:
     _, errors = process.communicate(timeout=60)
     assert errors.splitlines()[-1] == "KeyboardInterrupt"
     assert errors.count("Traceback") == 1
-    assert not _alive(worker)
+    assert not alive(worker)
     part = bed.rows()
     assert set(Counter(row.m for row in part if row.stage == "screen").values()) <= {ENTRANTS}
     bed.collect()
