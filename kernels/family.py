@@ -49,7 +49,7 @@ class Violation:
 class KernelFamily(Protocol):
     """Kernels of one source with one set of knobs; it is asked about configs of its own alone.
 
-    Validity is stated here once, each rule with its reason; collector, ranker and hook ask.
+    Validity is stated here once, each rule with its reason; collections, rankers and the hook use it.
     """
 
     name: ClassVar[str]

@@ -66,7 +66,8 @@ class Bed:
         options = {"engine": ThreadEngine(), "report": self.progress.append} | changes
         try:
             own.begin_run({"gpu": "none"})
-            Scheduler(own, factories or [self.factory()], **options).collect(workload)
+            scheduler = Scheduler(own, factories or [self.factory()], **options)
+            scheduler.collect(list(workload), workload.__getitem__)
         finally:
             if store is None:
                 own.close()

@@ -35,7 +35,6 @@ from tilecast.data_collection.jobs.store import MeasurementStore
 from tilecast.data_collection.run import scheduler
 from tilecast.data_collection.run.cards import card_times
 from tilecast.data_collection.run.progress import Progress
-from tilecast.data_collection.run.scheduler import Workload
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware, hardware
 from tilecast.heuristics.operands import LINEAR_BF16
@@ -46,7 +45,7 @@ from tilecast.kernels.spec import KernelSpec
 SILENCE = 30.0
 """Seconds after which a worker counts as hung; more than a stall of a busy machine."""
 BROKEN = CONFIGS[1]
-WORKLOAD: Workload = {
+WORKLOAD = {
     **dict.fromkeys(PROBLEMS[:4], CONFIGS[:5]),
     **dict.fromkeys(PROBLEMS[4:], CONFIGS[2:]),
 }
