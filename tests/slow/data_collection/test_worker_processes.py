@@ -20,7 +20,6 @@ import odd_caches
 import pytest
 from collection_bed import (
     ALL_VERIFIED,
-    CHECKED_ONCE,
     ENTRANTS,
     Bed,
     Row,
@@ -228,21 +227,6 @@ def test_workers_hold_interrupts_back_from_the_first_moment(bed: Bed) -> None:
     (blocked,) = (line.split()[1] for line in status.splitlines() if line.startswith("SigBlk"))
     assert int(blocked, 16) >> (signal.SIGINT - 1) & 1
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
-
-
-def test_a_second_collection_on_a_store_leaves_the_first_alone(bed: Bed) -> None:
-    first = _run(bed, "--pace", "0.05")
-    _wait_for(bed, "screen")
-    first.send_signal(signal.SIGSTOP)
-    second = _run(bed)
-    _, errors = second.communicate(timeout=120)
-    assert second.returncode != 0
-    assert "is in use; allowed: one run at a time" in errors.splitlines()[-1]
-    first.send_signal(signal.SIGCONT)
-    output, errors = first.communicate(timeout=120)
-    assert (first.returncode, errors) == (0, "")
-    assert output.splitlines()[-1].startswith("finished")
-    assert jobs(bed.logged()) == expected(bed.rows()) + CHECKED_ONCE
 
 
 @pytest.mark.parametrize("hangs", [False, True], ids=["measuring", "hanging"])
