@@ -286,9 +286,10 @@ def _choose(
     """The configs that the model prefers on the GPU in use, best first."""
     import torch
 
-    from tilecast.inductor_hook.select.selection import gpu_of, ranked
+    from tilecast.inductor_hook.select import selection
+    from tilecast.inductor_hook.select.selection import ranked
 
-    gpu = gpu_of(torch.cuda.current_device(), settings)
+    gpu = selection.hardware_of(torch.cuda.current_device(), settings)
     return ranked(settings, problem, gpu, tuple(configs), limit)
 
 

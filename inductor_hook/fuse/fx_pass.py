@@ -33,7 +33,7 @@ class GraphPass:
         if not settings:
             return
         try:
-            precompile.look_ahead(graph, settings)
+            precompile.start_compiling(graph, settings)
         except Exception as error:
             telemetry.warn_once("looking ahead", error, "kernels compile when they are asked for")
         # Tensor parallelism in the background looks for bare products, after us.

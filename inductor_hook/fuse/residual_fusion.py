@@ -26,7 +26,8 @@ from tilecast.inductor_hook.fuse.node import in_place_of
 from tilecast.inductor_hook.fuse.residuals import residuals
 from tilecast.inductor_hook.fuse.unfused_baseline import PRODUCT, stand_in
 from tilecast.inductor_hook.offer.template import TilecastCaller
-from tilecast.inductor_hook.select.selection import gpu_of, runnable
+from tilecast.inductor_hook.select import selection
+from tilecast.inductor_hook.select.selection import runnable
 from tilecast.inductor_hook.settings import Settings, asked
 
 RESIDUAL = "residual"
@@ -49,7 +50,7 @@ def _known(product: torch.Tensor) -> bool:
     out = TensorSpec(dtype_of_torch(product.dtype), "row")
     operands = GemmOperands.product(out, replace(out, major="col"), out).then("c")
     try:
-        gpu = gpu_of(product.device.index or 0, settings)
+        gpu = selection.hardware_of(product.device.index or 0, settings)
         return runnable(settings, operands, gpu) == operands
     except TilecastError:  # no kernel or no model is for it, which its products tell
         return False

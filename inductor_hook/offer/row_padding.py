@@ -17,8 +17,8 @@ from torch._inductor import config
 
 from tilecast.heuristics.errors import TilecastError
 from tilecast.inductor_hook import telemetry
-from tilecast.inductor_hook.describe.matmul import LeftToLibrary
-from tilecast.inductor_hook.dispatch.plan import Product
+from tilecast.inductor_hook.describe.matmul import Deferred
+from tilecast.inductor_hook.describe.product import Product, Request
 from tilecast.inductor_hook.offer.precompile import expected
 from tilecast.inductor_hook.patch import patching
 from tilecast.inductor_hook.settings import asked
@@ -53,8 +53,8 @@ def _are_rows_ours(home: Any, a: torch.Tensor, b: torch.Tensor) -> bool:
     if any(home.get_padded_length(extent, multiple) for extent in (a.shape[-1], b.shape[-1])):
         return False
     try:
-        return bool(expected(settings, Product(a.ndim), a, b))
-    except (TilecastError, LeftToLibrary):
+        return bool(expected(settings, Request(Product(a.ndim), a, b)))
+    except (TilecastError, Deferred):
         return False
     # Whatever goes wrong in there, Inductor decides.
     except Exception as error:

@@ -34,7 +34,7 @@ _REMEMBERED = 4096
 """Problems whose answer is kept; a model has some dozens."""
 
 
-def gpu_of(device: int, settings: Settings) -> Hardware:
+def hardware_of(device: int, settings: Settings) -> Hardware:
     """The hardware of a CUDA device, as a model of one's own, tilecast or its driver describes it.
 
     Raises:

@@ -428,7 +428,7 @@ def test_a_product_that_fits_fp16_once_it_is_scaled_is_torchs(gpu: list[KernelSp
     a, b = (t.half() for t in _linear())
     bias = torch.zeros(b.shape[1], dtype=a.dtype)
     for (alpha, beta), count in (((0.01, 1), 0), ((0.01, 0), 0), ((1, 1), 1)):
-        eager.ADDMM.add(bias, a, b, alpha=alpha, beta=beta)
+        eager.ADDMM(bias, a, b, alpha=alpha, beta=beta)
         assert len(gpu) == count
 
 

@@ -305,7 +305,7 @@ def flex_gemm(
     lowers: Any = importlib.import_module(FLEX_GEMM_HOME)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (9, 0))
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(selection, "gpu_of", lambda device, settings: H200)
+    monkeypatch.setattr(selection, "hardware_of", lambda device, settings: H200)
     seen: list[Mapping[str, Any]] = []
 
     class Benchmarked(Exception):

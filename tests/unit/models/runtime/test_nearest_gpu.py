@@ -21,13 +21,9 @@ from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware, hardware
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook import install, mm
-from tilecast.inductor_hook.dispatch import plan
-from tilecast.inductor_hook.fuse import int8_fusion
-from tilecast.inductor_hook.offer import offer
 from tilecast.inductor_hook.select import selection
-from tilecast.inductor_hook.select.selection import gpu_of, portfolio, ranked
+from tilecast.inductor_hook.select.selection import hardware_of, portfolio, ranked
 from tilecast.inductor_hook.settings import Settings
-from tilecast.inductor_hook.timing import decide, record_times
 from tilecast.kernels.candidates import candidates
 from tilecast.kernels.quack_sm90.stock import stock_configs
 from tilecast.models.evaluation.evaluation import held_out, unfitted
@@ -108,9 +104,8 @@ def h20(
     """The hook as on an H20, which it finds by itself."""
     machine("NVIDIA H20")
     selection._gpu_here.cache_clear()
-    for module in (offer, record_times, plan, int8_fusion, decide):
-        monkeypatch.setattr(module, "gpu_of", gpu_of)
-    yield gpu_of(0, Settings())
+    monkeypatch.setattr(selection, "hardware_of", hardware_of)
+    yield hardware_of(0, Settings())
     selection._gpu_here.cache_clear()
 
 
