@@ -42,7 +42,7 @@ from tilecast.kernels.objects.shipped import shipped_keys
 COLD, ALL = "TILECAST cold k=5", "ATEN,TRITON,TILECAST"
 NAMES = (
     *("ATEN", "TRITON", NVGEMM, "ATEN,TRITON", COLD, f"{ALL} cold k=5"),
-    *("TILECAST k=1", "TILECAST k=3", "TILECAST k=5", f"{ALL} k=5", f"{ALL} k=5 pruned"),
+    *("TILECAST k=1", "TILECAST k=3", "TILECAST k=5", f"{ALL} k=5"),
 )
 RIVALS = ("TRITON", NVGEMM, "ATEN,TRITON")
 BARS = {

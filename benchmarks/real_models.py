@@ -10,7 +10,7 @@ and fp8 are torchao's dynamic quantization, by rows.
 Nothing but GEMMs is tuned (``max_autotune_gemm``): the rest of max-autotune tries variants of all
 other kernels, which takes longer and is the same whatever does the GEMMs. Triton's kernels are
 compiled once (`variants.share_ptxas`). Each variant compiles with fresh Inductor caches, ours with
-kernels that are compiled already, and with scales, activations and residuals in them
+kernels that are compiled already, and with scales and activations in them
 (``TILECAST_FUSE=1``) but for those that are named unfused; then all take turns, round by round.
 With k=1, Triton's choices are for what the model does not decide: other types, or groups. A forward
 step is a CUDA graph, a training step the calls themselves; the card is kept busy.
@@ -111,7 +111,7 @@ def measure(case: Case) -> list[Row]:
 def variants_of(case: Case) -> tuple[str, ...]:
     """Names of what a case is run with.
 
-    Without fusion, too, where it is of activations and residuals; eager calls where a graph may be
+    Without fusion, too, where it is of activations; eager calls where a graph may be
     captured of them.
     """
     unfused = () if case.quantized else (UNFUSED,)

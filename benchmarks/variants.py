@@ -22,8 +22,8 @@ NVGEMM_SINCE = [2, 14]  # the first PyTorch whose NVGEMM backend knows Hopper
 class Variant:
     """One way to run: ``eager``, ``default``, or GEMM backends and, behind ``k=``, our shortlist.
 
-    ``unfused`` behind that keeps ours from doing scales and activations; ``pruned`` leaves Triton
-    configs out that cannot be as fast as ours. ``eager TILECAST`` is eager with our switch.
+    ``unfused`` behind that keeps tilecast from fusing scales and activations. ``eager TILECAST`` is
+    eager with the switch on.
     """
 
     name: str
@@ -48,11 +48,6 @@ class Variant:
     def fuse(self) -> bool:
         """Whether scales and activations may be part of a kernel of ours."""
         return "unfused" not in self.name.split()
-
-    @property
-    def prune_triton(self) -> bool:
-        """Whether Triton configs that cannot win are left out."""
-        return "pruned" in self.name.split()
 
 
 def share_ptxas() -> None:
@@ -97,7 +92,7 @@ def competing(variant: Variant) -> Iterator[list[str]]:
     saving = patch.object(GraphLowering, "save_output_code", save)
     ours: AbstractContextManager[None] = nullcontext()
     if variant.k is not None:
-        ours = installed(variant.k, fuse=variant.fuse, prune_triton=variant.prune_triton)
+        ours = installed(variant.k, fuse=variant.fuse)
     if variant.eager and "TILECAST" in variant.name:
         ours = _switched_on()
     with ours, saving:

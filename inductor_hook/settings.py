@@ -49,8 +49,6 @@ class Settings:
     learn: str | None = field(default=None, compare=False)
     """File that the autotuner's times of our choices are written to; none when left out. What is
     chosen does not depend on it."""
-    prune_triton: bool = False
-    """Whether Triton configs that cannot be as fast as ours are left out of the benchmark."""
     digest: str = ""
     """`model_digest` of the model that is meant; of the one that is there now when left out."""
 

@@ -165,7 +165,6 @@ OPERATORS = {
         Operator("mixed_mm", ("A", "B", "bias")),
         Operator("scaled_mixed_mm", ("A", "B", "scale_b", "bias")),
         Operator("scaled_int_mm", ("A", "B", "scale_a", "scale_b", "bias")),
-        Operator("residual_mm", ("A", "B", "c", "bias")),
     )
 }
 """By Inductor's name."""

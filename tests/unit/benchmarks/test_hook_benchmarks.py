@@ -30,6 +30,7 @@ import variants
 from hook_graph import lowering
 
 from tilecast.inductor_hook.fuse import unfused_baseline
+from tilecast.inductor_hook.fuse.int8 import CONVERTED
 
 # The runner
 
@@ -268,11 +269,11 @@ def test_selection_names_the_kernel() -> None:
 
 
 def test_a_name_says_how_a_variant_compiles() -> None:
-    found = variants.Variant("ATEN,TRITON,TILECAST k=5 pruned")
+    found = variants.Variant("ATEN,TRITON,TILECAST k=5")
     assert (found.backends, found.k) == ("ATEN,TRITON,TILECAST", 5)
-    assert (found.fuse, found.prune_triton) == (True, True)
+    assert found.fuse
     found = variants.Variant("TILECAST k=auto unfused")
-    assert (found.k, found.fuse, found.prune_triton) == ("auto", False, False)
+    assert (found.k, found.fuse) == ("auto", False)
     assert [variants.Variant(f"eager{ours}").eager for ours in ("", " TILECAST")] == [True, True]
     assert variants.Variant("ATEN,TRITON").k is variants.Variant("default").backends is None
 
@@ -295,7 +296,7 @@ def test_code_of_a_product_that_is_compiled_to_be_timed_is_not_what_runs() -> No
     stored = (x.shape, x.stride(), w.shape, w.stride(), x.dtype, w.dtype, x.device)
     competing = variants.competing(variants.Variant("default"))
     with competing as sources, lowering(), V.set_debug_handler(DebugContext()):
-        call: Any = unfused_baseline._compiled(*stored, False, unfused_baseline.PRODUCT, "ATEN", "")
+        call: Any = unfused_baseline._compiled(*stored, CONVERTED, "ATEN", "")
         (out,) = call([x, w])
     assert torch.allclose(out, x @ w, atol=1e-5)
     assert sources == []
