@@ -90,8 +90,8 @@ def _explained(
     from tilecast.inductor_hook.settings import Settings, from_environment
 
     written = as_written(options.problem, options.operands)
-    asked = from_environment(os.environ) | named
     try:
+        asked = from_environment(os.environ) | named
         settings = Settings(**asked)
     except TilecastError as error:
         return [Finding("settings", "refused", False, False, str(error))]

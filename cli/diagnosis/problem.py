@@ -54,7 +54,11 @@ def check_hook(environment: Mapping[str, str] = os.environ) -> Iterator[Finding]
 
 def check_settings(environment: Mapping[str, str] = os.environ) -> Iterator[Finding]:
     """What the hook refuses of the variables beside the model's, which is looked at elsewhere."""
-    named = from_environment(environment)
+    try:
+        named = from_environment(environment)
+    except TilecastError as error:
+        yield Finding("inductor", "a variable is refused", False, advice=f"{error}; or unset it")
+        return
     for name in ("k", "power"):
         try:
             Settings(**{name: named[name]})

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import logging
 import os
-import warnings
 from collections.abc import Callable
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +21,14 @@ from tilecast.heuristics.errors import TilecastError
 from tilecast.inductor_hook import telemetry
 from tilecast.inductor_hook.describe.product import READERS, Read, Request
 from tilecast.inductor_hook.dispatch.plan import Planner, multiplies_dtype
+from tilecast.inductor_hook.patch import patching
 from tilecast.inductor_hook.settings import from_environment, unbenchmarked
 
 _KEY = "CUDA"
 """The dispatch key of the kernels that are replaced."""
 
-_library: torch.library.Library | None = None
-"""Registers our kernels for as long as it lives; None while switched off."""
-_kept: list[object] = []
-"""Our kernels, for good: another thread may be in one, or about to be, when it is taken back."""
+_library: object | None = None
+"""Keeps tilecast's kernels in place for as long as it lives; None while switched off."""
 
 
 def enable(model: str | Path | None = None, *, power: str = "robust") -> None:
@@ -56,14 +54,7 @@ def enable(model: str | Path | None = None, *, power: str = "robust") -> None:
         name: _kernel(planner, read, _stock(name), in_python=_in_python(name, _KEY))
         for name, read in READERS.items()
     }
-    library = torch.library.Library("aten", "IMPL")
-    with warnings.catch_warnings():
-        # That a kernel is replaced, which is what was asked for.
-        warnings.filterwarnings("ignore", category=UserWarning)
-        for name, kernel in kernels.items():
-            library.impl(name, kernel, _KEY)
-            _kept.append(torch.library.get_kernel(f"aten::{name}", _KEY))
-    _library = library
+    _library = patching.replace_kernels(kernels, _KEY)
 
 
 def disable() -> None:
@@ -77,7 +68,7 @@ def enable_from_environment() -> None:
     try:
         named = from_environment(os.environ)
         enable(named["model"], power=named["power"])
-    # PyTorch loads us from its own import, which must not fail for our sake.
+    # PyTorch's own import calls this, and must not fail.
     except Exception as error:
         telemetry.warn_once("enabling from the environment", error)
 
@@ -102,14 +93,12 @@ def _stock(name: str) -> Callable[..., torch.Tensor]:
         TilecastError: this build of PyTorch has none.
     """
     try:
-        kernel = torch.library.get_kernel(f"aten::{name}", _KEY)
+        return patching.stock_kernel(name, _KEY)
     except RuntimeError as error:
         raise TilecastError(
             f"PyTorch {torch.__version__} has no {_KEY} kernel of {name}; allowed: a build with "
             "CUDA; install one"
         ) from error
-    key = torch._C.DispatchKey.__members__[_KEY]
-    return partial(kernel.call_boxed, torch._C.DispatchKeySet(key))
 
 
 @cache

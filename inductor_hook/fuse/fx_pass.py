@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch._inductor import config
 from torch.fx import Graph
 
@@ -50,12 +48,3 @@ class GraphPass:
 
 PASS = GraphPass()
 """The one pass."""
-
-
-def follow(passes: list[Any], wanted: bool) -> None:
-    """Have Inductor apply our pass behind ``passes``, or no longer.
-
-    Not through its ``post_grad_custom_post_pass``: that place is the user's.
-    """
-    if wanted != (PASS in passes):
-        (passes.append if wanted else passes.remove)(PASS)
