@@ -4,8 +4,8 @@ Inductor times the few that a model chose. How far these are from the best of th
 known, so such times are no labels: nothing is scored by them, and they do not tell where a config
 lies among all, only how it stands to the others of its run. The ranker's network learns from them,
 since it is fitted to what configs of a problem differ by; its trees, which need to know where the
-best lies, do not. What that gives, with the noise that these times have, is measured in
-benchmarks/learn_from_autotuning.py.
+best lies, do not. What that gives, with the noise that these times have, is in
+models/EXPERIMENTS.md and docs/results.md.
 
 The noise: Inductor's benchmark flushes the L2 cache before each call, waits for no graph and takes
 the least of some hundred calls in at most 25 ms. That is the ``burst`` regime, more or less, with
