@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections import Counter
 from pathlib import Path
-from types import ModuleType
 
+import held_out_problems
 import pytest
 
 from tilecast.data_collection.dataset.dataset import read_dataset
@@ -18,23 +17,14 @@ ROOT = Path(__file__).parents[3]
 DATA = ROOT / "data_collection" / "data" / "h200.parquet"
 
 
-def _module() -> ModuleType:
-    path = ROOT / "benchmarks" / "held_out_problems.py"
-    spec = importlib.util.spec_from_file_location("held_out_problems", path)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture(scope="module")
 def problems() -> tuple[GemmProblem, ...]:
-    return _module().PROBLEMS
+    return held_out_problems.PROBLEMS
 
 
 @pytest.fixture(scope="module")
 def random_problems() -> tuple[GemmProblem, ...]:
-    return _module().RANDOM
+    return held_out_problems.RANDOM
 
 
 def _size(problem: GemmProblem) -> str:

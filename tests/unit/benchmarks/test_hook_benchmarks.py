@@ -137,7 +137,7 @@ def test_what_was_measured_in_one_go_replaces_all_that_was(
 
 
 def test_a_result_goes_beside_the_others_unless_told_otherwise() -> None:
-    options = runner.parser("benchmarks/kernel_speed.py", "?").parse_args([])
+    options = runner.parser("benchmarks/kernels/kernel_speed.py", "?").parse_args([])
     assert options.out == runner.RESULTS / "kernel_speed.json"
 
 
@@ -148,7 +148,7 @@ def test_every_committed_result_has_the_one_form() -> None:
         document = json.loads(path.read_text())
         assert [*document] == ["benchmark", "provenance", "settings", "rows", "figures"]
         assert document["benchmark"] == path.stem
-        assert runner.RESULTS.with_name(f"{path.stem}.py").exists()
+        assert [*runner.RESULTS.parent.glob(f"*/{path.stem}.py")]
         for run in document["provenance"]:
             assert {"date", "command", "cpus", "python", "versions", "gpus"} <= run.keys()
         assert {row["run"] for row in document["rows"]} <= {*range(len(document["provenance"]))}

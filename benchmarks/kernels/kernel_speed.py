@@ -1,6 +1,6 @@
 """How fast are the kernels that Inductor selects with each set of GEMM backends?
 
-``python benchmarks/kernel_speed.py --gpus 4``. On the layers and the random problems of
+``python benchmarks/kernels/kernel_speed.py --gpus 4``. On the layers and the random problems of
 `held_out_problems` each variant compiles, Triton's kernels once (`variants.share_ptxas`). Then all
 that they selected and `torch.mm` are timed side by side as `tilecast collect` times kernels: CUDA
 graphs over several operand sets, from a clean L2, rounds interleaved, with idle gaps (``burst``)
@@ -10,15 +10,26 @@ outputs are what each call allocates, since that is what compiled code does.
 """
 
 import math
+import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from itertools import product
+from pathlib import Path
 from statistics import geometric_mean, median
 from typing import cast
 
 import numpy as np
 import torch
+
+from tilecast.data_collection.timing.gpu_session import GpuSession
+from tilecast.data_collection.timing.protocol import Entrant, without_drift
+from tilecast.data_collection.timing.tensors import random_inputs
+from tilecast.heuristics.problem import GemmProblem
+from tilecast.kernels.objects.cache import ObjectCache, default_root
+
+sys.path.append(str(Path(__file__).parents[1] / "shared"))
+
 from held_out_problems import PROBLEMS, RANDOM
 from runner import Row, Sweep
 from variants import (
@@ -31,12 +42,6 @@ from variants import (
     selection,
     share_ptxas,
 )
-
-from tilecast.data_collection.timing.gpu_session import GpuSession
-from tilecast.data_collection.timing.protocol import Entrant, without_drift
-from tilecast.data_collection.timing.tensors import random_inputs
-from tilecast.heuristics.problem import GemmProblem
-from tilecast.kernels.objects.cache import ObjectCache, default_root
 
 # In this order, because Inductor takes timings from its cache where that has all choices. So TRITON
 # and TILECAST alone select from what was timed when they competed with the others, side by side.

@@ -1,18 +1,23 @@
 """How fast is each backend on Llama's shapes?
 
-``python benchmarks/llama_figure.py`` draws ``llama_shapes.json`` as ``llama_shapes.png``.
+``python benchmarks/pages/llama_figure.py`` draws ``llama_shapes.json`` as ``llama_shapes.png``.
 """
 
 import json
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import matplotlib
 from matplotlib.figure import Figure
-from runner import RESULTS, Row
 
 from tilecast.heuristics.files import write_atomically
 from tilecast.heuristics.problem import GemmProblem
+
+sys.path.append(str(Path(__file__).parents[1] / "shared"))
+
+from runner import RESULTS, Row
 
 REGIME = "burst"
 COLOURS = {"ATEN": "#7F7F7F", "TRITON": "#0072B2", "TILECAST": "#D55E00"}  # of Okabe and Ito

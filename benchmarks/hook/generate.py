@@ -1,6 +1,6 @@
 """What does ``generate`` of Hugging Face gain from the eager switch, without a changed line?
 
-``python benchmarks/generate.py`` on one GPU. A model (`hf_models`) continues some sequences by
+``python benchmarks/hook/generate.py`` on one GPU. A model (`hf_models`) continues some sequences by
 `NEW_TOKENS` each, greedily and with a cache of keys and values. Nothing is compiled, and the host's
 time counts: where it is slower than the card, no kernel helps. The switch is off and on in turns,
 as the host's speed drifts by more than the gain; of a turn's two calls the second counts. A gain is
@@ -8,19 +8,24 @@ the median over turns of one time over the other.
 """
 
 import statistics
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import product
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+
+from tilecast.kernels.build.builder import object_builder
+
+sys.path.append(str(Path(__file__).parents[1] / "shared"))
+
 from hf_models import MODELS, built
 from runner import Measure, Row, Sweep, quantiles
 from steps import seconds
 from variants import Variant, competing
-
-from tilecast.kernels.build.builder import object_builder
 
 NEW_TOKENS = 32
 TURNS = 20  # of each variant, behind one in which kernels compile

@@ -1,21 +1,25 @@
 """What does the model lose on operands that it knows little of, or nothing?
 
-``python benchmarks/operand_transfer.py --jobs 2``. Each fold of families is held out. Of every kind
-of operands the regret is given of rankers that were fitted to all kinds, as the shipped one is; to
-all kinds but this one, as of those that the model is lent to; and to ``bf16:rcr`` alone.
+``python benchmarks/learner/operand_transfer.py --jobs 2``. Each fold of families is held out. Of
+every kind of operands the regret is given of rankers that were fitted to all kinds, as the shipped
+one is; to all kinds but this one, as of those that the model is lent to; and to ``bf16:rcr`` alone.
 """
 
+import sys
 import time
 from functools import partial
-
-import runner
-from selection_regret import Table, kinds, read
-from simulation import figures
+from pathlib import Path
 
 from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.models.evaluation.evaluation import Splits, folds, held_out
 from tilecast.models.evaluation.regret import regrets
 from tilecast.models.runtime.ranker import ConfigRanker
+
+sys.path.append(str(Path(__file__).parents[1] / "shared"))
+
+import runner
+from selection_regret import Table, kinds, read
+from simulation import figures
 
 POWER = "robust"
 

@@ -1,6 +1,6 @@
 """How much does each heuristic lose on families of problems that it has not seen?
 
-``python benchmarks/selection_regret.py --jobs 2``. The model and the baselines pass through
+``python benchmarks/learner/selection_regret.py --jobs 2``. The model and the baselines pass through
 `tilecast.models.evaluation.evaluation`, at equal numbers of distinct kernels, in each power regime
 and for the worst of both: fitted to all operands and asked about `LINEAR_BF16`, the model about
 each other kind of operands, too. The result also has what a ranker trained for one regime loses in
@@ -9,17 +9,16 @@ how fast the first choice is beside cuBLAS, with falling back to it and without.
 """
 
 import os
+import sys
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from itertools import compress
+from pathlib import Path
 
 import numpy as np
-import runner
-from runner import Row, ratios
-from tables import SHOWN_K
 
 from tilecast.data_collection.dataset.dataset import read_dataset
 from tilecast.data_collection.dataset.measurement import REGIMES
@@ -38,6 +37,11 @@ from tilecast.models.learning.labels import POWERS, ProblemLabels, label_table
 from tilecast.models.learning.training_sets import dataset_hardware
 from tilecast.models.runtime.deferral import SLOWER
 from tilecast.models.runtime.ranker import ConfigRanker
+
+sys.path.append(str(Path(__file__).parents[1] / "shared"))
+
+import runner
+from runner import SHOWN_K, Row, ratios
 
 FIGURES = ("proposed", "geomean", "p95", "max", "within_2_percent")
 DIGITS = 5

@@ -1,16 +1,14 @@
 """How many kernels does a warm cache need? What the most common ones cover, held out.
 
-``python benchmarks/common_kernels.py``; no GPU. What `tilecast compile --common N` would build is
-counted over some problems, and tested on others whose (n, k) none of these has: the share of their
-first choices that are among the N, of all their first five, and of problems whose first five all
-are. Random families are tested in two halves, each by what is counted without it.
+``python benchmarks/learner/common_kernels.py``; no GPU. What `tilecast compile --common N` would
+build is counted over some problems, and tested on others whose (n, k) none of these has: the share
+of their first choices that are among the N, of all their first five, and of problems whose first
+five all are. Random families are tested in two halves, each by what is counted without it.
 """
 
+import sys
 from collections.abc import Mapping, Sequence
-
-import runner
-from held_out_problems import PROBLEMS
-from runner import Row
+from pathlib import Path
 
 from tilecast.data_collection.problems.suites import suite
 from tilecast.heuristics.config import KernelConfig
@@ -26,6 +24,12 @@ from tilecast.models.apply.frequent_configs import (
     first_configs,
 )
 from tilecast.models.runtime.learned import load_heuristic
+
+sys.path.append(str(Path(__file__).parents[1] / "shared"))
+
+import runner
+from held_out_problems import PROBLEMS
+from runner import Row
 
 SIZES = (100, 200, 500, 1000, 1500, 2000)
 Shortlists = Mapping[GemmProblem, Sequence[KernelConfig]]

@@ -1,22 +1,19 @@
 """What does the order give in which FlexGEMM (PyTorch 2.15) tries QuACK's configs on Hopper?
 
-``python benchmarks/flex_gemm_order.py --gpus 4``. On every problem of `held_out_problems` the first
-twelve in PyTorch's order, the first twelve in the model's and all 44 are screened; the best of each
-are then timed side by side with the first of each order. Our kernels of the same tiles, clusters
-and schedules stand for QuACK's, so that nothing is fused and any PyTorch will do.
+``python benchmarks/kernels/flex_gemm_order.py --gpus 4``. On every problem of `held_out_problems`
+the first twelve in PyTorch's order, the first twelve in the model's and all 44 are screened; the
+best of each are then timed side by side with the first of each order. Our kernels of the same
+tiles, clusters and schedules stand for QuACK's, so that nothing is fused and any PyTorch will do.
 """
 
 import dataclasses
 import runpy
+import sys
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from importlib.util import find_spec
+from pathlib import Path
 from typing import cast
-
-import runner
-from held_out_problems import PROBLEMS
-from races import FINALISTS, RACED, SCREENED, Call, Races
-from runner import Row, ratios
 
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.hardware import hardware
@@ -27,6 +24,13 @@ from tilecast.inductor_hook.settings import Settings
 from tilecast.inductor_hook.stock_kernels.flex_gemm import quack_config
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.spec import KernelSpec
+
+sys.path.append(str(Path(__file__).parents[1] / "shared"))
+
+import runner
+from held_out_problems import PROBLEMS
+from races import FINALISTS, RACED, SCREENED, Call, Races
+from runner import Row, ratios
 
 GPU = hardware("H200")
 TRIED = 12  # what FlexGEMM benchmarks where it has no order of its own

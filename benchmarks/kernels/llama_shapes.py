@@ -1,10 +1,10 @@
 """Whose product is fastest on Llama's shapes: ATen's, Inductor's best of Triton, or ours?
 
-``python benchmarks/llama_shapes.py int8 --gpus 4``, or ``bf16``, ``fp8``, ``mixed``; all without.
-The benchmark of pytorch#119685, whose shapes are the suite ``int8_issue``: under max-autotune
-``mm``, ``_int_mm``, ``_scaled_mm`` with scales by row and fast accumulation, and ``mm(a,
-b.to(a.dtype))`` with an int8 weight. First all backends compete: ``inductor`` is what its own
-benchmark says of each, the best and how many ran; what is neither ATen's nor ours counts as
+``python benchmarks/kernels/llama_shapes.py int8 --gpus 4``, or ``bf16``, ``fp8``, ``mixed``; all
+without. The benchmark of pytorch#119685, whose shapes are the suite ``int8_issue``: under
+max-autotune ``mm``, ``_int_mm``, ``_scaled_mm`` with scales by row and fast accumulation, and
+``mm(a, b.to(a.dtype))`` with an int8 weight. First all backends compete: ``inductor`` is what its
+own benchmark says of each, the best and how many ran; what is neither ATen's nor ours counts as
 Triton's. It times products alone, for ``mixed`` without the conversion where that is a kernel of
 its own, as it is not with ours. Then each backend compiles for itself, with these timings; the
 functions race as `tilecast collect` times kernels: CUDA graphs over several operand sets, from a
@@ -16,23 +16,28 @@ as ATen where ``_int_mm`` wants more than 16 rows.
 # pyright: reportPrivateImportUsage=false
 
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from races import RACED, Races
-from runner import Row, Sweep
-from variants import Variant, competing, compiled, selection
 
 from tilecast.data_collection.problems.suites import suite
 from tilecast.data_collection.timing.protocol import Entrant
 from tilecast.data_collection.timing.tensors import random_inputs, reference
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import GemmProblem
+
+sys.path.append(str(Path(__file__).parents[1] / "shared"))
+
+from races import RACED, Races
+from runner import Row, Sweep
+from variants import Variant, competing, compiled, selection
 
 K = 5
 TOGETHER = Variant(f"ATEN,TRITON,TILECAST k={K}")

@@ -2,10 +2,10 @@
 
 Four steps, the third of them on a GPU::
 
-    python benchmarks/learn_on_gpu.py known KNOWN.parquet
+    python benchmarks/learner/learn_on_gpu.py known KNOWN.parquet
     tilecast train --data KNOWN.parquet --out MODEL
-    python benchmarks/learn_on_gpu.py times MODEL
-    python benchmarks/learn_on_gpu.py regret
+    python benchmarks/learner/learn_on_gpu.py times MODEL
+    python benchmarks/learner/learn_on_gpu.py regret
 
 The model knows three fifths of the families of the shipped data. It serves `torch.compile` with
 bf16 problems of another fifth, five kernels each, in an order drawn once, until time is up; the
@@ -16,17 +16,13 @@ nothing; of all four, and at k = 1 what is left of it in each.
 """
 
 import random
+import sys
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import runner
-from inductor_timing import K
-from runner import Row
-from simulation import Part, figures, parts, regret
-from variants import linear
 
 from tilecast.data_collection.dataset.autotuned import Autotuned, read_autotuned
 from tilecast.data_collection.dataset.dataset import Dataset, read_dataset, write_dataset
@@ -38,9 +34,17 @@ from tilecast.models.learning.labels import ProblemLabels, label_table
 from tilecast.models.learning.training_sets import dataset_hardware
 from tilecast.models.runtime.ranker import ConfigRanker
 
+sys.path.append(str(Path(__file__).parents[1] / "shared"))
+
+import runner
+from runner import Row
+from simulation import Part, figures, parts, regret
+from variants import linear
+
 OWN = runner.RESULTS / "learn_on_gpu.jsonl"
 POWERS = ("burst", "robust")
 BACKENDS = "ATEN,TILECAST"
+K = 5  # kernels that the autotuner times
 SEEDS = range(4)
 """What is left of the regret differs by a quarter between seeds."""
 

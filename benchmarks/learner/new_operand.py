@@ -1,30 +1,34 @@
 """How many problems of new operands have to be measured, where others are known?
 
-``python benchmarks/new_operand.py --deadline 900``. A simulation on the shipped data set, with no
-GPU. Each kind of `KINDS` in turn is the new one: a third of its families is held out, and ranked by
-rankers of some of its other problems, drawn by whole families, alone and beside a random third of
-the problems of all other operands; nothing of the families that are held out is known. It is a
-third for the time that a fit takes.
+``python benchmarks/learner/new_operand.py --deadline 900``. A simulation on the shipped data set,
+with no GPU. Each kind of `KINDS` in turn is the new one: a third of its families is held out, and
+ranked by rankers of some of its other problems, drawn by whole families, alone and beside a random
+third of the problems of all other operands; nothing of the families that are held out is known. It
+is a third for the time that a fit takes.
 """
 
+import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
+from pathlib import Path
 
 import numpy as np
-import runner
-from runner import Row
-from selection_regret import DIGITS, Table
-from simulation import regret, rounded_spread
-from tables import SHOWN_K
 
 from tilecast.data_collection.dataset.dataset import read_dataset
 from tilecast.heuristics.hardware import Hardware
 from tilecast.models.learning.labels import label_table
 from tilecast.models.learning.training_sets import dataset_hardware
 from tilecast.models.runtime.ranker import ConfigRanker
+
+sys.path.append(str(Path(__file__).parents[1] / "shared"))
+
+import runner
+from runner import SHOWN_K, Row
+from selection_regret import DIGITS, Table
+from simulation import regret, rounded_spread
 
 POWER = "robust"
 KINDS = ("bf16:crr", "int8:rcr>bf16:row-scales", "e4m3:rcr>bf16@fp32:row-scales")

@@ -1,10 +1,11 @@
 """How far may a benchmark of choices be trusted, Inductor's own and the hook's?
 
-``python benchmarks/inductor_timing.py`` on one GPU. For each problem the shortlist and the library
-are timed carefully, in interleaved rounds, with the card idle in between and with the card at work;
-and one choice after another, the library first, several times over: as Inductor's autotuner does,
-and in CUDA graphs as the hook has it do, on a quiet host and on one whose every core is busy. Where
-the model's first choice is right and Inductor's benchmark picks another, it was overturned.
+``python benchmarks/hook/inductor_timing.py`` on one GPU. For each problem the shortlist and the
+library are timed carefully, in interleaved rounds, with the card idle in between and with the card
+at work; and one choice after another, the library first, several times over: as Inductor's
+autotuner does, and in CUDA graphs as the hook has it do, on a quiet host and on one whose every
+core is busy. Where the model's first choice is right and Inductor's benchmark picks another, it was
+overturned.
 """
 
 import math
@@ -17,10 +18,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import torch
-from runner import Row, Sweep, quantiles
 
 from tilecast.data_collection.timing.gpu_session import GpuSession
 from tilecast.data_collection.timing.protocol import without_drift
@@ -34,6 +35,10 @@ from tilecast.inductor_hook.timing import cuda_graph
 from tilecast.inductor_hook.timing.power_limit import at_the_limit, near
 from tilecast.kernels.build.builder import object_builder
 from tilecast.kernels.spec import KernelSpec
+
+sys.path.append(str(Path(__file__).parents[1] / "shared"))
+
+from runner import Row, Sweep, quantiles
 
 M = (1, 16, 64, 128, 256, 512, 1024, 2048, 4096)
 FAMILIES = ((6400, 2560), (2560, 6912), (9216, 3072), (3072, 8640))

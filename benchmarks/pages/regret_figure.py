@@ -1,16 +1,21 @@
 """How does held-out regret fall with the number of kernels, for us and every baseline?
 
-``python benchmarks/regret_figure.py`` draws ``selection_regret.json`` as ``regret_vs_k.png``.
+``python benchmarks/pages/regret_figure.py`` draws ``selection_regret.json`` as ``regret_vs_k.png``.
 """
 
 import json
+import sys
+from pathlib import Path
 
 import matplotlib
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
-from runner import RESULTS, Row
 
 from tilecast.heuristics.files import write_atomically
+
+sys.path.append(str(Path(__file__).parents[1] / "shared"))
+
+from runner import RESULTS, Row
 
 STYLES = {
     "tilecast": ("#D55E00", "o"),

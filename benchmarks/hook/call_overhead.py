@@ -1,13 +1,17 @@
 """What does a call cost the host? Eager multiplications, the switch, a dynamic extent, installing.
 
-``python benchmarks/call_overhead.py`` on one GPU. Calls are timed back to back on a problem that
-takes the GPU 3 microseconds, less than launching it takes the host, so that the host is what is
-measured: the median over rounds in which contestants take turns.
+``python benchmarks/hook/call_overhead.py`` on one GPU. Calls are timed back to back on a problem
+that takes the GPU 3 microseconds, less than launching it takes the host, so that the host is what
+is measured: the median over rounds in which contestants take turns.
 """
 
 import statistics
+import sys
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).parents[1] / "shared"))
 
 import runner
 

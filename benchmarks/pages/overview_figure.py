@@ -1,18 +1,23 @@
 """How fast do whole models run, and how fast do they compile, beside ATen's and Triton's kernels?
 
-``python benchmarks/overview_figure.py`` draws ``real_models.json`` and ``compile_time.json`` as
-``overview.png``, the picture of README.
+``python benchmarks/pages/overview_figure.py`` draws ``real_models.json`` and ``compile_time.json``
+as ``overview.png``, the picture of README.
 """
 
 import json
+import sys
+from pathlib import Path
 from typing import Any
 
 import matplotlib
 from matplotlib.figure import Figure
 from matplotlib.ticker import FormatStrFormatter
-from runner import RESULTS, Row
 
 from tilecast.heuristics.files import write_atomically
+
+sys.path.append(str(Path(__file__).parents[1] / "shared"))
+
+from runner import RESULTS, Row
 
 TORCH = "2.11"
 STEPS = {

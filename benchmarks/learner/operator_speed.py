@@ -1,20 +1,25 @@
 """How fast is the fastest measured kernel beside PyTorch's operator, by kind of operands?
 
-``python benchmarks/operator_speed.py``; no GPU. PyTorch's time over that of our kernel in the
-shipped data, where both are launches back to back in a CUDA graph. The kernels were chosen by their
-times, so a first choice is somewhat slower.
+``python benchmarks/learner/operator_speed.py``; no GPU. PyTorch's time over that of our kernel in
+the shipped data, where both are launches back to back in a CUDA graph. The kernels were chosen by
+their times, so a first choice is somewhat slower.
 """
 
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
-import runner
-from runner import Row, ratios
 
 from tilecast.data_collection.dataset.dataset import read_dataset
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import library_operator
 from tilecast.models.learning.labels import REGIMES, ProblemLabels, label_table
+
+sys.path.append(str(Path(__file__).parents[1] / "shared"))
+
+import runner
+from runner import Row, ratios
 
 FEWEST = 20
 """Problems that a kind needs for a figure."""

@@ -1,22 +1,20 @@
 """How little of a new GPU has to be measured, where another one is known?
 
-``python benchmarks/new_gpu.py --jobs 2``. The H100 is the new one: each fold of the families of its
-shipped data set is held out, and ranked by models of some problems of the other folds alone, and by
-models of these and of the H200's data set, less the families that are held out. "lent" is the
-shipped model of the H200, asked about the families that it has not seen. A problem takes a card the
-time of the data set's last run, whose kernels were compiled before.
+``python benchmarks/learner/new_gpu.py --jobs 2``. The H100 is the new one: each fold of the
+families of its shipped data set is held out, and ranked by models of some problems of the other
+folds alone, and by models of these and of the H200's data set, less the families that are held out.
+"lent" is the shipped model of the H200, asked about the families that it has not seen. A problem
+takes a card the time of the data set's last run, whose kernels were compiled before.
 """
 
 import random
+import sys
 import time
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
-import runner
-from runner import Row
-from selection_regret import Table
-from simulation import figures as of_rows
 
 from tilecast.data_collection.dataset.dataset import Dataset, read_dataset, shipped_data
 from tilecast.heuristics.hardware import hardware
@@ -28,6 +26,13 @@ from tilecast.models.runtime.learned import LearnedHeuristic
 from tilecast.models.runtime.manifest import learned_families
 from tilecast.models.runtime.nearest_gpu import lent
 from tilecast.models.runtime.ranker import ConfigRanker
+
+sys.path.append(str(Path(__file__).parents[1] / "shared"))
+
+import runner
+from runner import Row
+from selection_regret import Table
+from simulation import figures as of_rows
 
 NEW, KNOWN = hardware("H100"), hardware("H200")
 COUNTS = (0, 15, 60, 250)  # of the new one's problems

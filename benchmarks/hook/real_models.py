@@ -1,6 +1,6 @@
 """What do models of Hugging Face gain? Time per step and to compile, and who does their products.
 
-``python benchmarks/real_models.py --gpus 2``, or ``real_models.py Llama`` for some. Models
+``python benchmarks/hook/real_models.py --gpus 2``, or ``real_models.py Llama`` for some. Models
 (`hf_models`) are compiled as they come. A decoding step is one token for each of some sequences;
 there are none before it, so that it has all products of such a step but reads no earlier keys and
 values, which all variants would do alike. Prefill computes the logits of each sequence's last
@@ -21,10 +21,17 @@ result or all gradients.
 """
 
 import math
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import torch
+
+from tilecast.kernels.build.builder import object_builder
+
+sys.path.append(str(Path(__file__).parents[1] / "shared"))
+
 from compile_time import WARM_UP, first_call, warm_up
 from hf_models import (
     CASES,
@@ -50,8 +57,6 @@ from variants import (
     tilecast_share,
     without_choice,
 )
-
-from tilecast.kernels.build.builder import object_builder
 
 RIVAL, BEST, FIRST = "ATEN,TRITON", "ATEN,TRITON,TILECAST k=5", "ATEN,TILECAST k=1"
 FIRST_OR_TRITON = "ATEN,TRITON,TILECAST k=1"

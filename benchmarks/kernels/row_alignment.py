@@ -1,19 +1,19 @@
 """How long does a product take whose rows are no multiple of 16 bytes, by the library and by us?
 
-``python benchmarks/row_alignment.py`` on one GPU. A vocabulary of 50,257 words has such rows. TMA
-does not store them, so the threads of our kernel do. Microseconds of a launch among several in a
-CUDA graph: of ``torch.mm`` and of the kernel that the model prefers, each as it is asked for and
-for the next longer rows that TMA stores, and of a copy of these to where they belong.
+``python benchmarks/kernels/row_alignment.py`` on one GPU. A vocabulary of 50,257 words has such
+rows. TMA does not store them, so the threads of our kernel do. Microseconds of a launch among
+several in a CUDA graph: of ``torch.mm`` and of the kernel that the model prefers, each as it is
+asked for and for the next longer rows that TMA stores, and of a copy of these to where they belong.
 """
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from statistics import median
 
 import torch
-from runner import Measure, Row, Sweep, ratios
-from steps import captured, milliseconds
 
 from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.heuristics.problem import GemmProblem
@@ -23,6 +23,11 @@ from tilecast.inductor_hook.select.selection import first, hardware_of
 from tilecast.inductor_hook.settings import unbenchmarked
 from tilecast.kernels.build.builder import object_builder
 from tilecast.kernels.spec import KernelSpec
+
+sys.path.append(str(Path(__file__).parents[1] / "shared"))
+
+from runner import Measure, Row, Sweep, ratios
+from steps import captured, milliseconds
 
 M = (1, 4, 16, 64, 256, 1024, 4096)
 FAMILIES = (

@@ -1,27 +1,29 @@
 """What do the results say? Renders the tables of README and docs from ``benchmarks/results``.
 
-``python benchmarks/tables.py``. A table stands in any of `PAGES` between ``<!-- table: NAME -->``
-and ``<!-- end of table -->``, and is written anew; a test asserts that nothing would change.
+``python benchmarks/pages/tables.py``. A table stands in any of `PAGES` between ``<!-- table: NAME
+-->`` and ``<!-- end of table -->``, and is written anew; a test asserts that nothing would change.
 """
 
 import argparse
 import json
 import re
 import statistics
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from runner import RESULTS
-
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.files import write_atomically
 
-ROOT = Path(__file__).parents[1]
+sys.path.append(str(Path(__file__).parents[1] / "shared"))
+
+from runner import RESULTS, SHOWN_K
+
+ROOT = Path(__file__).parents[2]
 PAGES = (ROOT / "README.md", ROOT / "docs" / "results.md")
 POWERS = ("burst", "sustained", "robust")
-SHOWN_K = (1, 3, 5)
 SHOWN_SPEED = {
     "ATEN,TRITON,TILECAST k=5": ("cuBLAS", "ATEN,TRITON"),
     "TILECAST k=5": ("cuBLAS", "TRITON", "NVGEMM"),

@@ -1,6 +1,6 @@
 """What does a user wait for? Importing, predicting from a cold start, ranking, training.
 
-``python benchmarks/import_and_rank.py`` on 2 cores that do nothing else. Ranking is of all
+``python benchmarks/learner/import_and_rank.py`` on 2 cores that do nothing else. Ranking is of all
 candidates of a problem, warm, in one thread; training is `tilecast train` on the shipped data, of
 all operands and of those that most problems have.
 """
@@ -17,8 +17,6 @@ from typing import Any
 # Before the numerical libraries are loaded, which look at it once.
 os.environ["OMP_NUM_THREADS"] = "1"
 
-import runner
-from runner import Row
 
 from tilecast.data_collection.dataset.dataset import read_dataset, write_dataset
 from tilecast.data_collection.problems.suites import suite
@@ -27,13 +25,18 @@ from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.kernels.candidates import candidates
 from tilecast.models.runtime.learned import load_heuristic
 
+sys.path.append(str(Path(__file__).parents[1] / "shared"))
+
+import runner
+from runner import Row
+
 PROBLEMS = 120  # ranked; spread evenly over the training suite
 ROUNDS = 5  # times that each problem is ranked
 REPEATS = 9  # fresh processes of each kind
 CLI = ("-m", "tilecast.cli.main")
 PREDICT = (*CLI, "predict", "--m", "48", "--n", "10240", "--k", "8192", "--json")
 JOBS = 2
-HEURISTICS = Path(__file__).parents[1] / "heuristics"
+HEURISTICS = Path(__file__).parents[2] / "heuristics"
 _spread = partial(runner.quantiles, median=0.5, p95=0.95, worst=1.0)
 
 

@@ -34,13 +34,14 @@ from tilecast.data_collection.gpu.environment import gpu_states, installed_versi
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.files import write_atomically
 
-RESULTS = Path(__file__).with_name("results")
-DATA = Path(__file__).parents[1] / "data_collection" / "data" / "h200.parquet"
+RESULTS = Path(__file__).parents[1] / "results"
+DATA = Path(__file__).parents[2] / "data_collection" / "data" / "h200.parquet"
 PACKAGES = (
     *("numpy", "pandas", "scikit-learn", "torch", "xgboost-cpu"),
     *("nvidia-cutlass-dsl", "quack-kernels", "nvidia-cutlass-operators"),
     *("nvidia-matmul-heuristics", "transformers", "torchao"),
 )
+SHOWN_K = (1, 3, 5)  # numbers of kernels that tables show regret at
 ONLY = "measure the items whose name contains one of these, in their order (default: all)"
 VARIABLES = ("TILECAST", "TORCH", "TRITON")  # of the environment whose names begin so are noted
 RESAMPLES = 10_000  # draws of families, which tell how far a difference is to be trusted

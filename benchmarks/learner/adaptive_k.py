@@ -1,20 +1,19 @@
 """What does letting the model choose k gain over a fixed k, at equal numbers of compiled kernels?
 
-``python benchmarks/adaptive_k.py --jobs 2``. Nested: each fold of families is held out; on the
-others the rankers are fitted as for shipping, and the rule that chooses k is learned from folds
+``python benchmarks/learner/adaptive_k.py --jobs 2``. Nested: each fold of families is held out; on
+the others the rankers are fitted as for shipping, and the rule that chooses k is learned from folds
 among these. Nothing that is scored was seen by either. A fixed k of 3.4 stands for 4 on two
 problems in five, drawn at random, and 3 on the rest.
 """
 
+import sys
 import time
 import timeit
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
-import runner
-from runner import Row
-from selection_regret import DIGITS, Table, read
 
 from tilecast.heuristics.hardware import Hardware
 from tilecast.models.evaluation.evaluation import folds
@@ -22,6 +21,12 @@ from tilecast.models.learning.labels import POWERS
 from tilecast.models.learning.training import fit_rankers, stopping_rule
 from tilecast.models.runtime.stopping import MAX_TAKEN as MOST
 from tilecast.models.runtime.stopping import MEANS, StoppingRule, first_candidates, stop_features
+
+sys.path.append(str(Path(__file__).parents[1] / "shared"))
+
+import runner
+from runner import Row
+from selection_regret import DIGITS, Table, read
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,9 +3,8 @@
 from typing import NamedTuple
 
 import numpy as np
-from runner import Row
+from runner import SHOWN_K, Row
 from selection_regret import DIGITS, Table
-from tables import SHOWN_K
 
 from tilecast.heuristics.heuristic import rank
 from tilecast.models.evaluation.evaluation import folds

@@ -1,9 +1,9 @@
 """What does max-autotune cost? Seconds of `torch.compile` and the first call, by GEMM backend.
 
-``python benchmarks/compile_time.py`` on one GPU. Every variant has a process of its own, and all
-take turns: problem by problem, in a rotating order, with fresh Inductor caches each time. Before
-the first turn each compiles another shape with ATen's kernels, which takes out what all have in
-common: imports, the CUDA context and the start of Inductor's own workers. Triton's kernels are
+``python benchmarks/hook/compile_time.py`` on one GPU. Every variant has a process of its own, and
+all take turns: problem by problem, in a rotating order, with fresh Inductor caches each time.
+Before the first turn each compiles another shape with ATen's kernels, which takes out what all have
+in common: imports, the CUDA context and the start of Inductor's own workers. Triton's kernels are
 compiled once (`variants.share_ptxas`), which PyTorch 2.11 does only if it is told so. What only
 tilecast needs is in: its first GEMM loads the model, and without objects starts the pool that
 compiles. A ``cold`` variant has an object cache of its own, empty at first, beside what the wheel
@@ -15,6 +15,7 @@ import itertools
 import multiprocessing
 import os
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,6 +25,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+
+from tilecast.kernels.objects.shipped import shipped_keys
+
+sys.path.append(str(Path(__file__).parents[1] / "shared"))
+
 from runner import PROCESS_SECONDS, Measure, Row, Sweep
 from variants import (
     NVGEMM,
@@ -36,8 +42,6 @@ from variants import (
     selection,
     share_ptxas,
 )
-
-from tilecast.kernels.objects.shipped import shipped_keys
 
 COLD, ALL = "TILECAST cold k=5", "ATEN,TRITON,TILECAST"
 NAMES = (
