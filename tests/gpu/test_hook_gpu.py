@@ -33,7 +33,7 @@ from tilecast.inductor_hook.run.static import StaticMatmul, errors_raised
 from tilecast.inductor_hook.select.selection import first, shortlist
 from tilecast.inductor_hook.settings import Settings
 from tilecast.inductor_hook.timing import cuda_graph, decide, power_limit
-from tilecast.kernels import launch
+from tilecast.kernels import occupancy
 from tilecast.kernels.build.builder import object_builder
 from tilecast.kernels.objects import cache as object_cache
 from tilecast.kernels.spec import KernelSpec
@@ -1587,7 +1587,7 @@ def _forget_kernels() -> None:
     """As in a process that has multiplied nothing yet."""
     plan._plan.cache_clear()
     static._loaded.clear()
-    launch._max_active_clusters.cache_clear()
+    occupancy._max_active_clusters.cache_clear()
 
 
 def test_eager_mm_runs_the_kernel_that_the_model_chooses(monkeypatch: pytest.MonkeyPatch) -> None:
