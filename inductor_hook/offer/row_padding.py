@@ -3,7 +3,8 @@
 Before Inductor asks anybody for a kernel, it copies A with rows of zeros at its end, to a multiple
 of 8 in bf16, where a quick benchmark of cuBLAS finds that faster
 (``torch._inductor.fx_passes.pad_mm``). Every kernel then multiplies more rows and waits for the
-copy. Tilecast kernels need no padded rows; columns, and what TMA does not read, may still be padded.
+copy. Tilecast kernels need no padded rows; columns, and what TMA does not read, may still be
+padded.
 """
 
 from __future__ import annotations
