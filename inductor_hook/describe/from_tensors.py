@@ -53,7 +53,8 @@ def problem_of(
         a_spec, b_spec, TensorSpec(dtype_of_torch(out_dtype), out_major)
     )
     if product.scales:
-        operands = operands.scaled(scaling(*product.scales, m, n), product.fast)
+        of_a, of_b = product.scales
+        operands = operands.scaled(scaling(of_a, of_b, m, n), product.fast)
     # PyTorch refuses int8 and fp8 with an n that TMA does not store.
     fixed = out_strides or a.dtype.itemsize == 1
     stored = n if fixed else padded(n, out_dtype.itemsize)
