@@ -210,11 +210,10 @@ def _reach_handlers() -> None:
     compiled before, such as that of backward passes, would never have tilecast's choices otherwise.
     """
     handlers = vars(sys.modules[HANDLERS.module])["_choices"]
-    if active():
-        getter = partial(_bound, patching.stock(handlers, "_get_handler"))
-        patching.replace(handlers, "_get_handler", getter)
-    else:
+    if not active():
         patching.restore(handlers, "_get_handler")
+    elif not patching.is_replaced(handlers, "_get_handler"):
+        patching.replace(handlers, "_get_handler", partial(_bound, handlers._get_handler))
 
 
 def _bound(stock: Callable[..., Any], *args: Any) -> Any:
@@ -291,12 +290,12 @@ def _pass_over_graphs() -> None:
 def _keep_rows() -> None:
     """Keep Inductor from adding rows that tilecast kernels do not need, or no longer."""
     home = sys.modules[PADDING.module]
-    if active():
+    if not active():
+        patching.restore(home, PADDING.name)
+    elif not patching.is_replaced(home, PADDING.name):
         from tilecast.inductor_hook.offer.row_padding import can_pad
 
         patching.replace(home, PADDING.name, can_pad(home))
-    else:
-        patching.restore(home, PADDING.name)
 
 
 _FOLLOWERS: dict[str, Callable[[], None]] = {

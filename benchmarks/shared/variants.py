@@ -22,8 +22,8 @@ NVGEMM_SINCE = [2, 14]  # the first PyTorch whose NVGEMM backend knows Hopper
 class Variant:
     """One way to run: ``eager``, ``default``, or GEMM backends and, behind ``k=``, our shortlist.
 
-    ``unfused`` behind that keeps tilecast from fusing scales and activations. ``eager TILECAST`` is
-    eager with the switch on.
+    ``unfused`` behind that keeps scales and activations out of tilecast kernels. ``eager TILECAST``
+    is eager mode with tilecast's switch on.
     """
 
     name: str

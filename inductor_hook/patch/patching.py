@@ -37,13 +37,17 @@ def replace(home: Any, name: str, replacement: Callable[..., Any]) -> None:
     vars(home)[name] = replacement
 
 
+def is_replaced(home: Any, name: str) -> bool:
+    """Whether a replacement is in the place of PyTorch's function."""
+    return hasattr(vars(home).get(name), _STOCK)
+
+
 def restore(home: Any, name: str) -> None:
     """Put PyTorch's function back; nothing to do where it is in its place, or has none."""
-    found = vars(home).get(name)
-    if not hasattr(found, _STOCK):
+    if not is_replaced(home, name):
         return
     if isinstance(home, ModuleType):
-        vars(home)[name] = getattr(found, _STOCK)
+        vars(home)[name] = stock(home, name)
     else:
         del vars(home)[name]
 

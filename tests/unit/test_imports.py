@@ -28,11 +28,8 @@ ROOMS: dict[str, tuple[tuple[str, ...], ...]] = {
     "inductor_hook": (
         ("autoload",),
         ("installation",),
-        ("handlers",),
         ("eager", "dispatch"),
-        ("fuse",),
-        ("timing",),
-        ("offer",),
+        ("handlers", "fuse", "timing", "offer"),
         ("stock_kernels",),
         ("run",),
         ("select",),
