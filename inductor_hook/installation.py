@@ -290,12 +290,12 @@ def _pass_over_graphs() -> None:
 def _keep_rows() -> None:
     """Keep Inductor from adding rows that tilecast kernels do not need, or no longer."""
     home = sys.modules[PADDING.module]
-    if not active():
-        patching.restore(home, PADDING.name)
-    elif not patching.is_replaced(home, PADDING.name):
+    if active():
         from tilecast.inductor_hook.offer.row_padding import can_pad
 
-        patching.replace(home, PADDING.name, can_pad(home))
+        patching.replace(home, PADDING.name, can_pad(home, patching.stock(home, PADDING.name)))
+    else:
+        patching.restore(home, PADDING.name)
 
 
 _FOLLOWERS: dict[str, Callable[[], None]] = {

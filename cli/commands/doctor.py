@@ -67,23 +67,11 @@ def run(options: argparse.Namespace) -> Output:
 def _explained(
     options: argparse.Namespace, typed: dict[str, Any], objects: ObjectCache
 ) -> Iterable[Finding]:
-<<<<<<< HEAD
-    """What is said of the problem, as options and, beside them, variables have it."""
-    from tilecast.cli.diagnosis.problem import explain
-    from tilecast.cli.options.mnk import as_written
-    from tilecast.inductor_hook.settings import Settings, from_environment
-
-    written = as_written(options.problem, options.operands)
-    try:
-        asked = from_environment(os.environ) | named
-        settings = Settings(**asked)
-=======
     """What there is to say of the problem under the options, and the variables beside them."""
     problem = parse_mnk(options.problem, options.operands)
-    wanted = from_environment(os.environ) | typed
     try:
+        wanted = from_environment(os.environ) | typed
         settings = Settings(**wanted)
->>>>>>> main
     except TilecastError as error:
         return [Finding("settings", "refused", False, False, str(error))]
     model = Path(wanted["model"]) if wanted["model"] else None

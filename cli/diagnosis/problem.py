@@ -53,17 +53,12 @@ def check_hook(environment: Mapping[str, str] = os.environ) -> Iterator[Finding]
 
 
 def check_settings(environment: Mapping[str, str] = os.environ) -> Iterator[Finding]:
-<<<<<<< HEAD
-    """What the hook refuses of the variables beside the model's, which is looked at elsewhere."""
+    """The variables that the hook refuses; `check_models` checks the one that names a model."""
     try:
         named = from_environment(environment)
     except TilecastError as error:
         yield Finding("inductor", "a variable is refused", False, advice=f"{error}; or unset it")
         return
-=======
-    """The variables that the hook refuses; `check_models` checks the one that names a model."""
-    named = from_environment(environment)
->>>>>>> main
     for name in ("k", "power"):
         try:
             Settings(**{name: named[name]})

@@ -10,7 +10,7 @@ padded.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
+from functools import cache, wraps
 from typing import Any
 
 import torch
@@ -21,14 +21,12 @@ from tilecast.inductor_hook import telemetry
 from tilecast.inductor_hook.describe.matmul import Deferred
 from tilecast.inductor_hook.describe.product import Product, Request
 from tilecast.inductor_hook.offer.precompile import expected
-from tilecast.inductor_hook.patch import patching
-from tilecast.inductor_hook.patch.torch_versions import PADDING
 from tilecast.inductor_hook.settings import asked
 
 
-def can_pad(home: Any) -> Callable[..., bool]:
+@cache
+def can_pad(home: Any, stock: Callable[..., bool]) -> Callable[..., bool]:
     """What Inductor's module that pads products asks whether a product may be padded."""
-    stock = patching.stock(home, PADDING.name)
 
     @wraps(stock)
     def may(a: torch.Tensor, b: torch.Tensor, *rest: Any, **options: Any) -> bool:
