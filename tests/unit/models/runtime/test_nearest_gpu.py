@@ -27,7 +27,7 @@ from tilecast.heuristics.hardware import Hardware, hardware
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook import install, mm
 from tilecast.inductor_hook.select import selection
-from tilecast.inductor_hook.select.selection import hardware_of, portfolio, ranked
+from tilecast.inductor_hook.select.selection import portfolio, ranked
 from tilecast.inductor_hook.settings import Settings
 from tilecast.kernels.candidates import candidates
 from tilecast.kernels.quack_sm90.stock import stock_configs
@@ -40,6 +40,8 @@ from tilecast.models.runtime.manifest import learned_families
 from tilecast.models.runtime.nearest_gpu import lent, nearest_shipped, shipped_for, terms
 
 H200, H100 = hardware("H200"), hardware("H100")
+FOUND = selection.hardware_of
+"""As it is before the fixture `hook` replaces it."""
 PROBLEM = GemmProblem(512, 4096, 4096)
 RESULTS = Path(__file__).parents[4] / "benchmarks" / "results" / "new_gpu.json"
 
@@ -109,8 +111,8 @@ def h20(
     """The hook as on an H20, which it finds by itself."""
     machine("NVIDIA H20")
     selection._gpu_here.cache_clear()
-    monkeypatch.setattr(selection, "hardware_of", hardware_of)
-    yield hardware_of(0, Settings())
+    monkeypatch.setattr(selection, "hardware_of", FOUND)
+    yield FOUND(0, Settings())
     selection._gpu_here.cache_clear()
 
 
