@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -17,6 +18,25 @@ from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.quack_sm90.stock import stock_candidates
 from tilecast.models.learning.labels import ProblemLabels
 from tilecast.models.runtime.fitted import check_fitted
+
+
+@dataclass(frozen=True)
+class RandomChoice:
+    """Any order, the same for the same problem."""
+
+    name = "random"
+    power: str = "robust"
+    """Makes no difference."""
+    seed: int = 0
+    """Another one is another order."""
+
+    def rank(
+        self, problem: GemmProblem, candidates: Candidates, *, limit: int | None = None
+    ) -> Candidates:
+        """Shuffle the candidates."""
+        count = min(len(candidates), limit or len(candidates))
+        shuffled = random.Random(f"{self.seed} {problem}").sample(range(len(candidates)), count)
+        return candidates.take(shuffled)
 
 
 @dataclass(eq=False)

@@ -11,12 +11,11 @@ import pytest
 import torch
 
 from tilecast.data_collection.dataset.dataset import Dataset
-from tilecast.heuristics.baselines import RandomChoice
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
 from tilecast.kernels.candidates import config_table
 from tilecast.kernels.quack_sm90.config import QuackConfig
-from tilecast.models.evaluation.baselines import BestFixedSubset
+from tilecast.models.evaluation.baselines import BestFixedSubset, RandomChoice
 from tilecast.models.evaluation.evaluation import evaluate, folds, held_out, side_by_side, speeds
 from tilecast.models.evaluation.regret import (
     BUCKETS,
