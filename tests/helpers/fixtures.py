@@ -215,7 +215,7 @@ def _trained_once(
 def hook(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[KernelSpec]]:
     """The hook as on an H200, not installed; gives the kernels that it begins to compile.
 
-    None is compiled: that takes seconds, and tests/unit/kernels/test_builder.py sees to it. The
+    None is compiled: that takes seconds, and tests/slow/kernels/test_builder.py sees to it. The
     shipped model leaves nothing to the library, which depends on what it was trained on. What
     PyTorch compiles for the CPU is scalar code: vectors take a compiler twice as long.
     """

@@ -25,7 +25,6 @@ from tilecast.kernels.build.builder import (
     DEADLINE_SECONDS,
     ObjectBuilder,
     compile_all,
-    object_builder,
 )
 from tilecast.kernels.build.compiling import CompileResult, compile_into
 from tilecast.kernels.objects import cache as object_cache
@@ -366,20 +365,6 @@ def test_a_compiler_that_hangs_while_it_is_loaded_holds_nobody_up(
         builder.wait(SPEC)
 
 
-@pytest.mark.parametrize("raised", [OSError(28, "No space left on device"), MemoryError("no more")])
-def test_what_a_compiler_lacks_is_no_fault_of_the_kernel(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raised: Exception
-) -> None:
-    def lack(spec: KernelSpec, symbol: str) -> bytes:
-        raise raised
-
-    monkeypatch.setattr(QuackSm90, "compile", staticmethod(lack))
-    with pytest.raises(TilecastError, match=f"cannot be compiled .*{raised.args[-1]}") as told:
-        compile_into(SPEC, ObjectCache(tmp_path))
-    assert "\n" not in str(told.value)
-    assert "free some and run again" in str(told.value)
-
-
 def _multiprocessing(call: Callable[[], object]) -> Callable[[], int | None]:
     process = multiprocessing.get_context("fork").Process(target=call)
     process.start()
@@ -501,14 +486,3 @@ def test_a_script_without_a_guard_is_run_once(tmp_path: Path) -> None:
     )
     assert process.returncode == 0, process.stderr
     assert process.stdout.split("\n") == ["the script runs", "True", ""]
-
-
-def test_the_default_builder_follows_the_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TILECAST_CACHE", str(tmp_path / "here"))
-    here = object_builder()
-    assert here.objects.root == tmp_path / "here"
-    assert object_builder() is here
-    monkeypatch.setenv("TILECAST_CACHE", str(tmp_path / "there"))
-    assert object_builder().objects.root == tmp_path / "there"

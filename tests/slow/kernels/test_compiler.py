@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import GPUS
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.kernels import candidates, launch
-from tilecast.kernels.build import builder
 from tilecast.kernels.build.builder import CompileResult, compile_all
-from tilecast.kernels.families import family_of
 from tilecast.kernels.objects.cache import ObjectCache
 from tilecast.kernels.objects.keys import kernel_symbol
 from tilecast.kernels.quack_sm90 import family, resources, space
 from tilecast.kernels.quack_sm90.config import QuackConfig
-from tilecast.kernels.quack_sm90.family import QuackSm90
 from tilecast.kernels.spec import KernelSpec
 
 AXES = ("tile_m", "tile_n", "tile_k", "split_k", "stages", "ctas_per_sm", "raster")
@@ -136,16 +130,6 @@ def test_objects_load_with_no_gpu(built: Built, monkeypatch: pytest.MonkeyPatch)
             kernel(nothing, nothing, nothing)
 
 
-def test_a_launch_hands_over_as_many_clusters_as_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(family, "max_active_clusters", lambda size, device: 132 // size)
-    config = QuackConfig(128, 64, 64, 2, 1, stages=3, ctas_per_sm=2)
-    called: list[tuple] = []
-    spec = KernelSpec(config, LINEAR_BF16)
-    start = family_of(config).launcher(lambda *values: called.append(values), spec, 0)
-    start("a", "b", "out")
-    assert called == [("a", "b", "out", 132)]
-
-
 def test_second_run_compiles_nothing(built: Built) -> None:
     before = {path: path.stat().st_mtime_ns for path in built.cache.root.iterdir()}
     again = list(compile_all([*built.specs, *built.specs], built.cache, WORKERS))
@@ -168,14 +152,3 @@ def test_damaged_object_is_rebuilt_and_a_bad_config_stops_nobody(built: Built) -
     assert error
     assert "\n" not in error
     assert built.cache.resources(bad) is None
-
-
-def test_cache_that_cannot_be_written_is_told(
-    object_file: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        QuackSm90, "compile", staticmethod(lambda spec, symbol: object_file(168, 0))
-    )
-    spec = KernelSpec(QuackConfig(128, 128, 64), LINEAR_BF16)
-    with pytest.raises(TilecastError, match="cannot write /proc/tilecast"):
-        builder.compile_into(spec, ObjectCache(Path("/proc/tilecast")))
