@@ -10,11 +10,10 @@ import pytest
 
 from tilecast.heuristics.hardware import GPUS
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
-from tilecast.kernels import candidates, launch
+from tilecast.kernels import candidates
 from tilecast.kernels.build.builder import CompileResult, compile_all
 from tilecast.kernels.objects.cache import ObjectCache
-from tilecast.kernels.objects.keys import kernel_symbol
-from tilecast.kernels.quack_sm90 import family, resources, space
+from tilecast.kernels.quack_sm90 import resources, space
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.spec import KernelSpec
 
@@ -111,44 +110,3 @@ def test_warp_groups_get_no_more_registers_than_are_launched_with_and_nothing_sp
         load, mma = resources.registers(config, spec.operands)
         assert load + groups * mma <= facts.registers * (groups + 1), config
         assert facts.spill_bytes == 0, config
-
-
-def test_objects_export_names_of_their_own(built: Built) -> None:
-    names = {kernel_symbol(spec) for spec in built.specs}
-    assert len(names) == len(built.specs)
-    for spec in built.specs:
-        assert kernel_symbol(spec).encode() in built.cache.path(spec).read_bytes()
-
-
-def test_objects_load_with_no_gpu(built: Built, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the library reads is a file in memory that is gone afterwards."""
-    monkeypatch.setattr(family, "max_active_clusters", lambda size, device: 132 // size)
-    for spec in built.specs[:3]:
-        kernel = launch.load_kernel(spec, built.cache)
-        nothing: Any = None
-        with pytest.raises(TypeError):  # loaded, and asked for tensors
-            kernel(nothing, nothing, nothing)
-
-
-def test_second_run_compiles_nothing(built: Built) -> None:
-    before = {path: path.stat().st_mtime_ns for path in built.cache.root.iterdir()}
-    again = list(compile_all([*built.specs, *built.specs], built.cache, WORKERS))
-    assert [result.spec for result in again] == built.specs
-    assert {(result.seconds, result.error) for result in again} == {(0.0, None)}
-    assert {path: path.stat().st_mtime_ns for path in built.cache.root.iterdir()} == before
-
-
-def test_damaged_object_is_rebuilt_and_a_bad_config_stops_nobody(built: Built) -> None:
-    damaged = built.specs[0]
-    path = built.cache.path(damaged)
-    path.write_bytes(path.read_bytes()[:1000])
-    # Invalid on purpose: the space never proposes a tile that WGMMA has no instruction for.
-    bad = KernelSpec(QuackConfig(100, 100, 64), LINEAR_BF16)
-    results = {r.spec: r for r in compile_all([bad, damaged], built.cache, WORKERS)}
-    assert results[damaged].error is None
-    assert results[damaged].seconds > 0
-    assert built.cache.resources(damaged) is not None
-    error = results[bad].error
-    assert error
-    assert "\n" not in error
-    assert built.cache.resources(bad) is None
