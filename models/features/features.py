@@ -124,7 +124,8 @@ FEATURES |= {
 }
 
 FEATURE_NAMES = tuple(FEATURES)
-
+ANALYTIC = FEATURE_NAMES.index("analytic_time")
+"""Column of the analytic time."""
 
 _OWN = len(FEATURE_NAMES) - len(COMPARED)
 _COMPARED_COLUMNS = [FEATURE_NAMES.index(name) for name in COMPARED]
@@ -150,6 +151,11 @@ def featurize(problem: GemmProblem, configs: Candidates, hardware: Hardware) -> 
             least = np.minimum(least, _least(problem, hardware))
         table[:, _OWN:] = compared - least
     return table
+
+
+def log_analytic(features: np.ndarray) -> np.ndarray:
+    """Natural logarithm of the analytic time in microseconds; features are [rows, features]."""
+    return features[:, ANALYTIC] * np.log(np.float32(2))
 
 
 @lru_cache(maxsize=4096)

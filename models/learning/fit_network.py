@@ -1,32 +1,26 @@
-"""How the network is fitted: on whole problems, for all powers at once, with torch.
+"""How the network is fitted: on whole problems, for both regimes at once, with torch.
 
-As for the trees (`tilecast.models.learning.targets`), the target of a config is the log of its cost over the
-analytic time, and only differences within a problem count: the weighted mean of the errors of a
-problem is taken off before they are squared. A second part of the loss is the cross entropy between
-a softmax of the expected costs and one of the measured: it looks at who comes first.
+As for the trees (`tilecast.models.learning.targets`), the target of a config is the log of its time
+over the analytic time, and only differences within a problem count: the weighted mean of the errors
+of a problem is subtracted before they are squared. A second part of the loss is the cross entropy
+between a softmax of the expected times and one of the measured: it looks at which come first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tilecast.data_collection.dataset.measurement import REGIMES
 from tilecast.heuristics.hardware import Hardware
+from tilecast.models.features.features import log_analytic
 from tilecast.models.learning.autotune_pairs import Comparison, compared_features
-from tilecast.models.learning.labels import POWERS, ProblemLabels
-from tilecast.models.learning.targets import (
-    FAR,
-    FLOOR,
-    FOCUS,
-    THINNING,
-    log_analytic,
-    problem_features,
-)
+from tilecast.models.learning.folds import one_thread
+from tilecast.models.learning.labels import ProblemLabels
+from tilecast.models.learning.targets import FAR, FLOOR, FOCUS, THINNING, problem_features
 from tilecast.models.runtime.network import Network, take_logarithms
 
 if TYPE_CHECKING:
@@ -59,33 +53,30 @@ class _Configs:
     features: torch.Tensor
     """float32 [configs, features], as the first layer sees them."""
     level: torch.Tensor
-    """float32 [configs, powers]: log(cost / analytic time)."""
+    """float32 [configs, regimes]: log(time / analytic time)."""
     slowdown: torch.Tensor
-    """float32 [configs, powers]: log of the cost over the problem's best."""
+    """float32 [configs, regimes]: log of the time over the problem's best."""
 
     @classmethod
     def of(
-        cls, features: np.ndarray, cost: np.ndarray, slowdown: np.ndarray, scale: Network
+        cls, features: np.ndarray, log_time: np.ndarray, slowdown: np.ndarray, scale: Network
     ) -> _Configs:
-        """Take features as they are, and the log of the cost itself, up to a constant."""
+        """Take features as they are, and log times up to a constant of the problem."""
         import torch
 
-        level = cost - log_analytic(features)[:, None]
+        level = log_time - log_analytic(features)[:, None]
         arrays = (scale.scaled(features), level, slowdown)
         return cls(*(torch.from_numpy(np.asarray(array, np.float32)) for array in arrays))
 
 
-@lru_cache(maxsize=8)
 def fit_network(
-    table: tuple[ProblemLabels, ...],
-    compared: tuple[Comparison, ...],
+    table: Sequence[ProblemLabels],
+    compared: Sequence[Comparison],
     hardware: Hardware,
     epochs: int = EPOCHS,
     seed: int = 0,
 ) -> Network:
-    """Learn what a config costs over its analytic time, up to a constant of the problem.
-
-    The networks of the last tables are kept: the rankers of all powers share them.
+    """Learn log(time / analytic time) of configs up to a constant of the problem.
 
     Args:
         table: labels of the problems to learn from, one at least.
@@ -95,7 +86,7 @@ def fit_network(
         seed: of the first weights and of the order of problems.
 
     Returns:
-        A network with an output for each of `POWERS`.
+        A network with an output for each of `REGIMES`.
     """
     import torch
     from torch.nn.utils import clip_grad_norm_
@@ -105,7 +96,7 @@ def fit_network(
     scale = _scale(np.concatenate([problem_features(labels, hardware) for labels in table]))
     problems = [_configs(labels, hardware, scale) for labels in table]
     problems += [_compared(one, hardware, scale) for one in compared]
-    weights = _first_weights((len(scale.mean), *HIDDEN, len(POWERS)), random)
+    weights = _first_weights((len(scale.mean), *HIDDEN, len(REGIMES)), random)
     optimizer = torch.optim.AdamW(weights, lr=RATE, weight_decay=DECAY, fused=True)
     orders = (torch.randperm(len(problems), generator=random) for _ in range(epochs))
     groups = [group.tolist() for order in orders for group in order.split(TOGETHER)][:MOST_STEPS]
@@ -132,21 +123,20 @@ def _scale(features: np.ndarray) -> Network:
 
 
 def _configs(labels: ProblemLabels, hardware: Hardware, scale: Network) -> _Configs:
-    """The configs near the best of a problem for one of the powers, and some of the others.
+    """The configs near the best of a problem in one of the regimes, and some of the others.
 
     Without any of these, the network would know nothing of slow configs, and put one first.
     """
-    features = problem_features(labels, hardware)
-    slowdown = np.log(np.stack([labels.slowdown(power) for power in POWERS], axis=1))
-    cost = np.log(np.stack([labels.cost(power) for power in POWERS], axis=1))
+    features, log_time = problem_features(labels, hardware), labels.log_times()
+    slowdown = log_time - log_time.min(0)
     near = slowdown.min(1) < np.log(FAR)
     kept = near | (np.arange(len(near)) % THINNING == 0)
-    return _Configs.of(features[kept], cost[kept], slowdown[kept], scale)
+    return _Configs.of(features[kept], log_time[kept], slowdown[kept], scale)
 
 
 def _compared(one: Comparison, hardware: Hardware, scale: Network) -> _Configs:
-    """Configs of which only the order is known, the same for every power."""
-    slowdown = np.log(np.stack([one.slowdown] * len(POWERS), axis=1))
+    """Configs of which only the order is known, the same for both regimes."""
+    slowdown = np.log(np.stack([one.slowdown] * len(REGIMES), axis=1))
     return _Configs.of(compared_features(one, hardware), slowdown, slowdown, scale)
 
 
@@ -163,7 +153,7 @@ def _first_weights(widths: tuple[int, ...], random: torch.Generator) -> list[tor
 
 
 def _loss(weights: list[torch.Tensor], problems: list[_Configs]) -> torch.Tensor:
-    """How far a network is from some problems' costs."""
+    """How far a network is from some problems' times."""
     import torch
     import torch.nn.functional as F
 
@@ -191,22 +181,4 @@ def _loss(weights: list[torch.Tensor], problems: list[_Configs]) -> torch.Tensor
     measured = torch.exp(-slowdown / MEASURED_NEAR)
     share = measured / of_problem(measured)
     entropy = -(share * torch.log(expected / of_problem(expected))).sum()
-    return squared + ORDER_SHARE * entropy / len(problems) / len(POWERS)
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Have torch add up in one order, whatever the host; other fits run side by side.
-
-    The number of threads is the process's. What runs side by side is therefore to be inside one of
-    these as a whole: the first fit to end would give the others more threads, and the last one put
-    back what another had set.
-    """
-    import torch
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
+    return squared + ORDER_SHARE * entropy / len(problems) / len(REGIMES)

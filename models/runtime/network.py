@@ -133,8 +133,8 @@ class Network:
             *_, last = self._values(self.scaled(features))
         return np.clip(last, -MAX_OUTPUT, MAX_OUTPUT).astype(np.float32)
 
-    def contributions(self, features: np.ndarray, output: int) -> np.ndarray:
-        """What each feature adds to one output, by integrated gradients.
+    def contributions(self, features: np.ndarray, outputs: Sequence[int]) -> np.ndarray:
+        """What each feature adds to the mean of some outputs, by integrated gradients.
 
         Slopes are taken along the straight way to each row from the mean of all rows
         (Sundararajan, Taly and Yan, Axiomatic Attribution for Deep Networks, 2017).
@@ -147,7 +147,7 @@ class Network:
         start = rows.mean(0)
         points, weights = np.polynomial.legendre.leggauss(_STEPS)
         slopes = sum(
-            weight / 2 * self._slopes(start + (point + 1) / 2 * (rows - start), output)
+            weight / 2 * self._slopes(start + (point + 1) / 2 * (rows - start), outputs)
             for point, weight in zip(points, weights, strict=True)
         )
         return np.clip((rows - start) * slopes, -MAX_OUTPUT, MAX_OUTPUT)
@@ -165,11 +165,11 @@ class Network:
             values = (gelu(values) if index else values) @ weights + bias
             yield values
 
-    def _slopes(self, rows: np.ndarray, output: int) -> np.ndarray:
-        """How one output changes with each scaled feature; float64 array [rows, features]."""
+    def _slopes(self, rows: np.ndarray, outputs: Sequence[int]) -> np.ndarray:
+        """How the mean of outputs changes with each scaled feature; float64 [rows, features]."""
         *hidden, _ = self._values(rows)
         (weights, _), *before = reversed(self._exact)
-        slope = np.broadcast_to(weights[:, output], (len(rows), len(weights)))
+        slope = np.broadcast_to(weights[:, outputs].mean(1), (len(rows), len(weights)))
         for values, (weights, _) in zip(reversed(hidden), before, strict=True):
             slope = slope * _gelu_slope(values) @ weights.T
         return slope
