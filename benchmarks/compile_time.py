@@ -8,7 +8,7 @@ compiled once (`variants.share_ptxas`), which PyTorch 2.11 does only if it is to
 tilecast needs is in: its first GEMM loads the model, and without objects starts the pool that
 compiles. A ``cold`` variant has an object cache of its own, empty at first, beside what the wheel
 brings; the warm ones share that of `COLD`, come after it in each turn and find what it compiled.
-The same in one graph is ``compile_graph.py``, and whole models are in ``real_models.py``.
+Whole models are in ``real_models.py``.
 """
 
 import itertools

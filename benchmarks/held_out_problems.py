@@ -1,8 +1,9 @@
 """Problems for `kernel_speed.py` whose (n, k) no training problem has.
 
 `PROBLEMS` are linear layers of language models that are not in
-`tilecast.data_collection.problems.language_models`, from the ``hidden_size``, ``intermediate_size`` and
-heads of their config.json, and ragged extents; of `RANDOM` all extents are drawn.
+`tilecast.data_collection.problems.language_models`, from the ``hidden_size``,
+``intermediate_size`` and heads of their config.json, and ragged extents; of `RANDOM` all extents
+are drawn.
 """
 
 import math

@@ -37,7 +37,7 @@ from tilecast.kernels.spec import KernelSpec
 
 M = (1, 16, 64, 128, 256, 512, 1024, 2048, 4096)
 FAMILIES = ((6400, 2560), (2560, 6912), (9216, 3072), (3072, 8640))
-"""(n, k) pairs that the shipped model never saw; tests/unit/inductor_hook/timing/test_measured_times.py checks."""
+"""(n, k) pairs that the shipped model never saw, which a test asserts."""
 K, REPEATS, ROUNDS = 5, 5, 24  # shortlist; of Inductor's benchmark; of the careful timing
 REST_SECONDS = 0.1  # for the card, before choices are benchmarked
 SLOWER = 0.01  # than the library, that is

@@ -1,11 +1,11 @@
 """How much does each heuristic lose on families of problems that it has not seen?
 
-``python benchmarks/selection_regret.py --jobs 2``. Ours and the baselines pass through
-`tilecast.models.evaluation.evaluation`, at equal numbers of distinct kernels, in each power regime and for the
-worst of both; fitted to all operands and asked about `LINEAR_BF16`, ours about each other kind of
-operands, too. On top, what a ranker trained for one regime loses in the other, and what choosing
-among the stock configs loses; the library's time over ours; and how fast the first choice is beside
-the library, with what the model would leave to it and without.
+``python benchmarks/selection_regret.py --jobs 2``. The model and the baselines pass through
+`tilecast.models.evaluation.evaluation`, at equal numbers of distinct kernels, in each power regime
+and for the worst of both: fitted to all operands and asked about `LINEAR_BF16`, the model about
+each other kind of operands, too. The result also has what a ranker trained for one regime loses in
+the other, what choosing among the stock configs loses, cuBLAS's time over the model's choices, and
+how fast the first choice is beside cuBLAS, with falling back to it and without.
 """
 
 import os

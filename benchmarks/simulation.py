@@ -1,11 +1,8 @@
-"""What simulations on the shipped data share: parts of its families, regret, errors of timing."""
+"""What simulations on the shipped data share: parts of its families, and regret."""
 
-import json
 from typing import NamedTuple
 
 import numpy as np
-import runner
-from inductor_timing import OURS, K
 from runner import Row
 from selection_regret import DIGITS, Table
 from tables import SHOWN_K
@@ -15,9 +12,6 @@ from tilecast.models.evaluation.evaluation import folds
 from tilecast.models.evaluation.regret import MAX_K, HeldOut, regrets, spread
 from tilecast.models.learning.labels import ProblemLabels
 from tilecast.models.runtime.ranker import ConfigRanker
-
-BANDS = (0.0, 20.0, 60.0, np.inf)
-"""Microseconds of the fastest of five; errors are drawn among those of the same band."""
 
 
 class Part(NamedTuple):
@@ -59,27 +53,3 @@ def figures(rows: np.ndarray) -> Row:
 def rounded_spread(values: np.ndarray) -> Row:
     """How some losses spread, as a result keeps it."""
     return {name: round(value, DIGITS) for name, value in spread(values).items()}
-
-
-def timed() -> list[Row]:
-    """What choices were given on problems of results/inductor_timing.json, and careful times."""
-    return json.loads((runner.RESULTS / "inductor_timing.json").read_text())["rows"]
-
-
-def errors() -> list[np.ndarray]:
-    """For each band the logarithms of a choice's time over a careful one, less the problem's mean.
-
-    That mean takes part of the error along, which is given back.
-    """
-    bands: list[list[np.ndarray]] = [[] for _ in BANDS[1:]]
-    for row in timed():
-        careful = np.log(row["careful"])
-        over = np.log(row[OURS]) - careful
-        centred = (over - over.mean(1, keepdims=True)) * np.sqrt(K / (K - 1))
-        bands[band_of(min(row["careful"]))].append(centred.ravel())
-    return [np.concatenate(band) for band in bands]
-
-
-def band_of(microseconds: float) -> int:
-    """Which of `BANDS` a run time lies in."""
-    return int(np.searchsorted(BANDS, microseconds, side="right")) - 1

@@ -7,6 +7,7 @@ and ``<!-- end of table -->``, and is written anew; a test asserts that nothing 
 import argparse
 import json
 import re
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -160,6 +161,43 @@ def adaptive_k(figures: Figures) -> str:
         needed = [f"{one['fixed_for_the_same']:.1f}" for one in cells]
         rows.append([f"fixed k that finds as much, {power}", *needed])
     return markdown(["candidates per problem", *(f"{m}, p95" for m in figures["means"])], rows)
+
+
+def overview(figures: Figures) -> str:
+    """README's table: gains, compile time and worst cases of five choices and of the first."""
+    five, first = "ATEN,TRITON,TILECAST k=5", "ATEN,TILECAST k=1"
+    kernels = _newest(figures["kernel_speed"])["groups"]
+    deferral = {
+        row["problems"]: row
+        for row in figures["selection_regret"]["deferral"]
+        if row["power"] == "robust" and row["deferral"]
+    }
+    models = _of("2.11", figures["real_models"])
+    steps = models["beside"].values()
+    speeds = {name: [step[name] for step in steps] for name in (five, first)}
+    slowest = max(
+        by_rival[five]["cuBLAS"]["worst"]
+        for group in kernels.values()
+        for by_rival in group["compared"].values()
+    )
+    heading = ["on an H200", "five choices beside ATEN,TRITON", "first choice, no benchmark"]
+    rows = []
+    for group, alike in (("layers", "layers of language models"), ("random", "random families")):
+        selected, held_out = kernels[group]["compared"]["burst"][five]["cuBLAS"], deferral[alike]
+        rows.append(
+            [f"kernels, {alike.replace('families', 'sizes')}: speed over cuBLAS (problems)"]
+        )
+        rows[-1] += [f"{1 / selected['geomean']:.2f}x ({selected['problems']})"]
+        rows[-1] += [f"{held_out['geomean']:.2f}x ({held_out['count']:,})"]
+    rows.append([f"whole models, {len(steps)} steps: speed over ATEN,TRITON"])
+    rows[-1] += [f"{statistics.geometric_mean(speeds[name]):.2f}x" for name in (five, first)]
+    rows.append(["compile time of these steps: share of ATEN,TRITON's"])
+    rows[-1] += [f"{1 / models['compiling'][name]['geomean']:.2f}x" for name in (five, first)]
+    rows.append(["slowest kernel, over cuBLAS"])
+    rows[-1] += [f"{1 / slowest:.2f}x", f"{deferral['all']['worst']:.2f}x"]
+    rows.append(["slowest step, over ATEN,TRITON"])
+    rows[-1] += [f"{min(speeds[name]):.2f}x" for name in (five, first)]
+    return markdown(heading, rows)
 
 
 def compile_time(figures: Figures) -> str:
@@ -366,25 +404,6 @@ def new_gpu(figures: Figures) -> str:
     return markdown(heading, rows)
 
 
-def guided(figures: Figures) -> str:
-    """What guided collection loses and saves, by how many configs it takes."""
-    at = "/".join(map(str, SHOWN_K))
-    heading = ["first / neighbours / chance", "configs", "seconds", "problems in the same time"]
-    heading += [f"lost in {power}: mean, p95, most" for power in POWERS[:2]]
-    heading += [f"regret@{at}, learned from these", "from as long with all configs, problems"]
-    rows = []
-    for name, share in figures["shares"].items():
-        lost = ([percent(v) for v in share["lost"][power].values()] for power in POWERS[:2])
-        long = share.get("as_long")
-        rows.append(
-            [name.replace("/", " / "), f"{share['configs']:.0f}", f"{share['seconds']:.1f}"]
-            + [f"{share['problems_over_all']:.1f}x", *(", ".join(cell) for cell in lost)]
-            + [_by_shown_k(share["alone"])]
-            + [f"{_by_shown_k(long)}, {long['problems']}" if long else ""]
-        )
-    return markdown(heading, rows)
-
-
 def new_operand(figures: Figures) -> str:
     """Regret by how many problems of new operands were measured, others known or not."""
     heading = [f"regret@{'/'.join(map(str, SHOWN_K))}, robust, problems known"]
@@ -438,24 +457,6 @@ def _mean_and_p95(cell: Figures, k: int | None = None) -> str:
     return ", ".join(percent(figure if k is None else figure[k]) for figure in figures)
 
 
-def label_noise(figures: Figures) -> str:
-    """How far second timings lie from first ones, and how fast a card was measured."""
-    heading = ["protocol", "cards", "rows a second and card", "kernels timed twice"]
-    heading += [f"{power}, {size}" for power in POWERS[:2] for size in ("10 us and more", "less")]
-    rows = []
-    for name, part in figures.items():
-        pace, noise = part["collector"], part["noise"]
-        found = [sizes[size]["relative"] for sizes in noise.values() for size in sizes]
-        rows.append([name.removeprefix("protocol "), str(pace["gpus"])])
-        rows[-1] += [f"{pace['measurements_per_second_per_gpu']:.0f}"]
-        rows[-1] += [f"{sum(sizes['pairs'] for sizes in found):,}"]
-        rows[-1] += [
-            f"{percent(sizes['p50'])} / {percent(sizes['p90'])}" if sizes["pairs"] else ""
-            for sizes in found
-        ]
-    return markdown(heading, rows)
-
-
 TABLES: dict[str, tuple[str, Callable[[Figures], str]]] = {
     **{f"regret {power}": ("selection_regret", partial(regret, power)) for power in POWERS},
     **{f"regret by m {power}": ("selection_regret", partial(by_m, power)) for power in POWERS},
@@ -468,10 +469,7 @@ TABLES: dict[str, tuple[str, Callable[[Figures], str]]] = {
     "operand transfer": ("operand_transfer", operand_transfer),
     "operator speed": ("operator_speed", operator_speed),
     "new gpu": ("new_gpu", new_gpu),
-    "guided": ("guided", guided),
     "new operand": ("new_operand", new_operand),
-    "label noise": ("label_noise", label_noise),
-    "learning": ("learn_from_autotuning", learning),
     "learning on a gpu": ("learn_on_gpu", learning),
     "compile time": ("compile_time", compile_time),
     "timing": ("inductor_timing", timing),
@@ -481,14 +479,18 @@ TABLES: dict[str, tuple[str, Callable[[Figures], str]]] = {
     "real models H100": ("h100/real_models", partial(real_models, "2.11")),
     "llama shapes": ("llama_shapes", llama_shapes),
     "llama kinds": ("llama_shapes", llama_kinds),
+    "overview": ("all", overview),
 }
-"""What may stand in a page: by name, the benchmark and what renders its figures."""
+"""What may stand in a page: by name, the benchmark (or ``all``) and what renders its figures."""
 
 
 def results() -> dict[str, Figures]:
-    """The figures of every benchmark that a table is of."""
-    names = {benchmark for benchmark, _ in TABLES.values()}
-    return {n: json.loads((RESULTS / f"{n}.json").read_text())["figures"] for n in names}
+    """The figures of every benchmark that a table is of, and of ``all`` by benchmark."""
+    names = {benchmark for benchmark, _ in TABLES.values()} - {"all"}
+    found: dict[str, Figures] = {
+        n: json.loads((RESULTS / f"{n}.json").read_text())["figures"] for n in names
+    }
+    return {**found, "all": found}
 
 
 def fill(text: str, figures: Mapping[str, Figures]) -> str:

@@ -60,7 +60,7 @@ def share_ptxas() -> None:
 
     Those of PyTorch 2.11 take the ptxas that PyTorch brings, if it brings one; the process itself
     takes Triton's. If their versions differ, it compiles all that they compiled once more, one
-    after the other (`compiled_twice.py`).
+    after the other (kernels/EXPERIMENTS.md).
     """
     import torch
 

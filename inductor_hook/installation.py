@@ -17,7 +17,7 @@ from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook import telemetry
-from tilecast.inductor_hook.autoload import BACKEND, names
+from tilecast.inductor_hook.names import BACKEND, names
 from tilecast.inductor_hook.patch.torch_versions import (
     FLEX_GEMM_HOME,
     HANDLERS_HOME,
@@ -256,13 +256,19 @@ def _backends(found: str) -> str:
 def _rank_nvgemm() -> None:
     """Put the model in front of the kernels of NVGEMM, or take it away."""
     settings = active()
-    _rank("stock_kernels.nvgemm", NVGEMM_HOME, settings if settings and settings.rank_nvgemm else None)
+    _rank(
+        "stock_kernels.nvgemm", NVGEMM_HOME, settings if settings and settings.rank_nvgemm else None
+    )
 
 
 def _rank_flex_gemm() -> None:
     """Put the model in front of the configs of FlexGEMM, or take it away."""
     settings = active()
-    _rank("stock_kernels.flex_gemm", FLEX_GEMM_HOME, settings if settings and settings.rank_flex_gemm else None)
+    _rank(
+        "stock_kernels.flex_gemm",
+        FLEX_GEMM_HOME,
+        settings if settings and settings.rank_flex_gemm else None,
+    )
 
 
 def _rank(name: str, home: str, settings: Settings | None) -> None:

@@ -28,7 +28,7 @@ from tilecast.cli.output.collect_progress import (
 from tilecast.cli.output.output import Answer
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import GPUS, Hardware
-from tilecast.inductor_hook.autoload import MODEL
+from tilecast.inductor_hook.names import MODEL
 
 if TYPE_CHECKING:
     from tilecast.data_collection.dataset.dataset import Dataset

@@ -17,7 +17,7 @@ from tilecast.cli.options import argtypes, resolve
 from tilecast.cli.options import options as shared
 from tilecast.cli.output.output import Answer
 from tilecast.heuristics.errors import TilecastError
-from tilecast.inductor_hook.autoload import MODEL
+from tilecast.inductor_hook.names import MODEL
 from tilecast.reporting.table import Table
 
 if TYPE_CHECKING:

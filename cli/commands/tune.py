@@ -21,7 +21,7 @@ from tilecast.cli.output.collect_progress import (
 )
 from tilecast.cli.output.output import Answer
 from tilecast.heuristics.errors import TilecastError
-from tilecast.inductor_hook.autoload import MODEL
+from tilecast.inductor_hook.names import MODEL
 from tilecast.reporting.table import Table
 
 if TYPE_CHECKING:

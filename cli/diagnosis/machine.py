@@ -18,7 +18,7 @@ from packaging.specifiers import SpecifierSet
 from tilecast.cli.options.resolve import check_writable
 from tilecast.heuristics.errors import TilecastError, one_line
 from tilecast.heuristics.hardware import GPUS, Hardware
-from tilecast.inductor_hook.autoload import MODEL
+from tilecast.inductor_hook.names import MODEL
 
 
 @dataclass(frozen=True)

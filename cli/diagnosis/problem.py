@@ -10,7 +10,7 @@ from tilecast.cli.diagnosis.machine import Finding
 from tilecast.cli.options.mnk import Written
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
-from tilecast.inductor_hook.autoload import VARIABLE, names
+from tilecast.inductor_hook.names import VARIABLE, names
 from tilecast.inductor_hook.patch.torch_versions import OLDEST, torch_version
 from tilecast.inductor_hook.select.selection import decided, shortlist
 from tilecast.inductor_hook.settings import Settings, from_environment

@@ -31,10 +31,10 @@ GAP_SECONDS = 0.001
 """Longest idle time before a replay in the burst regime."""
 GAP_PER_BUSY = 2.5
 """Idle time before a replay, over what the kernel's last one took. 0.2 ms do for short kernels
-(`benchmarks/pauses.py`); large ones leave the card no rest then (`benchmarks/protocol_pace.py`)."""
+(models/EXPERIMENTS.md); large ones leave the card no rest then."""
 WARM_UP_SECONDS = 0.1
 """Busy time before the first round in the sustained regime. After 0.5 s all times are 0.7% longer,
-and compare as they do after this (`benchmarks/pauses.py`)."""
+and compare as they do after this (models/EXPERIMENTS.md)."""
 WARM_UP_PER_IDLE = 2.0
 """Warming up takes no longer than so many times what the card was idle before."""
 WARM_UP_DEPTH = 16

@@ -16,11 +16,11 @@ from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
 from tilecast.inductor_hook import telemetry
-from tilecast.inductor_hook.autoload import names
 from tilecast.inductor_hook.describe.from_ir import read
 from tilecast.inductor_hook.describe.matmul import ADDING, LeftToLibrary, Matmul, NotCovered
 from tilecast.inductor_hook.fuse.node import NOTHING, Decided, in_turn
 from tilecast.inductor_hook.fuse.unfused_baseline import is_stand_in
+from tilecast.inductor_hook.names import names
 from tilecast.inductor_hook.offer.template import Choice, TilecastCaller, template
 from tilecast.inductor_hook.offer.triton_bound import pruned
 from tilecast.inductor_hook.patch.torch_versions import (

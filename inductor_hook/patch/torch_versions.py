@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from functools import wraps
 from typing import Any
 
-from tilecast.inductor_hook.autoload import BACKEND
+from tilecast.inductor_hook.names import BACKEND
 
 OLDEST = (2, 11)
 """The first version with CuteDSL templates as the hook uses them."""

@@ -28,7 +28,7 @@ log = getArtifactLogger("torch._inductor.tilecast", "autotuning")
 TIE = 0.005
 """Choices of ours closer than this count as equal, and the model's order decides: times of one
 kernel repeat within 0.9% at the median (benchmarks/results/inductor_timing.json). No other rule was
-better throughout, nor a margin for or against the library (benchmarks/results/power_rule.json)."""
+better throughout, nor a margin for or against the library (models/EXPERIMENTS.md)."""
 MARGIN = 0.02
 """How much faster than what it replaces a kernel has to be that does an activation, too, or reads
 an int8 weight: more than the benchmark's own spread."""
@@ -47,7 +47,7 @@ def time_as_it_runs(choice: Any) -> None:
     """Have ATen's product with a row be benchmarked with the row, as its generated call has it.
 
     Since 2.12 Inductor benchmarks it with the row expanded to a matrix, which ATen copies first:
-    1.31x the time (benchmarks/results/addmm_bias.json), so that slower kernels would win.
+    1.31x the time (kernels/EXPERIMENTS.md), so that slower kernels would win.
     """
     if not isinstance(choice, ExternKernelCaller) or choice.name != "addmm":
         return

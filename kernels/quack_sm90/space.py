@@ -63,7 +63,7 @@ NEVER_NEAR: tuple[tuple[dict[str, object], float], ...] = (
 )
 """Values that together were never near the best on any of the 60 problems of the pilot, and how far
 behind their best config was, as a share of the best, where it came closest
-(benchmarks/space_pilot.py). Finer classes are left to the model: what 45 problems never had near
+(kernels/EXPERIMENTS.md). Finer classes are left to the model: what 45 problems never had near
 the best was up to 11% ahead on the other 15."""
 
 _SCALES = {

@@ -2,7 +2,6 @@
 
 Every other seed kills it at an SQL statement, which may be amid a commit, from the first one that
 opens the store; the others some time after the first job, which may be anywhere.
-``benchmarks/kill_and_resume.py`` runs a hundred seeds.
 """
 
 from __future__ import annotations

@@ -157,19 +157,6 @@ def _shown(geomean: float) -> dict[str, dict[str, float]]:
     return {str(k): {"geomean": geomean / k} for k in (1, 3, 5)}
 
 
-def test_guided_table_sets_what_is_lost_beside_what_is_saved(tables: ModuleType) -> None:
-    lost = {"geomean": 0.001, "p95": 0.004, "max": 0.05}
-    share = {"configs": 106.9, "seconds": 2.18, "problems_over_all": 4.99}
-    share |= {"lost": {"burst": lost, "sustained": lost}, "alone": _shown(0.03)}
-    guided = {**share, "as_long": {"problems": 7, **_shown(0.06)}}
-    lines = tables.guided({"shares": {"64/16/16": guided, "all": share}}).splitlines()
-    cells = [cell.strip() for cell in lines[2].strip("|").split("|")]
-    assert cells[:5] == ["64 / 16 / 16", "107", "2.2", "5.0x", "0.10%, 0.40%, 5.0%"]
-    assert cells[6:] == ["3.0% / 1.0% / 0.60%", "6.0% / 2.0% / 1.2%, 7"]
-    assert lines[3].startswith("| all |")
-    assert lines[3].endswith("| 3.0% / 1.0% / 0.60% |  |")
-
-
 def test_new_operand_table_has_a_row_for_each_number_of_problems(tables: ModuleType) -> None:
     known = {
         "0": {"problems": 0, "minutes": 0.0, "beside others": _shown(0.03)},

@@ -15,7 +15,6 @@ from types import ModuleType
 from typing import Any
 
 import compile_time
-import compiled_twice
 import inductor_timing
 import kernel_speed
 import llama_figure
@@ -404,20 +403,6 @@ def test_ptxas_is_shared_if_pytorch_brings_one(
     monkeypatch.setenv("TRITON_PTXAS_PATH", "the user's")
     variants.share_ptxas()
     assert os.environ["TRITON_PTXAS_PATH"] == "the user's"
-
-
-def test_what_compiling_twice_costs_is_a_ratio_of_sums() -> None:
-    def row(job: str, twice: float, once: float) -> dict[str, Any]:
-        found = {
-            "as it comes": {"seconds": twice, "compiled": 18, "found": 0},
-            "shared ptxas": {"seconds": once, "compiled": 0, "found": 18},
-        }
-        return {"job": job, "processes": found}
-
-    found = compiled_twice.figures([row("a", 6.0, 2.0), row("b", 3.0, 1.0)])
-    assert found["as it comes to shared"] == 3.0
-    assert found["compiled"] == {"as it comes": 36, "shared ptxas": 0}
-    assert found["found"] == {"as it comes": 0, "shared ptxas": 36}
 
 
 @pytest.fixture

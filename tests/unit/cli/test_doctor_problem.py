@@ -13,7 +13,7 @@ from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.inductor_hook.autoload import VARIABLE
+from tilecast.inductor_hook.names import VARIABLE
 from tilecast.inductor_hook.settings import Settings
 from tilecast.kernels.objects.cache import ObjectCache
 from tilecast.kernels.spec import KernelSpec

@@ -115,6 +115,7 @@ def test_without_the_backend_nothing_but_the_entry_point_is_loaded() -> None:
         "tilecast",
         "tilecast.inductor_hook",
         "tilecast.inductor_hook.autoload",
+        "tilecast.inductor_hook.names",
     ]
 
 
