@@ -9,7 +9,7 @@ problems in five, drawn at random, and 3 on the rest.
 import time
 import timeit
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import runner
@@ -17,11 +17,13 @@ from runner import Row
 from selection_regret import DIGITS, Table, read
 
 from tilecast.heuristics.hardware import Hardware
-from tilecast.models.evaluation.evaluation import folds
-from tilecast.models.learning.labels import POWERS
+from tilecast.models.learning.fit_stopping import first_candidates
+from tilecast.models.learning.folds import folds
 from tilecast.models.learning.training import fit_rankers, stopping_rule
+from tilecast.models.runtime.objectives import OBJECTIVES
+from tilecast.models.runtime.ranker import ModelScores
 from tilecast.models.runtime.stopping import MAX_TAKEN as MOST
-from tilecast.models.runtime.stopping import MEANS, StoppingRule, first_candidates, stop_features
+from tilecast.models.runtime.stopping import MEANS, StoppingRule, stop_features
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,16 +70,16 @@ def ask(table: Table, gpu: Hardware, jobs: int) -> tuple[dict[str, Asked], list[
     learned = []
     asked = {
         power: Asked(np.empty((len(table), MOST)), {m: np.empty(len(table), int) for m in MEANS})
-        for power in POWERS
+        for power in OBJECTIVES
     }
     for fitted, unseen in folds(table):
         known = [table[i] for i in fitted]
         splits = folds(known)
-        rankers, validated = fit_rankers(gpu, known, splits, jobs=jobs)
+        ranker, *validated = fit_rankers(gpu, known, splits, jobs=jobs)
         learned.append(stopping_rule(validated, known, splits))
-        for power, ranker in rankers.items():
+        for power in OBJECTIVES:
             for i in unseen.tolist():
-                found = first_candidates(ranker, table[i])
+                found = first_candidates(replace(ranker, objective=power), table[i])
                 row = np.log(np.minimum.accumulate(found.slowdowns))
                 asked[power].log_regret[i] = np.pad(row, (0, MOST - len(row)), mode="edge")
                 for mean, sizes in asked[power].sizes.items():
@@ -103,7 +105,7 @@ def main() -> None:
     # What the trees say is known by then, from ranking.
     scores = np.zeros((2, MOST), np.float32)
     seconds = timeit.repeat(
-        lambda: rules[0].size(stop_features(*scores), MEANS[0]), number=1, repeat=1000
+        lambda: rules[0].size(stop_features(ModelScores(*scores)), MEANS[0]), number=1, repeat=1000
     )
     figures = {
         "means": MEANS,

@@ -2,7 +2,7 @@
 
 ``python benchmarks/operand_transfer.py --jobs 2``. Each fold of families is held out. Of every kind
 of operands the regret is given of rankers that were fitted to all kinds, as the shipped one is; to
-all kinds but this one, as of those that the model is lent to; and to ``bf16:rcr`` alone.
+all kinds but this one, as of those that the model ranks for unseen; and to ``bf16:rcr`` alone.
 """
 
 import time
@@ -15,7 +15,7 @@ from simulation import figures
 from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.models.evaluation.evaluation import Splits, folds, held_out
 from tilecast.models.evaluation.regret import regrets
-from tilecast.models.runtime.ranker import ConfigRanker
+from tilecast.models.learning.fit_ranker import fit_ranker
 
 POWER = "robust"
 
@@ -41,9 +41,9 @@ def main() -> None:
     """Score, and keep the result."""
     start = time.monotonic()
     options, table, gpu, settings = read(runner.parser(__file__, __doc__))
-    make = partial(ConfigRanker, gpu, times=False)
+    fit = partial(fit_ranker, hardware=gpu)
     lost = {
-        name: regrets(held_out(make, table, POWER, splits, options.jobs), table)
+        name: regrets(held_out(fit, table, POWER, splits, options.jobs), table)
         for name, splits in compared(table).items()
     }
     found = {

@@ -12,9 +12,10 @@ import runner
 from runner import Row, ratios
 
 from tilecast.data_collection.dataset.dataset import read_dataset
+from tilecast.data_collection.dataset.measurement import REGIMES
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import library_operator
-from tilecast.models.learning.labels import REGIMES, ProblemLabels, label_table
+from tilecast.models.learning.labels import ProblemLabels, label_table
 
 FEWEST = 20
 """Problems that a kind needs for a figure."""

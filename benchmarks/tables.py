@@ -383,7 +383,7 @@ def learning(figures: Figures) -> str:
 def new_gpu(figures: Figures) -> str:
     """Regret by how many problems of a new GPU were measured, with another one known or not."""
     regret = figures["regret"]
-    counts = sorted({int(name.split()[0]) for name in regret["burst"] if name != "lent"})
+    counts = sorted({int(name.split()[0]) for name in regret["burst"] if name != "borrowed"})
     seconds = figures["card_seconds_a_problem"]
 
     def cell(power: str, name: str) -> str:

@@ -62,7 +62,7 @@ def choices(
             compiling.
 
     Raises:
-        TilecastError: it is not lent to the operands of one.
+        TilecastError: the model does not rank for the operands of one.
     """
     found = []
     for problem in problems:

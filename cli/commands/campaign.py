@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tilecast.cli.commands.evaluate import all_makers, of_kinds, score_tables
+from tilecast.cli.commands.evaluate import all_fits, of_kinds, score_tables
 from tilecast.cli.diagnosis.machine import visible_gpus
 from tilecast.cli.options import argtypes, resolve
 from tilecast.cli.options import options as shared
@@ -62,7 +62,7 @@ def run(options: argparse.Namespace) -> Answer:
     """Measure stage by stage, then learn from it and tell."""
     from tilecast.data_collection.dataset.dataset import write_dataset
     from tilecast.data_collection.jobs.store import MeasurementStore
-    from tilecast.models.evaluation.evaluation import too_few
+    from tilecast.models.learning.folds import too_few
     from tilecast.models.learning.training_sets import Measurements, dataset_hardware
     from tilecast.reporting.page import library, write_page
 
@@ -106,10 +106,10 @@ def _learned(
 def _scored(measured: Measurements, jobs: int) -> dict[str, Any]:
     """What `tilecast evaluate` says of these measurements."""
     from tilecast.models.evaluation.evaluation import evaluate
-    from tilecast.models.learning.labels import POWERS
+    from tilecast.models.runtime.objectives import OBJECTIVES
 
-    makers, among = all_makers(measured.gpu).values(), of_kinds(None, measured.own)
-    return evaluate(list(makers), measured.table, POWERS, jobs, among=among)
+    fits, among = all_fits(measured.gpu).values(), of_kinds(None, measured.own)
+    return evaluate(list(fits), measured.table, OBJECTIVES, jobs, among=among)
 
 
 def _answer(
@@ -120,8 +120,8 @@ def _answer(
 ) -> Answer:
     """How far it is, how the cards differ, and how well the model does, or why there is none."""
     from tilecast.data_collection.run.cards import card_times
-    from tilecast.models.learning.labels import POWERS
     from tilecast.models.runtime.manifest import MANIFEST
+    from tilecast.models.runtime.objectives import OBJECTIVES
     from tilecast.reporting.cards import card_differences, card_table, trouble_table
     from tilecast.reporting.noise import noise_table, repeats
 
@@ -139,7 +139,10 @@ def _answer(
         f"{counts['measured']} of {counts['problems']} problems measured, {counts['verified']} "
         f"verified, {counts['measurements']} measurements; the same command goes on"
     )
-    tables = [*(score_tables(scored, POWERS) if scored else []), noise_table(repeats(dataset.rows))]
+    tables = [
+        *(score_tables(scored, OBJECTIVES) if scored else []),
+        noise_table(repeats(dataset.rows)),
+    ]
     tables += [table for table in (card_table(cards), troubles) if table]
     last = f"{MODEL}={facts['model']}" if scored else f"Not trained or scored: {facts['no_model']}"
     return Answer(document, [*tables, summary, last])

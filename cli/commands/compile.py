@@ -121,13 +121,13 @@ def _ranked(problems: Sequence[GemmProblem], options: argparse.Namespace) -> Seq
     Raises:
         TilecastError: it does so for none of them.
     """
-    from tilecast.models.runtime.known_operands import check_decides, decides
+    from tilecast.models.runtime.known_operands import check_decides_for, decides_for
     from tilecast.models.runtime.learned import load_heuristic_for
 
     heuristic = load_heuristic_for(resolve.gpu(options), problems, options.power, options.model)
     alone, measured = options.top == 1, heuristic.artifact.measured
-    if alone and not any(decides(measured, problem.operands) for problem in problems):
-        check_decides(measured, problems[0].operands)
+    if alone and not any(decides_for(measured, problem.operands) for problem in problems):
+        check_decides_for(measured, problems[0].operands)
     return resolve.ranked(heuristic, problems, alone=alone)
 
 

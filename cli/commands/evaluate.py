@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     from tilecast.heuristics.hardware import Hardware
     from tilecast.heuristics.problem import GemmProblem
-    from tilecast.models.evaluation.evaluation import MakeHeuristic
+    from tilecast.models.evaluation.evaluation import Fit
     from tilecast.models.learning.labels import ProblemLabels
     from tilecast.models.learning.training_sets import Measurements
     from tilecast.models.runtime.artifact import Artifact
@@ -60,9 +61,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> Answer:
     """Fit, ask and score every heuristic, fold by fold."""
     from tilecast.models.evaluation.evaluation import evaluate
-    from tilecast.models.learning.labels import POWERS
     from tilecast.models.runtime.artifact import load
-    from tilecast.models.runtime.nearest_gpu import lent
+    from tilecast.models.runtime.nearest_gpu import borrowed
+    from tilecast.models.runtime.objectives import OBJECTIVES
 
     resolve.check_own_problems(options)
     if options.operands and resolve.names_own_problems(options):
@@ -70,26 +71,28 @@ def run(options: argparse.Namespace) -> Answer:
             "--operands is of all that was measured; allowed beside --problems: a column of "
             "operands in the file"
         )
-    powers = tuple(dict.fromkeys(options.power or POWERS))
+    powers = tuple(dict.fromkeys(options.power or OBJECTIVES))
     # What is refused at once comes before what takes seconds to read.
     trained = None if options.model is None else load(options.model)
     own = resolve.own_problems(options)
     measured, files = read_measurements(options, options.add)
-    gpu, makers = measured.gpu, all_makers(measured.gpu)
+    gpu, fits = measured.gpu, all_fits(measured.gpu)
     for name in options.only or ():
-        if name not in makers:
-            raise TilecastError(f"heuristic {name!r} is not known; allowed: {', '.join(makers)}")
-    makers = {name: makers[name] for name in options.only or makers}
+        if name not in fits:
+            raise TilecastError(f"heuristic {name!r} is not known; allowed: {', '.join(fits)}")
+    fits = {name: fits[name] for name in options.only or fits}
     among = _measured(own, measured.own) if own else of_kinds(options.operands, measured.own)
     told: dict[str, str] = {}
     if trained and (folder := options.model):
-        artifact = lent(_unseeing(trained, measured), gpu)
-        makers |= {"as trained": _as_trained(artifact)}
-        if artifact.lender:
-            told["lent"] = f"as trained: the {artifact.lender}'s model, lent to the {gpu.name}"
+        artifact = borrowed(_unseeing(trained, measured), gpu)
+        fits |= {"as trained": _as_trained(artifact)}
+        if artifact.trained_for:
+            told["borrowed"] = (
+                f"as trained: the {artifact.trained_for} model, used on the {gpu.name}"
+            )
         if seen := _seen(folder, artifact, among):
             told["seen"] = f"as trained has seen (n, k) of {seen} of the {len(among)} problems"
-    scored = evaluate(list(makers.values()), measured.table, powers, options.jobs, among=among)
+    scored = evaluate(list(fits.values()), measured.table, powers, options.jobs, among=among)
     missing = len(own) - len(among) if own else 0
     lines = [
         files_line(files),
@@ -134,24 +137,26 @@ def of_kinds(
     return found
 
 
-def all_makers(gpu: Hardware) -> dict[str, MakeHeuristic]:
+def all_fits(gpu: Hardware) -> dict[str, Fit]:
     """Everything that can be scored here, by name."""
     from tilecast.heuristics.baselines import RandomChoice
     from tilecast.models.evaluation import baselines, nvmatmul
-    from tilecast.models.evaluation.tree_linear import TreeLinearRanker
+    from tilecast.models.evaluation.tree_linear import TreeLinearRanker, fit_tree_linear
+    from tilecast.models.learning.fit_ranker import fit_ranker
     from tilecast.models.runtime.ranker import ConfigRanker
 
-    makers: list[MakeHeuristic] = [
-        lambda power: ConfigRanker(gpu, power, times=False),
-        lambda power: TreeLinearRanker(gpu, power),
-        baselines.NearestNeighbour,
-        baselines.BestFixedSubset,
-        lambda power: baselines.StockDefault(gpu),
-        RandomChoice,
-    ]
+    fits: dict[str, Fit] = {
+        ConfigRanker.name: partial(fit_ranker, hardware=gpu),
+        TreeLinearRanker.name: partial(fit_tree_linear, hardware=gpu),
+        baselines.NearestNeighbour.name: baselines.fit_nearest,
+        baselines.FixedSubset.name: baselines.fit_fixed_subset,
+        baselines.StockDefault.name: lambda table, objective: baselines.StockDefault(gpu),
+        RandomChoice.name: lambda table, objective: RandomChoice(),
+    }
     if find_spec("nvMatmulHeuristics") and gpu.name in nvmatmul.GPUS:
-        makers.append(lambda power: nvmatmul.NvMatmulHeuristic(gpu))
-    return {make(shared.DEFAULT_POWER).name: make for make in makers}
+        one = nvmatmul.NvMatmulHeuristic(gpu)
+        fits[one.name] = lambda table, objective: one
+    return fits
 
 
 def _unseeing(artifact: Artifact, measured: Measurements) -> Artifact:
@@ -185,16 +190,16 @@ def _seen(folder: Path, artifact: Artifact, scored: Collection[GemmProblem]) -> 
     return sum(problem.family in families for problem in scored)
 
 
-def _as_trained(artifact: Artifact) -> MakeHeuristic:
+def _as_trained(artifact: Artifact) -> Fit:
     """The model as it is, never fitted again."""
     from tilecast.models.runtime.learned import LearnedHeuristic
 
-    def make(power: str) -> LearnedHeuristic:
-        heuristic = LearnedHeuristic(artifact, power)
+    def fit(table: Sequence[ProblemLabels], objective: str) -> LearnedHeuristic:
+        heuristic = LearnedHeuristic(artifact, objective)
         heuristic.name = "as trained"
         return heuristic
 
-    return make
+    return fit
 
 
 def score_tables(scored: Mapping[str, Any], powers: Sequence[str]) -> list[Table | str]:

@@ -115,8 +115,8 @@ def _many(problems: Sequence[GemmProblem], options: argparse.Namespace) -> Answe
         from tilecast.reporting.choices import choices, write_choices
 
         write_choices(choices(heuristic, problems, gpu, top), options.choices)
-    lent = _lent(heuristic)
-    document = {"gpu": gpu.name, **lent, "power": options.power, "problems": answers}
+    borrowed = _borrowed(heuristic)
+    document = {"gpu": gpu.name, **borrowed, "power": options.power, "problems": answers}
     rows = [
         (str(problem), problem.operands.text, *entry)
         for problem, answer in zip(problems, answers, strict=True)
@@ -127,7 +127,7 @@ def _many(problems: Sequence[GemmProblem], options: argparse.Namespace) -> Answe
     ]
     title = f"{len(problems)} problems on {gpu.name}, {options.power}"
     table = Table(title, {"problem": "", "operands": ""} | COLUMNS, rows)
-    return Answer(document, [table, *lent.values()])
+    return Answer(document, [table, *borrowed.values()])
 
 
 def _one(problem: GemmProblem, options: argparse.Namespace) -> Answer:
@@ -148,7 +148,7 @@ def _one(problem: GemmProblem, options: argparse.Namespace) -> Answer:
     document = {
         "problem": _fields(problem),
         "gpu": gpu.name,
-        **_lent(heuristic),
+        **_borrowed(heuristic),
         "power": options.power,
         "candidates": len(among),
         "roofline": _roofline(problem, gpu),
@@ -221,11 +221,11 @@ def _write_page(
     write_page(file, f"tilecast: {problem} {problem.operands} on {document['gpu']}", sections)
 
 
-def _lent(heuristic: LearnedHeuristic) -> dict[str, str]:
+def _borrowed(heuristic: LearnedHeuristic) -> dict[str, str]:
     """Whose model it is and on which terms, where it is another GPU's."""
     from tilecast.models.runtime.nearest_gpu import terms
 
-    return {"lent": terms(heuristic.artifact)} if heuristic.artifact.lender else {}
+    return {"borrowed": terms(heuristic.artifact)} if heuristic.artifact.trained_for else {}
 
 
 def _fields(problem: GemmProblem) -> dict[str, object]:

@@ -11,7 +11,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tilecast.cli.commands.evaluate import all_makers, of_kinds
+from tilecast.cli.commands.evaluate import all_fits, of_kinds
 from tilecast.cli.options import argtypes, resolve
 from tilecast.cli.options import options as shared
 from tilecast.cli.options.load_measurements import DATA
@@ -197,10 +197,10 @@ def _scores(
     from tilecast.reporting.page import Section
     from tilecast.reporting.sections import score_section
 
-    makers = all_makers(dataset_hardware(dataset))
+    fits = all_fits(dataset_hardware(dataset))
     try:
         among = of_kinds(None, table)
-        scored = evaluate(list(makers.values()), table, [options.power], options.jobs, among=among)
+        scored = evaluate(list(fits.values()), table, [options.power], options.jobs, among=among)
     except TilecastError as error:
         # Of a collection that has only begun there is still all the rest to see.
         return Section("Held-out regret", [f"Not scored: {error}"])

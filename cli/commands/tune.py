@@ -49,7 +49,7 @@ def run(options: argparse.Namespace) -> Answer:
     """Collect what the shipped model likes, train on all, score both models on one's own."""
     from tilecast.data_collection.dataset.dataset import read_dataset
     from tilecast.models.apply.guidance import Guided
-    from tilecast.models.evaluation.evaluation import too_few
+    from tilecast.models.learning.folds import too_few
     from tilecast.models.learning.labels import label_table
     from tilecast.models.learning.training import train
     from tilecast.models.learning.training_sets import by_gpu, dataset_hardware
@@ -117,13 +117,15 @@ def _table(document: Mapping[str, Any]) -> Table:
 def _regret(artifact: Artifact, table: Sequence[ProblemLabels]) -> dict[str, dict[int, float]]:
     """Geometric mean regret of a model as it is, by power and number of kernels."""
     from tilecast.models.evaluation.evaluation import held_out, unfitted
-    from tilecast.models.evaluation.regret import regrets, spread
-    from tilecast.models.learning.labels import POWERS
+    from tilecast.models.evaluation.regret import regrets
+    from tilecast.models.learning.labels import spread
     from tilecast.models.runtime.learned import LearnedHeuristic
+    from tilecast.models.runtime.objectives import OBJECTIVES
 
     found = {}
-    for power in POWERS:
-        asked = held_out(lambda p: LearnedHeuristic(artifact, p), table, power, unfitted(table))
+    for power in OBJECTIVES:
+        one = LearnedHeuristic(artifact, power)
+        asked = held_out(lambda _, __, one=one: one, table, power, unfitted(table))
         by_k = regrets(asked, table)
         found[power] = {k: spread(by_k[:, k - 1])["geomean"] for k in SHOWN_K}
     return found

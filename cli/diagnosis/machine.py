@@ -181,7 +181,7 @@ def check_models(
         needed = gpu is default
         try:
             artifact = shipped_for(gpu)
-            if artifact.lender:
+            if artifact.trained_for:
                 yield Finding("model", f"none for {gpu.name}", False, needed, terms(artifact))
             else:
                 yield Finding("model", artifact.name, True, needed)
@@ -215,7 +215,7 @@ def check_library(
         # A model that does not load is told by `check_models`.
         with suppress(TilecastError):
             artifact = model_for(gpu, Path(folder) if folder else None)
-            if not artifact.lender:  # what is lent leaves nothing to the library
+            if not artifact.trained_for:  # a borrowed model leaves nothing to cuBLAS
                 facts: Mapping[str, Any] = artifact.facts
                 yield from compare_library(facts.get("library", {}), library_here())
 

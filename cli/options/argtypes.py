@@ -99,9 +99,9 @@ def parallel(text: str) -> int:
 
 def power(text: str) -> str:
     """Read the power regime to aim at."""
-    from tilecast.models.learning.labels import check_power
+    from tilecast.models.runtime.objectives import check_objective
 
-    return reads(check_power)(text)
+    return reads(check_objective)(text)
 
 
 def path(text: str) -> Path:

@@ -115,10 +115,10 @@ def ranked(
         problems: of any operands.
         alone: whether it has to decide without a benchmark, which it does for fewer operands.
     """
-    from tilecast.models.runtime.known_operands import decides
+    from tilecast.models.runtime.known_operands import decides_for
 
     def takes(problem: GemmProblem) -> bool:
-        known = not alone or decides(heuristic.artifact.measured, problem.operands)
+        known = not alone or decides_for(heuristic.artifact.measured, problem.operands)
         return known and heuristic.ranks(problem)
 
     problems = tuple(problems)

@@ -36,7 +36,7 @@ def shown(problem: GemmProblem, document: Mapping[str, Any]) -> list[Table | str
     decided = {"feature": "", "value": ".4g", "effect on cost": "+.1%", "meaning": ""}
     return [
         Table(title, columns, rows),
-        *([document["lent"]] if "lent" in document else []),
+        *([document["borrowed"]] if "borrowed" in document else []),
         "roofline {microseconds:.1f} us, set by {bound}".format(**document["roofline"]),
         *(_oracle_line(problem, regime, oracle) for regime, oracle in document["measured"].items()),
         *([] if document["measured"] else ["not in the data set: no measured times"]),

@@ -17,8 +17,9 @@ import numpy as np
 from tilecast.heuristics.heuristic import Heuristic, rank
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.models.evaluation.regret import BUCKETS, HeldOut, groups, summarise
-from tilecast.models.learning.fit_deferral import held_out_choices, parts_beside_library, speed
+from tilecast.models.learning.fit_deferral import beside_library, held_out_choices, speed
 from tilecast.models.learning.folds import Splits, folds, side_by_side
+from tilecast.models.learning.held_out import ask_about_unseen
 from tilecast.models.learning.labels import MAX_K, ProblemLabels, noise_floor
 from tilecast.models.runtime.ranker import ConfigRanker
 
@@ -30,8 +31,9 @@ Fit = Callable[[Sequence[ProblemLabels], str], Heuristic]
 class SpeedRow:
     """How fast the first choices for a group of problems are beside cuBLAS, held out."""
 
-    objective: str
-    """What was asked for; ``robust`` in the regime where a choice is slower beside cuBLAS."""
+    power: str
+    """The objective, under the name of the option; ``robust`` in the regime where a choice is
+    slower beside cuBLAS."""
     problems: str
     """``all``, one of `ORIGINS`, or ``other families``."""
     deferral: bool
@@ -121,7 +123,7 @@ def speeds(
         jobs: fits at a time.
     """
     rows = []
-    parts = parts_beside_library(rankers, table, splits)
+    parts = [beside_library(part) for part in ask_about_unseen(rankers, table, splits)]
     for objective, choices in held_out_choices(parts, jobs=jobs).items():
         scored = np.array([among is None or problem in among for problem in choices.problems])
         masks = {name: scored & mask for name, mask in groups(choices.problems).items()}
@@ -171,19 +173,13 @@ def evaluate(
     splits = [(fitted, asked) for fitted, asked in asking if asked.size]
     scored = [labels for labels, is_wanted in zip(table, wanted, strict=True) if is_wanted]
     asked = [one for aim in objectives for one in all_held_out(fits, table, aim, splits, jobs)]
-    rankers = [one for one in asked if one.heuristic == ConfigRanker.name][:1]
-    by_fold = len(splits) == len(whole)
-    beside = [
-        row
-        for one in rankers
-        if by_fold
-        for row in speeds(one.fitted, table, whole, among, jobs)  # pyright: ignore
-        if row.objective in objectives
-    ]
+    learned = [one.fitted for one in asked if one.heuristic == ConfigRanker.name]
+    rankers = [one for one in learned[0] if isinstance(one, ConfigRanker)] if learned else []
+    beside = speeds(rankers, table, whole, among, jobs) if len(rankers) == len(whole) else []
     return {
         "problems": len(scored),
         "families": len({labels.problem.family for labels in scored}),
         "noise_floor": {objective: noise_floor(scored, objective) for objective in objectives},
         "regret": [asdict(row) for result in asked for row in summarise(result, table)],
-        "beside_library": [asdict(row) for row in beside],
+        "beside_library": [asdict(row) for row in beside if row.power in objectives],
     }

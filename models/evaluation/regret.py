@@ -35,8 +35,8 @@ class RegretRow:
 
     heuristic: str
     """Its name."""
-    objective: str
-    """What it was asked for, and is scored by."""
+    power: str
+    """The objective that it was asked for and is scored by, under the name of the option."""
     problems: str
     """The name of one of their `groups`."""
     count: int

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -20,13 +20,11 @@ import numpy as np
 from tilecast.data_collection.dataset.measurement import REGIMES
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.models.learning.fit_trees import boosted
-from tilecast.models.learning.folds import Splits, side_by_side
-from tilecast.models.learning.labels import ProblemLabels
-from tilecast.models.learning.targets import problem_features
+from tilecast.models.learning.folds import side_by_side
+from tilecast.models.learning.held_out import Asked
 from tilecast.models.runtime.deferral import MOST_MARGIN, Deferral, deferral_features
 from tilecast.models.runtime.forest import Forest
 from tilecast.models.runtime.objectives import OBJECTIVES, ROBUST
-from tilecast.models.runtime.ranker import ConfigRanker
 
 SLOWER = 0.97
 """Speed beside cuBLAS below which a product counts as slower."""
@@ -70,34 +68,21 @@ class BesideLibrary:
     """Whether it was measured on another GPU: it is learned from, and never asked about."""
 
 
-def beside_library(
-    ranker: ConfigRanker, asked: Sequence[ProblemLabels]
-) -> tuple[BesideLibrary, ...]:
-    """Ask a ranker about problems that it was not fitted on and cuBLAS was timed on."""
-    rankers = [replace(ranker, objective=objective) for objective in OBJECTIVES]
+def beside_library(asked: Sequence[Asked]) -> tuple[BesideLibrary, ...]:
+    """What is learned from the rankings of held-out problems that cuBLAS was timed on."""
     found = []
-    for labels in asked:
+    for one in asked:
+        labels = one.labels
         if not np.isnan(labels.library_over(ROBUST)).any():
-            every = problem_features(labels, ranker.hardware)
             features, leads = {}, {}
-            for one in rankers:
-                first = one.order(every)[:LEARNED]
-                scores = one.model_scores(every[first])
-                features[one.objective] = deferral_features(every[first], scores)
-                leads[one.objective] = np.log(labels.library_over(one.objective)[first])
+            for objective, ranking in one.rankings.items():
+                seen = deferral_features(ranking.features, ranking.scores)
+                features[objective] = seen[:LEARNED]
+                over = labels.library_over(objective)[ranking.first[:LEARNED]]
+                leads[objective] = np.log(over)
             elsewhere = labels.elsewhere is not None
             found.append(BesideLibrary(labels.problem, features, leads, elsewhere))
     return tuple(found)
-
-
-def parts_beside_library(
-    rankers: Sequence[ConfigRanker], table: Sequence[ProblemLabels], splits: Splits
-) -> list[tuple[BesideLibrary, ...]]:
-    """What the ranker of each split says of the problems, other GPUs' too, that it has not seen."""
-    return [
-        beside_library(ranker, [table[i] for i in np.setdiff1d(np.arange(len(table)), seen)])
-        for ranker, (seen, _) in zip(rankers, splits, strict=True)
-    ]
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,7 +142,8 @@ def held_out_choices(
     forests = iter(side_by_side(jobs, fits))
     expected: dict[str, list[np.ndarray]] = {objective: [] for objective in OBJECTIVES}
     for place in places:
-        deferral = Deferral({regime: next(forests) for regime in REGIMES}, {})
+        trees: dict[str, Forest] = {regime: next(forests) for regime in REGIMES}
+        deferral = Deferral(trees, {})
         for objective, found in expected.items():
             first = np.concatenate([one.features[objective][:1] for one in asked[place]])
             found.append(deferral.least_lead(first, objective))
@@ -187,7 +173,7 @@ def fit_deferral(
         return None, {}
     every = [one for part in parts for one in part]
     fits = [partial(_fitted, every, regime, seed) for regime in REGIMES]
-    forests = dict(zip(REGIMES, side_by_side(jobs, fits), strict=True))
+    forests: dict[str, Forest] = dict(zip(REGIMES, side_by_side(jobs, fits), strict=True))
     margins = {objective: round(one.margin, _DIGITS) for objective, one in choices.items()}
     return Deferral(forests, margins), choices
 

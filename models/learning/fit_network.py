@@ -30,7 +30,7 @@ HIDDEN = (192, 192, 192)
 """Widths of the layers between features and outputs."""
 EPOCHS = 40
 """How often each problem is seen, unless that takes more than `MOST_STEPS`."""
-MOST_STEPS = 6_000
+MOST_STEPS = 9_000
 """Steps at most, so that training takes no longer the more problems there are."""
 TOGETHER = 8
 """Problems of a step."""
@@ -48,14 +48,23 @@ LARGE = 64.0
 
 @dataclass(frozen=True, eq=False)
 class _Configs:
-    """The configs of one problem, or of several one below the other."""
+    """The configs of one problem; what the loss needs of them is computed once.
+
+    The tensors are float32 [configs, ...], and but for the first one number for each of `REGIMES`.
+    """
 
     features: torch.Tensor
-    """float32 [configs, features], as the first layer sees them."""
+    """As the first layer sees them."""
     level: torch.Tensor
-    """float32 [configs, regimes]: log(time / analytic time)."""
+    """log(time / analytic time)."""
     slowdown: torch.Tensor
-    """float32 [configs, regimes]: log of the time over the problem's best."""
+    """Log of the time over the problem's best."""
+    weight: torch.Tensor
+    """What a squared error counts."""
+    mean: torch.Tensor
+    """The same over its sum: weights of a mean."""
+    share: torch.Tensor
+    """A softmax of the measured times."""
 
     @classmethod
     def of(
@@ -65,8 +74,11 @@ class _Configs:
         import torch
 
         level = log_time - log_analytic(features)[:, None]
-        arrays = (scale.scaled(features), level, slowdown)
-        return cls(*(torch.from_numpy(np.asarray(array, np.float32)) for array in arrays))
+        weight = np.exp(-FOCUS * slowdown) + FLOOR
+        near = np.exp(-slowdown / MEASURED_NEAR)
+        arrays = (level, slowdown, weight, weight / weight.sum(0), near / near.sum(0))
+        tensors = (torch.from_numpy(array.astype(np.float32)) for array in arrays)
+        return cls(torch.from_numpy(scale.scaled(features).astype(np.float32)), *tensors)
 
 
 def fit_network(
@@ -155,17 +167,19 @@ def _first_weights(widths: tuple[int, ...], random: torch.Generator) -> list[tor
 def _loss(weights: list[torch.Tensor], problems: list[_Configs]) -> torch.Tensor:
     """How far a network is from some problems' times."""
     import torch
-    import torch.nn.functional as F
 
     values = torch.cat([one.features for one in problems])
     level = torch.cat([one.level for one in problems])
     slowdown = torch.cat([one.slowdown for one in problems])
+    weight = torch.cat([one.weight for one in problems])
+    mean = torch.cat([one.mean for one in problems])
+    share = torch.cat([one.share for one in problems])
     counts = torch.tensor([len(one.level) for one in problems])
     problem = torch.repeat_interleave(torch.arange(len(problems)), counts)
 
     *hidden, last = zip(weights[::2], weights[1::2], strict=True)
-    for weight, bias in hidden:
-        values = F.gelu(torch.addmm(bias, values, weight), approximate="tanh")
+    for layer, bias in hidden:
+        values = torch.addmm(bias, values, layer).relu()
     error = torch.addmm(last[1], values, last[0]) - level
 
     def of_problem(each: torch.Tensor) -> torch.Tensor:
@@ -173,12 +187,9 @@ def _loss(weights: list[torch.Tensor], problems: list[_Configs]) -> torch.Tensor
         sums = torch.zeros(len(problems), each.shape[1]).index_add(0, problem, each)
         return sums[problem]
 
-    weight = torch.exp(-FOCUS * slowdown) + FLOOR
-    centred = error - of_problem(weight * error) / of_problem(weight)
+    centred = error - of_problem(mean * error)
     squared = (weight * centred**2).sum() / weight.sum()
     # Centred, no exponential overflows by what all configs of a problem share.
-    expected = torch.exp(-(centred + slowdown).clamp(-1, 1) / EXPECTED_NEAR)
-    measured = torch.exp(-slowdown / MEASURED_NEAR)
-    share = measured / of_problem(measured)
-    entropy = -(share * torch.log(expected / of_problem(expected))).sum()
+    log_expected = -(centred + slowdown).clamp(-1, 1) / EXPECTED_NEAR
+    entropy = (share * (torch.log(of_problem(torch.exp(log_expected))) - log_expected)).sum()
     return squared + ORDER_SHARE * entropy / len(problems) / len(REGIMES)

@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tilecast.models.learning.labels import ProblemLabels
-from tilecast.models.learning.targets import problem_features
-from tilecast.models.runtime.ranker import ConfigRanker
+from tilecast.models.learning.held_out import Asked
+from tilecast.models.runtime.ranker import ModelScores
 from tilecast.models.runtime.stopping import (
     MAX_TAKEN,
     MEANS,
@@ -38,14 +37,12 @@ class FirstCandidates:
         return -np.diff(np.log(np.minimum.accumulate(self.slowdowns)))
 
 
-def first_candidates(ranker: ConfigRanker, labels: ProblemLabels) -> FirstCandidates:
-    """Ask a ranker about a problem that it was not fitted on."""
-    features = problem_features(labels, ranker.hardware)
-    first = ranker.order(features)[:MAX_TAKEN]
-    return FirstCandidates(
-        stop_features(ranker.model_scores(features[first])),
-        labels.slowdown(ranker.objective, truth=True)[first],
-    )
+def first_candidates(asked: Asked, objective: str) -> FirstCandidates:
+    """What is learned from the ranking of a held-out problem for an objective."""
+    ranking = asked.rankings[objective]
+    scores = ModelScores(ranking.scores.trees[:MAX_TAKEN], ranking.scores.network[:MAX_TAKEN])
+    slowdowns = asked.labels.slowdown(objective, truth=True)[ranking.first[:MAX_TAKEN]]
+    return FirstCandidates(stop_features(scores), slowdowns)
 
 
 def fit_stopping(asked: Sequence[FirstCandidates]) -> StoppingRule:

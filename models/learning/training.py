@@ -9,8 +9,7 @@ So is when to leave a problem to cuBLAS.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -22,23 +21,20 @@ from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
 from tilecast.models.features.features import log_analytic
 from tilecast.models.learning.autotune_pairs import Comparison, comparisons
-from tilecast.models.learning.fit_deferral import fit_deferral, parts_beside_library, speed
+from tilecast.models.learning.fit_deferral import beside_library, fit_deferral, speed
 from tilecast.models.learning.fit_ranker import fit_ranker
 from tilecast.models.learning.fit_stopping import first_candidates, fit_stopping
 from tilecast.models.learning.fit_trees import fit_times
 from tilecast.models.learning.folds import Splits, folds, side_by_side
+from tilecast.models.learning.held_out import Asked, ask_about_unseen
 from tilecast.models.learning.labels import ProblemLabels, noise_floor, spread
-from tilecast.models.learning.targets import problem_features
 from tilecast.models.learning.training_sets import Measurements, dataset_hardware
 from tilecast.models.runtime.artifact import INTERCEPT, SLOPE, Artifact
 from tilecast.models.runtime.forest import Forest
 from tilecast.models.runtime.objectives import OBJECTIVES
 from tilecast.models.runtime.ranker import ConfigRanker
-from tilecast.models.runtime.stopping import StoppingRule
 
 _PACKAGES = ("numpy", "scikit-learn", "xgboost-cpu", "xgboost", "tilecast")
-_CALIBRATED = 20
-"""Configs per problem, from the best predicted down, that calibrate the predicted slowdown."""
 _REPORTED_K = (1, 3, 5, 10)
 """Numbers of kernels whose regret goes into the manifest."""
 
@@ -79,12 +75,11 @@ def train(
         {regime: fit_times(part, gpu, regime, seed) for regime in REGIMES}
         for part in (table, [table[i] for i in seen])
     )
-    scored = {
-        objective: _scored(replace(validated[0], objective=objective), seen_times, unseen)
-        for objective in OBJECTIVES
-    }
-    parts = parts_beside_library(validated, table, splits)
-    deferral, choices = fit_deferral(parts, seed=seed, jobs=jobs)
+    parts = ask_about_unseen(validated, table, splits)
+    own_parts = [[one for one in part if one.labels.elsewhere is None] for part in parts]
+    scored = {aim: _scored(own_parts[0], aim, seen_times) for aim in OBJECTIVES}
+    deferral, choices = fit_deferral([beside_library(part) for part in parts], seed=seed, jobs=jobs)
+    every = [one for part in own_parts for one in part]
     return Artifact(
         gpu,
         tuple(sorted({labels.problem.operands for labels in table}, key=str)),
@@ -92,7 +87,7 @@ def train(
         ranker,
         times,
         {objective: calibration for objective, (calibration, _) in scored.items()},
-        stopping_rule(validated, table, splits),
+        fit_stopping([first_candidates(one, aim) for one in every for aim in OBJECTIVES]),
         deferral,
         {
             **_learned(measurements, compared),
@@ -130,17 +125,6 @@ def fit_rankers(
         others = [one for one in compared if one.problem.family not in families]
         calls.append(partial(fit, [table[i] for i in seen], compared=others))
     return side_by_side(jobs, calls)
-
-
-def stopping_rule(
-    rankers: Sequence[ConfigRanker], table: Sequence[ProblemLabels], splits: Splits
-) -> StoppingRule:
-    """Learn how many candidates a problem deserves from rankings of held-out problems.
-
-    The rankers are those of each split, fitted to what it does not hold out.
-    """
-    asked = zip(rankers, splits, strict=True)
-    return fit_stopping([first_candidates(one, table[i]) for one, (_, of) in asked for i in of])
 
 
 def _check_choice(own: Sequence[ProblemLabels]) -> None:
@@ -198,7 +182,7 @@ def _compared(compared: Sequence[Comparison]) -> dict[str, int]:
 
 
 def _scored(
-    ranker: ConfigRanker, times: dict[str, Forest], unseen: Sequence[ProblemLabels]
+    asked: Sequence[Asked], objective: str, times: Mapping[str, Forest]
 ) -> tuple[tuple[float, float], dict[str, object]]:
     """Calibration and metrics of a ranker, from problems whose families it was not fitted on.
 
@@ -207,18 +191,16 @@ def _scored(
     on top of it, and 1 where there are no others, or none that is told from the first.
     """
     regrets, predicted, measured, errors = [], [], [], []
-    for labels in unseen:
-        features = problem_features(labels, ranker.hardware)
-        order = ranker.order(features)
-        regrets.append(labels.regret(ranker.objective, order))
-        first = order[:_CALIBRATED]
-        scores = ranker.scores(features[first])
+    for one in asked:
+        labels, ranking = one.labels, one.rankings[objective]
+        regrets.append(labels.regret(objective, ranking.first.tolist()))
+        scores = ranking.scores.blended
         predicted.append(scores - scores[0])
-        measured.append(np.log(labels.slowdown(ranker.objective, truth=True)[first]))
-        if ranker.objective in times:
-            best = features[order[:1]]
-            log_time = times[ranker.objective].predict(best) + log_analytic(best)
-            errors.append(log_time - np.log(labels.cost(ranker.objective, truth=True)[order[0]]))
+        measured.append(np.log(labels.slowdown(objective, truth=True)[ranking.first]))
+        if objective in times:
+            best = ranking.features[:1]
+            log_time = times[objective].predict(best) + log_analytic(best)
+            errors.append(log_time - np.log(labels.cost(objective, truth=True)[ranking.first[0]]))
     gaps, slowdowns = np.concatenate(predicted), np.concatenate(measured)
     intercept = slowdowns[gaps == 0].mean()
     scale = gaps @ gaps

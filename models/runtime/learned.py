@@ -20,6 +20,7 @@ from tilecast.models.runtime.deferral import deferral_features
 from tilecast.models.runtime.known_operands import check_ranks_for, ranks_for
 from tilecast.models.runtime.nearest_gpu import shipped_for
 from tilecast.models.runtime.objectives import ROBUST, check_objective
+from tilecast.models.runtime.ranker import ENTRANTS
 from tilecast.models.runtime.stopping import MAX_TAKEN, stop_features
 
 USUAL_MEAN = 4
@@ -166,9 +167,12 @@ class LearnedHeuristic:
     ) -> tuple[Candidates, np.ndarray]:
         """The first candidates, and their features in that order."""
         check_ranks_for(self.artifact.operands, problem.operands)
-        features = featurize(problem, candidates, self._ranker.hardware)
-        order = self._ranker.order(features)[:limit]
-        return candidates.take(order), features[order]
+        if limit is None or limit > ENTRANTS:
+            features = featurize(problem, candidates, self._ranker.hardware)
+            order = self._ranker.order(features)[:limit]
+            return candidates.take(order), features[order]
+        order, features = self._ranker.leaders(problem, candidates, limit)
+        return candidates.take(order), features
 
     def _predictions(
         self, configs: Iterable[KernelConfig], features: np.ndarray, scores: np.ndarray

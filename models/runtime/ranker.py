@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,10 +11,10 @@ from tilecast.data_collection.dataset.measurement import REGIMES
 from tilecast.heuristics.config_table import Candidates
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.models.features.features import ANALYTIC, featurize, log_analytic
+from tilecast.models.features.features import ANALYTIC, leading, log_analytic
 from tilecast.models.runtime.forest import Forest
 from tilecast.models.runtime.network import Network
-from tilecast.models.runtime.objectives import ROBUST, regimes_of
+from tilecast.models.runtime.objectives import OBJECTIVES, ROBUST, regimes_of
 from tilecast.models.runtime.shapley import contributions
 
 ENTRANTS = 320
@@ -68,14 +69,16 @@ class ConfigRanker:
 
     def model_scores(self, features: np.ndarray) -> ModelScores:
         """What trees and network say of configs, and the `scores` that the two make."""
-        analytic = log_analytic(features)
-        network = self.network.predict(features)[:, self._outputs].mean(1)
-        return ModelScores(self.forest.predict(features) + analytic, network + analytic)
+        return self.all_scores(features, (self.objective,))[self.objective]
 
-    @property
-    def _outputs(self) -> list[int]:
-        """The outputs of the network that the objective asks for."""
-        return [REGIMES.index(regime) for regime in regimes_of(self.objective)]
+    def all_scores(
+        self, features: np.ndarray, objectives: Sequence[str] = OBJECTIVES
+    ) -> dict[str, ModelScores]:
+        """The `model_scores` for several objectives, which share most of the work."""
+        analytic = log_analytic(features)
+        trees = self.forest.predict(features) + analytic
+        network = self.network.predict(features) + analytic[:, None]
+        return {one: ModelScores(trees, network[:, _outputs(one)].mean(1)) for one in objectives}
 
     def order(self, features: np.ndarray) -> np.ndarray:
         """Indices of configs, best first.
@@ -83,16 +86,36 @@ class ConfigRanker:
         Three steps, each on what the one before let through: the analytic time, a few trees, all
         trees with the network. What a step drops follows the others in that step's order.
         """
-        analytic = log_analytic(features)
-        by_analytic = _ascending(analytic)
-        entrants, dropped = by_analytic[:ENTRANTS], by_analytic[ENTRANTS:]
+        pruned = self.pruned(features)
+        return np.append(self._ranked(pruned[:SURVIVORS], features), pruned[SURVIVORS:])
 
-        coarse = self.forest.predict(features[entrants], COARSE_TREES)
-        by_coarse = entrants[_ascending(coarse + analytic[entrants])]
-        survivors, late = by_coarse[:SURVIVORS], by_coarse[SURVIVORS:]
+    def pruned(self, features: np.ndarray) -> np.ndarray:
+        """The indices after the first two steps: the first `SURVIVORS` are ranked, for any aim."""
+        by_analytic = _ascending(log_analytic(features))
+        entrants = by_analytic[:ENTRANTS]
+        by_coarse = self._by_coarse(features[entrants])
+        return np.append(entrants[by_coarse], by_analytic[ENTRANTS:])
 
-        ranked = survivors[_ascending(self.scores(features[survivors]))]
-        return np.concatenate([ranked, late, dropped])
+    def _by_coarse(self, features: np.ndarray) -> np.ndarray:
+        """Indices of the entrants by the first trees."""
+        return _ascending(self.forest.predict(features, COARSE_TREES) + log_analytic(features))
+
+    def _ranked(self, survivors: np.ndarray, features: np.ndarray) -> np.ndarray:
+        """The survivors by all trees and the network."""
+        return survivors[_ascending(self.scores(features[survivors]))]
+
+    def leaders(
+        self, problem: GemmProblem, candidates: Candidates, limit: int | None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Indices of the first ``limit`` candidates, best first, and their features.
+
+        All candidates are ordered where there is no limit; only the first `ENTRANTS` have features.
+        """
+        by_analytic, features = leading(problem, candidates, self.hardware, ENTRANTS)
+        by_coarse = self._by_coarse(features)
+        order = np.append(self._ranked(by_coarse[:SURVIVORS], features), by_coarse[SURVIVORS:])
+        ranked = np.append(by_analytic[order], by_analytic[ENTRANTS:])
+        return ranked[:limit], features[order[:limit]]
 
     def contributions(self, features: np.ndarray) -> np.ndarray:
         """What each feature adds to each score, the analytic time's own part included.
@@ -102,7 +125,7 @@ class ConfigRanker:
             `scores`.
         """
         parts = (1 - NETWORK_SHARE) * contributions(self.forest, features)
-        parts += NETWORK_SHARE * self.network.contributions(features, self._outputs)
+        parts += NETWORK_SHARE * self.network.contributions(features, _outputs(self.objective))
         parts[:, ANALYTIC] += log_analytic(features)
         return parts
 
@@ -110,7 +133,13 @@ class ConfigRanker:
         self, problem: GemmProblem, candidates: Candidates, *, limit: int | None = None
     ) -> Candidates:
         """Order candidates by expected cost; see `tilecast.heuristics.heuristic.Heuristic`."""
-        return candidates.take(self.order(featurize(problem, candidates, self.hardware))[:limit])
+        order, _ = self.leaders(problem, candidates, limit)
+        return candidates.take(order)
+
+
+def _outputs(objective: str) -> list[int]:
+    """The outputs of the network that an objective asks for."""
+    return [REGIMES.index(regime) for regime in regimes_of(objective)]
 
 
 def _ascending(values: np.ndarray) -> np.ndarray:

@@ -66,7 +66,7 @@ def test_models(shipped: Path) -> None:
     assert [f.found for f in machine.check_models([])] == ["H200"]
     ours, other = machine.check_models(["NVIDIA H100 80GB HBM3"])
     assert (ours.works, other.works, other.needed) == (True, False, False)
-    assert other.advice.startswith("H100 has no model of its own: that of the H200 is lent")
+    assert other.advice.startswith("H100 has no model of its own and uses the H200 model")
     (shipped / "manifest.json").write_text("{}")
     (damaged,) = machine.check_models([])
     assert (damaged.works, damaged.needed) == (False, True)
@@ -133,11 +133,11 @@ def test_the_shipped_model_is_compared_on_its_gpu(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_model_that_the_environment_names_is_compared_instead(
-    trained: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    small_model: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tilecast.data_collection.gpu.environment.library_here", lambda: MEASURED)
-    facts = {**trained.facts, "library": MEASURED}
-    artifact.save(replace(trained, facts=facts), tmp_path)
+    facts = {**small_model.facts, "library": MEASURED}
+    artifact.save(replace(small_model, facts=facts), tmp_path)
     named = {"TILECAST_MODEL": str(tmp_path)}
     findings = list(machine.check_library(["NVIDIA H200"], named))
     assert [(finding.subject, finding.works) for finding in findings] == [

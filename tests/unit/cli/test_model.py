@@ -28,7 +28,7 @@ from tilecast.models.learning.labels import label_table
 from tilecast.models.runtime.artifact import load, save
 from tilecast.models.runtime.learned import LearnedHeuristic, load_heuristic
 from tilecast.models.runtime.manifest import digest_of
-from tilecast.models.runtime.nearest_gpu import lent
+from tilecast.models.runtime.nearest_gpu import borrowed
 
 Answer = Callable[..., dict]
 Refused = Callable[..., str]
@@ -130,9 +130,9 @@ def test_predict_shows_the_library_below_the_ranking(
 
 
 def test_predict_of_a_model_without_the_library_shows_none(
-    answer: Answer, trained, data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    answer: Answer, small_model, data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    save(replace(trained, deferrals={}), tmp_path / "model")
+    save(replace(small_model, deferral=None), tmp_path / "model")
     asked = (*MEASURED, "--model", str(tmp_path / "model"), "--data", data)
     library = answer("predict", *asked)["library"]
     assert (library["at_least_over_first"], library["deferred"]) == (None, False)
@@ -473,7 +473,7 @@ def test_evaluate_scores_a_model_on_other_data(
         "evaluate", "--data", str(path), "--model", model, "--only", "random", "--power", "robust"
     )
     assert {row["heuristic"] for row in document["regret"]} == {"random", "as trained"}
-    assert "lent" not in document
+    assert "borrowed" not in document
     problems = document["problems"]
     told = f"as trained has seen (n, k) of {problems} of the {problems} problems"
     assert document["seen"] == told
@@ -526,10 +526,10 @@ def test_evaluate_lends_a_model_to_the_gpu_that_was_measured(
     document = answer(
         "evaluate", "--data", str(path), "--model", model, "--only", "random", "--power", "robust"
     )
-    assert document["lent"] == "as trained: the H200's model, lent to the H100"
+    assert document["borrowed"] == "as trained: the H200 model, used on the H100"
     table = label_table(read_dataset(path))
-    lender = LearnedHeuristic(lent(load(Path(model)), h100))
-    wanted = regrets(held_out(lambda _: lender, table, "robust", unfitted(table)), table)
+    heuristic = LearnedHeuristic(borrowed(load(Path(model)), h100))
+    wanted = regrets(held_out(lambda *_: heuristic, table, "robust", unfitted(table)), table)
     found = [
         row["geomean"]
         for row in document["regret"]
