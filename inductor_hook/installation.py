@@ -47,7 +47,6 @@ def install(
     record: str | Path | None = None,
     fuse: bool = False,
     learn: str | Path | None = None,
-    prune_triton: bool = False,
 ) -> None:
     """Give ``mode="max-autotune"`` our choices for matrix multiplications, from now on.
 
@@ -65,13 +64,10 @@ def install(
         rank_flex_gemm: also let the model rank the configs of PyTorch's own FlexGEMM.
         record: CSV file that the multiplications are written to, for ``--problems`` of the command
             line; it is appended to when it is there already.
-        fuse: also do a product together with the activation or the residual behind it, with an int8
-            weight's conversion and scales, or with those behind a product of int8, where that is
-            faster, or for a residual no slower.
+        fuse: also do a product together with the activation behind it, with an int8 weight's
+            conversion and scales, or with the scales behind a product of int8, where that is faster.
         learn: file (``.jsonl``) that the autotuner's times of our choices are written to, for
             ``tilecast train --add``; it is appended to when it is there already.
-        prune_triton: leave Triton configs out that cannot be as fast as ours, by their tiles: they
-            are neither compiled nor benchmarked.
 
     Raises:
         TilecastError: an argument is not allowed, or PyTorch is too old.
@@ -80,9 +76,7 @@ def install(
     folder, problems, times = (
         str(Path(path).absolute()) if path else None for path in (model, record, learn)
     )
-    settings = Settings(
-        *(k, folder, power, rank_nvgemm, rank_flex_gemm, problems, fuse, times, prune_triton)
-    )
+    settings = Settings(k, folder, power, rank_nvgemm, rank_flex_gemm, problems, fuse, times)
     _check_version(OLDEST)
     if rank_nvgemm:
         _check_version(OLDEST_NVGEMM, " for rank_nvgemm")
@@ -135,12 +129,9 @@ def install_from_environment() -> None:
     Where that cannot be, a warning says why, and a list that names us alone is left with ATEN.
     """
     record, learn = map(os.environ.get, ("TILECAST_RECORD", "TILECAST_LEARN"))
-    switches: dict[str, Any] = {
-        name: os.environ.get(f"TILECAST_{name.upper()}", "0") not in ("", "0")
-        for name in ("fuse", "prune_triton")
-    }
+    fuse = os.environ.get("TILECAST_FUSE", "0") not in ("", "0")
     try:
-        install(**from_environment(os.environ), record=record, learn=learn, **switches)
+        install(**from_environment(os.environ), record=record, learn=learn, fuse=fuse)
     # PyTorch loads us from its own import, which must not fail for our sake.
     except Exception as error:
         telemetry.warn_once("installing from the environment", error)

@@ -15,7 +15,7 @@ from tilecast.data_collection.dataset import autotuned
 from tilecast.heuristics.errors import TilecastError
 from tilecast.inductor_hook import recording, telemetry
 from tilecast.inductor_hook.names import MODEL, names
-from tilecast.kernels.spec import toolchain
+from tilecast.kernels.objects.keys import toolchain
 from tilecast.models.runtime import artifact
 from tilecast.models.runtime.artifact import SHIPPED, shipped_names
 from tilecast.models.runtime.objectives import check_objective
@@ -49,8 +49,6 @@ class Settings:
     learn: str | None = field(default=None, compare=False)
     """File that the autotuner's times of our choices are written to; none when left out. What is
     chosen does not depend on it."""
-    prune_triton: bool = False
-    """Whether Triton configs that cannot be as fast as ours are left out of the benchmark."""
     digest: str = ""
     """`model_digest` of the model that is meant; of the one that is there now when left out."""
 

@@ -18,6 +18,7 @@ from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.candidates import candidates, space
 from tilecast.kernels.families import family_of, parse_config
 from tilecast.kernels.family import HARDWARE
+from tilecast.kernels.objects.keys import kernel_key
 from tilecast.kernels.spec import KernelSpec
 from tilecast.reporting.table import Table
 
@@ -193,7 +194,7 @@ def _facts(result: CompileResult, cache: ObjectCache) -> dict[str, object]:
     found = cache.resources(result.spec)
     return {
         "config": result.spec.config.name,
-        "key": result.spec.key,
+        "key": kernel_key(result.spec),
         "registers": found and found.registers,
         "spill_bytes": found and found.spill_bytes,
         "seconds": round(result.seconds, 3),

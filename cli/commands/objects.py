@@ -60,7 +60,7 @@ def run(options: argparse.Namespace) -> Answer:
 
 
 def _list(cache: ObjectCache, options: argparse.Namespace) -> Answer:
-    from tilecast.kernels.spec import is_current
+    from tilecast.kernels.objects.keys import is_current
 
     _check_there(cache)
     sizes = cache.sizes()
@@ -108,8 +108,8 @@ def _unpack(cache: ObjectCache, options: argparse.Namespace) -> Answer:
 
 
 def _ship(cache: ObjectCache, options: argparse.Namespace) -> Answer:
+    from tilecast.kernels.objects.keys import is_current
     from tilecast.kernels.objects.shipped import ship
-    from tilecast.kernels.spec import is_current
 
     _check_there(cache)
     resolve.check_file(options.file)

@@ -22,7 +22,7 @@ from tilecast.heuristics.errors import TilecastError, one_line
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.families import parse_config
-from tilecast.kernels.spec import toolchain
+from tilecast.kernels.objects.keys import toolchain
 
 SUFFIX = ".jsonl"
 """How the file's name ends, in whatever case."""
@@ -43,7 +43,7 @@ class Autotuned:
     gpu: str
     """Name of the `Hardware`."""
     toolchain: str
-    """`tilecast.kernels.spec.toolchain`, of which the kernels were."""
+    """`tilecast.kernels.objects.keys.toolchain`, of which the kernels were."""
     versions: Mapping[str, str | None]
     """Of PyTorch, the library and the compilers."""
     date: str

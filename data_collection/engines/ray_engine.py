@@ -26,6 +26,7 @@ from tilecast.heuristics.errors import TilecastError, one_line
 from tilecast.kernels.build.builder import STOP_SECONDS
 from tilecast.kernels.build.compiling import CompileResult
 from tilecast.kernels.objects.cache import ObjectCache
+from tilecast.kernels.objects.keys import kernel_key
 from tilecast.kernels.spec import KernelSpec
 
 
@@ -54,7 +55,7 @@ class RayWorker:
     def give(self, job: Job) -> None:
         """Start a job."""
         self.job = job
-        keys = {spec.key for spec in job.kernels} - self._sent
+        keys = {kernel_key(spec) for spec in job.kernels} - self._sent
         fresh = {key: self._objects[key] for key in sorted(keys & self._objects.keys())}
         self._sent |= fresh.keys()
         self.reply = self._actor.run.remote(job, fresh)
@@ -127,12 +128,12 @@ class RayEngine:
         """
         missing = []
         for spec in kernels:
-            if spec.key not in self._objects:
-                entry = self._cache.entry(spec.key, asked=True)
+            if kernel_key(spec) not in self._objects:
+                entry = self._cache.entry(kernel_key(spec), asked=True)
                 if entry is None:
                     missing.append(spec)
                     continue
-                self._objects[spec.key] = ray.put(entry.whole)
+                self._objects[kernel_key(spec)] = ray.put(entry.whole)
             yield CompileResult(spec, 0.0)
         if missing:
             self._cache.tidy()
@@ -156,8 +157,8 @@ class RayEngine:
                 return
             for result, whole in returned(done):
                 if result.error is None:
-                    self._cache.add(checked(result.spec.key, whole))
-                    self._objects[result.spec.key] = ray.put(whole)
+                    self._cache.add(checked(kernel_key(result.spec), whole))
+                    self._objects[kernel_key(result.spec)] = ray.put(whole)
                 yield result
 
 

@@ -26,6 +26,7 @@ from tilecast.kernels.build.builder import ObjectBuilder
 from tilecast.kernels.build.compiling import CompileResult
 from tilecast.kernels.objects.cache import ObjectCache, default_root
 from tilecast.kernels.objects.entry import Entry
+from tilecast.kernels.objects.keys import kernel_key
 from tilecast.kernels.spec import KernelSpec
 
 _SHARED = ("heuristics", "kernels", "data_collection")
@@ -78,7 +79,7 @@ def compile_on_node(spec: KernelSpec, wanted: Mapping[str, str]) -> tuple[Compil
     check_versions(wanted)
     objects = ObjectCache(default_root())
     (result,) = _builder(objects).build([spec])
-    entry = None if result.error else objects.entry(spec.key, asked=True)
+    entry = None if result.error else objects.entry(kernel_key(spec), asked=True)
     return result, entry.whole if entry else b""
 
 

@@ -10,6 +10,7 @@ from tilecast.data_collection.dataset.measurement import Measurement
 from tilecast.data_collection.timing.protocol import Bench, Entrant, measure, verify
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.problem import GemmProblem
+from tilecast.kernels.objects.keys import kernel_key
 from tilecast.kernels.spec import KernelSpec
 
 
@@ -84,7 +85,7 @@ class CheckJob(_Tried):
 
     def without(self, failures: Mapping[str, str]) -> CheckJob:
         """The same, less the kernels whose keys are among the failures."""
-        return replace(self, specs=tuple(s for s in self.specs if s.key not in failures))
+        return replace(self, specs=tuple(s for s in self.specs if kernel_key(s) not in failures))
 
     def run(self, session: Session) -> dict[KernelSpec, str | None]:
         """What is wrong with each, or None."""
@@ -163,7 +164,7 @@ class CompareJob(VerifyJob):
 
 
 def _failure(entrant: Entrant, problem: GemmProblem, failures: Mapping[str, str]) -> str | None:
-    return entrant and failures.get(KernelSpec.for_problem(entrant, problem).key)
+    return entrant and failures.get(kernel_key(KernelSpec.for_problem(entrant, problem)))
 
 
 Job = CheckJob | MeasureJob | VerifyJob

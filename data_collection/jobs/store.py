@@ -18,7 +18,8 @@ from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.problem import MAX_EXTENT, PROBLEM_FIELDS, GemmProblem
 from tilecast.kernels.candidates import SPACE_VERSION
 from tilecast.kernels.families import FAMILIES, parse_config
-from tilecast.kernels.spec import KernelSpec, family_facts
+from tilecast.kernels.objects.keys import family_facts, kernel_key
+from tilecast.kernels.spec import KernelSpec
 
 _TEXT = "TEXT NOT NULL CHECK (typeof({0}) = 'text')"
 _EXTENT = f"INTEGER NOT NULL CHECK ({{0}} BETWEEN 1 AND {MAX_EXTENT})"
@@ -195,7 +196,7 @@ class MeasurementStore:
             database.executemany(
                 "INSERT OR REPLACE INTO kernels VALUES (?, ?, ?)",
                 [
-                    (spec.key, spec.config.name, _without_folders(reason))
+                    (kernel_key(spec), spec.config.name, _without_folders(reason))
                     for spec, reason in failures.items()
                 ],
             )

@@ -30,6 +30,7 @@ from tilecast.data_collection.run.worker_pool import Crew
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.build.compiling import CompileResult
+from tilecast.kernels.objects.keys import kernel_key
 from tilecast.kernels.spec import KernelSpec
 
 STRETCH = 16
@@ -148,7 +149,7 @@ class Collector:
 
     def _check(self, kernels: Sequence[KernelSpec]) -> None:
         known = self.store.checks().keys() | self._crew.failures.keys()
-        todo = [spec for spec in kernels if spec.key not in known]
+        todo = [spec for spec in kernels if kernel_key(spec) not in known]
         starts = range(0, len(todo), CHECKS_PER_JOB)
         jobs = [CheckJob(tuple(todo[start : start + CHECKS_PER_JOB])) for start in starts]
         self._run(Phase("check", len(jobs)), jobs)
@@ -183,7 +184,7 @@ class Collector:
         specs = dict.fromkeys(
             KernelSpec.for_problem(c, problem) for problem, cs in stretch.items() for c in cs
         )
-        build = _Build([spec for spec in specs if spec.key not in self._crew.failures])
+        build = _Build([spec for spec in specs if kernel_key(spec) not in self._crew.failures])
         ahead.submit(self._compile, build)
         return build
 

@@ -25,6 +25,7 @@ from tilecast.data_collection.jobs.jobs import (
 )
 from tilecast.data_collection.jobs.store import MeasurementStore
 from tilecast.heuristics.errors import TilecastError
+from tilecast.kernels.objects.keys import kernel_key
 from tilecast.kernels.spec import KernelSpec
 
 MAX_STRIKES = 3
@@ -66,11 +67,11 @@ class Crew:
     def record(self, checks: Mapping[KernelSpec, str | None]) -> None:
         """Store for each kernel what is wrong with it, or None, for this run and all others."""
         self.store.add_checks(checks)
-        self._failures |= {spec.key: reason for spec, reason in checks.items() if reason}
+        self._failures |= {kernel_key(spec): reason for spec, reason in checks.items() if reason}
 
     def leave_out(self, spec: KernelSpec, reason: str) -> None:
         """Have a kernel not run by this run; another one may."""
-        self._failures[spec.key] = reason
+        self._failures[kernel_key(spec)] = reason
 
     @property
     def gpus(self) -> int:
@@ -141,7 +142,7 @@ class Crew:
             job = next((job for job in waiting if _may_do(worker.card, job, others)), None)
             if job and worker.card and not worker.job:
                 waiting.remove(job)
-                known = job.suspect and job.suspect.key in self._failures
+                known = job.suspect and kernel_key(job.suspect) in self._failures
                 worker.give((job.afresh() if known else job).without(self._failures))
 
     def _others(self, worker: Worker) -> set[str | None]:

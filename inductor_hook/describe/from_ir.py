@@ -96,10 +96,6 @@ def read(kernel_inputs: Any, op: str, fast: bool | None = None) -> Matmul:
             operands = operands.then(*adding(kind, alpha, beta))
             if any(extra.kind == MATRIX for extra in operands.extras):
                 inputs = tuple("c" if name == "bias" else name for name in inputs)
-        if "c" in given:
-            if _kind(given["c"], out.size, out.dtype, written.major, V.graph) != MATRIX:
-                raise NotCovered("what is added is not stored as the result is")
-            operands = operands.then("c")
         n = _fixed("n", columns)
         hint = GemmProblem(
             _hint(rows, sizes, 1024),

@@ -20,10 +20,9 @@ INPUTS = {
     "mixed_mm": ("A", "B", "bias"),
     "scaled_mixed_mm": ("A", "B", "scale_b", "bias"),
     "scaled_int_mm": ("A", "B", "scale_a", "scale_b", "bias"),
-    "residual_mm": ("A", "B", "c", "bias"),
 }
 """The operators that get choices: their inputs in Inductor's order, of which a bias at the end may
-be missing. Those beside A and B have the names of the extras that they may be. The last four are
+be missing. Those beside A and B have the names of the extras that they may be. The last three are
 no operators of PyTorch's (`tilecast.inductor_hook.fuse.fused_choice`)."""
 ADDING = ("addmm", "baddbmm")
 """Those that add whatever may be expanded to the product, and multiply both: what no kernel of ours

@@ -8,14 +8,13 @@ from torch._inductor import config
 from torch.fx import Graph
 
 from tilecast.inductor_hook import telemetry
-from tilecast.inductor_hook.fuse import int8_fusion, node, residual_fusion
+from tilecast.inductor_hook.fuse import int8_fusion, node
 from tilecast.inductor_hook.offer import precompile
 from tilecast.inductor_hook.settings import asked
 
 REWRITES = {
     "products of int8": int8_fusion.rewrite,
     "activations": node.rewrite,
-    "residuals": residual_fusion.rewrite,
 }
 """What is looked for, in order; the activation behind a product that reads int8 stays."""
 

@@ -4,9 +4,7 @@ With an int8 weight the parts cannot be timed one by one: a Triton template may 
 weight along the way. So the whole is compiled as it would be without us, with whatever backends are
 named. A product of int8 by int8 is timed alone, by ATen and by the kernel of ours that the model
 prefers: Triton's is behind ours at every shape that was measured
-(benchmarks/results/llama_shapes.json), and to compile it takes longer than all else. A product that
-a matrix is added to is compiled without it, with whatever backends are named: where nothing is
-fused, Inductor asks for that very product, and finds it compiled and timed.
+(benchmarks/results/llama_shapes.json), and to compile it takes longer than all else.
 """
 
 from __future__ import annotations
@@ -32,8 +30,6 @@ from tilecast.inductor_hook.settings import active, cache_key
 
 ALONE = GemmOperands.parse("int8:rcr>int32")
 """Operands of a product of int8 by int8 that nothing scales, with a weight as a layer stores it."""
-PRODUCT = "product"
-"""The form of a product of what is stored, and its row if any, beside `Quantized.form`."""
 ATEN = "ATen"
 """Who multiplies where it is no kernel of ours."""
 WITHOUT_US = "tilecast_product_without_us"
@@ -58,7 +54,7 @@ def is_stand_in(choice: Any) -> bool:
 
 
 def stand_in(nodes: list[Any], layout: Any, form: str) -> ExternKernelCaller:
-    """The choice for a product by an int8 weight, or `PRODUCT`.
+    """The choice for a product by an int8 weight.
 
     By an int8 weight a bias costs nothing, nor do scales but of a packed one: Inductor may see to
     them in a kernel that there is in any case.
@@ -67,8 +63,7 @@ def stand_in(nodes: list[Any], layout: Any, form: str) -> ExternKernelCaller:
         nodes: A (m, k), B (k, n) as it is stored, and what scales and is added, in the order of
             `tilecast.inductor_hook.describe.matmul.INPUTS`.
         layout: of the result.
-        form: how the graph multiplies, `tilecast.inductor_hook.fuse.int8.Quantized.form` or
-            `PRODUCT`.
+        form: how the graph multiplies, `tilecast.inductor_hook.fuse.int8.Quantized.form`.
     """
     # Keywords are part of the key that Inductor keeps the time under.
     backends = config.max_autotune_gemm_backends
@@ -119,9 +114,8 @@ def _run(
         torch.ops.aten._weight_int8pack_mm(a, b.t(), others[0])
         return
     stored = (a.shape, a.stride(), b.shape, b.stride(), a.dtype, b.dtype, a.device)
-    row = others[1:] if form == PRODUCT else ()
     # A list of its own, which the generated code empties.
-    _compiled(*stored, bool(row), form, backends, ours)([a, b, *row])
+    _compiled(*stored, form, backends, ours)([a, b])
 
 
 @cache
@@ -133,24 +127,20 @@ def _compiled(
     a_dtype: torch.dtype,
     b_dtype: torch.dtype,
     device: torch.device,
-    biased: bool,
     form: str,
     backends: str,
     ours: str,
 ) -> Callable[[list[torch.Tensor]], object]:
-    """Generated code for a product, and a row that is added, as a graph of its own."""
+    """Generated code for a product, as a graph of its own."""
 
-    def product(a: torch.Tensor, b: torch.Tensor, *row: torch.Tensor) -> torch.Tensor:
-        if row:
-            return torch.addmm(row[0], a, b)
+    def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return torch.mm(a, b.t().to(a.dtype).t() if form == TURNED else b.to(a.dtype))
 
     fake = FakeTensorMode()
     with fake:
         a = torch.empty_strided(a_shape, a_strides, dtype=a_dtype, device=device)
         b = torch.empty_strided(b_shape, b_strides, dtype=b_dtype, device=device)
-        row = [torch.empty(b_shape[1], dtype=a_dtype, device=device)] if biased else []
-    operands = [a, b, *row]
+    operands = [a, b]
     traced = make_fx(product, decomposition_table=select_decomp_table())(*operands)
     graph = GraphLowering(traced, operands, is_inference=V.graph.is_inference, name=WITHOUT_US)
     with V.set_graph_handler(graph), V.set_fake_mode(fake):

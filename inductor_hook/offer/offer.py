@@ -22,7 +22,6 @@ from tilecast.inductor_hook.fuse.node import NOTHING, Decided, in_turn
 from tilecast.inductor_hook.fuse.unfused_baseline import is_stand_in
 from tilecast.inductor_hook.names import names
 from tilecast.inductor_hook.offer.template import Choice, TilecastCaller, template
-from tilecast.inductor_hook.offer.triton_bound import pruned
 from tilecast.inductor_hook.patch.torch_versions import (
     benchmarks_calls_here,
     fast_accumulation,
@@ -67,34 +66,7 @@ def offered(
     if settings.k == 1 and ours:
         # The others are generators: those that are not asked for cost nothing.
         return [*ours]
-    others = stock(template_choices)
-    if settings.prune_triton and not activation:
-        others = _pruned(others, settings, ours, kernel_inputs)
-    return [*others, *ours, *fused]
-
-
-def _pruned(
-    others: list[KernelTemplateChoice],
-    settings: Settings,
-    ours: Sequence[_OurTemplateChoice],
-    kernel_inputs: Any,
-) -> list[KernelTemplateChoice]:
-    """Inductor's choices without those that cannot be as fast as ours."""
-    choices = [one.choice.choice for one in ours if one.choice]
-    # What a second kernel takes beside ours is not known.
-    alone = [choice for choice in choices if choice.is_one_kernel]
-    if not alone:
-        return others
-    expected = min(choice.microseconds for choice in alone)
-    try:
-        gpu = gpu_of(kernel_inputs.device().index or 0, settings)
-        stay = pruned(others, alone[0].matmul.hint, expected, gpu)
-    # Whatever goes wrong in there, the graph compiles.
-    except Exception as error:
-        telemetry.warn_once("leaving Triton configs out", error, then="all of them compete")
-        return others
-    _count("pruned Triton configs", len(others) - len(stay))
-    return stay
+    return [*stock(template_choices), *ours, *fused]
 
 
 def own(settings: Settings, kernel_inputs: Any, op: str) -> list[TilecastCaller]:
@@ -132,10 +104,10 @@ def _fused(
     return [*ours, *timed]
 
 
-def _count(event: str, times: int = 1) -> None:
+def _count(event: str) -> None:
     """Count an event, unless the multiplication is lowered on trial."""
     if not (fusing.get() or trying.get()):
-        telemetry.count(event, times)
+        telemetry.count(event)
 
 
 def benchmarked(choices: list[Any]) -> list[Any]:

@@ -29,6 +29,7 @@ from tilecast.inductor_hook.settings import Settings
 from tilecast.inductor_hook.timing.lowering_state import fusing
 from tilecast.kernels.build.builder import object_builder
 from tilecast.kernels.launch import preload
+from tilecast.kernels.objects.keys import kernel_key
 from tilecast.kernels.spec import KernelSpec
 
 FAILED_MS = 1e9
@@ -243,7 +244,7 @@ class TilecastCaller(CuteDSLTemplateCaller):
         what is cached for a list where it has all of it. Beside a fused kernel none races at the
         power limit, so that is another list, too.
         """
-        kernels = (spec.key for spec in self.choice.specs)
+        kernels = (kernel_key(spec) for spec in self.choice.specs)
         variables = map(str, self.choice.variables().values())
         told = (_KEY, config.max_autotune_gemm_backends, self.choice.settings.power, fusing.get())
         return "-".join((*told, *kernels, *variables))

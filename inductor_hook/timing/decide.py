@@ -12,7 +12,7 @@ from torch._logging._internal import getArtifactLogger
 
 from tilecast.inductor_hook import telemetry
 from tilecast.inductor_hook.fuse.node import NOTHING, Decided, in_turn
-from tilecast.inductor_hook.fuse.unfused_baseline import PRODUCT, alone, is_stand_in
+from tilecast.inductor_hook.fuse.unfused_baseline import alone, is_stand_in
 from tilecast.inductor_hook.offer.template import FAILED_MS, TilecastCaller, without_failures
 from tilecast.inductor_hook.run.launcher import row
 from tilecast.inductor_hook.select.selection import gpu_of
@@ -38,9 +38,6 @@ read: at 64 rows a model is faster with kernels that take so much more than the 
 (kernels/EXPERIMENTS.md)."""
 SPARED_BYTES = 2
 """Of each element that another kernel scales: it reads 32 bits instead of 16."""
-READ_AGAIN_BYTES = 1
-"""Of each element that another kernel adds a matrix to, by half: it reads the product's 2 bytes
-again. Both read the matrix and write the sum, and the product is written in either case."""
 
 
 def time_as_it_runs(choice: Any) -> None:
@@ -168,8 +165,6 @@ def _allowed(stand_in: Any, taken: float, byte: float) -> float:
     """Those beside one of what it would replace: more by what is spared behind a product alone."""
     if stand_in.choice is alone():
         return taken + SCALING_MS + SPARED_BYTES * byte
-    if stand_in.kwargs["form"] == PRODUCT:
-        return taken + READ_AGAIN_BYTES * byte
     return taken * (1 - MARGIN)
 
 

@@ -15,6 +15,7 @@ from tilecast.data_collection.jobs.jobs import SessionFactory
 from tilecast.data_collection.jobs.store import MeasurementStore
 from tilecast.data_collection.run.scheduler import Collector
 from tilecast.heuristics.problem import GemmProblem
+from tilecast.kernels.objects.keys import kernel_key
 from tilecast.kernels.spec import KernelSpec
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def test_a_kernel_that_corrupts_the_context_is_left_out_and_all_others_are_measu
     assert engine.started == workers
     # Nobody but the kernel is to blame, in every problem.
     assert "troubles" not in run
-    assert failures.keys() == {KernelSpec.for_problem(bad, PROBLEMS[0]).key}
+    assert failures.keys() == {kernel_key(KernelSpec.for_problem(bad, PROBLEMS[0]))}
     assert all("illegal memory access" in reason for reason in failures.values())
     failed = rows[rows["failure"].notna()]
     assert set(failed["config"]) == {bad.name}

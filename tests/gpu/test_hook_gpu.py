@@ -33,7 +33,7 @@ from tilecast.inductor_hook.run.launcher import StaticMatmul, errors_raised
 from tilecast.inductor_hook.select.selection import first, shortlist
 from tilecast.inductor_hook.settings import Settings
 from tilecast.inductor_hook.timing import cuda_graph, decide, power_limit
-from tilecast.kernels import launch
+from tilecast.kernels import occupancy
 from tilecast.kernels.build.builder import object_builder
 from tilecast.kernels.objects import cache as object_cache
 from tilecast.kernels.spec import KernelSpec
@@ -112,12 +112,11 @@ def compiled() -> Iterator[Callable[..., tuple[torch.Tensor, str]]]:
         backends: str = "TILECAST",
         model: Path | None = None,
         fuse: bool = True,
-        prune_triton: bool = False,
         pads: bool = False,
     ) -> tuple[torch.Tensor, str]:
         torch._dynamo.reset()
         counters.clear()
-        ours = installed(k, model, fuse=fuse, prune_triton=prune_triton)
+        ours = installed(k, model, fuse=fuse)
         with ours, fresh_cache(), config.patch(_settings(backends, pads)):
             result, codes = run_and_get_code(torch.compile(function, fullgraph=True), *operands)
         # The graph's own comes last, behind that of what is compiled on trial.
@@ -678,110 +677,6 @@ def test_an_activation_where_its_kernel_fails(monkeypatch: pytest.MonkeyPatch, n
     assert _error(out, expected) < TOLERANCE
 
 
-def _residual(x: torch.Tensor, weight: torch.Tensor, *bias: torch.Tensor) -> torch.Tensor:
-    """A layer of a transformer that adds its input."""
-    return x + F.linear(torch.sin(x), weight, *bias)
-
-
-def _residual_operands(*rows: int, n: int = N, biased: bool = True) -> list[torch.Tensor]:
-    return [_bf16(*rows, n), _bf16(n, n) / n**0.5, *([_bf16(n)] if biased else [])]
-
-
-@pytest.mark.parametrize("rows", [(2, 96), (1, 5), (3, 2, 40)], ids=str)
-@pytest.mark.parametrize("biased", [True, False], ids=["bias", "bare"])
-def test_a_residual_is_added_by_the_kernel_before_it(
-    compiled: Callable, matrix_model: Path, rows: tuple[int, ...], biased: bool
-) -> None:
-    operands = _residual_operands(*rows, biased=biased)
-    with torch.no_grad():
-        result, code = compiled(_residual, *operands, k=1, model=matrix_model)
-    assert f"'bf16:rcr:{'bias+' if biased else ''}c'" in code
-    assert _error(result, _exact(_residual, *operands)) < 2 * ONE_ROUNDING  # A is rounded, too
-    assert counters["tilecast"] == {"fused: residual": 1, "problems": 1}
-
-
-@pytest.mark.parametrize("rows", [16, 2048])
-@pytest.mark.parametrize("biased", [True, False], ids=["bias", "bare"])
-@pytest.mark.parametrize("backends", ["ATEN,TILECAST", "ATEN,TRITON,TILECAST", "TILECAST"])
-def test_a_residual_is_fused_or_not_as_measured(
-    compiled: Callable, matrix_model: Path, rows: int, biased: bool, backends: str
-) -> None:
-    operands = _residual_operands(2, rows // 2, n=4096, biased=biased)
-    with torch.no_grad():
-        result, code = compiled(_residual, *operands, k=3, backends=backends, model=matrix_model)
-    assert _error(result, _exact(_residual, *operands)) < TOLERANCE
-    fused = counters["tilecast"]["fused: residual"]
-    assert fused + counters["tilecast"]["not fused: residual"] == 1
-    assert (f"'bf16:rcr:{'bias+' if biased else ''}c'" in code) == bool(fused)
-    assert "without_us" not in code
-    assert _failures() == []
-
-
-def test_residuals_one_after_the_other(compiled: Callable, matrix_model: Path) -> None:
-    """Each sum is read by a norm and by the next sum."""
-
-    def function(x: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
-        for weight in weights:
-            norm = x * torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True) + 1e-6).to(x.dtype)
-            x = x + F.linear(norm, weight)
-        return x
-
-    operands = [_bf16(2, 96, N), *(_bf16(N, N) / N**0.5 for _ in range(4))]
-    with torch.no_grad():
-        result, code = compiled(function, *operands, k=1, model=matrix_model)
-    assert _error(result, _exact(function, *operands)) < TOLERANCE
-    assert counters["tilecast"] == {"fused: residual": 4, "problems": 4}
-    assert code.split("def call")[-1].count(".run(") == 8, "a kernel for each norm and product"
-
-
-@pytest.mark.parametrize("known", ["bf16:rcr", "bf16:rcr bf16:rcr:c"])
-def test_a_residual_that_is_not_fused_is_as_if_it_had_not_been_tried(
-    compiled: Callable, model_of: Callable[..., Path], known: str
-) -> None:
-    """As the model has seen no matrix, or leaves all to the library."""
-    tried = known != "bf16:rcr"
-    folder = model_of(known, torch.cuda.get_device_name(), leaves=tried)
-    operands = _residual_operands(2, 96)
-    options = {"k": 1, "backends": "ATEN,TILECAST", "model": folder}
-    with torch.no_grad():
-        found, code = compiled(_residual, *operands, **options)
-        assert counters["tilecast"]["not fused: residual"] == tried
-        expected, without = compiled(_residual, *operands, fuse=False, **options)
-    assert _error(found, expected) < 2 * ONE_ROUNDING
-    for call in ("extern_kernels.", ".run("):
-        assert code.count(call) == without.count(call)
-
-
-def test_a_residual_for_every_m(matrix_model: Path) -> None:
-    from torch._inductor import config
-    from torch._inductor.utils import fresh_cache
-
-    torch._dynamo.reset()
-    counters.clear()
-    ours = installed(k=1, model=matrix_model, fuse=True)
-    with ours, fresh_cache(), config.patch(_settings()), torch.no_grad():
-        dynamic = torch.compile(_residual, fullgraph=True)
-        for rows in ((2, 96), (3, 7), (5, 100), (1, 3000)):
-            x, *others = _residual_operands(*rows)
-            torch._dynamo.mark_dynamic(x, 1)
-            result = dynamic(x, *others)
-            assert _error(result, _exact(_residual, x, *others)) < TOLERANCE
-    assert _failures() == []
-
-
-def test_gradients_behind_a_residual_that_is_fused(compiled: Callable, matrix_model: Path) -> None:
-    operands = [tensor.requires_grad_() for tensor in _residual_operands(2, 96)]
-    result, _ = compiled(_residual, *operands, k=1, model=matrix_model)
-    assert counters["tilecast"]["fused: residual"] == 1
-    found = torch.autograd.grad(result, operands, torch.ones_like(result))
-    exact = [operand.detach().float().requires_grad_() for operand in operands]
-    expected = _residual(*exact)
-    for mine, theirs in zip(
-        found, torch.autograd.grad(expected, exact, torch.ones_like(expected)), strict=True
-    ):
-        assert _error(mine, theirs) < 2 * TOLERANCE
-
-
 def _weight_only(form: str) -> Function:
     """A linear layer with a weight of int8, as torchao writes it, and what scales it."""
 
@@ -1293,46 +1188,6 @@ def test_what_is_benchmarked_is_benchmarked_in_graphs(
     assert {taken for taken in told if taken < 1e3} <= set(in_graphs)
 
 
-@pytest.mark.parametrize(
-    ("function", "operands"),
-    [
-        (_linear, lambda: (_bf16(16, 8192), _bf16(1024, 8192))),
-        (
-            torch.nn.functional.linear,
-            lambda: (_bf16(256, 8192), _bf16(1024, 8192), _bf16(1024)),
-        ),
-        (lambda x, w: torch.bmm(x, w.mT), lambda: (_bf16(2, 64, 8192), _bf16(2, 512, 8192))),
-    ],
-    ids=["mm", "addmm", "bmm"],
-)
-def test_triton_configs_that_are_left_out_would_not_have_won(
-    compiled: Callable, function: Function, operands: Callable[[], tuple[torch.Tensor, ...]]
-) -> None:
-    """Where a split of k, which they do not know, is several times as fast."""
-    from torch._inductor import select_algorithm
-
-    tensors = operands()
-    told: list[dict[str, float]] = []
-    select_algorithm.add_feedback_saver(
-        lambda found, *_: told[-1].update({one.description: ms for one, ms in found.items()})
-    )
-    try:
-        for prune_triton in (False, True):
-            told.append({})
-            with torch.no_grad():
-                options = {"backends": "ATEN,TRITON,TILECAST", "prune_triton": prune_triton}
-                result, _ = compiled(function, *tensors, **options)
-            assert _error(result, _exact(function, *tensors)) < TOLERANCE
-            assert (counters["tilecast"]["pruned Triton configs"] > 0) is prune_triton
-            assert _failures() == []
-    finally:
-        select_algorithm.clear_feedback_savers()
-    everything, some = told
-    assert 4 < len(some) < len(everything)
-    left_out = [everything[name] for name in everything.keys() - some.keys()]
-    assert min(left_out) > min(everything.values())
-
-
 @pytest.mark.alone
 @pytest.mark.parametrize("backends", ["ATEN,TILECAST", "ATEN,TRITON,TILECAST"])
 def test_choices_near_the_fastest_race_at_the_power_limit(
@@ -1732,7 +1587,7 @@ def _forget_kernels() -> None:
     """As in a process that has multiplied nothing yet."""
     plan._plan.cache_clear()
     launcher._loaded.clear()
-    launch._max_active_clusters.cache_clear()
+    occupancy._max_active_clusters.cache_clear()
 
 
 def test_eager_mm_runs_the_kernel_that_the_model_chooses(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from tilecast.data_collection.gpu import gpu_model
 from tilecast.heuristics.hardware import Hardware, hardware
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.candidates import candidates
-from tilecast.kernels.spec import toolchain
+from tilecast.kernels.objects.keys import toolchain
 from tilecast.models.runtime.artifact import Artifact, load
 
 OWN = GemmProblem(640, 5120, 5120)

@@ -81,7 +81,6 @@ print(active().record, active().learn)
     ("name", "values"),
     [
         ("fuse", {"0": False, "": False, "1": True, None: False}),
-        ("prune_triton", {"0": False, "": False, "1": True, None: False}),
         ("record", {"": None, None: None}),
         ("learn", {"": None, None: None}),
     ],

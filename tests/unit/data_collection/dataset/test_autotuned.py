@@ -15,7 +15,7 @@ from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.candidates import candidates
-from tilecast.kernels.spec import toolchain
+from tilecast.kernels.objects.keys import toolchain
 
 PROBLEM = GemmProblem(512, 4096, 4096)
 

@@ -20,6 +20,7 @@ from tilecast.data_collection.jobs.store import MeasurementStore
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
+from tilecast.kernels.objects.keys import kernel_key
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.spec import KernelSpec
 
@@ -64,18 +65,18 @@ def test_rows_come_back_as_they_went_in(store: MeasurementStore) -> None:
 def test_checks_come_back_and_a_later_one_counts(store: MeasurementStore, path: Path) -> None:
     good, bad = KernelSpec(CONFIG, LINEAR_BF16), KernelSpec(SWAPPED, LINEAR_BF16)
     store.add_checks({good: None, bad: "relative error 0.5"})
-    assert store.checks() == {good.key: None, bad.key: "relative error 0.5"}
+    assert store.checks() == {kernel_key(good): None, kernel_key(bad): "relative error 0.5"}
     store.add_checks({good: "hung"})
     store.close()
     again = MeasurementStore(path)
-    assert again.checks() == {good.key: "hung", bad.key: "relative error 0.5"}
+    assert again.checks() == {kernel_key(good): "hung", kernel_key(bad): "relative error 0.5"}
     again.close()
 
 
 def test_failure_names_no_folder(store: MeasurementStore) -> None:
     spec = KernelSpec(CONFIG, LINEAR_BF16)
     store.add_checks({spec: "error at '/home/alice/lib/kernel.py:12' of 1/2, see /tmp/alice/x"})
-    assert store.checks() == {spec.key: "error at 'kernel.py:12' of 1/2, see x"}
+    assert store.checks() == {kernel_key(spec): "error at 'kernel.py:12' of 1/2, see x"}
 
 
 def test_export_is_a_data_set_and_survives_parquet(store: MeasurementStore, tmp_path: Path) -> None:

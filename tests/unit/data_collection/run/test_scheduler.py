@@ -52,6 +52,7 @@ from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.build import builder as builder_module
 from tilecast.kernels.build.builder import compile_all
 from tilecast.kernels.build.compiling import CompileResult
+from tilecast.kernels.objects.keys import kernel_key
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.spec import KernelSpec
 
@@ -267,7 +268,7 @@ def test_killed_at_any_moment_nothing_is_lost_or_measured_twice(bed: Bed) -> Non
             raced = len(regimes(problem))
             assert (stages["screen"], stages["race"]) in {(0, 0), (ENTRANTS, raced * ENTRANTS)}
         done = bed.checks()
-        checked = {c.name for c in CONFIGS if KernelSpec(c, LINEAR_BF16).key in done}
+        checked = {c.name for c in CONFIGS if kernel_key(KernelSpec(c, LINEAR_BF16)) in done}
         assert len(checked) in (0, len(CONFIGS))
         before = rows
     undisturbed = Bed(bed.folder / "undisturbed")
@@ -377,7 +378,7 @@ def test_kernel_is_blamed_and_not_its_namesake_of_other_operands(
     fault = Fault(broken, stage, "exit", batched=batched)
     bed.collect(bed.factory(faults=(fault,)), workload={plain: CONFIGS, batch: CONFIGS})
     failed = {key for key, why in bed.checks().items() if why}
-    assert failed == {KernelSpec(broken, LINEAR_BF16, batched=batched).key}
+    assert failed == {kernel_key(KernelSpec(broken, LINEAR_BF16, batched=batched))}
     rows = [row for row in bed.rows() if row.config == broken.name]
     assert {row.batch == 3 for row in rows if row.failure} == {batched}
     sound = {row.stage for row in rows if (row.batch == 3) != batched}
@@ -419,7 +420,9 @@ def test_kernel_that_fails_in_a_later_stage_is_the_only_one_blamed(bed: Bed, sta
 
     bed = Bed(bed.folder / stage)
     bed.collect(bed.factory(faults=(Fault(broken, stage, "exit"),)), workload={problem: CONFIGS})
-    failures = {KernelSpec(c, LINEAR_BF16).key: why if c == broken else None for c in CONFIGS}
+    failures = {
+        kernel_key(KernelSpec(c, LINEAR_BF16)): why if c == broken else None for c in CONFIGS
+    }
     assert bed.checks() == failures
     rows = bed.rows()
     if stage == "race":
@@ -493,7 +496,7 @@ def test_a_card_that_is_right_about_many_bad_kernels_is_kept(bed: Bed) -> None:
     faults = tuple(Fault(config, "check", "exit") for config in many)
     bed.collect(*(bed.factory(card=card, faults=faults, together=2) for card in ("left", "right")))
     failed = {key for key, why in bed.checks().items() if why}
-    assert failed == {KernelSpec(config, LINEAR_BF16).key for config in many}
+    assert failed == {kernel_key(KernelSpec(config, LINEAR_BF16)) for config in many}
     assert bed.progress[-1].gpus == 2
 
 
@@ -520,7 +523,7 @@ def test_a_card_that_blamed_a_bad_kernel_first_is_kept(bed: Bed) -> None:
     crew.stop()
     store.close()
     assert sorted(done, key=str) == sorted(PROBLEMS, key=str)
-    assert [*crew.failures] == [KernelSpec(CONFIGS[2], LINEAR_BF16).key]
+    assert [*crew.failures] == [kernel_key(KernelSpec(CONFIGS[2], LINEAR_BF16))]
     assert _troubles(bed) == []
 
 
@@ -814,7 +817,7 @@ def test_a_kernel_whose_compiler_hung_is_left_out_by_this_run_alone(bed: Bed) ->
     one, other = ({problem: CONFIGS} for problem in PROBLEMS[:2])
     bed.collect(workload=one, build=Builder(broken=CONFIGS[1], passing=True))
     assert _failed(bed.rows()) == {CONFIGS[1].name: {(PROBLEMS[0].m, "screen", "no code")}}
-    assert KernelSpec(CONFIGS[1], LINEAR_BF16).key not in bed.checks()
+    assert kernel_key(KernelSpec(CONFIGS[1], LINEAR_BF16)) not in bed.checks()
     assert not any(line[3] == CONFIGS[1].name for line in bed.logged() if line[0] != "check")
     bed.collect(workload=other, build=Builder())
     assert (PROBLEMS[1].m, "screen") in _timed(bed.rows(), CONFIGS[1].name)

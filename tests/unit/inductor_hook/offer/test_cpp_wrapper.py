@@ -25,7 +25,6 @@ from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook import install, installed
-from tilecast.inductor_hook.fuse import activation
 from tilecast.inductor_hook.offer import cpp_wrapper
 from tilecast.inductor_hook.run import cpp_operator, launcher
 from tilecast.inductor_hook.select import selection
@@ -161,26 +160,6 @@ def _written(graph: Any, choice: Any) -> str:
     graph.init_wrapper_code()
     call.codegen(graph.wrapper_code)
     return "\n".join(map(str, graph.wrapper_code.lines))
-
-
-def test_residuals_are_added_by_the_kernels_before_them(
-    compiled: Callable, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One after the other: the second adds what the first has written."""
-
-    def function(
-        x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor, u: torch.Tensor
-    ) -> torch.Tensor:
-        x = x + F.linear(x.sin(), w, bias)
-        return F.linear(x.sin(), u) + x
-
-    monkeypatch.setattr(activation, "DEVICE", "cpu")
-    operands = _bf16(2, M, N), _bf16(N, N) / 16, _bf16(N), _bf16(N, N) / 16
-    with torch.no_grad():
-        result, _, launched = compiled(function, *operands, fuse=True)
-    assert [spec.operands.text for spec in launched] == ["bf16:rcr:bias+c", "bf16:rcr:c"]
-    assert counters["tilecast"] == {"fused: residual": 2, "problems": 2}
-    assert _near(result, function(*operands))
 
 
 PRODUCTS: dict[str, tuple[Callable[[], Any], str]] = {

@@ -1,0 +1,79 @@
+"""What do the results say? Renders the tables of README and docs from ``benchmarks/results``.
+
+``python benchmarks/pages/tables.py``. A table stands in any of `PAGES` between ``<!-- table: NAME
+-->`` and ``<!-- end of table -->``, and is written anew; a test asserts that nothing would change.
+"""
+
+import argparse
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import hook_tables
+import learner_tables
+from cells import Figures
+from runner import RESULTS
+
+from tilecast.heuristics.errors import TilecastError
+from tilecast.heuristics.files import write_atomically
+
+ROOT = Path(__file__).parents[2]
+PAGES = (ROOT / "README.md", ROOT / "docs" / "results.md")
+TABLES: dict[str, Callable[[Figures], str]] = {
+    "overview": hook_tables.overview,
+    "regret": learner_tables.regret,
+    "regret by m": learner_tables.by_m,
+    "beside library": learner_tables.beside_library,
+    "deferral": learner_tables.deferral,
+    "cross regime": learner_tables.cross_regime,
+    "among stock": learner_tables.among_stock,
+    "operands": learner_tables.operands,
+    "new operand": learner_tables.new_operand,
+    "new gpu": learner_tables.new_gpu,
+    "adaptive k": learner_tables.adaptive_k,
+    "learning on a gpu": learner_tables.learning,
+    "common kernels": learner_tables.common_kernels,
+    "compile time": hook_tables.compile_time,
+    "kernel speed": hook_tables.kernel_speed,
+    "llama kinds": hook_tables.llama_kinds,
+    "real models": hook_tables.real_models,
+    "real models 2.15": hook_tables.real_models_newer,
+    "real models H100": hook_tables.real_models_h100,
+    "timing": hook_tables.timing,
+}
+"""What may stand in a page: by name, what renders it."""
+_SLOT = re.compile(r"(<!-- table: (?P<name>[^>]*?) -->\n).*?(<!-- end of table -->)", re.DOTALL)
+
+
+class Results(dict[str, Figures]):
+    """The figures of each benchmark by the name of its result file, read when first asked for."""
+
+    def __missing__(self, name: str) -> Figures:
+        """Read a result file."""
+        self[name] = json.loads((RESULTS / f"{name}.json").read_text())["figures"]
+        return self[name]
+
+
+def fill(text: str, figures: Figures) -> str:
+    """Put each table that a text has a place for into it, from the figures of all benchmarks.
+
+    Raises:
+        TilecastError: a place asks for a table that is not known.
+    """
+
+    def table(slot: re.Match[str]) -> str:
+        if (name := slot["name"]) not in TABLES:
+            raise TilecastError(f"table {name!r} is not known; allowed: {', '.join(TABLES)}")
+        return f"{slot[1]}{TABLES[name](figures)}\n{slot[3]}"
+
+    return _SLOT.sub(table, text)
+
+
+if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
+    results = Results()
+    for page in filter(Path.exists, PAGES):
+        text = fill(page.read_text(), results)
+        write_atomically(page, lambda path, text=text: path.write_text(text))
+        print(json.dumps({"page": str(page), "tables": len(_SLOT.findall(text))}))
