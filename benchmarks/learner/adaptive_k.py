@@ -71,7 +71,7 @@ def regret(log_regret: np.ndarray, weights: np.ndarray | None = None) -> Row:
     return {n: round(float(np.expm1(x)), DIGITS) for n, x in {"geomean": mean, "p95": p95}.items()}
 
 
-def ask(table: Table, gpu: Hardware, jobs: int) -> tuple[dict[str, Asked], list[StoppingRule]]:
+def scored(table: Table, gpu: Hardware, jobs: int) -> tuple[dict[str, Asked], list[StoppingRule]]:
     """Hold out each fold; learn rankers and rule without it; ask about it."""
     learned = []
     asked = {
@@ -110,7 +110,7 @@ def main() -> None:
     """Score, and keep the result."""
     start = time.monotonic()
     options, table, gpu, settings = read(runner.parser(__file__, __doc__))
-    found, rules = ask(table, gpu, options.jobs)
+    found, rules = scored(table, gpu, options.jobs)
     # What the trees say is known by then, from ranking.
     scores = np.zeros((2, MOST), np.float32)
     seconds = timeit.repeat(

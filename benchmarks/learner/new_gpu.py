@@ -3,8 +3,8 @@
 ``python benchmarks/learner/new_gpu.py --jobs 2``. The H100 is the new one: each fold of the
 families of its shipped data set is held out, and ranked by models of some problems of the other
 folds alone, and by models of these and of the H200's data set, less the families that are held out.
-"borrowed" is the shipped model of the H200, asked about the families that it has not seen. A problem
-takes a card the time of the data set's last run, whose kernels were compiled before.
+"borrowed" is the shipped model of the H200, asked about the families that it has not seen. A
+problem takes a card the time of the data set's last run, whose kernels were compiled before.
 """
 
 import random

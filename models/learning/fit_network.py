@@ -30,7 +30,7 @@ HIDDEN = (192, 192, 192)
 """Widths of the layers between features and outputs."""
 EPOCHS = 40
 """How often each problem is seen, unless that takes more than `MOST_STEPS`."""
-MOST_STEPS = 9_000
+MOST_STEPS = 8_500
 """Steps at most, so that training takes no longer the more problems there are."""
 TOGETHER = 8
 """Problems of a step."""

@@ -108,7 +108,8 @@ def test_held_out_families_are_held_out_of_what_was_compared(
     taught: list[tuple[set, set]] = []
 
     def fit(table: Any, *, compared: Any, **_: object) -> None:
-        taught.append(tuple({one.problem.family for one in part} for part in (table, compared)))
+        known, others = ({one.problem.family for one in part} for part in (table, compared))
+        taught.append((known, others))
 
     monkeypatch.setattr(training, "fit_ranker", fit)
     splits = folds(synthetic_table)

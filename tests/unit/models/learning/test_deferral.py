@@ -22,10 +22,10 @@ from tilecast.models.learning.fit_deferral import (
     beside_library,
     fit_deferral,
     held_out_choices,
-    parts_beside_library,
     speed,
 )
 from tilecast.models.learning.folds import folds
+from tilecast.models.learning.held_out import ask, ask_about_unseen
 from tilecast.models.learning.labels import label_table
 from tilecast.models.learning.targets import problem_features
 from tilecast.models.runtime.artifact import load_shipped
@@ -206,7 +206,7 @@ def test_the_first_of_a_ranking_stand_beside_the_library(
     small_model, synthetic_table, power: str
 ) -> None:
     ranker, labels = replace(small_model.ranker, objective=power), synthetic_table[5]
-    (found,) = beside_library(ranker, [labels])
+    (found,) = beside_library([ask(small_model.ranker, labels)])
     first = ranker.order(problem_features(labels, H200))[:LEARNED]
     assert found.problem == labels.problem
     np.testing.assert_allclose(np.exp(found.leads[power]), labels.library_over(power)[first])
@@ -218,7 +218,8 @@ def test_a_split_says_what_its_ranker_has_not_seen_on_any_gpu(
 ) -> None:
     table = [*synthetic_table, *label_table(few_dataset, hardware("H100"))]
     splits = folds(table)
-    parts = parts_beside_library([small_model.ranker] * len(splits), table, splits)
+    asked = ask_about_unseen([small_model.ranker] * len(splits), table, splits)
+    parts = [beside_library(part) for part in asked]
     for (seen, asked), part in zip(splits, parts, strict=True):
         own = [one.problem for one in part if not one.elsewhere]
         assert own == [table[i].problem for i in asked]
@@ -230,7 +231,7 @@ def test_a_split_says_what_its_ranker_has_not_seen_on_any_gpu(
 
 def test_problems_without_a_time_of_the_library_teach_nothing(small_model, synthetic_table) -> None:
     untimed = replace(synthetic_table[0], reference=dict.fromkeys(("burst", "sustained"), np.nan))
-    assert beside_library(small_model.ranker, [untimed]) == ()
+    assert beside_library([ask(small_model.ranker, untimed)]) == ()
     assert fit_deferral([(), ()]) == (None, {})
     parts = _planted(2, 20)
     assert fit_deferral([parts[0], []]) == (None, {})
