@@ -34,6 +34,7 @@ from tilecast.kernels.spec import KernelSpec
 from tilecast.models.learning.fit_deferral import beside_library, fit_deferral
 from tilecast.models.learning.fit_ranker import fit_ranker
 from tilecast.models.learning.fit_trees import fit_times
+from tilecast.models.learning.held_out import ask
 from tilecast.models.runtime.artifact import SHIPPED, Artifact, save
 from tilecast.models.runtime.known_operands import check_ranks_for
 from tilecast.models.runtime.learned import LearnedHeuristic, load_heuristic
@@ -159,7 +160,7 @@ def small_model(synthetic_table) -> Artifact:
     ranker = fit_ranker(synthetic_table, hardware=gpu, rounds=24, depth=6, epochs=20)
     rule = StoppingRule(-5.0, (-1.0, -0.5, 50.0, -0.1), {mean: -5.0 - mean / 2 for mean in MEANS})
     line = dict.fromkeys(OBJECTIVES, (0.015, 0.4))
-    learned = beside_library(ranker, synthetic_table)
+    learned = beside_library([ask(ranker, labels) for labels in synthetic_table])
     deferral, _ = fit_deferral((learned[::2], learned[1::2]))
     assert deferral
     return Artifact(

@@ -32,7 +32,6 @@ from tilecast.data_collection.engines.ray_engine import RayEngine
 from tilecast.data_collection.engines.ray_nodes import Measurer
 from tilecast.data_collection.jobs.jobs import CheckJob, Failed, Ready
 from tilecast.data_collection.jobs.store import MeasurementStore
-from tilecast.data_collection.run import collect as collecting
 from tilecast.data_collection.run import scheduler
 from tilecast.data_collection.run.cards import card_times
 from tilecast.data_collection.run.progress import Progress
@@ -179,7 +178,9 @@ def test_campaign_has_a_gpu_that_nobody_knows_described_where_it_is(
 
     monkeypatch.setattr(ray_cluster, "find_gpu", describe)
     asked: list[Hardware] = []
-    monkeypatch.setattr(collecting, "collect", lambda options, tell: asked.append(options.gpu))
+    monkeypatch.setattr(
+        "tilecast.cli.commands.collect.collect", lambda options, tell: asked.append(options.gpu)
+    )
     command = [
         *("campaign", "--engine", "ray", "--address", nodes.address),
         *("--store", str(tmp_path / "store"), "--out", str(tmp_path / "model")),

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from toy_family.family import Toy, ToyConfig
 
-from tilecast.cli.commands.compile import _answer
+from tilecast.cli.commands.compile import compile_output
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.heuristics.problem import GemmProblem
@@ -58,10 +58,10 @@ def test_its_names_are_read() -> None:
     assert parse_config("128x256x64_c2x1x1_s4_coop_o1_rm8").family == "quack_sm90"
 
 
-def test_kernels_of_both_families_are_told_in_one_answer(tmp_path: Path) -> None:
+def test_kernels_of_both_families_are_told_in_onecompile_output(tmp_path: Path) -> None:
     specs = [KernelSpec(config, LINEAR_BF16) for config in (TOY, SPACE[1], SPACE[0])]
     results = [CompileResult(spec, 0.0) for spec in specs]
-    document: Any = _answer(results, ObjectCache(tmp_path), 0.0).document
+    document: Any = compile_output(results, ObjectCache(tmp_path), 0.0).document
     assert [one["config"] for one in document["kernels"]] == [
         SPACE[0].name,
         SPACE[1].name,

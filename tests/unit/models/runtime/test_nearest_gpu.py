@@ -269,7 +269,7 @@ def test_predict_says_whose_model_it_is(
         assert document["borrowed"].startswith("H100-PCIe has no model of its own")
         assert document["library"]["at_least_over_first"] is None
         assert len(document["ranking"]) == 5
-    assert "lent" not in answer(*asked, "H100")
+    assert "borrowed" not in answer(*asked, "H100")
     # Of a GPU that is not here, nobody knows more than the name.
     assert refused(*asked, "H20").startswith("argument --gpu: gpu 'H20' is not known; allowed: ")
 
