@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tilecast.data_collection.dataset.select_times import Truth
+from tilecast.data_collection.dataset.select_times import MeasuredTimes
 from tilecast.reporting.plots import COLOURS, Figure, axis, figure, level, ratio_axis
 
 
@@ -75,7 +75,7 @@ def reasons_figure(document: Mapping[str, Any]) -> Figure:
     return figure([bars], axes, 180 + 34 * len(found))
 
 
-def all_measured(truth: Truth, regime: str, ranked: Sequence[str], library: str) -> Figure:
+def all_measured(truth: MeasuredTimes, regime: str, ranked: Sequence[str], library: str) -> Figure:
     """Every config that has a time in a regime, fastest first, with the ranked ones marked.
 
     Args:

@@ -17,7 +17,7 @@ from tilecast.cli.options.output_paths import check_choices, check_distinct, che
 from tilecast.cli.output.output import Output
 from tilecast.cli.output.ranking_tables import many_ranking_tables, ranking_tables
 from tilecast.data_collection.dataset.dataset import read_columns, shipped_data
-from tilecast.data_collection.dataset.select_times import Truth, look_up
+from tilecast.data_collection.dataset.select_times import MeasuredTimes, measured_times
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import LINEAR_BF16
@@ -155,11 +155,11 @@ def _one(problem: GemmProblem, options: argparse.Namespace) -> Output:
     return Output(document, tables)
 
 
-def _truths(data: Path, problem: GemmProblem, gpu: Hardware) -> dict[str, Truth]:
+def _truths(data: Path, problem: GemmProblem, gpu: Hardware) -> dict[str, MeasuredTimes]:
     """What a data set of the GPU has of the problem, by regime."""
     columns, provenance = read_columns(data)
     check_measured_on(data, measured_hardware(provenance), gpu)
-    return look_up(columns, problem)
+    return measured_times(columns, problem)
 
 
 def _write_page(
@@ -167,7 +167,7 @@ def _write_page(
     problem: GemmProblem,
     document: Mapping[str, Any],
     tables: Sequence[Table | str],
-    truths: Mapping[str, Truth],
+    truths: Mapping[str, MeasuredTimes],
 ) -> None:
     """Write what the terminal shows, with a figure for each part of it."""
     ranked, *lines, decided = tables
@@ -212,7 +212,7 @@ def _library(problem: GemmProblem, first: FirstChoice) -> dict[str, object]:
     }
 
 
-def _measured(prediction: Prediction, truths: Mapping[str, Truth]) -> dict[str, object]:
+def _measured(prediction: Prediction, truths: Mapping[str, MeasuredTimes]) -> dict[str, object]:
     """The measured times of a config, by regime."""
     name = prediction.config.name
     return {
@@ -223,7 +223,7 @@ def _measured(prediction: Prediction, truths: Mapping[str, Truth]) -> dict[str, 
     }
 
 
-def _oracle(truth: Truth, ranking: Sequence[Prediction]) -> dict[str, object]:
+def _oracle(truth: MeasuredTimes, ranking: Sequence[Prediction]) -> dict[str, object]:
     names = [prediction.config.name for prediction in ranking]
     return {
         "best": truth.best,

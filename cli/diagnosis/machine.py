@@ -16,10 +16,10 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from tilecast.cli.options.output_paths import check_writable
-from tilecast.data_collection.gpu.environment import library_here
-from tilecast.data_collection.gpu.gpu_model import gpu_called
+from tilecast.data_collection.gpu.environment import cublas_here
+from tilecast.data_collection.gpu.gpu_model import hardware_of
 from tilecast.heuristics.errors import TilecastError, one_line
-from tilecast.heuristics.hardware import GPUS, Hardware
+from tilecast.heuristics.hardware import GPUS, Hardware, known_gpu
 from tilecast.inductor_hook.names import MODEL
 from tilecast.kernels.objects.cache import ObjectCache
 from tilecast.kernels.objects.shipped import shipped_keys
@@ -154,7 +154,7 @@ def check_gpus(names: list[str], why: str = "") -> Iterator[Finding]:
 
 def _gpu(names: list[str], name: str) -> Hardware:
     """The first GPU of a name; TilecastError where no kernel or no description fits it."""
-    return gpu_called(name, names.index(name))
+    return known_gpu(name) or hardware_of(names.index(name))
 
 
 def _gpus(names: list[str]) -> list[Hardware]:
@@ -208,7 +208,7 @@ def check_cublas(
             artifact = model_for(gpu, Path(folder) if folder else None)
             if not artifact.trained_for:  # the model of another GPU never falls back to cuBLAS
                 facts: Mapping[str, Any] = artifact.facts
-                yield from compare_versions(facts.get("library", {}), library_here())
+                yield from compare_versions(facts.get("library", {}), cublas_here())
 
 
 def compare_versions(

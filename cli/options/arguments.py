@@ -15,7 +15,7 @@ from tilecast.cli.options.argtypes import (
     reads,
     seconds,
 )
-from tilecast.data_collection.gpu.gpu_model import gpu_called, names_here, short_name
+from tilecast.data_collection.gpu.gpu_model import hardware_of, short_name, visible_gpu_names
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import GPUS, Hardware, known_gpu
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
@@ -36,10 +36,10 @@ def known_or_here(name: str) -> Hardware:
     """The GPU of a name: one that tilecast describes, or one of this machine."""
     if found := known_gpu(name):
         return found
-    here = names_here()
+    here = visible_gpu_names()
     for device, reported in enumerate(here):
         if name in (reported, short_name(reported)):
-            return gpu_called(reported, device)
+            return hardware_of(device)
     allowed = dict.fromkeys([*(gpu.name for gpu in GPUS), *map(short_name, here)])
     raise TilecastError(
         f"gpu {name!r} is not known; allowed: {', '.join(allowed)}, or on the machine that has it "

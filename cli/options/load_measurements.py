@@ -11,7 +11,7 @@ from contextlib import closing
 from pathlib import Path
 
 from tilecast.data_collection.dataset.dataset import Dataset, read_dataset, shipped_data
-from tilecast.data_collection.gpu.gpu_model import first_here
+from tilecast.data_collection.gpu.gpu_model import first_hardware
 from tilecast.data_collection.jobs.store import MeasurementStore
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import GPUS, Hardware
@@ -56,7 +56,7 @@ def check_measured_on(data: Path, measured: Hardware, gpu: Hardware) -> None:
 
 def _shipped_file(gpu: Hardware | None, added: Sequence[Dataset]) -> Path:
     """The shipped data set of the named GPU, of this machine's, or of that of what is added."""
-    gpu = gpu or first_here() or next(map(dataset_hardware, added), GPUS[0])
+    gpu = gpu or first_hardware() or next(map(dataset_hardware, added), GPUS[0])
     found = shipped_data(gpu)
     if found is None:
         raise TilecastError(

@@ -14,8 +14,8 @@ from tilecast.cli.options.argtypes import AUTO, parallel
 from tilecast.cli.options.arguments import DEFAULT_POWER, EXTENTS
 from tilecast.cli.options.output_paths import check_writable
 from tilecast.cli.output.output import print_note
-from tilecast.data_collection.gpu.gpu_model import first_here
-from tilecast.data_collection.problems.model_files import left_out, model_problems
+from tilecast.data_collection.gpu.gpu_model import first_hardware
+from tilecast.data_collection.problems.model_files import model_problems
 from tilecast.data_collection.problems.problem_files import read_problems
 from tilecast.data_collection.problems.suites import problems
 from tilecast.heuristics.errors import TilecastError
@@ -38,7 +38,7 @@ def gpu(options: argparse.Namespace) -> Hardware:
 
 def gpu_of(folder: Path | None) -> Hardware:
     """The GPU of a model; without one this machine's, or else the default one."""
-    return model_hardware(folder) if folder else first_here() or GPUS[0]
+    return model_hardware(folder) if folder else first_hardware() or GPUS[0]
 
 
 def problem(options: argparse.Namespace) -> GemmProblem | None:
@@ -67,8 +67,9 @@ def own_problems(options: argparse.Namespace) -> tuple[GemmProblem, ...]:
         raise TilecastError("--tp and --rows shape a model's layers; allowed: with --hf-config")
     found = [problem for file in options.problems for problem in read_problems(file)]
     for file in options.hf_config:
-        found += model_problems(file, options.tp or _TP, options.rows or _ROWS)
-        if missing := left_out(file, options.tp or _TP):
+        products, missing = model_problems(file, options.tp or _TP, options.rows or _ROWS)
+        found += products
+        if missing:
             print_note(f"left out of {file}: {'; '.join(missing)}")
     return tuple(dict.fromkeys(found))
 

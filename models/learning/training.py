@@ -16,7 +16,7 @@ import numpy as np
 
 from tilecast.data_collection.dataset.autotuned import Autotuned
 from tilecast.data_collection.dataset.measurement import REGIMES
-from tilecast.data_collection.gpu.environment import installed_version, library_versions
+from tilecast.data_collection.gpu.environment import cublas_versions, installed_version
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
 from tilecast.models.features.features import log_analytic
@@ -160,7 +160,7 @@ def _learned(measurements: Measurements, compared: Sequence[Comparison]) -> dict
         **({"autotuned": _compared(compared)} if compared else {}),
         **({"elsewhere": _elsewhere(measurements)} if measurements.others else {}),
         "versions": {name: found for name in _PACKAGES if (found := installed_version(name))},
-        "library": library_versions(runs),
+        "library": cublas_versions(runs),
     }
 
 

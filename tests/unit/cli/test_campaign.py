@@ -67,7 +67,7 @@ def test_a_cluster_takes_the_place_of_this_host(
     assert arguments[-2:] == ["--workers", "2"]
     # A host without a GPU is told which one the cluster has.
     monkeypatch.setattr(campaign, "visible_gpus", list)
-    monkeypatch.delattr(gpu_model, "find_gpu")
+    monkeypatch.delattr(gpu_model, "hardware_of")
     assert main([*arguments[:-2], *cluster, "--gpu", "H200"]) == 2
     assert [(one.address, one.gpu.name) for one in asked] == [("here:1", "H200")] * 2
     assert all(len(one.compared) == REFERENCE_PROBLEMS for one in asked)
@@ -80,9 +80,9 @@ def test_the_gpu_of_this_machine_may_be_named_and_no_other_that_nobody_describes
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """What its driver states finds it; what is measured of it describes it."""
-    monkeypatch.setattr(shared, "names_here", lambda: [NEW.device_names[0]])
+    monkeypatch.setattr(shared, "visible_gpu_names", lambda: [NEW.device_names[0]])
     stated = replace(NEW, dram_bytes_per_second=2e12)
-    monkeypatch.setattr(shared, "gpu_called", lambda name, device: stated)
+    monkeypatch.setattr(shared, "hardware_of", lambda device: stated)
     asked: list[CollectOptions] = []
     monkeypatch.setattr(collect_command, "collect", lambda options, tell: asked.append(options))
     for name in ("H100-PCIe", "NVIDIA H100 PCIe"):
@@ -92,7 +92,7 @@ def test_the_gpu_of_this_machine_may_be_named_and_no_other_that_nobody_describes
     line = refused(*arguments, "--gpu", "H20")
     assert "gpu 'H20' is not known; allowed: H200, H100, H100-PCIe, or on the machine" in line
     assert "campaign" not in line
-    monkeypatch.setattr(gpu_model, "find_gpu", lambda device, runs=(): hardware("H100"))
+    monkeypatch.setattr(gpu_model, "hardware_of", lambda *_, **__: hardware("H100"))
     line = refused(*arguments, "--gpu", "H100-PCIe", "--devices", "1")
     assert line.startswith("device 1 is an H100; allowed: an H100-PCIe, which --gpu names")
 
@@ -104,7 +104,7 @@ def test_a_gpu_that_no_kernel_is_for_is_refused_before_anything_is_written(
     tmp_path: Path,
 ) -> None:
     other: Hardware = replace(NEW, name="A100", arch="sm_80")
-    monkeypatch.setattr(gpu_model, "find_gpu", lambda device, runs=(): other)
+    monkeypatch.setattr(gpu_model, "hardware_of", lambda *_, **__: other)
     assert refused(*arguments).startswith("no kernel multiplies bf16:rcr on A100; allowed: ")
     assert not (tmp_path / "run.db").exists()
 

@@ -124,7 +124,7 @@ def test_versions_that_one_side_does_not_tell_are_passed_over() -> None:
 
 def test_the_shipped_model_is_compared_on_its_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     here = {"cuBLAS": ["0.1"], "driver": ["0.2"]}
-    monkeypatch.setattr("tilecast.cli.diagnosis.machine.library_here", lambda: here)
+    monkeypatch.setattr("tilecast.cli.diagnosis.machine.cublas_here", lambda: here)
     findings = list(machine.check_cublas(["NVIDIA H200"]))
     assert [(finding.subject, finding.works) for finding in findings] == [
         ("cuBLAS", False),
@@ -135,7 +135,7 @@ def test_the_shipped_model_is_compared_on_its_gpu(monkeypatch: pytest.MonkeyPatc
 def test_a_model_that_the_environment_names_is_compared_instead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tilecast.cli.diagnosis.machine.library_here", lambda: MEASURED)
+    monkeypatch.setattr("tilecast.cli.diagnosis.machine.cublas_here", lambda: MEASURED)
     model = artifact.load(MODEL_FOLDER)
     artifact.save(replace(model, facts={**model.facts, "library": MEASURED}), tmp_path)
     named = {"TILECAST_MODEL": str(tmp_path)}

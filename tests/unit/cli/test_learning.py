@@ -53,7 +53,7 @@ def shipped(
     for file, dataset in zip(files.values(), (few_dataset, other_dataset), strict=True):
         write_dataset(dataset, file)
     monkeypatch.setattr(load_measurements, "shipped_data", lambda gpu: files.get(gpu.name))
-    monkeypatch.setattr(load_measurements, "first_here", lambda: None)
+    monkeypatch.setattr(load_measurements, "first_hardware", lambda: None)
     return {name: str(file) for name, file in files.items()}
 
 
@@ -76,14 +76,14 @@ def test_the_data_set_is_that_of_the_gpu_at_hand(
     assert answer(*SCORED, "--add", mine)["data"] == [shipped["H100"], mine]
     named = answer(*SCORED, "--add", mine, "--gpu", "H200")
     assert named["data"] == [shipped["H200"], mine]
-    monkeypatch.setattr(load_measurements, "first_here", lambda: hardware("H100"))
+    monkeypatch.setattr(load_measurements, "first_hardware", lambda: hardware("H100"))
     assert answer(*SCORED)["data"] == [shipped["H100"]]
     assert main([*SCORED]) == 0
     assert f"Data: {shipped['H100']}\n" in capsys.readouterr().out
     line = refused(*SCORED, "--data", shipped["H200"], "--gpu", "H100")
     assert "was measured on H200; allowed: one of H100, or --gpu H200" in line
     new = replace(hardware("H200"), name="H20")
-    monkeypatch.setattr(load_measurements, "first_here", lambda: new)
+    monkeypatch.setattr(load_measurements, "first_hardware", lambda: new)
     assert refused(*SCORED).startswith("no data set is shipped for H20; allowed: --data with")
 
 

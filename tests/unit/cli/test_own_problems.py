@@ -155,11 +155,11 @@ def test_predict_takes_the_layers_of_a_model_and_files_of_every_kind(
         GemmProblem(64, 4096, 4096),
         GemmProblem(48, 1024, 512),
         GemmProblem(7, 64, 128, 3),
-        *model_problems(config, (1, 2), (5,)),
+        *model_problems(config, (1, 2), (5,))[0],
     ]
     assert _asked(document["problems"]) == expected
     default = answer("predict", "--hf-config", str(config), "--model", model)
-    assert _asked(default["problems"]) == model_problems(config, (1,), (1, 16, 256, 4096))
+    assert _asked(default["problems"]) == model_problems(config, (1,), (1, 16, 256, 4096))[0]
 
 
 def test_what_is_left_out_of_a_model_is_told(
@@ -335,7 +335,7 @@ def test_evaluate_scores_all_when_none_are_named(answer: Answer, data: str) -> N
 def test_evaluate_scores_the_layers_of_a_model(answer: Answer, data: str, config: Path) -> None:
     layers = ("--hf-config", str(config), "--rows", "8,512,513")
     document = answer("evaluate", "--data", data, *layers, *ONLY)
-    asked = model_problems(config, (1,), (8, 512, 513))
+    asked, _ = model_problems(config, (1,), (8, 512, 513))
     # Of its layers the data set has attention out, QKV and down, at two of the three.
     assert (document["problems"], document["families"]) == (6, 3)
     assert document["not_measured"] == len(asked) - 6

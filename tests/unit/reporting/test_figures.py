@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 import pytest
 
 from tilecast.data_collection.dataset.dataset import Dataset, is_reference
-from tilecast.data_collection.dataset.select_times import Truth
+from tilecast.data_collection.dataset.select_times import MeasuredTimes
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.families import parse_config
 from tilecast.models.learning.labels import ProblemLabels, label_table
@@ -298,7 +298,7 @@ def test_reasons_have_their_effects() -> None:
 
 
 def test_measured_configs_stand_fastest_first() -> None:
-    truth = Truth({"b": 2.0, "a": 1.0, "c": 3.0}, "a", 2.5)
+    truth = MeasuredTimes({"b": 2.0, "a": 1.0, "c": 3.0}, "a", 2.5)
     figure = one_problem.all_measured(truth, "burst", ["c", "unknown", "a"], "torch.mm")
     line, ranked = _sound(figure)
     assert (line["text"], line["y"]) == (["a", "b", "c"], [1.0, 2.0, 3.0])
