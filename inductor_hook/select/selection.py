@@ -142,7 +142,7 @@ def ranked(
     then the configs that are none, which run all the same, as the model places them among them.
 
     Raises:
-        TilecastError: no model knows the GPU, dtypes and majors; or it is borrowed and asked for one.
+        TilecastError: no model knows the GPU, dtypes and majors; or a borrowed one may not decide.
     """
     heuristic = _ranking(settings, problem.operands, gpu, benchmarked=limit > 1)
     rivals = candidates(problem, gpu)

@@ -115,7 +115,7 @@ def test_similar_operands_are_compared_with_cublas_alike() -> None:
 def test_what_the_library_does_in_several_steps_is_not_left_to_it() -> None:
     speeds = {}
     for text in ("bf16:rcr", "bf16:rcr:bias+gelu", "int8:rcr>int32", "int8:rcr>bf16:row-scales"):
-        problem = GemmProblem(200, 4096, 14336, operands=GemmOperands.parse(text))
+        problem = GemmProblem(200, 8192, 8192, operands=GemmOperands.parse(text))
         choice = load_heuristic(H200, problem.operands).first(problem, candidates(problem, H200))
         assert choice.library_over is not None
         speeds[text] = choice.library_over
