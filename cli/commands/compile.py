@@ -19,11 +19,11 @@ from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook.select.selection import shortlist
 from tilecast.kernels.build.builder import CompileResult, compile_all
-from tilecast.kernels.candidates import candidates, space
-from tilecast.kernels.families import family_of, parse_config
-from tilecast.kernels.family import HARDWARE
+from tilecast.kernels.candidates import candidates, space, violations
+from tilecast.kernels.families import parse_config
 from tilecast.kernels.objects.cache import ObjectCache
 from tilecast.kernels.objects.keys import kernel_key
+from tilecast.kernels.rules import HARDWARE
 from tilecast.kernels.spec import KernelSpec
 from tilecast.models.apply.frequent_configs import common_configs
 from tilecast.models.runtime.known_operands import check_decides_for, decides_for
@@ -140,7 +140,7 @@ def _common(options: argparse.Namespace) -> Sequence[KernelConfig]:
 
 def _check_runs(config: KernelConfig, operands: GemmOperands, gpu: Hardware) -> None:
     """See that the GPU runs a config, whether or not the space holds it."""
-    for found in family_of(config).violations(config, operands, gpu):
+    for found in violations(config, operands, gpu):
         if found.rule.kind == HARDWARE:
             raise TilecastError(
                 f"config {config} is invalid for {operands} on {gpu.name}: {found.text}; allowed: "

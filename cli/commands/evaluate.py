@@ -14,12 +14,12 @@ from typing import Any
 from tilecast.cli.options import argtypes, arguments, resolve
 from tilecast.cli.options.load_measurements import files_line, read_measurements
 from tilecast.cli.output.output import Output
-from tilecast.heuristics.baselines import RandomChoice
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.models.evaluation import baselines, nvmatmul
+from tilecast.models.evaluation.baselines import RandomChoice
 from tilecast.models.evaluation.evaluation import Fit, evaluate
 from tilecast.models.evaluation.tree_linear import TreeLinearRanker, fit_tree_linear
 from tilecast.models.learning.fit_ranker import fit_ranker

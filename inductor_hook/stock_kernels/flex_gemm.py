@@ -8,7 +8,6 @@ model's order in that place, for both.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import wraps
 from typing import Any
 
@@ -24,7 +23,7 @@ from tilecast.inductor_hook.stock_kernels.stock_order import (
     ranked_or_stock,
 )
 from tilecast.kernels.quack_sm90.config import QuackConfig
-from tilecast.kernels.quack_sm90.space import most_stages
+from tilecast.kernels.quack_sm90.space import deepest
 from tilecast.kernels.rules import tile_ks
 
 Legal = Sequence[tuple[tuple[str, Any], ...]]
@@ -65,7 +64,7 @@ def quack_config(fields: Mapping[str, Any], operands: GemmOperands) -> QuackConf
         schedule="pong" if fields["pingpong"] else "coop",
         swap_ab=fields["swap_ab"],
     )
-    return replace(config, stages=most_stages(config, operands, HOPPER))
+    return deepest(config, operands, HOPPER)
 
 
 def read(call: Any, inputs: Sequence[Any]) -> GemmProblem:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -20,6 +21,23 @@ from tilecast.models.runtime.objectives import ROBUST
 
 SUBSET = 64
 """Configs of a fixed subset; more than are asked for, since not all suit every problem."""
+
+
+@dataclass(frozen=True)
+class RandomChoice:
+    """Any order, the same for the same problem."""
+
+    name = "random"
+    seed: int = 0
+    """Another one is another order."""
+
+    def rank(
+        self, problem: GemmProblem, candidates: Candidates, *, limit: int | None = None
+    ) -> Candidates:
+        """Shuffle the candidates."""
+        count = min(len(candidates), limit or len(candidates))
+        shuffled = random.Random(f"{self.seed} {problem}").sample(range(len(candidates)), count)
+        return candidates.take(shuffled)
 
 
 @dataclass(frozen=True)

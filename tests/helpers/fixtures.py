@@ -10,25 +10,26 @@ import pickle
 import random
 import shutil
 import zlib
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 from filelock import FileLock
 
 from tilecast.data_collection.dataset.dataset import COLUMNS, Dataset
 from tilecast.data_collection.dataset.measurement import REFERENCE, REGIMES
+from tilecast.heuristics.config_table import Geometry
 from tilecast.heuristics.hardware import Hardware, hardware
 from tilecast.heuristics.operands import LINEAR_BF16, MATRIX, GemmOperands
 from tilecast.heuristics.problem import PROBLEM_FIELDS, GemmProblem
-from tilecast.kernels.candidates import candidates
+from tilecast.kernels.candidates import candidates, space
 from tilecast.kernels.launch import Launch
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.quack_sm90.family import QuackSm90
-from tilecast.kernels.quack_sm90.space import valid_configs
 from tilecast.kernels.quack_sm90.stock import stock_candidates
 from tilecast.kernels.spec import KernelSpec
 from tilecast.models.learning.fit_deferral import beside_library, fit_deferral
@@ -56,8 +57,8 @@ FINALIST = 1.15
 def synthetic_configs() -> frozenset[QuackConfig]:
     """Every twentieth config of the space, and those of it that are stock."""
     gpu = hardware("H200")
-    space = valid_configs(LINEAR_BF16, gpu)
-    return frozenset(space[::20]) | set(stock_candidates(LINEAR_BF16, gpu, space))
+    configs: Any = space(LINEAR_BF16, gpu).configs
+    return frozenset(configs[::20]) | set(stock_candidates(LINEAR_BF16, gpu, configs))
 
 
 def synthetic_microseconds(problem: GemmProblem, config: QuackConfig, regime: str) -> float:
@@ -352,13 +353,16 @@ def bare_kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     from tilecast.kernels import candidates as module
 
     class Bare(QuackSm90):
-        def configs(self, operands: GemmOperands, hardware: Hardware) -> Sequence[QuackConfig]:
-            return () if operands.fused else super().configs(operands, hardware)
+        def points(self, operands: GemmOperands) -> Geometry:
+            found = super().points(operands)
+            return found.at(np.arange(0)) if operands.fused else found
 
     monkeypatch.setattr(module, "FAMILIES", {"quack_sm90": Bare()})
-    module._spaces.cache_clear()
+    for cached in (module.space, module.candidates):
+        cached.cache_clear()
     yield
-    module._spaces.cache_clear()
+    for cached in (module.space, module.candidates):
+        cached.cache_clear()
 
 
 @pytest.fixture

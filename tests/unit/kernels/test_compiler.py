@@ -13,7 +13,7 @@ import pytest
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import GPUS
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
-from tilecast.kernels import launch
+from tilecast.kernels import candidates, launch
 from tilecast.kernels.build import builder
 from tilecast.kernels.build.builder import CompileResult, compile_all
 from tilecast.kernels.families import family_of
@@ -33,6 +33,8 @@ OTHER_OPERANDS = (
 )
 ENOUGH = 22
 WORKERS = 2
+
+SPACE: Any = candidates.space(LINEAR_BF16, GPUS[0]).configs
 
 
 def _facts(config: QuackConfig) -> set[object]:
@@ -58,7 +60,7 @@ def _spread(configs: tuple[QuackConfig, ...]) -> list[QuackConfig]:
 
 
 def _specs() -> list[KernelSpec]:
-    configs = _spread(space.valid_configs(LINEAR_BF16, GPUS[0]))
+    configs = _spread(SPACE)
     specs = [KernelSpec(config, LINEAR_BF16) for config in configs]
     plain = QuackConfig(128, 128, 64, stages=3)
     specs += [KernelSpec(plain, operands) for operands in OTHER_OPERANDS]

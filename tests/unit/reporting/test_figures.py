@@ -110,7 +110,7 @@ def test_levels_of_a_config(name: str, shown: tuple[str, ...]) -> None:
     from tilecast.kernels.families import family_of
 
     config = parse_config(name)
-    shape = family_of(config).geometry(config)
+    shape = family_of(config).geometry([config])
     assert tuple(knob.shown(knob.value(shape)) for knob in KNOBS) == shown
 
 

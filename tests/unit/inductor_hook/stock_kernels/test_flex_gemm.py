@@ -46,9 +46,8 @@ from tilecast.inductor_hook.stock_kernels.flex_gemm import (
     read,
     restore,
 )
-from tilecast.kernels.candidates import config_table
+from tilecast.kernels.candidates import config_table, space
 from tilecast.kernels.quack_sm90.config import QuackConfig
-from tilecast.kernels.quack_sm90.space import valid_configs
 from tilecast.models.runtime.learned import load_heuristic
 
 H200 = hardware("H200")
@@ -85,7 +84,7 @@ def _with(fields: Any, **changes: Any) -> dict[str, Any]:
 def test_every_config_on_hopper_is_one_of_ours(operands: str) -> None:
     ours = [quack_config(dict(fields), GemmOperands.parse(operands)) for fields in LEGAL]
     assert len(set(ours)) == len(LEGAL) == 44
-    assert set(ours) <= set(valid_configs(GemmOperands.parse(operands), H200))
+    assert set(ours) <= set(space(GemmOperands.parse(operands), H200).configs)
 
 
 def test_a_config_keeps_its_tile_cluster_schedule_and_side() -> None:

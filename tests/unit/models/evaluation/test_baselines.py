@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tilecast.heuristics.baselines import RandomChoice
 from tilecast.heuristics.config_table import Candidates
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
@@ -18,7 +17,12 @@ from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.candidates import candidates, config_table, space
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.quack_sm90.stock import stock_candidates, stock_configs
-from tilecast.models.evaluation.baselines import StockDefault, fit_fixed_subset, fit_nearest
+from tilecast.models.evaluation.baselines import (
+    RandomChoice,
+    StockDefault,
+    fit_fixed_subset,
+    fit_nearest,
+)
 from tilecast.models.evaluation.nvmatmul import NvMatmulHeuristic, layout, precision, select
 
 H200 = hardware("H200")

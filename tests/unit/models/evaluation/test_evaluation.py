@@ -12,12 +12,11 @@ import pytest
 import torch
 
 from tilecast.data_collection.dataset.dataset import Dataset
-from tilecast.heuristics.baselines import RandomChoice
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
 from tilecast.kernels.candidates import config_table
 from tilecast.kernels.quack_sm90.config import QuackConfig
-from tilecast.models.evaluation.baselines import fit_fixed_subset
+from tilecast.models.evaluation.baselines import RandomChoice, fit_fixed_subset
 from tilecast.models.evaluation.evaluation import evaluate, held_out
 from tilecast.models.evaluation.regret import BUCKETS, HeldOut, regrets, summarise
 from tilecast.models.learning.fit_ranker import fit_ranker

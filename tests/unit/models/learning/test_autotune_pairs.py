@@ -11,11 +11,11 @@ import pytest
 
 from tilecast.data_collection.dataset.autotuned import Autotuned
 from tilecast.data_collection.dataset.dataset import Dataset
+from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.heuristic import rank
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.candidates import candidates
-from tilecast.kernels.family import KernelConfig
 from tilecast.models.features.features import featurize
 from tilecast.models.learning import training
 from tilecast.models.learning.autotune_pairs import Comparison, compared_features, comparisons
