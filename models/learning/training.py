@@ -174,7 +174,7 @@ def _elsewhere(measurements: Measurements) -> dict[str, object]:
 
 
 def _compared(compared: Sequence[Comparison]) -> dict[str, int]:
-    """How many problems the autotuner timed that no collector measured, and how many times."""
+    """How many problems the autotuner timed that no collection measured, and how many times."""
     return {
         "problems": len({one.problem for one in compared}),
         "times": sum(len(one.configs) for one in compared),
