@@ -18,8 +18,7 @@ from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.models.evaluation import baselines, nvmatmul
-from tilecast.models.evaluation.baselines import RandomChoice
-from tilecast.models.evaluation.evaluation import MakeHeuristic, evaluate
+from tilecast.models.evaluation.evaluation import FOLDS, MakeHeuristic, evaluate, folds
 from tilecast.models.evaluation.tree_linear import TreeLinearRanker
 from tilecast.models.learning.labels import POWERS, ProblemLabels
 from tilecast.models.learning.training_sets import Measurements
@@ -53,6 +52,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--only", action="append", metavar="NAME", help=about)
     about = "burst, sustained or robust (default: all); repeatable"
     parser.add_argument("--power", type=argtypes.power, action="append", help=about)
+    about = f"score only the first N of the {FOLDS} folds, in as much less time (default: all)"
+    parser.add_argument("--folds", type=argtypes.integer(1, FOLDS), metavar="N", help=about)
     arguments.add_jobs(parser)
 
 
@@ -77,6 +78,8 @@ def run(options: argparse.Namespace) -> Output:
     among = (
         _measured_ones(own, measured.own) if own else problems_of(options.operands, measured.own)
     )
+    if options.folds:
+        among &= _of_folds(options.folds, measured.table)
     notes: dict[str, str] = {}
     if trained:
         _check_unseen(trained, measured)
@@ -100,6 +103,11 @@ def run(options: argparse.Namespace) -> Output:
     ]
     document = scored | {"data": [*map(str, files)], "not_measured": missing, **notes}
     return Output(document, [*score_tables(scored, powers), *lines])
+
+
+def _of_folds(count: int, table: Sequence[ProblemLabels]) -> set[GemmProblem]:
+    """The problems that the first folds hold out."""
+    return {table[i].problem for _, held_out in folds(table)[:count] for i in held_out}
 
 
 def default_scores(measured: Measurements, powers: Sequence[str], jobs: int) -> dict[str, Any]:
@@ -146,7 +154,7 @@ def scorable_heuristics(gpu: Hardware) -> dict[str, MakeHeuristic]:
         baselines.NearestNeighbour,
         baselines.BestFixedSubset,
         lambda power: baselines.StockDefault(gpu),
-        RandomChoice,
+        baselines.RandomChoice,
     ]
     if find_spec("nvMatmulHeuristics") and gpu.name in nvmatmul.GPUS:
         makers.append(lambda power: nvmatmul.NvMatmulHeuristic(gpu))

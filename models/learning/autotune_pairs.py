@@ -48,7 +48,7 @@ def comparisons(
 ) -> list[Comparison]:
     """What there is to learn from what the autotuner measured, sorted by problem and configs.
 
-    Problems that a collector measured are left out: it knows better. Runs of a problem that timed
+    Problems that a collection measured are left out: its times are better. Runs of a problem that timed
     the same configs count once, by the medians; others stay apart, as times of two runs compare
     less well than those of one.
 

@@ -232,7 +232,7 @@ def _elsewhere(measurements: Measurements) -> dict[str, object]:
 
 
 def _told(compared: Sequence[Comparison]) -> dict[str, int]:
-    """How many problems the autotuner told of that no collector measured, and of how many times."""
+    """How many problems the autotuner told of that no collection measured, and of how many times."""
     return {
         "problems": len({one.problem for one in compared}),
         "times": sum(len(one.configs) for one in compared),

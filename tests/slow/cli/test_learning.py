@@ -68,7 +68,7 @@ def test_train_learns_from_autotuning_and_says_what_it_left_out(
     arguments = ["train", "--data", data, "--add", str(own), "--out", str(model), "--jobs", "2"]
     assert main(arguments) == 0
     text = capsys.readouterr().out
-    assert "Learned from autotuning: 5 times of 1 problems that no collector measured" in text
+    assert "Learned from autotuning: 5 times of 1 problems that no collection measured" in text
     assert "Left out: lines of another GPU than H200 (1), of kernels of another version (1)" in text
     artifact = load(model)
     assert artifact.facts["autotuned"] == {"problems": 1, "times": 5}
