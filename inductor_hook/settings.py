@@ -16,9 +16,9 @@ from tilecast.heuristics.errors import TilecastError
 from tilecast.inductor_hook import recording, telemetry
 from tilecast.inductor_hook.names import MODEL, names
 from tilecast.kernels.objects.keys import toolchain
-from tilecast.models.learning.labels import check_power
 from tilecast.models.runtime import artifact
 from tilecast.models.runtime.artifact import SHIPPED, shipped_names
+from tilecast.models.runtime.objectives import check_objective
 
 _CHOOSING = ("data_collection", "heuristics", "inductor_hook", "kernels", "models")
 """Packages whose code decides what a graph becomes."""
@@ -63,7 +63,7 @@ class Settings:
                 f"k={self.k!r} is out of range; allowed: 1 to {MOST}, or 'auto'; "
                 "1 picks without a benchmark"
             )
-        check_power(self.power)
+        check_objective(self.power)
         _check_suffix("record", self.record, recording.SUFFIX, "CSV")
         _check_suffix("learn", self.learn, autotuned.SUFFIX, "JSON Lines")
         if not self.digest:

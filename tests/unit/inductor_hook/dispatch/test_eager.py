@@ -33,6 +33,7 @@ from tilecast.kernels.spec import KernelSpec
 from tilecast.models.runtime.artifact import load_shipped
 from tilecast.models.runtime.learned import LearnedHeuristic
 from tilecast.models.runtime.manifest import refuse
+from tilecast.models.runtime.objectives import OBJECTIVES
 
 pytestmark = pytest.mark.usefixtures("hook")
 
@@ -153,8 +154,11 @@ def test_what_the_library_wins_goes_to_torch(
     op: tuple, gpu: list[KernelSpec], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shipped = load_shipped(hardware("H200"))
-    deferrals = {power: replace(one, margin=9.0) for power, one in shipped.deferrals.items()}
-    leaving = LearnedHeuristic(replace(shipped, deferrals=deferrals))
+    assert shipped.deferral
+    margins = dict.fromkeys(OBJECTIVES, 9.0)
+    leaving = LearnedHeuristic(
+        replace(shipped, deferral=replace(shipped.deferral, margins=margins))
+    )
     monkeypatch.setattr(selection, "load_heuristic", lambda *arguments: leaving)
     ours, stock, _ = op
     operands = _linear(ours.__name__)
@@ -172,8 +176,11 @@ def test_rows_that_tma_does_not_store(
 ) -> None:
     """But for ``out``: these are torch's."""
     shipped = load_shipped(hardware("H200"))
-    deferrals = {power: replace(one, margin=9.0) for power, one in shipped.deferrals.items()}
-    leaving = LearnedHeuristic(replace(shipped, deferrals=deferrals))
+    assert shipped.deferral
+    margins = dict.fromkeys(OBJECTIVES, 9.0)
+    leaving = LearnedHeuristic(
+        replace(shipped, deferral=replace(shipped.deferral, margins=margins))
+    )
     monkeypatch.setattr(selection, "load_heuristic", lambda *arguments: leaving)
     ours, stock, _ = op
     *bias, a, b = _linear(ours.__name__)

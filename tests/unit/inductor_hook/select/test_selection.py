@@ -120,13 +120,13 @@ def test_a_part_of_the_candidates_stands_in_the_order_of_all(
         ("rrr:bias", "fp16", (1001, 4096, 4104)),
     ],
 )
-def test_a_lent_model_ranks_the_problem_as_it_is(
+def test_a_model_of_other_operands_ranks_the_problem_as_it_is(
     layout: str, dtype: str, extents: tuple[int, ...]
 ) -> None:
     """It was trained on bf16 rcr, whose rows may not be 1001 deep, nor aligned as these are."""
     problem = GemmProblem(*extents, operands=GemmOperands.parse(f"{dtype}:{layout}"))
     rivals = candidates(problem, H200)
-    ranker = load_heuristic(H200, LINEAR_BF16).artifact.rankers["robust"]
+    ranker = load_heuristic(H200, LINEAR_BF16).artifact.ranker
     expected = list(ranker.rank(problem, rivals))
     predictions = shortlist(Settings(k=5), problem, H200)
     assert [prediction.config for prediction in predictions] == expected[:5]
