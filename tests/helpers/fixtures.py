@@ -200,7 +200,7 @@ def few_trained(few_dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) 
 def hook(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[KernelSpec]]:
     """The hook as on an H200, not installed; gives the kernels that it begins to compile.
 
-    None is compiled: that takes seconds, and tests/unit/kernels/test_builder.py sees to it. The
+    None is compiled: that takes seconds, and tests/slow/kernels/test_builder.py sees to it. The
     shipped model leaves nothing to the library, which depends on what it was trained on. What
     PyTorch compiles for the CPU is scalar code: vectors take a compiler twice as long.
     """
@@ -208,20 +208,14 @@ def hook(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[Kerne
     from torch._inductor import config
 
     from tilecast.inductor_hook import telemetry, uninstall
-    from tilecast.inductor_hook.dispatch import plan
     from tilecast.inductor_hook.dispatch.switch import disable
-    from tilecast.inductor_hook.fuse import int8_fusion
-    from tilecast.inductor_hook.offer import offer, precompile
     from tilecast.inductor_hook.select import selection
-    from tilecast.inductor_hook.timing import decide, record_times
     from tilecast.kernels.build.builder import ObjectBuilder
 
     started: list[KernelSpec] = []
     monkeypatch.setenv("TILECAST_CACHE", str(tmp_path / "objects"))
     monkeypatch.setattr(ObjectBuilder, "start", lambda self, spec: started.append(spec))
-    ours = (precompile, offer, record_times, plan, int8_fusion, decide)
-    for module in ours:
-        monkeypatch.setattr(module, "gpu_of", lambda device, settings: hardware("H200"))
+    monkeypatch.setattr(selection, "hardware_of", lambda device, settings: hardware("H200"))
     monkeypatch.setattr(selection, "load_heuristic", _taking_all)
     answers = (
         *(selection._heuristic, selection.first, selection.shortlist, selection.ranked),
@@ -281,12 +275,12 @@ def gpu(hook: list[KernelSpec], monkeypatch: pytest.MonkeyPatch) -> Iterator[lis
     from torch._C._dynamo import guards
 
     from tilecast.inductor_hook.dispatch import plan
-    from tilecast.inductor_hook.run import launcher
+    from tilecast.inductor_hook.run import in_torch, static
 
     launched: list[KernelSpec] = []
 
     def load(spec: KernelSpec, objects: object, device: int) -> Launch:
-        multiply = launcher._in_torch(spec.operands)
+        multiply = in_torch.in_torch(spec.operands)
 
         def function(*tensors: torch.Tensor) -> None:
             launched.append(spec)
@@ -297,8 +291,8 @@ def gpu(hook: list[KernelSpec], monkeypatch: pytest.MonkeyPatch) -> Iterator[lis
 
         return function
 
-    monkeypatch.setattr(launcher, "load_kernel", load)
-    monkeypatch.setattr(launcher, "_loaded", {})
+    monkeypatch.setattr(static, "load_kernel", load)
+    monkeypatch.setattr(static, "_loaded", {})
     monkeypatch.setattr(torch.Tensor, "is_cuda", True)
     monkeypatch.setattr(torch.Tensor, "get_device", lambda tensor: 0)
     monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: 0, raising=False)
