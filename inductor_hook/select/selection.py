@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tilecast.data_collection.gpu.gpu_model import hardware_of
+from tilecast.data_collection.gpu import gpu_model
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.config_table import Candidates
 from tilecast.heuristics.errors import TilecastError
@@ -34,7 +34,7 @@ _REMEMBERED = 4096
 """Problems whose answer is kept; a model has some dozens."""
 
 
-def gpu_of(device: int, settings: Settings) -> Hardware:
+def hardware_of(device: int, settings: Settings) -> Hardware:
     """The hardware of a CUDA device, as a model of one's own, tilecast or its driver describes it.
 
     Raises:
@@ -57,7 +57,7 @@ def _own_hardware(model: str, digest: str) -> Hardware:
 
 @cache
 def _gpu_here(device: int) -> Hardware:
-    return hardware_of(device)
+    return gpu_model.hardware_of(device)
 
 
 @lru_cache(_REMEMBERED)

@@ -26,11 +26,10 @@ from tilecast.heuristics.config_table import Geometry
 from tilecast.heuristics.hardware import Hardware, hardware
 from tilecast.heuristics.operands import LINEAR_BF16, MATRIX, GemmOperands
 from tilecast.heuristics.problem import PROBLEM_FIELDS, GemmProblem
-from tilecast.kernels.candidates import candidates, space
+from tilecast.kernels.candidates import candidates, space, stock_candidates
 from tilecast.kernels.launch import Launch
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.quack_sm90.family import QuackSm90
-from tilecast.kernels.quack_sm90.stock import stock_candidates
 from tilecast.kernels.spec import KernelSpec
 from tilecast.models.learning.fit_deferral import beside_library, fit_deferral
 from tilecast.models.learning.fit_ranker import fit_ranker
@@ -58,7 +57,8 @@ def synthetic_configs() -> frozenset[QuackConfig]:
     """Every twentieth config of the space, and those of it that are stock."""
     gpu = hardware("H200")
     configs: Any = space(LINEAR_BF16, gpu).configs
-    return frozenset(configs[::20]) | set(stock_candidates(LINEAR_BF16, gpu, configs))
+    stock: Any = stock_candidates(LINEAR_BF16, gpu, configs)
+    return frozenset(configs[::20]) | set(stock)
 
 
 def synthetic_microseconds(problem: GemmProblem, config: QuackConfig, regime: str) -> float:
@@ -208,20 +208,14 @@ def hook(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[Kerne
     from torch._inductor import config
 
     from tilecast.inductor_hook import telemetry, uninstall
-    from tilecast.inductor_hook.dispatch import plan
     from tilecast.inductor_hook.dispatch.switch import disable
-    from tilecast.inductor_hook.fuse import int8_fusion
-    from tilecast.inductor_hook.offer import offer, precompile
     from tilecast.inductor_hook.select import selection
-    from tilecast.inductor_hook.timing import decide, record_times
     from tilecast.kernels.build.builder import ObjectBuilder
 
     started: list[KernelSpec] = []
     monkeypatch.setenv("TILECAST_CACHE", str(tmp_path / "objects"))
     monkeypatch.setattr(ObjectBuilder, "start", lambda self, spec: started.append(spec))
-    ours = (precompile, offer, record_times, plan, int8_fusion, decide)
-    for module in ours:
-        monkeypatch.setattr(module, "gpu_of", lambda device, settings: hardware("H200"))
+    monkeypatch.setattr(selection, "hardware_of", lambda device, settings: hardware("H200"))
     monkeypatch.setattr(selection, "load_heuristic", _taking_all)
     answers = (
         *(selection._heuristic, selection.first, selection.shortlist, selection.ranked),
@@ -281,12 +275,12 @@ def gpu(hook: list[KernelSpec], monkeypatch: pytest.MonkeyPatch) -> Iterator[lis
     from torch._C._dynamo import guards
 
     from tilecast.inductor_hook.dispatch import plan
-    from tilecast.inductor_hook.run import launcher
+    from tilecast.inductor_hook.run import in_torch, static
 
     launched: list[KernelSpec] = []
 
     def load(spec: KernelSpec, objects: object, device: int) -> Launch:
-        multiply = launcher._in_torch(spec.operands)
+        multiply = in_torch.in_torch(spec.operands)
 
         def function(*tensors: torch.Tensor) -> None:
             launched.append(spec)
@@ -297,8 +291,8 @@ def gpu(hook: list[KernelSpec], monkeypatch: pytest.MonkeyPatch) -> Iterator[lis
 
         return function
 
-    monkeypatch.setattr(launcher, "load_kernel", load)
-    monkeypatch.setattr(launcher, "_loaded", {})
+    monkeypatch.setattr(static, "load_kernel", load)
+    monkeypatch.setattr(static, "_loaded", {})
     monkeypatch.setattr(torch.Tensor, "is_cuda", True)
     monkeypatch.setattr(torch.Tensor, "get_device", lambda tensor: 0)
     monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: 0, raising=False)

@@ -435,7 +435,7 @@ def test_a_product_that_fits_fp16_once_it_is_scaled_is_torchs(gpu: list[KernelSp
     a, b = (t.half() for t in _linear())
     bias = torch.zeros(b.shape[1], dtype=a.dtype)
     for (alpha, beta), count in (((0.01, 1), 0), ((0.01, 0), 0), ((1, 1), 1)):
-        eager.ADDMM.add(bias, a, b, alpha=alpha, beta=beta)
+        eager.ADDMM(bias, a, b, alpha=alpha, beta=beta)
         assert len(gpu) == count
 
 
@@ -579,7 +579,7 @@ def test_a_failure_to_choose_passes(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    chosen, tries = plan.decided, []
+    chosen, tries = selection.decided, []
 
     def decided(*arguments: Any) -> Any:
         tries.append(arguments)
@@ -587,7 +587,7 @@ def test_a_failure_to_choose_passes(
             raise RuntimeError("out of memory for a moment")
         return chosen(*arguments)
 
-    monkeypatch.setattr(plan, "decided", decided)
+    monkeypatch.setattr(selection, "decided", decided)
     a, b = _linear()
     for _ in range(100):
         assert torch.equal(mm(a, b), torch.mm(a, b))
@@ -611,7 +611,7 @@ def test_a_refusal_to_choose_lasts(
         tries.append(arguments)
         raise TilecastError("no model is for this")
 
-    monkeypatch.setattr(plan, "decided", decided)
+    monkeypatch.setattr(selection, "decided", decided)
     a, b = _linear()
     for _ in range(5):
         assert torch.equal(mm(a, b), torch.mm(a, b))
@@ -700,7 +700,7 @@ def test_failures_to_choose_keep_no_tensor_alive(
         operands = _linear()
         return [weakref.ref(tensor) for tensor in (*operands, mm(*operands))]
 
-    monkeypatch.setattr(plan, "decided", decided)
+    monkeypatch.setattr(selection, "decided", decided)
     alive = [ref for _ in range(50) for ref in multiply()]
     gc.collect()
     assert [ref for ref in alive if ref() is not None] == []

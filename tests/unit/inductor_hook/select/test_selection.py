@@ -20,7 +20,7 @@ from tilecast.inductor_hook.describe.matmul import Matmul
 from tilecast.inductor_hook.select import selection
 from tilecast.inductor_hook.select.selection import (
     first,
-    gpu_of,
+    hardware_of,
     portfolio,
     ranked,
     runnable,
@@ -244,9 +244,9 @@ def test_a_model_of_ones_own_says_which_gpu_it_is_for(
     monkeypatch.setattr(gpu_model, "visible_gpu_names", lambda: names)
     selection._gpu_here.cache_clear()
     settings = Settings(k=3, model=str(tmp_path))
-    gpu = gpu_of(0, settings)
+    gpu = hardware_of(0, settings)
     assert gpu == new
-    assert gpu_of(1, settings) is H200
+    assert hardware_of(1, settings) is H200
     selection._gpu_here.cache_clear()
     assert len(shortlist(settings, GemmProblem(96, 3072, 2048), gpu)) == 3
     with pytest.raises(TilecastError, match="is for H20; allowed: one for H200"):
@@ -254,5 +254,5 @@ def test_a_model_of_ones_own_says_which_gpu_it_is_for(
     # Trained anew after the GPU was described anew.
     later = shipped_for(replace(new, sm_count=77))
     artifact.save(replace(later, measured=later.operands), tmp_path)
-    assert gpu_of(0, Settings(model=str(tmp_path))).sm_count == 77
-    assert gpu_of(0, settings) == new
+    assert hardware_of(0, Settings(model=str(tmp_path))).sm_count == 77
+    assert hardware_of(0, settings) == new

@@ -25,13 +25,9 @@ from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware, hardware
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook import install, mm
-from tilecast.inductor_hook.dispatch import plan
-from tilecast.inductor_hook.fuse import int8_fusion
-from tilecast.inductor_hook.offer import offer
 from tilecast.inductor_hook.select import selection
-from tilecast.inductor_hook.select.selection import gpu_of, portfolio, ranked
+from tilecast.inductor_hook.select.selection import portfolio, ranked
 from tilecast.inductor_hook.settings import Settings
-from tilecast.inductor_hook.timing import decide, record_times
 from tilecast.kernels.candidates import candidates
 from tilecast.kernels.quack_sm90.stock import stock_configs
 from tilecast.models.evaluation.evaluation import held_out, unfitted
@@ -43,6 +39,8 @@ from tilecast.models.runtime.manifest import learned_families
 from tilecast.models.runtime.nearest_gpu import borrowed, nearest_shipped, shipped_for, terms
 
 H200, H100 = hardware("H200"), hardware("H100")
+FOUND = selection.hardware_of
+"""As it is before the fixture `hook` replaces it."""
 PROBLEM = GemmProblem(512, 4096, 4096)
 RESULTS = Path(__file__).parents[4] / "benchmarks" / "results" / "new_gpu.json"
 
@@ -112,9 +110,8 @@ def h20(
     """The hook as on an H20, which it finds by itself."""
     machine("NVIDIA H20")
     selection._gpu_here.cache_clear()
-    for module in (offer, record_times, plan, int8_fusion, decide):
-        monkeypatch.setattr(module, "gpu_of", gpu_of)
-    yield gpu_of(0, Settings())
+    monkeypatch.setattr(selection, "hardware_of", FOUND)
+    yield FOUND(0, Settings())
     selection._gpu_here.cache_clear()
 
 
