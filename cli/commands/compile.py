@@ -26,7 +26,7 @@ from tilecast.kernels.objects.keys import kernel_key
 from tilecast.kernels.rules import HARDWARE
 from tilecast.kernels.spec import KernelSpec
 from tilecast.models.apply.frequent_configs import common_configs
-from tilecast.models.runtime.known_operands import check_decides, decides
+from tilecast.models.runtime.known_operands import check_decides_for, decides_for
 from tilecast.models.runtime.learned import load_heuristic, load_heuristic_for
 from tilecast.reporting.table import Table
 
@@ -117,8 +117,8 @@ def _ranked(problems: Sequence[GemmProblem], options: argparse.Namespace) -> Seq
     """The problems that the model ranks, or decides with -k 1; TilecastError where none is."""
     heuristic = load_heuristic_for(resolve.gpu(options), problems, options.power, options.model)
     alone, measured = options.top == 1, heuristic.artifact.measured
-    if alone and not any(decides(measured, problem.operands) for problem in problems):
-        check_decides(measured, problems[0].operands)
+    if alone and not any(decides_for(measured, problem.operands) for problem in problems):
+        check_decides_for(measured, problems[0].operands)
     return resolve.ranked(heuristic, problems, alone=alone)
 
 

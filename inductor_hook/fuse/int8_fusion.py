@@ -26,7 +26,8 @@ from tilecast.inductor_hook.fuse.node import in_place_of
 from tilecast.inductor_hook.fuse.scales import OUT
 from tilecast.inductor_hook.fuse.unfused_baseline import ALONE, ATEN, stand_in, stand_in_alone
 from tilecast.inductor_hook.offer.template import TilecastCaller
-from tilecast.inductor_hook.select.selection import gpu_of, shortlist
+from tilecast.inductor_hook.select import selection
+from tilecast.inductor_hook.select.selection import shortlist
 from tilecast.inductor_hook.settings import Settings
 from tilecast.kernels.build.builder import object_builder
 from tilecast.kernels.spec import KernelSpec
@@ -77,7 +78,9 @@ def _begun(settings: Settings, problem: GemmProblem, device: torch.device) -> st
     Raises:
         TilecastError: no model knows the GPU, dtypes and majors.
     """
-    config = shortlist(settings, problem, gpu_of(device.index or 0, settings))[0].config
+    config = shortlist(settings, problem, selection.hardware_of(device.index or 0, settings))[
+        0
+    ].config
     object_builder().start(KernelSpec(config, problem.operands, batched=False))
     return config.name
 

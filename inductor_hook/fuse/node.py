@@ -20,10 +20,10 @@ from torch._inductor.virtualized import V
 from torch.fx import Graph
 
 from tilecast.inductor_hook import telemetry
+from tilecast.inductor_hook.describe.arguments import row
 from tilecast.inductor_hook.fuse.activation import activations, aten
 from tilecast.inductor_hook.offer.template import TilecastCaller
 from tilecast.inductor_hook.patch.torch_versions import chosen_at_once
-from tilecast.inductor_hook.run.launcher import row
 from tilecast.inductor_hook.timing.lowering_state import fusing
 
 

@@ -25,7 +25,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.inductor_hook.fuse.int8 import PACKED, TURNED
-from tilecast.inductor_hook.run.launcher import StaticMatmul
+from tilecast.inductor_hook.run.static import StaticMatmul
 from tilecast.inductor_hook.settings import active, cache_key
 
 ALONE = GemmOperands.parse("int8:rcr>int32")

@@ -17,7 +17,8 @@ from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
 from tilecast.inductor_hook import telemetry
 from tilecast.inductor_hook.describe.from_ir import read
-from tilecast.inductor_hook.describe.matmul import ADDING, LeftToLibrary, Matmul, NotCovered
+from tilecast.inductor_hook.describe.matmul import Deferred, Matmul, NotCovered
+from tilecast.inductor_hook.describe.product import OPERATORS
 from tilecast.inductor_hook.fuse.node import NOTHING, Decided, in_turn
 from tilecast.inductor_hook.fuse.unfused_baseline import is_stand_in
 from tilecast.inductor_hook.names import names
@@ -29,7 +30,8 @@ from tilecast.inductor_hook.patch.torch_versions import (
     template_params,
 )
 from tilecast.inductor_hook.recording import record
-from tilecast.inductor_hook.select.selection import decided, gpu_of, portfolio, runnable, shortlist
+from tilecast.inductor_hook.select import selection
+from tilecast.inductor_hook.select.selection import decided, portfolio, runnable, shortlist
 from tilecast.inductor_hook.settings import Settings, asked
 from tilecast.inductor_hook.timing.choice_benchmark import Contest
 from tilecast.inductor_hook.timing.decide import log, time_as_it_runs
@@ -58,7 +60,7 @@ def offered(
     fused = _fused(settings, kernel_inputs, op, overrides, activation) if activation else []
     try:
         ours = _ours(settings, kernel_inputs, op, overrides)
-    except LeftToLibrary as reason:
+    except Deferred as reason:
         _count(f"left to the library: {op}")
         log.info("tilecast: no choice for %s: %s", op, reason)
         aten = {one.uid for one in templates if isinstance(one, ExternKernelChoice)}
@@ -76,7 +78,7 @@ def own(settings: Settings, kernel_inputs: Any, op: str) -> list[TilecastCaller]
     """
     try:
         return [ours.choice for ours in _ours(settings, kernel_inputs, op, None) if ours.choice]
-    except LeftToLibrary as reason:
+    except Deferred as reason:
         log.info("tilecast: no choice for %s: %s", op, reason)
         return []
 
@@ -91,7 +93,7 @@ def _fused(
     """
     try:
         ours = _ours(settings, kernel_inputs, op, overrides, activation)
-    except LeftToLibrary as reason:
+    except Deferred as reason:
         log.info("tilecast: %s and %s are not fused: %s", op, activation, reason)
         ours = []
     if settings.k == 1 or not ours:
@@ -186,7 +188,7 @@ def _ours(
     """Our choices for a multiplication, with an activation behind it; none where there are none.
 
     Raises:
-        LeftToLibrary: ATen shall do it.
+        Deferred: ATen shall do it.
     """
     try:
         matmul = read(kernel_inputs, op, fast_accumulation(overrides))
@@ -194,7 +196,7 @@ def _ours(
             matmul = matmul.then(activation)
         if settings.record:
             record(settings.record, matmul.hint)
-        gpu = gpu_of(kernel_inputs.device().index or 0, settings)
+        gpu = selection.hardware_of(kernel_inputs.device().index or 0, settings)
         choices = plan(settings, matmul, op, gpu)
         layout = kernel_inputs.output_layout(flexible=False)
         found = [
@@ -210,7 +212,7 @@ def _ours(
         log.info("tilecast: no choice for %s: %s", op, reason)
         if isinstance(reason, TilecastError):
             telemetry.say_once("no model", f"some multiplications get no choice of ours: {reason}")
-    except LeftToLibrary:
+    except Deferred:
         raise
     # Whatever goes wrong in here, the graph compiles without us.
     except Exception as error:
@@ -224,11 +226,11 @@ def plan(settings: Settings, matmul: Matmul, op: str, gpu: Hardware) -> list[Cho
     Raises:
         TilecastError: there is no model for the GPU, dtypes and majors.
         NotCovered: what would be added behind the kernel cannot be.
-        LeftToLibrary: none is benchmarked, ATen is expected to win throughout, and is named.
+        Deferred: none is benchmarked, ATen is expected to win throughout, and is named.
     """
     start = time.perf_counter()
     choices = chosen(settings, matmul, gpu)
-    if choices[0].matmul.added and op not in ADDING:
+    if choices[0].matmul.added and not OPERATORS[op].adds:
         raise NotCovered("no kernel, or no model, is for what is added")
     begin(choices)
     _log_plan(op, matmul, choices, time.perf_counter() - start)
@@ -272,13 +274,13 @@ def _check_library(settings: Settings, matmul: Matmul, gpu: Hardware) -> None:
     where TMA does not store the rows, which ATen is slow at.
 
     Raises:
-        LeftToLibrary: that is so.
+        Deferred: that is so.
     """
     if matmul.added and not matmul.any_rows:
-        raise LeftToLibrary(f"our kernel does not add the {matmul.added} of {matmul.hint}")
+        raise Deferred(f"our kernel does not add the {matmul.added} of {matmul.hint}")
     choice = decided(settings, matmul.hint, gpu, matmul.any_rows)
     if choice.deferred and not (matmul.dynamic and _portfolio(settings, matmul, gpu)):
-        raise LeftToLibrary(
+        raise Deferred(
             f"ATen may take no more than {choice.library_over:.2f}x the time of "
             f"{choice.prediction.config.name} for {matmul.hint}"
         )

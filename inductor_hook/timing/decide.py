@@ -11,11 +11,11 @@ from torch._inductor.select_algorithm import ExternKernelCaller, get_algorithm_s
 from torch._logging._internal import getArtifactLogger
 
 from tilecast.inductor_hook import telemetry
+from tilecast.inductor_hook.describe.arguments import row
 from tilecast.inductor_hook.fuse.node import NOTHING, Decided, in_turn
 from tilecast.inductor_hook.fuse.unfused_baseline import alone, is_stand_in
 from tilecast.inductor_hook.offer.template import FAILED_MS, TilecastCaller, without_failures
-from tilecast.inductor_hook.run.launcher import row
-from tilecast.inductor_hook.select.selection import gpu_of
+from tilecast.inductor_hook.select import selection
 from tilecast.inductor_hook.settings import active
 from tilecast.inductor_hook.timing.choice_benchmark import Contest, contest_of
 from tilecast.inductor_hook.timing.lowering_state import fusing, trying
@@ -171,7 +171,7 @@ def _allowed(stand_in: Any, taken: float, byte: float) -> float:
 def _byte_ms(ours: TilecastCaller) -> float:
     """Milliseconds that a byte of each element of the result takes to be read."""
     problem, device = ours.choice.matmul.hint, ours.layout.device.index or 0
-    gpu = gpu_of(device, ours.choice.settings)
+    gpu = selection.hardware_of(device, ours.choice.settings)
     return 1e3 * problem.m * problem.n / gpu.dram_bytes_per_second
 
 

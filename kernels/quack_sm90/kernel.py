@@ -2,7 +2,7 @@
 
 The device code, its pipelines and its epilogue are QuACK's. Set here: stages, CTAs per SM, raster
 order; and, where CTAs of a cluster share a tile, which of them multiplies what and how they add up.
-``tests/unit/kernels/test_quack_contract.py`` states what this relies on.
+``tests/slow/kernels/test_quack_contract.py`` states what this relies on.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The kernel is built from these numbers and the space is pruned by them, so they are stated once:
 for one config, or for the columns of many. How warp groups share a tile is QuACK's choice, repeated
-here and held to it by tests/unit/kernels/test_quack_contract.py.
+here and held to it by tests/slow/kernels/test_quack_contract.py.
 """
 
 from __future__ import annotations

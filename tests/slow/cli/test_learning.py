@@ -73,9 +73,8 @@ def test_train_learns_from_autotuning_and_says_what_it_left_out(
     artifact = load(model)
     assert artifact.facts["autotuned"] == {"problems": 1, "times": 5}
     assert artifact.facts["dataset"] == few_trained.facts["dataset"]
-    for power, ranker in few_trained.rankers.items():
-        assert artifact.rankers[power].distance_.pack() == ranker.distance_.pack()
-        assert artifact.rankers[power].network_.pack() != ranker.network_.pack()
+    assert artifact.ranker.forest.pack() == few_trained.ranker.forest.pack()
+    assert artifact.ranker.network.pack() != few_trained.ranker.network.pack()
 
 
 def test_train_prints_held_out_regret(
