@@ -19,7 +19,7 @@ from tilecast.kernels.rules import tile_ks
 def stock_configs(operands: GemmOperands, hardware: Hardware) -> tuple[QuackConfig, ...]:
     """The 24 tiles and clusters of ``cutlass.operators`` 0.3.0, in its order.
 
-    They are those of its ``Sm90StaticPersistentGemmOperator``, as cooperative kernels of our own
+    They are those of its ``Sm90StaticPersistentGemmOperator``, as cooperative tilecast kernels
     with the deepest pipeline that fits. Theirs differ in what such a config does not name: how
     tiles are ordered and how the epilogue stores.
     """
