@@ -103,13 +103,13 @@ import torch
 from tilecast.cli.main import main
 from tilecast.models.learning import training
 
-def fit(*_):
+def fit(*_, **__):
     if first.acquire(blocking=False):
         threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
     while True:
         torch.ones(64, 64) @ torch.ones(64, 64)
 
-first, training.fit_network = threading.Lock(), fit
+first, training.fit_ranker = threading.Lock(), fit
 sys.exit(main())
 """
 """A command that is interrupted while its threads are in native code, as those that fit are."""
