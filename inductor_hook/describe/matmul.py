@@ -17,13 +17,9 @@ INPUTS = {
     "baddbmm": ("bias", "A", "B"),
     "int_mm": ("A", "B"),
     "scaled_mm": ("A", "B", "scale_a", "scale_b", "bias"),
-    "mixed_mm": ("A", "B", "bias"),
-    "scaled_mixed_mm": ("A", "B", "scale_b", "bias"),
-    "scaled_int_mm": ("A", "B", "scale_a", "scale_b", "bias"),
 }
 """The operators that get choices: their inputs in Inductor's order, of which a bias at the end may
-be missing. Those beside A and B have the names of the extras that they may be. The last three are
-no operators of PyTorch's (`tilecast.inductor_hook.fuse.fused_choice`)."""
+be missing. Those beside A and B have the names of the extras that they may be."""
 ADDING = ("addmm", "baddbmm")
 """Those that add whatever may be expanded to the product, and multiply both: what no kernel of ours
 adds is added behind it."""
@@ -82,17 +78,6 @@ class Matmul:
         """The input that a second kernel adds, since ours does not; None where there is none."""
         own = {"A", "B", *(extra.name for extra in self.hint.operands.extras)}
         return next((name for name in self.inputs if name not in own), None)
-
-    def then(self, activation: str) -> Matmul:
-        """The same with an activation behind it.
-
-        Raises:
-            NotCovered: something other than a row is added before the activation.
-        """
-        operands = self.hint.operands
-        if len(self.inputs) > 2 and operands.epilogue != ("bias",):
-            raise NotCovered(f"the bias before {activation} is no row of out's dtype")
-        return replace(self, hint=replace(self.hint, operands=operands.then(activation)))
 
     @property
     def dynamic(self) -> bool:

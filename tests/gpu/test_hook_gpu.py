@@ -735,7 +735,7 @@ def test_an_int8_weight_is_fused_or_not_as_measured(
     fused = counters["tilecast"]["fused: int8 weight"]
     assert fused + counters["tilecast"]["not fused: int8 weight"] == 1
     assert ("'bf16xint8:rcr" in code) == bool(fused)
-    assert "without_us" not in code
+    assert "on_trial" not in code
     assert _failures() == []
 
 
@@ -840,7 +840,7 @@ def test_a_product_of_int8_is_fused_or_not_as_measured(
     fused = counters["tilecast"]["fused: int8 product"]
     assert fused + counters["tilecast"]["not fused: int8 product"] == 1
     assert (f"'int8:rcr>bf16:{extras}'" in code) == bool(fused)
-    assert "without_us" not in code
+    assert "on_trial" not in code
     assert _failures() == []
 
 

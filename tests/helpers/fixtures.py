@@ -224,16 +224,16 @@ def hook(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[Kerne
     from tilecast.inductor_hook import telemetry, uninstall
     from tilecast.inductor_hook.dispatch import plan
     from tilecast.inductor_hook.dispatch.switch import disable
-    from tilecast.inductor_hook.fuse import int8_fusion
+    from tilecast.inductor_hook.fuse import baseline
     from tilecast.inductor_hook.offer import offer, precompile
     from tilecast.inductor_hook.select import selection
-    from tilecast.inductor_hook.timing import decide, record_times
+    from tilecast.inductor_hook.timing import record_times
     from tilecast.kernels.build.builder import ObjectBuilder
 
     started: list[KernelSpec] = []
     monkeypatch.setenv("TILECAST_CACHE", str(tmp_path / "objects"))
     monkeypatch.setattr(ObjectBuilder, "start", lambda self, spec: started.append(spec))
-    ours = (precompile, offer, record_times, plan, int8_fusion, decide)
+    ours = (precompile, offer, record_times, plan, baseline)
     for module in ours:
         monkeypatch.setattr(module, "gpu_of", lambda device, settings: hardware("H200"))
     monkeypatch.setattr(selection, "load_heuristic", _taking_all)

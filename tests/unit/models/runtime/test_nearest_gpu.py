@@ -22,12 +22,12 @@ from tilecast.heuristics.hardware import Hardware, hardware
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook import install, mm
 from tilecast.inductor_hook.dispatch import plan
-from tilecast.inductor_hook.fuse import int8_fusion
+from tilecast.inductor_hook.fuse import baseline
 from tilecast.inductor_hook.offer import offer
 from tilecast.inductor_hook.select import selection
 from tilecast.inductor_hook.select.selection import gpu_of, portfolio, ranked
 from tilecast.inductor_hook.settings import Settings
-from tilecast.inductor_hook.timing import decide, record_times
+from tilecast.inductor_hook.timing import record_times
 from tilecast.kernels.candidates import candidates
 from tilecast.kernels.quack_sm90.stock import stock_configs
 from tilecast.models.evaluation.evaluation import held_out, unfitted
@@ -108,7 +108,7 @@ def h20(
     """The hook as on an H20, which it finds by itself."""
     machine("NVIDIA H20")
     selection._gpu_here.cache_clear()
-    for module in (offer, record_times, plan, int8_fusion, decide):
+    for module in (offer, record_times, plan, baseline):
         monkeypatch.setattr(module, "gpu_of", gpu_of)
     yield gpu_of(0, Settings())
     selection._gpu_here.cache_clear()
