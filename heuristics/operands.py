@@ -105,6 +105,12 @@ EPILOGUES = {
 """What may be done after the product, one after the other. A row with functions is all that another
 activation takes: operand texts, the search of graphs, the reference and kernels read it."""
 
+
+def activations() -> list[str]:
+    """Those of `EPILOGUES` that are activations, in alphabetical order."""
+    return sorted(name for name, fusion in EPILOGUES.items() if fusion.activation)
+
+
 KINDS_REMEMBERED = 256
 """Kinds of operands of which anything is remembered: more than one collection or model has."""
 

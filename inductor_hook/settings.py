@@ -15,7 +15,7 @@ from tilecast.data_collection.dataset import autotuned
 from tilecast.heuristics.errors import TilecastError
 from tilecast.inductor_hook import recording, telemetry
 from tilecast.inductor_hook.names import MODEL, names
-from tilecast.kernels.spec import toolchain
+from tilecast.kernels.objects.keys import toolchain
 from tilecast.models.learning.labels import check_power
 from tilecast.models.runtime import artifact
 from tilecast.models.runtime.artifact import SHIPPED, shipped_names

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -18,9 +17,7 @@ from tilecast.heuristics.config_table import ConfigColumns
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import GemmProblem
-
-if TYPE_CHECKING:
-    from tilecast.kernels.spec import KernelSpec
+from tilecast.kernels.spec import KernelSpec
 
 HARDWARE, MEASURED, PROBLEM = "hardware", "measured", "problem"
 """Kinds of rules: what does not compile or run; what a pilot showed never to be near the best; what
@@ -61,8 +58,8 @@ class KernelFamily(Protocol):
     """Target of the compiler that its kernels are written for."""
     packages: ClassVar[tuple[str, ...]]
     """Distributions whose versions decide what a config compiles to."""
-    sources: ClassVar[tuple[Path, ...]]
-    """Files whose text does."""
+    compiler: ClassVar[str]
+    """Module that compiles: its text decides that, too, and the text of all that it imports."""
     environment: ClassVar[Mapping[str, str]]
     """Variables of the environment in which it compiles."""
 
@@ -107,19 +104,16 @@ class KernelFamily(Protocol):
         """What a config takes from an SM."""
         ...
 
-    def preload(self) -> None:
-        """Import what compiling needs, in a process that others are forked from.
+    def rehearse(self) -> None:
+        """Compile a small kernel, for all that a process does with its first one alone.
 
-        It has neither threads nor a GPU, and gets none.
+        Called in a process that others are forked from, which has neither threads nor a GPU and
+        gets none.
         """
         ...
 
-    def rehearse(self) -> None:
-        """Compile a small kernel there, for all that a process does with its first one alone."""
-        ...
-
-    def compile(self, spec: KernelSpec) -> bytes:
-        """Compile a kernel into an object file that exports ``spec.symbol``; needs no GPU.
+    def compile(self, spec: KernelSpec, symbol: str) -> bytes:
+        """Compile a kernel into an object file that exports ``symbol``; needs no GPU.
 
         Called in a builder process, from one thread.
         """

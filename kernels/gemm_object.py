@@ -18,7 +18,7 @@ from tilecast.heuristics.operands import COLUMN, MATRIX, NUMBER, ONE, ROW, Extra
 from tilecast.kernels.spec import KernelSpec
 
 
-def compile_gemm(kernel: Callable[..., None], spec: KernelSpec) -> bytes:
+def compile_gemm(kernel: Callable[..., None], spec: KernelSpec, arch: str, symbol: str) -> bytes:
     """Compile one kernel in this process.
 
     ``cute.compile`` is not thread-safe: call this from one thread of a process only.
@@ -28,9 +28,11 @@ def compile_gemm(kernel: Callable[..., None], spec: KernelSpec) -> bytes:
             one; where operands have extras a tuple of them; the clusters that fit on the GPU at
             once, and a stream.
         spec: what it computes.
+        arch: target of the compiler.
+        symbol: what the object shall export.
 
     Returns:
-        A host object file with the device code inside, which exports ``spec.symbol``.
+        A host object file with the device code inside, which exports ``symbol``.
     """
     operands = spec.operands
     batch = (cute.sym_int32(),) if spec.batched else ()
@@ -58,7 +60,7 @@ def compile_gemm(kernel: Callable[..., None], spec: KernelSpec) -> bytes:
         # Four bytes: the least that is copied at once.
         return make_fake_tensor(dtype, (extent,), (1,), assumed_align=4)
 
-    compiled = cute.compile[cute.GPUArch(spec.arch), cute.EnableTVMFFI(True)](
+    compiled = cute.compile[cute.GPUArch(arch), cute.EnableTVMFFI(True)](
         kernel,
         tensor(m, k, operands.a),
         tensor(k, n, operands.b),
@@ -69,5 +71,5 @@ def compile_gemm(kernel: Callable[..., None], spec: KernelSpec) -> bytes:
     )
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "kernel.o")
-        compiled.export_to_c(object_file_path=str(path), function_name=spec.symbol)
+        compiled.export_to_c(object_file_path=str(path), function_name=symbol)
         return path.read_bytes()

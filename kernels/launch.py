@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from threading import Lock
 
 from tilecast.heuristics.errors import TilecastError
 from tilecast.kernels.families import family_of
 from tilecast.kernels.objects.cache import ObjectCache
+from tilecast.kernels.objects.keys import kernel_symbol
 from tilecast.kernels.spec import KernelSpec
 
 Launch = Callable[..., object]
@@ -44,7 +44,7 @@ def load_kernel(spec: KernelSpec, objects: ObjectCache, device: int = 0) -> Laun
         )
     with _sealed(code) as path:
         module = _module_type()(path, enable_tvm_ffi=True)
-    function = getattr(module, spec.symbol)
+    function = getattr(module, kernel_symbol(spec))
     return family_of(spec.config).launcher(function, spec, device)
 
 
@@ -79,32 +79,3 @@ def _sealed(code: bytes) -> Iterator[str]:
         yield f"/proc/self/fd/{handle}"
     finally:
         os.close(handle)
-
-
-_asking = Lock()
-
-
-def max_active_clusters(cluster_size: int, device: int = 0) -> int:
-    """Clusters of one CTA per SM that the current context of a device holds at once.
-
-    As its driver says: fewer than SMs / cluster size where graphics processing clusters do not
-    divide evenly, and in a green context fewer still.
-    """
-    import cuda.bindings.driver as driver
-    import torch
-
-    # The library compiles a kernel to find out, which no two threads may do at once.
-    with _asking, torch.cuda.device(device):
-        there = int(driver.cuCtxGetCurrent()[1] or 0)
-        if not there and not torch.cuda.is_current_stream_capturing():
-            torch.cuda.current_stream().synchronize()  # makes the context that is asked
-        # Its number, as the next green context may get its address.
-        return _max_active_clusters(cluster_size, device, driver.cuCtxGetId(None)[1])
-
-
-@cache
-def _max_active_clusters(cluster_size: int, device: int, context: int) -> int:
-    """Of the current context, whose number never names another: asking takes a compilation."""
-    from cutlass.utils import HardwareInfo
-
-    return HardwareInfo(device).get_max_active_clusters(cluster_size)

@@ -1,4 +1,4 @@
-"""How the cards of a campaign differ on the problems that all of them timed."""
+"""The cards of a campaign: how they differ on shared problems, and their state over time."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
+from datetime import datetime, timedelta
 from typing import Any
 
 from tilecast.data_collection.dataset.measurement import REFERENCE
 from tilecast.data_collection.run.cards import CardTimes
+from tilecast.reporting.plots import COLOURS, Figure, axis, figure, stretch, suffix
 from tilecast.reporting.table import Table
 
 OTHER_TIMES = 0.03
-"""Times further than this from the other cards' are told: sound cards of a host lie within."""
+"""Times further than this from the other cards' are flagged: sound cards of a host lie within."""
 OTHER_RANKS = 0.01
-"""Choices that lose more than this by the other cards' times are told; noise alone loses less."""
+"""A larger loss of a card's choices by the other cards' times is flagged; noise loses less."""
 
 
 @dataclass(frozen=True)
@@ -26,16 +28,16 @@ class CardDifference:
     card: str
     """Hash of its UUID."""
     problems: int
-    """Problems that another card timed, too."""
+    """Problems that another card also timed."""
     kernels: int
-    """Timings that are compared."""
+    """Compared timings."""
     times: float | None
     """Its times over the median of the other cards', geometric mean, less 1; None where no other
     card timed any of them."""
     ranks: float | None
     """What its fastest kernels lose by the other cards' times, mean over problems and regimes."""
     differs: bool
-    """Whether one of the two is more than sound cards show."""
+    """Whether times or ranks differ by more than those of sound cards."""
 
 
 def card_differences(found: Sequence[CardTimes]) -> list[CardDifference]:
@@ -48,9 +50,9 @@ def _difference(card: str, found: Sequence[CardTimes]) -> CardDifference:
     ratios = [math.log(own / other) for race in races for own, other in race.values()]
     losses = []
     for race in races:
-        ours = [pair for config, pair in race.items() if config != REFERENCE]
-        if ours:
-            losses.append(min(ours)[1] / min(other for _, other in ours) - 1)
+        kernels = [pair for config, pair in race.items() if config != REFERENCE]
+        if kernels:
+            losses.append(min(kernels)[1] / min(other for _, other in kernels) - 1)
     times = math.expm1(statistics.fmean(ratios)) if ratios else None
     ranks = statistics.fmean(losses) if losses else None
     differs = abs(times or 0) > OTHER_TIMES or (ranks or 0) > OTHER_RANKS
@@ -62,7 +64,7 @@ def _difference(card: str, found: Sequence[CardTimes]) -> CardDifference:
 def _beside_others(
     card: str, found: Sequence[CardTimes]
 ) -> Iterator[dict[str, tuple[float, float]]]:
-    """For each problem and regime that others timed, too: its time and theirs of each config."""
+    """For each problem and regime that others also timed: its time and theirs of each config."""
     times: dict[tuple, dict[str, dict[str, float]]] = {}
     for one in found:
         for (regime, config), time in one.microseconds.items():
@@ -77,7 +79,7 @@ def _beside_others(
 
 
 def card_table(found: Sequence[CardDifference]) -> Table | None:
-    """The same for people; None where no two cards timed the same problem."""
+    """The differences for people; None where no two cards timed the same problem."""
     if not any(one.problems for one in found):
         return None
     columns = {"card": "", "problems": "d", "timings": "d", "times": "+.2%", "ranks lose": ".2%"}
@@ -86,10 +88,88 @@ def card_table(found: Sequence[CardDifference]) -> Table | None:
 
 
 def trouble_table(runs: Iterable[Mapping[str, Any]]) -> Table | None:
-    """What befell cards and their processes with no kernel to blame; None where nothing did."""
+    """Failures of cards and processes that no kernel caused; None where there were none."""
     counts = Counter(
         (one["card"], one["reason"]) for run in runs for one in run.get("troubles", ())
     )
     rows = [(*trouble, count) for trouble, count in sorted(counts.items())]
     columns = {"card": "", "what happened": "", "times": "d"}
     return Table("What was measured again for it", columns, rows) if rows else None
+
+
+STATES = {
+    "clocks.sm": "SM clock, MHz",
+    "power.draw": "power, W",
+    "temperature.gpu": "temperature, C",
+}
+"""Fields of a card's state in a run's provenance (`environment.gpu_states`), and their titles."""
+
+
+@dataclass(frozen=True)
+class State:
+    """One card when a run began or ended."""
+
+    card: str
+    """Hash of its UUID."""
+    date: datetime
+    """When."""
+    values: Mapping[str, float]
+    """The known ones of `STATES`."""
+
+
+def states(runs: Sequence[Mapping[str, Any]]) -> list[State]:
+    """The cards of every run with a date, when it began and, where that is known, when it ended."""
+    return [state for run in runs for state in _states(run)]
+
+
+def _states(run: Mapping[str, Any]) -> Iterator[State]:
+    try:
+        date = datetime.fromisoformat(run["date"])
+    except (KeyError, ValueError, TypeError):
+        return
+    end = run.get("end", {})
+    looks = [(date, run.get("gpus", ()))]
+    if "seconds" in end:
+        looks.append((date + timedelta(seconds=end["seconds"]), end.get("gpus", ())))
+    for at, gpus in looks:
+        for gpu in gpus:
+            if "uuid_hash" in gpu:
+                yield State(gpu["uuid_hash"], at, dict(_numbers(gpu)))
+
+
+def _numbers(gpu: Mapping[str, str]) -> Iterator[tuple[str, float]]:
+    for name in STATES:
+        # nvidia-smi says [N/A] where a card has no such sensor.
+        try:
+            yield name, float(gpu[name])
+        except (KeyError, ValueError):
+            continue
+
+
+def states_figure(found: Sequence[State]) -> Figure:
+    """A panel for each of `STATES`, with a line for each card over the dates."""
+    cards = list(dict.fromkeys(state.card for state in found))
+    data = []
+    for place, card in enumerate(cards):
+        here = sorted((s for s in found if s.card == card), key=lambda state: state.date)
+        for panel, name in enumerate(STATES):
+            known = [state for state in here if name in state.values]
+            data.append(
+                {
+                    "type": "scatter",
+                    "mode": "lines+markers",
+                    "name": card,
+                    "legendgroup": card,
+                    "showlegend": not panel,
+                    "x": [state.date.isoformat() for state in known],
+                    "y": [state.values[name] for state in known],
+                    "yaxis": f"y{suffix(panel)}",
+                    "line": {"color": COLOURS[place % len(COLOURS)], "width": 1},
+                    "marker": {"symbol": place % 8, "size": 7},
+                }
+            )
+    axes: dict[str, dict[str, Any]] = {"xaxis": axis("", anchor="y3")}
+    for panel, title in enumerate(STATES.values()):
+        place = stretch(len(STATES) - 1 - panel, len(STATES))
+        axes[f"yaxis{suffix(panel)}"] = axis(title, domain=place)
+    return figure(data, axes, 620)

@@ -1,11 +1,11 @@
-"""What a model would run for many problems, where it doubts, and the same as a file."""
+"""What a model chooses for many problems: as data, as a file, and as a figure of its doubts."""
 
 from __future__ import annotations
 
 import csv
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -16,34 +16,32 @@ from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.problem import PROBLEM_FIELDS, GemmProblem
 from tilecast.kernels.candidates import candidates
 from tilecast.models.evaluation.regret import by_rows
-from tilecast.models.runtime.learned import LearnedHeuristic
-from tilecast.reporting.plots import COLOURS, Figure, axis, extent_axis, figure, stretch
+from tilecast.models.runtime.learned import FirstChoice, LearnedHeuristic, Prediction
+from tilecast.reporting.plots import COLOURS, Figure, axis, dots, extent_axis, figure, stretch
 
 KINDS = (".csv", ".json")
 """Ends of the names of files that choices are written to."""
+_COLUMNS = (
+    *(*PROBLEM_FIELDS, "rank", "config", "predicted_microseconds", "predicted_slowdown"),
+    *("library_at_least_over_first", "left_to_library", "shortlist"),
+)
+"""Of a file of choices; docs/inductor.md describes them."""
 
 
 @dataclass(frozen=True)
-class Choice:
-    """A config that a model would choose for a problem, and how sure it is of the first."""
+class Choices:
+    """What a model chooses for a problem, and how sure it is."""
 
     problem: GemmProblem
     """What is multiplied."""
-    rank: int
-    """Place in the model's ranking, from 1 on."""
-    config: str
-    """Name of the config."""
-    predicted_microseconds: float
-    """Expected run time of one launch."""
-    predicted_slowdown: float
-    """Expected cost over the best candidate's, less 1."""
-    library_at_least_over_first: float | None
-    """What the run time of the library over the first's is at least, in nine cases of ten; None
-    where the model does not know it."""
-    left_to_library: bool
-    """Whether the model would leave the problem to the library."""
+    candidates: int
+    """How many configs there are to choose from."""
+    chosen: tuple[Prediction, ...]
+    """The first of the ranking, at least one."""
+    first: FirstChoice
+    """The first beside cuBLAS."""
     shortlist: int
-    """How many configs it thinks worth compiling: 1 where it is sure, more where it is not."""
+    """How many configs the model thinks worth compiling: 1 where it is sure, more where not."""
 
 
 def choices(
@@ -51,46 +49,40 @@ def choices(
     problems: Iterable[GemmProblem],
     gpu: Hardware,
     top: int | str = 1,
-) -> list[Choice]:
-    """Ask a model about problems, of which each has a candidate.
+) -> list[Choices]:
+    """Ask a model about problems, each of which has a candidate.
 
     Args:
         heuristic: the model.
-        problems: what is to be multiplied.
+        problems: what is multiplied.
         gpu: the GPU.
-        top: how many choices for each, best first; ``auto`` for as many as the model thinks worth
-            compiling.
+        top: how many choices for each; ``auto`` for as many as the model thinks worth compiling.
 
     Raises:
-        TilecastError: it is not lent to the operands of one.
+        TilecastError: the model does not rank the operands of a problem.
     """
     found = []
     for problem in problems:
         among = candidates(problem, gpu)
-        first, worth = heuristic.first(problem, among), heuristic.shortlist(problem, among)
+        worth = heuristic.shortlist(problem, among)
         chosen = worth if isinstance(top, str) else heuristic.predict(problem, among, limit=top)
-        found += [
-            Choice(
-                problem,
-                rank,
-                one.config.name,
-                one.microseconds,
-                one.slowdown - 1,
-                first.library_over,
-                first.deferred,
-                len(worth),
-            )
-            for rank, one in enumerate(chosen, 1)
-        ]
+        first = heuristic.first(problem, among)
+        found.append(Choices(problem, len(among), tuple(chosen), first, len(worth)))
     return found
 
 
-def check_kind(path: Path) -> None:
-    """See that a file's name says how choices are to be written to it.
+def predicted(rank: int, prediction: Prediction) -> dict[str, object]:
+    """One row of a ranking, as documents and files of choices have it."""
+    return {
+        "rank": rank,
+        "config": prediction.config.name,
+        "predicted_microseconds": prediction.microseconds,
+        "predicted_slowdown": prediction.slowdown - 1,
+    }
 
-    Raises:
-        TilecastError: it does not.
-    """
+
+def check_kind(path: Path) -> None:
+    """See that the name of a file says in which format choices are written to it."""
     if path.suffix.lower() not in KINDS:
         raise TilecastError(
             f"choices cannot be written to {path}; allowed: a name that ends in "
@@ -98,17 +90,22 @@ def check_kind(path: Path) -> None:
         )
 
 
-def write_choices(found: Sequence[Choice], path: Path) -> None:
+def write_choices(found: Sequence[Choices], path: Path) -> None:
     """Write a row for each choice, as CSV or JSON by the name, whole or not at all.
 
     Raises:
         TilecastError: the file cannot be written.
     """
-    names = [field.name for field in fields(Choice)][1:]
     rows = [
-        dict(zip(PROBLEM_FIELDS, choice.problem.row(), strict=True))
-        | {name: getattr(choice, name) for name in names}
-        for choice in found
+        dict(zip(PROBLEM_FIELDS, one.problem.row(), strict=True))
+        | predicted(rank, prediction)
+        | {
+            "library_at_least_over_first": one.first.library_over,
+            "left_to_library": one.first.deferred,
+            "shortlist": one.shortlist,
+        }
+        for one in found
+        for rank, prediction in enumerate(one.chosen, 1)
     ]
 
     def write(at: Path) -> None:
@@ -116,34 +113,27 @@ def write_choices(found: Sequence[Choice], path: Path) -> None:
             if path.suffix.lower() == ".json":
                 json.dump(rows, file, indent=1)
             else:
-                writer = csv.DictWriter(file, (*PROBLEM_FIELDS, *names), lineterminator="\n")
+                writer = csv.DictWriter(file, _COLUMNS, lineterminator="\n")
                 writer.writeheader()
                 writer.writerows(rows)
 
     write_atomically(path, write)
 
 
-def doubt(found: Sequence[Choice]) -> Figure:
-    """How many kernels the model thinks worth compiling: a dot a problem, and the mean by rows."""
-    m, n = ([getattr(choice.problem, name) for choice in found] for name in "mn")
-    sizes = np.array([choice.shortlist for choice in found])
+def doubt_figure(found: Sequence[Choices]) -> Figure:
+    """How many kernels the model thinks worth compiling, by problem, and the mean by rows."""
+    m, n = ([getattr(one.problem, name) for one in found] for name in "mn")
+    sizes = np.array([one.shortlist for one in found])
     means = {
         bucket: float(sizes[inside].mean())
-        for bucket, inside in by_rows([choice.problem for choice in found]).items()
+        for bucket, inside in by_rows([one.problem for one in found]).items()
         if inside.any()
     }
     scale = {"title": {"text": "kernels"}, "x": stretch(0, 2)[1], "thickness": 10}
     colours = {"color": sizes.tolist(), "colorscale": "Viridis", "colorbar": scale}
+    names = [f"{one.problem}: {one.shortlist}, {one.chosen[0].config}" for one in found]
     data = [
-        {
-            "type": "scatter",
-            "mode": "markers",
-            "x": m,
-            "y": n,
-            "text": [f"{choice.problem}: {choice.shortlist}, {choice.config}" for choice in found],
-            "hovertemplate": "%{text}<extra></extra>",
-            "marker": {"size": 7} | colours,
-        },
+        dots("", m, n, names, {"size": 7} | colours),
         {
             "type": "bar",
             "x": list(means),

@@ -1,21 +1,21 @@
-"""One problem: its ranking, the reasons for the first, and all that was measured."""
+"""Figures of one problem: its ranking, the reasons for the first, and all measured times."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tilecast.data_collection.dataset.select_times import Truth
+from tilecast.data_collection.dataset.select_times import MeasuredTimes
 from tilecast.reporting.plots import COLOURS, Figure, axis, figure, level, ratio_axis
 
 
-def ranking(document: Mapping[str, Any]) -> Figure:
-    """Expected and measured times of the ranked configs, with the roofline and the library below.
+def ranking_figure(document: Mapping[str, Any]) -> Figure:
+    """Expected and measured times of the ranked configs, beside the roofline and cuBLAS.
 
-    Of the library it is shown what it takes at least in nine cases of ten.
+    The expected time of cuBLAS is a lower estimate that nine in ten exceed.
 
     Args:
-        document: what ``tilecast predict --json`` answers for one problem.
+        document: what ``tilecast predict --json`` prints of one problem.
     """
     entries = document["ranking"]
     ranks = [f"{entry['rank']}  {entry['config']}" for entry in entries]
@@ -43,7 +43,7 @@ def ranking(document: Mapping[str, Any]) -> Figure:
 
 
 def _levels(document: Mapping[str, Any]) -> dict[str, float]:
-    """What the ranked times stand beside, in microseconds, by name; what is not known is not in."""
+    """The known times that the ranked ones are compared with, in microseconds, by name."""
     library = document["library"]
     lines = {
         "roofline": document["roofline"]["microseconds"],
@@ -54,8 +54,8 @@ def _levels(document: Mapping[str, Any]) -> dict[str, float]:
     return {name: time for name, time in lines.items() if time is not None}
 
 
-def reasons(document: Mapping[str, Any]) -> Figure:
-    """What each feature does to the expected cost of the first, against its rivals."""
+def reasons_figure(document: Mapping[str, Any]) -> Figure:
+    """The effect of each feature on the expected cost of the first, against its rivals."""
     found = document["reasons"]
     effects = [reason["effect"] for reason in found]
     bars = {
@@ -75,18 +75,18 @@ def reasons(document: Mapping[str, Any]) -> Figure:
     return figure([bars], axes, 180 + 34 * len(found))
 
 
-def measured(truth: Truth, regime: str, ranked: Sequence[str], library: str) -> Figure:
+def all_measured(truth: MeasuredTimes, regime: str, ranked: Sequence[str], library: str) -> Figure:
     """Every config that has a time in a regime, fastest first, with the ranked ones marked.
 
     Args:
-        truth: what was measured.
-        regime: in which regime.
+        truth: the measured times.
+        regime: their power regime.
         ranked: names of the first configs of the ranking.
-        library: the library's operator, such as ``torch.mm``.
+        library: the operator that calls cuBLAS, such as ``torch.mm``.
     """
     names = sorted(truth.times, key=truth.times.__getitem__)
     places = {name: place for place, name in enumerate(names, 1)}
-    told = [name for name in ranked if name in places]
+    known = [name for name in ranked if name in places]
     common = {"type": "scatter", "hovertemplate": "%{text}: %{y:.2f} us<extra></extra>"}
     data = [
         common
@@ -102,9 +102,9 @@ def measured(truth: Truth, regime: str, ranked: Sequence[str], library: str) -> 
         | {
             "mode": "markers+text",
             "name": "the ranking",
-            "x": [places[name] for name in told],
-            "y": [truth.times[name] for name in told],
-            "text": [str(ranked.index(name) + 1) for name in told],
+            "x": [places[name] for name in known],
+            "y": [truth.times[name] for name in known],
+            "text": [str(ranked.index(name) + 1) for name in known],
             "textposition": "top center",
             "marker": {"color": COLOURS[0], "size": 9},
         },

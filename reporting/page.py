@@ -1,6 +1,6 @@
 """One self-contained HTML file of sections: text, tables, and plots that zoom.
 
-It reaches for nothing outside itself, which its own content security policy forbids as well.
+It loads nothing from outside itself, which its own content security policy forbids as well.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Section:
 
 
 def library() -> str:
-    """plotly.js, which draws: gzip in base64, as it takes 5 MB otherwise.
+    """plotly.js, which draws the figures: gzip in base64, as it takes 5 MB otherwise.
 
     Raises:
         TilecastError: plotly is not installed.
@@ -96,7 +96,7 @@ def _part(part: str | Table | Figure, numbers: count) -> str:
         return f"<p>{html.escape(part)}</p>"
     if isinstance(part, Table):
         return _table(part)
-    # Nothing in it may end the element that it stands in.
+    # No text inside may end the script element around it.
     data = json.dumps(part, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
     height = part["layout"]["height"]
     return (
@@ -106,7 +106,7 @@ def _part(part: str | Table | Figure, numbers: count) -> str:
 
 
 def _table(table: Table) -> str:
-    """A table whose numbers stand to the right."""
+    """A table with its numbers aligned to the right."""
     kinds = [' class="number"' if spec else "" for spec in table.columns.values()]
     heads = (
         f"<th{kind}>{html.escape(heading)}</th>"

@@ -1,4 +1,4 @@
-"""What figures are made of: plain data as plotly.js reads it, so that making one needs no plotly.
+"""Parts of figures: plain data as plotly.js reads it, so that making a figure needs no plotly.
 
 A figure has ``data``, its traces, and ``layout``; colours of text and paper are the page's.
 """
@@ -16,12 +16,12 @@ Trace = dict[str, Any]
 COLOURS = (
     "#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6BB1", "#999999"
 )  # fmt: skip
-"""Okabe and Ito's, which colour-blind people tell apart, without the black and yellow that a dark
-or light page swallows; the last is for the rest."""
+"""The palette of Okabe and Ito, which colour-blind people tell apart, without the black and yellow
+that vanish on a dark or light page; the last is for everything else."""
 QUIET = "rgba(128,128,128,0.25)"
-"""Of grids and lines of reference, on light and dark paper."""
+"""The colour of grids, on light and dark paper."""
 _GAP = 0.09
-"""Between panels, as a share of the whole width or height."""
+"""The gap between panels, as a share of the whole width or height."""
 
 
 def figure(
@@ -36,6 +36,14 @@ def figure(
     return {"data": list(data), "layout": common | shown | layout}
 
 
+def dots(
+    name: str, x: Sequence[Any], y: Sequence[Any], texts: Sequence[str], marker: Mapping[str, Any]
+) -> Trace:
+    """A series of dots, each with a text that the pointer shows."""
+    trace = {"type": "scatter", "mode": "markers", "name": name, "x": x, "y": y, "text": texts}
+    return trace | {"hovertemplate": "%{text}<extra></extra>", "marker": marker}
+
+
 def axis(title: str, **more: Any) -> dict[str, Any]:
     """A linear axis."""
     return {"title": {"text": title}} | more
@@ -43,22 +51,18 @@ def axis(title: str, **more: Any) -> dict[str, Any]:
 
 def extent_axis(title: str, values: Iterable[int], **more: Any) -> dict[str, Any]:
     """A logarithmic axis of extents, with ticks at powers of four that reach over all values."""
-    least, most = _least_and_most(values)
+    known = list(values) or [1]
+    least, most = min(known), max(known)
     ticks = [4**power for power in range(16) if least / 4 < 4**power < most * 4]
     shown = [f"{tick // 1024}k" if tick >= 1024 else str(tick) for tick in ticks]
     return axis(title, type="log", tickvals=ticks, ticktext=shown, **more)
 
 
 def ratio_axis(title: str, **more: Any) -> dict[str, Any]:
-    """A logarithmic axis with a tick at every number that people count by, from 0.1 to 50,000."""
+    """A logarithmic axis with ticks at round numbers, from 0.1 to 50,000."""
     finely = [0.1, 0.2, 0.3, 0.5, 0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.4, 1.6, 2, 2.5, 3, 4, 5, 7]
     ticks = finely + [step * 10**power for power in range(1, 5) for step in (1, 1.5, 2, 3, 5)]
     return axis(title, type="log", tickvals=ticks, tickformat="~r", **more)
-
-
-def _least_and_most(values: Iterable[int]) -> tuple[int, int]:
-    known = list(values) or [1]
-    return min(known), max(known)
 
 
 def stretch(place: int, count: int) -> list[float]:
@@ -69,7 +73,7 @@ def stretch(place: int, count: int) -> list[float]:
 
 
 def suffix(place: int) -> str:
-    """What the names of the axes of a panel end in: nothing, then 2, 3 and so on."""
+    """The end of the names of a panel's axes: nothing, then 2, 3 and so on."""
     return str(place + 1) if place else ""
 
 
@@ -80,7 +84,7 @@ def caption(text: str, x: float, y: float = 1.0) -> dict[str, Any]:
 
 
 def level(y: float, axes: str = "") -> dict[str, Any]:
-    """A dotted line at one y over the whole width of a panel, whose axes have this number."""
+    """A dotted line at one y over the whole width of the panel whose axes end in ``axes``."""
     line = {"color": "rgba(128,128,128,0.9)", "width": 1, "dash": "dot"}
     place = {"xref": f"x{axes} domain", "yref": f"y{axes}", "x0": 0, "x1": 1, "y0": y, "y1": y}
     return {"type": "line", "line": line} | place

@@ -12,12 +12,13 @@ FIGURES = {"geomean": "geometric mean", "p95": "95th percentile"}
 _SHARES = [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3]
 
 
-def regret(rows: Sequence[Mapping[str, Any]], floor: Mapping[str, float]) -> Figure:
+def regret_figure(rows: Sequence[Mapping[str, Any]], floor: Mapping[str, float]) -> Figure:
     """A line for each heuristic, in panels for the `FIGURES`.
 
     Args:
-        rows: `tilecast.models.evaluation.evaluation.RegretRow` as dicts, of one power and group of problems.
-        floor: what knowing the labels exactly scores, by figure.
+        rows: ``regret`` of `tilecast.models.evaluation.evaluation.evaluate`, of one power and
+            group of problems.
+        floor: the score of the labels themselves, by figure.
     """
     data = []
     for place, heuristic in enumerate(dict.fromkeys(row["heuristic"] for row in rows)):

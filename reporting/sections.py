@@ -1,4 +1,4 @@
-"""What a report tells, section by section, of a data set and of a model."""
+"""The sections of a report on a data set and on a model."""
 
 from __future__ import annotations
 
@@ -14,18 +14,16 @@ from tilecast.reporting.cards import (
     OTHER_TIMES,
     card_differences,
     card_table,
+    states,
+    states_figure,
     trouble_table,
 )
-from tilecast.reporting.choices import Choice, doubt
-from tilecast.reporting.coverage import coverage
-from tilecast.reporting.drift import by_card, over_time, states
-from tilecast.reporting.figure_columns import LIBRARY, LIBRARY_COLUMNS, REGRET, REGRET_COLUMNS
-from tilecast.reporting.noise import noise, noise_table, repeats
+from tilecast.reporting.choices import Choices, doubt_figure
+from tilecast.reporting.noise import change_by_card, noise_figure, noise_table, repeats
 from tilecast.reporting.page import Section
-from tilecast.reporting.regret import regret
-from tilecast.reporting.speed import speed, speed_table
-from tilecast.reporting.table import Table
-from tilecast.reporting.winners import KNOBS, winners
+from tilecast.reporting.problem_plots import KNOBS, coverage, speed_figure, speed_table, winners
+from tilecast.reporting.regret import regret_figure
+from tilecast.reporting.table import LIBRARY, LIBRARY_COLUMNS, REGRET, REGRET_COLUMNS, Table
 
 
 def dataset_sections(dataset: Dataset, table: Sequence[ProblemLabels], power: str) -> list[Section]:
@@ -38,10 +36,7 @@ def dataset_sections(dataset: Dataset, table: Sequence[ProblemLabels], power: st
     """
     return [
         Section("What was measured", _provenance(dataset)),
-        Section(
-            "Coverage",
-            [_counts(table), coverage([labels.problem for labels in table])],
-        ),
+        Section("Coverage", [_counts(table), coverage([labels.problem for labels in table])]),
         Section(
             f"Winners by region, {power}",
             [
@@ -51,16 +46,15 @@ def dataset_sections(dataset: Dataset, table: Sequence[ProblemLabels], power: st
             ],
         ),
         Section(
-            "Our best beside the library",
+            "The best config beside cuBLAS",
             [
-                "The library's time over that of the best config that was measured; above the "
-                "line ours is faster. It says what choosing can give, not what a model chooses.",
-                speed(table),
+                "The time of cuBLAS over that of the best measured config, which is faster above "
+                "the line. This is the most that a choice can gain, not what a model chooses.",
+                speed_figure(table),
                 speed_table(table),
             ],
         ),
-        _noise(dataset),
-        _drift(dataset),
+        *_noise_and_drift(dataset),
         _cards(dataset),
     ]
 
@@ -73,25 +67,23 @@ def score_section(scored: Mapping[str, Any], power: str) -> Section:
         "family is both learned from and scored. Dotted: the config that is best by the labels, "
         "when it is timed again."
     )
-    return Section(
-        "Held-out regret beside the baselines", [about, regret(rows, scored["noise_floor"][power])]
-    )
+    figure = regret_figure(rows, scored["noise_floor"][power])
+    return Section("Held-out regret beside the baselines", [about, figure])
 
 
-def doubt_section(found: Sequence[Choice], name: str) -> Section:
-    """Where a model is unsure of the problems that it was asked about."""
-    left = sum(choice.left_to_library for choice in found)
+def doubt_section(found: Sequence[Choices], name: str) -> Section:
+    """Where a model is unsure of some problems."""
+    deferred = sum(one.first.deferred for one in found)
     about = (
         f"How many kernels {name} thinks worth compiling for each of these {len(found)} problems, "
-        "which it may have learned from: one "
-        f"where it is sure of the first, up to eight where it is not. It leaves {left} to the "
-        "library."
+        "some of which it may have learned from: one where it is sure of the first, up to eight "
+        f"where it is not. For {deferred} of them it falls back to cuBLAS."
     )
-    return Section("Where the model is unsure", [about, doubt(found)])
+    return Section("Where the model is unsure", [about, doubt_figure(found)])
 
 
 def model_section(name: str, facts: Mapping[str, Any]) -> Section:
-    """What a model's manifest says of its training."""
+    """The training of a model, from its manifest."""
     used = facts["dataset"]
     counts = [f"{used[part]:,} {part}" for part in ("problems", "families", "rows") if part in used]
     about = f"{name}, learned from {', '.join(counts)} with the digest {used['sha256'][:16]}"
@@ -117,7 +109,7 @@ def model_section(name: str, facts: Mapping[str, Any]) -> Section:
         [
             about,
             Table("Held-out regret, as trained", columns, regrets),
-            Table("First choices beside the library, held out", of | LIBRARY_COLUMNS, beside),
+            Table("First choices beside cuBLAS, held out", of | LIBRARY_COLUMNS, beside),
             Table("Versions", {"of": "", "version": ""}, sorted(versions.items())),
         ],
     )
@@ -159,52 +151,45 @@ def _provenance(dataset: Dataset) -> list[str | Table]:
 
 
 def _counts(table: Sequence[ProblemLabels]) -> str:
-    """How many problems there are, and how many by rows."""
+    """How many problems there are, in all and by rows."""
     families = {labels.problem.family for labels in table}
     known = by_rows([labels.problem for labels in table])
     parts = [f"{inside.sum()} with {bucket}" for bucket, inside in known.items()]
     return f"{len(table)} problems of {len(families)} (n, k) families: {', '.join(parts)}."
 
 
-def _noise(dataset: Dataset) -> Section:
+def _noise_and_drift(dataset: Dataset) -> list[Section]:
     found = repeats(dataset.rows)
-    if found.empty:
-        return Section("Label noise", ["No kernel was both raced and verified."])
-    about = (
-        "By how much the time of a kernel changed between the race, which is learned from, and "
-        "the later verification, which scores. What all kernels of a problem share is the card's "
-        "state and orders nobody."
-    )
-    return Section("Label noise", [about, noise(found), noise_table(found)])
+    noise: list[Any] = ["No kernel was both raced and verified."]
+    drift: list[Any] = []
+    if not found.empty:
+        about = (
+            "The change of a kernel's time from the race, which is learned from, to the later "
+            "verification, which scores. The change that all kernels of a problem share comes from "
+            "the state of the card and alters no order."
+        )
+        noise = [about, noise_figure(found), noise_table(found)]
+        about = (
+            "The median change of each problem from race to verification, by the card that "
+            "verified it: above the line the card had become slower."
+        )
+        drift = [about, change_by_card(found, dataset.rows)]
+    if looks := states(dataset.provenance["runs"]):
+        drift += ["Each card as its runs began and ended.", states_figure(looks)]
+    drift = drift or ["It is not known when this was measured."]
+    return [Section("Label noise", noise), Section("Drift by card and over time", drift)]
 
 
 def _cards(dataset: Dataset) -> Section:
     runs = dataset.provenance["runs"]
-    found = card_differences(card_times(runs))
     parts: list[Any] = ["No two cards timed the same problem."]
-    if table := card_table(found):
+    if table := card_table(card_differences(card_times(runs))):
         about = (
             "Problems that every card timed. Times: over the median of the other cards'. Ranks "
-            "lose: what a card's fastest kernels lose by the other cards' times. A card differs "
-            f"whose times are more than {OTHER_TIMES:.0%} off or whose ranks lose more than "
+            "lose: the loss of a card's fastest kernels by the other cards' times. A card differs "
+            f"if its times are more than {OTHER_TIMES:.0%} off or its ranks lose more than "
             f"{OTHER_RANKS:.0%}."
         )
         parts = [about, table]
     troubles = trouble_table(runs)
     return Section("Cards beside each other", [*parts, *([troubles] if troubles else [])])
-
-
-def _drift(dataset: Dataset) -> Section:
-    parts: list[Any] = []
-    found = repeats(dataset.rows)
-    if not found.empty:
-        about = (
-            "The median change of each problem from race to verification, by the card that "
-            "verified it: above the line the card had become slower."
-        )
-        parts += [about, by_card(found, dataset.rows)]
-    if looks := states(dataset.provenance["runs"]):
-        parts += ["Each card as its runs began and ended.", over_time(looks)]
-    return Section(
-        "Drift by card and over time", parts or ["It is not known when this was measured."]
-    )

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from fixtures import *  # noqa: F403
@@ -19,9 +18,6 @@ from hypothesis import settings
 from tilecast.cli.main import main
 from tilecast.heuristics.hardware import Hardware, hardware
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
-
-if TYPE_CHECKING:
-    from tilecast.models.runtime.artifact import Artifact
 
 # A shared machine stalls now and then; a slow example is no failure.
 settings.register_profile("tilecast", deadline=None)
@@ -163,13 +159,3 @@ def model_of(tmp_path: Path, shipped_again: Callable[[str, bool], Path]) -> Call
         return folder
 
     return make
-
-
-@pytest.fixture(scope="session")
-def model_folder(trained: Artifact, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model trained on the synthetic data set."""
-    from tilecast.models.runtime.artifact import save
-
-    folder = tmp_path_factory.mktemp("model")
-    save(trained, folder)
-    return folder

@@ -4,7 +4,7 @@
 all take turns: problem by problem, in a rotating order, with fresh Inductor caches each time.
 Before the first turn each compiles another shape with ATen's kernels, which takes out what all have
 in common: imports, the CUDA context and the start of Inductor's own workers. Triton's kernels are
-compiled once (`variants.share_ptxas`), which PyTorch 2.11 does only if it is told so. What only
+compiled once (`variants.share_ptxas`), which PyTorch 2.11 does not do by itself. What only
 tilecast needs is in: its first GEMM loads the model, and without objects starts the pool that
 compiles. A ``cold`` variant has an object cache of its own, empty at first, beside what the wheel
 brings; the warm ones share that of `COLD`, come after it in each turn and find what it compiled.
@@ -57,7 +57,7 @@ BARS = {
     "beside both warm at most 1.05 of both": (f"{ALL} k=5", "ATEN,TRITON", 1.05),
     "beside both cold at most 1.15 of both": (f"{ALL} cold k=5", "ATEN,TRITON", 1.15),
 }
-"""What was promised: ours, theirs, and the most that the ratio of sums may be."""
+"""What was promised: a variant, its rival, and the most that the ratio of sums may be."""
 PROBLEMS = (
     (16, 6144, 4096), (256, 28672, 4096), (64, 4096, 14336), (4, 10240, 8192),
     (1024, 5120, 5120), (4096, 4096, 4096), (2, 4096, 4096), (2048, 8192, 28672),
@@ -95,7 +95,7 @@ def turn(names: Sequence[str], number: int) -> list[str]:
 
 
 def prepare(folder: str) -> None:
-    """Have this process keep compiled kernels of ours in a folder, and compile Triton's once."""
+    """Have this process keep tilecast's kernels in a folder, and compile Triton's once."""
     os.environ["TILECAST_CACHE"] = folder
     share_ptxas()
 

@@ -1,8 +1,8 @@
 """How far may a benchmark of choices be trusted, Inductor's own and the hook's?
 
-``python benchmarks/hook/inductor_timing.py`` on one GPU. For each problem the shortlist and the
-library are timed carefully, in interleaved rounds, with the card idle in between and with the card
-at work; and one choice after another, the library first, several times over: as Inductor's
+``python benchmarks/hook/inductor_timing.py`` on one GPU. For each problem the shortlist and
+cuBLAS are timed carefully, in interleaved rounds, with the card idle in between and with the card
+at work; and one choice after another, cuBLAS first, several times over: as Inductor's
 autotuner does, and in CUDA graphs as the hook has it do, on a quiet host and on one whose every
 core is busy. Where the model's first choice is right and Inductor's benchmark picks another, it was
 overturned.
@@ -45,7 +45,7 @@ FAMILIES = ((6400, 2560), (2560, 6912), (9216, 3072), (3072, 8640))
 """(n, k) pairs that the shipped model never saw, which a test asserts."""
 K, REPEATS, ROUNDS = 5, 5, 24  # shortlist; of Inductor's benchmark; of the careful timing
 REST_SECONDS = 0.1  # for the card, before choices are benchmarked
-SLOWER = 0.01  # than the library, that is
+SLOWER = 0.01  # than cuBLAS, that is
 RIGHT = 0.003  # a first choice this close to the best of the shortlist is right
 BANDS = (0.0, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.08, math.inf)
 """Tie bands that are tried: within one, the model's order decides; the last is the model alone."""
@@ -72,7 +72,7 @@ def medians(rounds: Sequence[Sequence[float]]) -> list[float]:
 
 
 def measure(problem: GemmProblem) -> list[Row]:
-    """Microseconds of a shortlist in the model's order and of the library, in every way."""
+    """Microseconds of a shortlist in the model's order and of cuBLAS, in every way."""
     configs, session = shortlisted(problem)
     entrants = [None, *configs]
     bench = session.bench(problem, careful=False)
@@ -152,7 +152,7 @@ WAYS: dict[str, Callable[..., list[float]]] = {
 }
 """How choices are benchmarked, one after the other; those near the fastest then race."""
 OURS = "in graphs"
-"""How they are where ours compete, before any race."""
+"""How they are timed where tilecast competes, before any race."""
 
 
 @contextmanager
@@ -183,7 +183,7 @@ def figures(rows: Sequence[Row]) -> Row:
 
 
 def of_way(rows: Sequence[Row], way: str) -> Row:
-    """What is overturned, and what is lost with and without the library."""
+    """What is overturned, and what is lost with and without cuBLAS."""
     return {
         "overturned": overturned(rows, way),
         "regret_by_tie_band": {f"{band:g}": regret(rows, band, way) for band in BANDS},
@@ -199,9 +199,9 @@ def repeatability(repeats: Iterable[Sequence[Sequence[float]]]) -> Row:
 
 
 def with_library(rows: Sequence[Row], way: str) -> Row:
-    """What picking the least of the shortlist and the library loses against the best of these.
+    """What picking the least of the shortlist and cuBLAS loses against the best of these.
 
-    By power regime; beside it how often the pick is slower than the library by more than `SLOWER`.
+    By power regime; beside it how often the pick is slower than cuBLAS by more than `SLOWER`.
     """
     repeats = [
         [[library, *ours] for library, ours in zip(row["library"][way], row[way], strict=True)]

@@ -9,15 +9,14 @@ and fp8 are torchao's dynamic quantization, by rows.
 
 Nothing but GEMMs is tuned (``max_autotune_gemm``): the rest of max-autotune tries variants of all
 other kernels, which takes longer and is the same whatever does the GEMMs. Triton's kernels are
-compiled once (`variants.share_ptxas`). Each variant compiles with fresh Inductor caches, ours with
-kernels that are compiled already, and with scales and activations in them
+compiled once (`variants.share_ptxas`). Each variant compiles with fresh Inductor caches, tilecast
+with kernels that are compiled already, and with scales and activations in them
 (``TILECAST_FUSE=1``) but for those that are named unfused; then all take turns, round by round.
 With k=1, Triton's choices are for what the model does not decide: other types, or groups. A forward
-step is a CUDA graph, a training step the calls themselves; the card is kept busy.
-"ATEN,TRITON again" is the same code in a graph of its own: how far it is from the first is the
-noise of timing, not what another compilation would choose.
-``error`` is relative to the same model in float32, unquantized, without `torch.compile`, over the
-result or all gradients.
+step is a CUDA graph, a training step the calls themselves; the card is kept busy. "ATEN,TRITON
+again" is the same code in a graph of its own: how far it is from the first is the noise of timing,
+not what another compilation would choose. ``error`` is relative to the same model in float32,
+unquantized, without `torch.compile`, over the result or all gradients.
 """
 
 import math
@@ -66,14 +65,14 @@ VARIANTS = (BASELINE, RIVAL, BEST, FIRST, FIRST_OR_TRITON, ADAPTIVE)
 UNFUSED = f"{BEST} unfused"
 EAGER = ("eager", "eager TILECAST")
 OURS = Variant("TILECAST k=5")
-"""Asks for all kernels of ours that any other does."""
+"""Asks for all tilecast kernels that any other variant asks for."""
 
 
 @contextmanager
 def measuring() -> Iterator[Measure]:
     """Make ready to compile, so that the first case does not pay for it.
 
-    What keeps ours from running at all is raised here, not each case's result.
+    What keeps tilecast from running at all is raised here, not kept as each case's result.
     """
     share_ptxas()
     warm_up()
@@ -125,7 +124,7 @@ def variants_of(case: Case) -> tuple[str, ...]:
 
 
 def bring_kernels(step: Step) -> None:
-    """Have ours compiled before a compilation is timed; what fails is told there."""
+    """Have tilecast's kernels compiled before a compilation is timed, which reports failures."""
     from torch._inductor.utils import fresh_cache
 
     with suppress(Exception), competing(OURS), fresh_cache():
@@ -141,7 +140,7 @@ def relative_error(found: Sequence[torch.Tensor], expected: Sequence[torch.Tenso
 
 
 def compile_step(step: Step, sources: Sequence[str]) -> Row:
-    """Run a step for the first time; what came of its products, and why not ours."""
+    """Run a step for the first time; what came of its products, and why some are not tilecast's."""
     from torch._dynamo.utils import counters
     from torch._inductor.utils import fresh_cache
 

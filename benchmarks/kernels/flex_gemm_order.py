@@ -2,7 +2,7 @@
 
 ``python benchmarks/kernels/flex_gemm_order.py --gpus 4``. On every problem of `held_out_problems`
 the first twelve in PyTorch's order, the first twelve in the model's and all 44 are screened; the
-best of each are then timed side by side with the first of each order. Our kernels of the same
+best of each are then timed side by side with the first of each order. tilecast kernels of the same
 tiles, clusters and schedules stand for QuACK's, so that nothing is fused and any PyTorch will do.
 """
 

@@ -66,7 +66,7 @@ BARS: dict[str, tuple[str, str, Callable[[Row, str], bool]]] = {
     "k=5 never more than 3% slower than NVGEMM":
         ("TILECAST k=5", NVGEMM, lambda it, regime: it["worst"] <= 1.03),
 }  # fmt: skip
-"""What was promised: ours, theirs, and what must hold of their `comparison` in a regime."""
+"""What was promised: a variant, its rival, and what must hold of their `comparison` in a regime."""
 SUSTAINED_FROM_M = 256  # with fewer rows, problems stay below the power limit
 ROUNDS = {"burst": 12, "sustained": 24}
 BATCHES = 2  # times that everything is timed, each with its own graphs
@@ -132,7 +132,7 @@ class SelectionSession(GpuSession):
         bench = self.bench(problem, careful=False)
         times = {regime: {name: [] for name in names} for regime in regimes(problem)}
         for regime, _ in product(times, range(BATCHES)):
-            # A bench tells entrants apart and asks the session what launches them, no more.
+            # A bench compares entrants and asks the session what launches them, no more.
             rounds = bench.time(cast("list[Entrant]", names), regime, ROUNDS[regime])
             self.outputs.clear()
             for name, row in zip(names, without_drift(rounds), strict=True):
@@ -167,7 +167,7 @@ def figures(rows: Sequence[Row]) -> Row:
 
 
 def compared(rows: Sequence[Row]) -> dict[str, dict[str, dict[str, Row]]]:
-    """The `comparison` of all pairs of `COMPARED` by regime, ours and theirs."""
+    """The `comparison` of all pairs of `COMPARED` by regime, variant and rival."""
     found: dict[str, dict[str, dict[str, Row]]] = {}
     for regime, (ours, theirs) in product(ROUNDS, COMPARED):
         if pairs := ratios(rows, regime, ours, theirs):
@@ -224,7 +224,7 @@ def comparison(pairs: Mapping[str, Sequence[float]], alike: Collection[str] = ()
 
 
 def bars(compared: Mapping[str, Row]) -> dict[str, dict[str, bool]]:
-    """Whether `BARS` hold, by regime, given each `comparison` by regime, ours and theirs."""
+    """Whether `BARS` hold, by regime, given each `comparison` by regime, variant and rival."""
     return {
         promise: {
             regime: holds(part[ours][theirs], regime)

@@ -1,15 +1,15 @@
-"""Whose product is fastest on Llama's shapes: ATen's, Inductor's best of Triton, or ours?
+"""Whose product is fastest on Llama's shapes: ATen's, Inductor's best of Triton, or tilecast's?
 
 ``python benchmarks/kernels/llama_shapes.py int8 --gpus 4``, or ``bf16``, ``fp8``, ``mixed``; all
 without. The benchmark of pytorch#119685, whose shapes are the suite ``int8_issue``: under
 max-autotune ``mm``, ``_int_mm``, ``_scaled_mm`` with scales by row and fast accumulation, and
 ``mm(a, b.to(a.dtype))`` with an int8 weight. First all backends compete: ``inductor`` is what its
-own benchmark says of each, the best and how many ran; what is neither ATen's nor ours counts as
-Triton's. It times products alone, for ``mixed`` without the conversion where that is a kernel of
-its own, as it is not with ours. Then each backend compiles for itself, with these timings; the
-functions race as `tilecast collect` times kernels: CUDA graphs over several operand sets, from a
-clean L2, rounds interleaved, with idle gaps and under load. A backend that cannot is missing, such
-as ATen where ``_int_mm`` wants more than 16 rows.
+own benchmark says of each, the best and how many ran; what is neither ATen's nor tilecast's counts
+as Triton's. It times products alone, for ``mixed`` without the conversion where that is a kernel of
+its own, as it is not with tilecast's. Then each backend compiles for itself, with these timings;
+the functions race as `tilecast collect` times kernels: CUDA graphs over several operand sets, from
+a clean L2, rounds interleaved, with idle gaps and under load. A backend that cannot is missing,
+such as ATen where ``_int_mm`` wants more than 16 rows.
 """
 
 # These operators of torch are not exported.
@@ -135,22 +135,22 @@ def inductor_timings() -> Iterator[dict[str, list[float]]]:
     """Inside, the microseconds that Inductor measures, by the backend of the choice."""
     from torch._inductor.select_algorithm import ExternKernelCaller, get_algorithm_selector_cache
 
-        from tilecast.inductor_hook.offer.template import FAILED_MS, TilecastCaller
+    from tilecast.inductor_hook.offer.template import FAILED_MS, TilecastCaller
     from tilecast.inductor_hook.timing.stand_in import StandIn
 
     backends = {ExternKernelCaller: "ATEN", TilecastCaller: "TILECAST"}
     found: dict[str, list[float]] = {}
 
     def note(timings: dict[Any, float], *rest: Any) -> None:
-        told: dict[str, list[float]] = {}
+        measured: dict[str, list[float]] = {}
         for choice, milliseconds in timings.items():
-            # What the hook compares a fused choice with was told before, by backend.
+            # What the hook compares a fused choice with was noted before, by backend.
             if milliseconds < FAILED_MS and not isinstance(choice, StandIn):
                 backend = backends.get(type(choice), "TRITON")
-                told.setdefault(backend, []).append(1e3 * milliseconds)
-        found.update(told)  # of the one product, should it be told twice
+                measured.setdefault(backend, []).append(1e3 * milliseconds)
+        found.update(measured)  # of the one product, should it be timed twice
 
-    # Before the hook, which takes away some of ours that only seem faster.
+    # Before the hook, which takes away tilecast choices that only seem faster.
     functions = get_algorithm_selector_cache().feedback_saver_fns
     functions.insert(0, note)
     try:
@@ -184,7 +184,7 @@ def attempt(
 def figures(rows: Sequence[Row]) -> Row:
     """Of each kind and m means over the shapes, where a backend has all of them.
 
-    And of each kind, under ``beside``, ours beside the better of the others.
+    And of each kind, under ``beside``, tilecast beside the better of the others.
     """
     groups: dict[str, list[Row]] = {}
     kinds: dict[str, list[Row]] = {}
@@ -202,7 +202,7 @@ def figures(rows: Sequence[Row]) -> Row:
 
 
 def _beside(rows: Sequence[Row], regime: str) -> Row:
-    """On how many shapes ours are ahead, and speed as a multiple: geometric mean and least."""
+    """On how many shapes tilecast is ahead, and its relative speed: geometric mean and least."""
     speeds = []
     for row in rows:
         times = dict(row["microseconds"].get(regime, {}))

@@ -1,9 +1,10 @@
-"""How long does a product take whose rows are no multiple of 16 bytes, by the library and by us?
+"""How long does a product whose rows are no multiple of 16 bytes take, in cuBLAS and in tilecast?
 
 ``python benchmarks/kernels/row_alignment.py`` on one GPU. A vocabulary of 50,257 words has such
-rows. TMA does not store them, so the threads of our kernel do. Microseconds of a launch among
-several in a CUDA graph: of ``torch.mm`` and of the kernel that the model prefers, each as it is
-asked for and for the next longer rows that TMA stores, and of a copy of these to where they belong.
+rows. TMA does not store them, so the threads of a tilecast kernel do. Microseconds of a launch
+among several in a CUDA graph: of ``torch.mm`` and of the kernel that the model prefers, each as it
+is asked for and for the next longer rows that TMA stores, and of a copy of these to where they
+belong.
 """
 
 import sys

@@ -64,7 +64,7 @@ def write_known(path: Path) -> None:
 
 
 def production(table: Sequence[ProblemLabels]) -> list[GemmProblem]:
-    """Problems that Inductor multiplies by a GEMM of ours, in the order in which they come up."""
+    """Problems that Inductor gives to a GEMM of tilecast, in the order in which they come up."""
     found = [one.problem for one in table if one.problem.operands == LINEAR_BF16]
     found = [problem for problem in found if problem.m > 1 and problem.batch == 1]
     return random.Random(0).sample(found, len(found))

@@ -2,7 +2,7 @@
 
 ``python benchmarks/learner/operand_transfer.py --jobs 2``. Each fold of families is held out. Of
 every kind of operands the regret is given of rankers that were fitted to all kinds, as the shipped
-one is; to all kinds but this one, as of those that the model is lent to; and to ``bf16:rcr`` alone.
+one is; to all kinds but this one, as for operands that it has not seen; and to ``bf16:rcr`` alone.
 """
 
 import sys

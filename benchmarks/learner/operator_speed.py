@@ -1,6 +1,6 @@
 """How fast is the fastest measured kernel beside PyTorch's operator, by kind of operands?
 
-``python benchmarks/learner/operator_speed.py``; no GPU. PyTorch's time over that of our kernel in
+``python benchmarks/learner/operator_speed.py``; no GPU. PyTorch's time over that of a kernel in
 the shipped data, where both are launches back to back in a CUDA graph. The kernels were chosen by
 their times, so a first choice is somewhat slower.
 """

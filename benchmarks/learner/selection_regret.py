@@ -97,7 +97,7 @@ def by_operands(table: Table, asked: HeldOut) -> dict[str, Row]:
 
 
 def cross_regime(table: Table, asked: Mapping[str, HeldOut]) -> Row:
-    """What our ranking for one power loses when the card runs in another.
+    """What the ranking for one power loses when the GPU runs in another.
 
     Only problems that were raced in both regimes count: on the others the power limit is out of
     reach and both are one. ``oracle`` is the config that is best by the truth of the first power.
@@ -122,9 +122,10 @@ def cross_regime(table: Table, asked: Mapping[str, HeldOut]) -> Row:
 
 
 def beside_library(table: Table, asked: HeldOut) -> Row:
-    """How many times our best of the first k the library takes, for each of `SHOWN_K`.
+    """The time of cuBLAS over that of the best of the first k, for each of `SHOWN_K`.
 
-    Timed with launches back to back in a graph, where ours begin before the one in front ends.
+    Timed with launches back to back in a graph, where a tilecast kernel begins before the one in
+    front ends.
     """
     power, found = asked.power, {}
     regime = "sustained" if power == "robust" else power

@@ -54,7 +54,7 @@ class Races(GpuSession):
         bench = self.bench(problem, careful=False)
 
         def timed(names: Sequence[str], regime: str, rounds: int) -> dict[str, float]:
-            # A bench tells entrants apart and asks the session what launches them, no more.
+            # A bench compares entrants and asks the session what launches them, no more.
             found = bench.time(cast("list[Entrant]", names), regime, rounds)
             return dict(zip(names, map(median, without_drift(found)), strict=True))
 

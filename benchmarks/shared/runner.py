@@ -123,7 +123,7 @@ def compact(document: Row) -> str:
 
 @contextmanager
 def changing(options: argparse.Namespace) -> Iterator[Row]:
-    """Inside, the result that `parser` was told of may be changed; no other process does."""
+    """Inside, the result of `parser`'s options may be changed; no other process changes it."""
     options.out.parent.mkdir(parents=True, exist_ok=True)
     # The folder is what is locked: the file itself is replaced at every change.
     folder = os.open(options.out.parent, os.O_RDONLY)

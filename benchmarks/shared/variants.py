@@ -20,10 +20,10 @@ NVGEMM_SINCE = [2, 14]  # the first PyTorch whose NVGEMM backend knows Hopper
 
 @dataclass(frozen=True)
 class Variant:
-    """One way to run: ``eager``, ``default``, or GEMM backends and, behind ``k=``, our shortlist.
+    """One way to run: ``eager``, ``default``, or GEMM backends and, behind ``k=``, a shortlist.
 
-    ``unfused`` behind that keeps tilecast from fusing scales and activations. ``eager TILECAST`` is
-    eager with the switch on.
+    ``unfused`` behind that keeps scales and activations out of tilecast kernels. ``eager TILECAST``
+    is eager mode with tilecast's switch on.
     """
 
     name: str
@@ -40,13 +40,13 @@ class Variant:
 
     @property
     def k(self) -> int | str | None:
-        """Shortlist of ours, where we compete."""
+        """How long tilecast's shortlist is, where tilecast competes."""
         k = self.name.partition("k=")[2].partition(" ")[0]
         return int(k) if k.isdigit() else k or None
 
     @property
     def fuse(self) -> bool:
-        """Whether scales and activations may be part of a kernel of ours."""
+        """Whether scales and activations may be part of a tilecast kernel."""
         return "unfused" not in self.name.split()
 
 
@@ -90,12 +90,12 @@ def competing(variant: Variant) -> Iterator[list[str]]:
 
     # As `torch._inductor.utils.run_and_get_code`, which also forgets all that was compiled before.
     saving = patch.object(GraphLowering, "save_output_code", save)
-    ours: AbstractContextManager[None] = nullcontext()
+    hook: AbstractContextManager[None] = nullcontext()
     if variant.k is not None:
-        ours = installed(variant.k, fuse=variant.fuse)
+        hook = installed(variant.k, fuse=variant.fuse)
     if variant.eager and "TILECAST" in variant.name:
-        ours = _switched_on()
-    with ours, saving:
+        hook = _switched_on()
+    with hook, saving:
         yield sources
 
 
@@ -139,7 +139,7 @@ def compiled(
 
 @contextmanager
 def without_choice() -> Iterator[Counter[str]]:
-    """Inside, why our hook offers nothing for a product, and for how many."""
+    """Inside, why the hook offers nothing for a product, and for how many."""
     from tilecast.inductor_hook.offer.offer import log
 
     found: Counter[str] = Counter()
@@ -176,12 +176,12 @@ _NAMES = {
 
 
 def gemm_calls(code: str) -> dict[str, int]:
-    """How many GEMMs of generated code each backend does; of templates in CuteDSL only ours."""
+    """How many GEMMs of generated code each backend does; a CuteDSL template is tilecast's."""
     return dict(Counter(_KINDS.get(call["kind"], "aten") for call in _CALL.finditer(code)))
 
 
 def tilecast_share(gemms: Mapping[str, int]) -> float | None:
-    """Share of the GEMMs that are ours; None where Inductor does without GEMMs."""
+    """Share of the GEMMs that tilecast does; None where Inductor does without GEMMs."""
     return gemms.get("tilecast", 0) / sum(gemms.values()) if gemms else None
 
 

@@ -1,79 +1,132 @@
-"""Measure the candidates of suites of problems on GPUs; a run goes on where the last stopped."""
+"""Measure the candidates of suites of problems on GPUs; a run resumes where the last stopped."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Collection, Mapping
 from contextlib import closing
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
-from tilecast.cli.options import argtypes, resolve
-from tilecast.cli.options import options as shared
-from tilecast.cli.output.collect_progress import measure, progress, writable_objects
-from tilecast.cli.output.output import Answer
-
-if TYPE_CHECKING:
-    from tilecast.heuristics.problem import GemmProblem
-    from tilecast.models.apply.guidance import Guided
-
-NAME = "collect"
-HELP = "measure the candidates of suites of problems on a GPU"
+from tilecast.cli.options import argtypes, arguments, resolve
+from tilecast.cli.options.output_paths import check_distinct, check_file
+from tilecast.cli.output.output import Output
+from tilecast.cli.output.progress import show_progress
+from tilecast.data_collection.dataset.dataset import write_dataset
+from tilecast.data_collection.jobs.store import MeasurementStore
+from tilecast.data_collection.run.collect import CollectOptions, collect
+from tilecast.heuristics.errors import TilecastError
+from tilecast.heuristics.hardware import Hardware
+from tilecast.heuristics.problem import GemmProblem
+from tilecast.models.apply.guidance import Guided
+from tilecast.models.runtime.learned import load_heuristic_for
+from tilecast.reporting.cards import trouble_table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's options."""
-    shared.add_suites(parser)
+    arguments.add_suites(parser)
     parser.add_argument(
         "--candidates",
         choices=("exhaustive", "guided"),
         default="exhaustive",
-        help="measure all candidates of a problem, or those that a model likes, their neighbours "
-        "and a random share (default: exhaustive)",
+        help="measure all candidates of a problem, or those that a model ranks first, their "
+        "neighbours and a random share (default: exhaustive)",
     )
-    shared.add_model(parser)
-    parser.add_argument(
-        "--export", type=argtypes.path, help="write the data set to this Parquet file"
-    )
-    shared.add_collection(parser)
-    shared.add_gpu(parser, model=True)
-    shared.add_compiling(parser)
+    arguments.add_model(parser)
+    about = "write the data set to this Parquet file"
+    parser.add_argument("--export", type=argtypes.path, help=about)
+    arguments.add_collection(parser)
+    arguments.add_gpu(parser, model=True)
+    arguments.add_compiling(parser)
 
 
-def run(options: argparse.Namespace) -> Answer:
+def run(options: argparse.Namespace) -> Output:
     """Collect, then export."""
-    from tilecast.data_collection.dataset.dataset import write_dataset
-    from tilecast.data_collection.jobs.store import MeasurementStore
-    from tilecast.reporting.cards import trouble_table
-
-    resolve.check_ranks(options, options.candidates == "guided", "--candidates guided")
-    resolve.check_apart(options, options.export)
+    is_guided = options.candidates == "guided"
+    resolve.check_ranks(options, is_guided, "--candidates guided")
+    check_distinct(options, options.export)
     if options.export:
-        resolve.check_file(options.export)
-    objects = writable_objects(options)
-    asked, guided = _guidance(options, resolve.asked_problems(options))
-    measure(options, objects, asked, guided)
+        check_file(options.export)
+    gpu, problems = resolve.gpu(options), resolve.suite_and_own_problems(options)
+    wanted = collect_options(options, gpu, options.devices or (0,))
+    guided = None
+    if is_guided:
+        heuristic = load_heuristic_for(gpu, problems, options.power, options.model)
+        problems, guided = resolve.ranked(heuristic, problems), Guided(heuristic, gpu)
+    measure(replace(wanted, problems=problems, choose=guided))
     with closing(MeasurementStore(options.store)) as store:
-        document = {
-            "store": str(options.store),
-            **progress(store, asked),
-            "export": str(options.export) if options.export else None,
-        }
+        counts = problem_counts(store, problems)
         if options.export:
             write_dataset(store.export(), options.export)
         troubles = trouble_table(store.runs())
-    told = {name: value for name, value in document.items() if value is not None}
-    lines = [f"{name.replace('_', ' ')}: {value}" for name, value in told.items()]
-    found = troubles.records if troubles else []
-    return Answer(document | {"troubles": found}, [*([troubles] if troubles else []), *lines])
+    export = str(options.export) if options.export else None
+    document = {"store": str(options.store), **counts, "export": export}
+    lines = [
+        f"{name.replace('_', ' ')}: {value}"
+        for name, value in document.items()
+        if value is not None
+    ]
+    records = troubles.records if troubles else []
+    return Output(document | {"troubles": records}, [*([troubles] if troubles else []), *lines])
 
 
-def _guidance(
-    options: argparse.Namespace, asked: tuple[GemmProblem, ...]
-) -> tuple[tuple[GemmProblem, ...], Guided | None]:
-    """The problems to measure, and what chooses among their candidates, where not all are."""
-    if options.candidates == "exhaustive":
-        return asked, None
-    from tilecast.models.apply.guidance import Guided
-    from tilecast.models.runtime.learned import load_heuristic_for
+def collect_options(
+    options: argparse.Namespace, gpu: Hardware, devices: tuple[int, ...]
+) -> CollectOptions:
+    """The collection that the options describe, as yet of no problems."""
+    return CollectOptions(
+        problems=(),
+        store=options.store,
+        objects=resolve.object_cache(options, write=True),
+        gpu=gpu,
+        devices=devices,
+        workers=resolve.compilers(options, devices),
+        address=resolve.cluster(options),
+        seconds=options.budget or float("inf"),
+    )
 
-    heuristic = load_heuristic_for(resolve.gpu(options), asked, options.power, options.model)
-    return resolve.ranked(heuristic, asked), Guided(heuristic, resolve.gpu(options))
+
+def measure(wanted: CollectOptions, step: str = "") -> None:
+    """Collect and show how far it is, as a step of that name."""
+    with show_progress(step) as show:
+        collect(wanted, show)
+
+
+def problem_counts(store: MeasurementStore, problems: Collection[GemmProblem]) -> dict[str, int]:
+    """How many of the problems a store has measured, and how much it holds in all.
+
+    A problem is measured when its best candidates were raced, and verified when they were timed
+    again.
+    """
+    wanted = set(problems)
+    return {
+        "problems": len(wanted),
+        "measured": len(store.measured("race") & wanted),
+        "verified": len(store.measured("verify") & wanted),
+        "measurements": store.count(),
+        "failed_kernels": len(store.failures()),
+    }
+
+
+def nothing_measured(budget: int | None, counts: Mapping[str, int]) -> TilecastError:
+    """The error of a command that measured none of its problems; ``counts`` as `problem_counts`."""
+    within = f" within --budget {budget}" if budget else ""
+    failed = f", and {counts['failed_kernels']} kernels failed" if counts["failed_kernels"] else ""
+    mend = (
+        "more seconds; the same command resumes where this one ended"
+        if budget
+        else "a GPU that runs them; see `tilecast doctor`"
+    )
+    return TilecastError(
+        f"none of the {counts['problems']} problems was measured{within}{failed}; allowed: {mend}"
+    )
+
+
+def measured_so_far(path: Path) -> tuple[set[GemmProblem], list[dict[str, Any]]]:
+    """The problems that a store has measured, and its runs; none where there is no store yet."""
+    if not path.exists():
+        return set(), []
+    with closing(MeasurementStore(path)) as store:
+        return store.measured("race"), store.runs()

@@ -1,46 +1,45 @@
-"""Score heuristics side by side on families of problems that they have not seen.
+"""Score heuristics side by side on (n, k) families that they have not seen.
 
-With problems of one's own, on those of them that were measured; the whole data set is learned from.
+With your own problems it scores those that were measured and learns from the whole data set.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tilecast.cli.options import argtypes, resolve
-from tilecast.cli.options import options as shared
+from tilecast.cli.options import argtypes, arguments, resolve
 from tilecast.cli.options.load_measurements import files_line, read_measurements
-from tilecast.cli.output.output import Answer
+from tilecast.cli.output.output import Output
+from tilecast.heuristics.baselines import RandomChoice
 from tilecast.heuristics.errors import TilecastError
+from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
-from tilecast.reporting.figure_columns import LIBRARY, LIBRARY_COLUMNS, REGRET, REGRET_COLUMNS
-from tilecast.reporting.table import Table
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tilecast.heuristics.hardware import Hardware
-    from tilecast.heuristics.problem import GemmProblem
-    from tilecast.models.evaluation.evaluation import MakeHeuristic
-    from tilecast.models.learning.labels import ProblemLabels
-    from tilecast.models.learning.training_sets import Measurements
-    from tilecast.models.runtime.artifact import Artifact
-
-NAME = "evaluate"
-HELP = "score the learned heuristics and the baselines on held-out families"
+from tilecast.heuristics.problem import GemmProblem
+from tilecast.models.evaluation import baselines, nvmatmul
+from tilecast.models.evaluation.evaluation import MakeHeuristic, evaluate
+from tilecast.models.evaluation.tree_linear import TreeLinearRanker
+from tilecast.models.learning.labels import POWERS, ProblemLabels
+from tilecast.models.learning.training_sets import Measurements
+from tilecast.models.runtime.artifact import Artifact, load
+from tilecast.models.runtime.learned import LearnedHeuristic
+from tilecast.models.runtime.manifest import learned_families, learned_from, understood
+from tilecast.models.runtime.nearest_gpu import lent
+from tilecast.models.runtime.ranker import ConfigRanker
+from tilecast.reporting.table import LIBRARY, LIBRARY_COLUMNS, REGRET, REGRET_COLUMNS, Table
 
 SHOWN_K = (1, 3, 5)
+"""Numbers of kernels whose regret tables show."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's options."""
-    shared.add_data(parser)
-    about = "a further data set, learned from; scored, too, where it is of the same GPU"
-    shared.add_further_data(parser, about)
-    shared.add_own_problems(parser)
+    arguments.add_data(parser)
+    about = "a further data set to learn from; also scored, where it is of the same GPU"
+    arguments.add_further_data(parser, about)
+    arguments.add_own_problems(parser)
     parser.add_argument(
         "--operands",
         type=argtypes.reads(GemmOperands.parse),
@@ -48,99 +47,99 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TEXT",
         help=f"score the problems of these operands only; repeatable (default: {LINEAR_BF16})",
     )
-    about = "score this trained model, too; on data that it was not trained on"
+    about = "also score this trained model; on data that it was not trained on"
     parser.add_argument("--model", type=argtypes.path, help=about)
     about = "score this heuristic only; repeatable"
     parser.add_argument("--only", action="append", metavar="NAME", help=about)
     about = "burst, sustained or robust (default: all); repeatable"
     parser.add_argument("--power", type=argtypes.power, action="append", help=about)
-    shared.add_parallel(parser, "--jobs", "fits that run side by side")
+    arguments.add_jobs(parser)
 
 
-def run(options: argparse.Namespace) -> Answer:
-    """Fit, ask and score every heuristic, fold by fold."""
-    from tilecast.models.evaluation.evaluation import evaluate
-    from tilecast.models.learning.labels import POWERS
-    from tilecast.models.runtime.artifact import load
-    from tilecast.models.runtime.nearest_gpu import lent
-
-    resolve.check_own_problems(options)
+def run(options: argparse.Namespace) -> Output:
+    """Fit and score every heuristic, fold by fold."""
     if options.operands and resolve.names_own_problems(options):
         raise TilecastError(
-            "--operands is of all that was measured; allowed beside --problems: a column of "
-            "operands in the file"
+            "--operands selects among all that was measured; allowed beside --problems: a column "
+            "of operands in the file"
         )
     powers = tuple(dict.fromkeys(options.power or POWERS))
     # What is refused at once comes before what takes seconds to read.
-    trained = None if options.model is None else load(options.model)
+    trained: Artifact | None = load(options.model) if options.model else None
     own = resolve.own_problems(options)
     measured, files = read_measurements(options, options.add)
-    gpu, makers = measured.gpu, all_makers(measured.gpu)
+    gpu, heuristics = measured.gpu, scorable_heuristics(measured.gpu)
     for name in options.only or ():
-        if name not in makers:
-            raise TilecastError(f"heuristic {name!r} is not known; allowed: {', '.join(makers)}")
-    makers = {name: makers[name] for name in options.only or makers}
-    among = _measured(own, measured.own) if own else of_kinds(options.operands, measured.own)
-    told: dict[str, str] = {}
-    if trained and (folder := options.model):
-        artifact = lent(_unseeing(trained, measured), gpu)
-        makers |= {"as trained": _as_trained(artifact)}
+        if name not in heuristics:
+            allowed = ", ".join(heuristics)
+            raise TilecastError(f"heuristic {name!r} is not known; allowed: {allowed}")
+    heuristics = {name: heuristics[name] for name in options.only or heuristics}
+    among = (
+        _measured_ones(own, measured.own) if own else problems_of(options.operands, measured.own)
+    )
+    notes: dict[str, str] = {}
+    if trained:
+        _check_unseen(trained, measured)
+        artifact = lent(trained, gpu)
+        heuristics["as trained"] = _as_trained(artifact)
         if artifact.lender:
-            told["lent"] = f"as trained: the {artifact.lender}'s model, lent to the {gpu.name}"
-        if seen := _seen(folder, artifact, among):
-            told["seen"] = f"as trained has seen (n, k) of {seen} of the {len(among)} problems"
-    scored = evaluate(list(makers.values()), measured.table, powers, options.jobs, among=among)
+            notes["lent"] = (
+                f"as trained: the model of the {artifact.lender}, used on the {gpu.name}"
+            )
+        with understood(options.model):
+            families = learned_families(artifact.facts)
+        if seen := sum(problem.family in families for problem in among):
+            notes["seen"] = f"as trained has seen (n, k) of {seen} of the {len(among)} problems"
+    makers = list(heuristics.values())
+    scored = evaluate(makers, measured.table, powers, options.jobs, among=among)
     missing = len(own) - len(among) if own else 0
     lines = [
         files_line(files),
-        *told.values(),
+        *notes.values(),
         *([f"{missing} more were not measured"] if missing else []),
     ]
-    document = scored | {"data": [*map(str, files)], "not_measured": missing, **told}
-    return Answer(document, [*score_tables(scored, powers), *lines])
+    document = scored | {"data": [*map(str, files)], "not_measured": missing, **notes}
+    return Output(document, [*score_tables(scored, powers), *lines])
 
 
-def _measured(own: Sequence[GemmProblem], table: Sequence[ProblemLabels]) -> set[GemmProblem]:
-    """Those of one's own problems that the data set has.
+def default_scores(measured: Measurements, powers: Sequence[str], jobs: int) -> dict[str, Any]:
+    """What this command prints of measurements when no option narrows it."""
+    makers, among = scorable_heuristics(measured.gpu).values(), problems_of(None, measured.own)
+    return evaluate(list(makers), measured.table, powers, jobs, among=among)
 
-    Raises:
-        TilecastError: it has none of them.
-    """
+
+def _measured_ones(own: Sequence[GemmProblem], table: Sequence[ProblemLabels]) -> set[GemmProblem]:
+    """The given problems that the data set has; TilecastError where it has none."""
     found = {labels.problem for labels in table}.intersection(own)
     if not found:
         raise TilecastError(
             f"none of the {len(own)} problems was measured; allowed: at least one of the data set, "
-            "which --data names; `tilecast collect` measures them, given the same options"
+            "which --data names; `tilecast collect` with the same options measures them"
         )
     return found
 
 
-def of_kinds(
-    asked: Sequence[GemmOperands] | None, table: Sequence[ProblemLabels]
+def problems_of(
+    operands: Sequence[GemmOperands] | None, table: Sequence[ProblemLabels]
 ) -> set[GemmProblem]:
-    """The problems of some operands; of `LINEAR_BF16` where none are asked for and it is there.
+    """The problems of some operands; by default of `LINEAR_BF16`, or of all where it is missing.
 
     Raises:
-        TilecastError: none was measured.
+        TilecastError: no problem of them was measured.
     """
     measured = dict.fromkeys(labels.problem.operands for labels in table)
-    kinds = asked or ([LINEAR_BF16] if LINEAR_BF16 in measured else list(measured))
-    found = {labels.problem for labels in table if labels.problem.operands in kinds}
+    wanted = operands or ([LINEAR_BF16] if LINEAR_BF16 in measured else list(measured))
+    found = {labels.problem for labels in table if labels.problem.operands in wanted}
     if not found:
         raise TilecastError(
-            f"no problem of {', '.join(map(str, kinds))} was measured; allowed: "
+            f"no problem of {', '.join(map(str, wanted))} was measured; allowed: "
             f"{', '.join(map(str, measured))}"
         )
     return found
 
 
-def all_makers(gpu: Hardware) -> dict[str, MakeHeuristic]:
-    """Everything that can be scored here, by name."""
-    from tilecast.heuristics.baselines import RandomChoice
-    from tilecast.models.evaluation import baselines, nvmatmul
-    from tilecast.models.evaluation.tree_linear import TreeLinearRanker
-    from tilecast.models.runtime.ranker import ConfigRanker
-
+def scorable_heuristics(gpu: Hardware) -> dict[str, MakeHeuristic]:
+    """Everything that can be scored on this machine, by name."""
     makers: list[MakeHeuristic] = [
         lambda power: ConfigRanker(gpu, power, times=False),
         lambda power: TreeLinearRanker(gpu, power),
@@ -151,17 +150,11 @@ def all_makers(gpu: Hardware) -> dict[str, MakeHeuristic]:
     ]
     if find_spec("nvMatmulHeuristics") and gpu.name in nvmatmul.GPUS:
         makers.append(lambda power: nvmatmul.NvMatmulHeuristic(gpu))
-    return {make(shared.DEFAULT_POWER).name: make for make in makers}
+    return {make(arguments.DEFAULT_POWER).name: make for make in makers}
 
 
-def _unseeing(artifact: Artifact, measured: Measurements) -> Artifact:
-    """A model that learned from none of what it shall be scored on.
-
-    Raises:
-        TilecastError: it did, so that nothing would be held out.
-    """
-    from tilecast.models.runtime.manifest import learned_from
-
+def _check_unseen(artifact: Artifact, measured: Measurements) -> None:
+    """See that a model learned from none of what it is scored on, so that all is held out."""
     scored = {measured.dataset.digest, *(part.digest for part in measured.parts)}
     if seen := learned_from(artifact.facts) & scored:
         raise TilecastError(
@@ -169,25 +162,10 @@ def _unseeing(artifact: Artifact, measured: Measurements) -> Artifact:
             "data that it has not seen; leave --model out to score the same kind of model on "
             "held-out families"
         )
-    return artifact
-
-
-def _seen(folder: Path, artifact: Artifact, scored: Collection[GemmProblem]) -> int:
-    """Of how many problems the family is one that a model learned from, on whichever GPU.
-
-    Raises:
-        TilecastError: the model in the folder does not state its families as models do.
-    """
-    from tilecast.models.runtime.manifest import learned_families, understood
-
-    with understood(folder):
-        families = learned_families(artifact.facts)
-    return sum(problem.family in families for problem in scored)
 
 
 def _as_trained(artifact: Artifact) -> MakeHeuristic:
     """The model as it is, never fitted again."""
-    from tilecast.models.runtime.learned import LearnedHeuristic
 
     def make(power: str) -> LearnedHeuristic:
         heuristic = LearnedHeuristic(artifact, power)
@@ -216,7 +194,7 @@ def score_tables(scored: Mapping[str, Any], powers: Sequence[str]) -> list[Table
             for row in scored["beside_library"]
         ]
         columns = dict.fromkeys((*_OF, "deferral"), "") | {"count": "d"} | LIBRARY_COLUMNS
-        tables.append(Table("First choice beside the library, held out", columns, rows))
+        tables.append(Table("First choice beside cuBLAS, held out", columns, rows))
     line = "{problems} problems of {families} families; --json has every k and m".format(**scored)
     return [*tables, line]
 

@@ -7,61 +7,55 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tilecast.cli.options import argtypes, resolve
-from tilecast.cli.options import options as shared
-from tilecast.cli.output.output import Answer
+from tilecast.cli.options import argtypes, arguments, resolve
+from tilecast.cli.options.output_paths import check_file, check_writable
+from tilecast.cli.output.output import Output
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.files import unwritable
 from tilecast.heuristics.operands import GemmOperands
+from tilecast.kernels.objects.cache import ObjectCache
+from tilecast.kernels.objects.keys import is_current
+from tilecast.kernels.objects.pack import pack, unpack
+from tilecast.kernels.objects.shipped import ship
 from tilecast.reporting.table import Table
 
-if TYPE_CHECKING:
-    from tilecast.kernels.objects.cache import ObjectCache
-
-    Act = Callable[[ObjectCache, argparse.Namespace], Answer]
-
-NAME = "objects"
-HELP = "list, pack, unpack, ship or prune the compiled kernels of the object cache"
+Action = Callable[[ObjectCache, argparse.Namespace], Output]
 
 _COLUMNS = {"operands": "", "kernels": ",", "current": ",", "MiB": ",.1f"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what can be done and the options of each."""
+    """Add the actions and the options of each."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
 
-    def action(name: str, act: Act, about: str) -> argparse.ArgumentParser:
+    def add(name: str, act: Action, about: str, file: str = "") -> argparse.ArgumentParser:
         found = actions.add_parser(name, help=about, description=about, allow_abbrev=False)
         found.set_defaults(act=act)
-        shared.add_cache(found)
-        shared.add_json(found)
+        if file:
+            found.add_argument("file", type=argtypes.path, metavar="FILE", help=file)
+        arguments.add_cache(found)
+        arguments.add_json(found)
         return found
 
-    action("list", _list, "say how many kernels there are, for which operands")
-    packing = action("pack", _pack, "write all kernels into one file")
-    packing.add_argument("file", type=argtypes.path, metavar="FILE", help="the tar.xz to write")
+    add("list", _list, "say how many kernels there are, for which operands")
+    add("pack", _pack, "write all kernels into one file", "the tar.xz to write")
     about = "store the kernels of such a file; they are native code, so know who made it"
-    unpacking = action("unpack", _unpack, about)
-    unpacking.add_argument("file", type=argtypes.path, metavar="FILE", help="the file to read")
-    shipping = action("ship", _ship, "write the kernels of this version as a wheel brings them")
-    shipping.add_argument("file", type=argtypes.path, metavar="FILE", help="the zip file to write")
-    pruning = action("prune", _prune, "remove the kernels that were asked for longest ago")
+    add("unpack", _unpack, about, "the file to read")
+    about = "write the kernels of this version in the form in which a wheel brings them"
+    add("ship", _ship, about, "the zip file to write")
+    prune = add("prune", _prune, "remove the kernels that were asked for longest ago")
     about = "bytes that may stay, such as 500M or 2G; 0 removes all"
-    pruning.add_argument("--keep", type=argtypes.size, required=True, metavar="SIZE", help=about)
+    prune.add_argument("--keep", type=argtypes.size, required=True, metavar="SIZE", help=about)
 
 
-def run(options: argparse.Namespace) -> Answer:
-    """Do what is asked with the cache that is named."""
-    from tilecast.kernels.objects.cache import ObjectCache, default_root
-
-    return options.act(ObjectCache(options.cache or default_root()), options)
+def run(options: argparse.Namespace) -> Output:
+    """Run the action on the object cache."""
+    return options.act(resolve.object_cache(options), options)
 
 
-def _list(cache: ObjectCache, options: argparse.Namespace) -> Answer:
-    from tilecast.kernels.spec import is_current
-
+def _list(cache: ObjectCache, options: argparse.Namespace) -> Output:
     _check_there(cache)
     sizes = cache.sizes()
     kernels, current, taken = Counter[str](), Counter[str](), Counter[str]()
@@ -86,33 +80,27 @@ def _list(cache: ObjectCache, options: argparse.Namespace) -> Answer:
     shown = [(*list(row.values())[:-1], row["bytes"] / 2**20) for row in rows]
     line = "{kernels} kernels, {current} of this version, {damaged} damaged".format(**document)
     table = Table(f"Kernels in {cache.root}", _COLUMNS, shown)
-    return Answer(document, [table, f"{line}, {_mib(document['bytes'])}"])
+    return Output(document, [table, f"{line}, {_mib(document['bytes'])}"])
 
 
-def _pack(cache: ObjectCache, options: argparse.Namespace) -> Answer:
-    from tilecast.kernels.objects.pack import pack
-
+def _pack(cache: ObjectCache, options: argparse.Namespace) -> Output:
     _check_there(cache)
-    resolve.check_file(options.file)
-    return _written(cache, options.file, pack(cache, options.file))
+    check_file(options.file)
+    return _file_output(cache, options.file, pack(cache, options.file))
 
 
-def _unpack(cache: ObjectCache, options: argparse.Namespace) -> Answer:
-    from tilecast.kernels.objects.pack import unpack
-
-    resolve.check_writable(cache.root)
+def _unpack(cache: ObjectCache, options: argparse.Namespace) -> Output:
+    check_writable(cache.root)
     done = asdict(unpack(cache, options.file))
     document = {"cache": str(cache.root), "pack": str(options.file), **done}
     line = "{added} kernels added to {cache}, {found} found there, {current} of this version"
-    return Answer(document, [line.format(**document)])
+    return Output(document, [line.format(**document)])
 
 
-def _ship(cache: ObjectCache, options: argparse.Namespace) -> Answer:
-    from tilecast.kernels.objects.shipped import ship
-    from tilecast.kernels.spec import is_current
+def _ship(cache: ObjectCache, options: argparse.Namespace) -> Output:
 
     _check_there(cache)
-    resolve.check_file(options.file)
+    check_file(options.file)
     entries = [entry for entry in map(cache.entry, cache.sizes()) if entry]
     current = [entry for entry in entries if is_current(entry.facts)]
     if not current:
@@ -120,16 +108,16 @@ def _ship(cache: ObjectCache, options: argparse.Namespace) -> Answer:
             f"{cache.root} holds no kernel of this version; allowed: a cache with some; run "
             f"`tilecast compile --common 500 --cache {cache.root}`"
         )
-    return _written(cache, options.file, ship(current, options.file))
+    return _file_output(cache, options.file, ship(current, options.file))
 
 
-def _written(cache: ObjectCache, file: Path, kernels: int) -> Answer:
+def _file_output(cache: ObjectCache, file: Path, kernels: int) -> Output:
     size = file.stat().st_size
     document = {"cache": str(cache.root), "pack": str(file), "kernels": kernels, "bytes": size}
-    return Answer(document, [f"{file}: {kernels} kernels, {_mib(size)}"])
+    return Output(document, [f"{file}: {kernels} kernels, {_mib(size)}"])
 
 
-def _prune(cache: ObjectCache, options: argparse.Namespace) -> Answer:
+def _prune(cache: ObjectCache, options: argparse.Namespace) -> Output:
     _check_there(cache)
     try:
         removed = cache.prune(options.keep)
@@ -145,7 +133,7 @@ def _prune(cache: ObjectCache, options: argparse.Namespace) -> Answer:
     }
     gone, kept = _mib(document["removed_bytes"]), _mib(document["bytes"])
     line = f"{len(removed)} kernels removed ({gone}), {len(left)} left ({kept}) in {cache.root}"
-    return Answer(document, [line])
+    return Output(document, [line])
 
 
 def _check_there(cache: ObjectCache) -> None:
@@ -157,7 +145,7 @@ def _check_there(cache: ObjectCache) -> None:
 
 
 def _operands(facts: Mapping[str, Any]) -> str:
-    """What an entry is for, as this version spells it."""
+    """The operands of a kernel, as this version spells them."""
     try:
         return GemmOperands.parse(str(facts.get("operands"))).text
     except TilecastError:

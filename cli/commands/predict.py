@@ -1,6 +1,6 @@
-"""Rank the candidates of a problem and say what is expected of each, why, and what was measured.
+"""Rank the candidates of a problem: the expected time of each, the reasons, what was measured.
 
-Of many problems, as files of one's own or a model's layers have them, it says the first choices.
+For many problems, from your own files or the layers of a model, it prints the first choices.
 """
 
 from __future__ import annotations
@@ -8,61 +8,67 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
-from tilecast.cli.options import argtypes, resolve
-from tilecast.cli.options import options as shared
-from tilecast.cli.output.output import Answer
-from tilecast.cli.output.ranking_tables import COLUMNS, library_rows, shown
+from tilecast.cli.options import argtypes, arguments, resolve
+from tilecast.cli.options.load_measurements import check_measured_on
+from tilecast.cli.options.output_paths import check_choices, check_distinct, check_file
+from tilecast.cli.output.output import Output
+from tilecast.cli.output.ranking_tables import many_ranking_tables, ranking_tables
+from tilecast.data_collection.dataset.dataset import read_columns, shipped_data
+from tilecast.data_collection.dataset.select_times import MeasuredTimes, measured_times
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.heuristics.problem import PROBLEM_FIELDS, GemmProblem
 from tilecast.kernels.candidates import candidates
+from tilecast.models.learning.training_sets import measured_hardware
+from tilecast.models.runtime.learned import (
+    FirstChoice,
+    LearnedHeuristic,
+    Prediction,
+    load_heuristic,
+    load_heuristic_for,
+)
+from tilecast.models.runtime.nearest_gpu import terms
+from tilecast.reporting.choices import choices, predicted, write_choices
+from tilecast.reporting.one_problem import all_measured, ranking_figure, reasons_figure
+from tilecast.reporting.page import Section, library, write_page
 from tilecast.reporting.table import Table
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tilecast.data_collection.dataset.select_times import Truth
-    from tilecast.models.runtime.learned import FirstChoice, LearnedHeuristic, Prediction
-
-NAME = "predict"
-HELP = "rank the candidates of a problem, or of many"
-
 SHOWN, SHOWN_OF_EACH = 5, 1
-"""Candidates of one problem that are shown, and of each of many."""
+"""Candidates that are printed of one problem, and of each of many."""
 REASONS = 6
-"""Features that are shown to have decided."""
+"""Features that are printed as reasons."""
 _OF_ONE = {
     **dict.fromkeys(("m", "n", "k", "data", "html")),
     **{"batch": 1, "operands": LINEAR_BF16},
 }
-"""Options that say something of one problem, and what they are when not given."""
+"""Options that are for one problem, and what they are when not given."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's options."""
-    shared.add_problem(parser, model=True)
-    shared.add_own_problems(parser)
+    arguments.add_problem(parser, model=True)
+    arguments.add_own_problems(parser)
     about = (
         "how many, or auto for as many as the model thinks worth compiling "
         f"(default: {SHOWN}, of many problems {SHOWN_OF_EACH} each)"
     )
     parser.add_argument("-k", metavar="N", dest="top", type=argtypes.top, help=about)
-    shared.add_model(parser)
-    shared.add_data(parser)
-    about = "show one problem as an HTML file, too, with all that was measured of it"
+    arguments.add_model(parser)
+    arguments.add_data(parser)
+    about = "also show one problem as an HTML file, with all that was measured of it"
     parser.add_argument("--html", type=argtypes.path, metavar="FILE", help=about)
-    about = "write the choices for many problems, too; CSV or JSON by the name"
-    parser.add_argument("--choices", type=argtypes.path, metavar="FILE", help=about)
+    arguments.add_choices(parser)
 
 
-def run(options: argparse.Namespace) -> Answer:
-    """Answer for one problem at length, or for each of many in short."""
+def run(options: argparse.Namespace) -> Output:
+    """Rank one problem at length, or each of many in short."""
     _check_together(options)
-    resolve.check_apart(options, options.html, options.choices)
-    own, problem = resolve.own_problems(options), resolve.problem_if_any(options)
+    check_distinct(options, options.html, options.choices)
+    own, problem = resolve.own_problems(options), resolve.problem(options)
     if own:
         return _many(own, options)
     if problem is None:
@@ -73,70 +79,53 @@ def run(options: argparse.Namespace) -> Answer:
 
 
 def _check_together(options: argparse.Namespace) -> None:
-    """See that nothing is said of one problem where there are many, nor the other way round."""
-    resolve.check_own_problems(options)
-    if options.choices and not resolve.names_own_problems(options):
-        raise TilecastError(
-            "--choices is for many problems; allowed beside --problems and --hf-config"
-        )
-    if resolve.names_own_problems(options):
-        for name, absent in _OF_ONE.items():
-            if getattr(options, name) != absent:
-                raise TilecastError(
-                    f"--{name} is for one problem; allowed beside --problems and --hf-config: "
-                    "-k, --model, --power, --gpu and --choices"
-                )
+    """See that no option for one problem is given with many, nor the other way round."""
+    if not resolve.names_own_problems(options):
+        if options.choices:
+            raise TilecastError(
+                "--choices is for many problems; allowed beside --problems and --hf-config"
+            )
+        return
+    for name, absent in _OF_ONE.items():
+        if getattr(options, name) != absent:
+            raise TilecastError(
+                f"--{name} is for one problem; allowed beside --problems and --hf-config: "
+                "-k, --model, --power, --gpu and --choices"
+            )
 
 
-def _many(problems: Sequence[GemmProblem], options: argparse.Namespace) -> Answer:
-    """The first choices for each problem and what is expected of them."""
-    from tilecast.models.runtime.learned import load_heuristic_for
-
+def _many(problems: Sequence[GemmProblem], options: argparse.Namespace) -> Output:
+    """The first choices for each problem and their expected times."""
     if options.choices:
-        resolve.check_choices(options.choices)
-    gpu, top = resolve.gpu(options), options.top or SHOWN_OF_EACH
+        check_choices(options.choices)
+    gpu = resolve.gpu(options)
     heuristic = load_heuristic_for(gpu, problems, options.power, options.model)
-    problems, answers = resolve.ranked(heuristic, problems), []
-    for problem in problems:
-        among = candidates(problem, gpu)
-        if isinstance(top, str):
-            ranking = heuristic.shortlist(problem, among)
-        else:
-            ranking = heuristic.predict(problem, among, limit=top)
-        answers.append(
-            {
-                "problem": _fields(problem),
-                "candidates": len(among),
-                "library": _library(problem, heuristic.first(problem, among)),
-                "ranking": [_expected(*placed) for placed in enumerate(ranking, 1)],
-            }
-        )
+    problems = resolve.ranked(heuristic, problems)
+    found = choices(heuristic, problems, gpu, options.top or SHOWN_OF_EACH)
     if options.choices:
-        from tilecast.reporting.choices import choices, write_choices
+        write_choices(found, options.choices)
+    document = {
+        "gpu": gpu.name,
+        **_nearest_gpu(heuristic),
+        "power": options.power,
+        "problems": [
+            {
+                "problem": _fields(one.problem),
+                "candidates": one.candidates,
+                "library": _library(one.problem, one.first),
+                "ranking": [predicted(*placed) for placed in enumerate(one.chosen, 1)],
+            }
+            for one in found
+        ],
+    }
+    return Output(document, many_ranking_tables(problems, document))
 
-        write_choices(choices(heuristic, problems, gpu, top), options.choices)
-    lent = _lent(heuristic)
-    document = {"gpu": gpu.name, **lent, "power": options.power, "problems": answers}
-    rows = [
-        (str(problem), problem.operands.text, *entry)
-        for problem, answer in zip(problems, answers, strict=True)
-        for entry in (
-            *(entry.values() for entry in answer["ranking"]),
-            *library_rows(answer["library"]),
-        )
-    ]
-    title = f"{len(problems)} problems on {gpu.name}, {options.power}"
-    table = Table(title, {"problem": "", "operands": ""} | COLUMNS, rows)
-    return Answer(document, [table, *lent.values()])
 
-
-def _one(problem: GemmProblem, options: argparse.Namespace) -> Answer:
+def _one(problem: GemmProblem, options: argparse.Namespace) -> Output:
     """Rank, explain the first, and look the problem up in the data set."""
-    from tilecast.data_collection.dataset.dataset import shipped_data
-    from tilecast.models.runtime.learned import load_heuristic
-
     if options.html:
-        _check_page(options.html)
+        library()
+        check_file(options.html)
     gpu, top = resolve.gpu(options), options.top or SHOWN
     heuristic = load_heuristic(gpu, problem.operands, options.power, options.model)
     data = options.data or shipped_data(gpu)
@@ -148,83 +137,53 @@ def _one(problem: GemmProblem, options: argparse.Namespace) -> Answer:
     document = {
         "problem": _fields(problem),
         "gpu": gpu.name,
-        **_lent(heuristic),
+        **_nearest_gpu(heuristic),
         "power": options.power,
         "candidates": len(among),
         "roofline": _roofline(problem, gpu),
         "library": _library(problem, heuristic.first(problem, among)),
         "ranking": [
-            _expected(position, prediction) | _measured(prediction, truths)
-            for position, prediction in enumerate(ranking[:length], 1)
+            predicted(rank, prediction) | _measured(prediction, truths)
+            for rank, prediction in enumerate(ranking[:length], 1)
         ],
         "reasons": [asdict(reason) for reason in reasons],
         "measured": {regime: _oracle(truth, ranking) for regime, truth in truths.items()},
     }
-    lines = shown(problem, document)
+    tables = ranking_tables(problem, document)
     if options.html:
-        _write_page(options.html, problem, document, lines, truths)
-    return Answer(document, lines)
+        _write_page(options.html, problem, document, tables, truths)
+    return Output(document, tables)
 
 
-def _truths(data: Path, problem: GemmProblem, gpu: Hardware) -> dict[str, Truth]:
-    """What a data set has of the problem, by regime.
-
-    Raises:
-        TilecastError: it cannot be read, or was measured on another GPU.
-    """
-    from tilecast.data_collection.dataset.dataset import read_columns
-    from tilecast.data_collection.dataset.select_times import look_up
-    from tilecast.models.learning.training_sets import measured_hardware
-
+def _truths(data: Path, problem: GemmProblem, gpu: Hardware) -> dict[str, MeasuredTimes]:
+    """What a data set of the GPU has of the problem, by regime."""
     columns, provenance = read_columns(data)
-    measured = measured_hardware(provenance)
-    if not measured.same_gpu(gpu):
-        raise TilecastError(
-            f"data set {data} was measured on {measured.name}; allowed: one of {gpu.name}, or "
-            f"--gpu {measured.name}"
-        )
-    return look_up(columns, problem)
-
-
-def _check_page(file: Path) -> None:
-    """See, before the work, that a page can be made and written.
-
-    Raises:
-        TilecastError: it cannot.
-    """
-    from tilecast.reporting.page import library
-
-    library()
-    resolve.check_file(file)
+    check_measured_on(data, measured_hardware(provenance), gpu)
+    return measured_times(columns, problem)
 
 
 def _write_page(
     file: Path,
     problem: GemmProblem,
     document: Mapping[str, Any],
-    shown: Sequence[Table | str],
-    truths: Mapping[str, Truth],
+    tables: Sequence[Table | str],
+    truths: Mapping[str, MeasuredTimes],
 ) -> None:
-    """What the terminal shows, with a figure for each part of it."""
-    from tilecast.reporting.one_problem import measured, ranking, reasons
-    from tilecast.reporting.page import Section, write_page
-
-    ranked, *lines, decided = shown
+    """Write what the terminal shows, with a figure for each part of it."""
+    ranked, *lines, decided = tables
     names = [entry["config"] for entry in document["ranking"]]
     call = problem.library_call
-    times = [measured(truth, regime, names, call) for regime, truth in truths.items()]
+    times = [all_measured(truth, regime, names, call) for regime, truth in truths.items()]
     sections = [
-        Section("Ranking", [ranked, ranking(document), *(line for line in lines if line)]),
-        Section("Reasons", [decided, reasons(document)]),
+        Section("Ranking", [ranked, ranking_figure(document), *(line for line in lines if line)]),
+        Section("Reasons", [decided, reasons_figure(document)]),
         *([Section("All that was measured", times)] if times else []),
     ]
     write_page(file, f"tilecast: {problem} {problem.operands} on {document['gpu']}", sections)
 
 
-def _lent(heuristic: LearnedHeuristic) -> dict[str, str]:
-    """Whose model it is and on which terms, where it is another GPU's."""
-    from tilecast.models.runtime.nearest_gpu import terms
-
+def _nearest_gpu(heuristic: LearnedHeuristic) -> dict[str, str]:
+    """Which GPU's model is used, and with what limits, where it is another GPU's."""
     return {"lent": terms(heuristic.artifact)} if heuristic.artifact.lender else {}
 
 
@@ -243,21 +202,8 @@ def _roofline(problem: GemmProblem, gpu: Hardware) -> dict[str, object]:
     return {"microseconds": bounds[bound] * 1e6, "bound": bound}
 
 
-def _expected(position: int, prediction: Prediction) -> dict[str, object]:
-    """One row of the ranking, in the order of `tilecast.cli.output.ranking_tables.COLUMNS`."""
-    return {
-        "rank": position,
-        "config": prediction.config.name,
-        "predicted_microseconds": prediction.microseconds,
-        "predicted_slowdown": prediction.slowdown - 1,
-    }
-
-
 def _library(problem: GemmProblem, first: FirstChoice) -> dict[str, object]:
-    """What the library takes at least in nine cases of ten, by itself and over the first's time.
-
-    Nulls where the model does not know.
-    """
+    """A lower estimate of cuBLAS's time, which nine in ten exceed; None where there is none."""
     return {
         "name": problem.library_call,
         "at_least_microseconds": first.library_at_least,
@@ -266,8 +212,8 @@ def _library(problem: GemmProblem, first: FirstChoice) -> dict[str, object]:
     }
 
 
-def _measured(prediction: Prediction, truths: Mapping[str, Truth]) -> dict[str, object]:
-    """What was measured of a row of the ranking."""
+def _measured(prediction: Prediction, truths: Mapping[str, MeasuredTimes]) -> dict[str, object]:
+    """The measured times of a config, by regime."""
     name = prediction.config.name
     return {
         "measured": {
@@ -277,7 +223,7 @@ def _measured(prediction: Prediction, truths: Mapping[str, Truth]) -> dict[str, 
     }
 
 
-def _oracle(truth: Truth, ranking: Sequence[Prediction]) -> dict[str, object]:
+def _oracle(truth: MeasuredTimes, ranking: Sequence[Prediction]) -> dict[str, object]:
     names = [prediction.config.name for prediction in ranking]
     return {
         "best": truth.best,

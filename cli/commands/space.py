@@ -1,13 +1,12 @@
-"""Say which configs there are: how many, why the others are out, and which suit a problem."""
+"""Count the configs that there are, say why the others are out, and which suit a problem."""
 
 from __future__ import annotations
 
 import argparse
 from collections import Counter
 
-from tilecast.cli.options import argtypes, resolve
-from tilecast.cli.options import options as shared
-from tilecast.cli.output.output import Answer
+from tilecast.cli.options import argtypes, arguments, resolve
+from tilecast.cli.output.output import Output
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import GemmOperands
@@ -17,23 +16,20 @@ from tilecast.kernels.families import FAMILIES, family_of, parse_config
 from tilecast.kernels.family import PROBLEM, KernelFamily
 from tilecast.reporting.table import Table
 
-NAME = "space"
-HELP = "list and count configs; say why one is invalid"
-
 _COLUMNS = {"rule": "", "takes away": ",", "left": ",", "because": ""}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's options."""
-    shared.add_problem(parser)
+    arguments.add_problem(parser)
     config, about = argtypes.reads(parse_config), "say which rules this config breaks"
     parser.add_argument("--why", type=config, metavar="CONFIG", help=about)
     parser.add_argument("--list", action="store_true", help="print every config's name")
 
 
-def run(options: argparse.Namespace) -> Answer:
-    """Answer for one config, for one problem, or for the whole space."""
-    target = options.operands, resolve.gpu(options), resolve.problem_if_any(options)
+def run(options: argparse.Namespace) -> Output:
+    """Explain one config, or count those of a problem or of the whole space."""
+    target = options.operands, resolve.gpu(options), resolve.problem(options)
     if options.why is not None:
         return _why(options.why, *target)
     return _counts(*target, names=options.list)
@@ -41,7 +37,7 @@ def run(options: argparse.Namespace) -> Answer:
 
 def _why(
     config: KernelConfig, operands: GemmOperands, gpu: Hardware, problem: GemmProblem | None
-) -> Answer:
+) -> Output:
     broken = list(family_of(config).violations(config, operands, gpu, problem))
     target = f"{operands} on {gpu.name}" + (f" for {problem}" if problem else "")
     document = {
@@ -56,15 +52,15 @@ def _why(
         ],
     }
     if not broken:
-        return Answer(document, [f"{config} is a candidate: {target}"])
+        return Output(document, [f"{config} is a candidate: {target}"])
     rows = [(found.rule.name, found.text, found.rule.reason) for found in broken]
     title = f"{config} is no candidate: {target}"
-    return Answer(document, [Table(title, {"rule": "", "what is wrong": "", "because": ""}, rows)])
+    return Output(document, [Table(title, {"rule": "", "what is wrong": "", "because": ""}, rows)])
 
 
 def _counts(
     operands: GemmOperands, gpu: Hardware, problem: GemmProblem | None, *, names: bool
-) -> Answer:
+) -> Output:
     """How many configs each rule of each family takes away, and what is left."""
     kept = (
         candidates.candidates(problem, gpu) if problem else candidates.space(operands, gpu).configs
@@ -87,8 +83,8 @@ def _counts(
         "families": families,
     }
     if not names:
-        return Answer(document, tables)
-    return Answer(document | {"configs": listed}, [*tables, "\n".join(listed)])
+        return Output(document, tables)
+    return Output(document | {"configs": listed}, [*tables, "\n".join(listed)])
 
 
 def _steps(

@@ -1,61 +1,51 @@
-"""Train the models on a data set and say how they do on families that they have not seen."""
+"""Train the models on a data set and say how they do on (n, k) families they have not seen."""
 
 from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from tilecast.cli.commands.evaluate import SHOWN_K
-from tilecast.cli.options import argtypes, resolve
-from tilecast.cli.options import options as shared
+from tilecast.cli.options import argtypes, arguments
 from tilecast.cli.options.load_measurements import files_line, read_measurements
-from tilecast.cli.output.output import Answer
-from tilecast.reporting.figure_columns import REGRET, REGRET_COLUMNS
-from tilecast.reporting.table import Table
-
-if TYPE_CHECKING:
-    from tilecast.data_collection.dataset.autotuned import Usable
-
-NAME = "train"
-HELP = "train a model and write its artifact"
+from tilecast.cli.options.output_paths import check_writable
+from tilecast.cli.output.output import Output
+from tilecast.data_collection.dataset.autotuned import SUFFIX, Usable, read_autotuned
+from tilecast.models.learning.training import train
+from tilecast.models.runtime.artifact import save
+from tilecast.reporting.table import REGRET, REGRET_COLUMNS, Table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's options."""
-    shared.add_data(parser)
+    arguments.add_data(parser)
     about = (
         "a further data set, of the same GPU or of another one, from which so much is learned that "
         "few problems of a new GPU are enough; or what Inductor's autotuner measured "
         "(TILECAST_LEARN, .jsonl)"
     )
-    shared.add_further_data(parser, about)
+    arguments.add_further_data(parser, about)
     about = "folder that the artifact goes to"
     parser.add_argument("--out", type=argtypes.path, required=True, help=about)
     about = "of the models' sampling (default: 0)"
     parser.add_argument("--seed", type=argtypes.integer(0), default=0, help=about)
-    shared.add_parallel(parser, "--jobs", "fits that run side by side")
+    arguments.add_jobs(parser)
 
 
-def run(options: argparse.Namespace) -> Answer:
+def run(options: argparse.Namespace) -> Output:
     """Cross-validate, fit on everything, write the artifact."""
-    resolve.check_writable(options.out)
-
-    from tilecast.data_collection.dataset.autotuned import read_autotuned
-    from tilecast.models.learning.training import train
-    from tilecast.models.runtime.artifact import save
-
+    check_writable(options.out)
     start = time.perf_counter()
-    files, autotuned = _kinds(options.add)
-    measured, files = read_measurements(options, files)
+    autotuned = [path for path in options.add if path.suffix.lower() == SUFFIX]
+    datasets = [path for path in options.add if path.suffix.lower() != SUFFIX]
+    measured, files = read_measurements(options, datasets)
     usable = read_autotuned(autotuned, measured.gpu)
     artifact = train(measured, usable.found, seed=options.seed, jobs=options.jobs)
     save(artifact, options.out)
     seconds = time.perf_counter() - start
     facts: Mapping[str, Any] = artifact.facts
-    used = facts["dataset"]
     document = {
         "model": str(options.out),
         "data": [*map(str, files)],
@@ -65,37 +55,22 @@ def run(options: argparse.Namespace) -> Answer:
         **facts,
     }
     summary = (
-        f"{artifact.name} trained in {seconds:.0f} s on {used['problems']} problems of "
-        f"{used['families']} families, written to {options.out}"
+        f"{artifact.name} trained in {seconds:.0f} s on {facts['dataset']['problems']} problems of "
+        f"{facts['dataset']['families']} families, written to {options.out}"
     )
-    learned = [files_line(files), *_elsewhere(facts), *_autotuned(facts, usable)]
-    return Answer(document, [_table(facts), *learned, summary])
+    lines = [files_line(files), *_learned_lines(facts, usable), summary]
+    return Output(document, [_table(facts), *lines])
 
 
-def _kinds(files: Sequence[Path]) -> tuple[list[Path], list[Path]]:
-    """The data sets among some files, and what the hook wrote down, by their names."""
-    from tilecast.data_collection.dataset.autotuned import SUFFIX
-
-    found: tuple[list[Path], list[Path]] = [], []
-    for path in files:
-        found[path.suffix.lower() == SUFFIX].append(path)
-    return found
-
-
-def _elsewhere(facts: Mapping[str, Any]) -> list[str]:
-    """What was learned from other GPUs, in a line."""
-    if "elsewhere" not in facts:
-        return []
-    problems, gpus = facts["elsewhere"]["problems"], ", ".join(facts["elsewhere"]["gpus"])
-    return [f"Learned from {problems} problems of {gpus}, too"]
-
-
-def _autotuned(facts: Mapping[str, Any], usable: Usable) -> list[str]:
-    """What was learned from autotuning, in a line, and one of what could not be."""
+def _learned_lines(facts: Mapping[str, Any], usable: Usable) -> list[str]:
+    """What was learned beside the data set of the GPU, and which autotuned times were not."""
     lines = []
+    if "elsewhere" in facts:
+        problems, gpus = facts["elsewhere"]["problems"], ", ".join(facts["elsewhere"]["gpus"])
+        lines.append(f"Also learned from {problems} problems of {gpus}")
     if usable.found:
-        told = facts.get("autotuned", {"problems": 0, "times": 0})
-        shown = "{times} times of {problems} problems that no collector measured".format(**told)
+        used = facts.get("autotuned", {"problems": 0, "times": 0})
+        shown = "{times} times of {problems} problems that no collector measured".format(**used)
         lines.append(f"Learned from autotuning: {shown}")
     if usable.left_out:
         reasons = ", ".join(f"{why} ({count})" for why, count in usable.left_out.items())

@@ -1,4 +1,4 @@
-"""What of tilecast works on this machine, and what to do about the rest."""
+"""Checks of this machine: which parts of tilecast work, and what to do about the others."""
 
 from __future__ import annotations
 
@@ -15,10 +15,17 @@ from typing import Any
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from tilecast.cli.options.resolve import check_writable
+from tilecast.cli.options.output_paths import check_writable
+from tilecast.data_collection.gpu.environment import cublas_here
+from tilecast.data_collection.gpu.gpu_model import hardware_of
 from tilecast.heuristics.errors import TilecastError, one_line
-from tilecast.heuristics.hardware import GPUS, Hardware
+from tilecast.heuristics.hardware import GPUS, Hardware, known_gpu
 from tilecast.inductor_hook.names import MODEL
+from tilecast.kernels.objects.cache import ObjectCache
+from tilecast.kernels.objects.shipped import shipped_keys
+from tilecast.models.runtime.artifact import load
+from tilecast.models.runtime.learned import model_for
+from tilecast.models.runtime.nearest_gpu import shipped_for, terms
 
 
 @dataclass(frozen=True)
@@ -26,11 +33,11 @@ class Finding:
     """The outcome of one check."""
 
     subject: str
-    """What was looked at."""
+    """What was checked."""
     found: str
-    """What there is."""
+    """What was found."""
     works: bool
-    """Whether it does what tilecast needs."""
+    """Whether it works with tilecast."""
     needed: bool = True
     """Whether tilecast is unusable without it."""
     advice: str = ""
@@ -51,7 +58,7 @@ _PACKAGES = (
 """Distribution, the module that is imported from it, and whether tilecast needs it."""
 
 _SAME_MODULE = {"xgboost-cpu": "xgboost"}
-"""Distributions that another one may stand in for."""
+"""Distributions that another one can replace."""
 
 
 def examine(cache_root: Path) -> list[Finding]:
@@ -59,7 +66,7 @@ def examine(cache_root: Path) -> list[Finding]:
     wanted = requirements()
     try:
         gpus, why = visible_gpus(), ""
-    # Torch may be broken, and so may the driver: that is what this is here to tell.
+    # A broken torch or driver is a finding, not a failure of this command.
     except Exception as error:
         gpus, why = [], one_line(error)
     return [
@@ -70,7 +77,7 @@ def examine(cache_root: Path) -> list[Finding]:
         ),
         *check_gpus(gpus, why),
         *check_models(gpus),
-        *check_library(gpus),
+        *check_cublas(gpus),
         check_cache(cache_root),
     ]
 
@@ -81,19 +88,19 @@ def usable(findings: list[Finding]) -> bool:
 
 
 def check_python(found: tuple[int, int]) -> Finding:
-    """Python itself."""
+    """The version of Python."""
     shown = ".".join(map(str, found))
     return Finding("python", shown, found >= (3, 11), advice="install Python 3.11 or later")
 
 
 def requirements() -> dict[str, SpecifierSet]:
-    """What tilecast's own metadata asks of each distribution."""
+    """The version of each distribution that tilecast's metadata requires."""
     wanted = map(Requirement, requires("tilecast") or ())
     return {requirement.name: requirement.specifier for requirement in wanted}
 
 
 def check_package(name: str, module: str, wanted: SpecifierSet, *, needed: bool) -> Finding:
-    """One distribution: there, of a wanted version, and the module in it importable."""
+    """One distribution: whether it is installed, of a fitting version, and can be imported."""
     advice = f"run `pip install '{name}{wanted}'`"
     for distribution in filter(None, (name, _SAME_MODULE.get(name))):
         try:
@@ -107,7 +114,7 @@ def check_package(name: str, module: str, wanted: SpecifierSet, *, needed: bool)
         return Finding(name, f"{found}, not {wanted}", False, needed, advice)
     try:
         importlib.import_module(module)
-    # Whatever importing it raises is what this is here to tell.
+    # Whatever the import raises is the finding.
     except Exception as error:
         advice = f"reinstall it: run `pip install --force-reinstall '{name}{wanted}'`"
         shown = f"{found}, which does not import ({one_line(error)})"
@@ -125,11 +132,11 @@ def visible_gpus() -> list[str]:
 
 
 def check_gpus(names: list[str], why: str = "") -> Iterator[Finding]:
-    """The GPUs of this machine. None is needed: compiling, training and predicting do without.
+    """The GPUs of this machine; compiling, training and predicting need none.
 
     Args:
         names: what torch calls them.
-        why: what it failed with, where it could not look.
+        why: the error of torch, where it raised one.
     """
     if not names:
         advice = "predict, compile and train work; collect and running kernels need a GPU"
@@ -146,18 +153,12 @@ def check_gpus(names: list[str], why: str = "") -> Iterator[Finding]:
 
 
 def _gpu(names: list[str], name: str) -> Hardware:
-    """The model of the first of this machine's GPUs that has a name.
-
-    Raises:
-        TilecastError: no kernel is for it, or its driver does not describe it.
-    """
-    from tilecast.data_collection.gpu.gpu_model import gpu_called
-
-    return gpu_called(name, names.index(name))
+    """The first GPU of a name; TilecastError where no kernel or no description fits it."""
+    return known_gpu(name) or hardware_of(names.index(name))
 
 
 def _gpus(names: list[str]) -> list[Hardware]:
-    """The models of this machine's GPUs, without what cannot be described: `check_gpus` tells."""
+    """This machine's GPUs, without those that `check_gpus` reports as unusable."""
     found = []
     for name in dict.fromkeys(names):
         with suppress(TilecastError):
@@ -168,15 +169,10 @@ def _gpus(names: list[str]) -> list[Hardware]:
 def check_models(
     names: list[str], environment: Mapping[str, str] = os.environ
 ) -> Iterator[Finding]:
-    """The shipped model of the default GPU, which must load, and those of this machine's GPUs.
-
-    And the one that `MODEL` names, which must load, too.
-    """
-    from tilecast.models.runtime.nearest_gpu import shipped_for, terms
-
+    """The model that `MODEL` names, and the shipped ones of the default GPU and of those here."""
     default, here = GPUS[0], _gpus(names)
     if folder := environment.get(MODEL):
-        yield _check_named(folder, here)
+        yield _check_named_model(folder, here)
     for gpu in dict.fromkeys([default, *here]):
         needed = gpu is default
         try:
@@ -189,10 +185,8 @@ def check_models(
             yield Finding("model", f"none for {gpu.name}", False, needed, str(error))
 
 
-def _check_named(folder: str, here: Sequence[Hardware]) -> Finding:
-    """The model that `MODEL` names: whether it loads, and is for one of the GPUs that are here."""
-    from tilecast.models.runtime.artifact import load
-
+def _check_named_model(folder: str, here: Sequence[Hardware]) -> Finding:
+    """Whether the model that `MODEL` names loads and is for one of the GPUs that are here."""
     try:
         gpu = load(Path(folder)).hardware
     except TilecastError as error:
@@ -203,30 +197,24 @@ def _check_named(folder: str, here: Sequence[Hardware]) -> Finding:
     return Finding("model", shown, not here or gpu in here, advice=advice)
 
 
-def check_library(
+def check_cublas(
     names: list[str], environment: Mapping[str, str] = os.environ
 ) -> Iterator[Finding]:
-    """The library that kernels were compared with and this machine's, for each of its GPUs."""
-    from tilecast.data_collection.gpu.environment import library_here
-    from tilecast.models.runtime.learned import model_for
-
+    """Whether the model of each GPU was compared with the cuBLAS and driver of this machine."""
     folder = environment.get(MODEL)
     for gpu in _gpus(names):
-        # A model that does not load is told by `check_models`.
+        # `check_models` reports a model that does not load.
         with suppress(TilecastError):
             artifact = model_for(gpu, Path(folder) if folder else None)
-            if not artifact.lender:  # what is lent leaves nothing to the library
+            if not artifact.lender:  # the model of another GPU never falls back to cuBLAS
                 facts: Mapping[str, Any] = artifact.facts
-                yield from compare_library(facts.get("library", {}), library_here())
+                yield from compare_versions(facts.get("library", {}), cublas_here())
 
 
-def compare_library(
+def compare_versions(
     measured: Mapping[str, Sequence[str]], here: Mapping[str, Sequence[str]]
 ) -> Iterator[Finding]:
-    """Whether each part of the library, cuBLAS and the driver, is one that was measured.
-
-    Parts whose version one of both does not tell are passed over.
-    """
+    """Whether each version is among those measured; parts that either side lacks are skipped."""
     for name in sorted(measured.keys() & here.keys()):
         found, known = ", ".join(here[name]), ", ".join(measured[name])
         yield Finding(
@@ -234,16 +222,13 @@ def compare_library(
             found,
             set(here[name]) <= set(measured[name]),
             False,
-            f"the model was compared with {known}: what it leaves to the library may have changed; "
-            "measure with `tilecast collect` and train, or take k=5, which benchmarks both",
+            f"the model was compared with {known}, so its choice between a tilecast kernel and "
+            "cuBLAS may be out of date; collect and train, or use k=5, which benchmarks both",
         )
 
 
 def check_cache(root: Path) -> Finding:
-    """The object cache: writable, by this user alone, and how much is in it and in the wheel."""
-    from tilecast.kernels.objects.cache import ObjectCache
-    from tilecast.kernels.objects.shipped import shipped_keys
-
+    """Whether the object cache is writable, and how many kernels it and the wheel hold."""
     try:
         check_writable(root)
         count = len(ObjectCache(root).sizes())

@@ -1,4 +1,4 @@
-"""Why max-autotune gives a multiplication a choice of ours, or none: for ``tilecast doctor``."""
+"""Why max-autotune gets tilecast kernels for a problem, or none: for ``tilecast doctor``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from importlib.metadata import entry_points
 
 from tilecast.cli.diagnosis.machine import Finding
-from tilecast.cli.options.mnk import Written
+from tilecast.cli.options.mnk import TypedProblem
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
 from tilecast.inductor_hook.names import VARIABLE, names
@@ -20,10 +20,10 @@ _AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 
 
 def check_hook(environment: Mapping[str, str] = os.environ) -> Iterator[Finding]:
-    """Whether a script with these variables would get choices of ours without a line of code."""
+    """Whether a script with these variables would get tilecast kernels without a line of code."""
     try:
         found = torch_version()
-    # That torch is missing or broken, and why, is another finding.
+    # A missing or broken torch is another finding.
     except Exception:
         return
     yield Finding(
@@ -53,7 +53,7 @@ def check_hook(environment: Mapping[str, str] = os.environ) -> Iterator[Finding]
 
 
 def check_settings(environment: Mapping[str, str] = os.environ) -> Iterator[Finding]:
-    """What the hook refuses of the variables beside the model's, which is looked at elsewhere."""
+    """The variables that the hook refuses; `check_models` checks the one that names a model."""
     named = from_environment(environment)
     for name in ("k", "power"):
         try:
@@ -64,21 +64,21 @@ def check_settings(environment: Mapping[str, str] = os.environ) -> Iterator[Find
 
 
 def explain(
-    written: Written, gpu: Hardware, settings: Settings, objects: ObjectCache
+    typed: TypedProblem, gpu: Hardware, settings: Settings, objects: ObjectCache
 ) -> Iterator[Finding]:
-    """What stands between a multiplication and choices of ours, up to the first thing that does.
+    """The steps from a problem to tilecast kernels, up to the first that fails.
 
     Args:
-        written: the multiplication.
+        typed: the problem.
         gpu: the GPU.
-        settings: what `install` is given.
+        settings: the settings of the hook.
         objects: where kernels may be compiled already.
     """
-    problem = written.problem
-    stands_in = f", ranked as {problem}" if written.any_rows else ""
-    yield Finding("problem", f"{written} {problem.operands}{stands_in}", True, False)
+    problem = typed.problem
+    ranked_as = f", ranked as {problem}" if typed.unaligned else ""
+    yield Finding("problem", f"{typed} {problem.operands}{ranked_as}", True, False)
     operands = problem.operands
-    vector = "m = 1" if problem.m == 1 else "n = 1" if written.columns == 1 else None
+    vector = "m = 1" if problem.m == 1 else "n = 1" if typed.columns == 1 else None
     if vector and operands.a.dtype.bits == 16 and not operands.epilogue:
         yield Finding(
             "inductor",
@@ -94,21 +94,21 @@ def explain(
     except TilecastError as error:
         yield Finding("model", f"none decides for {gpu.name}", False, False, str(error))
         return
-    choice = decided(settings, problem, gpu, written.any_rows) if settings.k == 1 else None
+    choice = decided(settings, problem, gpu, typed.unaligned) if settings.k == 1 else None
     if choice and choice.deferred:
-        taken = f"{choice.library_over:.2f}x the time of {choice.prediction.config.name}"
-        left = f"left to {problem.library_call}, which may take no more than {taken}"
-        yield Finding("choices", left, True, False)
+        time = f"{choice.library_over:.2f}x the time of {choice.prediction.config.name}"
+        found = f"falls back to {problem.library_call}, which may take no more than {time}"
+        yield Finding("choices", found, True, False)
         return
     shown = ", ".join(prediction.config.name for prediction in predictions)
     yield Finding("choices", f"{len(predictions)}: {shown}", True, False)
-    specs = written.specs(prediction.config for prediction in predictions)
+    specs = typed.specs(prediction.config for prediction in predictions)
     compiled = sum(objects.resources(spec) is not None for spec in specs)
     yield Finding(
         "compiled",
         f"{compiled} of {len(specs)} in {objects.root}",
         compiled == len(specs),
         False,
-        f"the first compile of a graph takes a second more; `tilecast compile -k {len(specs)} "
-        f"{written} --operands '{problem.operands}'` spares it",
+        "the first compile of a graph takes a second more; this command avoids that: "
+        f"`tilecast compile -k {len(specs)} {typed} --operands '{problem.operands}'`",
     )

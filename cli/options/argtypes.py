@@ -1,4 +1,4 @@
-"""How values of options are read."""
+"""Types of options: functions that read the text of a value, for argparse."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.problem import MAX_EXTENT
+from tilecast.models.learning.labels import check_power
 
 AUTO = "auto"
 _MOST = 2**31 - 1
@@ -21,7 +22,7 @@ _LAST_DEVICE = 63
 
 
 def reads(parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    """What an option's ``type`` may be: argparse shows the words of no other exception."""
+    """Turn a TilecastError of ``parse`` into the only error whose message argparse prints."""
 
     def read(text: str) -> Any:
         try:
@@ -33,7 +34,7 @@ def reads(parse: Callable[[str], Any]) -> Callable[[str], Any]:
 
 
 def integer(least: int, most: int = _MOST, *, also: str = "") -> Callable[[str], int]:
-    """Reads an integer from ``least`` to ``most``; ``also`` says what else is allowed."""
+    """Make a type of integers; ``also`` is what the message says is allowed besides."""
 
     def read(text: str) -> int:
         try:
@@ -77,19 +78,19 @@ def size(text: str) -> int:
 
 
 def seconds(text: str) -> int:
-    """Read how long something may take: seconds, or with s, m or h behind it that many of these."""
+    """Read a duration in seconds, or with s, m or h behind it in that unit."""
     found = _DURATION.fullmatch(text)
     asked = int(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]] if found else 0
     if not 1 <= asked <= _MOST:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is out of range; allowed: an integer from 1 to {_MOST}, of seconds, or with "
-            "s, m or h behind it, such as 20m"
+            f"{text!r} is out of range; allowed: seconds from 1 to {_MOST}, or with s, m or h "
+            "behind the number, such as 20m"
         )
     return asked
 
 
 def parallel(text: str) -> int:
-    """Read how much shall run side by side; ``auto`` is one per core that this process may use."""
+    """Read how many run side by side; ``auto`` is one per core that this process may use."""
     if text != AUTO:
         return integer(1, _MOST_PARALLEL, also="auto, or ")(text)
     from joblib.externals.loky import cpu_count
@@ -99,13 +100,11 @@ def parallel(text: str) -> int:
 
 def power(text: str) -> str:
     """Read the power regime to aim at."""
-    from tilecast.models.learning.labels import check_power
-
     return reads(check_power)(text)
 
 
 def path(text: str) -> Path:
-    """Read the name of a file or folder; none would mean the folder that one is in."""
+    """Read the name of a file or folder; an empty name would mean the current folder."""
     if not text:
         raise argparse.ArgumentTypeError("'' is no path; allowed: the name of a file or folder")
     return Path(text)

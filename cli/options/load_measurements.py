@@ -1,61 +1,62 @@
-"""What a command learns from: a data set, and what was added to it."""
+"""The measurements that commands learn from or show: data sets and stores.
+
+Every function raises a TilecastError where a file cannot be read.
+"""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from tilecast.data_collection.dataset.dataset import Dataset, read_dataset, shipped_data
+from tilecast.data_collection.gpu.gpu_model import first_hardware
+from tilecast.data_collection.jobs.store import MeasurementStore
 from tilecast.heuristics.errors import TilecastError
-from tilecast.heuristics.hardware import GPUS
-
-if TYPE_CHECKING:
-    from tilecast.data_collection.dataset.dataset import Dataset
-    from tilecast.heuristics.hardware import Hardware
-    from tilecast.models.learning.training_sets import Measurements
+from tilecast.heuristics.hardware import GPUS, Hardware
+from tilecast.models.learning.training_sets import Measurements, by_gpu, dataset_hardware
+from tilecast.models.runtime.nearest_gpu import known_gpus
 
 DATA = "measurements.parquet"
 """What a campaign measured, beside its model."""
+
+_STORE = b"SQLite format 3\0"
+"""The first bytes of a store."""
 
 
 def read_measurements(
     options: argparse.Namespace, added: Sequence[Path]
 ) -> tuple[Measurements, list[Path]]:
-    """Read the data set that the options name, or a shipped one, and some more.
+    """Read the named data set, or a shipped one, and further ones.
 
     Returns:
-        What was measured; and the files that it is from.
+        The measurements, and the files that they are from.
 
     Raises:
-        TilecastError: one cannot be read, or is of several GPUs; none is shipped; or the first is
-            not of the GPU that is named.
+        TilecastError: a file cannot be read, or holds several GPUs; no data set is shipped; or the
+            first one is not of the named GPU.
     """
-    from tilecast.data_collection.dataset.dataset import read_dataset
-    from tilecast.models.learning.training_sets import by_gpu
-
     more = [read_dataset(path) for path in added]
-    data = options.data or _shipped(options.gpu, more)
+    data = options.data or _shipped_file(options.gpu, more)
     measured = by_gpu([read_dataset(data), *more])
-    if options.gpu is not None and not measured.gpu.same_gpu(options.gpu):
-        raise TilecastError(
-            f"data set {data} was measured on {measured.gpu.name}; allowed: one of "
-            f"{options.gpu.name}, which --gpu names, or no --gpu"
-        )
+    if options.gpu is not None:
+        check_measured_on(data, measured.gpu, options.gpu)
     return measured, [data, *added]
 
 
-def _shipped(gpu: Hardware | None, added: Sequence[Dataset]) -> Path:
-    """The shipped data set of a GPU, of this machine's, or of the one of what is added.
+def check_measured_on(data: Path, measured: Hardware, gpu: Hardware) -> None:
+    """See that a data set was measured on a GPU of the wanted model."""
+    if not measured.same_gpu(gpu):
+        raise TilecastError(
+            f"data set {data} was measured on {measured.name}; allowed: one of {gpu.name}, or "
+            f"--gpu {measured.name}"
+        )
 
-    Raises:
-        TilecastError: there is none for it.
-    """
-    from tilecast.data_collection.dataset.dataset import shipped_data
-    from tilecast.data_collection.gpu.gpu_model import first_here
-    from tilecast.models.learning.training_sets import dataset_hardware
 
-    gpu = gpu or first_here() or next(map(dataset_hardware, added), GPUS[0])
+def _shipped_file(gpu: Hardware | None, added: Sequence[Dataset]) -> Path:
+    """The shipped data set of the named GPU, of this machine's, or of that of what is added."""
+    gpu = gpu or first_hardware() or next(map(dataset_hardware, added), GPUS[0])
     found = shipped_data(gpu)
     if found is None:
         raise TilecastError(
@@ -66,13 +67,26 @@ def _shipped(gpu: Hardware | None, added: Sequence[Dataset]) -> Path:
 
 
 def files_line(files: Sequence[Path]) -> str:
-    """From which data sets an answer is."""
+    """A line that names the data sets."""
     return f"Data: {', '.join(map(str, files))}"
 
 
 def shipped_datasets(gpu: Hardware) -> list[Dataset]:
-    """The data sets that come for GPUs like one, from which there is much to learn of it."""
-    from tilecast.data_collection.dataset.dataset import read_dataset, shipped_data
-    from tilecast.models.runtime.nearest_gpu import known_gpus
-
+    """The shipped data sets of GPUs that are like this one, so that a model learns from them."""
     return [read_dataset(path) for like in known_gpus(gpu) if (path := shipped_data(like))]
+
+
+def read_store(path: Path) -> Dataset:
+    """Everything that a store holds."""
+    with closing(MeasurementStore(path)) as store:
+        return store.export()
+
+
+def read_dataset_or_store(path: Path) -> Dataset:
+    """Everything that a data set or a store holds, whichever the file is."""
+    if path.is_file():
+        with path.open("rb") as file:
+            is_store = file.read(len(_STORE)) == _STORE
+        if is_store:
+            return read_store(path)
+    return read_dataset(path)

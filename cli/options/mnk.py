@@ -1,4 +1,4 @@
-"""A multiplication as a command takes it: its extents, whatever rows its result has."""
+"""A problem as it is typed, ``MxNxK``, whatever the alignment of the rows of its result."""
 
 from __future__ import annotations
 
@@ -13,43 +13,35 @@ from tilecast.kernels.spec import KernelSpec
 
 
 @dataclass(frozen=True)
-class Written:
-    """A multiplication as one writes it, ``MxNxK``, whatever rows its result has."""
+class TypedProblem:
+    """A problem as it is typed, and as the hook ranks it."""
 
     problem: GemmProblem
-    """What the hook ranks for: where TMA does not store rows of so many columns, with the next
-    longer ones that it does."""
+    """What the hook ranks: where TMA cannot store rows of so many columns, n is rounded up to the
+    next number of columns that it can store."""
     columns: int
-    """Of the result."""
+    """Columns of the result, as typed."""
 
     @property
-    def any_rows(self) -> bool:
-        """Whether rows of the result begin anywhere, so that a kernel's threads store them."""
+    def unaligned(self) -> bool:
+        """Whether the threads of a kernel store the rows of the result, as TMA cannot."""
         return self.columns != self.problem.n
 
     def specs(self, configs: Iterable[KernelConfig]) -> list[KernelSpec]:
-        """The kernels that run it, one for each of some configs."""
-        return [KernelSpec.for_problem(config, self.problem, self.any_rows) for config in configs]
+        """The kernels that run it, one for each config."""
+        return [KernelSpec.for_problem(config, self.problem, self.unaligned) for config in configs]
 
     def __str__(self) -> str:
-        """The extents, as they were written."""
+        """The extents as they were typed."""
         problem = self.problem
         prefix = f"{problem.batch}x" if problem.batch > 1 else ""
         return f"{prefix}{problem.m}x{self.columns}x{problem.k}"
 
 
-def as_written(text: str, operands: GemmOperands) -> Written:
-    """A multiplication of ``MxNxK``, or ``BATCHxMxNxK``.
-
-    Args:
-        text: the extents.
-        operands: dtypes and majors.
-
-    Raises:
-        TilecastError: the text is not of that form, or an extent is not allowed.
-    """
+def parse_mnk(text: str, operands: GemmOperands) -> TypedProblem:
+    """Read ``MxNxK`` or ``BATCHxMxNxK``; TilecastError where it is neither, or too large."""
     batch, m, columns, k = read_extents(text)
     n = columns
     if (operands.b.major, operands.out.major) == ("col", "row"):
         n = padded(columns, operands.out.dtype.bits // 8)
-    return Written(GemmProblem(m, n, k, batch, operands), columns)
+    return TypedProblem(GemmProblem(m, n, k, batch, operands), columns)

@@ -1,4 +1,4 @@
-"""What a command answers: a JSON document, and the same as tables for people."""
+"""What a command prints: a JSON document, and the same as tables for people."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tilecast.reporting.table import Table
 _BULK = re.compile(r"(\S{100})\S{101,}(\S{10})")
 """A stretch that nobody reads to its end, such as a number of 5,000 digits."""
 _HEAD, _TAIL = 200, 400
-"""Characters of a longer message that are shown: the value, and what is allowed."""
+"""Characters of a longer message that are printed: the value, and what is allowed."""
 
 
 @dataclass(frozen=True)
-class Answer:
-    """The answer of one command."""
+class Output:
+    """The output of one command."""
 
     document: object
     """Everything, as plain data for ``--json``."""
@@ -33,42 +33,34 @@ class Answer:
 
 
 @contextmanager
-def answering() -> Iterator[None]:
-    """Print on standard output inside, and see that it gets there.
-
-    Raises:
-        TilecastError: what was printed cannot be written.
-    """
+def checked_stdout() -> Iterator[None]:
+    """Print on standard output inside; TilecastError where what was printed cannot be written."""
     try:
         yield
         sys.stdout.flush()
     except OSError as error:
-        # Python, which prints what is left as it exits, shall find nothing to complain about.
+        # Python, which flushes standard output as it exits, shall find nothing to complain about.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         # The reader of a broken pipe has seen enough (`| head`).
         if not isinstance(error, BrokenPipeError):
             raise TilecastError(
-                f"the answer cannot be written ({error.strerror}); allowed: a terminal, a pipe, or "
+                f"the output cannot be written ({error.strerror}); allowed: a terminal, a pipe, or "
                 "a file on a disk with free space"
             ) from error
 
 
-def show(answer: Answer, *, as_json: bool) -> None:
-    """Print an answer on standard output.
-
-    Raises:
-        TilecastError: it cannot be written.
-    """
-    with answering():
+def print_output(output: Output, *, as_json: bool) -> None:
+    """Print on standard output; TilecastError where it cannot be written."""
+    with checked_stdout():
         if as_json:
-            json.dump(answer.document, sys.stdout, indent=1, allow_nan=False)
+            json.dump(output.document, sys.stdout, indent=1, allow_nan=False)
             sys.stdout.write("\n")
         else:
-            _print(answer.tables)
+            _print(output.tables)
 
 
-def say(message: str) -> None:
-    """Print a line on standard error, unless it is closed or full: then nobody listens."""
+def print_note(message: str) -> None:
+    """Print a line on standard error, unless that is closed or full: then nobody reads it."""
     if sys.stderr is not None:
         with suppress(OSError):
             print(_one_line(f"tilecast: {message}"), file=sys.stderr)
@@ -86,20 +78,19 @@ def _print(parts: Sequence[Table | str]) -> None:
     from rich.console import Console
 
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # The name of a folder need not be text; where it is not, escapes are shown.
+        # The name of a folder need not be text; where it is not, escapes are printed.
         sys.stdout.reconfigure(errors="backslashreplace")
     # Tables that go into a file or a pipe are as wide as they need to be.
     console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 200)
-    # Written by ourselves: at a broken pipe rich would end the process with status 1.
-    with console.capture() as shown:
+    # Captured and written here: at a broken pipe rich would end the process with status 1.
+    with console.capture() as captured:
         for part in parts:
-            console.print(
-                part if isinstance(part, str) else _rich(part), soft_wrap=isinstance(part, str)
-            )
-    sys.stdout.write(shown.get())
+            is_text = isinstance(part, str)
+            console.print(part if is_text else _rich_table(part), soft_wrap=is_text)
+    sys.stdout.write(captured.get())
 
 
-def _rich(table: Table):
+def _rich_table(table: Table):
     from rich import box
     from rich.table import Table as RichTable
     from rich.text import Text

@@ -1,20 +1,37 @@
-"""The ranking of one problem for a terminal: what is expected, what was measured, what decided."""
+"""Rankings for a terminal: expected times, measured times, and the reasons for the first."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.reporting.table import Table
 
-COLUMNS = {"": "d", "config": "", "predicted us": ".1f", "predicted loss": ".1%"}
-"""Of a candidate, in the order in which `tilecast.cli.commands.predict` answers them, and their formats."""
+_COLUMNS = {"": "d", "config": "", "predicted us": ".1f", "predicted loss": ".1%"}
+"""Of a candidate, in the order of `tilecast.reporting.choices.predicted`, and their formats."""
 
 
-def shown(problem: GemmProblem, document: Mapping[str, Any]) -> list[Table | str]:
-    """What `tilecast.cli.commands.predict` answers of one problem, as tables and lines."""
-    columns = dict(COLUMNS)
+def many_ranking_tables(
+    problems: Sequence[GemmProblem], document: Mapping[str, Any]
+) -> list[Table | str]:
+    """The document of ``predict`` for many problems, which are in the same order."""
+    rows = [
+        (str(problem), problem.operands.text, *row)
+        for problem, found in zip(problems, document["problems"], strict=True)
+        for row in (
+            *(entry.values() for entry in found["ranking"]),
+            *_library_rows(found["library"]),
+        )
+    ]
+    title = f"{len(problems)} problems on {document['gpu']}, {document['power']}"
+    table = Table(title, {"problem": "", "operands": ""} | _COLUMNS, rows)
+    return [table, *([document["lent"]] if "lent" in document else [])]
+
+
+def ranking_tables(problem: GemmProblem, document: Mapping[str, Any]) -> list[Table | str]:
+    """The document of ``predict`` for one problem."""
+    columns = dict(_COLUMNS)
     for regime in document["measured"]:
         columns |= {f"{regime} us": ".1f", f"{regime} loss": ".1%"}
     rows = []
@@ -25,7 +42,7 @@ def shown(problem: GemmProblem, document: Mapping[str, Any]) -> list[Table | str
     count = len(rows)
     rows += [
         (*row, *(cell for one in document["measured"].values() for cell in _reference(one)))
-        for row in library_rows(document["library"])
+        for row in _library_rows(document["library"])
     ]
     title = (
         f"{problem} {problem.operands} on {document['gpu']}, {document['power']}: "
@@ -46,7 +63,7 @@ def shown(problem: GemmProblem, document: Mapping[str, Any]) -> list[Table | str
 
 
 def _reference(oracle: Mapping[str, Any]) -> tuple[float | None, float | None]:
-    """What the library took, and that over the best config's time, less 1."""
+    """The time of cuBLAS, and that over the best config's time, less 1."""
     time = oracle["reference_microseconds"]
     return time, None if time is None else time / oracle["microseconds"] - 1
 
@@ -60,16 +77,16 @@ def _oracle_line(problem: GemmProblem, regime: str, oracle: Mapping[str, Any]) -
     )
 
 
-def library_rows(library: Mapping[str, Any]) -> list[tuple[object, ...]]:
-    """The library's row below a ranking, in the order of `COLUMNS`; none where none is known.
+def _library_rows(library: Mapping[str, Any]) -> list[tuple[object, ...]]:
+    """The row of cuBLAS below a ranking, in the order of `_COLUMNS`; none where none is known.
 
-    What it takes is no estimate like those above it, so that it stands in no column of these.
+    Its time is a lower estimate, unlike those above it, so that it stands in none of their columns.
     """
     if library["at_least_microseconds"] is None:
         return []
-    taken = "; taken instead at k = 1" if library["deferred"] else ""
+    instead = "; runs instead at k = 1" if library["deferred"] else ""
     shown = (
         f"{library['name']}: >= {library['at_least_microseconds']:.1f} us, "
-        f"{library['at_least_over_first']:.2f}x the first, in nine cases of ten{taken}"
+        f"{library['at_least_over_first']:.2f}x the first, in nine cases of ten{instead}"
     )
     return [(None, shown, None, None)]

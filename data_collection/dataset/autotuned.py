@@ -1,10 +1,8 @@
-"""What Inductor's autotuner measured of our kernels: a file that the hook appends to.
+"""Times of tilecast kernels from Inductor's autotuner, in a file that the hook appends to.
 
-It has a line of JSON for each multiplication that was benchmarked, below one that says what file it
-is. It is no `MeasurementStore`: that one is held by one process at a time, takes each measurement
-once and no kernels but today's, while here any number of processes write for months, through
-versions, and somebody may want to read what is kept. Nor are its times those of a data set: they
-are of a few configs of each problem, taken as `tilecast.models.learning.autotune_pairs` tells.
+Below a header, it has a line of JSON for each multiplication that was benchmarked. Unlike a
+`MeasurementStore`, any number of processes write it, for months and through versions. Its times are
+of a few configs of each problem: see `tilecast.models.learning.autotune_pairs`.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ from tilecast.heuristics.errors import TilecastError, one_line
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.families import parse_config
-from tilecast.kernels.spec import toolchain
+from tilecast.kernels.objects.keys import toolchain
 
 SUFFIX = ".jsonl"
 """How the file's name ends, in whatever case."""
@@ -37,31 +35,31 @@ class Autotuned:
     problem: GemmProblem
     """What was multiplied."""
     milliseconds: Mapping[KernelConfig, float]
-    """Run time of each config of ours that ran."""
+    """Run time of each config that ran."""
     library: float | None
     """Run time of ATen's own kernel in milliseconds; None where it was not benchmarked."""
     gpu: str
     """Name of the `Hardware`."""
     toolchain: str
-    """`tilecast.kernels.spec.toolchain`, of which the kernels were."""
+    """`tilecast.kernels.objects.keys.toolchain` of the kernels."""
     versions: Mapping[str, str | None]
-    """Of PyTorch, the library and the compilers."""
+    """Versions of PyTorch, cuBLAS and the compilers."""
     date: str
     """When, as ISO 8601 says it."""
 
     def line(self) -> str:
-        """The line that stands for it, with its end."""
+        """Its line in the file."""
         times = {config.name: time for config, time in self.milliseconds.items()}
         values = vars(self) | {"problem": self.problem.row(), "milliseconds": times}
         return json.dumps(values, allow_nan=False) + "\n"
 
     @classmethod
     def of_values(cls, values: Mapping[str, Any]) -> Autotuned:
-        """What a `line` stands for, as JSON has it.
+        """Read the JSON object of a `line`.
 
         Raises:
-            ValueError, TypeError, LookupError, AttributeError: it does for nothing; a TilecastError
-                is one.
+            ValueError, TypeError, LookupError, AttributeError: it is none; a TilecastError is a
+                ValueError.
         """
         times = {parse_config(name): time for name, time in values["milliseconds"].items()}
         library = values["library"]
@@ -75,7 +73,7 @@ class Autotuned:
 
 @dataclass(frozen=True)
 class Usable:
-    """What of such files can be learned from."""
+    """What such files have for learning."""
 
     found: tuple[Autotuned, ...]
     """Each measurement once, in the order of the files."""
@@ -84,9 +82,9 @@ class Usable:
 
 
 def read_autotuned(paths: Iterable[Path], gpu: Hardware) -> Usable:
-    """Read what the hook wrote down, as far as it is of a GPU and of the kernels of today.
+    """Read what the hook recorded of a GPU and of the current kernels.
 
-    Inductor keeps times and gives them again, so equal ones are one measurement.
+    Inductor caches times, so equal ones are one measurement.
 
     Raises:
         TilecastError: a file cannot be read, is another, or has nothing of use.
@@ -115,7 +113,7 @@ def _lines(path: Path) -> list[bytes]:
 
 
 def _usable(line: bytes, gpu: Hardware, left_out: Counter[str]) -> Autotuned | None:
-    """What a line stands for, if that is of use; else the reason is counted."""
+    """The measurement of a line, if it is usable; else the reason is counted."""
     try:
         values = json.loads(line)
         # First, as today's kernels may have other names than those of another version.
@@ -127,7 +125,7 @@ def _usable(line: bytes, gpu: Hardware, left_out: Counter[str]) -> Autotuned | N
             left_out["without a time"] += 1
         else:
             return found
-    # A writer may have been killed in the middle of a line; the others are none the worse.
+    # A writer may have been killed in the middle of a line.
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
         left_out["damaged"] += 1
     return None

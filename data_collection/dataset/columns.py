@@ -1,6 +1,6 @@
-"""The rows of a data set column by column, in numpy, and the contract that they keep.
+"""The rows of a data set column by column, in numpy, and their contract.
 
-Whatever is read from or written to a file becomes `Columns` first, and is refused where it cannot.
+All rows that are read from or written to a file become `Columns` first, or are refused.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def _broken(
         "operands": (_is_spelling, "texts such as bf16:rcr"),
         "regime": (REGIMES.__contains__, ", ".join(REGIMES)),
         "stage": (PASSES.__contains__, ", ".join(PASSES)),
-        # There are thousands of configs: whoever needs some reads them.
+        # There are thousands of configs, which are parsed where they are used.
         **dict.fromkeys(("config", "device"), (lambda name: True, "any text")),
     }
     for name, (fits, allowed) in known.items():

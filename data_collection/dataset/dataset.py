@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -26,7 +26,7 @@ METADATA_KEY = b"tilecast"
 """Key of version, provenance and seal among the file's metadata."""
 
 PROVENANCE = {"runs": list, "space_version": int, "protocol_version": int}
-"""What every provenance says, and of which type it is."""
+"""What every provenance has, with its type."""
 
 
 @dataclass(frozen=True)
@@ -69,12 +69,9 @@ class Dataset:
 def joined(parts: Sequence[Dataset]) -> Dataset:
     """The measurements of several data sets, one behind the other, with the runs of all.
 
-    A space may have grown from one to the other: a time stays what it is, and the best config of a
-    problem is the best of those that were measured on it. The newest space is the one named. Times
-    of two protocols are not held against each other: of a problem that one data set measured by a
-    newer protocol than another, the other's older times are left out. A data set may hold runs of
-    several protocols; a row is of the newest among those of its card. The newest protocol of the
-    data sets is the one named. A single data set stays as it is.
+    Times of two measurement protocols are not compared: where one data set measured a problem by a
+    newer protocol than another, the older times of the other are left out. The newest space and
+    protocol are those of the result. A single data set stays as it is.
     """
     import pandas as pd
 
@@ -90,38 +87,35 @@ def _not_measured_anew(parts: Sequence[Dataset]) -> list[pd.DataFrame]:
     if len(parts) == 1:
         return [parts[0].rows]
     protocols = [_protocols(part) for part in parts]
-    newest = [_newest(*one) for one in zip(parts, protocols, strict=True)]
+    newest: list[dict[tuple, int]] = []
+    for part, versions in zip(parts, protocols, strict=True):
+        newest.append({})
+        for key, version in zip(_keys(part), versions, strict=True):
+            newest[-1][key] = max(version, newest[-1].get(key, version))
     kept = []
     for place, (part, versions) in enumerate(zip(parts, protocols, strict=True)):
         others = [*newest[:place], *newest[place + 1 :]]
-        keys = part.rows[list(PROBLEM_FIELDS)].itertuples(index=False, name=None)
-        sound = [
-            all(other.get(key, version) <= version for other in others)
-            for key, version in zip(keys, versions, strict=True)
-        ]
-        kept.append(part.rows.loc[sound])
+        pairs = zip(_keys(part), versions, strict=True)
+        kept.append(
+            part.rows.loc[[all(o.get(key, v) <= v for o in others) for key, v in pairs]],
+        )
     return kept
 
 
+def _keys(part: Dataset) -> Iterable[tuple]:
+    """`GemmProblem.row` of each row."""
+    return part.rows[list(PROBLEM_FIELDS)].itertuples(index=False, name=None)
+
+
 def _protocols(part: Dataset) -> list[int]:
-    """The protocol of each row: the newest of its card's runs, or the data set's if none says."""
+    """The protocol of each row: the newest of its card's runs, or the data set's if none has it."""
     of_card: dict[str, int] = {}
-    telling = [run for run in part.provenance["runs"] if "protocol_version" in run]
-    for run in sorted(telling, key=lambda run: run["protocol_version"]):
-        for gpu in run.get("gpus", ()):
-            if "uuid_hash" in gpu:
-                of_card[gpu["uuid_hash"]] = run["protocol_version"]
+    for run in part.provenance["runs"]:
+        for card in (gpu.get("uuid_hash") for gpu in run.get("gpus", ())):
+            if "protocol_version" in run:
+                of_card[card] = max(run["protocol_version"], of_card.get(card, 0))
     default: int = part.provenance["protocol_version"]
     return [of_card.get(card, default) for card in part.rows["device"]]
-
-
-def _newest(part: Dataset, protocols: Sequence[int]) -> dict[tuple, int]:
-    """The newest protocol of each problem, by `GemmProblem.row`."""
-    keys = part.rows[list(PROBLEM_FIELDS)].itertuples(index=False, name=None)
-    found: dict[tuple, int] = {}
-    for key, version in zip(keys, protocols, strict=True):
-        found[key] = max(version, found.get(key, version))
-    return found
 
 
 def write_dataset(dataset: Dataset, path: Path) -> None:
@@ -141,7 +135,7 @@ def write_dataset(dataset: Dataset, path: Path) -> None:
     }
     table = pa.Table.from_pandas(columns.frame(), preserve_index=False)
     table = table.replace_schema_metadata({METADATA_KEY: json.dumps(facts)})
-    # Hardly a time repeats, so a dictionary of them does not pay; their exponents alone compress.
+    # Times hardly repeat, so a dictionary does not pay; only their exponents compress.
     split = {"microseconds": "BYTE_STREAM_SPLIT"}
     options = {
         "compression": "zstd",
@@ -196,7 +190,14 @@ def read_columns(path: Path) -> tuple[Columns, dict]:
     provenance = facts.get("provenance")
     if not isinstance(provenance, dict) or facts.get("seal") != _seal(columns, provenance):
         raise _unreadable(path, "it is not what was written: the digests differ")
-    _check_provenance(path, provenance)
+    missing = [name for name, kind in PROVENANCE.items() if type(provenance.get(name)) is not kind]
+    if missing:
+        raise TilecastError(
+            f"data set {path} has a provenance without {', '.join(missing)}; allowed: a list runs, "
+            "and integers space_version and protocol_version; export it again with `tilecast "
+            "collect`, or add them and write it with "
+            "tilecast.data_collection.dataset.dataset.write_dataset"
+        )
     return columns, provenance
 
 
@@ -207,12 +208,12 @@ def shipped_data(gpu: Hardware) -> Path | None:
 
 
 def is_reference(rows: pd.DataFrame) -> pd.Series:
-    """Which rows time the library's kernel instead of one of ours."""
+    """Which rows time PyTorch's kernel instead of a tilecast kernel."""
     return cast("pd.Series", rows["config"] == REFERENCE)
 
 
 def _facts(text: bytes) -> dict:
-    """Version, provenance and seal out of a file's metadata; empty where these are damaged."""
+    """Version, provenance and seal of a file's metadata; empty where these are damaged."""
     try:
         facts = json.loads(text)
     except (ValueError, RecursionError):
@@ -223,23 +224,6 @@ def _facts(text: bytes) -> dict:
 def _seal(columns: Columns, provenance: dict) -> str:
     """SHA-256 of values and provenance: checksums of pages do not cover the rest of a file."""
     return hashlib.sha256(f"{columns.digest} {json.dumps(provenance)}".encode()).hexdigest()
-
-
-def _check_provenance(path: Path, provenance: dict) -> None:
-    """See that a provenance says what every one does.
-
-    Raises:
-        TilecastError: it does not.
-    """
-    missing = [
-        name for name, kind in PROVENANCE.items() if not isinstance(provenance.get(name), kind)
-    ]
-    if missing:
-        raise TilecastError(
-            f"data set {path} has a provenance without {', '.join(missing)}; allowed: a list runs, "
-            "and integers space_version and protocol_version; export it again with `tilecast "
-            "collect`, or add them and write it with tilecast.data_collection.dataset.dataset.write_dataset"
-        )
 
 
 def _unreadable(path: Path, why: str) -> TilecastError:

@@ -8,6 +8,11 @@ from dataclasses import dataclass
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.problem import GemmProblem
 
+PROTOCOL_VERSION = 3
+"""Version of the measurement protocol, raised when the same kernel would get another time. Version
+2 has idle gaps of 1 ms instead of 5 ms in the burst regime, and times that are 1% shorter. In
+version 3 the L2 holds nothing to be written back when a kernel starts: up to 4% shorter."""
+
 REGIMES = ("burst", "sustained")
 """``burst``: the card has had idle gaps; ``sustained``: it has been busy long enough to meet its
 power limit."""
@@ -17,7 +22,7 @@ PASSES = ("screen", "race", "verify")
 is stable; ``verify``: the best again, later, for scoring only."""
 
 REFERENCE = "torch.mm"
-"""Stands in the config column where the library's kernel was timed beside ours."""
+"""The config column of rows that time PyTorch's kernel."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +32,7 @@ class Measurement:
     problem: GemmProblem
     """What was multiplied."""
     config: KernelConfig | None
-    """The kernel; None for the library's own (`REFERENCE`)."""
+    """The kernel; None for PyTorch's (`REFERENCE`)."""
     regime: str
     """One of `REGIMES`."""
     stage: str
@@ -35,8 +40,8 @@ class Measurement:
     microseconds: float | None
     """Median time of one launch; None when it failed."""
     spread: float | None
-    """Interquartile range of the rounds over their median, of its own noise alone where drift was
-    taken out; None when it failed, had fewer than four rounds or was raced with nobody else."""
+    """Interquartile range of the rounds over their median, without drift in a race; None when it
+    failed, had fewer than four rounds or raced alone."""
     rounds: int
     """Replays that the median is taken over."""
     failure: str | None = None

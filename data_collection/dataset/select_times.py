@@ -1,8 +1,7 @@
-"""From measurements to two times for each config of a problem: to learn from, and to be scored by.
+"""Which of several measurements of a config counts: one time to learn from, and one to score by.
 
-The one place that decides which of several measurements counts: labels, scores and what a person is
-shown come from here. A config that failed once on a problem, in whatever pass, is left out of that
-problem. Repeated measurements of one pass count by their median.
+Labels, scores and what commands show come from here. A config that failed once on a problem, in any
+pass, is left out of that problem. Repeated measurements of one pass count by their median.
 """
 
 from __future__ import annotations
@@ -23,10 +22,9 @@ from tilecast.kernels.families import parse_config
 
 SAME, OTHER = 0, 1
 LABEL = ((SAME, "race"), (OTHER, "race"), (SAME, "screen"), (OTHER, "screen"))
-"""Where the time to learn from is looked for, first choice first: in this regime or the other one,
-and in which pass. The screen comes last, since the other regime's race orders the best of them
-better than a brief look does."""
-TRUTH = (
+"""Where the time to learn from comes from, first choice first: this regime or the other, and which
+pass. The screen comes last, since the other regime's race orders the best configs better."""
+SCORE = (
     (SAME, "verify"),
     (SAME, "race"),
     (OTHER, "verify"),
@@ -34,7 +32,7 @@ TRUTH = (
     (SAME, "screen"),
     (OTHER, "screen"),
 )
-"""The same for the time to be scored by."""
+"""The same for the time to score by."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,12 +48,12 @@ class MeasuredProblem:
     truth: dict[str, np.ndarray]
     """Regime to microseconds of each config, to be scored by; float64."""
     reference: dict[str, float]
-    """Regime to microseconds of the library's own kernel, brought to the level of ``truth``; NaN
-    where it was not measured."""
+    """Regime to microseconds of PyTorch's kernel, scaled to the level of ``truth``; NaN if not
+    measured."""
 
 
 @dataclass(frozen=True)
-class Truth:
+class MeasuredTimes:
     """What was measured for one problem in one power regime, in microseconds."""
 
     times: Mapping[str, float]
@@ -63,7 +61,7 @@ class Truth:
     best: str
     """The oracle: the fastest."""
     reference: float | None
-    """Run time of the library's own kernel."""
+    """Run time of PyTorch's kernel."""
 
     def slowdown(self, config: str) -> float | None:
         """Run time over the oracle's, less 1; None for a config without a time."""
@@ -71,21 +69,23 @@ class Truth:
         return None if time is None else time / self.times[self.best] - 1
 
 
-def look_up(columns: Columns, problem: GemmProblem) -> dict[str, Truth]:
+def measured_times(columns: Columns, problem: GemmProblem) -> dict[str, MeasuredTimes]:
     """Regime to what was measured in it; empty when the data set does not have the problem."""
     *extents, (name, text) = zip(PROBLEM_FIELDS, problem.row(), strict=True)
     rows = np.flatnonzero(columns.texts[name].each(text.__eq__, False))
     for name, extent in extents:
         rows = rows[columns.numbers[name][rows] == extent]
-    truths = {}
+    by_regime = {}
     for found in measured_problems(columns.take(rows)):
         names = [config.name for config in found.configs]
         for regime, times in found.truth.items():
-            known = dict(zip(names, times.tolist(), strict=True))
             reference = found.reference[regime]
-            best = names[int(times.argmin())]
-            truths[regime] = Truth(known, best, None if math.isnan(reference) else reference)
-    return truths
+            by_regime[regime] = MeasuredTimes(
+                dict(zip(names, times.tolist(), strict=True)),
+                names[int(times.argmin())],
+                None if math.isnan(reference) else reference,
+            )
+    return by_regime
 
 
 def measured_problems(columns: Columns) -> list[MeasuredProblem]:
@@ -154,7 +154,7 @@ def _measured(
             for i, regime in enumerate(REGIMES)
         }
 
-    label, truth = times(LABEL), times(TRUTH)
+    label, truth = times(LABEL), times(SCORE)
     kept = ~np.isnan(label[REGIMES[0]][:-1])
     return MeasuredProblem(
         problem,
@@ -168,8 +168,8 @@ def _measured(
 def _filled(times: np.ndarray, other: np.ndarray) -> np.ndarray:
     """``times`` with its gaps taken from ``other``, scaled by the median ratio where both have one.
 
-    The card is warmer or cooler in another pass or regime; the ratio, which is of our kernels
-    alone, takes that out of the comparison.
+    The card is warmer or cooler in another pass or regime; the ratio, which is of tilecast kernels
+    alone, compensates that.
     """
     both = ~np.isnan(times) & ~np.isnan(other)
     both[-1] = False

@@ -1,4 +1,4 @@
-"""A Ray cluster as the place of a collection: who is in it, with what, and whether that fits."""
+"""A Ray cluster as the place of a collection: its nodes, their GPUs and their versions."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ from tilecast.data_collection.engines.ray_nodes import (
     node_versions,
 )
 from tilecast.data_collection.gpu.environment import gpu_states, public_command
-from tilecast.data_collection.gpu.gpu_model import find_gpu
+from tilecast.data_collection.gpu.gpu_model import hardware_of
 from tilecast.data_collection.jobs.engine import Site
 from tilecast.heuristics.errors import TilecastError, one_line
 from tilecast.heuristics.hardware import Hardware
 from tilecast.kernels.objects.cache import ObjectCache
 
 ANSWER_SECONDS = 5.0
-"""A cluster that takes longer to be reached is not there."""
+"""Within this time a cluster can be reached, or counts as absent."""
 FREE_SECONDS = 60.0
-"""GPUs that something else in the cluster holds for longer are not waited for."""
+"""How long GPUs are waited for that something else in the cluster holds."""
 OF_THIS_HOST: dict[str, Any] = {"_system_config": {"worker_niceness": 0}}
-"""How the cluster `local` is begun. By Ray's default, a niceness of 15, whatever else the host does
-comes before what measures, whose launches must not wait for a core."""
+"""How the cluster `local` starts. With Ray's default niceness of 15, launches would wait for a core
+while the host does something else."""
 
 
 @contextmanager
 def connected(address: str) -> Iterator[None]:
-    """Be part of a cluster all of whose nodes have our versions.
+    """Be part of a cluster whose nodes all have the versions of this host.
 
     Raises:
         TilecastError: it does not answer, or a node has others.
@@ -77,7 +77,7 @@ def _nodes() -> dict[str, int]:
 
 
 def _hosts() -> dict[str, int]:
-    """Those of the nodes that have GPUs.
+    """The nodes that have GPUs.
 
     Raises:
         TilecastError: none has.
@@ -133,15 +133,16 @@ def _joined(described: Iterable[dict[str, Any]]) -> dict[str, Any]:
     return first | {"gpus": gpus, "command": public_command(sys.argv)}
 
 
-def cluster_gpu(address: str, runs: Iterable[Mapping[str, Any]]) -> Hardware:
-    """The model of a cluster's GPUs, of which one is looked at: see `find_gpu`.
+def cluster_gpu(address: str, known: Sequence[Hardware]) -> Hardware:
+    """The hardware of one of a cluster's GPUs, as `hardware_of` measures it on its node.
 
     Raises:
-        TilecastError: the cluster cannot be used or has no GPU that is free; or as `find_gpu`.
+        TilecastError: the cluster cannot be used or has no GPU that is free; or as `hardware_of`.
     """
     with connected(address):
         node = next(iter(_hosts()))
-        (found,) = _once_free([_on(node, ray.remote(find_gpu), 1).remote(0, list(runs))])
+        task = _on(node, ray.remote(hardware_of), 1)
+        (found,) = _once_free([task.remote(0, known, measure=True)])
         return found
 
 
@@ -162,7 +163,7 @@ def ray_cluster(address: str, objects: ObjectCache, target: Hardware) -> Iterato
             there = [_on(node, states).remote(chosen) for node, (chosen, _) in found.items()]
             gpus = []
             for reference in there:
-                # Its node is lost, or its driver; the others tell.
+                # A node or a driver may be lost; the others answer.
                 with suppress(RayError, TilecastError):
                     gpus += ray.get(reference)
             return gpus

@@ -1,7 +1,7 @@
 """The engine of many hosts: compile tasks and measuring actors of a Ray cluster.
 
-Objects and results go through Ray's store. What is compiled is kept by this host and by each node
-that measures in the object cache of its user.
+Compiled kernels and results go through Ray's store; this host and each node that measures also keep
+the kernels in their object caches.
 """
 
 from __future__ import annotations
@@ -21,26 +21,24 @@ from tilecast.data_collection.engines.ray_nodes import (
     node_versions,
 )
 from tilecast.data_collection.engines.worker import START_FACTOR
+from tilecast.data_collection.jobs.engine import Worker
 from tilecast.data_collection.jobs.jobs import Failed, Job, Lost, Ready, Result, SessionFactory
 from tilecast.heuristics.errors import TilecastError, one_line
 from tilecast.kernels.build.builder import STOP_SECONDS
 from tilecast.kernels.build.compiling import CompileResult
 from tilecast.kernels.objects.cache import ObjectCache
+from tilecast.kernels.objects.keys import kernel_key
 from tilecast.kernels.spec import KernelSpec
 
 
-class RayWorker:
-    """A worker that is an actor. See `tilecast.data_collection.jobs.engine.Worker`."""
+class RayWorker(Worker):
+    """A worker that is an actor."""
 
     def __init__(
         self, objects: Mapping[str, ray.ObjectRef], factory: SessionFactory, silence: float
     ):
-        """Ask for a GPU; ``objects`` are the kernels that there are, now and later, by key."""
-        self.factory = factory
-        self.card: str | None = None
-        self.job: Job | None = None
-        self.name = ""
-        self.strikes = 0
+        """Ask for a GPU; ``objects`` are the compiled kernels by key, and grow meanwhile."""
+        super().__init__(factory)
         self.silence = silence
         self.begun = time.monotonic()
         self._objects = objects
@@ -54,18 +52,18 @@ class RayWorker:
     def give(self, job: Job) -> None:
         """Start a job."""
         self.job = job
-        keys = {spec.key for spec in job.kernels} - self._sent
+        keys = {kernel_key(spec) for spec in job.kernels} - self._sent
         fresh = {key: self._objects[key] for key in sorted(keys & self._objects.keys())}
         self._sent |= fresh.keys()
         self.reply = self._actor.run.remote(job, fresh)
 
     def hear(self) -> Result | Failed | Lost | None:
-        """Take the reply, which is there; None when it is nothing to act on."""
+        """Take the reply, which has arrived; None when there is nothing to act on."""
         reply, self.reply = self.reply, None
         try:
             message = ray.get(reply)
         except RayTaskError as error:
-            raise _told(error) from error
+            raise _cause(error) from error
         except RayError as error:
             return Lost(one_line(error))
         if isinstance(message, Ready):
@@ -82,7 +80,7 @@ class RayEngine:
     """Workers and compilers of a cluster. See `tilecast.data_collection.jobs.engine.Engine`."""
 
     def __init__(self, objects: ObjectCache):
-        """Take the cache of this host, where every kernel of the cluster goes, too."""
+        """Take this host's cache, which gets every kernel that the cluster compiles."""
         self._cache = objects
         self._objects: dict[str, ray.ObjectRef] = {}
 
@@ -106,9 +104,9 @@ class RayEngine:
         waits = {
             worker: time.monotonic() - worker.begun
             for worker in workers
-            if not worker.card and worker.reply is not None  # without one it is told of above
+            if not worker.card and worker.reply is not None  # else its news are yielded above
         }
-        # A GPU that went with its node may never come back, and nobody shall wait for it.
+        # A GPU that went with its node may never come back.
         gone = len(workers) - _resource("GPU") if waits else 0
         for place, (worker, waited_for) in enumerate(reversed(waits.items())):
             if place < gone or waited_for > worker.silence:
@@ -127,12 +125,12 @@ class RayEngine:
         """
         missing = []
         for spec in kernels:
-            if spec.key not in self._objects:
-                entry = self._cache.entry(spec.key, asked=True)
+            if kernel_key(spec) not in self._objects:
+                entry = self._cache.entry(kernel_key(spec), asked=True)
                 if entry is None:
                     missing.append(spec)
                     continue
-                self._objects[spec.key] = ray.put(entry.whole)
+                self._objects[kernel_key(spec)] = ray.put(entry.whole)
             yield CompileResult(spec, 0.0)
         if missing:
             self._cache.tidy()
@@ -141,7 +139,7 @@ class RayEngine:
     def _compile(
         self, missing: Iterator[KernelSpec], stop: Callable[[], bool]
     ) -> Iterator[CompileResult]:
-        # What a kernel does to its compiler happens below the task: a lost one is begun anew.
+        # The compiler is a process below the task: a task is lost with its node, and begun anew.
         task = ray.remote(compile_on_node).options(num_cpus=1, max_retries=-1)
         running: list[ray.ObjectRef] = []
         while True:
@@ -156,8 +154,8 @@ class RayEngine:
                 return
             for result, whole in returned(done):
                 if result.error is None:
-                    self._cache.add(checked(result.spec.key, whole))
-                    self._objects[result.spec.key] = ray.put(whole)
+                    self._cache.add(checked(kernel_key(result.spec), whole))
+                    self._objects[kernel_key(result.spec)] = ray.put(whole)
                 yield result
 
 
@@ -183,12 +181,12 @@ def returned(references: Sequence[ray.ObjectRef], seconds: float | None = None) 
     except GetTimeoutError:
         raise
     except RayTaskError as error:
-        raise _told(error) from error
+        raise _cause(error) from error
     except RayError as error:
         raise _failed(error) from error
 
 
-def _told(error: RayTaskError) -> TilecastError:
+def _cause(error: RayTaskError) -> TilecastError:
     """What a node raised, in one line."""
     return error.cause if isinstance(error.cause, TilecastError) else _failed(error.cause or error)
 

@@ -1,8 +1,6 @@
-"""What runs on a node of a Ray cluster: what the local engine runs, below a process of Ray's.
+"""What runs on a node of a Ray cluster: the processes of the local engine, below those of Ray.
 
-A kernel is compiled and measured by processes of its own, watched by the same code as on one host.
-What it does it does to these; a process of Ray's is lost with its node or for its sake, and no
-kernel is to blame.
+So a bad kernel ends its own process; one of Ray's is lost with its node, and no kernel is to blame.
 """
 
 from __future__ import annotations
@@ -26,15 +24,16 @@ from tilecast.kernels.build.builder import ObjectBuilder
 from tilecast.kernels.build.compiling import CompileResult
 from tilecast.kernels.objects.cache import ObjectCache, default_root
 from tilecast.kernels.objects.entry import Entry
+from tilecast.kernels.objects.keys import kernel_key
 from tilecast.kernels.spec import KernelSpec
 
 _SHARED = ("heuristics", "kernels", "data_collection")
-"""Our packages that run on nodes."""
+"""Packages of tilecast that run on nodes."""
 
 
 @cache
 def node_versions() -> dict[str, str]:
-    """What must be the same on every node: what a store depends on, and our own source."""
+    """What must be the same on every node: the versions of a store, and tilecast's source."""
     digest = hashlib.sha256()
     for package in _SHARED:
         for path in sorted((Path(__file__).parents[2] / package).rglob("*.py")):
@@ -43,29 +42,26 @@ def node_versions() -> dict[str, str]:
 
 
 def check_versions(wanted: Mapping[str, str]) -> None:
-    """See that this node has what the host of the command has.
+    """Check that this node has the versions of the host of the command.
 
     Raises:
-        TilecastError: it has not.
+        TilecastError: it has others.
     """
     found = node_versions()
     if found == wanted:
         return
     names = sorted({name for name, _ in found.items() ^ wanted.items()})
-    theirs, ours = (
+    here, wanted_text = (
         ", ".join(f"{name} {facts.get(name)}" for name in names) for facts in (found, wanted)
     )
     raise TilecastError(
-        f"node {ray.util.get_node_ip_address()} has {theirs}; allowed: {ours}, as where the "
+        f"node {ray.util.get_node_ip_address()} has {here}; allowed: {wanted_text}, as where the "
         "command runs; install the same tilecast on every node"
     )
 
 
 def describe_node(gpus: int, target: Hardware) -> tuple[list[str], dict[str, Any]]:
-    """Hashes of the GPUs that Ray gave to this process, and what `describe` says of them.
-
-    Those that are gone are left out.
-    """
+    """Hashes of the GPUs that Ray gave to this process and that are there, and `describe`."""
     return present(range(gpus), target)
 
 
@@ -78,7 +74,7 @@ def compile_on_node(spec: KernelSpec, wanted: Mapping[str, str]) -> tuple[Compil
     check_versions(wanted)
     objects = ObjectCache(default_root())
     (result,) = _builder(objects).build([spec])
-    entry = None if result.error else objects.entry(spec.key, asked=True)
+    entry = None if result.error else objects.entry(kernel_key(spec), asked=True)
     return result, entry.whole if entry else b""
 
 

@@ -1,7 +1,4 @@
-"""The child process that touches the GPU and dies with its kernels, and its parent's hold on it.
-
-The engine of one host: a worker per GPU, each a child of this process.
-"""
+"""The engine of one host: each worker is a child process with a GPU, which a bad kernel ends."""
 
 from __future__ import annotations
 
@@ -11,36 +8,42 @@ import os
 import signal
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from multiprocessing.connection import Connection, wait
 from typing import NoReturn
 
-from tilecast.data_collection.jobs.jobs import Failed, Job, Ready, Result, Running, SessionFactory
-from tilecast.data_collection.timing.out_of_memory import is_shortage
+from tilecast.data_collection.gpu.out_of_memory import is_out_of_memory
+from tilecast.data_collection.jobs.engine import Worker
+from tilecast.data_collection.jobs.jobs import (
+    Failed,
+    Job,
+    Ready,
+    Result,
+    Running,
+    Session,
+    SessionFactory,
+)
 from tilecast.data_collection.timing.protocol import CardFailure, KernelFailure
 from tilecast.heuristics.errors import TilecastError, one_line
 from tilecast.kernels.build.workers import end_with, interrupts_held
 from tilecast.kernels.spec import KernelSpec
 
 START_FACTOR = 4
-"""A worker that starts loads libraries and makes a GPU context, and may be silent longer."""
+"""How many times longer a worker may be silent while it imports and makes a GPU context."""
 
 
-class LocalWorker:
-    """A worker that is a child process. See `tilecast.data_collection.jobs.engine.Worker`."""
+class LocalWorker(Worker):
+    """A worker that is a child process."""
 
     def __init__(self, factory: SessionFactory, silence: float):
         """Start it; ``silence`` is how many seconds without a message count as a hang."""
+        super().__init__(factory)
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
         self._process = context.Process(target=work, args=(theirs, factory), daemon=True)
         with interrupts_held():
             self._process.start()
         theirs.close()
-        self.factory = factory
-        self.card: str | None = None
-        self.job: Job | None = None
-        self.name = ""
-        self.strikes = 0
         self._running: KernelSpec | None = None
         self._heard = time.monotonic()
         self._silence = silence
@@ -52,13 +55,13 @@ class LocalWorker:
             self.connection.send(job)
 
     def hear(self) -> Result | Failed | None:
-        """Read one message, which is there; None when it is nothing to act on."""
+        """Read one message, which has arrived; None when there is nothing to act on."""
         try:
             message: Ready | Running | Result | Failed = self.connection.recv()
         except (EOFError, OSError):
             self._process.join(timeout=5)
             code = self._process.exitcode
-            # Nobody kills a process with this signal but an administrator or the lack of memory.
+            # Only an administrator or the lack of memory kills a process with this signal.
             killed = code == -signal.SIGKILL
             reason = "killed (out of memory?)" if killed else f"crashed: exit code {code}"
             message = Failed(None, reason, innocent=killed)
@@ -68,22 +71,19 @@ class LocalWorker:
                 self.card = self.name = card
             case Running(kernel):
                 self._running = kernel
-            case Failed(None, reason, innocent=False):
-                return self._failed(reason)
+            case Failed():
+                return blamed(message, self.job, self._running)
             case _:
                 return message
 
     def silent(self) -> Failed | None:
-        """Its failure, once it has said nothing for too long; it may while it has no job."""
+        """Its failure, once it has sent nothing for too long while it starts or has a job."""
         allowed = self._silence * (1 if self.card else START_FACTOR)
         idle = self.card and not self.job
         if idle or time.monotonic() - self._heard <= allowed:
             return None
-        return self._failed(f"hung: no sign of life for {allowed:g} s")
-
-    def _failed(self, reason: str) -> Failed:
-        """A failure without a name is that of the running kernel, where they run one by one."""
-        return Failed(self._running if self.job and self.job.careful else None, reason)
+        hung = Failed(None, f"hung: no sign of life for {allowed:g} s")
+        return blamed(hung, self.job, self._running)
 
     def stop(self) -> None:
         """End the process, whatever it is doing."""
@@ -112,8 +112,8 @@ class LocalEngine:
 
 def work(connection: Connection, make_session: SessionFactory) -> None:
     """Run jobs until the parent goes away, which alone is interrupted (`interrupts_held`)."""
-    # Its next message may be far off, and the GPU must not stay taken until then.
-    parent = multiprocessing.parent_process()  # which may be gone by now
+    # Else the GPU stayed taken until the worker's next message.
+    parent = multiprocessing.parent_process()
     assert parent and parent.pid
     end_with(parent.pid)
     try:
@@ -123,21 +123,35 @@ def work(connection: Connection, make_session: SessionFactory) -> None:
     with contextlib.suppress(EOFError, OSError):
         connection.send(Ready(session.card))
         while True:
-            job: Job = connection.recv()
-            try:
-                connection.send(job.run(session))
-            except KernelFailure as failure:
-                _die(connection, Failed(failure.culprit, failure.reason))
-            except CardFailure as failure:
-                _die(connection, Failed(None, str(failure), innocent=True))
-            except Exception as error:  # the parent decides; this process's GPU context may be gone
-                # The machine lacks memory or a file, whichever kernel is running.
-                lacking = isinstance(error, OSError | TilecastError) or is_shortage(error)
-                _die(connection, Failed(None, one_line(error), innocent=lacking))
+            outcome = done(connection.recv(), session)
+            if isinstance(outcome, Failed):  # the GPU context may be lost
+                _die(connection, outcome)
+            connection.send(outcome)
 
 
-def _die(connection: Connection, last_word: Failed) -> NoReturn:
-    with contextlib.suppress(OSError):  # the parent may be gone, and its GPU must not stay taken
-        connection.send(last_word)
+def done(job: Job, session: Session) -> Result | Failed:
+    """Do a job; its result, or what went wrong."""
+    try:
+        return job.run(session)
+    except KernelFailure as failure:
+        return Failed(failure.culprit, failure.reason)
+    except CardFailure as failure:
+        return Failed(None, str(failure), innocent=True)
+    except Exception as error:
+        # No kernel is to blame where the machine lacks memory or a file.
+        lacking = isinstance(error, OSError | TilecastError) or is_out_of_memory(error)
+        return Failed(None, one_line(error), innocent=lacking)
+
+
+def blamed(failed: Failed, job: Job | None, running: KernelSpec | None) -> Failed:
+    """A failure, whose culprit is the running kernel where kernels run one by one."""
+    if failed.culprit or failed.innocent or not (job and job.careful):
+        return failed
+    return replace(failed, culprit=running)
+
+
+def _die(connection: Connection, failed: Failed) -> NoReturn:
+    with contextlib.suppress(OSError):  # the parent may be gone
+        connection.send(failed)
     # A regular exit would wait for the GPU, and a hanging kernel never ends.
     os._exit(1)

@@ -18,18 +18,18 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from tilecast.data_collection.timing.protocol import PROTOCOL_VERSION
+from tilecast.data_collection.dataset.measurement import PROTOCOL_VERSION
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
 from tilecast.kernels.families import FAMILIES
 
 NVIDIA_SMI_SECONDS = 30.0
-"""nvidia-smi that takes longer is taken for a hang; on eight cards it takes two seconds."""
+"""When nvidia-smi counts as hung; on eight cards it takes two seconds."""
 
 _CUBLAS = ("nvidia-cublas", "nvidia-cublas-cu12")
-"""What brings cuBLAS along, with CUDA 13 and 12."""
+"""Packages of cuBLAS, for CUDA 13 and 12."""
 _LIBRARIES = ("torch", "triton", *_CUBLAS)
-"""What the library's own kernels come from."""
+"""Packages of PyTorch's kernels."""
 _GPU_FIELDS = (
     "index", "name", "uuid", "driver_version", "clocks.sm", "clocks.mem", "clocks.max.sm",
     "power.draw", "power.limit", "temperature.gpu",
@@ -39,8 +39,8 @@ _GPU_FIELDS = (
 def gpu_states(cards: Collection[str] | None = None) -> list[dict[str, str]]:
     """Name, UUID hash, driver, clocks (MHz), power (W) and temperature (C) of GPUs, now.
 
-    The GPUs are asked for by their hashes, and all of them where these are left out. One that is
-    gone has no state.
+    Args:
+        cards: hashes of the GPUs, of which those that are gone have no state; None for all GPUs.
 
     Raises:
         TilecastError: there is no NVIDIA driver, it does not answer, or it lists none of the cards.
@@ -90,14 +90,14 @@ def _no_answer(reason: str) -> TilecastError:
 
 
 def check_there(devices: Sequence[int]) -> None:
-    """See that CUDA devices are there.
+    """Check that CUDA devices exist.
 
     Raises:
-        TilecastError: one is not.
+        TilecastError: one does not.
     """
     import torch
 
-    with warnings.catch_warnings(action="ignore"):  # what PyTorch finds amiss is told below
+    with warnings.catch_warnings(action="ignore"):  # the error below says it
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     for device in devices:
         if device >= count:
@@ -108,10 +108,10 @@ def check_there(devices: Sequence[int]) -> None:
 
 
 def cards(devices: Sequence[int], target: Hardware) -> list[str]:
-    """Hashes of CUDA devices, each of which is the GPU that is to be measured.
+    """Hashes of CUDA devices, which must all be the GPU that is to be measured.
 
     Raises:
-        TilecastError: a device is not there, or is another GPU.
+        TilecastError: a device does not exist, or is another GPU.
     """
     import torch
 
@@ -130,14 +130,14 @@ def cards(devices: Sequence[int], target: Hardware) -> list[str]:
 
 
 def card_of(device: int) -> str:
-    """The hash of a CUDA device that is there."""
+    """The hash of a CUDA device."""
     import torch
 
     return device_hash(str(torch.cuda.get_device_properties(device).uuid))
 
 
 def device_of(card: str) -> int:
-    """The CUDA device that a card is now, by its hash: once one is lost, others may move up.
+    """The CUDA device with a hash; indices move up when a card is lost.
 
     Raises:
         TilecastError: it is gone.
@@ -155,10 +155,10 @@ def device_of(card: str) -> int:
 
 @contextmanager
 def claimed(cards: Iterable[str]) -> Iterator[None]:
-    """Hold GPUs, so that no other collector on this host, whoever's, times on them meanwhile.
+    """Hold GPUs, so that no other collection on this host, of any user, times on them meanwhile.
 
-    A name among Linux's abstract sockets is one process's at a time and free once that ends,
-    however it ends. Containers with networks of their own do not see each other's.
+    The lock is an abstract Unix socket of Linux, which is free once its process ends, however it
+    ends. Containers with networks of their own do not see each other's.
 
     Raises:
         TilecastError: a GPU is held already.
@@ -177,7 +177,7 @@ def claimed(cards: Iterable[str]) -> Iterator[None]:
 
 
 def device_hash(uuid: str) -> str:
-    """A short name for one card that does not give its serial away."""
+    """A short name of a card that does not reveal its serial number."""
     return hashlib.sha256(uuid.removeprefix("GPU-").encode()).hexdigest()[:8]
 
 
@@ -197,9 +197,9 @@ def describe(cards: Collection[str] | None = None) -> dict[str, object]:
 
 
 def present(devices: Sequence[int], target: Hardware) -> tuple[list[str], dict[str, Any]]:
-    """Hashes of those of some CUDA devices that are not gone, and what `describe` says of them.
+    """Hashes of the CUDA devices that are not gone, and what `describe` says of them.
 
-    A process that has used a GPU does not see that it is gone; its driver does.
+    Only the driver sees that a GPU is gone that this process has used.
 
     Raises:
         TilecastError: as `cards`, or as `gpu_states`.
@@ -211,15 +211,15 @@ def present(devices: Sequence[int], target: Hardware) -> tuple[list[str], dict[s
 
 
 def versions() -> dict[str, str | None]:
-    """Of PyTorch, the library's kernels and what ours are compiled by; None of what is missing."""
-    return {name: installed_version(name) for name in (*_LIBRARIES, *_compilers())}
+    """Versions of PyTorch, cuBLAS and the kernels' compilers; None of what is not installed."""
+    compilers = itertools.chain.from_iterable(family.packages for family in FAMILIES.values())
+    return {name: installed_version(name) for name in (*_LIBRARIES, *compilers)}
 
 
-def library_versions(runs: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """Which versions of the library's kernels some runs, each as `describe` says it, had.
+def cublas_versions(runs: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """Sorted versions of ``cuBLAS`` and of the ``driver`` in runs, as `describe` gives them.
 
-    Returns:
-        Sorted versions of ``cuBLAS`` and of the ``driver``; neither where no run tells it.
+    A key is absent where no run has a version of it.
     """
     found: dict[str, set[str]] = {"cuBLAS": set(), "driver": set()}
     for run in runs:
@@ -229,23 +229,18 @@ def library_versions(runs: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
     return {name: sorted(texts) for name, texts in found.items() if texts}
 
 
-def library_here() -> dict[str, list[str]]:
-    """The `library_versions` of this machine; without those of a driver that does not answer."""
+def cublas_here() -> dict[str, list[str]]:
+    """The `cublas_versions` of this machine; without a driver that does not answer."""
     run: dict[str, Any] = {"versions": {name: installed_version(name) for name in _CUBLAS}}
     with suppress(TilecastError):
         run["gpus"] = gpu_states()
-    return library_versions([run])
-
-
-def _compilers() -> Iterator[str]:
-    """What our kernels are compiled by."""
-    return itertools.chain.from_iterable(family.packages for family in FAMILIES.values())
+    return cublas_versions([run])
 
 
 def public_command(arguments: Sequence[str]) -> str:
-    """A command as one line for a shell that names no folder, and so no user.
+    """A command as one line for a shell, without folders, which name users.
 
-    Of the program and arguments a path keeps its last part, or ``.`` if it is a folder.
+    A path keeps its last part, or is ``.`` if it is a folder.
     """
     words = []
     for argument in arguments:

@@ -1,9 +1,9 @@
-"""What a GPU model offers, asked of its driver and, where that is silent, measured."""
+"""The hardware of a CUDA device: a known one, one that its driver states, or a measured one."""
 
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -11,15 +11,21 @@ from functools import cache
 from typing import Any
 
 from tilecast.data_collection.gpu.environment import card_of, claimed
-from tilecast.data_collection.gpu.gpu_rates import MEMORY_BYTES, bandwidth, product_rate
-from tilecast.data_collection.timing.out_of_memory import is_shortage
+from tilecast.data_collection.gpu.out_of_memory import is_out_of_memory
 from tilecast.heuristics.errors import NotNow, TilecastError, one_line
-from tilecast.heuristics.hardware import GPUS, MAX_CLUSTER, Hardware, described, known_gpu
+from tilecast.heuristics.hardware import GPUS, MAX_CLUSTER, Hardware, described
 from tilecast.kernels.build.workers import interrupts_held
 from tilecast.kernels.families import FAMILIES
 
 SXM, SXM_CLOCK = GPUS[0], 1.98e9
 """A GPU whose rates are known, and the highest clock that its driver states, in Hz."""
+
+MEMORY_BYTES = 2**30
+"""Read by the kernel that measures the memory's bandwidth: far more than any level 2 holds."""
+PRODUCT_EXTENT = 8192
+"""m, n and k of the product that measures the matrix rate."""
+REPEATS, TRIALS = 20, 5
+"""Launches in one timing, and timings, of which the best counts, before the card grows warm."""
 
 _PTX = """
 .version 8.0
@@ -30,31 +36,67 @@ _PTX = """
 """A kernel to ask about: how many clusters of it fit depends on the launch alone."""
 
 
-def find_gpu(device: int, runs: Iterable[Mapping[str, Any]] = ()) -> Hardware:
-    """The model of a CUDA device: as `GPUS` has it, as some runs do, or as it describes itself.
+def hardware_of(device: int, known: Iterable[Hardware] = (), *, measure: bool = False) -> Hardware:
+    """The hardware of a CUDA device: the only function that says which GPU model a device is.
+
+    It is the first of ``known``, then of `GPUS`, that has the name that the driver reports. The
+    hardware of a GPU with another name is made of what its driver states (`stated_gpu`), which is
+    the same every time and runs no kernel.
 
     Args:
-        device: its index.
-        runs: provenance of runs, whose measurements those to come shall join.
+        device: index of a CUDA device.
+        known: hardware that a model or earlier measurements describe.
+        measure: measure the rates of a GPU with another name (`measured_gpu`), which takes some
+            seconds in a process of its own, while no collection may use the device.
 
     Raises:
-        TilecastError: it is not there, its driver does not answer, or it would have to describe
-            itself and another collection measures on it, or its memory is taken.
+        TilecastError: the device does not exist, its driver does not answer or states what no GPU
+            has, or no kernel is for it; or, to measure it, it is in use or its memory is taken.
     """
-    name = _name(device)
-    known = [*GPUS, *(described(run["hardware"]) for run in runs if "hardware" in run)]
-    for gpu in known:
-        if name in gpu.device_names:
+    names = visible_gpu_names()
+    if not 0 <= device < len(names):
+        raise _undescribed(device, f"the driver shows {len(names)} devices")
+    for gpu in (*known, *GPUS):
+        if names[device] in gpu.device_names:
             return gpu
+    return _measured_apart(device) if measure else described(stated_gpu(device).facts())
+
+
+@cache
+def first_hardware() -> Hardware | None:
+    """The hardware of this machine's first GPU that some kernel is for; None without one."""
+    for device in range(len(visible_gpu_names())):
+        with suppress(TilecastError):  # no kernel is for it, or its driver does not describe it
+            return hardware_of(device)
+    return None
+
+
+def visible_gpu_names() -> list[str]:
+    """The names that the driver reports of the CUDA devices of this process; none without a driver.
+
+    PyTorch reports the same names, but takes seconds to import.
+    """
+    import cuda.bindings.driver as driver
+
+    try:
+        _checked(driver.cuInit(0))
+        handles = map(driver.cuDeviceGet, range(_checked(driver.cuDeviceGetCount())))
+        names = [_checked(driver.cuDeviceGetName(256, _checked(handle))) for handle in handles]
+    except (RuntimeError, TilecastError):
+        return []
+    return [name.partition(b"\0")[0].decode() for name in names]
+
+
+def _measured_apart(device: int) -> Hardware:
+    """`measured_gpu` in a process of its own, with which its memory and context leave the GPU."""
     spawn = multiprocessing.get_context("spawn")
-    # In a process of its own, with which its memory and its context leave the GPU.
     with claimed([card_of(device)]), ProcessPoolExecutor(1, spawn) as process:
         try:
             with interrupts_held():
-                description = process.submit(describe_gpu, device)
-            return description.result()
+                measured = process.submit(measured_gpu, device)
+            return measured.result()
         except Exception as error:
-            if not is_shortage(error):
+            if not is_out_of_memory(error):
                 raise
             raise TilecastError(
                 f"CUDA device {device} has too little memory left to be measured "
@@ -63,52 +105,11 @@ def find_gpu(device: int, runs: Iterable[Mapping[str, Any]] = ()) -> Hardware:
             ) from error
 
 
-def gpu_here(device: int) -> Hardware:
-    """The model of a CUDA device: as `GPUS` has it, or as its driver states it.
+def measured_gpu(device: int) -> Hardware:
+    """What the driver states of a CUDA device, with rates that are measured in a few seconds.
 
-    Raises:
-        TilecastError: as `stated_gpu`; or its driver states what no GPU has.
-    """
-    return gpu_called(_name(device), device)
-
-
-def gpu_called(name: str, device: int) -> Hardware:
-    """As `gpu_here`, of a device whose name is known: it is not looked at where `GPUS` has that."""
-    return known_gpu(name) or described(stated_gpu(device).facts())
-
-
-@cache
-def first_here() -> Hardware | None:
-    """The model of this machine's first GPU that some kernel is for; None where there is none."""
-    for device, name in enumerate(names_here()):
-        # No kernel is for it, or it does not say what it is: that is no reason to fail.
-        with suppress(TilecastError):
-            return gpu_called(name, device)
-    return None
-
-
-def names_here() -> list[str]:
-    """What the driver calls the GPUs that it shows this process; none without one.
-
-    It is asked itself: importing PyTorch, which calls them the same, takes seconds.
-    """
-    import cuda.bindings.driver as driver
-
-    try:
-        _told(driver.cuInit(0))
-        handles = map(driver.cuDeviceGet, range(_told(driver.cuDeviceGetCount())))
-        names = [_told(driver.cuDeviceGetName(256, _told(handle))) for handle in handles]
-    # There is no driver, or it shows no GPU.
-    except (RuntimeError, TilecastError):
-        return []
-    return [name.partition(b"\0")[0].decode() for name in names]
-
-
-def describe_gpu(device: int) -> Hardware:
-    """Ask a CUDA device what it is, and measure its rates, which takes a few seconds.
-
-    Rates are what a pass over memory, one within level 2 and a large bf16 product reach: below
-    those of data sheets, but those of the part that is there, of which many are sold with less.
+    The rates are those of a pass over memory, of one within level 2 and of a large bf16 product.
+    They are below those of data sheets, but are those of this part; many parts are sold with less.
 
     Raises:
         TilecastError: as `stated_gpu`.
@@ -116,28 +117,31 @@ def describe_gpu(device: int) -> Hardware:
     stated = stated_gpu(device)
     return replace(
         stated,
-        dram_bytes_per_second=bandwidth(device, MEMORY_BYTES),
+        dram_bytes_per_second=_bandwidth(device, MEMORY_BYTES),
         # What is read and what is written, and room to spare.
-        l2_bytes_per_second=bandwidth(device, stated.l2_bytes // 4),
-        peak_flops=product_rate(device),
+        l2_bytes_per_second=_bandwidth(device, stated.l2_bytes // 4),
+        peak_flops=_product_rate(device),
     )
 
 
 def stated_gpu(device: int) -> Hardware:
     """What the driver states of a CUDA device: no kernel runs, and it is the same every time.
 
-    The rate of memory follows from its clock and width. Those of level 2 and of products are taken
-    to be the `SXM` part's for each SM and clock, as data sheets have them of most parts; of one
-    that is sold with less (an H20 multiplies at a quarter of that) only `describe_gpu` knows.
+    The rate of memory follows from its clock and width. Those of level 2 and of products are those
+    of the `SXM` part, scaled by SMs and clock, as in most data sheets. A part that is sold with
+    less (an H20 multiplies at a quarter of that) is only described by `measured_gpu`.
 
     Raises:
         TilecastError: no kernel is for it, its driver does not answer, or a CUDA graph is captured
-            meanwhile, which asking might end.
+            meanwhile, which the calls might end.
     """
     import cuda.bindings.driver as driver
     import torch
 
-    properties = _asked(torch.cuda.get_device_properties, device)
+    try:
+        properties = torch.cuda.get_device_properties(device)
+    except (AssertionError, RuntimeError) as error:
+        raise _undescribed(device, one_line(error)) from error
     arch = f"sm_{properties.major}{properties.minor}" + "a" * (properties.major >= 9)
     if arch not in (known := sorted({family.arch for family in FAMILIES.values()})):
         raise TilecastError(
@@ -149,12 +153,12 @@ def stated_gpu(device: int) -> Hardware:
             f"an {properties.name!r} is not described while a CUDA graph is captured; allowed: "
             "a first call before that"
         )
-    _told(driver.cuInit(0))
-    handle = _told(driver.cuDeviceGet(device))
+    _checked(driver.cuInit(0))
+    handle = _checked(driver.cuDeviceGet(device))
 
     def attribute(name: str) -> int:
         kind = getattr(driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
-        return _told(driver.cuDeviceGetAttribute(kind, handle))
+        return _checked(driver.cuDeviceGetAttribute(kind, handle))
 
     per_block = attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN")
     memory_clock = 1e3 * attribute("MEMORY_CLOCK_RATE")
@@ -180,41 +184,68 @@ def stated_gpu(device: int) -> Hardware:
 
 
 def short_name(device_name: str) -> str:
-    """What ``--gpu`` and a model call a GPU that its driver reports under some name."""
+    """The name of a GPU for ``--gpu`` and for models, made of the name that its driver reports."""
     words = "".join(c if c.isalnum() or c in ".-" else " " for c in device_name).split()
     return "-".join(word for word in words if word not in ("NVIDIA", "GPU"))[:64] or "GPU"
 
 
-def _name(device: int) -> str:
-    """What the driver calls a device."""
+def _undescribed(device: int, reason: str) -> TilecastError:
+    return TilecastError(
+        f"CUDA device {device} does not say what it is ({reason}); allowed: one that PyTorch sees, "
+        "or a known GPU, named with --gpu; see `tilecast doctor`"
+    )
+
+
+def _bandwidth(device: int, size: int) -> float:
+    """Bytes a second, read plus written, of a kernel that passes over ``size`` bytes."""
     import torch
 
-    return _asked(torch.cuda.get_device_name, device)
+    source = torch.zeros(size // 4, dtype=torch.int32, device=f"cuda:{device}")
+    target = torch.empty_like(source)
+    # No copy: in a graph that is no kernel, and takes 1.7 times as long.
+    return 2 * size / _seconds(device, lambda: torch.bitwise_not(source, out=target))
 
 
-def _asked(question: Callable[[int], Any], device: int) -> Any:
-    """What PyTorch answers of a device.
+def _product_rate(device: int) -> float:
+    """FLOP/s of a large product in bf16."""
+    import torch
 
-    Raises:
-        TilecastError: it is not there.
-    """
-    try:
-        return question(device)
-    except (AssertionError, RuntimeError) as error:
-        raise TilecastError(
-            f"CUDA device {device} does not say what it is ({one_line(error)}); allowed: one that "
-            "PyTorch sees, or a known GPU, named with --gpu; see `tilecast doctor`"
-        ) from error
+    extent = PRODUCT_EXTENT
+    a, b = torch.randn(2, extent, extent, device=f"cuda:{device}", dtype=torch.bfloat16)
+    out = torch.empty_like(a)
+    return 2 * extent**3 / _seconds(device, lambda: torch.mm(a, b, out=out))
+
+
+def _seconds(device: int, launch: Callable[[], object]) -> float:
+    """Time of one launch on a device: the best of a few graphs of many, which cost no host time."""
+    import torch
+
+    with torch.cuda.device(device), torch.cuda.stream(torch.cuda.Stream()):
+        launch()
+        graph = torch.cuda.CUDAGraph()
+        graph.capture_begin()
+        for _ in range(REPEATS):
+            launch()
+        graph.capture_end()
+        times = []
+        for _ in range(TRIALS):
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            graph.replay()
+            end.record()
+            end.synchronize()
+            times.append(start.elapsed_time(end) * 1e-3 / REPEATS)
+    return min(times)
 
 
 @contextmanager
 def _context(handle: Any) -> Iterator[None]:
-    """Have a device's own context be current in this thread, whatever it did before."""
+    """Make a device's primary context current in this thread."""
     import cuda.bindings.driver as driver
 
-    context = _told(driver.cuDevicePrimaryCtxRetain(handle))
+    context = _checked(driver.cuDevicePrimaryCtxRetain(handle))
     try:
-        _told(driver.cuCtxPushCurrent(context))
+        _checked(driver.cuCtxPushCurrent(context))
         try:
             yield
         finally:
@@ -226,21 +257,20 @@ def _context(handle: Any) -> Iterator[None]:
 def _clusters_at_once(smem_bytes: int) -> tuple[int, ...]:
     """Clusters of 0, 1, 2, ... CTAs that the current device holds, each CTA on an SM for itself.
 
-    One at least, since features divide by them: a kernel whose cluster fits nowhere fails its
-    check.
+    At least one, since features divide by them; a cluster that does not fit fails its check.
     """
     import cuda.bindings.driver as driver
 
-    module = _told(driver.cuModuleLoadData(_PTX.encode() + b"\0"))
-    kernel = _told(driver.cuModuleGetFunction(module, b"nothing"))
+    module = _checked(driver.cuModuleLoadData(_PTX.encode() + b"\0"))
+    kernel = _checked(driver.cuModuleGetFunction(module, b"nothing"))
     kinds = driver.CUfunction_attribute
     for kind, value in (
         (kinds.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, smem_bytes),
         (kinds.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1),
     ):
-        _told(driver.cuFuncSetAttribute(kernel, kind, value))
+        _checked(driver.cuFuncSetAttribute(kernel, kind, value))
     counts = [_clusters(kernel, size, smem_bytes) for size in range(1, MAX_CLUSTER + 1)]
-    _told(driver.cuModuleUnload(module))
+    _checked(driver.cuModuleUnload(module))
     return (0, *(max(count, 1) for count in counts))
 
 
@@ -256,11 +286,11 @@ def _clusters(kernel: Any, size: int, smem_bytes: int) -> int:
     launch.blockDimX, launch.blockDimY, launch.blockDimZ = 128, 1, 1
     launch.sharedMemBytes = smem_bytes
     launch.attrs, launch.numAttrs = [cluster], 1
-    return _told(driver.cuOccupancyMaxActiveClusters(kernel, launch))
+    return _checked(driver.cuOccupancyMaxActiveClusters(kernel, launch))
 
 
-def _told(answer: tuple) -> Any:
-    """What a call of the driver returned beside its status.
+def _checked(answer: tuple) -> Any:
+    """The value that a call of the driver returned beside its status.
 
     Raises:
         TilecastError: the status is an error.

@@ -1,4 +1,4 @@
-"""What the collector needs of the place where its jobs run: this host, or many."""
+"""What a collection needs of the place where its jobs run: this host, or a cluster."""
 
 from __future__ import annotations
 
@@ -11,38 +11,42 @@ from tilecast.kernels.build.compiling import CompileResult
 from tilecast.kernels.spec import KernelSpec
 
 
-class Worker(Protocol):
+class Worker:
     """Has one GPU, says which card it is, then does one job after another."""
 
-    factory: SessionFactory
-    """What it was started with."""
-    card: str | None
-    """None while it starts; empty once it has waited for long that a GPU is free."""
-    job: Job | None
-    """None while it has nothing to do."""
-    name: str
-    """The card, or the one that its predecessor had while it starts."""
-    strikes: int
-    """Failures in a row, its predecessors' too, with no kernel to blame, or with one that another
-    card has run."""
+    def __init__(self, factory: SessionFactory):
+        """Make the state of a worker that is started with a factory."""
+        self.factory = factory
+        self.card: str | None = None
+        """None while the worker starts; empty once it has waited long for a free GPU."""
+        self.job: Job | None = None
+        """None while it has nothing to do."""
+        self.name = ""
+        """The card; while the worker starts, the one of its predecessor."""
+        self.strikes = 0
+        """Failures in a row, those of its predecessors included, with no kernel to blame or with a
+        kernel that another card has run."""
 
     def give(self, job: Job) -> None:
         """Start a job."""
-        ...
+        raise NotImplementedError
 
     def stop(self) -> None:
-        """End it, whatever it is doing."""
-        ...
+        """End the worker, whatever it is doing."""
+        raise NotImplementedError
 
 
 W = TypeVar("W", bound=Worker)
+
+News = Result | Failed | Lost
+"""What becomes of a worker's job."""
 
 
 class Engine(Protocol[W]):
     """Starts workers and hears what becomes of their jobs."""
 
     def start(self, factory: SessionFactory, silence: float) -> W:
-        """A worker that starts; it counts as hung after ``silence`` seconds without a sign."""
+        """A worker that starts; it counts as hung after ``silence`` seconds without a message."""
         ...
 
     def news(self, workers: Sequence[W], seconds: float) -> Iterable[tuple[W, News]]:
@@ -50,12 +54,8 @@ class Engine(Protocol[W]):
         ...
 
 
-News = Result | Failed | Lost
-"""What becomes of a worker's job."""
-
-
 class Build(Protocol):
-    """Compiles kernels, one result after another; they are where workers find them then."""
+    """Compiles kernels, one result after another; then workers find them in the object cache."""
 
     def __call__(
         self, kernels: Sequence[KernelSpec], /, *, stop: Callable[[], bool]

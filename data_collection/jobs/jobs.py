@@ -1,4 +1,4 @@
-"""What a worker is given, what it needs of a GPU, and what it says."""
+"""The jobs of a worker, what they need of a GPU, and the messages of a worker."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from tilecast.data_collection.dataset.measurement import Measurement
 from tilecast.data_collection.timing.protocol import Bench, Entrant, measure, verify
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.problem import GemmProblem
+from tilecast.kernels.objects.keys import kernel_key
 from tilecast.kernels.spec import KernelSpec
 
 
 class Session(Protocol):
-    """What a worker needs of a GPU."""
+    """What a job needs of a GPU."""
 
     card: str
     """Short name of the card."""
@@ -24,7 +25,7 @@ class Session(Protocol):
         ...
 
     def refusal(self, problem: GemmProblem) -> str | None:
-        """Why the library does not multiply a problem, in one line; None where it does."""
+        """Why PyTorch does not multiply a problem, in one line; None where it does."""
         ...
 
     def bench(self, problem: GemmProblem, careful: bool) -> Bench:
@@ -34,7 +35,7 @@ class Session(Protocol):
 
 SessionFactory = Callable[[Callable[[KernelSpec | None], None]], Session]
 """Makes a session in the worker, given what to call before a kernel runs: with its spec, or None
-for the library's own. Must pickle."""
+for PyTorch's. Must pickle."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,25 +43,25 @@ class _Tried:
     """What became of a job where it was tried before."""
 
     careful: bool = False
-    """Announce and wait for each kernel, so that a failure has a name."""
+    """Announce and wait for each kernel, so that a failure names its kernel."""
     suspect: KernelSpec | None = None
-    """The kernel that seems to be to blame, by what one card says."""
+    """The kernel that one card blames."""
     accuser: str | None = None
     """That card."""
     not_on: str | None = None
     """The card where it failed last: another one is to do it, where there is one."""
-    shortages: int = 0
+    unexplained: int = 0
     """How often it failed with no kernel to blame."""
 
     def with_suspect(self, culprit: KernelSpec, card: str) -> Self:
         """The same, after a card has blamed a kernel."""
         return replace(self, careful=True, suspect=culprit, accuser=card, not_on=card)
 
-    def with_shortage(self, card: str, *, cleared: bool) -> Self:
-        """The same, after a card has failed with no kernel to blame; ``cleared``: nor another."""
+    def failed_unexplained(self, card: str, *, cleared: bool) -> Self:
+        """The same, after a failure with no kernel to blame, or ``cleared``: not the suspect."""
         suspect, accuser = (None, None) if cleared else (self.suspect, self.accuser)
-        shortages = self.shortages + 1
-        return replace(self, suspect=suspect, accuser=accuser, not_on=card, shortages=shortages)
+        unexplained = self.unexplained + 1
+        return replace(self, suspect=suspect, accuser=accuser, not_on=card, unexplained=unexplained)
 
     def afresh(self) -> Self:
         """The same, as if its failures so far were all due to a kernel that is known by now."""
@@ -70,7 +71,7 @@ class _Tried:
 
 @dataclass(frozen=True)
 class CheckJob(_Tried):
-    """Compare kernels with the library's results."""
+    """Compare kernels with a reference of PyTorch."""
 
     specs: tuple[KernelSpec, ...]
     """The kernels."""
@@ -84,7 +85,7 @@ class CheckJob(_Tried):
 
     def without(self, failures: Mapping[str, str]) -> CheckJob:
         """The same, less the kernels whose keys are among the failures."""
-        return replace(self, specs=tuple(s for s in self.specs if s.key not in failures))
+        return replace(self, specs=tuple(s for s in self.specs if kernel_key(s) not in failures))
 
     def run(self, session: Session) -> dict[KernelSpec, str | None]:
         """What is wrong with each, or None."""
@@ -98,13 +99,13 @@ class MeasureJob(_Tried):
     problem: GemmProblem
     """What to multiply."""
     configs: tuple[KernelConfig, ...]
-    """Its candidates; the library's kernel is timed beside them where it multiplies this."""
+    """Its candidates; PyTorch's kernel is timed beside them where it multiplies the problem."""
     known_failures: Mapping[KernelConfig, str] = field(default_factory=dict)
     """Candidates that are not run, with the reason that is recorded instead of a time."""
 
     @property
     def kernels(self) -> tuple[KernelSpec, ...]:
-        """What it runs, less the library's."""
+        """The tilecast kernels that it runs."""
         return tuple(KernelSpec.for_problem(config, self.problem) for config in self.configs)
 
     def without(self, failures: Mapping[str, str]) -> MeasureJob:
@@ -115,7 +116,7 @@ class MeasureJob(_Tried):
         return replace(self, configs=rest, known_failures={**self.known_failures, **failed})
 
     def run(self, session: Session) -> list[Measurement]:
-        """Screen and race rows, and for what is not run the reason."""
+        """Screen and race rows, and the reason of failure of what is not run."""
         entrants: list[Entrant] = [*self.configs]
         failures: dict[Entrant, str] = {**self.known_failures}
         if self.problem.in_library:
@@ -143,7 +144,7 @@ class VerifyJob(_Tried):
 
     @property
     def kernels(self) -> tuple[KernelSpec, ...]:
-        """What it runs, less the library's."""
+        """The tilecast kernels that it runs."""
         configs = dict.fromkeys(row.config for row in self.raced if row.config)
         return tuple(KernelSpec.for_problem(config, self.problem) for config in configs)
 
@@ -159,18 +160,18 @@ class VerifyJob(_Tried):
 
 @dataclass(frozen=True)
 class CompareJob(VerifyJob):
-    """Time the best kernels of a problem on a card, to set that beside the other cards."""
+    """Time the best kernels of a problem on a card, to compare it with the other cards."""
 
 
 def _failure(entrant: Entrant, problem: GemmProblem, failures: Mapping[str, str]) -> str | None:
-    return entrant and failures.get(KernelSpec.for_problem(entrant, problem).key)
+    return entrant and failures.get(kernel_key(KernelSpec.for_problem(entrant, problem)))
 
 
 Job = CheckJob | MeasureJob | VerifyJob
 """What a worker is given."""
 
 Result = dict[KernelSpec, str | None] | list[Measurement]
-"""What a job's ``run`` returns, and a worker says when one is done."""
+"""What a job's ``run`` returns."""
 
 
 @dataclass(frozen=True)
@@ -186,7 +187,7 @@ class Running:
     """A kernel runs next."""
 
     kernel: KernelSpec | None
-    """Which; None for the library's own."""
+    """Which; None for PyTorch's."""
 
 
 @dataclass(frozen=True)

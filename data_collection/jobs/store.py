@@ -12,13 +12,19 @@ from typing import cast
 
 from tilecast.data_collection.dataset.columns import COLUMNS
 from tilecast.data_collection.dataset.dataset import Dataset
-from tilecast.data_collection.dataset.measurement import PASSES, REFERENCE, REGIMES, Measurement
-from tilecast.data_collection.timing.protocol import PROTOCOL_VERSION
+from tilecast.data_collection.dataset.measurement import (
+    PASSES,
+    PROTOCOL_VERSION,
+    REFERENCE,
+    REGIMES,
+    Measurement,
+)
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.problem import MAX_EXTENT, PROBLEM_FIELDS, GemmProblem
 from tilecast.kernels.candidates import SPACE_VERSION
 from tilecast.kernels.families import FAMILIES, parse_config
-from tilecast.kernels.spec import KernelSpec, family_facts
+from tilecast.kernels.objects.keys import family_facts, kernel_key
+from tilecast.kernels.spec import KernelSpec
 
 _TEXT = "TEXT NOT NULL CHECK (typeof({0}) = 'text')"
 _EXTENT = f"INTEGER NOT NULL CHECK ({{0}} BETWEEN 1 AND {MAX_EXTENT})"
@@ -32,7 +38,7 @@ _RESULT = {
     "rounds": "INTEGER NOT NULL CHECK ({0} BETWEEN 0 AND 32767)",
     "failure": "TEXT CHECK (typeof({0}) = iif(microseconds, 'null', 'text'))",
 }
-"""The columns of what was measured, in the order of `Measurement`'s fields."""
+"""The columns of a result, in the order of `Measurement`'s fields."""
 _ORIGIN = {"device": _TEXT, "run": "INTEGER REFERENCES runs (id)"}
 _COLUMNS = {**_PROBLEM, **_RESULT, **_ORIGIN}
 _PROBLEM_NAMES = ", ".join(PROBLEM_FIELDS)
@@ -51,10 +57,9 @@ CREATE TABLE measurements (
     PRIMARY KEY ({_PROBLEM_NAMES}, config, regime, stage)
 ) WITHOUT ROWID;
 """
-"""The constraints are checked when a row is written, and all of them when a store is opened."""
 
 _FOLDERS = re.compile(r"(?<![\w/])/(?:[^\s/]+/)+")
-"""Of an absolute path: stores are published, and folders name users."""
+"""Folders of an absolute path, which name users, while stores are published."""
 
 
 class MeasurementStore:
@@ -92,12 +97,12 @@ class MeasurementStore:
             raise self._unusable(error) from error
 
     def _lock(self) -> None:
-        """Take the file for this process, until it is closed; the kernel frees it after a kill."""
+        """Lock the file for this process; the operating system frees it after a kill."""
         try:
             self._database.execute("PRAGMA locking_mode = EXCLUSIVE")
             self._database.execute("BEGIN EXCLUSIVE")
         except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:  # the rest says why it is busy
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:  # an extended error code
                 raise
             raise TilecastError(
                 f"store {self._path} is in use; allowed: one run at a time; wait for the other "
@@ -105,7 +110,7 @@ class MeasurementStore:
             ) from error
 
     def _prepare(self) -> None:
-        """Make the tables of a new file, or see that they are whole and of these versions."""
+        """Make the tables of a new file, or check that they are whole and of these versions."""
         wanted = store_versions()
         tables = _tables(self._database)
         if not tables:
@@ -114,17 +119,17 @@ class MeasurementStore:
             self._database.executemany("INSERT INTO facts VALUES (?, ?)", wanted.items())
             return
         if not {"facts", "measurements"} <= tables.keys():
-            raise self._unusable("a database of something else")
+            raise self._unusable("it is another database")
         found = dict(self._database.execute("SELECT name, value FROM facts"))
         if found != wanted:
             names = sorted({name for name, _ in found.items() ^ wanted.items()}, key=str)
-            theirs, ours = (
+            made_with, allowed = (
                 ", ".join(f"{name} {facts.get(name)!r}" for name in names)
                 for facts in (found, wanted)
             )
             raise TilecastError(
-                f"store {self._path} was made with {theirs}; allowed: {ours}; start a new store, "
-                "as times of different kernels do not mix"
+                f"store {self._path} was made with {made_with}; allowed: {allowed}; start a new "
+                "store, as times of different kernels do not mix"
             )
         with closing(sqlite3.connect(":memory:")) as model:
             model.executescript(_SCHEMA)
@@ -143,7 +148,7 @@ class MeasurementStore:
 
     @contextmanager
     def _access(self) -> Iterator[sqlite3.Connection]:
-        """What is written inside is on disk afterwards, or none of it is."""
+        """A transaction, which is on disk afterwards."""
         try:
             with self._database:
                 yield self._database
@@ -160,13 +165,13 @@ class MeasurementStore:
         self._database.close()
 
     def begin_run(self, provenance: dict[str, object]) -> None:
-        """Record where the measurements from now on come from."""
+        """Record the provenance of the measurements from now on."""
         with self._access() as database:
             query = "INSERT INTO runs (provenance) VALUES (?)"
             self._run = database.execute(query, (json.dumps(provenance),)).lastrowid
 
     def end_run(self, facts: dict[str, object]) -> None:
-        """Add to the current run's provenance what is known once it is over, under ``end``."""
+        """Add to the current run's provenance, under ``end``, what is known once it is over."""
         with self._access() as database:
             database.execute(
                 "UPDATE runs SET provenance = json_set(provenance, '$.end', json(?)) WHERE id = ?",
@@ -175,7 +180,7 @@ class MeasurementStore:
 
     def note(self, name: str, fact: object) -> None:
         """Append a fact, as plain data, to a list of the current run's provenance."""
-        # The list is made by the first one: nothing is appended to what is not there.
+        # The inner call makes the list, if there is none yet.
         with self._access() as database:
             database.execute(
                 "UPDATE runs SET provenance = json_insert(json_insert(provenance, ?, json('[]')), "
@@ -184,7 +189,7 @@ class MeasurementStore:
             )
 
     def runs(self) -> list[dict]:
-        """The provenance of every run, the first one first."""
+        """The provenance of every run, in order."""
         with self._access() as database:
             found = database.execute("SELECT provenance FROM runs ORDER BY id").fetchall()
         return [json.loads(text) for (text,) in found]
@@ -195,7 +200,7 @@ class MeasurementStore:
             database.executemany(
                 "INSERT OR REPLACE INTO kernels VALUES (?, ?, ?)",
                 [
-                    (spec.key, spec.config.name, _without_folders(reason))
+                    (kernel_key(spec), spec.config.name, _without_folders(reason))
                     for spec, reason in failures.items()
                 ],
             )
@@ -213,7 +218,7 @@ class MeasurementStore:
         """Record measurements taken on a card.
 
         Raises:
-            TilecastError: one of them is there already or is none, or the file cannot be written.
+            TilecastError: one is there already or is invalid, or the file cannot be written.
         """
         values = [
             (*row.problem.row(), row.config.name if row.config else REFERENCE)
@@ -231,7 +236,7 @@ class MeasurementStore:
         with self._access() as database:
             return {GemmProblem.from_row(row) for row in database.execute(query, (pass_,))}
 
-    def raced(self, problem: GemmProblem) -> tuple[list[Measurement], str]:
+    def raced(self, problem: GemmProblem) -> tuple[tuple[Measurement, ...], str]:
         """Race rows of a problem, and the card that ran them."""
         places = ", ".join("?" * len(_PROBLEM))
         query = (
@@ -240,10 +245,11 @@ class MeasurementStore:
         )
         with self._access() as database:
             rows = database.execute(query, problem.row()).fetchall()
-            return [
-                Measurement(problem, None if name == REFERENCE else parse_config(name), *result)
-                for _, name, *result in rows
-            ], rows[0][0]
+        found = (
+            Measurement(problem, None if name == REFERENCE else parse_config(name), *result)
+            for _, name, *result in rows
+        )
+        return tuple(found), rows[0][0]
 
     def count(self) -> int:
         """Measurements so far."""
@@ -266,7 +272,7 @@ class MeasurementStore:
 
 
 def store_versions() -> dict[str, str]:
-    """What all measurements of a store have in common."""
+    """The versions that all measurements of a store share."""
     found = {"protocol": str(PROTOCOL_VERSION), "space": str(SPACE_VERSION)}
     for name in FAMILIES:
         facts = family_facts(name)

@@ -1,4 +1,4 @@
-"""The linear layers of one's own model, out of its Hugging Face ``config.json``."""
+"""The linear layers of a model that its Hugging Face ``config.json`` describes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tilecast.data_collection.problems.language_models import MULTIPLE, Decoder, Family
+from tilecast.data_collection.problems.language_models import MULTIPLE, Decoder
 from tilecast.heuristics.errors import TilecastError, one_line
 from tilecast.heuristics.problem import GemmProblem
 
@@ -32,7 +32,7 @@ NAMES = {
     "embedding": ("embedding_size", "word_embed_proj_dim"),
     "vocab": ("vocab_size",),
 }
-"""What each extent is called, in the order in which it is looked for."""
+"""The names of each extent, in the order in which they are looked for."""
 MAY_BE_NONE = {"experts", "shared", "shared_experts"}
 """Extents that a configuration may give as 0."""
 UNGATED = {
@@ -42,15 +42,15 @@ UNGATED = {
     *("gptj", "gpt_bigcode", "codegen", "opt", "bloom", "mpt", "falcon", "starcoder2", "phi"),
     "nemotron",
 }
-"""Model types whose MLP has one projection up, but where `feed_forward_proj` names a gate."""
+"""Model types whose MLP has one projection up, unless `feed_forward_proj` names a gate."""
 GATED = {
     *("llama", "mistral", "mixtral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "gemma", "gemma2"),
     *("gemma3_text", "phi3", "granite", "olmo", "olmo2", "cohere", "cohere2", "stablelm"),
     *("gpt_oss", "modernbert"),
 }
-"""Model types whose MLP has a gate beside it; of others an activation tells that is used so."""
+"""Model types whose MLP has a gate too; for other types a gated activation says so."""
 ACTIVATIONS = ("hidden_act", "hidden_activation", "activation_function")
-"""What the name of an activation is called."""
+"""The names of the activation."""
 FOUR_TIMES = {
     *("gpt2", "gpt_neo", "gptj", "gpt_bigcode", "codegen", "bloom", "mpt", "falcon"),
 }
@@ -59,41 +59,73 @@ MULTI_QUERY = {"falcon", "gpt_bigcode"}
 """Model types whose heads share one key and value unless ``multi_query`` is false."""
 
 
-def read_model(path: Path, shards: Sequence[int]) -> Decoder:
-    """The layers that a model's configuration describes.
+def model_problems(
+    path: Path, shards: Sequence[int], rows: Sequence[int]
+) -> tuple[list[GemmProblem], list[str]]:
+    """The distinct products of a model's linear layers at some numbers of rows, widest first.
+
+    QKV and gate and up are there fused, as servers run them, and one by one, as models are written.
+    Outputs of no multiple of 8 are filled up to the next, as kernels write them.
 
     Args:
-        path: a ``config.json``; of one with several parts, the text model counts.
+        path: a ``config.json``; of a model with several parts, the text model counts.
         shards: tensor-parallel degrees.
+        rows: values of m.
+
+    Returns:
+        The products, and what of the model is left out, in words.
+
+    Raises:
+        TilecastError: as `read_model`; no layer has inputs in multiples of 8; or a number of rows
+            is not allowed.
+    """
+    config = _whole(path)
+    model = _decoder(path, _text_model(path, config), shards)
+    layers = {*model.layers(), *model.unfused()}
+    families = {(-(-n // MULTIPLE) * MULTIPLE, k) for n, k in layers if k % MULTIPLE == 0}
+    if not families:
+        raise _refused(path, f"no layer of it has inputs in multiples of {MULTIPLE}")
+    ordered = sorted(families, key=lambda family: (-family[0] * family[1], family))
+    odd = sorted((n, k) for n, k in layers if k % MULTIPLE)
+    return [GemmProblem(m, n, k) for n, k in ordered for m in rows], [
+        *(f"{name}, which is not the text model" for name in _other_networks(config)),
+        *(f"n={n} k={k}, whose k is no multiple of {MULTIPLE}" for n, k in odd),
+    ]
+
+
+def read_model(path: Path, shards: Sequence[int]) -> Decoder:
+    """The layers that a model's configuration describes.
 
     Raises:
         TilecastError: the file cannot be read, or lacks an extent; its attention is latent; whether
             its MLP has a gate is not known; or a degree does not divide its heads and intermediate
             sizes, or neither divides its key-value heads nor is a multiple of them.
     """
-    config = _text_model(path, _whole(path))
+    return _decoder(path, _text_model(path, _whole(path)), shards)
+
+
+def _decoder(path: Path, config: Config, shards: Sequence[int]) -> Decoder:
     found = {name: _extent(path, config, name) for name in NAMES}
-    hidden, heads = found["hidden"], found["heads"]
-    if config.get("kv_lora_rank") is not None:
-        raise _refused(
-            path,
-            "it has kv_lora_rank, so latent attention, whose layers do not follow from its heads; "
-            "name its products with --problems (those of DeepSeek-V3 are in --suite llm)",
-        )
+    hidden, heads, kind = found["hidden"], found["heads"], _kind(config)
     _check_layers(path, config)
-    if not found["intermediate"] and _kind(config) in FOUR_TIMES:
+    if not found["intermediate"] and kind in FOUR_TIMES:
         found["intermediate"] = 4 * hidden
     intermediate = found["expert"] if found["experts"] else 0
     intermediate = intermediate or found["intermediate"]
     for name, extent in (("hidden", hidden), ("heads", heads), ("intermediate", intermediate)):
         if not extent:
             raise _refused(path, f"it has no {' or '.join(NAMES[name])}")
+    one_kv_head = (
+        kind in MULTI_QUERY
+        and config.get("multi_query", True)
+        and not config.get("new_decoder_architecture")
+    )
     model = Decoder(
         name=path.parent.name,
         hidden=hidden,
         intermediate=intermediate,
         heads=heads,
-        kv_heads=1 if _is_multi_query(config) else found["kv_heads"] or heads,
+        kv_heads=1 if one_kv_head else found["kv_heads"] or heads,
         head_dim=found["head_dim"] or hidden // heads,
         vocab=found["vocab"],
         shards=tuple(shards),
@@ -104,37 +136,6 @@ def read_model(path: Path, shards: Sequence[int]) -> Decoder:
     )
     _check_degrees(path, model)
     return model
-
-
-def model_problems(path: Path, shards: Sequence[int], rows: Sequence[int]) -> list[GemmProblem]:
-    """The distinct products of a model's linear layers at some numbers of rows, widest first.
-
-    QKV and gate and up are there in one, as servers fuse them, and one by one, as models are
-    written. Outputs of no multiple of 8 are filled up to the next, as kernels write them.
-
-    Raises:
-        TilecastError: as `read_model`; no layer is one for us; or a number of rows is not allowed.
-    """
-    layers = _layers(read_model(path, shards))
-    families = {(-(-n // MULTIPLE) * MULTIPLE, k) for n, k in layers if k % MULTIPLE == 0}
-    if not families:
-        raise _refused(path, f"no layer of it has inputs in multiples of {MULTIPLE}")
-    ordered = sorted(families, key=lambda family: (-family[0] * family[1], family))
-    return [GemmProblem(m, n, k) for n, k in ordered for m in rows]
-
-
-def left_out(path: Path, shards: Sequence[int]) -> list[str]:
-    """What of a model `model_problems` leaves out, in words: layers, and parts beside the text.
-
-    Raises:
-        TilecastError: as `read_model`.
-    """
-    others = _other_networks(_whole(path))
-    odd = sorted((n, k) for n, k in _layers(read_model(path, shards)) if k % MULTIPLE)
-    return [
-        *(f"{name}, which is not the text model" for name in others),
-        *(f"n={n} k={k}, whose k is no multiple of {MULTIPLE}" for n, k in odd),
-    ]
 
 
 def _whole(path: Path) -> Config:
@@ -149,7 +150,7 @@ def _whole(path: Path) -> Config:
 
 
 def _text_model(path: Path, config: Config) -> Config:
-    """The part of a configuration that is the text model's, where it has several."""
+    """The text model's part of a configuration, where it has several."""
     text = config.get("text_config", config)
     if not isinstance(text, dict):
         raise _refused(path, "text_config is no object")
@@ -157,30 +158,31 @@ def _text_model(path: Path, config: Config) -> Config:
 
 
 def _check_layers(path: Path, config: Config) -> None:
-    """Refuse a model that has layers of a kind that does not follow from its heads and MLP.
-
-    Raises:
-        TilecastError: it has some.
-    """
+    """Refuse a model with layers that do not follow from its heads and MLP."""
+    if config.get("kv_lora_rank") is not None:
+        raise _refused(
+            path,
+            "it has kv_lora_rank, so latent attention, whose layers do not follow from its heads; "
+            "name its products with --problems (those of DeepSeek-V3 are in --suite llm)",
+        )
     further = ("linear_num_key_heads", "intermediate_size_mlp")
     named = [name for name in config if name in further or name.startswith("mamba_")]
     kinds = config.get("layer_types")
-    others = [
-        kind
+    named += [
+        f"layer_types with {str(kind)[:50]!r}"
         for kind in (kinds if isinstance(kinds, list) else [])
         if kind == "linear_attention" or not str(kind).endswith("attention")
     ]
-    if named or others:
-        shown = named[0] if named else f"layer_types with {str(others[0])[:50]!r}"
+    if named:
         raise _refused(
             path,
-            f"it has {shown}, so layers that do not follow from its heads and MLP; name its "
+            f"it has {named[0]}, so layers that do not follow from its heads and MLP; name its "
             "products with --problems",
         )
 
 
 def _other_networks(config: Config) -> list[str]:
-    """What the parts of a configuration are called that are other networks than the text model."""
+    """Names of the parts of a configuration that are other networks than the text model."""
     return [
         name
         for name, part in config.items()
@@ -191,16 +193,6 @@ def _other_networks(config: Config) -> list[str]:
 
 def _kind(config: Config) -> str:
     return str(config.get("model_type", "none"))
-
-
-def _layers(model: Decoder) -> set[Family]:
-    return {*model.layers(), *model.unfused()}
-
-
-def _is_multi_query(config: Config) -> bool:
-    """Whether all heads share one key and value: it counts for more than a number of those."""
-    shared = config.get("multi_query", True) and not config.get("new_decoder_architecture")
-    return _kind(config) in MULTI_QUERY and bool(shared)
 
 
 def _is_gated(path: Path, config: Config) -> bool:

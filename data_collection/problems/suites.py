@@ -20,7 +20,8 @@ from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.problem import GemmProblem
 
 TRAINING_PROBLEMS = Path(__file__).parents[1].joinpath("data") / "training_problems.json"
-"""n, k and every m of each family, as benchmarks/training_suite.py chose them."""
+"""n, k and every m of each family, as `tilecast.data_collection.problems.training_suite` chose
+them."""
 
 _LLM_M = (1, 8, 16, 64, 256, 1024, 4096, 8192)
 

@@ -1,6 +1,6 @@
-"""Do the cards of a host agree? All of them time the best kernels of the same few problems.
+"""Comparison of the cards of a run: all of them time the best kernels of the same few problems.
 
-What they find is kept with the run, not among the measurements, of which there is one a kernel.
+The times are kept with the run's provenance, since a data set has one measurement a kernel.
 """
 
 from __future__ import annotations
@@ -13,32 +13,32 @@ from tilecast.data_collection.dataset.measurement import REFERENCE, Measurement
 from tilecast.heuristics.problem import GemmProblem
 
 REFERENCE_PROBLEMS = 6
-"""Problems that every card times: some ten seconds a card."""
+"""Problems that every card times, which takes some ten seconds a card."""
 
 
 @dataclass(frozen=True)
 class CardTimes:
-    """What one card made of one problem."""
+    """The times of one card on one problem."""
 
     card: str
     """Hash of its UUID."""
     problem: GemmProblem
     """What was multiplied."""
     microseconds: Mapping[tuple[str, str], float]
-    """Run time by power regime and config name, of which `REFERENCE` is the library's kernel."""
+    """Run time by power regime and config name, of which `REFERENCE` is PyTorch's kernel."""
 
 
 def spread(
     problems: Sequence[GemmProblem], most: int = REFERENCE_PROBLEMS
 ) -> tuple[GemmProblem, ...]:
-    """A few of some problems, from the small ones to the large ones; the same every time."""
+    """At most so many of some problems, evenly from small to large; the same every time."""
     by_size = sorted(problems, key=lambda problem: (problem.flops, problem.row()))
     count = min(most, len(by_size))
     return tuple(by_size[int((i + 0.5) * len(by_size) / count)] for i in range(count))
 
 
-def timed(problem: GemmProblem, rows: Iterable[Measurement], card: str) -> dict[str, Any]:
-    """Verify rows that a card took for a comparison, as plain data; `card_times` reads them."""
+def comparison(problem: GemmProblem, rows: Iterable[Measurement], card: str) -> dict[str, Any]:
+    """Rows that a card measured for a comparison, as plain data that `card_times` reads."""
     times = [
         (row.regime, row.config.name if row.config else REFERENCE, row.microseconds) for row in rows
     ]
@@ -46,7 +46,7 @@ def timed(problem: GemmProblem, rows: Iterable[Measurement], card: str) -> dict[
 
 
 def card_times(runs: Iterable[Mapping[str, Any]]) -> list[CardTimes]:
-    """All comparisons that the provenance of some runs tells."""
+    """All comparisons in the provenance of some runs."""
     return [
         CardTimes(
             found["card"],

@@ -19,10 +19,10 @@ from tilecast.data_collection.jobs.jobs import Session
 from tilecast.data_collection.jobs.store import MeasurementStore
 from tilecast.data_collection.run.cards import card_times
 from tilecast.data_collection.run.progress import Progress
-from tilecast.data_collection.run.scheduler import Collector, Workload
+from tilecast.data_collection.run.scheduler import Scheduler, Workload
 from tilecast.heuristics.config_table import Candidates
 from tilecast.heuristics.errors import TilecastError
-from tilecast.heuristics.hardware import Hardware
+from tilecast.heuristics.hardware import Hardware, described
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.build.builder import compile_all
 from tilecast.kernels.candidates import candidates, space
@@ -37,7 +37,7 @@ class CollectOptions:
     problems: tuple[GemmProblem, ...]
     """What to multiply."""
     store: Path
-    """SQLite file; a run goes on where the last one was stopped."""
+    """SQLite file; a run goes on where the last one stopped."""
     objects: ObjectCache
     """Compiled kernels."""
     gpu: Hardware
@@ -45,19 +45,19 @@ class CollectOptions:
     devices: tuple[int, ...] = (0,)
     """CUDA device indices; all of one model."""
     choose: Callable[[GemmProblem, Candidates], Candidates] | None = None
-    """Which of a problem's candidates are measured; all when left out."""
+    """Chooses the candidates to measure; None for all."""
     workers: int = 1
     """Processes that compile on this host."""
     address: str | None = None
-    """A Ray cluster, whose GPUs and cores take the place of this host's."""
+    """Address of a Ray cluster to use instead of this host."""
     compared: tuple[GemmProblem, ...] = ()
-    """Problems whose best kernels every card times, too, where it has not yet, to compare cards."""
+    """Problems whose best kernels every card times, to compare cards."""
     seconds: float = float("inf")
-    """Time after which nothing further is compiled or measured."""
+    """Time after which no further job starts."""
 
 
 class _Chosen(Mapping[GemmProblem, Candidates]):
-    """Problems, whose candidates are chosen each time that they are asked for."""
+    """Problems with candidates, which are chosen when they are read."""
 
     def __init__(self, options: CollectOptions, order: Iterable[GemmProblem]):
         self._options = options
@@ -77,7 +77,7 @@ class _Chosen(Mapping[GemmProblem, Candidates]):
 
 
 def workload(options: CollectOptions) -> Workload:
-    """Each problem with what is measured of it, in an order of which every stretch is fair.
+    """Each problem with the candidates to measure, in a random order that is always the same.
 
     Raises:
         TilecastError: no kernel multiplies the operands of one.
@@ -90,10 +90,10 @@ def workload(options: CollectOptions) -> Workload:
 
 
 def collect(options: CollectOptions, report: Callable[[Progress], None]) -> None:
-    """Bring the store to where every problem is measured and verified, or time is up.
+    """Measure and verify every problem that the store does not have yet, until time is up.
 
     Raises:
-        TilecastError: the GPU is another than is meant, or than the store is of, or in use; the
+        TilecastError: the GPU is not the one of the options or of the store, or is in use; the
             store or cache cannot be written; workers fail with no kernel to blame; or the cluster
             does not answer or differs.
     """
@@ -107,7 +107,7 @@ def collect(options: CollectOptions, report: Callable[[Progress], None]) -> None
             )
         done = {(one.card, one.problem) for one in card_times(runs)}
         store.begin_run(place.provenance | {"gpu": name, "hardware": options.gpu.facts()})
-        Collector(
+        Scheduler(
             store,
             place.factories,
             build=place.build,
@@ -117,16 +117,16 @@ def collect(options: CollectOptions, report: Callable[[Progress], None]) -> None
             deadline=start + options.seconds,
         ).collect(workload(options))
         seconds, gpus = round(time.monotonic() - start, 1), []
-        with suppress(TilecastError):  # all that was to be measured is
+        with suppress(TilecastError):  # the measurements are complete
             gpus = place.states()
         store.end_run({"gpus": gpus, "seconds": seconds})
 
 
 def site(options: CollectOptions) -> AbstractContextManager[Site]:
-    """Where the options say that kernels are compiled and measured.
+    """Where kernels are compiled and measured.
 
     Raises:
-        TilecastError: as `collect`, but for what happens later.
+        TilecastError: as `collect`, before the first job.
     """
     if options.address is None:
         return _this_host(options)
@@ -136,19 +136,22 @@ def site(options: CollectOptions) -> AbstractContextManager[Site]:
 def target_gpu(
     device: int, address: str | None, runs: Iterable[Mapping[str, Any]] = ()
 ) -> Hardware:
-    """The GPU model that is to be measured, as `tilecast.data_collection.gpu.gpu_model.find_gpu`.
+    """The hardware that is to be measured; the rates of an unknown GPU are measured first.
 
     Args:
-        device: of this host.
-        address: of the Ray cluster whose GPUs are asked instead; this host needs none then.
-        runs: provenance of runs that the measurements shall join.
+        device: index of a CUDA device of this host.
+        address: of a Ray cluster, one of whose GPUs is asked instead; this host then needs none.
+        runs: provenance of earlier runs, whose description of the GPU is kept.
 
     Raises:
-        TilecastError: as there; or the cluster cannot be used, or has no GPU.
+        TilecastError: as `hardware_of`; or the cluster cannot be used, or has no GPU.
     """
-    from tilecast.data_collection.gpu.gpu_model import find_gpu
+    from tilecast.data_collection.gpu.gpu_model import hardware_of
 
-    return find_gpu(device, runs) if address is None else _many_hosts().cluster_gpu(address, runs)
+    earlier = [described(run["hardware"]) for run in runs if "hardware" in run]
+    if address is None:
+        return hardware_of(device, earlier, measure=True)
+    return _many_hosts().cluster_gpu(address, earlier)
 
 
 def _many_hosts() -> ModuleType:
@@ -164,7 +167,7 @@ def _many_hosts() -> ModuleType:
 
 @contextmanager
 def _this_host(options: CollectOptions) -> Iterator[Site]:
-    """GPUs of this host, which no other collection has meanwhile."""
+    """GPUs of this host, claimed for this collection."""
     from tilecast.data_collection.gpu.environment import claimed, gpu_states, present
 
     cards, provenance = present(options.devices, options.gpu)
@@ -182,7 +185,7 @@ def _this_host(options: CollectOptions) -> Iterator[Site]:
 def card_session(
     objects: ObjectCache, card: str, announce: Callable[[KernelSpec | None], None]
 ) -> Session:
-    """A session on a card of this host: a worker's successor has that one and no other."""
+    """A session on a card of this host, which keeps its hash when devices are renumbered."""
     from tilecast.data_collection.gpu.environment import device_of
     from tilecast.data_collection.timing.gpu_session import GpuSession
 

@@ -1,4 +1,4 @@
-"""How far a collection is, as it is told while it runs."""
+"""The progress of a collection."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ class Progress:
     gpus: int
     """GPUs at work."""
     noise: float | None
-    """Label noise, as far as the rounds so far tell; see `label_noise`."""
+    """The `label_noise` of the races so far."""
 
 
 @dataclass
 class Phase:
-    """Jobs of one kind; their pace tells how long the rest will take."""
+    """Jobs of one kind, and their pace."""
 
     name: str
-    """What `Progress` calls it."""
+    """One of `Progress.phase`."""
     total: int
     """Jobs."""
     done: int = 0
     """Those that are finished."""
     seconds: float = 0.0
-    """What they took together."""
+    """Their time together."""
 
     def count(self, seconds: float) -> float:
         """Count one more job, which took so long; the seconds that the rest will take."""
@@ -49,5 +49,5 @@ class Phase:
 
 
 def label_noise(errors: Sequence[float]) -> float | None:
-    """What nine of ten standard errors of raced kernels' times stay below; None without any."""
+    """The 90th percentile of the standard errors of raced kernels; None without any."""
     return sorted(errors)[len(errors) * 9 // 10] if errors else None

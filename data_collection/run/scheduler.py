@@ -1,4 +1,4 @@
-"""The collector: what is compiled, checked, measured and verified in which order, and kept."""
+"""What a collection compiles, checks, measures and verifies, and in which order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any
 
-from tilecast.data_collection.dataset.measurement import Measurement
 from tilecast.data_collection.engines.worker import LocalEngine
 from tilecast.data_collection.jobs.engine import Build, Engine
 from tilecast.data_collection.jobs.jobs import (
@@ -24,69 +23,70 @@ from tilecast.data_collection.jobs.jobs import (
     VerifyJob,
 )
 from tilecast.data_collection.jobs.store import MeasurementStore
-from tilecast.data_collection.run.cards import timed
+from tilecast.data_collection.run.cards import comparison
 from tilecast.data_collection.run.progress import Phase, Progress, label_noise
-from tilecast.data_collection.run.worker_pool import Crew
+from tilecast.data_collection.run.worker_pool import WorkerPool
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.build.compiling import CompileResult
+from tilecast.kernels.objects.keys import kernel_key
 from tilecast.kernels.spec import KernelSpec
 
 STRETCH = 16
 """Problems per GPU that are compiled, checked and measured before the next: some two minutes. The
-first stretch is of one and each twice the one before, so that little is waited for: the kernels of
-a stretch compile while the one before is measured."""
+kernels of a stretch compile while the stretch before is measured. The first stretch has one problem
+per GPU and each next one twice as many, so that the GPUs have work early."""
 
 MEASURING_SHARE = 0.7
-"""Of a time that is limited: the rest is for the second timing, which scores what was measured."""
+"""Share of a limited time for measuring; the rest is for verification."""
 
 CHECKS_PER_JOB = 16
 """Kernels of one check job, 0.1 s: little to wait for when the others are done, and to repeat after
 a hang."""
 
 Workload = Mapping[GemmProblem, Sequence[KernelConfig]]
-"""Problems, each with its candidates, which are asked for when they are about to be compiled."""
+"""Problems, each with its candidates, which are read when they are about to be compiled."""
 
 
 @dataclass(frozen=True)
 class _Build:
-    """Kernels that a thread of their own has compiled, and what came of each so far."""
+    """Kernels that a thread compiles, and their results so far."""
 
     kernels: list[KernelSpec]
     results: SimpleQueue[CompileResult | BaseException | None] = field(default_factory=SimpleQueue)
-    """None ends them, or what was raised."""
+    """The last one is None, or what the compiler raised."""
 
 
 @dataclass(eq=False)
-class Collector:
+class Scheduler:
     """Checks, measures and verifies problems on one or more GPUs, and compares the GPUs.
 
-    Every finished job is in the store before the next one starts, so a run that is killed goes on
-    where it was. A kernel that hangs, crashes or is wrong is recorded and not run from then on. A
-    card that throttles, or a worker that somebody kills or that is lost with its host, is noted
-    with the run; what was in work is done again, if need be on another card. A card that is gone is
-    done without.
+    Every finished job is stored before the next one starts, so a run that is killed goes on where
+    it was. A kernel that hangs, crashes or computes wrong results is recorded and not run from then
+    on. When a card throttles, or a worker is killed or lost with its host, that is noted with the
+    run, and the job is done again, if need be on another card. A card that is gone is not waited
+    for.
     """
 
     store: MeasurementStore
-    """Where results go and what is done already is read from."""
+    """Where results go, and what says which jobs are done."""
     factories: Sequence[SessionFactory]
     """One session factory per GPU."""
     build: Build = lambda kernels, /, *, stop: ()
-    """Compiles kernels; nothing where all are compiled."""
+    """Compiles kernels; does nothing where all are compiled."""
     engine: Engine[Any] = field(default_factory=LocalEngine)
     """What the workers run on."""
     report: Callable[[Progress], None] = lambda progress: None
-    """Told of progress after every job."""
+    """Called after every job."""
     compared: Iterable[tuple[str, GemmProblem]] = ()
-    """Cards and problems whose best kernels that card is to time, too, once they have raced."""
+    """Cards and problems whose best kernels that card times too, once the problem is raced."""
     silence_seconds: float = 60.0
-    """A worker that says nothing for so long is killed; one that starts may take `START_FACTOR`
-    times as long."""
+    """A worker without a message for so long is killed; `START_FACTOR` times as long as it
+    starts."""
     deadline: float = math.inf
     """`time.monotonic` after which no further job starts."""
     _until: float = field(default=math.inf, init=False)
-    """The same for what is being done."""
+    """The same for the current phases."""
     _taken: int = field(default=0, init=False)
     _ended: bool = field(default=False, init=False)
     _errors: list[float] = field(default_factory=list, init=False)
@@ -100,42 +100,39 @@ class Collector:
         """
         self._begun = time.monotonic()
         measuring = self._begun + MEASURING_SHARE * (self.deadline - self._begun)
-        self._crew = Crew(self.store, self.factories, self.engine, self.silence_seconds)
+        self._pool = WorkerPool(self.store, self.factories, self.engine, self.silence_seconds)
         try:
-            with self._compiling(measuring) as ahead:
-                self._measure(workload, ahead)
-            with self._compiling(self.deadline) as ahead:
-                self._verify(workload, ahead)
-                self._compare(ahead)
-            self._crew.settle()
+            with self._compiling(measuring) as compiler:
+                self._measure(workload, compiler)
+            with self._compiling(self.deadline) as compiler:
+                self._verify(workload, compiler)
+                self._compare(compiler)
+            self._pool.settle()
         finally:
-            self._crew.stop()
+            self._pool.stop()
 
     @contextmanager
     def _compiling(self, until: float) -> Iterator[ThreadPoolExecutor]:
-        """A thread that compiles for what is done inside, which begins no job after ``until``."""
+        """A thread that compiles for the phases inside, which start no job after ``until``."""
         self._until, self._ended = until, False
-        with ThreadPoolExecutor(1) as ahead:
+        with ThreadPoolExecutor(1) as compiler:
             try:
-                yield ahead
+                yield compiler
             finally:
                 self._ended = True
-                ahead.shutdown(cancel_futures=True)
+                compiler.shutdown(cancel_futures=True)
 
-    def _measure(self, workload: Workload, ahead: ThreadPoolExecutor) -> None:
-        """Stretch by stretch: a run that ends early has measured the first problems whole.
-
-        While one is checked and measured, the kernels of the next are compiled.
-        """
+    def _measure(self, workload: Workload, compiler: ThreadPoolExecutor) -> None:
+        """Stretch by stretch, so that a run that ends early has measured its problems whole."""
         measured = self.store.measured("screen")
         todo = [problem for problem in workload if problem not in measured]
         phase = Phase("measure", len(todo))
-        # Chosen as it goes: to rank all problems takes minutes, in which the cards would idle.
+        # Candidates are read stretch by stretch: to rank all problems first would take minutes.
         stretches = (
             {problem: tuple(workload[problem]) for problem in todo[start:stop]}
             for start, stop in _stretches(len(todo), len(self.factories))
         )
-        begun = ((stretch, self._begin(ahead, stretch)) for stretch in stretches)
+        begun = ((stretch, self._begin(compiler, stretch)) for stretch in stretches)
         following = next(begun, None)
         while following and not self._late():
             stretch, build = following
@@ -147,63 +144,58 @@ class Collector:
             self._run(phase, [MeasureJob(problem, stretch[problem]) for problem in problems])
 
     def _check(self, kernels: Sequence[KernelSpec]) -> None:
-        known = self.store.checks().keys() | self._crew.failures.keys()
-        todo = [spec for spec in kernels if spec.key not in known]
+        known = self.store.checks().keys() | self._pool.failures.keys()
+        todo = [spec for spec in kernels if kernel_key(spec) not in known]
         starts = range(0, len(todo), CHECKS_PER_JOB)
         jobs = [CheckJob(tuple(todo[start : start + CHECKS_PER_JOB])) for start in starts]
         self._run(Phase("check", len(jobs)), jobs)
 
-    def _verify(self, workload: Workload, ahead: ThreadPoolExecutor) -> None:
+    def _verify(self, workload: Workload, compiler: ThreadPoolExecutor) -> None:
         verified, raced = self.store.measured("verify"), self.store.measured("race")
         todo = (problem for problem in workload if problem in raced and problem not in verified)
-        self._time_again("verify", [VerifyJob(p, *self._raced(p)) for p in todo], ahead)
+        self._time_again("verify", [VerifyJob(p, *self.store.raced(p)) for p in todo], compiler)
 
-    def _compare(self, ahead: ThreadPoolExecutor) -> None:
+    def _compare(self, compiler: ThreadPoolExecutor) -> None:
         raced = self.store.measured("race")
         pairs = ((card, problem) for card, problem in self.compared if problem in raced)
-        jobs = [CompareJob(problem, self._raced(problem)[0], card) for card, problem in pairs]
-        self._time_again("compare", jobs, ahead)
+        jobs = [CompareJob(problem, self.store.raced(problem)[0], card) for card, problem in pairs]
+        self._time_again("compare", jobs, compiler)
 
-    def _raced(self, problem: GemmProblem) -> tuple[tuple[Measurement, ...], str]:
-        """Race rows of a problem, and the card that ran them."""
-        rows, card = self.store.raced(problem)
-        return tuple(rows), card
+    def _time_again(
+        self, phase: str, jobs: Sequence[VerifyJob], compiler: ThreadPoolExecutor
+    ) -> None:
+        # Nothing can be timed again where all kernels have failed since.
+        jobs = [job for job in jobs if job.without(self._pool.failures).kernels]
+        if jobs:
+            configs = {job.problem: [r.config for r in job.raced if r.config] for job in jobs}
+            self._built(self._begin(compiler, configs))
+            self._run(Phase(phase, len(jobs)), jobs)
 
-    def _time_again(self, phase: str, jobs: Sequence[VerifyJob], ahead: ThreadPoolExecutor) -> None:
-        # One whose kernels have all failed since has nothing to be timed.
-        jobs = [job for job in jobs if job.without(self._crew.failures).kernels]
-        if not jobs:
-            return
-        configs = {job.problem: [r.config for r in job.raced if r.config] for job in jobs}
-        self._built(self._begin(ahead, configs))
-        self._run(Phase(phase, len(jobs)), jobs)
-
-    def _begin(self, ahead: ThreadPoolExecutor, stretch: Workload) -> _Build:
-        """Have a thread compile the kernels of some problems, less those that are known to fail."""
+    def _begin(self, compiler: ThreadPoolExecutor, stretch: Workload) -> _Build:
+        """Have a thread compile the kernels of some problems, except those known to fail."""
         specs = dict.fromkeys(
             KernelSpec.for_problem(c, problem) for problem, cs in stretch.items() for c in cs
         )
-        build = _Build([spec for spec in specs if spec.key not in self._crew.failures])
-        ahead.submit(self._compile, build)
+        build = _Build([spec for spec in specs if kernel_key(spec) not in self._pool.failures])
+        compiler.submit(self._compile, build)
         return build
 
     def _compile(self, build: _Build) -> None:
-        """Compile, in a thread that touches nothing else."""
+        """Compile, in the thread."""
         try:
             for result in self.build(build.kernels, stop=self._unwanted):
                 build.results.put(result)
                 if self._unwanted():
                     break
             build.results.put(None)
-        # Told where the results are waited for.
-        except BaseException as error:
+        except BaseException as error:  # raised by `_built`
             build.results.put(error)
 
     def _built(self, build: _Build) -> list[KernelSpec]:
         """Wait until a build has ended; all its kernels.
 
-        The crew leaves out those that failed: for ever what a compiler refused, and in this run
-        alone what a compiler hung or died at.
+        A kernel that the compiler refused is left out by all runs, and one that the compiler hung
+        or died at by this run alone.
 
         Raises:
             BaseException: what compiling raised in its thread.
@@ -213,9 +205,9 @@ class Collector:
             if isinstance(result, BaseException):
                 raise result
             if result.error and result.passing:
-                self._crew.leave_out(result.spec, result.error)
+                self._pool.leave_out(result.spec, result.error)
             elif result.error:
-                self._crew.record({result.spec: result.error})
+                self._pool.record({result.spec: result.error})
             since = self._tell(phase, since)
         return build.kernels
 
@@ -231,21 +223,21 @@ class Collector:
         if not jobs or self._late():
             return
         waiting, since = list(jobs), time.monotonic()
-        while waiting or self._crew.busy:
+        while waiting or self._pool.busy:
             if self._late():
                 waiting.clear()
-            for done in self._crew.finished(waiting):
+            for done in self._pool.finished(waiting):
                 self._keep(*done)
                 since = self._tell(phase, since)
 
     def _keep(self, job: Job, result: Result, card: str) -> None:
         """Put a finished job's result into the store."""
         if isinstance(result, dict):
-            self._crew.record(result)
+            self._pool.record(result)
             return
         self._taken += len(result)
         if isinstance(job, CompareJob):
-            self.store.note("compared", timed(job.problem, result, card))
+            self.store.note("compared", comparison(job.problem, result, card))
         else:
             self.store.add(result, card)
         if isinstance(job, MeasureJob):
@@ -257,12 +249,12 @@ class Collector:
         left = phase.count(now - since)
         counts = phase.done, phase.total, self._taken, now - self._begun
         noise = label_noise(self._errors)
-        self.report(Progress(phase.name, *counts, left, self._crew.gpus, noise))
+        self.report(Progress(phase.name, *counts, left, self._pool.gpus, noise))
         return now
 
 
 def _stretches(problems: int, gpus: int) -> Iterator[tuple[int, int]]:
-    """First problem of each stretch, and the first one behind it."""
+    """Place of each stretch's first problem, and of the first one behind it."""
     start, size = 0, gpus
     while start < problems:
         yield start, min(start + size, problems)

@@ -1,7 +1,7 @@
-"""The crew of a collection: who gets which job, and what becomes of a worker that fails or is lost.
+"""The workers of a collection: who gets which job, and what follows when a worker fails or is lost.
 
-A culprit is recorded, so that it is not run again, once another card says so, too, where there is
-one; what was in work is done again, by another card where one fails with no kernel to blame.
+A kernel that ends a worker is recorded and not run again, once a second card confirms it, where
+there is one. The job is done again; by another card, where it failed with no kernel to blame.
 """
 
 from __future__ import annotations
@@ -25,22 +25,23 @@ from tilecast.data_collection.jobs.jobs import (
 )
 from tilecast.data_collection.jobs.store import MeasurementStore
 from tilecast.heuristics.errors import TilecastError
+from tilecast.kernels.objects.keys import kernel_key
 from tilecast.kernels.spec import KernelSpec
 
 MAX_STRIKES = 3
 """Failures in a row with no kernel to blame, or with one that another card has run, after which a
-card is given up; and of one job, after which it is left to another run."""
+card is given up; also of one job, after which the job is left to another run."""
 
 MOST_LOSSES = 3
 """Workers per GPU that may be lost with their hosts while no job is finished."""
 
 
 @dataclass(eq=False)
-class Crew:
-    """One worker per GPU, which start with the first job."""
+class WorkerPool:
+    """One worker per GPU, started with the first job."""
 
     store: MeasurementStore
-    """Where culprits and troubles are recorded, and which kernels fail is read from, once."""
+    """Keeps which kernels fail, which is read once, and what happens to workers."""
     factories: Sequence[SessionFactory]
     """One session factory per GPU."""
     engine: Engine[Any]
@@ -66,11 +67,11 @@ class Crew:
     def record(self, checks: Mapping[KernelSpec, str | None]) -> None:
         """Store for each kernel what is wrong with it, or None, for this run and all others."""
         self.store.add_checks(checks)
-        self._failures |= {spec.key: reason for spec, reason in checks.items() if reason}
+        self._failures |= {kernel_key(spec): reason for spec, reason in checks.items() if reason}
 
     def leave_out(self, spec: KernelSpec, reason: str) -> None:
-        """Have a kernel not run by this run; another one may."""
-        self._failures[spec.key] = reason
+        """Do not run a kernel in this run; another run may."""
+        self._failures[kernel_key(spec)] = reason
 
     @property
     def gpus(self) -> int:
@@ -85,7 +86,7 @@ class Crew:
         return any(worker.job for worker in self._workers)
 
     def finished(self, waiting: list[Job]) -> Iterator[tuple[Job, Result, str]]:
-        """Give waiting jobs to workers; those that are done within a second, and on which card.
+        """Give waiting jobs to workers; yield those done within a second, and on which card.
 
         A job that is to be tried again is put back.
 
@@ -112,7 +113,7 @@ class Crew:
                 yield job, news, worker.card
 
     def settle(self) -> None:
-        """Say so if all was in vain.
+        """Check that a run was not in vain.
 
         Raises:
             TilecastError: nothing was timed, and one or more problems were left to another run.
@@ -131,9 +132,9 @@ class Crew:
                 ended.result()
 
     def _hand_out(self, waiting: list[Job]) -> None:
-        """Give workers without a job their next; a verification is left to the card that raced."""
+        """Give each worker without a job its next one."""
         there = {worker.name for worker in self._workers if worker.card != ""}
-        # One that starts may be any card; and where nobody is there yet, all are to come.
+        # A worker that starts may turn out to be any card.
         if there and "" not in there:
             waiting[:] = [j for j in waiting if not isinstance(j, CompareJob) or j.card in there]
         for worker in self._workers:
@@ -141,12 +142,12 @@ class Crew:
             job = next((job for job in waiting if _may_do(worker.card, job, others)), None)
             if job and worker.card and not worker.job:
                 waiting.remove(job)
-                known = job.suspect and job.suspect.key in self._failures
+                known = job.suspect and kernel_key(job.suspect) in self._failures
                 worker.give((job.afresh() if known else job).without(self._failures))
 
     def _others(self, worker: Worker) -> set[str | None]:
-        """Cards of the other workers, None of those that start."""
-        # Nobody waits for a worker that waits for a card, which may never come.
+        """Cards of the other workers; None for a worker that starts."""
+        # A worker that waits for a GPU is not counted: the GPU may never come.
         return {other.card for other in self._workers if other is not worker} - {""}
 
     def _recover(self, worker: Worker, failed: Failed, waiting: list[Job]) -> None:
@@ -156,7 +157,7 @@ class Crew:
             TilecastError: no kernel can be blamed, and no other card is left.
         """
         job, strikes = worker.job, worker.strikes
-        if isinstance(job, CompareJob):  # nobody else can do it, and nothing rests on it
+        if isinstance(job, CompareJob):  # no other card can do it, and nothing depends on it
             self._note(worker, failed.reason)
         elif job and failed.culprit and self._is_sure(worker, job, failed.culprit):
             self.record({failed.culprit: failed.reason})
@@ -165,17 +166,17 @@ class Crew:
             waiting.insert(0, job.with_suspect(failed.culprit, worker.name))
         elif job and not (failed.culprit or job.careful or failed.innocent):
             waiting.insert(0, replace(job, careful=True))
-        elif isinstance(job, MeasureJob | VerifyJob) and job.shortages + 1 >= MAX_STRIKES:
-            # Not the card's fault, which may do others; a problem may need more than there is.
+        elif isinstance(job, MeasureJob | VerifyJob) and job.unexplained + 1 >= MAX_STRIKES:
+            # No strike for the card: the problem may need more memory than there is.
             self._left = f"{job.problem} is left to another run: {failed.reason}"
             self._note(worker, self._left)
         else:
             strikes += 1
             self._note(worker, failed.reason)
             if job:  # behind the others, which may do better
-                waiting.append(job.with_shortage(worker.name, cleared=bool(failed.culprit)))
+                waiting.append(job.failed_unexplained(worker.name, cleared=bool(failed.culprit)))
         self._dismiss(worker)
-        # One that starts and fails by itself has no card, and gets none.
+        # A worker that fails by itself as it starts has no card, and gets no successor.
         there = worker.card or (worker.card is None and failed.innocent)
         if there and strikes < MAX_STRIKES:
             successor = self._succeed(worker)
@@ -188,7 +189,7 @@ class Crew:
             )
 
     def _is_sure(self, worker: Worker, job: Job, culprit: KernelSpec) -> bool:
-        """Whether a kernel is to blame, and not the card: two cards say so, or there is but one."""
+        """Whether two cards blame a kernel, or the only card does."""
         another = job.suspect == culprit and job.accuser != worker.name
         return another or not self._others(worker)
 
@@ -203,13 +204,13 @@ class Crew:
                     self._dismiss(worker)
 
     def _lose(self, worker: Worker, lost: Lost, waiting: list[Job]) -> None:
-        """Replace a worker that is lost with its host; its job waits again, as nobody is to blame.
+        """Replace a worker that is lost with its host; its job waits again.
 
         Raises:
             TilecastError: too many are lost and nothing gets done.
         """
         self._losses += 1
-        self._note(worker, "lost with its host")  # what Ray says of it has addresses
+        self._note(worker, "lost with its host")  # Ray's own words have addresses
         if self._losses > MOST_LOSSES * len(self.factories):
             raise TilecastError(
                 f"{self._losses} workers in a row were lost ({lost.reason}); allowed: hosts with "
@@ -228,14 +229,17 @@ class Crew:
         self._workers.remove(worker)
 
     def _succeed(self, worker: Worker) -> Worker:
-        """Start another worker with what one was started with."""
+        """Start another worker with the same factory."""
         successor = self.engine.start(worker.factory, self.silence_seconds)
         self._workers.append(successor)
         return successor
 
 
 def _may_do(card: str | None, job: Job, others: set[str | None]) -> bool:
-    """Whether a card may take a job, given the others; None is one that still starts."""
+    """Whether a card may take a job, given the other cards; None is a worker that starts.
+
+    A verification goes to the card that raced, where that is there.
+    """
     if isinstance(job, CompareJob):
         return job.card == card
     if job.not_on == card:

@@ -1,4 +1,4 @@
-"""Whether a card is slowed down by anything but the power limit that it is sold with."""
+"""Whether a card is throttled by anything but its regular power limit."""
 
 from __future__ import annotations
 
@@ -8,24 +8,19 @@ from tilecast.data_collection.timing.protocol import CardFailure
 from tilecast.heuristics.errors import one_line
 
 THROTTLES = {0x20: "software thermal", 0x40: "hardware thermal", 0x80: "power brake"}
-"""Bits of NVML's clocks event reasons. The power cap is none: it is what the sustained regime is
-about."""
+"""Bits of NVML's clocks event reasons, without the power cap, which the sustained regime meets."""
 
 
 def throttles(reasons: int) -> list[str]:
-    """What of `THROTTLES` is among NVML's clocks event reasons."""
+    """The names of `THROTTLES` whose bits are set."""
     return [name for bit, name in THROTTLES.items() if reasons & bit]
 
 
 def watch(uuid: str) -> Callable[[], None]:
-    """What sees, before and after a timing, whether a card throttles.
+    """A function that raises `CardFailure` while a card throttles, or does not say whether it does.
 
     Args:
         uuid: of the card, as the driver writes it, with or without ``GPU-``.
-
-    Returns:
-        A function that raises `CardFailure` where the card throttles at that moment, or does not
-        say whether it does: no kernel is to blame for that.
     """
     from cuda.bindings import nvml  # pyright: ignore[reportAttributeAccessIssue]
 

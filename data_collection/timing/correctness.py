@@ -1,4 +1,4 @@
-"""When a kernel's results count as right: what they are checked on, and how far off one may be."""
+"""When a kernel's results are correct: the problems of the check, and the allowed error."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ def check_problems(spec: KernelSpec) -> list[GemmProblem]:
     step = 8 * ALIGNMENT_BYTES // min(operands.a.dtype.bits, operands.b.dtype.bits, 16)
     rows = step if "col" in (operands.a.major, operands.out.major) else 1
     batch = 3 if spec.batched else 1
-    return [
-        GemmProblem(_up(m, rows), _up(n, step), _up(k, step), batch, operands)
-        for m, n, k in CHECK_EXTENTS
+    padded = [
+        [
+            -(-extent // unit) * unit
+            for extent, unit in zip(extents, (rows, step, step), strict=True)
+        ]
+        for extents in CHECK_EXTENTS
     ]
-
-
-def _up(extent: int, step: int) -> int:
-    return -(-extent // step) * step
+    return [GemmProblem(m, n, k, batch, operands) for m, n, k in padded]
 
 
 FUSED_SLACK = 3.0
-"""What scales near 1, an activation's slope and its approximation may make of a product's error."""
+"""How much scales near 1 and an activation may increase a product's error."""
 
 
 def wrong_elements(out: torch.Tensor, reference: torch.Tensor, problem: GemmProblem) -> str | None:
     """Compare a product of normal random operands with its reference, element by element.
 
-    An element may be off by one unit in the last place of its own dtype, and by what adding k
-    products in float32 can lose: k roundings of a sum of magnitudes that is near k. That is far
-    below the elements themselves, which are near the square root of k, so that one tile left out,
-    misplaced or NaN shows, however large the matrix. Floats of 8 bits Hopper's tensor cores add up
-    in some 14 bits, 32 products at a time: each of k / 32 roundings may lose that much of a sum
-    near the square root of k; four times that is allowed.
+    The allowed error is one unit in the last place of the element's dtype, plus what adding k
+    products in float32 can lose: k roundings of a sum of magnitudes near k. That is far below the
+    elements, which are near the square root of k, so one tile that is missing, misplaced or NaN
+    shows. Hopper's tensor cores add 8-bit floats in some 14 bits, 32 products at a time: each of
+    k / 32 roundings may lose that much of a sum near the square root of k; four times that is
+    allowed.
 
     Args:
         out: what a kernel wrote, (m, n), or (batch, m, n).

@@ -1,4 +1,4 @@
-"""The protocol's hands: operands, CUDA graphs and events on one GPU."""
+"""Checks and times kernels on one GPU, with CUDA graphs and events."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tilecast.data_collection.timing.tensors import (
     launch_tensors,
     poisoned_out,
 )
-from tilecast.data_collection.timing.torch_reference import library_launch, library_refusal
+from tilecast.data_collection.timing.torch_reference import torch_launch, torch_refusal
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.launch import load_kernel
 from tilecast.kernels.objects.cache import ObjectCache
@@ -30,7 +30,7 @@ from tilecast.kernels.spec import KernelSpec
 GAP_SECONDS = 0.001
 """Longest idle time before a replay in the burst regime."""
 GAP_PER_BUSY = 2.5
-"""Idle time before a replay, over what the kernel's last one took. 0.2 ms do for short kernels
+"""Idle time before a replay, over the time of the kernel's last one. 0.2 ms do for short kernels
 (models/EXPERIMENTS.md); large ones leave the card no rest then."""
 WARM_UP_SECONDS = 0.1
 """Busy time before the first round in the sustained regime. After 0.5 s all times are 0.7% longer,
@@ -61,7 +61,7 @@ class _Graph:
     """Several launches of one kernel on successive operand sets, between two timing events."""
 
     spec: KernelSpec | None
-    """None for the library's."""
+    """None for PyTorch's."""
     graph: torch.cuda.CUDAGraph
     start: torch.cuda.Event
     end: torch.cuda.Event
@@ -91,9 +91,9 @@ class GpuSession:
     def __init__(
         self, objects: ObjectCache, device: int, announce: Callable[[KernelSpec | None], None]
     ):
-        """Bind a CUDA device; ``announce`` is told of a kernel before it first runs.
+        """Bind a CUDA device; ``announce`` is called with each kernel before it first runs.
 
-        None stands for the library's.
+        None stands for PyTorch's.
         """
         torch.cuda.set_device(device)
         torch.manual_seed(0)
@@ -121,7 +121,7 @@ class GpuSession:
         Raises:
             KernelFailure: it hung or crashed.
         """
-        # Before its name is told: no kernel is to blame for what its reference takes.
+        # Before the kernel is announced: it is not to blame for its reference.
         self.announce(None)
         references = [(p, *self._reference(p)) for p in check_problems(spec)]
         self.announce(spec)
@@ -135,14 +135,14 @@ class GpuSession:
         return None
 
     def refusal(self, problem: GemmProblem) -> str | None:
-        """Try the library's call once: what it says against a problem, in one line, or None.
+        """Try PyTorch's call once: why it refuses a problem, in one line, or None.
 
         Raises:
             KernelFailure: it hung.
             RuntimeError: memory is short, or the GPU context is lost.
         """
         self.announce(None)
-        return library_refusal(problem, partial(self.finish, None))
+        return torch_refusal(problem, partial(self.finish, None))
 
     def bench(self, problem: GemmProblem, careful: bool) -> GpuBench:
         """Operands for one problem; ``careful`` waits for each replay: a failure has a name."""
@@ -161,7 +161,7 @@ class GpuSession:
     def launcher(self, entrant: Entrant, problem: GemmProblem) -> Callable[..., object]:
         """What launches an entrant as f(a, b, out, *extras); it has run once in this process."""
         if entrant is None:
-            return library_launch(problem.operands)
+            return torch_launch(problem.operands)
         return self._kernel(KernelSpec.for_problem(entrant, problem))
 
     def finish(self, spec: KernelSpec | None) -> None:
@@ -297,7 +297,7 @@ class GpuBench:
 
 
 def _still_near(kernels: list[_Graphs], give_up: float) -> list[_Graphs]:
-    """Those that are timed on: the library, and what is near the best of ours so far."""
+    """The kernels that are timed on: PyTorch's, and those near the best tilecast kernel so far."""
     best = min((min(one.times) for one, *_ in kernels if one.times and one.spec), default=math.inf)
     return [
         graphs
@@ -308,7 +308,7 @@ def _still_near(kernels: list[_Graphs], give_up: float) -> list[_Graphs]:
 
 
 def wait(event: torch.cuda.Event, spec: KernelSpec | None) -> None:
-    """Wait for an event of a kernel, None for the library's, but not for ever.
+    """Wait for an event of a kernel, None for PyTorch's, but not for ever.
 
     Raises:
         KernelFailure: it does not happen within `HANG_SECONDS`.

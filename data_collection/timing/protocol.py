@@ -1,8 +1,8 @@
-"""The measurement protocol: which kernels are timed when, and how often. Knows nothing of CUDA.
+"""The measurement protocol: which kernels are timed when, and how often; without any CUDA.
 
-Screen: every candidate, a few interleaved rounds, with the card busy. Race: those near the best, in
-interleaved rounds, first all of them, then those still near until the leader is stable, in each
-power regime that matters. Verify: the best again, later, for scoring only.
+Screen: every candidate, in a few interleaved rounds, with the card busy. Race: the candidates near
+the best, in interleaved rounds, first all of them, then those still near until the leader is
+stable, in each power regime that matters. Verify: the best again, later, for scoring only.
 """
 
 from __future__ import annotations
@@ -18,43 +18,37 @@ from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.spec import KernelSpec
 
-PROTOCOL_VERSION = 3
-"""Raised when the same kernel would be given another time. Since 2 the burst regime's gaps are of 1
-instead of 5 ms: times are 1% shorter. Since 3 the L2 is clean when a kernel starts: times are up to
-4% shorter, as nothing that the kernel before has written is written back meanwhile."""
-
 Entrant = KernelConfig | None
-"""What is timed: one of our kernels, or None for the library's own."""
+"""What is timed: the config of a tilecast kernel, or None for PyTorch's kernel."""
 
-# Factors are relative to the fastest of our kernels.
+# Factors are relative to the fastest tilecast kernel.
 SCREEN_ROUNDS = 3
 """Rounds of the screen."""
 SECOND_LOOK = 1.5
-"""Slower than this in a round of the screen: not timed again."""
+"""A kernel slower than this in a round of the screen is not timed again."""
 FINALIST = 1.15
-"""Within this after the screen: in the race."""
+"""Kernels within this after the screen are raced."""
 MAX_FINALISTS = 32
 """Most kernels in a race."""
 HEAT_ROUNDS = {"burst": 4, "sustained": 6}
 """Rounds in which all finalists take part."""
 STILL_RACING = 1.05
-"""Within this after these: in the rest of the race, with all that may be verified. What left after
-the heat was within 0.8% of its verification nine times in ten, what stayed within 0.5%."""
+"""Kernels within this after the heat go on; `VERIFY_WITHIN` is no more. Nine times in ten the times
+of the others were within 0.8% of their verification, and of these within 0.5%."""
 BATCH_ROUNDS = {"burst": 8, "sustained": 12}
-"""Rounds between two looks at a race's order. Each costs an idle gap in the burst regime; in the
-sustained one a look costs some warming up."""
+"""Rounds between two looks at a race's order. A look costs an idle gap in the burst regime, and
+some warming up in the sustained one."""
 MAX_BATCHES = 3
 """Batches after which a race ends, stable or not."""
 TIE = 0.002
 """Two leaders closer than this count as one."""
 VERIFY_WITHIN = 1.05
-"""Within this after the race: verified."""
+"""Kernels within this after the race are verified."""
 MAX_VERIFIED = 8
 """Most kernels verified per regime."""
 VERIFY_ROUNDS, VERIFY_BATCHES = {"burst": 6, "sustained": 10}, 3
-"""Rounds of a batch, and how many of these there are. Each batch has operands of its own: where
-they lie moves a kernel's time by 0.2% at the median and by more than 0.8% one time in ten, and what
-is best is scored by these times."""
+"""Rounds of a batch, and batches, each with operands of its own: where these lie moves a kernel's
+time by 0.2% at the median and by more than 0.8% one time in ten."""
 COMPUTE_BOUND = 64.0
 """FLOP per byte of DRAM above which the power limit can matter and both regimes are raced."""
 
@@ -63,14 +57,14 @@ class KernelFailure(Exception):
     """A kernel hung or crashed; the GPU context is lost with it."""
 
     def __init__(self, culprit: KernelSpec | None, reason: str):
-        """Name the culprit, None for the library's own kernel, and say in one line what it did."""
+        """Name the culprit, None for PyTorch's kernel, and say in one line what it did."""
         super().__init__(reason)
         self.culprit = culprit
         self.reason = reason
 
 
 class CardFailure(Exception):
-    """What was just timed is worth nothing, and the card is to blame: it throttles, say."""
+    """The last times are worthless, and the card is to blame: it throttles, say."""
 
 
 class Bench(Protocol):
@@ -85,7 +79,7 @@ class Bench(Protocol):
             entrants: what to time.
             regime: ``burst`` or ``sustained``.
             rounds: most times that each is timed.
-            give_up: an entrant this many times slower than the best of our kernels is not timed
+            give_up: an entrant this many times slower than the best tilecast kernel is not timed
                 again.
 
         Returns:
@@ -99,7 +93,7 @@ class Bench(Protocol):
 
 
 def regimes(problem: GemmProblem) -> tuple[str, ...]:
-    """The power regimes that a problem is raced in: one where the power limit is out of reach."""
+    """The power regimes of a problem's races: burst alone where the power limit is out of reach."""
     compute_bound = problem.flops / problem.min_bytes > COMPUTE_BOUND
     return ("sustained", "burst") if compute_bound else ("burst",)
 
@@ -110,17 +104,17 @@ def measure(bench: Bench, problem: GemmProblem, entrants: Sequence[Entrant]) -> 
     Args:
         bench: times kernels of this problem.
         problem: what they multiply.
-        entrants: every candidate, and None for the library's kernel where it has one.
+        entrants: every candidate, and None for PyTorch's kernel where it has one.
 
     Returns:
-        A screen row for every entrant and a race row for every finalist and regime; no race where
-        there is no kernel of ours.
+        A screen row for every entrant and a race row for every finalist and regime; no race rows
+        where there is no tilecast kernel.
     """
     screened = bench.time(entrants, "sustained", SCREEN_ROUNDS, SECOND_LOOK)
     times = dict(zip(entrants, screened, strict=True))
     rows = [_row(problem, entrant, "sustained", "screen", times[entrant]) for entrant in entrants]
     if all(entrant is None for entrant in entrants):
-        return rows  # every candidate was left out: there is nobody to race
+        return rows
     finalists = _within(times, FINALIST, MAX_FINALISTS)
     for regime in regimes(problem):
         rows += _compared(problem, regime, "race", _race(bench, finalists, regime))
@@ -130,7 +124,7 @@ def measure(bench: Bench, problem: GemmProblem, entrants: Sequence[Entrant]) -> 
 def verify(bench: Bench, problem: GemmProblem, raced: Sequence[Measurement]) -> list[Measurement]:
     """Time the best of each race again, given the race rows of the problem.
 
-    Nothing is timed where no kernel of ours is left.
+    Nothing is timed where no tilecast kernel has a race time.
     """
     rows = []
     for regime in regimes(problem):
@@ -149,10 +143,9 @@ def verify(bench: Bench, problem: GemmProblem, raced: Sequence[Measurement]) -> 
 
 
 def _race(bench: Bench, finalists: Sequence[Entrant], regime: str) -> dict[Entrant, list[float]]:
-    """A heat, then rounds until the leader of all so far also leads, or ties, in the latest batch.
+    """Times of each finalist, drift included; those that dropped out have those of the heat.
 
-    Returns:
-        For each finalist its times, drift and all; one that fell out has those of the heat.
+    Rounds go on until the leader of all rounds so far also leads, or ties, in the latest batch.
     """
     heat = bench.time(finalists, regime, HEAT_ROUNDS[regime])
     times = dict(zip(finalists, heat, strict=True))
@@ -169,12 +162,12 @@ def _race(bench: Bench, finalists: Sequence[Entrant], regime: str) -> dict[Entra
 
 
 def _leader(times: dict[Entrant, list[float]]) -> Entrant:
-    ours = [entrant for entrant in times if entrant is not None]
-    return min(ours, key=lambda entrant: statistics.median(times[entrant]))
+    configs = [entrant for entrant in times if entrant is not None]
+    return min(configs, key=lambda config: statistics.median(times[config]))
 
 
 def _within(times: dict[Entrant, list[float]], factor: float, most: int) -> list[Entrant]:
-    """The fastest of those within ``factor`` of the best of ours, and the library's if timed."""
+    """The fastest within ``factor`` of the best tilecast kernel, and PyTorch's if it is timed."""
     medians = {entrant: statistics.median(rounds) for entrant, rounds in times.items()}
     limit = factor * min(medians[entrant] for entrant in medians if entrant is not None)
     near = sorted((e for e in medians if medians[e] <= limit), key=medians.__getitem__)[:most]
@@ -182,14 +175,13 @@ def _within(times: dict[Entrant, list[float]], factor: float, most: int) -> list
 
 
 def without_drift(rounds: Sequence[Sequence[float]]) -> list[list[float]]:
-    """Take out what all entrants of a round share.
+    """Remove the drift of clock and power, which all entrants of a round share.
 
-    Clock and power wander from round to round, and every entrant of a round meets them alike. So
-    each time is divided by its round's level (the geometric mean over the entrants that took part
+    Each time is divided by its round's level (the geometric mean over the entrants that took part
     in all rounds) and multiplied by the median level.
 
     Args:
-        rounds: for each entrant its times, one a round from the first; one that fell out has fewer.
+        rounds: for each entrant its times, one a round from the first; fewer if it dropped out.
 
     Returns:
         The same shape.
@@ -202,11 +194,10 @@ def without_drift(rounds: Sequence[Sequence[float]]) -> list[list[float]]:
 
 
 def own_noise(rounds: Sequence[Sequence[float]]) -> list[float]:
-    """What `without_drift` makes of each entrant's own noise, as a factor of its deviation.
+    """The factor by which `without_drift` changes the standard deviation of each entrant's noise.
 
-    The level is a mean over n entrants, so each of these loses what it brought into it: of equal
-    variances, 1 - 1/n is left of its own; nothing of one alone. One that fell out brought nothing
-    and has the noise of the level on top, 1/n.
+    The level is a mean over n entrants. Of equal variances, an entrant keeps 1 - 1/n of its own; an
+    entrant that dropped out is not in the level and gains its noise, 1/n.
     """
     most = max(map(len, rounds))
     whole = sum(len(row) == most for row in rounds)
@@ -230,7 +221,7 @@ def _row(
     rounds: Sequence[float],
     noise: float = 1.0,
 ) -> Measurement:
-    """A row of rounds that have so much of the entrant's own noise."""
+    """The row of some rounds, given the factor of their noise."""
     median = statistics.median(rounds)
     spread = None
     if len(rounds) >= 4 and noise:

@@ -11,14 +11,14 @@ from functools import partial
 
 import torch
 
-from tilecast.data_collection.timing.out_of_memory import is_shortage
+from tilecast.data_collection.gpu.out_of_memory import is_out_of_memory
 from tilecast.data_collection.timing.tensors import applied, launch_tensors
 from tilecast.heuristics.errors import one_line
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import GemmProblem, library_operator
 
 
-def library_launch(operands: GemmOperands) -> Callable[..., None]:
+def torch_launch(operands: GemmOperands) -> Callable[..., None]:
     """What writes the product of some operands to ``out``: f(a, b, out, *extras).
 
     One library call where there is one: ``matmul``, ``addmm`` or ``baddbmm``,
@@ -39,10 +39,10 @@ def library_launch(operands: GemmOperands) -> Callable[..., None]:
     return launch
 
 
-def library_refusal(
+def torch_refusal(
     problem: GemmProblem, finish: Callable[[], None], device: str = "cuda"
 ) -> str | None:
-    """Try the library's call once: what it says against a problem, in one line, or None.
+    """Try PyTorch's call once: why it refuses a problem, in one line, or None.
 
     Args:
         problem: what to multiply.
@@ -54,9 +54,9 @@ def library_refusal(
     """
     tensors = launch_tensors(problem, device)
     try:
-        library_launch(problem.operands)(*tensors)
+        torch_launch(problem.operands)(*tensors)
     except (RuntimeError, ValueError) as error:
-        if is_shortage(error):
+        if is_out_of_memory(error):
             raise
         finish()
         return one_line(error)

@@ -18,7 +18,8 @@ from torch.fx import Graph, Node
 from torch.fx.node import map_arg
 
 from tilecast.data_collection.timing.tensors import applied
-from tilecast.heuristics.operands import EPILOGUES, ROW, Extra
+from tilecast.heuristics import operands
+from tilecast.heuristics.operands import ROW, Extra
 from tilecast.inductor_hook.fuse.baseline import whole
 from tilecast.inductor_hook.fuse.form import Form, Fused, Match
 from tilecast.inductor_hook.fuse.fx import (
@@ -178,5 +179,4 @@ def _points() -> torch.Tensor:
 @cache
 def _expected() -> dict[str, torch.Tensor]:
     """What each activation makes of them."""
-    names = sorted(name for name, fusion in EPILOGUES.items() if fusion.activation)
-    return {name: applied(name, _points(), {}) for name in names}
+    return {name: applied(name, _points(), {}) for name in operands.activations()}

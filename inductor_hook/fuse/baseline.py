@@ -24,7 +24,7 @@ from torch.fx import Graph, GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.node import map_arg
 
-from tilecast.data_collection.timing.torch_reference import library_launch
+from tilecast.data_collection.timing.torch_reference import torch_launch
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.inductor_hook.fuse.form import Request
@@ -51,7 +51,7 @@ def whole(request: Request) -> list[StandIn]:
     """All that is replaced, as Inductor compiles it, and by PyTorch's operators one by one."""
     operands, graph = request.problem.operands, Graph()
     graph.output(graph.graph_copy(request.alone, {}) or [*graph.nodes][-1])
-    function, launch = GraphModule({}, graph), library_launch(operands)
+    function, launch = GraphModule({}, graph), torch_launch(operands)
 
     def in_turn(a: Tensor, b: Tensor, *extras: Tensor, out: Tensor) -> None:
         launch(a, b, out, *extras)

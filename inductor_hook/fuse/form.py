@@ -97,6 +97,7 @@ class Match:
                 # extents of the pattern, which may be symbolic.
                 keywords = map_arg(node.kwargs, copy)
                 copies[node] = graph.call_function(cast(Callable, node.target), (), keywords)
+                copies[node].meta = {**node.meta}
             elif node not in copies and (
                 node.target is EXPAND or (node in self.steps and node.target in RESHAPES)
             ):

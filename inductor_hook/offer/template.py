@@ -28,6 +28,7 @@ from tilecast.inductor_hook.run.launcher import errors_raised
 from tilecast.inductor_hook.settings import Settings
 from tilecast.kernels.build.builder import object_builder
 from tilecast.kernels.launch import preload
+from tilecast.kernels.objects.keys import kernel_key
 from tilecast.kernels.spec import KernelSpec
 
 FAILED_MS = 1e9
@@ -241,7 +242,7 @@ class TilecastCaller(CuteDSLTemplateCaller):
         backends: stock choices are timed beside ours in another way than alone, and Inductor takes
         what is cached for a list where it has all of it.
         """
-        kernels = (spec.key for spec in self.choice.specs)
+        kernels = (kernel_key(spec) for spec in self.choice.specs)
         variables = map(str, self.choice.variables().values())
         told = (_KEY, config.max_autotune_gemm_backends, self.choice.settings.power)
         return "-".join((*told, *kernels, *variables))

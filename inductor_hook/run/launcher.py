@@ -259,9 +259,9 @@ def _in_torch(operands: GemmOperands) -> Callable[..., None]:
     if operands.a.dtype.bits > 8 and not operands.scales and operands.epilogue in _AT_ONCE:
         return partial(_multiply, [extra.name for extra in operands.extras])
     # Only here: a graph whose kernels run needs nothing of it.
-    from tilecast.data_collection.timing.torch_reference import library_launch
+    from tilecast.data_collection.timing.torch_reference import torch_launch
 
-    launch = library_launch(operands)
+    launch = torch_launch(operands)
 
     def multiply(
         a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, *extras: torch.Tensor | float

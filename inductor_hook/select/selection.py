@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tilecast.data_collection.gpu.gpu_model import gpu_here
+from tilecast.data_collection.gpu.gpu_model import hardware_of
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.config_table import Candidates
 from tilecast.heuristics.errors import TilecastError
@@ -57,7 +57,7 @@ def _own_hardware(model: str, digest: str) -> Hardware:
 
 @cache
 def _gpu_here(device: int) -> Hardware:
-    return gpu_here(device)
+    return hardware_of(device)
 
 
 @lru_cache(_REMEMBERED)

@@ -16,7 +16,7 @@ from tilecast.inductor_hook.offer.template import FAILED_MS, Choice
 from tilecast.inductor_hook.recording import record_times
 from tilecast.inductor_hook.select.selection import gpu_of
 from tilecast.inductor_hook.settings import Settings
-from tilecast.kernels.spec import toolchain
+from tilecast.kernels.objects.keys import toolchain
 
 
 def learn(

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from weakref import WeakSet
 
@@ -174,7 +175,7 @@ def prepare() -> None:
     """Load the compilers."""
     for family in FAMILIES.values():
         with contextlib.suppress(Exception):  # compiling tells
-            family.preload()
+            import_module(family.compiler)
 
 
 def rehearse() -> None:

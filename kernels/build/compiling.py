@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from tilecast.heuristics.errors import TilecastError, one_line
 from tilecast.kernels.families import family_of
 from tilecast.kernels.objects.cache import ObjectCache
+from tilecast.kernels.objects.keys import kernel_symbol
 from tilecast.kernels.spec import KernelSpec
 
 
@@ -40,7 +41,7 @@ def compile_into(spec: KernelSpec, cache: ObjectCache) -> CompileResult:
         if cache.resources(spec) is not None:
             return CompileResult(spec, 0.0)
         try:
-            code = family_of(spec.config).compile(spec)
+            code = family_of(spec.config).compile(spec, kernel_symbol(spec))
         except TilecastError:
             raise
         except (OSError, MemoryError) as error:

@@ -27,7 +27,10 @@ SILENT_SECONDS = 300
 kernels may take."""
 WATCH_SECONDS = 0.25
 """How often a process looks whether that which it works for is there."""
-_SERVE = "import sys; from tilecast.kernels.build.fork_server import serve; serve(*map(int, sys.argv[1:]))"
+_SERVE = (
+    "import sys; from tilecast.kernels.build.fork_server import serve; "
+    "serve(*map(int, sys.argv[1:]))"
+)
 _END_SECONDS = 5.0  # for a process that has let go of its connection to end by itself
 _AHEAD = 2  # calls that the fork server has for each that it may run, so that none is waited for
 _ENVIRONMENT = {

@@ -27,6 +27,7 @@ from tilecast.heuristics.files import (
 )
 from tilecast.kernels.objects.entry import ENTRY_NAME, Entry
 from tilecast.kernels.objects.facts import KernelResources
+from tilecast.kernels.objects.keys import kernel_key
 from tilecast.kernels.objects.shipped import shipped
 from tilecast.kernels.spec import KernelSpec
 
@@ -72,7 +73,7 @@ class ObjectCache:
 
     def path(self, spec: KernelSpec) -> Path:
         """Where the entry of a spec lies, whether or not it is there."""
-        return self.root / f"{spec.key}.o"
+        return self.root / f"{kernel_key(spec)}.o"
 
     def resources(self, spec: KernelSpec) -> KernelResources | None:
         """Registers and spills of a whole entry; None when it is absent, cut short or altered.
@@ -80,7 +81,7 @@ class ObjectCache:
         Raises:
             TilecastError: others may write the folder, or it cannot be read.
         """
-        entry = self.entry(spec.key, asked=True)
+        entry = self.entry(kernel_key(spec), asked=True)
         return entry and entry.resources
 
     def code(self, spec: KernelSpec) -> bytes | None:
@@ -89,14 +90,14 @@ class ObjectCache:
         Raises:
             TilecastError: as `resources`.
         """
-        entry = self.entry(spec.key, asked=True)
+        entry = self.entry(kernel_key(spec), asked=True)
         return entry and entry.code
 
     def entry(self, key: str, *, asked: bool = False) -> Entry | None:
         """The whole entry of a key; None when it is absent, cut short or altered.
 
         Args:
-            key: `KernelSpec.key`.
+            key: `kernel_key` of a spec.
             asked: whether the kernel is asked for: that is noted, see `prune`, and one that came
                 with tilecast is put here.
 
@@ -155,7 +156,7 @@ class ObjectCache:
         """
         from filelock import FileLock, Timeout
 
-        path = self.root / f".{spec.key}.lock{TEMPORARY}"
+        path = self.root / f".{kernel_key(spec)}.lock{TEMPORARY}"
         self._own(path)
         lock = FileLock(path, LOCK_SECONDS, mode=0o600)
         try:

@@ -14,7 +14,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from tilecast.kernels.objects.facts import KernelResources, read_resources
-from tilecast.kernels.spec import KernelSpec, key_of
+from tilecast.kernels.objects.keys import kernel_facts, kernel_key, key_of
+from tilecast.kernels.spec import KernelSpec
 
 ENTRY_NAME = re.compile(r"([0-9a-f]{32})\.o")
 """How its file is called: the key of its spec."""
@@ -27,7 +28,7 @@ class Entry:
     """One kernel as it is stored."""
 
     facts: Mapping[str, Any]
-    """`KernelSpec.facts` of what it was compiled from, ``key`` and ``resources``."""
+    """`kernel_facts` of what it was compiled from, ``key`` and ``resources``."""
     code: bytes
     """The object."""
     whole: bytes
@@ -40,7 +41,10 @@ class Entry:
         Raises:
             TilecastError: the code is damaged.
         """
-        facts = spec.facts() | {"key": spec.key, "resources": asdict(read_resources(code))}
+        facts = kernel_facts(spec) | {
+            "key": kernel_key(spec),
+            "resources": asdict(read_resources(code)),
+        }
         content = b"%b\n%b" % (code, json.dumps(facts).encode())
         return cls(facts, code, b"%b\n%b" % (content, _digest(content)))
 

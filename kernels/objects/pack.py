@@ -11,7 +11,7 @@ from tilecast.heuristics.files import write_atomically
 from tilecast.kernels.objects.archive import DAMAGED, read_entries, write_entries
 from tilecast.kernels.objects.cache import MOST_BYTES, ObjectCache
 from tilecast.kernels.objects.entry import Entry
-from tilecast.kernels.spec import is_current
+from tilecast.kernels.objects.keys import is_current
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Unpacked:
     found: int
     """That it had."""
     current: int
-    """Of all, those compiled as they would be here: `tilecast.kernels.spec.is_current`."""
+    """Of all, those compiled as they would be here: `tilecast.kernels.objects.keys.is_current`."""
 
 
 def pack(cache: ObjectCache, path: Path) -> int:

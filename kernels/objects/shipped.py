@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tilecast.heuristics.files import write_atomically
 from tilecast.kernels.objects.entry import Entry
-from tilecast.kernels.spec import toolchain
+from tilecast.kernels.objects.keys import toolchain
 
 SHIPPED = Path(__file__).parents[1].joinpath("shipped.zip")
 """What this installation brings; there is none in a checkout."""
@@ -40,6 +40,7 @@ def ship(entries: Iterable[Entry], path: Path) -> int:
     Raises:
         TilecastError: the file cannot be written. It is as it was.
     """
+    # Here, as some builds of Python lack lzma.
     from tilecast.kernels.objects.archive import write_entries
 
     alike = sorted(entries, key=lambda e: (str(e.facts["operands"]), str(e.facts["config"]), e.key))

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import ClassVar, cast
 
 from tilecast.heuristics.config import Geometry, Resources
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
+from tilecast.kernels.occupancy import max_active_clusters
 from tilecast.kernels.quack_sm90 import resources, space
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.rules import RuledFamily
-
-if TYPE_CHECKING:
-    from tilecast.kernels.spec import KernelSpec
+from tilecast.kernels.spec import KernelSpec
 
 
 @dataclass(frozen=True)
@@ -25,10 +23,7 @@ class QuackSm90(RuledFamily):
     name: ClassVar[str] = QuackConfig.family
     arch: ClassVar[str] = "sm_90a"
     packages: ClassVar[tuple[str, ...]] = ("nvidia-cutlass-dsl", "quack-kernels", "apache-tvm-ffi")
-    sources: ClassVar[tuple[Path, ...]] = tuple(
-        Path(__file__).parent / f"{name}.py"
-        for name in ("kernel", "conversion", "vectors", "epilogue", "resources", "../gemm_object")
-    )
+    compiler: ClassVar[str] = "tilecast.kernels.quack_sm90.compiler"
     # The GPU that the DSL is to take for this host's. Into one that kernels are for it would load
     # each that it compiles; with none named it asks the driver, which makes it unfit to be forked.
     environment: ClassVar[Mapping[str, str]] = {"CUTE_DSL_ARCH": "sm_100a"}
@@ -73,34 +68,20 @@ class QuackSm90(RuledFamily):
             resources.accumulator_registers(config, operands),
         )
 
-    def preload(self) -> None:
-        """Import the DSL and QuACK, which takes longer than compiling a kernel."""
-        import tilecast.kernels.quack_sm90.epilogue  # noqa: F401
-
     def rehearse(self) -> None:
         """Compile a small kernel."""
-        from tilecast.kernels.spec import KernelSpec
+        self.compile(KernelSpec(QuackConfig(64, 16, 64), LINEAR_BF16), "rehearsal")
 
-        self.compile(KernelSpec(QuackConfig(64, 16, 64), LINEAR_BF16))
+    def compile(self, spec: KernelSpec, symbol: str) -> bytes:
+        """Compile a kernel into an object file that exports ``symbol``."""
+        from tilecast.kernels.quack_sm90.compiler import compile_kernel
 
-    def compile(self, spec: KernelSpec) -> bytes:
-        """Compile a kernel into an object file that exports ``spec.symbol``."""
-        from tilecast.kernels.gemm_object import compile_gemm
-        from tilecast.kernels.quack_sm90.epilogue import FusedGemm, GemmWithExtras
-        from tilecast.kernels.quack_sm90.kernel import TunableGemm
-
-        operands = spec.operands
-        fused = GemmWithExtras if operands.extras else FusedGemm
-        kernel = fused if operands.fused else TunableGemm
-        config = cast("QuackConfig", spec.config)
-        return compile_gemm(kernel(config, operands, spec.any_rows), spec)
+        return compile_kernel(spec, self.arch, symbol)
 
     def launcher(
         self, function: Callable[..., object], spec: KernelSpec, device: int
     ) -> Callable[..., object]:
         """``launch(a, b, out, *extras)`` with as many CTAs as the device holds at once."""
-        from tilecast.kernels.launch import max_active_clusters
-
         config = cast("QuackConfig", spec.config)
         clusters = 1  # where k is split every tile has a cluster of its own, however many fit
         if config.split_k == 1:

@@ -20,8 +20,8 @@ import cutlass.cute as cute
 from cutlass import Boolean, Int32, const_expr
 
 from tilecast.heuristics.operands import GemmOperands
-from tilecast.kernels.quack_sm90 import resources
 from tilecast.kernels.quack_sm90.config import QuackConfig
+from tilecast.kernels.quack_sm90.resources import epilogue_stages, epilogue_tile, registers
 
 if "quack" not in sys.modules:
     # The package's own __init__ imports its norms and losses, and Triton with them: no GEMM needs
@@ -142,7 +142,7 @@ class TunableGemm(ComposableEpiMixin, GemmSm90):
         )
         self.config, self.operands, self.any_rows = config, operands, any_rows
         self.occupancy = config.ctas_per_sm
-        self.num_regs_load, self.num_regs_mma = resources.registers(config, operands)
+        self.num_regs_load, self.num_regs_mma = registers(config, operands)
         self.a_transposed = config.swap_ab and not converted
         self.cd_transposed = config.swap_ab
         self.b_transposed = not config.swap_ab
@@ -158,11 +158,11 @@ class TunableGemm(ComposableEpiMixin, GemmSm90):
         tRS_rD.store(tRS_rAcc[None, None, None, epi_coord].load().to(self.acc_dtype))
 
     def _compute_tile_shape_or_override(self, *args, **kwargs):
-        return resources.epilogue_tile(self.config, self.operands)
+        return epilogue_tile(self.config, self.operands)
 
     def _compute_stages(self, *args, **kwargs):
         config, operands = self.config, self.operands
-        return config.stages, *resources.epilogue_stages(config, operands)
+        return config.stages, *epilogue_stages(config, operands)
 
     def get_scheduler_class(self, varlen_m: bool = False):
         """Which CTA multiplies what."""

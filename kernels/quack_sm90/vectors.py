@@ -11,7 +11,7 @@ from quack import copy_utils
 from quack.epilogue.ops import ColVecLoad, RowVecLoad
 from quack.tile_scheduler import WorkTileInfo
 
-from tilecast.kernels.quack_sm90 import resources
+from tilecast.kernels.quack_sm90.resources import WARP_GROUP
 
 
 class _EarlyVector:
@@ -31,7 +31,7 @@ class _EarlyVector:
         """The piece of the warp group that asks; remembered, with the vector, to be filled."""
         size = self._tile_size(gemm.cta_tile_shape_mnk)
         pieces = getattr(storage_epi, f"s_{self.name}").data_ptr()
-        turn = cute.arch.thread_idx()[0] // resources.WARP_GROUP % 2 if gemm.pingpong else 0
+        turn = cute.arch.thread_idx()[0] // WARP_GROUP % 2 if gemm.pingpong else 0
         piece = cute.make_tensor((pieces + turn * size).align(16), cute.make_layout(size))
         gemm.vectors.append((self, getattr(params, self.name), piece))
         return piece

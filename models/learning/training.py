@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from tilecast.data_collection.dataset.autotuned import Autotuned
-from tilecast.data_collection.gpu.environment import installed_version, library_versions
+from tilecast.data_collection.gpu.environment import cublas_versions, installed_version
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
 from tilecast.models.evaluation.evaluation import Splits, folds, parts_beside_library, side_by_side
@@ -218,7 +218,7 @@ def _learned(measurements: Measurements, compared: Sequence[Comparison]) -> dict
         **({"autotuned": _told(compared)} if compared else {}),
         **({"elsewhere": _elsewhere(measurements)} if measurements.others else {}),
         "versions": {name: found for name in _PACKAGES if (found := installed_version(name))},
-        "library": library_versions(runs),
+        "library": cublas_versions(runs),
     }
 
 

@@ -13,8 +13,9 @@ from straying_session import StrayingSession
 from tilecast.data_collection.engines.worker import LocalEngine, LocalWorker
 from tilecast.data_collection.jobs.jobs import SessionFactory
 from tilecast.data_collection.jobs.store import MeasurementStore
-from tilecast.data_collection.run.scheduler import Collector
+from tilecast.data_collection.run.scheduler import Scheduler
 from tilecast.heuristics.problem import GemmProblem
+from tilecast.kernels.objects.keys import kernel_key
 from tilecast.kernels.spec import KernelSpec
 
 if TYPE_CHECKING:
@@ -46,13 +47,13 @@ def test_a_kernel_that_corrupts_the_context_is_left_out_and_all_others_are_measu
     with closing(MeasurementStore(tmp_path / "store")) as store:
         store.begin_run({"gpu": "none"})
         factory = partial(StrayingSession, kernels.objects, bad, stage)
-        Collector(store, [factory], engine=engine).collect(dict.fromkeys(PROBLEMS, configs))
+        Scheduler(store, [factory], engine=engine).collect(dict.fromkeys(PROBLEMS, configs))
         (run,), rows, failures = store.runs(), store.export().rows, store.failures()
         assert store.measured("verify") == set(PROBLEMS)
     assert engine.started == workers
     # Nobody but the kernel is to blame, in every problem.
     assert "troubles" not in run
-    assert failures.keys() == {KernelSpec.for_problem(bad, PROBLEMS[0]).key}
+    assert failures.keys() == {kernel_key(KernelSpec.for_problem(bad, PROBLEMS[0]))}
     assert all("illegal memory access" in reason for reason in failures.values())
     failed = rows[rows["failure"].notna()]
     assert set(failed["config"]) == {bad.name}

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -14,11 +13,11 @@ import torch
 from tilecast.data_collection.gpu import gpu_model
 from tilecast.data_collection.gpu.environment import card_of
 from tilecast.data_collection.gpu.gpu_model import (
-    describe_gpu,
-    find_gpu,
-    first_here,
-    names_here,
+    first_hardware,
+    hardware_of,
+    measured_gpu,
     stated_gpu,
+    visible_gpu_names,
 )
 from tilecast.data_collection.run.collect import target_gpu
 from tilecast.data_collection.timing.card_health import watch
@@ -36,8 +35,8 @@ def known() -> Hardware:
 
 
 def test_a_gpu_describes_itself_as_data_sheets_do(known: Hardware) -> None:
-    found = describe_gpu(0)
-    assert find_gpu(0) is known
+    found = measured_gpu(0)
+    assert hardware_of(0) is known
     assert found.device_names == known.device_names[:1]
     for name in ("arch", "sm_count", "l2_bytes", "clusters_at_once"):
         assert getattr(found, name) == getattr(known, name), name
@@ -55,7 +54,7 @@ def test_a_gpu_is_held_while_its_rates_are_measured(monkeypatch: pytest.MonkeyPa
     name, sockets = f"@tilecast-gpu-{card_of(0)}", Path("/proc/net/unix")
     held = []
     with ThreadPoolExecutor(1) as thread:
-        described = thread.submit(find_gpu, 0)
+        described = thread.submit(hardware_of, 0, measure=True)
         while not described.done():
             held.append(name in sockets.read_text())
             time.sleep(0.1)
@@ -69,13 +68,13 @@ def test_a_gpu_of_a_cluster_is_described_where_it_is(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     from tilecast.data_collection.engines import ray_cluster
 
-    def as_unknown(device: int, runs: Sequence[Mapping[str, Any]]) -> Hardware:
+    def as_unknown(device: int, known: Sequence[Hardware], *, measure: bool) -> Hardware:
         gpu_model.GPUS = ()
-        return find_gpu(device, runs)
+        return hardware_of(device, known, measure=measure)
 
     there = target_gpu(0, "local")
     assert torch.cuda.get_device_name(0) in there.device_names
-    monkeypatch.setattr(ray_cluster, "find_gpu", as_unknown)
+    monkeypatch.setattr(ray_cluster, "hardware_of", as_unknown)
     described = target_gpu(0, "local")
     assert described.device_names == (torch.cuda.get_device_name(0),)
     assert 0.75 < described.dram_bytes_per_second / there.dram_bytes_per_second < 1.0
@@ -83,8 +82,8 @@ def test_a_gpu_of_a_cluster_is_described_where_it_is(monkeypatch: pytest.MonkeyP
 
 def test_a_driver_calls_gpus_what_pytorch_calls_them() -> None:
     devices = range(torch.cuda.device_count())
-    assert names_here() == [torch.cuda.get_device_name(device) for device in devices]
-    first = first_here()
+    assert visible_gpu_names() == [torch.cuda.get_device_name(device) for device in devices]
+    first = first_hardware()
     assert first
     assert torch.cuda.get_device_name(0) in first.device_names
 

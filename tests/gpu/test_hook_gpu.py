@@ -24,7 +24,7 @@ from tilecast import inductor_hook
 from tilecast.data_collection.timing.tensors import applied, poisoned_out, random_inputs, reference
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
-from tilecast.heuristics.operands import ACTIVATIONS, LINEAR_BF16, GemmOperands
+from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands, activations
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook import addmm, bmm, eager, installed, mm, telemetry
 from tilecast.inductor_hook.dispatch import plan
@@ -33,7 +33,7 @@ from tilecast.inductor_hook.run.launcher import StaticMatmul, errors_raised
 from tilecast.inductor_hook.select.selection import first, shortlist
 from tilecast.inductor_hook.settings import Settings
 from tilecast.inductor_hook.timing import cuda_graph, decide, power_limit
-from tilecast.kernels import launch
+from tilecast.kernels import occupancy
 from tilecast.kernels.build.builder import object_builder
 from tilecast.kernels.objects import cache as object_cache
 from tilecast.kernels.spec import KernelSpec
@@ -599,7 +599,7 @@ def _activated(name: str) -> Function:
     return function
 
 
-@pytest.mark.parametrize("name", sorted(ACTIVATIONS))
+@pytest.mark.parametrize("name", activations())
 @pytest.mark.parametrize("rows", [(M,), (37,), (2, 96)], ids=str)
 @pytest.mark.parametrize("biased", [True, False], ids=["bias", "bare"])
 def test_an_activation_behind_a_product_is_one_kernel(
@@ -616,7 +616,7 @@ def test_an_activation_behind_a_product_is_one_kernel(
     assert counters["tilecast"] == {f"fused: {name}": 1, "problems": 1}
 
 
-@pytest.mark.parametrize("name", sorted(ACTIVATIONS))
+@pytest.mark.parametrize("name", activations())
 @pytest.mark.parametrize("rows", [16, 2048])
 @pytest.mark.parametrize("backends", ["ATEN,TILECAST", "ATEN,TRITON,TILECAST", "TILECAST"])
 def test_an_activation_is_fused_or_not_as_measured(
@@ -667,7 +667,7 @@ def test_an_activation_for_every_m(compiled: Callable) -> None:
     assert _failures() == []
 
 
-@pytest.mark.parametrize("name", sorted(ACTIVATIONS))
+@pytest.mark.parametrize("name", activations())
 def test_an_activation_where_its_kernel_fails(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setattr(launcher, "loaded_kernel", _broken)
     bias, a, b = _bf16(N), _bf16(M, K) / K**0.5, _bf16(N, K).T
@@ -1587,7 +1587,7 @@ def _forget_kernels() -> None:
     """As in a process that has multiplied nothing yet."""
     plan._plan.cache_clear()
     launcher._loaded.clear()
-    launch._max_active_clusters.cache_clear()
+    occupancy._max_active_clusters.cache_clear()
 
 
 def test_eager_mm_runs_the_kernel_that_the_model_chooses(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,8 +14,9 @@ from tilecast.data_collection.timing.tensors import poisoned_out, random_inputs
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.kernels.launch import load_kernel, max_active_clusters
+from tilecast.kernels.launch import load_kernel
 from tilecast.kernels.objects.cache import ObjectCache
+from tilecast.kernels.occupancy import max_active_clusters
 from tilecast.kernels.quack_sm90.space import CLUSTERS, TILE_N
 from tilecast.kernels.spec import KernelSpec
 

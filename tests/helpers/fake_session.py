@@ -17,10 +17,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import NoReturn
 
 from tilecast.data_collection.jobs.store import MeasurementStore
 from tilecast.data_collection.run.progress import Progress
-from tilecast.data_collection.run.scheduler import Collector, Workload
+from tilecast.data_collection.run.scheduler import Scheduler, Workload
 from tilecast.data_collection.timing.protocol import (
     VERIFY_ROUNDS,
     CardFailure,
@@ -80,9 +81,17 @@ class Turn:
     """Which timing of the stage it is."""
 
 
+class Ended(BaseException):
+    """In a thread, what the end of the process is in a worker process."""
+
+    def __init__(self, reason: str, innocent: bool):
+        super().__init__(reason)
+        self.innocent = innocent
+
+
 @dataclass(frozen=True)
 class FakeFactory:
-    """Makes a fake session in a worker process."""
+    """Makes a fake session in a worker process, or in a thread."""
 
     log: Path
     """A line for each time that a kernel is checked or timed."""
@@ -101,11 +110,17 @@ class FakeFactory:
     """How often the process is killed as it starts."""
     slower: float = 1.0
     """What all times of the card are multiplied by."""
+    start_after: str = ""
+    """What is waited for before the session is ready, such as ``hot.screen``."""
+    thread: bool = False
+    """Whether the worker is a thread, which ends by `Ended`."""
 
     def __call__(self, announce: Callable[[KernelSpec | None], None]) -> FakeSession:
         time.sleep(self.slow_start)
         if self.count("start") <= self.killed_starts:
-            os.kill(os.getpid(), signal.SIGKILL)
+            self.end("kill")
+        while self.start_after and not _dots(self.log.with_name(self.start_after)):
+            time.sleep(0.01)
         while len(list(self.log.parent.glob("*.start"))) < self.together:
             time.sleep(0.01)
         if self.broken:
@@ -113,6 +128,15 @@ class FakeFactory:
         if self.log.with_name(f"{self.card}.lost").exists():
             raise RuntimeError("no CUDA-capable device is detected")
         return FakeSession(self, announce)
+
+    def end(self, action: str) -> NoReturn:
+        """End the worker: ``exit`` by itself, ``kill`` by somebody."""
+        killed = action == "kill"
+        if self.thread:
+            raise Ended("killed (out of memory?)" if killed else "crashed: exit code 139", killed)
+        if killed:
+            os.kill(os.getpid(), signal.SIGKILL)
+        os._exit(139)
 
     def count(self, what: str) -> int:
         """How often it has happened on the card, in a file, as processes come and go."""
@@ -202,8 +226,8 @@ class FakeSession:
             if meant and self._factory.count(fault.action) <= fault.times:
                 if fault.action == "hang":
                     time.sleep(FOR_EVER)
-                if fault.action == "exit":
-                    os._exit(139)
+                if fault.action in ("exit", "kill"):
+                    self._factory.end(fault.action)
                 if fault.action == "raise":
                     raise RuntimeError("an illegal memory access\nwas encountered")
                 if fault.action == "memory":
@@ -212,8 +236,6 @@ class FakeSession:
                     raise OSError(errno.ENOSPC, "No space left on device")
                 if fault.action == "pruned":
                     raise TilecastError(f"kernel {spec} is not compiled")
-                if fault.action == "kill":
-                    os.kill(os.getpid(), signal.SIGKILL)
                 if fault.action == "throttle":
                     raise CardFailure("the GPU throttles: hardware thermal")
                 if fault.action == "lose":
@@ -304,7 +326,7 @@ def main() -> None:
         print(progress.phase, store.count(), len(store.checks()), flush=True)
 
     factory = FakeFactory(arguments.log, pace=arguments.pace)
-    Collector(store, [factory], report=tell).collect(WORKLOAD)
+    Scheduler(store, [factory], report=tell).collect(WORKLOAD)
     print("finished", store.count(), len(store.checks()), -store._left, flush=True)
     store.close()
 

@@ -25,7 +25,7 @@ PACKAGES = {
 
 DEVICE_SIDE = {
     "tilecast.kernels.gemm_object",
-    *(f"tilecast.kernels.quack_sm90.{name}" for name in ("kernel", "conversion")),
+    *(f"tilecast.kernels.quack_sm90.{name}" for name in ("kernel", "conversion", "compiler")),
     *(f"tilecast.kernels.quack_sm90.{name}" for name in ("epilogue", "vectors")),
 }
 """Written in the DSL; imported where kernels are compiled and nowhere else."""

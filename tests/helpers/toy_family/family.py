@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -38,7 +37,7 @@ class Toy:
     name: ClassVar[str] = "toy"
     arch: ClassVar[str] = "sm_90a"
     packages: ClassVar[tuple[str, ...]] = ("nvidia-cutlass-dsl", "apache-tvm-ffi")
-    sources: ClassVar[tuple[Path, ...]] = (Path(__file__).with_name("kernel.py"),)
+    compiler: ClassVar[str] = "toy_family.kernel"
     environment: ClassVar[Mapping[str, str]] = {}
     rules: ClassVar[tuple[Rule, ...]] = (BATCH,)
 
@@ -65,16 +64,13 @@ class Toy:
     def resources(self, config: ToyConfig, operands) -> Resources:
         return Resources(1024, 32, 1)
 
-    def preload(self) -> None:
-        import toy_family.kernel  # noqa: F401
-
     def rehearse(self) -> None:
         pass
 
-    def compile(self, spec) -> bytes:
+    def compile(self, spec, symbol) -> bytes:
         from toy_family.kernel import compile_object
 
-        return compile_object(spec)
+        return compile_object(spec, self.arch, symbol)
 
     def launcher(self, function, spec, device):
         return function

@@ -36,8 +36,8 @@ class ToyGemm:
             out[row, column] = total.to(out.element_type)
 
 
-def compile_object(spec) -> bytes:
-    """Bytes of an object that exports ``spec.symbol``."""
+def compile_object(spec, arch, symbol) -> bytes:
+    """Bytes of an object that exports ``symbol``."""
     m, n, k = (cute.sym_int32() for _ in range(3))
 
     def tensor(rows, columns, stored):
@@ -47,7 +47,7 @@ def compile_object(spec) -> bytes:
         return make_fake_tensor(dtype, (rows, columns), strides, assumed_align=16)
 
     operands = spec.operands
-    compiled = cute.compile[cute.GPUArch(spec.arch), cute.EnableTVMFFI(True)](
+    compiled = cute.compile[cute.GPUArch(arch), cute.EnableTVMFFI(True)](
         ToyGemm(spec.config.rows, spec.config.columns),
         tensor(m, k, operands.a),
         tensor(k, n, operands.b),
@@ -56,5 +56,5 @@ def compile_object(spec) -> bytes:
     )
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "kernel.o")
-        compiled.export_to_c(object_file_path=str(path), function_name=spec.symbol)
+        compiled.export_to_c(object_file_path=str(path), function_name=symbol)
         return path.read_bytes()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import closing
@@ -48,33 +46,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[CollectOptions]:
         store.add([row], "card")
         store.close()
 
-    monkeypatch.setattr(collecting, "collect", fake)
+    monkeypatch.setattr("tilecast.cli.commands.collect.collect", fake)
     return calls
-
-
-TOLD = """
-from tilecast.cli.output.collect_progress import telling
-from tilecast.data_collection.run.progress import Progress
-
-with telling("train") as tell:
-    for phase in ("check", "measure"):
-        tell(Progress(phase, 1, 1, 0, 0.0, 0.0, 2, None))
-print("done")
-"""
-
-
-@pytest.mark.parametrize("colour", ["", "1"], ids=["file", "terminal"])
-@pytest.mark.parametrize("stderr", ["2> /dev/full", "2> >(exec true)", "2>&-", "2> /dev/null"])
-def test_work_goes_on_where_nobody_hears_of_it(stderr: str, colour: str) -> None:
-    """By the environment rich takes whatever it is for a terminal, and shows progress in place."""
-    command = f"sleep 0.1; exec {sys.executable} -c '{TOLD}'"
-    process = subprocess.run(
-        ["bash", "-c", f"exec {stderr}; {command}"],
-        env={**os.environ, "FORCE_COLOR": colour},
-        capture_output=True,
-        text=True,
-    )
-    assert (process.returncode, process.stdout) == (0, "done\n")
 
 
 def test_collects_and_exports(
@@ -137,7 +110,7 @@ def test_what_is_counted_is_what_is_asked_for_and_was_raced(
             ]
             measured.add(rows, "card")
 
-    monkeypatch.setattr(collecting, "collect", fake)
+    monkeypatch.setattr("tilecast.cli.commands.collect.collect", fake)
     document = answer("collect", "--problems", str(own), "--store", str(store))
     assert (document["problems"], document["measured"], document["verified"]) == (3, 2, 1)
     assert document["measurements"] == 9
@@ -181,51 +154,6 @@ def test_cluster_without_ray(
     assert "Ray is not installed; allowed: " in message
     assert "run `pip install 'ray>=2.60,<3'`" in message
     assert not (tmp_path / "store").exists()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--suite", "mine"), "suite 'mine' is not known; allowed: training, llm, "),
-        (
-            ("--devices", "first"),
-            "argument --devices: 'first' is out of range; allowed: numbers such as 0",
-        ),
-        (("--model", "mine"), "--model and --power choose what ranks; allowed: with --candidates"),
-        (("--power", "burst"), "--model and --power choose what ranks; allowed: with --candidates"),
-        (("--address", "here:1"), "--address names a Ray cluster; allowed: with --engine ray"),
-        (
-            ("--engine", "ray", "--devices", "0"),
-            "--devices is of this host; allowed: without",
-        ),
-        (("--engine", "ray", "--workers", "auto"), "--workers is of this host; allowed: without"),
-        (("--devices", "0,"), "argument --devices: '' is out of range; allowed: numbers such as 0"),
-        (
-            ("--budget", "0"),
-            "argument --budget: '0' is out of range; allowed: an integer from 1 to ",
-        ),
-        (
-            ("--workers", "-1"),
-            "argument --workers: '-1' is out of range; allowed: auto, ",
-        ),
-    ],
-)
-def test_refuses(
-    asked: list[CollectOptions],
-    refused: Callable[..., str],
-    tmp_path: Path,
-    arguments: tuple[str, ...],
-    message: str,
-) -> None:
-    store = tmp_path / "store"
-    assert refused("collect", "--store", str(store), *arguments).startswith(message)
-    assert not asked
-    assert not store.exists()
-
-
-def test_unknown_gpu_is_refused(refused: Callable[..., str], tmp_path: Path) -> None:
-    line = refused("collect", "--store", str(tmp_path / "store"), "--gpu", "B200")
-    assert line.startswith("argument --gpu: gpu 'B200' is not known; allowed: H200, H100")
 
 
 @pytest.fixture
@@ -332,17 +260,6 @@ def test_the_layers_of_a_model_are_collected(asked: list[CollectOptions], tmp_pa
     assert GemmProblem(5, 4096, 512) in options.problems  # gate and up
 
 
-def test_a_bad_file_of_problems_is_refused_before_anything_is_written(
-    asked: list[CollectOptions], tmp_path: Path, refused: Callable[..., str]
-) -> None:
-    bad = tmp_path / "bad.csv"
-    bad.write_text("m,n,k\n24,4096,4095\n")
-    line = refused("collect", "--problems", str(bad), "--store", str(tmp_path / "three"))
-    assert line.startswith(f"problems {bad} are not read: row 1: k=4095 breaks the 16-byte rule")
-    assert not (tmp_path / "three").exists()
-    assert asked == []
-
-
 def test_a_model_guides_the_collection_when_asked(
     asked: list[CollectOptions], tmp_path: Path
 ) -> None:
@@ -377,16 +294,6 @@ def test_a_guided_collection_leaves_out_what_its_model_has_not_seen(
     assert "left out" not in capsys.readouterr().err
     guided, exhaustive = ([p.operands.text for p in options.problems] for options in asked)
     assert (guided, exhaustive) == (["fp16:rcr"], ["bf16:ccc", "fp16:rcr"])
-
-
-def test_a_collection_that_no_model_can_guide_is_refused(
-    asked: list[CollectOptions], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    arguments = ["collect", "--suite", "square", "--store", str(tmp_path / "store")]
-    arguments += ["--candidates", "guided", "--model", str(tmp_path / "none")]
-    assert main(arguments) == 2
-    assert capsys.readouterr().err.startswith("tilecast: error: model ")
-    assert asked == []
 
 
 @pytest.mark.parametrize(("text", "found"), [("90", 90), ("90s", 90), ("20m", 1200), ("2h", 7200)])

@@ -8,7 +8,7 @@ import pytest
 
 from tilecast.cli.diagnosis.machine import Finding
 from tilecast.cli.diagnosis.problem import check_hook, explain
-from tilecast.cli.options.mnk import Written, as_written
+from tilecast.cli.options.mnk import TypedProblem, parse_mnk
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
@@ -29,7 +29,7 @@ def explained(
     k: int | str = 3,
 ) -> list[Finding]:
     problem = GemmProblem(*extents, operands)
-    return list(explain(Written(problem, problem.n), H200, Settings(k=k), ObjectCache(folder)))
+    return list(explain(TypedProblem(problem, problem.n), H200, Settings(k=k), ObjectCache(folder)))
 
 
 def test_a_named_backend_that_is_loaded_is_fine() -> None:
@@ -66,13 +66,16 @@ def test_a_problem_that_is_left_to_the_library_is_told(tmp_path: Path, leaving_m
     single, several = (
         list(
             explain(
-                Written(problem, problem.n), H200, Settings(k=k, model=str(leaving_model)), objects
+                TypedProblem(problem, problem.n),
+                H200,
+                Settings(k=k, model=str(leaving_model)),
+                objects,
             )
         )
         for k in (1, 5)
     )
     assert single[-1].works
-    assert single[-1].found.startswith("left to torch.mm, which may take no more than ")
+    assert single[-1].found.startswith("falls back to torch.mm, which may take no more than ")
     assert several[1].found.startswith("5: ")
 
 
@@ -108,7 +111,7 @@ def test_one_row_of_16_bits_is_no_gemm_in_inductor(tmp_path: Path) -> None:
 
 
 def test_one_column_of_16_bits_is_no_gemm_in_inductor(tmp_path: Path) -> None:
-    written = as_written("4096x1x4096", LINEAR_BF16)
+    written = parse_mnk("4096x1x4096", LINEAR_BF16)
     *_, last = explain(written, H200, Settings(k=3), ObjectCache(tmp_path))
     assert not last.works
     assert "n = 1" in last.found
@@ -116,7 +119,7 @@ def test_one_column_of_16_bits_is_no_gemm_in_inductor(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("k", [1, 5])
 def test_rows_of_any_length_are_ranked_as_the_hook_does(tmp_path: Path, k: int) -> None:
-    written, objects = as_written("16x50257x4096", LINEAR_BF16), ObjectCache(tmp_path)
+    written, objects = parse_mnk("16x50257x4096", LINEAR_BF16), ObjectCache(tmp_path)
     found = list(explain(written, H200, Settings(k=k), objects))
     assert found[0].found == "16x50257x4096 bf16:rcr, ranked as 16x50264x4096"
     assert found[1].found.startswith(f"{k}: ")
@@ -125,4 +128,4 @@ def test_rows_of_any_length_are_ranked_as_the_hook_does(tmp_path: Path, k: int) 
 
 def test_rows_that_another_major_needs_are_refused() -> None:
     with pytest.raises(TilecastError, match="n=50257 breaks the 16-byte rule of B"):
-        as_written("16x50257x4096", GemmOperands.parse("bf16:rrr"))
+        parse_mnk("16x50257x4096", GemmOperands.parse("bf16:rrr"))

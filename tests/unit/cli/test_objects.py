@@ -19,7 +19,6 @@ from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook.select.selection import shortlist
 from tilecast.inductor_hook.settings import Settings
-from tilecast.kernels.build import builder
 from tilecast.kernels.build.builder import CompileResult
 from tilecast.kernels.objects.cache import ObjectCache
 from tilecast.kernels.quack_sm90.config import QuackConfig
@@ -154,39 +153,6 @@ def test_sizes(text: str, size: int) -> None:
     assert read(text) == size
 
 
-@pytest.mark.parametrize("action", ["list", "pack", "prune"])
-@pytest.mark.parametrize("name", ["none", "file"])
-def test_no_such_cache(refused: Callable[..., str], tmp_path: Path, action: str, name: str) -> None:
-    (tmp_path / "file").write_text("text")
-    more = {"list": (), "pack": (str(tmp_path / "p"),), "prune": ("--keep", "1G")}[action]
-    root = str(tmp_path / name)
-    line = refused("objects", action, *more, "--cache", root)
-    assert line.startswith(f"there is no object cache {root}; allowed: a folder that `tilecast c")
-    assert not (tmp_path / "p").exists()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((), "the following arguments are required: ACTION; `tilecast objects --help` says"),
-        (("guess",), "argument ACTION: invalid choice: 'guess' (choose from 'list', 'pack', "),
-        (("pack",), "the following arguments are required: FILE; `tilecast objects pack --help`"),
-        (("unpack",), "the following arguments are required: FILE"),
-        (("list", "file"), "unrecognized arguments: file"),
-        (("prune",), "the following arguments are required: --keep"),
-        (("prune", "--keep", "2GB"), "argument --keep: '2GB' is no size; allowed: bytes, or K, M,"),
-        (("unpack", "/none"), "cannot read /none: No such file or directory; allowed: a pack"),
-        (("unpack", __file__), f"{__file__} is damaged or no pack (Input format not supported"),
-        (("pack", "/proc/pack"), "cannot write /proc: "),
-        (("pack", "/tmp"), "cannot write /tmp (a folder); allowed: a file"),
-    ],
-)
-def test_bad_requests_are_refused(
-    cache: ObjectCache, refused: Callable[..., str], arguments: tuple[str, ...], message: str
-) -> None:
-    assert refused("objects", *arguments).startswith(message)
-
-
 def test_a_read_only_cache(
     cache: ObjectCache,
     refused: Callable[..., str],
@@ -222,7 +188,7 @@ def built(monkeypatch: pytest.MonkeyPatch) -> list[KernelSpec]:
         specs.extend(asked)
         return [CompileResult(one, 0.0) for one in asked]
 
-    monkeypatch.setattr(builder, "compile_all", compile_all)
+    monkeypatch.setattr("tilecast.cli.commands.compile.compile_all", compile_all)
     return specs
 
 
@@ -292,33 +258,3 @@ def test_ties_go_by_name() -> None:
     a, b, c = (QuackConfig(64, 64, 64, stages=stages) for stages in (2, 3, 4))
     assert by_frequency([[c, b], [b, a], [c]]) == [b, c, a]
     assert by_frequency([]) == []
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("0",), "argument --common: '0' is out of range; allowed: an integer from 1 to 2000"),
-        (("2001",), "argument --common: '2001' is out of range; allowed: an integer from 1 to"),
-        (
-            ("5", "--config", VALID),
-            "--common stands alone; allowed: --common, configs, or ",
-        ),
-        (("5", "16x64x64"), "--common stands alone; allowed: "),
-        (("5", "-k", "3"), "--common stands alone; allowed: "),
-        (("5", "--problems", "own.csv"), "--common stands alone; allowed: "),
-        (("5", "--hf-config", "config.json"), "--common stands alone; allowed: "),
-        (("5", "--operands", "fp16:rcr>fp32"), "no model is for fp16:rcr>fp32; allowed: "),
-    ],
-)
-def test_common_is_refused(
-    refused: Callable[..., str],
-    built: list[KernelSpec],
-    arguments: tuple[str, ...],
-    message: str,
-) -> None:
-    assert refused("compile", "--common", *arguments).startswith(message)
-    assert built == []
-
-
-def test_model_and_power_belong_to_what_ranks(refused: Callable[..., str]) -> None:
-    assert refused("compile", "--power", "burst").endswith("allowed: with -k or --common")

@@ -12,7 +12,6 @@ from own_measurements import OWN, own_measurements
 from tilecast.cli.main import main
 from tilecast.data_collection.dataset.dataset import Dataset, write_dataset
 from tilecast.data_collection.jobs.store import MeasurementStore
-from tilecast.data_collection.run import collect as collecting
 from tilecast.data_collection.run.collect import CollectOptions
 from tilecast.models.runtime.artifact import load
 
@@ -31,7 +30,7 @@ def arguments(tmp_path: Path, few_dataset: Dataset, monkeypatch: pytest.MonkeyPa
             store.add(own_measurements(), "synthetic")
         store.close()
 
-    monkeypatch.setattr(collecting, "collect", fake)
+    monkeypatch.setattr("tilecast.cli.commands.collect.collect", fake)
     write_dataset(few_dataset, tmp_path / "known.parquet")
     lines = [f"{problem.m},{problem.n},{problem.k}" for problem in OWN]
     (tmp_path / "own.csv").write_text("\n".join(["m,n,k", *lines]))
@@ -85,14 +84,6 @@ def test_what_it_needs_is_told(arguments: list[str], refused: Refused) -> None:
     assert "none of the 2 problems was measured within --budget 1;" in refused(
         *arguments, "--budget", "1"
     )
-
-
-def test_the_model_does_not_replace_what_is_read_or_kept(
-    arguments: list[str], refused: Refused, tmp_path: Path
-) -> None:
-    for name in ("run.db", "own.csv"):
-        line = refused(*arguments, "--out", str(tmp_path / name))
-        assert line.startswith(f"cannot write {tmp_path / name}: this command reads, keeps or")
 
 
 @pytest.mark.parametrize("command", ["tune", "space", "collect", "predict", "compile", "doctor"])

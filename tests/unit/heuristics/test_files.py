@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tilecast.cli.options.resolve import check_file
+from tilecast.cli.options.output_paths import check_file
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.files import STALE_SECONDS, replace_atomically, write_atomically
 

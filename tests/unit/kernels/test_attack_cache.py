@@ -23,6 +23,8 @@ from tilecast.kernels import launch
 from tilecast.kernels.build import builder
 from tilecast.kernels.launch import load_kernel
 from tilecast.kernels.objects.cache import ObjectCache
+from tilecast.kernels.objects.keys import kernel_key
+from tilecast.kernels.quack_sm90 import family
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.quack_sm90.family import QuackSm90
 from tilecast.kernels.spec import KernelSpec
@@ -46,7 +48,7 @@ def executed(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
             return lambda *arguments: None
 
     monkeypatch.setattr(launch, "_module_type", lambda: Module)
-    monkeypatch.setattr(launch, "max_active_clusters", lambda size, device: 1)
+    monkeypatch.setattr(family, "max_active_clusters", lambda size, device: 1)
     return contents
 
 
@@ -134,7 +136,7 @@ def test_kills_at_any_time_leave_whole_entries_or_none(
 ) -> None:
     """And no lock: what the next process wants it compiles at once."""
     code = {spec: object_file(160 + 8 * position, 0) for position, spec in enumerate(SPECS)}
-    monkeypatch.setattr(QuackSm90, "compile", staticmethod(code.__getitem__))
+    monkeypatch.setattr(QuackSm90, "compile", staticmethod(lambda spec, symbol: code[spec]))
     cache, source = ObjectCache(tmp_path / "objects"), random.Random(0)
 
     def compile_for_ever() -> None:
@@ -154,7 +156,9 @@ def test_kills_at_any_time_leave_whole_entries_or_none(
         old = time.time() - STALE_SECONDS - 1
         os.utime(left, (old, old))
     cache.put(SPEC, code[SPEC])
-    assert {path.name for path in cache.root.iterdir()} == {f"{spec.key}.o" for spec in SPECS}
+    assert {path.name for path in cache.root.iterdir()} == {
+        f"{kernel_key(spec)}.o" for spec in SPECS
+    }
 
 
 def _children(pid: int) -> set[int]:
@@ -183,7 +187,7 @@ SCRIPT = """
 import os, pathlib, sys
 from tilecast.heuristics.operands import LINEAR_BF16
 import odd_caches
-from tilecast.kernels import builder
+from tilecast.kernels.build import builder
 from tilecast.kernels.quack_sm90.space import valid_configs
 from tilecast.heuristics.hardware import hardware
 

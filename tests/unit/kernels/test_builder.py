@@ -30,6 +30,7 @@ from tilecast.kernels.build.builder import (
 from tilecast.kernels.build.compiling import CompileResult, compile_into
 from tilecast.kernels.objects import cache as object_cache
 from tilecast.kernels.objects.cache import ObjectCache
+from tilecast.kernels.objects.keys import kernel_key
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.quack_sm90.family import QuackSm90
 from tilecast.kernels.spec import KernelSpec
@@ -67,7 +68,7 @@ def test_many_callers_share_one_compilation(builder: ObjectBuilder) -> None:
     for thread in threads:
         thread.join()
     assert seen == [_states(builder)] * 8
-    assert set(_states(builder)) == {f"{SPEC.key}.o"}
+    assert set(_states(builder)) == {f"{kernel_key(SPEC)}.o"}
 
 
 def test_a_failure_that_another_caller_is_told_meanwhile_is_told(
@@ -369,7 +370,7 @@ def test_a_compiler_that_hangs_while_it_is_loaded_holds_nobody_up(
 def test_what_a_compiler_lacks_is_no_fault_of_the_kernel(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raised: Exception
 ) -> None:
-    def lack(spec: KernelSpec) -> bytes:
+    def lack(spec: KernelSpec, symbol: str) -> bytes:
         raise raised
 
     monkeypatch.setattr(QuackSm90, "compile", staticmethod(lack))
@@ -424,9 +425,9 @@ def test_processes_that_want_one_kernel_compile_it_once(
 ) -> None:
     log = tmp_path / "log"
 
-    def compile_object(spec: KernelSpec) -> bytes:
+    def compile_object(spec: KernelSpec, symbol: str) -> bytes:
         with log.open("a") as file:
-            file.write(f"{spec.key}\n")
+            file.write(f"{kernel_key(spec)}\n")
         time.sleep(0.05)
         return object_file(168, 0)
 
@@ -444,7 +445,7 @@ def test_processes_that_want_one_kernel_compile_it_once(
     for process in processes:
         process.join()
     assert [process.exitcode for process in processes] == [0] * 8
-    assert sorted(log.read_text().split()) == sorted(spec.key for spec in FOUR)
+    assert sorted(log.read_text().split()) == sorted(kernel_key(spec) for spec in FOUR)
     assert len(list(cache.root.iterdir())) == 4
 
 
@@ -452,7 +453,9 @@ def test_a_process_that_hangs_or_is_killed_holds_up_nobody_for_long(
     tmp_path: Path, object_file: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(object_cache, "LOCK_SECONDS", 0.5)
-    monkeypatch.setattr(QuackSm90, "compile", staticmethod(lambda spec: object_file(168, 0)))
+    monkeypatch.setattr(
+        QuackSm90, "compile", staticmethod(lambda spec, symbol: object_file(168, 0))
+    )
     cache = ObjectCache(tmp_path / "objects")
 
     def hang() -> None:

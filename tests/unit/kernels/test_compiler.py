@@ -18,7 +18,8 @@ from tilecast.kernels.build import builder
 from tilecast.kernels.build.builder import CompileResult, compile_all
 from tilecast.kernels.families import family_of
 from tilecast.kernels.objects.cache import ObjectCache
-from tilecast.kernels.quack_sm90 import resources, space
+from tilecast.kernels.objects.keys import kernel_symbol
+from tilecast.kernels.quack_sm90 import family, resources, space
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.quack_sm90.family import QuackSm90
 from tilecast.kernels.spec import KernelSpec
@@ -117,15 +118,15 @@ def test_warp_groups_get_no_more_registers_than_are_launched_with_and_nothing_sp
 
 
 def test_objects_export_names_of_their_own(built: Built) -> None:
-    names = {spec.symbol for spec in built.specs}
+    names = {kernel_symbol(spec) for spec in built.specs}
     assert len(names) == len(built.specs)
     for spec in built.specs:
-        assert spec.symbol.encode() in built.cache.path(spec).read_bytes()
+        assert kernel_symbol(spec).encode() in built.cache.path(spec).read_bytes()
 
 
 def test_objects_load_with_no_gpu(built: Built, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the library reads is a file in memory that is gone afterwards."""
-    monkeypatch.setattr(launch, "max_active_clusters", lambda size, device: 132 // size)
+    monkeypatch.setattr(family, "max_active_clusters", lambda size, device: 132 // size)
     for spec in built.specs[:3]:
         kernel = launch.load_kernel(spec, built.cache)
         nothing: Any = None
@@ -134,7 +135,7 @@ def test_objects_load_with_no_gpu(built: Built, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_launch_hands_over_as_many_clusters_as_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch, "max_active_clusters", lambda size, device: 132 // size)
+    monkeypatch.setattr(family, "max_active_clusters", lambda size, device: 132 // size)
     config = QuackConfig(128, 64, 64, 2, 1, stages=3, ctas_per_sm=2)
     called: list[tuple] = []
     spec = KernelSpec(config, LINEAR_BF16)
@@ -170,7 +171,9 @@ def test_damaged_object_is_rebuilt_and_a_bad_config_stops_nobody(built: Built) -
 def test_cache_that_cannot_be_written_is_told(
     object_file: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(QuackSm90, "compile", staticmethod(lambda spec: object_file(168, 0)))
+    monkeypatch.setattr(
+        QuackSm90, "compile", staticmethod(lambda spec, symbol: object_file(168, 0))
+    )
     spec = KernelSpec(QuackConfig(128, 128, 64), LINEAR_BF16)
     with pytest.raises(TilecastError, match="cannot write /proc/tilecast"):
         builder.compile_into(spec, ObjectCache(Path("/proc/tilecast")))

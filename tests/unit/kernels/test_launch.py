@@ -10,8 +10,8 @@ import cutlass.utils
 import pytest
 import torch
 
-from tilecast.kernels import launch
-from tilecast.kernels.launch import max_active_clusters
+from tilecast.kernels import occupancy
+from tilecast.kernels.occupancy import max_active_clusters
 
 
 def test_each_context_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,7 +33,7 @@ def test_each_context_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
         cuCtxGetCurrent=lambda: (0, 4096), cuCtxGetId=lambda context: (0, current["number"])
     )
     monkeypatch.setattr(cuda.bindings, "driver", driver)
-    launch._max_active_clusters.cache_clear()
+    occupancy._max_active_clusters.cache_clear()
     try:
         for _ in range(2):
             assert max_active_clusters(2) == 66
@@ -47,4 +47,4 @@ def test_each_context_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
         assert max_active_clusters(1) == 132
         assert asked == [(1, 2), (2, 2), (3, 2), (1, 1)]
     finally:
-        launch._max_active_clusters.cache_clear()
+        occupancy._max_active_clusters.cache_clear()

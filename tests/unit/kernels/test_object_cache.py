@@ -19,6 +19,7 @@ from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.kernels.objects import cache as object_cache
 from tilecast.kernels.objects.cache import ObjectCache, default_root
 from tilecast.kernels.objects.facts import KernelResources
+from tilecast.kernels.objects.keys import kernel_key
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.spec import KernelSpec
 
@@ -70,8 +71,8 @@ def test_what_another_process_removes_meanwhile_is_no_entry(
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "scandir", scandir)
-        assert list(cache.sizes()) == [OTHER.key]
-    assert list(cache.prune(0)) == [OTHER.key]
+        assert list(cache.sizes()) == [kernel_key(OTHER)]
+    assert list(cache.prune(0)) == [kernel_key(OTHER)]
 
 
 def test_nothing_but_the_file_is_left(cache: ObjectCache, code: bytes) -> None:

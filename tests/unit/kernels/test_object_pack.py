@@ -12,17 +12,17 @@ import random
 import tarfile
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.operands import LINEAR_BF16
-from tilecast.kernels import spec
 from tilecast.kernels.objects import cache as object_cache
+from tilecast.kernels.objects import keys
 from tilecast.kernels.objects import pack as object_pack
 from tilecast.kernels.objects.cache import ObjectCache
+from tilecast.kernels.objects.keys import kernel_key
 from tilecast.kernels.objects.pack import Unpacked, pack, unpack
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.spec import KernelSpec
@@ -106,14 +106,14 @@ def test_a_pack_depends_on_the_kernels_alone(
     assert first.read_bytes() == second.read_bytes()
     with tarfile.open(first) as tar:
         facts = [(one.name, one.mtime, one.uid, one.gid, one.uname) for one in tar]
-    assert facts == [(f"{key}.o", 0, 0, 0, "") for key in sorted(one.key for one in SPECS)]
+    assert facts == [(f"{key}.o", 0, 0, 0, "") for key in sorted(kernel_key(one) for one in SPECS)]
 
 
 def test_looking_and_packing_is_not_asking_for(cache: ObjectCache, tmp_path: Path) -> None:
     before = _times(cache)
     pack(cache, tmp_path / "pack")
     unpack(cache, tmp_path / "pack")
-    assert cache.entry(SPEC.key)
+    assert cache.entry(kernel_key(SPEC))
     assert _times(cache) == before
     cache.code(SPEC)
     assert _times(cache)[0] > before[-1]
@@ -141,16 +141,14 @@ def test_a_pack_that_cannot_be_made_leaves_the_file_as_it_was(
 def test_kernels_of_another_version_are_kept_and_never_match(
     cache: ObjectCache, other: ObjectCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    facts = spec.family_facts("quack_sm90")
+    facts, code = keys.family_facts("quack_sm90"), cache.code(SPEC) or b""
     for change in ({"sources": "other"}, {"versions": {"nvidia-cutlass-dsl": "9.9"}}):
         with monkeypatch.context() as here:
-            here.setattr(spec, "family_facts", lambda name, change=change: {**facts, **change})
-            changed = replace(SPEC)
-            other.put(changed, cache.code(SPEC) or b"")
-        assert changed.key != SPEC.key
+            here.setattr(keys, "family_facts", lambda name, change=change: {**facts, **change})
+            other.put(SPEC, code)
     with monkeypatch.context() as here:
         here.setattr("platform.machine", lambda: "aarch64")
-        other.put(replace(SPEC), cache.code(SPEC) or b"")
+        other.put(SPEC, code)
     pack(other, tmp_path / "pack")
     assert unpack(cache, tmp_path / "pack") == Unpacked(added=3, found=0, current=0)
     assert len(cache.sizes()) == 9
@@ -176,7 +174,7 @@ def _named(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfile.
     return info
 
 
-NAME = f"{SPEC.key}.o"
+NAME = f"{kernel_key(SPEC)}.o"
 LONG = _named(NAME)
 LONG.pax_headers = {"comment": "x" * 100_000}
 
@@ -191,7 +189,7 @@ LONG.pax_headers = {"comment": "x" * 100_000}
         (_named("evil.so"), tarfile.USTAR_FORMAT),
         (_named(NAME.upper()), tarfile.USTAR_FORMAT),
         (_named(f"{NAME}\n"), tarfile.USTAR_FORMAT),
-        (_named(f".{SPEC.key}.lock.tilecast-tmp"), tarfile.USTAR_FORMAT),
+        (_named(f".{kernel_key(SPEC)}.lock.tilecast-tmp"), tarfile.USTAR_FORMAT),
         (_named(NAME, tarfile.SYMTYPE, "/etc/passwd"), tarfile.USTAR_FORMAT),
         (_named(NAME, tarfile.LNKTYPE, "/etc/passwd"), tarfile.USTAR_FORMAT),
         (_named(NAME, tarfile.DIRTYPE), tarfile.USTAR_FORMAT),
@@ -208,7 +206,10 @@ def test_nothing_but_kernels_is_taken_from_a_pack(
 ) -> None:
     """Nor any of those before it."""
     whole = cache.path(SPEC).read_bytes()
-    members = (_named(f"{SPECS[1].key}.o"), cache.path(SPECS[1]).read_bytes()), (info, whole)
+    members = (
+        (_named(f"{kernel_key(SPECS[1])}.o"), cache.path(SPECS[1]).read_bytes()),
+        (info, whole),
+    )
     _refused(other, tmp_path, lzma.compress(_tar(*members, form=form)), "")
 
 
@@ -248,7 +249,7 @@ def test_sizes_are_bounded(
         header = info.tobuf(tarfile.GNU_FORMAT)
         _refused(other, tmp_path, lzma.compress(header + whole), "takes -?[0-9]+ bytes")
     monkeypatch.setattr(object_pack, "MOST_BYTES", 5 * len(whole))
-    pack_of_six = _tar(*((_named(f"{s.key}.o"), cache.path(s).read_bytes()) for s in SPECS))
+    pack_of_six = _tar(*((_named(f"{kernel_key(s)}.o"), cache.path(s).read_bytes()) for s in SPECS))
     _refused(other, tmp_path, lzma.compress(pack_of_six), "takes -?[0-9]+ bytes")
 
 
@@ -326,13 +327,13 @@ def test_kills_at_any_time_leave_whole_kernels_and_whole_packs(
 
 def test_those_asked_for_longest_ago_go_first(cache: ObjectCache) -> None:
     size = sum(cache.sizes().values())
-    assert list(cache.sizes()) == [one.key for one in SPECS]
+    assert list(cache.sizes()) == [kernel_key(one) for one in SPECS]
     assert cache.prune(size) == {}
     cache.code(SPECS[0])
     each = size // 6
     removed = cache.prune(4 * each + each // 2)
-    assert list(removed) == [SPECS[1].key, SPECS[2].key]
-    assert list(cache.sizes()) == [one.key for one in (*SPECS[3:], SPECS[0])]
+    assert list(removed) == [kernel_key(SPECS[1]), kernel_key(SPECS[2])]
+    assert list(cache.sizes()) == [kernel_key(one) for one in (*SPECS[3:], SPECS[0])]
     assert len(cache.prune(0)) == 4
     assert list(cache.root.iterdir()) == []
 

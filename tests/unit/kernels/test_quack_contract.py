@@ -203,7 +203,7 @@ def told_of(*args, tma_multicast=None, **kwargs):
 copy_utils.block_copy, before = told_of, copy_utils.tma_get_block_copy_fn
 for name in {list(told)}:
     spec = KernelSpec(parse_config(name), LINEAR_BF16)
-    compile_gemm(TunableGemm(spec.config, LINEAR_BF16), spec)
+    compile_gemm(TunableGemm(spec.config, LINEAR_BF16), spec, "sm_90a", "kernel")
     print(told, copy_utils.tma_get_block_copy_fn is before)
     told.clear()
 copy_utils.block_copy = whole
@@ -221,7 +221,7 @@ def ptx(ask: Ask, dumped: Path) -> dict[str, str]:
         ask(f"""
 from tilecast.kernels.families import FAMILIES
 spec = KernelSpec(parse_config({name!r}), GemmOperands.parse({text!r}))
-FAMILIES["quack_sm90"].compile(spec)
+FAMILIES["quack_sm90"].compile(spec, "kernel")
 """)
         (path,) = dumped.glob("*.ptx")
         found[text] = path.read_text()

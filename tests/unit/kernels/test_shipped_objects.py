@@ -17,6 +17,7 @@ from tilecast.kernels.build.builder import ObjectBuilder, compile_all
 from tilecast.kernels.objects import shipped as shipped_objects
 from tilecast.kernels.objects.cache import ObjectCache
 from tilecast.kernels.objects.entry import Entry
+from tilecast.kernels.objects.keys import kernel_key
 from tilecast.kernels.objects.shipped import ship, shipped, shipped_keys
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.spec import KernelSpec
@@ -54,14 +55,14 @@ def _forget() -> None:
 
 
 def test_every_kernel_is_found_and_no_other(file: Path, entries: list[Entry]) -> None:
-    assert shipped_keys().keys() == {spec.key for spec in SPECS}
+    assert shipped_keys().keys() == {kernel_key(spec) for spec in SPECS}
     for spec, entry in zip(SPECS, entries, strict=True):
-        assert shipped(spec.key) == entry
-    assert shipped(OTHER.key) is None
+        assert shipped(kernel_key(spec)) == entry
+    assert shipped(kernel_key(OTHER)) is None
 
 
 def test_kernels_that_are_alike_lie_together(file: Path) -> None:
-    archives = [[shipped_keys()[spec.key] for spec in SPECS if spec.operands == o]
+    archives = [[shipped_keys()[kernel_key(spec)] for spec in SPECS if spec.operands == o]
                 for o in (LINEAR_BF16, FP16)]  # fmt: skip
     assert [sorted(set(found)) for found in archives] == [
         ["000.tar.xz"],
@@ -78,14 +79,14 @@ def test_the_file_depends_on_the_kernels_alone(
 
 def test_what_is_asked_for_is_put_into_the_cache(file: Path, tmp_path: Path) -> None:
     cache = ObjectCache(tmp_path / "deep" / "objects")
-    assert cache.entry(SPEC.key) is None  # looking is not asking
+    assert cache.entry(kernel_key(SPEC)) is None  # looking is not asking
     assert not cache.root.exists()
-    found = shipped(SPEC.key)
+    found = shipped(kernel_key(SPEC))
     assert found
     assert cache.code(SPEC) == found.code
     assert cache.resources(SPEC) == found.resources
     assert cache.path(SPEC).read_bytes() == found.whole
-    assert [*cache.sizes()] == [SPEC.key]
+    assert [*cache.sizes()] == [kernel_key(SPEC)]
     cache.path(SPEC).write_bytes(b"damaged")
     assert cache.code(SPEC) == found.code
     assert cache.path(SPEC).read_bytes() == found.whole
@@ -94,7 +95,7 @@ def test_what_is_asked_for_is_put_into_the_cache(file: Path, tmp_path: Path) -> 
 def test_a_cache_that_cannot_be_written_has_them_too(file: Path, tmp_path: Path) -> None:
     (tmp_path / "a file").touch()
     cache = ObjectCache(tmp_path / "a file" / "objects")
-    found = shipped(SPEC.key)
+    found = shipped(kernel_key(SPEC))
     assert found
     assert cache.code(SPEC) == found.code
     assert cache.code(OTHER) is None
@@ -125,7 +126,7 @@ def test_no_link_is_followed_into_a_cache(file: Path, tmp_path: Path) -> None:
     outside.write_text("mine")
     cache.root.mkdir(0o700)
     cache.path(SPEC).symlink_to(outside)
-    found = shipped(SPEC.key)
+    found = shipped(kernel_key(SPEC))
     assert found
     assert cache.code(SPEC) == found.code
     assert not cache.path(SPEC).is_symlink()
@@ -141,12 +142,12 @@ def test_kernels_of_other_versions_and_hosts_count_for_nothing(
     else:
         monkeypatch.setattr(shipped_objects, "toolchain", lambda: "another")
     assert shipped_keys() == {}
-    assert shipped(SPEC.key) is None
+    assert shipped(kernel_key(SPEC)) is None
 
 
 def test_without_lzma_everything_is_compiled(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tilecast.kernels.objects.archive", None)
-    assert shipped(SPEC.key) is None
+    assert shipped(kernel_key(SPEC)) is None
 
 
 def test_a_bit_that_flipped_brings_nothing_wrong(file: Path, entries: list[Entry]) -> None:
@@ -159,7 +160,7 @@ def test_a_bit_that_flipped_brings_nothing_wrong(file: Path, entries: list[Entry
         file.write_bytes(bytes(flipped))
         _forget()
         for spec, entry in [*zip(SPECS, entries, strict=True)][::6]:
-            assert shipped(spec.key) in (None, entry)
+            assert shipped(kernel_key(spec)) in (None, entry)
 
 
 @pytest.mark.parametrize("damage", ["none", "text", "cut", "index", "archive"])
@@ -174,11 +175,11 @@ def test_what_is_missing_or_damaged_brings_nothing(file: Path, tmp_path: Path, d
     else:
         with zipfile.ZipFile(file) as old:
             content = {name: old.read(name) for name in old.namelist()}
-        bad = "index.json" if damage == "index" else shipped_keys()[SPEC.key]
+        bad = "index.json" if damage == "index" else shipped_keys()[kernel_key(SPEC)]
         with zipfile.ZipFile(file, "w") as new:
             for name, data in content.items():
                 new.writestr(name, data[:-40] if name == bad else data)
         _forget()
     cache = ObjectCache(tmp_path / "objects")
-    assert shipped(SPEC.key) is None
+    assert shipped(kernel_key(SPEC)) is None
     assert cache.code(SPEC) is None

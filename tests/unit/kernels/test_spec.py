@@ -2,38 +2,34 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
-import inspect
 import subprocess
 import sys
-import textwrap
 from itertools import combinations
-from pathlib import Path
 
 import pytest
 
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.kernels import families
+from tilecast.kernels.families import FAMILIES
 from tilecast.kernels.family import KernelFamily
+from tilecast.kernels.objects.keys import kernel_key, source_files
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.spec import KernelSpec
 
 CONFIG = QuackConfig(128, 128, 64)
-PACKAGE = Path(families.__file__).resolve().parents[1]
 
 
 def test_key_is_stable_and_fit_for_a_file_name(linear: GemmOperands) -> None:
-    key = KernelSpec(CONFIG, linear).key
-    assert key == KernelSpec(CONFIG, linear).key
+    key = kernel_key(KernelSpec(CONFIG, linear))
+    assert key == kernel_key(KernelSpec(CONFIG, linear))
     assert len(key) == 32
     assert set(key) <= set("0123456789abcdef")
 
 
 def test_key_ignores_extents() -> None:
     keys = {
-        KernelSpec.for_problem(CONFIG, GemmProblem(m, n, k)).key
+        kernel_key(KernelSpec.for_problem(CONFIG, GemmProblem(m, n, k)))
         for m, n, k in [(1, 8, 8), (4096, 4096, 4096), (77, 1000, 520)]
     }
     assert len(keys) == 1
@@ -57,7 +53,7 @@ def test_key_tells_every_field_apart(linear: GemmOperands) -> None:
     specs = [KernelSpec(config, linear) for config in configs]
     specs += [KernelSpec(CONFIG, one) for one in operands]
     specs += [KernelSpec(CONFIG, linear, **{name: True}) for name in ("batched", "any_rows")]
-    assert all(one.key != other.key for one, other in combinations(specs, 2))
+    assert all(kernel_key(one) != kernel_key(other) for one, other in combinations(specs, 2))
 
 
 def test_a_batch_makes_another_kernel_but_its_size_does_not() -> None:
@@ -71,10 +67,11 @@ def _key_after(change: str) -> str:
     """The key of one kernel in a fresh interpreter, after some code has run."""
     code = f"""
 from tilecast.heuristics.operands import LINEAR_BF16
-from tilecast.kernels import spec
+from tilecast.kernels.objects import keys
+from tilecast.kernels.spec import KernelSpec
 from tilecast.kernels.families import parse_config
 {change}
-print(spec.KernelSpec(parse_config("{CONFIG}"), LINEAR_BF16).key)
+print(keys.kernel_key(KernelSpec(parse_config("{CONFIG}"), LINEAR_BF16)))
 """
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return run.stdout.strip()
@@ -83,37 +80,37 @@ print(spec.KernelSpec(parse_config("{CONFIG}"), LINEAR_BF16).key)
 @pytest.mark.parametrize(
     "change",
     [
-        "spec.version = lambda name: 'another' if name == 'nvidia-cutlass-dsl' else 'same'",
-        "spec.version = lambda name: 'another' if name == 'apache-tvm-ffi' else 'same'",
-        "spec.platform.machine = lambda: 'aarch64'",
-        "import pathlib; spec.FAMILIES['quack_sm90'].__class__.sources = "
-        "(pathlib.Path(spec.__file__),)",
+        "keys.version = lambda name: 'another' if name == 'nvidia-cutlass-dsl' else 'same'",
+        "keys.version = lambda name: 'another' if name == 'apache-tvm-ffi' else 'same'",
+        "keys.platform.machine = lambda: 'aarch64'",
+        "keys.FAMILIES['quack_sm90'].__class__.compiler = 'tilecast.kernels.spec'",
     ],
     ids=["dsl", "tvm-ffi", "host", "sources"],
 )
 def test_key_changes_with_all_that_the_code_depends_on(linear: GemmOperands, change: str) -> None:
-    assert _key_after("") == KernelSpec(CONFIG, linear).key
-    assert _key_after(change) != KernelSpec(CONFIG, linear).key
+    assert _key_after("") == kernel_key(KernelSpec(CONFIG, linear))
+    assert _key_after(change) != kernel_key(KernelSpec(CONFIG, linear))
 
 
-def _imported(code: str) -> set[Path]:
-    """The modules of `tilecast.kernels` that some code imports."""
-    found = set()
-    for node in ast.walk(ast.parse(code)):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tilecast.kernels"):
-            home = PACKAGE.joinpath(*(node.module or "").split(".")[1:])
-            named = [home / f"{alias.name}.py" for alias in node.names]
-            found |= {path for path in (home.with_suffix(".py"), *named) if path.is_file()}
-    return found
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=lambda family: family.name)
+def test_the_sources_of_a_key_are_all_that_loading_the_compiler_loads(family: KernelFamily) -> None:
+    code = f"import sys, {family.compiler}; print(*sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = {name for name in run.stdout.split() if name.startswith("tilecast.")}
+    found = source_files(family.compiler)
+    folders = {"tilecast.kernels", f"tilecast.kernels.{family.name}", "tilecast.heuristics"}
+    # PyTorch loads the hook by itself.
+    assert {name for name in loaded if "inductor_hook" not in name} == found.keys() | folders
+    assert all(
+        path.samefile(sys.modules[name].__file__ or "")
+        for name, path in found.items()
+        if name in sys.modules
+    )
 
 
-@pytest.mark.parametrize("family", families.FAMILIES.values(), ids=lambda family: family.name)
-def test_all_modules_that_compile_a_kernel_are_its_sources(family: KernelFamily) -> None:
-    """Those reached from ``compile``, but for the config and the spec: the key has their values."""
-    code = textwrap.dedent(inspect.getsource(type(family).compile))
-    described = {Path(inspect.getfile(cls)).resolve() for cls in (KernelSpec, QuackConfig)}
-    reached: set[Path] = set()
-    while new := _imported(code) - described - reached:
-        reached |= new
-        code = "\n".join(path.read_text() for path in new)
-    assert reached == {path.resolve() for path in family.sources}
+def test_imports_inside_functions_and_of_the_own_package_are_sources() -> None:
+    found = source_files("toy_family.kernel")
+    assert found.keys() == {"toy_family.kernel"}
+    assert {"toy_family.kernel", "tilecast.kernels.family", "tilecast.heuristics.config"} <= (
+        source_files("toy_family.family").keys()
+    )

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from toy_family.family import Toy, ToyConfig
 
-from tilecast.cli.commands.compile import _answer
+from tilecast.cli.commands.compile import compile_output
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.heuristics.problem import GemmProblem
@@ -18,6 +18,7 @@ from tilecast.kernels import candidates as asking
 from tilecast.kernels.build.builder import CompileResult
 from tilecast.kernels.families import FAMILIES, family_of, parse_config
 from tilecast.kernels.objects.cache import ObjectCache
+from tilecast.kernels.objects.keys import kernel_key, kernel_symbol
 from tilecast.kernels.quack_sm90.space import valid_configs
 from tilecast.kernels.spec import KernelSpec
 from tilecast.models.features.features import FEATURE_NAMES, featurize
@@ -57,10 +58,10 @@ def test_its_names_are_read() -> None:
     assert parse_config("128x256x64_c2x1x1_s4_coop_o1_rm8").family == "quack_sm90"
 
 
-def test_kernels_of_both_families_are_told_in_one_answer(tmp_path: Path) -> None:
+def test_kernels_of_both_families_are_told_in_onecompile_output(tmp_path: Path) -> None:
     specs = [KernelSpec(config, LINEAR_BF16) for config in (TOY, SPACE[1], SPACE[0])]
     results = [CompileResult(spec, 0.0) for spec in specs]
-    document: Any = _answer(results, ObjectCache(tmp_path), 0.0).document
+    document: Any = compile_output(results, ObjectCache(tmp_path), 0.0).document
     assert [one["config"] for one in document["kernels"]] == [
         SPACE[0].name,
         SPACE[1].name,
@@ -79,10 +80,10 @@ def test_features_are_finite_and_the_others_keep_theirs() -> None:
 
 def test_it_compiles_and_has_a_key_of_its_own(tmp_path: Path) -> None:
     specs = [KernelSpec(config, LINEAR_BF16) for config in (TOY, ToyConfig(16, 16))]
-    assert len({spec.key for spec in specs}) == 2
+    assert len({kernel_key(spec) for spec in specs}) == 2
     objects = ObjectCache(tmp_path / "objects")
-    facts = objects.put(specs[0], family_of(TOY).compile(specs[0]))
+    facts = objects.put(specs[0], family_of(TOY).compile(specs[0], kernel_symbol(specs[0])))
     assert 0 < facts.registers < 256
     assert facts.spill_bytes == 0
     assert objects.resources(specs[0]) == facts
-    assert specs[0].symbol.encode() in objects.path(specs[0]).read_bytes()
+    assert kernel_symbol(specs[0]).encode() in objects.path(specs[0]).read_bytes()

@@ -102,7 +102,7 @@ print(hung._server.pid)
 
 def test_what_a_script_has_set_matters_not_and_what_it_began_ends() -> None:
     """Ignored signals are handed on to what a process begins; and a path need not be text."""
-    script = f"from tilecast.kernels import workers; workers.SILENT_SECONDS = 3{SCRIPT}"
+    script = f"from tilecast.kernels.build import workers; workers.SILENT_SECONDS = 3{SCRIPT}"
     told = subprocess.check_output(
         [sys.executable, "-c", script],
         text=True,

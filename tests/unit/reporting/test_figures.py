@@ -12,22 +12,27 @@ import plotly.graph_objects as go
 import pytest
 
 from tilecast.data_collection.dataset.dataset import Dataset, is_reference
-from tilecast.data_collection.dataset.select_times import Truth
+from tilecast.data_collection.dataset.select_times import MeasuredTimes
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.families import parse_config
 from tilecast.models.learning.labels import POWERS, ProblemLabels, label_table
 from tilecast.models.runtime.artifact import Artifact
-from tilecast.models.runtime.learned import LearnedHeuristic
+from tilecast.models.runtime.learned import FirstChoice, LearnedHeuristic, Prediction
 from tilecast.reporting import one_problem
-from tilecast.reporting.choices import Choice, choices, doubt
-from tilecast.reporting.coverage import coverage
-from tilecast.reporting.drift import State, by_card, over_time, states
-from tilecast.reporting.noise import noise, noise_table, repeats
+from tilecast.reporting.cards import State, states, states_figure
+from tilecast.reporting.choices import Choices, choices, doubt_figure
+from tilecast.reporting.noise import change_by_card, noise_figure, noise_table, repeats
 from tilecast.reporting.plots import Figure, extent_axis, stretch
-from tilecast.reporting.regret import regret
+from tilecast.reporting.problem_plots import (
+    KNOBS,
+    coverage,
+    speed_figure,
+    speed_table,
+    winner,
+    winners,
+)
+from tilecast.reporting.regret import regret_figure
 from tilecast.reporting.sections import dataset_sections
-from tilecast.reporting.speed import speed, speed_table
-from tilecast.reporting.winners import KNOBS, winner, winners
 
 
 def _sound(figure: Figure) -> list[dict]:
@@ -105,12 +110,12 @@ def test_levels_of_a_config(name: str, shown: tuple[str, ...]) -> None:
 
     config = parse_config(name)
     shape = family_of(config).geometry(config)
-    assert tuple(knob.shown(knob.level(shape)) for knob in KNOBS) == shown
+    assert tuple(knob.shown(knob.value(shape)) for knob in KNOBS) == shown
 
 
 def test_speed_is_the_library_over_our_best(synthetic_table: Sequence[ProblemLabels]) -> None:
     table = [replace(synthetic_table[0], reference={"burst": float("nan"), "sustained": 50.0})]
-    burst, sustained = _sound(speed(table))
+    burst, sustained = _sound(speed_figure(table))
     assert burst["x"] == []
     best = table[0].truth["sustained"].min()
     assert sustained["y"] == [pytest.approx(50.0 / best)]
@@ -139,7 +144,7 @@ def test_noise_is_told_with_and_without_what_kernels_share() -> None:
     assert rows["as timed"][3] == pytest.approx(0.02)
     (alone,) = [row for name, row in rows.items() if name != "as timed"]
     assert alone[3] == pytest.approx(0.01)
-    absolute, relative = _sound(noise(found))
+    absolute, relative = _sound(noise_figure(found))
     assert absolute["x"][-1] == pytest.approx(0.05)
     assert relative["x"][-1] == pytest.approx(0.03)
     assert absolute["y"][-1] == 1
@@ -153,7 +158,7 @@ def test_nothing_is_said_of_noise_that_was_not_measured() -> None:
 def test_drift_is_told_by_the_card_that_verified() -> None:
     rows = _timed({("burst", "a"): 0.01, ("burst", "b"): 0.03, ("sustained", "a"): -0.02})
     rows.loc[rows["stage"] == "verify", "device"] = "other"
-    (box,) = _sound(by_card(repeats(rows), rows))
+    (box,) = _sound(change_by_card(repeats(rows), rows))
     assert box["name"] == "other"
     assert sorted(box["y"]) == [pytest.approx(-0.02), pytest.approx(0.02)]
 
@@ -165,7 +170,7 @@ def test_drift_is_told_of_each_card_that_verified_a_problem() -> None:
         device="other", microseconds=10.0 * np.exp([0.05, 0.09])
     )
     both = pd.concat([rows, later], ignore_index=True)
-    boxes = {box["name"]: box["y"] for box in _sound(by_card(repeats(both), both))}
+    boxes = {box["name"]: box["y"] for box in _sound(change_by_card(repeats(both), both))}
     assert boxes == {"a": [pytest.approx(0.02)], "other": [pytest.approx(0.07)]}
 
 
@@ -198,7 +203,7 @@ def test_states_of_cards_are_those_that_runs_tell() -> None:
     first, last = states(runs)
     assert first.values == {"clocks.sm": 345, "temperature.gpu": 37}
     assert (last.date - first.date).total_seconds() == 60
-    clock, power, temperature = _sound(over_time([last, first]))
+    clock, power, temperature = _sound(states_figure([last, first]))
     assert clock["y"] == [345, 1980]
     assert power["y"] == [700]
     assert (temperature["yaxis"], temperature["x"]) == ("y3", [date, "2026-11-21T21:01:00+00:00"])
@@ -206,7 +211,7 @@ def test_states_of_cards_are_those_that_runs_tell() -> None:
 
 def test_states_are_many_cards() -> None:
     date = states([{"date": "2026-11-21T21:00:00+00:00", "gpus": [{"uuid_hash": "a"}]}])[0].date
-    traces = _sound(over_time([State(str(card), date, {}) for card in range(20)]))
+    traces = _sound(states_figure([State(str(card), date, {}) for card in range(20)]))
     assert len({trace["name"] for trace in traces}) == 20
 
 
@@ -216,7 +221,7 @@ def test_regret_has_a_line_for_every_heuristic() -> None:
         for name, share in (("tilecast", 0.02), ("random", 0.5))
         for k in (1, 2)
     ]
-    figure = regret(rows, {"geomean": 0.001, "p95": 0.0})
+    figure = regret_figure(rows, {"geomean": 0.001, "p95": 0.0})
     ours, tail, random, _ = _sound(figure)
     assert (ours["name"], ours["x"], ours["y"]) == ("tilecast", [1, 2], [0.02, 0.01])
     assert (tail["yaxis"], tail["y"]) == ("y2", [0.04, 0.02])
@@ -226,11 +231,13 @@ def test_regret_has_a_line_for_every_heuristic() -> None:
 
 
 def test_doubt_is_the_length_of_the_short_list() -> None:
+    prediction = Prediction(parse_config("64x16x64_c1x1x1_s2_coop_o1_rm1"), 1.0, 1.0)
+    first = FirstChoice(prediction, None, False)
     found = [
-        Choice(GemmProblem(m, 64, 64), 1, "config", 1.0, 0.0, None, False, size)
+        Choices(GemmProblem(m, 64, 64), 9, (prediction,), first, size)
         for m, size in ((1, 1), (16, 4), (2048, 8))
     ]
-    dots, bars = _sound(doubt(found))
+    dots, bars = _sound(doubt_figure(found))
     assert dots["marker"]["color"] == [1, 4, 8]
     assert dict(zip(bars["x"], bars["y"], strict=True)) == {"m 1 to 16": 2.5, "m from 1025": 8.0}
 
@@ -240,19 +247,16 @@ def test_choices_are_the_models(small_model: Artifact) -> None:
 
     heuristic = LearnedHeuristic(small_model)
     problem = GemmProblem(64, 4096, 4096)
-    (choice,) = choices(heuristic, [problem], small_model.hardware)
+    (one,) = choices(heuristic, [problem], small_model.hardware)
     among = candidates(problem, small_model.hardware)
-    first = heuristic.first(problem, among)
-    assert choice.config == first.prediction.config.name
-    assert choice.library_at_least_over_first == first.library_over
-    assert choice.shortlist == len(heuristic.shortlist(problem, among))
-    three = choices(heuristic, [problem], small_model.hardware, 3)
-    assert three[0] == choice
-    expected = heuristic.predict(problem, among, limit=3)
-    assert [one.config for one in three] == [one.config.name for one in expected]
-    assert [one.predicted_slowdown + 1 for one in three] == [one.slowdown for one in expected]
-    assert [one.rank for one in three] == [1, 2, 3]
-    assert len(choices(heuristic, [problem], small_model.hardware, "auto")) == choice.shortlist
+    assert one.candidates == len(among)
+    assert one.first == heuristic.first(problem, among)
+    assert one.shortlist == len(heuristic.shortlist(problem, among))
+    (three,) = choices(heuristic, [problem], small_model.hardware, 3)
+    assert list(three.chosen) == heuristic.predict(problem, among, limit=3)
+    assert one.chosen == three.chosen[:1]
+    (auto,) = choices(heuristic, [problem], small_model.hardware, "auto")
+    assert list(auto.chosen) == heuristic.shortlist(problem, among)
 
 
 DOCUMENT = {
@@ -271,7 +275,7 @@ DOCUMENT = {
 
 
 def test_ranking_has_expected_and_measured_times() -> None:
-    expected, measured, roofline, library = _sound(one_problem.ranking(DOCUMENT))
+    expected, measured, roofline, library = _sound(one_problem.ranking_figure(DOCUMENT))
     assert expected["x"] == [3.0, 4.0]
     assert measured["x"] == [3.5, None]
     assert (roofline["name"], roofline["x"]) == ("roofline", [2.0, 2.0])
@@ -280,7 +284,7 @@ def test_ranking_has_expected_and_measured_times() -> None:
 
 def test_what_the_library_takes_at_least_is_called_that() -> None:
     known = DOCUMENT | {"library": {"name": "torch.mm", "at_least_microseconds": 2.5}}
-    *_, least, _ = _sound(one_problem.ranking(known))
+    *_, least, _ = _sound(one_problem.ranking_figure(known))
     assert (least["name"], least["x"]) == (
         "torch.mm, at least, in nine cases of ten",
         [2.5, 2.5],
@@ -288,13 +292,13 @@ def test_what_the_library_takes_at_least_is_called_that() -> None:
 
 
 def test_reasons_have_their_effects() -> None:
-    (bars,) = _sound(one_problem.reasons(DOCUMENT))
+    (bars,) = _sound(one_problem.reasons_figure(DOCUMENT))
     assert (bars["x"], bars["y"], bars["text"]) == ([-0.1], ["f"], ["what"])
 
 
 def test_measured_configs_stand_fastest_first() -> None:
-    truth = Truth({"b": 2.0, "a": 1.0, "c": 3.0}, "a", 2.5)
-    figure = one_problem.measured(truth, "burst", ["c", "unknown", "a"], "torch.mm")
+    truth = MeasuredTimes({"b": 2.0, "a": 1.0, "c": 3.0}, "a", 2.5)
+    figure = one_problem.all_measured(truth, "burst", ["c", "unknown", "a"], "torch.mm")
     line, ranked = _sound(figure)
     assert (line["text"], line["y"]) == (["a", "b", "c"], [1.0, 2.0, 3.0])
     assert (ranked["x"], ranked["text"]) == ([3, 1], ["1", "3"])

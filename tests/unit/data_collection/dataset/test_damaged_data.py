@@ -21,7 +21,7 @@ from tilecast.data_collection.dataset.dataset import (
     read_dataset,
     write_dataset,
 )
-from tilecast.data_collection.dataset.select_times import look_up
+from tilecast.data_collection.dataset.select_times import measured_times
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.models.learning.labels import label_table
@@ -65,7 +65,7 @@ def _rows(path: Path) -> object:
 
 
 def _truth(path: Path) -> object:
-    return look_up(read_columns(path)[0], PROBLEM)
+    return measured_times(read_columns(path)[0], PROBLEM)
 
 
 def _labels(path: Path) -> object:
@@ -107,21 +107,18 @@ def _outcomes(path: Path, right: dict[str, object]) -> set[str]:
 
 def test_the_attack_knows_what_is_right(sound: Path, right: dict[str, object]) -> None:
     assert _outcomes(sound, right) == {"right"}
-    truths = look_up(read_columns(sound)[0], PROBLEM)
-    assert len(truths["burst"].times) == 4
-    assert len(look_up(read_columns(sound)[0], OTHER)["burst"].times) == 3
-    assert look_up(read_columns(sound)[0], GemmProblem(8, 8, 8)) == {}
+    by_regime = measured_times(read_columns(sound)[0], PROBLEM)
+    assert len(by_regime["burst"].times) == 4
+    assert len(measured_times(read_columns(sound)[0], OTHER)["burst"].times) == 3
+    assert measured_times(read_columns(sound)[0], GemmProblem(8, 8, 8)) == {}
 
 
-# ---- bytes
-
-
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(15))
 def test_flipped_bits(sound: Path, right: dict[str, object], tmp_path: Path, seed: int) -> None:
     """Checksums cover the pages; headers, footer, schema and provenance have the seal."""
     content = bytearray(sound.read_bytes())
     # Over the whole file, evenly: pages come first, then the footer.
-    position = (len(content) - 1) * seed // 29
+    position = (len(content) - 1) * seed // 14
     content[position] ^= 1 << random.Random(seed).randrange(8)
     path = tmp_path / "data.parquet"
     path.write_bytes(content)
@@ -153,9 +150,6 @@ def test_cut_short(sound: Path, right: dict[str, object], tmp_path: Path, share:
 def test_a_folder_of_data_sets_is_none(sound: Path, right: dict[str, object]) -> None:
     (line,) = _outcomes(sound.parent, right)
     assert line.startswith(f"data set {sound.parent} cannot be read (")
-
-
-# ---- types and values, with a seal that fits, so that it is the checks that refuse
 
 
 def _with(column: str, values: list | np.ndarray | None = None, kind=None, **rows) -> Change:
@@ -191,45 +185,26 @@ HARMLESS: dict[str, Change] = {
 }
 
 REFUSED: dict[str, tuple[Change, str]] = {
-    "m beyond 32 bits": (_with("m", None, pa.int64(), row_3=2**32 + 512), "m='4294967808'"),
-    "n beyond 31 bits": (_with("n", None, pa.uint32(), row_0=2**31), "n='2147483648' in row 0"),
-    "k beyond 63 bits": (_with("k", None, pa.uint64(), row_5=2**64 - 1), "in row 5"),
     "m of 0": (_with("m", None, pa.int32(), row_2=0), "m='0' in row 2; allowed: 1 to 2147483647"),
     "negative batch": (_with("batch", None, pa.int32(), row_2=-1), "batch='-1' in row 2"),
     "m of 1.5": (_with("m", [1.5]), "m of type double; allowed: int32"),
-    "m as float": (_with("m", [512.0]), "m of type double"),
     "m as text": (_with("m", ["512"]), "m of type string"),
-    "m as truth": (_with("m", [True]), "m of type bool"),
-    "m as date": (_with("m", [512], pa.date32()), "m of type date32"),
-    "m as list": (_with("m", [[512]]), "m of type list"),
     "no m at all": (_with("m", [None]), "m of type null"),
     "a null m": (_with("m", None, pa.int32(), row_4=None), "m='None' in row 4"),
-    "a null m in 64 bits": (_with("m", None, pa.int64(), row_4=None), "m='None' in row 4"),
     "many rounds": (_with("rounds", None, pa.int64(), row_1=2**15), "rounds='32768' in row 1"),
-    "rounds in fractions": (_with("rounds", [0.5]), "rounds of type double"),
     "times as text": (_with("microseconds", ["fast"]), "microseconds of type string"),
-    "times as integers": (_with("microseconds", [12]), "microseconds of type int64"),
     "infinite time": (_with("microseconds", None, pa.float32(), row_2=np.inf), "='inf' in row 2"),
-    "time beyond a float": (_with("microseconds", None, pa.float64(), row_2=1e39), "in row 2"),
     "time below a float": (_with("microseconds", None, pa.float64(), row_2=1e-60), "in row 2"),
     "time of 0": (_with("microseconds", None, pa.float32(), row_2=0.0), "a positive time"),
-    "negative time": (_with("microseconds", None, pa.float32(), row_2=-1.0), "a positive time"),
     "no time, no failure": (_with("microseconds", None, pa.float32(), row_2=None), "in row 2"),
     "a time and a failure": (_with("failure", None, pa.string(), row_2="hung"), "failure='hung'"),
     "infinite spread": (_with("spread", None, pa.float32(), row_2=np.inf), "spread='inf'"),
-    "negative spread": (_with("spread", None, pa.float32(), row_2=-0.1), "spread='-0.1"),
-    "spread as text": (_with("spread", ["wide"]), "spread of type string"),
     "an unknown regime": (_with("regime", None, pa.string(), row_2="idle"), "regime='idle'"),
     "an unknown pass": (_with("stage", None, pa.string(), row_2="guess"), "stage='guess'"),
     "no regime": (_with("regime", None, pa.string(), row_2=None), "regime='None' in row 2"),
-    "regime as numbers": (_with("regime", [1]), "regime of type int64"),
-    "config as numbers": (_with("config", [1]), "config of type int64"),
     "config as bytes": (_with("config", [b"\xff"]), "config of type binary"),
-    "no config": (_with("config", None, pa.string(), row_2=None), "config='None' in row 2"),
-    "no device": (_with("device", None, pa.string(), row_2=None), "device='None' in row 2"),
     "old operands": (_with("operands", ["bfloat16"]), "operands='bfloat16' in row 0"),
     "operands spelled twice": (_with("operands", ["bf16xbf16:rcr"]), "operands='bf16xbf16:rcr'"),
-    "empty operands": (_with("operands", None, pa.string(), row_2=""), "operands='' in row 2"),
     "long operands": (_with("operands", ["bf16:rcr" * 1000]), "in row 0; allowed: texts such as"),
     "a column too few": (lambda table: table.drop_columns("stage"), "lacks column 'stage'"),
     "a column twice": (lambda table: table.append_column("m", table["m"]), "lacks column 'm'"),
@@ -289,9 +264,6 @@ def test_a_problem_that_breaks_the_16_byte_rule_is_no_label(rewritten: Callable)
         _labels(path)
 
 
-# ---- metadata
-
-
 def _facts(**changes: object) -> bytes:
     return json.dumps({"version": 2, "provenance": PROVENANCE, "seal": ""} | changes).encode()
 
@@ -300,9 +272,9 @@ def _facts(**changes: object) -> bytes:
     "value",
     [
         *(None, b"", b"{", b"[]", b"2", b"\xff\xfe", b"[" * 100_000, b"null"),
-        *(_facts(version=version) for version in (0, 1, 3, "2", None, [2], "2\n2", "2" * 1000)),
-        *(_facts(provenance=provenance) for provenance in (None, [], "H200", {}, {"runs": 1})),
-        *(_facts(seal=seal) for seal in (None, 7, "0" * 64, [])),
+        *(_facts(version=version) for version in (3, "2", [2], "2\n2", "2" * 1000)),
+        *(_facts(provenance=provenance) for provenance in (None, {}, {"runs": 1})),
+        *(_facts(seal=seal) for seal in (None, "0" * 64)),
     ],
     ids=lambda value: repr(value)[:40],
 )

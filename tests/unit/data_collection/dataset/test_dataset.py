@@ -94,12 +94,6 @@ def test_digest_is_of_the_values_alone(rows: pd.DataFrame) -> None:
     assert Dataset(rows.assign(config=coded, m=rows["m"].astype("int64")), {}).digest == digest
 
 
-def test_further_columns_are_left_out(rows: pd.DataFrame, tmp_path: Path) -> None:
-    path = tmp_path / "wide.parquet"
-    write_dataset(Dataset(rows.assign(note="mine"), PROVENANCE), path)
-    assert list(read_dataset(path).rows) == list(COLUMNS)
-
-
 def test_problems_appear_once_in_order(path: Path) -> None:
     problems = read_dataset(path).problems()
     assert problems == [GemmProblem(16, 6144, 4096), GemmProblem(4096, 6144, 4096)]
@@ -110,49 +104,7 @@ def test_reference_rows_are_told_apart(path: Path) -> None:
     assert is_reference(read_dataset(path).rows).tolist() == [False, False, True, False]
 
 
-@pytest.mark.parametrize("column", COLUMNS)
-def test_missing_column_is_refused(rows: pd.DataFrame, tmp_path: Path, column: str) -> None:
-    path = tmp_path / "data.parquet"
-    with pytest.raises(TilecastError, match=f"lacks column '{column}'; allowed: m, n, k"):
-        write_dataset(Dataset(rows.drop(columns=column), PROVENANCE), path)
-    assert not path.exists()
-
-
-@pytest.mark.parametrize(
-    ("column", "value"),
-    [
-        ("microseconds", np.nan),
-        ("microseconds", 0.0),
-        ("microseconds", -1.0),
-        ("m", np.nan),
-        ("n", np.nan),
-        ("batch", np.nan),
-        ("config", None),
-        ("device", None),
-        ("operands", None),
-        ("operands", "bfloat16"),
-        ("microseconds", np.inf),
-        ("spread", -1.0),
-        ("rounds", -1),
-        ("m", 2**31),
-        ("regime", "idle"),
-        ("regime", None),
-        ("stage", "guess"),
-        ("failure", "hung"),
-    ],
-)
-def test_bad_value_is_refused_with_its_row(
-    rows: pd.DataFrame, tmp_path: Path, column: str, value: object
-) -> None:
-    path = tmp_path / "data.parquet"
-    rows = rows.astype({column: object})
-    rows.loc[3, column] = value
-    with pytest.raises(TilecastError, match=rf"data.parquet has {column}=.* in row 3; allowed: "):
-        write_dataset(Dataset(rows, PROVENANCE), path)
-    assert not path.exists()
-
-
-def test_a_file_of_version_1_is_told_what_to_do(path: Path) -> None:
+def test_a_file_of_version_1_is_refused_with_advice(path: Path) -> None:
     table = pq.read_table(path)
     names = [name for name in table.column_names if name != "operands"]
     table = table.select(names)
@@ -160,14 +112,9 @@ def test_a_file_of_version_1_is_told_what_to_do(path: Path) -> None:
         table = table.append_column(name, pa.array([value] * table.num_rows).dictionary_encode())
     facts = json.dumps({"version": 1, "provenance": PROVENANCE}).encode()
     pq.write_table(table.replace_schema_metadata({b"tilecast": facts}), path)
-    with pytest.raises(TilecastError) as caught:
+    with pytest.raises(TilecastError, match="version 1; allowed: 2; .*operands.*write_dataset"):
         read_dataset(path)
-    assert str(caught.value) == (
-        f"data set {path} has version 1; allowed: 2; collect it again, or, from version 1, put a "
-        "column operands such as bf16:rcr in place of dtype, out_dtype and layout, and write it "
-        "with tilecast.data_collection.dataset.dataset.write_dataset"
-    )
-    # What the line says works.
+    # What the message advises works.
     old = pq.read_table(path).to_pandas()
     rows = old.assign(operands="bf16:rcr").drop(columns=["dtype", "out_dtype", "layout"])
     write_dataset(Dataset(rows, PROVENANCE), path)
@@ -186,26 +133,33 @@ def test_a_file_of_version_1_is_told_what_to_do(path: Path) -> None:
         (None, "runs, space_version, protocol_version"),
     ],
 )
-def test_a_provenance_that_lacks_something_is_told(
+def test_a_provenance_that_lacks_something_is_refused(
     rows: pd.DataFrame, tmp_path: Path, changes: dict | None, missing: str
 ) -> None:
     path = tmp_path / "data.parquet"
     write_dataset(Dataset(rows, {} if changes is None else PROVENANCE | changes), path)
     for read in (read_dataset, read_columns):
-        with pytest.raises(TilecastError) as caught:
+        with pytest.raises(TilecastError, match=f"provenance without {missing}; allowed: "):
             read(path)
-        assert str(caught.value) == (
-            f"data set {path} has a provenance without {missing}; allowed: a list runs, and "
-            "integers space_version and protocol_version; export it again with `tilecast collect`, "
-            "or add them and write it with tilecast.data_collection.dataset.dataset.write_dataset"
-        )
 
 
-def test_an_unreadable_table_is_told(rows: pd.DataFrame, tmp_path: Path) -> None:
+def test_what_cannot_be_a_data_set_is_refused(rows: pd.DataFrame, tmp_path: Path) -> None:
+    path = tmp_path / "data.parquet"
+    with pytest.raises(TilecastError, match="data.parquet does not exist; allowed: "):
+        read_dataset(path)
     mixed = rows.astype({"device": object})
     mixed.loc[1, "device"] = 7
-    with pytest.raises(TilecastError, match="data.parquet is no table .*; allowed: columns of one"):
-        write_dataset(Dataset(mixed, PROVENANCE), tmp_path / "data.parquet")
+    wrong = {
+        "is no table": mixed,
+        "m='0' in row 3; allowed: 1 to": rows.assign(m=[1, 1, 1, 0]),
+        "lacks column 'stage'; allowed: m, n, k": rows.drop(columns="stage"),
+    }
+    for message, table in wrong.items():
+        with pytest.raises(TilecastError, match=message):
+            write_dataset(Dataset(table, PROVENANCE), path)
+        assert not path.exists()
+    with pytest.raises(TilecastError, match="cannot write /proc/tilecast/data.parquet"):
+        write_dataset(Dataset(rows, PROVENANCE), Path("/proc/tilecast/data.parquet"))
 
 
 def test_an_empty_data_set_is_one(rows: pd.DataFrame, tmp_path: Path) -> None:
@@ -237,21 +191,15 @@ def test_another_gpu_has_been_measured_too(h200: Hardware) -> None:
 def test_data_sets_join_with_the_runs_of_all(rows: pd.DataFrame) -> None:
     facts = {"space_version": 2, "protocol_version": 1}
     one = Dataset(rows, facts | {"runs": [{"date": "a"}]})
-    other = Dataset(rows.iloc[:2], facts | {"runs": [{"date": "b"}, {"date": "c"}]})
+    runs = [{"date": "b"}, {"date": "c"}]
+    other = Dataset(rows.iloc[:2], facts | {"space_version": 3, "runs": runs})
     found = joined([one, other])
+    assert found.provenance["space_version"] == 3
+    assert joined([other, one]).provenance["space_version"] == 3
     assert len(found.rows) == len(rows) + 2
     pd.testing.assert_frame_equal(found.rows.iloc[: len(rows)], rows)
     assert [run["date"] for run in found.provenance["runs"]] == ["a", "b", "c"]
     assert joined([one]).digest == one.digest
-
-
-def test_data_sets_of_a_grown_space_join(rows: pd.DataFrame) -> None:
-    facts = {"space_version": 2, "protocol_version": 1, "runs": []}
-    older, newer = Dataset(rows, facts), Dataset(rows.iloc[:2], facts | {"space_version": 3})
-    for parts in ([older, newer], [newer, older]):
-        found = joined(parts)
-        assert found.provenance["space_version"] == 3
-        assert len(found.rows) == len(rows) + 2
 
 
 def test_of_a_problem_that_two_protocols_timed_the_newer_times_count(rows: pd.DataFrame) -> None:
@@ -301,13 +249,3 @@ def test_a_data_set_of_several_protocols_stays_whole_alone(h200: Hardware) -> No
     assert joined([dataset]).digest == SHIPPED
     elsewhere = _of(dataset.provenance, _row(m=12345, n=8, k=8))
     assert len(joined([dataset, elsewhere]).rows) == len(dataset.rows) + 1
-
-
-def test_absent_file_is_told(tmp_path: Path) -> None:
-    with pytest.raises(TilecastError, match="none.parquet does not exist; allowed: a file that"):
-        read_dataset(tmp_path / "none.parquet")
-
-
-def test_unwritable_place_is_told(rows: pd.DataFrame) -> None:
-    with pytest.raises(TilecastError, match="cannot write /proc/tilecast/data.parquet"):
-        write_dataset(Dataset(rows, PROVENANCE), Path("/proc/tilecast/data.parquet"))

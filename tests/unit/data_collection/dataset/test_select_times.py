@@ -19,7 +19,7 @@ from tilecast.data_collection.dataset.dataset import (
     write_dataset,
 )
 from tilecast.data_collection.dataset.measurement import REGIMES
-from tilecast.data_collection.dataset.select_times import LABEL, OTHER, SAME, TRUTH, look_up
+from tilecast.data_collection.dataset.select_times import LABEL, OTHER, SAME, SCORE, measured_times
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import GemmProblem
@@ -61,9 +61,9 @@ def test_labels_are_bit_for_bit_what_models_were_trained_on(table: list[ProblemL
 def _check_agreement(columns: Columns, table: list[ProblemLabels]) -> None:
     """What is shown of each problem is what heuristics are scored by."""
     for labels in table:
-        truths = look_up(columns, labels.problem)
-        assert set(truths) == set(REGIMES)
-        for regime, truth in truths.items():
+        by_regime = measured_times(columns, labels.problem)
+        assert set(by_regime) == set(REGIMES)
+        for regime, truth in by_regime.items():
             times = labels.truth[regime]
             assert truth.best == labels.configs[int(np.argmin(times))].name
             assert truth.times == {
@@ -87,25 +87,25 @@ def test_so_it_is_where_configs_failed(
 
 def test_fallbacks_name_every_time_once_and_labels_never_see_the_verification() -> None:
     assert set(LABEL) == {(where, stage) for where in (SAME, OTHER) for stage in ("race", "screen")}
-    assert set(TRUTH) == {*LABEL, (SAME, "verify"), (OTHER, "verify")}
-    assert len(LABEL) == 4 and len(TRUTH) == 6
+    assert set(SCORE) == {*LABEL, (SAME, "verify"), (OTHER, "verify")}
+    assert len(LABEL) == 4 and len(SCORE) == 6
 
 
 def test_a_problem_that_was_not_measured(columns: Columns, table: list[ProblemLabels]) -> None:
     known = table[0].problem
-    assert look_up(columns, known)
+    assert measured_times(columns, known)
     for other in (
         replace(known, m=1_000_000),
         replace(known, batch=2),
         replace(known, operands=GemmOperands.parse("bf16:rcr>fp32")),
     ):
-        assert look_up(columns, other) == {}
+        assert measured_times(columns, other) == {}
 
 
 def test_a_config_without_a_time_has_no_slowdown(
     columns: Columns, table: list[ProblemLabels]
 ) -> None:
-    truth = look_up(columns, table[0].problem)["burst"]
+    truth = measured_times(columns, table[0].problem)["burst"]
     assert truth.slowdown("not measured") is None
     others = [truth.slowdown(config) for config in truth.times if config != truth.best]
     assert len(others) > 20 and all(slowdown and slowdown > 0 for slowdown in others)
@@ -115,8 +115,8 @@ def test_a_data_set_without_the_reference(tmp_path: Path, synthetic_dataset: Dat
     rows = synthetic_dataset.rows.query("config != 'torch.mm'")
     write_dataset(Dataset(rows, synthetic_dataset.provenance), tmp_path / "data.parquet")
     columns = read_columns(tmp_path / "data.parquet")[0]
-    truths = look_up(columns, GemmProblem(8, 4096, 4096))
-    assert [truth.reference for truth in truths.values()] == [None, None]
+    by_regime = measured_times(columns, GemmProblem(8, 4096, 4096))
+    assert [truth.reference for truth in by_regime.values()] == [None, None]
 
 
 def test_looking_up_a_problem_does_not_wait_for_pandas(
@@ -124,11 +124,12 @@ def test_looking_up_a_problem_does_not_wait_for_pandas(
 ) -> None:
     problem = table[0].problem
     code = (
-        "import sys; from pathlib import Path; from tilecast.data_collection.dataset.select_times import look_up;"
+        "import sys; from pathlib import Path; "
+        "from tilecast.data_collection.dataset.select_times import measured_times;"
         "from tilecast.data_collection.dataset.dataset import read_columns;"
         "from tilecast.heuristics.problem import GemmProblem;"
         f"problem = GemmProblem({problem.m}, {problem.n}, {problem.k});"
-        f"assert look_up(read_columns(Path({str(path)!r}))[0], problem);"
+        f"assert measured_times(read_columns(Path({str(path)!r}))[0], problem);"
         "print({'pandas', 'pyarrow.compute', 'torch'} & set(sys.modules))"
     )
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

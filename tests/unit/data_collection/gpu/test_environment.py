@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,11 +15,11 @@ from tilecast.data_collection.gpu import environment
 from tilecast.data_collection.gpu.environment import (
     cards,
     claimed,
+    cublas_here,
+    cublas_versions,
     describe,
     device_hash,
     gpu_states,
-    library_here,
-    library_versions,
     present,
     public_command,
 )
@@ -87,7 +86,7 @@ def test_only_measured_gpus_are_listed(smi: Smi) -> None:
         ("true", "it does not list GPU dddd"),
     ],
 )  # fmt: skip
-def test_nvidia_smi_that_fails_is_told_in_one_line(smi: Smi, script: str, reason: str) -> None:
+def test_nvidia_smi_that_fails_is_reported_in_one_line(smi: Smi, script: str, reason: str) -> None:
     smi(script)
     with pytest.raises(TilecastError) as caught:
         gpu_states(["dddd"])
@@ -96,24 +95,19 @@ def test_nvidia_smi_that_fails_is_told_in_one_line(smi: Smi, script: str, reason
     assert "\n" not in message
 
 
-def test_nvidia_smi_that_is_not_there_is_told(
+def test_nvidia_smi_that_does_not_exist_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(TilecastError, match="No such file or directory.*allowed: a host with a"):
-        gpu_states()
-    (tmp_path / "nvidia-smi").write_text("not a program")
-    with pytest.raises(TilecastError, match="Permission denied.*allowed: a host with a working"):
+    with pytest.raises(TilecastError, match="No such file or directory.*allowed: "):
         gpu_states()
 
 
 def test_nvidia_smi_that_hangs_is_not_waited_for(smi: Smi, monkeypatch: pytest.MonkeyPatch) -> None:
     smi("exec /bin/sleep 60")
     monkeypatch.setattr(environment, "NVIDIA_SMI_SECONDS", 0.2)
-    start = time.monotonic()
     with pytest.raises(TilecastError, match=r"it hangs for 0\.2 s"):
         gpu_states()
-    assert time.monotonic() - start < 10
 
 
 @pytest.mark.usefixtures("gpus")
@@ -157,20 +151,16 @@ def test_a_worker_keeps_its_card_when_devices_are_numbered_anew(
 
 @pytest.mark.usefixtures("gpus")
 def test_another_gpu_than_is_asked_for_is_refused(h200: Hardware) -> None:
-    with pytest.raises(TilecastError) as caught:
+    with pytest.raises(TilecastError, match="^CUDA device 1 is an 'NVIDIA H100.*allowed: .* H200"):
         cards((0, 1), h200)
-    assert str(caught.value).startswith(
-        "CUDA device 1 is an 'NVIDIA H100 80GB HBM3', no H200; allowed: NVIDIA H200; name what it"
-    )
 
 
 @pytest.mark.usefixtures("gpus")
-def test_device_that_is_not_there_is_told(h200: Hardware) -> None:
+def test_a_device_that_does_not_exist_is_refused(
+    h200: Hardware, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(TilecastError, match="CUDA device 3 is not there; allowed: the 3 that"):
         cards((0, 3), h200)
-
-
-def test_host_without_a_gpu_is_told(h200: Hardware, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(TilecastError, match="CUDA device 0 is not there; allowed: the 0 that"):
         cards((0,), h200)
@@ -209,25 +199,21 @@ def test_command_is_kept_without_folders(tmp_path: Path) -> None:
     )
 
 
-def test_versions_of_the_library_are_those_of_all_runs() -> None:
+def test_versions_of_cublas_are_those_of_all_runs() -> None:
     old: dict = {"gpus": [{"name": "NVIDIA H200"}], "versions": {"torch": "2.11.0"}}
-    assert library_versions([old, {}]) == {}
+    assert cublas_versions([old, {}]) == {}
     new = {
         "gpus": [{"driver_version": "580.1"}, {"driver_version": "580.1"}],
         "versions": {"nvidia-cublas": "13.1", "nvidia-cublas-cu12": None},
     }
     other = {"gpus": [{"driver_version": "570.9"}], "versions": {"nvidia-cublas-cu12": "12.9"}}
-    found = library_versions([old, new, other])
+    found = cublas_versions([old, new, other])
     assert found == {"cuBLAS": ["12.9", "13.1"], "driver": ["570.9", "580.1"]}
 
 
-def test_the_library_of_this_machine(smi: Smi) -> None:
+def test_versions_of_cublas_on_this_machine(smi: Smi) -> None:
     smi(f"echo '{LISTING}'")
-    assert library_here()["driver"] == ["580.1"]
+    assert cublas_here()["driver"] == ["580.1"]
+    assert cublas_versions([describe()]) == cublas_here()
     smi("exit 9")
-    assert "driver" not in library_here()
-
-
-def test_a_run_says_which_library_it_had(smi: Smi) -> None:
-    smi(f"echo '{LISTING}'")
-    assert library_versions([describe()]) == library_here()
+    assert "driver" not in cublas_here()

@@ -1,7 +1,8 @@
-"""How a GPU is found and called; what it says of itself is tested on GPUs."""
+"""Which hardware a device is; what drivers state is tested on GPUs, too."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from types import SimpleNamespace
@@ -11,9 +12,11 @@ import torch
 
 from tilecast.data_collection.gpu import gpu_model
 from tilecast.data_collection.gpu.environment import claimed, device_hash
-from tilecast.data_collection.gpu.gpu_model import find_gpu, short_name
+from tilecast.data_collection.gpu.gpu_model import hardware_of, short_name
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware, described
+
+UUID = "00000000-only-of-this-test"
 
 
 @pytest.mark.parametrize(
@@ -33,65 +36,64 @@ def test_short_names_are_names_of_folders(h200: Hardware, reported: str, name: s
     assert described(new.facts()) == new
 
 
-def test_a_gpu_is_what_is_known_or_was_said_of_it_before(
-    h200: Hardware, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = replace(h200, name="H20", device_names=("NVIDIA H20",), dram_bytes_per_second=3.8e12)
-    runs = [{"gpu": "H200"}, {"hardware": before.facts()}]
-    for reported, found in (("NVIDIA H200", h200), ("NVIDIA H20", before)):
-        monkeypatch.setattr(torch.cuda, "get_device_name", lambda device, name=reported: name)
-        assert find_gpu(0, runs) == found
-
-
-def test_a_gpu_that_another_collection_measures_on_is_not_described(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Its rates would be those of what that leaves; what is known already is no measurement."""
-    uuid = "00000000-only-of-this-test"
-    reported = ["NVIDIA H20"]
-    properties = SimpleNamespace(uuid=uuid)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: reported[0])
+@pytest.fixture
+def gpu_called(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Makes this a machine with one CUDA device, by the name that its driver reports."""
+    properties = SimpleNamespace(uuid=UUID)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
-    card = device_hash(uuid)
+    return lambda name: monkeypatch.setattr(gpu_model, "visible_gpu_names", lambda: [name])
+
+
+def test_a_known_description_of_a_gpu_is_taken(
+    h200: Hardware, gpu_called: Callable[[str], None]
+) -> None:
+    h20 = replace(h200, name="H20", device_names=("NVIDIA H20",), dram_bytes_per_second=3.8e12)
+    for reported, found in (("NVIDIA H200", h200), ("NVIDIA H20", h20)):
+        gpu_called(reported)
+        assert hardware_of(0, [h20], measure=True) == found
+    gpu_called("NVIDIA H200")
+    own = replace(h200, sm_count=99)
+    assert hardware_of(0, [own]) is own
+
+
+def test_a_gpu_that_another_collection_uses_is_not_measured(
+    gpu_called: Callable[[str], None],
+) -> None:
+    card = device_hash(UUID)
     with claimed([card]):
-        with pytest.raises(TilecastError, match=f"^GPU {card} is in use by another collection"):
-            find_gpu(0)
-        reported[0] = "NVIDIA H200"
-        assert find_gpu(0).name == "H200"
+        gpu_called("NVIDIA H20")
+        with pytest.raises(TilecastError, match=f"^GPU {card} is in use"):
+            hardware_of(0, measure=True)
+        gpu_called("NVIDIA H200")
+        assert hardware_of(0, measure=True).name == "H200"
 
 
-def test_a_gpu_whose_memory_is_taken_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    def describe(device: int) -> Hardware:
+def test_a_gpu_whose_memory_is_taken_is_not_measured(
+    gpu_called: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measured(device: int) -> Hardware:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.00 GiB")
 
-    properties = SimpleNamespace(uuid="00000000-only-of-this-test")
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H20")
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    gpu_called("NVIDIA H20")
     monkeypatch.setattr(gpu_model, "ProcessPoolExecutor", lambda *_: ThreadPoolExecutor(1))
-    monkeypatch.setattr(gpu_model, "describe_gpu", describe)
-    with pytest.raises(TilecastError, match=r"^CUDA device 0 has too little memory left .*GiB\)"):
-        find_gpu(0)
+    monkeypatch.setattr(gpu_model, "measured_gpu", measured)
+    with pytest.raises(TilecastError, match="^CUDA device 0 has too little memory .*1.00 GiB"):
+        hardware_of(0, measure=True)
 
 
-def test_a_gpu_that_is_not_there_is_told() -> None:
-    absent = torch.cuda.device_count()
-    with pytest.raises(TilecastError, match=f"^CUDA device {absent} does not say .*--gpu"):
-        find_gpu(absent)
+@pytest.mark.parametrize("device", [-1, 1])
+def test_a_device_that_does_not_exist_is_refused(
+    gpu_called: Callable[[str], None], device: int
+) -> None:
+    gpu_called("NVIDIA H200")
+    with pytest.raises(TilecastError, match=f"^CUDA device {device} .* 1 devices.*--gpu"):
+        hardware_of(device)
 
 
-def test_a_gpu_that_no_kernel_is_for_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_that_no_kernel_is_for_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     old = SimpleNamespace(name="NVIDIA A100-SXM4-80GB", major=8, minor=0)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: old)
     with pytest.raises(
         TilecastError, match="no kernel is for an 'NVIDIA A100.*sm_80; allowed: sm_90a"
     ):
-        gpu_model.describe_gpu(0)
-
-
-def test_what_the_driver_refuses_is_told() -> None:
-    from cuda.bindings import driver  # pyright: ignore
-
-    lost = driver.CUresult.CUDA_ERROR_INVALID_DEVICE
-    with pytest.raises(TilecastError, match=r"\(CUDA_ERROR_INVALID_DEVICE\); allowed"):
-        gpu_model._told((lost, None))
-    assert gpu_model._told((driver.CUresult.CUDA_SUCCESS, 7)) == 7
+        gpu_model.stated_gpu(0)

@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-import subprocess
-import sys
-import textwrap
-import time
 from contextlib import closing
-from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -20,6 +15,7 @@ from tilecast.data_collection.jobs.store import MeasurementStore
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
+from tilecast.kernels.objects.keys import kernel_key
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.spec import KernelSpec
 
@@ -58,24 +54,24 @@ def test_rows_come_back_as_they_went_in(store: MeasurementStore) -> None:
     assert store.measured("verify") == set()
     raced, card = store.raced(LINEAR)
     assert (sorted(raced, key=str), card) == (sorted(ROWS[3:5], key=str), "left")
-    assert store.raced(BATCHED) == ([ROWS[5]], "left")
+    assert store.raced(BATCHED) == ((ROWS[5],), "left")
 
 
 def test_checks_come_back_and_a_later_one_counts(store: MeasurementStore, path: Path) -> None:
     good, bad = KernelSpec(CONFIG, LINEAR_BF16), KernelSpec(SWAPPED, LINEAR_BF16)
     store.add_checks({good: None, bad: "relative error 0.5"})
-    assert store.checks() == {good.key: None, bad.key: "relative error 0.5"}
+    assert store.checks() == {kernel_key(good): None, kernel_key(bad): "relative error 0.5"}
     store.add_checks({good: "hung"})
     store.close()
     again = MeasurementStore(path)
-    assert again.checks() == {good.key: "hung", bad.key: "relative error 0.5"}
+    assert again.checks() == {kernel_key(good): "hung", kernel_key(bad): "relative error 0.5"}
     again.close()
 
 
 def test_failure_names_no_folder(store: MeasurementStore) -> None:
     spec = KernelSpec(CONFIG, LINEAR_BF16)
     store.add_checks({spec: "error at '/home/alice/lib/kernel.py:12' of 1/2, see /tmp/alice/x"})
-    assert store.checks() == {spec.key: "error at 'kernel.py:12' of 1/2, see x"}
+    assert store.checks() == {kernel_key(spec): "error at 'kernel.py:12' of 1/2, see x"}
 
 
 def test_export_is_a_data_set_and_survives_parquet(store: MeasurementStore, tmp_path: Path) -> None:
@@ -152,14 +148,6 @@ def test_store_of_another_version_is_refused_and_left_alone(
     again.close()
 
 
-def test_store_knows_the_kernel_that_it_measured(path: Path) -> None:
-    MeasurementStore(path).close()
-    with closing(sqlite3.connect(path)) as database:
-        facts = dict(database.execute("SELECT name, value FROM facts"))
-    assert facts["nvidia-cutlass-dsl"] == version("nvidia-cutlass-dsl")
-    assert len(facts["quack_sm90 sources"]) == 16
-
-
 @pytest.mark.parametrize("removed", ["protocol", "nvidia-cutlass-dsl", "%"])
 def test_store_without_version_facts_is_not_taken_for_current(path: Path, removed: str) -> None:
     MeasurementStore(path).close()
@@ -170,10 +158,8 @@ def test_store_without_version_facts_is_not_taken_for_current(path: Path, remove
 
 
 def test_store_in_use_is_refused_at_once(store: MeasurementStore, path: Path) -> None:
-    start = time.monotonic()
-    with pytest.raises(TilecastError, match="store .* is in use; allowed: one run at a time; wait"):
+    with pytest.raises(TilecastError, match="store .* is in use; allowed: one run at a time"):
         MeasurementStore(path)
-    assert time.monotonic() - start < 1
     store.add(ROWS, "card")
     assert store.count() == 6
 
@@ -208,23 +194,15 @@ def test_what_is_no_measurement_is_refused(store: MeasurementStore, wrong: Measu
     assert store.count() == 0
 
 
-def test_file_that_is_no_store_is_refused_and_left_alone(tmp_path: Path) -> None:
-    path = tmp_path / "notes"
-    path.write_text("not a database " * 100)
-    with pytest.raises(TilecastError, match=r"notes cannot be used \(file is not a database\)"):
-        MeasurementStore(path)
-    assert path.read_text() == "not a database " * 100
-
-
-def test_database_of_somebody_else_is_refused_and_left_alone(tmp_path: Path) -> None:
+def test_another_file_is_refused_and_not_changed(tmp_path: Path) -> None:
     path = tmp_path / "other"
-    with sqlite3.connect(path) as database:
+    with closing(sqlite3.connect(path)) as database, database:
         database.execute("CREATE TABLE birds (name TEXT)")
-    database.close()
-    before = path.read_bytes()
-    with pytest.raises(TilecastError, match=r"cannot be used \(a database of something else\)"):
-        MeasurementStore(path)
-    assert path.read_bytes() == before
+    for content, reason in ((path.read_bytes(), "another database"), (b"no" * 999, "not a data")):
+        path.write_bytes(content)
+        with pytest.raises(TilecastError, match=f"other cannot be used .*{reason}"):
+            MeasurementStore(path)
+        assert path.read_bytes() == content
 
 
 @pytest.mark.parametrize(
@@ -255,51 +233,3 @@ def test_full_disk_is_told_and_keeps_what_was_there(store: MeasurementStore) -> 
     store._database.execute("PRAGMA max_page_count = 100000")
     store.add(many, "card")
     assert store.count() == 2003
-
-
-BATCH = 7
-_WRITER = f"""
-import sys
-from pathlib import Path
-from tilecast.data_collection.dataset.measurement import Measurement
-from tilecast.data_collection.jobs.store import MeasurementStore
-from tilecast.kernels.quack_sm90.config import QuackConfig
-from tilecast.heuristics.problem import GemmProblem
-
-store = MeasurementStore(Path(sys.argv[1]))
-store.begin_run({{}})
-for m in range(int(sys.argv[2]), 1_000_000):
-    rows = [
-        Measurement(GemmProblem(m, 8, 8), config, "burst", "race", m, 0, 8)
-        for config in (QuackConfig(64, 64, 64, stages=2 + i) for i in range({BATCH}))
-    ]
-    store.add(rows, "card")
-    print(m, flush=True)
-"""
-
-
-def test_killed_writer_leaves_every_acknowledged_batch_whole(path: Path) -> None:
-    acknowledged: list[int] = []
-    for batches in (1, 5, 30):
-        # A number of its own for each writer: the last one's unacknowledged batch may be there too.
-        first = 1000 * (batches + 1)
-        command = [sys.executable, "-c", textwrap.dedent(_WRITER), str(path), str(first)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-            assert process.stdout is not None
-            for _ in range(batches):
-                acknowledged.append(int(process.stdout.readline()))
-            process.kill()
-            acknowledged += [int(line) for line in process.stdout]
-        assert process.returncode == -9
-        store = MeasurementStore(path)
-        found = {problem.m for problem in store.measured("race")}
-        assert set(acknowledged) <= found
-        assert len(found) <= len(acknowledged) + len({m // 1000 for m in acknowledged})
-        assert store.count() == BATCH * len(found)
-        for m in acknowledged:
-            rows, card = store.raced(GemmProblem(m, 8, 8))
-            assert [row.microseconds for row in rows] == [m] * BATCH
-            assert card == "card"
-        assert store._database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-        store.close()
-    assert len(acknowledged) >= 36

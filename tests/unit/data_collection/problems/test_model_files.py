@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tilecast.data_collection.problems.language_models import MODELS
-from tilecast.data_collection.problems.model_files import left_out, model_problems, read_model
+from tilecast.data_collection.problems.model_files import model_problems, read_model
 from tilecast.heuristics.errors import TilecastError
 
 LLAMA = {
@@ -41,16 +41,6 @@ def test_a_model_that_is_known_has_the_layers_that_are_known(tmp_path: Path) -> 
     assert list(read.families()) == list(known.families())
     whole = read_model(_config(tmp_path, {"text_config": LLAMA, "hidden_size": 1}), (1,))
     assert whole.hidden == 4096
-
-
-def test_layers_are_there_fused_and_apart(tmp_path: Path) -> None:
-    found = {p.family for p in model_problems(_config(tmp_path, LLAMA), (1,), (1, 16))}
-    assert found == {
-        (6144, 4096), (4096, 4096), (1024, 4096), (28672, 4096), (14336, 4096), (4096, 14336),
-        (128256, 4096),
-    }  # fmt: skip
-    by_two = {p.family for p in model_problems(_config(tmp_path, LLAMA), (2,), (1,))}
-    assert {(3072, 4096), (4096, 2048), (4096, 7168), (512, 4096)} <= by_two
 
 
 def test_extents_that_a_configuration_leaves_out_follow_from_the_others(tmp_path: Path) -> None:
@@ -189,117 +179,6 @@ def test_mlps_beside_the_experts(tmp_path: Path) -> None:
     assert _mlp(4096, 1024, True) | _mlp(4096, 14336, True) | {(32, 4096)} <= layers
 
 
-@pytest.mark.parametrize("dense", ["moe_layer_start_index", "num_dense_layers"])
-def test_experts_as_ernie_names_them(tmp_path: Path, dense: str) -> None:
-    names = {"moe_num_experts": 64, "moe_num_shared_experts": 2, "moe_intermediate_size": 1536}
-    layers = set(read_model(_config(tmp_path, LLAMA | names), (1,)).layers())
-    assert _mlp(4096, 3072, True) | _mlp(4096, 1536, True) | {(64, 4096)} <= layers
-    assert not _mlp(4096, 14336, True) & layers
-    first_dense = LLAMA | names | {dense: 1}
-    layers = set(read_model(_config(tmp_path, first_dense), (1,)).layers())
-    assert _mlp(4096, 14336, True) <= layers
-
-
-@pytest.mark.parametrize("kind", ["xlnet", "wav2vec2-bert", None])
-def test_a_type_of_which_no_gate_is_known_is_refused(tmp_path: Path, kind: str | None) -> None:
-    config = ENCODER | {"model_type": kind, "hidden_act": "gelu"}
-    with pytest.raises(TilecastError, match=f"the MLP of model_type '{kind}' has a gate is not"):
-        read_model(_config(tmp_path, config), (1,))
-
-
-def test_a_vocabulary_of_any_size_has_its_layer(tmp_path: Path) -> None:
-    gpt2 = _config(tmp_path, GPT2)
-    assert (50264, 1600) in {p.family for p in model_problems(gpt2, (1,), (1,))}
-    assert left_out(gpt2, (1,)) == []
-    wide = _config(tmp_path, LLAMA | {"vocab_size": 256003})
-    families = {p.family for p in model_problems(wide, (1, 2), (1,))}
-    assert {(256008, 4096), (128008, 4096)} <= families
-
-
-def test_what_is_left_out_is_told(tmp_path: Path) -> None:
-    vision = {"text_config": LLAMA, "vision_config": {"hidden_size": 1152}}
-    path = _config(tmp_path, vision | {"quantization_config": {"bits": 4}})
-    assert left_out(path, (1,)) == ["vision_config, which is not the text model"]
-    odd = _config(tmp_path, LLAMA | {"intermediate_size": 4100})
-    assert left_out(odd, (1,)) == ["n=4096 k=4100, whose k is no multiple of 8"]
-    assert (4096, 4100) not in {p.family for p in model_problems(odd, (1,), (1,))}
-
-
-def test_a_model_without_a_vocabulary_has_its_other_layers(tmp_path: Path) -> None:
-    vision = {name: value for name, value in LLAMA.items() if name != "vocab_size"}
-    found = {p.family for p in model_problems(_config(tmp_path, vision), (1,), (1,))}
-    whole = {p.family for p in model_problems(_config(tmp_path, LLAMA), (1,), (1,))}
-    assert found == whole - {(128256, 4096)}
-
-
-def test_each_layer_has_every_number_of_rows_once(tmp_path: Path) -> None:
-    problems = model_problems(_config(tmp_path, LLAMA), (1, 2), (3, 64))
-    assert len(problems) == len(set(problems)) == 2 * len({p.family for p in problems})
-    assert {p.m for p in problems} == {3, 64}
-
-
-@pytest.mark.parametrize(
-    ("config", "told"),
-    [
-        ([], "it is no object"),
-        ({}, "it has no hidden_size or n_embd or n_embed or d_model"),
-        ({"hidden_size": 64}, "it has no num_attention_heads or n_head"),
-        (LLAMA | {"hidden_size": "64"}, "hidden_size is '64', not a positive integer"),
-        (LLAMA | {"num_key_value_heads": 0}, "num_key_value_heads is '0', not a positive"),
-        (LLAMA | {"head_dim": True}, "head_dim is 'True', not a positive integer"),
-        ({"text_config": 1}, "text_config is no object"),
-        (LLAMA | {"intermediate_size": None}, "it has no intermediate_size or n_inner or ffn_dim"),
-        (
-            LLAMA | {"model_type": ["llama"]},
-            "whether the MLP of model_type \"['llama']\" has a gate",
-        ),
-        (LLAMA | {"num_experts": 8, "moe_intermediate_size": "x"}, "moe_intermediate_size is 'x'"),
-    ],
-)
-def test_what_is_no_configuration_is_refused(tmp_path: Path, config: object, told: str) -> None:
-    with pytest.raises(TilecastError) as refused:
-        read_model(_config(tmp_path, config), (1,))
-    assert told in str(refused.value)
-    assert "\n" not in str(refused.value)
-
-
-def test_latent_attention_is_refused(tmp_path: Path) -> None:
-    deepseek = LLAMA | {"model_type": "deepseek_v3", "kv_lora_rank": 512, "q_lora_rank": 1536}
-    with pytest.raises(TilecastError, match="it has kv_lora_rank, so latent attention.*suite llm"):
-        read_model(_config(tmp_path, deepseek), (1,))
-
-
-@pytest.mark.parametrize(
-    ("heads", "degree", "told"),
-    [
-        (12, 5, "tensor-parallel degree 5 does not divide the heads 12 of "),
-        (12, 16, "tensor-parallel degree 16 does not divide the heads 12 of "),
-        (15, 3, "tensor-parallel degree 3 does not divide the intermediate size 14336 of "),
-    ],
-)
-def test_a_degree_that_does_not_divide_is_refused(
-    tmp_path: Path, heads: int, degree: int, told: str
-) -> None:
-    model = LLAMA | {"num_attention_heads": heads, "head_dim": 64}
-    with pytest.raises(TilecastError, match=f"{told}.*; allowed: divisors of ") as refused:
-        model_problems(_config(tmp_path, model), (1, degree), (16,))
-    assert "\n" not in str(refused.value)
-
-
-@pytest.mark.parametrize(("kv_heads", "degree"), [(6, 4), (10, 4), (3, 2), (8, 12)])
-def test_a_degree_that_splits_key_value_heads_unevenly_is_refused(
-    tmp_path: Path, kv_heads: int, degree: int
-) -> None:
-    model = LLAMA | {"num_attention_heads": 120, "intermediate_size": 14400, "head_dim": 64}
-    path = _config(tmp_path, model | {"num_key_value_heads": kv_heads})
-    with pytest.raises(TilecastError) as refused:
-        read_model(path, (1, degree))
-    assert str(refused.value) == (
-        f"tensor-parallel degree {degree} neither divides the {kv_heads} key-value heads of {path} "
-        "nor is a multiple of them; allowed: such divisors of 120"
-    )
-
-
 @pytest.mark.parametrize(("kv_heads", "degree", "held"), [(6, 3, 2), (6, 6, 1), (6, 12, 1)])
 def test_a_degree_divides_key_value_heads_or_repeats_them(
     tmp_path: Path, kv_heads: int, degree: int, held: int
@@ -309,40 +188,68 @@ def test_a_degree_divides_key_value_heads_or_repeats_them(
     assert ((120 // degree + 2 * held) * 64, 4096) in set(read.layers())
 
 
-def test_the_models_that_are_known_split_evenly() -> None:
-    for model in MODELS:
-        for degree in model.shards:
-            assert not model.kv_heads % degree or not degree % model.kv_heads, model.name
+def _families(path: Path, shards: tuple[int, ...] = (1,)) -> set[tuple[int, int]]:
+    return {problem.family for problem in model_problems(path, shards, (1,))[0]}
 
 
-def test_a_model_without_a_layer_for_us_is_refused(tmp_path: Path) -> None:
-    odd = {"model_type": "gpt2", "hidden_size": 7, "num_attention_heads": 1}
-    with pytest.raises(TilecastError, match="no layer of it has inputs in multiples of 8"):
-        model_problems(_config(tmp_path, odd), (1,), (16,))
+def test_problems_have_layers_fused_and_apart_at_every_number_of_rows(tmp_path: Path) -> None:
+    path = _config(tmp_path, LLAMA)
+    problems, left_out = model_problems(path, (1,), (3, 64))
+    assert len(problems) == len(set(problems)) == 2 * 7
+    assert {p.m for p in problems} == {3, 64}
+    assert {p.family for p in problems} == {
+        (6144, 4096), (4096, 4096), (1024, 4096), (28672, 4096), (14336, 4096), (4096, 14336),
+        (128256, 4096),
+    }  # fmt: skip
+    assert {(3072, 4096), (4096, 2048), (4096, 7168), (512, 4096)} <= _families(path, (2,))
+    assert left_out == []
 
 
-def test_what_is_no_json_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text("{")
-    (tmp_path / "deep.json").write_text("[" * 100_000)
-    for path in (*(tmp_path / f"{name}.json" for name in ("config", "deep", "none")), tmp_path):
-        with pytest.raises(TilecastError, match="model configuration .* is not understood: "):
-            read_model(path, (1,))
+def test_a_vocabulary_of_any_size_is_filled_up(tmp_path: Path) -> None:
+    assert (50264, 1600) in _families(_config(tmp_path, GPT2))
+    wide = _config(tmp_path, LLAMA | {"vocab_size": 256003})
+    assert {(256008, 4096), (128008, 4096)} <= _families(wide, (1, 2))
+
+
+def test_what_is_left_out_is_named(tmp_path: Path) -> None:
+    vision = {"text_config": LLAMA, "vision_config": {"hidden_size": 1152}}
+    path = _config(tmp_path, vision | {"quantization_config": {"bits": 4}})
+    assert model_problems(path, (1,), (1,))[1] == ["vision_config, which is not the text model"]
+    odd = _config(tmp_path, LLAMA | {"intermediate_size": 4100})
+    problems, left_out = model_problems(odd, (1,), (1,))
+    assert left_out == ["n=4096 k=4100, whose k is no multiple of 8"]
+    assert (4096, 4100) not in {p.family for p in problems}
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("config", "shards", "reason"),
     [
-        ({"linear_num_key_heads": 16}, "it has linear_num_key_heads, "),
-        ({"mamba_d_state": 128}, "it has mamba_d_state, "),
-        ({"intermediate_size_mlp": 16384}, "it has intermediate_size_mlp, "),
-        ({"layer_types": ["full_attention", "conv"]}, "it has layer_types with 'conv', "),
+        ([], (1,), "it is no object"),
+        ({"hidden_size": 64}, (1,), "it has no num_attention_heads or n_head"),
+        (LLAMA | {"hidden_size": "64"}, (1,), "hidden_size is '64', not a positive integer"),
+        (LLAMA | {"head_dim": True}, (1,), "head_dim is 'True', not a positive integer"),
+        ({"text_config": 1}, (1,), "text_config is no object"),
+        (ENCODER | {"model_type": "xlnet", "hidden_act": "gelu"}, (1,), "'xlnet' has a gate"),
+        (LLAMA | {"kv_lora_rank": 512}, (1,), "kv_lora_rank.*--suite llm"),
+        (LLAMA | {"mamba_d_state": 128}, (1,), "it has mamba_d_state"),
+        (LLAMA | {"layer_types": ["full_attention", "conv"]}, (1,), "layer_types with 'conv'"),
+        ({"model_type": "gpt2", "hidden_size": 7, "n_head": 1}, (1,), "no layer.*multiples of 8"),
+        (LLAMA, (1, 5), "degree 5 does not divide the heads 32 .*allowed: divisors of 32"),
+        (LLAMA | {"num_key_value_heads": 6}, (1, 4), "degree 4 neither divides the 6 key-value"),
+        (LLAMA | {"intermediate_size": 12}, (8,), "degree 8 does not divide the intermediate"),
     ],
 )
-def test_layers_of_another_kind_are_refused(tmp_path: Path, change: dict, told: str) -> None:
-    with pytest.raises(TilecastError, match=told):
-        read_model(_config(tmp_path, LLAMA | change), (1,))
+def test_a_model_that_is_not_understood_is_refused(
+    tmp_path: Path, config: object, shards: tuple[int, ...], reason: str
+) -> None:
+    with pytest.raises(TilecastError, match=reason) as refused:
+        model_problems(_config(tmp_path, config), shards, (1,))
+    assert "\n" not in str(refused.value)
 
 
-def test_kinds_of_attention_are_alike(tmp_path: Path) -> None:
-    kinds = {"layer_types": ["full_attention", "sliding_attention", "chunked_attention"]}
-    assert read_model(_config(tmp_path, LLAMA | kinds), (1,)).hidden == 4096
+def test_a_file_that_is_no_json_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{")
+    (tmp_path / "deep.json").write_text("[" * 100_000)
+    for path in (*(tmp_path / f"{name}.json" for name in ("config", "deep", "none")), tmp_path):
+        with pytest.raises(TilecastError, match="is not understood: "):
+            read_model(path, (1,))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import pyarrow as pa
@@ -66,31 +65,6 @@ def test_a_row_that_is_no_problem_is_named(
     assert "\n" not in message
 
 
-@pytest.mark.parametrize("kind", ["csv", "json", "parquet"])
-@pytest.mark.parametrize(
-    ("change", "told"),
-    [
-        ({"m": 0}, "row 2: m=0 is out of range; allowed: 1 to 2147483647"),
-        ({"n": 2**40}, "row 2: n=1099511627776 is out of range; allowed: 1 to 2147483647"),
-        ({"k": 129}, "row 2: k=129 breaks the 16-byte rule of A (fp16, contiguous along k); "),
-        ({"k": 129}, "; allowed: multiples of 8; pad k to 136"),
-        ({"operands": "bf17:rcr"}, "row 2: dtype 'bf17' is not known; allowed: bf16, fp16, "),
-        ({"operands": "7"}, "row 2: operands '7' are not understood; allowed: A's dtype, "),
-    ],
-)
-def test_what_is_allowed_instead_is_told(
-    tmp_path: Path, kind: str, change: dict, told: str
-) -> None:
-    path = _write(tmp_path / f"own.{kind}", [ROWS[0], ROWS[1] | change])
-    with pytest.raises(
-        TilecastError, match=f"^problems {re.escape(str(path))} are not read: row 2"
-    ):
-        read_problems(path)
-    with pytest.raises(TilecastError, match=re.escape(told)) as refused:
-        read_problems(path)
-    assert str(refused.value).startswith(f"problems {path} are not read: row 2: ")
-
-
 @pytest.mark.parametrize(
     ("name", "text", "told"),
     [
@@ -146,20 +120,3 @@ def test_a_file_that_is_absent_or_a_folder_is_refused(tmp_path: Path) -> None:
     for name in ("none.csv", "none.parquet", "folder.csv"):
         with pytest.raises(TilecastError, match="are not read: "):
             read_problems(tmp_path / name)
-
-
-def test_a_negative_extent_is_out_of_range(tmp_path: Path) -> None:
-    path = _write(tmp_path / "own.csv", [ROWS[0] | {"m": -16}])
-    with pytest.raises(TilecastError, match="m=-16 is out of range; allowed: 1 to "):
-        read_problems(path)
-
-
-def test_a_folder_is_called_one(tmp_path: Path) -> None:
-    with pytest.raises(TilecastError, match="it is a folder; allowed: "):
-        read_problems(tmp_path)
-
-
-def test_a_byte_order_mark_before_json_is_passed_over(tmp_path: Path) -> None:
-    path = tmp_path / "own.json"
-    path.write_text(json.dumps(ROWS), encoding="utf-8-sig")
-    assert read_problems(path) == PROBLEMS

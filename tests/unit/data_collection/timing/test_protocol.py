@@ -108,13 +108,6 @@ def test_who_is_far_behind_after_the_heat_falls_out_and_the_library_never() -> N
     assert rows[behind].microseconds == pytest.approx(105.1)
 
 
-def test_factors_are_relative_to_our_best_not_to_the_library() -> None:
-    best, near = _configs(2)
-    bench = _steady({best: 100, near: 110, None: 50})
-    measure(bench, MEMORY_BOUND, (best, near, None))
-    assert set(bench.calls[1].entrants) == {best, near, None}
-
-
 def test_no_more_than_the_most_finalists_and_still_the_library(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -124,12 +117,6 @@ def test_no_more_than_the_most_finalists_and_still_the_library(
     monkeypatch.setattr(protocol, "MAX_FINALISTS", 4)
     measure(bench, MEMORY_BOUND, (*configs, None))
     assert bench.calls[1].entrants == (*configs[:4], None)
-
-
-def test_without_the_library_nobody_stands_in_for_it() -> None:
-    best, near = _configs(2)
-    rows = measure(_steady({best: 100, near: 101}), MEMORY_BOUND, (best, near))
-    assert None not in {row.config for row in rows}
 
 
 def test_problem_without_a_working_kernel_has_the_library_screened() -> None:
@@ -157,14 +144,6 @@ def test_both_regimes_where_the_power_limit_can_matter(
     raced = tuple(dict.fromkeys(call.regime for call in bench.calls[1:]))
     assert raced == expected
     assert {row.regime for row in rows if row.stage == "race"} == set(expected)
-
-
-def test_regimes_change_above_the_threshold_not_at_it() -> None:
-    # 192^3: 2 * 192^3 / (3 * 192^2 * 2) is exactly 64 FLOP per byte.
-    at = GemmProblem(192, 192, 192)
-    assert at.flops / at.min_bytes == protocol.COMPUTE_BOUND
-    assert regimes(at) == ("burst",)
-    assert regimes(GemmProblem(200, 192, 192)) == ("sustained", "burst")
 
 
 def test_race_stops_once_the_leader_is_confirmed() -> None:
@@ -197,17 +176,6 @@ def test_race_goes_on_while_another_leads_each_batch(
     rows = measure(bench, MEMORY_BOUND, configs)
     assert len(bench.calls) - 2 == expected
     assert {row.rounds for row in rows if row.stage == "race"} == {4 + 8 * expected}
-
-
-def test_leaders_that_tie_need_no_third_batch() -> None:
-    left, right = _configs(2)
-
-    def close(entrant: Entrant, call: int, turn: int) -> float:
-        return 100.0 if (entrant == left) == (call == 2) else 100.1
-
-    bench = KnownBench(close)
-    measure(bench, MEMORY_BOUND, (left, right))
-    assert len(bench.calls) - 2 == 2
 
 
 def test_common_drift_leaves_no_trace_in_a_race() -> None:
@@ -333,14 +301,6 @@ def test_who_fell_out_has_the_noise_of_the_level_on_top() -> None:
     assert own_noise([[1.0] * 6]) == [0.0]
 
 
-def test_one_alone_has_no_spread() -> None:
-    (only,) = _configs(1)
-    bench = KnownBench(lambda entrant, call, turn: 100.0 + turn)
-    (row,) = verify(bench, MEMORY_BOUND, _raced(MEMORY_BOUND, "burst", {only: 100}))
-    assert (row.spread, row.rounds) == (None, 18)
-    assert row.microseconds == pytest.approx(102.5)
-
-
 def test_where_operands_lie_once_does_not_decide() -> None:
     """One kernel is 5% slower on the second of three sets of operands, another on the third."""
     first, second = _configs(2)
@@ -349,11 +309,3 @@ def test_where_operands_lie_once_does_not_decide() -> None:
     bench = KnownBench(lambda entrant, call, turn: 100 * (1 + 0.05 * ((entrant, call) in unlucky)))
     found = _rows(verify(bench, MEMORY_BOUND, raced), "verify", "burst")
     assert _time(found[first]) == pytest.approx(_time(found[second]))
-
-
-def test_verify_leaves_out_what_has_no_race_time() -> None:
-    good, broken = _configs(2)
-    raced = _raced(MEMORY_BOUND, "burst", {good: 100, None: 110})
-    raced.append(Measurement(MEMORY_BOUND, broken, "burst", "race", None, None, 0, "hung"))
-    bench = _steady({good: 100, None: 110})
-    assert {row.config for row in verify(bench, MEMORY_BOUND, raced)} == {good, None}

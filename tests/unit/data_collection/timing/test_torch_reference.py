@@ -9,7 +9,7 @@ import torch
 
 from tilecast.data_collection.timing import torch_reference
 from tilecast.data_collection.timing.tensors import poisoned_out, random_inputs, reference
-from tilecast.data_collection.timing.torch_reference import library_launch, library_refusal
+from tilecast.data_collection.timing.torch_reference import torch_launch, torch_refusal
 from tilecast.heuristics.operands import EPILOGUES, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 
@@ -49,7 +49,7 @@ def test_the_library_writes_what_is_asked_for(text: str) -> None:
     problem = GemmProblem(48, 64, 128, operands=GemmOperands.parse(text))
     a, b, *extras = random_inputs(problem, "cpu")
     out = poisoned_out(problem, "cpu")
-    library_launch(problem.operands)(a, b, out, *extras)
+    torch_launch(problem.operands)(a, b, out, *extras)
     right = reference(problem, (a, b, *extras))
     # By its norm, as the CPU's own addmm rounds on the way.
     assert torch.linalg.norm(out.float() - right) / torch.linalg.norm(right) < 5e-3
@@ -69,19 +69,19 @@ def test_steps_are_done_in_order() -> None:
 def test_what_the_library_refuses_is_told_in_a_line_once_the_device_is_seen_to_work() -> None:
     waits: list[int] = []
     batch = GemmProblem(48, 64, 128, 3, GemmOperands.parse("bf16:rcr:bias+relu"))
-    told = library_refusal(batch, lambda: waits.append(1), "cpu")
+    told = torch_refusal(batch, lambda: waits.append(1), "cpu")
     assert told and told.startswith("RuntimeError: ")
     assert "\n" not in told
     assert waits == [1]
     plain = GemmProblem(48, 64, 128, 3, GemmOperands.parse("bf16:rcr"))
-    assert library_refusal(plain, lambda: waits.append(1), "cpu") is None
+    assert torch_refusal(plain, lambda: waits.append(1), "cpu") is None
     assert waits == [1, 1]
 
     def lost() -> None:
         raise RuntimeError("the context is lost")
 
     with pytest.raises(RuntimeError, match="the context is lost"):
-        library_refusal(batch, lost, "cpu")
+        torch_refusal(batch, lost, "cpu")
 
 
 @pytest.mark.parametrize(
@@ -101,6 +101,6 @@ def test_a_shortage_of_memory_is_no_refusal(
     def short(*tensors: torch.Tensor) -> None:
         raise shortage
 
-    monkeypatch.setattr(torch_reference, "library_launch", lambda operands: short)
+    monkeypatch.setattr(torch_reference, "torch_launch", lambda operands: short)
     with pytest.raises(type(shortage), match=re.escape(str(shortage))):
-        library_refusal(GemmProblem(16, 16, 16), lambda: None, "cpu")
+        torch_refusal(GemmProblem(16, 16, 16), lambda: None, "cpu")

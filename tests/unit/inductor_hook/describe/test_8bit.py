@@ -29,7 +29,7 @@ from torch._inductor.virtualized import V
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from tilecast.data_collection.timing.tensors import poisoned_out, random_inputs, reference
-from tilecast.data_collection.timing.torch_reference import library_launch
+from tilecast.data_collection.timing.torch_reference import torch_launch
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import GemmProblem
@@ -341,7 +341,7 @@ def _recording(seen: list[Any]) -> Callable[..., Any]:
     """In place of `launcher.loaded_kernel`: torch, and what it is given."""
 
     def load(spec: KernelSpec, device: int) -> Callable[..., None]:
-        launch = library_launch(spec.operands)
+        launch = torch_launch(spec.operands)
 
         def record(a: Any, b: Any, out: Any, *extras: Any) -> None:
             seen.extend((tuple(extra.shape), extra.stride()) for extra in extras)

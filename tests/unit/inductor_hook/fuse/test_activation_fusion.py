@@ -19,7 +19,7 @@ from torch.fx import Graph
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from tilecast.data_collection.timing.tensors import applied
-from tilecast.heuristics.operands import EPILOGUES
+from tilecast.heuristics import operands
 from tilecast.inductor_hook import install
 from tilecast.inductor_hook.fuse.activation import activations
 from tilecast.inductor_hook.fuse.form import Match
@@ -27,7 +27,7 @@ from tilecast.inductor_hook.fuse.fx import PRODUCTS
 from tilecast.inductor_hook.offer.template import TilecastCaller
 from tilecast.kernels.spec import KernelSpec
 
-ACTIVATIONS = sorted(name for name, fusion in EPILOGUES.items() if fusion.activation)
+ACTIVATIONS = operands.activations()
 
 M, N, K = 48, 64, 32
 Function = Callable[..., torch.Tensor]
@@ -170,7 +170,7 @@ def test_an_operator_that_cannot_be_evaluated_stops_no_other() -> None:
 
     on_a_gpu.register_fake(torch.empty_like)
 
-    def function(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> tuple:
+    def function(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> Any:
         product = F.linear(x, weight, bias)
         whole = torch.bitwise_xor((x @ weight.t()).float() > 0, (x @ weight.t()) > 1)
         return on_a_gpu(product), whole, F.gelu(F.linear(x, weight))

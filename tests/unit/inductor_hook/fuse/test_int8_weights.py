@@ -304,7 +304,7 @@ def test_k_1_defers_what_cublas_is_expected_to_win(
 def test_what_no_kernel_does_is_not_fused(graph: Any, operands: Any, count: int) -> None:
     install(k=count, fuse=True)
     assert _lowered(operands()) is None
-    assert counters["tilecast"] == {}
+    assert not [event for event in counters["tilecast"] if not event.startswith("said")]
 
 
 def test_a_kernel_for_every_m(hook: list[KernelSpec]) -> None:

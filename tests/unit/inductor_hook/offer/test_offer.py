@@ -64,9 +64,9 @@ from tilecast.inductor_hook.patch.torch_versions import is_last_call, torch_vers
 from tilecast.inductor_hook.settings import Settings, cache_key
 from tilecast.inductor_hook.timing import decide as hook_timings
 from tilecast.inductor_hook.timing.choice_benchmark import benchmarked, kept, time_as_it_runs
-from tilecast.kernels import spec as spec_module
 from tilecast.kernels.build.builder import ObjectBuilder
 from tilecast.kernels.candidates import candidates
+from tilecast.kernels.objects import keys
 from tilecast.kernels.spec import KernelSpec
 from tilecast.models.runtime.learned import load_heuristic
 
@@ -744,7 +744,7 @@ def test_keys_tell_a_fused_bias_from_one_that_is_added(graph: Any) -> None:
     plain = replace(fused.choice.matmul, hint=GemmProblem(M, N, K))
     added = replace(fused.choice, matmul=plain)
     assert added.configs == fused.choice.configs
-    assert [spec.key for spec in added.specs] != [spec.key for spec in fused.choice.specs]
+    assert [*map(keys.kernel_key, added.specs)] != [*map(keys.kernel_key, fused.choice.specs)]
     assert added.variables() != fused.choice.variables()
 
 
@@ -788,7 +788,7 @@ def test_whatever_fails_among_choices_or_times_inductor_goes_on(
     ours = choices_of(linear(M, N, K), "mm")
     strange = object()
     assert benchmarked([*ours, strange]) == [*ours, strange]
-    monkeypatch.setattr(hook_timings, "_settle", _full_disk)
+    monkeypatch.setattr(hook_timings, "_report", _full_disk)
     hook_timings.settle({one: 1.0 for one in ours}, "mm", None)
     assert [warning.split(" failed")[0] for warning in warnings_told(caplog)] == [
         "tilecast: looking through choices",
@@ -902,7 +902,7 @@ def test_keys_see_everything_that_a_choice_depends_on(
     request: pytest.FixtureRequest,
 ) -> None:
     """Of a compiled graph and of a timing: settings, the model's folder, source and compiler."""
-    request.addfinalizer(spec_module.toolchain.cache_clear)
+    request.addfinalizer(keys.toolchain.cache_clear)
     folder = str(another_model)
     moved = shutil.copytree(another_model, another_model.with_name("moved"))
     settings = Settings(3, folder)
@@ -918,8 +918,8 @@ def test_keys_see_everything_that_a_choice_depends_on(
     seen = []
     for version in ("here", "there"):
         facts = {"family": "quack_sm90", "sources": version}
-        monkeypatch.setattr(spec_module, "family_facts", lambda name, facts=facts: facts)
-        spec_module.toolchain.cache_clear()
+        monkeypatch.setattr(keys, "family_facts", lambda name, facts=facts: facts)
+        keys.toolchain.cache_clear()
         install(k=1)
         (choice,) = choices_of(linear(), "mm")
         seen.append((cache_key(settings), choice.hash_key(), _graph_key()))

@@ -11,6 +11,7 @@ import pytest
 import torch
 from stand_in_models import trained_anew
 
+from tilecast.data_collection.gpu import gpu_model
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
@@ -240,6 +241,7 @@ def test_a_model_of_ones_own_says_which_gpu_it_is_for(
     artifact.save(replace(model, measured=model.operands), tmp_path)
     names = ["NVIDIA H20", "NVIDIA H200"]
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: names[device])
+    monkeypatch.setattr(gpu_model, "visible_gpu_names", lambda: names)
     selection._gpu_here.cache_clear()
     settings = Settings(k=3, model=str(tmp_path))
     gpu = gpu_of(0, settings)

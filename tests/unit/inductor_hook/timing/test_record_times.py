@@ -34,7 +34,8 @@ from tilecast.inductor_hook import install, uninstall
 from tilecast.inductor_hook.offer.template import FAILED_MS
 from tilecast.inductor_hook.settings import Settings, cache_key
 from tilecast.inductor_hook.timing import record_times as hook_learning
-from tilecast.kernels.spec import KernelSpec, toolchain
+from tilecast.kernels.objects.keys import toolchain
+from tilecast.kernels.spec import KernelSpec
 
 H200 = hardware("H200")
 PROBLEM = GemmProblem(512, 4096, 4096)
@@ -150,7 +151,7 @@ from tilecast.data_collection.dataset.autotuned import Autotuned
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook.recording import record_times
 from tilecast.kernels.families import parse_config
-from tilecast.kernels.spec import toolchain
+from tilecast.kernels.objects.keys import toolchain
 path, number, name = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 print("ready", flush=True)
 sys.stdin.readline()

@@ -16,7 +16,12 @@ from hook_graph import choices_of, linear, warnings_told
 
 from tilecast.cli.diagnosis import machine as checks
 from tilecast.data_collection.dataset.dataset import read_dataset, shipped_data
-from tilecast.data_collection.gpu.gpu_model import first_here, gpu_here, names_here, stated_gpu
+from tilecast.data_collection.gpu.gpu_model import (
+    first_hardware,
+    hardware_of,
+    stated_gpu,
+    visible_gpu_names,
+)
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware, hardware
 from tilecast.heuristics.problem import GemmProblem
@@ -62,7 +67,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
     fine = driver.CUresult.CUDA_SUCCESS
 
     def has(name: str) -> None:
-        first_here.cache_clear()
+        first_hardware.cache_clear()
         sms, clock, memory_clock, bus, level2 = CARDS[name]
         kinds = driver.CUdevice_attribute
         stated = {
@@ -98,7 +103,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
         monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
 
     yield has
-    first_here.cache_clear()
+    first_hardware.cache_clear()
 
 
 @pytest.fixture
@@ -127,7 +132,7 @@ def test_a_driver_states_what_data_sheets_say_and_the_nearest_model_is_lent(
     machine: Callable[[str], None], name: str, lender: str, terabytes: float, teraflops: float
 ) -> None:
     machine(name)
-    gpu = gpu_here(0)
+    gpu = hardware_of(0)
     assert gpu.sm_count == CARDS[name][0]
     assert gpu.dram_bytes_per_second / 1e12 == pytest.approx(terabytes, rel=0.03)
     assert gpu.peak_flops / 1e12 == pytest.approx(teraflops, rel=0.08)
@@ -141,7 +146,7 @@ def test_a_driver_that_does_not_tell_its_memory_is_not_believed(
     monkeypatch.setitem(CARDS, "NVIDIA H20", (78, 1980, 0, 6144, 60))
     machine("NVIDIA H20")
     with pytest.raises(TilecastError, match=r"'H20' is not described \(wrong: dram_bytes_per_sec"):
-        gpu_here(0)
+        hardware_of(0)
     # A campaign measures that rate.
     assert stated_gpu(0).sm_count == 78
 
@@ -152,7 +157,7 @@ def test_a_captured_graph_is_left_alone(
     machine("NVIDIA H800")
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     with pytest.raises(TilecastError, match="'NVIDIA H800' is not described while a CUDA graph"):
-        gpu_here(0)
+        hardware_of(0)
 
 
 def test_it_ranks_by_the_figures_of_the_gpu_that_borrows() -> None:
@@ -288,7 +293,7 @@ def test_the_gpu_that_is_here_is_meant_where_none_is_named(
         ("NVIDIA H20", "H20"),
     ):
         machine(name)
-        assert names_here() == [name]
+        assert visible_gpu_names() == [name]
         assert answer(*unnamed)["gpu"] == meant
     assert answer(*unnamed, "--gpu", "H100")["gpu"] == "H100"
     assert answer(*unnamed, "--model", str(SHIPPED / "H100"))["gpu"] == "H100"
@@ -302,7 +307,7 @@ def test_a_gpu_that_no_kernel_is_for_is_not_meant(
     machine("NVIDIA H20")
     ampere = SimpleNamespace(name="NVIDIA A100", major=8, minor=0)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: ampere)
-    assert first_here() is None
+    assert first_hardware() is None
     unnamed = ("predict", "--m", "16", "--n", "4096", "--k", "4096")
     assert answer(*unnamed)["gpu"] == "H200"
 
@@ -315,8 +320,8 @@ def test_a_driver_without_a_gpu_names_none(
 
     none = driver.CUresult.CUDA_ERROR_NO_DEVICE
     monkeypatch.setattr(driver, "cuInit", lambda flags: (none,))
-    assert names_here() == []
-    assert first_here() is None
+    assert visible_gpu_names() == []
+    assert first_hardware() is None
 
 
 def test_the_doctor_says_so_too(machine: Callable[[str], None]) -> None:

@@ -1,4 +1,4 @@
-"""Options that several commands share; `tilecast.cli.options.resolve` says what is made from them."""
+"""Options that several commands share; `tilecast.cli.options.resolve` interprets them."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from tilecast.cli.options.argtypes import (
     reads,
     seconds,
 )
+from tilecast.data_collection.gpu.gpu_model import hardware_of, short_name, visible_gpu_names
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import GPUS, Hardware, known_gpu
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
@@ -25,31 +26,20 @@ EXTENTS = {"m": "rows of A and out", "n": "columns of B and out", "k": "columns 
 
 
 def add_gpu(parser: argparse.ArgumentParser, *, model: bool = False) -> None:
-    """Add the option that names the GPU, which `tilecast.cli.options.resolve.gpu` reads.
-
-    Args:
-        parser: of the command.
-        model: whether the command has the option that names a model.
-    """
+    """Add --gpu; ``model`` says whether the command also has --model."""
     first = "that of --model, or this machine's" if model else "this machine's"
     about = f"GPU (default: {first}, or else {GPUS[0].name})"
     parser.add_argument("--gpu", type=reads(known_or_here), help=about)
 
 
 def known_or_here(name: str) -> Hardware:
-    """A GPU by its name: one that tilecast describes, or one of this machine.
-
-    Raises:
-        TilecastError: it is neither.
-    """
+    """The GPU of a name: one that tilecast describes, or one of this machine."""
     if found := known_gpu(name):
         return found
-    from tilecast.data_collection.gpu.gpu_model import gpu_called, names_here, short_name
-
-    here = names_here()
+    here = visible_gpu_names()
     for device, reported in enumerate(here):
         if name in (reported, short_name(reported)):
-            return gpu_called(reported, device)
+            return hardware_of(device)
     allowed = dict.fromkeys([*(gpu.name for gpu in GPUS), *map(short_name, here)])
     raise TilecastError(
         f"gpu {name!r} is not known; allowed: {', '.join(allowed)}, or on the machine that has it "
@@ -58,7 +48,7 @@ def known_or_here(name: str) -> Hardware:
 
 
 def add_operands(parser: argparse.ArgumentParser, *, model: bool = False) -> None:
-    """Add the options that say how operands are stored, and the GPU; see `add_gpu`."""
+    """Add --operands and --gpu."""
     parser.add_argument(
         "--operands",
         type=reads(GemmOperands.parse),
@@ -71,7 +61,7 @@ def add_operands(parser: argparse.ArgumentParser, *, model: bool = False) -> Non
 
 
 def add_problem(parser: argparse.ArgumentParser, *, model: bool = False) -> None:
-    """Add the options of one problem: extents, and everything of `add_operands`."""
+    """Add the options of one problem: its extents, and everything of `add_operands`."""
     extent, more = integer(1, MAX_EXTENT), "products of the same extents (default: 1)"
     for name, about in EXTENTS.items():
         parser.add_argument(f"--{name}", type=extent, help=about)
@@ -81,17 +71,17 @@ def add_problem(parser: argparse.ArgumentParser, *, model: bool = False) -> None
 
 def add_suites(parser: argparse.ArgumentParser) -> None:
     """Add the options that name suites of problems, and everything of `add_own_problems`."""
-    about = "suite of problems; repeatable (default: training, without problems of one's own)"
+    about = "suite of problems; repeatable (default: training, if no file of problems is named)"
     parser.add_argument("--suite", action="append", metavar="NAME", help=about)
     add_own_problems(parser)
 
 
 def add_own_problems(parser: argparse.ArgumentParser) -> None:
-    """Add the options that name problems of one's own, in files or as layers of a model."""
+    """Add the options that name files of problems, or models whose layers are problems."""
     files = {"action": "append", "type": path, "metavar": "FILE", "default": []}
-    about = "problems of one's own: CSV, JSON or Parquet with m, n, k, batch, operands; repeatable"
+    about = "your own problems: CSV, JSON or Parquet with m, n, k, batch, operands; repeatable"
     parser.add_argument("--problems", help=about, **files)
-    about = "a Hugging Face config.json, whose linear layers are meant; repeatable"
+    about = "a Hugging Face config.json, whose linear layers are the problems; repeatable"
     parser.add_argument("--hf-config", help=about, **files)
     about = "tensor-parallel degrees of these (default: 1)"
     parser.add_argument("--tp", type=extents, metavar="LIST", help=about)
@@ -100,22 +90,19 @@ def add_own_problems(parser: argparse.ArgumentParser) -> None:
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
-    """Add the options that choose what ranks."""
+    """Add --model and --power, which choose what ranks."""
     parser.add_argument("--model", type=path, help="folder of a model (default: the shipped one)")
     about = "burst, sustained, or robust for the smallest worst case of both (default: robust)"
     parser.add_argument("--power", type=power, default=DEFAULT_POWER, help=about)
 
 
 def add_data(parser: argparse.ArgumentParser) -> None:
-    """Add the option that names the data set."""
+    """Add --data."""
     parser.add_argument("--data", type=path, help="data set (default: the shipped one)")
 
 
 def add_further_data(parser: argparse.ArgumentParser, about: str) -> None:
-    """Add the options that name files beside the data set, and the GPU whose shipped one it is.
-
-    `tilecast.cli.options.load_measurements.read_measurements` reads them.
-    """
+    """Add --add, described by ``about``, and --gpu, for `load_measurements.read_measurements`."""
     parser.add_argument(
         "--add", action="append", type=path, metavar="FILE", default=[], help=f"{about}; repeatable"
     )
@@ -125,12 +112,7 @@ def add_further_data(parser: argparse.ArgumentParser, about: str) -> None:
 
 
 def add_collection(parser: argparse.ArgumentParser, cards: str = "0") -> None:
-    """Add the options that say where measurements go, and on which cards for how long.
-
-    Args:
-        parser: of the command.
-        cards: what the help says of the devices where none are named.
-    """
+    """Add the store, the GPUs and the time of a collection; ``cards`` are the default GPUs."""
     parser.add_argument("--store", type=path, required=True, help="SQLite file; made when absent")
     about = f"CUDA devices of this host, as 0,1 (default: {cards})"
     parser.add_argument("--devices", type=devices, help=about)
@@ -141,29 +123,35 @@ def add_collection(parser: argparse.ArgumentParser, cards: str = "0") -> None:
     )
     about = "Ray cluster, as HOST:PORT (default: auto, the one that this host is in)"
     parser.add_argument("--address", help=about)
-    about = "seconds, or 20m or 2h, after which nothing further is compiled or measured"
+    about = "time, such as 90, 20m or 2h, after which nothing further is compiled or measured"
     parser.add_argument("--budget", type=seconds, help=about)
 
 
 def add_cache(parser: argparse.ArgumentParser) -> None:
-    """Add the option that names the object cache."""
+    """Add --cache."""
     parser.add_argument("--cache", type=path, help="object cache (default: that of this user)")
 
 
 def add_compiling(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say where kernels are compiled to, and by how many processes."""
+    """Add --cache and --workers."""
     add_cache(parser)
     about = "processes that compile on this host (default: one per core that measures no GPU)"
     parser.add_argument("--workers", type=parallel, metavar="N", help=about)
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
-    """Add the option that every command has; where it is not given, nothing is set."""
+    """Add --json; where it is not given, nothing is set, so that a subcommand may have it too."""
     about = "print one JSON document instead of tables"
     parser.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help=about)
 
 
-def add_parallel(parser: argparse.ArgumentParser, name: str, what: str) -> None:
-    """Add an option that says how much runs side by side."""
-    about = f"{what} (default: one per core)"
-    parser.add_argument(name, type=parallel, default=AUTO, metavar="N", help=about)
+def add_jobs(parser: argparse.ArgumentParser) -> None:
+    """Add --jobs."""
+    about = "fits that run side by side (default: one per core)"
+    parser.add_argument("--jobs", type=parallel, default=AUTO, metavar="N", help=about)
+
+
+def add_choices(parser: argparse.ArgumentParser) -> None:
+    """Add --choices."""
+    about = "also write the model's first choices; CSV or JSON by the name"
+    parser.add_argument("--choices", type=path, metavar="FILE", help=about)

@@ -1,6 +1,7 @@
-"""Choose the training suite's problems from all other suites; prints what is frozen in the package.
+"""How the problems of the ``training`` suite were chosen from all other suites.
 
-python benchmarks/training_suite.py > data_collection/data/training_problems.json
+They are stored, so that a data set stays one of this suite when another suite grows. To choose them
+anew: ``python -m tilecast.data_collection.problems.training_suite``.
 """
 
 from __future__ import annotations
@@ -10,30 +11,30 @@ from collections.abc import Iterator
 from itertools import cycle, islice
 
 from tilecast.data_collection.problems.language_models import Family
-from tilecast.data_collection.problems.suites import suite
+from tilecast.data_collection.problems.suites import TRAINING_PROBLEMS, suite
 from tilecast.heuristics.problem import GemmProblem
 
 MAX_BYTES = 4e9
-"""Operands and result of one problem, so that several sets of them fit on any card."""
+"""Operands and result of one problem, so that several sets of them fit on any GPU."""
 MAX_FLOPS, USUAL_FLOPS = 4e12, 1e12
-"""Work of one problem, 6 ms on an H200; and where most families stop, as time goes with the sum and
-a problem of this size already has hundreds of waves."""
+"""Work of the largest problems, 6 ms on an H200, and of the largest of most (n, k) pairs: measuring
+time grows with the sum, and a problem of this size already has hundreds of waves."""
 LARGE_EVERY = 6
-"""Every so many families one may go to MAX_FLOPS."""
+"""One in so many (n, k) pairs may have problems of up to `MAX_FLOPS`."""
 FAMILIES_FROM = (
     ("llama_shapes", 12), ("deepgemm", 7), ("int8_issue", 1), ("square", 8), ("ragged", 8),
     ("skinny", 8), ("large_k", 6), ("llm", 44),
 )  # fmt: skip
-"""Families that each suite gives, beyond those that a suite above it gave."""
+"""How many (n, k) pairs each suite gives, beyond those that a suite above it gave."""
 BANDS = (
     (1, 2, 3, 4, 7, 8, 12, 16, 24, 32, 48, 64),
     (96, 128, 192, 256, 384, 512, 640, 768, 1000, 1024),
     (1536, 2048, 3000, 4096, 6144, 8192, 12288, 16384),
 )
-"""Values of m, small, medium and large."""
+"""Small, medium and large values of m."""
 BAND_STEPS = (5, 3, 3)
-"""Stride through each band. Prime to its length, so every m comes up equally often, and above one,
-so that a family's own are far apart."""
+"""Stride through each band: prime to its length, so that every m comes up equally often, and above
+one, so that the values of one (n, k) pair are far apart."""
 
 
 def chosen_families() -> Iterator[tuple[str, Family]]:
@@ -50,9 +51,9 @@ def chosen_families() -> Iterator[tuple[str, Family]]:
 
 
 def training_families() -> Iterator[tuple[int, int, list[int]]]:
-    """n, k and five m of every chosen family, a third from each band over any three families.
+    """n, k and five m of every chosen (n, k), a third from each band over any three pairs.
 
-    A family that its suite pairs with one m only (m = n in ``square`` and ``large_k``) keeps it.
+    A pair that its suite has with one m only (m = n in ``square`` and ``large_k``) keeps that m.
     """
     rotations = [
         cycle([ms[i * step % len(ms)] for i in range(len(ms))])
@@ -68,7 +69,7 @@ def training_families() -> Iterator[tuple[int, int, list[int]]]:
         for m in drawn:
             bands.remove(next(band for band, ms in enumerate(BANDS) if m <= ms[-1]))
         for band in reversed(bands):
-            # The next of the band that is affordable and new; where none is, of the band below.
+            # The next of the band that is small enough and new, or else of the band below.
             drawn.add(
                 next(
                     m
@@ -82,5 +83,10 @@ def training_families() -> Iterator[tuple[int, int, list[int]]]:
         yield n, k, sorted(drawn)
 
 
+def text() -> str:
+    """The content of `TRAINING_PROBLEMS`: a line of JSON for each (n, k)."""
+    return "[\n" + ",\n".join(map(json.dumps, training_families())) + "\n]\n"
+
+
 if __name__ == "__main__":
-    print("[\n" + ",\n".join(map(json.dumps, training_families())) + "\n]")
+    TRAINING_PROBLEMS.write_text(text())

@@ -1,0 +1,200 @@
+"""Tables of the learner: regret, speed beside cuBLAS, other operands, another GPU.
+
+Each function takes the figures of all benchmarks, by the name of their result file.
+"""
+
+from cells import (
+    AT,
+    POWERS,
+    Figures,
+    bold,
+    by_k,
+    cells,
+    markdown,
+    mean_and_p95,
+    mean_by_k,
+    newest,
+    percent,
+)
+from runner import SHOWN_K
+
+GROUPS = {"random families": "random sizes", "other families": "other sizes"}
+"""How tables call groups of problems whose names in the results say less."""
+
+
+def regret(figures: Figures) -> str:
+    """Every heuristic over all problems, in each power regime and for the worse of both."""
+    found = figures["selection_regret"]
+    heading = ["held-out"]
+    for power in POWERS:
+        heading += [f"{AT}, {power}", "p95"]
+    rows = [
+        [bold(name)]
+        + [by_k(found["regret"][p]["all"][name], f) for p in POWERS for f in ("geomean", "p95")]
+        + [
+            by_k(series, "max"),
+            " / ".join(f"{series['within_2_percent'][k - 1]:.0%}" for k in SHOWN_K),
+        ]
+        for name, series in found["regret"]["robust"]["all"].items()
+    ]
+    floor = [percent(found["noise_floor"][p][f]) for p in POWERS for f in ("geomean", "p95")]
+    floor += [percent(found["noise_floor"]["robust"]["max"]), ""]
+    return markdown([*heading, "max", "≤ 2%"], [*rows, ["noise floor, k = 1", *floor]])
+
+
+def by_m(figures: Figures) -> str:
+    """The model's mean regret by m and kind of problem, in each power regime."""
+    found = figures["selection_regret"]
+    counts = {name: count for name, count in found["counts"].items() if name != "all"}
+    heading = [f"{AT}, tilecast"]
+    heading += [f"{GROUPS.get(name, name)} ({count})" for name, count in counts.items()]
+    rows = [
+        [power, *(by_k(found["regret"][power][name]["tilecast"]) for name in counts)]
+        for power in POWERS
+    ]
+    return markdown(heading, rows)
+
+
+def beside_library(figures: Figures) -> str:
+    """CuBLAS's time over that of the best of the model's first k, by power."""
+    heading = ["`torch.mm` over the best of the first k, held out"]
+    heading += [f"k = {k}, p5, least, below 0.97x" for k in SHOWN_K]
+    shapes = {"geomean": "{:.3f}x", "p5": "{:.2f}x", "least": "{:.2f}x", "slower": "{:.0%}"}
+    rows = [
+        [power, *(", ".join(cells(one, shapes)) for one in by_count.values())]
+        for power, by_count in figures["selection_regret"]["library_over"].items()
+    ]
+    return markdown(heading, rows)
+
+
+def deferral(figures: Figures) -> str:
+    """First choices beside cuBLAS, alone and with falling back to it where it should win."""
+    pairs: dict[tuple[str, str], dict[bool, Figures]] = {}
+    for row in figures["selection_regret"]["deferral"]:
+        pairs.setdefault((row["power"], row["problems"]), {})[row["deferral"]] = row
+    heading = ["`torch.mm` over what runs, held out", "problems", "fall back to cuBLAS", "speed"]
+    heading += ["below 0.97x", "worst", "k = 1 alone: speed", "below 0.97x", "worst"]
+    shapes = {"geomean": "{:.3f}x", "slower": "{:.1%}", "worst": "{:.2f}x"}
+    rows = [
+        [f"{power}, {GROUPS.get(group, group)}", str(pair[True]["count"])]
+        + [f"{pair[True]['left']:.0%}", *cells(pair[True], shapes), *cells(pair[False], shapes)]
+        for (power, group), pair in pairs.items()
+        if group == "all" or power == "robust"
+    ]
+    return markdown(heading, rows)
+
+
+def cross_regime(figures: Figures) -> str:
+    """What choosing for one regime loses in another: geometric mean at k = 1, and p95."""
+    found = figures["selection_regret"]["cross_regime"]["regret"]
+    rows = [
+        [f"{bold(name)}, {made_for}"]
+        + [mean_and_p95({f: run[f][0] for f in ("geomean", "p95")}) for run in by_run.values()]
+        for name, losses in found.items()
+        for made_for, by_run in losses.items()
+    ]
+    return markdown(["chosen by, for", *(f"{power}, p95" for power in POWERS)], rows)
+
+
+def among_stock(figures: Figures) -> str:
+    """What choosing among the stock configs loses, over the problems that have one."""
+    found = figures["selection_regret"]["among_stock"]
+    heading = [f"{AT}, chosen among the stock configs ({found['problems']} problems)"]
+    rows = [
+        [name, *(by_k(found["regret"][power][name]) for power in POWERS[:2])]
+        for name in found["regret"]["burst"]
+    ]
+    return markdown([*heading, *POWERS[:2]], rows)
+
+
+def operands(figures: Figures) -> str:
+    """Each kind of operands: regret by what the model was fitted to, and PyTorch's operator."""
+    of_all, transfer = figures["selection_regret"], figures["operand_transfer"]["kinds"]
+    heading = ["operands", "problems", f"{AT}, robust", "p95", "fitted to all but these"]
+    heading += ["fitted to bf16:rcr alone", "PyTorch's operator"]
+    heading += [f"its time over the fastest kernel's: {power}, least" for power in POWERS[:2]]
+    shapes = {"geomean": "{:.2f}x", "least": "{:.2f}x"}
+    rows = []
+    for kind, count in of_all["operand_counts"].items():
+        series, speed = of_all["operands"]["robust"][kind], figures["operator_speed"].get(kind)
+        rows.append([f"`{kind}`", str(count), by_k(series), by_k(series, "p95")])
+        rows[-1] += [mean_by_k(transfer[kind][fit]) for fit in ("without", "bf16:rcr")]
+        if speed:
+            rows[-1] += [f"`{speed['operator']}`{' +' if speed['others'] else ''}"]
+            rows[-1] += [", ".join(cells(speed[power], shapes)) for power in POWERS[:2]]
+        else:
+            rows[-1] += 3 * [""]
+    return markdown(heading, rows)
+
+
+def new_operand(figures: Figures) -> str:
+    """Regret by how many problems of new operands were measured, others known or not."""
+    kinds = newest(figures["new_operand"])
+    heading = [f"{AT}, robust, problems known", "minutes of one GPU"]
+    ways = ("beside others", "alone")
+    heading += [f"`{kind}` {how}" for kind in kinds for how in ways]
+    rows = []
+    for count, first in next(iter(kinds.values()))["known"].items():
+        rows.append([f"{count}, or all" if count == "100" else count, f"{first['minutes']:.1f}"])
+        for one in kinds.values():
+            known = one["known"][count]
+            rows[-1] += [
+                mean_by_k(known[h]) if h in known else "" for h in ("beside others", "alone")
+            ]
+    return markdown(heading, rows)
+
+
+def new_gpu(figures: Figures) -> str:
+    """Regret by how many problems of a new GPU were measured, with another one known or not."""
+    found = figures["new_gpu"]
+    regret, seconds = found["regret"], found["card_seconds_a_problem"]
+    counts = sorted({int(name.split()[0]) for name in regret["burst"] if name != "lent"})
+    known = {"alone": "alone", "with the H200": "with the H200's data"}
+    heading = [f"{AT}, problems measured", "minutes of one GPU"]
+    heading += [f"{power}, {how}" for power in regret for how in known.values()]
+    rows = [
+        [str(count), f"{count * seconds / 60:.1f}"]
+        + [
+            mean_by_k(cell) if (cell := regret[power].get(f"{count} {how}")) else ""
+            for power in regret
+            for how in known
+        ]
+        for count in counts
+    ]
+    return markdown(heading, rows)
+
+
+def adaptive_k(figures: Figures) -> str:
+    """What choosing k gains: geometric mean and p95, by candidates per problem."""
+    found, rows = figures["adaptive_k"], []
+    for power in ("burst", "robust"):
+        row = found["powers"][power]
+        for name, way in (("**adaptive k**", "adaptive"), ("fixed k", "fixed")):
+            rows.append([f"{name}, {power}", *(mean_and_p95(one[way]) for one in row)])
+        needed = [f"{one['fixed_for_the_same']:.1f}" for one in row]
+        rows.append([f"fixed k that finds as much, {power}", *needed])
+    return markdown(["candidates per problem", *(f"{m}, p95" for m in found["means"])], rows)
+
+
+def learning(figures: Figures) -> str:
+    """Regret before and after learning from autotuning, on what it saw and on what it did not."""
+    heading = [f"{AT}, ranker", "problems that were compiled", "other (n, k)"]
+    rows = [
+        [f"{power}, {name}", *map(mean_by_k, found.values())]
+        for power, rankers in figures["learn_on_gpu"]["regret"].items()
+        for name, found in rankers.items()
+    ]
+    return markdown(heading, rows)
+
+
+def common_kernels(figures: Figures) -> str:
+    """What the most common kernels cover of first choices and first fives, by their number."""
+    found = figures["common_kernels"]
+    shapes: dict[str, str] = dict.fromkeys(("first", "first_five", "all_five"), "{:.0%}")
+    sizes = list(next(iter(found.values()))["covered"])
+    rows = [
+        [f"{name.replace('families', 'sizes')} ({one['problems']})"]
+        + [" / ".join(cells(one["covered"][size], shapes)) for size in sizes]
+        for name, one in found.items()
+    ]
+    return markdown(["first choices / all of the first five / whole fives", *sizes], rows)

@@ -1,0 +1,214 @@
+"""`tilecast campaign` from an empty store to a report, around cards whose times are known."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import fake_session
+import pytest
+from campaign_bench import *  # noqa: F403
+from campaign_bench import NEW, PROBLEMS
+
+from tilecast.cli.commands import campaign
+from tilecast.cli.commands import collect as collect_command
+from tilecast.cli.main import main
+from tilecast.data_collection.dataset.dataset import read_dataset
+from tilecast.data_collection.gpu import environment
+from tilecast.data_collection.jobs.store import MeasurementStore
+from tilecast.data_collection.run import collect as collecting
+from tilecast.data_collection.run.cards import REFERENCE_PROBLEMS, card_times, spread
+from tilecast.heuristics.errors import TilecastError
+from tilecast.models.learning.training_sets import dataset_hardware
+from tilecast.models.runtime.artifact import load
+
+GPU_STATES = environment.gpu_states
+
+
+def run(arguments: Sequence[str], capsys: pytest.CaptureFixture[str]) -> tuple[dict, str]:
+    assert main([*arguments, "--json"]) == 0
+    captured = capsys.readouterr()
+    return json.loads(captured.out), captured.err
+
+
+def test_from_nothing_to_a_model_of_a_gpu_that_nobody_described(
+    arguments: list[str], tmp_path: Path, bench: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document, told = run(arguments, capsys)
+    counts = {name: document[name] for name in ("problems", "measured", "verified")}
+    assert counts == dict.fromkeys(counts, len(PROBLEMS))
+    for step in ("cards (1 of 2)", "collect (2 of 2): measure", "on 2 GPUs", "train", "report"):
+        assert step in told
+    # The description goes with the measurements and with the model, and so does without --gpu.
+    out = tmp_path / "model"
+    assert dataset_hardware(read_dataset(out / campaign.DATA)) == NEW
+    model = load(out)
+    assert model.hardware == NEW
+    assert model.facts["elsewhere"]["gpus"] == ["H200"]  # type: ignore[index]
+    asked = ["predict", "--m", "16", "--n", "512", "--k", "4096", "--model", str(out)]
+    predicted, _ = run(asked, capsys)
+    assert predicted["gpu"] == "H100-PCIe"
+    assert (out / campaign.REPORT).stat().st_size > 1_000_000
+    # Every row names its card, and the second card's times are 10% longer.
+    cards = {row["card"]: row for row in document["cards"]}
+    assert set(read_dataset(out / campaign.DATA).rows["device"]) == cards.keys()
+    assert cards["card1"]["times"] == pytest.approx(0.1)
+    assert cards["card0"]["times"] == pytest.approx(1 / 1.1 - 1)
+    for card in cards.values():
+        assert card["problems"] == REFERENCE_PROBLEMS
+        assert card["ranks"] == pytest.approx(0)
+        assert card["differs"]
+    # Again, nothing is left to do, and the model is the one that is there.
+    lines, written = bench.read_text(), (out / "manifest.json").stat().st_mtime_ns
+    again, _ = run(arguments, capsys)
+    assert bench.read_text() == lines
+    assert (out / "manifest.json").stat().st_mtime_ns == written
+    assert again["scores"] == document["scores"]
+
+
+def test_it_goes_on_where_it_was_interrupted(
+    arguments: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    real = collect_command.collect
+    begun: list[int] = []
+
+    def interrupted(options, report) -> None:
+        begun.append(len(options.problems))
+
+        def tell(progress) -> None:
+            report(progress)
+            if len(begun) == 2 and progress.phase == "measure" and progress.done == 2:
+                raise KeyboardInterrupt
+
+        real(options, tell)
+
+    monkeypatch.setattr(collect_command, "collect", interrupted)
+    assert main(arguments) == 130
+    assert begun == [REFERENCE_PROBLEMS, len(PROBLEMS)]
+    with closing(MeasurementStore(tmp_path / "run.db")) as store:
+        before = store.export()
+        assert len(store.measured("race")) == REFERENCE_PROBLEMS + 2
+    assert not (tmp_path / "model").exists()
+    capsys.readouterr()
+    document, _ = run(arguments, capsys)
+    assert document["measured"] == len(PROBLEMS)
+    after = read_dataset(tmp_path / "model" / campaign.DATA)
+    kept = after.rows.merge(before.rows.drop_duplicates(), how="inner")
+    assert len(kept) == len(before.rows)
+    assert len(card_times(after.provenance["runs"])) == 2 * REFERENCE_PROBLEMS
+
+
+def test_a_card_that_is_lost_ends_no_campaign(
+    arguments: list[str], bench: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stage that loses it goes on without it, and so does the next, in the same process."""
+    names, lost = ["card0", "card1"], fake_session.Fault(None, "screen", "lose")
+
+    def listing() -> str:
+        listed = names[:1] if bench.with_name("card1.lost").exists() else names
+        return "\n".join(f"0, H100, {name}, 580, 1, 1, 1, 1, 1, 40" for name in listed)
+
+    def described(chosen: Sequence[str]) -> dict[str, object]:
+        return {"gpus": environment.gpu_states(chosen), "date": "2026-11-22T00:00:00+00:00"}
+
+    monkeypatch.setattr(environment, "_nvidia_smi", listing)
+    monkeypatch.setattr(environment, "device_hash", lambda uuid: uuid)
+    monkeypatch.setattr(environment, "gpu_states", GPU_STATES)
+    monkeypatch.setattr(environment, "describe", described)
+    losing = partial(fake_session.card_session, bench, faults={"card1": (lost,)})
+    monkeypatch.setattr(collecting, "card_session", losing)
+
+    def trained(*_: object) -> None:
+        raise TilecastError("all is measured")
+
+    monkeypatch.setattr(campaign, "_trained", trained)
+    assert main(arguments) == 2
+    with closing(MeasurementStore(tmp_path / "run.db")) as store:
+        first, second = store.runs()
+        assert store.measured("verify") == set(PROBLEMS)
+    assert {trouble["card"] for trouble in first["troubles"]} == {"card1"}
+    listed = [[gpu["uuid_hash"] for gpu in run["gpus"]] for run in (first, first["end"], second)]
+    assert listed == [names, names[:1], names[:1]]
+    assert "troubles" not in second
+
+
+def test_kernels_that_all_fail_are_told(
+    arguments: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    bench: Path,
+) -> None:
+    monkeypatch.setattr(collecting, "card_session", partial(fake_session.wrong_session, bench))
+    for _ in range(2):
+        assert main(arguments) == 2
+        line = capsys.readouterr().err.splitlines()[-1]
+        assert f"none of the {len(PROBLEMS)} problems was measured, and " in line
+        assert " kernels failed; allowed: a GPU that runs them; see `tilecast doctor`" in line
+
+
+def test_what_was_measured_is_told_though_it_is_too_little_to_train_on(
+    arguments: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    real = collect_command.collect
+    monkeypatch.setattr(
+        collect_command,
+        "collect",
+        lambda options, report: real(replace(options, problems=tuple(PROBLEMS[:6])), report),
+    )
+    assert main(arguments) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith("Not trained or scored: 3 (n, k) families are too few for 5 folds; ")
+    out = tmp_path / "model"
+    assert {path.name for path in out.iterdir()} == {campaign.DATA, campaign.REPORT}
+    assert set(read_dataset(out / campaign.DATA).problems()) == set(PROBLEMS[:6])
+    assert "Not trained or scored: 3 (n, k)" in (out / campaign.REPORT).read_text()
+    document, _ = run(arguments, capsys)
+    assert (document["model"], document["scores"]) == (None, None)
+    assert document["files"] == [campaign.DATA, campaign.REPORT]
+
+
+def test_a_cluster_without_a_gpu_is_refused_whatever_this_host_has(
+    arguments: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert main([*arguments[:-2], "--engine", "ray", "--address", "local"]) == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert "the Ray cluster has no GPU; allowed: one with NVIDIA GPUs; add a node" in last
+    assert not (tmp_path / "run.db").exists()
+
+
+def test_what_was_explored_guides_the_rest(
+    arguments: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from tilecast.models.apply import campaign as plan
+
+    monkeypatch.setattr(campaign, "nearest_shipped", lambda gpu: None)
+    monkeypatch.setattr(plan, "FIRST_PROBLEMS", 6)
+    fewer = collecting.candidates
+    monkeypatch.setattr(collecting, "candidates", lambda p, gpu: fewer(p, gpu).take(range(160)))
+    _, told = run(arguments, capsys)
+    assert "explore (2 of 3)" in told
+    rows = read_dataset(tmp_path / "model" / campaign.DATA).rows
+    screened = rows[rows["stage"] == "screen"].groupby(["m", "n", "k"]).size().to_dict()
+    counts = {problem: screened[problem.row()[:3]] for problem in PROBLEMS}
+    # All of the first ones and the library's; of the others those that the first ones speak for.
+    assert {counts[problem] for problem in spread(PROBLEMS)} == {161}
+    assert {counts[problem] <= 64 + 16 + 16 + 24 + 1 for problem in set(PROBLEMS)
+            - set(spread(PROBLEMS))} == {True}  # fmt: skip

@@ -1,0 +1,151 @@
+"""What every benchmark shares: the form of a result, sweeps, several GPUs, provenance."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import compile_time
+import flex_gemm_order
+import generate
+import inductor_timing
+import kernel_speed
+import llama_shapes
+import new_operand
+import pytest
+import real_models
+import row_alignment
+import runner
+import torch
+
+SWEEPS = (
+    *(compile_time, flex_gemm_order, generate, inductor_timing, kernel_speed, llama_shapes),
+    *(new_operand, real_models, row_alignment),
+)
+
+
+def _count(rows: Any) -> dict[str, Any]:
+    return {"n": len(rows)}
+
+
+def _sweep(measured: list[str], longest: float = 0.0) -> runner.Sweep:
+    """A sweep over a, b and c that notes what it measures."""
+
+    @contextmanager
+    def measuring() -> Iterator[runner.Measure]:
+        def measure(item: int) -> list[runner.Row]:
+            measured.append("abc"[item])
+            return [{"time": item}]
+
+        yield measure
+
+    return runner.Sweep("problem", {"a": 0, "b": 1, "c": 2}, measuring, _count, longest, {"k": 5})
+
+
+def _asked(
+    out: Path, items: slice = slice(None), seconds: float = 60, only: Sequence[str] = ()
+) -> argparse.Namespace:
+    return argparse.Namespace(out=out, benchmark="some", items=items, deadline=seconds, only=only)
+
+
+def test_rows_replace_those_of_the_same_identity(tmp_path: Path) -> None:
+    options, sweep = _asked(tmp_path / "result.json"), _sweep([])
+    for problem, version, time in (("a", "1", 1), ("b", "1", 2), ("a", "1", 3), ("a", "2", 4)):
+        sweep.keep(options, {"problem": problem, "torch": version}, [{"t": time}])
+    document = json.loads(options.out.read_text())
+    assert document["rows"] == [
+        {"problem": "b", "torch": "1", "t": 2},
+        {"problem": "a", "torch": "1", "t": 3},
+        {"problem": "a", "torch": "2", "t": 4},
+    ]
+    assert document["figures"] == {"1": {"n": 2}, "2": {"n": 1}}
+
+
+def test_a_result_grows_by_items_and_keeps_what_it_has(tmp_path: Path) -> None:
+    out, measured = tmp_path / "made" / "result.json", []
+    _sweep(measured).measure(_asked(out, slice(0, 2)))
+    _sweep(measured).measure(_asked(out))
+    document = json.loads(out.read_text())
+    assert measured == ["a", "b", "c"]
+    assert [row["run"] for row in document["rows"]] == [0, 0, 1]
+    assert document["figures"] == {torch.__version__: {"n": 3}}
+    assert (document["benchmark"], document["settings"]) == ("some", {"k": 5})
+
+
+def test_a_run_says_where_and_with_what_it_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "2")
+    monkeypatch.setenv("TILECAST_MODEL", "/home/someone/model")
+    _sweep([]).measure(_asked(tmp_path / "result.json"))
+    (run,) = json.loads((tmp_path / "result.json").read_text())["provenance"]
+    assert {"date", "command", "cpus", "python", "versions", "gpus"} <= run.keys()
+    assert run["imported"]["torch"] == torch.__version__
+    noted = {"TORCHINDUCTOR_COMPILE_THREADS": "2", "TILECAST_MODEL": "model"}
+    assert noted.items() <= run["environment"].items()
+    assert run["end"].keys() == {"date", "gpus"}
+
+
+def test_every_committed_result_has_the_one_form() -> None:
+    paths = sorted(runner.RESULTS.rglob("*.json"))
+    assert len(paths) >= 11
+    for path in paths:
+        document = json.loads(path.read_text())
+        assert [*document] == ["benchmark", "provenance", "settings", "rows", "figures"]
+        assert document["benchmark"] == path.stem
+        assert [*runner.RESULTS.parent.glob(f"*/{path.stem}.py")]
+        for run in document["provenance"]:
+            assert {"date", "command", "cpus", "python", "versions", "gpus"} <= run.keys()
+        assert {row["run"] for row in document["rows"]} <= {*range(len(document["provenance"]))}
+        assert runner.compact(document) == path.read_text()
+
+
+def test_figures_of_committed_sweeps_follow_from_their_rows(tmp_path: Path) -> None:
+    for script in SWEEPS:
+        paths = [*runner.RESULTS.rglob(f"{script.__name__}.json")]
+        assert runner.RESULTS / f"{script.__name__}.json" in paths
+        for path in paths:
+            document = json.loads(path.read_text())
+            assert {row["torch"] for row in document["rows"]} == document["figures"].keys()
+            for version, figures in document["figures"].items():
+                rows = [row for row in document["rows"] if row["torch"] == version]
+                assert _near(script.figures(rows), figures)
+
+
+def _near(found: Any, kept: Any) -> bool:
+    """Whether two documents agree, numbers to rounding."""
+    if isinstance(kept, dict):
+        return found.keys() == kept.keys() and all(_near(found[k], kept[k]) for k in kept)
+    return found == (pytest.approx(kept, rel=1e-9) if isinstance(kept, float) else kept)
+
+
+def test_a_gpu_that_fails_or_hangs_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "script.py"
+    monkeypatch.setattr("sys.argv", [str(script)])
+    script.write_text("import sys; sys.exit(3)")
+    with pytest.raises(subprocess.CalledProcessError):
+        runner.over_gpus(["0:1"], _asked(tmp_path / "out.json", seconds=5))
+    monkeypatch.setattr(runner, "PROCESS_SECONDS", 0.1)
+    script.write_text("import time; time.sleep(60)")
+    with pytest.raises(subprocess.TimeoutExpired):
+        runner.over_gpus(["0:1"], _asked(tmp_path / "out.json", seconds=0.1))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("0:3", [0, 1, 2]), ("8:", [8, 9]), (":2", [0, 1]), (":", [*range(10)])]
+)
+def test_span(text: str, expected: list[int]) -> None:
+    assert list(range(10))[runner.span(text)] == expected
+
+
+@pytest.mark.parametrize("text", ["", "3", "a:b", "-1:2", "1:2:3"])
+def test_what_is_no_span_is_refused(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="allowed: START:STOP"):
+        runner.span(text)

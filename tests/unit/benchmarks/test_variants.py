@@ -1,0 +1,108 @@
+"""What competes under a variant's name, and what generated code says was selected."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+import variants
+
+TILECAST_CODE = """
+cutedsl_fused_mm_t_1a2b3c4d = async_compile.cutedsl('cutedsl_fused_mm_t_1a2b3c4d', r\'\'\'
+matmul = StaticMatmul.named(
+    '128x256x64_c2x1x1_s4_coop_o1_rm8', 'rcr', 'bfloat16', 'bfloat16', batched=False, arch='sm_90a'
+)
+def call(args):
+    cutedsl_fused_mm_t_1a2b3c4d.run(arg1_1, arg0_1, buf0, stream=stream0)
+"""
+
+
+TRITON_CODE = """
+@triton_heuristics.template(
+num_stages=4,
+num_warps=8,
+    BLOCK_M : tl.constexpr = 64
+    BLOCK_N : tl.constexpr = 128
+    BLOCK_K : tl.constexpr = 32
+def call(args):
+    triton_tem_fused_mm_t_0.run(arg1_1, arg0_1, buf0, 48, 1, 1, stream=stream0)
+"""
+
+
+ATEN_CODE = """
+    extern_kernels.mm(arg1_1, reinterpret_tensor(arg0_1, (64, 32), (1, 64), 0), out=buf0)
+    triton_poi_fused_add_0.run(buf0, 256, stream=stream0)
+    extern_kernels.addmm(arg2_1, buf0, arg3_1, alpha=1, beta=1, out=buf1)
+"""
+
+
+def test_gemms_of_generated_code_are_counted_by_backend() -> None:
+    assert variants.gemm_calls(TILECAST_CODE) == {"tilecast": 1}
+    assert variants.gemm_calls(TRITON_CODE + ATEN_CODE) == {"triton": 1, "aten": 2}
+
+
+def test_selection_names_the_kernel() -> None:
+    assert variants.selection(TILECAST_CODE) == "tilecast 128x256x64_c2x1x1_s4_coop_o1_rm8"
+    assert variants.selection(TRITON_CODE) == "triton 64x128x32 stages 4 warps 8"
+    assert variants.selection(ATEN_CODE) == "aten"
+    assert variants.selection("    triton_red_fused_mm_t_0.run(a, b)") == "pointwise"
+    nvgemm = "_KERNEL_NAME = 'quack_sm90'\n    nv_universal_gemm_fused_mm_0a.run(a, b, c)"
+    assert variants.selection(nvgemm) == "nvgemm quack_sm90"
+
+
+@pytest.mark.parametrize(
+    ("name", "backends", "k"),
+    [
+        ("default", None, None),
+        ("ATEN,TRITON", "ATEN,TRITON", None),
+        ("TILECAST cold k=5", "TILECAST", 5),
+        ("ATEN,TRITON,TILECAST k=auto", "ATEN,TRITON,TILECAST", "auto"),
+    ],
+)
+def test_a_variant_is_what_its_name_says(name: str, backends: str | None, k: object) -> None:
+    variant = variants.Variant(name)
+    assert (variant.backends, variant.k) == (backends, k)
+
+
+def test_nvgemm_needs_a_pytorch_that_has_it() -> None:
+    both = [variants.Variant("TRITON"), variants.Variant("NVGEMM")]
+    assert variants.available(both, "2.11.0+cu130") == both[:1]
+    assert variants.available(both, "2.15.0") == both
+
+
+def test_ptxas_is_shared_if_pytorch_brings_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TRITON_PTXAS_PATH", "put back after the test")
+    monkeypatch.delenv("TRITON_PTXAS_PATH")
+    monkeypatch.setattr(torch, "__file__", str(tmp_path / "__init__.py"))
+    variants.share_ptxas()
+    assert "TRITON_PTXAS_PATH" not in os.environ
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/ptxas").touch()
+    variants.share_ptxas()
+    assert os.environ["TRITON_PTXAS_PATH"] == str(tmp_path / "bin/ptxas")
+    monkeypatch.setenv("TRITON_PTXAS_PATH", "the user's")
+    variants.share_ptxas()
+    assert os.environ["TRITON_PTXAS_PATH"] == "the user's"
+
+
+def test_generated_code_and_reasons_of_this_pytorch_are_read(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from torch._inductor.utils import fresh_cache
+
+    variant = variants.Variant("ATEN,TILECAST k=1")
+    x, w = torch.randn(8, 64), torch.randn(32, 64)
+    with (
+        fresh_cache(),
+        variants.without_choice() as reasons,
+        variants.competing(variant) as sources,
+    ):
+        out = variants.compiled(variants.linear, variant)(x, w)
+    assert torch.allclose(out, x @ w.t(), atol=1e-5)
+    assert variants.selection("\n".join(sources)) == "aten"
+    assert reasons == {"mm: device cpu": 1}
+    assert "no choice" not in capsys.readouterr().err

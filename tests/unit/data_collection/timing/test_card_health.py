@@ -1,0 +1,35 @@
+"""Whether a card throttles."""
+
+from __future__ import annotations
+
+import pytest
+
+from tilecast.data_collection.timing.card_health import throttles, watch
+from tilecast.data_collection.timing.protocol import CardFailure
+
+
+def test_the_power_cap_is_no_throttle() -> None:
+    assert throttles(0x1 | 0x4) == []
+    assert throttles(0x4 | 0x20 | 0x80) == ["software thermal", "power brake"]
+
+
+def test_a_card_that_does_not_say_if_it_throttles_is_to_blame(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And no kernel, of which one may have been announced last."""
+    from cuda.bindings import nvml  # pyright: ignore[reportAttributeAccessIssue]
+
+    class Lost(nvml.NvmlError):
+        def __init__(self) -> None:
+            Exception.__init__(self, "GPU is lost")  # NVML's own asks the driver for its text
+
+    def lost(card: object) -> int:
+        raise Lost
+
+    monkeypatch.setattr(nvml, "init_v2", lambda: None)
+    monkeypatch.setattr(nvml, "device_get_handle_by_uuid", lambda uuid: uuid)
+    monkeypatch.setattr(nvml, "device_get_current_clocks_event_reasons", lost)
+    with pytest.raises(
+        CardFailure, match="^the GPU does not say if it throttles: Lost: GPU is lost$"
+    ):
+        watch("GPU-1")()
