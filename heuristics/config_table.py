@@ -9,32 +9,59 @@ from typing import overload
 
 import numpy as np
 
-from tilecast.heuristics.config import Geometry, KernelConfig, Resources
+from tilecast.heuristics.config import KernelConfig
 
 
 @dataclass(frozen=True, eq=False)
-class ConfigColumns:
-    """`Geometry` and `Resources` of many configs: float64 arrays, one element per config."""
+class Geometry:
+    """What rules and features see of configs, whatever their family: an array [configs] each."""
 
     tile_m: np.ndarray
+    """Rows of the output tile of one CTA."""
     tile_n: np.ndarray
+    """Columns of the output tile of one CTA."""
     tile_k: np.ndarray
+    """Depth of one pipeline stage, in elements."""
     cluster_m: np.ndarray
+    """CTAs along m that share loads of B by multicast."""
     cluster_n: np.ndarray
+    """CTAs along n that share loads of A by multicast."""
     stages: np.ndarray
+    """Stages of the A and B pipeline in shared memory."""
     warp_groups: np.ndarray
+    """MMA warp groups of one CTA."""
     ctas_per_sm: np.ndarray
+    """CTAs that share one SM."""
     raster_m: np.ndarray
+    """Whether consecutive tiles are handed out along m."""
     swizzle: np.ndarray
+    """Width in clusters of the band that the raster walks; 1 is no swizzle."""
     swap_ab: np.ndarray
+    """Whether out^T = B^T A^T is solved: the tile's m runs along the problem's n."""
     split_k: np.ndarray
+    """CTAs that share one tile of the output, a stretch of k each."""
     ping_pong: np.ndarray
+    """Whether two warp groups take tiles in turn, one multiplying while the other stores."""
+
+    def __len__(self) -> int:
+        """How many configs there are."""
+        return len(self.tile_m)
+
+    def at(self, rows: np.ndarray) -> Geometry:
+        """Some of the configs, by a mask or by their positions."""
+        return Geometry(*(getattr(self, name)[rows] for name in Geometry.__dataclass_fields__))
+
+
+@dataclass(frozen=True, eq=False)
+class ConfigColumns(Geometry):
+    """The geometry of configs and what they take from an SM: float64 arrays [configs]."""
+
     smem_bytes: np.ndarray
+    """Shared memory of one CTA."""
     mma_registers: np.ndarray
+    """Registers per MMA thread."""
     accumulator_registers: np.ndarray
-
-
-_WIDTH = len(ConfigColumns.__dataclass_fields__)
+    """Registers per MMA thread that accumulators take of these."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,17 +72,6 @@ class ConfigTable:
     """The configs."""
     values: np.ndarray
     """float64 [columns, configs], in the order of `ConfigColumns`."""
-
-    @classmethod
-    def of(cls, rows: Iterable[tuple[KernelConfig, Geometry, Resources]]) -> ConfigTable:
-        """The table of some configs."""
-        listed = list(rows)
-        # `astuple` would copy each number in turn, which takes as long as making the space.
-        values = [
-            (*vars(geometry).values(), *vars(taken).values()) for _, geometry, taken in listed
-        ]
-        table = np.array(values, np.float64).reshape(len(listed), _WIDTH)
-        return cls(tuple(row[0] for row in listed), np.ascontiguousarray(table.T))
 
     @cached_property
     def index(self) -> dict[KernelConfig, int]:

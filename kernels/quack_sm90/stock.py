@@ -1,4 +1,4 @@
-"""Which of our configs stand for the kernels that ``cutlass.operators`` enumerates for SM90.
+"""Which configs stand for the kernels that ``cutlass.operators`` enumerates for SM90.
 
 They are what PyTorch's NVGEMM backend chooses from, and what nvMatmulHeuristics was made to rank.
 """
@@ -6,7 +6,6 @@ They are what PyTorch's NVGEMM backend chooses from, and what nvMatmulHeuristics
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
 from functools import lru_cache
 from itertools import product
 
@@ -14,7 +13,7 @@ from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import KINDS_REMEMBERED, GemmOperands
 from tilecast.kernels.quack_sm90.config import QuackConfig
-from tilecast.kernels.quack_sm90.space import most_stages
+from tilecast.kernels.quack_sm90.space import deepest
 from tilecast.kernels.rules import tile_ks
 
 
@@ -29,9 +28,7 @@ def stock_configs(operands: GemmOperands, hardware: Hardware) -> tuple[QuackConf
     depth = tile_ks(operands)[0]
     shapes = product((64, 128), (64, 128, 256), (1, 2), (1, 2))
     configs = (QuackConfig(m, n, depth, along_m, along_n) for m, n, along_m, along_n in shapes)
-    return tuple(
-        replace(config, stages=most_stages(config, operands, hardware)) for config in configs
-    )
+    return tuple(deepest(config, operands, hardware) for config in configs)
 
 
 def stock_candidates(
