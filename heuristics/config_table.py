@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import overload
+from typing import Any, overload
 
 import numpy as np
 
@@ -118,7 +118,7 @@ class Candidates(Sequence[KernelConfig]):
 
     def __contains__(self, config: object) -> bool:
         """Whether a config is among them."""
-        return config in self._position
+        return self._position(config) >= 0
 
     def index(self, value: object, start: int = 0, stop: int | None = None) -> int:
         """Where a config stands.
@@ -126,9 +126,10 @@ class Candidates(Sequence[KernelConfig]):
         Raises:
             ValueError: it is not among them.
         """
-        if value not in self._position:
+        position = self._position(value)
+        if position < 0:
             raise ValueError(f"{value} is not among {len(self)} candidates")
-        return self._position[value]
+        return position
 
     def take(self, positions: np.ndarray | Sequence[int]) -> Candidates:
         """Those at some positions, in the order of the positions."""
@@ -136,14 +137,22 @@ class Candidates(Sequence[KernelConfig]):
 
     def select(self, configs: Iterable[KernelConfig]) -> Candidates:
         """Those of some configs that are among them, each once, in the order of the configs."""
-        positions = (self._position[c] for c in dict.fromkeys(configs) if c in self._position)
-        return self.take(list(positions))
+        positions = map(self._position, dict.fromkeys(configs))
+        return self.take([position for position in positions if position >= 0])
 
-    @cached_property
+    @property
     def columns(self) -> ConfigColumns:
-        """The columns of these rows, in their order."""
+        """The columns of these rows, in their order; made anew each time, as they are large."""
         return ConfigColumns(*self.table.values[:, self.rows])
 
+    def _position(self, config: Any) -> int:
+        """Where a config stands; -1 if it is not among them."""
+        row = self.table.index.get(config)
+        return -1 if row is None else int(self._positions[row])
+
     @cached_property
-    def _position(self) -> dict[object, int]:
-        return {config: position for position, config in enumerate(self)}
+    def _positions(self) -> np.ndarray:
+        """The position of each row of the table; -1 for those that are not among them."""
+        positions = np.full(len(self.table.configs), -1, np.int32)
+        positions[self.rows] = np.arange(len(self.rows))
+        return positions

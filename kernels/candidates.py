@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -107,6 +107,14 @@ def rules_applied(
         configs = configs.at(~rule.broken(configs, subject, hardware))
         kept.append((rule, len(configs)))
     return count, kept
+
+
+def stock_candidates(
+    operands: GemmOperands, hardware: Hardware, candidates: Collection[KernelConfig]
+) -> list[KernelConfig]:
+    """The candidates that stand for the kernels of ``cutlass.operators``, in its order."""
+    stock = (config for f in families_on(hardware) for config in f.stock(operands, hardware))
+    return [config for config in stock if config in candidates]
 
 
 def multiplies(operands: GemmOperands, hardware: Hardware) -> bool:

@@ -13,6 +13,7 @@ import numpy as np
 
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.config_table import Geometry
+from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.rules import Rule
@@ -58,6 +59,10 @@ class KernelFamily(Protocol):
         self, geometry: Geometry, operands: GemmOperands
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """What `ConfigColumns` has beside the geometry, in its order."""
+        ...
+
+    def stock(self, operands: GemmOperands, hardware: Hardware) -> Sequence[KernelConfig]:
+        """The configs that stand for the kernels of ``cutlass.operators``, in its order."""
         ...
 
     def rehearse(self) -> None:

@@ -25,8 +25,7 @@ from tilecast.data_collection.dataset.measurement import REGIMES
 from tilecast.data_collection.timing.protocol import regimes
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import LINEAR_BF16
-from tilecast.kernels.candidates import candidates
-from tilecast.kernels.quack_sm90.stock import stock_candidates
+from tilecast.kernels.candidates import candidates, stock_candidates
 from tilecast.models.evaluation import baselines, evaluation
 from tilecast.models.evaluation.baselines import RandomChoice
 from tilecast.models.evaluation.evaluation import Fit, all_held_out, held_out

@@ -9,11 +9,13 @@ from typing import ClassVar, cast
 import numpy as np
 
 from tilecast.heuristics.config_table import Geometry
+from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.occupancy import max_active_clusters
 from tilecast.kernels.quack_sm90 import resources, space
 from tilecast.kernels.quack_sm90.config import QuackConfig
+from tilecast.kernels.quack_sm90.stock import stock_configs
 from tilecast.kernels.rules import Rule
 from tilecast.kernels.spec import KernelSpec
 
@@ -75,6 +77,10 @@ class QuackSm90:
             resources.registers(geometry, operands)[1],
             resources.accumulator_registers(geometry, operands),
         )
+
+    def stock(self, operands: GemmOperands, hardware: Hardware) -> Sequence[QuackConfig]:
+        """The configs that stand for the kernels of ``cutlass.operators``, in its order."""
+        return stock_configs(operands, hardware)
 
     def rehearse(self) -> None:
         """Compile a small kernel."""

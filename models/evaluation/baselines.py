@@ -15,7 +15,7 @@ from tilecast.heuristics.config_table import Candidates
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.kernels.quack_sm90.stock import stock_candidates
+from tilecast.kernels.candidates import stock_candidates
 from tilecast.models.learning.labels import ProblemLabels
 from tilecast.models.runtime.objectives import ROBUST
 

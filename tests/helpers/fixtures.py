@@ -26,11 +26,10 @@ from tilecast.heuristics.config_table import Geometry
 from tilecast.heuristics.hardware import Hardware, hardware
 from tilecast.heuristics.operands import LINEAR_BF16, MATRIX, GemmOperands
 from tilecast.heuristics.problem import PROBLEM_FIELDS, GemmProblem
-from tilecast.kernels.candidates import candidates, space
+from tilecast.kernels.candidates import candidates, space, stock_candidates
 from tilecast.kernels.launch import Launch
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.quack_sm90.family import QuackSm90
-from tilecast.kernels.quack_sm90.stock import stock_candidates
 from tilecast.kernels.spec import KernelSpec
 from tilecast.models.learning.fit_deferral import beside_library, fit_deferral
 from tilecast.models.learning.fit_ranker import fit_ranker
@@ -58,7 +57,8 @@ def synthetic_configs() -> frozenset[QuackConfig]:
     """Every twentieth config of the space, and those of it that are stock."""
     gpu = hardware("H200")
     configs: Any = space(LINEAR_BF16, gpu).configs
-    return frozenset(configs[::20]) | set(stock_candidates(LINEAR_BF16, gpu, configs))
+    stock: Any = stock_candidates(LINEAR_BF16, gpu, configs)
+    return frozenset(configs[::20]) | set(stock)
 
 
 def synthetic_microseconds(problem: GemmProblem, config: QuackConfig, regime: str) -> float:

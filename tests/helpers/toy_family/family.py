@@ -71,6 +71,9 @@ class Toy:
         one = np.ones(len(geometry))
         return 1024 * one, 32 * one, one
 
+    def stock(self, operands, hardware) -> tuple[ToyConfig, ...]:
+        return ()
+
     def rehearse(self) -> None:
         pass
 

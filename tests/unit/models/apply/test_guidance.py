@@ -6,9 +6,8 @@ from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.heuristic import rank
 from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.kernels.candidates import candidates
+from tilecast.kernels.candidates import candidates, stock_candidates
 from tilecast.kernels.families import family_of
-from tilecast.kernels.quack_sm90.stock import stock_candidates
 from tilecast.models.apply.guidance import KNOBS, Guided
 from tilecast.models.evaluation.baselines import RandomChoice
 
