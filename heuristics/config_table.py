@@ -5,36 +5,63 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import overload
+from typing import Any, overload
 
 import numpy as np
 
-from tilecast.heuristics.config import Geometry, KernelConfig, Resources
+from tilecast.heuristics.config import KernelConfig
 
 
 @dataclass(frozen=True, eq=False)
-class ConfigColumns:
-    """`Geometry` and `Resources` of many configs: float64 arrays, one element per config."""
+class Geometry:
+    """What rules and features see of configs, whatever their family: an array [configs] each."""
 
     tile_m: np.ndarray
+    """Rows of the output tile of one CTA."""
     tile_n: np.ndarray
+    """Columns of the output tile of one CTA."""
     tile_k: np.ndarray
+    """Depth of one pipeline stage, in elements."""
     cluster_m: np.ndarray
+    """CTAs along m that share loads of B by multicast."""
     cluster_n: np.ndarray
+    """CTAs along n that share loads of A by multicast."""
     stages: np.ndarray
+    """Stages of the A and B pipeline in shared memory."""
     warp_groups: np.ndarray
+    """MMA warp groups of one CTA."""
     ctas_per_sm: np.ndarray
+    """CTAs that share one SM."""
     raster_m: np.ndarray
+    """Whether consecutive tiles are handed out along m."""
     swizzle: np.ndarray
+    """Width in clusters of the band that the raster walks; 1 is no swizzle."""
     swap_ab: np.ndarray
+    """Whether out^T = B^T A^T is solved: the tile's m runs along the problem's n."""
     split_k: np.ndarray
+    """CTAs that share one tile of the output, a stretch of k each."""
     ping_pong: np.ndarray
+    """Whether two warp groups take tiles in turn, one multiplying while the other stores."""
+
+    def __len__(self) -> int:
+        """How many configs there are."""
+        return len(self.tile_m)
+
+    def at(self, rows: np.ndarray) -> Geometry:
+        """Some of the configs, by a mask or by their positions."""
+        return Geometry(*(getattr(self, name)[rows] for name in Geometry.__dataclass_fields__))
+
+
+@dataclass(frozen=True, eq=False)
+class ConfigColumns(Geometry):
+    """The geometry of configs and what they take from an SM: float64 arrays [configs]."""
+
     smem_bytes: np.ndarray
+    """Shared memory of one CTA."""
     mma_registers: np.ndarray
+    """Registers per MMA thread."""
     accumulator_registers: np.ndarray
-
-
-_WIDTH = len(ConfigColumns.__dataclass_fields__)
+    """Registers per MMA thread that accumulators take of these."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,17 +72,6 @@ class ConfigTable:
     """The configs."""
     values: np.ndarray
     """float64 [columns, configs], in the order of `ConfigColumns`."""
-
-    @classmethod
-    def of(cls, rows: Iterable[tuple[KernelConfig, Geometry, Resources]]) -> ConfigTable:
-        """The table of some configs."""
-        listed = list(rows)
-        # `astuple` would copy each number in turn, which takes as long as making the space.
-        values = [
-            (*vars(geometry).values(), *vars(taken).values()) for _, geometry, taken in listed
-        ]
-        table = np.array(values, np.float64).reshape(len(listed), _WIDTH)
-        return cls(tuple(row[0] for row in listed), np.ascontiguousarray(table.T))
 
     @cached_property
     def index(self) -> dict[KernelConfig, int]:
@@ -102,7 +118,7 @@ class Candidates(Sequence[KernelConfig]):
 
     def __contains__(self, config: object) -> bool:
         """Whether a config is among them."""
-        return config in self._position
+        return self._position(config) >= 0
 
     def index(self, value: object, start: int = 0, stop: int | None = None) -> int:
         """Where a config stands.
@@ -110,9 +126,10 @@ class Candidates(Sequence[KernelConfig]):
         Raises:
             ValueError: it is not among them.
         """
-        if value not in self._position:
+        position = self._position(value)
+        if position < 0:
             raise ValueError(f"{value} is not among {len(self)} candidates")
-        return self._position[value]
+        return position
 
     def take(self, positions: np.ndarray | Sequence[int]) -> Candidates:
         """Those at some positions, in the order of the positions."""
@@ -120,14 +137,22 @@ class Candidates(Sequence[KernelConfig]):
 
     def select(self, configs: Iterable[KernelConfig]) -> Candidates:
         """Those of some configs that are among them, each once, in the order of the configs."""
-        positions = (self._position[c] for c in dict.fromkeys(configs) if c in self._position)
-        return self.take(list(positions))
+        positions = map(self._position, dict.fromkeys(configs))
+        return self.take([position for position in positions if position >= 0])
 
-    @cached_property
+    @property
     def columns(self) -> ConfigColumns:
-        """The columns of these rows, in their order."""
+        """The columns of these rows, in their order; made anew each time, as they are large."""
         return ConfigColumns(*self.table.values[:, self.rows])
 
+    def _position(self, config: Any) -> int:
+        """Where a config stands; -1 if it is not among them."""
+        row = self.table.index.get(config)
+        return -1 if row is None else int(self._positions[row])
+
     @cached_property
-    def _position(self) -> dict[object, int]:
-        return {config: position for position, config in enumerate(self)}
+    def _positions(self) -> np.ndarray:
+        """The position of each row of the table; -1 for those that are not among them."""
+        positions = np.full(len(self.table.configs), -1, np.int32)
+        positions[self.rows] = np.arange(len(self.rows))
+        return positions

@@ -2,11 +2,11 @@
 
 
 class TilecastError(ValueError):
-    """A request that cannot be met, told in one line: the value, what is allowed, what to do."""
+    """A request that cannot be met. Its one line names the value, what is allowed, what to do."""
 
 
 class NotNow(TilecastError):
-    """The same of a request that may be met later on, as what it takes is not there at present."""
+    """A request that cannot be met at present, and may be met later."""
 
 
 def one_line(error: BaseException) -> str:

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
+
 from tilecast.heuristics.dtypes import DType
 from tilecast.heuristics.errors import TilecastError
 
@@ -50,10 +52,10 @@ class Hardware:
         """Whether two descriptions are of one GPU model: rates that were measured differ a bit."""
         return (self.name, self.arch) == (other.name, other.arch)
 
-    def smem_limit(self, ctas_per_sm: int) -> int:
+    def smem_limit(self, ctas_per_sm: np.ndarray | int) -> np.ndarray:
         """Shared memory that one CTA may take when so many share an SM."""
         share = self.smem_bytes_per_sm // ctas_per_sm - self.smem_bytes_reserved
-        return min(share, self.smem_bytes_per_block)
+        return np.minimum(share, self.smem_bytes_per_block)
 
     def peak(self, dtype: DType) -> float:
         """Dense FLOP/s for an input dtype.

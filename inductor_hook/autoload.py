@@ -5,7 +5,7 @@ Every ``import torch`` pays for this module, so it reads two variables and impor
 
 import os
 
-from tilecast.inductor_hook.names import EAGER, VARIABLE, names
+from tilecast.inductor_hook.names import EAGER, VARIABLE, names, switched_on
 
 
 def autoload() -> None:
@@ -21,7 +21,7 @@ def autoload() -> None:
             from tilecast.inductor_hook.installation import install_from_environment
 
             install_from_environment()
-        if os.environ.get(EAGER, "") not in ("", "0"):
+        if switched_on(EAGER, os.environ):
             from tilecast.inductor_hook.dispatch.switch import enable_from_environment
 
             enable_from_environment()

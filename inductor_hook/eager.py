@@ -20,7 +20,8 @@ from torch.autograd.graph import increment_version
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from tilecast.heuristics.errors import TilecastError
-from tilecast.inductor_hook.dispatch.plan import Planner, Product
+from tilecast.inductor_hook.describe.product import OPERATORS, Operator
+from tilecast.inductor_hook.dispatch.plan import Planner
 from tilecast.inductor_hook.dispatch.switch import disable, enable
 from tilecast.inductor_hook.settings import Settings, active
 
@@ -39,14 +40,14 @@ def mm(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None) -> 
         (m, n).
     """
     if out is None and _plain(a, b):
-        return MM.multiply(a, b)
+        return MM(a, b)
     return _dispatched(MM, (a, b), {}, out)
 
 
 def bmm(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
     """``torch.bmm`` likewise: (batch, m, k) by (batch, k, n) is (batch, m, n)."""
     if out is None and _plain(a, b):
-        return BMM.multiply(a, b)
+        return BMM(a, b)
     return _dispatched(BMM, (a, b), {}, out)
 
 
@@ -76,45 +77,36 @@ def addmm(
         (m, n).
     """
     if out is None and _plain(a, b, bias):
-        return ADDMM.add(bias, a, b, alpha=alpha, beta=beta)
+        return ADDMM(bias, a, b, alpha=alpha, beta=beta)
     return _dispatched(ADDMM, (bias, a, b), {"alpha": alpha, "beta": beta}, out)
 
 
 @dataclass(frozen=True)
-class Operator:
-    """A multiplication as torch offers it: how it is declared and run, and its gradients."""
+class Function:
+    """An operator as a function of tilecast: how it is declared and run, and its gradients."""
 
-    name: str
-    """What torch calls it, which does what no kernel of ours does."""
-    product: Product
-    """What it multiplies, without a bias."""
-    biased: bool = False
-    """Whether a bias comes before A and B, and factors after them."""
+    operator: Operator
+    """The operator; torch's function of its name does what no tilecast kernel does."""
 
-    def multiply(
-        self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None = None
+    @property
+    def name(self) -> str:
+        """Name of the function, and of torch's."""
+        return self.operator.name
+
+    @property
+    def torch(self) -> Callable[..., torch.Tensor]:
+        """Torch's function of this name."""
+        return getattr(torch, self.name)
+
+    def __call__(
+        self, *operands: torch.Tensor, out: torch.Tensor | None = None, **factors: float
     ) -> torch.Tensor:
-        """A @ B."""
-        plan = _planner(active()).plan(self.product, a, b, out)
-        if plan is None:
-            return getattr(torch, self.name)(a, b, out=out)
-        return plan.launch(a, b, out)
-
-    def add(
-        self,
-        bias: torch.Tensor,
-        a: torch.Tensor,
-        b: torch.Tensor,
-        *,
-        alpha: float = 1,
-        beta: float = 1,
-        out: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """The same times ``alpha``, and ``beta`` times the bias."""
-        plan = _planner(active()).plan(self.product, a, b, out, bias, alpha, beta)
-        if plan and not _shared(bias, out):
-            return plan.launch(a, b, out, *plan.added(bias, alpha, beta))
-        return getattr(torch, self.name)(bias, a, b, alpha=alpha, beta=beta, out=out)
+        """The product of plain tensors, by a tilecast kernel or by torch."""
+        request = self.operator.read[self.name](*operands, **factors)
+        plan = _planner(active()).plan(request, out)
+        if plan is None or (out is not None and _shared(request.bias, out)):
+            return self.torch(*operands, **factors, out=out)
+        return plan.launch(request, out)
 
     def save(
         self, ctx: Any, inputs: tuple, output: torch.Tensor, keyword_only_inputs: Any = None
@@ -131,7 +123,7 @@ class Operator:
         a, b = ctx.saved_tensors
         alpha, beta = ctx.factors["alpha"], ctx.factors["beta"]
         *wanted_biases, wanted_a, wanted_b = ctx.needs_input_grad
-        multiply = mm if self.product.rank == 2 else bmm
+        multiply = mm if self.operator.rank == 2 else bmm
         scaled = _times(gradient, alpha)
         return (
             *(
@@ -143,11 +135,9 @@ class Operator:
         )
 
 
-MM, BMM, ADDMM = OPERATORS = (
-    Operator("mm", Product()),
-    Operator("bmm", Product(3)),
-    Operator("addmm", Product(), biased=True),
-)
+FUNCTIONS = {name: Function(operator) for name, operator in OPERATORS.items() if operator.function}
+"""By name; each is also an operator of ``torch.ops.tilecast``."""
+MM, BMM, ADDMM = (FUNCTIONS[name] for name in ("mm", "bmm", "addmm"))
 
 
 @cache
@@ -185,7 +175,7 @@ def _plain(*tensors: torch.Tensor) -> bool:
 
 
 def _dispatched(
-    operator: Operator,
+    function: Function,
     operands: tuple[torch.Tensor, ...],
     factors: dict[str, float],
     out: torch.Tensor | None,
@@ -198,8 +188,8 @@ def _dispatched(
         or any(map(is_traceable_wrapper_subclass, operands))
         or any(operand.layout is not torch.strided for operand in operands)
     ):
-        return getattr(torch, operator.name)(*operands, **factors, out=out)
-    op = getattr(torch.ops.tilecast, operator.name)
+        return function.torch(*operands, **factors, out=out)
+    op = getattr(torch.ops.tilecast, function.name)
     if out is None:
         return op.default(*operands, **factors)
     if torch.is_grad_enabled() and any(t.requires_grad for t in (*operands, out)):
@@ -211,36 +201,36 @@ def _dispatched(
     return out
 
 
-def _shared(bias: torch.Tensor, out: torch.Tensor | None) -> bool:
+def _shared(bias: torch.Tensor | None, out: torch.Tensor) -> bool:
     """Whether the result may overwrite the bias before it is added."""
-    return out is not None and (
+    return bias is not None and (
         bias.untyped_storage().data_ptr() == out.untyped_storage().data_ptr()
     )
 
 
-def _define(library: torch.library.Library, operator: Operator) -> None:
+def _define(library: torch.library.Library, function: Function) -> None:
     """Define an operator and its out variant: how they run, shapes, gradients, autocast."""
-    name, run = operator.name, operator.add if operator.biased else operator.multiply
+    name = function.name
 
     def run_out(*operands: torch.Tensor, out: torch.Tensor, **options: Any) -> None:
-        run(*operands, out=out, **options)
-        # PyTorch does not see what a kernel of ours writes, and a gradient may need what was there.
+        function(*operands, out=out, **options)
+        # PyTorch does not see what a kernel writes, and a gradient may need what was there.
         if not out.is_inference():
             increment_version(out)
 
     parameters, written = "Tensor a, Tensor b", "*, Tensor(a!) out"
-    if operator.biased:
+    if function.operator.adds:
         parameters = "Tensor bias, Tensor a, Tensor b, *, float alpha=1., float beta=1."
         written = "Tensor(a!) out"
     library.define(f"{name}({parameters}) -> Tensor")
     library.define(f"{name}.out({parameters}, {written}) -> ()")
-    library.impl(name, run, "CompositeExplicitAutograd")
+    library.impl(name, function.__call__, "CompositeExplicitAutograd")
     library.impl(f"{name}.out", run_out, "CompositeExplicitAutograd")
     # Torch's own operator knows what comes of operands without values.
-    torch.library.register_fake(f"tilecast::{name}", getattr(torch, name), lib=library)
+    torch.library.register_fake(f"tilecast::{name}", function.torch, lib=library)
     torch.library.register_fake(f"tilecast::{name}.out", lambda *_, **__: None, lib=library)
     torch.library.register_autograd(
-        f"tilecast::{name}", operator.gradients, setup_context=operator.save, lib=library
+        f"tilecast::{name}", function.gradients, setup_context=function.save, lib=library
     )
     for device in ("cuda", "cpu"):
         library.impl(name, _autocast(name, device), f"Autocast{device.upper()}")
@@ -270,5 +260,5 @@ def _autocast(name: str, device: str) -> Callable[..., torch.Tensor]:
 
 _LIBRARY = torch.library.Library("tilecast", "DEF")
 """Kept, because the operators go when it does."""
-for _operator in OPERATORS:
-    _define(_LIBRARY, _operator)
+for _function in FUNCTIONS.values():
+    _define(_LIBRARY, _function)

@@ -18,17 +18,17 @@ from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook import telemetry
 from tilecast.inductor_hook.names import BACKEND, names
+from tilecast.inductor_hook.patch import patching
 from tilecast.inductor_hook.patch.torch_versions import (
-    FLEX_GEMM_HOME,
-    HANDLERS_HOME,
-    NVGEMM_HOME,
-    OLDEST,
-    OLDEST_FLEX_GEMM,
-    OLDEST_NVGEMM,
-    PADDING_HOME,
-    PATTERNS_HOME,
+    ATEN,
+    CONFIG,
+    FLEX_GEMM,
+    HANDLERS,
+    NVGEMM,
+    PADDING,
+    PATTERNS,
+    Place,
     ask_for_aten,
-    change,
     torch_version,
 )
 from tilecast.inductor_hook.settings import Settings, activate, active, cache_key, from_environment
@@ -48,15 +48,15 @@ def install(
     fuse: bool = False,
     learn: str | Path | None = None,
 ) -> None:
-    """Give ``mode="max-autotune"`` our choices for matrix multiplications, from now on.
+    """Offer tilecast kernels to ``mode="max-autotune"`` for matrix multiplications, from now on.
 
-    Adds ``TILECAST`` to Inductor's list of GEMM backends and our choices to the choices handler in
-    use. Installing again replaces the settings.
+    Adds ``TILECAST`` to Inductor's list of GEMM backends and tilecast's choices to the choices
+    handler in use. Installing again replaces the settings.
 
     Args:
         k: configs per problem that are generated and benchmarked; 1 takes the model's first choice
             without any benchmark; ``auto`` lets the model's uncertainty decide, from 1 to 8.
-        model: folder of a model of one's own (``tilecast train --out``); the shipped ones when
+        model: folder of your own model (``tilecast train --out``); the shipped ones when
             left out.
         power: the regime to aim at: ``burst``, ``sustained``, or ``robust`` for the smallest worst
             case of both.
@@ -64,9 +64,9 @@ def install(
         rank_flex_gemm: also let the model rank the configs of PyTorch's own FlexGEMM.
         record: CSV file that the multiplications are written to, for ``--problems`` of the command
             line; it is appended to when it is there already.
-        fuse: where that is faster, also do a product together with the activation behind it, with
-            an int8 weight's conversion and scales, or with the scales behind a product of int8.
-        learn: file (``.jsonl``) that the autotuner's times of our choices are written to, for
+        fuse: also do a product together with the activation behind it, with an int8 weight's
+            conversion and scales, or with the scales behind a product of int8, if that is faster.
+        learn: file (``.jsonl``) that the autotuner's times of tilecast kernels are written to, for
             ``tilecast train --add``; it is appended to when it is there already.
 
     Raises:
@@ -77,17 +77,17 @@ def install(
         str(Path(path).absolute()) if path else None for path in (model, record, learn)
     )
     settings = Settings(k, folder, power, rank_nvgemm, rank_flex_gemm, problems, fuse, times)
-    _check_version(OLDEST)
+    _check_version(CONFIG)
     if rank_nvgemm:
-        _check_version(OLDEST_NVGEMM, " for rank_nvgemm")
+        _check_version(NVGEMM, " for rank_nvgemm")
     if rank_flex_gemm:
-        _check_version(OLDEST_FLEX_GEMM, " for rank_flex_gemm")
+        _check_version(FLEX_GEMM, " for rank_flex_gemm")
     _put(settings)
 
 
-def _check_version(oldest: tuple[int, int], purpose: str = "") -> None:
-    if torch_version() < oldest:
-        found, allowed = (".".join(map(str, version)) for version in (torch_version(), oldest))
+def _check_version(place: Place, purpose: str = "") -> None:
+    if torch_version() < place.since:
+        found, allowed = (".".join(map(str, one)) for one in (torch_version(), place.since))
         raise TilecastError(
             f"PyTorch {found} is too old{purpose}; allowed: {allowed} or later; upgrade it"
         )
@@ -126,13 +126,11 @@ def installed(*args: Any, **kwargs: Any) -> Iterator[None]:
 def install_from_environment() -> None:
     """Install as ``TILECAST_K`` and the other variables that docs/inductor.md lists say.
 
-    Where that cannot be, a warning says why, and a list that names us alone is left with ATEN.
+    Where that fails, a warning says why, and a list that names TILECAST alone becomes ATEN.
     """
-    record, learn = map(os.environ.get, ("TILECAST_RECORD", "TILECAST_LEARN"))
-    fuse = os.environ.get("TILECAST_FUSE", "0") not in ("", "0")
     try:
-        install(**from_environment(os.environ), record=record, learn=learn, fuse=fuse)
-    # PyTorch loads us from its own import, which must not fail for our sake.
+        install(**from_environment(os.environ))
+    # PyTorch's own import calls this, and must not fail.
     except Exception as error:
         telemetry.warn_once("installing from the environment", error)
         _put(None)
@@ -198,8 +196,8 @@ def _configure() -> None:
     """Have Inductor's configuration, and its handlers, say what is in force."""
     from torch._inductor import config
 
-    change(config, "inductor_choices_class", _factory)
-    change(config, "max_autotune_gemm_backends", _backends)
+    patching.change(config, "inductor_choices_class", _factory)
+    patching.change(config, "max_autotune_gemm_backends", _backends)
     handlers = sys.modules.get("tilecast.inductor_hook.handlers")
     if handlers and not active():
         handlers.release()
@@ -209,23 +207,23 @@ def _reach_handlers() -> None:
     """Have each thread's choices handler bound when it is asked for, or no longer.
 
     A thread keeps its handler for good, and none can be reached from another thread. One that
-    compiled before, such as that of backward passes, would never come by ours otherwise.
+    compiled before, such as that of backward passes, would never have tilecast's choices otherwise.
     """
-    handlers = vars(sys.modules[HANDLERS_HOME])["_choices"]
+    handlers = vars(sys.modules[HANDLERS.module])["_choices"]
     if not active():
-        vars(handlers).pop("_get_handler", None)
-    elif "_get_handler" not in vars(handlers):
-        vars(handlers)["_get_handler"] = partial(_bound, handlers._get_handler)
+        patching.restore(handlers, "_get_handler")
+    elif not patching.is_replaced(handlers, "_get_handler"):
+        patching.replace(handlers, "_get_handler", partial(_bound, handlers._get_handler))
 
 
 def _bound(stock: Callable[..., Any], *args: Any) -> Any:
-    """The handler that Inductor gets, with our choices."""
+    """The handler that Inductor gets, with tilecast's choices."""
     handler = stock(*args)
     try:
         from tilecast.inductor_hook.handlers import bind
 
         return bind(handler)
-    # Inductor works on without us.
+    # Inductor works on without tilecast.
     except Exception as error:
         telemetry.warn_once("installing", error)
         return handler
@@ -245,30 +243,24 @@ def _backends(found: str) -> str:
 
 
 def _rank_nvgemm() -> None:
-    """Put the model in front of the kernels of NVGEMM, or take it away."""
+    """Have the model rank the kernels of NVGEMM, or no longer."""
     settings = active()
-    _rank(
-        "stock_kernels.nvgemm", NVGEMM_HOME, settings if settings and settings.rank_nvgemm else None
-    )
+    _rank("nvgemm", NVGEMM, settings if settings and settings.rank_nvgemm else None)
 
 
 def _rank_flex_gemm() -> None:
-    """Put the model in front of the configs of FlexGEMM, or take it away."""
+    """Have the model rank the configs of FlexGEMM, or no longer."""
     settings = active()
-    _rank(
-        "stock_kernels.flex_gemm",
-        FLEX_GEMM_HOME,
-        settings if settings and settings.rank_flex_gemm else None,
-    )
+    _rank("flex_gemm", FLEX_GEMM, settings if settings and settings.rank_flex_gemm else None)
 
 
-def _rank(name: str, home: str, settings: Settings | None) -> None:
-    """Have a module of ours rank what a module of Inductor keeps; without settings, no longer."""
-    ours = f"tilecast.inductor_hook.{name}"
+def _rank(name: str, place: Place, settings: Settings | None) -> None:
+    ranking = f"tilecast.inductor_hook.stock_kernels.{name}"
+    home = sys.modules[place.module]
     if settings:
-        import_module(ours).rank_with_model(sys.modules[home], partial(_choose, settings))
-    elif ours in sys.modules:
-        sys.modules[ours].restore(sys.modules[home])
+        import_module(ranking).rank_with_model(home, partial(_choose, settings))
+    elif ranking in sys.modules:
+        sys.modules[ranking].restore(home)
 
 
 def _choose(
@@ -277,36 +269,42 @@ def _choose(
     """The configs that the model prefers on the GPU in use, best first."""
     import torch
 
-    from tilecast.inductor_hook.select.selection import gpu_of, ranked
+    from tilecast.inductor_hook.select import selection
 
-    gpu = gpu_of(torch.cuda.current_device(), settings)
-    return ranked(settings, problem, gpu, tuple(configs), limit)
+    gpu = selection.hardware_of(torch.cuda.current_device(), settings)
+    return selection.ranked(settings, problem, gpu, tuple(configs), limit)
 
 
 def _pass_over_graphs() -> None:
-    """Put our pass behind Inductor's own patterns, or take it away."""
-    _have_follow("fuse.fx_pass", sys.modules[PATTERNS_HOME].pass_patterns)
+    """Have Inductor apply tilecast's pass to graphs behind its own patterns, or no longer.
+
+    Not through its ``post_grad_custom_post_pass``: that place is the user's.
+    """
+    passes = sys.modules[PATTERNS.module].pass_patterns
+    if active() or "tilecast.inductor_hook.fuse.fx_pass" in sys.modules:
+        from tilecast.inductor_hook.fuse.fx_pass import PASS
+
+        patching.include(passes, PASS, active() is not None)
 
 
-def _leave_rows() -> None:
-    """Keep Inductor from adding rows that ours do not need, or no longer."""
-    _have_follow("offer.row_padding", sys.modules[PADDING_HOME])
+def _keep_rows() -> None:
+    """Keep Inductor from adding rows that tilecast kernels do not need, or no longer."""
+    home = sys.modules[PADDING.module]
+    if active():
+        from tilecast.inductor_hook.offer.row_padding import can_pad
 
-
-def _have_follow(name: str, what: Any) -> None:
-    """Have a module of ours change something of Inductor's, or change it back."""
-    ours = f"tilecast.inductor_hook.{name}"
-    if active() or ours in sys.modules:
-        import_module(ours).follow(what, active() is not None)
+        patching.replace(home, PADDING.name, can_pad(home, patching.stock(home, PADDING.name)))
+    else:
+        patching.restore(home, PADDING.name)
 
 
 _FOLLOWERS: dict[str, Callable[[], None]] = {
-    "torch._inductor.utils": ask_for_aten,
-    "torch._inductor.config": _configure,
-    HANDLERS_HOME: _reach_handlers,
-    NVGEMM_HOME: _rank_nvgemm,
-    FLEX_GEMM_HOME: _rank_flex_gemm,
-    PATTERNS_HOME: _pass_over_graphs,
-    PADDING_HOME: _leave_rows,
+    ATEN.module: ask_for_aten,
+    CONFIG.module: _configure,
+    HANDLERS.module: _reach_handlers,
+    NVGEMM.module: _rank_nvgemm,
+    FLEX_GEMM.module: _rank_flex_gemm,
+    PATTERNS.module: _pass_over_graphs,
+    PADDING.module: _keep_rows,
 }
 """What is done once a module of Inductor is loaded, and whenever other settings come into force."""

@@ -1,4 +1,6 @@
-"""The names by which users switch tilecast on. PyTorch's import reads them: nothing is imported."""
+"""The names by which users switch tilecast on. PyTorch's import pays for this module."""
+
+from collections.abc import Mapping
 
 VARIABLE = "TORCHINDUCTOR_MAX_AUTOTUNE_GEMM_BACKENDS"
 """The environment variable with Inductor's list of GEMM backends."""
@@ -13,3 +15,22 @@ MODEL = "TILECAST_MODEL"
 def names(backends: str, backend: str = BACKEND) -> bool:
     """Whether a comma-separated list of GEMM backends names one, by default tilecast."""
     return backend in map(str.strip, backends.upper().split(","))
+
+
+def switched_on(variable: str, environment: Mapping[str, str]) -> bool:
+    """Whether an environment variable switches something on; unset and empty it does not.
+
+    Raises:
+        TilecastError: its value is neither yes nor no.
+    """
+    value = environment.get(variable, "").strip().lower()
+    if value in ("1", "true", "yes", "on"):
+        return True
+    if value in ("", "0", "false", "no", "off"):
+        return False
+    from tilecast.heuristics.errors import TilecastError
+
+    raise TilecastError(
+        f"{variable}={environment[variable]!r} is not understood; allowed: 1, true, yes or on, and "
+        "0, false, no, off or nothing"
+    )

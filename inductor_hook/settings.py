@@ -14,11 +14,11 @@ from typing import Any
 from tilecast.data_collection.dataset import autotuned
 from tilecast.heuristics.errors import TilecastError
 from tilecast.inductor_hook import recording, telemetry
-from tilecast.inductor_hook.names import MODEL, names
+from tilecast.inductor_hook.names import MODEL, names, switched_on
 from tilecast.kernels.objects.keys import toolchain
-from tilecast.models.learning.labels import check_power
 from tilecast.models.runtime import artifact
 from tilecast.models.runtime.artifact import SHIPPED, shipped_names
+from tilecast.models.runtime.objectives import check_objective
 
 _CHOOSING = ("data_collection", "heuristics", "inductor_hook", "kernels", "models")
 """Packages whose code decides what a graph becomes."""
@@ -63,7 +63,7 @@ class Settings:
                 f"k={self.k!r} is out of range; allowed: 1 to {MOST}, or 'auto'; "
                 "1 picks without a benchmark"
             )
-        check_power(self.power)
+        check_objective(self.power)
         _check_suffix("record", self.record, recording.SUFFIX, "CSV")
         _check_suffix("learn", self.learn, autotuned.SUFFIX, "JSON Lines")
         if not self.digest:
@@ -71,13 +71,26 @@ class Settings:
 
 
 def from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
-    """What ``TILECAST_K``, ``_MODEL`` and ``_POWER`` say of `Settings`, unchecked."""
-    k = environment.get("TILECAST_K", "5")
+    """What the environment says of `install`'s arguments; an empty variable counts as unset.
+
+    Raises:
+        TilecastError: ``TILECAST_FUSE`` is neither yes nor no. `Settings` checks the others.
+    """
+    k = environment.get("TILECAST_K", "").strip() or "5"
     return {
-        "k": int(k) if k.isdigit() else k,
-        "model": environment.get(MODEL),
-        "power": environment.get("TILECAST_POWER", "robust"),
+        "k": int(k) if k.isascii() and k.isdigit() else k,
+        "model": _path(environment, MODEL),
+        "power": environment.get("TILECAST_POWER", "").strip() or "robust",
+        "record": _path(environment, "TILECAST_RECORD"),
+        "fuse": switched_on("TILECAST_FUSE", environment),
+        "learn": _path(environment, "TILECAST_LEARN"),
     }
+
+
+def _path(environment: Mapping[str, str], variable: str) -> str | None:
+    """The path that a variable names, with the user's home in place of ``~``."""
+    value = environment.get(variable, "")
+    return str(Path(value).expanduser()) if value else None
 
 
 def unbenchmarked(model: str | Path | None, power: str) -> Settings:

@@ -2,46 +2,124 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
 from tilecast.heuristics.config import KernelConfig
-from tilecast.heuristics.config_table import Candidates, ConfigTable
+from tilecast.heuristics.config_table import Candidates, ConfigColumns, ConfigTable, Geometry
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import KINDS_REMEMBERED, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.families import FAMILIES, family_of
 from tilecast.kernels.family import KernelFamily
+from tilecast.kernels.rules import Rule
 
 SPACE_VERSION = 3
 """Raised when a problem would be given other candidates."""
 
 
+@dataclass(frozen=True)
+class Violation:
+    """A rule that a config breaks."""
+
+    rule: Rule[Any]
+    """The rule."""
+    text: str
+    """What is wrong, with the numbers."""
+
+
+def violations(
+    config: KernelConfig,
+    operands: GemmOperands,
+    hardware: Hardware,
+    problem: GemmProblem | None = None,
+) -> Iterator[Violation]:
+    """Every rule that a config breaks, in order; those about a problem if one is given.
+
+    Where a value is on no axis of the space nothing else is asked: the other rules are written for
+    values that are.
+    """
+    family = family_of(config)
+    geometry = family.geometry([config])
+    for rule in family.config_rules:
+        if text := rule.violation(geometry, operands, hardware):
+            yield Violation(rule, text)
+            if rule.name == "axes":
+                return
+    if problem is not None:
+        for rule in family.problem_rules:
+            if text := rule.violation(geometry, problem, hardware):
+                yield Violation(rule, text)
+
+
+def families_on(hardware: Hardware) -> list[KernelFamily]:
+    """The families whose kernels run on a GPU."""
+    return [family for family in FAMILIES.values() if family.arch == hardware.arch]
+
+
 def config_table(configs: Iterable[KernelConfig], operands: GemmOperands) -> ConfigTable:
     """The columns of some configs, whatever their families and whether or not they are valid."""
-    families = ((config, family_of(config)) for config in configs)
-    return ConfigTable.of(
-        (config, family.geometry(config), family.resources(config, operands))
-        for config, family in families
-    )
+    listed = tuple(configs)
+    values = np.empty((len(ConfigColumns.__dataclass_fields__), len(listed)))
+    for family in {config.family: family_of(config) for config in listed}.values():
+        rows = [row for row, config in enumerate(listed) if config.family == family.name]
+        values[:, rows] = _values(family, family.geometry([listed[r] for r in rows]), operands)
+    return ConfigTable(listed, values)
+
+
+def _values(family: KernelFamily, geometry: Geometry, operands: GemmOperands) -> np.ndarray:
+    columns = (*vars(geometry).values(), *family.resources(geometry, operands))
+    return np.array(columns, np.float64)
 
 
 @lru_cache(maxsize=KINDS_REMEMBERED)
-def _spaces(
-    operands: GemmOperands, hardware: Hardware
-) -> tuple[tuple[KernelFamily, ConfigTable], ...]:
-    """Each family that multiplies operands on a GPU, with its space."""
-    fit = (family for family in FAMILIES.values() if family.arch == hardware.arch)
-    tables = ((f, config_table(f.configs(operands, hardware), operands)) for f in fit)
-    return tuple((family, table) for family, table in tables if table.configs)
+def family_space(family: KernelFamily, operands: GemmOperands, hardware: Hardware) -> ConfigTable:
+    """What a family's rules leave of the points of its axes; nothing where it is for other GPUs."""
+    geometry = family.points(operands)
+    for rule in family.config_rules:
+        geometry = geometry.at(~rule.broken(geometry, operands, hardware))
+    configs = tuple(family.configs(geometry))
+    return ConfigTable(configs, _values(family, geometry, operands))
+
+
+def rules_applied(
+    family: KernelFamily, operands: GemmOperands, hardware: Hardware, problem: GemmProblem | None
+) -> tuple[int, list[tuple[Rule[Any], int]]]:
+    """How many configs there are, and how many of them each rule in turn leaves.
+
+    For a problem these are the configs of the space and the rules about problems; for none the
+    points of the axes and the other rules.
+    """
+    subject: Any = operands if problem is None else problem
+    rules: Sequence[Rule[Any]] = family.config_rules if problem is None else family.problem_rules
+    configs = (
+        family.points(operands)
+        if problem is None
+        else family_space(family, operands, hardware).columns
+    )
+    count, kept = len(configs), []
+    for rule in rules:
+        configs = configs.at(~rule.broken(configs, subject, hardware))
+        kept.append((rule, len(configs)))
+    return count, kept
+
+
+def stock_candidates(
+    operands: GemmOperands, hardware: Hardware, candidates: Collection[KernelConfig]
+) -> list[KernelConfig]:
+    """The candidates that stand for the kernels of ``cutlass.operators``, in its order."""
+    stock = (config for f in families_on(hardware) for config in f.stock(operands, hardware))
+    return [config for config in stock if config in candidates]
 
 
 def multiplies(operands: GemmOperands, hardware: Hardware) -> bool:
     """Whether any family multiplies operands on a GPU, with all that they fuse."""
-    return bool(_spaces(operands, hardware))
+    return any(family_space(f, operands, hardware).configs for f in families_on(hardware))
 
 
 @lru_cache(maxsize=KINDS_REMEMBERED)
@@ -55,8 +133,8 @@ def space(operands: GemmOperands, hardware: Hardware) -> ConfigTable:
     Raises:
         TilecastError: no family multiplies these operands on this GPU.
     """
-    tables = [table for _, table in _spaces(operands, hardware)]
-    if not tables:
+    tables = [family_space(family, operands, hardware) for family in families_on(hardware)]
+    if not any(table.configs for table in tables):
         raise TilecastError(
             f"no kernel multiplies {operands} on {hardware.name}; allowed: operands that "
             "`tilecast space --operands` counts configs for, such as bf16:rcr"
@@ -79,8 +157,11 @@ def candidates(problem: GemmProblem, hardware: Hardware) -> Candidates:
         TilecastError: no family multiplies its operands on this GPU.
     """
     table = space(problem.operands, hardware)
-    excluded = [
-        family.excluded(problem, part.columns, hardware)
-        for family, part in _spaces(problem.operands, hardware)
-    ]
-    return Candidates(table, np.flatnonzero(~np.concatenate(excluded)))
+    broken = []
+    for family in families_on(hardware):
+        columns = family_space(family, problem.operands, hardware).columns
+        excluded = np.zeros(len(columns), bool)
+        for rule in family.problem_rules:
+            excluded |= rule.broken(columns, problem, hardware)
+        broken.append(excluded)
+    return Candidates(table, np.flatnonzero(~np.concatenate(broken)))

@@ -6,51 +6,22 @@ to know it: candidates, features, compilation, launch and the hook ask through t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from tilecast.heuristics.config import Geometry, KernelConfig, Resources
-from tilecast.heuristics.config_table import ConfigColumns
+from tilecast.heuristics.config import KernelConfig
+from tilecast.heuristics.config_table import Geometry
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import GemmProblem
+from tilecast.kernels.rules import Rule
 from tilecast.kernels.spec import KernelSpec
-
-HARDWARE, MEASURED, PROBLEM = "hardware", "measured", "problem"
-"""Kinds of rules: what does not compile or run; what a pilot showed never to be near the best; what
-arithmetic excludes for one m, n, k."""
-
-
-@dataclass(frozen=True)
-class Rule:
-    """Why configs are left out of a space."""
-
-    name: str
-    """Short key, used by ``tilecast space``."""
-    kind: str
-    """`HARDWARE`, `MEASURED` or `PROBLEM`."""
-    reason: str
-    """Why such a config cannot run, or cannot pay."""
-
-
-@dataclass(frozen=True)
-class Violation:
-    """A rule that a config breaks."""
-
-    rule: Rule
-    """The rule."""
-    text: str
-    """What is wrong, with the numbers."""
 
 
 class KernelFamily(Protocol):
-    """Kernels of one source with one set of knobs; it is asked about configs of its own alone.
-
-    Validity is stated here once, each rule with its reason; collector, ranker and hook ask.
-    """
+    """Kernels of one source with one set of knobs; it is asked about configs of its own alone."""
 
     name: ClassVar[str]
     """Short key; the folder's name."""
@@ -62,46 +33,36 @@ class KernelFamily(Protocol):
     """Module that compiles: its text decides that, too, and the text of all that it imports."""
     environment: ClassVar[Mapping[str, str]]
     """Variables of the environment in which it compiles."""
-
-    @property
-    def rules(self) -> tuple[Rule, ...]:
-        """Its rules, in the order in which they are asked."""
-        ...
+    config_rules: ClassVar[tuple[Rule[GemmOperands], ...]]
+    """What makes a config compile and run, and what a pilot left of that, in the order in which
+    they are asked. Where a config breaks the one named ``axes``, the others are not asked."""
+    problem_rules: ClassVar[tuple[Rule[GemmProblem], ...]]
+    """What arithmetic excludes for one problem."""
 
     def parse(self, name: str) -> KernelConfig | None:
         """The config of a name; None where the name is not one of this family's."""
         ...
 
-    def points(self, operands: GemmOperands) -> Iterator[KernelConfig]:
-        """Every point that the axes span for operands, valid or not."""
+    def points(self, operands: GemmOperands) -> Geometry:
+        """Every point that the axes span for operands, valid or not, in the order of the space."""
         ...
 
-    def configs(self, operands: GemmOperands, hardware: Hardware) -> Sequence[KernelConfig]:
-        """The space: what no rule about hardware or pilot excludes, in a fixed order."""
+    def configs(self, geometry: Geometry) -> Sequence[KernelConfig]:
+        """The config of each row."""
         ...
 
-    def excluded(
-        self, problem: GemmProblem, columns: ConfigColumns, hardware: Hardware
-    ) -> np.ndarray:
-        """What rules about the problem exclude of the space; bool [configs]."""
+    def geometry(self, configs: Sequence[Any]) -> Geometry:
+        """The common view of some configs."""
         ...
 
-    def violations(
-        self,
-        config: Any,
-        operands: GemmOperands,
-        hardware: Hardware,
-        problem: GemmProblem | None = None,
-    ) -> Iterator[Violation]:
-        """The rules that one config breaks, in order; those about a problem if one is given."""
+    def resources(
+        self, geometry: Geometry, operands: GemmOperands
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """What `ConfigColumns` has beside the geometry, in its order."""
         ...
 
-    def geometry(self, config: Any) -> Geometry:
-        """The common view of a config, from which features are computed."""
-        ...
-
-    def resources(self, config: Any, operands: GemmOperands) -> Resources:
-        """What a config takes from an SM."""
+    def stock(self, operands: GemmOperands, hardware: Hardware) -> Sequence[KernelConfig]:
+        """The configs that stand for the kernels of ``cutlass.operators``, in its order."""
         ...
 
     def rehearse(self) -> None:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilecast.data_collection.dataset.measurement import REGIMES
-from tilecast.heuristics.config import Geometry, KernelConfig
+from tilecast.heuristics.config import KernelConfig
+from tilecast.heuristics.config_table import Geometry
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.families import family_of
 from tilecast.models.evaluation.regret import by_rows
@@ -34,14 +35,14 @@ class Knob:
     title: str
     """Stands above the figure."""
     value: Callable[[Geometry], int]
-    """Gives the value of a config, one of a few."""
+    """Gives the value of one config, one of a few."""
     shown: Callable[[int], str]
     """Gives the name of a value."""
 
 
-def _power_of_two(value: int) -> int:
+def _power_of_two(value: np.ndarray) -> int:
     """The least power of two that is not less: there are more values than colours."""
-    return 1 << (value - 1).bit_length()
+    return 1 << (value.item() - 1).bit_length()
 
 
 def _up_to(value: int) -> str:
@@ -57,7 +58,7 @@ KNOBS = (
     Knob("CTAs that split k", lambda shape: _power_of_two(shape.split_k), _up_to),
     Knob(
         "Schedule",
-        lambda shape: int(shape.ping_pong),
+        lambda shape: int(shape.ping_pong.item()),
         lambda value: "ping-pong" if value else "cooperative",
     ),
 )
@@ -71,7 +72,7 @@ def winner(labels: ProblemLabels, power: str) -> KernelConfig:
 def winners(table: Sequence[ProblemLabels], power: str, knob: Knob) -> Figure:
     """Where each value of a knob wins, and its share by rows of the product."""
     best = [winner(labels, power) for labels in table]
-    values = np.array([knob.value(family_of(config).geometry(config)) for config in best])
+    values = np.array([knob.value(family_of(config).geometry([config])) for config in best])
     m, n = (np.array([getattr(labels.problem, name) for labels in table]) for name in "mn")
     pairs = zip(table, best, strict=True)
     names = np.array([f"{labels.problem}: {config}" for labels, config in pairs])

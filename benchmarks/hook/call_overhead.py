@@ -63,7 +63,7 @@ def switch() -> runner.Row:
     import torch
 
     from tilecast.inductor_hook import eager
-    from tilecast.inductor_hook.run import launcher
+    from tilecast.inductor_hook.run import static
     from tilecast.kernels.build.builder import object_builder
 
     x, weight = (torch.randn(s, dtype=torch.bfloat16, device="cuda") for s in ((M, K), (N, K)))
@@ -98,7 +98,7 @@ def switch() -> runner.Row:
         )
         for name in contestants
     }
-    ours = [spec.operands.text for spec, _ in launcher._loaded]
+    ours = [spec.operands.text for spec, _ in static._loaded]
     return {"microseconds": times, "above_off": above, "kernels_of_ours": ours}
 
 
@@ -109,7 +109,8 @@ def calls() -> runner.Row:
     from tilecast.heuristics.hardware import hardware
     from tilecast.heuristics.problem import GemmProblem
     from tilecast.inductor_hook import mm
-    from tilecast.inductor_hook.run.launcher import DynamicMatmul, StaticMatmul
+    from tilecast.inductor_hook.run.dynamic import DynamicMatmul
+    from tilecast.inductor_hook.run.static import StaticMatmul
     from tilecast.inductor_hook.select.selection import portfolio
     from tilecast.inductor_hook.settings import Settings
     from tilecast.kernels.spec import KernelSpec

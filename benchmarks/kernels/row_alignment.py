@@ -19,8 +19,8 @@ import torch
 from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook.describe.layout import padded
-from tilecast.inductor_hook.run.launcher import loaded_kernel
-from tilecast.inductor_hook.select.selection import first, gpu_of
+from tilecast.inductor_hook.run.static import loaded_kernel
+from tilecast.inductor_hook.select.selection import first, hardware_of
 from tilecast.inductor_hook.settings import unbenchmarked
 from tilecast.kernels.build.builder import object_builder
 from tilecast.kernels.spec import KernelSpec
@@ -80,7 +80,7 @@ def _specs(extents: tuple[int, ...]) -> tuple[KernelSpec, KernelSpec]:
     *several, m, n, k = extents
     problem = GemmProblem(m, padded(n, 2), k, *several, operands=LINEAR_BF16)
     settings = unbenchmarked(None, "robust")
-    config = first(settings, problem, gpu_of(0, settings)).prediction.config
+    config = first(settings, problem, hardware_of(0, settings)).prediction.config
     return KernelSpec.for_problem(config, problem, True), KernelSpec.for_problem(config, problem)
 
 

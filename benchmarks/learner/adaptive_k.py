@@ -16,11 +16,14 @@ from pathlib import Path
 import numpy as np
 
 from tilecast.heuristics.hardware import Hardware
-from tilecast.models.evaluation.evaluation import folds
-from tilecast.models.learning.labels import POWERS
-from tilecast.models.learning.training import fit_rankers, stopping_rule
+from tilecast.models.learning.fit_stopping import first_candidates, fit_stopping
+from tilecast.models.learning.folds import folds
+from tilecast.models.learning.held_out import ask, ask_about_unseen
+from tilecast.models.learning.training import fit_rankers
+from tilecast.models.runtime.objectives import OBJECTIVES
+from tilecast.models.runtime.ranker import ModelScores
 from tilecast.models.runtime.stopping import MAX_TAKEN as MOST
-from tilecast.models.runtime.stopping import MEANS, StoppingRule, first_candidates, stop_features
+from tilecast.models.runtime.stopping import MEANS, StoppingRule, stop_features
 
 sys.path.append(str(Path(__file__).parents[1] / "shared"))
 
@@ -68,21 +71,24 @@ def regret(log_regret: np.ndarray, weights: np.ndarray | None = None) -> Row:
     return {n: round(float(np.expm1(x)), DIGITS) for n, x in {"geomean": mean, "p95": p95}.items()}
 
 
-def ask(table: Table, gpu: Hardware, jobs: int) -> tuple[dict[str, Asked], list[StoppingRule]]:
+def scored(table: Table, gpu: Hardware, jobs: int) -> tuple[dict[str, Asked], list[StoppingRule]]:
     """Hold out each fold; learn rankers and rule without it; ask about it."""
     learned = []
     asked = {
         power: Asked(np.empty((len(table), MOST)), {m: np.empty(len(table), int) for m in MEANS})
-        for power in POWERS
+        for power in OBJECTIVES
     }
     for fitted, unseen in folds(table):
         known = [table[i] for i in fitted]
         splits = folds(known)
-        rankers, validated = fit_rankers(gpu, known, splits, jobs=jobs)
-        learned.append(stopping_rule(validated, known, splits))
-        for power, ranker in rankers.items():
-            for i in unseen.tolist():
-                found = first_candidates(ranker, table[i])
+        ranker, *validated = fit_rankers(gpu, known, splits, jobs=jobs)
+        parts = ask_about_unseen(validated, known, splits)
+        every = [first_candidates(one, p) for part in parts for one in part for p in OBJECTIVES]
+        learned.append(fit_stopping(every))
+        for i in unseen.tolist():
+            answered = ask(ranker, table[i])
+            for power in OBJECTIVES:
+                found = first_candidates(answered, power)
                 row = np.log(np.minimum.accumulate(found.slowdowns))
                 asked[power].log_regret[i] = np.pad(row, (0, MOST - len(row)), mode="edge")
                 for mean, sizes in asked[power].sizes.items():
@@ -104,11 +110,11 @@ def main() -> None:
     """Score, and keep the result."""
     start = time.monotonic()
     options, table, gpu, settings = read(runner.parser(__file__, __doc__))
-    found, rules = ask(table, gpu, options.jobs)
+    found, rules = scored(table, gpu, options.jobs)
     # What the trees say is known by then, from ranking.
     scores = np.zeros((2, MOST), np.float32)
     seconds = timeit.repeat(
-        lambda: rules[0].size(stop_features(*scores), MEANS[0]), number=1, repeat=1000
+        lambda: rules[0].size(stop_features(ModelScores(*scores)), MEANS[0]), number=1, repeat=1000
     )
     figures = {
         "means": MEANS,

@@ -87,7 +87,7 @@ def main() -> None:
         "suites": ASKED_SUITES,
         "random": ASKED_RANDOM,
         "first": FIRST,
-        "power": heuristic.power,
+        "power": heuristic.objective,
     }
     settings |= {"model": heuristic.artifact.digest, "operands": LINEAR_BF16.text, "gpu": gpu.name}
     runner.write(options, settings, {name: covered(part, firsts) for name, part in parts.items()})

@@ -28,11 +28,10 @@ from tilecast.data_collection.dataset.autotuned import Autotuned, read_autotuned
 from tilecast.data_collection.dataset.dataset import Dataset, read_dataset, write_dataset
 from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.heuristics.problem import PROBLEM_FIELDS, GemmProblem
-from tilecast.models.evaluation.regret import spread
 from tilecast.models.learning.autotune_pairs import comparisons
-from tilecast.models.learning.labels import ProblemLabels, label_table
+from tilecast.models.learning.fit_ranker import fit_ranker
+from tilecast.models.learning.labels import ProblemLabels, label_table, spread
 from tilecast.models.learning.training_sets import dataset_hardware
-from tilecast.models.runtime.ranker import ConfigRanker
 
 sys.path.append(str(Path(__file__).parents[1] / "shared"))
 
@@ -106,7 +105,7 @@ def scored(found: Sequence[Autotuned]) -> Row:
         rows: dict[str, dict[str, list[np.ndarray]]] = {}
         for name, compared in seen.items():
             rankers = [
-                ConfigRanker(gpu, power, times=False, seed=seed).fit(part.known, compared)
+                fit_ranker(part.known, power, hardware=gpu, compared=compared, seed=seed)
                 for seed in SEEDS
             ]
             rows[name] = {w: [regret(r, table) for r in rankers] for w, table in asked.items()}

@@ -3,8 +3,8 @@
 ``python benchmarks/learner/new_gpu.py --jobs 2``. The H100 is the new one: each fold of the
 families of its shipped data set is held out, and ranked by models of some problems of the other
 folds alone, and by models of these and of the H200's data set, less the families that are held out.
-"lent" is the shipped model of the H200, asked about the families that it has not seen. A problem
-takes a card the time of the data set's last run, whose kernels were compiled before.
+"borrowed" is the shipped model of the H200, asked about the families that it has not seen. A
+problem takes a card the time of the data set's last run, whose kernels were compiled before.
 """
 
 import random
@@ -20,12 +20,12 @@ from tilecast.data_collection.dataset.dataset import Dataset, read_dataset, ship
 from tilecast.heuristics.hardware import hardware
 from tilecast.models.evaluation.evaluation import Splits, folds, held_out, unfitted
 from tilecast.models.evaluation.regret import regrets
+from tilecast.models.learning.fit_ranker import fit_ranker
 from tilecast.models.learning.labels import label_table
 from tilecast.models.runtime.artifact import load_shipped
 from tilecast.models.runtime.learned import LearnedHeuristic
 from tilecast.models.runtime.manifest import learned_families
-from tilecast.models.runtime.nearest_gpu import lent
-from tilecast.models.runtime.ranker import ConfigRanker
+from tilecast.models.runtime.nearest_gpu import borrowed
 
 sys.path.append(str(Path(__file__).parents[1] / "shared"))
 
@@ -70,26 +70,27 @@ def main() -> None:
     own = label_table(datasets[NEW])
     table = [*own, *label_table(datasets[KNOWN], KNOWN)]
     splits = folds(table)
-    lender = lent(load_shipped(KNOWN), NEW)
-    seen = learned_families(lender.facts)
+    shipped = borrowed(load_shipped(KNOWN), NEW)
+    seen = learned_families(shipped.facts)
     new = [labels for labels in own if labels.problem.family not in seen]
     found: dict[str, Row] = {power: {} for power in POWERS}
     for power in POWERS:
-        asked = held_out(partial(LearnedHeuristic, lender), new, power, unfitted(new))
-        found[power]["lent"] = of_rows(regrets(asked, new))
-    make = partial(ConfigRanker, NEW, times=False)
+        one = LearnedHeuristic(shipped, power)
+        asked = held_out(lambda _, __, one=one: one, new, power, unfitted(new))
+        found[power]["borrowed"] = of_rows(regrets(asked, new))
+    fit = partial(fit_ranker, hardware=NEW)
     for count in COUNTS:
         for name in ("alone", "with the H200") if count else ("with the H200",):
             taught = first(table, splits, count, others=name != "alone")
-            for power in POWERS:  # which share the networks of the folds
-                asked = held_out(make, table, power, taught, options.jobs)
+            for power in POWERS:  # which share the rankers of the folds
+                asked = held_out(fit, table, power, taught, options.jobs)
                 found[power][f"{count} {name}"] = of_rows(regrets(asked, table)[: len(own)])
     runner.write(
         options,
         {name: runner.facts(datasets[gpu]) for name, gpu in (("new", NEW), ("known", KNOWN))},
         {
             "problems": len(own),
-            "lent_problems": len(new),
+            "borrowed_problems": len(new),
             "card_seconds_a_problem": card_seconds(datasets[NEW]),
             "regret": found,
             "seconds": round(time.monotonic() - start, 1),

@@ -19,9 +19,9 @@ import numpy as np
 
 from tilecast.data_collection.dataset.dataset import read_dataset
 from tilecast.heuristics.hardware import Hardware
+from tilecast.models.learning.fit_ranker import fit_ranker
 from tilecast.models.learning.labels import label_table
 from tilecast.models.learning.training_sets import dataset_hardware
-from tilecast.models.runtime.ranker import ConfigRanker
 
 sys.path.append(str(Path(__file__).parents[1] / "shared"))
 
@@ -91,7 +91,7 @@ def measure(table: Table, gpu: Hardware, asked: Round) -> list[Row]:
         for name, taught in (("alone", [*known]), ("beside others", [*others, *known])):
             if not taught:
                 continue
-            ranker = ConfigRanker(gpu, POWER, times=False).fit(taught)
+            ranker = fit_ranker(taught, POWER, hardware=gpu)
             lost = np.round(regret(ranker, held), DIGITS)
             facts = {"kind": asked.kind, "count": count, "known": len(known), "how": name}
             rows.append(facts | {"regret": {str(k): lost[:, k - 1].tolist() for k in SHOWN_K}})

@@ -13,7 +13,7 @@ from pathlib import Path
 from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.models.evaluation.evaluation import Splits, folds, held_out
 from tilecast.models.evaluation.regret import regrets
-from tilecast.models.runtime.ranker import ConfigRanker
+from tilecast.models.learning.fit_ranker import fit_ranker
 
 sys.path.append(str(Path(__file__).parents[1] / "shared"))
 
@@ -45,9 +45,9 @@ def main() -> None:
     """Score, and keep the result."""
     start = time.monotonic()
     options, table, gpu, settings = read(runner.parser(__file__, __doc__))
-    make = partial(ConfigRanker, gpu, times=False)
+    fit = partial(fit_ranker, hardware=gpu)
     lost = {
-        name: regrets(held_out(make, table, POWER, splits, options.jobs), table)
+        name: regrets(held_out(fit, table, POWER, splits, options.jobs), table)
         for name, splits in compared(table).items()
     }
     found = {

@@ -12,9 +12,10 @@ from pathlib import Path
 import numpy as np
 
 from tilecast.data_collection.dataset.dataset import read_dataset
+from tilecast.data_collection.dataset.measurement import REGIMES
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import library_operator
-from tilecast.models.learning.labels import REGIMES, ProblemLabels, label_table
+from tilecast.models.learning.labels import ProblemLabels, label_table
 
 sys.path.append(str(Path(__file__).parents[1] / "shared"))
 

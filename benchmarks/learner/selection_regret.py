@@ -23,19 +23,21 @@ import numpy as np
 from tilecast.data_collection.dataset.dataset import read_dataset
 from tilecast.data_collection.dataset.measurement import REGIMES
 from tilecast.data_collection.timing.protocol import regimes
-from tilecast.heuristics.baselines import RandomChoice
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import LINEAR_BF16
-from tilecast.kernels.candidates import candidates
-from tilecast.kernels.quack_sm90.stock import stock_candidates
+from tilecast.kernels.candidates import candidates, stock_candidates
 from tilecast.models.evaluation import baselines, evaluation
-from tilecast.models.evaluation.evaluation import MakeHeuristic, all_held_out, held_out
+from tilecast.models.evaluation.baselines import RandomChoice
+from tilecast.models.evaluation.evaluation import Fit, all_held_out, held_out
 from tilecast.models.evaluation.nvmatmul import NvMatmulHeuristic
-from tilecast.models.evaluation.regret import HeldOut
-from tilecast.models.evaluation.tree_linear import TreeLinearRanker
-from tilecast.models.learning.labels import POWERS, ProblemLabels, label_table
+from tilecast.models.evaluation.regret import HeldOut, groups, summarise
+from tilecast.models.evaluation.tree_linear import fit_tree_linear
+from tilecast.models.learning.fit_deferral import SLOWER
+from tilecast.models.learning.fit_ranker import fit_ranker
+from tilecast.models.learning.folds import folds
+from tilecast.models.learning.labels import MAX_K, ProblemLabels, label_table, noise_floor
 from tilecast.models.learning.training_sets import dataset_hardware
-from tilecast.models.runtime.deferral import SLOWER
+from tilecast.models.runtime.objectives import OBJECTIVES
 from tilecast.models.runtime.ranker import ConfigRanker
 
 sys.path.append(str(Path(__file__).parents[1] / "shared"))
@@ -65,7 +67,7 @@ def read(parser: ArgumentParser) -> tuple[Namespace, Table, Hardware, Row]:
 def by_group(asked: HeldOut, table: Table, names: Sequence[str] = FIGURES) -> dict[str, Row]:
     """Figures by group of problems, each with one number per k."""
     found: dict[str, Row] = {}
-    for row in evaluation.summarise(asked, table):
+    for row in summarise(asked, table):
         group = found.setdefault(row.problems, {name: [] for name in names})
         for name in names:
             group[name].append(round(getattr(row, name), DIGITS))
@@ -104,15 +106,17 @@ def cross_regime(table: Table, asked: Mapping[str, HeldOut]) -> Row:
     """
     raced = [i for i, one in enumerate(table) if len(regimes(one.problem)) > 1]
     problems = [table[i] for i in raced]
-    best = {p: [int(one.cost(p, truth=True).argmin()) for one in problems] for p in POWERS}
+    best = {p: [int(one.cost(p, truth=True).argmin()) for one in problems] for p in OBJECTIVES}
     picks = {
-        "oracle": {power: [(i,) for i in best[power]] for power in POWERS},
-        ConfigRanker.name: {power: [asked[power].picks[i] for i in raced] for power in POWERS},
+        "oracle": {power: [(i,) for i in best[power]] for power in OBJECTIVES},
+        ConfigRanker.name: {power: [asked[power].picks[i] for i in raced] for power in OBJECTIVES},
     }
     burst, sustained = (np.array(best[regime]) for regime in REGIMES)
     regret = {
         name: {
-            made_for: {run: losses(HeldOut(name, run, tuple(found)), problems) for run in POWERS}
+            made_for: {
+                run: losses(HeldOut(name, run, tuple(found)), problems) for run in OBJECTIVES
+            }
             for made_for, found in by_power.items()
         }
         for name, by_power in picks.items()
@@ -127,7 +131,7 @@ def beside_library(table: Table, asked: HeldOut) -> Row:
     Timed with launches back to back in a graph, where a tilecast kernel begins before the one in
     front ends.
     """
-    power, found = asked.power, {}
+    power, found = asked.objective, {}
     regime = "sustained" if power == "robust" else power
     library = [one.reference[regime] for one in table]
     for k in SHOWN_K:
@@ -161,17 +165,17 @@ def among_stock(table: Table, gpu: Hardware) -> Row:
             indices.append([one.configs.index(config) for config in stock])
     splits = evaluation.unfitted(problems)
     regret: Row = {}
-    for power in POWERS:
+    for power in OBJECTIVES:
         best = []
         for one, mine in zip(problems, indices, strict=True):
             cost = one.cost(power, truth=True)
-            best.append(tuple(sorted(mine, key=cost.__getitem__)[: evaluation.MAX_K]))
+            best.append(tuple(sorted(mine, key=cost.__getitem__)[:MAX_K]))
         asked = [HeldOut("best stock config", power, tuple(best))]
-        makers: list[MakeHeuristic] = [
-            lambda power: NvMatmulHeuristic(gpu),
-            lambda power: baselines.StockDefault(gpu),
+        fits: list[Fit] = [
+            lambda table, objective: NvMatmulHeuristic(gpu),
+            lambda table, objective: baselines.StockDefault(gpu),
         ]
-        asked += all_held_out(makers, problems, power, splits)
+        asked += all_held_out(fits, problems, power, splits)
         regret[power] = {one.heuristic: losses(one, problems) for one in asked}
     return {"problems": len(problems), "without": len(table) - len(problems), "regret": regret}
 
@@ -180,47 +184,48 @@ def main() -> None:
     """Score, and keep the result."""
     start = time.monotonic()
     options, table, gpu, settings = read(runner.parser(__file__, __doc__))
-    whole, everything = evaluation.folds(table), table
+    whole, everything = folds(table), table
     linear = kinds(everything)[LINEAR_BF16.text]
     splits = [(seen, unseen[linear[unseen]]) for seen, unseen in whole]
     table = list(compress(everything, linear))
     problems = {one.problem for one in table}
-    baseline_makers: list[MakeHeuristic] = [
-        lambda power: TreeLinearRanker(gpu, power),
-        baselines.NearestNeighbour,
-        baselines.BestFixedSubset,
-        lambda power: NvMatmulHeuristic(gpu),
-        lambda power: baselines.StockDefault(gpu),
-        RandomChoice,
+    fits: list[Fit] = [
+        partial(fit_tree_linear, hardware=gpu),
+        baselines.fit_nearest,
+        baselines.fit_fixed_subset,
+        lambda table, objective: NvMatmulHeuristic(gpu),
+        lambda table, objective: baselines.StockDefault(gpu),
+        lambda table, objective: RandomChoice(),
     ]
-    regret, of_operands, ours = {power: {} for power in POWERS}, {}, {}
-    for power in POWERS:
-        of_all = held_out(partial(ConfigRanker, gpu), everything, power, whole, options.jobs)
-        others = all_held_out(baseline_makers, everything, power, splits, options.jobs)
+    regret, of_operands, ours = {power: {} for power in OBJECTIVES}, {}, {}
+    rankers: list[ConfigRanker] = []  # of every objective the same
+    for power in OBJECTIVES:
+        of_all = held_out(partial(fit_ranker, hardware=gpu), everything, power, whole, options.jobs)
+        others = all_held_out(fits, everything, power, splits, options.jobs)
+        rankers = [one for one in of_all.fitted if isinstance(one, ConfigRanker)]
         of_operands[power] = by_operands(everything, of_all)
         ours[power] = among(of_all, linear)
         for one in (ours[power], *(among(other, linear) for other in others)):
             for group, figures in by_group(one, table).items():
                 regret[power].setdefault(group, {})[one.heuristic] = figures
-    masks = evaluation.groups([labels.problem for labels in table])
+    masks = groups([labels.problem for labels in table])
     figures = {
-        "noise_floor": {power: evaluation.noise_floor(table, power) for power in POWERS},
+        "noise_floor": {power: noise_floor(table, power) for power in OBJECTIVES},
         "counts": {name: int(mask.sum()) for name, mask in masks.items() if mask.any()},
         "operand_counts": {name: int(mask.sum()) for name, mask in kinds(everything).items()},
         "regret": regret,
         "operands": of_operands,
         "cross_regime": cross_regime(table, ours),
-        "library_over": {power: beside_library(table, ours[power]) for power in POWERS},
+        "library_over": {power: beside_library(table, ours[power]) for power in OBJECTIVES},
         "deferral": [
             rounded(row)
-            for power in POWERS
-            for row in evaluation.speeds(ours[power], everything, whole, problems)
+            for row in evaluation.speeds(rankers, everything, whole, problems, options.jobs)
         ],
         "among_stock": among_stock(table, gpu),
         "seconds": round(time.monotonic() - start, 1),
     }
     asked_about = {"problems": len(table), "families": len({one.problem.family for one in table})}
-    shown = {"k": list(range(1, evaluation.MAX_K + 1)), "fitted": settings["problems"]}
+    shown = {"k": list(range(1, MAX_K + 1)), "fitted": settings["problems"]}
     runner.write(options, settings | asked_about | shown, figures)
 
 

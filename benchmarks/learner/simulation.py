@@ -7,8 +7,8 @@ from runner import SHOWN_K, Row
 from selection_regret import DIGITS, Table
 
 from tilecast.heuristics.heuristic import rank
-from tilecast.models.evaluation.evaluation import folds
 from tilecast.models.evaluation.regret import MAX_K, HeldOut, regrets, spread
+from tilecast.models.learning.folds import folds
 from tilecast.models.learning.labels import ProblemLabels
 from tilecast.models.runtime.ranker import ConfigRanker
 
@@ -41,7 +41,7 @@ def first(ranker: ConfigRanker, labels: ProblemLabels, count: int) -> list[int]:
 def regret(ranker: ConfigRanker, table: Table) -> np.ndarray:
     """Of some problems at every k; float64 [problems, MAX_K]."""
     picks = tuple(tuple(first(ranker, labels, MAX_K)) for labels in table)
-    return regrets(HeldOut(ranker.name, ranker.power, picks), table)
+    return regrets(HeldOut(ranker.name, ranker.objective, picks), table)
 
 
 def figures(rows: np.ndarray) -> Row:

@@ -1,12 +1,8 @@
 """How tables show figures: text of cells, and Markdown."""
 
 import re
-import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
-
-sys.path.append(str(Path(__file__).parents[1] / "shared"))
 
 from runner import SHOWN_K
 

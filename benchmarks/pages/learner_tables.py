@@ -148,7 +148,7 @@ def new_gpu(figures: Figures) -> str:
     """Regret by how many problems of a new GPU were measured, with another one known or not."""
     found = figures["new_gpu"]
     regret, seconds = found["regret"], found["card_seconds_a_problem"]
-    counts = sorted({int(name.split()[0]) for name in regret["burst"] if name != "lent"})
+    counts = sorted({int(name.split()[0]) for name in regret["burst"] if name != "borrowed"})
     known = {"alone": "alone", "with the H200": "with the H200's data"}
     heading = [f"{AT}, problems measured", "minutes of one GPU"]
     heading += [f"{power}, {how}" for power in regret for how in known.values()]

@@ -7,16 +7,19 @@
 import argparse
 import json
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
+
+from tilecast.heuristics.errors import TilecastError
+from tilecast.heuristics.files import write_atomically
+
+sys.path.append(str(Path(__file__).parents[1] / "shared"))
 
 import hook_tables
 import learner_tables
 from cells import Figures
 from runner import RESULTS
-
-from tilecast.heuristics.errors import TilecastError
-from tilecast.heuristics.files import write_atomically
 
 ROOT = Path(__file__).parents[2]
 PAGES = (ROOT / "README.md", ROOT / "docs" / "results.md")

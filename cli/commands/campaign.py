@@ -37,14 +37,15 @@ from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook.names import MODEL
 from tilecast.kernels.candidates import space
 from tilecast.models.apply.campaign import Guide, can_guide, guided, stages
-from tilecast.models.evaluation.evaluation import too_few
-from tilecast.models.learning.labels import POWERS, ProblemLabels
+from tilecast.models.learning.folds import too_few
+from tilecast.models.learning.labels import ProblemLabels
 from tilecast.models.learning.training import train
 from tilecast.models.learning.training_sets import Measurements, dataset_hardware
 from tilecast.models.runtime.artifact import Artifact, load, save
 from tilecast.models.runtime.learned import LearnedHeuristic
 from tilecast.models.runtime.manifest import MANIFEST, learned_from
 from tilecast.models.runtime.nearest_gpu import nearest_shipped
+from tilecast.models.runtime.objectives import OBJECTIVES
 from tilecast.reporting.cards import card_differences, card_table, trouble_table
 from tilecast.reporting.choices import choices
 from tilecast.reporting.noise import noise_table, repeats
@@ -98,7 +99,7 @@ def run(options: argparse.Namespace) -> Output:
         with show_progress("train"):
             artifact = _trained(measured, options)
         with show_progress("evaluate"):
-            scored = default_scores(measured, POWERS, resolve.workers(options))
+            scored = default_scores(measured, OBJECTIVES, resolve.workers(options))
     with show_progress("report"):
         sections = dataset_sections(dataset, measured.own, arguments.DEFAULT_POWER)
         if artifact and scored:
@@ -150,7 +151,10 @@ def _output(
         f"{counts['measured']} of {counts['problems']} problems measured, {counts['verified']} "
         f"verified, {counts['measurements']} measurements; the same command resumes"
     )
-    tables = [*(score_tables(scored, POWERS) if scored else []), noise_table(repeats(dataset.rows))]
+    tables = [
+        *(score_tables(scored, OBJECTIVES) if scored else []),
+        noise_table(repeats(dataset.rows)),
+    ]
     tables += [table for table in (card_table(cards), troubles) if table]
     last = f"{MODEL}={facts['model']}" if scored else f"Not trained or scored: {facts['no_model']}"
     return Output(document, [*tables, summary, last])

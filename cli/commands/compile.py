@@ -19,14 +19,14 @@ from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook.select.selection import shortlist
 from tilecast.kernels.build.builder import CompileResult, compile_all
-from tilecast.kernels.candidates import candidates, space
-from tilecast.kernels.families import family_of, parse_config
-from tilecast.kernels.family import HARDWARE
+from tilecast.kernels.candidates import candidates, space, violations
+from tilecast.kernels.families import parse_config
 from tilecast.kernels.objects.cache import ObjectCache
 from tilecast.kernels.objects.keys import kernel_key
+from tilecast.kernels.rules import HARDWARE
 from tilecast.kernels.spec import KernelSpec
 from tilecast.models.apply.frequent_configs import common_configs
-from tilecast.models.runtime.known_operands import check_decides, decides
+from tilecast.models.runtime.known_operands import check_decides_for, decides_for
 from tilecast.models.runtime.learned import load_heuristic, load_heuristic_for
 from tilecast.reporting.table import Table
 
@@ -117,8 +117,8 @@ def _ranked(problems: Sequence[GemmProblem], options: argparse.Namespace) -> Seq
     """The problems that the model ranks, or decides with -k 1; TilecastError where none is."""
     heuristic = load_heuristic_for(resolve.gpu(options), problems, options.power, options.model)
     alone, measured = options.top == 1, heuristic.artifact.measured
-    if alone and not any(decides(measured, problem.operands) for problem in problems):
-        check_decides(measured, problems[0].operands)
+    if alone and not any(decides_for(measured, problem.operands) for problem in problems):
+        check_decides_for(measured, problems[0].operands)
     return resolve.ranked(heuristic, problems, alone=alone)
 
 
@@ -140,7 +140,7 @@ def _common(options: argparse.Namespace) -> Sequence[KernelConfig]:
 
 def _check_runs(config: KernelConfig, operands: GemmOperands, gpu: Hardware) -> None:
     """See that the GPU runs a config, whether or not the space holds it."""
-    for found in family_of(config).violations(config, operands, gpu):
+    for found in violations(config, operands, gpu):
         if found.rule.kind == HARDWARE:
             raise TilecastError(
                 f"config {config} is invalid for {operands} on {gpu.name}: {found.text}; allowed: "

@@ -69,8 +69,8 @@ def _explained(
 ) -> Iterable[Finding]:
     """What there is to say of the problem under the options, and the variables beside them."""
     problem = parse_mnk(options.problem, options.operands)
-    wanted = from_environment(os.environ) | typed
     try:
+        wanted = from_environment(os.environ) | typed
         settings = Settings(**wanted)
     except TilecastError as error:
         return [Finding("settings", "refused", False, False, str(error))]

@@ -7,26 +7,29 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
 from tilecast.cli.options import argtypes, arguments, resolve
 from tilecast.cli.options.load_measurements import files_line, read_measurements
 from tilecast.cli.output.output import Output
-from tilecast.heuristics.baselines import RandomChoice
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.models.evaluation import baselines, nvmatmul
-from tilecast.models.evaluation.evaluation import MakeHeuristic, evaluate
-from tilecast.models.evaluation.tree_linear import TreeLinearRanker
-from tilecast.models.learning.labels import POWERS, ProblemLabels
+from tilecast.models.evaluation.evaluation import Fit, evaluate
+from tilecast.models.evaluation.tree_linear import TreeLinearRanker, fit_tree_linear
+from tilecast.models.learning.fit_ranker import fit_ranker
+from tilecast.models.learning.folds import FOLDS, folds
+from tilecast.models.learning.labels import ProblemLabels
 from tilecast.models.learning.training_sets import Measurements
 from tilecast.models.runtime.artifact import Artifact, load
 from tilecast.models.runtime.learned import LearnedHeuristic
 from tilecast.models.runtime.manifest import learned_families, learned_from, understood
-from tilecast.models.runtime.nearest_gpu import lent
+from tilecast.models.runtime.nearest_gpu import borrowed
+from tilecast.models.runtime.objectives import OBJECTIVES
 from tilecast.models.runtime.ranker import ConfigRanker
 from tilecast.reporting.table import LIBRARY, LIBRARY_COLUMNS, REGRET, REGRET_COLUMNS, Table
 
@@ -53,6 +56,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--only", action="append", metavar="NAME", help=about)
     about = "burst, sustained or robust (default: all); repeatable"
     parser.add_argument("--power", type=argtypes.power, action="append", help=about)
+    about = f"score only the first N of the {FOLDS} folds, in as much less time (default: all)"
+    parser.add_argument("--folds", type=argtypes.integer(1, FOLDS), metavar="N", help=about)
     arguments.add_jobs(parser)
 
 
@@ -63,7 +68,7 @@ def run(options: argparse.Namespace) -> Output:
             "--operands selects among all that was measured; allowed beside --problems: a column "
             "of operands in the file"
         )
-    powers = tuple(dict.fromkeys(options.power or POWERS))
+    powers = tuple(dict.fromkeys(options.power or OBJECTIVES))
     # What is refused at once comes before what takes seconds to read.
     trained: Artifact | None = load(options.model) if options.model else None
     own = resolve.own_problems(options)
@@ -77,21 +82,23 @@ def run(options: argparse.Namespace) -> Output:
     among = (
         _measured_ones(own, measured.own) if own else problems_of(options.operands, measured.own)
     )
+    if options.folds:
+        among &= _of_folds(options.folds, measured.table)
     notes: dict[str, str] = {}
     if trained:
         _check_unseen(trained, measured)
-        artifact = lent(trained, gpu)
+        artifact = borrowed(trained, gpu)
         heuristics["as trained"] = _as_trained(artifact)
-        if artifact.lender:
-            notes["lent"] = (
-                f"as trained: the model of the {artifact.lender}, used on the {gpu.name}"
+        if artifact.trained_for:
+            notes["borrowed"] = (
+                f"as trained: the model of the {artifact.trained_for}, used on the {gpu.name}"
             )
         with understood(options.model):
             families = learned_families(artifact.facts)
         if seen := sum(problem.family in families for problem in among):
             notes["seen"] = f"as trained has seen (n, k) of {seen} of the {len(among)} problems"
-    makers = list(heuristics.values())
-    scored = evaluate(makers, measured.table, powers, options.jobs, among=among)
+    fits = list(heuristics.values())
+    scored = evaluate(fits, measured.table, powers, options.jobs, among=among)
     missing = len(own) - len(among) if own else 0
     lines = [
         files_line(files),
@@ -102,10 +109,15 @@ def run(options: argparse.Namespace) -> Output:
     return Output(document, [*score_tables(scored, powers), *lines])
 
 
+def _of_folds(count: int, table: Sequence[ProblemLabels]) -> set[GemmProblem]:
+    """The problems that the first folds hold out."""
+    return {table[i].problem for _, held_out in folds(table)[:count] for i in held_out}
+
+
 def default_scores(measured: Measurements, powers: Sequence[str], jobs: int) -> dict[str, Any]:
     """What this command prints of measurements when no option narrows it."""
-    makers, among = scorable_heuristics(measured.gpu).values(), problems_of(None, measured.own)
-    return evaluate(list(makers), measured.table, powers, jobs, among=among)
+    fits, among = scorable_heuristics(measured.gpu).values(), problems_of(None, measured.own)
+    return evaluate(list(fits), measured.table, powers, jobs, among=among)
 
 
 def _measured_ones(own: Sequence[GemmProblem], table: Sequence[ProblemLabels]) -> set[GemmProblem]:
@@ -138,19 +150,19 @@ def problems_of(
     return found
 
 
-def scorable_heuristics(gpu: Hardware) -> dict[str, MakeHeuristic]:
-    """Everything that can be scored on this machine, by name."""
-    makers: list[MakeHeuristic] = [
-        lambda power: ConfigRanker(gpu, power, times=False),
-        lambda power: TreeLinearRanker(gpu, power),
-        baselines.NearestNeighbour,
-        baselines.BestFixedSubset,
-        lambda power: baselines.StockDefault(gpu),
-        RandomChoice,
-    ]
+def scorable_heuristics(gpu: Hardware) -> dict[str, Fit]:
+    """What fits each heuristic that can be scored on this machine, by its name."""
+    fits: dict[str, Fit] = {
+        ConfigRanker.name: partial(fit_ranker, hardware=gpu),
+        TreeLinearRanker.name: partial(fit_tree_linear, hardware=gpu),
+        baselines.NearestNeighbour.name: baselines.fit_nearest,
+        baselines.FixedSubset.name: baselines.fit_fixed_subset,
+        baselines.StockDefault.name: lambda table, objective: baselines.StockDefault(gpu),
+        baselines.RandomChoice.name: lambda table, objective: baselines.RandomChoice(),
+    }
     if find_spec("nvMatmulHeuristics") and gpu.name in nvmatmul.GPUS:
-        makers.append(lambda power: nvmatmul.NvMatmulHeuristic(gpu))
-    return {make(arguments.DEFAULT_POWER).name: make for make in makers}
+        fits[nvmatmul.NvMatmulHeuristic.name] = lambda *_: nvmatmul.NvMatmulHeuristic(gpu)
+    return fits
 
 
 def _check_unseen(artifact: Artifact, measured: Measurements) -> None:
@@ -164,15 +176,15 @@ def _check_unseen(artifact: Artifact, measured: Measurements) -> None:
         )
 
 
-def _as_trained(artifact: Artifact) -> MakeHeuristic:
+def _as_trained(artifact: Artifact) -> Fit:
     """The model as it is, never fitted again."""
 
-    def make(power: str) -> LearnedHeuristic:
-        heuristic = LearnedHeuristic(artifact, power)
+    def fit(table: Sequence[ProblemLabels], objective: str) -> LearnedHeuristic:
+        heuristic = LearnedHeuristic(artifact, objective)
         heuristic.name = "as trained"
         return heuristic
 
-    return make
+    return fit
 
 
 def score_tables(scored: Mapping[str, Any], powers: Sequence[str]) -> list[Table | str]:

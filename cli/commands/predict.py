@@ -184,7 +184,7 @@ def _write_page(
 
 def _nearest_gpu(heuristic: LearnedHeuristic) -> dict[str, str]:
     """Which GPU's model is used, and with what limits, where it is another GPU's."""
-    return {"lent": terms(heuristic.artifact)} if heuristic.artifact.lender else {}
+    return {"borrowed": terms(heuristic.artifact)} if heuristic.artifact.trained_for else {}
 
 
 def _fields(problem: GemmProblem) -> dict[str, object]:

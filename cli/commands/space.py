@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections import Counter
 
 from tilecast.cli.options import argtypes, arguments, resolve
 from tilecast.cli.output.output import Output
@@ -12,8 +11,8 @@ from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels import candidates
-from tilecast.kernels.families import FAMILIES, family_of, parse_config
-from tilecast.kernels.family import PROBLEM, KernelFamily
+from tilecast.kernels.families import parse_config
+from tilecast.kernels.family import KernelFamily
 from tilecast.reporting.table import Table
 
 _COLUMNS = {"rule": "", "takes away": ",", "left": ",", "because": ""}
@@ -38,7 +37,7 @@ def run(options: argparse.Namespace) -> Output:
 def _why(
     config: KernelConfig, operands: GemmOperands, gpu: Hardware, problem: GemmProblem | None
 ) -> Output:
-    broken = list(family_of(config).violations(config, operands, gpu, problem))
+    broken = list(candidates.violations(config, operands, gpu, problem))
     target = f"{operands} on {gpu.name}" + (f" for {problem}" if problem else "")
     document = {
         "config": config.name,
@@ -69,12 +68,11 @@ def _counts(
     what = f"Candidates for {problem} ({operands})" if problem else f"The space for {operands}"
     tables: list[Table | str] = []
     families = {}
-    for family in FAMILIES.values():
-        if family.arch == gpu.arch:
-            steps = _steps(family, operands, gpu, problem)
-            families[family.name] = steps
-            rows = [tuple(step.values()) for step in steps]
-            tables.append(Table(f"{what} on {gpu.name}: {family.name}", _COLUMNS, rows))
+    for family in candidates.families_on(gpu):
+        steps = _steps(family, operands, gpu, problem)
+        families[family.name] = steps
+        rows = [tuple(step.values()) for step in steps]
+        tables.append(Table(f"{what} on {gpu.name}: {family.name}", _COLUMNS, rows))
     document = {
         "gpu": gpu.name,
         "operands": operands.text,
@@ -91,15 +89,10 @@ def _steps(
     family: KernelFamily, operands: GemmOperands, gpu: Hardware, problem: GemmProblem | None
 ) -> list[dict[str, object]]:
     """What each rule takes away and leaves, counted at the first rule that a config breaks."""
-    configs = family.configs(operands, gpu) if problem else list(family.points(operands))
-    firsts = (next(family.violations(c, operands, gpu, problem), None) for c in configs)
-    taken = Counter(first.rule.name for first in firsts if first)
-    left = len(configs)
+    left, rules = candidates.rules_applied(family, operands, gpu, problem)
     begin = "the space" if problem else "points of the axes"
     steps: list[dict[str, object]] = [{"rule": begin, "taken": None, "left": left, "reason": ""}]
-    for rule in family.rules:
-        if (rule.kind == PROBLEM) == (problem is not None):
-            gone = taken[rule.name]
-            left -= gone
-            steps.append({"rule": rule.name, "taken": gone, "left": left, "reason": rule.reason})
+    for rule, kept in rules:
+        steps.append({"rule": rule.name, "taken": left - kept, "left": kept, "reason": rule.reason})
+        left = kept
     return steps

@@ -70,7 +70,7 @@ def _learned_lines(facts: Mapping[str, Any], usable: Usable) -> list[str]:
         lines.append(f"Also learned from {problems} problems of {gpus}")
     if usable.found:
         used = facts.get("autotuned", {"problems": 0, "times": 0})
-        shown = "{times} times of {problems} problems that no collector measured".format(**used)
+        shown = "{times} times of {problems} problems that no collection measured".format(**used)
         lines.append(f"Learned from autotuning: {shown}")
     if usable.left_out:
         reasons = ", ".join(f"{why} ({count})" for why, count in usable.left_out.items())

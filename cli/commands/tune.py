@@ -26,13 +26,15 @@ from tilecast.data_collection.jobs.store import MeasurementStore
 from tilecast.heuristics.errors import TilecastError
 from tilecast.inductor_hook.names import MODEL
 from tilecast.models.apply.guidance import Guided
-from tilecast.models.evaluation.evaluation import held_out, too_few, unfitted
-from tilecast.models.evaluation.regret import regrets, spread
-from tilecast.models.learning.labels import POWERS, ProblemLabels, label_table
+from tilecast.models.evaluation.evaluation import held_out, unfitted
+from tilecast.models.evaluation.regret import regrets
+from tilecast.models.learning.folds import too_few
+from tilecast.models.learning.labels import ProblemLabels, label_table, spread
 from tilecast.models.learning.training import train
 from tilecast.models.learning.training_sets import by_gpu, dataset_hardware
 from tilecast.models.runtime.artifact import Artifact, save
 from tilecast.models.runtime.learned import LearnedHeuristic, load_heuristic_for
+from tilecast.models.runtime.objectives import OBJECTIVES
 from tilecast.reporting.table import Table
 
 
@@ -96,8 +98,9 @@ def _table(document: Mapping[str, Any]) -> Table:
 def _regret(artifact: Artifact, table: Sequence[ProblemLabels]) -> dict[str, dict[int, float]]:
     """Geometric mean regret of a model as it is, by power and number of kernels."""
     found = {}
-    for power in POWERS:
-        asked = held_out(lambda p: LearnedHeuristic(artifact, p), table, power, unfitted(table))
+    for power in OBJECTIVES:
+        one = LearnedHeuristic(artifact, power)
+        asked = held_out(lambda *_, one=one: one, table, power, unfitted(table))
         by_k = regrets(asked, table)
         found[power] = {k: spread(by_k[:, k - 1])["geomean"] for k in SHOWN_K}
     return found

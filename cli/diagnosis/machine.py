@@ -177,7 +177,7 @@ def check_models(
         needed = gpu is default
         try:
             artifact = shipped_for(gpu)
-            if artifact.lender:
+            if artifact.trained_for:
                 yield Finding("model", f"none for {gpu.name}", False, needed, terms(artifact))
             else:
                 yield Finding("model", artifact.name, True, needed)
@@ -206,7 +206,7 @@ def check_cublas(
         # `check_models` reports a model that does not load.
         with suppress(TilecastError):
             artifact = model_for(gpu, Path(folder) if folder else None)
-            if not artifact.lender:  # the model of another GPU never falls back to cuBLAS
+            if not artifact.trained_for:  # the model of another GPU never falls back to cuBLAS
                 facts: Mapping[str, Any] = artifact.facts
                 yield from compare_versions(facts.get("library", {}), cublas_here())
 

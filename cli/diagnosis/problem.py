@@ -54,7 +54,11 @@ def check_hook(environment: Mapping[str, str] = os.environ) -> Iterator[Finding]
 
 def check_settings(environment: Mapping[str, str] = os.environ) -> Iterator[Finding]:
     """The variables that the hook refuses; `check_models` checks the one that names a model."""
-    named = from_environment(environment)
+    try:
+        named = from_environment(environment)
+    except TilecastError as error:
+        yield Finding("inductor", "a variable is refused", False, advice=f"{error}; or unset it")
+        return
     for name in ("k", "power"):
         try:
             Settings(**{name: named[name]})

@@ -10,7 +10,7 @@ from typing import Any
 
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.problem import MAX_EXTENT
-from tilecast.models.learning.labels import check_power
+from tilecast.models.runtime.objectives import check_objective
 
 AUTO = "auto"
 _MOST = 2**31 - 1
@@ -100,7 +100,7 @@ def parallel(text: str) -> int:
 
 def power(text: str) -> str:
     """Read the power regime to aim at."""
-    return reads(check_power)(text)
+    return reads(check_objective)(text)
 
 
 def path(text: str) -> Path:

@@ -23,7 +23,7 @@ from tilecast.heuristics.hardware import GPUS, Hardware
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook.settings import Settings
 from tilecast.kernels.objects.cache import ObjectCache, default_root
-from tilecast.models.runtime.known_operands import decides
+from tilecast.models.runtime.known_operands import decides_for
 from tilecast.models.runtime.learned import LearnedHeuristic
 from tilecast.models.runtime.manifest import model_hardware
 
@@ -96,7 +96,7 @@ def ranked(
     """
 
     def takes(problem: GemmProblem) -> bool:
-        known = not alone or decides(heuristic.artifact.measured, problem.operands)
+        known = not alone or decides_for(heuristic.artifact.measured, problem.operands)
         return known and heuristic.ranks(problem)
 
     problems = tuple(problems)

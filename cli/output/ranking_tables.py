@@ -26,7 +26,7 @@ def many_ranking_tables(
     ]
     title = f"{len(problems)} problems on {document['gpu']}, {document['power']}"
     table = Table(title, {"problem": "", "operands": ""} | _COLUMNS, rows)
-    return [table, *([document["lent"]] if "lent" in document else [])]
+    return [table, *([document["borrowed"]] if "borrowed" in document else [])]
 
 
 def ranking_tables(problem: GemmProblem, document: Mapping[str, Any]) -> list[Table | str]:
@@ -53,7 +53,7 @@ def ranking_tables(problem: GemmProblem, document: Mapping[str, Any]) -> list[Ta
     decided = {"feature": "", "value": ".4g", "effect on cost": "+.1%", "meaning": ""}
     return [
         Table(title, columns, rows),
-        *([document["lent"]] if "lent" in document else []),
+        *([document["borrowed"]] if "borrowed" in document else []),
         "roofline {microseconds:.1f} us, set by {bound}".format(**document["roofline"]),
         *(_oracle_line(problem, regime, oracle) for regime, oracle in document["measured"].items()),
         *([] if document["measured"] else ["not in the data set: no measured times"]),

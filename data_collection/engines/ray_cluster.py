@@ -77,11 +77,7 @@ def _nodes() -> dict[str, int]:
 
 
 def _hosts() -> dict[str, int]:
-    """The nodes that have GPUs.
-
-    Raises:
-        TilecastError: none has.
-    """
+    """The nodes that have GPUs."""
     if hosts := {node: gpus for node, gpus in _nodes().items() if gpus}:
         return hosts
     raise TilecastError(
@@ -112,11 +108,7 @@ def _described(
 
 
 def _once_free(asked: Sequence[ray.ObjectRef]) -> list[Any]:
-    """What tasks returned that need GPUs.
-
-    Raises:
-        TilecastError: one raised it, or GPUs are not free.
-    """
+    """What tasks returned that need GPUs."""
     try:
         return returned(asked, FREE_SECONDS)
     except GetTimeoutError as error:

@@ -290,11 +290,7 @@ def _clusters(kernel: Any, size: int, smem_bytes: int) -> int:
 
 
 def _checked(answer: tuple) -> Any:
-    """The value that a call of the driver returned beside its status.
-
-    Raises:
-        TilecastError: the status is an error.
-    """
+    """The value that a call of the driver returned beside its status."""
     status, *values = answer
     if status.value:
         raise TilecastError(

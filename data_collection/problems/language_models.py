@@ -11,7 +11,7 @@ Family = tuple[int, int]
 MAX_LM_HEAD = 152_064
 """Widest lm_head, or shard of one, in the ``llm`` suite (Qwen2.5's vocabulary)."""
 MULTIPLE = 8
-"""Elements of 16 bits in 16 bytes: what TMA wants of the contiguous extents."""
+"""Elements of 16 bits in 16 bytes: TMA needs a multiple of them in contiguous extents."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Decoder:
                 yield -(-self.vocab // shards), self.embedding or self.hidden
 
     def unfused(self) -> Iterator[Family]:
-        """(n, k) of what `layers` has in one: query, key or value, and gate or up."""
+        """(n, k) of the parts of fused `layers`: query, key or value, and gate or up."""
         for shards in self.shards:
             for n in (*self._attention(shards), *self._widths(shards)):
                 yield n, self.hidden

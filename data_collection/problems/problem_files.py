@@ -1,4 +1,4 @@
-"""One's own problems, out of a file: CSV with a header, JSON as a list of objects, or Parquet."""
+"""Problems from a file: CSV with a header, JSON as a list of objects, or Parquet."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.heuristics.problem import PROBLEM_FIELDS, GemmProblem
 
 NEEDED = ("m", "n", "k")
-"""Columns that every file has; without the others there is one product of bf16:rcr."""
+"""Columns that every file must have; the others have `DEFAULTS`."""
 DEFAULTS = {"batch": 1, "operands": LINEAR_BF16.text}
 
 Row = Mapping[str, object]
 
 _WHOLE = re.compile(r"\s*(-?[0-9]+)(\.0*)?\s*", re.ASCII)
-"""A whole number as text; as 16.0 pandas writes it where another row of the column has none."""
+"""A whole number as text; pandas writes 16.0 where another row of the column has none."""
 
 
 def read_problems(path: Path) -> tuple[GemmProblem, ...]:
     """The distinct problems of a file, in its order.
 
     Columns or keys are ``m``, ``n``, ``k`` and, where they matter, ``batch`` and ``operands``;
-    others are left alone.
+    others are ignored.
 
     Raises:
-        TilecastError: the file cannot be read, is of another kind, has no problem, or a row is
-            none.
+        TilecastError: the file cannot be read, is of another kind or has no problem, or a row is no
+            problem.
     """
     if path.is_dir():
         raise _refused(path, "it is a folder")
@@ -83,7 +83,7 @@ READERS: dict[str, Callable[[Path], Iterable[Row]]] = {
     ".json": _json,
     ".parquet": _parquet,
 }
-"""How a file is read, by how its name ends."""
+"""The reader of each file type, by suffix."""
 
 
 def _problem(path: Path, number: int, row: Row) -> GemmProblem:
@@ -100,17 +100,16 @@ def _problem(path: Path, number: int, row: Row) -> GemmProblem:
     try:
         return GemmProblem.from_row(tuple(values[name] for name in PROBLEM_FIELDS))
     except TilecastError as error:
-        # It says itself what is allowed.
         raise TilecastError(f"{_told(path)}: row {number}: {error}") from error
 
 
 def _value(name: str, value: object) -> int | str | None:
-    """What a problem takes of a field of a row; None for an extent that is no whole number."""
+    """The value of a field of a row; None for an extent that is no whole number."""
     if name == "operands":
         return str(value)
     if isinstance(value, str):
         found = _WHOLE.fullmatch(value)
-        # Of more digits than Python reads any is out of range.
+        # Python reads no integer of many digits, and any such is out of range.
         return int(found[1][:1000]) if found else None
     if isinstance(value, float):
         return int(value) if value.is_integer() else None

@@ -1,4 +1,4 @@
-"""Named suites of GEMM problems: what people run, what benchmarks ask, and what breaks tilings.
+"""Named suites of GEMM problems: of models, of benchmarks, and such as break tilings.
 
 A suite is a table of (n, k) families times a list of m. All problems have the operands of a bf16
 ``torch.nn.Linear`` (`LINEAR_BF16`), so n and k are multiples of 8. The ``training`` suite is a
@@ -72,14 +72,14 @@ _LARGE_K_MN = (16, 24, 32, 48, 64)
 _LARGE_K = (4096, 8192, 16384, 32768)
 
 
-# Where no model's layers are: n and k anywhere, and a row count of every size for each.
+# n and k anywhere, away from the layers of models, and an m of every size for each.
 _RANDOM_FAMILIES, _RANDOM_EXTENTS = 2000, (256, 32768)
 _RANDOM_M = ((1, 16), (17, 64), (65, 256), (257, 1024), (1025, 16384))
 _RANDOM_FLOPS = 4e12
 
 
 def _random() -> tuple[GemmProblem, ...]:
-    """Drawn log-uniformly, the same every time."""
+    """Drawn log-uniformly; the same every time."""
     draw = random.Random("tilecast")
 
     def extent(least: int, most: int, step: int = 1) -> int:
@@ -103,7 +103,7 @@ def _llm() -> tuple[GemmProblem, ...]:
 
 
 def _training() -> tuple[GemmProblem, ...]:
-    """Frozen, so that a data set stays one of this suite when another suite grows."""
+    """As stored, so that a data set stays one of this suite when another suite grows."""
     families = json.loads(TRAINING_PROBLEMS.read_text())
     return tuple(GemmProblem(m, n, k) for n, k, ms in families for m in ms)
 
@@ -120,7 +120,7 @@ SUITES: dict[str, Callable[[], tuple[GemmProblem, ...]]] = {
     "random": _random,
     "large_k": lambda: tuple(GemmProblem(mn, mn, k) for mn, k in product(_LARGE_K_MN, _LARGE_K)),
 }
-"""What makes the problems of every suite, by name; `suite` keeps them."""
+"""The function that makes the problems of each suite, by name."""
 
 
 @cache

@@ -19,7 +19,7 @@ from tilecast.data_collection.jobs.jobs import Session
 from tilecast.data_collection.jobs.store import MeasurementStore
 from tilecast.data_collection.run.cards import card_times
 from tilecast.data_collection.run.progress import Progress
-from tilecast.data_collection.run.scheduler import Scheduler, Workload
+from tilecast.data_collection.run.scheduler import Scheduler
 from tilecast.heuristics.config_table import Candidates
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware, described
@@ -56,28 +56,8 @@ class CollectOptions:
     """Time after which no further job starts."""
 
 
-class _Chosen(Mapping[GemmProblem, Candidates]):
-    """Problems with candidates, which are chosen when they are read."""
-
-    def __init__(self, options: CollectOptions, order: Iterable[GemmProblem]):
-        self._options = options
-        self._problems = dict.fromkeys(order)
-
-    def __getitem__(self, problem: GemmProblem) -> Candidates:
-        if problem not in self._problems:
-            raise KeyError(problem)
-        every, choose = candidates(problem, self._options.gpu), self._options.choose
-        return every if choose is None else choose(problem, every)
-
-    def __iter__(self) -> Iterator[GemmProblem]:
-        return iter(self._problems)
-
-    def __len__(self) -> int:
-        return len(self._problems)
-
-
-def workload(options: CollectOptions) -> Workload:
-    """Each problem with the candidates to measure, in a random order that is always the same.
+def in_order(options: CollectOptions) -> list[GemmProblem]:
+    """The problems in a random order that is always the same.
 
     Raises:
         TilecastError: no kernel multiplies the operands of one.
@@ -86,7 +66,7 @@ def workload(options: CollectOptions) -> Workload:
     random.Random(0).shuffle(order)
     for operands in dict.fromkeys(problem.operands for problem in order):
         space(operands, options.gpu)
-    return _Chosen(options, order)
+    return list(dict.fromkeys(order))
 
 
 def collect(options: CollectOptions, report: Callable[[Progress], None]) -> None:
@@ -98,6 +78,11 @@ def collect(options: CollectOptions, report: Callable[[Progress], None]) -> None
             does not answer or differs.
     """
     start, name = time.monotonic(), options.gpu.name
+
+    def chosen(problem: GemmProblem) -> Candidates:
+        every = candidates(problem, options.gpu)
+        return options.choose(problem, every) if options.choose else every
+
     with site(options) as place, closing(MeasurementStore(options.store)) as store:
         runs = store.runs()
         if others := {run["gpu"] for run in runs if "gpu" in run} - {name}:
@@ -115,7 +100,7 @@ def collect(options: CollectOptions, report: Callable[[Progress], None]) -> None
             report=report,
             compared=[pair for pair in product(place.cards, options.compared) if pair not in done],
             deadline=start + options.seconds,
-        ).collect(workload(options))
+        ).collect(in_order(options), chosen)
         seconds, gpus = round(time.monotonic() - start, 1), []
         with suppress(TilecastError):  # the measurements are complete
             gpus = place.states()

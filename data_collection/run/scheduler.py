@@ -44,9 +44,6 @@ CHECKS_PER_JOB = 16
 """Kernels of one check job, 0.1 s: little to wait for when the others are done, and to repeat after
 a hang."""
 
-Workload = Mapping[GemmProblem, Sequence[KernelConfig]]
-"""Problems, each with its candidates, which are read when they are about to be compiled."""
-
 
 @dataclass(frozen=True)
 class _Build:
@@ -92,8 +89,16 @@ class Scheduler:
     _errors: list[float] = field(default_factory=list, init=False)
     """Standard errors of the races so far."""
 
-    def collect(self, workload: Workload) -> None:
-        """Run what the store does not hold yet: each problem with its candidates, in this order.
+    def collect(
+        self,
+        problems: Sequence[GemmProblem],
+        candidates: Callable[[GemmProblem], Sequence[KernelConfig]],
+    ) -> None:
+        """Run what the store does not hold yet, in this order of problems.
+
+        Args:
+            problems: what to measure.
+            candidates: gives the candidates of a problem when they are about to be compiled.
 
         Raises:
             TilecastError: jobs fail with no kernel to blame, on every card, or all of them.
@@ -103,9 +108,9 @@ class Scheduler:
         self._pool = WorkerPool(self.store, self.factories, self.engine, self.silence_seconds)
         try:
             with self._compiling(measuring) as compiler:
-                self._measure(workload, compiler)
+                self._measure(problems, candidates, compiler)
             with self._compiling(self.deadline) as compiler:
-                self._verify(workload, compiler)
+                self._verify(problems, compiler)
                 self._compare(compiler)
             self._pool.settle()
         finally:
@@ -122,14 +127,19 @@ class Scheduler:
                 self._ended = True
                 compiler.shutdown(cancel_futures=True)
 
-    def _measure(self, workload: Workload, compiler: ThreadPoolExecutor) -> None:
+    def _measure(
+        self,
+        problems: Sequence[GemmProblem],
+        candidates: Callable[[GemmProblem], Sequence[KernelConfig]],
+        compiler: ThreadPoolExecutor,
+    ) -> None:
         """Stretch by stretch, so that a run that ends early has measured its problems whole."""
         measured = self.store.measured("screen")
-        todo = [problem for problem in workload if problem not in measured]
+        todo = [problem for problem in problems if problem not in measured]
         phase = Phase("measure", len(todo))
         # Candidates are read stretch by stretch: to rank all problems first would take minutes.
         stretches = (
-            {problem: tuple(workload[problem]) for problem in todo[start:stop]}
+            {problem: tuple(candidates(problem)) for problem in todo[start:stop]}
             for start, stop in _stretches(len(todo), len(self.factories))
         )
         begun = ((stretch, self._begin(compiler, stretch)) for stretch in stretches)
@@ -140,8 +150,8 @@ class Scheduler:
             following = next(begun, None)
             self._check(kernels)
             # The longest first, so that no card waits long for the last of a stretch.
-            problems = sorted(stretch, key=lambda problem: problem.flops, reverse=True)
-            self._run(phase, [MeasureJob(problem, stretch[problem]) for problem in problems])
+            longest = sorted(stretch, key=lambda problem: problem.flops, reverse=True)
+            self._run(phase, [MeasureJob(problem, stretch[problem]) for problem in longest])
 
     def _check(self, kernels: Sequence[KernelSpec]) -> None:
         known = self.store.checks().keys() | self._pool.failures.keys()
@@ -150,9 +160,9 @@ class Scheduler:
         jobs = [CheckJob(tuple(todo[start : start + CHECKS_PER_JOB])) for start in starts]
         self._run(Phase("check", len(jobs)), jobs)
 
-    def _verify(self, workload: Workload, compiler: ThreadPoolExecutor) -> None:
+    def _verify(self, problems: Sequence[GemmProblem], compiler: ThreadPoolExecutor) -> None:
         verified, raced = self.store.measured("verify"), self.store.measured("race")
-        todo = (problem for problem in workload if problem in raced and problem not in verified)
+        todo = (problem for problem in problems if problem in raced and problem not in verified)
         self._time_again("verify", [VerifyJob(p, *self.store.raced(p)) for p in todo], compiler)
 
     def _compare(self, compiler: ThreadPoolExecutor) -> None:
@@ -171,7 +181,9 @@ class Scheduler:
             self._built(self._begin(compiler, configs))
             self._run(Phase(phase, len(jobs)), jobs)
 
-    def _begin(self, compiler: ThreadPoolExecutor, stretch: Workload) -> _Build:
+    def _begin(
+        self, compiler: ThreadPoolExecutor, stretch: Mapping[GemmProblem, Sequence[KernelConfig]]
+    ) -> _Build:
         """Have a thread compile the kernels of some problems, except those known to fail."""
         specs = dict.fromkeys(
             KernelSpec.for_problem(c, problem) for problem, cs in stretch.items() for c in cs
@@ -196,9 +208,6 @@ class Scheduler:
 
         A kernel that the compiler refused is left out by all runs, and one that the compiler hung
         or died at by this run alone.
-
-        Raises:
-            BaseException: what compiling raised in its thread.
         """
         phase, since = Phase("compile", len(build.kernels)), time.monotonic()
         while (result := build.results.get()) is not None:

@@ -151,11 +151,7 @@ class WorkerPool:
         return {other.card for other in self._workers if other is not worker} - {""}
 
     def _recover(self, worker: Worker, failed: Failed, waiting: list[Job]) -> None:
-        """Record the culprit, and have the job tried again; replace the worker, or give it up.
-
-        Raises:
-            TilecastError: no kernel can be blamed, and no other card is left.
-        """
+        """Record the culprit, and have the job tried again; replace the worker, or give it up."""
         job, strikes = worker.job, worker.strikes
         if isinstance(job, CompareJob):  # no other card can do it, and nothing depends on it
             self._note(worker, failed.reason)
@@ -204,11 +200,7 @@ class WorkerPool:
                     self._dismiss(worker)
 
     def _lose(self, worker: Worker, lost: Lost, waiting: list[Job]) -> None:
-        """Replace a worker that is lost with its host; its job waits again.
-
-        Raises:
-            TilecastError: too many are lost and nothing gets done.
-        """
+        """Replace a worker that is lost with its host; its job waits again."""
         self._losses += 1
         self._note(worker, "lost with its host")  # Ray's own words have addresses
         if self._losses > MOST_LOSSES * len(self.factories):

@@ -36,7 +36,7 @@ WARM_UP_SECONDS = 0.1
 """Busy time before the first round in the sustained regime. After 0.5 s all times are 0.7% longer,
 and compare as they do after this (models/EXPERIMENTS.md)."""
 WARM_UP_PER_IDLE = 2.0
-"""Warming up takes no longer than so many times what the card was idle before."""
+"""Longest warming up, over the idle time before it."""
 WARM_UP_DEPTH = 16
 """Replays queued ahead while warming up, so that a busy host does not let the card idle."""
 REPLAY_SECONDS = 200e-6
@@ -44,16 +44,16 @@ REPLAY_SECONDS = 200e-6
 MAX_LAUNCHES = 40
 """Most launches in one graph."""
 MIN_SETS = 8
-"""Operand sets that a finalist is timed on at least, where they have room and there are so many
-rounds: where a set lies in memory can move a kernel's time by 1%."""
+"""Least operand sets of a finalist, where memory and rounds allow it: the place of a set in memory
+can move a kernel's time by 1%."""
 COLD_FACTOR = 4
-"""A graph comes back to an operand set when others of this many times the L2 have been read."""
+"""A graph reuses an operand set after reading others of this many times the L2."""
 MOST_SET_BYTES = 16e9
-"""Memory of all operand sets; twice this is taken while new ones take the place of the last."""
+"""Memory of all operand sets; twice this is taken while new ones replace the last."""
 HANG_SECONDS = 5.0
-"""A replay that takes longer is taken for a hang."""
+"""A replay that takes longer counts as a hang."""
 SIGN_SECONDS = 5.0
-"""A sign of life is given so often: a round of large kernels takes longer than silence may."""
+"""How often a sign of life is sent: a round of large kernels exceeds the allowed silence."""
 
 
 @dataclass(eq=False)
@@ -107,7 +107,7 @@ class GpuSession:
         self._kernel = cache(partial(load_kernel, objects=objects, device=device))
         self._reference = cache(inputs_and_reference)
         self._l2_bytes = properties.L2_cache_size
-        # A row for each block that reads, so that they need no memory to add their sums up in.
+        # A row for each block that reads, so that the sum needs no workspace.
         rows = 32 * properties.multi_processor_count
         self._unrelated = torch.ones(rows, 2 * self._l2_bytes // (4 * rows), device="cuda")
         self._sums = torch.empty(rows, device="cuda")
@@ -149,23 +149,23 @@ class GpuSession:
         return GpuBench(self, problem, self._l2_bytes, careful)
 
     def alive(self) -> None:
-        """Give a sign of life where it is time for one; the GPU is not waited for."""
+        """Send a sign of life when one is due, without waiting for the GPU."""
         if time.perf_counter() > self._signed + SIGN_SECONDS:
             self._signed = time.perf_counter()
             self.announce(None)
 
     def clean_l2(self) -> None:
-        """Read twice the L2, so that it has no operand and nothing that is to be written back."""
+        """Read twice the L2, so that it holds no operand and nothing to be written back."""
         torch.sum(self._unrelated, 1, out=self._sums)
 
     def launcher(self, entrant: Entrant, problem: GemmProblem) -> Callable[..., object]:
-        """What launches an entrant as f(a, b, out, *extras); it has run once in this process."""
+        """The launcher of an entrant, f(a, b, out, *extras)."""
         if entrant is None:
             return torch_launch(problem.operands)
         return self._kernel(KernelSpec.for_problem(entrant, problem))
 
     def finish(self, spec: KernelSpec | None) -> None:
-        """Wait for all launches so far, which are a kernel's, or None for several kernels'.
+        """Wait for all launches so far, which are of one kernel, or of several where it is None.
 
         Raises:
             KernelFailure: they hang.
@@ -197,18 +197,17 @@ class GpuBench:
     ) -> list[list[float]]:
         """Time every entrant once a round, rounds interleaved; see the protocol."""
         with torch.cuda.stream(self._stream):
-            # Beside the sets of the last time, so that they lie elsewhere: where operands lie
-            # moves some kernels by 1%.
+            # Allocated while the last sets exist, so that they lie elsewhere in memory.
             self._sets = [launch_tensors(self._problem) for _ in range(self._set_count)]
-            # What is soon given up is not worth the graphs.
+            # Most kernels of a screen are timed once.
             draws = 1 if give_up < math.inf else math.ceil(MIN_SETS / self._launches)
             captured = [self._capture(entrant, min(draws, rounds)) for entrant in entrants]
-            # Each in its own time, as all together may take a minute; one that hangs has its name.
+            # One by one, as all together may take a minute, and so that one that hangs is named.
             for launched, graphs in captured:
                 self._session.alive()
                 wait(launched, graphs[0].spec)
             kernels = [graphs for _, graphs in captured]
-            # What a card that throttles says is worth nothing, though it may recover meanwhile.
+            # Times of a card that throttles are worthless, though it may recover meanwhile.
             self._session.check_card()
             if regime == "sustained":
                 self._warm_up([graph for graphs in kernels for graph in graphs])
@@ -224,9 +223,9 @@ class GpuBench:
                 graph.read()
             if regime == "sustained":
                 self._session.busy_until = time.perf_counter()
-        # What comes next is no kernel's doing.
+        # No kernel is to blame for what comes next.
         self._session.announce(None)
-        # At once, while the card is as warm as it was.
+        # At once, before the card cools down.
         self._session.check_card()
         return [graphs[0].times for graphs in kernels]
 
@@ -244,7 +243,7 @@ class GpuBench:
         in_flight.append(graph)
 
     def _capture(self, entrant: Entrant, draws: int) -> tuple[torch.cuda.Event, _Graphs]:
-        """The end of a kernel's first launch, and its graphs on sets that all kernels' have."""
+        """The event behind a kernel's first launch, and its graphs on the common operand sets."""
         spec = None if entrant is None else KernelSpec.for_problem(entrant, self._problem)
         self._session.announce(spec)
         launch = self._session.launcher(entrant, self._problem)
@@ -261,8 +260,7 @@ class GpuBench:
             graph = torch.cuda.CUDAGraph()
             start, end = (torch.cuda.Event(enable_timing=True, external=True) for _ in range(2))
             graph.capture_begin()
-            # Else a kernel finds what the one before has left: its operands, or results that have
-            # yet to be written back.
+            # Else the L2 holds operands of the kernel before, or results to be written back.
             self._session.clean_l2()
             start.record(self._stream)
             for operands in itertools.islice(sets, self._launches):
@@ -274,7 +272,7 @@ class GpuBench:
         return launched, graphs
 
     def _warm_up(self, graphs: list[_Graph]) -> None:
-        """Keep the card busy; returns with work still queued, so that it stays so."""
+        """Keep the card busy; returns with work still queued, so that it stays busy."""
         idle = time.perf_counter() - self._session.busy_until
         deadline = time.perf_counter() + min(WARM_UP_SECONDS, WARM_UP_PER_IDLE * idle)
         queued: deque[_Graph] = deque()

@@ -1,4 +1,4 @@
-"""What a product is timed and checked on: random inputs, an empty out, and what it should be."""
+"""The tensors of a product: random inputs, an unwritten out, and a reference result."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from tilecast.heuristics.operands import (
 from tilecast.heuristics.problem import GemmProblem
 
 INT8_SPREAD = 32
-"""Standard deviation of random int8 numbers: four of them reach the range's ends."""
+"""Standard deviation of random int8 numbers: the ends of the range are at four of them."""
 FACTOR = 0.75
-"""What a product or matrix is multiplied with where operands ask for a number."""
+"""The value of alpha and beta."""
 
 Inputs = tuple
 """A (m, k), B (k, n), batch in front where there is one, and the operands' extras, in order."""
@@ -43,13 +43,13 @@ def empty_out(problem: GemmProblem, device: str = "cuda") -> torch.Tensor:
 
 
 def poisoned_out(problem: GemmProblem, device: str = "cuda") -> torch.Tensor:
-    """The same, full of what no product is: NaN, or the least whole number."""
+    """The same, filled with a value that no product has: NaN, or the least integer."""
     out = empty_out(problem, device)
     return out.fill_(math.nan if out.dtype.is_floating_point else torch.iinfo(out.dtype).min)
 
 
 def reference(problem: GemmProblem, inputs: Inputs) -> torch.Tensor:
-    """What a kernel should write, in float32."""
+    """The result that a kernel should write, in float32."""
     a, b, *values = inputs
     operands = problem.operands
     given = {extra.name: value for extra, value in zip(operands.extras, values, strict=True)}
@@ -64,7 +64,7 @@ def reference(problem: GemmProblem, inputs: Inputs) -> torch.Tensor:
 
 
 def inputs_and_reference(problem: GemmProblem) -> tuple[Inputs, torch.Tensor]:
-    """Random inputs of a problem on the GPU, and what should come out, in float32."""
+    """Random inputs of a problem on the GPU, and their `reference`."""
     inputs = random_inputs(problem)
     return inputs, reference(problem, inputs)
 
@@ -111,7 +111,7 @@ def _random(
     tensor = _empty(problem, rows, columns, stored, device)
     if stored.dtype.bits >= 16:
         return tensor.normal_()
-    # torch draws no 8-bit numbers: whole ones spread over the range of int8, others as they fall.
+    # PyTorch draws no 8-bit numbers; those of int8 are spread over its range.
     wide = torch.empty_like(tensor, dtype=torch.float32).normal_()
     if not tensor.dtype.is_floating_point:
         wide = wide.mul_(INT8_SPREAD).round_().clamp_(-128, 127)

@@ -1,4 +1,4 @@
-"""What PyTorch runs for the same operands: the one call that it has for them, or several."""
+"""The call or calls of PyTorch that compute the product of some operands."""
 
 # These operators of torch are not exported, and are what Inductor calls.
 # pyright: reportPrivateImportUsage=false
@@ -19,12 +19,12 @@ from tilecast.heuristics.problem import GemmProblem, library_operator
 
 
 def torch_launch(operands: GemmOperands) -> Callable[..., None]:
-    """What writes the product of some operands to ``out``: f(a, b, out, *extras).
+    """A function that writes the product of some operands to ``out``: f(a, b, out, *extras).
 
-    One library call where there is one: ``matmul``, ``addmm`` or ``baddbmm``,
-    ``_addmm_activation``, ``_int_mm`` or ``_scaled_mm``. Else the product by one, of a B that is
-    converted where it is narrower than A, and each step after it by its own, as eager code does.
-    The calls take what PyTorch takes: `GemmProblem.in_library`.
+    It is one call where PyTorch has one: ``matmul``, ``addmm`` or ``baddbmm``,
+    ``_addmm_activation``, ``_int_mm`` or ``_scaled_mm``. Else it is a call for the product, of a B
+    that is converted where it is narrower than A, and one for each step of the epilogue, as in
+    eager code. `GemmProblem.in_library` says which problems the calls accept.
     """
     names = [extra.name for extra in operands.extras]
     operator, done = library_operator(operands)
@@ -46,7 +46,7 @@ def torch_refusal(
 
     Args:
         problem: what to multiply.
-        finish: waits for the device, and raises where that is not usable any more.
+        finish: waits for the device; raises if it is not usable any more.
         device: where to try.
 
     Raises:
@@ -65,7 +65,7 @@ def torch_refusal(
 
 
 def _product(operator: str, done: int, operands: GemmOperands) -> Callable[..., None]:
-    """The call that begins, and does some steps of the epilogue."""
+    """The call for the product and, in some operators, for steps of the epilogue."""
     match operator:
         case "_int_mm":
             return _scaled_int8 if operands.scales else _int8
@@ -107,7 +107,7 @@ def _with_matrix(a, b, out, given) -> None:
 
 
 def _addmm(a: torch.Tensor) -> Callable[..., torch.Tensor]:
-    """What multiplies operands of A's rank and adds."""
+    """The operator that multiplies operands of A's rank and adds."""
     return torch.addmm if a.ndim == 2 else torch.baddbmm
 
 
@@ -123,14 +123,14 @@ def _scaled_int8(a, b, out, given) -> None:
 
 @dataclass
 class _ScaledMM:
-    """fp8 with whatever scales there are."""
+    """fp8, with or without scales."""
 
     fast: bool
-    """Whether it adds up as the tensor cores do, without promotion."""
+    """Whether it accumulates as the tensor cores do, without promotion."""
     biased: bool
     """Whether it adds the bias."""
     _one: torch.Tensor | None = None
-    """A scale of 1, made once: to make it is a kernel of its own."""
+    """A scale of 1, made once, as making it runs a kernel."""
 
     def __call__(self, a, b, out, given) -> None:
         if "scale_a" in given:

@@ -11,14 +11,8 @@ from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.operands import EPILOGUES, MATRIX, ROW, SCALES, GemmOperands, TensorSpec
 from tilecast.heuristics.problem import ALIGNMENT_BYTES, GemmProblem
 from tilecast.inductor_hook.describe.layout import Addend, Scale, adding, major, padded, scaling
-from tilecast.inductor_hook.describe.matmul import (
-    ADDING,
-    INPUTS,
-    LARGEST_BATCH,
-    LARGEST_M,
-    Matmul,
-    NotCovered,
-)
+from tilecast.inductor_hook.describe.matmul import LARGEST_BATCH, LARGEST_M, Matmul, NotCovered
+from tilecast.inductor_hook.describe.product import OPERATORS
 
 _BOTH = {"column-scales": "out-row-scales", "fp32-column-scales": "row-scales"}
 """What operands call scales of columns beside which rows have some in fp32."""
@@ -61,12 +55,12 @@ def read(
     """
     from torch._inductor.virtualized import V
 
-    if op not in INPUTS and not fused:
+    if op not in OPERATORS and not fused:
         raise NotCovered(f"operator {op}")
     _check_kind(kernel_inputs)
     _decide_layouts(kernel_inputs)
     nodes = kernel_inputs.nodes()
-    given = dict(zip(fused or INPUTS[op], nodes, strict=False))
+    given = dict(zip(fused or OPERATORS[op].inputs, nodes, strict=False))
     inputs = tuple(given)
     a, b = given["A"], given["B"]
     out = kernel_inputs.output_layout(flexible=False)
@@ -99,7 +93,7 @@ def read(
             operands = operands.scaled(_scaling_columns(given["scale_b"], out), True)
         if "bias" in given:
             kind = _kind(given["bias"], out.size, out.dtype, written.major, V.graph)
-            if kind != ROW and op not in ADDING:
+            if kind != ROW and (fused or not OPERATORS[op].adds):
                 raise NotCovered("the bias is no row of out's dtype")
             operands = operands.then(*adding(kind, alpha, beta))
             if any(extra.kind == MATRIX for extra in operands.extras):
@@ -244,7 +238,7 @@ def _check_alignment(name: str, node: Any, graph: Any) -> None:
 
 
 def _factors(kernel_inputs: Any, op: str) -> tuple[float, float]:
-    if op not in ADDING:
+    if op not in OPERATORS or not OPERATORS[op].adds:
         return 1, 1
     factors = kernel_inputs.get_scalar("alpha"), kernel_inputs.get_scalar("beta")
     for factor in factors:

@@ -83,6 +83,16 @@ def adding(kind: str | None, alpha: float, beta: float) -> tuple[str, ...]:
     return ()
 
 
+def adds(alpha: float, beta: float, dtype: Any) -> bool:
+    """Whether `tilecast.inductor_hook.run.in_torch.add_bias` does it in one pass over a result.
+
+    Not where it would scale in fp16, which a product may overflow that fits once it is scaled.
+    """
+    import torch
+
+    return alpha == 1 or (beta in (0, 1) and dtype != torch.float16)
+
+
 class Scale(NamedTuple):
     """What A or B of a ``scaled_mm`` is scaled by; in a graph extents may be symbolic."""
 

@@ -8,31 +8,19 @@ from dataclasses import dataclass, replace
 
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.inductor_hook.run.launcher import adds
+from tilecast.inductor_hook.describe.layout import adds
+from tilecast.inductor_hook.describe.product import OPERATORS
 
-INPUTS = {
-    "mm": ("A", "B"),
-    "bmm": ("A", "B"),
-    "addmm": ("bias", "A", "B"),
-    "baddbmm": ("bias", "A", "B"),
-    "int_mm": ("A", "B"),
-    "scaled_mm": ("A", "B", "scale_a", "scale_b", "bias"),
-}
-"""The operators that get choices: their inputs in Inductor's order, of which a bias at the end may
-be missing. Those beside A and B have the names of the extras that they may be."""
-ADDING = ("addmm", "baddbmm")
-"""Those that add whatever may be expanded to the product, and multiply both: what no kernel of ours
-adds is added behind it."""
 LARGEST_M, LARGEST_BATCH = 16384, 1024
 """Where the sweep over a symbolic extent ends; larger problems want what these do."""
 
 
 class NotCovered(Exception):
-    """A multiplication gets no choice of ours; the message says why, in a few words."""
+    """A product gets no tilecast choice; the message says why, in a few words."""
 
 
-class LeftToLibrary(Exception):
-    """A multiplication gets no choice of ours but ATen's; the message says why, in a few words."""
+class Deferred(Exception):
+    """A product is deferred to cuBLAS: it gets ATen's choices alone; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +40,8 @@ class Matmul:
     """Factor of the product, where something is added."""
     beta: float = 1
     """Factor of what is added."""
-    inputs: tuple[str, ...] = INPUTS["mm"]
-    """Those of its `INPUTS` that there are, under the names of the extras that they are."""
+    inputs: tuple[str, ...] = OPERATORS["mm"].inputs
+    """Those of its operator's inputs that it has, under the names of the extras that they are."""
     any_rows: bool = False
     """Whether rows of out begin anywhere, not at multiples of 16 bytes, so that TMA does not store
     them and a kernel's threads do."""

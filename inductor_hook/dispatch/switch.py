@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import logging
 import os
-import warnings
-from collections.abc import Callable, Sequence
-from functools import cache, partial
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +19,16 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from tilecast.heuristics.errors import TilecastError
 from tilecast.inductor_hook import telemetry
-from tilecast.inductor_hook.describe.layout import Scale
-from tilecast.inductor_hook.dispatch.plan import Plan, Planner, Product, multiplied
+from tilecast.inductor_hook.describe.product import READERS, Read, Request
+from tilecast.inductor_hook.dispatch.plan import Planner, multiplies_dtype
+from tilecast.inductor_hook.patch import patching
 from tilecast.inductor_hook.settings import from_environment, unbenchmarked
 
 _KEY = "CUDA"
 """The dispatch key of the kernels that are replaced."""
 
-_library: torch.library.Library | None = None
-"""Registers our kernels for as long as it lives; None while switched off."""
-_kept: list[object] = []
-"""Our kernels, for good: another thread may be in one, or about to be, when it is taken back."""
+_library: object | None = None
+"""Keeps tilecast's kernels in place for as long as it lives; None while switched off."""
 
 
 def enable(model: str | Path | None = None, *, power: str = "robust") -> None:
@@ -53,17 +51,10 @@ def enable(model: str | Path | None = None, *, power: str = "robust") -> None:
     planner = Planner(logging.INFO, unbenchmarked(model, power))
     disable()
     kernels = {
-        name: _kernel(planner, ours, _stock(name), in_python=_in_python(name, _KEY))
-        for name, ours in _OPERATORS.items()
+        name: _kernel(planner, read, _stock(name), in_python=_in_python(name, _KEY))
+        for name, read in READERS.items()
     }
-    library = torch.library.Library("aten", "IMPL")
-    with warnings.catch_warnings():
-        # That a kernel is replaced, which is what was asked for.
-        warnings.filterwarnings("ignore", category=UserWarning)
-        for name, kernel in kernels.items():
-            library.impl(name, kernel, _KEY)
-            _kept.append(torch.library.get_kernel(f"aten::{name}", _KEY))
-    _library = library
+    _library = patching.replace_kernels(kernels, _KEY)
 
 
 def disable() -> None:
@@ -77,112 +68,22 @@ def enable_from_environment() -> None:
     try:
         named = from_environment(os.environ)
         enable(named["model"], power=named["power"])
-    # PyTorch loads us from its own import, which must not fail for our sake.
+    # PyTorch's own import calls this, and must not fail.
     except Exception as error:
         telemetry.warn_once("enabling from the environment", error)
 
 
-_Ours = Callable[..., torch.Tensor | None]
-"""An operator as we run it, with a planner before its own arguments; None where torch shall."""
-
-_MM, _BMM, _INT_MM = Product(), Product(3), Product(out=torch.int32)
-
-
-def _mm(planner: Planner, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor | None:
-    return _run(planner.plan(_MM, a, b), a, b)
-
-
-def _bmm(planner: Planner, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor | None:
-    return _run(planner.plan(_BMM, a, b), a, b)
-
-
-def _int_mm(planner: Planner, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor | None:
-    return _run(planner.plan(_INT_MM, a, b), a, b)
-
-
-def _addmm(
-    planner: Planner,
-    bias: torch.Tensor,
-    a: torch.Tensor,
-    b: torch.Tensor,
-    *,
-    beta: float = 1,
-    alpha: float = 1,
-) -> torch.Tensor | None:
-    # Torch adds any bias in one kernel; we would need a second one for others.
-    plan = planner.plan(_MM, a, b, None, bias, alpha, beta)
-    return plan and _run(plan, a, b, *plan.added(bias, alpha, beta))
-
-
-def _scaled_mm(
-    planner: Planner,
-    a: torch.Tensor,
-    b: torch.Tensor,
-    scale_a: torch.Tensor,
-    scale_b: torch.Tensor,
-    bias: torch.Tensor | None = None,
-    scale_result: torch.Tensor | None = None,
-    out_dtype: torch.dtype | None = None,
-    use_fast_accum: bool = False,
-) -> torch.Tensor | None:
-    here = a.get_device() == scale_a.get_device() == scale_b.get_device()
-    if out_dtype is None or scale_result is not None or not here:
+def _result(planner: Planner, request: Request | None) -> torch.Tensor | None:
+    """What a tilecast kernel makes of a request; None where torch shall do it."""
+    if request is None:
         return None
-    scales = (Scale.of(scale_a), Scale.of(scale_b))
-    plan = planner.plan(Product(2, out_dtype, scales, use_fast_accum), a, b, None, bias)
-    if plan is None:
-        return None  # scales of blocks may lie so that they are no vector
-    added = () if bias is None else plan.added(bias, 1, 1)
-    return _run(plan, a, b, scale_a.view(-1), scale_b.view(-1), *added)
-
-
-_RECIPES = ([0], [1])
-"""``ScalingType`` of one number for all, and of one a row of A and a column of B."""
-
-
-def _scaled_mm_v2(
-    planner: Planner,
-    a: torch.Tensor,
-    b: torch.Tensor,
-    scale_a: list[torch.Tensor],
-    recipe_a: list[int],
-    swizzle_a: list[int],
-    scale_b: list[torch.Tensor],
-    recipe_b: list[int],
-    swizzle_b: list[int],
-    bias: torch.Tensor | None,
-    out_dtype: torch.dtype | None,
-    contraction_dim: Sequence[int] = (),
-    use_fast_accum: bool = False,
-) -> torch.Tensor | None:
-    """What ``F.scaled_mm`` calls; torch says what is wrong with scales that its recipes refuse."""
-    known = recipe_a == recipe_b and recipe_a in _RECIPES and len(scale_a) == len(scale_b) == 1
-    if not known or any((*swizzle_a, *swizzle_b)) or contraction_dim:
+    device = request.a.get_device()
+    if any(scale.get_device() != device for scale in request.scales):
         return None
-    one_each = scale_a[0].numel() == scale_b[0].numel() == 1
-    if one_each != (recipe_a == _RECIPES[0]):
+    plan = planner.plan(request)
+    if plan is None or not plan.kernel.ready(device):
         return None
-    return _scaled_mm(planner, a, b, scale_a[0], scale_b[0], bias, None, out_dtype, use_fast_accum)
-
-
-def _run(
-    plan: Plan | None, a: torch.Tensor, b: torch.Tensor, *extras: torch.Tensor | float
-) -> torch.Tensor | None:
-    """The result of a plan whose kernel is there."""
-    if plan is None or not plan.kernel.ready(a.get_device()):
-        return None
-    return plan.launch(a, b, None, *extras)
-
-
-_OPERATORS: dict[str, _Ours] = {
-    "mm": _mm,
-    "bmm": _bmm,
-    "addmm": _addmm,
-    "_int_mm": _int_mm,
-    "_scaled_mm": _scaled_mm,
-    "_scaled_mm_v2": _scaled_mm_v2,
-}
-"""The operators that come to us."""
+    return plan.launch(request)
 
 
 def _stock(name: str) -> Callable[..., torch.Tensor]:
@@ -192,14 +93,12 @@ def _stock(name: str) -> Callable[..., torch.Tensor]:
         TilecastError: this build of PyTorch has none.
     """
     try:
-        kernel = torch.library.get_kernel(f"aten::{name}", _KEY)
+        return patching.stock_kernel(name, _KEY)
     except RuntimeError as error:
         raise TilecastError(
             f"PyTorch {torch.__version__} has no {_KEY} kernel of {name}; allowed: a build with "
             "CUDA; install one"
         ) from error
-    key = torch._C.DispatchKey.__members__[_KEY]
-    return partial(kernel.call_boxed, torch._C.DispatchKeySet(key))
 
 
 @cache
@@ -209,7 +108,7 @@ def _in_python(name: str, key: str) -> bool:
 
 
 def _kernel(
-    planner: Planner, ours: _Ours, stock: Callable[..., torch.Tensor], *, in_python: bool
+    planner: Planner, read: Read, stock: Callable[..., torch.Tensor], *, in_python: bool
 ) -> Callable:
     """What stands in for an operator's own kernel, which may be ``in_python``.
 
@@ -221,9 +120,9 @@ def _kernel(
 
     def run(*operands: Any, **options: Any) -> torch.Tensor:
         # First what tells quickest: each call of torch's own pays for the look at it.
-        if not _library or not multiplied(planner, operands[0].dtype):
+        if not _library or not multiplies_dtype(planner, operands[0].dtype):
             return stock(*operands, **options)
-        result = ours(planner, *operands, **options)
+        result = _result(planner, read(*operands, **options))
         return stock(*operands, **options) if result is None else result
 
     def above_python(*operands: Any, **options: Any) -> torch.Tensor:

@@ -29,8 +29,9 @@ from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.inductor_hook.fuse.form import Request
 from tilecast.inductor_hook.offer.offer import ON_TRIAL
-from tilecast.inductor_hook.run.launcher import StaticMatmul
-from tilecast.inductor_hook.select.selection import gpu_of, shortlist
+from tilecast.inductor_hook.run.static import StaticMatmul
+from tilecast.inductor_hook.select import selection
+from tilecast.inductor_hook.select.selection import shortlist
 from tilecast.inductor_hook.settings import active, cache_key
 from tilecast.inductor_hook.timing.stand_in import StandIn
 from tilecast.kernels.build.builder import object_builder
@@ -95,7 +96,7 @@ def int8_alone(request: Request) -> list[StandIn]:
     """
     device = request.nodes[0].get_device()
     problem = replace(request.problem, operands=INT8_ALONE)
-    gpu = gpu_of(device.index or 0, request.settings)
+    gpu = selection.hardware_of(device.index or 0, request.settings)
     byte_ms = 1e3 * problem.m * problem.n / gpu.dram_bytes_per_second
     kernels: dict[str, Callable[..., object]] = {}
     if request.problem.in_library:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch._inductor import config
 from torch.fx import Graph
 
@@ -26,7 +24,7 @@ class GraphPass:
         if not settings:
             return
         try:
-            precompile.look_ahead(graph, settings)
+            precompile.start_compiling(graph, settings)
         except Exception as error:
             telemetry.warn_once("looking ahead", error, "kernels compile when they are asked for")
         # Tensor parallelism in the background looks for bare products, after this pass.
@@ -44,12 +42,3 @@ class GraphPass:
 
 PASS = GraphPass()
 """The one pass."""
-
-
-def follow(passes: list[Any], wanted: bool) -> None:
-    """Have Inductor apply this pass behind ``passes``, or no longer.
-
-    Not through its ``post_grad_custom_post_pass``: that place is the user's.
-    """
-    if wanted != (PASS in passes):
-        (passes.append if wanted else passes.remove)(PASS)

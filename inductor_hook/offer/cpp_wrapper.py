@@ -9,7 +9,7 @@ import torch
 from torch._inductor.ir import ExternKernelOut, Layout
 from torch._inductor.virtualized import V
 
-from tilecast.heuristics.operands import NUMBER
+from tilecast.inductor_hook.describe.arguments import tensor_names
 from tilecast.inductor_hook.run import cpp_operator
 
 OPERATOR = torch.ops.tilecast.launch.default
@@ -56,7 +56,7 @@ class OperatorCall(ExternKernelOut):
             folder = folder.replace("\\", "\\\\").replace('"', '\\"')
         return [
             *(given["A"], given["B"], self),
-            [given[extra.name] for extra in operands.extras if extra.kind != NUMBER],
+            [given[name] for name in tensor_names(operands.extras)],
             given.get(matmul.added),
             [config.name for config in choice.configs],
             operands.text,

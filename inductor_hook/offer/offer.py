@@ -19,7 +19,8 @@ from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
 from tilecast.inductor_hook import telemetry
 from tilecast.inductor_hook.describe.from_ir import read
-from tilecast.inductor_hook.describe.matmul import ADDING, LeftToLibrary, Matmul, NotCovered
+from tilecast.inductor_hook.describe.matmul import Deferred, Matmul, NotCovered
+from tilecast.inductor_hook.describe.product import OPERATORS
 from tilecast.inductor_hook.names import names
 from tilecast.inductor_hook.offer.template import Choice, TilecastCaller, template
 from tilecast.inductor_hook.patch.torch_versions import (
@@ -28,7 +29,8 @@ from tilecast.inductor_hook.patch.torch_versions import (
     template_params,
 )
 from tilecast.inductor_hook.recording import record
-from tilecast.inductor_hook.select.selection import decided, gpu_of, portfolio, runnable, shortlist
+from tilecast.inductor_hook.select import selection
+from tilecast.inductor_hook.select.selection import decided, portfolio, runnable, shortlist
 from tilecast.inductor_hook.settings import Settings, asked
 from tilecast.kernels.build.builder import object_builder
 
@@ -72,7 +74,7 @@ def offered(
     try:
         found = _choices(settings, kernel_inputs, op, fast_accumulation(overrides))
         count("problems")
-    except LeftToLibrary as reason:
+    except Deferred as reason:
         count(f"left to the library: {op}")
         _say_none(op, reason)
         aten = {one.uid for one in templates if isinstance(one, ExternKernelChoice)}
@@ -104,7 +106,7 @@ def own(
     """
     try:
         found = _choices(settings, kernel_inputs, FUSED, None, tuple(inputs), tuple(epilogue))
-    except (LeftToLibrary, NotCovered, TilecastError) as reason:
+    except (Deferred, NotCovered, TilecastError) as reason:
         _say_none(FUSED, reason)
         return []
     return [one.choice for one in found if one.choice]
@@ -138,14 +140,16 @@ def _choices(
     Raises:
         TilecastError: there is no model for the GPU, dtypes and majors.
         NotCovered: no kernel does it.
-        LeftToLibrary: cuBLAS shall do it.
+        Deferred: cuBLAS shall do it.
     """
     start = time.perf_counter()
     matmul = read(kernel_inputs, op, fast, inputs, epilogue)
     if settings.record and not _on_trial():
         record(settings.record, matmul.hint)
-    choices = chosen(settings, matmul, gpu_of(kernel_inputs.device().index or 0, settings))
-    if choices[0].matmul.added and op not in ADDING:
+    choices = chosen(
+        settings, matmul, selection.hardware_of(kernel_inputs.device().index or 0, settings)
+    )
+    if choices[0].matmul.added and (op == FUSED or not OPERATORS[op].adds):
         raise NotCovered("no kernel, or no model, is for what is added")
     begin(choices)
     _log_choices(op, matmul, choices, time.perf_counter() - start)
@@ -163,7 +167,7 @@ def chosen(settings: Settings, matmul: Matmul, gpu: Hardware) -> list[Choice]:
 
     Raises:
         TilecastError: there is no model for the GPU, dtypes and majors.
-        LeftToLibrary: none is benchmarked, cuBLAS is expected to win throughout, and ATen is named.
+        Deferred: none is benchmarked, cuBLAS is expected to win throughout, and ATen is named.
     """
     operands = runnable(settings, matmul.hint.operands, gpu)
     matmul = replace(matmul, hint=replace(matmul.hint, operands=operands))
@@ -200,13 +204,13 @@ def _check_library(settings: Settings, matmul: Matmul, gpu: Hardware) -> None:
     does not store the rows, which cuBLAS is slow at.
 
     Raises:
-        LeftToLibrary: that is so.
+        Deferred: that is so.
     """
     if matmul.added and not matmul.any_rows:
-        raise LeftToLibrary(f"no kernel adds the {matmul.added} of {matmul.hint}")
+        raise Deferred(f"no kernel adds the {matmul.added} of {matmul.hint}")
     choice = decided(settings, matmul.hint, gpu, matmul.any_rows)
     if choice.deferred and not (matmul.dynamic and _portfolio(settings, matmul, gpu)):
-        raise LeftToLibrary(
+        raise Deferred(
             f"ATen may take no more than {choice.library_over:.2f}x the time of "
             f"{choice.prediction.config.name} for {matmul.hint}"
         )

@@ -19,12 +19,12 @@ from torch._inductor.ir import StorageBox, TensorBox
 from torch._inductor.virtualized import V
 
 from tilecast.heuristics.config import KernelConfig
-from tilecast.heuristics.operands import COLUMN, MATRIX, NUMBER, ONE, ROW, Extra
 from tilecast.inductor_hook import telemetry
+from tilecast.inductor_hook.describe.arguments import sources
 from tilecast.inductor_hook.describe.matmul import Matmul
 from tilecast.inductor_hook.offer.cpp_wrapper import OperatorCall
 from tilecast.inductor_hook.patch.torch_versions import benchmarks_calls_here
-from tilecast.inductor_hook.run.launcher import errors_raised
+from tilecast.inductor_hook.run.static import errors_raised
 from tilecast.inductor_hook.settings import Settings
 from tilecast.kernels.build.builder import object_builder
 from tilecast.kernels.launch import preload
@@ -37,14 +37,15 @@ all infinite, while ours would still multiply, with torch."""
 _KEY = "tilecast"
 """What the keys of our timings begin with."""
 
-_VIEWS = {ONE: "{}.view(-1)", COLUMN: "{}.view(-1)", ROW: "row({})", MATRIX: "{}"}
-"""How an extra of the graph is handed to a kernel, which takes vectors with one dimension, by kind.
-"""
-
 _SOURCE = """
 import torch
-from tilecast.inductor_hook.run.launcher import {{constructor}}
-{%- if "row(" in extras %}, row{% endif %}{% if added %}, add_bias{% endif %}
+from tilecast.inductor_hook.run.{{module}} import {{constructor}}
+{%- if "row(" in extras %}
+from tilecast.inductor_hook.run.static import row
+{%- endif %}
+{%- if added %}
+from tilecast.inductor_hook.run.in_torch import add_bias
+{%- endif %}
 
 
 # Chosen by model {{model}}.
@@ -104,7 +105,7 @@ class Choice:
     def variables(self) -> dict[str, Any]:
         """What the template is rendered with."""
         operands = self.matmul.hint.operands
-        inputs, extras = self.matmul.inputs, operands.extras
+        numbers = {"alpha": self.matmul.alpha, "beta": self.matmul.beta}
         dynamic = self.matmul.dynamic
         names = tuple(config.name for config in self.configs)
         arguments = [
@@ -120,21 +121,15 @@ class Choice:
                 f"digest={self.settings.digest!r}",
             ]
         return {
+            "module": "dynamic" if dynamic else "static",
             "constructor": "DynamicMatmul" if dynamic else "StaticMatmul",
             "arguments": ", ".join(arguments),
             "model": repr(self.settings.digest),
-            "inputs": inputs,
-            "extras": "".join(f", {self._handed(extra)}" for extra in extras),
+            "inputs": self.matmul.inputs,
+            "extras": "".join(f", {source}" for source in sources(operands.extras, numbers)),
             "added": self.matmul.added,
-            "alpha": self.matmul.alpha,
-            "beta": self.matmul.beta,
+            **numbers,
         }
-
-    def _handed(self, extra: Extra) -> str:
-        """How generated code hands an extra to the kernel."""
-        if extra.kind == NUMBER:
-            return repr(float(getattr(self.matmul, extra.name)))
-        return _VIEWS[extra.kind].format(extra.name)
 
 
 class TilecastKernel(CuteDSLTemplateKernel):

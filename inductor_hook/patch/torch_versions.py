@@ -2,30 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextvars import ContextVar
+from collections.abc import Mapping, Sequence
 from functools import wraps
-from typing import Any
+from typing import Any, NamedTuple
 
 from tilecast.inductor_hook.names import BACKEND
+from tilecast.inductor_hook.patch import patching
 
 OLDEST = (2, 11)
 """The first version with CuteDSL templates as the hook uses them."""
-OLDEST_NVGEMM = (2, 14)
-"""The first version whose NVGEMM backend takes its kernels from ``cutlass.operators``."""
-NVGEMM_HOME = "torch._inductor.heuristics.template.nv_universal_gemm"
-"""The module that keeps the object which ranks the kernels of NVGEMM, since then."""
-OLDEST_FLEX_GEMM = (2, 15)
-"""The first version whose FlexGEMM asks QuACK for the legal configs of a call, on any GPU."""
-FLEX_GEMM_HOME = "torch._inductor.kernel.flex_gemm.lowering"
-"""The module that asks, since then."""
 
-HANDLERS_HOME = "torch._inductor.virtualized"
-"""The module that hands out each thread's choices handler, on every version."""
-PATTERNS_HOME = "torch._inductor.fx_passes.post_grad"
-"""The module that keeps the list of patterns that graphs are rewritten with, on every version."""
-PADDING_HOME = "torch._inductor.fx_passes.pad_mm"
-"""The module that pads what is multiplied, on every version."""
+
+class Place(NamedTuple):
+    """An attribute of PyTorch's that tilecast changes while it is installed."""
+
+    module: str
+    """The module."""
+    name: str
+    """The attribute, with dots where it is one of an object's."""
+    since: tuple[int, int] = OLDEST
+    """The first version that has it as the hook needs it."""
+
+
+ATEN = Place("torch._inductor.utils", "_use_autotune_backend")
+"""Tells whether a list of backends names one. This stays changed, see `ask_for_aten`."""
+CONFIG = Place("torch._inductor.config", "max_autotune_gemm_backends")
+"""The list of backends."""
+CHOICES_CLASS = Place("torch._inductor.config", "inductor_choices_class")
+"""Makes the choices handlers."""
+HANDLERS = Place("torch._inductor.virtualized", "_choices._get_handler")
+"""Hands out each thread's choices handler."""
+PATTERNS = Place("torch._inductor.fx_passes.post_grad", "pass_patterns")
+"""The list of patterns that graphs are rewritten with."""
+PADDING = Place("torch._inductor.fx_passes.pad_mm", "can_pad")
+"""Says whether a product may be padded."""
+NVGEMM = Place(
+    "torch._inductor.heuristics.template.nv_universal_gemm", "get_nvgemm_heuristics", (2, 14)
+)
+"""Keeps the object that ranks the kernels of NVGEMM, which are ``cutlass.operators``'."""
+FLEX_GEMM = Place("torch._inductor.kernel.flex_gemm.lowering", "flex_gemm_quack_configs", (2, 15))
+"""Asks QuACK for the legal configs of a call of FlexGEMM, on any GPU."""
+PLACES = (ATEN, CONFIG, CHOICES_CLASS, HANDLERS, PATTERNS, PADDING, NVGEMM, FLEX_GEMM)
+"""All that are changed, beside the kernels of operators, which the eager switch replaces, and the
+autotuner's lists of functions."""
 
 
 def torch_version() -> tuple[int, int]:
@@ -116,43 +135,19 @@ def benchmarks_calls_here(choices: Sequence[Any]) -> bool:
     return not (elsewhere or in_graphs or cutlass)
 
 
-def change(config: Any, name: str, how: Callable[[Any], Any]) -> None:
-    """Change an entry of Inductor's configuration for every thread.
-
-    Since 2.12 an assignment is seen by the thread that made it alone; the others see the default,
-    which any thread can change back. So this thread gets a value of its own only if it had one.
-    ``how`` takes a value, this thread's or the default, and returns the new one.
-    """
-    entry = config._config[name]
-    here, elsewhere = getattr(config, name), entry.default
-    entry.default = how(elsewhere)
-    if here == elsewhere:
-        # The one way, on every version, to drop a thread's own value and what was computed of it.
-        delattr(config, name)
-        entry.hide = False
-    else:
-        setattr(config, name, how(here))
-    # What other threads have computed of all entries, and would go on to name graphs by.
-    for computed in ("_get_dict_dirty_keys_var", "_get_dict_cache_var"):
-        if computed in vars(config):
-            setattr(config, computed, ContextVar(computed, default=None))
-
-
 def ask_for_aten() -> None:
-    """Have Inductor ask ATen for choices wherever a list of backends names us without it.
+    """Have Inductor ask ATen for choices wherever a list of backends names TILECAST without ATEN.
 
-    Ours may be missing: for an operator that is none of ours, or because we are not installed,
-    which another thread or an environment may not know. This stays for good for that reason, and
-    does nothing to a list without our name. All of Inductor asks through one function.
+    TILECAST may have none: for an operator that it does not cover, or because it is not installed,
+    which another thread or an environment may not know. For that reason this is never undone; it
+    does nothing to a list without TILECAST. All of Inductor asks through one function.
     """
     from torch._inductor import utils
 
-    stock = utils._use_autotune_backend
-    if hasattr(stock, "__wrapped__"):
-        return
+    stock = patching.stock(utils, ATEN.name)
 
     @wraps(stock)
     def use_autotune_backend(backend: str) -> bool:
         return stock(backend) or (backend.upper() == "ATEN" and stock(BACKEND))
 
-    utils._use_autotune_backend = use_autotune_backend
+    patching.replace(utils, ATEN.name, use_autotune_backend)

@@ -1,19 +1,18 @@
-"""What generated C++ calls at run time: our kernels as an operator of PyTorch's dispatcher.
-
-Under a C++ wrapper generated code imports this module alone, as that in Python does the launcher.
-"""
+"""What generated C++ calls at run time: tilecast kernels as an operator of PyTorch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
-from typing import Any
 
 import torch
 
-from tilecast.heuristics.operands import COLUMN, MATRIX, NUMBER, ONE, ROW, GemmOperands
+from tilecast.heuristics.operands import GemmOperands
+from tilecast.inductor_hook.describe.arguments import launch_arguments, tensor_names
 from tilecast.inductor_hook.describe.layout import padded
-from tilecast.inductor_hook.run.launcher import DynamicMatmul, StaticMatmul, add_bias, row
+from tilecast.inductor_hook.run.dynamic import DynamicMatmul
+from tilecast.inductor_hook.run.in_torch import add_bias
+from tilecast.inductor_hook.run.static import StaticMatmul
 
 _SCHEMA = (
     "launch(Tensor a, Tensor b, Tensor(x!) out, Tensor[] extras, Tensor? added, str[] configs, "
@@ -50,22 +49,12 @@ def launch(
     """
     any_rows = out.stride(-1) == 1 and out.stride(-2) % padded(1, out.itemsize) != 0
     matmul = _named(tuple(configs), operands, a.ndim == 3, any_rows, tuple(model))
-    tensors, numbers = iter(extras), {"alpha": alpha, "beta": beta}
-    given: Any = (
-        numbers[extra.name] if extra.kind == NUMBER else _VIEWS[extra.kind](next(tensors))
-        for extra in GemmOperands.parse(operands).extras
-    )
-    matmul(a, b, out, *given)
+    kinds = GemmOperands.parse(operands).extras
+    values = dict(zip(tensor_names(kinds), extras, strict=True))
+    arguments = launch_arguments(kinds, values | {"alpha": alpha, "beta": beta})
+    matmul(a, b, out, *arguments)
     if added is not None:
         add_bias(out, added, alpha, beta)
-
-
-_VIEWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    **dict.fromkeys((ONE, COLUMN), torch.Tensor.flatten),
-    ROW: row,
-    MATRIX: lambda matrix: matrix,
-}
-"""How an extra is handed to a kernel, which takes vectors with one dimension, by kind."""
 
 
 @cache

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tilecast.data_collection.gpu.gpu_model import hardware_of
+from tilecast.data_collection.gpu import gpu_model
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.config_table import Candidates
 from tilecast.heuristics.errors import TilecastError
@@ -20,7 +20,7 @@ from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook import telemetry
 from tilecast.inductor_hook.settings import Settings
 from tilecast.kernels.candidates import candidates, config_table, multiplies
-from tilecast.models.runtime.known_operands import check_decides
+from tilecast.models.runtime.known_operands import check_decides_for
 from tilecast.models.runtime.learned import (
     FirstChoice,
     LearnedHeuristic,
@@ -34,7 +34,7 @@ _REMEMBERED = 4096
 """Problems whose answer is kept; a model has some dozens."""
 
 
-def gpu_of(device: int, settings: Settings) -> Hardware:
+def hardware_of(device: int, settings: Settings) -> Hardware:
     """The hardware of a CUDA device, as a model of one's own, tilecast or its driver describes it.
 
     Raises:
@@ -57,7 +57,7 @@ def _own_hardware(model: str, digest: str) -> Hardware:
 
 @cache
 def _gpu_here(device: int) -> Hardware:
-    return hardware_of(device)
+    return gpu_model.hardware_of(device)
 
 
 @lru_cache(_REMEMBERED)
@@ -142,7 +142,7 @@ def ranked(
     then the configs that are none, which run all the same, as the model places them among them.
 
     Raises:
-        TilecastError: no model knows the GPU, dtypes and majors; or it is lent, and asked for one.
+        TilecastError: no model knows the GPU, dtypes and majors; or a borrowed one may not decide.
     """
     heuristic = _ranking(settings, problem.operands, gpu, benchmarked=limit > 1)
     rivals = candidates(problem, gpu)
@@ -186,25 +186,25 @@ def _choosing(
     """
     heuristic = _ranking(settings, operands, gpu, benchmarked=benchmarked)
     if not benchmarked:
-        check_decides(heuristic.artifact.measured, operands)
+        check_decides_for(heuristic.artifact.measured, operands)
     return heuristic
 
 
 def _ranking(
     settings: Settings, operands: GemmOperands, gpu: Hardware, *, benchmarked: bool
 ) -> LearnedHeuristic:
-    """The model for some operands; where it is lent to the GPU, that is said once.
+    """The model for some operands; where the GPU borrows it, that is said once.
 
     Raises:
-        TilecastError: there is none; or it is lent, and what it prefers is not benchmarked.
+        TilecastError: there is none; or it is borrowed, and what it prefers is not benchmarked.
     """
     heuristic = _heuristic(gpu, operands, settings.power, settings.model, settings.digest)
-    if heuristic.artifact.lender:
+    if heuristic.artifact.trained_for:
         if not benchmarked:
             raise TilecastError(
                 f"no model decides without a benchmark: {terms(heuristic.artifact)}"
             )
-        telemetry.say_once("lent model", terms(heuristic.artifact))
+        telemetry.say_once("borrowed model", terms(heuristic.artifact))
     return heuristic
 
 

@@ -8,7 +8,6 @@ model's order in that place, for both.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import wraps
 from typing import Any
 
@@ -17,6 +16,7 @@ from tilecast.heuristics.operands import GemmOperands, TensorSpec
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook.describe.from_ir import stored
 from tilecast.inductor_hook.patch import patching
+from tilecast.inductor_hook.patch.torch_versions import FLEX_GEMM
 from tilecast.inductor_hook.stock_kernels.stock_order import (
     HOPPER,
     Choose,
@@ -24,7 +24,7 @@ from tilecast.inductor_hook.stock_kernels.stock_order import (
     ranked_or_stock,
 )
 from tilecast.kernels.quack_sm90.config import QuackConfig
-from tilecast.kernels.quack_sm90.space import most_stages
+from tilecast.kernels.quack_sm90.space import deepest
 from tilecast.kernels.rules import tile_ks
 
 Legal = Sequence[tuple[tuple[str, Any], ...]]
@@ -43,8 +43,6 @@ PLAIN: Mapping[str, Any] = {
     "use_tma_gather": False,
 }
 """What they have in common, as the kernels that were measured have it."""
-HOOKED = "flex_gemm_quack_configs"
-"""The function of FlexGEMM's lowering that asks QuACK."""
 
 
 def quack_config(fields: Mapping[str, Any], operands: GemmOperands) -> QuackConfig | None:
@@ -65,7 +63,7 @@ def quack_config(fields: Mapping[str, Any], operands: GemmOperands) -> QuackConf
         schedule="pong" if fields["pingpong"] else "coop",
         swap_ab=fields["swap_ab"],
     )
-    return replace(config, stages=most_stages(config, operands, HOPPER))
+    return deepest(config, operands, HOPPER)
 
 
 def read(call: Any, inputs: Sequence[Any]) -> GemmProblem:
@@ -117,12 +115,13 @@ def rank_with_model(home: Any, choose: Choose) -> None:
     Raises:
         TilecastError: the installed PyTorch asks QuACK in another way.
     """
-    if not hasattr(home, HOOKED):
+    if not hasattr(home, FLEX_GEMM.name):
         raise TilecastError(
-            f"{home.__name__} has no {HOOKED}; allowed: PyTorch 2.15; leave rank_flex_gemm off"
+            f"{home.__name__} has no {FLEX_GEMM.name}; allowed: PyTorch 2.15; leave rank_flex_gemm "
+            "off"
         )
 
-    stock = patching.stock(home, HOOKED)
+    stock = patching.stock(home, FLEX_GEMM.name)
 
     @wraps(stock)
     def quack_configs(call: Any, inputs: Sequence[Any], *rest: Any, **options: Any) -> Legal:
@@ -135,9 +134,9 @@ def rank_with_model(home: Any, choose: Choose) -> None:
             )
         )
 
-    patching.replace(home, HOOKED, quack_configs)
+    patching.replace(home, FLEX_GEMM.name, quack_configs)
 
 
 def restore(home: Any) -> None:
     """Undo `rank_with_model`; nothing to do where FlexGEMM asks QuACK by itself."""
-    patching.restore(home, HOOKED)
+    patching.restore(home, FLEX_GEMM.name)

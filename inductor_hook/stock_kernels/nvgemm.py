@@ -15,6 +15,7 @@ from tilecast.heuristics.dtypes import dtype_of_cutlass
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.operands import GemmOperands, TensorSpec
 from tilecast.heuristics.problem import GemmProblem
+from tilecast.inductor_hook.patch import patching
 from tilecast.inductor_hook.stock_kernels.stock_order import (
     HOPPER,
     Choose,
@@ -118,14 +119,13 @@ def rank_with_model(home: Any, choose: Choose) -> None:
     Raises:
         TilecastError: the installed PyTorch keeps no such object.
     """
-    restore(home)
     stock = home.get_nvgemm_heuristics()
     if home.get_nvgemm_heuristics() is not stock:
         raise TilecastError(
             f"{home.__name__} does not keep its ranking object; allowed: PyTorch 2.14 or 2.15; "
             "leave rank_nvgemm off"
         )
-    stock_filter = stock.filter_kernels
+    stock_filter = patching.stock(stock, "filter_kernels")
 
     def filter_kernels(
         kernels: list[Any], inputs: Any, count: int, *rest: Any, **options: Any
@@ -144,9 +144,9 @@ def rank_with_model(home: Any, choose: Choose) -> None:
         # None where Hopper has none, as with a fused epilogue.
         return [*ranked_or_stock("NVGEMM", ranked, theirs)] if kernels else theirs()
 
-    vars(stock)["filter_kernels"] = filter_kernels
+    patching.replace(stock, "filter_kernels", filter_kernels)
 
 
 def restore(home: Any) -> None:
     """Undo `rank_with_model`; nothing to do where Inductor ranks by itself."""
-    vars(home.get_nvgemm_heuristics()).pop("filter_kernels", None)
+    patching.restore(home.get_nvgemm_heuristics(), "filter_kernels")

@@ -11,10 +11,10 @@ from torch._inductor import config
 from torch._inductor.select_algorithm import ExternKernelCaller, ExternKernelChoice
 
 from tilecast.inductor_hook import telemetry
+from tilecast.inductor_hook.describe.arguments import row
 from tilecast.inductor_hook.names import names
 from tilecast.inductor_hook.offer.template import TilecastCaller
 from tilecast.inductor_hook.patch.torch_versions import benchmarks_calls_here
-from tilecast.inductor_hook.run.launcher import row
 from tilecast.inductor_hook.settings import Settings, asked
 from tilecast.inductor_hook.timing.cuda_graph import Call, Captured, Stock, benchmark
 from tilecast.inductor_hook.timing.power_limit import near

@@ -26,7 +26,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from tilecast.data_collection.timing.gpu_session import COLD_FACTOR, MAX_LAUNCHES, REPLAY_SECONDS
 from tilecast.inductor_hook import telemetry
-from tilecast.inductor_hook.run.launcher import errors_raised
+from tilecast.inductor_hook.run.static import errors_raised
 
 REPLAYS = 5
 """Of a graph, whose median counts; one more comes before them."""

@@ -14,7 +14,7 @@ from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook import telemetry
 from tilecast.inductor_hook.offer.template import FAILED_MS, Choice
 from tilecast.inductor_hook.recording import record_times
-from tilecast.inductor_hook.select.selection import gpu_of
+from tilecast.inductor_hook.select import selection
 from tilecast.inductor_hook.settings import Settings
 from tilecast.kernels.objects.keys import toolchain
 
@@ -45,7 +45,7 @@ def learn(
         }
         if ran:
             least = min((float(time) for time in library if time < FAILED_MS), default=None)
-            record_times(path, _now(problem, ran, least, gpu_of(device, settings)))
+            record_times(path, _now(problem, ran, least, selection.hardware_of(device, settings)))
     # Whatever goes wrong in here, the graph compiles without it.
     except Exception as error:
         telemetry.warn_once("recording times", error, f"{path} lacks some")

@@ -59,7 +59,7 @@ def is_current(facts: Mapping[str, object]) -> bool:
 
 @cache
 def family_facts(family: str) -> dict[str, object]:
-    """What all kernels of a family depend on: versions of the compiler, and our own source."""
+    """What all kernels of a family depend on: versions of the compiler, and its source here."""
     digest = hashlib.sha256()
     for path in source_files(FAMILIES[family].compiler).values():
         digest.update(path.read_bytes())

@@ -52,6 +52,16 @@ class QuackConfig(KernelConfig):
     """Solve out^T = B^T A^T: the tile's m runs along the problem's n."""
 
     @property
+    def ping_pong(self) -> bool:
+        """Whether the schedule is ``pong``."""
+        return self.schedule == "pong"
+
+    @property
+    def raster_m(self) -> bool:
+        """Whether the raster runs along m."""
+        return self.raster == "m"
+
+    @property
     def name(self) -> str:
         """A stable, readable key, such as ``128x192x64_c2x1x1_s4_pong_o1_rm8``."""
         return (

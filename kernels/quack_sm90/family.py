@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, cast
 
-from tilecast.heuristics.config import Geometry, Resources
+import numpy as np
+
+from tilecast.heuristics.config_table import Geometry
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
+from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.occupancy import max_active_clusters
 from tilecast.kernels.quack_sm90 import resources, space
 from tilecast.kernels.quack_sm90.config import QuackConfig
-from tilecast.kernels.rules import RuledFamily
+from tilecast.kernels.quack_sm90.stock import stock_configs
+from tilecast.kernels.rules import Rule
 from tilecast.kernels.spec import KernelSpec
 
 
 @dataclass(frozen=True)
-class QuackSm90(RuledFamily):
+class QuackSm90:
     """See `tilecast.kernels.family.KernelFamily`."""
 
     name: ClassVar[str] = QuackConfig.family
@@ -27,46 +31,56 @@ class QuackSm90(RuledFamily):
     # The GPU that the DSL is to take for this host's. Into one that kernels are for it would load
     # each that it compiles; with none named it asks the driver, which makes it unfit to be forked.
     environment: ClassVar[Mapping[str, str]] = {"CUTE_DSL_ARCH": "sm_100a"}
-    config_rules = space.CONFIG_RULES
-    problem_rules = space.PROBLEM_RULES
+    config_rules: ClassVar[tuple[Rule[GemmOperands], ...]] = space.CONFIG_RULES
+    problem_rules: ClassVar[tuple[Rule[GemmProblem], ...]] = space.PROBLEM_RULES
 
     def parse(self, name: str) -> QuackConfig | None:
         """The config of a name; None where the name is not one of this family's."""
         return QuackConfig.parse(name)
 
-    def points(self, operands: GemmOperands) -> Iterator[QuackConfig]:
-        """Every point that the axes span."""
+    def points(self, operands: GemmOperands) -> Geometry:
+        """Every point that the axes span, in the order of `QuackConfig`s."""
         return space.points(operands)
 
-    def configs(self, operands: GemmOperands, hardware: Hardware) -> Sequence[QuackConfig]:
-        """The space, sorted."""
-        return space.valid_configs(operands, hardware)
+    def configs(self, geometry: Geometry) -> list[QuackConfig]:
+        """The config of each row."""
+        knobs = ("tile_m", "tile_n", "tile_k", "cluster_m", "cluster_n", "split_k", "stages")
+        numbers = (getattr(geometry, name).tolist() for name in (*knobs, "ctas_per_sm", "swizzle"))
+        flags = (geometry.ping_pong, geometry.raster_m, geometry.swap_ab)
+        rows = zip(*numbers, *(flag.astype(bool).tolist() for flag in flags), strict=True)
+        return [
+            QuackConfig(
+                *tile,
+                schedule="pong" if pong else "coop",
+                ctas_per_sm=ctas,
+                raster="m" if along_m else "n",
+                swizzle=swizzle,
+                swap_ab=swap_ab,
+            )
+            for *tile, ctas, swizzle, pong, along_m, swap_ab in rows
+        ]
 
-    def geometry(self, config: QuackConfig) -> Geometry:
-        """The common view of a config."""
-        return Geometry(
-            config.tile_m,
-            config.tile_n,
-            config.tile_k,
-            config.cluster_m,
-            config.cluster_n,
-            config.stages,
-            resources.mma_warp_groups(config),
-            config.ctas_per_sm,
-            config.raster == "m",
-            config.swizzle,
-            config.swap_ab,
-            config.split_k,
-            config.schedule == "pong",
+    def geometry(self, configs: Sequence[QuackConfig]) -> Geometry:
+        """The common view of some configs."""
+        numbers = {
+            name: np.array([getattr(config, name, 0) for config in configs])
+            for name in Geometry.__dataclass_fields__
+        }
+        return space.with_warp_groups(Geometry(**numbers))
+
+    def resources(
+        self, geometry: Geometry, operands: GemmOperands
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Shared memory of a CTA, registers per MMA thread, and accumulators among these."""
+        return (
+            resources.smem_bytes(geometry, operands),
+            resources.registers(geometry, operands)[1],
+            resources.accumulator_registers(geometry, operands),
         )
 
-    def resources(self, config: QuackConfig, operands: GemmOperands) -> Resources:
-        """What a config takes from an SM."""
-        return Resources(
-            resources.smem_bytes(config, operands),
-            resources.registers(config, operands)[1],
-            resources.accumulator_registers(config, operands),
-        )
+    def stock(self, operands: GemmOperands, hardware: Hardware) -> Sequence[QuackConfig]:
+        """The configs that stand for the kernels of ``cutlass.operators``, in its order."""
+        return stock_configs(operands, hardware)
 
     def rehearse(self) -> None:
         """Compile a small kernel."""

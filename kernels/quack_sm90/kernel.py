@@ -2,7 +2,7 @@
 
 The device code, its pipelines and its epilogue are QuACK's. Set here: stages, CTAs per SM, raster
 order; and, where CTAs of a cluster share a tile, which of them multiplies what and how they add up.
-``tests/unit/kernels/test_quack_contract.py`` states what this relies on.
+``tests/slow/kernels/test_quack_contract.py`` states what this relies on.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ class TunableGemm(ComposableEpiMixin, GemmSm90):
         )
         self.config, self.operands, self.any_rows = config, operands, any_rows
         self.occupancy = config.ctas_per_sm
-        self.num_regs_load, self.num_regs_mma = registers(config, operands)
+        self.num_regs_load, self.num_regs_mma = map(int, registers(config, operands))
         self.a_transposed = config.swap_ab and not converted
         self.cd_transposed = config.swap_ab
         self.b_transposed = not config.swap_ab
@@ -158,11 +158,11 @@ class TunableGemm(ComposableEpiMixin, GemmSm90):
         tRS_rD.store(tRS_rAcc[None, None, None, epi_coord].load().to(self.acc_dtype))
 
     def _compute_tile_shape_or_override(self, *args, **kwargs):
-        return epilogue_tile(self.config, self.operands)
+        return tuple(map(int, epilogue_tile(self.config, self.operands)))
 
     def _compute_stages(self, *args, **kwargs):
         config, operands = self.config, self.operands
-        return config.stages, *epilogue_stages(config, operands)
+        return config.stages, *map(int, epilogue_stages(config, operands))
 
     def get_scheduler_class(self, varlen_m: bool = False):
         """Which CTA multiplies what."""

@@ -1,14 +1,15 @@
 """What a config takes from an SM: threads, registers, shared memory.
 
-The kernel is built from these numbers and the space is pruned by them, so they are stated once.
-How warp groups share a tile is QuACK's choice, repeated here and held to it by
-tests/unit/kernels/test_quack_contract.py.
+The kernel is built from these numbers and the space is pruned by them, so they are stated once:
+for one config, or for the columns of many. How warp groups share a tile is QuACK's choice, repeated
+here and held to it by tests/slow/kernels/test_quack_contract.py.
 """
 
 from __future__ import annotations
 
-from math import gcd
+import numpy as np
 
+from tilecast.heuristics.config_table import Geometry
 from tilecast.heuristics.operands import COLUMN, MATRIX, ROW, GemmOperands
 from tilecast.kernels.quack_sm90.config import QuackConfig
 
@@ -23,117 +24,132 @@ WGMMA_M = 64
 ALIGNMENT = 1024
 """Bytes: the 128-byte swizzle of TMA and WGMMA repeats so often; barriers take one such piece."""
 
+Knobs = Geometry | QuackConfig
+"""Many configs, or one: what is computed of them is an array [configs], or a single number."""
+Pair = tuple[np.ndarray, np.ndarray]
 
-def warp_groups(config: QuackConfig) -> tuple[int, int]:
+
+def warp_groups(c: Knobs) -> Pair:
     """MMA warp groups along m and along n that share one tile."""
-    if config.schedule == "pong":
-        return 1, 1
-    if config.tile_m == 320 or (config.tile_m == 192 and config.tile_n > 128):
-        return 1, 2
-    return {64: 1, 128: 2, 192: 3}.get(config.tile_m, 2), 1
+    wide = (c.tile_m == 320) | ((c.tile_m == 192) & (c.tile_n > 128))
+    along_n = np.where(np.logical_not(c.ping_pong) & wide, 2, 1)
+    one = c.ping_pong | (along_n == 2) | (c.tile_m == 64)
+    return np.where(one, 1, np.where(np.equal(c.tile_m, 192), 3, 2)), along_n
 
 
-def mma_warp_groups(config: QuackConfig) -> int:
+def mma_warp_groups(c: Knobs) -> np.ndarray:
     """MMA warp groups of one CTA; one that loads comes on top."""
-    along_m, along_n = warp_groups(config)
-    return along_m * along_n * (2 if config.schedule == "pong" else 1)
+    along_m, along_n = warp_groups(c)
+    return along_m * along_n * (1 + c.ping_pong)
 
 
-def epilogue_tile(config: QuackConfig, operands: GemmOperands) -> tuple[int, int]:
+def epilogue_tile(c: Knobs, operands: GemmOperands) -> Pair:
     """Rows and columns of the output that are stored at once."""
-    along_m, _ = warp_groups(config)
-    for rows in (128, 192):
-        if config.tile_m % rows == 0 and along_m > 1:
-            return rows, gcd(32, config.tile_n)
-    return WGMMA_M, gcd(64 if operands.out.dtype.bits == 8 else 32, config.tile_n)
+    shared = warp_groups(c)[0] > 1
+    rows = np.where(shared & (c.tile_m % 192 == 0), 192, WGMMA_M)
+    rows = np.where(shared & (c.tile_m % 128 == 0), 128, rows)
+    widest = np.where(rows == WGMMA_M, 64 if operands.out.dtype.bits == 8 else 32, 32)
+    return rows, np.gcd(widest, c.tile_n)
 
 
-def epilogue_stages(config: QuackConfig, operands: GemmOperands) -> tuple[int, int]:
+def _pieces(c: Knobs, operands: GemmOperands) -> np.ndarray:
+    """Pieces of a tile that are stored at once."""
+    rows, columns = epilogue_tile(c, operands)
+    return c.tile_m * c.tile_n // (rows * columns)
+
+
+def epilogue_stages(c: Knobs, operands: GemmOperands) -> Pair:
     """Shared-memory buffers that storing the output goes through, and loading a matrix like it."""
-    rows, columns = epilogue_tile(config, operands)
-    pieces = config.tile_m * config.tile_n // (rows * columns)
+    pieces, columns = _pieces(c, operands), epilogue_tile(c, operands)[1]
     loads = any(extra.kind == MATRIX for extra in operands.extras)
-    return min(pieces, 4 if columns <= 16 else 2), min(pieces, 4) if loads else 0
+    return np.minimum(pieces, np.where(columns <= 16, 4, 2)), np.minimum(pieces, 4 * loads)
 
 
-def accumulator_registers(config: QuackConfig, operands: GemmOperands) -> int:
+def accumulator_registers(c: Knobs, operands: GemmOperands) -> np.ndarray:
     """32-bit accumulators per MMA thread."""
-    along_m, along_n = warp_groups(config)
-    once = config.tile_m * config.tile_n // (along_m * along_n * WARP_GROUP)
+    along_m, along_n = warp_groups(c)
+    once = c.tile_m * c.tile_n // (along_m * along_n * WARP_GROUP)
     return 2 * once if operands.promoted else once
 
 
-def fragment_registers(config: QuackConfig, operands: GemmOperands) -> int:
+def fragment_registers(c: Knobs, operands: GemmOperands) -> np.ndarray:
     """32-bit registers per MMA thread that a converted operand takes on its way.
 
     A stage of it in the type that is multiplied, and two blocks of 16 columns as stored, a pair of
     numbers each.
     """
-    rows = config.tile_m // warp_groups(config)[0]
-    return operands.converted * rows * (config.tile_k + 2 * 16) // (2 * WARP_GROUP)
+    rows = c.tile_m // warp_groups(c)[0]
+    return operands.converted * rows * (c.tile_k + 2 * 16) // (2 * WARP_GROUP)
 
 
-def launch_registers(config: QuackConfig) -> int:
+def launch_registers(c: Knobs) -> np.ndarray:
     """Registers per thread that the CTA is launched with: its share of the SM, in steps of 8."""
-    threads = (mma_warp_groups(config) + 1) * WARP_GROUP
-    return min(REGISTERS_PER_SM // (threads * config.ctas_per_sm) // 8 * 8, 248)
+    threads = (mma_warp_groups(c) + 1) * WARP_GROUP
+    return np.minimum(REGISTERS_PER_SM // (threads * c.ctas_per_sm) // 8 * 8, 248)
 
 
-def mma_registers(config: QuackConfig, operands: GemmOperands) -> int:
+def mma_registers(c: Knobs, operands: GemmOperands) -> np.ndarray:
     """Registers per thread that an MMA warp group needs."""
-    needed = accumulator_registers(config, operands) + fragment_registers(config, operands)
+    needed = accumulator_registers(c, operands) + fragment_registers(c, operands)
     return needed + ADDRESSING_REGISTERS
 
 
-def registers(config: QuackConfig, operands: GemmOperands) -> tuple[int, int]:
+def registers(c: Knobs, operands: GemmOperands) -> Pair:
     """Registers per thread of the load warp group and of the MMA warp groups, in steps of 8.
 
     ``setmaxnreg.inc`` waits for ever for registers that the CTA was not launched with (PTX ISA,
     setmaxnreg), so the demand of all warp groups must fit into the launch allocation.
     """
-    groups = mma_warp_groups(config)
-    pool = launch_registers(config) * (groups + 1)
-    wanted = mma_registers(config, operands)
+    groups = mma_warp_groups(c)
+    pool = launch_registers(c) * (groups + 1)
+    wanted = mma_registers(c, operands)
+
+    def available(load: int, most: int) -> np.ndarray:
+        return np.minimum(most, (pool - load) // groups // 8 * 8)
+
+    load, mma = np.full_like(groups, 24), available(24, 240)
     # The load warp group keeps more where the others have enough, as QuACK has it.
-    for load, most in ((40, 232), (32, 160), (24, 240)):
-        mma = min(most, (pool - load) // groups // 8 * 8)
-        if mma >= wanted:
-            return load, mma
+    for more, most in ((32, 160), (40, 232)):
+        enough = available(more, most) >= wanted
+        load, mma = np.where(enough, more, load), np.where(enough, available(more, most), mma)
     return load, mma
 
 
-def stage_bytes(config: QuackConfig, operands: GemmOperands) -> int:
+def stage_bytes(c: Knobs, operands: GemmOperands) -> np.ndarray:
     """Shared memory of one stage of A and B."""
-    a, b = operands.a.dtype, operands.b.dtype
-    if config.swap_ab:
-        a, b = b, a
-    return int(a.bytes(config.tile_m * config.tile_k) + b.bytes(config.tile_n * config.tile_k))
+    a, b = operands.a.dtype.bits, operands.b.dtype.bits
+    along_m, along_n = np.where(c.swap_ab, b, a), np.where(c.swap_ab, a, b)
+    return (along_m * c.tile_m + along_n * c.tile_n) * c.tile_k // 8
 
 
-def smem_bytes(config: QuackConfig, operands: GemmOperands) -> int:
+def smem_bytes(c: Knobs, operands: GemmOperands) -> np.ndarray:
     """Shared memory of one CTA: barriers, what the epilogue stores and loads, the stages."""
-    rows, columns = epilogue_tile(config, operands)
-    piece = int(operands.out.dtype.bytes(rows * columns))
-    buffers = sum(_aligned(stages * piece) for stages in epilogue_stages(config, operands))
-    lengths = {ROW: config.tile_n, COLUMN: config.tile_m}
-    if config.swap_ab:
-        lengths = {ROW: config.tile_m, COLUMN: config.tile_n}
+    rows, columns = epilogue_tile(c, operands)
+    piece = rows * columns * operands.out.dtype.bits // 8
+    stores, loads = epilogue_stages(c, operands)
+    buffers = _aligned(stores * piece) + _aligned(loads * piece)
+    kinds = [extra.kind for extra in operands.extras]
+    along_n, along_m = kinds.count(ROW), kinds.count(COLUMN)
+    elements = np.where(
+        c.swap_ab,
+        along_n * c.tile_m + along_m * c.tile_n,
+        along_n * c.tile_n + along_m * c.tile_m,
+    )
     # No element of a vector is wider than 4 bytes; warp groups that take turns have their own.
-    turns = 2 if config.schedule == "pong" else 1
-    vectors = _aligned(turns * sum(4 * lengths.get(extra.kind, 0) for extra in operands.extras))
-    return ALIGNMENT + buffers + vectors + config.stages * stage_bytes(config, operands)
+    vectors = _aligned(4 * (1 + c.ping_pong) * elements)
+    return ALIGNMENT + buffers + vectors + c.stages * stage_bytes(c, operands)
 
 
-def _aligned(size: int) -> int:
+def _aligned(size: np.ndarray) -> np.ndarray:
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
-def exchange_bytes(config: QuackConfig, operands: GemmOperands) -> int:
+def exchange_bytes(c: Knobs, operands: GemmOperands) -> np.ndarray:
     """What a CTA receives of the others' sums when ``split_k`` of them share a tile.
 
     Each finishes every ``split_k``-th piece of the tile that is stored at once, so it receives
     that piece from all others; accumulators have 4 bytes.
     """
-    rows, columns = epilogue_tile(config, operands)
-    pieces = config.tile_m * config.tile_n // (rows * columns)
-    return -(-pieces // config.split_k) * (config.split_k - 1) * rows * columns * 4
+    rows, columns = epilogue_tile(c, operands)
+    own = -(-_pieces(c, operands) // c.split_k)
+    return own * (c.split_k - 1) * rows * columns * 4

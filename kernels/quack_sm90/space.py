@@ -2,54 +2,55 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from functools import lru_cache
 
-from tilecast.heuristics.config_table import ConfigColumns
+import numpy as np
+
+from tilecast.heuristics.config_table import Geometry
 from tilecast.heuristics.hardware import Hardware
-from tilecast.heuristics.operands import KINDS_REMEMBERED, GemmOperands
+from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.kernels.family import HARDWARE, MEASURED, PROBLEM
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.quack_sm90.resources import (
     ADDRESSING_REGISTERS,
+    Knobs,
     exchange_bytes,
     launch_registers,
     mma_registers,
+    mma_warp_groups,
     registers,
     smem_bytes,
     stage_bytes,
     warp_groups,
 )
 from tilecast.kernels.rules import (
+    HARDWARE,
     L2_TRAFFIC,
+    MEASURED,
     MULTICAST_SLICE,
+    PROBLEM,
     TILE_K_BYTES,
-    ConfigRule,
-    ProblemRule,
-    deepest,
+    Conditions,
+    Rule,
+    above,
     idle_order_rule,
     idle_rules,
     off_axis,
-    registers_rule,
-    shared_memory_rule,
     tile_ks,
     tiles,
 )
 
 TILE_M = (64, 128, 192, 256, 320)
 TILE_N = tuple(range(16, 257, 16))
-CLUSTERS = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4))
+CLUSTERS = ((1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (4, 1))
 SPLITS = (1, 2, 3, 4, 6, 8)
 MOST_CTAS = 16
 """Of a cluster that splits k; more than 8 are Hopper's alone (CUDA programming guide, clusters)."""
 STAGES = tuple(range(2, 13))
-SCHEDULES = ("coop", "pong")
 CTAS_PER_SM = (1, 2)
-ORDERS = (("m", 8), ("n", 8))
-"""Raster and swizzle."""
+SWIZZLE = 8
+RASTERS = ("m", "n")
+SCHEDULES = ("coop", "pong")
 
 NEVER_NEAR: tuple[tuple[dict[str, object], float], ...] = (
     ({"tile_m": 320}, 0.065),
@@ -57,9 +58,9 @@ NEVER_NEAR: tuple[tuple[dict[str, object], float], ...] = (
     ({"tile_m": 256, "ctas_per_sm": 2}, 0.097),
     ({"tile_m": 256, "split": True}, 0.066),
     ({"tile_m": 192, "split": True}, 0.031),
-    ({"cluster": (2, 2), "ctas_per_sm": 2}, 0.062),
-    ({"cluster": (4, 1), "ctas_per_sm": 2}, 0.042),
-    ({"cluster": (1, 4), "ctas_per_sm": 2}, 0.034),
+    ({"cluster_m": 2, "cluster_n": 2, "ctas_per_sm": 2}, 0.062),
+    ({"cluster_m": 4, "ctas_per_sm": 2}, 0.042),
+    ({"cluster_n": 4, "ctas_per_sm": 2}, 0.034),
 )
 """Values that together were never near the best on any of the 60 problems of the pilot, and how far
 behind their best config was, as a share of the best, where it came closest
@@ -80,7 +81,8 @@ SPLIT_K_BYTES = 512
 """Least stretch of k of one CTA of a split: four stages of the smallest size."""
 
 
-def _unsupported(config: QuackConfig, operands: GemmOperands, hardware: Hardware) -> str | None:
+def _unsupported(operands: GemmOperands) -> str | None:
+    """Why no config multiplies some operands."""
     a, b, out = operands.a.dtype, operands.b.dtype, operands.out.dtype
     converted = (a.name, b.name) == ("bf16", "int8")
     if not converted and (
@@ -105,258 +107,227 @@ def _unsupported(config: QuackConfig, operands: GemmOperands, hardware: Hardware
     return None
 
 
-def _off_axis(config: QuackConfig, operands: GemmOperands, hardware: Hardware) -> str | None:
-    return (
-        off_axis("tile_m", config.tile_m, TILE_M)
-        or off_axis("tile_n", config.tile_n, TILE_N)
-        or off_axis("tile_k", config.tile_k, tile_ks(operands))
-        or off_axis("cluster", (config.cluster_m, config.cluster_n), CLUSTERS)
-        or off_axis("split_k", config.split_k, SPLITS)
-        or off_axis("stages", config.stages, STAGES)
-        or off_axis("schedule", config.schedule, SCHEDULES)
-        or off_axis("ctas_per_sm", config.ctas_per_sm, CTAS_PER_SM)
-        or off_axis("order", (config.raster, config.swizzle), ORDERS)
-    )
+def _operands(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Conditions:
+    if text := _unsupported(operands):
+        yield True, text
 
 
-def _warp_group_tile(config: QuackConfig, operands: GemmOperands, hardware: Hardware) -> str | None:
-    if config.schedule == "pong" and config.tile_m > 192:
-        return f"{config.tile_m} rows for one warp group, 192 are allowed"
-    if warp_groups(config)[1] == 2 or config.tile_m in (192, 320):
-        step = 16 if config.schedule == "pong" else 32
-        if config.tile_n % step:
-            return f"tile_n {config.tile_n} is no multiple of {step}"
-    own_b_along_k = operands.a.major == "row" if config.swap_ab else operands.b.major == "col"
-    if warp_groups(config)[1] == 2 and not own_b_along_k:
-        return f"{config.tile_m} rows split along n, and layout {operands.layout} is not along k"
-    return None
+def _axes(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Conditions:
+    yield off_axis("tile_m", c.tile_m, TILE_M)
+    yield off_axis("tile_n", c.tile_n, TILE_N)
+    yield off_axis("tile_k", c.tile_k, tile_ks(operands))
+    known = [(c.cluster_m == along_m) & (c.cluster_n == along_n) for along_m, along_n in CLUSTERS]
+    text = f"cluster is {{}}x{{}}, allowed {CLUSTERS}"
+    yield ~np.logical_or.reduce(known), text, c.cluster_m, c.cluster_n
+    yield off_axis("split_k", c.split_k, SPLITS)
+    yield off_axis("stages", c.stages, STAGES)
+    yield off_axis("ctas_per_sm", c.ctas_per_sm, CTAS_PER_SM)
+    yield off_axis("swizzle", c.swizzle, (SWIZZLE,))
 
 
-def _conversion(config: QuackConfig, operands: GemmOperands, hardware: Hardware) -> str | None:
-    if not operands.converted:
-        return None
-    if not config.swap_ab:
-        return "B is converted, and is not the kernel's own A"
-    if warp_groups(config)[1] == 2:
-        return f"{config.tile_m} rows are converted by two warp groups each"
-    return None
+def _warp_group_tile(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Conditions:
+    alone = c.ping_pong & (c.tile_m > 192)
+    yield alone, "{} rows for one warp group, 192 are allowed", c.tile_m
+    along_n = warp_groups(c)[1] == 2
+    step = np.where(c.ping_pong, 16, 32)
+    stepped = along_n | (c.tile_m == 192) | (c.tile_m == 320)
+    yield stepped & (c.tile_n % step != 0), "tile_n {} is no multiple of {}", c.tile_n, step
+    own_b_along_k = np.where(c.swap_ab, operands.a.major == "row", operands.b.major == "col")
+    text = f"{{}} rows split along n, and layout {operands.layout} is not along k"
+    yield along_n & ~own_b_along_k, text, c.tile_m
 
 
-def _split(config: QuackConfig, operands: GemmOperands, hardware: Hardware) -> str | None:
-    if config.split_k == 1:
-        return None
-    if config.schedule != "coop":
-        return f"split_k {config.split_k} with schedule {config.schedule}, allowed coop"
-    if min(config.cluster_m, config.cluster_n) > 1:
-        cluster = f"cluster {config.cluster_m}x{config.cluster_n}"
-        return f"split_k {config.split_k} with {cluster}, loads are shared along one side"
-    ctas = config.cluster_m * config.cluster_n * config.split_k
-    if ctas > MOST_CTAS:
-        return f"a cluster of {ctas} CTAs, {MOST_CTAS} are allowed"
-    need, have = exchange_bytes(config, operands), config.stages * stage_bytes(config, operands)
-    return None if need <= have else f"{need} bytes of sums to receive, {have} to be had"
+def _conversion(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Conditions:
+    if operands.converted:
+        yield ~c.swap_ab, "B is converted, and is not the kernel's own A"
+        shared = warp_groups(c)[1] == 2
+        yield shared, "{} rows are converted by two warp groups each", c.tile_m
 
 
-def _registers(config: QuackConfig, operands: GemmOperands) -> tuple[int, int, int, int]:
-    """What `registers_rule` asks for."""
-    instruction = config.tile_n // warp_groups(config)[1] // 2
-    return (
-        mma_registers(config, operands),
-        registers(config, operands)[1],
-        instruction + ADDRESSING_REGISTERS,
-        launch_registers(config),
-    )
+def _split(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Conditions:
+    split = c.split_k > 1
+    yield split & c.ping_pong, "split_k {} with schedule pong, allowed coop", c.split_k
+    both = np.minimum(c.cluster_m, c.cluster_n) > 1
+    text = "split_k {} with cluster {}x{}, loads are shared along one side"
+    yield split & both, text, c.split_k, c.cluster_m, c.cluster_n
+    ctas = c.cluster_m * c.cluster_n * c.split_k
+    text = f"a cluster of {{}} CTAs, {MOST_CTAS} are allowed"
+    yield split & (ctas > MOST_CTAS), text, ctas
+    need, have = exchange_bytes(c, operands), c.stages * stage_bytes(c, operands)
+    yield split & (need > have), "{} bytes of sums to receive, {} to be had", need, have
 
 
-def most_stages(config: QuackConfig, operands: GemmOperands, hardware: Hardware) -> int:
-    """The deepest pipeline that fits with the config's tile, within `STAGES`; 1 if none does."""
-    return deepest(config, operands, hardware, smem_bytes, stage_bytes, STAGES)
+def _registers(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Conditions:
+    need, have = mma_registers(c, operands), registers(c, operands)[1]
+    yield need > have, "{} registers per MMA thread, {} to be had", need, have
+    need, have = c.tile_n // warp_groups(c)[1] // 2 + ADDRESSING_REGISTERS, launch_registers(c)
+    yield need > have, "{} registers for one wgmma, {} at launch", need, have
 
 
-def _depth(config: QuackConfig, operands: GemmOperands, hardware: Hardware) -> str | None:
-    most = most_stages(config, operands, hardware)
-    return None if config.stages == most else f"stages is {config.stages}, tried is {most}"
+def _shared_memory(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Conditions:
+    need, have = smem_bytes(c, operands), hardware.smem_limit(c.ctas_per_sm)
+    yield need > have, "{} bytes of shared memory, {} to be had", need, have
 
 
-def _field(config: QuackConfig, operands: GemmOperands, name: str) -> object:
-    match name:
-        case "cluster":
-            return (config.cluster_m, config.cluster_n)
-        case "tile_k_bytes":
-            return operands.a.dtype.bytes(config.tile_k)
-        case "split":
-            return config.split_k > 1
-    return getattr(config, name)
+def _one_order(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Conditions:
+    reordered = (c.split_k > 1) & ~c.raster_m
+    yield reordered, f"raster {RASTERS[1]} with split_k {{}}, allowed {RASTERS[0]}", c.split_k
 
 
-def _never_near(config: QuackConfig, operands: GemmOperands, hardware: Hardware) -> str | None:
+def _never_near(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Conditions:
+    more = {"tile_k_bytes": c.tile_k * operands.a.dtype.bytes(1), "split": c.split_k > 1}
+    fields = vars(c) | more
     for values, margin in NEVER_NEAR:
-        if all(_field(config, operands, name) == value for name, value in values.items()):
-            shown = " with ".join(f"{name} {value}" for name, value in values.items())
-            return f"{shown} was {margin:.1%} or more behind on every pilot problem"
-    return None
+        found = np.logical_and.reduce([fields[name] == value for name, value in values.items()])
+        shown = " with ".join(f"{name} {value}" for name, value in values.items())
+        yield found, f"{shown} was {margin:.1%} or more behind on every pilot problem"
 
 
-def _split_sharing(config: QuackConfig, operands: GemmOperands, hardware: Hardware) -> str | None:
-    if config.split_k == 1 or (config.cluster_m, config.cluster_n) == (1, 1):
-        return None
-    if (config.cluster_m > 1) != (config.tile_n >= config.tile_m):
-        return f"loads of the shorter side of {config.tile_m}x{config.tile_n} shared"
-    deep = operands.a.dtype.bytes(config.tile_k)
-    if (config.ctas_per_sm, deep) != (1, TILE_K_BYTES[0]):
-        shape = f"{config.ctas_per_sm} CTAs per SM and stages of {deep:g} bytes"
-        return f"{shape} where splits share loads, tried are 1 and {TILE_K_BYTES[0]}"
-    return None
+def _split_sharing(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Conditions:
+    shared = (c.split_k > 1) & (c.cluster_m * c.cluster_n > 1)
+    shorter = (c.cluster_m > 1) != (c.tile_n >= c.tile_m)
+    yield shared & shorter, "loads of the shorter side of {}x{} shared", c.tile_m, c.tile_n
+    depth, plain = c.tile_k * operands.a.dtype.bytes(1), TILE_K_BYTES[0]
+    text = "{} CTAs per SM and stages of {:g} bytes where splits share loads, tried are 1 and {}"
+    odd = (c.ctas_per_sm != 1) | (depth != plain)
+    yield shared & odd, text, c.ctas_per_sm, depth, plain
 
 
-def _one_order(config: QuackConfig, operands: GemmOperands, hardware: Hardware) -> str | None:
-    order = (config.raster, config.swizzle)
-    if config.split_k > 1 and order != ORDERS[0]:
-        return f"raster {order} with split_k {config.split_k}, allowed {ORDERS[0]}"
-    return None
+def _most_stages(c: Knobs, operands: GemmOperands, hardware: Hardware) -> np.ndarray:
+    """The deepest pipeline within `STAGES` that fits with a config's tile; 1 if none does."""
+    free = hardware.smem_limit(c.ctas_per_sm) - smem_bytes(c, operands)
+    fits = c.stages + free // stage_bytes(c, operands)
+    return np.where(fits >= STAGES[0], np.minimum(fits, STAGES[-1]), 1)
 
 
-CONFIG_RULES = (
-    ConfigRule(
+def deepest(config: QuackConfig, operands: GemmOperands, hardware: Hardware) -> QuackConfig:
+    """The same config with the deepest pipeline that fits; of one stage where none does."""
+    return replace(config, stages=int(_most_stages(config, operands, hardware)))
+
+
+def _depth(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Conditions:
+    most = _most_stages(c, operands, hardware)
+    yield c.stages != most, "stages is {}, tried is {}", c.stages, most
+
+
+CONFIG_RULES: tuple[Rule[GemmOperands], ...] = (
+    Rule(
         "operands",
         HARDWARE,
         "the kernel multiplies operands of one width, or bf16 and int8; it reads 8 bits along k "
         "and scales them alone; it fuses nothing into whole numbers",
-        _unsupported,
+        _operands,
     ),
-    ConfigRule(
-        "axes",
-        HARDWARE,
-        "the kernel was written and measured for these values",
-        _off_axis,
-    ),
-    ConfigRule(
+    Rule("axes", HARDWARE, "the kernel was written and measured for these values", _axes),
+    Rule(
         "warp-group-tile",
         HARDWARE,
         "warp groups that split a tile along n store it in pieces of 32 columns and read their own "
         "B along k; two that take turns hold a tile each",
         _warp_group_tile,
     ),
-    ConfigRule(
+    Rule(
         "conversion",
         HARDWARE,
         "what is converted passes through registers, as the kernel's own A alone may; the warp "
         "group that converts a row multiplies it",
         _conversion,
     ),
-    ConfigRule(
+    Rule(
         "split",
         HARDWARE,
         "CTAs that split k add up through the shared memory that their stages leave",
         _split,
     ),
-    registers_rule(_registers),
-    shared_memory_rule(smem_bytes),
+    Rule(
+        "registers",
+        HARDWARE,
+        "accumulators and addresses must fit into what setmaxnreg can give, or the kernel waits "
+        "for ever for registers that the SM does not have; and the operands of one wgmma into the "
+        "launch allocation, or ptxas refuses (C7602)",
+        _registers,
+    ),
+    Rule(
+        "shared-memory",
+        HARDWARE,
+        "pipeline, epilogue buffers and barriers of all CTAs on an SM share its 228 KB",
+        _shared_memory,
+    ),
     MULTICAST_SLICE,
-    ConfigRule(
+    Rule(
         "one-order",
         HARDWARE,
         "where k is split every tile has a cluster of its own, in whatever order",
         _one_order,
     ),
-    ConfigRule(
+    Rule(
         "never-near",
         MEASURED,
         "on no pilot problem did a config with these values come near the best",
         _never_near,
     ),
-    ConfigRule(
+    Rule(
         "split-sharing",
         MEASURED,
         "where CTAs that split k share loads, those of the tile's longer side save most, and "
         "stages are plain",
         _split_sharing,
     ),
-    ConfigRule("depth", MEASURED, "the deepest pipeline that fits is tried", _depth),
+    Rule("depth", MEASURED, "the deepest pipeline that fits is tried", _depth),
 )
 """What makes a config compile and run, and what a pilot left of that."""
-_OF_CLUSTERS = tuple(
-    rule
-    for rule in CONFIG_RULES
-    if rule.name in ("split", "multicast-slice", "never-near", "split-sharing")
-)
-"""Those that look at the CTAs of a cluster: the others say the same of one CTA alone."""
 
 
-def _split_waves(columns: ConfigColumns, problem: GemmProblem, hardware: Hardware):
-    rows, columns_ = tiles(columns, problem)
-    ctas = rows * columns_ * problem.batch * columns.split_k * (columns.split_k > 1)
-    return ctas / (hardware.sm_count * columns.ctas_per_sm), 0 * ctas + SPLIT_WAVES
+def _split_waves(c: Geometry, problem: GemmProblem, hardware: Hardware) -> Conditions:
+    rows, columns = tiles(c, problem)
+    ctas = rows * columns * problem.batch * c.split_k * (c.split_k > 1)
+    waves = ctas / (hardware.sm_count * c.ctas_per_sm)
+    yield above("waves of CTAs", waves, SPLIT_WAVES)
 
 
-def _split_stretch(columns: ConfigColumns, problem: GemmProblem, hardware: Hardware):
+def _split_stretch(c: Geometry, problem: GemmProblem, hardware: Hardware) -> Conditions:
     stretch = problem.operands.a.dtype.bytes(problem.k) / SPLIT_K_BYTES
-    return columns.split_k * (columns.split_k > 1), 0 * columns.split_k + stretch
+    yield above("split_k", c.split_k * (c.split_k > 1), stretch)
 
 
-PROBLEM_RULES = (
+PROBLEM_RULES: tuple[Rule[GemmProblem], ...] = (
     *idle_rules(TILE_M, TILE_N),
-    ProblemRule(
+    Rule(
         "split-waves",
         PROBLEM,
         "a split of k pays by filling the GPU, which more tiles fill without it",
-        "waves of CTAs",
         _split_waves,
     ),
-    ProblemRule(
+    Rule(
         "split-stretch",
         PROBLEM,
         "each CTA of a split needs some stages of k to multiply",
-        "split_k",
         _split_stretch,
     ),
-    idle_order_rule(ORDERS[0]),
+    idle_order_rule(RASTERS[0], SWIZZLE),
     L2_TRAFFIC,
 )
 """What arithmetic excludes for one problem."""
 
 
-def points(operands: GemmOperands) -> Iterator[QuackConfig]:
-    """Every point that the axes span, valid or not."""
-    for tile, cluster, split, rest, order, swap_ab in itertools.product(
-        itertools.product(TILE_M, TILE_N, tile_ks(operands)),
-        CLUSTERS,
-        SPLITS,
-        itertools.product(STAGES, SCHEDULES, CTAS_PER_SM),
-        ORDERS,
-        (False, True),
-    ):
-        yield QuackConfig(*tile, *cluster, split, *rest, *order, swap_ab)
+def points(operands: GemmOperands) -> Geometry:
+    """Every point that the axes span, valid or not, in the order of `QuackConfig`s."""
+    axes = (TILE_M, TILE_N, tile_ks(operands), range(len(CLUSTERS)), SPLITS, STAGES)
+    grid = np.meshgrid(
+        *(np.array(axis, np.int32) for axis in (*axes, (0, 1), CTAS_PER_SM, (0, 1), (0, 1))),
+        indexing="ij",
+    )
+    tile_m, tile_n, tile_k, cluster, split_k, stages, pong, ctas, raster, swap = map(np.ravel, grid)
+    cluster_m, cluster_n = np.array(CLUSTERS, np.int32)[cluster].T
+    none = np.zeros_like(tile_m)
+    return with_warp_groups(
+        Geometry(
+            *(tile_m, tile_n, tile_k, cluster_m, cluster_n, stages, none, ctas),
+            *(raster == 0, none + SWIZZLE, swap == 1, split_k, pong == 1),
+        )
+    )
 
 
-@lru_cache(maxsize=KINDS_REMEMBERED)
-def valid_configs(operands: GemmOperands, hardware: Hardware) -> tuple[QuackConfig, ...]:
-    """The space: every config that no `CONFIG_RULES` exclude, sorted."""
-    whole = [(*cluster, 1) for cluster in CLUSTERS]
-    split = [(*cluster, parts) for cluster in CLUSTERS if 1 in cluster for parts in SPLITS[1:]]
-    space = []
-
-    def sound(config: QuackConfig, rules: Iterable[ConfigRule]) -> bool:
-        return not any(rule.violation(config, operands, hardware) for rule in rules)
-
-    for tile, schedule, ctas, swap_ab in itertools.product(
-        itertools.product(TILE_M, TILE_N, tile_ks(operands)),
-        SCHEDULES,
-        CTAS_PER_SM,
-        (False, True),
-    ):
-        alone = QuackConfig(*tile, 1, 1, 1, 2, schedule, ctas, *ORDERS[0], swap_ab)
-        # What fits does not depend on the CTAs of a cluster, and no rule but the one about splits
-        # looks at the order.
-        stages = most_stages(alone, operands, hardware)
-        if not sound(replace(alone, stages=stages), CONFIG_RULES):
-            continue
-        for cluster in (*whole, *split) if schedule == SCHEDULES[0] else whole:
-            config = QuackConfig(*tile, *cluster, stages, schedule, ctas, *ORDERS[0], swap_ab)
-            if sound(config, _OF_CLUSTERS):
-                orders = ORDERS if config.split_k == 1 else ORDERS[:1]
-                space += [
-                    QuackConfig(*tile, *cluster, stages, schedule, ctas, *order, swap_ab)
-                    for order in orders
-                ]
-    return tuple(sorted(space))
+def with_warp_groups(c: Geometry) -> Geometry:
+    """The same with the number of warp groups that follows from the rest."""
+    return replace(c, warp_groups=mma_warp_groups(c))

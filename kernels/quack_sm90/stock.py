@@ -1,20 +1,17 @@
-"""Which of our configs stand for the kernels that ``cutlass.operators`` enumerates for SM90.
+"""Which configs stand for the kernels that ``cutlass.operators`` enumerates for SM90.
 
 They are what PyTorch's NVGEMM backend chooses from, and what nvMatmulHeuristics was made to rank.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import replace
 from functools import lru_cache
 from itertools import product
 
-from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import KINDS_REMEMBERED, GemmOperands
 from tilecast.kernels.quack_sm90.config import QuackConfig
-from tilecast.kernels.quack_sm90.space import most_stages
+from tilecast.kernels.quack_sm90.space import deepest
 from tilecast.kernels.rules import tile_ks
 
 
@@ -22,20 +19,11 @@ from tilecast.kernels.rules import tile_ks
 def stock_configs(operands: GemmOperands, hardware: Hardware) -> tuple[QuackConfig, ...]:
     """The 24 tiles and clusters of ``cutlass.operators`` 0.3.0, in its order.
 
-    They are those of its ``Sm90StaticPersistentGemmOperator``, as cooperative kernels of our own
+    They are those of its ``Sm90StaticPersistentGemmOperator``, as cooperative tilecast kernels
     with the deepest pipeline that fits. Theirs differ in what such a config does not name: how
     tiles are ordered and how the epilogue stores.
     """
     depth = tile_ks(operands)[0]
     shapes = product((64, 128), (64, 128, 256), (1, 2), (1, 2))
     configs = (QuackConfig(m, n, depth, along_m, along_n) for m, n, along_m, along_n in shapes)
-    return tuple(
-        replace(config, stages=most_stages(config, operands, hardware)) for config in configs
-    )
-
-
-def stock_candidates(
-    operands: GemmOperands, hardware: Hardware, candidates: Collection[KernelConfig]
-) -> list[QuackConfig]:
-    """The stock configs among candidates, in the order of `stock_configs`."""
-    return [config for config in stock_configs(operands, hardware) if config in candidates]
+    return tuple(deepest(config, operands, hardware) for config in configs)

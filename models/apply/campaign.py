@@ -11,11 +11,11 @@ from tilecast.data_collection.run.cards import spread
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.models.apply.guidance import Guided
+from tilecast.models.learning.fit_ranker import fit_ranker
 from tilecast.models.learning.labels import label_table
 from tilecast.models.runtime.artifact import Artifact
-from tilecast.models.runtime.known_operands import lends
+from tilecast.models.runtime.known_operands import ranks_for
 from tilecast.models.runtime.learned import LearnedHeuristic
-from tilecast.models.runtime.ranker import ConfigRanker
 
 FIRST_PROBLEMS = 24
 """Problems whose candidates are all measured where no model says which are worth it."""
@@ -65,7 +65,7 @@ def stages(problems: Sequence[GemmProblem], guided: bool) -> tuple[Stage, ...]:
 def can_guide(artifact: Artifact | None, problems: Sequence[GemmProblem]) -> bool:
     """Whether a model ranks for the operands of all problems."""
     kinds = {problem.operands for problem in problems}
-    return artifact is not None and all(lends(artifact.operands, kind) for kind in kinds)
+    return artifact is not None and all(ranks_for(artifact.operands, kind) for kind in kinds)
 
 
 def guided(
@@ -85,5 +85,5 @@ def guided(
     if guide is Guide.SHIPPED and shipped is not None:
         return Guided(LearnedHeuristic(shipped), gpu)
     if guide is Guide.MEASURED:
-        return Guided(ConfigRanker(gpu).fit(label_table(measured())), gpu)
+        return Guided(fit_ranker(label_table(measured()), hardware=gpu), gpu)
     return None

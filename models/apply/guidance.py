@@ -16,7 +16,7 @@ from tilecast.heuristics.config_table import Candidates, ConfigColumns
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.heuristic import Heuristic, rank
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.kernels.quack_sm90.stock import stock_candidates
+from tilecast.kernels.candidates import stock_candidates
 
 KNOBS = (
     "tile_m",

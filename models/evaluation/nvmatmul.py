@@ -17,7 +17,7 @@ from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.kernels.quack_sm90.stock import stock_candidates
+from tilecast.kernels.candidates import stock_candidates
 
 TileKey = tuple[int, int, int, int]
 """tile_m, tile_n, cluster_m, cluster_n: what PyTorch matches a proposal and a kernel by."""
@@ -78,10 +78,10 @@ class NvMatmulHeuristic:
             TilecastError: the library is not installed, or does not know the GPU.
         """
         stock = stock_candidates(problem.operands, self.hardware, candidates)
-        kernels = {
-            (config.tile_m, config.tile_n, config.cluster_m, config.cluster_n): config
-            for config in stock
-        }
+        columns = candidates.select(stock).columns
+        knobs = (columns.tile_m, columns.tile_n, columns.cluster_m, columns.cluster_n)
+        keys = zip(*(column.astype(int).tolist() for column in knobs), strict=True)
+        kernels: dict[TileKey, KernelConfig] = dict(zip(keys, stock, strict=True))
         proposals = _proposals(self.hardware, problem, kernels)
         return candidates.select(select(proposals, kernels))[:limit]
 

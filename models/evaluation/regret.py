@@ -10,7 +10,7 @@ import numpy as np
 from tilecast.data_collection.problems import suites
 from tilecast.heuristics.heuristic import Heuristic
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.models.learning.labels import ProblemLabels
+from tilecast.models.learning.labels import MAX_K, ProblemLabels, spread
 
 BUCKETS = {
     "m 1 to 16": (1, 16),
@@ -25,8 +25,6 @@ ORIGINS = {
     "layers of language models": ("llm", "llama_shapes", "deepgemm"),
 }
 """Others, with the suites that their families are of; each belongs to the first that has it."""
-MAX_K = 10
-"""Largest number of kernels that regret is reported for."""
 CLOSE = 0.02
 """Regret that counts as having found the best."""
 
@@ -38,7 +36,7 @@ class RegretRow:
     heuristic: str
     """Its name."""
     power: str
-    """What it was asked for, and is scored by."""
+    """The objective that it was asked for and is scored by, under the name of the option."""
     problems: str
     """The name of one of their `groups`."""
     count: int
@@ -63,7 +61,7 @@ class HeldOut:
 
     heuristic: str
     """Its name."""
-    power: str
+    objective: str
     """What it was asked for."""
     picks: tuple[tuple[int, ...], ...]
     """For each problem the indices of its configs, best first, at most `MAX_K`; none where no split
@@ -95,20 +93,9 @@ def groups(problems: Sequence[GemmProblem]) -> dict[str, np.ndarray]:
 
 
 def regrets(result: HeldOut, table: Sequence[ProblemLabels]) -> np.ndarray:
-    """Regret of every problem at every k.
-
-    A heuristic that proposes fewer than k is scored by what it proposed.
-
-    Returns:
-        float64 array [problems, MAX_K]; NaN where nothing was proposed.
-    """
-    rows = np.full((len(table), MAX_K), np.nan)
-    for row, labels, picks in zip(rows, table, result.picks, strict=True):
-        if picks:
-            times = labels.slowdown(result.power, truth=True)[list(picks)]
-            best = np.minimum.accumulate(times)
-            row[:] = np.pad(best, (0, MAX_K - len(best)), mode="edge") - 1
-    return rows
+    """Regret of every problem at every k, `ProblemLabels.regret`; float64 [problems, MAX_K]."""
+    asked = zip(table, result.picks, strict=True)
+    return np.array([labels.regret(result.objective, picks) for labels, picks in asked])
 
 
 def summarise(result: HeldOut, table: Sequence[ProblemLabels]) -> list[RegretRow]:
@@ -123,7 +110,7 @@ def summarise(result: HeldOut, table: Sequence[ProblemLabels]) -> list[RegretRow
     return [
         RegretRow(
             result.heuristic,
-            result.power,
+            result.objective,
             name,
             int(group.sum()),
             k,
@@ -135,17 +122,3 @@ def summarise(result: HeldOut, table: Sequence[ProblemLabels]) -> list[RegretRow
         if group.any()
         for k in range(1, MAX_K + 1)
     ]
-
-
-def spread(regret: np.ndarray) -> dict[str, float]:
-    """Geometric mean, 95th percentile and maximum of the regret of some problems."""
-    return {
-        "geomean": float(np.expm1(np.log1p(regret).mean())),
-        "p95": float(np.percentile(regret, 95)),
-        "max": float(regret.max()),
-    }
-
-
-def noise_floor(table: Sequence[ProblemLabels], power: str) -> dict[str, float]:
-    """Regret of the configs that are best by the labels: what knowing these exactly scores."""
-    return spread(np.array([labels.noise_floor(power) for labels in table]))

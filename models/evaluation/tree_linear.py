@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Any
 
 import numpy as np
 
 from tilecast.heuristics.config_table import Candidates
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.models.features.features import featurize
-from tilecast.models.learning.labels import ProblemLabels, check_power
-from tilecast.models.learning.targets import log_analytic, training_rows
-from tilecast.models.runtime.fitted import check_fitted
+from tilecast.models.features.features import featurize, log_analytic
+from tilecast.models.learning.labels import ProblemLabels
+from tilecast.models.learning.targets import training_rows
+from tilecast.models.runtime.objectives import ROBUST, regimes_of
 
 LEAVES = 16
 """Most leaves of the tree."""
@@ -28,60 +28,25 @@ ALPHA = 1.0
 """Ridge penalty on the regressions, in standardised features."""
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class TreeLinearRanker:
-    """Ranks configs with a decision tree whose leaves hold linear regressions.
-
-    Attributes:
-        tree_: scikit-learn's decision tree; set by `fit`, as all of these.
-        intercept_: float64 [nodes], of the regression in a leaf.
-        coefficients_: float64 [nodes, features], of the regression in a leaf.
-    """
+    """Ranks configs with a decision tree whose leaves hold linear regressions."""
 
     name = "tree+linear"
 
     hardware: Hardware
-    """The GPU that labels were measured on and rankings are for."""
-    power: str = "robust"
-    """Whose cost to learn."""
-
-    def fit(self, table: Sequence[ProblemLabels]) -> Self:
-        """Learn from the labels of each problem, `tilecast.models.learning.labels.label_table`.
-
-        Raises:
-            TilecastError: ``power`` is not known.
-        """
-        from sklearn.linear_model import Ridge
-        from sklearn.tree import DecisionTreeRegressor
-
-        rows = training_rows(table, self.hardware, check_power(self.power))
-        leaf_rows = min(LEAF_ROWS, len(rows.residual))
-        self.tree_ = DecisionTreeRegressor(
-            max_leaf_nodes=LEAVES, min_samples_leaf=leaf_rows, random_state=0
-        ).fit(rows.features, rows.residual, rows.weight)
-        mean = rows.features.mean(0, np.float64)
-        scale = np.maximum(rows.features.std(0, np.float64), 1e-6)
-        nodes = self.tree_.tree_.node_count
-        self.intercept_ = np.zeros(nodes)
-        self.coefficients_ = np.zeros((nodes, rows.features.shape[1]))
-        at = self.tree_.apply(rows.features)
-        for leaf in np.unique(at):
-            here = at == leaf
-            standard = (rows.features[here] - mean) / scale
-            line = Ridge(ALPHA).fit(standard, rows.residual[here], rows.weight[here])
-            self.coefficients_[leaf] = line.coef_ / scale
-            self.intercept_[leaf] = line.intercept_ - self.coefficients_[leaf] @ mean
-        return self
+    """The GPU that rankings are for."""
+    tree: Any
+    """scikit-learn's decision tree."""
+    intercept: np.ndarray
+    """float64 [nodes]: of the regression in a leaf."""
+    coefficients: np.ndarray
+    """float64 [nodes, features]: the same."""
 
     def scores(self, features: np.ndarray) -> np.ndarray:
-        """Expected log(cost) up to a constant of the problem, lower is better; float64 [configs].
-
-        Raises:
-            NotFittedError: `fit` has not been called.
-        """
-        check_fitted(self, "tree_")
-        leaf = self.tree_.apply(features)
-        line = np.einsum("ij,ij->i", features, self.coefficients_[leaf]) + self.intercept_[leaf]
+        """Expected log(time) up to a constant of the problem; float64 [configs]."""
+        leaf = self.tree.apply(features)
+        line = np.einsum("ij,ij->i", features, self.coefficients[leaf]) + self.intercept[leaf]
         return line + log_analytic(features)
 
     def rank(
@@ -90,3 +55,29 @@ class TreeLinearRanker:
         """Order candidates by expected cost; see `tilecast.heuristics.heuristic.Heuristic`."""
         scores = self.scores(featurize(problem, candidates, self.hardware))
         return candidates.take(np.argsort(scores, kind="stable")[:limit])
+
+
+def fit_tree_linear(
+    table: Sequence[ProblemLabels], objective: str = ROBUST, *, hardware: Hardware
+) -> TreeLinearRanker:
+    """Learn from the labels of each problem, `tilecast.models.learning.labels.label_table`."""
+    from sklearn.linear_model import Ridge
+    from sklearn.tree import DecisionTreeRegressor
+
+    rows = training_rows(table, hardware, regimes_of(objective))
+    leaf_rows = min(LEAF_ROWS, len(rows.residual))
+    tree: Any = DecisionTreeRegressor(
+        max_leaf_nodes=LEAVES, min_samples_leaf=leaf_rows, random_state=0
+    ).fit(rows.features, rows.residual, rows.weight)
+    mean = rows.features.mean(0, np.float64)
+    scale = np.maximum(rows.features.std(0, np.float64), 1e-6)
+    intercept = np.zeros(tree.tree_.node_count)
+    coefficients = np.zeros((len(intercept), rows.features.shape[1]))
+    at = tree.apply(rows.features)
+    for leaf in np.unique(at):
+        here = at == leaf
+        standard = (rows.features[here] - mean) / scale
+        line = Ridge(ALPHA).fit(standard, rows.residual[here], rows.weight[here])
+        coefficients[leaf] = line.coef_ / scale
+        intercept[leaf] = line.intercept_ - coefficients[leaf] @ mean
+    return TreeLinearRanker(hardware, tree, intercept, coefficients)

@@ -41,7 +41,7 @@ def times(
     waves: Waves,
     loads: Loads,
     hardware: Hardware,
-) -> dict[str, np.ndarray | float]:
+) -> tuple[dict[str, np.ndarray | float], dict[str, np.ndarray]]:
     """What each part of the work would take alone, in microseconds, and what they take together.
 
     Args:
@@ -53,7 +53,8 @@ def times(
         hardware: the GPU.
 
     Returns:
-        By the names of the features that these are; float64 [configs], or what all share.
+        By the names of the features: those as they are, float64 [configs] or what all share; and
+        those of which the feature is the base-2 logarithm, float64 [configs].
     """
     dtype = problem.operands.a.dtype
     sm_flops = ATTAINED * hardware.peak(dtype) / hardware.sm_count * 1e-6
@@ -98,18 +99,20 @@ def times(
     analytic = LAUNCH_TIME + np.sqrt(serial**2 + dram**2)
     roofline = 1e6 * hardware.roofline_seconds(problem.flops, problem.min_bytes, dtype)
     alone = np.maximum(multiplied, np.where(full > 0, full_loads, last_loads))
-    return {
-        "exchange_time": np.log2(1 + tile.exchange),
-        "compute_time": np.log2(compute),
+    plain: dict[str, np.ndarray | float] = {
         "dram_time": math.log2(dram),
-        "l2_time": np.log2(l2),
-        "latency_time": np.log2(latency),
-        "epilogue_time": np.log2(rounds * stored),
         "tile_epilogue_share": stored / alone,
-        "serial_time": np.log2(serial),
-        "wave_bytes": np.log2(wave_bytes / hardware.l2_bytes),
-        "wave_traffic_time": np.log2(np.maximum(dram, waves.count * wave_bytes / dram_rate)),
-        "compute_to_memory": np.log2(compute / memory),
-        "analytic_time": np.log2(analytic),
-        "analytic_to_roofline": np.log2(analytic / roofline),
+    }
+    return plain, {
+        "exchange_time": 1 + tile.exchange,
+        "compute_time": compute,
+        "l2_time": l2,
+        "latency_time": latency,
+        "epilogue_time": rounds * stored,
+        "serial_time": serial,
+        "wave_bytes": wave_bytes / hardware.l2_bytes,
+        "wave_traffic_time": np.maximum(dram, waves.count * wave_bytes / dram_rate),
+        "compute_to_memory": compute / memory,
+        "analytic_time": analytic,
+        "analytic_to_roofline": analytic / roofline,
     }

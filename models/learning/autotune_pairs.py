@@ -1,17 +1,13 @@
 """What autotuning teaches: of a few configs of a problem, which are ahead of which, and no more.
 
 Inductor times the few that a model chose. How far these are from the best of the problem is not
-known, so such times are no labels: nothing is scored by them, and they do not tell where a config
-lies among all, only how it stands to the others of its run. The ranker's network learns from them,
-since it is fitted to what configs of a problem differ by; its trees, which need to know where the
-best lies, do not. What that gives, with the noise that these times have, is in
-models/EXPERIMENTS.md and docs/results.md.
+known, so nothing is scored by such times. The ranker's network learns from them, since it is fitted
+to what configs of a problem differ by; its trees, which need to know where the best lies, do not.
 
-The noise: Inductor's benchmark flushes the L2 cache before each call, waits for no graph and takes
-the least of some hundred calls in at most 25 ms. That is the ``burst`` regime, more or less, with
-5 us of launch on top and a ratio of two configs that is off by 3% (standard deviation over 36
-problems, benchmarks/results/inductor_timing.json). Below 60 us that is mostly a config's own bias,
-which more runs make no better. Every power learns from the times as they are.
+Inductor's benchmark flushes the L2 cache before each call and takes the least of some hundred calls
+in at most 25 ms. That is the ``burst`` regime, more or less, with 5 us of launch on top and a ratio
+of two configs that is off by 3% (standard deviation over 36 problems,
+benchmarks/results/inductor_timing.json). Both regimes learn from the times as they are.
 """
 
 from __future__ import annotations
@@ -48,9 +44,9 @@ def comparisons(
 ) -> list[Comparison]:
     """What there is to learn from what the autotuner measured, sorted by problem and configs.
 
-    Problems that a collector measured are left out: it knows better. Runs of a problem that timed
-    the same configs count once, by the medians; others stay apart, as times of two runs compare
-    less well than those of one.
+    Problems that a collection measured are left out: its times are better. Runs of a problem that
+    timed the same configs count once, by the medians; others stay apart, as times of two runs
+    compare less well than those of one.
 
     Args:
         found: what was measured.
@@ -76,5 +72,5 @@ def _comparison(runs: list[Autotuned], hardware: Hardware) -> Comparison:
 
 @lru_cache(maxsize=8192)
 def compared_features(one: Comparison, hardware: Hardware) -> np.ndarray:
-    """The `featurize` of the configs, kept: folds and powers share it."""
+    """The `featurize` of the configs, kept: folds share it."""
     return featurize(one.problem, one.configs, hardware)

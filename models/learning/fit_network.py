@@ -1,32 +1,26 @@
-"""How the network is fitted: on whole problems, for all powers at once, with torch.
+"""How the network is fitted: on whole problems, for both regimes at once, with torch.
 
-As for the trees (`tilecast.models.learning.targets`), the target of a config is the log of its cost over the
-analytic time, and only differences within a problem count: the weighted mean of the errors of a
-problem is taken off before they are squared. A second part of the loss is the cross entropy between
-a softmax of the expected costs and one of the measured: it looks at who comes first.
+As for the trees (`tilecast.models.learning.targets`), the target of a config is the log of its time
+over the analytic time, and only differences within a problem count: the weighted mean of the errors
+of a problem is subtracted before they are squared. A second part of the loss is the cross entropy
+between a softmax of the expected times and one of the measured: it looks at which come first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tilecast.data_collection.dataset.measurement import REGIMES
 from tilecast.heuristics.hardware import Hardware
+from tilecast.models.features.features import log_analytic
 from tilecast.models.learning.autotune_pairs import Comparison, compared_features
-from tilecast.models.learning.labels import POWERS, ProblemLabels
-from tilecast.models.learning.targets import (
-    FAR,
-    FLOOR,
-    FOCUS,
-    THINNING,
-    log_analytic,
-    problem_features,
-)
+from tilecast.models.learning.folds import one_thread
+from tilecast.models.learning.labels import ProblemLabels
+from tilecast.models.learning.targets import FAR, FLOOR, FOCUS, THINNING, problem_features
 from tilecast.models.runtime.network import Network, take_logarithms
 
 if TYPE_CHECKING:
@@ -36,7 +30,7 @@ HIDDEN = (192, 192, 192)
 """Widths of the layers between features and outputs."""
 EPOCHS = 40
 """How often each problem is seen, unless that takes more than `MOST_STEPS`."""
-MOST_STEPS = 6_000
+MOST_STEPS = 8_500
 """Steps at most, so that training takes no longer the more problems there are."""
 TOGETHER = 8
 """Problems of a step."""
@@ -54,38 +48,47 @@ LARGE = 64.0
 
 @dataclass(frozen=True, eq=False)
 class _Configs:
-    """The configs of one problem, or of several one below the other."""
+    """The configs of one problem; what the loss needs of them is computed once.
+
+    The tensors are float32 [configs, ...], and but for the first one number for each of `REGIMES`.
+    """
 
     features: torch.Tensor
-    """float32 [configs, features], as the first layer sees them."""
+    """As the first layer sees them."""
     level: torch.Tensor
-    """float32 [configs, powers]: log(cost / analytic time)."""
+    """log(time / analytic time)."""
     slowdown: torch.Tensor
-    """float32 [configs, powers]: log of the cost over the problem's best."""
+    """Log of the time over the problem's best."""
+    weight: torch.Tensor
+    """What a squared error counts."""
+    mean: torch.Tensor
+    """The same over its sum: weights of a mean."""
+    share: torch.Tensor
+    """A softmax of the measured times."""
 
     @classmethod
     def of(
-        cls, features: np.ndarray, cost: np.ndarray, slowdown: np.ndarray, scale: Network
+        cls, features: np.ndarray, log_time: np.ndarray, slowdown: np.ndarray, scale: Network
     ) -> _Configs:
-        """Take features as they are, and the log of the cost itself, up to a constant."""
+        """Take features as they are, and log times up to a constant of the problem."""
         import torch
 
-        level = cost - log_analytic(features)[:, None]
-        arrays = (scale.scaled(features), level, slowdown)
-        return cls(*(torch.from_numpy(np.asarray(array, np.float32)) for array in arrays))
+        level = log_time - log_analytic(features)[:, None]
+        weight = np.exp(-FOCUS * slowdown) + FLOOR
+        near = np.exp(-slowdown / MEASURED_NEAR)
+        arrays = (level, slowdown, weight, weight / weight.sum(0), near / near.sum(0))
+        tensors = (torch.from_numpy(array.astype(np.float32)) for array in arrays)
+        return cls(torch.from_numpy(scale.scaled(features).astype(np.float32)), *tensors)
 
 
-@lru_cache(maxsize=8)
 def fit_network(
-    table: tuple[ProblemLabels, ...],
-    compared: tuple[Comparison, ...],
+    table: Sequence[ProblemLabels],
+    compared: Sequence[Comparison],
     hardware: Hardware,
     epochs: int = EPOCHS,
     seed: int = 0,
 ) -> Network:
-    """Learn what a config costs over its analytic time, up to a constant of the problem.
-
-    The networks of the last tables are kept: the rankers of all powers share them.
+    """Learn log(time / analytic time) of configs up to a constant of the problem.
 
     Args:
         table: labels of the problems to learn from, one at least.
@@ -95,7 +98,7 @@ def fit_network(
         seed: of the first weights and of the order of problems.
 
     Returns:
-        A network with an output for each of `POWERS`.
+        A network with an output for each of `REGIMES`.
     """
     import torch
     from torch.nn.utils import clip_grad_norm_
@@ -105,7 +108,7 @@ def fit_network(
     scale = _scale(np.concatenate([problem_features(labels, hardware) for labels in table]))
     problems = [_configs(labels, hardware, scale) for labels in table]
     problems += [_compared(one, hardware, scale) for one in compared]
-    weights = _first_weights((len(scale.mean), *HIDDEN, len(POWERS)), random)
+    weights = _first_weights((len(scale.mean), *HIDDEN, len(REGIMES)), random)
     optimizer = torch.optim.AdamW(weights, lr=RATE, weight_decay=DECAY, fused=True)
     orders = (torch.randperm(len(problems), generator=random) for _ in range(epochs))
     groups = [group.tolist() for order in orders for group in order.split(TOGETHER)][:MOST_STEPS]
@@ -132,21 +135,20 @@ def _scale(features: np.ndarray) -> Network:
 
 
 def _configs(labels: ProblemLabels, hardware: Hardware, scale: Network) -> _Configs:
-    """The configs near the best of a problem for one of the powers, and some of the others.
+    """The configs near the best of a problem in one of the regimes, and some of the others.
 
     Without any of these, the network would know nothing of slow configs, and put one first.
     """
-    features = problem_features(labels, hardware)
-    slowdown = np.log(np.stack([labels.slowdown(power) for power in POWERS], axis=1))
-    cost = np.log(np.stack([labels.cost(power) for power in POWERS], axis=1))
+    features, log_time = problem_features(labels, hardware), labels.log_times()
+    slowdown = log_time - log_time.min(0)
     near = slowdown.min(1) < np.log(FAR)
     kept = near | (np.arange(len(near)) % THINNING == 0)
-    return _Configs.of(features[kept], cost[kept], slowdown[kept], scale)
+    return _Configs.of(features[kept], log_time[kept], slowdown[kept], scale)
 
 
 def _compared(one: Comparison, hardware: Hardware, scale: Network) -> _Configs:
-    """Configs of which only the order is known, the same for every power."""
-    slowdown = np.log(np.stack([one.slowdown] * len(POWERS), axis=1))
+    """Configs of which only the order is known, the same for both regimes."""
+    slowdown = np.log(np.stack([one.slowdown] * len(REGIMES), axis=1))
     return _Configs.of(compared_features(one, hardware), slowdown, slowdown, scale)
 
 
@@ -163,19 +165,21 @@ def _first_weights(widths: tuple[int, ...], random: torch.Generator) -> list[tor
 
 
 def _loss(weights: list[torch.Tensor], problems: list[_Configs]) -> torch.Tensor:
-    """How far a network is from some problems' costs."""
+    """How far a network is from some problems' times."""
     import torch
-    import torch.nn.functional as F
 
     values = torch.cat([one.features for one in problems])
     level = torch.cat([one.level for one in problems])
     slowdown = torch.cat([one.slowdown for one in problems])
+    weight = torch.cat([one.weight for one in problems])
+    mean = torch.cat([one.mean for one in problems])
+    share = torch.cat([one.share for one in problems])
     counts = torch.tensor([len(one.level) for one in problems])
     problem = torch.repeat_interleave(torch.arange(len(problems)), counts)
 
     *hidden, last = zip(weights[::2], weights[1::2], strict=True)
-    for weight, bias in hidden:
-        values = F.gelu(torch.addmm(bias, values, weight), approximate="tanh")
+    for layer, bias in hidden:
+        values = torch.addmm(bias, values, layer).relu()
     error = torch.addmm(last[1], values, last[0]) - level
 
     def of_problem(each: torch.Tensor) -> torch.Tensor:
@@ -183,30 +187,9 @@ def _loss(weights: list[torch.Tensor], problems: list[_Configs]) -> torch.Tensor
         sums = torch.zeros(len(problems), each.shape[1]).index_add(0, problem, each)
         return sums[problem]
 
-    weight = torch.exp(-FOCUS * slowdown) + FLOOR
-    centred = error - of_problem(weight * error) / of_problem(weight)
+    centred = error - of_problem(mean * error)
     squared = (weight * centred**2).sum() / weight.sum()
     # Centred, no exponential overflows by what all configs of a problem share.
-    expected = torch.exp(-(centred + slowdown).clamp(-1, 1) / EXPECTED_NEAR)
-    measured = torch.exp(-slowdown / MEASURED_NEAR)
-    share = measured / of_problem(measured)
-    entropy = -(share * torch.log(expected / of_problem(expected))).sum()
-    return squared + ORDER_SHARE * entropy / len(problems) / len(POWERS)
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Have torch add up in one order, whatever the host; other fits run side by side.
-
-    The number of threads is the process's. What runs side by side is therefore to be inside one of
-    these as a whole: the first fit to end would give the others more threads, and the last one put
-    back what another had set.
-    """
-    import torch
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
+    log_expected = -(centred + slowdown).clamp(-1, 1) / EXPECTED_NEAR
+    entropy = (share * (torch.log(of_problem(torch.exp(log_expected))) - log_expected)).sum()
+    return squared + ORDER_SHARE * entropy / len(problems) / len(REGIMES)

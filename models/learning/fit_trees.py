@@ -1,59 +1,91 @@
-"""How the trees are fitted: to the rows of all problems, for one power."""
+"""How the trees are fitted, with xgboost: to the rows of all problems."""
 
 from __future__ import annotations
 
-from functools import lru_cache
+import json
+from collections.abc import Mapping, Sequence
 
+import numpy as np
+
+from tilecast.data_collection.dataset.measurement import REGIMES
 from tilecast.heuristics.hardware import Hardware
-from tilecast.models.learning.boosting import boosted
 from tilecast.models.learning.labels import ProblemLabels
 from tilecast.models.learning.targets import training_rows
 from tilecast.models.runtime.forest import Forest
 
-LEVEL_ROUNDS, LEVEL_DEPTH = 100, 5
-"""Trees that learn the level of times, and their depth."""
+ROUNDS, DEPTH = 200, 8
+"""Trees that rank, and their depth."""
+TIME_ROUNDS, TIME_DEPTH = 100, 5
+"""Trees that predict times, and their depth."""
 GOOD = 1.05
 """Slowdown up to which a config tells the level of a problem's times."""
 
-_LOOKS: dict[str, object] = {
+_TREES: dict[str, object] = {
     "objective": "reg:squarederror",
     "learning_rate": 0.1,
     "subsample": 0.5,
     "colsample_bytree": 0.5,
 }
+_SHARED: dict[str, object] = {
+    "tree_method": "hist",
+    "max_bin": 64,
+    # The result may differ in the last digits from one number of threads to another.
+    "nthread": 1,
+}
 
 
-@lru_cache(maxsize=32)
 def fit_distance(
-    table: tuple[ProblemLabels, ...],
+    table: Sequence[ProblemLabels],
     hardware: Hardware,
-    power: str,
-    rounds: int,
-    max_depth: int,
+    rounds: int = ROUNDS,
+    depth: int = DEPTH,
     seed: int = 0,
 ) -> Forest:
-    """Learn how far a config's cost lies from its analytic time, up to a constant of the problem.
-
-    The trees of the last tables are kept: who trains and who scores share them.
+    """Learn how far a config lies from its analytic time in the mean over both regimes.
 
     Args:
         table: labels of the problems to learn from, one at least.
         hardware: the GPU that they were measured on, unless they name another.
-        power: whose cost to learn.
         rounds: trees.
-        max_depth: of a tree.
+        depth: of a tree.
         seed: of the rows and columns that are drawn for each tree.
+
+    Returns:
+        Trees that predict log(time / analytic time) up to a constant of the problem.
     """
-    rows = training_rows(table, hardware, power)
-    parameters = _LOOKS | {"max_depth": max_depth, "seed": seed}
+    rows = training_rows(table, hardware, REGIMES)
+    parameters = _TREES | {"max_depth": depth, "seed": seed}
     return boosted(rows.features, rows.residual, rows.weight, rounds, parameters)
 
 
-def fit_level(
-    table: tuple[ProblemLabels, ...], hardware: Hardware, power: str, seed: int = 0
+def fit_times(
+    table: Sequence[ProblemLabels], hardware: Hardware, regime: str, seed: int = 0
 ) -> Forest:
-    """Learn log(time / analytic time) of good configs; arguments as `fit_distance`."""
-    rows = training_rows(table, hardware, power)
+    """Learn log(time / analytic time) of good configs in a regime; see `fit_distance`."""
+    rows = training_rows(table, hardware, (regime,))
     good = rows.slowdown < GOOD
     taught = (rows.features[good], rows.level[good], rows.weight[good])
-    return boosted(*taught, LEVEL_ROUNDS, _LOOKS | {"max_depth": LEVEL_DEPTH, "seed": seed})
+    return boosted(*taught, TIME_ROUNDS, _TREES | {"max_depth": TIME_DEPTH, "seed": seed})
+
+
+def boosted(
+    features: np.ndarray,
+    label: np.ndarray,
+    weight: np.ndarray,
+    rounds: int,
+    parameters: Mapping[str, object],
+) -> Forest:
+    """Fit trees.
+
+    Args:
+        features: float array [rows, features].
+        label: float array [rows].
+        weight: the same.
+        rounds: trees.
+        parameters: of xgboost; the objective, the size of a tree and the seed among them.
+    """
+    import xgboost
+
+    matrix = xgboost.DMatrix(features, label=label, weight=weight, nthread=1)
+    booster = xgboost.train({**parameters, **_SHARED}, matrix, num_boost_round=rounds)
+    return Forest.of(json.loads(booster.save_raw("json")))

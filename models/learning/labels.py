@@ -1,10 +1,11 @@
-"""What a heuristic is trained on and scored by: the measured times, and what a power makes of them.
+"""What a heuristic is trained on and scored by: measured times, and the cost for an objective.
 
 Which measurement counts is decided in `tilecast.data_collection.dataset.select_times`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,23 +19,10 @@ from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.kernels.candidates import config_table
+from tilecast.models.runtime.objectives import ROBUST, regimes_of
 
-POWERS: tuple[str, ...] = (*REGIMES, "robust")
-"""What a ranking may aim at: the best time in one regime, or the smallest worst case over both."""
-
-
-def check_power(power: str) -> str:
-    """Return ``power`` if it is one of `POWERS`.
-
-    Raises:
-        TilecastError: it is not.
-    """
-    if power not in POWERS:
-        raise TilecastError(
-            f"power {power!r} is not known; allowed: {', '.join(POWERS)}; "
-            "use robust when you cannot tell how hot the card will run"
-        )
-    return power
+MAX_K = 10
+"""Largest number of kernels that regret is reported for."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,11 +35,11 @@ class ProblemLabels(MeasuredProblem):
     """The GPU that it was measured on, where that is not the one that a model is for: such labels
     are learned from, and nothing is scored by them."""
 
-    def cost(self, power: str, *, truth: bool = False) -> np.ndarray:
-        """What ``power`` asks to minimise, of each config.
+    def cost(self, objective: str, *, truth: bool = False) -> np.ndarray:
+        """What ``objective`` asks to minimise, of each config.
 
         Args:
-            power: one of `POWERS`.
+            objective: one of `tilecast.models.runtime.objectives.OBJECTIVES`.
             truth: take the times for scoring instead of those for learning.
 
         Returns:
@@ -59,30 +47,59 @@ class ProblemLabels(MeasuredProblem):
             config of each regime, 1 or more.
         """
         times = self.truth if truth else self.label
-        if power != "robust":
-            return times[power]
+        if objective != ROBUST:
+            return times[objective]
         return np.maximum.reduce([times[regime] / times[regime].min() for regime in REGIMES])
 
-    def slowdown(self, power: str, *, truth: bool = False) -> np.ndarray:
+    def log_times(self) -> np.ndarray:
+        """Log of the microseconds to learn from; float64 [configs, regimes], as in `REGIMES`."""
+        return np.log(np.stack([self.label[regime] for regime in REGIMES], axis=1))
+
+    def slowdown(self, objective: str, *, truth: bool = False) -> np.ndarray:
         """Cost of each config over that of the best one; 1 or more."""
-        cost = self.cost(power, truth=truth)
+        cost = self.cost(objective, truth=truth)
         return cost / cost.min()
 
-    def library_over(self, power: str) -> np.ndarray:
-        """The library's time over that of each config, by the truth.
+    def library_over(self, objective: str) -> np.ndarray:
+        """Time of cuBLAS over that of each config, by the truth.
 
-        For ``robust`` in the regime where that is less. NaN where the library was not timed.
+        For ``robust`` in the regime where that is less. NaN where cuBLAS was not timed.
         """
-        asked = REGIMES if power == "robust" else (power,)
+        asked = regimes_of(objective)
         return np.minimum.reduce([self.reference[one] / self.truth[one] for one in asked])
 
-    def noise_floor(self, power: str) -> float:
+    def regret(self, objective: str, picks: Sequence[int]) -> np.ndarray:
+        """Best of the first k picks over the oracle, less 1, for each k up to `MAX_K`.
+
+        Fewer picks than k are scored by what there is; of none, all are NaN.
+        """
+        if not len(picks):
+            return np.full(MAX_K, np.nan)
+        times = self.slowdown(objective, truth=True)[list(picks[:MAX_K])]
+        best = np.minimum.accumulate(times)
+        return np.pad(best, (0, MAX_K - len(best)), mode="edge") - 1
+
+    def noise_floor(self, objective: str) -> float:
         """Regret, by the truth, of the config that is best by the labels.
 
         No selector that learns from these labels can be expected to stay below it.
         """
-        best = int(np.argmin(self.cost(power)))
-        return float(self.slowdown(power, truth=True)[best]) - 1
+        best = int(np.argmin(self.cost(objective)))
+        return float(self.slowdown(objective, truth=True)[best]) - 1
+
+
+def spread(regret: np.ndarray) -> dict[str, float]:
+    """Geometric mean, 95th percentile and maximum of the regret of some problems."""
+    return {
+        "geomean": float(np.expm1(np.log1p(regret).mean())),
+        "p95": float(np.percentile(regret, 95)),
+        "max": float(regret.max()),
+    }
+
+
+def noise_floor(table: Sequence[ProblemLabels], objective: str) -> dict[str, float]:
+    """Regret of the configs that are best by the labels: what knowing these exactly scores."""
+    return spread(np.array([labels.noise_floor(objective) for labels in table]))
 
 
 def label_table(dataset: Dataset, elsewhere: Hardware | None = None) -> list[ProblemLabels]:

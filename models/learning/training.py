@@ -2,38 +2,39 @@
 
 All folds, and every baseline, are scored by `tilecast evaluate`; one fold is enough to calibrate,
 and to record in the manifest what to expect. How many candidates a problem deserves is learned
-from all of them and from every power: further candidates seldom gain anything, so it takes many
-rankings to learn when. So is when to leave a problem to the library.
+from all of them: further candidates seldom gain anything, so it takes many rankings to learn when.
+So is when to leave a problem to cuBLAS.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from tilecast.data_collection.dataset.autotuned import Autotuned
+from tilecast.data_collection.dataset.measurement import REGIMES
 from tilecast.data_collection.gpu.environment import cublas_versions, installed_version
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
-from tilecast.models.evaluation.evaluation import Splits, folds, parts_beside_library, side_by_side
-from tilecast.models.evaluation.regret import MAX_K, HeldOut, noise_floor, summarise
+from tilecast.models.features.features import log_analytic
 from tilecast.models.learning.autotune_pairs import Comparison, comparisons
-from tilecast.models.learning.fit_network import EPOCHS, fit_network
-from tilecast.models.learning.labels import POWERS, ProblemLabels
-from tilecast.models.learning.targets import problem_features
+from tilecast.models.learning.fit_deferral import beside_library, fit_deferral, speed
+from tilecast.models.learning.fit_ranker import fit_ranker
+from tilecast.models.learning.fit_stopping import first_candidates, fit_stopping
+from tilecast.models.learning.fit_trees import fit_times
+from tilecast.models.learning.folds import Splits, folds, side_by_side
+from tilecast.models.learning.held_out import Asked, ask_about_unseen
+from tilecast.models.learning.labels import ProblemLabels, noise_floor, spread
 from tilecast.models.learning.training_sets import Measurements, dataset_hardware
 from tilecast.models.runtime.artifact import INTERCEPT, SLOPE, Artifact
-from tilecast.models.runtime.deferral import Deferral, fit_deferral, speed
+from tilecast.models.runtime.forest import Forest
+from tilecast.models.runtime.objectives import OBJECTIVES
 from tilecast.models.runtime.ranker import ConfigRanker
-from tilecast.models.runtime.stopping import StoppingRule, first_candidates, fit_stopping_rule
 
 _PACKAGES = ("numpy", "scikit-learn", "xgboost-cpu", "xgboost", "tilecast")
-_CALIBRATED = 20
-"""Configs per problem, from the best predicted down, that calibrate the predicted slowdown."""
 _REPORTED_K = (1, 3, 5, 10)
 """Numbers of kernels whose regret goes into the manifest."""
 
@@ -47,7 +48,7 @@ def train(
 ) -> Artifact:
     """Hold out each fold of families, then fit on everything.
 
-    The same data, seed and library versions give the same artifact, byte for byte, whatever
+    The same data, seed and package versions give the same artifact, byte for byte, whatever
     ``jobs``.
 
     Args:
@@ -67,29 +68,36 @@ def train(
     splits = folds(table)
     _check_choice(own)
     compared = comparisons(autotuned, {labels.problem for labels in own}, gpu)
-    rankers, validated = fit_rankers(gpu, table, splits, compared, seed=seed, jobs=jobs)
-    unseen = [table[i] for i in splits[0][1]]
-    scored = {power: _scored(ranker, unseen) for power, ranker in validated[0].items()}
-    # Ranking holds the interpreter's lock, which fitting trees lets go of.
-    calls: list[Callable[[], Any]] = [
-        partial(stopping_rule, validated, table, splits),
-        partial(learn_deferrals, validated, table, splits, seed=seed, jobs=jobs),
-    ]
-    rule, (deferrals, speeds) = side_by_side(jobs, calls)
+    ranker, *validated = fit_rankers(gpu, table, splits, compared, seed=seed, jobs=jobs)
+    seen, asked = splits[0]
+    unseen = [table[i] for i in asked]
+    times, seen_times = (
+        {regime: fit_times(part, gpu, regime, seed) for regime in REGIMES}
+        for part in (table, [table[i] for i in seen])
+    )
+    parts = ask_about_unseen(validated, table, splits)
+    own_parts = [[one for one in part if one.labels.elsewhere is None] for part in parts]
+    scored = {aim: _scored(own_parts[0], aim, seen_times) for aim in OBJECTIVES}
+    deferral, choices = fit_deferral([beside_library(part) for part in parts], seed=seed, jobs=jobs)
+    every = [one for part in own_parts for one in part]
     return Artifact(
         gpu,
         tuple(sorted({labels.problem.operands for labels in table}, key=str)),
         tuple(sorted({labels.problem.operands for labels in own}, key=str)),
-        rankers,
-        {power: calibration for power, (calibration, _) in scored.items()},
-        rule,
-        deferrals,
+        ranker,
+        times,
+        {objective: calibration for objective, (calibration, _) in scored.items()},
+        fit_stopping([first_candidates(one, aim) for one in every for aim in OBJECTIVES]),
+        deferral,
         {
             **_learned(measurements, compared),
             "seed": seed,
-            "held_out": {ConfigRanker.name: {p: metrics for p, (_, metrics) in scored.items()}},
-            "noise_floor": {power: noise_floor(unseen, power) for power in POWERS},
-            "beside_library": speeds,
+            "held_out": {ConfigRanker.name: {one: metrics for one, (_, metrics) in scored.items()}},
+            "noise_floor": {objective: noise_floor(unseen, objective) for objective in OBJECTIVES},
+            "beside_library": {
+                objective: _rounded(speed(one.measured, one.deferred))
+                for objective, one in choices.items()
+            },
         },
     )
 
@@ -102,87 +110,21 @@ def fit_rankers(
     *,
     seed: int = 0,
     jobs: int = 1,
-) -> tuple[dict[str, ConfigRanker], list[dict[str, ConfigRanker]]]:
-    """Fit rankers to a whole table, and to what each split of it, `folds`, does not hold out.
+) -> list[ConfigRanker]:
+    """Fit a ranker to a whole table, and one to what each of its `folds` does not hold out.
 
-    So with what was compared: a split's rankers learn nothing of the families that it holds out.
+    So with what was compared: a fold's ranker learns nothing of the families that it holds out.
 
     Returns:
-        The rankers of the whole table by power; and those of each split. Only the whole table's
-        and the first split's, which calibrates, have learned times.
+        The ranker of the whole table, and those of each split.
     """
-    known = [(table, compared)]
+    fit = partial(fit_ranker, hardware=gpu, seed=seed)
+    calls = [partial(fit, table, compared=compared)]
     for seen, unseen in splits:
         families = {table[i].problem.family for i in unseen}
         others = [one for one in compared if one.problem.family not in families]
-        known.append(([table[i] for i in seen], others))
-    # The networks first, which the rankers of all powers share.
-    networks = [
-        partial(fit_network, tuple(one), tuple(others), gpu, EPOCHS, seed) for one, others in known
-    ]
-    side_by_side(jobs, networks)
-    calls = [
-        partial(ConfigRanker(gpu, power, seed=seed, times=place < 2).fit, *taught)
-        for place, taught in enumerate(known)
-        for power in POWERS
-    ]
-    fitted = iter(side_by_side(jobs, calls))
-    whole, *validated = [{power: next(fitted) for power in POWERS} for _ in known]
-    return whole, validated
-
-
-def stopping_rule(
-    rankers: Sequence[Mapping[str, ConfigRanker]],
-    table: Sequence[ProblemLabels],
-    splits: Splits,
-) -> StoppingRule:
-    """Learn how many candidates a problem deserves from rankings of held-out problems.
-
-    The rankers are those of each split, fitted to what it does not hold out, as by `fit_rankers`.
-    """
-    return fit_stopping_rule(
-        [
-            first_candidates(ranker, table[i])
-            for (_, asked), fitted in zip(splits, rankers, strict=True)
-            for ranker in fitted.values()
-            for i in asked
-        ]
-    )
-
-
-def learn_deferrals(
-    rankers: Sequence[Mapping[str, ConfigRanker]],
-    table: Sequence[ProblemLabels],
-    splits: Splits,
-    *,
-    seed: int = 0,
-    jobs: int = 1,
-) -> tuple[dict[str, Deferral], dict[str, dict[str, float]]]:
-    """Learn from first choices for held-out problems which ones to leave to the library.
-
-    The rankers are those of each split, as for `stopping_rule`.
-
-    Returns:
-        The rule of each power; and how fast first choices beside the library are with it, held out.
-        Both are empty where the library was not timed.
-    """
-    calls = [
-        partial(
-            fit_deferral,
-            parts_beside_library([fitted[power] for fitted in rankers], table, splits),
-            seed=seed,
-        )
-        for power in POWERS
-    ]
-    learned = dict(zip(POWERS, side_by_side(jobs, calls), strict=True))
-    found = {power: one for power, one in learned.items() if one is not None}
-    return (
-        {power: deferral for power, (deferral, _) in found.items()},
-        {
-            power: {name: round(x, 6) for name, x in speed(asked.measured, asked.left).items()}
-            for power, (_, asked) in found.items()
-        },
-    )
+        calls.append(partial(fit, [table[i] for i in seen], compared=others))
+    return side_by_side(jobs, calls)
 
 
 def _check_choice(own: Sequence[ProblemLabels]) -> None:
@@ -199,7 +141,7 @@ def _check_choice(own: Sequence[ProblemLabels]) -> None:
 
 
 def _learned(measurements: Measurements, compared: Sequence[Comparison]) -> dict[str, object]:
-    """What was learned from, and under which versions, as a manifest says it."""
+    """What was learned from, and under which versions, as a manifest states it."""
     dataset, own = measurements.dataset, measurements.own
     runs = dataset.provenance["runs"]
     kinds = Counter(labels.problem.operands for labels in own)
@@ -215,7 +157,7 @@ def _learned(measurements: Measurements, compared: Sequence[Comparison]) -> dict
             "operands": {str(kind): kinds[kind] for kind in sorted(kinds, key=str)},
             "dates": [run.get("date") for run in runs],
         },
-        **({"autotuned": _told(compared)} if compared else {}),
+        **({"autotuned": _compared(compared)} if compared else {}),
         **({"elsewhere": _elsewhere(measurements)} if measurements.others else {}),
         "versions": {name: found for name in _PACKAGES if (found := installed_version(name))},
         "library": cublas_versions(runs),
@@ -231,8 +173,8 @@ def _elsewhere(measurements: Measurements) -> dict[str, object]:
     }
 
 
-def _told(compared: Sequence[Comparison]) -> dict[str, int]:
-    """How many problems the autotuner told of that no collector measured, and of how many times."""
+def _compared(compared: Sequence[Comparison]) -> dict[str, int]:
+    """How many problems the autotuner timed that no collection measured, and how many times."""
     return {
         "problems": len({one.problem for one in compared}),
         "times": sum(len(one.configs) for one in compared),
@@ -240,7 +182,7 @@ def _told(compared: Sequence[Comparison]) -> dict[str, int]:
 
 
 def _scored(
-    ranker: ConfigRanker, unseen: Sequence[ProblemLabels]
+    asked: Sequence[Asked], objective: str, times: Mapping[str, Forest]
 ) -> tuple[tuple[float, float], dict[str, object]]:
     """Calibration and metrics of a ranker, from problems whose families it was not fitted on.
 
@@ -248,31 +190,31 @@ def _scored(
     intercept is the mean of what the first picks lost; the slope is fitted to what the others lost
     on top of it, and 1 where there are no others, or none that is told from the first.
     """
-    picks, predicted, measured, errors = [], [], [], []
-    for labels in unseen:
-        features = problem_features(labels, ranker.hardware)
-        order = ranker.order(features)
-        picks.append(tuple(order[:MAX_K].tolist()))
-        first = order[:_CALIBRATED]
-        scores = ranker.scores(features[first])
+    regrets, predicted, measured, errors = [], [], [], []
+    for one in asked:
+        labels, ranking = one.labels, one.rankings[objective]
+        regrets.append(labels.regret(objective, ranking.first.tolist()))
+        scores = ranking.scores.blended
         predicted.append(scores - scores[0])
-        measured.append(np.log(labels.slowdown(ranker.power, truth=True)[first]))
-        if ranker.level_ is not None:
-            time = ranker.best_microseconds(features[order[:1]])
-            errors.append(np.log(time / labels.cost(ranker.power, truth=True)[order[0]]))
+        measured.append(np.log(labels.slowdown(objective, truth=True)[ranking.first]))
+        if objective in times:
+            best = ranking.features[:1]
+            log_time = times[objective].predict(best) + log_analytic(best)
+            errors.append(log_time - np.log(labels.cost(objective, truth=True)[ranking.first[0]]))
     gaps, slowdowns = np.concatenate(predicted), np.concatenate(measured)
     intercept = slowdowns[gaps == 0].mean()
     scale = gaps @ gaps
     slope = gaps @ (slowdowns - intercept) / scale if scale else 1.0
     # Of times that nothing predicts, any line is as good as one that a model may hold.
     intercept, slope = np.clip(intercept, *INTERCEPT), np.clip(slope, *SLOPE)
-    shown = ("geomean", "p95", "max", "within_2_percent")
     metrics: dict[str, object] = {
-        f"regret@{row.k}": {name: round(getattr(row, name), 6) for name in shown}
-        for row in summarise(HeldOut("", ranker.power, tuple(picks)), unseen)
-        if row.problems == "all" and row.k in _REPORTED_K
+        f"regret@{k}": _rounded(spread(np.array(regrets)[:, k - 1])) for k in _REPORTED_K
     }
     if errors:
-        median, p90 = np.expm1(np.percentile(np.abs(errors), [50, 90]))
-        metrics["time_error"] = {"median": round(float(median), 6), "p90": round(float(p90), 6)}
+        median, p90 = np.expm1(np.percentile(np.abs(np.concatenate(errors)), [50, 90]))
+        metrics["time_error"] = _rounded({"median": median, "p90": p90})
     return (round(float(intercept), 6), round(float(slope), 6)), metrics
+
+
+def _rounded(figures: dict[str, float]) -> dict[str, float]:
+    return {name: round(float(figure), 6) for name, figure in figures.items()}

@@ -1,9 +1,9 @@
 """A trained model on disk: trees and network as packed arrays, and a manifest that describes them.
 
-It is data and never code: nothing here unpickles, and the arrays are handed to no library. The
-manifest is written last and names the arrays by their digest, so a reader finds the old model or
-the new one, and an edited or cut file is refused. The digest has no key: whoever may write the
-folder may put a model there, so all that is read is also checked to be sound.
+It is data and never code: nothing here unpickles, and the arrays are handed to no other package.
+The manifest is written last and names the arrays by their digest, so a reader finds the old model
+or the new one, and an edited or cut file is refused. The digest has no key: whoever may write the
+folder may put a model there, so everything that is read is also checked to be sound.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tilecast.data_collection.dataset.measurement import REGIMES
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.files import replace_atomically
 from tilecast.heuristics.hardware import Hardware, described
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.models.features.features import FEATURE_NAMES
-from tilecast.models.learning.labels import POWERS
 from tilecast.models.runtime.deferral import DEFERRAL_FEATURES, MOST_MARGIN, Deferral
 from tilecast.models.runtime.forest import Forest
 from tilecast.models.runtime.manifest import (
@@ -36,6 +36,7 @@ from tilecast.models.runtime.manifest import (
     refuse,
     understood,
 )
+from tilecast.models.runtime.objectives import OBJECTIVES
 from tilecast.models.runtime.packed_arrays import pack, shapes_of, unpack
 from tilecast.models.runtime.ranker import ConfigRanker
 from tilecast.models.runtime.stopping import MEANS, MOST_WEIGHT, StoppingRule
@@ -43,23 +44,13 @@ from tilecast.models.runtime.stopping import MEANS, MOST_WEIGHT, StoppingRule
 SHIPPED = Path(__file__).parents[1].joinpath("artifacts")
 """The models that come with the package, one folder each."""
 
-_FORESTS = {
-    f"{power}-{part}": (power, f"{part}_")
-    for power in sorted(POWERS)
-    for part in ("distance", "level")
-    if (power, part) != ("robust", "level")
-}
-"""The trees of a model's rankers, in the order in which they are packed: whose, its attribute."""
-_LIBRARY = "{}-library"
-"""The name of the trees behind those: of a power's deferral, where a model has one."""
+_RANKER = "distance"
+"""The name of the ranker's trees, which are packed first."""
+_TIMES = {f"{regime}-level": regime for regime in REGIMES}
+"""Those of the trees that predict times, which come next."""
+_DEFERRAL = {f"{regime}-deferral": regime for regime in REGIMES}
+"""Those of the trees that predict a lead over cuBLAS, last, where a model has them."""
 _FILE = re.compile(r"model-[0-9a-f]{12}\.bin\.gz")
-_SETTINGS = {
-    "entrants": (1, 2**20),
-    "coarse_rounds": (1, 2**20),
-    "survivors": (1, 2**20),
-    "blend": (0.0, 1.0),
-}
-"""What a ranker needs to know beside its arrays, with the least and the most of it."""
 INTERCEPT, SLOPE = (-10.0, 10.0), (0.0, 3.0)
 """Bounds of a calibration: no predicted time is beyond a float, nor falls along a ranking."""
 _WEIGHT = (-MOST_WEIGHT, MOST_WEIGHT)
@@ -71,30 +62,32 @@ class Artifact:
     """Everything that predicting for one GPU takes."""
 
     hardware: Hardware
-    """The GPU that it ranks for: the one that it was trained for, but where it is lent."""
+    """The GPU that it ranks for: the one that it was trained for, unless another borrows it."""
     operands: tuple[GemmOperands, ...]
     """The kinds of operands that it was trained on, sorted by their texts."""
     measured: tuple[GemmOperands, ...]
     """Those of them that were timed on its own GPU: what it may decide without a benchmark."""
-    rankers: Mapping[str, ConfigRanker]
-    """The fitted ranker of each power."""
+    ranker: ConfigRanker
+    """The fitted ranker, for ``robust``."""
+    times: Mapping[str, Forest]
+    """For each regime trees that predict log(time / analytic time) of good configs."""
     calibration: Mapping[str, tuple[float, float]]
-    """For each power a and b of: expected log slowdown = a + b x (score - best score), held out."""
+    """For each objective a and b of: expected log slowdown = a + b x (score - best score)."""
     rule: StoppingRule
     """How many candidates a problem deserves."""
-    deferrals: Mapping[str, Deferral]
-    """For each power which problems are left to the library; none where that was not timed."""
+    deferral: Deferral | None
+    """Which problems are left to cuBLAS; None where cuBLAS was not timed."""
     facts: Mapping[str, object]
-    """Data set, versions (the library's, too), seed and held-out metrics, as plain data."""
+    """Data set, versions (cuBLAS's, too), seed and held-out metrics, as plain data."""
     digest: str | None = None
     """SHA-256 that its manifest states; None before it is saved."""
-    lender: str | None = None
-    """The GPU that it was trained for, where it is lent to another one."""
+    trained_for: str | None = None
+    """The GPU that it was trained for, where another one borrows it."""
 
     @property
     def name(self) -> str:
         """Name of its folder among the shipped ones: that of the GPU that it was trained for."""
-        return self.lender or self.hardware.name
+        return self.trained_for or self.hardware.name
 
 
 def shipped_names() -> list[str]:
@@ -127,7 +120,7 @@ def save(artifact: Artifact, folder: Path) -> str:
         TilecastError: the folder is read-only, the disk is full, or the model could not be read
             back; what was there stays whole.
     """
-    forests, network = _forests(artifact), artifact.rankers[POWERS[0]].network_
+    forests, network = _forests(artifact), artifact.ranker.network
     packed = pack(forests.values(), network)
     shapes = shapes_of(forests, network)
     manifest = _manifest(artifact, shapes, hashlib.sha256(packed).hexdigest())
@@ -150,7 +143,7 @@ def load(folder: Path, *, digest: str | None = None) -> Artifact:
 
     Args:
         folder: where it is.
-        digest: which model is wanted, as `model_digest` told it earlier; any when left out.
+        digest: which model is wanted, as `model_digest` returned it; any when left out.
 
     Raises:
         TilecastError: a file is absent, cut short, edited or unsound; it was made for another
@@ -164,7 +157,7 @@ def load(folder: Path, *, digest: str | None = None) -> Artifact:
             raise TilecastError(
                 f"model {folder} is not the one that was asked for: its digest is "
                 f"{manifest['sha256'][:16]}; allowed: {digest[:16]}; it was replaced since, so "
-                "start anew, or put the former model back"
+                "restart the process, or put the former model back"
             )
         path, sha256 = _arrays(folder, manifest)
         try:
@@ -193,14 +186,15 @@ def model_digest(folder: Path) -> str:
 
 def _forests(artifact: Artifact) -> dict[str, Forest]:
     """All trees of a model by name, in the order in which they are packed."""
-    rankers = artifact.rankers
-    forests = {name: getattr(rankers[power], part) for name, (power, part) in _FORESTS.items()}
-    deferrals = sorted(artifact.deferrals.items())
-    return forests | {_LIBRARY.format(power): one.forest for power, one in deferrals}
+    forests = {_RANKER: artifact.ranker.forest}
+    forests |= {name: artifact.times[regime] for name, regime in _TIMES.items()}
+    if deferral := artifact.deferral:
+        forests |= {name: deferral.forests[regime] for name, regime in _DEFERRAL.items()}
+    return forests
 
 
 def _manifest(artifact: Artifact, shapes: Mapping[str, object], sha256: str) -> dict[str, Any]:
-    ranker, rule = artifact.rankers[POWERS[0]], artifact.rule
+    rule, deferral = artifact.rule, artifact.deferral
     manifest: dict[str, Any] = {
         **VERSIONS,
         "hardware": artifact.hardware.facts(),
@@ -209,14 +203,13 @@ def _manifest(artifact: Artifact, shapes: Mapping[str, object], sha256: str) -> 
         "features": list(FEATURE_NAMES),
         **shapes,
         "file": {"name": f"model-{sha256[:12]}.bin.gz", "sha256": sha256},
-        "settings": {name: getattr(ranker, name) for name in _SETTINGS},
-        "calibration": {power: list(line) for power, line in artifact.calibration.items()},
+        "calibration": {name: list(line) for name, line in artifact.calibration.items()},
         "stopping_rule": {
             "constant": rule.constant,
             "weights": list(rule.weights),
             "thresholds": {str(mean): bound for mean, bound in rule.thresholds.items()},
         },
-        "deferral_margins": {power: one.margin for power, one in artifact.deferrals.items()},
+        "deferral_margins": dict(deferral.margins) if deferral else {},
         "facts": artifact.facts,
     }
     return manifest | {"sha256": digest_of(manifest)}
@@ -229,21 +222,15 @@ def _artifact(manifest: Mapping[str, Any], packed: bytes) -> Artifact:
         LookupError, TypeError, ValueError: they say it wrongly, or it is unsound.
     """
     gpu = described(manifest["hardware"])
-    settings = {
-        name: number(manifest["settings"][name], *bounds) for name, bounds in _SETTINGS.items()
-    }
-    rankers = {power: ConfigRanker(gpu, power, **settings) for power in POWERS}
     margins = {
-        power: number(margin, *_MARGIN) for power, margin in manifest["deferral_margins"].items()
+        name: number(margin, *_MARGIN) for name, margin in manifest["deferral_margins"].items()
     }
-    if margins and margins.keys() != set(POWERS):
+    if margins and margins.keys() != set(OBJECTIVES):
         raise ValueError(f"margins for {sorted(margins)}")
-    forests, network = unpack(manifest, packed, _columns(margins), len(POWERS))
-    for name, (power, part) in _FORESTS.items():
-        setattr(rankers[power], part, forests[name])
-    for ranker in rankers.values():
-        ranker.network_ = network
-    lines = {power: manifest["calibration"][power] for power in POWERS}
+    columns = dict.fromkeys((_RANKER, *_TIMES), len(FEATURE_NAMES))
+    columns |= dict.fromkeys(_DEFERRAL if margins else (), DEFERRAL_FEATURES)
+    forests, network = unpack(manifest, packed, columns, len(REGIMES))
+    lines = {name: manifest["calibration"][name] for name in OBJECTIVES}
     rule = manifest["stopping_rule"]
     first, second, third, fourth = (number(weight, *_WEIGHT) for weight in rule["weights"])
     thresholds = {mean: number(rule["thresholds"][str(mean)], *_WEIGHT) for mean in MEANS}
@@ -251,16 +238,18 @@ def _artifact(manifest: Mapping[str, Any], packed: bytes) -> Artifact:
     operands, measured = _kinds(manifest["operands"]), _kinds(manifest["measured"])
     if not set(measured) <= set(operands):
         raise ValueError("it was measured for more than it was trained on")
+    leads = {regime: forests[name] for name, regime in _DEFERRAL.items() if margins}
     return Artifact(
         gpu,
         operands,
         measured,
-        rankers,
-        {power: (number(a, *INTERCEPT), number(b, *SLOPE)) for power, (a, b) in lines.items()},
+        ConfigRanker(gpu, forests[_RANKER], network),
+        {regime: forests[name] for name, regime in _TIMES.items()},
+        {name: (number(a, *INTERCEPT), number(b, *SLOPE)) for name, (a, b) in lines.items()},
         StoppingRule(
             number(rule["constant"], *_WEIGHT), (first, second, third, fourth), thresholds
         ),
-        {power: Deferral(forests[_LIBRARY.format(power)], margins[power]) for power in margins},
+        Deferral(leads, margins) if margins else None,
         manifest["facts"],
         manifest["sha256"],
     )
@@ -270,16 +259,6 @@ def _kinds(texts: object) -> tuple[GemmOperands, ...]:
     if not isinstance(texts, list) or not texts or texts != sorted(set(texts)):
         raise ValueError(f"operands {texts!r:.100}")
     return tuple(map(GemmOperands.parse, texts))
-
-
-def _columns(powers: Iterable[str]) -> dict[str, int]:
-    """How many features each of a model's sets of trees reads, in the order of packing.
-
-    Args:
-        powers: those with a deferral.
-    """
-    library = {_LIBRARY.format(power): DEFERRAL_FEATURES for power in sorted(powers)}
-    return dict.fromkeys(_FORESTS, len(FEATURE_NAMES)) | library
 
 
 def _arrays(folder: Path, manifest: Mapping[str, Any]) -> tuple[Path, str]:

@@ -8,8 +8,8 @@ from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.operands import MATRIX, GemmOperands
 
 
-def lends(trained: Iterable[GemmOperands], asked: GemmOperands) -> bool:
-    """Whether a model of some operands ranks for others: it has seen elements and results as wide.
+def ranks_for(trained: Iterable[GemmOperands], asked: GemmOperands) -> bool:
+    """Whether a model of some operands ranks for others: elements and results are as wide.
 
     What differs beside that (another type of as many bits, another major of A or B, another vector,
     activation or scale in the epilogue) costs little where it was not seen
@@ -18,21 +18,22 @@ def lends(trained: Iterable[GemmOperands], asked: GemmOperands) -> bool:
     return any(_shared(one) == _shared(asked) for one in trained)
 
 
-def decides(measured: Iterable[GemmOperands], asked: GemmOperands) -> bool:
-    """Whether such a model may choose without a benchmark: it has seen their majors, too.
+def decides_for(measured: Iterable[GemmOperands], asked: GemmOperands) -> bool:
+    """Whether such a model may choose without a benchmark: it has seen the same majors, too.
 
-    It has seen them on the GPU that it is for: what was measured elsewhere ranks and decides not.
+    ``measured`` are the operands that were timed on the GPU itself: operands that were timed on
+    another GPU are ranked, and not decided.
     """
-    return lends((one for one in measured if one.layout == asked.layout), asked)
+    return ranks_for((one for one in measured if one.layout == asked.layout), asked)
 
 
-def check_decides(measured: Sequence[GemmOperands], asked: GemmOperands) -> None:
-    """Refuse operands that a model of others does not choose for without a benchmark.
+def check_decides_for(measured: Sequence[GemmOperands], asked: GemmOperands) -> None:
+    """Refuse operands for which a model does not choose without a benchmark.
 
     Raises:
-        TilecastError: it `decides` for none such.
+        TilecastError: `decides_for` says so.
     """
-    if not decides(measured, asked):
+    if not decides_for(measured, asked):
         raise TilecastError(
             f"no model has seen operands such as {asked}; allowed without a benchmark: "
             f"as wide and stored as {', '.join(map(str, measured))}; train one, or take k=5 and a "
@@ -40,20 +41,20 @@ def check_decides(measured: Sequence[GemmOperands], asked: GemmOperands) -> None
         )
 
 
-def _shared(operands: GemmOperands) -> tuple[object, ...]:
-    """What operands have in common that a model is lent among."""
-    widths = (operands.a.dtype.bits, operands.b.dtype.bits, operands.out.dtype.bits)
-    return *widths, operands.out.major, any(extra.kind == MATRIX for extra in operands.extras)
-
-
-def check_lends(trained: Sequence[GemmOperands], asked: GemmOperands) -> None:
-    """Refuse operands that a model of others does not rank for.
+def check_ranks_for(trained: Sequence[GemmOperands], asked: GemmOperands) -> None:
+    """Refuse operands for which a model does not rank.
 
     Raises:
-        TilecastError: it `lends` to none such.
+        TilecastError: `ranks_for` says so.
     """
-    if not lends(trained, asked):
+    if not ranks_for(trained, asked):
         raise TilecastError(
             f"no model is for {asked}; allowed: what is stored in as many bits as one of "
             f"{', '.join(map(str, trained))}; train one with `tilecast train`"
         )
+
+
+def _shared(operands: GemmOperands) -> tuple[object, ...]:
+    """What operands for which one model ranks have in common."""
+    widths = (operands.a.dtype.bits, operands.b.dtype.bits, operands.out.dtype.bits)
+    return *widths, operands.out.major, any(extra.kind == MATRIX for extra in operands.extras)

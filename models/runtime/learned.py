@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,19 +14,20 @@ from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.models.features.features import FEATURE_NAMES, FEATURES, featurize
-from tilecast.models.learning.labels import check_power
+from tilecast.models.features.features import FEATURE_NAMES, FEATURES, featurize, log_analytic
 from tilecast.models.runtime.artifact import Artifact, load
 from tilecast.models.runtime.deferral import deferral_features
-from tilecast.models.runtime.known_operands import check_lends, lends
+from tilecast.models.runtime.known_operands import check_ranks_for, ranks_for
 from tilecast.models.runtime.nearest_gpu import shipped_for
+from tilecast.models.runtime.objectives import ROBUST, check_objective
+from tilecast.models.runtime.ranker import ENTRANTS
 from tilecast.models.runtime.stopping import MAX_TAKEN, stop_features
 
 USUAL_MEAN = 4
 """Candidates per problem, on average, of a short list whose length the model chooses."""
-LENT_LEAST = 3
-"""Candidates of the shortest short list of a model that is lent to another GPU: it may doubt too
-little there, and loses 0.62% at three where one alone loses 1.8% (robust,
+BORROWED_LEAST = 3
+"""Candidates of the shortest short list of a borrowed model: it may doubt too little on another
+GPU, and loses 0.62% at three where one alone loses 1.8% (robust,
 benchmarks/results/new_gpu.json)."""
 RIVALS = 8
 """Configs that an explained one is compared with; each costs some milliseconds."""
@@ -47,20 +48,20 @@ class Prediction:
 
 @dataclass(frozen=True)
 class FirstChoice:
-    """What to run without a benchmark, ours or the library's kernel."""
+    """What to run without a benchmark, a tilecast kernel or cuBLAS."""
 
     prediction: Prediction
     """The first of the ranking, and what is expected of it."""
     library_over: float | None
-    """What the run time of the library over the first's is at least, in nine cases of ten: no
-    central estimate, as ``prediction`` is. For ``robust`` in the regime where that is less. None
-    where the model knows no times of the library, or that multiplies no such operands."""
+    """A low estimate of cuBLAS's run time over the first's, which nine cases in ten exceed; for
+    ``robust`` in the regime where it is less. None where the model knows no times of cuBLAS, or
+    PyTorch multiplies no such operands."""
     deferred: bool
-    """Whether the problem is better left to the library."""
+    """Whether the problem is better left to cuBLAS."""
 
     @property
     def library_at_least(self) -> float | None:
-        """Microseconds that the library's own kernel takes, or more, in nine cases of ten."""
+        """Microseconds that cuBLAS takes, or more, in nine cases of ten."""
         over = self.library_over
         return None if over is None else over * self.prediction.microseconds
 
@@ -85,23 +86,23 @@ class LearnedHeuristic:
 
     name = "tilecast"
 
-    def __init__(self, artifact: Artifact, power: str = "robust"):
+    def __init__(self, artifact: Artifact, objective: str = ROBUST):
         """Take a model.
 
         Args:
-            artifact: `tilecast.models.runtime.artifact.load`, or `load_heuristic` for the whole heuristic.
-            power: ``burst``, ``sustained``, or ``robust`` for the smallest worst case of both.
+            artifact: `tilecast.models.runtime.artifact.load`; `load_heuristic` does both.
+            objective: ``burst``, ``sustained``, or ``robust`` for the smallest worst case of both.
 
         Raises:
-            TilecastError: ``power`` is not known.
+            TilecastError: ``objective`` is not known.
         """
         self.artifact = artifact
-        self.power = check_power(power)
-        self._ranker = artifact.rankers[power]
+        self.objective = check_objective(objective)
+        self._ranker = replace(artifact.ranker, objective=objective)
 
     def ranks(self, problem: GemmProblem) -> bool:
-        """Whether the model `lends` to a problem's operands; `rank` and the others refuse else."""
-        return lends(self.artifact.operands, problem.operands)
+        """Whether the model ranks for a problem's operands; `rank` and the others refuse others."""
+        return ranks_for(self.artifact.operands, problem.operands)
 
     def rank(
         self, problem: GemmProblem, candidates: Candidates, *, limit: int | None = None
@@ -109,9 +110,9 @@ class LearnedHeuristic:
         """Order candidates by expected cost; see `tilecast.heuristics.heuristic.Heuristic`.
 
         Raises:
-            TilecastError: the model is not lent to the problem's operands; see `lends`.
+            TilecastError: the model does not rank for the problem's operands.
         """
-        self._check(problem)
+        check_ranks_for(self.artifact.operands, problem.operands)
         return self._ranker.rank(problem, candidates, limit=limit)
 
     def predict(
@@ -120,68 +121,70 @@ class LearnedHeuristic:
         """Rank candidates, of which there is at least one, and say what is expected of each.
 
         Raises:
-            TilecastError: the model is not lent to the problem's operands; see `lends`.
+            TilecastError: the model does not rank for the problem's operands.
         """
         ranking, features = self._ranked(problem, candidates, limit)
         return self._predictions(ranking, features, self._ranker.scores(features))
 
     def first(self, problem: GemmProblem, candidates: Candidates) -> FirstChoice:
-        """The first of `predict`, and whether to leave the problem to the library instead.
+        """The first of `predict`, and whether to leave the problem to cuBLAS instead.
 
-        There is at least one candidate. A model compares with the library for operands that it is
-        lent to, too, as it does for its own; one that is lent to another GPU never does.
+        There is at least one candidate. A borrowed model never compares with cuBLAS.
 
         Raises:
-            TilecastError: the model is not lent to the problem's operands; see `lends`.
+            TilecastError: the model does not rank for the problem's operands.
         """
         ranking, features = self._ranked(problem, candidates, 1)
         scores = self._ranker.model_scores(features)
         (prediction,) = self._predictions(ranking, features, scores.blended)
-        deferral = self.artifact.deferrals.get(self.power)
-        # Not even a lower bound: there is nothing that could take that long.
+        deferral = self.artifact.deferral
         if deferral is None or not problem.in_library:
             return FirstChoice(prediction, None, False)
-        expected = deferral.expected(deferral_features(features, scores))
-        return FirstChoice(prediction, float(np.exp(expected)), deferral.defers(expected))
+        (lead,) = deferral.least_lead(deferral_features(features, scores), self.objective)
+        deferred = deferral.defers(float(lead), self.objective)
+        return FirstChoice(prediction, float(np.exp(lead)), deferred)
 
     def shortlist(
         self, problem: GemmProblem, candidates: Candidates, *, mean: int = USUAL_MEAN
     ) -> list[Prediction]:
         """The candidates that are worth compiling: many where the model doubts, one where not.
 
-        They are the first 1 to 8 of `predict`; over many problems ``mean`` on average, held to
-        within 0.2 for each power. On a GPU that the model is lent to they are `LENT_LEAST` or more.
+        They are the first 1 to 8 of `predict`; over many problems ``mean`` on average. Of a
+        borrowed model they are `BORROWED_LEAST` or more.
 
         Raises:
-            TilecastError: the model is not lent to the problem's operands, or it has no rule for
+            TilecastError: the model does not rank for the problem's operands, or it has no rule for
                 ``mean``.
         """
         ranking, features = self._ranked(problem, candidates, MAX_TAKEN)
         scores = self._ranker.model_scores(features)
-        size = self.artifact.rule.size(stop_features(scores.distance, scores.network), mean)
-        size = max(size, LENT_LEAST if self.artifact.lender else 1)
+        size = self.artifact.rule.size(stop_features(scores), mean)
+        size = max(size, BORROWED_LEAST if self.artifact.trained_for else 1)
         return self._predictions(ranking[:size], features[:size], scores.blended[:size])
 
     def _ranked(
         self, problem: GemmProblem, candidates: Candidates, limit: int | None
     ) -> tuple[Candidates, np.ndarray]:
         """The first candidates, and their features in that order."""
-        self._check(problem)
-        features = featurize(problem, candidates, self._ranker.hardware)
-        order = self._ranker.order(features)[:limit]
-        return candidates.take(order), features[order]
+        check_ranks_for(self.artifact.operands, problem.operands)
+        if limit is None or limit > ENTRANTS:
+            features = featurize(problem, candidates, self._ranker.hardware)
+            order = self._ranker.order(features)[:limit]
+            return candidates.take(order), features[order]
+        order, features = self._ranker.leaders(problem, candidates, limit)
+        return candidates.take(order), features
 
     def _predictions(
         self, configs: Iterable[KernelConfig], features: np.ndarray, scores: np.ndarray
     ) -> list[Prediction]:
         """What is expected of the first configs of a ranking, from their features and scores."""
         scores = scores.astype(np.float64)
-        intercept, slope = self.artifact.calibration[self.power]
-        # The coarse step may have put a config last that the whole model likes better: no time
-        # falls below the one before it.
+        intercept, slope = self.artifact.calibration[self.objective]
+        # The first steps of the ranking may have put a config last that the whole model prefers: no
+        # time falls below the one before it.
         gaps = slope * np.maximum.accumulate(scores - scores[0])
-        timer = "sustained" if self.power == "robust" else self.power
-        best = self.artifact.rankers[timer].best_microseconds(features[:1])
+        times = self.artifact.times["sustained" if self.objective == ROBUST else self.objective]
+        best = float(np.exp(times.predict(features[:1]) + log_analytic(features[:1]))[0])
         return [
             Prediction(config, best * float(np.exp(gap)), float(np.exp(intercept + gap)))
             for config, gap in zip(configs, gaps, strict=True)
@@ -200,10 +203,10 @@ class LearnedHeuristic:
         It is compared with the average of the first `RIVALS` of the ranking.
 
         Raises:
-            TilecastError: ``config`` is no candidate, or the model is not lent to the problem's
+            TilecastError: ``config`` is no candidate, or the model does not rank for the problem's
                 operands.
         """
-        self._check(problem)
+        check_ranks_for(self.artifact.operands, problem.operands)
         if config not in candidates:
             raise TilecastError(
                 f"config {config} is no candidate for {problem}; allowed: one of its "
@@ -224,43 +227,39 @@ class LearnedHeuristic:
             for i in order.tolist()
         ]
 
-    def _check(self, problem: GemmProblem) -> None:
-        """Refuse operands that it is not lent to."""
-        check_lends(self.artifact.operands, problem.operands)
-
 
 def load_heuristic(
     hardware: Hardware,
     operands: GemmOperands,
-    power: str = "robust",
+    objective: str = ROBUST,
     folder: Path | None = None,
     *,
     digest: str | None = None,
 ) -> LearnedHeuristic:
-    """The heuristic for problems of some operands on a GPU, by a model that `lends` to them.
+    """The heuristic for problems of some operands on a GPU.
 
     Args:
         hardware: the GPU that kernels will run on.
         operands: dtypes and majors of the problems.
-        power: what to aim at.
+        objective: what to aim at.
         folder: a model of one's own; the shipped one when left out, that of the nearest GPU where
             this one has none.
-        digest: which model is wanted, as `tilecast.models.runtime.artifact.model_digest` told it earlier;
-            any when left out.
+        digest: which model is wanted, as `tilecast.models.runtime.artifact.model_digest` returned
+            it; any when left out.
 
     Raises:
-        TilecastError: there is no such model, it is damaged, for another GPU, or not lent to these
-            operands.
+        TilecastError: there is no such model, it is damaged, for another GPU, or does not rank for
+            these operands.
     """
     artifact = model_for(hardware, folder, digest)
-    check_lends(artifact.operands, operands)
-    return LearnedHeuristic(artifact, power)
+    check_ranks_for(artifact.operands, operands)
+    return LearnedHeuristic(artifact, objective)
 
 
 def load_heuristic_for(
     hardware: Hardware,
     problems: Iterable[GemmProblem],
-    power: str = "robust",
+    objective: str = ROBUST,
     folder: Path | None = None,
 ) -> LearnedHeuristic:
     """The heuristic for those of some problems that it `ranks`; see `load_heuristic`.
@@ -268,21 +267,21 @@ def load_heuristic_for(
     Args:
         hardware: the GPU that kernels will run on.
         problems: one at least.
-        power: what to aim at.
+        objective: what to aim at.
         folder: a model of one's own; the shipped one when left out.
 
     Raises:
         TilecastError: as there, where it ranks none of them.
     """
-    heuristic = LearnedHeuristic(model_for(hardware, folder), power)
+    heuristic = LearnedHeuristic(model_for(hardware, folder), objective)
     problems = tuple(problems)
     if not any(map(heuristic.ranks, problems)):
-        check_lends(heuristic.artifact.operands, problems[0].operands)
+        check_ranks_for(heuristic.artifact.operands, problems[0].operands)
     return heuristic
 
 
 def model_for(hardware: Hardware, folder: Path | None, digest: str | None = None) -> Artifact:
-    """The model of a GPU: the one in a folder, or the shipped one, its own or lent.
+    """The model of a GPU: the one in a folder, or the shipped one, its own or borrowed.
 
     Raises:
         TilecastError: there is none, it is damaged, or for another GPU.

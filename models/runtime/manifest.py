@@ -18,7 +18,7 @@ from tilecast.kernels.candidates import SPACE_VERSION
 from tilecast.models.features.features import FEATURE_NAMES, FEATURES_VERSION
 
 MANIFEST = "manifest.json"
-ARTIFACT_VERSION = 8
+ARTIFACT_VERSION = 9
 """Raised when the files of an artifact, or what its manifest must say, change."""
 VERSIONS = {
     "artifact_version": ARTIFACT_VERSION,

@@ -1,14 +1,13 @@
-"""Which model a GPU borrows that has none of its own, and what a lent one may do.
+"""Which model a GPU borrows that has none of its own, and what a borrowed model may do.
 
-Its features are computed from the figures of the GPU that borrows: so far as these explain a time,
-the model holds there, too. What the H200 teaches loses 1.8% at one kernel, 0.62% at three and 0.32%
-at five on an H100 (robust, benchmarks/results/new_gpu.json), so what a lent model likes is worth a
-benchmark and no more.
+Features are computed from the figures of the GPU that borrows: so far as these explain a time, the
+model holds there, too. The H200's model loses 1.8% at one kernel, 0.62% at three and 0.32% at five
+on an H100 (robust, benchmarks/results/new_gpu.json), so the first choices of a borrowed model are
+benchmarked and never taken without.
 """
 
 from __future__ import annotations
 
-from copy import copy
 from dataclasses import replace
 
 import numpy as np
@@ -19,14 +18,14 @@ from tilecast.models.runtime.manifest import HARDWARE_FIELDS
 
 
 def shipped_for(gpu: Hardware, *, digest: str | None = None) -> Artifact:
-    """The shipped model of a GPU, or that of the nearest one, `lent`.
+    """The shipped model of a GPU, or that of the nearest one, `borrowed`.
 
     Raises:
         TilecastError: none is of a GPU that runs the same code, or
             `tilecast.models.runtime.artifact.load` refuses it.
     """
     nearest = next(iter(known_gpus(gpu)), gpu)
-    return lent(load_shipped(nearest, digest=digest), gpu)
+    return borrowed(load_shipped(nearest, digest=digest), gpu)
 
 
 def nearest_shipped(gpu: Hardware) -> Artifact | None:
@@ -34,19 +33,20 @@ def nearest_shipped(gpu: Hardware) -> Artifact | None:
     return shipped_for(gpu) if known_gpus(gpu) else None
 
 
-def lent(artifact: Artifact, gpu: Hardware) -> Artifact:
-    """A model as if it were for a GPU, which it ranks for and does not decide on; its own stays.
+def borrowed(artifact: Artifact, gpu: Hardware) -> Artifact:
+    """A model as another GPU uses it: it ranks there and decides nothing; its own stays as it is.
 
-    Nothing was measured there: neither kernels, to choose without a benchmark, nor the library.
+    Nothing was measured there: neither kernels, to choose without a benchmark, nor cuBLAS.
     """
     if artifact.hardware == gpu:
         return artifact
-    rankers = {power: copy(ranker) for power, ranker in artifact.rankers.items()}
-    for ranker in rankers.values():
-        ranker.hardware = gpu
-    lender = artifact.hardware.name
     return replace(
-        artifact, hardware=gpu, measured=(), rankers=rankers, deferrals={}, lender=lender
+        artifact,
+        hardware=gpu,
+        measured=(),
+        ranker=replace(artifact.ranker, hardware=gpu),
+        deferral=None,
+        trained_for=artifact.hardware.name,
     )
 
 
@@ -59,9 +59,9 @@ def known_gpus(gpu: Hardware) -> list[Hardware]:
 def terms(artifact: Artifact) -> str:
     """Whose model a GPU borrows, and on which terms, in a line."""
     return (
-        f"{artifact.hardware.name} has no model of its own: that of the {artifact.lender} is lent, "
-        "whose choices are benchmarked (k=2 or more) and never taken without; `tilecast campaign` "
-        "makes one in some ten minutes"
+        f"{artifact.hardware.name} has no model of its own and uses the {artifact.trained_for} "
+        "model, whose choices are benchmarked (k=2 or more) and never taken without; `tilecast "
+        "campaign` makes one in some ten minutes"
     )
 
 

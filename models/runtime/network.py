@@ -1,9 +1,9 @@
 """A small neural network as plain arrays, evaluated with numpy.
 
-Dense layers with GELU between them, added up in double precision: matrix libraries differ in the
+Dense layers with a ReLU between them, added up in double precision: matrix libraries differ in the
 order in which they add, and no choice between near equals shall depend on the host. What is read
-from disk is checked once by `Network.unpack` and handed to no library, so a forged model can be
-wrong but do no harm.
+from disk is checked once by `Network.unpack` and handed to no other package, so a forged model can
+be wrong but do no harm.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ MAX_OUTPUT = 50.0
 """What may be predicted: it predicts logarithms, and e^50 fits into a float."""
 _MAX_SUM = 1e30
 """What no sum of a layer may reach, so that none overflows."""
-_STEPS = 16
+_STEPS = 32
 """Points on the way from one row to another at which `Network.contributions` takes slopes."""
 _limiting = Lock()
 """Held while matrix libraries have one thread."""
 
 
 def _forget() -> None:
-    """Have a forked process wait for no thread that it has not."""
+    """Have a forked process not wait for a thread of its parent."""
     global _limiting
     _limiting = Lock()
 
@@ -133,24 +133,31 @@ class Network:
             *_, last = self._values(self.scaled(features))
         return np.clip(last, -MAX_OUTPUT, MAX_OUTPUT).astype(np.float32)
 
-    def contributions(self, features: np.ndarray, output: int) -> np.ndarray:
-        """What each feature adds to one output, by integrated gradients.
+    def contributions(self, features: np.ndarray, outputs: Sequence[int]) -> np.ndarray:
+        """What each feature adds to the mean of some outputs, by integrated gradients.
 
         Slopes are taken along the straight way to each row from the mean of all rows
-        (Sundararajan, Taly and Yan, Axiomatic Attribution for Deep Networks, 2017).
+        (Sundararajan, Taly and Yan, Axiomatic Attribution for Deep Networks, 2017). What the
+        quadrature misses is divided among the features by the size of their effects.
 
         Returns:
             float64 array [rows, features], within `MAX_OUTPUT`; differences between rows add up to
-            those of `predict`, but for a quadrature.
+            those of `predict`.
         """
         rows = self.scaled(features)
         start = rows.mean(0)
         points, weights = np.polynomial.legendre.leggauss(_STEPS)
         slopes = sum(
-            weight / 2 * self._slopes(start + (point + 1) / 2 * (rows - start), output)
+            weight / 2 * self._slopes(start + (point + 1) / 2 * (rows - start), outputs)
             for point, weight in zip(points, weights, strict=True)
         )
-        return np.clip((rows - start) * slopes, -MAX_OUTPUT, MAX_OUTPUT)
+        effects = (rows - start) * slopes
+        *_, last = self._values(np.vstack([rows, start]))
+        output = last[:, outputs].mean(1)
+        sizes = np.abs(effects)
+        missed = output[:-1] - output[-1] - effects.sum(1)
+        effects += sizes * (missed / np.maximum(sizes.sum(1), 1e-30))[:, None]
+        return np.clip(effects, -MAX_OUTPUT, MAX_OUTPUT)
 
     def scaled(self, features: np.ndarray) -> np.ndarray:
         """What the first layer sees of features: float64 array [rows, features]."""
@@ -162,16 +169,16 @@ class Network:
         """What each layer adds up to."""
         values = rows
         for index, (weights, bias) in enumerate(self._exact):
-            values = (gelu(values) if index else values) @ weights + bias
+            values = (np.maximum(values, 0) if index else values) @ weights + bias
             yield values
 
-    def _slopes(self, rows: np.ndarray, output: int) -> np.ndarray:
-        """How one output changes with each scaled feature; float64 array [rows, features]."""
+    def _slopes(self, rows: np.ndarray, outputs: Sequence[int]) -> np.ndarray:
+        """How the mean of outputs changes with each scaled feature; float64 [rows, features]."""
         *hidden, _ = self._values(rows)
         (weights, _), *before = reversed(self._exact)
-        slope = np.broadcast_to(weights[:, output], (len(rows), len(weights)))
+        slope = np.broadcast_to(weights[:, outputs].mean(1), (len(rows), len(weights)))
         for values, (weights, _) in zip(reversed(hidden), before, strict=True):
-            slope = slope * _gelu_slope(values) @ weights.T
+            slope = slope * (values > 0) @ weights.T
         return slope
 
 
@@ -184,25 +191,3 @@ def _blas() -> ThreadpoolController:
 def take_logarithms(rows: np.ndarray, logarithmic: np.ndarray) -> None:
     """Replace x by log2(1 + x) in the columns of rows that are ``logarithmic``."""
     rows[:, logarithmic] = np.log2(1 + rows[:, logarithmic])
-
-
-_GELU = float(np.sqrt(2 / np.pi)), 0.044715
-"""Constants of the form with a hyperbolic tangent (Hendrycks and Gimpel, Gaussian Error Linear
-Units, 2016), which numpy has and the error function it has not."""
-
-
-def gelu(values: np.ndarray) -> np.ndarray:
-    """Each number times about the share of a normal distribution below it."""
-    return 0.5 * values * (1 + _tangent(values))
-
-
-def _gelu_slope(values: np.ndarray) -> np.ndarray:
-    scale, cubic = _GELU
-    tangent = _tangent(values)
-    inner = scale * (1 + 3 * cubic * values**2)
-    return 0.5 * (1 + tangent + values * (1 - tangent**2) * inner)
-
-
-def _tangent(values: np.ndarray) -> np.ndarray:
-    scale, cubic = _GELU
-    return np.tanh(scale * values * (1 + cubic * values**2))

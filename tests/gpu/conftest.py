@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from compiled_kernels import Kernels
@@ -15,6 +16,7 @@ from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.kernels.build.builder import compile_all
+from tilecast.kernels.candidates import family_space
 from tilecast.kernels.families import FAMILIES, parse_config
 from tilecast.kernels.family import KernelFamily
 from tilecast.kernels.objects.cache import ObjectCache, default_root
@@ -32,11 +34,12 @@ NARROW = ("e4m3:rcr>bf16", "e5m2:rcr>fp16", "int8:rcr>int32")
 
 def spread(family: KernelFamily) -> list[KernelConfig]:
     """Configs that together show each value of each axis, and the clusters in every company."""
-    configs = list(family.configs(LINEAR_BF16, hardware("H200")))
+    configs = list(family_space(family, LINEAR_BF16, hardware("H200")).configs)
     random.Random(0).shuffle(configs)
     shown: dict[object, KernelConfig] = {}
     for config in configs:
-        g = family.geometry(config)
+        columns = family.geometry([config])
+        g = SimpleNamespace(**{name: column.item() for name, column in vars(columns).items()})
         shown[g.cluster_m, g.cluster_n, g.ctas_per_sm, g.swap_ab] = config
         shown[g.split_k, g.swap_ab] = config
         shown[g.cluster_m, g.cluster_n, g.split_k] = config

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import cast
 
 import pytest
 import torch
@@ -14,9 +15,10 @@ from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.build.builder import compile_all
-from tilecast.kernels.families import FAMILIES
+from tilecast.kernels.candidates import space
 from tilecast.kernels.launch import load_kernel
 from tilecast.kernels.objects.cache import ObjectCache, default_root
+from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.spec import KernelSpec
 
 FUSED = (
@@ -49,14 +51,12 @@ BATCHED = tuple(f"bf16:rcr:{step}" for step in ("bias", "c", "beta-c", "alpha+be
 
 def kinds(operands: GemmOperands, batched: bool = False) -> list[KernelSpec]:
     """A kernel each with and without swap_ab, split, alternation of warp groups, two CTAs an SM."""
-    family = FAMILIES["quack_sm90"]
     shown = {}
-    for config in family.configs(operands, hardware("H200"))[::7]:
-        g = family.geometry(config)
-        if g.tile_m * g.tile_n >= 64 * 64:
-            shown["split", g.swap_ab, g.split_k > 1] = config
-            shown["schedule", g.ping_pong, g.tile_m] = config
-            shown["shared", g.swap_ab, g.ctas_per_sm] = config
+    for config in cast("tuple[QuackConfig, ...]", space(operands, hardware("H200")).configs[::7]):
+        if config.tile_m * config.tile_n >= 64 * 64:
+            shown["split", config.swap_ab, config.split_k > 1] = config
+            shown["schedule", config.ping_pong, config.tile_m] = config
+            shown["shared", config.swap_ab, config.ctas_per_sm] = config
     return [KernelSpec(config, operands, batched) for config in sorted(shown.values())]
 
 

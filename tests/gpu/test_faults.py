@@ -47,7 +47,7 @@ def test_a_kernel_that_corrupts_the_context_is_left_out_and_all_others_are_measu
     with closing(MeasurementStore(tmp_path / "store")) as store:
         store.begin_run({"gpu": "none"})
         factory = partial(StrayingSession, kernels.objects, bad, stage)
-        Scheduler(store, [factory], engine=engine).collect(dict.fromkeys(PROBLEMS, configs))
+        Scheduler(store, [factory], engine=engine).collect(PROBLEMS, lambda problem: configs)
         (run,), rows, failures = store.runs(), store.export().rows, store.failures()
         assert store.measured("verify") == set(PROBLEMS)
     assert engine.started == workers

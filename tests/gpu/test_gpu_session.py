@@ -128,7 +128,8 @@ def test_careful_times_are_the_same_and_every_replay_is_announced(
 
 def test_slow_entrant_is_given_up(kernels: Kernels, session: GpuSession) -> None:
     # The smallest tile multiplies mostly what others have loaded already: far from the best here.
-    sizes = [(g.tile_m * g.tile_n, g.stages) for g in kernels.geometries()]
+    g = kernels.geometry()
+    sizes = list(zip(g.tile_m * g.tile_n, g.stages, strict=True))
     slow = kernels.configs[sizes.index(min(sizes))]
     fast = kernels.configs[0]
     bench = session.bench(GemmProblem(2048, 4096, 4096), careful=False)

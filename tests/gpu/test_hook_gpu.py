@@ -28,8 +28,8 @@ from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands, activations
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook import addmm, bmm, eager, installed, mm, telemetry
 from tilecast.inductor_hook.dispatch import plan
-from tilecast.inductor_hook.run import launcher
-from tilecast.inductor_hook.run.launcher import StaticMatmul, errors_raised
+from tilecast.inductor_hook.run import static
+from tilecast.inductor_hook.run.static import StaticMatmul, errors_raised
 from tilecast.inductor_hook.select.selection import first, shortlist
 from tilecast.inductor_hook.settings import Settings
 from tilecast.inductor_hook.timing import cuda_graph, decide, power_limit
@@ -424,7 +424,7 @@ def test_a_matrix_for_every_m(matrix_model: Path) -> None:
 def test_a_matrix_where_its_kernel_fails(
     monkeypatch: pytest.MonkeyPatch, steps: str, batch: int
 ) -> None:
-    monkeypatch.setattr(launcher, "loaded_kernel", _broken)
+    monkeypatch.setattr(static, "loaded_kernel", _broken)
     operands = GemmOperands.parse(f"bf16:rcr:{steps}")
     problem = GemmProblem(M, N, K, batch, operands)
     a, b, *extras = random_inputs(problem)
@@ -512,7 +512,7 @@ def test_a_row_of_a_buffer_that_the_graph_makes(compiled: Callable) -> None:
 
 
 def test_addmm_with_a_row_where_its_kernel_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launcher, "loaded_kernel", _broken)
+    monkeypatch.setattr(static, "loaded_kernel", _broken)
     bias, a, b = _bf16(N), _bf16(M, K), _bf16(N, K).T
     out = torch.full((M, N), torch.nan, dtype=torch.bfloat16, device="cuda")
     _static("bf16:rcr:bias")(a, b, out, bias)
@@ -669,7 +669,7 @@ def test_an_activation_for_every_m(compiled: Callable) -> None:
 
 @pytest.mark.parametrize("name", activations())
 def test_an_activation_where_its_kernel_fails(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.setattr(launcher, "loaded_kernel", _broken)
+    monkeypatch.setattr(static, "loaded_kernel", _broken)
     bias, a, b = _bf16(N), _bf16(M, K) / K**0.5, _bf16(N, K).T
     out = torch.full((M, N), torch.nan, dtype=torch.bfloat16, device="cuda")
     _static(f"bf16:rcr:bias+{name}")(a, b, out, bias)
@@ -884,7 +884,7 @@ def test_a_product_of_int8_for_every_m() -> None:
 def test_a_product_of_int8_where_its_kernel_fails(
     monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
-    monkeypatch.setattr(launcher, "loaded_kernel", _broken)
+    monkeypatch.setattr(static, "loaded_kernel", _broken)
     operands = GemmOperands.parse(text)
     problem = GemmProblem(M, N, K, operands=operands)
     a, b, *extras = random_inputs(problem)
@@ -938,7 +938,7 @@ def test_gradients_of_a_linear_layer(compiled: Callable, bias: bool) -> None:
         assert layer.bias.grad is not None
         assert _error(layer.bias.grad, exact_gradient.sum(0)) < TOLERANCE
     assert counters["tilecast"]["problems"] == 3, "one product forward and two back"
-    texts = {spec.operands.text for spec, _ in launcher._loaded}
+    texts = {spec.operands.text for spec, _ in static._loaded}
     assert ("bf16:rcr:bias" in texts) == bias
     assert _failures() == []
 
@@ -1257,7 +1257,7 @@ def test_one_graph_for_every_m_of_scaled_products(model_of: Callable[..., Path])
 def test_torch_multiplies_8_bits_where_a_kernel_fails(
     monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
-    monkeypatch.setattr(launcher, "loaded_kernel", _broken)
+    monkeypatch.setattr(static, "loaded_kernel", _broken)
     problem = GemmProblem(M, N, K, operands=GemmOperands.parse(text))
     (a, b, *extras), out = random_inputs(problem), poisoned_out(problem)
     _static(text)(a, b, out, *extras)
@@ -1355,11 +1355,11 @@ def test_choices_that_fail_lose(
     def fails(*arguments: Any) -> Any:
         raise RuntimeError("injected")
 
-    monkeypatch.setattr(launcher, "_loaded", {})
+    monkeypatch.setattr(static, "_loaded", {})
     if part == "load":
-        monkeypatch.setattr(launcher, "load_kernel", fails)
+        monkeypatch.setattr(static, "load_kernel", fails)
     else:
-        monkeypatch.setattr(launcher, "load_kernel", lambda *arguments: fails)
+        monkeypatch.setattr(static, "load_kernel", lambda *arguments: fails)
     operands = _bf16(M, K), _bf16(N, K)
     result, code = compiled(_linear, *operands, backends="ATEN,TILECAST")
     assert _error(result, _exact(_linear, *operands)) < TOLERANCE
@@ -1392,9 +1392,9 @@ def test_a_kernel_that_failed_once_is_benchmarked_again(monkeypatch: pytest.Monk
             torch._dynamo.reset()
             counters.clear()
             with monkeypatch.context() as patch:
-                patch.setattr(launcher, "_loaded", {})
+                patch.setattr(static, "_loaded", {})
                 if failing:
-                    patch.setattr(launcher, "load_kernel", fails)
+                    patch.setattr(static, "load_kernel", fails)
                 result = torch.compile(_linear, fullgraph=True)(*operands)
             assert _error(result, _exact(_linear, *operands)) < TOLERANCE
             # The third finds every timing of the second.
@@ -1586,7 +1586,7 @@ def test_eager_mm(kind: str) -> None:
 def _forget_kernels() -> None:
     """As in a process that has multiplied nothing yet."""
     plan._plan.cache_clear()
-    launcher._loaded.clear()
+    static._loaded.clear()
     occupancy._max_active_clusters.cache_clear()
 
 
@@ -1603,7 +1603,7 @@ def test_eager_mm_runs_the_kernel_that_the_model_chooses(monkeypatch: pytest.Mon
         result = mm(a, b)
     assert _error(result, expected) < TOLERANCE
     (best,) = shortlist(Settings(k=1), GemmProblem(M, N, K), hardware(torch.cuda.get_device_name()))
-    assert [spec.config for spec, _ in launcher._loaded] == [best.config]
+    assert [spec.config for spec, _ in static._loaded] == [best.config]
 
 
 @pytest.mark.parametrize("bias", [(N,), (M, N), (1, N), (M, 1), ()], ids=str)
@@ -1640,7 +1640,7 @@ def test_eager_addmm_fuses(kind: str) -> None:
     addmm(bias, a, b, out=out)
     for result in (addmm(bias, a, b), torch.ops.tilecast.addmm(bias, a, b), out):
         assert _error(result, expected) < (ONE_ROUNDING if operands else TOLERANCE)
-    texts = {spec.operands.text for spec, _ in launcher._loaded}
+    texts = {spec.operands.text for spec, _ in static._loaded}
     assert texts == ({operands} if operands else set())
     assert _failures() == []
 
@@ -1739,7 +1739,7 @@ def test_eager_training_under_autocast(kind: str, dtype: torch.dtype, compiling:
         assert found.dtype == expected.dtype
         assert _error(found, expected) < TOLERANCE
     assert results[1][0].dtype == dtype
-    assert launcher._loaded, "torch did all of it"
+    assert static._loaded, "torch did all of it"
     assert _failures() == []
 
 
@@ -1776,7 +1776,7 @@ def _static(operands: str, batched: bool = False) -> StaticMatmul:
 def test_torch_writes_float32_where_a_kernel_fails(
     monkeypatch: pytest.MonkeyPatch, batched: bool
 ) -> None:
-    monkeypatch.setattr(launcher, "loaded_kernel", _broken)
+    monkeypatch.setattr(static, "loaded_kernel", _broken)
     batch = (3,) if batched else ()
     a, b = _bf16(*batch, M, K), _bf16(*batch, N, K).mT
     out = torch.full((*batch, M, N), torch.nan, device="cuda")
@@ -1785,7 +1785,7 @@ def test_torch_writes_float32_where_a_kernel_fails(
 
 
 def test_failures_keep_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launcher, "loaded_kernel", _broken)
+    monkeypatch.setattr(static, "loaded_kernel", _broken)
     matmul = _static("bf16:rcr")
 
     def multiply() -> None:
@@ -1802,7 +1802,7 @@ def test_failures_keep_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="takes two GPUs")
 def test_a_gpu_that_fails_leaves_the_other_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    load, tried = launcher.loaded_kernel, []
+    load, tried = static.loaded_kernel, []
     matmul = _static("bf16:rcr")
     # Compiled by now: what failed longer ago than a pause would be tried again.
     load(matmul.spec, 0)
@@ -1811,7 +1811,7 @@ def test_a_gpu_that_fails_leaves_the_other_alone(monkeypatch: pytest.MonkeyPatch
         tried.append(device)
         return _broken() if device == 1 else load(spec, device)
 
-    monkeypatch.setattr(launcher, "loaded_kernel", loaded_kernel)
+    monkeypatch.setattr(static, "loaded_kernel", loaded_kernel)
     for device in (1, 0, 1, 0):
         a, b, out = (t.to(device) for t in (_bf16(M, K), _bf16(N, K).T, _bf16(M, N)))
         with torch.cuda.device(device):
@@ -1903,7 +1903,7 @@ def _settled(call: Callable[[], Any]) -> Any:
 
 def _texts() -> set[str]:
     """Operands of the kernels that have run."""
-    return {spec.operands.text for spec, _ in launcher._loaded}
+    return {spec.operands.text for spec, _ in static._loaded}
 
 
 ROUTED: dict[str, tuple[Function, tuple[tuple[int, ...], ...], str]] = {
@@ -2088,13 +2088,13 @@ def test_a_variable_is_enough_for_the_switch() -> None:
     code = f"""
 import torch
 from torch.nn.functional import linear
-from tilecast.inductor_hook import launcher
+from tilecast.inductor_hook.run import static
 from tilecast.kernels.build.builder import object_builder
 x, weight = (torch.randn(s, device="cuda").bfloat16() for s in ({(M, K)}, {(N, K)}))
 linear(x, weight)
 object_builder().settle()
 linear(x, weight)
-print(*(spec.operands.text for spec, _ in launcher._loaded))
+print(*(spec.operands.text for spec, _ in static._loaded))
 """
     for value, text in (("1", "bf16:rcr"), ("0", "")):
         process = subprocess.run(

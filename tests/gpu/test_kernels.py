@@ -38,13 +38,13 @@ def _operands(m: int, n: int, k: int, batch: int = 1, operands: GemmOperands = L
 
 
 def test_the_spread_shows_every_kind_of_kernel(kernels: Kernels) -> None:
-    geometries = kernels.geometries()
-    assert len(geometries) >= 16
-    assert {g.swap_ab for g in geometries} == {False, True}
-    assert {g.ctas_per_sm for g in geometries} == {1, 2}
-    assert {g.warp_groups for g in geometries} >= {1, 2}
-    assert {(g.cluster_m, g.cluster_n) for g in geometries} == set(CLUSTERS)
-    assert {g.tile_n for g in geometries} >= set(TILE_N)
+    g = kernels.geometry()
+    assert len(g) >= 16
+    assert set(g.swap_ab) == {False, True}
+    assert set(g.ctas_per_sm) == {1, 2}
+    assert set(g.warp_groups) >= {1, 2}
+    assert set(zip(g.cluster_m, g.cluster_n, strict=True)) == set(CLUSTERS)
+    assert set(g.tile_n) >= set(TILE_N)
 
 
 @pytest.mark.parametrize("extents", RAGGED, ids=str)

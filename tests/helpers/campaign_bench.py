@@ -16,12 +16,11 @@ from tilecast.cli.options import load_measurements
 from tilecast.data_collection.dataset.dataset import Dataset, write_dataset
 from tilecast.data_collection.gpu import environment, gpu_model
 from tilecast.data_collection.run import collect as collecting
-from tilecast.heuristics.baselines import RandomChoice
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.build.builder import CompileResult
 from tilecast.kernels.spec import KernelSpec
-from tilecast.models.evaluation.baselines import NearestNeighbour
+from tilecast.models.evaluation.baselines import NearestNeighbour, RandomChoice
 
 NEW = replace(
     hardware("H100"),

@@ -66,7 +66,8 @@ class Bed:
         options = {"engine": ThreadEngine(), "report": self.progress.append} | changes
         try:
             own.begin_run({"gpu": "none"})
-            Scheduler(own, factories or [self.factory()], **options).collect(workload)
+            scheduler = Scheduler(own, factories or [self.factory()], **options)
+            scheduler.collect(list(workload), workload.__getitem__)
         finally:
             if store is None:
                 own.close()
@@ -158,3 +159,11 @@ def expected(rows: Iterable[Row]) -> Counter:
         batches = VERIFY_BATCHES if row.stage == "verify" else batches
         found[row.stage, row.regime, str(GemmProblem(*row[:3])), entrant] += batches
     return found
+
+
+def alive(process: int) -> bool:
+    """Whether a process runs; one that nobody has reaped yet does not."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

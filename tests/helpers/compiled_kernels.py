@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
-from tilecast.heuristics.config import Geometry, KernelConfig
+from tilecast.heuristics.config import KernelConfig
+from tilecast.heuristics.config_table import Geometry
 from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.kernels.families import family_of
 from tilecast.kernels.launch import Launch, load_kernel
@@ -28,9 +29,9 @@ class Kernels:
     objects: ObjectCache
     """Where they lie."""
 
-    def geometries(self) -> list[Geometry]:
+    def geometry(self) -> Geometry:
         """What the configs look like."""
-        return [family_of(config).geometry(config) for config in self.configs]
+        return family_of(self.configs[0]).geometry(self.configs)
 
     def load(self, spec: KernelSpec) -> Launch:
         """One of them, loaded once in this process."""

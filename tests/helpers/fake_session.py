@@ -21,7 +21,7 @@ from typing import NoReturn
 
 from tilecast.data_collection.jobs.store import MeasurementStore
 from tilecast.data_collection.run.progress import Progress
-from tilecast.data_collection.run.scheduler import Scheduler, Workload
+from tilecast.data_collection.run.scheduler import Scheduler
 from tilecast.data_collection.timing.protocol import (
     VERIFY_ROUNDS,
     CardFailure,
@@ -37,7 +37,7 @@ from tilecast.kernels.spec import KernelSpec
 PROBLEMS = tuple(GemmProblem(m, 4096, 4096) for m in (16, 24, 64, 512, 1024))
 """Three that are raced in one power regime, two in both."""
 CONFIGS = tuple(QuackConfig(64, 128, 64, stages=2 + i) for i in range(6))
-WORKLOAD: Workload = dict.fromkeys(PROBLEMS, CONFIGS)
+WORKLOAD = dict.fromkeys(PROBLEMS, CONFIGS)
 FOR_EVER = 3600.0
 
 
@@ -326,7 +326,7 @@ def main() -> None:
         print(progress.phase, store.count(), len(store.checks()), flush=True)
 
     factory = FakeFactory(arguments.log, pace=arguments.pace)
-    Scheduler(store, [factory], report=tell).collect(WORKLOAD)
+    Scheduler(store, [factory], report=tell).collect(PROBLEMS, WORKLOAD.__getitem__)
     print("finished", store.count(), len(store.checks()), -store._left, flush=True)
     store.close()
 

@@ -10,34 +10,36 @@ import pickle
 import random
 import shutil
 import zlib
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 from filelock import FileLock
 
 from tilecast.data_collection.dataset.dataset import COLUMNS, Dataset
-from tilecast.data_collection.dataset.measurement import REFERENCE
+from tilecast.data_collection.dataset.measurement import REFERENCE, REGIMES
+from tilecast.heuristics.config_table import Geometry
 from tilecast.heuristics.hardware import Hardware, hardware
 from tilecast.heuristics.operands import LINEAR_BF16, MATRIX, GemmOperands
 from tilecast.heuristics.problem import PROBLEM_FIELDS, GemmProblem
-from tilecast.kernels.candidates import candidates
+from tilecast.kernels.candidates import candidates, space, stock_candidates
 from tilecast.kernels.launch import Launch
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.quack_sm90.family import QuackSm90
-from tilecast.kernels.quack_sm90.space import valid_configs
-from tilecast.kernels.quack_sm90.stock import stock_candidates
 from tilecast.kernels.spec import KernelSpec
-from tilecast.models.learning.labels import POWERS
+from tilecast.models.learning.fit_deferral import beside_library, fit_deferral
+from tilecast.models.learning.fit_ranker import fit_ranker
+from tilecast.models.learning.fit_trees import fit_times
+from tilecast.models.learning.held_out import ask
 from tilecast.models.runtime.artifact import SHIPPED, Artifact, save
-from tilecast.models.runtime.deferral import beside_library, fit_deferral
-from tilecast.models.runtime.known_operands import check_lends
+from tilecast.models.runtime.known_operands import check_ranks_for
 from tilecast.models.runtime.learned import LearnedHeuristic, load_heuristic
 from tilecast.models.runtime.manifest import MANIFEST, digest_of
-from tilecast.models.runtime.ranker import ConfigRanker
+from tilecast.models.runtime.objectives import OBJECTIVES
 from tilecast.models.runtime.stopping import MEANS, StoppingRule
 
 FAMILIES = ((4096, 4096), (12288, 4096), (4096, 11008), (2112, 7168), (1280, 8192), (7168, 2048))
@@ -54,8 +56,9 @@ FINALIST = 1.15
 def synthetic_configs() -> frozenset[QuackConfig]:
     """Every twentieth config of the space, and those of it that are stock."""
     gpu = hardware("H200")
-    space = valid_configs(LINEAR_BF16, gpu)
-    return frozenset(space[::20]) | set(stock_candidates(LINEAR_BF16, gpu, space))
+    configs: Any = space(LINEAR_BF16, gpu).configs
+    stock: Any = stock_candidates(LINEAR_BF16, gpu, configs)
+    return frozenset(configs[::20]) | set(stock)
 
 
 def synthetic_microseconds(problem: GemmProblem, config: QuackConfig, regime: str) -> float:
@@ -155,20 +158,16 @@ def synthetic_table(synthetic_dataset: Dataset):
 def small_model(synthetic_table) -> Artifact:
     """A whole artifact of a few shallow trees, which is quick to make, write and read."""
     gpu = hardware("H200")
-    rankers = {
-        power: ConfigRanker(gpu, power, rounds=12, max_depth=4, coarse_rounds=4, epochs=2)
-        for power in POWERS
-    }
-    for ranker in rankers.values():
-        ranker.fit(synthetic_table)
+    ranker = fit_ranker(synthetic_table, hardware=gpu, rounds=24, depth=6, epochs=20)
     rule = StoppingRule(-5.0, (-1.0, -0.5, 50.0, -0.1), {mean: -5.0 - mean / 2 for mean in MEANS})
-    line = dict.fromkeys(POWERS, (0.015, 0.4))
-    learned = beside_library(ConfigRanker(gpu, times=False).fit(synthetic_table), synthetic_table)
-    deferral, _ = fit_deferral((learned[::2], learned[1::2])) or (None, None)
+    line = dict.fromkeys(OBJECTIVES, (0.015, 0.4))
+    learned = beside_library([ask(ranker, labels) for labels in synthetic_table])
+    deferral, _ = fit_deferral((learned[::2], learned[1::2]))
     assert deferral
     return Artifact(
-        *(gpu, (LINEAR_BF16,), (LINEAR_BF16,), rankers),
-        *(line, rule, dict.fromkeys(POWERS, deferral)),
+        *(gpu, (LINEAR_BF16,), (LINEAR_BF16,), ranker),
+        {regime: fit_times(synthetic_table, gpu, regime) for regime in REGIMES},
+        *(line, rule, deferral),
         {"dataset": {"sha256": "none"}},
     )
 
@@ -182,31 +181,18 @@ def small_model_folder(small_model: Artifact, tmp_path_factory: pytest.TempPathF
 
 
 @pytest.fixture(scope="session")
-def trained(synthetic_dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
-    """An artifact trained on it."""
-    return _trained_once("trained", synthetic_dataset, tmp_path_factory)
-
-
-@pytest.fixture(scope="session")
 def few_trained(few_dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
-    """An artifact trained on the few."""
-    return _trained_once("few_trained", few_dataset, tmp_path_factory)
-
-
-def _trained_once(
-    name: str, dataset: Dataset, tmp_path_factory: pytest.TempPathFactory
-) -> Artifact:
-    """By the first worker that asks; the others read what it wrote."""
+    """What `train` makes of the few, by the first worker that asks; the others read its file."""
     from tilecast.models.learning.training import train
     from tilecast.models.learning.training_sets import by_gpu
 
     folder = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         folder = folder.parent  # of all workers
-    path = folder / name
+    path = folder / "few_trained"
     with FileLock(f"{path}.lock"):
         if not path.exists():
-            path.write_bytes(pickle.dumps(train(by_gpu([dataset]))))
+            path.write_bytes(pickle.dumps(train(by_gpu([few_dataset]))))
     return pickle.loads(path.read_bytes())
 
 
@@ -214,7 +200,7 @@ def _trained_once(
 def hook(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[KernelSpec]]:
     """The hook as on an H200, not installed; gives the kernels that it begins to compile.
 
-    None is compiled: that takes seconds, and tests/unit/kernels/test_builder.py sees to it. The
+    None is compiled: that takes seconds, and tests/slow/kernels/test_builder.py sees to it. The
     shipped model leaves nothing to the library, which depends on what it was trained on. What
     PyTorch compiles for the CPU is scalar code: vectors take a compiler twice as long.
     """
@@ -222,20 +208,14 @@ def hook(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[Kerne
     from torch._inductor import config
 
     from tilecast.inductor_hook import telemetry, uninstall
-    from tilecast.inductor_hook.dispatch import plan
     from tilecast.inductor_hook.dispatch.switch import disable
-    from tilecast.inductor_hook.fuse import baseline
-    from tilecast.inductor_hook.offer import offer, precompile
     from tilecast.inductor_hook.select import selection
-    from tilecast.inductor_hook.timing import record_times
     from tilecast.kernels.build.builder import ObjectBuilder
 
     started: list[KernelSpec] = []
     monkeypatch.setenv("TILECAST_CACHE", str(tmp_path / "objects"))
     monkeypatch.setattr(ObjectBuilder, "start", lambda self, spec: started.append(spec))
-    ours = (precompile, offer, record_times, plan, baseline)
-    for module in ours:
-        monkeypatch.setattr(module, "gpu_of", lambda device, settings: hardware("H200"))
+    monkeypatch.setattr(selection, "hardware_of", lambda device, settings: hardware("H200"))
     monkeypatch.setattr(selection, "load_heuristic", _taking_all)
     answers = (
         *(selection._heuristic, selection.first, selection.shortlist, selection.ranked),
@@ -283,7 +263,7 @@ def _taking_all(
     """`load_heuristic`, of which the shipped one leaves nothing to the library."""
     heuristic = load_heuristic(gpu, operands, power, folder)
     if folder is None:
-        return LearnedHeuristic(replace(heuristic.artifact, deferrals={}), power)
+        return LearnedHeuristic(replace(heuristic.artifact, deferral=None), power)
     return heuristic
 
 
@@ -295,12 +275,12 @@ def gpu(hook: list[KernelSpec], monkeypatch: pytest.MonkeyPatch) -> Iterator[lis
     from torch._C._dynamo import guards
 
     from tilecast.inductor_hook.dispatch import plan
-    from tilecast.inductor_hook.run import launcher
+    from tilecast.inductor_hook.run import in_torch, static
 
     launched: list[KernelSpec] = []
 
     def load(spec: KernelSpec, objects: object, device: int) -> Launch:
-        multiply = launcher._in_torch(spec.operands)
+        multiply = in_torch.in_torch(spec.operands)
 
         def function(*tensors: torch.Tensor) -> None:
             launched.append(spec)
@@ -311,8 +291,8 @@ def gpu(hook: list[KernelSpec], monkeypatch: pytest.MonkeyPatch) -> Iterator[lis
 
         return function
 
-    monkeypatch.setattr(launcher, "load_kernel", load)
-    monkeypatch.setattr(launcher, "_loaded", {})
+    monkeypatch.setattr(static, "load_kernel", load)
+    monkeypatch.setattr(static, "_loaded", {})
     monkeypatch.setattr(torch.Tensor, "is_cuda", True)
     monkeypatch.setattr(torch.Tensor, "get_device", lambda tensor: 0)
     monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: 0, raising=False)
@@ -334,9 +314,9 @@ def knowing_no_matrix(hook: list[KernelSpec], monkeypatch: pytest.MonkeyPatch) -
             for one in heuristic.artifact.operands
             if all(extra.kind != MATRIX for extra in one.extras)
         )
-        check_lends(known, operands)
+        check_ranks_for(known, operands)
         artifact = replace(heuristic.artifact, operands=known, measured=known)
-        return LearnedHeuristic(artifact, heuristic.power)
+        return LearnedHeuristic(artifact, heuristic.objective)
 
     monkeypatch.setattr(selection, "load_heuristic", load)
 
@@ -347,7 +327,7 @@ def with_margin(another_model: Path) -> Callable[[float], Path]:
 
     def make(margin: float) -> Path:
         manifest = json.loads((another_model / MANIFEST).read_text())
-        manifest["deferral_margins"] = dict.fromkeys(POWERS, margin)
+        manifest["deferral_margins"] = dict.fromkeys(OBJECTIVES, margin)
         manifest["sha256"] = digest_of(manifest)
         (another_model / MANIFEST).write_text(json.dumps(manifest))
         return another_model
@@ -367,13 +347,16 @@ def bare_kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     from tilecast.kernels import candidates as module
 
     class Bare(QuackSm90):
-        def configs(self, operands: GemmOperands, hardware: Hardware) -> Sequence[QuackConfig]:
-            return () if operands.fused else super().configs(operands, hardware)
+        def points(self, operands: GemmOperands) -> Geometry:
+            found = super().points(operands)
+            return found.at(np.arange(0)) if operands.fused else found
 
     monkeypatch.setattr(module, "FAMILIES", {"quack_sm90": Bare()})
-    module._spaces.cache_clear()
+    for cached in (module.space, module.candidates):
+        cached.cache_clear()
     yield
-    module._spaces.cache_clear()
+    for cached in (module.space, module.candidates):
+        cached.cache_clear()
 
 
 @pytest.fixture

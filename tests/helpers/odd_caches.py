@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from tilecast.kernels.objects.cache import ObjectCache
 from tilecast.kernels.objects.facts import KernelResources
@@ -51,9 +52,17 @@ class Unreadable:
         return fail_oddly, ()
 
 
-def rest() -> None:
-    """Makes a fork server ready, which takes a while."""
-    time.sleep(2)
+def await_file(path: Path) -> None:
+    """Makes a fork server ready, which takes until a file is there."""
+    while not path.exists():
+        time.sleep(0.01)
+
+
+def span(seconds: float) -> tuple[float, float]:
+    """When a call that takes so long began and ended, by a clock that all processes share."""
+    begin = time.monotonic()
+    time.sleep(seconds)
+    return begin, time.monotonic()
 
 
 @dataclass(frozen=True)

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
-from tilecast.heuristics.config import Geometry, KernelConfig, Resources
-from tilecast.kernels.family import PROBLEM, Rule, Violation
+from tilecast.heuristics.config import KernelConfig
+from tilecast.heuristics.config_table import Geometry
+from tilecast.heuristics.hardware import Hardware
+from tilecast.heuristics.operands import GemmOperands
+from tilecast.heuristics.problem import GemmProblem
+from tilecast.kernels.rules import PROBLEM, Conditions, Rule
 
-BATCH = Rule("toy-batch", PROBLEM, "the toy multiplies two matrices")
+
+def _one_product(c: Geometry, problem: GemmProblem, hardware: Hardware) -> Conditions:
+    yield problem.batch > 1, f"batch is {problem.batch}"
 
 
 @dataclass(frozen=True, order=True)
@@ -39,30 +45,34 @@ class Toy:
     packages: ClassVar[tuple[str, ...]] = ("nvidia-cutlass-dsl", "apache-tvm-ffi")
     compiler: ClassVar[str] = "toy_family.kernel"
     environment: ClassVar[Mapping[str, str]] = {}
-    rules: ClassVar[tuple[Rule, ...]] = (BATCH,)
+    config_rules: ClassVar[tuple[Rule[GemmOperands], ...]] = ()
+    problem_rules: ClassVar[tuple[Rule[GemmProblem], ...]] = (
+        Rule("toy-batch", PROBLEM, "the toy multiplies two matrices", _one_product),
+    )
 
     def parse(self, name: str) -> ToyConfig | None:
         match = re.fullmatch(r"toy_(\d+)x(\d+)", name)
         return ToyConfig(int(match[1]), int(match[2])) if match else None
 
-    def points(self, operands) -> Iterator[ToyConfig]:
-        return iter((ToyConfig(8, 32), ToyConfig(16, 16)))
+    def points(self, operands) -> Geometry:
+        return self.geometry((ToyConfig(8, 32), ToyConfig(16, 16)))
 
-    def configs(self, operands, hardware) -> tuple[ToyConfig, ...]:
-        return tuple(self.points(operands))
+    def configs(self, geometry: Geometry) -> list[ToyConfig]:
+        tiles = zip(geometry.tile_m.tolist(), geometry.tile_n.tolist(), strict=True)
+        return [ToyConfig(rows, columns) for rows, columns in tiles]
 
-    def excluded(self, problem, columns, hardware) -> np.ndarray:
-        return np.full(len(columns.tile_m), problem.batch > 1)
+    def geometry(self, configs) -> Geometry:
+        one, no = np.ones(len(configs), int), np.zeros(len(configs), bool)
+        rows = np.array([config.rows for config in configs], int)
+        columns = np.array([config.columns for config in configs], int)
+        return Geometry(rows, columns, one, one, one, one, one, one, no, one, no, one, no)
 
-    def violations(self, config, operands, hardware, problem=None) -> Iterator[Violation]:
-        if problem is not None and problem.batch > 1:
-            yield Violation(BATCH, f"batch is {problem.batch}")
+    def resources(self, geometry: Geometry, operands) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        one = np.ones(len(geometry))
+        return 1024 * one, 32 * one, one
 
-    def geometry(self, config: ToyConfig) -> Geometry:
-        return Geometry(config.rows, config.columns, 1, 1, 1, 1, 1, 1, False, 1, False)
-
-    def resources(self, config: ToyConfig, operands) -> Resources:
-        return Resources(1024, 32, 1)
+    def stock(self, operands, hardware) -> tuple[ToyConfig, ...]:
+        return ()
 
     def rehearse(self) -> None:
         pass

@@ -68,14 +68,13 @@ def test_train_learns_from_autotuning_and_says_what_it_left_out(
     arguments = ["train", "--data", data, "--add", str(own), "--out", str(model), "--jobs", "2"]
     assert main(arguments) == 0
     text = capsys.readouterr().out
-    assert "Learned from autotuning: 5 times of 1 problems that no collector measured" in text
+    assert "Learned from autotuning: 5 times of 1 problems that no collection measured" in text
     assert "Left out: lines of another GPU than H200 (1), of kernels of another version (1)" in text
     artifact = load(model)
     assert artifact.facts["autotuned"] == {"problems": 1, "times": 5}
     assert artifact.facts["dataset"] == few_trained.facts["dataset"]
-    for power, ranker in few_trained.rankers.items():
-        assert artifact.rankers[power].distance_.pack() == ranker.distance_.pack()
-        assert artifact.rankers[power].network_.pack() != ranker.network_.pack()
+    assert artifact.ranker.forest.pack() == few_trained.ranker.forest.pack()
+    assert artifact.ranker.network.pack() != few_trained.ranker.network.pack()
 
 
 def test_train_prints_held_out_regret(

@@ -6,7 +6,6 @@ Kernels are really compiled for sm_90a; the timer is fake and the same every tim
 from __future__ import annotations
 
 import contextlib
-import json
 import multiprocessing
 import os
 import signal
@@ -23,6 +22,7 @@ from typing import Any, NamedTuple
 # Spawned workers get this process's path, and find the module that their factories come from.
 import fake_session
 import pytest
+from collection_bed import Bed, alive, failed
 from fake_session import CONFIGS, PROBLEMS, FakeFactory, Fault, NodeFactory, Turn
 from ray.cluster_utils import Cluster
 
@@ -35,7 +35,6 @@ from tilecast.data_collection.jobs.store import MeasurementStore
 from tilecast.data_collection.run import scheduler
 from tilecast.data_collection.run.cards import card_times
 from tilecast.data_collection.run.progress import Progress
-from tilecast.data_collection.run.scheduler import Scheduler, Workload
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware, hardware
 from tilecast.heuristics.operands import LINEAR_BF16
@@ -46,7 +45,7 @@ from tilecast.kernels.spec import KernelSpec
 SILENCE = 30.0
 """Seconds after which a worker counts as hung; more than a stall of a busy machine."""
 BROKEN = CONFIGS[1]
-WORKLOAD: Workload = {
+WORKLOAD = {
     **dict.fromkeys(PROBLEMS[:4], CONFIGS[:5]),
     **dict.fromkeys(PROBLEMS[4:], CONFIGS[2:]),
 }
@@ -91,28 +90,6 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
         cluster.shutdown()
 
 
-def _rows(path: Path) -> list[tuple]:
-    """What a store says, without the card and the run."""
-    with closing(MeasurementStore(path)) as store:
-        rows = store._database.execute("SELECT * FROM measurements").fetchall()
-    return [row[:-2] for row in rows]
-
-
-def _checks(path: Path) -> dict[str, str | None]:
-    with closing(MeasurementStore(path)) as store:
-        return store.checks()
-
-
-def _logged(log: Path) -> list[list]:
-    return [json.loads(line) for line in log.read_text().splitlines()]
-
-
-def _alive(process: int) -> bool:
-    """Whether it runs, and is not just one that nobody has reaped."""
-    path = Path(f"/proc/{process}/stat")
-    return path.exists() and path.read_text().rpartition(")")[2].split()[0] != "Z"
-
-
 def _parent(process: int) -> int:
     return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
 
@@ -131,14 +108,6 @@ def _compiling(cluster: Cluster) -> list[int]:
             if named and _parent(int(path.name)) in raylets:
                 found.append(int(path.name))
     return found
-
-
-def _factories(folder: Path) -> Sequence[NodeFactory]:
-    log = folder / "log"
-    log.touch()
-    # Its check takes the process with it, on whichever engine.
-    faults = (Fault(BROKEN, "check", "exit"),)
-    return [NodeFactory(log, card, faults, pace=0.1) for card in ("left", "right")]
 
 
 def test_node_with_other_versions_is_refused(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,13 +201,14 @@ def test_actor_ends_a_worker_that_hangs(tmp_path: Path, stage: str) -> None:
     hangs = Fault(CONFIGS[1], "check", "hang")
     slow = 60.0 if stage == "start" else 0.0
     factory = FakeFactory(tmp_path / "log", faults=(hangs,), slow_start=slow)
-    measurer = Measurer(factory, 0.75, ray_cluster.node_versions())
+    silence = 0.5 if stage == "start" else 5.0
+    measurer = Measurer(factory, silence, ray_cluster.node_versions())
     said = measurer.start()
-    culprit, seconds = None, 3
+    culprit, seconds = None, 2
     if stage == "run":
         assert said == Ready("card")
         specs = tuple(KernelSpec(config, LINEAR_BF16) for config in CONFIGS[:3])
-        said, culprit, seconds = measurer.run(CheckJob(specs), {}), specs[1], 0.75
+        said, culprit, seconds = measurer.run(CheckJob(specs), {}), specs[1], 5
     assert said == Failed(culprit, f"hung: no sign of life for {seconds} s")
     assert set(multiprocessing.active_children()) <= before
 
@@ -246,34 +216,20 @@ def test_actor_ends_a_worker_that_hangs(tmp_path: Path, stage: str) -> None:
 def test_what_a_throttling_card_says_is_measured_again_on_another_node(
     nodes: Nodes, tmp_path: Path
 ) -> None:
-    (tmp_path / "log").touch()
-    # As the library's kernel runs, which is in every job.
-    hot = Fault(None, "screen", "throttle", times=1)
-    factories = [
-        FakeFactory(tmp_path / "log", "hot", (hot,)),
-        FakeFactory(tmp_path / "log", "cool", turns=(Turn("screen", "hot.screen"),)),
-    ]
-    told: list[Progress] = []
-    with (
-        closing(MeasurementStore(tmp_path / "store")) as store,
-        ray_cluster.connected(nodes.address),
-    ):
-        store.begin_run({"gpu": "none"})
-        pairs = [(card, PROBLEMS[0]) for card in ("cool", "hot")]
-        Scheduler(
-            store,
-            factories,
-            engine=RayEngine(ObjectCache(tmp_path / "objects")),
-            report=told.append,
-            compared=pairs,
-            silence_seconds=30.0,
-        ).collect(WORKLOAD)
-        (run,) = store.runs()
-        assert store.measured("verify") == set(WORKLOAD)
-        assert store.failures() == {}
-    assert run["troubles"] == [{"card": "hot", "reason": "the GPU throttles: hardware thermal"}]
-    assert sorted((one.card, one.problem) for one in card_times([run])) == pairs
-    assert {progress.gpus for progress in told} == {2}
+    bed = Bed(tmp_path)
+    # As cuBLAS's kernel runs, which is in every job.
+    hot = bed.factory(card="hot", faults=(Fault(None, "screen", "throttle", times=1),))
+    cool = bed.factory(card="cool", turns=(Turn("screen", "hot.screen"),))
+    pairs = [(card, PROBLEMS[0]) for card in ("cool", "hot")]
+    with ray_cluster.connected(nodes.address):
+        engine = RayEngine(ObjectCache(tmp_path / "objects"))
+        bed.collect(hot, cool, workload=WORKLOAD, engine=engine, compared=pairs)
+    assert bed.verified() == {problem.m for problem in WORKLOAD}
+    assert bed.failing() == set()
+    assert bed.troubles() == [("hot", "the GPU throttles: hardware thermal")]
+    compared = card_times(bed.ask(lambda store: store.runs()))
+    assert sorted((one.card, one.problem) for one in compared) == pairs
+    assert {progress.gpus for progress in bed.progress} == {2}
 
 
 def test_compilers_that_hang_are_given_up_once_nobody_waits(
@@ -292,7 +248,7 @@ def test_compilers_that_hang_are_given_up_once_nobody_waits(
     with ray_cluster.connected(nodes.address):
         assert list(engine.build(kernels, stop=noted.exists)) == []
         deadline = time.monotonic() + 60
-        while any(_alive(int(process)) for process in noted.read_text().split()):
+        while any(alive(int(process)) for process in noted.read_text().split()):
             assert time.monotonic() < deadline
             time.sleep(0.05)
 
@@ -303,7 +259,9 @@ def test_store_is_complete_though_a_worker_and_a_node_are_lost(
     monkeypatch.setattr(scheduler, "STRETCH", 2)  # the last problem's kernels are compiled later
     objects = ObjectCache(tmp_path / "objects")
     monkeypatch.setenv("TILECAST_CACHE", str(objects.root))
-    factories = _factories(tmp_path)
+    many, one = Bed(tmp_path / "many"), Bed(tmp_path / "one")
+    # Its check takes the process with it, on whichever engine.
+    faults = (Fault(BROKEN, "check", "exit"),)
     killed: list[int] = []
 
     def lose(progress: Progress) -> None:
@@ -315,45 +273,34 @@ def test_store_is_complete_though_a_worker_and_a_node_are_lost(
             os.kill(killed[0], signal.SIGKILL)
         if progress.phase == "measure" and progress.done == 1:
             # The actor of Ray's, above the process that has just timed something.
-            killed.append(_parent(_logged(tmp_path / "log")[-1][-1]))
+            killed.append(_parent(many.logged()[-1][-1]))
             os.kill(killed[1], signal.SIGKILL)
         if progress.phase == "measure" and progress.done == 2:
             nodes.cluster.remove_node(nodes.gpus.pop(), allow_graceful=False)
 
-    with (
-        closing(MeasurementStore(tmp_path / "many")) as store,
-        ray_cluster.connected(nodes.address),
-    ):
-        store.begin_run({"gpu": "none"})
+    with ray_cluster.connected(nodes.address):
         engine = RayEngine(objects)
-        Scheduler(
-            store,
-            factories,
-            build=engine.build,
-            engine=engine,
-            report=lose,
+        many.collect(
+            *(NodeFactory(many.log, card, faults, pace=0.1) for card in ("left", "right")),
+            **{"workload": WORKLOAD, "engine": engine, "build": engine.build, "report": lose},
             silence_seconds=SILENCE,
-        ).collect(WORKLOAD)
+        )
     assert len(killed) == 2 and len(nodes.gpus) == 1
+
     # On this host, with the objects that the nodes compiled.
-    fresh = tmp_path / "fresh"
-    fresh.mkdir()
-    with closing(MeasurementStore(tmp_path / "one")) as store:
-        store.begin_run({"gpu": "none"})
-        Scheduler(
-            store,
-            _factories(fresh),
-            build=partial(compile_all, cache=objects, workers=2),
-        ).collect(WORKLOAD)
-    assert _rows(tmp_path / "many") == _rows(tmp_path / "one")
-    assert _checks(tmp_path / "many") == _checks(tmp_path / "one")
-    with closing(MeasurementStore(tmp_path / "many")) as store:
-        assert store.measured("verify") == set(WORKLOAD)
-    failed = {row[5]: row[-1] for row in _rows(tmp_path / "many") if row[-1]}
-    assert failed == {BROKEN.name: "crashed: exit code 139"}
+    one.collect(
+        *(NodeFactory(one.log, card, faults) for card in ("left", "right")),
+        workload=WORKLOAD,
+        build=partial(compile_all, cache=objects, workers=2),
+    )
+    assert [row[:12] for row in many.rows()] == [row[:12] for row in one.rows()]
+    assert many.checks() == one.checks()
+    assert many.verified() == {problem.m for problem in WORKLOAD}
+    reasons = {name: {why for _, _, why in found} for name, found in failed(many.rows()).items()}
+    assert reasons == {BROKEN.name: {"crashed: exit code 139"}}
     # Every kernel came from a node.
     assert len(objects.sizes()) == len(CONFIGS)
     # Nothing that touched a GPU has outlived its actor, however that ended.
-    workers = {line[-1] for line in _logged(tmp_path / "log")}
+    workers = {line[-1] for line in many.logged()}
     assert len(workers) >= 3  # two were ended, and one has measured the last
-    assert not any(map(_alive, workers))
+    assert not any(map(alive, workers))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -149,3 +150,13 @@ def test_span(text: str, expected: list[int]) -> None:
 def test_what_is_no_span_is_refused(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="allowed: START:STOP"):
         runner.span(text)
+
+
+def test_scripts_import_their_folder_and_the_shared_one_alone() -> None:
+    floors = {path.stem: path.parent.name for path in runner.RESULTS.parent.glob("*/*.py")}
+    for path in runner.RESULTS.parent.glob("*/*.py"):
+        text = path.read_text()
+        found = set(re.findall(r"^(?:from|import) (\w+)", text, re.MULTILINE)) & floors.keys()
+        assert {floors[name] for name in found} <= {path.parent.name, "shared"}
+        if "__main__" in text:
+            assert 'parents[1] / "shared"' in text

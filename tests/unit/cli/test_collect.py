@@ -164,7 +164,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: found)
     monkeypatch.setattr(environment, "gpu_states", lambda cards: [{"uuid_hash": c} for c in cards])
-    monkeypatch.setattr(collecting, "workload", lambda options: {})
+    monkeypatch.setattr(collecting, "in_order", lambda options: [])
     return found
 
 

@@ -66,7 +66,7 @@ def test_models(shipped: Path) -> None:
     assert [f.found for f in machine.check_models([])] == ["H200"]
     ours, other = machine.check_models(["NVIDIA H100 80GB HBM3"])
     assert (ours.works, other.works, other.needed) == (True, False, False)
-    assert other.advice.startswith("H100 has no model of its own: that of the H200 is lent")
+    assert other.advice.startswith("H100 has no model of its own and uses the H200 model")
     (shipped / "manifest.json").write_text("{}")
     (damaged,) = machine.check_models([])
     assert (damaged.works, damaged.needed) == (False, True)

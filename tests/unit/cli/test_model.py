@@ -23,7 +23,7 @@ from tilecast.models.learning.labels import label_table
 from tilecast.models.runtime.artifact import SHIPPED, load, save
 from tilecast.models.runtime.learned import LearnedHeuristic, load_heuristic
 from tilecast.models.runtime.manifest import digest_of
-from tilecast.models.runtime.nearest_gpu import lent
+from tilecast.models.runtime.nearest_gpu import borrowed
 
 Answer = Callable[..., dict]
 Refused = Callable[..., str]
@@ -126,7 +126,7 @@ def test_predict_shows_cublas_below_the_ranking(
 def test_predict_of_a_model_that_knows_no_times_of_cublas_shows_none(
     answer: Answer, model: str, data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    save(replace(load(Path(model)), deferrals={}), tmp_path / "model")
+    save(replace(load(Path(model)), deferral=None), tmp_path / "model")
     asked = (*MEASURED, "--model", str(tmp_path / "model"), "--data", data)
     library = answer("predict", *asked)["library"]
     assert (library["at_least_over_first"], library["deferred"]) == (None, False)
@@ -216,12 +216,15 @@ def test_damaged_model_is_refused(
 
 
 def test_evaluate_scores_the_baselines(answer: Answer, data: str) -> None:
-    names = ("random", "best fixed subset", "nearest neighbour")
+    names = ("random", "nearest neighbour")
     only = [part for name in names for part in ("--only", name)]
     document = answer("evaluate", "--data", data, "--power", "burst", "--jobs", "1", *only)
     assert {row["heuristic"] for row in document["regret"]} == set(names)
     assert {row["power"] for row in document["regret"]} == {"burst"}
     assert document["families"] == 6
+    two = answer("evaluate", "--data", data, "--power", "burst", "--folds", "2", *only[:2])
+    assert 2 <= two["families"] < 6
+    assert two["problems"] == 4 * two["families"]
 
 
 def test_evaluate_scores_a_power_once_that_is_named_twice(answer: Answer, data: str) -> None:
@@ -264,7 +267,7 @@ def test_evaluate_says_how_many_problems_a_model_has_seen_the_family_of(
     asked = ("evaluate", "--data", data, "--model", folder, "--only", "random")
     document = answer(*asked, "--power", "robust")
     assert {row["heuristic"] for row in document["regret"]} == {"random", "as trained"}
-    assert "lent" not in document
+    assert "borrowed" not in document
     problems = [labels.problem for labels in label_table(synthetic_dataset)]
     known = sum(problem.family == (4096, 4096) for problem in problems)
     told = f"as trained has seen (n, k) of {known} of the {len(problems)} problems"
@@ -288,10 +291,10 @@ def test_evaluate_uses_the_model_of_another_gpu(
     document = answer(
         "evaluate", "--data", str(path), "--model", model, "--only", "random", "--power", "robust"
     )
-    assert document["lent"] == "as trained: the model of the H200, used on the H100"
+    assert document["borrowed"] == "as trained: the model of the H200, used on the H100"
     table = label_table(read_dataset(path))
-    heuristic = LearnedHeuristic(lent(load(Path(model)), h100))
-    wanted = regrets(held_out(lambda _: heuristic, table, "robust", unfitted(table)), table)
+    heuristic = LearnedHeuristic(borrowed(load(Path(model)), h100))
+    wanted = regrets(held_out(lambda *_: heuristic, table, "robust", unfitted(table)), table)
     found = [
         row["geomean"]
         for row in document["regret"]

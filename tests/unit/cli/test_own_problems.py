@@ -282,7 +282,7 @@ def test_a_file_of_which_the_model_decides_nothing_is_refused(
 
 
 def test_what_the_hook_recorded_is_ranked_and_compiled(answer: Answer, tmp_path: Path) -> None:
-    """With the model that the hook lends, by the candidates of each problem's own operands."""
+    """With the model that the hook takes, by the candidates of each problem's own operands."""
     path = tmp_path / "own.csv"
     kinds = ("bf16:rcr:bias", "fp16:rcr", "bf16:rrr")
     lines = [f"512,4096,4096,1,{text}\n" for text in kinds]

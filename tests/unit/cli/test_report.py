@@ -73,7 +73,7 @@ def test_report_of_a_data_set(answer: Answer, data: str, tmp_path: Path) -> None
 def test_report_with_scores(
     answer: Answer, data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tilecast.heuristics.baselines import RandomChoice
+    from tilecast.models.evaluation.baselines import RandomChoice
 
     monkeypatch.setattr(evaluate, "scorable_heuristics", lambda gpu: {"random": RandomChoice})
     out = tmp_path / "report.html"

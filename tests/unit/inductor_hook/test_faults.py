@@ -18,6 +18,7 @@ from tilecast.heuristics.hardware import hardware
 from tilecast.inductor_hook import install, telemetry
 from tilecast.inductor_hook.offer import offer as hook_choices
 from tilecast.inductor_hook.offer.template import Choice
+from tilecast.inductor_hook.select import selection
 from tilecast.kernels.build.builder import ObjectBuilder, object_builder
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.spec import KernelSpec
@@ -115,7 +116,7 @@ def test_a_gpu_that_is_not_known_is_said_once(
     graph: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
     monkeypatch.setattr(
-        hook_choices, "gpu_of", lambda device, settings: hardware("NVIDIA A100-SXM4-40GB")
+        selection, "hardware_of", lambda device, settings: hardware("NVIDIA A100-SXM4-40GB")
     )
     install(k=count)
     _stock_is_left(caplog, "gpu 'NVIDIA A100-SXM4-40GB' is not known; allowed: H200")

@@ -526,7 +526,7 @@ import torch
 from tilecast.inductor_hook import install, installation
 def fails(config, name, how):
     raise KeyError(name)
-installation.change = fails
+installation.patching.change = fails
 install(k=4)
 import torch._inductor.config as config
 print(config.inductor_choices_class, "TILECAST" in config.max_autotune_gemm_backends)

@@ -228,18 +228,6 @@ def test_full_disk_is_told_and_leaves_nothing_half_written(
     assert cache.resources(SPEC) is None
 
 
-def test_looped_and_overlong_folders_are_told_in_one_line(tmp_path: Path, code: bytes) -> None:
-    loop = tmp_path / "loop"
-    loop.symlink_to(loop)
-    for root, reason in ((loop, "symbolic links"), (tmp_path / ("x" * 300), "name too long")):
-        cache = ObjectCache(root)
-        for ask in (cache.resources, cache.code):
-            with pytest.raises(TilecastError, match=f"cannot read folder .*{reason}; allowed: "):
-                ask(SPEC)
-        with pytest.raises(TilecastError, match=f"cannot .*{reason}; allowed: "):
-            cache.put(SPEC, code)
-
-
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EIO, errno.EMFILE, errno.ESTALE])
 @pytest.mark.parametrize("what", ["folder", "entry"])
 def test_no_error_of_the_system_gets_through(

@@ -282,20 +282,6 @@ def test_a_pack_that_cannot_be_read(other: ObjectCache, tmp_path: Path) -> None:
     assert not other.root.exists()
 
 
-def test_a_cache_that_others_may_write_takes_nothing(
-    cache: ObjectCache, other: ObjectCache, tmp_path: Path
-) -> None:
-    pack(cache, tmp_path / "pack")
-    other.root.mkdir(parents=True)
-    other.root.chmod(0o777)
-    with pytest.raises(TilecastError, match="may hold code of others; allowed: "):
-        unpack(other, tmp_path / "pack")
-    assert list(other.root.iterdir()) == []
-    for root in ("/proc/tilecast", "/dev/null/tilecast"):
-        with pytest.raises(TilecastError, match=f"cannot write {root}/.*; allowed: a writable"):
-            unpack(ObjectCache(Path(root)), tmp_path / "pack")
-
-
 def test_kills_at_any_time_leave_whole_kernels_and_whole_packs(
     cache: ObjectCache, other: ObjectCache, tmp_path: Path
 ) -> None:

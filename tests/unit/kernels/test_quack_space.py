@@ -9,212 +9,228 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tilecast.heuristics.config_table import Candidates
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import GPUS
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.kernels.candidates import candidates
+from tilecast.kernels.candidates import candidates, config_table, family_space, space, violations
 from tilecast.kernels.families import parse_config
-from tilecast.kernels.family import HARDWARE
-from tilecast.kernels.quack_sm90 import resources, space
+from tilecast.kernels.quack_sm90 import resources
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.quack_sm90.family import QuackSm90
+from tilecast.kernels.quack_sm90.space import (
+    CLUSTERS,
+    CTAS_PER_SM,
+    RASTERS,
+    SCHEDULES,
+    SPLITS,
+    STAGES,
+    SWIZZLE,
+    TILE_M,
+    TILE_N,
+)
+from tilecast.kernels.rules import HARDWARE
 
 H200 = GPUS[0]
 FAMILY = QuackSm90()
 MIXED = GemmOperands.parse("bf16xint8:rcr:column-scales")
-SPACE = space.valid_configs(LINEAR_BF16, H200)
-TILE_K = space.tile_ks(LINEAR_BF16)
+SPACE: tuple[Any, ...] = space(LINEAR_BF16, H200).configs
 
 
 def _point(draw: random.Random) -> QuackConfig:
     return QuackConfig(
-        draw.choice(space.TILE_M),
-        draw.choice(space.TILE_N),
-        draw.choice(TILE_K),
-        *draw.choice(space.CLUSTERS),
-        draw.choice(space.SPLITS),
-        draw.choice(space.STAGES),
-        draw.choice(space.SCHEDULES),
-        draw.choice(space.CTAS_PER_SM),
-        *draw.choice(space.ORDERS),
+        draw.choice(TILE_M),
+        draw.choice(TILE_N),
+        draw.choice((64, 128)),
+        *draw.choice(CLUSTERS),
+        draw.choice(SPLITS),
+        draw.choice(STAGES),
+        draw.choice(SCHEDULES),
+        draw.choice(CTAS_PER_SM),
+        draw.choice(RASTERS),
+        SWIZZLE,
         swap_ab=draw.random() < 0.5,
     )
 
 
-def _broken(config: QuackConfig, problem: GemmProblem | None = None) -> list[str]:
-    return [v.rule.name for v in FAMILY.violations(config, LINEAR_BF16, H200, problem)]
+def _broken(
+    config: QuackConfig, problem: GemmProblem | None = None, operands: GemmOperands = LINEAR_BF16
+) -> list[str]:
+    return [found.rule.name for found in violations(config, operands, H200, problem)]
 
 
-HARDWARE_RULES = {rule.name for rule in FAMILY.rules if rule.kind == HARDWARE}
 _draw = random.Random(0)
 SAMPLE = [_point(_draw) for _ in range(4_000)]
-RUNNABLE = [*SPACE, *(c for c in SAMPLE if not HARDWARE_RULES & set(_broken(c)))]
-runnable = st.sampled_from(RUNNABLE)
 
 
-def _groups(config: QuackConfig) -> tuple[int, int]:
+@pytest.fixture(scope="module")
+def runnable() -> Candidates:
+    """The space, and points that run though a pilot left them out."""
+    points = FAMILY.geometry(SAMPLE)
+    broken = np.zeros(len(SAMPLE), bool)
+    for rule in FAMILY.config_rules:
+        if rule.kind == HARDWARE:
+            broken |= rule.broken(points, LINEAR_BF16, H200)
+    more = [config for config, out in zip(SAMPLE, broken, strict=True) if not out]
+    assert len(more) > 50
+    return config_table(dict.fromkeys((*SPACE, *more)), LINEAR_BF16).all()
+
+
+def _groups(c: Any) -> tuple[np.ndarray, np.ndarray]:
     """MMA warp groups that share a tile, and those of a CTA."""
-    if config.schedule == "pong":
-        return 1, 2
-    shared = {64: 1, 128: 2, 192: 3 if config.tile_n <= 128 else 2, 256: 2, 320: 2}[config.tile_m]
-    return shared, shared
+    of_192 = np.where(c.tile_n <= 128, 3, 2)
+    coop = np.select([c.tile_m == 64, c.tile_m == 192], [1, of_192], 2)
+    return np.where(c.ping_pong, 1, coop), np.where(c.ping_pong, 2, coop)
 
 
-@given(runnable)
-def test_threads_and_registers_fit_the_sm(config: QuackConfig) -> None:
-    shared, groups = _groups(config)
+def test_what_runs_fits_the_sm_and_the_instructions(runnable: Candidates) -> None:
+    c = runnable.columns
+    shared, groups = _groups(c)
     threads = (groups + 1) * 128
-    assert threads * config.ctas_per_sm <= 2048
-    accumulators = config.tile_m * config.tile_n / (shared * 128)
-    registers = FAMILY.resources(config, LINEAR_BF16)
-    assert accumulators == registers.accumulator_registers < registers.mma_registers <= 240
+    assert (threads * c.ctas_per_sm <= 2048).all()
+    assert (c.tile_m * c.tile_n / (shared * 128) == c.accumulator_registers).all()
+    assert (c.accumulator_registers < c.mma_registers).all() and c.mma_registers.max() <= 240
     # 24 are the least that setmaxnreg leaves a warp group, the one that loads.
-    at_launch = 65_536 // (threads * config.ctas_per_sm) // 8 * 8
-    assert (groups * registers.mma_registers + 24) * 128 <= at_launch * threads
+    at_launch = 65_536 // (threads * c.ctas_per_sm) // 8 * 8
+    assert ((groups * c.mma_registers + 24) * 128 <= at_launch * threads).all()
 
-
-@given(runnable)
-def test_shared_memory_fits_the_sm(config: QuackConfig) -> None:
-    taken = FAMILY.resources(config, LINEAR_BF16).smem_bytes
-    stages = config.stages * (config.tile_m + config.tile_n) * config.tile_k * 2
+    stages = c.stages * (c.tile_m + c.tile_n) * c.tile_k * 2
     # At least one piece of 64 rows and 16 columns is stored from there, and two barriers a stage.
-    assert taken >= stages + 64 * 16 * 2 + 2 * 8 * config.stages
-    assert taken <= 227 * 1024
-    assert (taken + 1024) * config.ctas_per_sm <= 228 * 1024
+    assert (c.smem_bytes >= stages + 64 * 16 * 2 + 2 * 8 * c.stages).all()
+    assert c.smem_bytes.max() <= 227 * 1024
+    assert ((c.smem_bytes + 1024) * c.ctas_per_sm <= 228 * 1024).all()
 
-
-@given(runnable)
-def test_tiles_suit_the_instructions(config: QuackConfig) -> None:
     # Eight everywhere, 16 on Hopper (CUDA programming guide, thread block clusters).
-    ctas = config.cluster_m * config.cluster_n * config.split_k
-    assert ctas <= (4 if config.split_k == 1 else 16)
-    assert config.tile_m % (8 * config.cluster_n) == 0
-    assert config.tile_n % (8 * config.cluster_m) == 0
-    shared, _ = _groups(config)
-    assert config.tile_m * config.tile_n % (shared * 64 * 8) == 0
+    ctas = c.cluster_m * c.cluster_n * c.split_k
+    assert (ctas <= np.where(c.split_k == 1, 4, 16)).all()
+    assert (c.tile_m % (8 * c.cluster_n) == 0).all() and (c.tile_n % (8 * c.cluster_m) == 0).all()
+    assert (c.tile_m * c.tile_n % (shared * 64 * 8) == 0).all()
 
-
-@given(runnable)
-def test_sums_that_a_cta_receives_fit_where_its_stages_were(config: QuackConfig) -> None:
-    if config.split_k == 1:
-        return
-    assert config.schedule == "coop"
-    whole = config.tile_m * config.tile_n * 4
-    stages = config.stages * (config.tile_m + config.tile_n) * config.tile_k * 2
-    # Each of the others sends at least its share of the tile.
-    assert (config.split_k - 1) * whole / config.split_k <= stages
-
-
-@given(runnable)
-def test_ctas_that_split_k_share_loads_of_one_side(config: QuackConfig) -> None:
-    if config.split_k > 1:
-        assert 1 in (config.cluster_m, config.cluster_n)
+    # CTAs that split k share loads of one side, and each of the others sends its share of a tile.
+    split = c.split_k > 1
+    assert not c.ping_pong[split].any() and np.minimum(c.cluster_m, c.cluster_n)[split].max() == 1
+    received = (c.split_k - 1) * c.tile_m * c.tile_n * 4 / c.split_k
+    assert (received <= stages)[split].all()
 
 
 @pytest.mark.parametrize(
-    "name, reason",
+    "name, numbers",
     [
-        ("128x128x64_c2x2x2_s6_coop_o1_rm8", "shared along one side"),
-        ("128x128x64_c4x1x6_s6_coop_o1_rm8", "a cluster of 24 CTAs, 16 are allowed"),
-        ("128x128x64_c2x1x2_s6_pong_o1_rm8", "schedule pong, allowed coop"),
-        ("128x96x64_c2x1x2_s7_coop_o1_rm8", "loads of the shorter side of 128x96 shared"),
+        ("128x128x64_c2x2x2_s6_coop_o1_rm8", "split_k 2 with cluster 2x2"),
+        ("128x128x64_c4x1x6_s6_coop_o1_rm8", "24 CTAs, 16"),
+        ("128x128x64_c2x1x2_s6_pong_o1_rm8", "split_k 2 with schedule pong"),
+        ("128x96x64_c2x1x2_s7_coop_o1_rm8", "128x96"),
+        ("128x128x64_c1x1x1_s5_coop_o1_rm8", "stages is 5, tried is 6"),
+        ("256x256x64_c1x1x1_s2_coop_o1_rm8", "288 registers per MMA thread"),
     ],
 )
-def test_a_split_that_is_left_out_is_told_why(name: str, reason: str) -> None:
-    config = QuackConfig.parse(name)
-    assert config is not None
-    violations = FAMILY.violations(config, LINEAR_BF16, H200)
-    assert any(reason in violation.text for violation in violations)
+def test_what_is_left_out_is_told_why(name: str, numbers: str) -> None:
+    config = parse_config(name)
+    assert any(numbers in found.text for found in violations(config, LINEAR_BF16, H200))
 
 
-def test_no_rule_complains_about_the_space() -> None:
-    assert not [config for config in SPACE if _broken(config)]
-    assert list(SPACE) == sorted(set(SPACE))
-    assert {config.split_k for config in SPACE} == set(space.SPLITS)
-    assert {config.schedule for config in SPACE} == set(space.SCHEDULES)
+def test_the_space_is_the_points_that_break_no_rule() -> None:
+    assert list(SPACE) == sorted(set(SPACE)) and 1_000 <= len(SPACE) <= 10_000
+    assert len({config.name for config in SPACE}) == len(SPACE)
+    inside = set(SPACE)
+    for config in (*SAMPLE[:500], *SPACE[::50]):
+        assert (config in inside) == (not _broken(config)), config
+    assert {config.split_k for config in SPACE} == set(SPLITS)
+    assert {config.schedule for config in SPACE} == set(SCHEDULES)
     shapes = {(c.cluster_m, c.cluster_n) for c in SPACE if c.split_k > 1}
-    assert shapes == {cluster for cluster in space.CLUSTERS if 1 in cluster}
+    assert shapes == {cluster for cluster in CLUSTERS if 1 in cluster}
 
 
-@given(st.sampled_from(SAMPLE))
-def test_the_space_is_what_no_rule_complains_about(config: QuackConfig) -> None:
-    assert (config in SPACE) == (not _broken(config))
+def test_points_are_configs_in_their_order_and_back() -> None:
+    points = FAMILY.points(LINEAR_BF16)
+    assert len(points) == 1_013_760
+    part = points.at(np.arange(0, len(points), 5_003))
+    configs = FAMILY.configs(part)
+    assert configs == sorted(configs)
+    for column, again in zip(
+        vars(part).values(), vars(FAMILY.geometry(configs)).values(), strict=True
+    ):
+        np.testing.assert_array_equal(column, again)
 
 
-@pytest.mark.parametrize("rule", [r.name for r in space.CONFIG_RULES if r.name != "axes"])
+@pytest.mark.parametrize("rule", [r.name for r in FAMILY.config_rules if r.name != "axes"])
 def test_every_rule_takes_something_away(rule: str) -> None:
-    operands = GemmOperands.parse("bf16:rrr" if rule == "warp-group-tile" else "bf16:rcr")
+    """Something that no other rule of its kind does."""
+    texts = {"operands": "int8:rrr>int32", "warp-group-tile": "bf16:rrr", "conversion": str(MIXED)}
+    operands = GemmOperands.parse(texts.get(rule, "bf16:rcr"))
+    points = FAMILY.geometry(SAMPLE)
+    broken = {r.name: r.broken(points, operands, H200) for r in FAMILY.config_rules}
+    kinds = {r.name: r.kind for r in FAMILY.config_rules}
+    others = [broken[n] for n in broken if n != rule and kinds[n] == kinds[rule]]
     if rule == "operands":
-        operands = GemmOperands.parse("int8:rrr>int32")
-    if rule == "conversion":
-        operands = MIXED
-    kinds = {r.name: r.kind for r in FAMILY.rules}
-    peers = {name for name, kind in kinds.items() if kind == kinds[rule]}
-    alone = [
-        config
-        for config in SAMPLE
-        if peers & {v.rule.name for v in FAMILY.violations(config, operands, H200)} == {rule}
-        or rule == "operands"
-    ]
-    assert alone
+        assert broken[rule].all()
+    else:
+        assert (broken[rule] & ~np.logical_or.reduce(others)).any()
 
 
-@pytest.mark.parametrize("rule", [r.name for r in space.PROBLEM_RULES])
+@pytest.mark.parametrize("rule", [r.name for r in FAMILY.problem_rules])
 def test_every_problem_rule_alone_drops_a_candidate(rule: str) -> None:
-    problems = (GemmProblem(40, 48, 64), GemmProblem(4096, 4096, 4096), GemmProblem(512, 512, 512))
-    alone = [
-        (problem, config)
-        for problem in problems
-        for config in SPACE[:: 1 + len(SPACE) // 1500]
-        if _broken(config, problem) == [rule]
-    ]
+    columns = space(LINEAR_BF16, H200).columns
+    alone = 0
+    for problem in (
+        GemmProblem(40, 48, 64),
+        GemmProblem(512, 512, 512),
+        GemmProblem(4096, 4096, 4096),
+    ):
+        broken = {r.name: r.broken(columns, problem, H200) for r in FAMILY.problem_rules}
+        others = np.logical_or.reduce([broken[name] for name in broken if name != rule])
+        (rows,) = np.nonzero(broken[rule] & ~others)
+        alone += len(rows)
+        if len(rows):
+            assert _broken(SPACE[rows[0]], problem) == [rule]
+            assert SPACE[rows[0]] not in candidates(problem, H200)
     assert alone, f"no config breaks {rule} and nothing else: it drops nothing"
-    for problem, config in alone:
-        assert config not in candidates(problem, H200)
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        "bf16:rcr",
-        "bf16:rrr",
-        "bf16:crr",
-        "fp16:rcr>fp32",
-        "e4m3:rcr>bf16",
-        "int8:rcr>int32",
-        "bf16xint8:rcr:column-scales",
-        "bf16xint8:rcr:fp32-column-scales+bias",
+        *("bf16:rcr", "bf16:rrr", "bf16:crr", "fp16:rcr>fp32", "e4m3:rcr>bf16", "int8:rcr>int32"),
+        *("bf16xint8:rcr:column-scales", "bf16xint8:rcr:fp32-column-scales+bias"),
     ],
 )
 def test_every_operands_that_it_multiplies_have_a_space(text: str) -> None:
-    found = space.valid_configs(GemmOperands.parse(text), H200)
-    assert len(found) > 1_000
-    assert {config.split_k > 1 for config in found} == {False, True}
+    found = space(GemmOperands.parse(text), H200)
+    assert len(found.configs) > 1_000
+    assert set(found.columns.split_k > 1) == {False, True}
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "reason"),
     [
-        "e4m3:rrr>bf16",
-        "bf16xfp16:rcr",
-        "bf16xe4m3:rcr",
-        "int8xbf16:rcr",
-        "bf16xint8:rcr:row-scales",
-        "e4m3:rcr>bf16:out-row-scales",
-        "int8:rcr>bf16:column-scales",
-        "int8:rcr>bf16:fp32-column-scales",
-        "int8:rcr>bf16",
-        "int8:rcr>int32:bias",
-        "bf16:rcr:row-scales",
+        ("fp16xint8:rcr", "A is fp16 and B int8"),
+        ("bf16xfp16:rcr", "A is bf16 and B fp16"),
+        ("bf16:rcr:row-scales", "bf16:rcr:row-scales scales A of bf16 and B of bf16"),
+        ("bf16xint8:rcr:row-scales", "scales A of bf16 and B of int8"),
+        ("e4m3:rcr>bf16:out-row-scales", "scales A of e4m3 and B of e4m3"),
+        ("int8:rcr>bf16:column-scales", "scales A of int8 and B of int8"),
+        ("int8:rcr>int32:bias", "fuses more than a product into whole numbers"),
+        ("bf16xint8:rrr", "layout rrr: 8-bit operands are read along k only"),
+        ("e4m3:rcr>bf16@fp16", "e4m3:rcr>bf16@fp16 accumulates in fp16"),
+        ("int8:ccr>int32", "layout ccr: 8-bit operands are read along k only"),
+        ("int8:rcr>bf16", "int8 into bf16"),
+        ("bf16:rcr>int32", "bf16 into int32"),
+        ("e4m3:rcr", "e4m3 into e4m3"),
     ],
 )
-def test_other_operands_have_none(text: str) -> None:
-    assert space.valid_configs(GemmOperands.parse(text), H200) == ()
+def test_a_reason_is_given_for_operands_without_a_space(text: str, reason: str) -> None:
+    operands = GemmOperands.parse(text)
+    assert family_space(FAMILY, operands, H200).configs == ()
+    first = next(violations(SPACE[0], operands, H200))
+    assert first.rule.name == "operands" and reason in first.text
+    with pytest.raises(TilecastError, match="^no kernel multiplies .* on H200; allowed: "):
+        candidates(GemmProblem(64, 64, 64, operands=operands), H200)
 
 
 @given(st.sampled_from(SAMPLE))
@@ -222,52 +238,18 @@ def test_a_name_is_read_back(config: QuackConfig) -> None:
     assert parse_config(config.name) == config
 
 
-# ---- the space as a whole
-
-
-def test_space_is_the_same_every_time_and_small_beside_what_its_axes_span() -> None:
-    space.valid_configs.cache_clear()
-    assert space.valid_configs(LINEAR_BF16, H200) == SPACE
-    assert 1_000 <= len(SPACE) <= 10_000
-    assert sum(1 for _ in space.points(LINEAR_BF16)) > 50 * len(SPACE)
-
-
-def test_names_are_distinct() -> None:
-    assert len({config.name for config in SPACE}) == len(SPACE)
-
-
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("fp16xint8:rcr", "A is fp16 and B int8"),
-        ("bf16:rcr:row-scales", "bf16:rcr:row-scales scales A of bf16 and B of bf16"),
-        ("bf16xint8:rrr", "layout rrr: 8-bit operands are read along k only"),
-        ("e4m3:rcr>bf16@fp16", "e4m3:rcr>bf16@fp16 accumulates in fp16"),
-        ("int8:ccr>int32", "layout ccr: 8-bit operands are read along k only"),
-        ("int8:rcr", "int8 into int8"),
-        ("bf16:rcr>int32", "bf16 into int32"),
-        ("e4m3:rcr", "e4m3 into e4m3"),
-    ],
-)
-def test_a_reason_is_given_for_operands_without_a_space(text: str, reason: str) -> None:
-    operands = GemmOperands.parse(text)
-    first = next(FAMILY.violations(SPACE[0], operands, H200))
-    assert (first.rule.name, first.text) == ("operands", reason)
-    with pytest.raises(TilecastError, match="^no kernel multiplies .* on H200; allowed: "):
-        candidates(GemmProblem(64, 64, 64, operands=operands), H200)
-
-
 def test_off_the_axes_no_further_rule_is_asked() -> None:
-    odd = QuackConfig(100, 7, 3, cluster_m=5, stages=1, schedule="z", raster="z")
-    assert _broken(odd, GemmProblem(40, 48, 64)) == ["axes"]
+    huge = 10**9 - 1
+    for odd in (QuackConfig(100, 7, 3, cluster_m=5, stages=1), QuackConfig(huge, huge, huge)):
+        assert _broken(odd, GemmProblem(40, 48, 64)) == ["axes"]
 
 
-@given(st.sampled_from(SAMPLE))
-def test_complaints_carry_the_numbers_in_one_line(config: QuackConfig) -> None:
-    for violation in FAMILY.violations(config, LINEAR_BF16, H200, GemmProblem(40, 48, 64)):
-        assert violation.rule.reason
-        assert any(character.isdigit() for character in violation.text)
-        assert "\n" not in violation.text
+def test_complaints_carry_the_numbers_in_one_line() -> None:
+    for config in SAMPLE[:300]:
+        for violation in violations(config, LINEAR_BF16, H200, GemmProblem(40, 48, 64)):
+            assert violation.rule.reason
+            assert any(character.isdigit() for character in violation.text)
+            assert "\n" not in violation.text and "{" not in violation.text
 
 
 # ---- candidates of a problem
@@ -280,60 +262,41 @@ problems = st.builds(
 )
 
 
-@pytest.mark.parametrize(
-    "problem",
-    [
-        GemmProblem(1, 8, 8),
-        GemmProblem(16, 6144, 4096),
-        GemmProblem(100, 1000, 520),
-        GemmProblem(4096, 4096, 4096),
-        GemmProblem(16384, 28672, 8192),
-        GemmProblem(64, 512, 64, batch=48),
-    ],
-    ids=str,
-)
-def test_candidates_are_what_no_rule_complains_about(problem: GemmProblem) -> None:
-    """Candidates are found for all configs at once, complaints one by one: they must agree."""
-    expected = [config for config in SPACE if not _broken(config, problem)]
-    assert list(candidates(problem, H200)) == expected
+@pytest.mark.parametrize("problem", ["1x8x8", "16x6144x4096", "16384x28672x8192", "48x64x512x64"])
+def test_candidates_break_no_rule_of_their_problem(problem: str) -> None:
+    read = GemmProblem.parse(problem)
+    found = set(candidates(read, H200))
+    for config in SPACE[::23]:
+        assert (config in found) == (not _broken(config, read))
 
 
 @given(problems)
-def test_every_problem_has_candidates_in_the_space(problem: GemmProblem) -> None:
+def test_candidates_waste_no_tile_or_cluster_and_have_an_order_where_there_is_one(
+    problem: GemmProblem,
+) -> None:
     found = candidates(problem, H200)
-    assert len(found)
-    assert list(found) == sorted(set(found))
-    assert set(found) <= set(SPACE)
-
-
-@given(problems)
-def test_candidates_waste_no_whole_tile_or_cluster(problem: GemmProblem) -> None:
-    config: Any
-    for config in candidates(problem, H200):
-        rows, columns = (problem.n, problem.m) if config.swap_ab else (problem.m, problem.n)
-        assert config.cluster_m <= -(-rows // config.tile_m)
-        assert config.cluster_n <= -(-columns // config.tile_n)
-        assert all(tile >= config.tile_m for tile in space.TILE_M if tile >= rows)
-        assert all(tile >= config.tile_n for tile in space.TILE_N if tile >= columns)
-        assert config.split_k == 1 or config.split_k * 512 <= 2 * problem.k
-
-
-@given(problems)
-def test_orders_differ_only_where_there_is_an_order(problem: GemmProblem) -> None:
-    config: Any
-    for config in candidates(problem, H200):
-        if (config.raster, config.swizzle) != space.ORDERS[0]:
-            rows, columns = (problem.n, problem.m) if config.swap_ab else (problem.m, problem.n)
-            tiles = -(-rows // config.tile_m) * -(-columns // config.tile_n)
-            assert tiles > H200.sm_count * config.ctas_per_sm
-            assert config.split_k == 1
+    assert len(found) and (np.diff(found.rows) > 0).all()
+    assert found.table is space(LINEAR_BF16, H200)
+    c = found.columns
+    rows = np.where(c.swap_ab, problem.n, problem.m)
+    columns = np.where(c.swap_ab, problem.m, problem.n)
+    assert (c.cluster_m <= -(-rows // c.tile_m)).all()
+    assert (c.cluster_n <= -(-columns // c.tile_n)).all()
+    for axis, tile, extent in ((TILE_M, c.tile_m, rows), (TILE_N, c.tile_n, columns)):
+        covering = [value for value in axis if value >= extent.min()]
+        assert not covering or (tile[extent <= covering[0]] <= covering[0]).all()
+    assert ((c.split_k == 1) | (c.split_k * 512 <= 2 * problem.k)).all()
+    tiles = -(-rows // c.tile_m) * -(-columns // c.tile_n)
+    chosen = (c.raster_m == 0) | (c.swizzle != SWIZZLE)
+    assert (tiles > H200.sm_count * c.ctas_per_sm)[chosen].all()
+    assert (c.split_k[chosen] == 1).all()
 
 
 def test_a_converted_operand_is_the_kernels_own_a_and_each_row_of_one_warp_group() -> None:
-    found = space.valid_configs(MIXED, H200)
-    assert found and all(config.swap_ab for config in found)
-    assert not [c for c in found if c.tile_m == 320 or (c.tile_m == 192 and _groups(c)[0] == 2)]
-    assert {c.split_k for c in found} == set(space.SPLITS)
+    c = space(MIXED, H200).columns
+    assert len(c) and c.swap_ab.all()
+    assert not ((c.tile_m == 320) | ((c.tile_m == 192) & (_groups(c)[0] == 2))).any()
+    assert set(c.split_k) == set(SPLITS)
 
 
 # ---- resources, by hand

@@ -19,18 +19,17 @@ from tilecast.kernels.build.builder import CompileResult
 from tilecast.kernels.families import FAMILIES, family_of, parse_config
 from tilecast.kernels.objects.cache import ObjectCache
 from tilecast.kernels.objects.keys import kernel_key, kernel_symbol
-from tilecast.kernels.quack_sm90.space import valid_configs
 from tilecast.kernels.spec import KernelSpec
 from tilecast.models.features.features import FEATURE_NAMES, featurize
 
 H200 = hardware("H200")
 PROBLEM = GemmProblem(64, 512, 512)
 TOY = ToyConfig(8, 32)
-SPACE = valid_configs(LINEAR_BF16, H200)
+SPACE = asking.space(LINEAR_BF16, H200).configs
 
 
 def _forget() -> None:
-    for cached in (asking._spaces, asking.space, asking.candidates):
+    for cached in (asking.space, asking.candidates):
         cached.cache_clear()
 
 

@@ -15,9 +15,10 @@ from tilecast.data_collection.dataset.dataset import Dataset, is_reference
 from tilecast.data_collection.dataset.select_times import MeasuredTimes
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.families import parse_config
-from tilecast.models.learning.labels import POWERS, ProblemLabels, label_table
+from tilecast.models.learning.labels import ProblemLabels, label_table
 from tilecast.models.runtime.artifact import Artifact
 from tilecast.models.runtime.learned import FirstChoice, LearnedHeuristic, Prediction
+from tilecast.models.runtime.objectives import OBJECTIVES
 from tilecast.reporting import one_problem
 from tilecast.reporting.cards import State, states, states_figure
 from tilecast.reporting.choices import Choices, choices, doubt_figure
@@ -69,7 +70,7 @@ def test_panels_fill_the_width_and_do_not_overlap(count: int) -> None:
     assert all(left[1] < right[0] for left, right in zip(panels, panels[1:], strict=False))
 
 
-@pytest.mark.parametrize("power", POWERS)
+@pytest.mark.parametrize("power", OBJECTIVES)
 @pytest.mark.parametrize("knob", KNOBS, ids=lambda knob: knob.title)
 def test_every_problem_has_one_winner(
     synthetic_table: Sequence[ProblemLabels], power: str, knob
@@ -109,7 +110,7 @@ def test_levels_of_a_config(name: str, shown: tuple[str, ...]) -> None:
     from tilecast.kernels.families import family_of
 
     config = parse_config(name)
-    shape = family_of(config).geometry(config)
+    shape = family_of(config).geometry([config])
     assert tuple(knob.shown(knob.value(shape)) for knob in KNOBS) == shown
 
 

@@ -240,12 +240,3 @@ def test_a_row_is_of_the_protocol_of_its_card() -> None:
         assert set(zip(found.rows["m"], found.rows["device"], strict=True)) == wanted
         assert len(found.rows) == len(wanted)
         assert found.provenance["protocol_version"] == 3
-
-
-def test_a_data_set_of_several_protocols_stays_whole_alone(h200: Hardware) -> None:
-    path = shipped_data(h200)
-    assert path is not None
-    dataset = read_dataset(path)
-    assert joined([dataset]).digest == SHIPPED
-    elsewhere = _of(dataset.provenance, _row(m=12345, n=8, k=8))
-    assert len(joined([dataset, elsewhere]).rows) == len(dataset.rows) + 1

@@ -14,7 +14,7 @@ from tilecast.data_collection.engines.worker import LocalEngine
 def test_a_kernel_that_ends_its_process_is_blamed_and_the_rest_is_measured(tmp_path: Path) -> None:
     before = set(multiprocessing.active_children())
     bed, broken = Bed(tmp_path), CONFIGS[2]
-    factory = bed.factory(faults=(Fault(broken, "screen", "exit"),))
+    factory = bed.factory(faults=(Fault(broken, "check", "exit"),))
     bed.collect(factory, engine=LocalEngine(), workload=dict.fromkeys(PROBLEMS[:2], CONFIGS))
     crashed = {(p.m, "screen", "crashed: exit code 139") for p in PROBLEMS[:2]}
     assert failed(bed.rows()) == {broken.name: crashed}

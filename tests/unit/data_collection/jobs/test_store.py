@@ -148,31 +148,11 @@ def test_store_of_another_version_is_refused_and_left_alone(
     again.close()
 
 
-@pytest.mark.parametrize("removed", ["protocol", "nvidia-cutlass-dsl", "%"])
-def test_store_without_version_facts_is_not_taken_for_current(path: Path, removed: str) -> None:
-    MeasurementStore(path).close()
-    with closing(sqlite3.connect(path)) as database, database:
-        database.execute("DELETE FROM facts WHERE name LIKE ?", (removed,))
-    with pytest.raises(TilecastError, match="was made with .*None.*; allowed: .*start a new store"):
-        MeasurementStore(path)
-
-
 def test_store_in_use_is_refused_at_once(store: MeasurementStore, path: Path) -> None:
     with pytest.raises(TilecastError, match="store .* is in use; allowed: one run at a time"):
         MeasurementStore(path)
     store.add(ROWS, "card")
     assert store.count() == 6
-
-
-def test_file_named_memory_is_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    for count in (0, 6):
-        store = MeasurementStore(Path(":memory:"))
-        assert store.count() == count
-        if not count:
-            store.add(ROWS, "card")
-        store.close()
-    assert (tmp_path / ":memory:").is_file()
 
 
 @pytest.mark.parametrize(

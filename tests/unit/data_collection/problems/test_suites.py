@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 
 import pytest
 
-from tilecast.data_collection.problems.language_models import DEEPSEEK_V3, MODELS
+from tilecast.data_collection.problems.language_models import MODELS
 from tilecast.data_collection.problems.suites import (
     SUITES,
     TRAINING_PROBLEMS,
@@ -37,24 +37,6 @@ def test_problems_are_distinct_linear_layers_in_bf16(name):
         assert problem.batch == 1
         assert problem.n % 8 == 0
         assert problem.k % 8 == 0
-
-
-@pytest.mark.parametrize(
-    ("name", "n_families", "n_problems"),
-    [
-        ("training", 94, 470),
-        ("llm", 306, 2448),
-        ("llama_shapes", 12, 204),
-        ("deepgemm", 7, 21),
-        ("int8_issue", 5, 20),
-        ("square", 11, 11),
-        ("ragged", 14, 126),
-        ("skinny", 15, 90),
-        ("large_k", 20, 20),
-    ],
-)
-def test_counts(name, n_families, n_problems):
-    assert (len(families(name)), len(suite(name))) == (n_families, n_problems)
 
 
 @pytest.mark.parametrize(
@@ -95,19 +77,6 @@ def test_shards_of_llama_are_the_ones_that_tritonbench_lists():
         model("Llama-3.1-405B").families()
     )
     assert families("llama_shapes") <= families("llm")
-
-
-def test_deepseek_holds_the_dense_shapes_that_deepgemm_tests():
-    assert families("deepgemm") - set(DEEPSEEK_V3) == {(576, 7168)}
-
-
-def test_shapes_that_a_suite_is_named_for():
-    assert all(problem.m == problem.n == problem.k for problem in suite("square"))
-    assert {256, 8192} <= {problem.m for problem in suite("square")}
-    assert all(16 <= problem.m == problem.n <= 64 for problem in suite("large_k"))
-    assert {problem.k for problem in suite("large_k")} == {4096, 8192, 16384, 32768}
-    assert all(min(problem.m, problem.n, problem.k) <= 128 for problem in suite("skinny"))
-    assert all(problem.n % 128 or problem.k % 64 for problem in suite("ragged"))
 
 
 def test_training_covers_every_suite_and_every_band_of_m():

@@ -109,15 +109,6 @@ def test_a_kernel_that_fails_in_a_later_stage_is_the_only_one_blamed(bed: Bed, s
     assert (problem.m, stage) in timed(rows, CONFIGS[3].name)
 
 
-def test_a_kernel_that_fails_late_keeps_its_earlier_times(bed: Bed) -> None:
-    bed.collect(workload=dict.fromkeys(PROBLEMS[:1], CONFIGS))
-    first = bed.rows()
-    factory = bed.factory(faults=(Fault(CONFIGS[5], "time", "exit"),))
-    bed.collect(factory, workload=dict.fromkeys(PROBLEMS[:2], CONFIGS))
-    assert set(first) <= set(bed.rows())
-    assert failed(bed.rows()) == {CONFIGS[5].name: {(PROBLEMS[1].m, "screen", CRASHED)}}
-
-
 def test_several_bad_kernels_are_found_by_two_cards_which_are_both_kept(bed: Bed) -> None:
     faults = (
         *(Fault(config, "check", "exit") for config in CONFIGS[: MAX_STRIKES + 1]),

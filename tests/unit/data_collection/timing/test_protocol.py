@@ -178,21 +178,6 @@ def test_race_goes_on_while_another_leads_each_batch(
     assert {row.rounds for row in rows if row.stage == "race"} == {4 + 8 * expected}
 
 
-def test_common_drift_leaves_no_trace_in_a_race() -> None:
-    best, near = _configs(2)
-    base: dict[Entrant, float] = {best: 100.0, near: 103.0, None: 98.0}
-
-    def drifting(entrant: Entrant, call: int, turn: int) -> float:
-        return base[entrant] * (1 + 0.01 * call + 0.005 * turn)
-
-    rows = measure(KnownBench(drifting), MEMORY_BOUND, (best, near, None))
-    raced = _rows(rows, "race", "burst")
-    assert raced[near].microseconds == pytest.approx(1.03 * _time(raced[best]), rel=1e-12)
-    assert _time(raced[None]) == pytest.approx(0.98 * _time(raced[best]), rel=1e-12)
-    for row in raced.values():
-        assert row.spread == pytest.approx(0, abs=1e-12)
-
-
 def _time(row: Measurement) -> float:
     assert row.microseconds is not None
     return row.microseconds
@@ -299,13 +284,3 @@ def test_who_fell_out_has_the_noise_of_the_level_on_top() -> None:
     table = [[1.0] * 6, [1.0] * 6, [1.0] * 4]
     assert own_noise(table) == pytest.approx([math.sqrt(1 / 2)] * 2 + [math.sqrt(3 / 2)])
     assert own_noise([[1.0] * 6]) == [0.0]
-
-
-def test_where_operands_lie_once_does_not_decide() -> None:
-    """One kernel is 5% slower on the second of three sets of operands, another on the third."""
-    first, second = _configs(2)
-    raced = _raced(MEMORY_BOUND, "burst", {first: 100, second: 100, None: 110})
-    unlucky = {(first, 1), (second, 2)}
-    bench = KnownBench(lambda entrant, call, turn: 100 * (1 + 0.05 * ((entrant, call) in unlucky)))
-    found = _rows(verify(bench, MEMORY_BOUND, raced), "verify", "burst")
-    assert _time(found[first]) == pytest.approx(_time(found[second]))

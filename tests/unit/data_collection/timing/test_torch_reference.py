@@ -16,26 +16,21 @@ from tilecast.heuristics.problem import GemmProblem
 OPERANDS = (
     "bf16:rcr",
     "fp16:rrr",
-    "bf16:crr",
     *(f"bf16:rcr:{step}" for step in EPILOGUES if step not in ("alpha", "c", "beta-c")),
     "bf16:rcr:c",
     "bf16:rcr:beta-c",
     "bf16:rcr:alpha+beta-c",
-    "bf16:rcr:alpha+c",
     "bf16:rcr:alpha",
-    "bf16:rcr:c+alpha",
     "bf16:rcr:beta-c+alpha",
     "bf16:rcr:c+bias",
     "bf16:rcr:relu+c",
     "bf16:rcr>fp32:bias",
     "bf16:rcr:bias+gelu-tanh",
-    "bf16:rcr:bias+relu",
     "bf16:rcr:bias+gelu",
     "bf16:rcr:bias+silu",
     "int8:rcr>int32",
     "int8:rcr>bf16:row-scales",
     "int8:rcr>bf16:out-row-scales+bias",
-    "int8:rcr>bf16:tensor-scales+bias",
     "bf16xint8:rcr",
     "bf16xint8:rcr:column-scales",
     "bf16xint8:rcr:fp32-column-scales",
@@ -44,7 +39,7 @@ OPERANDS = (
 
 
 @pytest.mark.parametrize("text", OPERANDS)
-def test_the_library_writes_what_is_asked_for(text: str) -> None:
+def test_pytorch_computes_what_the_operands_say(text: str) -> None:
     torch.manual_seed(0)
     problem = GemmProblem(48, 64, 128, operands=GemmOperands.parse(text))
     a, b, *extras = random_inputs(problem, "cpu")
@@ -66,7 +61,7 @@ def test_steps_are_done_in_order() -> None:
     assert bool((result("bf16:rcr:relu+bias") < 0).any())
 
 
-def test_what_the_library_refuses_is_told_in_a_line_once_the_device_is_seen_to_work() -> None:
+def test_a_refusal_of_pytorch_is_one_line_once_the_device_is_seen_to_work() -> None:
     waits: list[int] = []
     batch = GemmProblem(48, 64, 128, 3, GemmOperands.parse("bf16:rcr:bias+relu"))
     told = torch_refusal(batch, lambda: waits.append(1), "cpu")
@@ -85,22 +80,21 @@ def test_what_the_library_refuses_is_told_in_a_line_once_the_device_is_seen_to_w
 
 
 @pytest.mark.parametrize(
-    "shortage",
+    "lack",
     [
         torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
-        RuntimeError("CUDA error: out of memory"),
         RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
         RuntimeError("CUDA driver error: CUDA_ERROR_OUT_OF_MEMORY"),
         RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"),
     ],
     ids=str,
 )
-def test_a_shortage_of_memory_is_no_refusal(
-    shortage: RuntimeError, monkeypatch: pytest.MonkeyPatch
+def test_a_lack_of_memory_is_no_refusal(
+    lack: RuntimeError, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def short(*tensors: torch.Tensor) -> None:
-        raise shortage
+        raise lack
 
     monkeypatch.setattr(torch_reference, "torch_launch", lambda operands: short)
-    with pytest.raises(type(shortage), match=re.escape(str(shortage))):
+    with pytest.raises(type(lack), match=re.escape(str(lack))):
         torch_refusal(GemmProblem(16, 16, 16), lambda: None, "cpu")

@@ -35,11 +35,13 @@ from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook import install, installed
 from tilecast.inductor_hook.describe.from_ir import read
-from tilecast.inductor_hook.describe.matmul import INPUTS, Matmul, NotCovered
+from tilecast.inductor_hook.describe.matmul import Matmul, NotCovered
+from tilecast.inductor_hook.describe.product import OPERATORS
 from tilecast.inductor_hook.offer.template import TilecastCaller
 from tilecast.inductor_hook.patch.torch_versions import fast_accumulation
-from tilecast.inductor_hook.run import launcher
-from tilecast.inductor_hook.run.launcher import DynamicMatmul, StaticMatmul
+from tilecast.inductor_hook.run import static
+from tilecast.inductor_hook.run.dynamic import DynamicMatmul
+from tilecast.inductor_hook.run.static import StaticMatmul
 from tilecast.inductor_hook.select import selection
 from tilecast.inductor_hook.select.selection import first
 from tilecast.inductor_hook.settings import Settings, model_digest
@@ -95,7 +97,7 @@ def test_scaled_mm(graph: Any, kind: str, fast: bool) -> None:
     name, scales = SCALES[kind]
     found = read(scaled_linear(M, N, K, scales=scales()), "scaled_mm", fast)
     operands = f"e4m3:rcr>bf16{'' if fast else '@fp32'}:{name}"
-    assert found == Matmul(_problem(operands), False, inputs=INPUTS["scaled_mm"][:4])
+    assert found == Matmul(_problem(operands), False, inputs=OPERATORS["scaled_mm"].inputs[:4])
 
 
 def test_one_row_has_row_scales(graph: Any) -> None:
@@ -116,7 +118,7 @@ def test_other_dtypes(graph: Any, dtype: str, out_dtype: str, operands: str) -> 
 
 def test_a_scaled_product_with_a_bias(graph: Any) -> None:
     found = read(scaled_linear(M, N, K, node("bias", [N])), "scaled_mm", True)
-    assert found == Matmul(_problem(f"{ROWS}+bias"), False, inputs=INPUTS["scaled_mm"])
+    assert found == Matmul(_problem(f"{ROWS}+bias"), False, inputs=OPERATORS["scaled_mm"].inputs)
 
 
 def test_a_symbolic_m_scales_as_many_rows(symbols: ShapeEnv) -> None:
@@ -338,7 +340,7 @@ def _fails(*arguments: Any) -> Any:
 
 
 def _recording(seen: list[Any]) -> Callable[..., Any]:
-    """In place of `launcher.loaded_kernel`: torch, and what it is given."""
+    """In place of `static.loaded_kernel`: torch, and what it is given."""
 
     def load(spec: KernelSpec, device: int) -> Callable[..., None]:
         launch = torch_launch(spec.operands)
@@ -363,7 +365,7 @@ def test_generated_code_hands_scales_over_as_vectors(
     fails: bool,
 ) -> None:
     seen: list[Any] = []
-    monkeypatch.setattr(launcher, "loaded_kernel", _fails if fails else _recording(seen))
+    monkeypatch.setattr(static, "loaded_kernel", _fails if fails else _recording(seen))
     name, scales = SCALES[kind]
     nodes = [*scales(), node("bias", [N])]
     install(k=1, model=model_of(f"e4m3:rcr>bf16:{name}+bias"))
@@ -388,7 +390,7 @@ OPERANDS = (INT8, ONES, ROWS, f"{ROWS}+bias", "e5m2:rcr>fp16@fp32:row-scales")
 def test_torch_multiplies_where_a_kernel_fails(
     hook: list[KernelSpec], monkeypatch: pytest.MonkeyPatch, operands: str
 ) -> None:
-    monkeypatch.setattr(launcher, "loaded_kernel", _fails)
+    monkeypatch.setattr(static, "loaded_kernel", _fails)
     problem = GemmProblem(32, 48, 64, 1, GemmOperands.parse(operands))
     inputs, out = random_inputs(problem, "cpu"), poisoned_out(problem, "cpu")
     a, b, *extras = inputs
@@ -412,8 +414,8 @@ def test_each_m_has_scales_of_its_own(
     """By a kernel, or by torch where the library is expected to win."""
     seen: list[Any] = []
     folder = str(model_of(operands, leaves=leaves))
-    monkeypatch.setattr(selection, "gpu_of", lambda device, settings: hardware("H200"))
-    monkeypatch.setattr(launcher, "loaded_kernel", _fails if leaves else _recording(seen))
+    monkeypatch.setattr(selection, "hardware_of", lambda device, settings: hardware("H200"))
+    monkeypatch.setattr(static, "loaded_kernel", _fails if leaves else _recording(seen))
     stored = GemmOperands.parse(operands)
     problems = [GemmProblem(m, 48, 64, 1, stored) for m in (17, 40)]
     settings = Settings(1, folder)

@@ -21,10 +21,11 @@ from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook.describe.from_ir import read
 from tilecast.inductor_hook.describe.layout import major
-from tilecast.inductor_hook.describe.matmul import INPUTS, Matmul, NotCovered
+from tilecast.inductor_hook.describe.matmul import Matmul, NotCovered
+from tilecast.inductor_hook.describe.product import OPERATORS
 
 M, N, K = 512, 4096, 1024
-ADDMM = INPUTS["addmm"]
+ADDMM = OPERATORS["addmm"].inputs
 
 
 @pytest.fixture

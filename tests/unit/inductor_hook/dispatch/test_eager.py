@@ -33,6 +33,7 @@ from tilecast.kernels.spec import KernelSpec
 from tilecast.models.runtime.artifact import load_shipped
 from tilecast.models.runtime.learned import LearnedHeuristic
 from tilecast.models.runtime.manifest import refuse
+from tilecast.models.runtime.objectives import OBJECTIVES
 
 pytestmark = pytest.mark.usefixtures("hook")
 
@@ -153,8 +154,11 @@ def test_what_the_library_wins_goes_to_torch(
     op: tuple, gpu: list[KernelSpec], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shipped = load_shipped(hardware("H200"))
-    deferrals = {power: replace(one, margin=9.0) for power, one in shipped.deferrals.items()}
-    leaving = LearnedHeuristic(replace(shipped, deferrals=deferrals))
+    assert shipped.deferral
+    margins = dict.fromkeys(OBJECTIVES, 9.0)
+    leaving = LearnedHeuristic(
+        replace(shipped, deferral=replace(shipped.deferral, margins=margins))
+    )
     monkeypatch.setattr(selection, "load_heuristic", lambda *arguments: leaving)
     ours, stock, _ = op
     operands = _linear(ours.__name__)
@@ -172,8 +176,11 @@ def test_rows_that_tma_does_not_store(
 ) -> None:
     """But for ``out``: these are torch's."""
     shipped = load_shipped(hardware("H200"))
-    deferrals = {power: replace(one, margin=9.0) for power, one in shipped.deferrals.items()}
-    leaving = LearnedHeuristic(replace(shipped, deferrals=deferrals))
+    assert shipped.deferral
+    margins = dict.fromkeys(OBJECTIVES, 9.0)
+    leaving = LearnedHeuristic(
+        replace(shipped, deferral=replace(shipped.deferral, margins=margins))
+    )
     monkeypatch.setattr(selection, "load_heuristic", lambda *arguments: leaving)
     ours, stock, _ = op
     *bias, a, b = _linear(ours.__name__)
@@ -428,7 +435,7 @@ def test_a_product_that_fits_fp16_once_it_is_scaled_is_torchs(gpu: list[KernelSp
     a, b = (t.half() for t in _linear())
     bias = torch.zeros(b.shape[1], dtype=a.dtype)
     for (alpha, beta), count in (((0.01, 1), 0), ((0.01, 0), 0), ((1, 1), 1)):
-        eager.ADDMM.add(bias, a, b, alpha=alpha, beta=beta)
+        eager.ADDMM(bias, a, b, alpha=alpha, beta=beta)
         assert len(gpu) == count
 
 
@@ -572,7 +579,7 @@ def test_a_failure_to_choose_passes(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    chosen, tries = plan.decided, []
+    chosen, tries = selection.decided, []
 
     def decided(*arguments: Any) -> Any:
         tries.append(arguments)
@@ -580,7 +587,7 @@ def test_a_failure_to_choose_passes(
             raise RuntimeError("out of memory for a moment")
         return chosen(*arguments)
 
-    monkeypatch.setattr(plan, "decided", decided)
+    monkeypatch.setattr(selection, "decided", decided)
     a, b = _linear()
     for _ in range(100):
         assert torch.equal(mm(a, b), torch.mm(a, b))
@@ -604,7 +611,7 @@ def test_a_refusal_to_choose_lasts(
         tries.append(arguments)
         raise TilecastError("no model is for this")
 
-    monkeypatch.setattr(plan, "decided", decided)
+    monkeypatch.setattr(selection, "decided", decided)
     a, b = _linear()
     for _ in range(5):
         assert torch.equal(mm(a, b), torch.mm(a, b))
@@ -693,7 +700,7 @@ def test_failures_to_choose_keep_no_tensor_alive(
         operands = _linear()
         return [weakref.ref(tensor) for tensor in (*operands, mm(*operands))]
 
-    monkeypatch.setattr(plan, "decided", decided)
+    monkeypatch.setattr(selection, "decided", decided)
     alive = [ref for _ in range(50) for ref in multiply()]
     gc.collect()
     assert [ref for ref in alive if ref() is not None] == []

@@ -32,9 +32,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from tilecast.heuristics.errors import TilecastError
 from tilecast.inductor_hook import eager
 from tilecast.inductor_hook.autoload import autoload
+from tilecast.inductor_hook.describe.product import Product, Request
 from tilecast.inductor_hook.dispatch import switch as routing
 from tilecast.inductor_hook.dispatch.plan import Planner
-from tilecast.inductor_hook.run import launcher
+from tilecast.inductor_hook.run import static
 from tilecast.kernels.build.builder import ObjectBuilder
 from tilecast.kernels.spec import KernelSpec
 
@@ -110,7 +111,7 @@ def test_why_torch_multiplies_is_told(
         torch.addmm(_bf16(m, 1), _bf16(m, K), _bf16(N, K).T)
     assert switch == []
     library, bias = (record.getMessage() for record in caplog.records)
-    assert "the model leaves some eager products to torch" in library
+    assert "the model defers some eager products" in library
     assert "torch adds torch.bfloat16 of 2 dimensions to a product in torch.bfloat16" in bias
 
 
@@ -433,7 +434,7 @@ def test_torch_multiplies_until_a_kernel_is_compiled(
         assert torch.equal(torch.mm(a, b), expected)
     assert switch == []
     (spec,) = (
-        plan.kernel.spec for plan in [eager._planner(None).plan(eager.MM.product, a, b)] if plan
+        plan.kernel.spec for plan in [eager._planner(None).plan(Request(Product(), a, b))] if plan
     )
     compiled.append(spec)
     torch.mm(a, b)
@@ -467,7 +468,7 @@ def test_torch_multiplies_where_a_kernel_fails(
 
     a, b = _bf16(M, K), _bf16(N, K).T
     expected = torch.mm(a, b)
-    monkeypatch.setattr(launcher, "load_kernel", broken)
+    monkeypatch.setattr(static, "load_kernel", broken)
     eager.enable()
     assert torch.equal(torch.mm(a, b), expected)
 
@@ -533,7 +534,7 @@ def test_a_kernel_that_fails_under_distributed_tensors_is_replaced_by_torch(
     def refuse(*_: Any) -> None:
         raise RuntimeError("no such kernel")
 
-    monkeypatch.setattr(launcher, "load_kernel", refuse)
+    monkeypatch.setattr(static, "load_kernel", refuse)
     x, weight = (_bf16(*shape).requires_grad_() for shape in ((M, K), (N, K)))
     expected = F.linear(x, weight)
     eager.enable()

@@ -26,7 +26,7 @@ from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook import install, installed
 from tilecast.inductor_hook.offer import cpp_wrapper
-from tilecast.inductor_hook.run import cpp_operator, launcher
+from tilecast.inductor_hook.run import cpp_operator, in_torch, static
 from tilecast.inductor_hook.select import selection
 from tilecast.inductor_hook.settings import Settings
 from tilecast.kernels.build.builder import ObjectBuilder
@@ -49,14 +49,14 @@ def compiled(
         def kernel(*tensors: torch.Tensor) -> None:
             launched.append(spec)
             check_handed(spec, *tensors)
-            launcher._in_torch(spec.operands)(*tensors)
+            in_torch.in_torch(spec.operands)(*tensors)
 
         return kernel
 
-    monkeypatch.setattr(launcher, "loaded_kernel", load)
+    monkeypatch.setattr(static, "loaded_kernel", load)
     cpp_operator._named.cache_clear()
     monkeypatch.setattr(ObjectBuilder, "wait", lambda builder, spec: None)
-    monkeypatch.setattr(selection, "gpu_of", lambda device, settings: hardware("H200"))
+    monkeypatch.setattr(selection, "hardware_of", lambda device, settings: hardware("H200"))
     monkeypatch.setattr(graph, "should_assume_input_aligned", lambda example: True)
     monkeypatch.setattr(KernelInputs, "device_type", "cuda")
 
@@ -242,7 +242,7 @@ def test_scales_are_taken_as_the_graph_has_them(
 
         return kernel
 
-    monkeypatch.setattr(launcher, "loaded_kernel", load)
+    monkeypatch.setattr(static, "loaded_kernel", load)
     a, b, scale_a, scale_b, bias = inputs = random_inputs(problem, "cpu")
     shaped = [scale_a.view(-1, 1), scale_b.view(1, -1), bias.expand(M, N)]
     out = poisoned_out(problem, "cpu")

@@ -568,7 +568,9 @@ def test_generated_modules_need_no_installation(symbols: ShapeEnv, tmp_path: Pat
     ]
     paths = []
     for position, source in enumerate(sources):
-        assert _imported(source) == {"torch", "tilecast.inductor_hook.run.launcher"}
+        imported = _imported(source)
+        assert "torch" in imported
+        assert all(n == "torch" or n.startswith("tilecast.inductor_hook.run.") for n in imported)
         paths.append(tmp_path / f"generated_{position}.py")
         paths[-1].write_text(source)
     code = f"""

@@ -25,15 +25,10 @@ from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands, TensorSpec, 
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook import failures
 from tilecast.inductor_hook.failures import Failures
-from tilecast.inductor_hook.run import launcher
-from tilecast.inductor_hook.run.launcher import (
-    DynamicMatmul,
-    StaticMatmul,
-    add_bias,
-    errors_raised,
-    loaded_kernel,
-    row,
-)
+from tilecast.inductor_hook.run import dynamic, static
+from tilecast.inductor_hook.run.dynamic import DynamicMatmul
+from tilecast.inductor_hook.run.in_torch import add_bias
+from tilecast.inductor_hook.run.static import StaticMatmul, errors_raised, loaded_kernel, row
 from tilecast.inductor_hook.select import selection
 from tilecast.inductor_hook.settings import model_digest
 from tilecast.kernels.candidates import candidates
@@ -73,11 +68,11 @@ def loads(hook: list[KernelSpec], monkeypatch: pytest.MonkeyPatch) -> Callable[[
             loaded.append(spec)
             return function
 
-        monkeypatch.setattr(launcher, "load_kernel", load)
+        monkeypatch.setattr(static, "load_kernel", load)
         return loaded
 
-    monkeypatch.setattr(launcher, "_loaded", {})
-    monkeypatch.setattr(selection, "gpu_of", lambda device, settings: H200)
+    monkeypatch.setattr(static, "_loaded", {})
+    monkeypatch.setattr(selection, "hardware_of", lambda device, settings: H200)
     return loads_as
 
 
@@ -141,8 +136,8 @@ def test_each_extent_runs_what_ranks_first_of_all_that_is_compiled(loads: Callab
     loads(lambda *arguments: None)
     matmul = _dynamic(names)
     launched: list[str] = []
-    for config, static in matmul.matmuls.items():
-        static._kernels[-1] = lambda *_, name=config.name: launched.append(name)
+    for config, one in matmul.matmuls.items():
+        one._kernels[-1] = lambda *_, name=config.name: launched.append(name)
     expected = []
     for m in [m + offset for m in sweep[4:] for offset in (0, 7)]:
         expected.append(next(name for name in _ranking(m, *WIDE) if name in names))
@@ -159,10 +154,10 @@ def test_each_batch_runs_what_ranks_first_of_all_that_is_compiled(loads: Callabl
     matmul = DynamicMatmul.named(
         names, OPERANDS, True, model="", power="robust", digest=model_digest(None)
     )
-    assert all(static.spec.batched for static in matmul.matmuls.values())
+    assert all(one.spec.batched for one in matmul.matmuls.values())
     launched: list[str] = []
-    for config, static in matmul.matmuls.items():
-        static._kernels[-1] = lambda *_, name=config.name: launched.append(name)
+    for config, one in matmul.matmuls.items():
+        one._kernels[-1] = lambda *_, name=config.name: launched.append(name)
     expected = []
     for batch in (1, 3, 16, 50, 700, 3000):
         ranking = _ranking(m, n, k, batch)
@@ -212,7 +207,7 @@ def test_shapes_are_forgotten_before_they_are_too_many(
     loads: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loads(_product)
-    monkeypatch.setattr(launcher, "REMEMBERED", 2)
+    monkeypatch.setattr(dynamic, "REMEMBERED", 2)
     matmul = _dynamic(_firsts(16, 4096))
     for m in (16, 17, 18, 19, 20):
         matmul(*_operands(m))
@@ -234,7 +229,6 @@ def test_a_model_that_is_gone_leaves_a_kernel_that_runs(
     assert len(loaded) == 1
     (warning,) = warnings_told(caplog)
     assert "choosing a kernel for a dynamic extent failed" in warning
-    assert warning.endswith("; the first of ours is used")
 
 
 def test_a_launch_that_fails_is_one_warning_and_torch_multiplies(
@@ -269,7 +263,7 @@ def test_a_load_that_fails_is_tried_once_and_torch_multiplies(
         tries.append(arguments)
         raise error
 
-    monkeypatch.setattr(launcher, "load_kernel", fails)
+    monkeypatch.setattr(static, "load_kernel", fails)
     matmul = _static()
     for m in (16, 16, 33):
         a, b, out = _operands(m)
@@ -289,7 +283,7 @@ def test_a_load_that_failed_is_tried_again_after_a_pause(
     loaded = loads(_product)
     matmul = _static()
     with monkeypatch.context() as patch:
-        patch.setattr(launcher, "load_kernel", _fails)
+        patch.setattr(static, "load_kernel", _fails)
         matmul(*_operands())
     for seconds in (1, 9, 11, 12):
         clock[0] = 1000 + seconds
@@ -304,7 +298,7 @@ def test_a_load_that_failed_is_tried_again_after_a_pause(
 
 def test_failures_keep_no_tensor_alive(loads: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     loads(_product)
-    monkeypatch.setattr(launcher, "load_kernel", _fails)
+    monkeypatch.setattr(static, "load_kernel", _fails)
     matmul = _static()
 
     def multiply(raised: bool) -> list[weakref.ref]:
@@ -325,13 +319,13 @@ def test_a_device_that_fails_leaves_the_others_alone(
     loads: Callable, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     loads(_product)
-    load, tried, device = launcher.load_kernel, [], [0]
+    load, tried, device = static.load_kernel, [], [0]
 
     def load_on(spec: KernelSpec, objects: Any, index: int) -> Launch:
         tried.append(index)
         return load(spec, objects, index) if index != 1 else _fails()
 
-    monkeypatch.setattr(launcher, "load_kernel", load_on)
+    monkeypatch.setattr(static, "load_kernel", load_on)
     monkeypatch.setattr(torch.Tensor, "get_device", lambda tensor: device[0])
     matmul = _static()
     with errors_raised():

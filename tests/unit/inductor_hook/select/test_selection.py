@@ -20,7 +20,7 @@ from tilecast.inductor_hook.describe.matmul import Matmul
 from tilecast.inductor_hook.select import selection
 from tilecast.inductor_hook.select.selection import (
     first,
-    gpu_of,
+    hardware_of,
     portfolio,
     ranked,
     runnable,
@@ -120,13 +120,13 @@ def test_a_part_of_the_candidates_stands_in_the_order_of_all(
         ("rrr:bias", "fp16", (1001, 4096, 4104)),
     ],
 )
-def test_a_lent_model_ranks_the_problem_as_it_is(
+def test_a_model_of_other_operands_ranks_the_problem_as_it_is(
     layout: str, dtype: str, extents: tuple[int, ...]
 ) -> None:
     """It was trained on bf16 rcr, whose rows may not be 1001 deep, nor aligned as these are."""
     problem = GemmProblem(*extents, operands=GemmOperands.parse(f"{dtype}:{layout}"))
     rivals = candidates(problem, H200)
-    ranker = load_heuristic(H200, LINEAR_BF16).artifact.rankers["robust"]
+    ranker = load_heuristic(H200, LINEAR_BF16).artifact.ranker
     expected = list(ranker.rank(problem, rivals))
     predictions = shortlist(Settings(k=5), problem, H200)
     assert [prediction.config for prediction in predictions] == expected[:5]
@@ -244,9 +244,9 @@ def test_a_model_of_ones_own_says_which_gpu_it_is_for(
     monkeypatch.setattr(gpu_model, "visible_gpu_names", lambda: names)
     selection._gpu_here.cache_clear()
     settings = Settings(k=3, model=str(tmp_path))
-    gpu = gpu_of(0, settings)
+    gpu = hardware_of(0, settings)
     assert gpu == new
-    assert gpu_of(1, settings) is H200
+    assert hardware_of(1, settings) is H200
     selection._gpu_here.cache_clear()
     assert len(shortlist(settings, GemmProblem(96, 3072, 2048), gpu)) == 3
     with pytest.raises(TilecastError, match="is for H20; allowed: one for H200"):
@@ -254,5 +254,5 @@ def test_a_model_of_ones_own_says_which_gpu_it_is_for(
     # Trained anew after the GPU was described anew.
     later = shipped_for(replace(new, sm_count=77))
     artifact.save(replace(later, measured=later.operands), tmp_path)
-    assert gpu_of(0, Settings(model=str(tmp_path))).sm_count == 77
-    assert gpu_of(0, settings) == new
+    assert hardware_of(0, Settings(model=str(tmp_path))).sm_count == 77
+    assert hardware_of(0, settings) == new

@@ -31,14 +31,12 @@ from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook import install, installed, telemetry, uninstall
 from tilecast.inductor_hook.patch.torch_versions import (
-    FLEX_GEMM_HOME,
-    OLDEST_FLEX_GEMM,
+    FLEX_GEMM,
     torch_version,
 )
 from tilecast.inductor_hook.select import selection
 from tilecast.inductor_hook.settings import Settings
 from tilecast.inductor_hook.stock_kernels.flex_gemm import (
-    HOOKED,
     Legal,
     quack_config,
     rank_configs,
@@ -46,16 +44,15 @@ from tilecast.inductor_hook.stock_kernels.flex_gemm import (
     read,
     restore,
 )
-from tilecast.kernels.candidates import config_table
+from tilecast.kernels.candidates import config_table, space
 from tilecast.kernels.quack_sm90.config import QuackConfig
-from tilecast.kernels.quack_sm90.space import valid_configs
 from tilecast.models.runtime.learned import load_heuristic
 
 H200 = hardware("H200")
 PROBLEM = GemmProblem(512, 4096, 4096)
 
 needs_flex_gemm = pytest.mark.skipif(
-    torch_version() < OLDEST_FLEX_GEMM, reason="this PyTorch's FlexGEMM does not ask QuACK"
+    torch_version() < FLEX_GEMM.since, reason="this PyTorch's FlexGEMM does not ask QuACK"
 )
 
 
@@ -85,7 +82,7 @@ def _with(fields: Any, **changes: Any) -> dict[str, Any]:
 def test_every_config_on_hopper_is_one_of_ours(operands: str) -> None:
     ours = [quack_config(dict(fields), GemmOperands.parse(operands)) for fields in LEGAL]
     assert len(set(ours)) == len(LEGAL) == 44
-    assert set(ours) <= set(valid_configs(GemmOperands.parse(operands), H200))
+    assert set(ours) <= set(space(GemmOperands.parse(operands), H200).configs)
 
 
 def test_a_config_keeps_its_tile_cluster_schedule_and_side() -> None:
@@ -214,14 +211,14 @@ def home() -> Any:
     """A module that lowers FlexGEMM, as far as it is changed."""
     telemetry._told.clear()
     module = ModuleType("lowers_flex_gemm")
-    setattr(module, HOOKED, flex_gemm_quack_configs)
+    setattr(module, FLEX_GEMM.name, flex_gemm_quack_configs)
     return module
 
 
 def _asked(home: Any, **call: Any) -> Legal:
     """What a lowering hears of a linear layer."""
     with lowering():
-        return getattr(home, HOOKED)(_call(**call), linear().nodes(), [])
+        return getattr(home, FLEX_GEMM.name)(_call(**call), linear().nodes(), [])
 
 
 def test_lowerings_get_the_order_of_the_model(home: Any) -> None:
@@ -236,17 +233,19 @@ def test_restoring_brings_the_stock_order_back(home: Any) -> None:
     rank_with_model(home, backwards)
     rank_with_model(home, _no_model)
     restore(home)
-    assert getattr(home, HOOKED) is flex_gemm_quack_configs
+    assert getattr(home, FLEX_GEMM.name) is flex_gemm_quack_configs
     restore(home)
-    assert getattr(home, HOOKED) is flex_gemm_quack_configs
+    assert getattr(home, FLEX_GEMM.name) is flex_gemm_quack_configs
 
 
 def test_another_pytorch_is_refused() -> None:
     home = SimpleNamespace(__name__="torch.new")
-    with pytest.raises(TilecastError, match=rf"torch.new has no {HOOKED}; allowed: PyTorch 2\.15"):
+    with pytest.raises(
+        TilecastError, match=rf"torch.new has no {FLEX_GEMM.name}; allowed: PyTorch 2\.15"
+    ):
         rank_with_model(home, backwards)
     restore(home)
-    assert not hasattr(home, HOOKED)
+    assert not hasattr(home, FLEX_GEMM.name)
 
 
 def _no_model(problem: GemmProblem, configs: Sequence[QuackConfig], limit: int) -> Any:
@@ -291,7 +290,7 @@ def test_reasons_that_differ_in_numbers_are_one(
     assert counters["tilecast"]["said: ranking FlexGEMM"] == before + 2
 
 
-@pytest.mark.skipif(torch_version() >= OLDEST_FLEX_GEMM, reason="this PyTorch is new enough")
+@pytest.mark.skipif(torch_version() >= FLEX_GEMM.since, reason="this PyTorch is new enough")
 def test_an_older_pytorch_is_told_what_it_needs() -> None:
     with pytest.raises(TilecastError, match=r"too old for rank_flex_gemm; allowed: 2\.15 or later"):
         install(rank_flex_gemm=True)
@@ -302,10 +301,10 @@ def flex_gemm(
     hook: Any, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., list[Mapping[str, Any]]]]:
     """Lowers a product with a relu behind it as on Hopper; gives the configs that are tried."""
-    lowers: Any = importlib.import_module(FLEX_GEMM_HOME)
+    lowers: Any = importlib.import_module(FLEX_GEMM.module)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (9, 0))
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(selection, "gpu_of", lambda device, settings: H200)
+    monkeypatch.setattr(selection, "hardware_of", lambda device, settings: H200)
     seen: list[Mapping[str, Any]] = []
 
     class Benchmarked(Exception):
@@ -382,9 +381,11 @@ MM, BMM = torch.ops.aten.mm.default, torch.ops.aten.bmm.default
 
 @needs_flex_gemm
 def test_the_function_that_stands_in_is_like_the_real_one() -> None:
-    lowers: Any = importlib.import_module(FLEX_GEMM_HOME)
-    template: Any = importlib.import_module(FLEX_GEMM_HOME.replace("lowering", "template"))
-    stood_in, real = map(inspect.signature, (flex_gemm_quack_configs, getattr(lowers, HOOKED)))
+    lowers: Any = importlib.import_module(FLEX_GEMM.module)
+    template: Any = importlib.import_module(FLEX_GEMM.module.replace("lowering", "template"))
+    stood_in, real = map(
+        inspect.signature, (flex_gemm_quack_configs, getattr(lowers, FLEX_GEMM.name))
+    )
     assert list(stood_in.parameters) == list(real.parameters)
     names = {field.name for field in dataclasses.fields(template.FlexGemmEpilogueConfig)}
     assert set(vars(_call())) <= names

@@ -32,8 +32,8 @@ from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook import install, uninstall
 from tilecast.inductor_hook.offer.template import FAILED_MS
+from tilecast.inductor_hook.select import selection
 from tilecast.inductor_hook.settings import Settings, cache_key
-from tilecast.inductor_hook.timing import record_times as hook_learning
 from tilecast.kernels.objects.keys import toolchain
 from tilecast.kernels.spec import KernelSpec
 
@@ -228,8 +228,8 @@ def test_whatever_fails_is_a_warning_and_no_broken_compile(
         raise RuntimeError("the driver is gone")
 
     install(k=2, learn=path)
-    monkeypatch.setattr(hook_learning, "gpu_of", unknown)
     choices = choices_of(linear(), "mm")
+    monkeypatch.setattr(selection, "hardware_of", unknown)
     assert settled(choices, 2, 1) == [choices[1], choices[0]]
     (warning,) = warnings_told(caplog)
     assert "recording times failed (RuntimeError: the driver is gone)" in warning

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
-
-from tilecast.heuristics.baselines import RandomChoice
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.heuristic import rank
 from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.kernels.candidates import candidates
+from tilecast.kernels.candidates import candidates, stock_candidates
 from tilecast.kernels.families import family_of
-from tilecast.kernels.quack_sm90.stock import stock_candidates
 from tilecast.models.apply.guidance import KNOBS, Guided
+from tilecast.models.evaluation.baselines import RandomChoice
 
 H200 = hardware("H200")
 PROBLEM = GemmProblem(64, 4096, 4096)
 
 
 def _knobs(config) -> tuple[object, ...]:
-    geometry = dataclasses.asdict(family_of(config).geometry(config))
-    return tuple(geometry[name] for name in KNOBS)
+    geometry = family_of(config).geometry([config])
+    return tuple(getattr(geometry, name).item() for name in KNOBS)
 
 
 def test_the_first_of_the_ranking_their_neighbours_and_some_by_chance() -> None:

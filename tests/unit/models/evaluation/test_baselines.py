@@ -8,17 +8,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tilecast.heuristics.baselines import RandomChoice
 from tilecast.heuristics.config_table import Candidates
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.heuristic import rank
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.kernels.candidates import candidates, config_table, space
+from tilecast.kernels.candidates import candidates, config_table, space, stock_candidates
 from tilecast.kernels.quack_sm90.config import QuackConfig
-from tilecast.kernels.quack_sm90.stock import stock_candidates, stock_configs
-from tilecast.models.evaluation.baselines import BestFixedSubset, NearestNeighbour, StockDefault
+from tilecast.kernels.quack_sm90.stock import stock_configs
+from tilecast.models.evaluation.baselines import (
+    RandomChoice,
+    StockDefault,
+    fit_fixed_subset,
+    fit_nearest,
+)
 from tilecast.models.evaluation.nvmatmul import NvMatmulHeuristic, layout, precision, select
 
 H200 = hardware("H200")
@@ -62,8 +66,8 @@ TABLE: Any = (
     [
         RandomChoice(),
         StockDefault(H200),
-        BestFixedSubset("burst").fit(TABLE),
-        NearestNeighbour("burst").fit(TABLE),
+        fit_fixed_subset(TABLE, "burst"),
+        fit_nearest(TABLE, "burst"),
     ],
     ids=lambda heuristic: heuristic.name,
 )
@@ -131,25 +135,18 @@ def test_the_default_is_the_first_stock_config_that_is_a_candidate() -> None:
 
 
 def test_the_best_fixed_subset_is_greedy() -> None:
-    subset = BestFixedSubset("burst").fit(TABLE)
+    subset = fit_fixed_subset(TABLE, "burst")
     # A is best on two problems and counts as the slowest on the third, which C mends.
-    assert list(subset.subsets_.values()) == [[A, C, B, D]]
+    assert list(subset.subsets.values()) == [[A, C, B, D]]
     assert list(subset.rank(PROBLEM, _those(D, C))) == [C, D]
-    assert BestFixedSubset("burst", size=2).fit(TABLE).subsets_ == {LINEAR_BF16: [A, C]}
 
 
-def test_the_nearest_neighbour_lends_its_ranking() -> None:
-    neighbour = NearestNeighbour("burst").fit(TABLE)
+def test_the_nearest_neighbour_gives_its_ranking() -> None:
+    neighbour = fit_nearest(TABLE, "burst")
     assert list(neighbour.rank(_problem(70), _those(C, B, A), limit=2)) == [A, B]
     for limit in (None, 4):
         ranking = neighbour.rank(_problem(8192), _those(A, B, C, D), limit=limit)
         assert list(ranking) == [C, B, D, A]
-
-
-@pytest.mark.parametrize("heuristic", [BestFixedSubset(), NearestNeighbour()])
-def test_an_unfitted_baseline_says_so(heuristic) -> None:
-    with pytest.raises(TilecastError, match=r"is not fitted; allowed: .*call fit\(table\)"):
-        heuristic.rank(PROBLEM, _those(A))
 
 
 def test_the_library_is_asked_in_its_own_words() -> None:

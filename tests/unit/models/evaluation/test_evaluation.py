@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -11,23 +12,21 @@ import pytest
 import torch
 
 from tilecast.data_collection.dataset.dataset import Dataset
-from tilecast.heuristics.baselines import RandomChoice
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
 from tilecast.kernels.candidates import config_table
 from tilecast.kernels.quack_sm90.config import QuackConfig
-from tilecast.models.evaluation.baselines import BestFixedSubset
-from tilecast.models.evaluation.evaluation import evaluate, folds, held_out, side_by_side, speeds
-from tilecast.models.evaluation.regret import (
-    BUCKETS,
-    MAX_K,
-    HeldOut,
-    noise_floor,
-    regrets,
-    summarise,
-)
-from tilecast.models.learning.labels import ProblemLabels, label_table
+from tilecast.models.evaluation.baselines import RandomChoice, fit_fixed_subset
+from tilecast.models.evaluation.evaluation import evaluate, held_out
+from tilecast.models.evaluation.regret import BUCKETS, HeldOut, regrets, summarise
+from tilecast.models.learning.fit_ranker import fit_ranker
+from tilecast.models.learning.folds import folds, side_by_side
+from tilecast.models.learning.labels import MAX_K, ProblemLabels, label_table, noise_floor
 from tilecast.models.runtime.ranker import ConfigRanker
+
+
+def fit_random(table, objective: str) -> RandomChoice:
+    return RandomChoice()
 
 
 class Oracle:
@@ -49,12 +48,9 @@ class Recorder:
 
     name = "recorder"
 
-    def __init__(self, log: list):
+    def __init__(self, log: list, table: Sequence[ProblemLabels]):
         self.log = log
-
-    def fit(self, table):
         self.families = {labels.problem.family for labels in table}
-        return self
 
     def rank(self, problem, candidates, *, limit=None):
         self.log.append((self.families, problem.family))
@@ -83,7 +79,7 @@ def test_families_are_held_out_and_every_problem_is_asked_once(synthetic_table) 
     asked = np.concatenate([part for _, part in splits])
     assert sorted(asked) == list(range(len(synthetic_table)))
     log: list = []
-    held_out(lambda power: Recorder(log), synthetic_table, "burst", splits)
+    held_out(lambda table, _: Recorder(log, table), synthetic_table, "burst", splits)
     assert len(log) == len(synthetic_table)
     assert all(family not in fitted for fitted, family in log)
 
@@ -100,9 +96,7 @@ def test_what_was_measured_elsewhere_is_learned_from_and_not_asked_about(
         held_out = {table[i].problem.family for i in also}
         known = {i for i in range(own) if table[i].problem.family not in held_out}
         assert set(taught[taught < own]) == known
-    scored = [
-        evaluate([RandomChoice], one, ["burst"])["regret"] for one in (synthetic_table, table)
-    ]
+    scored = [evaluate([fit_random], one, ["burst"])["regret"] for one in (synthetic_table, table)]
     assert scored[0] == scored[1]
 
 
@@ -117,7 +111,7 @@ def test_too_few_families_are_refused(synthetic_table) -> None:
 @pytest.mark.parametrize("power", ["burst", "sustained", "robust"])
 def test_the_oracle_has_no_regret(power: str, synthetic_table) -> None:
     splits = folds(synthetic_table)
-    result = held_out(lambda p: Oracle(p, synthetic_table), synthetic_table, power, splits)
+    result = held_out(lambda _, p: Oracle(p, synthetic_table), synthetic_table, power, splits)
     rows = summarise(result, synthetic_table)
     assert {row.max for row in rows} == {0}
     assert {row.within_2_percent for row in rows} == {1}
@@ -142,19 +136,19 @@ def test_regret_is_by_the_truth_and_falls_with_k(synthetic_table) -> None:
 
 
 def test_a_problem_without_proposals_counts_in_no_row(synthetic_table) -> None:
-    result = held_out(lambda p: Silent(), synthetic_table, "burst", folds(synthetic_table))
+    result = held_out(lambda *_: Silent(), synthetic_table, "burst", folds(synthetic_table))
     assert np.isnan(regrets(result, synthetic_table)).all()
     assert summarise(result, synthetic_table) == []
 
 
 def test_inventing_is_caught(synthetic_table) -> None:
     with pytest.raises(TilecastError, match="proposed .*, which is no candidate"):
-        held_out(lambda p: Inventor(), synthetic_table, "burst", folds(synthetic_table))
+        held_out(lambda *_: Inventor(), synthetic_table, "burst", folds(synthetic_table))
 
 
 def test_heuristics_are_scored_side_by_side_as_plain_data(synthetic_table) -> None:
-    makers = (RandomChoice, BestFixedSubset)
-    result: dict[str, Any] = evaluate(makers, synthetic_table, ("burst", "robust"), jobs=2)
+    fits = (fit_random, fit_fixed_subset)
+    result: dict[str, Any] = evaluate(fits, synthetic_table, ("burst", "robust"), jobs=2)
     assert json.loads(json.dumps(result)) == result
     assert (result["problems"], result["families"]) == (24, 6)
     at_most = {
@@ -164,7 +158,7 @@ def test_heuristics_are_scored_side_by_side_as_plain_data(synthetic_table) -> No
     }
     assert len(at_most) == 4
     assert at_most["best fixed subset", "burst"] < at_most["random", "burst"]
-    assert result == evaluate(makers, synthetic_table, ("burst", "robust"))
+    assert result == evaluate(fits, synthetic_table, ("burst", "robust"))
 
 
 @pytest.mark.parametrize("power", ["burst", "robust"])
@@ -172,8 +166,8 @@ def test_some_problems_are_scored_as_they_are_among_all(power: str, synthetic_ta
     """The others are learned from all the same, and the family of a scored one is held out."""
     chosen = [0, 5, 6]
     among = {synthetic_table[i].problem for i in chosen}
-    result: Any = evaluate([BestFixedSubset], synthetic_table, (power,), among=among)
-    whole = held_out(BestFixedSubset, synthetic_table, power, folds(synthetic_table))
+    result: Any = evaluate([fit_fixed_subset], synthetic_table, (power,), among=among)
+    whole = held_out(fit_fixed_subset, synthetic_table, power, folds(synthetic_table))
     expected = regrets(whole, synthetic_table)[chosen]
     assert (result["problems"], result["families"]) == (3, len({p.family for p in among}))
     rows = [row for row in result["regret"] if row["problems"] == "all"]
@@ -188,7 +182,7 @@ def test_some_problems_are_scored_as_they_are_among_all(power: str, synthetic_ta
 def test_only_scored_problems_are_asked_about(synthetic_table) -> None:
     log: list = []
     problem = synthetic_table[0].problem
-    evaluate([lambda power: Recorder(log)], synthetic_table, ("burst",), among={problem})
+    evaluate([lambda table, _: Recorder(log, table)], synthetic_table, ("burst",), among={problem})
     ((fitted, family),) = log
     assert family == problem.family
     assert fitted and family not in fitted
@@ -219,15 +213,15 @@ def test_calls_side_by_side_have_a_thread_each_and_torch_its_own_again() -> None
 
 
 def test_first_choices_are_set_beside_the_library(synthetic_table) -> None:
-    def make(power: str) -> ConfigRanker:
-        return ConfigRanker(hardware("H200"), power, rounds=20, epochs=2, times=False)
+    def fit(table, objective: str) -> ConfigRanker:
+        return fit_ranker(table, objective, hardware=hardware("H200"), rounds=20, epochs=2)
 
-    result: dict[str, Any] = evaluate([make, RandomChoice], synthetic_table, ("sustained",), jobs=2)
+    result: dict[str, Any] = evaluate([fit, fit_random], synthetic_table, ("sustained",), jobs=2)
     assert json.loads(json.dumps(result)) == result
     alone, beside = result["beside_library"][:2]
     assert (alone["problems"], alone["deferral"], alone["count"]) == ("all", False, 24)
     assert (alone["left"], beside["deferral"]) == (0, True)
-    asked = held_out(make, synthetic_table, "sustained", folds(synthetic_table))
+    asked = held_out(fit, synthetic_table, "sustained", folds(synthetic_table))
     over = [
         one.reference["sustained"] / one.truth["sustained"][picks[0]]
         for one, picks in zip(synthetic_table, asked.picks, strict=True)
@@ -241,10 +235,6 @@ def test_first_choices_are_set_beside_the_library(synthetic_table) -> None:
 
 
 def test_only_our_rankers_are_set_beside_the_library(synthetic_table) -> None:
-    splits = folds(synthetic_table)
-    asked = held_out(RandomChoice, synthetic_table, "burst", splits)
-    assert len(asked.fitted) == len(splits)
-    assert speeds(asked, synthetic_table, splits) == []
     some = [labels.problem for labels in synthetic_table][:3]
-    only: dict[str, Any] = evaluate([RandomChoice], synthetic_table, ("burst",), among=some)
+    only: dict[str, Any] = evaluate([fit_random], synthetic_table, ("burst",), among=some)
     assert only["beside_library"] == []

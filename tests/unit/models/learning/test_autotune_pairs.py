@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -12,20 +11,20 @@ import pytest
 
 from tilecast.data_collection.dataset.autotuned import Autotuned
 from tilecast.data_collection.dataset.dataset import Dataset
+from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.heuristic import rank
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.candidates import candidates
-from tilecast.kernels.family import KernelConfig
-from tilecast.models.evaluation.evaluation import folds
 from tilecast.models.features.features import featurize
 from tilecast.models.learning import training
 from tilecast.models.learning.autotune_pairs import Comparison, compared_features, comparisons
+from tilecast.models.learning.fit_ranker import fit_ranker
+from tilecast.models.learning.folds import folds
 from tilecast.models.learning.labels import ProblemLabels
 from tilecast.models.learning.training import fit_rankers, train
 from tilecast.models.learning.training_sets import by_gpu
 from tilecast.models.runtime.artifact import Artifact
-from tilecast.models.runtime.ranker import ConfigRanker
 
 PROBLEM = GemmProblem(640, 5120, 5120)
 
@@ -86,15 +85,14 @@ def test_features_are_those_beside_all_candidates(
 
 def test_only_the_network_learns(synthetic_table: list[ProblemLabels], h200: Hardware) -> None:
     asked, known = synthetic_table[0], synthetic_table[4:]
-    small = partial(ConfigRanker, h200, "burst", rounds=20, max_depth=5, coarse_rounds=4)
-    plain = small().fit(known)
+    fit = partial(fit_ranker, hardware=h200, rounds=20, depth=5, epochs=20)
+    plain = fit(known)
     first = rank(plain, asked.problem, candidates(asked.problem, h200), limit=6)
     # Production says the contrary of what the model thinks.
     times = {config: float(6 - place) for place, config in enumerate(first)}
     (compared,) = comparisons([_autotuned(asked.problem, times)], set(), h200)
-    taught = small().fit(known, [compared])
-    assert taught.distance_.pack() == plain.distance_.pack()
-    assert taught.level_ and plain.level_ and taught.level_.pack() == plain.level_.pack()
+    taught = fit(known, compared=[compared])
+    assert taught.forest.pack() == plain.forest.pack()
     features = compared_features(compared, h200)
     before, after = (
         np.corrcoef(one.model_scores(features).network, np.log(compared.slowdown))[0, 1]
@@ -108,19 +106,12 @@ def test_held_out_families_are_held_out_of_what_was_compared(
     synthetic_table: list[ProblemLabels], h200: Hardware, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taught: list[tuple[set, set]] = []
-    networks: list[tuple[set, set]] = []
 
-    def families_of(table: Sequence[ProblemLabels], compared: Sequence[Comparison]) -> tuple:
-        return tuple({one.problem.family for one in part} for part in (table, compared))
+    def fit(table: Any, *, compared: Any, **_: object) -> None:
+        known, others = ({one.problem.family for one in part} for part in (table, compared))
+        taught.append((known, others))
 
-    def fit(self: ConfigRanker, *given: Any) -> None:
-        taught.append(families_of(*given))
-
-    def fit_network(table: Any, compared: Any, *others: object) -> None:
-        networks.append(families_of(table, compared))
-
-    monkeypatch.setattr(ConfigRanker, "fit", fit)
-    monkeypatch.setattr(training, "fit_network", fit_network)
+    monkeypatch.setattr(training, "fit_ranker", fit)
     splits = folds(synthetic_table)
     problems = [replace(labels.problem, m=96) for labels in synthetic_table]
     compared = comparisons(
@@ -128,10 +119,9 @@ def test_held_out_families_are_held_out_of_what_was_compared(
     )
     families = {labels.problem.family for labels in synthetic_table}
     fit_rankers(h200, synthetic_table, splits, compared)
-    assert taught[:3] == [(families, families)] * 3
-    assert len(taught) == 3 * (1 + len(splits))
-    assert taught[::3] == networks
-    for known, others in taught[3:]:
+    assert taught[0] == (families, families)
+    assert len(taught) == 1 + len(splits)
+    for known, others in taught[1:]:
         assert known == others < families
 
 
@@ -150,6 +140,5 @@ def test_training_scores_nothing_by_autotuned_times(
     # A model has not seen operands of which it was only told what is ahead of what.
     assert artifact.operands == few_trained.operands
     assert "autotuned" not in few_trained.facts
-    for power, ranker in artifact.rankers.items():
-        assert ranker.distance_.pack() == few_trained.rankers[power].distance_.pack()
-        assert ranker.network_.pack() != few_trained.rankers[power].network_.pack()
+    assert artifact.ranker.forest.pack() == few_trained.ranker.forest.pack()
+    assert artifact.ranker.network.pack() != few_trained.ranker.network.pack()

@@ -8,7 +8,8 @@ import pytest
 
 from tilecast.data_collection.dataset.dataset import COLUMNS, Dataset
 from tilecast.heuristics.errors import TilecastError
-from tilecast.models.learning.labels import ProblemLabels, check_power, label_table
+from tilecast.models.learning.labels import ProblemLabels, label_table
+from tilecast.models.runtime.objectives import check_objective
 
 A, B, C = (f"128x{n}x64_c1x1x1_s3_coop_o1_rm8" for n in (64, 128, 256))
 
@@ -174,7 +175,7 @@ def test_a_data_set_of_failures_is_refused() -> None:
 
 def test_an_unknown_power_is_refused() -> None:
     with pytest.raises(TilecastError, match="power 'idle' is not known; allowed: burst, sustained"):
-        check_power("idle")
+        check_objective("idle")
 
 
 def test_candidates_are_the_configs_in_one_table(synthetic_table: list[ProblemLabels]) -> None:

@@ -193,17 +193,15 @@ def test_forged_models_are_refused_or_answer(
     assert ask(tmp_path / "whole") == "answered"
 
 
-def test_a_huge_number_of_coarse_rounds_or_trees_is_refused(
+def test_a_huge_number_of_trees_is_refused(
     ask: Callable[[Path], str], small_model_folder: Path, tmp_path: Path
 ) -> None:
     """What crashed XGBoost's C library, said in the manifest."""
     folder = tmp_path / "model"
     for place, value in (
-        (("settings", "coarse_rounds"), 2**31),
-        (("settings", "coarse_rounds"), -1),
-        (("forests", "robust-distance", "trees"), 2**40),
-        (("forests", "robust-distance", "depth"), -1),
-        (("forests", "sustained-distance", "depth"), 60),
+        (("forests", "distance", "trees"), 2**40),
+        (("forests", "distance", "depth"), -1),
+        (("forests", "sustained-level", "depth"), 60),
     ):
         shutil.copytree(small_model_folder, folder, dirs_exist_ok=True)
         manifest = json.loads((folder / MANIFEST).read_text())

@@ -16,10 +16,10 @@ from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.candidates import candidates
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.models.features.features import FEATURES, featurize
-from tilecast.models.learning.labels import POWERS
 from tilecast.models.runtime.artifact import save
-from tilecast.models.runtime.known_operands import decides, lends
+from tilecast.models.runtime.known_operands import decides_for, ranks_for
 from tilecast.models.runtime.learned import RIVALS, LearnedHeuristic, load_heuristic
+from tilecast.models.runtime.objectives import OBJECTIVES
 from tilecast.models.runtime.ranker import ConfigRanker, ModelScores
 from tilecast.models.runtime.stopping import MAX_TAKEN, MEANS
 
@@ -28,22 +28,22 @@ PROBLEM = GemmProblem(1000, 5120, 3072)
 CONFIGS = candidates(PROBLEM, H200)
 
 
-@pytest.mark.parametrize("power", POWERS)
-def test_predictions_follow_the_ranking(trained, power: str) -> None:
-    heuristic = LearnedHeuristic(trained, power)
+@pytest.mark.parametrize("power", OBJECTIVES)
+def test_predictions_follow_the_ranking(small_model, power: str) -> None:
+    heuristic = LearnedHeuristic(small_model, power)
     ranking = list(rank(heuristic, PROBLEM, CONFIGS))
     predictions = heuristic.predict(PROBLEM, CONFIGS)
     assert [prediction.config for prediction in predictions] == ranking
     assert heuristic.predict(PROBLEM, CONFIGS, limit=4) == predictions[:4]
     slowdowns = [prediction.slowdown for prediction in predictions]
     assert slowdowns == sorted(slowdowns)
-    assert slowdowns[0] == pytest.approx(np.exp(trained.calibration[power][0]))
+    assert slowdowns[0] == pytest.approx(np.exp(small_model.calibration[power][0]))
     times = [prediction.microseconds for prediction in predictions]
     np.testing.assert_allclose(np.array(times) / times[0], np.array(slowdowns) / slowdowns[0])
 
 
-def test_a_shortlist_is_the_head_of_the_ranking(trained) -> None:
-    heuristic = LearnedHeuristic(trained, "burst")
+def test_a_shortlist_is_the_head_of_the_ranking(small_model) -> None:
+    heuristic = LearnedHeuristic(small_model, "burst")
     ranking = heuristic.predict(PROBLEM, CONFIGS, limit=MAX_TAKEN)
     sizes = []
     for mean in MEANS:
@@ -55,8 +55,8 @@ def test_a_shortlist_is_the_head_of_the_ranking(trained) -> None:
     assert heuristic.shortlist(PROBLEM, CONFIGS[:1]) == heuristic.predict(PROBLEM, CONFIGS[:1])
 
 
-def test_predicted_times_are_near_the_measured(trained, synthetic_table) -> None:
-    heuristic = LearnedHeuristic(trained, "sustained")
+def test_predicted_times_are_near_the_measured(small_model, synthetic_table) -> None:
+    heuristic = LearnedHeuristic(small_model, "sustained")
     errors = []
     for labels in synthetic_table:
         (best,) = heuristic.predict(labels.problem, labels.candidates, limit=1)
@@ -66,29 +66,29 @@ def test_predicted_times_are_near_the_measured(trained, synthetic_table) -> None
 
 
 @pytest.mark.parametrize("power", ["burst", "sustained", "robust"])
-def test_the_first_choice_stands_beside_the_library(trained, power: str) -> None:
-    heuristic = LearnedHeuristic(trained, power)
+def test_the_first_choice_stands_beside_the_library(small_model, power: str) -> None:
+    heuristic = LearnedHeuristic(small_model, power)
     choice = heuristic.first(PROBLEM, CONFIGS)
     (best,) = heuristic.predict(PROBLEM, CONFIGS, limit=1)
     assert choice.prediction == best
     assert choice.library_over
     assert 0.8 < choice.library_over < 1.02  # as fast as the best of a sweep, or somewhat faster
     assert choice.library_at_least == pytest.approx(choice.library_over * best.microseconds)
-    deferral = trained.deferrals[power]
-    assert choice.deferred == (np.log(choice.library_over) < deferral.margin)
+    margin = small_model.deferral.margins[power]
+    assert choice.deferred == (np.log(choice.library_over) < margin)
 
 
 @pytest.mark.parametrize("margin", [0.0, 10.0])
-def test_a_margin_decides_what_is_left_to_the_library(trained, margin: float) -> None:
-    deferrals = {p: replace(one, margin=margin) for p, one in trained.deferrals.items()}
-    heuristic = LearnedHeuristic(replace(trained, deferrals=deferrals))
+def test_a_margin_decides_what_is_left_to_the_library(small_model, margin: float) -> None:
+    deferral = replace(small_model.deferral, margins=dict.fromkeys(OBJECTIVES, margin))
+    heuristic = LearnedHeuristic(replace(small_model, deferral=deferral))
     choice = heuristic.first(PROBLEM, CONFIGS)
     assert choice.library_over
     assert choice.deferred == (margin == 10 or choice.library_over < 1)
 
 
-def test_without_times_of_the_library_nothing_is_left_to_it(trained) -> None:
-    choice = LearnedHeuristic(replace(trained, deferrals={})).first(PROBLEM, CONFIGS)
+def test_without_times_of_the_library_nothing_is_left_to_it(small_model) -> None:
+    choice = LearnedHeuristic(replace(small_model, deferral=None)).first(PROBLEM, CONFIGS)
     assert choice.library_over is choice.library_at_least is None
     assert not choice.deferred
 
@@ -103,19 +103,19 @@ def test_what_the_library_does_not_multiply_is_not_left_to_it(leaving_model: Pat
         assert (choice.deferred, choice.library_over is not None) == (alone, alone)
 
 
-def test_lent_operands_are_compared_by_the_lender() -> None:
+def test_similar_operands_are_compared_with_cublas_alike() -> None:
     problem = replace(PROBLEM, operands=GemmOperands.parse("fp16:rcr"))
-    own, lent = (
+    own, similar = (
         load_heuristic(H200, one.operands).first(one, candidates(one, H200))
         for one in (PROBLEM, problem)
     )
-    assert lent == own
+    assert similar == own
 
 
 def test_what_the_library_does_in_several_steps_is_not_left_to_it() -> None:
     speeds = {}
     for text in ("bf16:rcr", "bf16:rcr:bias+gelu", "int8:rcr>int32", "int8:rcr>bf16:row-scales"):
-        problem = GemmProblem(200, 4096, 14336, operands=GemmOperands.parse(text))
+        problem = GemmProblem(200, 8192, 8192, operands=GemmOperands.parse(text))
         choice = load_heuristic(H200, problem.operands).first(problem, candidates(problem, H200))
         assert choice.library_over is not None
         speeds[text] = choice.library_over
@@ -124,7 +124,7 @@ def test_what_the_library_does_in_several_steps_is_not_left_to_it() -> None:
 
 
 def test_asking_for_the_library_takes_no_more_of_the_model(
-    trained, monkeypatch: pytest.MonkeyPatch
+    small_model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the model costs grows with the configs that it scores."""
     scored = []
@@ -135,7 +135,7 @@ def test_asking_for_the_library_takes_no_more_of_the_model(
         return scores(ranker, features)
 
     monkeypatch.setattr(ConfigRanker, "model_scores", counted)
-    heuristic = LearnedHeuristic(trained)
+    heuristic = LearnedHeuristic(small_model)
     assert heuristic.first(PROBLEM, CONFIGS).library_over is not None
     for_first = scored.copy()
     scored.clear()
@@ -144,8 +144,8 @@ def test_asking_for_the_library_takes_no_more_of_the_model(
     assert scored[-1] == 1
 
 
-def test_reasons_are_features_by_size(trained) -> None:
-    heuristic = LearnedHeuristic(trained)
+def test_reasons_are_features_by_size(small_model) -> None:
+    heuristic = LearnedHeuristic(small_model)
     best = heuristic.rank(PROBLEM, CONFIGS, limit=1)[0]
     reasons = heuristic.explain(PROBLEM, CONFIGS, best, limit=4)
     assert len({reason.feature for reason in reasons}) == 4
@@ -154,16 +154,16 @@ def test_reasons_are_features_by_size(trained) -> None:
     assert sizes == sorted(sizes, reverse=True)
 
 
-def test_all_reasons_together_are_the_difference_of_the_scores(trained) -> None:
+def test_all_reasons_together_are_the_difference_of_the_scores(small_model) -> None:
     """Effects against the average of the rivals: those of two configs differ by their scores."""
-    heuristic = LearnedHeuristic(trained)
+    heuristic = LearnedHeuristic(small_model)
     order = heuristic.rank(PROBLEM, CONFIGS)
     pair = [order[0], order[60]]
     sums = [
         sum(np.log1p(r.effect) for r in heuristic.explain(PROBLEM, CONFIGS, config, limit=99))
         for config in pair
     ]
-    ranker = trained.rankers["robust"]
+    ranker = small_model.ranker
     features = featurize(PROBLEM, CONFIGS, H200)
     scores = ranker.scores(features[[CONFIGS.index(config) for config in pair]])
     assert sums[1] - sums[0] == pytest.approx(float(scores[1] - scores[0]), abs=1e-5)
@@ -172,38 +172,38 @@ def test_all_reasons_together_are_the_difference_of_the_scores(trained) -> None:
     assert sums[0] < sums[1]
 
 
-def test_only_a_candidate_is_explained(trained) -> None:
+def test_only_a_candidate_is_explained(small_model) -> None:
     stranger = QuackConfig(64, 16, 64, 4, 4)
     with pytest.raises(TilecastError, match="is no candidate for 1000x5120x3072; allowed: one of"):
-        LearnedHeuristic(trained).explain(PROBLEM, CONFIGS, stranger)
+        LearnedHeuristic(small_model).explain(PROBLEM, CONFIGS, stranger)
 
 
-def test_an_unknown_power_is_refused(trained) -> None:
-    with pytest.raises(TilecastError, match="power 'hot' is not known; allowed: burst, sustained"):
-        LearnedHeuristic(trained, "hot")
+def test_an_unknown_power_is_refused(small_model) -> None:
+    with pytest.raises(TilecastError, match="'hot' is not known; allowed: burst, sustained"):
+        LearnedHeuristic(small_model, "hot")
 
 
-def test_other_operands_are_refused(trained) -> None:
+def test_other_operands_are_refused(small_model) -> None:
     operands = GemmOperands.parse("fp16:rrr>fp32")
     problem = GemmProblem(64, 64, 64, operands=operands)
     message = "no model is for fp16:rrr>fp32; allowed: what is stored in as many bits as one of"
-    heuristic = LearnedHeuristic(trained)
+    heuristic = LearnedHeuristic(small_model)
     for ask in (heuristic.rank, heuristic.predict, heuristic.shortlist, heuristic.first):
         with pytest.raises(TilecastError, match=message):
             ask(problem, CONFIGS)
 
 
-def test_a_model_of_ones_own_is_loaded_by_its_folder(trained, tmp_path: Path) -> None:
-    save(trained, tmp_path)
+def test_a_model_of_ones_own_is_loaded_by_its_folder(small_model, tmp_path: Path) -> None:
+    save(small_model, tmp_path)
     loaded = load_heuristic(H200, LINEAR_BF16, "burst", tmp_path)
-    expected = LearnedHeuristic(trained, "burst").predict(PROBLEM, CONFIGS, limit=9)
+    expected = LearnedHeuristic(small_model, "burst").predict(PROBLEM, CONFIGS, limit=9)
     assert loaded.predict(PROBLEM, CONFIGS, limit=9) == expected
     with pytest.raises(TilecastError, match="is for H200; allowed: one for H100; train"):
         load_heuristic(hardware("H100"), LINEAR_BF16, folder=tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("trained", "asked", "lent", "decided"),
+    ("trained", "asked", "ranked", "decided"),
     [
         ("bf16:rcr", "fp16:rrr", True, False),
         ("bf16:rcr", "bf16:rcr:bias", True, True),
@@ -221,15 +221,15 @@ def test_a_model_of_ones_own_is_loaded_by_its_folder(trained, tmp_path: Path) ->
         ("bf16:rcr int8:rcr>int32", "e4m3:rcr", False, False),
     ],
 )
-def test_a_model_is_lent_to_operands_as_wide_and_decides_for_majors_that_it_has_seen(
-    trained: str, asked: str, lent: bool, decided: bool
+def test_a_model_ranks_for_operands_as_wide_and_decides_for_majors_that_it_has_seen(
+    trained: str, asked: str, ranked: bool, decided: bool
 ) -> None:
     seen, operands = [*map(GemmOperands.parse, trained.split())], GemmOperands.parse(asked)
-    assert (lends(seen, operands), decides(seen, operands)) == (lent, decided)
+    assert (ranks_for(seen, operands), decides_for(seen, operands)) == (ranked, decided)
 
 
 @pytest.mark.parametrize("text", ["bf16:rcr:bias", "fp16:rcr", "bf16:rrr:bias"])
-def test_the_shipped_model_is_lent(text: str) -> None:
+def test_the_shipped_model_ranks_for_similar_operands(text: str) -> None:
     operands = GemmOperands.parse(text)
     assert LINEAR_BF16 in load_heuristic(H200, operands).artifact.operands
 

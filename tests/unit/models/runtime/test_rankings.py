@@ -15,8 +15,8 @@ from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.candidates import candidates
-from tilecast.models.learning.labels import POWERS
 from tilecast.models.runtime.learned import LearnedHeuristic, load_heuristic
+from tilecast.models.runtime.objectives import OBJECTIVES
 
 H200 = hardware("H200")
 RECORD = json.loads(Path(__file__).parents[2].joinpath("data", "rankings.json").read_text())
@@ -27,7 +27,7 @@ def shipped() -> LearnedHeuristic:
     return load_heuristic(H200, LINEAR_BF16)
 
 
-@pytest.mark.parametrize("power", POWERS)
+@pytest.mark.parametrize("power", OBJECTIVES)
 def test_the_first_ten_of_a_hundred_problems_are_as_recorded(
     shipped: LearnedHeuristic, power: str
 ) -> None:

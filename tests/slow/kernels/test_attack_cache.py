@@ -188,11 +188,11 @@ import os, pathlib, sys
 from tilecast.heuristics.operands import LINEAR_BF16
 import odd_caches
 from tilecast.kernels.build import builder
-from tilecast.kernels.quack_sm90.space import valid_configs
+from tilecast.kernels.candidates import space
 from tilecast.heuristics.hardware import hardware
 
 builder.prepare = builder.rehearse = odd_caches.nothing
-configs = valid_configs(LINEAR_BF16, hardware("H200"))
+configs = space(LINEAR_BF16, hardware("H200")).configs
 specs = (builder.KernelSpec(config, LINEAR_BF16) for config in configs)
 cache = odd_caches.Forgetful(pathlib.Path(sys.argv[-1]), os.getpid())
 for result in builder.compile_all(specs, cache, 2):

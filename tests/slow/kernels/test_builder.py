@@ -10,7 +10,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 
@@ -25,7 +24,6 @@ from tilecast.kernels.build.builder import (
     DEADLINE_SECONDS,
     ObjectBuilder,
     compile_all,
-    object_builder,
 )
 from tilecast.kernels.build.compiling import CompileResult, compile_into
 from tilecast.kernels.objects import cache as object_cache
@@ -71,39 +69,6 @@ def test_many_callers_share_one_compilation(builder: ObjectBuilder) -> None:
     assert set(_states(builder)) == {f"{kernel_key(SPEC)}.o"}
 
 
-def test_a_failure_that_another_caller_is_told_meanwhile_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    builder = ObjectBuilder(ObjectCache(tmp_path / "objects"), workers=1)
-    failed: Future[CompileResult] = Future()
-    failed.set_result(CompileResult(SPEC, 0.0, "no such tile"))
-    others: list[threading.Thread] = []
-
-    def take() -> None:
-        with pytest.raises(TilecastError, match="no such tile"):
-            builder.ready(SPEC)
-
-    def start(spec: KernelSpec) -> None:
-        builder._jobs[spec] = failed
-        others.append(threading.Thread(target=take))
-        others[0].start()
-        others[0].join(0.2)
-
-    monkeypatch.setattr(builder, "start", start)
-    with pytest.raises(TilecastError, match="no such tile"):
-        builder.wait(SPEC)
-    others[0].join()
-
-
-def test_what_the_cache_holds_is_not_compiled_again(builder: ObjectBuilder) -> None:
-    builder.wait(SPEC)
-    before = _states(builder)
-    for again in (builder, ObjectBuilder(builder.objects, workers=1)):
-        again.start(SPEC)
-        again.wait(SPEC)
-    assert _states(builder) == before
-
-
 def test_an_object_that_was_cut_short_is_compiled_again(builder: ObjectBuilder) -> None:
     builder.wait(SPEC)
     path = builder.objects.path(SPEC)
@@ -112,17 +77,6 @@ def test_an_object_that_was_cut_short_is_compiled_again(builder: ObjectBuilder) 
     builder.wait(SPEC)
     assert builder.objects.resources(SPEC) is not None
     assert len(path.read_bytes()) == len(whole)
-
-
-def test_a_config_that_does_not_compile_is_told_in_one_line(builder: ObjectBuilder) -> None:
-    for _ in range(2):
-        with pytest.raises(TilecastError, match="did not compile: ") as refusal:
-            builder.wait(BAD)
-        message = str(refusal.value)
-        assert BAD.config.name in message
-        assert "\n" not in message
-        assert f"tilecast compile --config {BAD.config}" in message
-    assert builder.objects.resources(BAD) is None
 
 
 def test_a_kernel_is_begun_and_nobody_waits(builder: ObjectBuilder) -> None:
@@ -144,13 +98,6 @@ def test_a_kernel_that_does_not_compile_is_told_to_who_asks_again(builder: Objec
     assert not builder.ready(BAD), "it is never tried again"
 
 
-def test_a_bad_config_stops_no_other(builder: ObjectBuilder) -> None:
-    builder.start(BAD)
-    builder.start(OTHER)
-    builder.wait(OTHER)
-    assert builder.objects.resources(OTHER) is not None
-
-
 def test_settled_is_all_that_was_begun_failures_too(builder: ObjectBuilder) -> None:
     for spec in (BAD, OTHER):
         builder.start(spec)
@@ -158,18 +105,6 @@ def test_settled_is_all_that_was_begun_failures_too(builder: ObjectBuilder) -> N
     assert builder.ready(OTHER)
     with pytest.raises(TilecastError, match="did not compile"):
         builder.ready(BAD)
-
-
-def test_a_cache_that_cannot_be_written_is_told_in_one_line(builder: ObjectBuilder) -> None:
-    begun = builder._workers
-    unwritable = ObjectBuilder(ObjectCache(Path("/proc/tilecast")), workers=1)
-    unwritable._workers = begun  # saves loading another compiler
-    with pytest.raises(TilecastError, match="cannot write /proc/tilecast") as refusal:
-        unwritable.wait(SPEC)
-    assert "\n" not in str(refusal.value)
-    unwritable.start(OTHER)
-    unwritable.settle()
-    assert unwritable._jobs[OTHER].done()
 
 
 def test_what_compiles_has_no_threads_that_a_fork_would_lose_and_no_gpu(
@@ -366,20 +301,6 @@ def test_a_compiler_that_hangs_while_it_is_loaded_holds_nobody_up(
         builder.wait(SPEC)
 
 
-@pytest.mark.parametrize("raised", [OSError(28, "No space left on device"), MemoryError("no more")])
-def test_what_a_compiler_lacks_is_no_fault_of_the_kernel(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raised: Exception
-) -> None:
-    def lack(spec: KernelSpec, symbol: str) -> bytes:
-        raise raised
-
-    monkeypatch.setattr(QuackSm90, "compile", staticmethod(lack))
-    with pytest.raises(TilecastError, match=f"cannot be compiled .*{raised.args[-1]}") as told:
-        compile_into(SPEC, ObjectCache(tmp_path))
-    assert "\n" not in str(told.value)
-    assert "free some and run again" in str(told.value)
-
-
 def _multiprocessing(call: Callable[[], object]) -> Callable[[], int | None]:
     process = multiprocessing.get_context("fork").Process(target=call)
     process.start()
@@ -501,14 +422,3 @@ def test_a_script_without_a_guard_is_run_once(tmp_path: Path) -> None:
     )
     assert process.returncode == 0, process.stderr
     assert process.stdout.split("\n") == ["the script runs", "True", ""]
-
-
-def test_the_default_builder_follows_the_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TILECAST_CACHE", str(tmp_path / "here"))
-    here = object_builder()
-    assert here.objects.root == tmp_path / "here"
-    assert object_builder() is here
-    monkeypatch.setenv("TILECAST_CACHE", str(tmp_path / "there"))
-    assert object_builder().objects.root == tmp_path / "there"

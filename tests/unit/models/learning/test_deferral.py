@@ -7,29 +7,34 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tilecast.data_collection.dataset.measurement import REGIMES
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.models.evaluation.evaluation import folds, parts_beside_library
-from tilecast.models.features.features import FEATURE_NAMES
-from tilecast.models.learning.labels import POWERS, label_table
-from tilecast.models.learning.targets import log_analytic, problem_features
-from tilecast.models.runtime import deferral as module
-from tilecast.models.runtime.artifact import load_shipped
-from tilecast.models.runtime.deferral import (
+from tilecast.models.features.features import FEATURE_NAMES, log_analytic
+from tilecast.models.learning import fit_deferral as module
+from tilecast.models.learning.fit_deferral import (
     ALLOWED,
-    DEFERRAL_FEATURES,
     DOUBT,
     LEARNED,
-    MOST_MARGIN,
     SLOWER,
     BesideLibrary,
     FirstChoices,
     beside_library,
-    deferral_features,
     fit_deferral,
     held_out_choices,
     speed,
 )
+from tilecast.models.learning.folds import folds
+from tilecast.models.learning.held_out import ask, ask_about_unseen
+from tilecast.models.learning.labels import label_table
+from tilecast.models.learning.targets import problem_features
+from tilecast.models.runtime.artifact import load_shipped
+from tilecast.models.runtime.deferral import (
+    DEFERRAL_FEATURES,
+    MOST_MARGIN,
+    deferral_features,
+)
+from tilecast.models.runtime.objectives import OBJECTIVES
 
 H200 = hardware("H200")
 
@@ -44,8 +49,23 @@ def _planted(parts: int = 5, each: int = 60, noise: float = 0.01) -> list[list[B
             features = source.random((4, DEFERRAL_FEATURES), np.float32)
             features[:, 0] = features[0, 0]
             lead = 0.4 * (features[:, 0] - 0.5) + source.normal(0, noise, 4)
-            made[-1].append(BesideLibrary(GemmProblem(8, 8 * part + 8, 8 * i + 8), features, lead))
+            problem = GemmProblem(8, 8 * part + 8, 8 * i + 8)
+            made[-1].append(_beside(problem, features, lead))
     return made
+
+
+def _beside(problem: GemmProblem, features: np.ndarray, lead: np.ndarray) -> BesideLibrary:
+    """The same for all objectives."""
+    seen, leads = dict.fromkeys(OBJECTIVES, features), dict.fromkeys(OBJECTIVES, lead)
+    return BesideLibrary(problem, seen, leads)
+
+
+def _slower(one: BesideLibrary) -> BesideLibrary:
+    return replace(one, leads={name: lead - 1 for name, lead in one.leads.items()})
+
+
+def _held_out(parts: list[list[BesideLibrary]]) -> FirstChoices:
+    return held_out_choices(parts)["robust"]
 
 
 def _choices(expected: list[float], measured: list[float], part: list[int]) -> FirstChoices:
@@ -54,23 +74,24 @@ def _choices(expected: list[float], measured: list[float], part: list[int]) -> F
 
 
 def test_what_the_library_takes_is_learned() -> None:
-    learned, choices = fit_deferral(_planted()) or (None, None)
+    learned, found = fit_deferral(_planted())
     assert learned
-    assert choices
+    choices = found["burst"]
     assert np.abs(choices.expected - choices.measured).mean() < 0.04
     assert 0.8 < (choices.measured >= choices.expected).mean() < 0.97  # nine times in ten
     low, high = (np.full((1, DEFERRAL_FEATURES), value, np.float32) for value in (0.1, 0.9))
-    assert learned.expected(low) == pytest.approx(-0.16, abs=0.03)
-    assert 0.05 < learned.expected(high) < 0.17  # an input unlike all others is doubtful
-    assert learned.defers(learned.expected(low))
-    assert not learned.defers(learned.expected(high))
+    for objective in OBJECTIVES:
+        behind, ahead = (float(learned.least_lead(one, objective)[0]) for one in (low, high))
+        assert behind == pytest.approx(-0.16, abs=0.03)
+        assert 0.05 < ahead < 0.17  # an input unlike all others is doubtful
+        assert learned.defers(behind, objective)
+        assert not learned.defers(ahead, objective)
 
 
 def test_leaving_what_is_lost_beats_both_sides_alone() -> None:
-    choices = held_out_choices(_planted())
-    assert choices
-    alone = speed(choices.measured, np.zeros(len(choices.left), bool))
-    with_library = speed(choices.measured, choices.left)
+    choices = _held_out(_planted())
+    alone = speed(choices.measured, np.zeros(len(choices.deferred), bool))
+    with_library = speed(choices.measured, choices.deferred)
     assert alone["slower"] > 0.3
     assert with_library["slower"] <= 0.02
     assert with_library["geomean"] > 1.03 > alone["geomean"]
@@ -80,13 +101,11 @@ def test_leaving_what_is_lost_beats_both_sides_alone() -> None:
 def test_a_part_decides_nothing_about_itself() -> None:
     """Neither its own trees nor its own margin see what was measured of it."""
     parts = _planted()
-    parts[2] = [replace(one, lead=one.lead - 1) for one in parts[2]]
-    before, after = held_out_choices(_planted()), held_out_choices(parts)
-    assert before
-    assert after
+    parts[2] = [_slower(one) for one in parts[2]]
+    before, after = _held_out(_planted()), _held_out(parts)
     own = before.part == 2
     np.testing.assert_array_equal(before.expected[own], after.expected[own])
-    np.testing.assert_array_equal(before.left[own], after.left[own])
+    np.testing.assert_array_equal(before.deferred[own], after.deferred[own])
     assert (before.expected[~own] != after.expected[~own]).any()
 
 
@@ -95,21 +114,18 @@ def test_other_gpus_teach_the_trees_and_are_not_asked_about() -> None:
     own, others = _planted(5, 8), _planted(5, 60)
     others = [[replace(one, elsewhere=True) for one in part] for part in others]
     mixed = [[*one, *other] for one, other in zip(own, others, strict=True)]
-    few, taught = held_out_choices(own), held_out_choices(mixed)
-    assert few
-    assert taught
+    few, taught = _held_out(own), _held_out(mixed)
     assert taught.problems == few.problems
     np.testing.assert_array_equal(taught.measured, few.measured)
     np.testing.assert_array_equal(taught.part, few.part)
     assert np.corrcoef(few.expected, few.measured)[0, 1] < 0.95
     assert np.corrcoef(taught.expected, taught.measured)[0, 1] > 0.97
-    mixed[2] = [replace(one, lead=one.lead - 1) for one in mixed[2]]
-    again = held_out_choices(mixed)
-    assert again
+    mixed[2] = [_slower(one) for one in mixed[2]]
+    again = _held_out(mixed)
     np.testing.assert_array_equal(
         again.expected[again.part == 2], taught.expected[taught.part == 2]
     )
-    assert held_out_choices([mixed[0], others[1]]) is None
+    assert held_out_choices([mixed[0], others[1]]) == {}
 
 
 def test_the_margin_is_the_least_that_keeps_what_is_allowed() -> None:
@@ -130,13 +146,13 @@ def test_the_margin_is_the_least_that_keeps_what_is_allowed() -> None:
 def test_where_nothing_is_sure_all_is_left() -> None:
     choices = _choices([0.1, 0.2, 0.3], [-0.5, -0.5, -0.5], [0, 1, 2])
     assert choices.margin == MOST_MARGIN
-    assert choices.left.all()
+    assert choices.deferred.all()
 
 
 def test_what_the_library_wins_by_little_is_left_though_it_is_not_slower() -> None:
     choices = _choices([-0.01, 0.1] * 20, [-0.01, 0.1] * 20, [0, 0, 1, 1] * 10)
     assert choices.margin < 0.1
-    assert choices.left.tolist() == [True, False] * 20
+    assert choices.deferred.tolist() == [True, False] * 20
 
 
 @pytest.mark.parametrize(
@@ -164,45 +180,46 @@ def test_speed_counts_what_is_left_as_the_library() -> None:
 
 
 def test_the_same_seed_gives_the_same_trees() -> None:
-    one, same, other = (fit_deferral(_planted(2, 20), seed=seed) for seed in (0, 0, 1))
-    assert one
-    assert same
-    assert other
-    assert one[0].forest.pack() == same[0].forest.pack() != other[0].forest.pack()
-    assert one[0].margin == same[0].margin
+    one, same, other = (fit_deferral(_planted(2, 20), seed=seed)[0] for seed in (0, 0, 1))
+    assert one and same and other
+    for regime in REGIMES:
+        packed = one.forests[regime].pack()
+        assert packed == same.forests[regime].pack() != other.forests[regime].pack()
+    assert one.margins == same.margins
 
 
-def test_what_is_seen_of_a_config(trained, synthetic_table) -> None:
-    labels, ranker = synthetic_table[0], trained.rankers["burst"]
+def test_what_is_seen_of_a_config(small_model, synthetic_table) -> None:
+    labels, ranker = synthetic_table[0], small_model.ranker
     features = problem_features(labels, H200)[:3]
     scores = ranker.model_scores(features)
     seen = deferral_features(features, scores)
     assert (seen.shape, seen.dtype) == ((3, DEFERRAL_FEATURES), np.float32)
     np.testing.assert_array_equal(seen[:, : len(FEATURE_NAMES)], features)
-    np.testing.assert_array_equal(seen[:, -3], scores.distance - log_analytic(features))
+    np.testing.assert_array_equal(seen[:, -3], scores.trees - log_analytic(features))
     np.testing.assert_array_equal(seen[:, -2], scores.network - log_analytic(features))
     np.testing.assert_array_equal(seen[:, -1], scores.blended - scores.blended[0])
     assert seen[0, -1] == 0 != seen[1, -1]
 
 
-@pytest.mark.parametrize("power", POWERS)
+@pytest.mark.parametrize("power", OBJECTIVES)
 def test_the_first_of_a_ranking_stand_beside_the_library(
-    trained, synthetic_table, power: str
+    small_model, synthetic_table, power: str
 ) -> None:
-    ranker, labels = trained.rankers[power], synthetic_table[5]
-    (found,) = beside_library(ranker, [labels])
+    ranker, labels = replace(small_model.ranker, objective=power), synthetic_table[5]
+    (found,) = beside_library([ask(small_model.ranker, labels)])
     first = ranker.order(problem_features(labels, H200))[:LEARNED]
     assert found.problem == labels.problem
-    np.testing.assert_allclose(np.exp(found.lead), labels.library_over(power)[first])
-    assert found.features.shape == (len(first), DEFERRAL_FEATURES)
+    np.testing.assert_allclose(np.exp(found.leads[power]), labels.library_over(power)[first])
+    assert found.features[power].shape == (len(first), DEFERRAL_FEATURES)
 
 
 def test_a_split_says_what_its_ranker_has_not_seen_on_any_gpu(
-    trained, synthetic_table, few_dataset
+    small_model, synthetic_table, few_dataset
 ) -> None:
     table = [*synthetic_table, *label_table(few_dataset, hardware("H100"))]
     splits = folds(table)
-    parts = parts_beside_library([trained.rankers["robust"]] * len(splits), table, splits)
+    asked = ask_about_unseen([small_model.ranker] * len(splits), table, splits)
+    parts = [beside_library(part) for part in asked]
     for (seen, asked), part in zip(splits, parts, strict=True):
         own = [one.problem for one in part if not one.elsewhere]
         assert own == [table[i].problem for i in asked]
@@ -212,28 +229,29 @@ def test_a_split_says_what_its_ranker_has_not_seen_on_any_gpu(
     assert any(one.elsewhere for part in parts for one in part)
 
 
-def test_problems_without_a_time_of_the_library_teach_nothing(trained, synthetic_table) -> None:
+def test_problems_without_a_time_of_the_library_teach_nothing(small_model, synthetic_table) -> None:
     untimed = replace(synthetic_table[0], reference=dict.fromkeys(("burst", "sustained"), np.nan))
-    assert beside_library(trained.rankers["robust"], [untimed]) == ()
-    assert fit_deferral([(), ()]) is None
+    assert beside_library([ask(small_model.ranker, untimed)]) == ()
+    assert fit_deferral([(), ()]) == (None, {})
     parts = _planted(2, 20)
-    assert fit_deferral([parts[0], []]) is None
-    assert fit_deferral([parts[0], [], parts[1]]) is not None
+    assert fit_deferral([parts[0], []]) == (None, {})
+    assert fit_deferral([parts[0], [], parts[1]])[0] is not None
 
 
 def test_each_problem_has_the_same_weight() -> None:
     """However many of its configs were learned from: one of many counts no more than one of few."""
     many, few = _planted(2, 40)
-    many = [replace(one, features=one.features * 0, lead=one.lead * 0 + 0.1) for one in many]
-    few = [replace(one, features=one.features[:1] * 0, lead=one.lead[:1] * 0) for one in few]
-    forest = module._fitted([*many[:20], *few], 0)
+    none = np.zeros((4, DEFERRAL_FEATURES), np.float32)
+    many = [_beside(one.problem, none, np.full(4, 0.1)) for one in many]
+    few = [_beside(one.problem, none[:1], np.zeros(1)) for one in few]
+    forest = module._fitted([*many[:20], *few], "burst", 0)
     # The median of 20 problems with 4 configs and 40 with 1 is what the 40 say.
     assert forest.predict(np.zeros((1, DEFERRAL_FEATURES), np.float32))[0] == pytest.approx(
         0, abs=0.02
     )
 
 
-@pytest.mark.parametrize("power", POWERS)
+@pytest.mark.parametrize("power", OBJECTIVES)
 def test_the_shipped_model_is_seldom_slower_than_the_library(power: str) -> None:
     """Held out: neither trees nor margin had seen the families that are scored."""
     artifact = load_shipped(H200)
@@ -241,5 +259,6 @@ def test_the_shipped_model_is_seldom_slower_than_the_library(power: str) -> None
     assert figures["slower"] <= 0.02
     assert figures["geomean"] >= 1.04
     assert 0 < figures["left"] < 0.8
+    assert artifact.deferral
     # Of what is taken nine in ten are expected to be none of the slower ones.
-    assert artifact.deferrals[power].margin > np.log(SLOWER)
+    assert artifact.deferral.margins[power] > np.log(SLOWER)

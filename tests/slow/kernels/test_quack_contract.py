@@ -15,15 +15,18 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from tilecast.heuristics.hardware import GPUS
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.kernels.build.builder import compile_all
+from tilecast.kernels.candidates import space
 from tilecast.kernels.families import parse_config
 from tilecast.kernels.objects.cache import ObjectCache
-from tilecast.kernels.quack_sm90 import resources, space
+from tilecast.kernels.quack_sm90 import resources
 from tilecast.kernels.quack_sm90.family import QuackSm90
 from tilecast.kernels.spec import KernelSpec
 
@@ -83,6 +86,7 @@ import contextlib, inspect, io, json, sys, traceback
 from tilecast.kernels.quack_sm90 import kernel
 from tilecast.kernels.quack_sm90.kernel import GemmSm90, TunableGemm
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
+from tilecast.kernels.candidates import space
 from tilecast.kernels.families import parse_config
 from tilecast.kernels.spec import KernelSpec
 
@@ -159,7 +163,8 @@ print(ConvertedA.owns_a_layout, ConvertedA.aux, ConvertedA.promote, ConvertedA.t
 
 def test_resources_are_what_quack_chooses(ask: Ask) -> None:
     """Warp groups, and registers at least as many; also that all knobs arrive."""
-    configs = [c for c in QuackSm90().configs(LINEAR_BF16, GPUS[0]) if c.ctas_per_sm == 1][::40]
+    whole: Any = space(LINEAR_BF16, GPUS[0]).configs
+    configs = [c for c in whole if c.ctas_per_sm == 1][::40]
     code = f"""
 import cutlass
 from tilecast.kernels.quack_sm90 import resources
@@ -219,6 +224,7 @@ def ptx(ask: Ask, dumped: Path) -> dict[str, str]:
         for other in dumped.glob("*.ptx"):
             other.unlink()
         ask(f"""
+from tilecast.kernels.candidates import space
 from tilecast.kernels.families import FAMILIES
 spec = KernelSpec(parse_config({name!r}), GemmOperands.parse({text!r}))
 FAMILIES["quack_sm90"].compile(spec, "kernel")
@@ -246,10 +252,11 @@ def test_threads_share_evenly_what_they_store() -> None:
     """Of every piece of a tile, in two rounds at least, where TMA does not store rows."""
     for text in {text for text, _ in SAMPLE}:
         operands = GemmOperands.parse(text)
-        for config in space.valid_configs(operands, GPUS[0]):
-            rows, columns = resources.epilogue_tile(config, operands)
-            storing = resources.mma_warp_groups(config) // (2 if config.schedule == "pong" else 1)
-            assert rows * columns % (2 * storing * resources.WARP_GROUP) == 0, config
+        whole: Any = space(operands, GPUS[0]).configs
+        c = QuackSm90().geometry(whole)
+        rows, columns = resources.epilogue_tile(c, operands)
+        storing = c.warp_groups // np.where(c.ping_pong, 2, 1)
+        assert (rows * columns % (2 * storing * resources.WARP_GROUP) == 0).all()
 
 
 @pytest.fixture(scope="module")
@@ -306,6 +313,7 @@ import sys
 from pathlib import Path
 from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.kernels.build.builder import compile_all
+from tilecast.kernels.candidates import space
 from tilecast.kernels.families import parse_config
 from tilecast.kernels.objects.cache import ObjectCache
 from tilecast.kernels.spec import KernelSpec

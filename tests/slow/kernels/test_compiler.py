@@ -4,24 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import GPUS
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
-from tilecast.kernels import launch
-from tilecast.kernels.build import builder
+from tilecast.kernels import candidates
 from tilecast.kernels.build.builder import CompileResult, compile_all
-from tilecast.kernels.families import family_of
 from tilecast.kernels.objects.cache import ObjectCache
-from tilecast.kernels.objects.keys import kernel_symbol
-from tilecast.kernels.quack_sm90 import family, resources, space
+from tilecast.kernels.quack_sm90 import resources, space
 from tilecast.kernels.quack_sm90.config import QuackConfig
-from tilecast.kernels.quack_sm90.family import QuackSm90
 from tilecast.kernels.spec import KernelSpec
 
 AXES = ("tile_m", "tile_n", "tile_k", "split_k", "stages", "ctas_per_sm", "raster")
@@ -33,6 +26,8 @@ OTHER_OPERANDS = (
 )
 ENOUGH = 22
 WORKERS = 2
+
+SPACE: Any = candidates.space(LINEAR_BF16, GPUS[0]).configs
 
 
 def _facts(config: QuackConfig) -> set[object]:
@@ -58,7 +53,7 @@ def _spread(configs: tuple[QuackConfig, ...]) -> list[QuackConfig]:
 
 
 def _specs() -> list[KernelSpec]:
-    configs = _spread(space.valid_configs(LINEAR_BF16, GPUS[0]))
+    configs = _spread(SPACE)
     specs = [KernelSpec(config, LINEAR_BF16) for config in configs]
     plain = QuackConfig(128, 128, 64, stages=3)
     specs += [KernelSpec(plain, operands) for operands in OTHER_OPERANDS]
@@ -115,65 +110,3 @@ def test_warp_groups_get_no_more_registers_than_are_launched_with_and_nothing_sp
         load, mma = resources.registers(config, spec.operands)
         assert load + groups * mma <= facts.registers * (groups + 1), config
         assert facts.spill_bytes == 0, config
-
-
-def test_objects_export_names_of_their_own(built: Built) -> None:
-    names = {kernel_symbol(spec) for spec in built.specs}
-    assert len(names) == len(built.specs)
-    for spec in built.specs:
-        assert kernel_symbol(spec).encode() in built.cache.path(spec).read_bytes()
-
-
-def test_objects_load_with_no_gpu(built: Built, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the library reads is a file in memory that is gone afterwards."""
-    monkeypatch.setattr(family, "max_active_clusters", lambda size, device: 132 // size)
-    for spec in built.specs[:3]:
-        kernel = launch.load_kernel(spec, built.cache)
-        nothing: Any = None
-        with pytest.raises(TypeError):  # loaded, and asked for tensors
-            kernel(nothing, nothing, nothing)
-
-
-def test_a_launch_hands_over_as_many_clusters_as_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(family, "max_active_clusters", lambda size, device: 132 // size)
-    config = QuackConfig(128, 64, 64, 2, 1, stages=3, ctas_per_sm=2)
-    called: list[tuple] = []
-    spec = KernelSpec(config, LINEAR_BF16)
-    start = family_of(config).launcher(lambda *values: called.append(values), spec, 0)
-    start("a", "b", "out")
-    assert called == [("a", "b", "out", 132)]
-
-
-def test_second_run_compiles_nothing(built: Built) -> None:
-    before = {path: path.stat().st_mtime_ns for path in built.cache.root.iterdir()}
-    again = list(compile_all([*built.specs, *built.specs], built.cache, WORKERS))
-    assert [result.spec for result in again] == built.specs
-    assert {(result.seconds, result.error) for result in again} == {(0.0, None)}
-    assert {path: path.stat().st_mtime_ns for path in built.cache.root.iterdir()} == before
-
-
-def test_damaged_object_is_rebuilt_and_a_bad_config_stops_nobody(built: Built) -> None:
-    damaged = built.specs[0]
-    path = built.cache.path(damaged)
-    path.write_bytes(path.read_bytes()[:1000])
-    # Invalid on purpose: the space never proposes a tile that WGMMA has no instruction for.
-    bad = KernelSpec(QuackConfig(100, 100, 64), LINEAR_BF16)
-    results = {r.spec: r for r in compile_all([bad, damaged], built.cache, WORKERS)}
-    assert results[damaged].error is None
-    assert results[damaged].seconds > 0
-    assert built.cache.resources(damaged) is not None
-    error = results[bad].error
-    assert error
-    assert "\n" not in error
-    assert built.cache.resources(bad) is None
-
-
-def test_cache_that_cannot_be_written_is_told(
-    object_file: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        QuackSm90, "compile", staticmethod(lambda spec, symbol: object_file(168, 0))
-    )
-    spec = KernelSpec(QuackConfig(128, 128, 64), LINEAR_BF16)
-    with pytest.raises(TilecastError, match="cannot write /proc/tilecast"):
-        builder.compile_into(spec, ObjectCache(Path("/proc/tilecast")))

@@ -1,0 +1,126 @@
+"""One kernel by name, loaded on first use and launched per call, as generated code calls it.
+
+Generated code imports files of this folder alone, which load neither the DSL nor Inductor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Self
+
+import torch
+
+from tilecast.heuristics.operands import GemmOperands
+from tilecast.inductor_hook import telemetry
+from tilecast.inductor_hook.describe.arguments import row
+from tilecast.inductor_hook.failures import Failures
+from tilecast.inductor_hook.run.in_torch import instead
+from tilecast.kernels.build.builder import object_builder
+from tilecast.kernels.families import parse_config
+from tilecast.kernels.launch import Launch, load_kernel
+from tilecast.kernels.spec import KernelSpec
+
+__all__ = ["StaticMatmul", "errors_raised", "loaded_kernel", "named_specs", "row"]
+
+_raises: ContextVar[bool] = ContextVar("tilecast_errors_raised", default=False)
+_loaded: dict[tuple[KernelSpec, int], Launch] = {}
+
+
+@contextmanager
+def errors_raised():
+    """Inside, a kernel that fails raises; outside, torch multiplies in its place."""
+    token = _raises.set(True)
+    try:
+        yield
+    finally:
+        _raises.reset(token)
+
+
+def loaded_kernel(spec: KernelSpec, device: int) -> Launch:
+    """The kernel of a spec on a device, compiled first where neither cache nor wheel has it.
+
+    Raises:
+        TilecastError: it does not compile, or its object cannot be loaded.
+    """
+    kernel = _loaded.get((spec, device))
+    if kernel is None:
+        builder = object_builder()
+        builder.wait(spec)
+        kernel = _loaded[spec, device] = load_kernel(spec, builder.objects, device)
+    return kernel
+
+
+class StaticMatmul:
+    """One compiled kernel; torch where it cannot run."""
+
+    def __init__(self, spec: KernelSpec):
+        """Take what to run; nothing is loaded before the first call."""
+        self.spec, self.operands = spec, spec.operands
+        self._kernels: dict[int, Launch] = {}
+        self._failures = Failures()
+
+    @classmethod
+    def named(cls, config: str, operands: str, batched: bool, any_rows: bool = False) -> Self:
+        """As generated code makes one: of names instead of objects."""
+        return cls(*named_specs((config,), operands, batched, any_rows))
+
+    def __call__(
+        self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, *extras: torch.Tensor | float
+    ) -> None:
+        """Write to ``out`` what the operands ask for, on the current stream; see `Launch`.
+
+        A kernel that fails is one warning.
+        """
+        device = out.get_device()
+        try:
+            (self._kernels.get(device) or self._load(device))(a, b, out, *extras)
+        # Whatever loading or launching raises: a graph that compiled must run.
+        except Exception as error:
+            if _raises.get():
+                raise
+            telemetry.warn_once(f"running {self.spec.config}", error)
+            instead(self.operands, a, b, out, *extras)
+
+    def ready(self, device: int) -> bool:
+        """Whether a call on a device waits for no compiler, which begins in the background if so.
+
+        Nor has it to load a kernel while a CUDA graph is captured, which that might end. A kernel
+        that does not compile is one warning, and is tried again after a pause.
+        """
+        if device in self._kernels:
+            return True
+        if _is_capturing():
+            return False
+        try:
+            return self._failures.attempt("compiling", lambda: object_builder().ready(self.spec))
+        # Whatever it is, torch multiplies.
+        except Exception as error:
+            telemetry.warn_once(f"compiling {self.spec.config}", error)
+            return False
+
+    def compile(self) -> None:
+        """Bring the kernel into the object cache, which a worker of Inductor does ahead of time."""
+        try:
+            object_builder().wait(self.spec)
+        # Not a worker's business: the launcher meets it again and knows what to do.
+        except Exception as error:
+            telemetry.warn_once(f"compiling {self.spec.config}", error)
+
+    def _load(self, device: int) -> Launch:
+        kernel = self._failures.attempt(device, lambda: loaded_kernel(self.spec, device))
+        self._kernels[device] = kernel
+        return kernel
+
+
+def named_specs(
+    configs: Sequence[str], operands: str, batched: bool, any_rows: bool
+) -> list[KernelSpec]:
+    """The kernels that generated code names."""
+    stored = GemmOperands.parse(operands)
+    return [KernelSpec(parse_config(name), stored, batched, any_rows) for name in configs]
+
+
+def _is_capturing() -> bool:
+    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()

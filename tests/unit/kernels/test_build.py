@@ -1,0 +1,97 @@
+"""Compiling a kernel and what becomes of it; tests/slow/kernels compiles many and kills some."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import odd_caches
+import pytest
+
+from tilecast.heuristics.errors import TilecastError
+from tilecast.heuristics.operands import LINEAR_BF16
+from tilecast.kernels import launch
+from tilecast.kernels.build import builder as builder_module
+from tilecast.kernels.build.builder import compile_all, object_builder
+from tilecast.kernels.build.compiling import compile_into
+from tilecast.kernels.families import family_of
+from tilecast.kernels.objects.cache import ObjectCache
+from tilecast.kernels.objects.keys import kernel_symbol
+from tilecast.kernels.quack_sm90 import family
+from tilecast.kernels.quack_sm90.config import QuackConfig
+from tilecast.kernels.quack_sm90.family import QuackSm90
+from tilecast.kernels.spec import KernelSpec
+
+SPEC = KernelSpec(QuackConfig(64, 64, 64, stages=2), LINEAR_BF16)
+BAD = KernelSpec(QuackConfig(100, 100, 64), LINEAR_BF16)
+"""No tile that WGMMA has an instruction for; the space never proposes it."""
+
+
+def test_a_kernel_compiles_and_loads_with_no_gpu_and_a_bad_config_stops_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = ObjectCache(tmp_path / "objects")
+    errors = {result.spec: result.error for result in compile_all([BAD, SPEC], cache, 1)}
+    assert errors[BAD] and "\n" not in str(errors[BAD]) and errors[SPEC] is None
+    assert kernel_symbol(SPEC).encode() in cache.path(SPEC).read_bytes()
+    monkeypatch.setattr(family, "max_active_clusters", lambda size, device: 132 // size)
+    kernel, nothing = launch.load_kernel(SPEC, cache), None
+    with pytest.raises(TypeError):  # loaded, and asked for tensors
+        kernel(nothing, nothing, nothing)
+
+
+def test_a_kernel_whose_process_dies_twice_fails_alone(
+    tmp_path: Path, object_file: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for step in ("prepare", "rehearse"):  # processes that do not load the compiler
+        monkeypatch.setattr(builder_module, step, odd_caches.nothing)
+    cache = odd_caches.OddCache(tmp_path / "objects", object_file(168, 0), BAD, deaths=2)
+    errors = {result.spec: result.error for result in compile_all([BAD, SPEC], cache, 2)}
+    assert errors[SPEC] is None and "died twice" in str(errors[BAD])
+    assert cache.resources(SPEC) is not None and len(cache.tries()) == 2
+
+
+def test_a_launch_hands_over_as_many_clusters_as_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(family, "max_active_clusters", lambda size, device: 132 // size)
+    config = QuackConfig(128, 64, 64, 2, 1, stages=3, ctas_per_sm=2)
+    called: list[tuple] = []
+    spec = KernelSpec(config, LINEAR_BF16)
+    start = family_of(config).launcher(lambda *values: called.append(values), spec, 0)
+    start("a", "b", "out")
+    assert called == [("a", "b", "out", 132)]
+
+
+def test_cache_that_cannot_be_written_is_told(
+    object_file: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        QuackSm90, "compile", staticmethod(lambda spec, symbol: object_file(168, 0))
+    )
+    spec = KernelSpec(QuackConfig(128, 128, 64), LINEAR_BF16)
+    with pytest.raises(TilecastError, match="cannot write /proc/tilecast"):
+        compile_into(spec, ObjectCache(Path("/proc/tilecast")))
+
+
+@pytest.mark.parametrize("raised", [OSError(28, "No space left on device"), MemoryError("no more")])
+def test_what_a_compiler_lacks_is_no_fault_of_the_kernel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raised: Exception
+) -> None:
+    def lack(spec: KernelSpec, symbol: str) -> bytes:
+        raise raised
+
+    monkeypatch.setattr(QuackSm90, "compile", staticmethod(lack))
+    with pytest.raises(TilecastError, match=f"cannot be compiled .*{raised.args[-1]}") as told:
+        compile_into(SPEC, ObjectCache(tmp_path))
+    assert "\n" not in str(told.value)
+    assert "free some and run again" in str(told.value)
+
+
+def test_the_default_builder_follows_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TILECAST_CACHE", str(tmp_path / "here"))
+    here = object_builder()
+    assert here.objects.root == tmp_path / "here"
+    assert object_builder() is here
+    monkeypatch.setenv("TILECAST_CACHE", str(tmp_path / "there"))
+    assert object_builder().objects.root == tmp_path / "there"
