@@ -1,7 +1,7 @@
 """Multiplications without tuning: ``tilecast::mm``, ``addmm`` and ``bmm``, which the model decides.
 
-`enable` has it decide torch's own instead, in code that knows nothing of us. The model is the one
-that `tilecast.inductor_hook.install` was given, or else the environment names.
+`enable` does the same for torch's own functions, in code that does not know tilecast. The model is
+the one that `tilecast.inductor_hook.install` was given, or else the environment names.
 
 The functions here are the quick way to the operators: a plain call on plain tensors skips PyTorch's
 dispatcher, which costs more in Python than choosing and launching do.

@@ -1,4 +1,4 @@
-"""What failed is neither tried at every call nor given up for good."""
+"""Attempts that failed are repeated after a pause."""
 
 from __future__ import annotations
 

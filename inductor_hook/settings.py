@@ -31,8 +31,8 @@ class Settings:
     """What `install` was asked for."""
 
     k: int | str = 5
-    """Candidates per problem; 1 takes the model's word without a benchmark, ``auto`` lets the
-    model's uncertainty decide, from 1 to 8."""
+    """Candidates per problem; 1 takes the model's first choice without a benchmark, ``auto`` lets
+    the model's uncertainty decide, from 1 to 8."""
     model: str | None = None
     """Folder of a model of one's own; the shipped ones when left out."""
     power: str = "robust"
@@ -45,7 +45,7 @@ class Settings:
     """CSV file that every multiplication is written to; none when left out. What is chosen does not
     depend on it."""
     fuse: bool = False
-    """Whether a kernel of ours may do a product together with what is around it in the graph."""
+    """Whether one tilecast kernel may compute a product and what stands around it in the graph."""
     learn: str | None = field(default=None, compare=False)
     """File that the autotuner's times of our choices are written to; none when left out. What is
     chosen does not depend on it."""
@@ -146,8 +146,8 @@ def activate(settings: Settings | None) -> None:
 def asked() -> Settings | None:
     """The settings in force, where Inductor autotunes and its list of backends names us.
 
-    None where its caches would not tell our graphs from others, or ranks would have to pass our
-    choices on to each other, for which Inductor has no form.
+    None if Inductor's caches could not tell tilecast's graphs from others, or if ranks would have
+    to exchange tilecast's choices, which Inductor cannot do.
     """
     from torch._inductor import config
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from tilecast.data_collection.dataset.measurement import REFERENCE
 from tilecast.data_collection.run.cards import CardTimes
-from tilecast.reporting.plots import COLOURS, Figure, axis, figure, stretch, suffix
+from tilecast.reporting.plots import Figure, axis, figure, line, stretch, suffix
 from tilecast.reporting.table import Table
 
 OTHER_TIMES = 0.03
@@ -154,20 +154,8 @@ def states_figure(found: Sequence[State]) -> Figure:
         here = sorted((s for s in found if s.card == card), key=lambda state: state.date)
         for panel, name in enumerate(STATES):
             known = [state for state in here if name in state.values]
-            data.append(
-                {
-                    "type": "scatter",
-                    "mode": "lines+markers",
-                    "name": card,
-                    "legendgroup": card,
-                    "showlegend": not panel,
-                    "x": [state.date.isoformat() for state in known],
-                    "y": [state.values[name] for state in known],
-                    "yaxis": f"y{suffix(panel)}",
-                    "line": {"color": COLOURS[place % len(COLOURS)], "width": 1},
-                    "marker": {"symbol": place % 8, "size": 7},
-                }
-            )
+            dates = [state.date.isoformat() for state in known]
+            data.append(line(card, place, panel, dates, [state.values[name] for state in known]))
     axes: dict[str, dict[str, Any]] = {"xaxis": axis("", anchor="y3")}
     for panel, title in enumerate(STATES.values()):
         place = stretch(len(STATES) - 1 - panel, len(STATES))

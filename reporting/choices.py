@@ -1,4 +1,4 @@
-"""What a model chooses for many problems: as data, as a file, and as a figure of its doubts."""
+"""What a model chooses for many problems, as data and as a file."""
 
 from __future__ import annotations
 
@@ -8,16 +8,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.files import write_atomically
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.problem import PROBLEM_FIELDS, GemmProblem
 from tilecast.kernels.candidates import candidates
-from tilecast.models.evaluation.regret import by_rows
 from tilecast.models.runtime.learned import FirstChoice, LearnedHeuristic, Prediction
-from tilecast.reporting.plots import COLOURS, Figure, axis, dots, extent_axis, figure, stretch
 
 KINDS = (".csv", ".json")
 """Ends of the names of files that choices are written to."""
@@ -118,36 +114,3 @@ def write_choices(found: Sequence[Choices], path: Path) -> None:
                 writer.writerows(rows)
 
     write_atomically(path, write)
-
-
-def doubt_figure(found: Sequence[Choices]) -> Figure:
-    """How many kernels the model thinks worth compiling, by problem, and the mean by rows."""
-    m, n = ([getattr(one.problem, name) for one in found] for name in "mn")
-    sizes = np.array([one.shortlist for one in found])
-    means = {
-        bucket: float(sizes[inside].mean())
-        for bucket, inside in by_rows([one.problem for one in found]).items()
-        if inside.any()
-    }
-    scale = {"title": {"text": "kernels"}, "x": stretch(0, 2)[1], "thickness": 10}
-    colours = {"color": sizes.tolist(), "colorscale": "Viridis", "colorbar": scale}
-    names = [f"{one.problem}: {one.shortlist}, {one.chosen[0].config}" for one in found]
-    data = [
-        dots("", m, n, names, {"size": 7} | colours),
-        {
-            "type": "bar",
-            "x": list(means),
-            "y": list(means.values()),
-            "xaxis": "x2",
-            "yaxis": "y2",
-            "marker": {"color": COLOURS[1]},
-            "hovertemplate": "%{x}: %{y:.1f}<extra></extra>",
-        },
-    ]
-    axes = {
-        "xaxis": extent_axis("m", m, domain=stretch(0, 2)),
-        "yaxis": extent_axis("n", n),
-        "xaxis2": axis("", domain=stretch(1, 2)),
-        "yaxis2": axis("kernels, on average", anchor="x2"),
-    }
-    return figure(data, axes, showlegend=False)

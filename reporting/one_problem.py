@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tilecast.data_collection.dataset.select_times import MeasuredTimes
-from tilecast.reporting.plots import COLOURS, Figure, axis, figure, level, ratio_axis
+from tilecast.reporting.plots import COLOURS, Figure, axis, dots, figure, level, ratio_axis
 
 
 def ranking_figure(document: Mapping[str, Any]) -> Figure:
@@ -87,27 +87,15 @@ def all_measured(truth: MeasuredTimes, regime: str, ranked: Sequence[str], libra
     names = sorted(truth.times, key=truth.times.__getitem__)
     places = {name: place for place, name in enumerate(names, 1)}
     known = [name for name in ranked if name in places]
-    common = {"type": "scatter", "hovertemplate": "%{text}: %{y:.2f} us<extra></extra>"}
+    text = "%{text}: %{y:.2f} us<extra></extra>"
+    x, y = [places[name] for name in known], [truth.times[name] for name in known]
+    ranks = [str(ranked.index(name) + 1) for name in known]
+    every = list(places.values()), [truth.times[name] for name in names], names
     data = [
-        common
-        | {
-            "mode": "lines",
-            "name": "every config that was measured",
-            "x": list(places.values()),
-            "y": [truth.times[name] for name in names],
-            "text": names,
-            "line": {"color": COLOURS[1]},
-        },
-        common
-        | {
-            "mode": "markers+text",
-            "name": "the ranking",
-            "x": [places[name] for name in known],
-            "y": [truth.times[name] for name in known],
-            "text": [str(ranked.index(name) + 1) for name in known],
-            "textposition": "top center",
-            "marker": {"color": COLOURS[0], "size": 9},
-        },
+        dots("every config that was measured", *every, {})
+        | {"mode": "lines", "line": {"color": COLOURS[1]}, "hovertemplate": text},
+        dots("the ranking", x, y, ranks, {"color": COLOURS[0], "size": 9})
+        | {"mode": "markers+text", "textposition": "top center", "hovertemplate": text},
     ]
     shapes = [] if truth.reference is None else [level(truth.reference)]
     title = f"microseconds, {regime}" + (f"; dotted: {library}" if shapes else "")

@@ -44,6 +44,28 @@ def dots(
     return trace | {"hovertemplate": "%{text}<extra></extra>", "marker": marker}
 
 
+def line(name: str, place: int, panel: int, x: Sequence[Any], y: Sequence[Any]) -> Trace:
+    """A line in one of several panels, which share its colour, symbol and place in the legend."""
+    return {
+        "type": "scatter",
+        "mode": "lines+markers",
+        "name": name,
+        "legendgroup": name,
+        "showlegend": not panel,
+        "x": x,
+        "y": y,
+        "yaxis": f"y{suffix(panel)}",
+        "line": {"color": COLOURS[place % len(COLOURS)], "width": 1},
+        "marker": {"symbol": place % 8, "size": 7},
+    }
+
+
+def bars(name: str, shares: Mapping[str, float], text: str, marker: Mapping[str, Any]) -> Trace:
+    """A bar for each share in the second panel."""
+    trace = {"type": "bar", "name": name, "x": list(shares), "y": list(shares.values())}
+    return trace | {"xaxis": "x2", "yaxis": "y2", "marker": marker, "hovertemplate": text}
+
+
 def axis(title: str, **more: Any) -> dict[str, Any]:
     """A linear axis."""
     return {"title": {"text": title}} | more
@@ -77,9 +99,9 @@ def suffix(place: int) -> str:
     return str(place + 1) if place else ""
 
 
-def caption(text: str, x: float, y: float = 1.0) -> dict[str, Any]:
-    """Text above a panel whose middle is at x and whose top is at y, both from 0 to 1."""
-    place = {"xref": "paper", "yref": "paper", "x": x, "y": y, "yanchor": "bottom"}
+def caption(text: str, x: float) -> dict[str, Any]:
+    """Text above a panel whose middle is at x, from 0 to 1."""
+    place = {"xref": "paper", "yref": "paper", "x": x, "y": 1.0, "yanchor": "bottom"}
     return place | {"text": text, "showarrow": False, "xanchor": "center"}
 
 

@@ -1,9 +1,8 @@
-"""Figures with a dot for each measured problem: coverage, winners, and speed beside cuBLAS."""
+"""Figures with a dot for each measured problem: coverage, winners, speed, doubts of a model."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,10 +13,12 @@ from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.families import family_of
 from tilecast.models.evaluation.regret import by_rows
 from tilecast.models.learning.labels import ProblemLabels
+from tilecast.reporting.choices import Choices
 from tilecast.reporting.plots import (
     COLOURS,
     Figure,
     axis,
+    bars,
     dots,
     extent_axis,
     figure,
@@ -28,40 +29,33 @@ from tilecast.reporting.plots import (
 from tilecast.reporting.table import Table
 
 
-@dataclass(frozen=True)
-class Knob:
-    """A property of a winner."""
-
-    title: str
-    """Stands above the figure."""
-    value: Callable[[Geometry], int]
-    """Gives the value of one config, one of a few."""
-    shown: Callable[[int], str]
-    """Gives the name of a value."""
-
-
 def _power_of_two(value: np.ndarray) -> int:
     """The least power of two that is not less: there are more values than colours."""
     return 1 << (value.item() - 1).bit_length()
 
 
-def _up_to(value: int) -> str:
-    return f"{value // 2 + 1} to {value}" if value > 2 else str(value)
+def _tile_size(shape: Geometry) -> tuple[int, str]:
+    size = _power_of_two(shape.tile_m * shape.tile_n)
+    return size, f"up to {size // 1024}k"
 
 
-KNOBS = (
-    Knob(
-        "Elements of the product in one tile",
-        lambda shape: _power_of_two(shape.tile_m * shape.tile_n),
-        lambda value: f"up to {value // 1024}k",
-    ),
-    Knob("CTAs that split k", lambda shape: _power_of_two(shape.split_k), _up_to),
-    Knob(
-        "Schedule",
-        lambda shape: int(shape.ping_pong.item()),
-        lambda value: "ping-pong" if value else "cooperative",
-    ),
-)
+def _split_k(shape: Geometry) -> tuple[int, str]:
+    split = _power_of_two(shape.split_k)
+    return split, f"{split // 2 + 1} to {split}" if split > 2 else str(split)
+
+
+def _schedule(shape: Geometry) -> tuple[int, str]:
+    ping_pong = int(shape.ping_pong.item())
+    return ping_pong, "ping-pong" if ping_pong else "cooperative"
+
+
+Knob = Callable[[Geometry], tuple[int, str]]
+KNOBS: dict[str, Knob] = {
+    "Elements of the product in one tile": _tile_size,
+    "CTAs that split k": _split_k,
+    "Schedule": _schedule,
+}
+"""Properties of a config by title; each gives one of a few values, and its name."""
 
 
 def winner(labels: ProblemLabels, power: str) -> KernelConfig:
@@ -72,32 +66,20 @@ def winner(labels: ProblemLabels, power: str) -> KernelConfig:
 def winners(table: Sequence[ProblemLabels], power: str, knob: Knob) -> Figure:
     """Where each value of a knob wins, and its share by rows of the product."""
     best = [winner(labels, power) for labels in table]
-    values = np.array([knob.value(family_of(config).geometry([config])) for config in best])
+    shown = [knob(family_of(config).geometry([config])) for config in best]
+    values = np.array([value for value, _ in shown])
     m, n = (np.array([getattr(labels.problem, name) for labels in table]) for name in "mn")
     pairs = zip(table, best, strict=True)
     names = np.array([f"{labels.problem}: {config}" for labels, config in pairs])
-    known = by_rows([labels.problem for labels in table])
+    problems = [labels.problem for labels in table]
     data = []
-    for place, value in enumerate(np.unique(values).tolist()):
-        here, name = values == value, knob.shown(value)
-        shares = {
-            bucket: float(here[inside].mean()) for bucket, inside in known.items() if inside.any()
-        }
+    for place, (value, name) in enumerate(sorted(set(shown))):
+        here = values == value
         style = {"color": COLOURS[place % len(COLOURS)], "opacity": 0.8}
         x, y, texts = (part[here].tolist() for part in (m, n, names))
-        bars = {
-            "type": "bar",
-            "name": name,
-            "legendgroup": name,
-            "x": list(shares),
-            "y": list(shares.values()),
-            "xaxis": "x2",
-            "yaxis": "y2",
-            "marker": style,
-            "showlegend": False,
-            "hovertemplate": "%{x}: %{y:.0%}",
-        }
-        data += [dots(name, x, y, texts, style) | {"legendgroup": name}, bars]
+        shares = _mean_by_rows(problems, here)
+        beside = bars(name, shares, "%{x}: %{y:.0%}", style) | {"showlegend": False}
+        data += [one | {"legendgroup": name} for one in (dots(name, x, y, texts, style), beside)]
     axes = {
         "xaxis": extent_axis("m", m.tolist(), domain=stretch(0, 2)),
         "yaxis": extent_axis("n", n.tolist()),
@@ -105,6 +87,33 @@ def winners(table: Sequence[ProblemLabels], power: str, knob: Knob) -> Figure:
         "yaxis2": axis("share of the problems", anchor="x2", tickformat=".0%", range=[0, 1]),
     }
     return figure(data, axes, barmode="stack")
+
+
+def doubt_figure(found: Sequence[Choices]) -> Figure:
+    """How many kernels the model thinks worth compiling, by problem, and the mean by rows."""
+    m, n = ([getattr(one.problem, name) for one in found] for name in "mn")
+    sizes = np.array([one.shortlist for one in found])
+    means = _mean_by_rows([one.problem for one in found], sizes)
+    scale = {"title": {"text": "kernels"}, "x": stretch(0, 2)[1], "thickness": 10}
+    colours = {"color": sizes.tolist(), "colorscale": "Viridis", "colorbar": scale}
+    names = [f"{one.problem}: {one.shortlist}, {one.chosen[0].config}" for one in found]
+    data = [
+        dots("", m, n, names, {"size": 7} | colours),
+        bars("", means, "%{x}: %{y:.1f}<extra></extra>", {"color": COLOURS[1]}),
+    ]
+    axes = {
+        "xaxis": extent_axis("m", m, domain=stretch(0, 2)),
+        "yaxis": extent_axis("n", n),
+        "xaxis2": axis("", domain=stretch(1, 2)),
+        "yaxis2": axis("kernels, on average", anchor="x2"),
+    }
+    return figure(data, axes, showlegend=False)
+
+
+def _mean_by_rows(problems: Sequence[GemmProblem], values: np.ndarray) -> dict[str, float]:
+    """The mean of the problems' values in each range of rows that has a problem."""
+    known = by_rows(problems)
+    return {rows: float(values[inside].mean()) for rows, inside in known.items() if inside.any()}
 
 
 def coverage(problems: Sequence[GemmProblem]) -> Figure:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tilecast.reporting.plots import COLOURS, Figure, axis, caption, figure, level, stretch, suffix
+from tilecast.reporting.plots import Figure, axis, caption, figure, level, line, stretch, suffix
 
 FIGURES = {"geomean": "geometric mean", "p95": "95th percentile"}
 """A panel each."""
@@ -22,24 +22,14 @@ def regret_figure(rows: Sequence[Mapping[str, Any]], floor: Mapping[str, float])
     """
     data = []
     for place, heuristic in enumerate(dict.fromkeys(row["heuristic"] for row in rows)):
-        line = [row for row in rows if row["heuristic"] == heuristic]
+        rows_of_it = [row for row in rows if row["heuristic"] == heuristic]
+        k = [row["k"] for row in rows_of_it]
         for panel, name in enumerate(FIGURES):
-            data.append(
-                {
-                    "type": "scatter",
-                    "mode": "lines+markers",
-                    "name": heuristic,
-                    "legendgroup": heuristic,
-                    "showlegend": not panel,
-                    "x": [row["k"] for row in line],
-                    "y": [row[name] for row in line],
-                    "xaxis": f"x{suffix(panel)}",
-                    "yaxis": f"y{suffix(panel)}",
-                    "line": {"color": COLOURS[place % len(COLOURS)], "width": 1 if place else 3},
-                    "marker": {"symbol": place % 8},
-                    "hovertemplate": "k = %{x}: %{y:.2%}",
-                }
-            )
+            found = line(heuristic, place, panel, k, [row[name] for row in rows_of_it])
+            if not place:
+                found["line"]["width"] = 3
+            more = {"xaxis": f"x{suffix(panel)}", "hovertemplate": "k = %{x}: %{y:.2%}"}
+            data.append(found | more)
     axes: dict[str, dict[str, Any]] = {}
     captions, lines = [], []
     for panel, (name, title) in enumerate(FIGURES.items()):

@@ -18,10 +18,17 @@ from tilecast.reporting.cards import (
     states_figure,
     trouble_table,
 )
-from tilecast.reporting.choices import Choices, doubt_figure
+from tilecast.reporting.choices import Choices
 from tilecast.reporting.noise import change_by_card, noise_figure, noise_table, repeats
 from tilecast.reporting.page import Section
-from tilecast.reporting.problem_plots import KNOBS, coverage, speed_figure, speed_table, winners
+from tilecast.reporting.problem_plots import (
+    KNOBS,
+    coverage,
+    doubt_figure,
+    speed_figure,
+    speed_table,
+    winners,
+)
 from tilecast.reporting.regret import regret_figure
 from tilecast.reporting.table import LIBRARY, LIBRARY_COLUMNS, REGRET, REGRET_COLUMNS, Table
 
@@ -42,7 +49,11 @@ def dataset_sections(dataset: Dataset, table: Sequence[ProblemLabels], power: st
             [
                 "The best measured config of each problem. Click a name to hide it, double-click "
                 "to see it alone; drag to zoom, double-click to come back.",
-                *(part for knob in KNOBS for part in (knob.title, winners(table, power, knob))),
+                *(
+                    part
+                    for name, knob in KNOBS.items()
+                    for part in (name, winners(table, power, knob))
+                ),
             ],
         ),
         Section(

@@ -1,4 +1,4 @@
-"""The switch: torch's own multiplications on a GPU come to us, which run them or give them back.
+"""The eager switch: torch's products on a GPU run a tilecast kernel, or torch's own.
 
 A kernel for the dispatch key of CUDA stands in for torch's, below everything that PyTorch does with
 an operator before: gradients, autocast, transforms, tracing, subclasses. Variants with ``out=``
@@ -35,7 +35,7 @@ def enable(model: str | Path | None = None, *, power: str = "robust") -> None:
     """Let the model decide every eager multiplication on a GPU, from now on and in all threads.
 
     ``torch.mm``, ``addmm``, ``bmm``, ``_int_mm`` and ``_scaled_mm``, and what PyTorch makes of
-    them, such as ``F.linear``, ``F.scaled_mm`` and ``matmul``, run a kernel of ours where that is
+    them, such as ``F.linear``, ``F.scaled_mm`` and ``matmul``, run a tilecast kernel if that is
     expected to be the fastest and is compiled. A missing one is compiled in the background while
     torch multiplies. Enabling again replaces the settings.
 
@@ -103,7 +103,7 @@ def _stock(name: str) -> Callable[..., torch.Tensor]:
 
 @cache
 def _in_python(name: str, key: str) -> bool:
-    """Whether torch's kernel of an operator is written in Python; asked before ours is there."""
+    """Whether torch's kernel of an operator is written in Python; asked before it is replaced."""
     return f"aten/{name}/{key}" in torch.library._impls
 
 
@@ -112,10 +112,9 @@ def _kernel(
 ) -> Callable:
     """What stands in for an operator's own kernel, which may be ``in_python``.
 
-    Where there is a mode or a subclass, which have had their turn by now, PyTorch runs in the place
-    of any kernel that is written in Python the one that was registered last, even if that has been
-    taken back since: ours. So a kernel above such a one may be in its place, and must not be asked
-    again when it calls that.
+    Under a mode or a subclass, PyTorch runs the kernel that was registered last in place of every
+    kernel that is written in Python, even after it was removed. So this one may be asked again when
+    it calls torch's kernel, and must then not choose a second time.
     """
 
     def run(*operands: Any, **options: Any) -> torch.Tensor:

@@ -102,7 +102,7 @@ def shortlist(settings: Settings, problem: GemmProblem, gpu: Hardware) -> tuple[
 
 @lru_cache(_REMEMBERED)
 def first(settings: Settings, problem: GemmProblem, gpu: Hardware) -> FirstChoice:
-    """What a problem runs without a benchmark, and whether that is the library's kernel.
+    """The model's first choice for a problem, and whether the model falls back to cuBLAS.
 
     Raises:
         TilecastError: no model knows the GPU, dtypes and majors, or not well enough to decide.
@@ -112,19 +112,19 @@ def first(settings: Settings, problem: GemmProblem, gpu: Hardware) -> FirstChoic
 
 
 def decided(settings: Settings, problem: GemmProblem, gpu: Hardware, any_rows: bool) -> FirstChoice:
-    """What runs without a benchmark: `first`, or where TMA does not store the rows, ours.
+    """What runs without a benchmark: `first`, but never cuBLAS if TMA cannot store the rows.
 
     Args:
         settings: which model decides.
-        problem: what is multiplied, with rows that TMA stores.
+        problem: what is multiplied, with rows that are padded to what TMA stores.
         gpu: the GPU.
-        any_rows: whether TMA does not store the result's own, which are shorter.
+        any_rows: whether the result's own rows are shorter, so that TMA cannot store them.
 
     Raises:
         TilecastError: no model knows the GPU, dtypes and majors, or not well enough to decide.
     """
     choice = first(settings, problem, gpu)
-    # Such rows take the library longer than those that its expected time is of.
+    # cuBLAS takes longer for such rows than the model expects of padded ones.
     return replace(choice, deferred=False) if any_rows else choice
 
 
@@ -167,7 +167,7 @@ def portfolio(
     gpu: Hardware,
     any_rows: bool = False,
 ) -> tuple[KernelConfig, ...]:
-    """The distinct first choices for several problems, in order, without those left to the library.
+    """The distinct first choices for several problems, in order; none where cuBLAS is chosen.
 
     Raises:
         TilecastError: there is no model for the GPU, dtypes and majors.
@@ -193,10 +193,10 @@ def _choosing(
 def _ranking(
     settings: Settings, operands: GemmOperands, gpu: Hardware, *, benchmarked: bool
 ) -> LearnedHeuristic:
-    """The model for some operands; where the GPU borrows it, that is said once.
+    """The model for some operands; if it is the nearest GPU's, that is logged once.
 
     Raises:
-        TilecastError: there is none; or it is borrowed, and what it prefers is not benchmarked.
+        TilecastError: there is none; or it is the nearest GPU's, and nothing is benchmarked.
     """
     heuristic = _heuristic(gpu, operands, settings.power, settings.model, settings.digest)
     if heuristic.artifact.trained_for:

@@ -21,12 +21,13 @@ from tilecast.models.runtime.learned import FirstChoice, LearnedHeuristic, Predi
 from tilecast.models.runtime.objectives import OBJECTIVES
 from tilecast.reporting import one_problem
 from tilecast.reporting.cards import State, states, states_figure
-from tilecast.reporting.choices import Choices, choices, doubt_figure
+from tilecast.reporting.choices import Choices, choices
 from tilecast.reporting.noise import change_by_card, noise_figure, noise_table, repeats
 from tilecast.reporting.plots import Figure, extent_axis, stretch
 from tilecast.reporting.problem_plots import (
     KNOBS,
     coverage,
+    doubt_figure,
     speed_figure,
     speed_table,
     winner,
@@ -71,7 +72,7 @@ def test_panels_fill_the_width_and_do_not_overlap(count: int) -> None:
 
 
 @pytest.mark.parametrize("power", OBJECTIVES)
-@pytest.mark.parametrize("knob", KNOBS, ids=lambda knob: knob.title)
+@pytest.mark.parametrize("knob", KNOBS.values(), ids=KNOBS)
 def test_every_problem_has_one_winner(
     synthetic_table: Sequence[ProblemLabels], power: str, knob
 ) -> None:
@@ -111,7 +112,7 @@ def test_levels_of_a_config(name: str, shown: tuple[str, ...]) -> None:
 
     config = parse_config(name)
     shape = family_of(config).geometry([config])
-    assert tuple(knob.shown(knob.value(shape)) for knob in KNOBS) == shown
+    assert tuple(knob(shape)[1] for knob in KNOBS.values()) == shown
 
 
 def test_speed_is_the_library_over_our_best(synthetic_table: Sequence[ProblemLabels]) -> None:
