@@ -41,6 +41,19 @@ class Fusion:
     """What, in a line."""
     extras: tuple[Extra, ...] = ()
     """What it needs, in the order in which a launch takes it."""
+    torch: str = ""
+    """Where it is no sum: the function of PyTorch that does it, by its dotted name. It takes the
+    product and then the extras."""
+    options: tuple[tuple[str, object], ...] = ()
+    """Keyword arguments of that function."""
+    device: str = ""
+    """The device function that does it to one element, which takes the same; a name that begins
+    with a dot is relative to the package of the kernel family."""
+
+    @property
+    def activation(self) -> bool:
+        """Whether it computes each element of the product from that element alone."""
+        return bool(self.torch) and not self.extras
 
 
 SCALES = {
@@ -71,14 +84,32 @@ EPILOGUES = {
     "beta-c": Fusion(
         "a matrix times a number is added", (Extra("c", MATRIX), Extra("beta", NUMBER))
     ),
-    "relu": Fusion("what is negative becomes 0"),
-    "gelu": Fusion("the Gaussian error linear unit"),
-    "gelu-tanh": Fusion("its approximation by a hyperbolic tangent"),
-    "silu": Fusion("the sigmoid linear unit"),
+    "relu": Fusion("what is negative becomes 0", torch="torch.relu", device=".epilogue.relu"),
+    "gelu": Fusion(
+        "the Gaussian error linear unit",
+        torch="torch.nn.functional.gelu",
+        device=".epilogue.gelu",
+    ),
+    "gelu-tanh": Fusion(
+        "its approximation by a hyperbolic tangent",
+        torch="torch.nn.functional.gelu",
+        options=(("approximate", "tanh"),),
+        device="quack.activation.gelu_tanh_approx",
+    ),
+    "silu": Fusion(
+        "the sigmoid linear unit",
+        torch="torch.nn.functional.silu",
+        device="quack.activation.silu",
+    ),
 }
-"""What may be done after the product, one after the other."""
-ACTIVATIONS = frozenset(("relu", "gelu", "gelu-tanh", "silu"))
-"""Those of them that are not linear."""
+"""What may be done after the product, one after the other. A row with functions is all that another
+activation takes: operand texts, the search of graphs, the reference and kernels read it."""
+
+
+def activations() -> list[str]:
+    """Those of `EPILOGUES` that are activations, in alphabetical order."""
+    return sorted(name for name, fusion in EPILOGUES.items() if fusion.activation)
+
 
 KINDS_REMEMBERED = 256
 """Kinds of operands of which anything is remembered: more than one collection or model has."""
@@ -196,12 +227,12 @@ class GemmOperands:
     @property
     def bare(self) -> GemmOperands:
         """The same without an epilogue that only adds, which may be done after the product."""
-        return self if ACTIVATIONS & set(self.epilogue) else replace(self, epilogue=())
+        return self if self.activation else replace(self, epilogue=())
 
     @property
-    def activated(self) -> bool:
-        """Whether an activation ends the epilogue."""
-        return bool(ACTIVATIONS & set(self.epilogue[-1:]))
+    def activation(self) -> str:
+        """The first step of the epilogue that is no sum; "" where there is none."""
+        return next((step for step in self.epilogue if EPILOGUES[step].torch), "")
 
     def then(self, *steps: str) -> GemmOperands:
         """The same with some of `EPILOGUES` at the end of the epilogue."""

@@ -10,8 +10,9 @@ from torch._inductor.choices import InductorChoices
 from torch._inductor.kernel_template_choice import KernelTemplateChoice
 from torch._inductor.select_algorithm import get_algorithm_selector_cache
 
-from tilecast.inductor_hook.offer.offer import benchmarked, offered
+from tilecast.inductor_hook.offer.offer import offered
 from tilecast.inductor_hook.settings import active, cache_key
+from tilecast.inductor_hook.timing.choice_benchmark import benchmarked
 from tilecast.inductor_hook.timing.decide import settle
 
 _handlers: WeakValueDictionary[int, InductorChoices] = WeakValueDictionary()

@@ -135,8 +135,8 @@ def inductor_timings() -> Iterator[dict[str, list[float]]]:
     """Inside, the microseconds that Inductor measures, by the backend of the choice."""
     from torch._inductor.select_algorithm import ExternKernelCaller, get_algorithm_selector_cache
 
-    from tilecast.inductor_hook.fuse.unfused_baseline import is_stand_in
     from tilecast.inductor_hook.offer.template import FAILED_MS, TilecastCaller
+    from tilecast.inductor_hook.timing.stand_in import StandIn
 
     backends = {ExternKernelCaller: "ATEN", TilecastCaller: "TILECAST"}
     found: dict[str, list[float]] = {}
@@ -145,7 +145,7 @@ def inductor_timings() -> Iterator[dict[str, list[float]]]:
         measured: dict[str, list[float]] = {}
         for choice, milliseconds in timings.items():
             # What the hook compares a fused choice with was noted before, by backend.
-            if milliseconds < FAILED_MS and not is_stand_in(choice):
+            if milliseconds < FAILED_MS and not isinstance(choice, StandIn):
                 backend = backends.get(type(choice), "TRITON")
                 measured.setdefault(backend, []).append(1e3 * milliseconds)
         found.update(measured)  # of the one product, should it be timed twice

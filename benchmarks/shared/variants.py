@@ -79,13 +79,13 @@ def competing(variant: Variant) -> Iterator[list[str]]:
     from torch._inductor.virtualized import V
 
     from tilecast.inductor_hook import installed
-    from tilecast.inductor_hook.fuse.unfused_baseline import WITHOUT_US
+    from tilecast.inductor_hook.offer.offer import ON_TRIAL
 
     sources: list[str] = []
 
     def save(code: str) -> None:
         # A product that is compiled to be timed is not what runs. What is cached has no graph.
-        if getattr(V.graph, "name", None) != WITHOUT_US:
+        if getattr(V.graph, "name", None) != ON_TRIAL:
             sources.append(code)
 
     # As `torch._inductor.utils.run_and_get_code`, which also forgets all that was compiled before.

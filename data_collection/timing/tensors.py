@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import math
+from pkgutil import resolve_name
 
 import torch
 
 from tilecast.heuristics.dtypes import DTYPES
-from tilecast.heuristics.operands import COLUMN, MATRIX, NUMBER, ONE, ROW, Extra, TensorSpec
+from tilecast.heuristics.operands import (
+    COLUMN,
+    EPILOGUES,
+    MATRIX,
+    NUMBER,
+    ONE,
+    ROW,
+    Extra,
+    TensorSpec,
+)
 from tilecast.heuristics.problem import GemmProblem
 
 INT8_SPREAD = 32
@@ -66,7 +76,11 @@ def launch_tensors(problem: GemmProblem, device: str = "cuda") -> tuple:
 
 
 def applied(step: str, result: torch.Tensor, given: dict) -> torch.Tensor:
-    """One step of an epilogue applied to a result, in its own type, by PyTorch."""
+    """What one step of an epilogue makes of a result, in its own type, as torch does it."""
+    fusion = EPILOGUES[step]
+    if fusion.torch:
+        extras = (given[extra.name] for extra in fusion.extras)
+        return resolve_name(fusion.torch)(result, *extras, **dict(fusion.options))
     match step:
         case "alpha":
             return result * given["alpha"]
@@ -76,14 +90,6 @@ def applied(step: str, result: torch.Tensor, given: dict) -> torch.Tensor:
             return result + given["c"]
         case "beta-c":
             return result + given["beta"] * given["c"]
-        case "relu":
-            return result.relu()
-        case "gelu":
-            return torch.nn.functional.gelu(result)
-        case "gelu-tanh":
-            return torch.nn.functional.gelu(result, approximate="tanh")
-        case "silu":
-            return torch.nn.functional.silu(result)
     raise NotImplementedError(step)
 
 

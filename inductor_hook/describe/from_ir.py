@@ -8,7 +8,7 @@ from typing import Any
 
 from tilecast.heuristics.dtypes import dtype_of_torch
 from tilecast.heuristics.errors import TilecastError
-from tilecast.heuristics.operands import MATRIX, ROW, SCALES, GemmOperands, TensorSpec
+from tilecast.heuristics.operands import EPILOGUES, MATRIX, ROW, SCALES, GemmOperands, TensorSpec
 from tilecast.heuristics.problem import ALIGNMENT_BYTES, GemmProblem
 from tilecast.inductor_hook.describe.layout import Addend, Scale, adding, major, padded, scaling
 from tilecast.inductor_hook.describe.matmul import LARGEST_BATCH, LARGEST_M, Matmul, NotCovered
@@ -18,12 +18,10 @@ _BOTH = {"column-scales": "out-row-scales", "fp32-column-scales": "row-scales"}
 """What operands call scales of columns beside which rows have some in fp32."""
 
 
-def _check_kind(kernel_inputs: Any, op: str) -> None:
+def _check_kind(kernel_inputs: Any) -> None:
     """Refuse a multiplication that is none of ours, whatever its extents and strides."""
     from torch._inductor.virtualized import V
 
-    if op not in OPERATORS:
-        raise NotCovered(f"operator {op}")
     if kernel_inputs.device_type != "cuda":
         raise NotCovered(f"device {kernel_inputs.device_type}")
     if V.graph.cpp_wrapper and V.graph.aot_mode:
@@ -34,7 +32,13 @@ def _check_kind(kernel_inputs: Any, op: str) -> None:
             raise NotCovered(f"an operand is {node.get_dtype()}; allowed: 8 and 16 bits")
 
 
-def read(kernel_inputs: Any, op: str, fast: bool | None = None) -> Matmul:
+def read(
+    kernel_inputs: Any,
+    op: str,
+    fast: bool | None = None,
+    fused: Sequence[str] | None = None,
+    epilogue: Sequence[str] = (),
+) -> Matmul:
     """Read a multiplication from Inductor's ``MMKernelInputs`` and the operator's name.
 
     If it may be ours, Inductor decides how operands lie that the graph computes.
@@ -43,16 +47,20 @@ def read(kernel_inputs: Any, op: str, fast: bool | None = None) -> Matmul:
         kernel_inputs: what is multiplied.
         op: what Inductor calls the operator.
         fast: ``use_fast_accum`` of a ``scaled_mm``; None where it is not known.
+        fused: names of the inputs, of a product that is fused with what stands around it.
+        epilogue: steps of its epilogue behind a bias.
 
     Raises:
         NotCovered: it is none of ours.
     """
     from torch._inductor.virtualized import V
 
-    _check_kind(kernel_inputs, op)
+    if op not in OPERATORS and not fused:
+        raise NotCovered(f"operator {op}")
+    _check_kind(kernel_inputs)
     _decide_layouts(kernel_inputs)
     nodes = kernel_inputs.nodes()
-    given = dict(zip(OPERATORS[op].inputs, nodes, strict=False))
+    given = dict(zip(fused or OPERATORS[op].inputs, nodes, strict=False))
     inputs = tuple(given)
     a, b = given["A"], given["B"]
     out = kernel_inputs.output_layout(flexible=False)
@@ -72,7 +80,7 @@ def read(kernel_inputs: Any, op: str, fast: bool | None = None) -> Matmul:
         stored_b = stored("B", b.get_layout(), sizes)
         written, any_rows = _written(out, columns, sizes)
         operands = GemmOperands.product(stored_a, stored_b, written)
-        if op == "scaled_int_mm":
+        if fused and "scale_a" in given:
             _check_column(given["scale_a"], rows, sizes)
             name = _BOTH[_scaling_columns(given["scale_b"], out)]
             operands = operands.scaled(name, True)
@@ -85,11 +93,17 @@ def read(kernel_inputs: Any, op: str, fast: bool | None = None) -> Matmul:
             operands = operands.scaled(_scaling_columns(given["scale_b"], out), True)
         if "bias" in given:
             kind = _kind(given["bias"], out.size, out.dtype, written.major, V.graph)
-            if kind != ROW and not OPERATORS[op].adds:
+            if kind != ROW and (fused or not OPERATORS[op].adds):
                 raise NotCovered("the bias is no row of out's dtype")
             operands = operands.then(*adding(kind, alpha, beta))
             if any(extra.kind == MATRIX for extra in operands.extras):
                 inputs = tuple("c" if name == "bias" else name for name in inputs)
+        for step in epilogue:
+            operands = operands.then(step)
+            for extra in EPILOGUES[step].extras:
+                kind = _kind(given[extra.name], out.size, out.dtype, written.major, V.graph)
+                if kind != extra.kind:
+                    raise NotCovered(f"{extra.name} is not stored as {step} wants it")
         n = _fixed("n", columns)
         hint = GemmProblem(
             _hint(rows, sizes, 1024),
@@ -224,7 +238,7 @@ def _check_alignment(name: str, node: Any, graph: Any) -> None:
 
 
 def _factors(kernel_inputs: Any, op: str) -> tuple[float, float]:
-    if not OPERATORS[op].adds:
+    if op not in OPERATORS or not OPERATORS[op].adds:
         return 1, 1
     factors = kernel_inputs.get_scalar("alpha"), kernel_inputs.get_scalar("beta")
     for factor in factors:

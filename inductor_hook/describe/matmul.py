@@ -67,17 +67,6 @@ class Matmul:
         own = {"A", "B", *(extra.name for extra in self.hint.operands.extras)}
         return next((name for name in self.inputs if name not in own), None)
 
-    def then(self, activation: str) -> Matmul:
-        """The same with an activation behind it.
-
-        Raises:
-            NotCovered: something other than a row is added before the activation.
-        """
-        operands = self.hint.operands
-        if len(self.inputs) > 2 and operands.epilogue != ("bias",):
-            raise NotCovered(f"the bias before {activation} is no row of out's dtype")
-        return replace(self, hint=replace(self.hint, operands=operands.then(activation)))
-
     @property
     def dynamic(self) -> bool:
         """Whether an extent is symbolic, so that each call has its own."""

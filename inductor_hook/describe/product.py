@@ -161,10 +161,6 @@ OPERATORS = {
             ("A", "B", "scale_a", "scale_b", "bias"),
             read={"_scaled_mm": _scaled_mm, "_scaled_mm_v2": _scaled_mm_v2},
         ),
-        # PyTorch has no operator for these: `tilecast.inductor_hook.fuse` finds them in a graph.
-        Operator("mixed_mm", ("A", "B", "bias")),
-        Operator("scaled_mixed_mm", ("A", "B", "scale_b", "bias")),
-        Operator("scaled_int_mm", ("A", "B", "scale_a", "scale_b", "bias")),
     )
 }
 """By Inductor's name."""

@@ -1,4 +1,4 @@
-"""Activations behind the products of a graph: where they are, and one node in place of both.
+"""Activations behind the products of a graph.
 
 An activation is known by its values, whatever operators spell it: PyTorch decomposes it in one way
 or another, and some models write their own. What stands behind a product and computes each element
@@ -8,34 +8,35 @@ same, it is that.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import cast
 
 import torch
+from torch._ops import OpOverload
 from torch.fx import Graph, Node
 from torch.fx.node import map_arg
 
 from tilecast.data_collection.timing.tensors import applied
-from tilecast.heuristics.operands import ACTIVATIONS
+from tilecast.heuristics import operands
+from tilecast.heuristics.operands import ROW, Extra
+from tilecast.inductor_hook.fuse.baseline import whole
+from tilecast.inductor_hook.fuse.form import Form, Fused, Match
+from tilecast.inductor_hook.fuse.fx import (
+    CONVERT,
+    EXPAND,
+    OPAQUE,
+    PRODUCTS,
+    RESHAPES,
+    VIEWS,
+    columns,
+    is_covered,
+)
 
-aten = torch.ops.aten
-CONVERT = torch.ops.prims.convert_element_type.default
-PRODUCTS = (aten.mm.default, aten.addmm.default)
-"""Those that a kernel of ours may do together with what follows: of (a, b) and (bias, a, b)."""
-DEVICE = "cuda"
-"""Where they are done."""
-DTYPES = (torch.bfloat16, torch.float16)
-"""Types of their results."""
 WIDE = (torch.float32, torch.float64, torch.bool)
 """Types beside the product's own that values keep their meaning in; others would cut some off."""
-RESHAPES = (aten.view.default, aten.reshape.default, aten._unsafe_view.default)
-"""They leave every element where it is."""
-VIEWS = (*RESHAPES, aten.permute.default, aten.transpose.int, aten.t.default)
-"""They take no kernel."""
-OPAQUE = (*PRODUCTS, aten.bmm.default, aten.baddbmm.default)
-"""Operators that Inductor puts into no kernel with what computes their operands."""
+NAMESPACES = ("aten", "prims")
+"""Operators of others are not evaluated: they may want a GPU, or do more than compute."""
 LONGEST = 24
 """Operators that an activation is made of, at most; PyTorch writes ten."""
 TOLERANCE = 1e-7
@@ -43,46 +44,7 @@ TOLERANCE = 1e-7
 tangent in place of the error function makes 5e-4."""
 
 
-@dataclass(frozen=True)
-class Activated:
-    """A product of a graph and the activation behind it; nothing else reads what lies between."""
-
-    product: Node
-    """One of `PRODUCTS`, (m, n)."""
-    reshapes: tuple[Node, ...]
-    """What lies between them, one behind the other."""
-    steps: tuple[Node, ...]
-    """The operators of the activation, in the order of the graph."""
-    name: str
-    """One of `ACTIVATIONS`."""
-
-    def alone(self) -> Graph:
-        """Both as a graph of their own, whose last node, (m, n), nothing reads.
-
-        Its inputs are the product's operands.
-        """
-        graph, copies = with_inputs(cast(tuple[Node, ...], self.product.args))
-        product = graph.node_copy(self.product, copies.__getitem__)
-        copies[(self.product, *self.reshapes)[-1]] = product
-        for step in self.steps:
-            copies[step] = graph.node_copy(step, copies.__getitem__)
-            dtype = step.meta["val"].dtype
-            copies[step].meta["val"] = torch.empty_like(product.meta["val"], dtype=dtype)
-        return graph
-
-    def replace(self, target: Callable) -> None:
-        """Put one node in place of both, which calls ``target`` with the product's operands."""
-        graph, product = self.product.graph, self.product
-        with graph.inserting_before(product):
-            node = graph.call_function(target, product.args)
-        node.meta.update(product.meta)
-        product.replace_all_uses_with(node)
-        self.steps[-1].replace_all_uses_with((node, *self.reshapes)[-1])
-        for replaced in (*reversed(self.steps), product):
-            graph.erase_node(replaced)
-
-
-def activations(graph: Graph) -> Iterator[Activated]:
+def activations(graph: Graph) -> Iterator[Match]:
     """Those behind the products of a graph that a kernel may do, and that save a kernel if it does.
 
     None is saved where Inductor computes something else of the result element by element: it does
@@ -91,37 +53,15 @@ def activations(graph: Graph) -> Iterator[Activated]:
     for target in PRODUCTS:
         for product in graph.find_nodes(op="call_function", target=target):
             # Without factors, which are keywords.
-            if is_ours(product.meta["val"]) and not product.kwargs:
+            if is_covered(product.meta["val"]) and not product.kwargs:
                 yield from _behind(product)
 
 
-def with_inputs(operands: Sequence[Node]) -> tuple[Graph, dict[Node, Node]]:
-    """A graph that has inputs alone, which stand for some nodes of another, and each one's."""
-    graph, copies = Graph(), {}
-    for i, operand in enumerate(operands):
-        copies[operand] = graph.placeholder(f"input_{i}")
-        copies[operand].meta["val"] = operand.meta["val"]  # by which Inductor counts FLOPs
-    return graph, copies
+FORM = Form("activations", activations)
+"""A product and the activation behind it."""
 
 
-def is_ours(result: torch.Tensor) -> bool:
-    """Whether kernels of ours make results of such a type on such a device."""
-    return result.device.type == DEVICE and result.dtype in DTYPES
-
-
-def reads_memory(node: Node) -> bool:
-    """Whether Inductor puts a node into no kernel with what computes its operands.
-
-    So it is with outputs, products, and nodes of ours that stand for a product and what follows it.
-    """
-    return (
-        node.op == "output"
-        or node.target in OPAQUE
-        or hasattr(node.target, "_inductor_lowering_function")
-    )
-
-
-def _behind(product: Node) -> Iterator[Activated]:
+def _behind(product: Node) -> Iterator[Match]:
     """The activation behind a product, if there is one."""
     reshapes: list[Node] = []
     start = product
@@ -140,20 +80,42 @@ def _behind(product: Node) -> Iterator[Activated]:
         result = step.meta["val"]
         if not isinstance(result, torch.Tensor) or result.dtype not in (dtype, *WIDE):
             return
-        values[step] = _evaluated(step, values)
+        try:
+            values[step] = _evaluated(step, values)
+        # Not every operator takes double precision on a CPU; then it is no activation.
+        except Exception:
+            return
         if readers == {step} and result.dtype == dtype:
             name = _named(values[step])
             if name:
                 if _saves_a_kernel(step):
-                    yield Activated(product, tuple(reshapes), tuple(values)[1:], name)
+                    yield from _match(product, (*reshapes, *tuple(values)[1:]), name)
                 return
+
+
+def _match(product: Node, steps: tuple[Node, ...], name: str) -> Iterator[Match]:
+    """The activation, if the product adds nothing but a row."""
+    *bias, a, b = cast(tuple[Node, ...], product.args)
+    rows = [one.all_input_nodes[0] if one.target is EXPAND else one for one in bias]
+    dtype, n = product.meta["val"].dtype, columns(product)
+    for row in rows:
+        value = row.meta["val"]
+        # Whether a symbolic extent is 1 must not be asked: that would be a guard.
+        if value.dtype != dtype or not all(type(extent) is int for extent in value.shape):
+            return
+        if value.numel() != n or columns(row) != n:
+            return
+    extras = (Extra("bias", ROW),) * len(rows)
+    fused = Fused(name, extras, dtype, whole, epilogue=(name,))
+    yield Match(fused, product, steps, (a, b, *rows))
 
 
 def _is_elementwise(node: Node, values: Mapping[Node, torch.Tensor]) -> bool:
     """Whether it computes each element from the same element of what has values, and no more."""
     target = node.target
     return (
-        isinstance(target, torch._ops.OpOverload)
+        isinstance(target, OpOverload)
+        and target.namespace in NAMESPACES
         and torch.Tag.pointwise in target.tags
         and not target._schema.is_mutable
         and all(operand in values for operand in node.all_input_nodes)
@@ -182,8 +144,20 @@ def _named(values: torch.Tensor) -> str | None:
 def _saves_a_kernel(node: Node) -> bool:
     """Whether nothing reads a node, or a view of it, that Inductor would compute along with it."""
     return all(
-        reads_memory(user) or (user.target in VIEWS and _saves_a_kernel(user))
+        _reads_memory(user) or (user.target in VIEWS and _saves_a_kernel(user))
         for user in node.users
+    )
+
+
+def _reads_memory(node: Node) -> bool:
+    """Whether Inductor puts a node into no kernel with what computes its operands.
+
+    So it is with outputs, products, and nodes that stand for a product and what follows it.
+    """
+    return (
+        node.op == "output"
+        or node.target in OPAQUE
+        or hasattr(node.target, "_inductor_lowering_function")
     )
 
 
@@ -205,4 +179,4 @@ def _points() -> torch.Tensor:
 @cache
 def _expected() -> dict[str, torch.Tensor]:
     """What each activation makes of them."""
-    return {name: applied(name, _points(), {}) for name in sorted(ACTIVATIONS)}
+    return {name: applied(name, _points(), {}) for name in operands.activations()}

@@ -8,23 +8,21 @@ import torch
 from torch.fx import Node
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
-from tilecast.inductor_hook.fuse.activation import CONVERT, RESHAPES, VIEWS, aten
+from tilecast.heuristics.operands import COLUMN, ROW, Extra
+from tilecast.inductor_hook.fuse.fx import (
+    CONVERT,
+    EXPAND,
+    INT8_PRODUCT,
+    RESHAPES,
+    SCALES,
+    aten,
+    columns,
+    row_of,
+    stored,
+)
 
-INT8_PRODUCT = aten._int_mm.default
-"""The product of int8 by int8, in int32."""
 OUT = torch.bfloat16
 """Type of what a kernel makes of a product."""
-SCALES = (torch.bfloat16, torch.float32)
-"""Types of the scales that a kernel multiplies by."""
-ROW_VIEWS = (
-    *VIEWS,
-    aten.squeeze.dim,
-    aten.squeeze.dims,
-    aten.squeeze.default,
-    aten.unsqueeze.default,
-)
-"""They leave the elements of a row in their order."""
-EXPAND = aten.expand.default
 
 
 @dataclass(frozen=True)
@@ -47,6 +45,16 @@ class Behind:
     def inputs(self) -> tuple[Node, ...]:
         """Column, row and bias, where there are such."""
         return tuple(filter(None, (self.column, self.row, self.bias)))
+
+    @property
+    def extras(self) -> tuple[Extra, ...]:
+        """The same as what a kernel takes."""
+        found = {
+            Extra("scale_a", COLUMN, "fp32"): self.column,
+            Extra("scale_b", ROW): self.row,
+            Extra("bias", ROW): self.bias,
+        }
+        return tuple(extra for extra, node in found.items() if node is not None)
 
 
 def behind(product: Node, known: Behind) -> Behind:
@@ -81,12 +89,6 @@ def _with(seen: Behind, step: Node, node: Node, product: Node) -> Behind | None:
     reshaped = step.target in RESHAPES and columns(step) == columns(product)
     converted = step.target is CONVERT and step.meta["val"].dtype in SCALES
     return seen if reshaped or converted else None
-
-
-def columns(node: Node) -> int | None:
-    """Extent of the last dimension; None where there is none, or a symbolic one."""
-    *_, last = (None, *node.meta["val"].shape)
-    return last if type(last) is int else None
 
 
 def _other(step: Node, node: Node) -> Node | None:
@@ -128,33 +130,3 @@ def _row(step: Node, node: Node, product: Node, dtypes: tuple[torch.dtype, ...])
     """The row that a step multiplies a node by, or adds to it; None where it is none."""
     other = _other(step, node)
     return other and row_of(other, product, dtypes)
-
-
-def row_of(node: Node, product: Node, dtypes: tuple[torch.dtype, ...]) -> Node | None:
-    """Where the n numbers of a row are stored that is computed of them alone, in their order.
-
-    None where that is not in memory, one behind the other, in one of some types.
-    """
-    n, shape = columns(product), node.meta["val"].shape
-    # Whether a symbolic extent is 1 must not be asked: that would be a guard.
-    if not all(type(extent) is int for extent in shape) or columns(node) != n:
-        return None
-    while node.target in ROW_VIEWS or node.target is CONVERT:
-        # Rounded on the way it would be another one.
-        if node.meta["val"].dtype not in SCALES:
-            return None
-        node = node.all_input_nodes[0]
-    row = node.meta["val"]
-    if row.ndim == 0 or row.dtype not in dtypes or not row.is_contiguous():
-        return None
-    return node if row.numel() == n == max(row.shape) and stored(node) is not None else None
-
-
-def stored(node: Node) -> Node | None:
-    """The input of a graph that a node is, or is a view of; None where it is computed.
-
-    A kernel of ours would have that computed first, which Inductor may do along the way.
-    """
-    while node.target in VIEWS:
-        node = node.all_input_nodes[0]
-    return node if node.op in ("placeholder", "get_attr") else None

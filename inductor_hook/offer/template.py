@@ -26,7 +26,6 @@ from tilecast.inductor_hook.offer.cpp_wrapper import OperatorCall
 from tilecast.inductor_hook.patch.torch_versions import benchmarks_calls_here
 from tilecast.inductor_hook.run.static import errors_raised
 from tilecast.inductor_hook.settings import Settings
-from tilecast.inductor_hook.timing.lowering_state import fusing
 from tilecast.kernels.build.builder import object_builder
 from tilecast.kernels.launch import preload
 from tilecast.kernels.objects.keys import kernel_key
@@ -91,8 +90,8 @@ class Choice:
     def name(self) -> str:
         """What Inductor's tables call it."""
         kernel = str(self.configs[0]) if len(self.configs) == 1 else "dynamic"
-        operands = self.matmul.hint.operands
-        return "_".join(("tilecast", kernel, *operands.epilogue[-1:] * operands.activated))
+        activation = self.matmul.hint.operands.activation
+        return "_".join(filter(None, ("tilecast", kernel, activation)))
 
     @property
     def is_one_kernel(self) -> bool:
@@ -236,12 +235,11 @@ class TilecastCaller(CuteDSLTemplateCaller):
 
         Another model, aim, kernel source or compiler makes another one, and so does another list of
         backends: stock choices are timed beside ours in another way than alone, and Inductor takes
-        what is cached for a list where it has all of it. Beside a fused kernel none races at the
-        power limit, so that is another list, too.
+        what is cached for a list where it has all of it.
         """
         kernels = (kernel_key(spec) for spec in self.choice.specs)
         variables = map(str, self.choice.variables().values())
-        told = (_KEY, config.max_autotune_gemm_backends, self.choice.settings.power, fusing.get())
+        told = (_KEY, config.max_autotune_gemm_backends, self.choice.settings.power)
         return "-".join((*told, *kernels, *variables))
 
 

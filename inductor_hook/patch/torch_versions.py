@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from functools import wraps
 from typing import Any, NamedTuple
 
@@ -106,18 +105,19 @@ def template_params(**params: Any) -> Any:
     return vars(kernel_template_choice)["DictKernelTemplateParams"](params)
 
 
-@contextmanager
-def chosen_at_once() -> Iterator[None]:
-    """Inside, Inductor chooses a kernel when it lowers a product, not when it schedules its graph.
+def autotuned(op: str, choices: Sequence[Any], nodes: Sequence[Any], layout: Any) -> Any:
+    """What the fastest of some choices becomes in the graph; it is benchmarked here and now.
 
-    2.15 has another name for the setting that decides it, and warns of the old one.
+    Since 2.13 Inductor also returns the choice; since 2.15 a setting would put the benchmark off.
     """
     from torch._inductor import config
+    from torch._inductor.select_algorithm import autotune_select_algorithm
 
-    names = ("benchmark_template_fusion", "benchmark_epilogue_fusion")
-    name = next(name for name in names if name in vars(config)["_config"])
-    with config.patch({name: False, "pipeline_max_autotune_gemm": False}):
-        yield
+    with config.patch(pipeline_max_autotune_gemm=False):
+        found = autotune_select_algorithm(
+            op, [*choices], nodes, layout, return_multi_template=False
+        )
+    return found[0] if isinstance(found, tuple) else found
 
 
 def benchmarks_calls_here(choices: Sequence[Any]) -> bool:

@@ -1,15 +1,95 @@
-"""Choices that compete for one multiplication: each is timed in a graph, the fastest are kept."""
+"""Choices that compete for one product: which stay, and how each is timed, in a graph."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
 import torch
+from torch._inductor import config
+from torch._inductor.select_algorithm import ExternKernelCaller, ExternKernelChoice
 
 from tilecast.inductor_hook import telemetry
+from tilecast.inductor_hook.describe.arguments import row
+from tilecast.inductor_hook.names import names
+from tilecast.inductor_hook.offer.template import TilecastCaller
+from tilecast.inductor_hook.patch.torch_versions import benchmarks_calls_here
+from tilecast.inductor_hook.settings import Settings, asked
 from tilecast.inductor_hook.timing.cuda_graph import Call, Captured, Stock, benchmark
+from tilecast.inductor_hook.timing.power_limit import near
+from tilecast.inductor_hook.timing.stand_in import StandIn
+
+
+def benchmarked(choices: list[Any]) -> list[Any]:
+    """Those of all choices for a product that stay; Inductor asks before it benchmarks them."""
+    settings = asked()
+    try:
+        return _benchmarked(choices, settings) if settings else choices
+    # Inductor calls it bare, and compiles on without tilecast.
+    except Exception as error:
+        telemetry.warn_once("looking through choices", error)
+        return choices
+
+
+def _benchmarked(choices: list[Any], settings: Settings) -> list[Any]:
+    for choice in choices:
+        time_as_it_runs(choice)
+    first = next((choice for choice in choices if isinstance(choice, TilecastCaller)), None)
+    if first and benchmarks_calls_here(choices):
+        # What does less, or more, beside a fused kernel does not race against it.
+        alike = not any(isinstance(choice, StandIn) for choice in choices)
+        contest = Contest(near(first.choice.matmul.hint, settings.power) if alike else None)
+        for choice in choices:
+            if choice.layout.device.type == "cuda":
+                contest.enter(choice)
+    aten_named = names(config.max_autotune_gemm_backends, "ATEN")
+    stay = kept([_kind(choice) for choice in choices], aten_named)
+    return [choice for choice, stays in zip(choices, stay, strict=True) if stays]
+
+
+def kept(kinds: Sequence[str], aten_named: bool) -> list[bool]:
+    """Which of the choices for a product stay.
+
+    ======================================  ==========
+    there are                               stay
+    ======================================  ==========
+    forced ones                             the forced
+    ATen's, which nobody named, and others  the others
+    anything else                           all
+    ======================================  ==========
+
+    Args:
+        kinds: of each choice: ``forced`` (tilecast's, k is 1), ``tilecast``, ``aten``, ``other``.
+        aten_named: whether the list of backends names ATEN; where it does not, ATen was asked for
+            the sake of products that nobody else covers.
+    """
+    if "forced" in kinds:
+        return [kind == "forced" for kind in kinds]
+    if not aten_named and set(kinds) - {"aten"}:
+        return [kind != "aten" for kind in kinds]
+    return [True] * len(kinds)
+
+
+def _kind(choice: Any) -> str:
+    """What `kept` calls a choice."""
+    if isinstance(choice, TilecastCaller):
+        return "forced" if choice.choice.settings.k == 1 else "tilecast"
+    asked = choice.annotations.get("ktc")
+    return "aten" if asked and isinstance(asked.template, ExternKernelChoice) else "other"
+
+
+def time_as_it_runs(choice: Any) -> None:
+    """Have ATen's product with a row be benchmarked with the row, as its generated call has it.
+
+    Since 2.12 Inductor benchmarks it with the row expanded to a matrix, which ATen copies first:
+    1.31x the time (kernels/EXPERIMENTS.md), so that slower kernels would win.
+    """
+    if not isinstance(choice, ExternKernelCaller) or choice.name != "addmm":
+        return
+    if [*choice.input_nodes[0].get_size()] == [choice.layout.size[-1]]:
+        stock = choice.benchmark
+        vars(choice)["benchmark"] = lambda bias, *rest, out: stock(row(bias), *rest, out=out)
 
 
 class Contest:

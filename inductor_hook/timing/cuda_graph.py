@@ -3,9 +3,9 @@
 Inductor times one call after another, each between two events of its own, so a host that comes late
 with a launch is in the time of what it launches. Here the calls are the launches of one CUDA graph,
 which come back to back, each on operands that the L2 cache has not seen for a while: as the layers
-of a model follow one another, and as `tilecast.data_collection.timing.gpu_session` measures what the model
-learns from. So picks from a shortlist and the library lose 0.25% instead of 1% of the best one's
-speed, for a fifth of the time (benchmarks/results/inductor_timing.json).
+of a model follow one another, and as `tilecast.data_collection.timing.gpu_session` measures what
+the model learns from. So picks from a shortlist and cuBLAS lose 0.25% instead of 1% of the best
+one's speed, for a fifth of the time (benchmarks/results/inductor_timing.json).
 """
 
 from __future__ import annotations

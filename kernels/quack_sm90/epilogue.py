@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+from pkgutil import resolve_name
 from typing import NamedTuple
 
 # isort: off
@@ -10,13 +12,12 @@ from tilecast.kernels.quack_sm90.kernel import TunableGemm
 
 import cutlass
 import cutlass.cute as cute
-import quack.activation
 from cutlass import Float32, Int32, const_expr
 from cutlass.experimental import primitives as prims
 from quack.cute_dsl_utils import mlir_namedtuple
 from quack.epilogue.ops import Scalar
 
-from tilecast.heuristics.operands import COLUMN, MATRIX, ONE, ROW
+from tilecast.heuristics.operands import COLUMN, EPILOGUES, MATRIX, NUMBER, ONE, ROW
 from tilecast.kernels.quack_sm90.vectors import EarlyColumn, EarlyRow, seen
 # isort: on
 
@@ -29,7 +30,7 @@ _GELU = (
 )
 
 
-def _gelu(x):
+def gelu(x):
     """X times the normal distribution function at x, to 4e-6 of it, without a branch.
 
     The error function of the library takes some forty instructions, which stand between the last
@@ -40,20 +41,18 @@ def _gelu(x):
     for coefficient in _GELU[1:]:
         exponent = cute.math.fma(exponent, t, Float32(coefficient))
     below = cute.math.exp2(exponent, fastmath=True)
-    return cute.math.fma(-t, below, _relu(x))
+    return cute.math.fma(-t, below, relu(x))
 
 
-def _relu(x):
+def relu(x):
     """The larger of x and 0; NaN stays, which QuACK's makes 0."""
     return cute.arch.fmax(x, 0.0, nan=True)
 
 
-_ACTIVATIONS = {
-    "relu": _relu,
-    "gelu": _gelu,
-    "gelu-tanh": quack.activation.gelu_tanh_approx,
-    "silu": quack.activation.silu,
-}
+@cache
+def _function(name):
+    """A device function by its dotted name, as a row of `EPILOGUES` has it."""
+    return resolve_name(__package__ + name if name.startswith(".") else name)
 
 
 _VECTORS = ("scale_a", "scale_b", "bias")
@@ -136,15 +135,25 @@ class FusedGemm(TunableGemm):
         return ()
 
     def _step(self, step, value, given, matrix, i):
+        fusion = EPILOGUES[step]
+        extras = [self._extra(extra, given, matrix, i) for extra in fusion.extras]
+        if fusion.device:
+            return _function(fusion.device)(value, *extras)
         if step == "alpha":
-            return value * given["alpha"]
-        if step == "bias":
-            return value + given["row_bias" if "row_bias" in given else "column_bias"][i]
-        if step == "c":
-            return value + matrix[i].to(self.acc_dtype)
+            return value * extras[0]
         if step == "beta-c":
-            return value + given["beta"] * matrix[i].to(self.acc_dtype)
-        return _ACTIVATIONS[step](value)
+            matrix, beta = extras
+            return value + beta * matrix
+        return value + extras[0]
+
+    def _extra(self, extra, given, matrix, i):
+        """What an extra holds for the element, which lies in a vector of either direction."""
+        if extra.kind == MATRIX:
+            return matrix[i].to(self.acc_dtype)
+        if extra.kind == NUMBER:
+            return given[extra.name]
+        row = f"row_{extra.name}"
+        return given[row if row in given else f"column_{extra.name}"][i]
 
 
 class GemmWithExtras(FusedGemm):

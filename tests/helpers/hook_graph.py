@@ -29,6 +29,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from tilecast.heuristics.operands import MATRIX, NUMBER
+from tilecast.inductor_hook.fuse.engine import FusedProduct
+from tilecast.inductor_hook.fuse.form import Match
 from tilecast.inductor_hook.offer.template import TilecastCaller
 from tilecast.kernels.spec import KernelSpec
 
@@ -141,6 +143,16 @@ def our_choice(result: Any) -> TilecastCaller:
     return buffer.make_kernel_render.__self__  # type: ignore[union-attr]
 
 
+def fused_choice(match: Match, operands: Sequence[Any]) -> TilecastCaller | None:
+    """The choice that does a match by one kernel, if any does; of inputs or what is computed."""
+    boxes = [
+        one if isinstance(one, ir.TensorBox) else ir.TensorBox(ir.StorageBox(one))
+        for one in operands
+    ]
+    result = FusedProduct(match.fused, match.alone())._by_one_kernel(boxes)
+    return None if result is None else our_choice(result)
+
+
 def choices_of(inputs: MMKernelInputs, op: str, templates: Sequence[Any] = ()) -> list[Any]:
     """What the handler in use would benchmark."""
     return V.choices.get_template_configs(inputs, list(templates), op)
@@ -209,7 +221,7 @@ def warnings_told(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 class Clock:
-    """Stands in for the GPU: milliseconds of ours and of what Inductor makes of it."""
+    """Stands in for the GPU: milliseconds of fused kernels and of what they would replace."""
 
     def __init__(self, ours: float, without: float):
         self.ours, self.without = ours, without

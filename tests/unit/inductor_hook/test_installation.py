@@ -26,10 +26,10 @@ from torch._inductor.virtualized import V
 
 from tilecast.heuristics.errors import TilecastError
 from tilecast.inductor_hook import install, installation, installed, uninstall
-from tilecast.inductor_hook.offer import offer
 from tilecast.inductor_hook.offer.template import TilecastCaller
 from tilecast.inductor_hook.patch.torch_versions import torch_version
 from tilecast.inductor_hook.settings import Settings, active
+from tilecast.inductor_hook.timing import choice_benchmark
 from tilecast.inductor_hook.timing import decide as timings
 
 pytestmark = pytest.mark.usefixtures("hook")
@@ -421,7 +421,7 @@ def test_what_was_cleared_by_others_is_asked_again(graph: Any) -> None:
         getattr(select_algorithm, clear)()
     _handler()
     autotuner = select_algorithm.get_algorithm_selector_cache()
-    assert offer.benchmarked in autotuner.preprocessing_fns
+    assert choice_benchmark.benchmarked in autotuner.preprocessing_fns
     assert timings.settle in autotuner.feedback_saver_fns
 
 

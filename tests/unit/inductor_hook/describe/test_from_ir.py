@@ -108,8 +108,6 @@ def test_a_matrix_stored_as_the_result_is_fused(graph: Any, kind: str) -> None:
     found = read(MATRICES[kind](), "addmm")
     assert found == Matmul(hint, False, inputs=("c", "A", "B"))
     assert found.added is None
-    with pytest.raises(NotCovered, match="the bias before gelu is no row"):
-        found.then("gelu")
 
 
 @pytest.mark.parametrize(

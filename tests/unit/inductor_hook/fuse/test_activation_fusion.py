@@ -1,4 +1,4 @@
-"""Activations behind products: what is recognised, what is rewritten, and who decides."""
+"""Activations behind products: what is recognised, and the kernel that one becomes."""
 
 from __future__ import annotations
 
@@ -6,48 +6,28 @@ import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pytest
 import torch
 import torch.nn.functional as F
-from hook_graph import (
-    applied_to,
-    linear,
-    lowering,
-    node,
-    our_choice,
-    run,
-    source_of,
-    traced,
-)
+from hook_graph import fused_choice, linear, lowering, node, run, source_of, traced
+from torch._dynamo.source import ConstantSource
 from torch._dynamo.utils import counters
-from torch._inductor import config, utils
-from torch._inductor.fx_passes import post_grad
 from torch._inductor.fx_utils import count_flops_fx
-from torch._inductor.ir import InputBuffer, StorageBox, TensorBox
-from torch._inductor.lowering import lowerings
-from torch._inductor.select_algorithm import AlgorithmSelectorCache, ExternKernelCaller
-from torch.fx import Graph, Node
+from torch._inductor.ir import InputBuffer
+from torch.fx import Graph
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from tilecast.data_collection.dataset.autotuned import read_autotuned
 from tilecast.data_collection.timing.tensors import applied
-from tilecast.heuristics.hardware import hardware
-from tilecast.heuristics.operands import ACTIVATIONS
-from tilecast.inductor_hook import install, installed, uninstall
-from tilecast.inductor_hook.fuse import activation as recognition
-from tilecast.inductor_hook.fuse import node as fusion
-from tilecast.inductor_hook.fuse.activation import PRODUCTS, Activated, activations
-from tilecast.inductor_hook.fuse.fx_pass import PASS
-from tilecast.inductor_hook.fuse.node import NOTHING, in_turn
-from tilecast.inductor_hook.offer.cpp_wrapper import OperatorCall
+from tilecast.heuristics import operands
+from tilecast.inductor_hook import install
+from tilecast.inductor_hook.fuse.activation import activations
+from tilecast.inductor_hook.fuse.form import Match
+from tilecast.inductor_hook.fuse.fx import PRODUCTS
 from tilecast.inductor_hook.offer.template import TilecastCaller
-from tilecast.inductor_hook.patch.torch_versions import chosen_at_once
-from tilecast.inductor_hook.timing import lowering_state
-from tilecast.inductor_hook.timing.choice_benchmark import Contest
-from tilecast.inductor_hook.timing.decide import MARGIN, replaced_ms
-from tilecast.inductor_hook.timing.power_limit import NEAR
 from tilecast.kernels.spec import KernelSpec
+
+ACTIVATIONS = operands.activations()
 
 M, N, K = 48, 64, 32
 Function = Callable[..., torch.Tensor]
@@ -101,7 +81,7 @@ OTHERS: dict[str, Callable[..., Any]] = {
     "leaky by a mask": lambda x: _leaky(x, (x > 0).to(x.dtype)),
     "in two parts": lambda x: torch.frexp(x.float())[0].to(x.dtype),
 }
-"""What is no activation of ours, or does not end in one."""
+"""What is no activation of the table, or does not end in one."""
 
 
 def _linear(activation: Function) -> Function:
@@ -129,7 +109,7 @@ def _traced(
     return traced(function, [(shape, dtype) for shape in shapes], device)
 
 
-def _found(function: Function, *args: Any, **kwargs: Any) -> list[Activated]:
+def _found(function: Function, *args: Any, **kwargs: Any) -> list[Match]:
     return list(activations(_traced(function, *args, **kwargs)))
 
 
@@ -146,15 +126,14 @@ def test_inductor_counts_what_a_product_computes_when_it_stands_alone(biased: bo
 def test_every_form_is_recognised(form: str, biased: bool, rank: int) -> None:
     activation, name = FORMS[form]
     (found,) = _found(_linear(activation), _shapes(biased, rank))
-    assert found.name == name
+    assert found.fused.name == name
     assert found.product.target is PRODUCTS[biased]
-    assert len(found.reshapes) == rank - 2
 
 
-@pytest.mark.parametrize("name", sorted(ACTIVATIONS))
+@pytest.mark.parametrize("name", ACTIVATIONS)
 def test_fp16_is_recognised(name: str) -> None:
     (found,) = _found(_linear(lambda x: applied(name, x, {})), _shapes(), dtype=torch.float16)
-    assert found.name == name
+    assert found.fused.name == name
 
 
 @pytest.mark.parametrize("form", OTHERS)
@@ -168,8 +147,36 @@ def test_what_is_no_activation_is_not_recognised(form: str) -> None:
 @pytest.mark.parametrize(
     "options", [{"dtype": torch.float32}, {"device": "cpu"}], ids=["float32", "on the CPU"]
 )
-def test_products_that_no_kernel_of_ours_does(options: dict[str, Any]) -> None:
+def test_products_that_no_kernel_does(options: dict[str, Any]) -> None:
     assert _found(_linear(F.relu), _shapes(), **options) == []
+
+
+@pytest.mark.parametrize("shape", [(M, N), (M, 1)], ids=str)
+def test_only_a_row_may_be_added_before_it(shape: tuple[int, ...]) -> None:
+    def function(x: torch.Tensor, weight: torch.Tensor, added: torch.Tensor) -> torch.Tensor:
+        return F.relu(torch.addmm(added, x, weight.t()))
+
+    assert _found(function, [*_shapes()[:2], shape]) == []
+
+
+def test_an_operator_that_cannot_be_evaluated_stops_no_other() -> None:
+    """A custom one may want a GPU; some of PyTorch's take no double precision."""
+
+    @torch.library.custom_op(
+        "tilecast_test::on_a_gpu", mutates_args=(), tags=(torch.Tag.pointwise,)
+    )
+    def on_a_gpu(x: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("there is no GPU")
+
+    on_a_gpu.register_fake(torch.empty_like)
+
+    def function(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> Any:
+        product = F.linear(x, weight, bias)
+        whole = torch.bitwise_xor((x @ weight.t()).float() > 0, (x @ weight.t()) > 1)
+        return on_a_gpu(product), whole, F.gelu(F.linear(x, weight))
+
+    (found,) = _found(function, _shapes()[:3])
+    assert found.fused.name == "gelu"
 
 
 def test_an_addmm_with_factors_is_none_of_them() -> None:
@@ -202,7 +209,7 @@ def test_one_node_takes_the_place_of_both(form: str, rank: int) -> None:
     expected = run(graph, *operands)
     (found,) = activations(graph)
     alone = found.alone()
-    inputs = found.product.args
+    inputs = found.operands
 
     def fused(*operands: torch.Tensor) -> torch.Tensor:
         return run(alone, *operands)
@@ -217,139 +224,6 @@ def test_one_node_takes_the_place_of_both(form: str, rank: int) -> None:
     assert torch.equal(run(graph, *operands), expected)
 
 
-def test_the_pass_rewrites_every_product_with_an_activation(asked: None) -> None:
-    install(fuse=True)
-    graph = _traced(_linear(F.gelu), _shapes())
-    (added,) = applied_to(graph)
-    target: Any = added.target
-    assert target._inductor_lowering_function
-    result = target._inductor_lowering_output_metadata_fn
-    assert result(torch.empty(N), torch.empty(M, K), torch.empty(K, N)).shape == (M, N)
-    graph.lint()
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"max_autotune_gemm": False},
-        {"max_autotune_gemm_backends": "ATEN,TRITON"},
-        {"_micro_pipeline_tp": True},
-    ],
-    ids=str,
-)
-def test_graphs_stay_as_they_are_unasked(asked: None, settings: dict[str, Any]) -> None:
-    install(fuse=True)
-    graph = _traced(_linear(F.gelu), _shapes())
-    before = str(graph)
-    with config.patch(settings):
-        assert applied_to(graph) == []
-    assert str(graph) == before
-
-
-def test_one_setting_switches_it_off(asked: None) -> None:
-    stock = list(post_grad.pass_patterns)
-    for fuse in (False, True, False):
-        with installed(fuse=fuse):
-            assert PASS in post_grad.pass_patterns
-            graph = _traced(_linear(F.gelu), _shapes())
-            before = str(graph)
-            assert bool(applied_to(graph)) == fuse
-            assert (str(graph) == before) == (not fuse)
-    install(fuse=True)
-    install(fuse=True)
-    assert post_grad.pass_patterns == [*stock, PASS]
-    uninstall()
-    assert post_grad.pass_patterns == stock
-
-
-def test_a_pass_that_fails_leaves_the_graph_and_one_warning(
-    asked: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    install(fuse=True)
-    monkeypatch.setattr(recognition, "_evaluated", lambda *_: 1 / 0)
-    for _ in range(2):
-        graph = _traced(_linear(F.gelu), _shapes())
-        before = str(graph)
-        assert applied_to(graph) == []
-        assert str(graph) == before
-    assert [record.levelname for record in caplog.records] == ["WARNING"]
-    assert "looking for activations failed" in caplog.text
-
-
-@pytest.fixture
-def on_the_cpu(asked: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Has the CPU pass for a GPU where graphs are rewritten; no kernel of ours is for it."""
-    monkeypatch.setattr(recognition, "DEVICE", "cpu")
-
-
-def _compiled(function: Function, *operands: torch.Tensor) -> torch.Tensor:
-    torch._dynamo.reset()
-    with config.patch(force_disable_caches=True):
-        return torch.compile(function, fullgraph=True)(*operands)
-
-
-@pytest.mark.parametrize(("name", "count"), [("gelu", 3), ("relu", 1)])
-def test_what_is_not_fused_is_lowered_as_without_us(
-    on_the_cpu: None, name: str, count: int
-) -> None:
-    """Bit by bit; the layers are chained, so that what replaces one feeds the next."""
-    torch.manual_seed(0)
-    activation = FORMS[name][0]
-    layer = _linear(activation)
-    operands = [torch.randn(shape).bfloat16() for shape in _shapes(rank=3)]
-
-    def function(*operands: torch.Tensor) -> torch.Tensor:
-        return activation(layer(*operands))
-
-    seen: list[list[Node]] = []
-
-    def see(graph: Graph) -> None:
-        seen.append(list(graph.nodes))
-
-    with torch.no_grad(), config.patch(post_grad_custom_post_pass=see):
-        with installed(count, fuse=True):
-            found = _compiled(function, *operands)
-            assert counters["tilecast"][f"not fused: {name}"] == 2
-        with installed(count, fuse=False):
-            expected = _compiled(function, *operands)
-    assert torch.equal(found, expected)
-    ours, stock = ([node.target for node in nodes] for nodes in seen)
-    assert not set(PRODUCTS) & set(ours), "a user's own pass sees what was put in place"
-    assert set(PRODUCTS) <= set(stock)
-
-
-@pytest.mark.parametrize("name", ["gelu", "relu"])
-def test_training_graphs_keep_what_backward_reads(on_the_cpu: None, name: str) -> None:
-    """The derivative of a gelu wants what lies between; that of a relu its result alone."""
-    torch.manual_seed(0)
-    layer = _linear(FORMS[name][0])
-    operands = [torch.randn(shape).bfloat16().requires_grad_() for shape in _shapes()]
-    gradient = torch.randn(M, K).bfloat16()
-    expected = torch.autograd.grad(layer(*operands), operands, gradient)
-    install(fuse=True)
-    found = torch.autograd.grad(_compiled(layer, *operands), operands, gradient)
-    for mine, theirs in zip(found, expected, strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=0.02, atol=0.05)
-    tried = {event for event in counters["tilecast"] if "fused" in event}
-    assert tried == ({"not fused: relu"} if name == "relu" else set())
-
-
-def test_a_symbolic_m(on_the_cpu: None) -> None:
-    torch.manual_seed(0)
-    layer = _linear(F.silu)
-    x, *others = (torch.randn(shape).bfloat16() for shape in _shapes(rank=3))
-    torch._dynamo.mark_dynamic(x, 1)
-    install(fuse=True)
-    torch._dynamo.reset()
-    with torch.no_grad(), config.patch(force_disable_caches=True):
-        compiled = torch.compile(layer, fullgraph=True)
-        for rows in (x, x[:, :5].clone()):
-            expected = layer(*(operand.float() for operand in (rows, *others)))
-            error = (compiled(rows, *others).float() - expected).norm() / expected.norm()
-            assert error < 1e-2
-    assert counters["tilecast"]["not fused: silu"] == 1
-
-
 # How the node in place of both is lowered
 
 
@@ -357,27 +231,20 @@ def _operands(
     *, m: Any = M, n: int = 4096, k: int = 1024, bias: Sequence[Any] | None = (4096,)
 ) -> list[InputBuffer]:
     row = [] if bias is None else [node("bias", bias)]
-    return [*row, *linear(m, n, k).nodes()]
+    return [*linear(m, n, k).nodes(), *row]
 
 
 def _lowered(name: str, operands: Sequence[InputBuffer]) -> TilecastCaller | None:
-    """The choice of ours that does both, if any does."""
-    # No GPU is there whose size could be asked.
-    with mock.patch.object(utils, "is_big_gpu", lambda device: False):
-        found: Any = fusion._fused(name, _boxes(operands))
-    return None if found is None else our_choice(found)
+    """The choice that does both, if any does."""
+
+    def function(x: torch.Tensor, weight: torch.Tensor, *bias: torch.Tensor) -> torch.Tensor:
+        return applied(name, F.linear(x, weight, *bias), {})
+
+    (found,) = _found(function, _shapes(len(operands) > 2)[: len(operands)])
+    return fused_choice(found, operands)
 
 
-def _boxes(operands: Sequence[InputBuffer]) -> tuple[TensorBox, ...]:
-    """Operands as lowering has them."""
-    return tuple(TensorBox(StorageBox(operand)) for operand in operands)
-
-
-COMPETING = "ATEN,TILECAST"
-"""For the fixture `graph`: the backends of the graph that is being lowered."""
-
-
-@pytest.mark.parametrize("name", sorted(ACTIVATIONS))
+@pytest.mark.parametrize("name", ACTIVATIONS)
 def test_k_1_takes_the_first_without_a_benchmark(
     graph: Any, hook: list[KernelSpec], name: str
 ) -> None:
@@ -395,7 +262,7 @@ def test_k_1_takes_the_first_without_a_benchmark(
     assert counters["tilecast"] == {}, "counted when it is lowered"
 
 
-def test_k_1_leaves_to_the_library_what_it_wins(
+def test_k_1_defers_what_cublas_is_expected_to_win(
     graph: Any, hook: list[KernelSpec], leaving_model: Path
 ) -> None:
     install(k=1, model=leaving_model, fuse=True)
@@ -406,11 +273,10 @@ def test_k_1_leaves_to_the_library_what_it_wins(
 @pytest.mark.parametrize(
     "operands",
     [
-        lambda: _operands(bias=(M, 4096)),
         lambda: _operands(k=1001, bias=None),
         lambda: [node("a", [M, 64], device="cpu"), node("b", [64, 64], [1, 64], device="cpu")],
     ],
-    ids=["a matrix is added", "not aligned", "on the CPU"],
+    ids=["not aligned", "on the CPU"],
 )
 @pytest.mark.parametrize("count", [1, 3])
 def test_what_no_kernel_does_is_not_fused(graph: Any, operands: Any, count: int) -> None:
@@ -419,23 +285,7 @@ def test_what_no_kernel_does_is_not_fused(graph: Any, operands: Any, count: int)
     assert counters["tilecast"] == {}
 
 
-def test_a_cpp_wrapper_has_it_and_aotinductor_has_not(
-    graph: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(utils, "is_big_gpu", lambda device: False)
-    install(k=1, fuse=True)
-    graph.cpp_wrapper = True
-    found: Any = fusion._fused("gelu", _boxes(_operands()))
-    assert isinstance(found.data.data, OperatorCall)
-    assert found.data.data.caller.choice.matmul.hint.operands.activated
-    graph.aot_mode = True
-    assert fusion._fused("gelu", _boxes(_operands())) is None
-
-
 def test_a_kernel_for_every_m(hook: list[KernelSpec]) -> None:
-    from torch._dynamo.source import ConstantSource
-    from torch.fx.experimental.symbolic_shapes import ShapeEnv
-
     symbols = ShapeEnv()
     with lowering(symbols):
         install(k=1, fuse=True)
@@ -444,196 +294,3 @@ def test_a_kernel_for_every_m(hook: list[KernelSpec]) -> None:
     assert caller
     assert caller.name == "tilecast_dynamic_silu"
     assert "DynamicMatmul" in source_of(caller)
-
-
-def test_a_lowering_that_fails_is_one_warning(
-    graph: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    install(k=1, fuse=True)
-    monkeypatch.setattr(TilecastCaller, "output_node", lambda caller: 1 / 0)
-    assert [_lowered("gelu", _operands()) for _ in range(2)] == [None, None]
-    assert "fusing an activation failed" in caplog.text
-    assert len(caplog.records) == 1
-    assert fusion.fusing.get() == ""
-
-
-# What is measured
-
-
-class Clock:
-    """Stands in for the GPU: milliseconds of a choice by kind."""
-
-    def __init__(self, **milliseconds: float):
-        self.milliseconds = milliseconds
-        self.kinds: list[str] = []
-
-    def __call__(self, tuner: Any, name: str, nodes: Any, layout: Any, *rest: Any, **kw: Any):
-        choices = next(each for each in rest if isinstance(each, list))
-        self.kinds = [self.kind(choice) for choice in choices]
-        timings = {choice: self.milliseconds[self.kind(choice)] for choice in choices}
-        for function in tuner.feedback_saver_fns:
-            function(timings, name, nodes, choices, None, None)
-        return timings
-
-    def kind(self, choice: Any) -> str:
-        if isinstance(choice, TilecastCaller):
-            return "fused" if choice.choice.matmul.hint.operands.activated else "ours"
-        if "_then_" in choice.name:
-            return "product" if choice.name.endswith("nothing") else "in_turn"
-        return "aten"
-
-
-@pytest.mark.parametrize(
-    ("milliseconds", "fused"),
-    [
-        ({"aten": 1.0, "ours": 1.0, "fused": 1.03, "in_turn": 1.3, "product": 1.0}, True),
-        ({"aten": 1.0, "ours": 1.0, "fused": 1.31, "in_turn": 1.3, "product": 1.0}, False),
-        ({"aten": 1.0, "ours": 1.0, "fused": 1.29, "in_turn": 1.3, "product": 1.0}, False),
-        ({"aten": 1.0, "ours": 0.7, "fused": 0.99, "in_turn": 1.3, "product": 1.0}, False),
-        ({"aten": 1.0, "ours": 0.7, "fused": 0.73, "in_turn": 1.3, "product": 1.0}, True),
-        ({"aten": 1.3, "ours": 1.0, "fused": 1.03, "in_turn": 1.3, "product": 1.0}, True),
-        ({"aten": 1.0, "ours": 1.0, "fused": 1e9, "in_turn": 1.3, "product": 1.0}, False),
-        ({"aten": 1.0, "ours": 1.0, "fused": 0.5, "in_turn": math.inf, "product": 1.0}, False),
-    ],
-)
-@pytest.mark.parametrize("backends", ["ATEN,TILECAST", "TILECAST"])
-def test_only_what_is_measured_to_be_faster_is_fused(
-    graph: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    milliseconds: dict[str, float],
-    fused: bool,
-    backends: str,
-) -> None:
-    clock = Clock(**milliseconds)
-    monkeypatch.setattr(
-        AlgorithmSelectorCache,
-        "do_autotuning",
-        lambda tuner, *rest, **kw: clock(tuner, *rest, **kw),
-    )
-    monkeypatch.setattr(AlgorithmSelectorCache, "make_precompile_fn", lambda *_, **__: None)
-    install(k=2, fuse=True)
-    with config.patch(max_autotune_gemm_backends=backends):
-        caller = _lowered("gelu", _operands())
-    assert [clock.kinds.count(kind) for kind in ("ours", "fused", "in_turn", "product")] == [
-        *(2, 2, 1, 1)
-    ]
-    assert bool(caller) == fused
-    if caller:
-        assert caller.choice.matmul.hint.operands.text == "bf16:rcr:bias+gelu"
-
-
-@pytest.mark.parametrize("bias", [(4096,), (M, 4096)], ids=["a row", "a matrix"])
-def test_the_library_is_timed_with_the_bias_that_it_runs_with(
-    graph: Any, monkeypatch: pytest.MonkeyPatch, bias: tuple[int, ...]
-) -> None:
-    timed: list[torch.Tensor] = []
-
-    def benchmark(choice: ExternKernelCaller, *operands: torch.Tensor, out: torch.Tensor) -> float:
-        timed.append(operands[0])
-        return 1.0
-
-    def autotune(tuner: Any, name: str, nodes: Any, layout: Any, *rest: Any, **kw: Any):
-        choices = next(each for each in rest if isinstance(each, list))
-        given = torch.arange(4096.0).expand(M, 4096) if len(bias) == 1 else torch.zeros(M, 4096)
-        for choice in choices:
-            if isinstance(choice, ExternKernelCaller):
-                choice.benchmark(given, out=torch.empty(M, 4096))
-        return dict.fromkeys(choices, 1.0)
-
-    monkeypatch.setattr(Contest, "enter", lambda contest, choice: None)  # which takes a GPU
-    monkeypatch.setattr(ExternKernelCaller, "benchmark", benchmark)
-    monkeypatch.setattr(AlgorithmSelectorCache, "do_autotuning", autotune)
-    monkeypatch.setattr(AlgorithmSelectorCache, "make_precompile_fn", lambda *_, **__: None)
-    monkeypatch.setattr(utils, "is_big_gpu", lambda device: False)
-    install(k=2)
-    with chosen_at_once():
-        lowerings[torch.ops.aten.addmm](*_boxes(_operands(bias=bias)))
-    (found,) = timed
-    assert found.shape == bias
-    if len(bias) == 1:
-        assert found.tolist() == list(range(4096))
-
-
-@pytest.mark.parametrize("fused", [0.9, 1.4])
-def test_what_is_benchmarked_of_either_product_is_written_down(
-    graph: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fused: float
-) -> None:
-    clock = Clock(aten=1.1, ours=1.0, fused=fused, in_turn=1.3, product=1.05)
-    monkeypatch.setattr(
-        AlgorithmSelectorCache,
-        "do_autotuning",
-        lambda tuner, *rest, **kw: clock(tuner, *rest, **kw),
-    )
-    monkeypatch.setattr(AlgorithmSelectorCache, "make_precompile_fn", lambda *_, **__: None)
-    path = tmp_path / "own.jsonl"
-    install(k=2, fuse=True, learn=path)
-    assert bool(_lowered("gelu", _operands())) == (fused < 1)
-    found = {
-        one.problem.operands.text: one for one in read_autotuned([path], hardware("H200")).found
-    }
-    assert found.keys() == {"bf16:rcr:bias", "bf16:rcr:bias+gelu"}
-    for text, taken, library in (("bias", 1.0, 1.05), ("bias+gelu", fused, 1.3)):
-        one = found[f"bf16:rcr:{text}"]
-        assert list(one.milliseconds.values()) == [taken, taken]
-        assert one.library == library
-
-
-@pytest.mark.parametrize("fuse", [False, True])
-def test_nothing_races_beside_a_fused_kernel(
-    graph: Any, monkeypatch: pytest.MonkeyPatch, fuse: bool
-) -> None:
-    """Some of these do less than others; the product alone is timed anew, under other keys."""
-    contests: list[tuple[str, float | None, set[str]]] = []
-
-    def autotune(tuner: Any, name: str, nodes: Any, layout: Any, *rest: Any, **kw: Any) -> dict:
-        choices = next(each for each in rest if isinstance(each, list))
-        ours = [choice for choice in choices if isinstance(choice, TilecastCaller)]
-        keys = {one.hash_key() for one in ours if not one.choice.matmul.hint.operands.activated}
-        if ours:
-            contests.append(
-                (lowering_state.fusing.get(), vars(ours[0])["tilecast_contest"].near, keys)
-            )
-        return dict.fromkeys(choices, 1.0)
-
-    monkeypatch.setattr(AlgorithmSelectorCache, "do_autotuning", autotune)
-    monkeypatch.setattr(AlgorithmSelectorCache, "make_precompile_fn", lambda *_, **__: None)
-    monkeypatch.setattr(utils, "is_big_gpu", lambda device: False)
-    install(k=2, fuse=fuse)
-    operands = _operands(m=4096, k=4096)
-    with chosen_at_once():
-        if fuse:
-            _lowered("gelu", operands)
-        lowerings[torch.ops.aten.addmm](*_boxes(operands))
-    assert [found[:2] for found in contests] == [("gelu", None)] * fuse + [("", NEAR)]
-    assert len(set.union(*(keys for *_, keys in contests))) == 2 * (1 + fuse)
-
-
-def test_without_a_benchmark_nothing_is_fused_that_would_want_one(graph: Any) -> None:
-    install(k=2, fuse=True)
-    with config.patch(deterministic=True):
-        assert _lowered("gelu", _operands()) is None
-
-
-def test_what_it_would_take_otherwise() -> None:
-    """A kernel of Triton's may do the activation for nothing; the others wait for one."""
-    assert replaced_ms(1.3, 1.0, [1.0, 1.1, 0.9], []) == pytest.approx(1.2)
-    assert replaced_ms(1.3, 1.0, [1.0], [1.15]) == pytest.approx(1.15)
-    assert replaced_ms(1.3, 1.0, [1.4], []) == pytest.approx(1.3), "a slow way to add the bias"
-    assert replaced_ms(1.3, 1.0, [], []) == pytest.approx(1.3)
-    assert replaced_ms(0.9, 1.0, [1.0], []) == pytest.approx(0.9)
-    assert replaced_ms(1.3, math.inf, [1.0], []) == pytest.approx(1.0)
-    assert replaced_ms(math.inf, 1.0, [0.5], [0.5]) == 0
-    assert 0.01 <= MARGIN <= 0.05
-
-
-@pytest.mark.parametrize("name", [*sorted(ACTIVATIONS), NOTHING])
-@pytest.mark.parametrize("biased", [True, False])
-def test_one_after_the_other_is_what_it_says(name: str, biased: bool) -> None:
-    torch.manual_seed(0)
-    a, b, bias = torch.randn(M, K), torch.randn(K, N), torch.randn(N)
-    out = torch.full((M, N), torch.nan)
-    rows = [bias.expand(M, N)] if biased else []
-    in_turn(name).to_callable()(*rows, a, b, out=out)
-    product = torch.addmm(bias, a, b) if biased else a @ b
-    expected = product if name == NOTHING else applied(name, product, {})
-    torch.testing.assert_close(out, expected)

@@ -3,36 +3,31 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 import torch
-from hook_graph import Clock, lowering, node, our_choice, run, source_of, traced
+from hook_graph import Clock, fused_choice, lowering, node, run, source_of, traced
 from torch._dynamo.source import ConstantSource
-from torch._dynamo.utils import counters
-from torch._inductor import config
 from torch._inductor.ir import ComputedBuffer, CuteDSLTemplateBuffer, StorageBox, TensorBox
-from torch._inductor.kernel_inputs import MMKernelInputs
 from torch._inductor.lowering import lowerings
-from torch._inductor.select_algorithm import ExternKernelCaller
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware, hardware
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.inductor_hook import install, installed
-from tilecast.inductor_hook.fuse import activation as recognition
-from tilecast.inductor_hook.fuse import int8_fusion, unfused_baseline
-from tilecast.inductor_hook.fuse.activation import aten
-from tilecast.inductor_hook.fuse.int8 import WHOLE, Quantized, quantized_products
-from tilecast.inductor_hook.fuse.int8_fusion import PRODUCT
-from tilecast.inductor_hook.fuse.scales import INT8_PRODUCT
+from tilecast.inductor_hook import install
+from tilecast.inductor_hook.fuse import baseline
+from tilecast.inductor_hook.fuse.form import Match
+from tilecast.inductor_hook.fuse.fx import INT8_PRODUCT, aten
+from tilecast.inductor_hook.fuse.int8 import quantized_products
 from tilecast.inductor_hook.offer.template import TilecastCaller
 from tilecast.inductor_hook.select import selection
 from tilecast.inductor_hook.settings import Settings
+from tilecast.inductor_hook.timing.stand_in import StandIn
 from tilecast.kernels.families import parse_config
 from tilecast.kernels.spec import KernelSpec
 
@@ -107,7 +102,7 @@ def _tensors(specs: Sequence[tuple[tuple[int, ...], torch.dtype]]) -> list[Tenso
     return [x.to(BF16), whole, (s.abs() / 32).to(specs[2][1]), b.to(BF16)]
 
 
-def _found(function: Function, **kind: Any) -> list[Quantized]:
+def _found(function: Function, **kind: Any) -> list[Match]:
     return list(quantized_products(traced(function, _specs(**kind))))
 
 
@@ -145,47 +140,7 @@ def test_what_no_kernel_does_is_not_recognised(form: str) -> None:
 def test_scales_of_rows_that_are_stored_are_read_as_they_are(dtype: torch.dtype) -> None:
     """In bf16 they would have to be converted first, by a kernel of its own."""
     found = _found(lambda x, w, s, b: (aten._int_mm(w, w.t()) * s * s.t()).to(BF16), scales=dtype)
-    assert [one.behind.column and one.behind.column.name for one in found] == (
-        ["s_1"] if dtype == FP32 else []
-    )
-
-
-@pytest.fixture
-def compiled(hook: list[KernelSpec], monkeypatch: pytest.MonkeyPatch) -> Function:
-    """Compiles a function for the CPU as if that were a GPU, and calls it with two sizes of m."""
-    monkeypatch.setattr(recognition, "DEVICE", "cpu")
-
-    def calls(function: Function, *operands: Tensor, fuse: bool = True) -> Iterator[Tensor]:
-        torch._dynamo.reset()
-        settings = {"force_disable_caches": True, "max_autotune_gemm": True}
-        with installed(3, fuse=fuse), torch.no_grad(), config.patch(settings):
-            layer = torch.compile(function, fullgraph=True)
-            x, *others = operands
-            yield layer(x, *others)
-            yield layer(x[:, : x.shape[1] // 2].clone(), *others)
-
-    return calls
-
-
-def test_what_is_not_fused_is_lowered_as_without_us(compiled: Function) -> None:
-    """Bit by bit; a second layer reads what the first one gives."""
-    operands = _tensors(_specs(rank=3))
-
-    def layers(x: Tensor, w: Tensor, s: Tensor, b: Tensor) -> Tensor:
-        return _columns_first(_torchao(x, w, s, b)[..., :K], w, s, b)
-
-    found = next(compiled(layers, *operands))
-    assert counters["tilecast"][f"not fused: {PRODUCT}"] == 2
-    assert torch.equal(found, next(compiled(layers, *operands, fuse=False)))
-
-
-def test_a_symbolic_m_gets_no_guard(compiled: Function) -> None:
-    x, *others = _tensors(_specs(rank=3))
-    torch._dynamo.mark_dynamic(x, 1)
-    for rows, result in zip((x, x[:, : M // 4]), compiled(_torchao, x, *others), strict=True):
-        expected = _torchao(rows, *others)
-        assert (result - expected).norm() / expected.norm() < 1e-2
-    assert counters["tilecast"][f"not fused: {PRODUCT}"] == 1
+    assert [one.operands[2].name for one in found] == (["s_1"] if dtype == FP32 else [])
 
 
 # How the node in place of all is lowered
@@ -221,11 +176,11 @@ def _operands(
 
 def _lowered(operands: Sequence[TensorBox]) -> TilecastCaller | None:
     """The choice of ours that does all, if any does."""
-    result: Any = int8_fusion._fused(WHOLE, True, tuple(operands))
-    if result is None:
-        return None
-    assert result.data.data.get_dtype() == BF16
-    return our_choice(result)
+    biased = len(operands) > 4
+    function = _torchao if biased else _columns_first
+    scales = FP32 if operands[3].get_dtype() == FP32 else BF16
+    (found,) = _found(function, scales=scales)
+    return fused_choice(found, operands)
 
 
 @pytest.mark.parametrize(
@@ -294,6 +249,11 @@ def test_a_kernel_for_every_m(hook: list[KernelSpec]) -> None:
     assert "DynamicMatmul" in source_of(caller)
 
 
+def _kernel(stand_in: StandIn) -> KernelConfig:
+    """The config of a stand-in that is a product by a tilecast kernel."""
+    return parse_config(stand_in.kwargs["what"].removeprefix("int8 product by "))
+
+
 @pytest.mark.parametrize(
     ("m", "microseconds", "fused"),
     [(48, 10.3, True), (48, 10.5, False), (4096, 16.0, True), (4096, 20.0, False)],
@@ -307,10 +267,10 @@ def test_only_what_is_measured_to_be_faster_is_fused(
     install(k=2, fuse=True)
     caller = _lowered(_operands(m=m, bias=True))
     aten, own, *ours = clock.choices
-    assert [type(one) for one in (aten, own)] == [ExternKernelCaller] * 2
+    assert [type(one) for one in (aten, own)] == [StandIn] * 2
     assert [type(one) for one in ours] == [TilecastCaller] * 2
-    assert aten.kwargs == {"kernel": unfused_baseline.ATEN}
-    assert parse_config(own.kwargs["kernel"])
+    assert aten.kwargs == {"what": "int8 product by ATen"}
+    assert _kernel(own)
     assert caller is (ours[0] if fused else None)
 
 
@@ -324,10 +284,10 @@ def test_a_symbolic_m_is_timed_beside_the_kernel_for_its_hint(
     with lowering(symbols):
         m = symbols.create_symbol(hint, ConstantSource("m"))
         _lowered(_operands(m=m))
-    plain = GemmProblem(hint, LONG_N, LONG_K, operands=unfused_baseline.ALONE)
+    plain = GemmProblem(hint, LONG_N, LONG_K, operands=baseline.INT8_ALONE)
     (best, _) = selection.shortlist(Settings(k=2), plain, hardware("H200"))
-    assert clock.choices[1].kwargs == {"kernel": best.config.name}
-    assert KernelSpec(best.config, unfused_baseline.ALONE) in hook
+    assert _kernel(clock.choices[1]) == best.config
+    assert KernelSpec(best.config, baseline.INT8_ALONE) in hook
 
 
 def test_what_aten_refuses_is_timed_beside_ours_alone(
@@ -337,7 +297,7 @@ def test_what_aten_refuses_is_timed_beside_ours_alone(
     install(k=2, fuse=True)
     assert _lowered(_operands(m=16))
     own, *ours = clock.choices
-    assert parse_config(own.kwargs["kernel"])
+    assert _kernel(own)
     assert [type(one) for one in ours] == [TilecastCaller] * 2
 
 
@@ -350,7 +310,7 @@ def test_nothing_is_fused_nor_timed_where_nobody_multiplies_alone(
         raise TilecastError(f"no model knows {problem.operands}")
 
     clock = Clock.started(monkeypatch, 1.0, 1.0)
-    monkeypatch.setattr(int8_fusion, "shortlist", unknown)
+    monkeypatch.setattr(baseline, "shortlist", unknown)
     install(k=2, fuse=True)
     assert _lowered(_operands(m=16)) is None
     assert clock.choices == []
@@ -362,41 +322,3 @@ def test_nothing_is_fused_where_no_product_alone_could_be_timed(
     Clock.started(monkeypatch, 1.0, math.inf)
     install(k=2, fuse=True)
     assert _lowered(_operands()) is None
-
-
-@pytest.mark.parametrize("by", ["ours", unfused_baseline.ATEN])
-def test_what_is_timed_is_the_product_alone(
-    hook: list[KernelSpec], monkeypatch: pytest.MonkeyPatch, by: str
-) -> None:
-    """On the CPU, where torch multiplies for us."""
-    called: list[str] = []
-    products: list[Tensor] = []
-
-    def multiply(a: Tensor, b: Tensor, out: Tensor) -> None:
-        products.append(out.copy_(a.int() @ b.int()))
-
-    def kernel(name: str) -> Callable[..., None]:
-        called.append(name)
-        return multiply
-
-    class Products(TorchDispatchMode):
-        def __torch_dispatch__(self, function: Any, types: Any, given: Any = (), named: Any = None):
-            result = function(*given, **(named or {}))
-            if function is aten._int_mm.out:
-                products.append(result)
-            return result
-
-    monkeypatch.setattr(unfused_baseline, "_named", kernel)
-    a, w = (torch.randint(-128, 128, (rows, K), dtype=INT8) for rows in (M, N))
-    with lowering():
-        nodes = [node("a", [M, K], dtype=INT8, device="cpu")]
-        nodes += [node("b", [K, N], [1, K], dtype=INT8, device="cpu")]
-        layout = MMKernelInputs(nodes, out_dtype=BF16).output_layout(flexible=False)
-        out = torch.zeros(M, N, dtype=BF16)
-        caller = unfused_baseline.stand_in_alone(nodes, layout, by)
-        with Products():
-            assert 0 < caller.benchmark(a, w.t(), out=out) < 1000
-    assert products
-    assert all(torch.equal(result, a.int() @ w.t().int()) for result in products)
-    assert set(called) == {by} - {unfused_baseline.ATEN}
-    assert not out.any(), "it is only timed"

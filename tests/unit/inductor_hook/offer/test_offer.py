@@ -54,7 +54,6 @@ from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook import install, installed, telemetry, uninstall
 from tilecast.inductor_hook import settings as settings_module
 from tilecast.inductor_hook.offer import offer as hook_choices
-from tilecast.inductor_hook.offer.offer import benchmarked, kept
 from tilecast.inductor_hook.offer.template import (
     FAILED_MS,
     TilecastCaller,
@@ -64,7 +63,7 @@ from tilecast.inductor_hook.offer.template import (
 from tilecast.inductor_hook.patch.torch_versions import is_last_call, torch_version
 from tilecast.inductor_hook.settings import Settings, cache_key
 from tilecast.inductor_hook.timing import decide as hook_timings
-from tilecast.inductor_hook.timing.decide import time_as_it_runs
+from tilecast.inductor_hook.timing.choice_benchmark import benchmarked, kept, time_as_it_runs
 from tilecast.kernels.build.builder import ObjectBuilder
 from tilecast.kernels.candidates import candidates
 from tilecast.kernels.objects import keys
@@ -791,7 +790,7 @@ def test_whatever_fails_among_choices_or_times_inductor_goes_on(
     ours = choices_of(linear(M, N, K), "mm")
     strange = object()
     assert benchmarked([*ours, strange]) == [*ours, strange]
-    monkeypatch.setattr(hook_timings, "_settle", _full_disk)
+    monkeypatch.setattr(hook_timings, "_report", _full_disk)
     hook_timings.settle({one: 1.0 for one in ours}, "mm", None)
     assert [warning.split(" failed")[0] for warning in warnings_told(caplog)] == [
         "tilecast: looking through choices",

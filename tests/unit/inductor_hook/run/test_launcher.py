@@ -21,7 +21,7 @@ from tilecast.data_collection.timing.tensors import applied, poisoned_out, rando
 from tilecast.heuristics.dtypes import dtype_of_torch
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
-from tilecast.heuristics.operands import ACTIVATIONS, LINEAR_BF16, GemmOperands, TensorSpec
+from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands, TensorSpec, activations
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook import failures
 from tilecast.inductor_hook.failures import Failures
@@ -429,7 +429,7 @@ def test_torch_adds_a_matrix(loads: Callable, text: str, batch: int) -> None:
     assert torch.linalg.norm(out.float() - expected) / torch.linalg.norm(expected) < 5e-3
 
 
-@pytest.mark.parametrize("activation", sorted(ACTIVATIONS))
+@pytest.mark.parametrize("activation", activations())
 @pytest.mark.parametrize("biased", [True, False], ids=["bias", "bare"])
 def test_torch_does_the_activation(loads: Callable, activation: str, biased: bool) -> None:
     loads(_refuses)

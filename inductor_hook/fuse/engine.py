@@ -1,0 +1,141 @@
+"""Products that are fused with what stands around them in the graph, where that is faster.
+
+Inductor fuses nothing into a CuteDSL template. So a pass over the graph
+(`tilecast.inductor_hook.fuse.fx_pass`) puts one node in place of each match of a form, and what
+becomes of the node is decided when it is lowered: it is one tilecast kernel, if that is faster than
+what it would replace, or the very nodes that it stands for, lowered as if it had not been there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch._inductor import config
+from torch._inductor.ir import TensorBox, is_storage_and_layout
+from torch._inductor.kernel_inputs import MMKernelInputs
+from torch._inductor.lowering import lowerings, to_dtype
+from torch._inductor.select_algorithm import realize_inputs
+from torch._inductor.virtualized import V
+from torch.fx import Graph
+
+from tilecast.heuristics.operands import COLUMN, MATRIX, ROW, Extra
+from tilecast.inductor_hook import telemetry
+from tilecast.inductor_hook.fuse import activation, int8
+from tilecast.inductor_hook.fuse.form import Form, Fused, Request
+from tilecast.inductor_hook.fuse.fx import aten
+from tilecast.inductor_hook.handlers import bind
+from tilecast.inductor_hook.offer.offer import FUSED, own
+from tilecast.inductor_hook.patch.torch_versions import autotuned
+from tilecast.inductor_hook.settings import asked
+
+FORMS: tuple[Form, ...] = (int8.FORM, activation.FORM)
+"""All that is looked for, in order: an activation behind a product that reads int8 stays."""
+
+
+def rewrite(graph: Graph, form: Form) -> None:
+    """Put one node in place of each match of a form that may be worth fusing."""
+    for match in form.matches(graph):
+        if match.movable:
+            match.replace(FusedProduct(match.fused, match.alone()))
+
+
+class FusedProduct:
+    """What Inductor calls for a node in place of a product and what is fused with it."""
+
+    _inductor_lowering_function = True
+
+    def __init__(self, fused: Fused, alone: Graph):
+        """Take what a kernel does, and the nodes that it would replace, of the same operands."""
+        self.fused, self.alone = fused, alone
+        # What a graph is printed as, which is compared between processes.
+        self.__name__ = f"tilecast_{fused.name.replace(' ', '_').replace('-', '_')}"
+        self.__module__ = __name__
+
+    def __repr__(self) -> str:
+        """The same in every process."""
+        return f"{self.__module__}.{self.__name__}"
+
+    def __call__(self, *operands: TensorBox) -> TensorBox:
+        """Lower the node."""
+        found = self._by_one_kernel(operands)
+        if found is None:
+            telemetry.count(f"not fused: {self.fused.name}")
+            return _lowered(self.alone, operands)
+        telemetry.count(f"fused: {self.fused.name}")
+        telemetry.count("problems")
+        return found
+
+    def _inductor_lowering_output_metadata_fn(
+        self, a: torch.Tensor, b: torch.Tensor, *extras: torch.Tensor
+    ) -> torch.Tensor:
+        """An empty result: since 2.14 Inductor asks for it anew where operands have changed."""
+        n = b.shape[0 if self.fused.transposed else 1]
+        return a.new_empty(*a.shape[:-1], n, dtype=self.fused.out)
+
+    def _by_one_kernel(self, operands: Sequence[TensorBox]) -> TensorBox | None:
+        """The result of a fused kernel; None where that does not pay, or fails."""
+        try:
+            result = self._fastest(_kernel_inputs(self.fused, operands))
+            if result is None:
+                return None
+            *rows, _ = operands[0].get_size()
+            return lowerings[aten.reshape](result, [*rows, result.get_size()[1]])
+        # Whatever goes wrong in here, the graph compiles without tilecast.
+        except Exception as error:
+            telemetry.warn_once(f"fusing {self.fused.name}", error)
+            return None
+
+    def _fastest(self, inputs: MMKernelInputs) -> TensorBox | None:
+        """The result of the best fused kernel, if its time decides for it."""
+        settings = asked()
+        if not settings:
+            return None
+        names = ("A", "B", *(extra.name for extra in self.fused.extras))
+        choices = own(settings, inputs, names, self.fused.epilogue)
+        if settings.k == 1 or not choices:
+            return choices[0].output_node() if choices else None
+        if config.deterministic:  # Inductor must not benchmark
+            return None
+        bind(V.choices)  # for times to be passed on: nothing in here asks for the handler
+        nodes, layout = inputs.nodes(), inputs.output_layout(flexible=False)
+        problem = choices[0].choice.matmul.hint
+        stand_ins = self.fused.baseline(Request(settings, self.alone, nodes, layout, problem))
+        if not stand_ins:
+            return None
+        # Tilecast's behind them: they compile meanwhile.
+        return autotuned(FUSED, [*stand_ins, *choices], nodes, layout)
+
+
+def _lowered(graph: Graph, operands: Sequence[TensorBox]) -> TensorBox:
+    """What Inductor makes of the last node of a graph."""
+    inputs, env = iter(operands), V.graph.env
+    for node in graph.nodes:
+        env[node] = next(inputs) if node.op == "placeholder" else V.graph.run_node(node)
+    *_, last = graph.nodes
+    return env[last]
+
+
+def _kernel_inputs(fused: Fused, operands: Sequence[TensorBox]) -> MMKernelInputs:
+    """What a kernel reads, in memory: A (m, k), B (k, n) and the extras."""
+    a, b, *values = operands
+    a = lowerings[aten.reshape](a, [-1, a.get_size()[-1]])
+    if fused.transposed:
+        b = lowerings[aten.permute](b, [1, 0])
+    n = b.get_size()[1]
+    extras = [_stored(extra, value, n) for extra, value in zip(fused.extras, values, strict=True)]
+    nodes = realize_inputs(a, b, *extras)
+    return MMKernelInputs(nodes, out_dtype=fused.out, mat1_idx=0, mat2_idx=1)
+
+
+def _stored(extra: Extra, value: TensorBox, n: Any) -> TensorBox:
+    """An extra in the shape and type that a kernel reads."""
+    if extra.kind in (ROW, MATRIX):
+        return lowerings[aten.reshape](value, [n] if extra.kind == ROW else [-1, n])
+    there = value.get_dtype() == torch.float32 and is_storage_and_layout(value)
+    if extra.kind != COLUMN or there:
+        return value
+    # Written where they are computed, in a buffer of their own: where nothing is fused, nothing
+    # reads it, and all is as it was.
+    return to_dtype(value, torch.float32, copy=True)

@@ -1,0 +1,137 @@
+"""What a fused form is: a pattern in the FX graph, the operands it becomes, and its baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch.fx import Graph, Node
+from torch.fx.node import map_arg
+
+from tilecast.heuristics.operands import Extra
+from tilecast.heuristics.problem import GemmProblem
+from tilecast.inductor_hook.fuse.fx import EXPAND, RESHAPES, mutates, with_inputs
+from tilecast.inductor_hook.settings import Settings
+from tilecast.inductor_hook.timing.stand_in import StandIn
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is lowered, for a baseline to be made of it."""
+
+    settings: Settings
+    alone: Graph
+    """The nodes that a fused kernel would replace; its inputs are their operands."""
+    nodes: Sequence[Any]
+    """What a kernel reads, in memory: A (m, k), B (k, n) and the extras."""
+    layout: Any
+    """Where the result lies."""
+    problem: GemmProblem
+    """What is multiplied; of symbolic extents those that Inductor benchmarks with."""
+
+
+@dataclass(frozen=True)
+class Fused:
+    """What one kernel does in place of several nodes."""
+
+    name: str
+    """What it is counted as."""
+    extras: tuple[Extra, ...]
+    """What it reads beside A and B, in the order in which a kernel takes it."""
+    out: torch.dtype
+    """Type of the result."""
+    baseline: Callable[[Request], Sequence[StandIn]]
+    """What it would replace, to be timed beside it; nothing where that cannot be timed."""
+    epilogue: tuple[str, ...] = ()
+    """Steps of the operands' epilogue behind a bias."""
+    transposed: bool = False
+    """Whether B is stored as (n, k)."""
+
+
+@dataclass(frozen=True)
+class Match:
+    """A product of a graph and what one kernel does along with it.
+
+    Nothing else reads what lies between. What is computed of the operands before they are
+    multiplied or added, such as another shape, belongs to it.
+    """
+
+    fused: Fused
+    product: Node
+    """The product, (m, n)."""
+    steps: tuple[Node, ...]
+    """What is done to the product, in the order of the graph, views too."""
+    operands: tuple[Node, ...]
+    """Everything that it reads: A (m, k), where m may be several extents, B and the extras."""
+    before: tuple[Node, ...] = ()
+    """What makes B of its stored form, in the order of the graph."""
+
+    @property
+    def last(self) -> Node:
+        """The node that has its result."""
+        return (self.product, *self.steps)[-1]
+
+    @property
+    def movable(self) -> bool:
+        """Whether nothing between its nodes writes to memory, as it is computed at its last one."""
+        node, own = (*self.before, self.product)[0], {*self.before, self.product, *self.steps}
+        while node is not self.last:
+            if node not in own and mutates(node):
+                return False
+            node = node.next
+        return True
+
+    def alone(self) -> Graph:
+        """All of it as a graph of its own, whose last node, (m, n), nothing reads.
+
+        Its inputs are `operands`.
+        """
+        graph, copies = with_inputs(self.operands)
+        result = self.product.meta["val"]
+
+        def copy(node: Node) -> Node:
+            if hasattr(node.target, "_inductor_lowering_function") and node not in copies:
+                # Inductor's own function of a pattern reads keywords alone. Behind them it has
+                # extents of the pattern, which may be symbolic.
+                keywords = map_arg(node.kwargs, copy)
+                copies[node] = graph.call_function(cast(Callable, node.target), (), keywords)
+                copies[node].meta = {**node.meta}
+            elif node not in copies and (
+                node.target is EXPAND or (node in self.steps and node.target in RESHAPES)
+            ):
+                copies[node] = copy(node.all_input_nodes[0])
+            elif node not in copies:
+                copies[node] = graph.node_copy(node, copy)
+                if node in self.steps:
+                    dtype = node.meta["val"].dtype
+                    copies[node].meta["val"] = torch.empty_like(result, dtype=dtype)
+            return copies[node]
+
+        copy(self.last)
+        return graph
+
+    def replace(self, target: Callable) -> None:
+        """Put one node in place of all, which calls ``target`` with `operands`."""
+        graph = self.product.graph
+        with graph.inserting_before(self.last):
+            node = graph.call_function(target, self.operands)
+            node.meta.update(self.product.meta, val=self.product.meta["val"].to(self.fused.out))
+            for step in self.steps:
+                if step.target in RESHAPES:
+                    node = graph.call_function(cast(Callable, step.target), (node, step.args[1]))
+                    node.meta.update(step.meta, val=step.meta["val"].to(self.fused.out))
+        self.last.replace_all_uses_with(node)
+        for replaced in reversed((*self.before, self.product, *self.steps)):
+            graph.erase_node(replaced)
+
+
+@dataclass(frozen=True)
+class Form:
+    """One kind of fusion; `tilecast.inductor_hook.fuse.engine.FORMS` has all."""
+
+    name: str
+    """What messages say is looked for."""
+    matches: Callable[[Graph], Iterable[Match]]
+    """Finds them in a graph. Each may be replaced before the next is asked for."""
