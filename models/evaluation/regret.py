@@ -25,8 +25,6 @@ ORIGINS = {
     "layers of language models": ("llm", "llama_shapes", "deepgemm"),
 }
 """Others, with the suites that their families are of; each belongs to the first that has it."""
-CLOSE = 0.02
-"""Regret that counts as having found the best."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +50,7 @@ class RegretRow:
     max: float
     """Worst problem."""
     within_2_percent: float
-    """Share of the problems with a regret of at most `CLOSE`."""
+    """Share of the problems with a regret of at most `tilecast.models.learning.labels.CLOSE`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,7 +114,6 @@ def summarise(result: HeldOut, table: Sequence[ProblemLabels]) -> list[RegretRow
             k,
             float(np.minimum(proposed[group], k).mean()),
             **spread(regret[group, k - 1]),
-            within_2_percent=float((regret[group, k - 1] <= CLOSE).mean()),
         )
         for name, group in masks.items()
         if group.any()

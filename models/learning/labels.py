@@ -23,6 +23,8 @@ from tilecast.models.runtime.objectives import ROBUST, regimes_of
 
 MAX_K = 10
 """Largest number of kernels that regret is reported for."""
+CLOSE = 0.02
+"""Regret that counts as having found the best."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,11 +91,15 @@ class ProblemLabels(MeasuredProblem):
 
 
 def spread(regret: np.ndarray) -> dict[str, float]:
-    """Geometric mean, 95th percentile and maximum of the regret of some problems."""
+    """Geometric mean, 95th percentile and maximum of the regret of some problems.
+
+    ``within_2_percent`` is the share of the problems with a regret of at most `CLOSE`.
+    """
     return {
         "geomean": float(np.expm1(np.log1p(regret).mean())),
         "p95": float(np.percentile(regret, 95)),
         "max": float(regret.max()),
+        "within_2_percent": float((regret <= CLOSE).mean()),
     }
 
 

@@ -34,6 +34,7 @@ def known() -> Hardware:
         pytest.skip(str(error))
 
 
+@pytest.mark.alone
 def test_a_gpu_describes_itself_as_data_sheets_do(known: Hardware) -> None:
     found = measured_gpu(0)
     assert hardware_of(0) is known

@@ -53,6 +53,7 @@ def _medians(times: list[list[float]]) -> list[float]:
     return [statistics.median(rounds) for rounds in times]
 
 
+@pytest.mark.alone
 def test_times_are_those_of_the_hardware_and_repeat(kernels: Kernels, session: GpuSession) -> None:
     entrants = [*kernels.configs[:3], None]
     bench = session.bench(PROBLEM, careful=False)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import pytest
@@ -24,7 +25,7 @@ from tilecast import inductor_hook
 from tilecast.data_collection.timing.tensors import applied, poisoned_out, random_inputs, reference
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
-from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands, activations
+from tilecast.heuristics.operands import EPILOGUES, LINEAR_BF16, GemmOperands, activations
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook import addmm, bmm, eager, installed, mm, telemetry
 from tilecast.inductor_hook.dispatch import plan
@@ -592,9 +593,12 @@ def test_products_between_other_operations(compiled: Callable) -> None:
 
 def _activated(name: str) -> Function:
     """A linear layer with an activation, and a bias where one is given."""
+    row = EPILOGUES[name]
+    assert row.torch
+    activation = partial(resolve_name(row.torch), **dict(row.options))
 
     def function(x: torch.Tensor, weight: torch.Tensor, *bias: torch.Tensor) -> torch.Tensor:
-        return applied(name, F.linear(x, weight, *bias), {})
+        return activation(F.linear(x, weight, *bias))
 
     return function
 

@@ -18,6 +18,7 @@ from tilecast.cli.commands import evaluate, report
 from tilecast.cli.options.load_measurements import DATA
 from tilecast.data_collection.dataset.dataset import COLUMNS, Dataset, write_dataset
 from tilecast.data_collection.jobs.store import MeasurementStore
+from tilecast.heuristics.hardware import Hardware
 from tilecast.models.runtime.artifact import SHIPPED, load, save
 from tilecast.reporting.page import Section, page
 from tilecast.reporting.table import Table
@@ -71,11 +72,10 @@ def test_report_of_a_data_set(answer: Answer, data: str, tmp_path: Path) -> None
 
 
 def test_report_with_scores(
-    answer: Answer, data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    answer: Answer, data: str, tmp_path: Path, h200: Hardware, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tilecast.models.evaluation.baselines import RandomChoice
-
-    monkeypatch.setattr(evaluate, "scorable_heuristics", lambda gpu: {"random": RandomChoice})
+    random = evaluate.scorable_heuristics(h200)["random"]
+    monkeypatch.setattr(evaluate, "scorable_heuristics", lambda gpu: {"random": random})
     out = tmp_path / "report.html"
     document = answer("report", data, "--out", str(out), "--jobs", "1")
     assert "Held-out regret beside the baselines" in document["sections"]
