@@ -269,23 +269,23 @@ def test_shared_memory_is_what_quack_lays_out(ask: Ask, objects: ObjectCache) ->
     """But for the kilobyte that its barriers may move the rest by."""
     code = f"""
 from pathlib import Path
-from tilecast.kernels import builder, gemm_object
+from tilecast.kernels.build import compiling
 from tilecast.kernels.objects.cache import ObjectCache
-from tilecast.kernels.quack_sm90 import resources
-whole = gemm_object.compile_gemm
-def measured(gemm, spec):
-    content = whole(gemm, spec)
+from tilecast.kernels.quack_sm90 import compiler, resources
+whole = compiler.compile_gemm
+def measured(gemm, spec, *target):
+    content = whole(gemm, spec, *target)
     stated = resources.smem_bytes(spec.config, spec.operands)
     assert 0 <= stated - gemm.shared_storage.size_in_bytes() <= resources.ALIGNMENT, spec
     print(spec.config)
     return content
-gemm_object.compile_gemm = measured
+compiler.compile_gemm = measured
 try:
     for text, name in {SAMPLE[::3]}:
         spec = KernelSpec(parse_config(name), GemmOperands.parse(text))
-        builder.compile_into(spec, ObjectCache(Path({str(objects.root)!r})))
+        compiling.compile_into(spec, ObjectCache(Path({str(objects.root)!r})))
 finally:
-    gemm_object.compile_gemm = whole
+    compiler.compile_gemm = whole
 """
     assert ask(code).splitlines() == [name for _, name in SAMPLE[::3]]
 
