@@ -7,9 +7,9 @@ from runner import SHOWN_K, Row
 from selection_regret import DIGITS, Table
 
 from tilecast.heuristics.heuristic import rank
-from tilecast.models.evaluation.regret import MAX_K, HeldOut, regrets, spread
+from tilecast.models.evaluation.regret import MAX_K, HeldOut, regrets
 from tilecast.models.learning.folds import folds
-from tilecast.models.learning.labels import ProblemLabels
+from tilecast.models.learning.labels import ProblemLabels, spread
 from tilecast.models.runtime.ranker import ConfigRanker
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from tilecast.data_collection.problems import suites
 from tilecast.heuristics.heuristic import Heuristic
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.models.learning.labels import MAX_K, ProblemLabels, spread
+from tilecast.models.learning.labels import MAX_K, ProblemLabels, spread_and_share
 
 BUCKETS = {
     "m 1 to 16": (1, 16),
@@ -113,7 +113,7 @@ def summarise(result: HeldOut, table: Sequence[ProblemLabels]) -> list[RegretRow
             int(group.sum()),
             k,
             float(np.minimum(proposed[group], k).mean()),
-            **spread(regret[group, k - 1]),
+            **spread_and_share(regret[group, k - 1]),
         )
         for name, group in masks.items()
         if group.any()

@@ -27,7 +27,7 @@ from tilecast.models.learning.fit_stopping import first_candidates, fit_stopping
 from tilecast.models.learning.fit_trees import fit_times
 from tilecast.models.learning.folds import Splits, folds, side_by_side
 from tilecast.models.learning.held_out import Asked, ask_about_unseen
-from tilecast.models.learning.labels import ProblemLabels, noise_floor, spread
+from tilecast.models.learning.labels import ProblemLabels, noise_floor, spread_and_share
 from tilecast.models.learning.training_sets import Measurements, dataset_hardware
 from tilecast.models.runtime.artifact import INTERCEPT, SLOPE, Artifact
 from tilecast.models.runtime.forest import Forest
@@ -208,7 +208,7 @@ def _scored(
     # Of times that nothing predicts, any line is as good as one that a model may hold.
     intercept, slope = np.clip(intercept, *INTERCEPT), np.clip(slope, *SLOPE)
     metrics: dict[str, object] = {
-        f"regret@{k}": _rounded(spread(np.array(regrets)[:, k - 1])) for k in _REPORTED_K
+        f"regret@{k}": _rounded(spread_and_share(np.array(regrets)[:, k - 1])) for k in _REPORTED_K
     }
     if errors:
         median, p90 = np.expm1(np.percentile(np.abs(np.concatenate(errors)), [50, 90]))
