@@ -119,7 +119,7 @@ def label_table(dataset: Dataset, elsewhere: Hardware | None = None) -> list[Pro
     Raises:
         TilecastError: no config of the data set has a time to learn from.
     """
-    found = measured_problems(dataset.columns())
+    found = measured_problems(dataset.rows)
     if not found:
         raise TilecastError(
             "the data set has no config with a time to learn from; allowed: at least one problem "
