@@ -32,8 +32,7 @@ from tilecast.data_collection.jobs.jobs import (
 )
 from tilecast.heuristics.errors import TilecastError, one_line
 from tilecast.heuristics.hardware import Hardware
-from tilecast.kernels.build.builder import STOP_SECONDS, ObjectBuilder
-from tilecast.kernels.build.compiling import CompileResult
+from tilecast.kernels.build.builder import STOP_SECONDS, CompileResult, ObjectBuilder
 from tilecast.kernels.objects.cache import ObjectCache, default_root
 from tilecast.kernels.objects.entry import Entry
 from tilecast.kernels.objects.keys import kernel_key

@@ -10,7 +10,7 @@ from tilecast.data_collection.dataset.measurement import Measurement
 from tilecast.data_collection.timing.protocol import Bench, Entrant, measure, verify
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.kernels.build.compiling import CompileResult
+from tilecast.kernels.build.builder import CompileResult
 from tilecast.kernels.objects.keys import kernel_key
 from tilecast.kernels.spec import KernelSpec
 

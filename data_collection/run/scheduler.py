@@ -27,7 +27,7 @@ from tilecast.data_collection.run.cards import comparison
 from tilecast.data_collection.run.worker_pool import WorkerPool
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.kernels.build.compiling import CompileResult
+from tilecast.kernels.build.builder import CompileResult
 from tilecast.kernels.objects.keys import kernel_key
 from tilecast.kernels.spec import KernelSpec
 

@@ -5,19 +5,22 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 from weakref import WeakSet
 
-from tilecast.heuristics.errors import TilecastError
-from tilecast.kernels.build.compiling import CompileResult, compile_into
+from tilecast.heuristics.errors import TilecastError, one_line
 from tilecast.kernels.build.workers import ServerDied, WorkerDied, Workers
-from tilecast.kernels.families import FAMILIES
+from tilecast.kernels.families import FAMILIES, family_of
 from tilecast.kernels.objects.cache import ObjectCache, default_root
+from tilecast.kernels.objects.keys import kernel_symbol
 from tilecast.kernels.spec import KernelSpec
 
 DEADLINE_SECONDS = 120
@@ -26,6 +29,20 @@ STOP_SECONDS = 0.25
 """How often whoever wants kernels is asked whether they are still wanted."""
 MOST_WORKERS = 16
 """A shortlist and its neighbours keep no more busy; each takes 0.1 GB beside what all share."""
+
+
+@dataclass(frozen=True)
+class CompileResult:
+    """What became of one spec."""
+
+    spec: KernelSpec
+    """The kernel asked for."""
+    seconds: float
+    """Time its worker spent; 0 when the cache had it, or it came with tilecast."""
+    error: str | None = None
+    """Why it failed, in one line; None when it is in the cache."""
+    passing: bool = False
+    """Whether it may compile another time: its compiler hung or died, and did not refuse it."""
 
 
 def _never() -> bool:
@@ -164,6 +181,35 @@ class ObjectBuilder:
                 failed: Future[CompileResult] = Future()
                 failed.set_exception(died)
                 return failed
+
+
+def compile_into(spec: KernelSpec, cache: ObjectCache) -> CompileResult:
+    """Compile one kernel in this process and store it; what the DSL raises is in the result.
+
+    Where another process compiles the same kernel, this one waits and takes what that one stored.
+
+    Raises:
+        TilecastError: the cache cannot be written, or others may write it; or the machine lacks
+            what a compiler takes, such as free space for temporary files.
+    """
+    start = time.perf_counter()
+    with cache.exclusive(spec):
+        if cache.resources(spec) is not None:
+            return CompileResult(spec, 0.0)
+        try:
+            code = family_of(spec.config).compile(spec, kernel_symbol(spec))
+        except TilecastError:
+            raise
+        except (OSError, MemoryError) as error:
+            raise TilecastError(
+                f"kernel {spec} cannot be compiled ({one_line(error)}); allowed: a machine with "
+                f"free memory and space in {tempfile.gettempdir()}; free some and run again"
+            ) from error
+        except Exception as error:
+            # The DSL raises whatever it meets; one bad config must not stop the rest.
+            return CompileResult(spec, time.perf_counter() - start, one_line(error))
+        cache.put(spec, code)
+    return CompileResult(spec, time.perf_counter() - start)
 
 
 def environment() -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The toy as a `tilecast.kernels.family.KernelFamily`."""
+"""The toy as a `tilecast.kernels.families.KernelFamily`."""
 
 from __future__ import annotations
 

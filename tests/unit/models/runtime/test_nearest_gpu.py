@@ -29,7 +29,7 @@ from tilecast.inductor_hook.select import selection
 from tilecast.inductor_hook.select.selection import portfolio, ranked
 from tilecast.inductor_hook.settings import Settings
 from tilecast.kernels.candidates import candidates
-from tilecast.kernels.quack_sm90.stock import stock_configs
+from tilecast.kernels.quack_sm90.space import stock_configs
 from tilecast.models.evaluation.evaluation import held_out, unfitted
 from tilecast.models.evaluation.regret import regrets
 from tilecast.models.learning.labels import ProblemLabels, label_table, spread
