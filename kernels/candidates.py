@@ -9,8 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from tilecast.heuristics.config import KernelConfig
-from tilecast.heuristics.config_table import Candidates, ConfigColumns, ConfigTable, Geometry
+from tilecast.heuristics.config import (
+    Candidates,
+    ConfigColumns,
+    ConfigTable,
+    Geometry,
+    KernelConfig,
+)
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import KINDS_REMEMBERED, GemmOperands

@@ -12,8 +12,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from tilecast.heuristics.config import KernelConfig
-from tilecast.heuristics.config_table import Geometry
+from tilecast.heuristics.config import Geometry, KernelConfig
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import GemmOperands

@@ -18,7 +18,7 @@ from tilecast.data_collection.jobs.jobs import Session, Site
 from tilecast.data_collection.jobs.store import MeasurementStore
 from tilecast.data_collection.run.cards import card_times
 from tilecast.data_collection.run.scheduler import Progress, Scheduler
-from tilecast.heuristics.config_table import Candidates
+from tilecast.heuristics.config import Candidates
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware, described
 from tilecast.heuristics.problem import GemmProblem

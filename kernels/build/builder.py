@@ -56,8 +56,7 @@ class ObjectBuilder:
     def __init__(self, objects: ObjectCache, workers: int | None = None):
         """Take where objects go; processes start with the first kernel that is missing.
 
-        Where it is left out how many compile at a time, there is one per core, `MOST_WORKERS` at
-        most.
+        So many compile at a time, or one per core, `MOST_WORKERS` at most.
         """
         self.objects = objects
         self._most = workers
@@ -109,30 +108,33 @@ class ObjectBuilder:
     def settle(self) -> None:
         """Return once no kernel that was begun before is in work, whatever became of it."""
         with self._lock:
-            jobs = dict(self._jobs)
-        for spec, job in jobs.items():
-            # Whoever needs the kernel is told why the cache cannot be written.
-            with contextlib.suppress(TilecastError):
-                _result(spec, job)
+            jobs = list(self._jobs.values())
+        wait(jobs)
 
     def build(
         self, specs: Iterable[KernelSpec], stop: Callable[[], bool] = _never
     ) -> Iterator[CompileResult]:
-        """Compile different kernels that the cache lacks, and yield each as it is done.
+        """Bring every spec into the cache, and yield each as it is done.
 
-        What was in work when all processes ended, as somebody killed the one that begins them, is
-        compiled once more. Once ``stop`` says so, what is in work is given up and nothing more is
-        begun.
+        A spec that fails to compile is reported and the others go on. What was in work when all
+        processes ended, as somebody killed the one that begins them, is compiled once more. Once
+        ``stop`` says so, what is in work is given up and nothing more is begun.
 
         Raises:
-            TilecastError: the cache cannot be written.
+            TilecastError: the cache cannot be written, or others may write it.
         """
-        missing = iter(specs)
+        missing: list[KernelSpec] = []
+        for spec in dict.fromkeys(specs):
+            if self.objects.resources(spec) is None:
+                missing.append(spec)
+            else:
+                yield CompileResult(spec, 0.0)
+        following = iter(missing)
         jobs: dict[Future[CompileResult], KernelSpec] = {}
         again: set[KernelSpec] = set()
         while True:
             # One a process, so that the next is chosen when there is one for it.
-            for spec in itertools.islice(missing, self._size() - len(jobs)):
+            for spec in itertools.islice(following, self._size() - len(jobs)):
                 jobs[self._submit(spec)] = spec
             if not jobs:
                 return
@@ -257,24 +259,9 @@ def compile_all(
     *,
     stop: Callable[[], bool] = _never,
 ) -> Iterator[CompileResult]:
-    """Bring every spec into the cache, some at a time, and yield each as it is done.
-
-    A spec that fails to compile is reported and the others go on; those that the cache holds are
-    not compiled again. Each compiles in a process of its own, which takes a core. Once ``stop``
-    says so, what is in work is given up, whatever its compiler is doing.
-
-    Raises:
-        TilecastError: the cache cannot be written, or others may write it.
-    """
-    missing = []
-    for spec in dict.fromkeys(specs):
-        if cache.resources(spec) is None:
-            missing.append(spec)
-        else:
-            yield CompileResult(spec, 0.0)
-    if missing:
-        with contextlib.closing(ObjectBuilder(cache, min(workers, len(missing)))) as builder:
-            yield from builder.build(missing, stop)
+    """`ObjectBuilder.build`, some kernels at a time, in processes that end with it."""
+    with contextlib.closing(ObjectBuilder(cache, workers)) as builder:
+        yield from builder.build(specs, stop)
 
 
 def object_builder() -> ObjectBuilder:

@@ -13,8 +13,7 @@ import numpy as np
 from tilecast.data_collection.dataset.dataset import Dataset
 from tilecast.data_collection.dataset.measurement import REGIMES
 from tilecast.data_collection.dataset.select_times import MeasuredProblem, measured_problems
-from tilecast.heuristics.config import KernelConfig
-from tilecast.heuristics.config_table import Candidates
+from tilecast.heuristics.config import Candidates, KernelConfig
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import GemmOperands
