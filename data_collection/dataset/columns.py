@@ -58,7 +58,7 @@ def checked(table: pa.Table, name: str) -> pd.DataFrame:
                 f"data set {name} has {column} of type {str(found)[:100]}; allowed: {dtype}; "
                 "export it again with `tilecast collect`"
             )
-    rows = table.select(list(COLUMNS)).to_pandas()
+    rows: Any = table.select(list(COLUMNS)).to_pandas()
     for column, dtype in COLUMNS.items():
         if dtype == "category":
             text = rows[column].astype("category")
@@ -76,7 +76,7 @@ def checked(table: pa.Table, name: str) -> pd.DataFrame:
     return rows.astype(COLUMNS)
 
 
-def digest(rows: pd.DataFrame) -> str:
+def digest(rows: Any) -> str:
     """SHA-256 of the values of checked rows in their order, whatever file they came from."""
     digest = hashlib.sha256()
     for name in (name for name, dtype in COLUMNS.items() if dtype == "category"):
@@ -89,8 +89,8 @@ def digest(rows: pd.DataFrame) -> str:
     return digest.hexdigest()
 
 
-def each(column: pd.Series, value: Callable[[str], Any], none: Any = -1) -> np.ndarray:
-    """For every row the value of its text, which is asked for once a text."""
+def each(column: Any, value: Callable[[str], Any], none: Any = -1) -> np.ndarray:
+    """For every row of a pandas column the value of its text, which is asked for once a text."""
     text = column.astype("category").cat.remove_unused_categories().cat
     return np.array([*map(value, text.categories), none])[text.codes]
 
@@ -105,7 +105,7 @@ def _fits(found: pa.DataType, dtype: str) -> bool:
     return types.is_floating(found) if dtype == "float32" else types.is_integer(found)
 
 
-def _broken(rows: pd.DataFrame) -> Iterator[tuple[str, Any, str]]:
+def _broken(rows: Any) -> Iterator[tuple[str, Any, str]]:
     """Each column, its rows whose value is not allowed as bool [rows], and what is allowed."""
     limits = {**dict.fromkeys(("m", "n", "k", "batch"), (1, MAX_EXTENT)), "rounds": (0, 2**15 - 1)}
     for name, (least, most) in limits.items():

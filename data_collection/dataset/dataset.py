@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from tilecast.data_collection.dataset.columns import COLUMNS, checked, digest
 from tilecast.data_collection.dataset.measurement import REFERENCE
@@ -88,13 +88,13 @@ def _not_measured_anew(parts: Sequence[Dataset]) -> list[pd.DataFrame]:
     import pandas as pd
 
     keys = list(PROBLEM_FIELDS)
-    stated = [
+    stated: list[Any] = [
         part.rows[keys].astype({"operands": "object"}).assign(protocol=_protocols(part))
         for part in parts
     ]
     kept = []
     for place, (part, own) in enumerate(zip(parts, stated, strict=True)):
-        others = pd.concat(stated[:place] + stated[place + 1 :])
+        others: Any = pd.concat(stated[:place] + stated[place + 1 :])
         newest = others.groupby(keys)["protocol"].max().rename("newest")
         older = own["protocol"] < own.join(newest, on=keys)["newest"]
         kept.append(part.rows[~older])

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import compress
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -117,7 +117,7 @@ def measured_problems(rows: pd.DataFrame) -> list[MeasuredProblem]:
 
 def _by_problem(rows: pd.DataFrame) -> Iterator[tuple[GemmProblem, np.ndarray]]:
     """Every problem in order, with the positions of its rows."""
-    found = rows.groupby(list(PROBLEM_FIELDS), observed=True).indices
+    found: dict[Any, np.ndarray] = rows.groupby(list(PROBLEM_FIELDS), observed=True).indices
     for row in sorted(found):
         yield GemmProblem.from_row(row), found[row]
 

@@ -6,10 +6,9 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
-import cuda.bindings
+import cuda.bindings.driver as driver
 import pytest
 import torch
-from cuda.bindings import driver
 
 from tilecast.heuristics.errors import TilecastError
 from tilecast.kernels import occupancy
@@ -42,7 +41,7 @@ def test_each_context_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
         cuOccupancyMaxActiveClusters=clusters,
     )
     monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
-    monkeypatch.setattr(cuda.bindings, "driver", stand_in)
+    monkeypatch.setattr("cuda.bindings.driver", stand_in)
     for cached in (occupancy._max_active_clusters, occupancy._kernel):
         cached.cache_clear()
     try:
