@@ -23,10 +23,10 @@ FINE = {VARIABLE: "ATEN,TRITON,TILECAST"}
 
 
 def explained(
-    folder: Path, typed: str = "512x4096x4096", operands: str = "bf16:rcr", **settings: Any
+    folder: Path, typed: str = "512x4096x4096", operands: str = "bf16:rcr", k: int = 3, **more: Any
 ) -> list[Finding]:
     problem = parse_mnk(typed, GemmOperands.parse(operands))
-    return list(explain(problem, H200, Settings(**{"k": 3} | settings), ObjectCache(folder)))
+    return list(explain(problem, H200, Settings(k, **more), ObjectCache(folder)))
 
 
 def test_a_named_backend_that_is_loaded_is_fine() -> None:
