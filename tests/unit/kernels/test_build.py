@@ -60,17 +60,6 @@ def test_a_launch_hands_over_as_many_clusters_as_fit(monkeypatch: pytest.MonkeyP
     assert called == [("a", "b", "out", 132)]
 
 
-def test_cache_that_cannot_be_written_is_told(
-    object_file: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        QuackSm90, "compile", staticmethod(lambda spec, symbol: object_file(168, 0))
-    )
-    spec = KernelSpec(QuackConfig(128, 128, 64), LINEAR_BF16)
-    with pytest.raises(TilecastError, match="cannot write /proc/tilecast"):
-        compile_into(spec, ObjectCache(Path("/proc/tilecast")))
-
-
 @pytest.mark.parametrize("raised", [OSError(28, "No space left on device"), MemoryError("no more")])
 def test_what_a_compiler_lacks_is_no_fault_of_the_kernel(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raised: Exception

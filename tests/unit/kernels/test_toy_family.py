@@ -16,7 +16,7 @@ from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels import candidates as asking
 from tilecast.kernels.build.builder import CompileResult
-from tilecast.kernels.families import FAMILIES, family_of, parse_config
+from tilecast.kernels.families import FAMILIES, family_of
 from tilecast.kernels.objects.cache import ObjectCache
 from tilecast.kernels.objects.keys import kernel_key, kernel_symbol
 from tilecast.kernels.spec import KernelSpec
@@ -49,12 +49,6 @@ def test_its_configs_are_candidates_behind_those_of_the_first_family() -> None:
     batched = asking.candidates(GemmProblem(64, 512, 512, batch=3), H200)
     assert not any(isinstance(config, ToyConfig) for config in batched)
     assert len(batched)
-
-
-def test_its_names_are_read() -> None:
-    assert parse_config("toy_8x32") == TOY
-    assert family_of(TOY).name == "toy"
-    assert parse_config("128x256x64_c2x1x1_s4_coop_o1_rm8").family == "quack_sm90"
 
 
 def test_kernels_of_both_families_are_told_in_onecompile_output(tmp_path: Path) -> None:

@@ -103,12 +103,6 @@ def test_whole_numbers_may_be_written_as_floats(tmp_path: Path, kind: str) -> No
     assert read_problems(_write(tmp_path / f"own.{kind}", rows)) == PROBLEMS[:1]
 
 
-def test_columns_that_are_left_alone_may_be_there_twice(tmp_path: Path) -> None:
-    path = tmp_path / "own.csv"
-    path.write_text("m,n,k,,\n16,4096,1024,a,b\n\n")
-    assert read_problems(path) == PROBLEMS[:1]
-
-
 def test_a_file_that_is_absent_or_a_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "folder.csv").mkdir()
     for name in ("none.csv", "none.parquet", "folder.csv"):
