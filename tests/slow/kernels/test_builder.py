@@ -27,11 +27,11 @@ from tilecast.kernels.build.builder import (
     compile_all,
     compile_into,
 )
+from tilecast.kernels.family import KernelFamily
 from tilecast.kernels.objects import cache as object_cache
 from tilecast.kernels.objects.cache import ObjectCache
 from tilecast.kernels.objects.keys import kernel_key
 from tilecast.kernels.quack_sm90.config import QuackConfig
-from tilecast.kernels.quack_sm90.family import QuackSm90
 from tilecast.kernels.spec import KernelSpec
 
 SPEC = KernelSpec(QuackConfig(128, 128, 64, stages=4), LINEAR_BF16)
@@ -278,13 +278,13 @@ def test_processes_that_want_one_kernel_compile_it_once(
 ) -> None:
     log = tmp_path / "log"
 
-    def compile_object(spec: KernelSpec, symbol: str) -> bytes:
+    def compile_object(family: KernelFamily, spec: KernelSpec, symbol: str) -> bytes:
         with log.open("a") as file:
             file.write(f"{kernel_key(spec)}\n")
         time.sleep(0.05)
         return object_file(168, 0)
 
-    monkeypatch.setattr(QuackSm90, "compile", staticmethod(compile_object))
+    monkeypatch.setattr(KernelFamily, "compile", compile_object)
     cache = ObjectCache(tmp_path / "objects")
 
     def want_all(first: int) -> None:
@@ -306,9 +306,7 @@ def test_a_process_that_hangs_or_is_killed_holds_up_nobody_for_long(
     tmp_path: Path, object_file: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(object_cache, "LOCK_SECONDS", 0.5)
-    monkeypatch.setattr(
-        QuackSm90, "compile", staticmethod(lambda spec, symbol: object_file(168, 0))
-    )
+    monkeypatch.setattr(KernelFamily, "compile", lambda *_: object_file(168, 0))
     cache = ObjectCache(tmp_path / "objects")
 
     def hang() -> None:

@@ -28,7 +28,7 @@ from tilecast.kernels.families import parse_config
 from tilecast.kernels.objects.cache import ObjectCache
 from tilecast.kernels.quack_sm90 import resources
 from tilecast.kernels.quack_sm90.config import QuackConfig
-from tilecast.kernels.quack_sm90.family import QuackSm90
+from tilecast.kernels.quack_sm90.family import QUACK_SM90
 from tilecast.kernels.spec import KernelSpec
 
 ROOT = Path(__file__).parents[3]
@@ -254,7 +254,7 @@ def test_threads_share_evenly_what_they_store() -> None:
     for text in {text for text, _ in SAMPLE}:
         operands = GemmOperands.parse(text)
         whole: Any = space(operands, GPUS[0]).configs
-        c = QuackSm90().geometry(whole)
+        c = QUACK_SM90.geometry(whole)
         rows, columns = resources.epilogue_tile(c, operands)
         storing = c.warp_groups // np.where(c.ping_pong, 2, 1)
         assert (rows * columns % (2 * storing * resources.WARP_GROUP) == 0).all()

@@ -10,7 +10,8 @@ from itertools import combinations
 import pytest
 
 from tilecast.heuristics.operands import GemmOperands
-from tilecast.kernels.families import FAMILIES, KernelFamily
+from tilecast.kernels.families import FAMILIES
+from tilecast.kernels.family import KernelFamily
 from tilecast.kernels.objects.keys import kernel_key, source_files
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.spec import KernelSpec
@@ -66,7 +67,8 @@ print(keys.kernel_key(KernelSpec(parse_config("{CONFIG}"), LINEAR_BF16)))
         "keys.version = lambda name: 'another' if name == 'nvidia-cutlass-dsl' else 'same'",
         "keys.version = lambda name: 'another' if name == 'apache-tvm-ffi' else 'same'",
         "keys.platform.machine = lambda: 'aarch64'",
-        "keys.FAMILIES['quack_sm90'].__class__.compiler = 'tilecast.kernels.spec'",
+        "import dataclasses; one = keys.FAMILIES['quack_sm90']; keys.FAMILIES['quack_sm90'] = "
+        "dataclasses.replace(one, compiler='tilecast.kernels.spec')",
     ],
     ids=["dsl", "tvm-ffi", "host", "sources"],
 )

@@ -23,7 +23,7 @@ from tilecast.kernels.candidates import candidates, config_table, family_space, 
 from tilecast.kernels.families import parse_config
 from tilecast.kernels.quack_sm90 import resources
 from tilecast.kernels.quack_sm90.config import QuackConfig
-from tilecast.kernels.quack_sm90.family import QuackSm90
+from tilecast.kernels.quack_sm90.family import QUACK_SM90
 from tilecast.kernels.quack_sm90.space import (
     CLUSTERS,
     CTAS_PER_SM,
@@ -38,7 +38,7 @@ from tilecast.kernels.quack_sm90.space import (
 from tilecast.kernels.rules import HARDWARE
 
 H200 = GPUS[0]
-FAMILY = QuackSm90()
+FAMILY = QUACK_SM90
 MIXED = GemmOperands.parse("bf16xint8:rcr:column-scales")
 SPACE: tuple[Any, ...] = space(LINEAR_BF16, H200).configs
 
