@@ -94,8 +94,9 @@ def test_the_sources_of_a_key_are_all_that_loading_the_compiler_loads(family: Ke
 
 
 def test_imports_inside_functions_and_of_the_own_package_are_sources() -> None:
-    found = source_files("toy_family.kernel")
-    assert found.keys() == {"toy_family.kernel"}
-    assert {"toy_family.kernel", "tilecast.kernels.rules", "tilecast.heuristics.config"} <= (
+    assert source_files("toy_family.kernel").keys() == {"toy_family.kernel"}
+    assert {"toy_family.family", "tilecast.kernels.rules", "tilecast.heuristics.config"} <= (
         source_files("toy_family.family").keys()
     )
+    shipped = source_files("tilecast.kernels.objects.shipped").keys()
+    assert "tilecast.kernels.objects.archive" in shipped  # imported in a function
