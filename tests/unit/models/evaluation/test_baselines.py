@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tilecast.heuristics.config_table import Candidates
+from tilecast.heuristics.config import Candidates
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.heuristic import rank
@@ -16,7 +16,7 @@ from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.candidates import candidates, config_table, stock_candidates
 from tilecast.kernels.quack_sm90.config import QuackConfig
-from tilecast.kernels.quack_sm90.stock import stock_configs
+from tilecast.kernels.quack_sm90.space import stock_configs
 from tilecast.models.evaluation.baselines import (
     RandomChoice,
     StockDefault,
