@@ -36,7 +36,8 @@ def test_train_learns_from_autotuning_and_says_what_it_left_out(
     # The same times of another date are those that Inductor kept.
     lines = [one.line() for one in (measured, known, *others, replace(measured, date="later"))]
     own.write_text(HEADER + "".join(lines))
-    arguments = ["train", "--data", str(data), "--add", str(own), "--out", str(model), "--jobs", "2"]
+    files = ["--data", str(data), "--add", str(own), "--out", str(model)]
+    arguments = ["train", *files, "--jobs", "2"]
     assert main(arguments) == 0
     text = capsys.readouterr().out
     assert "Learned from autotuning: 5 times of 1 problems that no collection measured" in text
