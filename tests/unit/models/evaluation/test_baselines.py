@@ -108,12 +108,6 @@ def test_stock_configs_are_those_of_the_library() -> None:
     ]
 
 
-def test_the_default_is_the_first_stock_config_that_is_a_candidate() -> None:
-    stock = stock_configs(LINEAR_BF16, H200)
-    ranking = StockDefault(H200).rank(PROBLEM, _those(stock[5], C, stock[3]))
-    assert list(ranking) == [stock[3], stock[5]]
-
-
 def test_the_best_fixed_subset_is_greedy() -> None:
     subset = fit_fixed_subset(TABLE, "burst")
     # A is best on two problems and counts as the slowest on the third, which C mends.
