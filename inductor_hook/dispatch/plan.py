@@ -197,7 +197,7 @@ def _choose(
         return None
     if choice.deferred:
         # The model decides so, and nothing is missing.
-        telemetry.say_once("library", "the model defers some eager products to torch", logging.INFO)
+        telemetry.say_once("library", "the model expects torch to be faster for some eager products", logging.INFO)
         return None
     spec = KernelSpec(choice.prediction.config, problem.operands, product.rank == 3, any_rows)
     strides = (*(m * n for _ in batch), n, 1)

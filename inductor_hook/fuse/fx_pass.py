@@ -26,7 +26,7 @@ class GraphPass:
         try:
             precompile.start_compiling(graph, settings)
         except Exception as error:
-            telemetry.warn_once("looking ahead", error, "kernels compile when they are asked for")
+            telemetry.warn_once("starting to compile kernels", error, "kernels compile when they are asked for")
         # Tensor parallelism in the background looks for bare products, after this pass.
         if not settings.fuse or config._micro_pipeline_tp:
             return

@@ -75,7 +75,7 @@ def offered(
         found = _choices(settings, kernel_inputs, op, fast_accumulation(overrides))
         count("problems")
     except Deferred as reason:
-        count(f"left to the library: {op}")
+        count(f"fell back to ATen: {op}")
         _say_none(op, reason)
         aten = {one.uid for one in templates if isinstance(one, ExternKernelChoice)}
         return stock({uid: some for uid, some in template_choices.items() if uid in aten})
@@ -115,7 +115,7 @@ def own(
 def _say_none(op: str, reason: Exception) -> None:
     log.info("tilecast: no choice for %s: %s", op, reason)
     if isinstance(reason, TilecastError):
-        telemetry.say_once("no model", f"some products get no tilecast choice: {reason}")
+        telemetry.say_once("no model", f"some products get no tilecast kernel: {reason}")
 
 
 class TilecastChoice(KernelTemplateChoice):

@@ -204,7 +204,7 @@ def _ranking(
             raise TilecastError(
                 f"no model decides without a benchmark: {terms(heuristic.artifact)}"
             )
-        telemetry.say_once("borrowed model", terms(heuristic.artifact))
+        telemetry.say_once("nearest GPU's model", terms(heuristic.artifact))
     return heuristic
 
 

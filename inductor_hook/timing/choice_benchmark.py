@@ -28,7 +28,7 @@ def benchmarked(choices: list[Any]) -> list[Any]:
         return _benchmarked(choices, settings) if settings else choices
     # Inductor calls it bare, and compiles on without tilecast.
     except Exception as error:
-        telemetry.warn_once("looking through choices", error)
+        telemetry.warn_once("selecting choices to benchmark", error)
         return choices
 
 

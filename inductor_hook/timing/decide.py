@@ -47,7 +47,7 @@ def settle(timings: dict[Any, float], op: str, *rest: Any) -> None:
                 _keep_preferred(timings, choices, active(), contest)
     # Inductor calls it bare, and takes the fastest.
     except Exception as error:
-        telemetry.warn_once("weighing times", error, then="the fastest choice is taken")
+        telemetry.warn_once("comparing times", error, then="the fastest choice is taken")
     finally:
         if contest:
             contest.close()

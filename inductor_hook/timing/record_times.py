@@ -48,7 +48,7 @@ def learn(
             record_times(path, _now(problem, ran, least, selection.hardware_of(device, settings)))
     # Whatever goes wrong in here, the graph compiles without it.
     except Exception as error:
-        telemetry.warn_once("recording times", error, f"{path} lacks some")
+        telemetry.warn_once("recording times", error, f"some lines are missing from {path}")
 
 
 def _now(

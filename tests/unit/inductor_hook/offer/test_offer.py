@@ -228,7 +228,7 @@ def test_k_1_keeps_aten_where_the_library_is_to_win(
         assert [choice.name for choice in choices] == [op]
         assert _remaining(choices) == choices
     assert hook == []
-    assert counters["tilecast"][f"left to the library: {op}"] == 1
+    assert counters["tilecast"][f"fell back to ATen: {op}"] == 1
     assert counters["tilecast"][f"not covered: {op}"] == 0
 
 
@@ -640,7 +640,7 @@ def test_what_a_second_kernel_would_add_is_atens_without_a_benchmark(
     operands = [node("bias", [M, 1]), *linear(M, N, K).nodes()]
     with installed(k=1):
         assert _ours(lowered(aten.addmm, *operands)) == []
-        assert counters["tilecast"]["left to the library: addmm"] == 1
+        assert counters["tilecast"]["fell back to ATen: addmm"] == 1
         assert hook == []
         with config.patch(max_autotune_gemm_backends="TILECAST"):
             (choice,) = lowered(aten.addmm, *operands)
@@ -793,8 +793,8 @@ def test_whatever_fails_among_choices_or_times_inductor_goes_on(
     monkeypatch.setattr(hook_timings, "_report", _full_disk)
     hook_timings.settle({one: 1.0 for one in ours}, "mm", None)
     assert [warning.split(" failed")[0] for warning in warnings_told(caplog)] == [
-        "tilecast: looking through choices",
-        "tilecast: weighing times",
+        "tilecast: selecting choices to benchmark",
+        "tilecast: comparing times",
     ]
 
 

@@ -222,4 +222,4 @@ def test_a_look_that_fails_is_one_warning(
         assert _seen(graph, hook) == []
         assert str(graph) == before
     assert [record.levelname for record in caplog.records] == ["WARNING"]
-    assert "looking ahead failed" in caplog.text
+    assert "starting to compile kernels failed" in caplog.text
