@@ -28,7 +28,7 @@ MOST = 64
 
 @dataclass(frozen=True)
 class Settings:
-    """The arguments of `tilecast.inductor_hook.install`; ``record`` and ``learn`` change no choice."""
+    """The arguments of `install`, of which ``record`` and ``learn`` change no choice."""
 
     k: int | str = 5
     model: str | None = None

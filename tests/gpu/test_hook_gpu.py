@@ -6,7 +6,7 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -17,12 +17,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch._dynamo.utils import counters
+from torch._inductor import config
 from torch._inductor.lowering import lowerings
+from torch._inductor.utils import fresh_cache, run_and_get_code
 from torch._subclasses import FakeTensorMode
 from torch.nn.functional import ScalingType
 
 from tilecast import inductor_hook
-from tilecast.data_collection.timing.tensors import applied, poisoned_out, random_inputs, reference
+from tilecast.data_collection.timing.tensors import poisoned_out, random_inputs, reference
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import EPILOGUES, LINEAR_BF16, GemmOperands, activations
@@ -103,8 +105,6 @@ def _settings(backends: str = "TILECAST", pads: bool = False) -> dict[str, Any]:
 @pytest.fixture
 def compiled() -> Iterator[Callable[..., tuple[torch.Tensor, str]]]:
     """Compiles a function with TILECAST among the backends; gives its result and its code."""
-    from torch._inductor import config
-    from torch._inductor.utils import fresh_cache, run_and_get_code
 
     def run(
         function: Function,
@@ -136,6 +136,18 @@ def _is_right(function: Function, *operands: torch.Tensor, compiled: Callable) -
     assert _failures() == []
     assert counters["tilecast"]["problems"] == 1
     assert "StaticMatmul.named" in code
+    return code
+
+
+def _is_close(
+    compiled: Callable, function: Function, *operands: torch.Tensor, **options: Any
+) -> str:
+    """Compile and compare with float32, whoever multiplies; returns the code."""
+    result, code = compiled(function, *operands, **options)
+    expected = _exact(function, *operands)
+    assert result.shape == expected.shape
+    assert result.numel() == 0 or _error(result, expected) < TOLERANCE
+    assert _failures() == []
     return code
 
 
@@ -255,13 +267,7 @@ def _misaligned_view(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 def test_what_is_not_covered_is_right_too(
     compiled: Callable, function: Function, a: tuple, b: tuple
 ) -> None:
-    operands = _bf16(*a), _bf16(*b)
-    result, code = compiled(function, *operands)
-    expected = _exact(function, *operands)
-    assert result.shape == expected.shape
-    assert result.numel() == 0 or _error(result, expected) < TOLERANCE
-    assert "StaticMatmul" not in code
-    assert _failures() == []
+    assert "StaticMatmul" not in _is_close(compiled, function, _bf16(*a), _bf16(*b))
 
 
 ODD: dict[str, tuple[Function, Callable[[int], tuple[torch.Tensor, ...]]]] = {
@@ -304,28 +310,6 @@ def test_no_rows_are_added_for_a_kernel_that_takes_any(
         result, code = compiled(_linear, x, weight, backends=backends, pads=True)
         assert (f"(2048, {N})" in code) is is_padded
         assert _error(result, _exact(_linear, x, weight)) < TOLERANCE
-
-
-def test_an_expanded_row_is_right(compiled: Callable) -> None:
-    """Inductor may copy it or not; TMA reads no stride of 0."""
-
-    def function(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        return x[:1].expand(M, K) @ weight.T
-
-    operands = _bf16(M, K), _bf16(N, K)
-    result, _ = compiled(function, *operands)
-    assert _error(result, _exact(function, *operands)) < TOLERANCE
-    assert _failures() == []
-
-
-def test_an_input_that_is_not_aligned_is_right(compiled: Callable) -> None:
-    """Inductor may see it at run time only, and copies it then."""
-    a = _bf16(M * K + 1)[1:].view(M, K)
-    b = _bf16(N, K)
-    assert a.data_ptr() % 16
-    result, _ = compiled(_linear, a, b)
-    assert _error(result, _exact(_linear, a, b)) < TOLERANCE
-    assert _failures() == []
 
 
 FUSED: dict[str, tuple[Function, tuple[int, ...]]] = {
@@ -401,39 +385,6 @@ def test_addmm_with_a_matrix_of_wider_rows(compiled: Callable, matrix_model: Pat
     assert "'bf16:rcr:c'" in code
 
 
-def test_a_matrix_for_every_m(matrix_model: Path) -> None:
-    from torch._inductor import config
-    from torch._inductor.utils import fresh_cache
-
-    def function(c: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        return torch.addmm(c, x, weight.T)
-
-    weight = _bf16(N, K)
-    torch._dynamo.reset()
-    with installed(k=1, model=matrix_model), fresh_cache(), config.patch(_settings()):
-        dynamic = torch.compile(function, fullgraph=True)
-        for rows in (M, 17, 500, 3000):
-            c, x = _bf16(rows, N), _bf16(rows, K)
-            torch._dynamo.mark_dynamic(c, 0)
-            torch._dynamo.mark_dynamic(x, 0)
-            assert _error(dynamic(c, x, weight), _exact(function, c, x, weight)) < TOLERANCE
-    assert _failures() == []
-
-
-@pytest.mark.parametrize("steps", [*FACTORS, "bias+c"])
-@pytest.mark.parametrize("batch", [1, 3])
-def test_a_matrix_where_its_kernel_fails(
-    monkeypatch: pytest.MonkeyPatch, steps: str, batch: int
-) -> None:
-    monkeypatch.setattr(static, "loaded_kernel", _broken)
-    operands = GemmOperands.parse(f"bf16:rcr:{steps}")
-    problem = GemmProblem(M, N, K, batch, operands)
-    a, b, *extras = random_inputs(problem)
-    out = poisoned_out(problem)
-    _static(operands.text, batch > 1)(a, b, out, *extras)
-    assert _error(out, reference(problem, (a, b, *extras))) < TOLERANCE
-
-
 BATCHED_SUMS: dict[str, tuple[tuple[int, ...], str]] = {
     "a matrix each": ((4, M, 264), "c"),
     "one matrix for all": ((1, M, 264), "c"),
@@ -500,53 +451,49 @@ def test_addmm_with_a_row_in_another_layout(compiled: Callable, a: str) -> None:
     assert f"'bf16:{a[0]}rr:bias'" in code
 
 
-def test_a_row_of_a_buffer_that_the_graph_makes(compiled: Callable) -> None:
-    """Which the kernel before this one writes; Inductor may expand it in memory."""
+RIGHT: dict[str, tuple[Function, Callable[[], tuple[torch.Tensor, ...]]]] = {
+    # Inductor may copy it or not; TMA reads no stride of 0.
+    "an expanded row": (
+        lambda x, w: x[:1].expand(M, K) @ w.T,
+        lambda: (_bf16(M, K), _bf16(N, K)),
+    ),
+    # Inductor may see it at run time only, and copies it then.
+    "an input that is not aligned": (
+        lambda x, w: x @ w.T,
+        lambda: (_bf16(M * K + 1)[1:].view(M, K), _bf16(N, K)),
+    ),
+    # Which the kernel before this one writes; Inductor may expand it in memory.
+    "a row that the graph makes": (
+        lambda bias, x, w: F.linear(x, w, torch.relu(bias) * 2),
+        lambda: (_bf16(N), _bf16(M, K), _bf16(N, K)),
+    ),
+    "two factors": (
+        lambda bias, x, w: torch.addmm(bias, x, w.T, alpha=0.5, beta=3),
+        lambda: (_bf16(N), _bf16(M, K), _bf16(N, K)),
+    ),
+    "a residual that is an operand": (
+        lambda x, w: x + x @ w.T,
+        lambda: (_bf16(K, K), _bf16(K, K)),
+    ),
+    # One matrix for all, which Inductor may expand in memory.
+    "a batch that is expanded": (
+        lambda x, y: torch.bmm(x.expand(5, M, K), y.mT),
+        lambda: (_bf16(1, M, K), _bf16(5, 264, K)),
+    ),
+}
+"""Products that a tilecast kernel may do or not."""
 
-    def function(bias: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        return F.linear(x, weight, torch.relu(bias) * 2)
 
-    operands = _bf16(N), _bf16(M, K), _bf16(N, K)
-    result, _ = compiled(function, *operands)
-    assert _error(result, _exact(function, *operands)) < TOLERANCE
-    assert _failures() == []
-
-
-def test_addmm_with_a_row_where_its_kernel_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(static, "loaded_kernel", _broken)
-    bias, a, b = _bf16(N), _bf16(M, K), _bf16(N, K).T
-    out = torch.full((M, N), torch.nan, dtype=torch.bfloat16, device="cuda")
-    _static("bf16:rcr:bias")(a, b, out, bias)
-    assert _error(out, bias.double() + a.double() @ b.double()) < TOLERANCE
-
-
-def test_addmm_with_two_factors_is_right(compiled: Callable) -> None:
-    def function(bias: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        return torch.addmm(bias, x, weight.T, alpha=0.5, beta=3)
-
-    operands = _bf16(N), _bf16(M, K), _bf16(N, K)
-    result, _ = compiled(function, *operands)
-    assert _error(result, _exact(function, *operands)) < TOLERANCE
-    assert _failures() == []
+@pytest.mark.parametrize("kind", RIGHT)
+def test_whoever_multiplies_is_right(compiled: Callable, kind: str) -> None:
+    function, operands = RIGHT[kind]
+    _is_close(compiled, function, *operands())
 
 
 def test_a_beta_of_0_ignores_the_bias(compiled: Callable) -> None:
-    def function(bias: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        return torch.addmm(bias, x, weight.T, beta=0)
-
     operands = _bf16(N).fill_(torch.nan), _bf16(M, K), _bf16(N, K)
-    result, _ = compiled(function, *operands)
+    result, _ = compiled(lambda bias, x, w: torch.addmm(bias, x, w.T, beta=0), *operands)
     assert _error(result, operands[1].float() @ operands[2].float().T) < TOLERANCE
-
-
-def test_a_residual_shares_memory_with_an_operand(compiled: Callable) -> None:
-    def function(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        return x + x @ weight.T
-
-    operands = _bf16(K, K), _bf16(K, K)
-    result, _ = compiled(function, *operands)
-    assert _error(result, _exact(function, *operands)) < TOLERANCE
-    assert _failures() == []
 
 
 @pytest.mark.parametrize(("batch", "m"), [(4, M), (1, M), (6, 37), (3, 1)])
@@ -555,18 +502,6 @@ def test_bmm(compiled: Callable, batch: int, m: int) -> None:
         return torch.bmm(x, y.mT)
 
     _is_right(function, _bf16(batch, m, K), _bf16(batch, 264, K), compiled=compiled)
-
-
-def test_bmm_of_a_batch_that_is_expanded(compiled: Callable) -> None:
-    """One matrix for all, which Inductor may expand in memory."""
-
-    def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return torch.bmm(x.expand(5, M, K), y.mT)
-
-    operands = _bf16(1, M, K), _bf16(5, 264, K)
-    result, _ = compiled(function, *operands)
-    assert _error(result, _exact(function, *operands)) < TOLERANCE
-    assert _failures() == []
 
 
 def test_bmm_of_heads_in_one_buffer(compiled: Callable) -> None:
@@ -620,67 +555,6 @@ def test_an_activation_behind_a_product_is_one_kernel(
     assert counters["tilecast"] == {f"fused: {name}": 1, "problems": 1}
 
 
-@pytest.mark.parametrize("name", activations())
-@pytest.mark.parametrize("rows", [16, 2048])
-@pytest.mark.parametrize("backends", ["ATEN,TILECAST", "ATEN,TRITON,TILECAST", "TILECAST"])
-def test_an_activation_is_fused_or_not_as_measured(
-    compiled: Callable, name: str, rows: int, backends: str
-) -> None:
-    function = _activated(name)
-    operands = _bf16(rows, 1024) / 32, _bf16(4096, 1024), _bf16(4096)
-    with torch.no_grad():
-        result, code = compiled(function, *operands, k=3, backends=backends)
-    assert _error(result, _exact(function, *operands)) < TOLERANCE
-    fused = counters["tilecast"][f"fused: {name}"]
-    assert fused + counters["tilecast"][f"not fused: {name}"] == 1
-    assert (f"'bf16:rcr:bias+{name}'" in code) == bool(fused)
-    assert _failures() == []
-
-
-def test_what_is_not_fused_is_as_if_it_had_not_been_tried(
-    compiled: Callable, model_of: Callable[..., Path]
-) -> None:
-    model = model_of("bf16:rcr", torch.cuda.get_device_name(), leaves=True)
-    operands = _bf16(2, 96, K), _bf16(N, K), _bf16(N)
-    options = {"k": 1, "backends": "ATEN,TILECAST", "model": model}
-    with torch.no_grad():
-        found, code = compiled(_activated("gelu"), *operands, **options)
-        assert counters["tilecast"]["not fused: gelu"] == 1
-        expected, without = compiled(_activated("gelu"), *operands, fuse=False, **options)
-    # Not bit by bit: 2.11 has two ways to add a row in ATen, of which one rounds twice, and takes
-    # what it finds faster.
-    assert _error(found, expected) < 2 * ONE_ROUNDING
-    for call in ("extern_kernels.", ".run("):
-        assert code.count(call) == without.count(call)
-
-
-def test_an_activation_for_every_m(compiled: Callable) -> None:
-    from torch._inductor import config
-    from torch._inductor.utils import fresh_cache
-
-    function = _activated("silu")
-    weight, bias = _bf16(N, K), _bf16(N)
-    torch._dynamo.reset()
-    with installed(k=1, fuse=True), fresh_cache(), config.patch(_settings()), torch.no_grad():
-        dynamic = torch.compile(function, fullgraph=True)
-        for rows in (M, 17, 500, 3000):
-            x = _bf16(rows, K) / K**0.5
-            torch._dynamo.mark_dynamic(x, 0)
-            result = dynamic(x, weight, bias)
-            assert _error(result, _exact(function, x, weight, bias)) < TOLERANCE
-    assert _failures() == []
-
-
-@pytest.mark.parametrize("name", activations())
-def test_an_activation_where_its_kernel_fails(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.setattr(static, "loaded_kernel", _broken)
-    bias, a, b = _bf16(N), _bf16(M, K) / K**0.5, _bf16(N, K).T
-    out = torch.full((M, N), torch.nan, dtype=torch.bfloat16, device="cuda")
-    _static(f"bf16:rcr:bias+{name}")(a, b, out, bias)
-    expected = applied(name, bias.double() + a.double() @ b.double(), {})
-    assert _error(out, expected) < TOLERANCE
-
-
 def _weight_only(form: str) -> Function:
     """A linear layer with a weight of int8, as torchao writes it, and what scales it."""
 
@@ -725,24 +599,6 @@ def test_an_int8_weight_is_read_by_one_kernel(
     assert counters["tilecast"] == {"fused: int8 weight": 1, "problems": 1}
 
 
-@pytest.mark.parametrize("form", MIXED)
-@pytest.mark.parametrize("rows", [16, 256, 2048])
-@pytest.mark.parametrize("backends", ["ATEN,TILECAST", "ATEN,TRITON,TILECAST", "TILECAST"])
-def test_an_int8_weight_is_fused_or_not_as_measured(
-    compiled: Callable, form: str, rows: int, backends: str
-) -> None:
-    function = _weight_only(form)
-    operands = _weight_only_operands(form, rows, n=4096, k=1024)
-    with torch.no_grad():
-        result, code = compiled(function, *operands, k=3, backends=backends)
-    assert _error(result, _exact(function, *operands)) < TOLERANCE
-    fused = counters["tilecast"]["fused: int8 weight"]
-    assert fused + counters["tilecast"]["not fused: int8 weight"] == 1
-    assert ("'bf16xint8:rcr" in code) == bool(fused)
-    assert "on_trial" not in code
-    assert _failures() == []
-
-
 @pytest.mark.parametrize("form", ["column-scales", "fp32-column-scales+bias", ""])
 def test_an_int8_weight_is_fused_at_few_rows(compiled: Callable, form: str) -> None:
     """By a wide margin: what Inductor does without us reads the weight three times, or slowly."""
@@ -752,41 +608,27 @@ def test_an_int8_weight_is_fused_at_few_rows(compiled: Callable, form: str) -> N
     assert counters["tilecast"]["fused: int8 weight"] == 1
 
 
-@pytest.mark.parametrize("form", MIXED)
-def test_an_int8_weight_that_is_not_fused_is_as_if_it_had_not_been_tried(
+@pytest.mark.parametrize("form", [*MIXED, "gelu"])
+def test_what_is_not_fused_is_as_if_it_had_not_been_tried(
     compiled: Callable, model_of: Callable[..., Path], form: str
 ) -> None:
-    model = model_of("bf16xint8:rcr:column-scales", torch.cuda.get_device_name(), leaves=True)
-    function = _weight_only(form)
+    gelu = form == "gelu"
+    known = "bf16:rcr" if gelu else "bf16xint8:rcr:column-scales"
+    model = model_of(known, torch.cuda.get_device_name(), leaves=True)
+    function = _activated("gelu") if gelu else _weight_only(form)
     operands = _weight_only_operands(form, 2, 96, n=N, k=K)
+    if gelu:
+        operands = [_bf16(2, 96, K), _bf16(N, K), _bf16(N)]
     options = {"k": 1, "backends": "ATEN,TILECAST", "model": model}
     with torch.no_grad():
         found, code = compiled(function, *operands, **options)
-        assert counters["tilecast"]["not fused: int8 weight"] == 1
+        assert counters["tilecast"][f"not fused: {'gelu' if gelu else 'int8 weight'}"] == 1
         expected, without = compiled(function, *operands, fuse=False, **options)
-    assert _error(found, expected) < ONE_ROUNDING
+    # Not bit by bit: 2.11 has two ways to add a row in ATen, of which one rounds twice, and takes
+    # what it finds faster.
+    assert _error(found, expected) < (2 if gelu else 1) * ONE_ROUNDING
     for call in ("extern_kernels.", ".run(", "_weight_int8pack_mm"):
         assert code.count(call) == without.count(call)
-
-
-@pytest.mark.parametrize("form", ["column-scales+bias", ""])
-def test_an_int8_weight_for_every_m(form: str) -> None:
-    from torch._inductor import config
-    from torch._inductor.utils import fresh_cache
-
-    function = _weight_only(form)
-    _, *others = _weight_only_operands(form, 1, n=N, k=K)
-    torch._dynamo.reset()
-    counters.clear()
-    with installed(k=1, fuse=True), fresh_cache(), config.patch(_settings()), torch.no_grad():
-        dynamic = torch.compile(function, fullgraph=True)
-        for rows in (M, 17, 500, 3000):
-            x = _bf16(rows, K) / K**0.5
-            torch._dynamo.mark_dynamic(x, 0)
-            result = dynamic(x, *others)
-            assert _error(result, _exact(function, x, *others)) < TOLERANCE
-    assert counters["tilecast"]["fused: int8 weight"] == 1
-    assert _failures() == []
 
 
 def _whole(a: Any, column: Any, weight: Any, row: Any, *bias: Any) -> torch.Tensor:
@@ -831,19 +673,38 @@ def test_a_product_of_int8_is_scaled_by_its_kernel(
     assert counters["tilecast"] == {"fused: int8 product": 1, "problems": 1}
 
 
-@pytest.mark.parametrize("extras", WHOLE)
-@pytest.mark.parametrize("rows", [32, 2048])
-@pytest.mark.parametrize("backends", ["ATEN,TRITON,TILECAST", "TILECAST"])
-def test_a_product_of_int8_is_fused_or_not_as_measured(
-    compiled: Callable, extras: str, rows: int, backends: str
+@pytest.mark.parametrize("backends", ["ATEN,TILECAST", "ATEN,TRITON,TILECAST", "TILECAST"])
+@pytest.mark.parametrize("rows", [16, 2048])
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        *((name, f"bf16:rcr:bias+{name}") for name in activations()),
+        *(("int8 weight", f"bf16xint8:rcr{':' * bool(form)}{form}") for form in MIXED),
+        *(("int8 product", f"int8:rcr>bf16:{extras}") for extras in WHOLE),
+    ],
+)
+def test_what_may_be_fused_is_or_not_as_measured(
+    compiled: Callable, name: str, text: str, rows: int, backends: str
 ) -> None:
-    operands, expected = _whole_operands(extras, rows, 4096, 1024)
+    form = text.removeprefix("bf16xint8:rcr").removeprefix("int8:rcr>bf16").removeprefix(":")
+    if name == "int8 product":
+        rows = max(rows, 32)  # ATen takes no fewer than 17
+        function: Function = _whole
+        operands, expected = _whole_operands(form, rows, 4096, 1024)
+    elif name == "int8 weight":
+        function = _weight_only(form)
+        operands = _weight_only_operands(form, rows, n=4096, k=1024)
+        expected = _exact(function, *operands)
+    else:
+        function = _activated(name)
+        operands = _bf16(rows, 1024) / 32, _bf16(4096, 1024), _bf16(4096)
+        expected = _exact(function, *operands)
     with torch.no_grad():
-        result, code = compiled(_whole, *operands, k=3, backends=backends)
+        result, code = compiled(function, *operands, k=3, backends=backends)
     assert _error(result, expected) < TOLERANCE
-    fused = counters["tilecast"]["fused: int8 product"]
-    assert fused + counters["tilecast"]["not fused: int8 product"] == 1
-    assert (f"'int8:rcr>bf16:{extras}'" in code) == bool(fused)
+    fused = counters["tilecast"][f"fused: {name}"]
+    assert fused + counters["tilecast"][f"not fused: {name}"] == 1
+    assert (repr(text) in code) == bool(fused)
     assert "on_trial" not in code
     assert _failures() == []
 
@@ -863,38 +724,47 @@ def test_dynamic_quantization_is_a_kernel_and_the_product_another(compiled: Call
     assert code.count(".run(") == without.count(".run(") - 1
 
 
-def test_a_product_of_int8_for_every_m() -> None:
-    from torch._inductor import config
-    from torch._inductor.utils import fresh_cache
+EVERY_M: dict[str, tuple[Function, Callable[[int], Sequence[torch.Tensor]], int]] = {
+    "a matrix": (
+        lambda x, c, w: torch.addmm(c, x, w.T),
+        lambda rows: (_bf16(rows, K), _bf16(rows, N), _bf16(N, K)),
+        2,
+    ),
+    "silu": (_activated("silu"), lambda rows: (_bf16(rows, K) / K**0.5, _bf16(N, K), _bf16(N)), 1),
+    **{
+        f"int8 weight {form}": (
+            _weight_only(form),
+            partial(_weight_only_operands, form, n=N, k=K),
+            1,
+        )
+        for form in ("column-scales+bias", "")
+    },
+    "int8 product": (_whole, lambda rows: _whole_operands("out-row-scales+bias", rows)[0], 2),
+}
+"""Functions, their operands for some rows, and how many of these have as many rows."""
 
+
+@pytest.mark.parametrize("kind", EVERY_M)
+def test_one_graph_for_every_m_of_a_fused_product(matrix_model: Path, kind: str) -> None:
+    function, operands_of, symbolic = EVERY_M[kind]
+    model = matrix_model if kind == "a matrix" else None
     torch._dynamo.reset()
     counters.clear()
-    with installed(k=1, fuse=True), fresh_cache(), config.patch(_settings()), torch.no_grad():
-        dynamic = torch.compile(_whole, fullgraph=True)
+    with installed(1, model, fuse=True), fresh_cache(), config.patch(_settings()), torch.no_grad():
+        dynamic = torch.compile(function, fullgraph=True)
         for rows in (M, 17, 500, 3000):
-            operands, expected = _whole_operands("out-row-scales+bias", rows)
-            for operand in operands[:2]:
+            operands = operands_of(rows)
+            for operand in operands[:symbolic]:
                 torch._dynamo.mark_dynamic(operand, 0)
+            if kind == "int8 product":
+                a, column, weight, row, bias = (operand.double() for operand in operands)
+                expected = a @ weight.t() * column * row + bias
+            else:
+                expected = _exact(function, *operands)
             assert _error(dynamic(*operands), expected) < TOLERANCE
-    assert counters["tilecast"]["fused: int8 product"] == 1
+    fused = {"a matrix": None, "silu": "silu"}.get(kind, " ".join(kind.split()[:2]))
+    assert fused is None or counters["tilecast"][f"fused: {fused}"] == 1
     assert _failures() == []
-
-
-@pytest.mark.parametrize(
-    "text",
-    [f"bf16xint8:rcr{':' * bool(form)}{form}" for form in MIXED]
-    + [f"int8:rcr>bf16:{extras}" for extras in WHOLE],
-)
-def test_a_product_of_int8_where_its_kernel_fails(
-    monkeypatch: pytest.MonkeyPatch, text: str
-) -> None:
-    monkeypatch.setattr(static, "loaded_kernel", _broken)
-    operands = GemmOperands.parse(text)
-    problem = GemmProblem(M, N, K, operands=operands)
-    a, b, *extras = random_inputs(problem)
-    out = poisoned_out(problem)
-    _static(operands.text)(a, b, out, *extras)
-    assert _error(out, reference(problem, (a, b, *extras))) < TOLERANCE
 
 
 def test_gradients_behind_a_relu_that_is_fused(compiled: Callable) -> None:
@@ -922,8 +792,6 @@ def test_gradients_of_a_linear_layer(compiled: Callable, bias: bool) -> None:
         out.backward(gradient)
         return out.detach()
 
-    from torch._inductor.utils import fresh_cache
-
     torch._dynamo.reset()
     _forget_kernels()
     # Settings of its own: a backward pass compiles in another thread, which sees no patch of ours.
@@ -950,8 +818,6 @@ def test_gradients_of_a_linear_layer(compiled: Callable, bias: bool) -> None:
 @pytest.fixture
 def cpp_wrapper() -> Iterator[None]:
     """Inside, Inductor writes C++ instead of Python, where that can be compiled."""
-    from torch._inductor import config
-
     with config.patch(cpp_wrapper=True):
         try:
             torch.compile(lambda x: x + 1, fullgraph=True)(_bf16(16))
@@ -972,12 +838,10 @@ def _calls_from_cpp(code: str) -> int:
 def test_a_cpp_wrapper_calls_our_operator(compiled: Callable, kind: str, k: int) -> None:
     function, bias = {"mm": (_linear, None), **FUSED, **ADDMM}[kind]
     operands = [*([_bf16(*bias)] if bias else []), _bf16(M, K), _bf16(N, K)]
-    result, code = compiled(function, *operands, k=k)
-    assert _error(result, _exact(function, *operands)) < TOLERANCE
+    code = _is_close(compiled, function, *operands, k=k)
     assert _calls_from_cpp(code) == 1
     assert "StaticMatmul" not in code
     assert counters["tilecast"]["problems"] == 1
-    assert _failures() == []
 
 
 @pytest.mark.usefixtures("cpp_wrapper")
@@ -989,11 +853,9 @@ def test_a_matrix_and_its_factors_from_cpp(
         return torch.addmm(c, x, weight.T, **FACTORS[steps])
 
     operands = _bf16(M, N) * 10, _bf16(M, K), _bf16(N, K)
-    result, code = compiled(function, *operands, model=matrix_model)
-    assert _error(result, _exact(function, *operands)) < TOLERANCE
+    code = _is_close(compiled, function, *operands, model=matrix_model)
     assert _calls_from_cpp(code) == 1
     assert f'"bf16:rcr:{steps}"' in code
-    assert _failures() == []
 
 
 @pytest.mark.usefixtures("cpp_wrapper")
@@ -1014,16 +876,12 @@ def test_stock_choices_compete_in_cpp(compiled: Callable) -> None:
         return torch.relu(x @ weight.T)
 
     operands = _bf16(M, K), _bf16(N, K)
-    result, _ = compiled(function, *operands, backends="ATEN,TRITON,TILECAST", fuse=False)
-    assert _error(result, _exact(function, *operands)) < TOLERANCE
+    _is_close(compiled, function, *operands, backends="ATEN,TRITON,TILECAST", fuse=False)
     assert counters["tilecast"]["won"] + counters["tilecast"]["lost"] == 1
-    assert _failures() == []
 
 
 @pytest.mark.usefixtures("cpp_wrapper")
 def test_a_training_step_in_cpp() -> None:
-    from torch._inductor.utils import fresh_cache
-
     layer = torch.nn.Linear(K, N, device="cuda", dtype=torch.bfloat16)
     x, gradient = _bf16(M, K).requires_grad_(), _bf16(M, N)
     torch._dynamo.reset()
@@ -1235,9 +1093,6 @@ def test_choices_near_the_fastest_race_at_the_power_limit(
 
 def test_one_graph_for_every_m_of_scaled_products(model_of: Callable[..., Path]) -> None:
     """Whose scales are as many as its rows."""
-    from torch._inductor import config
-    from torch._inductor.utils import fresh_cache, run_and_get_code
-
     torch._dynamo.reset()
     operands = GemmOperands.parse("e4m3:rcr>bf16:row-scales")
     model = model_of(operands.text, torch.cuda.get_device_name())
@@ -1257,22 +1112,8 @@ def test_one_graph_for_every_m_of_scaled_products(model_of: Callable[..., Path])
     assert _failures() == []
 
 
-@pytest.mark.parametrize("text", ["int8:rcr>int32", "e4m3:rcr>bf16:row-scales+bias"])
-def test_torch_multiplies_8_bits_where_a_kernel_fails(
-    monkeypatch: pytest.MonkeyPatch, text: str
-) -> None:
-    monkeypatch.setattr(static, "loaded_kernel", _broken)
-    problem = GemmProblem(M, N, K, operands=GemmOperands.parse(text))
-    (a, b, *extras), out = random_inputs(problem), poisoned_out(problem)
-    _static(text)(a, b, out, *extras)
-    assert _error(out, reference(problem, (a, b, *extras))) < TOLERANCE
-
-
 @pytest.mark.parametrize("bias", [(), (N,)], ids=["no bias", "a bias"])
 def test_one_graph_for_every_m(bias: tuple[int, ...]) -> None:
-    from torch._inductor import config
-    from torch._inductor.utils import fresh_cache, run_and_get_code
-
     torch._dynamo.reset()
     fixed = [_bf16(N, K), *([_bf16(*bias)] if bias else [])]
     function = torch.compile(F.linear, fullgraph=True)
@@ -1293,9 +1134,6 @@ def test_one_graph_for_every_m(bias: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("dims", [(0,), (0, 1)], ids=["batch", "batch and m"])
 def test_one_graph_for_every_batch(dims: tuple[int, ...]) -> None:
-    from torch._inductor import config
-    from torch._inductor.utils import fresh_cache, run_and_get_code
-
     torch._dynamo.reset()
     function: Any = torch.compile(torch.bmm, fullgraph=True)
     with installed(k=3), fresh_cache(), config.patch(_settings()):
@@ -1382,8 +1220,6 @@ def test_choices_that_fail_lose(
 
 def test_a_kernel_that_failed_once_is_benchmarked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """In the same cache of timings: what failed may have been out of memory."""
-    from torch._inductor import config
-    from torch._inductor.utils import fresh_cache
 
     def fails(*arguments: Any) -> Any:
         raise RuntimeError("injected")
@@ -1407,9 +1243,6 @@ def test_a_kernel_that_failed_once_is_benchmarked_again(monkeypatch: pytest.Monk
 
 
 def test_mode_max_autotune_with_cuda_graphs() -> None:
-    from torch._inductor import config
-    from torch._inductor.utils import fresh_cache
-
     torch._dynamo.reset()
     bias, weight = _bf16(N), _bf16(N, K)
     function: Any = torch.compile(F.linear, mode="max-autotune", fullgraph=True)
@@ -1428,8 +1261,6 @@ SCRIPT = """
 import re
 import torch
 from torch._dynamo.utils import counters
-from torch._inductor.lowering import lowerings
-from torch._subclasses import FakeTensorMode
 from torch._inductor.codecache import PyCodeCache
 
 torch.manual_seed(0)
@@ -1497,8 +1328,6 @@ exact = x.float() @ weight.float().T
 print((torch.linalg.norm(result.float() - exact) / torch.linalg.norm(exact)).item() < 1e-2)
 print("tilecast.inductor_hook.installation" in sys.modules)
 from torch._dynamo.utils import counters
-from torch._inductor.lowering import lowerings
-from torch._subclasses import FakeTensorMode
 print(sum(name.startswith("failed") for name in counters["tilecast"]))
 """
 
@@ -1776,6 +1605,30 @@ def _static(operands: str, batched: bool = False) -> StaticMatmul:
     return StaticMatmul.named(best.config.name, operands, batched)
 
 
+FUSES = (
+    *(f"bf16:rcr:{steps}" for steps in (*FACTORS, "bias", "bias+c")),
+    *(f"bf16:rcr:bias+{name}" for name in activations()),
+    *(f"bf16xint8:rcr{':' * bool(form)}{form}" for form in MIXED),
+    *(f"int8:rcr>bf16:{extras}" for extras in WHOLE),
+    *("int8:rcr>int32", "e4m3:rcr>bf16:row-scales+bias"),
+)
+"""Operands of kernels in whose place torch multiplies."""
+
+
+@pytest.mark.parametrize(
+    ("text", "batch"), [*((text, 1) for text in FUSES), *((f"bf16:rcr:{s}", 3) for s in FACTORS)]
+)
+def test_torch_does_all_where_a_kernel_fails(
+    monkeypatch: pytest.MonkeyPatch, text: str, batch: int
+) -> None:
+    monkeypatch.setattr(static, "loaded_kernel", _broken)
+    problem = GemmProblem(M, N, K, batch, GemmOperands.parse(text))
+    a, b, *extras = random_inputs(problem)
+    out = poisoned_out(problem)
+    _static(text, batch > 1)(a, b, out, *extras)
+    assert _error(out, reference(problem, (a, b, *extras))) < TOLERANCE
+
+
 @pytest.mark.parametrize("batched", [False, True])
 def test_torch_writes_float32_where_a_kernel_fails(
     monkeypatch: pytest.MonkeyPatch, batched: bool
@@ -2044,8 +1897,6 @@ def test_no_kernel_is_loaded_while_a_graph_is_captured(switched_on: Callable[...
 
 
 def test_the_switch_leaves_compiled_code_alone(switched_on: Callable[..., None]) -> None:
-    from torch._inductor.utils import fresh_cache
-
     def function(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return torch.relu(x @ weight.T) + 1
 
