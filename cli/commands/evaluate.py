@@ -27,7 +27,7 @@ from tilecast.models.learning.labels import ProblemLabels
 from tilecast.models.learning.training_sets import Measurements
 from tilecast.models.runtime.artifact import Artifact, load
 from tilecast.models.runtime.learned import LearnedHeuristic
-from tilecast.models.runtime.manifest import learned_families, learned_from, understood
+from tilecast.models.runtime.manifest import learned_families, learned_from
 from tilecast.models.runtime.nearest_gpu import borrowed
 from tilecast.models.runtime.objectives import OBJECTIVES
 from tilecast.models.runtime.ranker import ConfigRanker
@@ -93,8 +93,7 @@ def run(options: argparse.Namespace) -> Output:
             notes["borrowed"] = (
                 f"as trained: the model of the {artifact.trained_for}, used on the {gpu.name}"
             )
-        with understood(options.model):
-            families = learned_families(artifact.facts)
+        families = learned_families(artifact.facts)
         if seen := sum(problem.family in families for problem in among):
             notes["seen"] = f"as trained has seen (n, k) of {seen} of the {len(among)} problems"
     fits = list(heuristics.values())

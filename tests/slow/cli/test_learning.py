@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +10,7 @@ import pytest
 
 from tilecast.cli.main import main
 from tilecast.data_collection.dataset.autotuned import HEADER, Autotuned
-from tilecast.data_collection.dataset.dataset import Dataset, read_dataset, write_dataset
+from tilecast.data_collection.dataset.dataset import Dataset, write_dataset
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.candidates import candidates
@@ -75,17 +74,3 @@ def test_train_learns_from_autotuning_and_says_what_it_left_out(
     assert artifact.facts["dataset"] == few_trained.facts["dataset"]
     assert artifact.ranker.forest.pack() == few_trained.ranker.forest.pack()
     assert artifact.ranker.network.pack() != few_trained.ranker.network.pack()
-
-
-def test_train_prints_held_out_regret(
-    few_dataset: Dataset, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write_dataset(few_dataset, tmp_path / "data.parquet")
-    data, out = str(tmp_path / "data.parquet"), tmp_path / "model"
-    arguments = ["train", "--data", data, "--add", data, "--out", str(out), "--jobs", "2"]
-    assert main(arguments) == 0
-    text = capsys.readouterr().out
-    for part in ("held out", "tilecast", "noise floor", "sustained", "written to"):
-        assert part in text
-    learned = json.loads((out / "manifest.json").read_text())["facts"]["dataset"]
-    assert learned["rows"] == 2 * len(read_dataset(Path(data)).rows)

@@ -143,16 +143,6 @@ def test_prune_keeps_what_was_asked_for_last(
     assert list(cache.sizes()) == keys[-(3072 // each) :]
 
 
-@pytest.mark.parametrize(
-    ("text", "size"),
-    [("0", 0), ("7", 7), ("5K", 5 << 10), ("500M", 500 << 20), ("2G", 2 << 30), ("1T", 1 << 40)],
-)
-def test_sizes(text: str, size: int) -> None:
-    from tilecast.cli.options.argtypes import size as read
-
-    assert read(text) == size
-
-
 def test_a_read_only_cache(
     cache: ObjectCache,
     refused: Callable[..., str],

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from tilecast.data_collection.dataset.autotuned import Autotuned
-from tilecast.data_collection.dataset.dataset import Dataset
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.heuristic import rank
@@ -22,9 +21,7 @@ from tilecast.models.learning.autotune_pairs import Comparison, compared_feature
 from tilecast.models.learning.fit_ranker import fit_ranker
 from tilecast.models.learning.folds import folds
 from tilecast.models.learning.labels import ProblemLabels
-from tilecast.models.learning.training import fit_rankers, train
-from tilecast.models.learning.training_sets import by_gpu
-from tilecast.models.runtime.artifact import Artifact
+from tilecast.models.learning.training import fit_rankers
 
 PROBLEM = GemmProblem(640, 5120, 5120)
 
@@ -123,22 +120,3 @@ def test_held_out_families_are_held_out_of_what_was_compared(
     assert len(taught) == 1 + len(splits)
     for known, others in taught[1:]:
         assert known == others < families
-
-
-def test_training_scores_nothing_by_autotuned_times(
-    few_trained: Artifact, few_dataset: Dataset, h200: Hardware
-) -> None:
-    fp16 = replace(PROBLEM, operands=PROBLEM.operands.parse("fp16:rcr"))
-    found = [
-        _autotuned(problem, {c: 1.0 + i for i, c in enumerate(candidates(problem, h200)[:5])})
-        for problem in (PROBLEM, fp16)
-    ]
-    artifact = train(by_gpu([few_dataset]), found, jobs=2)
-    assert artifact.facts["autotuned"] == {"problems": 2, "times": 10}
-    for name in ("dataset", "noise_floor"):
-        assert artifact.facts[name] == few_trained.facts[name]
-    # A model has not seen operands of which it was only told what is ahead of what.
-    assert artifact.operands == few_trained.operands
-    assert "autotuned" not in few_trained.facts
-    assert artifact.ranker.forest.pack() == few_trained.ranker.forest.pack()
-    assert artifact.ranker.network.pack() != few_trained.ranker.network.pack()
