@@ -36,11 +36,11 @@ class Model:
     """The shipped model, remembering its answers."""
 
     def __init__(self) -> None:
-        self.answers: list[tuple[GemmProblem, int, list[KernelConfig]]] = []
+        self.answers: list[tuple[GemmProblem, int, list[Any]]] = []
 
     def __call__(
         self, problem: GemmProblem, configs: Sequence[KernelConfig], limit: int
-    ) -> list[KernelConfig]:
+    ) -> list[Any]:
         given = config_table(configs, problem.operands).all()
         ranking: Any = list(_heuristic(problem).rank(problem, given, limit=limit))
         self.answers.append((problem, len(configs), ranking))
@@ -175,11 +175,3 @@ def test_operands_without_a_model_keep_the_stock_order(home, choices_of, caplog)
     assert _names(choices_of(_linear, *operands)) == stock != []
     (record,) = [record for record in caplog.records if record.name.startswith("tilecast")]
     assert "PyTorch ranks its own NVGEMM kernels: " in record.getMessage()
-
-
-def test_restoring_brings_the_stock_order_back(home, choices_of) -> None:
-    before, stock = home.get_nvgemm_heuristics(), _names(choices_of(_linear, *_operands()))
-    rank_with_model(home, Model())
-    restore(home)
-    assert home.get_nvgemm_heuristics() is before
-    assert _names(choices_of(_linear, *_operands())) == stock
