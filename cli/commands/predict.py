@@ -15,7 +15,7 @@ from tilecast.cli.options.load_measurements import check_measured_on
 from tilecast.cli.options.output_paths import check_distinct, check_file
 from tilecast.cli.output.output import Output
 from tilecast.cli.output.ranking_tables import many_ranking_tables, ranking_tables
-from tilecast.data_collection.dataset.dataset import read_columns, shipped_data
+from tilecast.data_collection.dataset.dataset import read_dataset, shipped_data
 from tilecast.data_collection.dataset.select_times import MeasuredTimes, measured_times
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
@@ -147,9 +147,9 @@ def _one(problem: GemmProblem, options: argparse.Namespace) -> Output:
 
 def _truths(data: Path, problem: GemmProblem, gpu: Hardware) -> dict[str, MeasuredTimes]:
     """What a data set of the GPU has of the problem, by regime."""
-    columns, provenance = read_columns(data)
-    check_measured_on(data, measured_hardware(provenance), gpu)
-    return measured_times(columns, problem)
+    dataset = read_dataset(data)
+    check_measured_on(data, measured_hardware(dataset.provenance), gpu)
+    return measured_times(dataset.rows, problem)
 
 
 def _nearest_gpu(heuristic: LearnedHeuristic) -> dict[str, str]:

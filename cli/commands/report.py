@@ -1,4 +1,4 @@
-"""Show a data set, a store or a model as one HTML file that needs no network.
+"""Show a data set or a model as one HTML file that needs no network.
 
 With scores it fits every heuristic on parts of the data set: a minute for 500 problems.
 """
@@ -9,7 +9,7 @@ import argparse
 
 from tilecast.cli.commands.evaluate import default_scores
 from tilecast.cli.options import argtypes, arguments, resolve
-from tilecast.cli.options.load_measurements import DATA, read_dataset_or_store
+from tilecast.cli.options.load_measurements import DATA
 from tilecast.cli.options.output_paths import check_distinct, check_file
 from tilecast.cli.output.output import Output
 from tilecast.data_collection.dataset.dataset import Dataset, read_dataset, shipped_data
@@ -31,7 +31,7 @@ from tilecast.reporting.sections import (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's options."""
-    about = "a data set (Parquet), a store of `tilecast collect`, or the folder of a model"
+    about = "a data set (Parquet), or the folder of a model"
     parser.add_argument("source", type=argtypes.path, metavar="SOURCE", help=about)
     about = "the HTML file to write"
     parser.add_argument("--out", type=argtypes.path, required=True, metavar="FILE", help=about)
@@ -88,17 +88,8 @@ def _model(options: argparse.Namespace) -> tuple[Dataset | None, Artifact]:
 
 
 def _measurements(options: argparse.Namespace) -> tuple[Dataset, Artifact | None]:
-    """The measurements of a data set or store, and the model for them, if there is one.
-
-    Raises:
-        TilecastError: there are no measurements; or a model is asked for, and there is none.
-    """
-    dataset = read_dataset_or_store(options.source)
-    if dataset.rows.empty:
-        raise TilecastError(
-            f"{options.source} holds no measurement yet; allowed: one at least; run `tilecast "
-            "collect`, or the command that began it, which resumes"
-        )
+    """A data set, and the model for it; TilecastError where one is asked for, and there is none."""
+    dataset = read_dataset(options.source)
     try:
         artifact = model_for(dataset_hardware(dataset), options.model)
         kinds = [problem.operands for problem in dataset.problems()]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilecast.data_collection.dataset.measurement import REGIMES
-from tilecast.heuristics.config_table import Candidates
+from tilecast.heuristics.config import Candidates
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.models.features.features import featurize, leading, log_analytic

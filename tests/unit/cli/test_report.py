@@ -6,7 +6,6 @@ import json
 import re
 import sys
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +15,6 @@ import pytest
 from tilecast.cli.commands import evaluate, report
 from tilecast.cli.options.load_measurements import DATA
 from tilecast.data_collection.dataset.dataset import COLUMNS, Dataset, write_dataset
-from tilecast.data_collection.jobs.store import MeasurementStore
 from tilecast.models.runtime.artifact import SHIPPED, load, save
 from tilecast.reporting.page import Section, page
 from tilecast.reporting.table import Table
@@ -96,34 +94,6 @@ def _named(text: str, name: str) -> list[dict]:
     return [trace for trace in traces if trace.get("name") == name]
 
 
-def test_report_of_a_store(answer: Answer, synthetic_dataset: Dataset, tmp_path: Path) -> None:
-    from own_measurements import own_measurements
-
-    store = MeasurementStore(tmp_path / "run.db")
-    store.begin_run(dict(synthetic_dataset.provenance["runs"][0]))
-    store.add(own_measurements(), "synthetic")
-    store.close()
-    out = tmp_path / "report.html"
-    document = answer("report", str(tmp_path / "run.db"), "--out", str(out))
-    assert document["problems"] == 2
-    text = out.read_text()
-    assert "96x3072x2048" in text
-    assert "Not scored: 2 (n, k) families are too few for 5 folds" in text
-
-
-@pytest.mark.parametrize("begun", [False, True])
-def test_report_of_a_store_that_holds_nothing_yet(
-    refused: Refused, synthetic_dataset: Dataset, tmp_path: Path, begun: bool
-) -> None:
-    source, out = tmp_path / "run.db", tmp_path / "a.html"
-    with closing(MeasurementStore(source)) as store:
-        if begun:
-            store.begin_run(dict(synthetic_dataset.provenance["runs"][0]))
-    line = refused("report", str(source), "--out", str(out))
-    assert line.startswith(f"{source} holds no measurement yet; allowed: ")
-    assert not out.exists()
-
-
 def test_report_of_a_model_says_what_its_manifest_does(
     answer: Answer, refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,14 +133,22 @@ def test_report_of_a_model_shows_the_measurements_beside_it_that_it_learned_from
     assert document["sections"] == ["The model", *TITLES, "Where the model is unsure"]
 
 
-def test_report_writes_over_nothing(refused: Refused, tmp_path: Path) -> None:
-    store = tmp_path / "run.db"
-    MeasurementStore(store).close()
-    before = store.read_bytes()
-    line = refused("report", str(store), "--out", str(store))
+def test_report_writes_over_nothing(refused: Refused, data: str) -> None:
+    before = Path(data).read_bytes()
+    line = refused("report", data, "--out", data)
     assert "this command reads, keeps or writes" in line
     assert "allowed: a file of its own; name another one" in line
-    assert (store.read_bytes(), list(tmp_path.iterdir())) == (before, [store])
+    assert Path(data).read_bytes() == before
+
+
+def test_what_is_too_little_to_score_is_shown(
+    answer: Answer, few_dataset: Dataset, tmp_path: Path
+) -> None:
+    file, out = tmp_path / "few.parquet", tmp_path / "report.html"
+    rows = few_dataset.rows.query("k == 4096").reset_index(drop=True)
+    write_dataset(Dataset(rows, few_dataset.provenance), file)
+    assert answer("report", str(file), "--out", str(out))["problems"] == 4
+    assert "Not scored: 2 (n, k) families are too few for 5 folds" in out.read_text()
 
 
 def test_without_plotly_it_says_what_to_install(

@@ -118,17 +118,6 @@ def test_drift_is_told_by_the_card_that_verified() -> None:
     assert sorted(box["y"]) == [pytest.approx(-0.02), pytest.approx(0.02)]
 
 
-def test_drift_is_told_of_each_card_that_verified_a_problem() -> None:
-    """And of a kernel that was timed twice, the median, as labels have it."""
-    rows = _timed({("burst", "a"): 0.01, ("burst", "b"): 0.03})
-    later = rows[rows["stage"] == "verify"].assign(
-        device="other", microseconds=10.0 * np.exp([0.05, 0.09])
-    )
-    both = pd.concat([rows, later], ignore_index=True)
-    boxes = {box["name"]: box["y"] for box in _sound(change_by_card(repeats(both), both))}
-    assert boxes == {"a": [pytest.approx(0.02)], "other": [pytest.approx(0.07)]}
-
-
 def test_a_run_that_lists_no_gpus_is_shown(few_dataset: Dataset) -> None:
     provenance = few_dataset.provenance | {"runs": [{"gpu": "H200", "cuda": "13.0"}]}
     first, *_ = dataset_sections(

@@ -195,36 +195,6 @@ def test_a_last_wave_of_few_takes_less_than_a_whole_one() -> None:
     assert 1.1 * times[0] < times[1] < 0.97 * times[2]
 
 
-def test_sums_of_a_split_cost_more_the_more_share_them() -> None:
-    problem = GemmProblem(128, 256, 65536)
-    times = [
-        _features(problem, replace(PLAIN, split_k=split))["exchange_time"] for split in (1, 2, 4)
-    ]
-    assert times[0] == 0 < times[1] < times[2]
-    # Half of 128 x 256 sums of 4 bytes at 20 GB/s, and one doubling.
-    assert 2 ** times[1] - 1 == pytest.approx(128 * 256 * 4 / 2 / 20e3 + 0.7, rel=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("layout", "tile", "swap", "pieces"),
-    [
-        ("rcr", (128, 48), False, (128, 128)),  # both along k
-        ("crr", (128, 48), False, (128, 32)),
-        ("crr", (64, 96), False, (128, 64)),
-        ("crr", (64, 96), True, (128, 64)),
-        ("rrr", (64, 80), False, (128, 32)),
-        ("rrr", (64, 80), True, (128, 128)),
-    ],
-)
-def test_pieces_are_what_shared_memory_swizzles_together(
-    layout: str, tile: tuple[int, int], swap: bool, pieces: tuple[int, int]
-) -> None:
-    problem = GemmProblem(4096, 4096, 4096, operands=GemmOperands.parse(f"bf16:{layout}"))
-    config = QuackConfig(*tile, 64, 1, 1, stages=4, swap_ab=swap)
-    features = _features(problem, config)
-    assert (2 ** features["rows_piece"], 2 ** features["columns_piece"]) == pieces
-
-
 def _of(text: str, m: int = 4096, n: int = 4096, k: int = 4096) -> GemmProblem:
     return GemmProblem(m, n, k, operands=GemmOperands.parse(text))
 
@@ -240,24 +210,3 @@ def test_each_side_of_a_tile_has_the_alignment_of_its_operand(
     here, there = (_features(problem, replace(PLAIN, swap_ab=swap)) for swap in (False, True))
     assert here["rows_alignment"] == there["columns_alignment"] == rows
     assert here["columns_alignment"] == there["rows_alignment"] == columns
-
-
-def test_conversion_keeps_the_tensor_cores_waiting() -> None:
-    problem = _of("bf16xint8:rcr:column-scales")
-    config = QuackConfig(128, 64, 64, 1, 1, stages=4, swap_ab=True)
-    narrow, wide = (_features(problem, replace(config, tile_n=n)) for n in (64, 256))
-    assert _features(PROBLEM, config)["mma_efficiency"] == 1
-    assert narrow["mma_efficiency"] == pytest.approx(32 / (32 + 32))
-    assert wide["mma_efficiency"] == pytest.approx(128 / (128 + 32))
-
-
-def test_exact_sums_keep_a_warp_group_that_multiplies_alone_waiting() -> None:
-    exact, fast = (_of(f"e4m3:rcr>bf16{x}:row-scales") for x in ("@fp32", ""))
-    both = QuackConfig(128, 128, 128, 1, 1, stages=4)
-    alone = replace(both, schedule="pong")
-    assert _features(exact, both)["mma_efficiency"] == 1
-    assert _features(fast, alone)["mma_efficiency"] == 1
-    lost = 1 / _features(exact, alone)["mma_efficiency"] - 1
-    assert lost == pytest.approx(0.67 * 2 / 4, rel=1e-5)
-    deeper = _features(exact, replace(alone, tile_k=256, stages=2))["mma_efficiency"]
-    assert 1 / deeper - 1 == pytest.approx(lost / 2, rel=1e-5)

@@ -15,7 +15,6 @@ from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.heuristic import rank
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.candidates import candidates
-from tilecast.models.features.features import featurize
 from tilecast.models.learning import training
 from tilecast.models.learning.autotune_pairs import Comparison, compared_features, comparisons
 from tilecast.models.learning.fit_ranker import fit_ranker
@@ -67,17 +66,6 @@ def test_a_collector_knows_better(h200: Hardware, configs: list[KernelConfig]) -
     assert comparisons(found, {PROBLEM}, h200) == []
     (one,) = comparisons(found, {replace(PROBLEM, m=648)}, h200)
     assert one.problem == PROBLEM
-
-
-def test_features_are_those_beside_all_candidates(
-    h200: Hardware, configs: list[KernelConfig]
-) -> None:
-    """As in a ranking; some of them compare a config with its rivals."""
-    (one,) = comparisons([_autotuned(PROBLEM, dict.fromkeys(configs[:3], 1.0))], set(), h200)
-    rivals = candidates(PROBLEM, h200)
-    whole = featurize(PROBLEM, rivals, h200)
-    expected = whole[[rivals.index(config) for config in one.configs]]
-    assert np.array_equal(compared_features(one, h200), expected)
 
 
 def test_only_the_network_learns(synthetic_table: list[ProblemLabels], h200: Hardware) -> None:

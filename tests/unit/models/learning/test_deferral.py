@@ -12,7 +12,6 @@ from tilecast.heuristics.problem import GemmProblem
 from tilecast.models.learning.fit_deferral import (
     ALLOWED,
     DOUBT,
-    LEARNED,
     SLOWER,
     BesideLibrary,
     FirstChoices,
@@ -24,7 +23,6 @@ from tilecast.models.learning.fit_deferral import (
 from tilecast.models.learning.folds import folds
 from tilecast.models.learning.held_out import ask, ask_about_unseen
 from tilecast.models.learning.labels import label_table
-from tilecast.models.learning.targets import problem_features
 from tilecast.models.runtime.artifact import load_shipped
 from tilecast.models.runtime.deferral import (
     DEFERRAL_FEATURES,
@@ -161,18 +159,6 @@ def test_speed_counts_what_is_left_as_the_library() -> None:
     assert figures["geomean"] == pytest.approx((2 * 0.9 * 0.98) ** 0.25)
     assert figures["slower"] == 0.25
     assert figures["worst"] == pytest.approx(0.9)
-
-
-@pytest.mark.parametrize("power", OBJECTIVES)
-def test_the_first_of_a_ranking_stand_beside_the_library(
-    small_model, synthetic_table, power: str
-) -> None:
-    ranker, labels = replace(small_model.ranker, objective=power), synthetic_table[5]
-    (found,) = beside_library([ask(small_model.ranker, labels)])
-    first = ranker.order(problem_features(labels, H200))[:LEARNED]
-    assert found.problem == labels.problem
-    np.testing.assert_allclose(np.exp(found.leads[power]), labels.library_over(power)[first])
-    assert found.features[power].shape == (len(first), DEFERRAL_FEATURES)
 
 
 def test_a_split_says_what_its_ranker_has_not_seen_on_any_gpu(

@@ -73,15 +73,6 @@ def test_what_was_trained_on_is_recorded(few_trained, few_dataset: Dataset) -> N
     assert {"numpy", "scikit-learn", "tilecast"} <= set(few_trained.facts["versions"])
 
 
-def test_first_choices_beside_the_library_are_recorded(few_trained) -> None:
-    assert few_trained.facts["library"] == {}
-    for power in OBJECTIVES:
-        figures = few_trained.facts["beside_library"][power]
-        assert set(figures) == {"left", "geomean", "slower", "worst"}
-        assert 0 <= figures["left"] <= 1
-        assert few_trained.deferral.margins[power] >= 0
-
-
 def test_a_library_is_recorded_and_gets_nothing_where_it_was_never_timed(
     few_dataset: Dataset,
 ) -> None:

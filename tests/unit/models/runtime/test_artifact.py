@@ -125,12 +125,6 @@ def test_what_could_not_be_read_back_is_not_saved(small_model, folder: Path, slo
     assert load(folder).calibration == small_model.calibration
 
 
-def test_a_folder_that_cannot_be_made_is_named(small_model, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(TilecastError, match="cannot write .*; allowed: a writable folder"):
-        save(small_model, tmp_path / "file" / "model")
-
-
 @pytest.mark.parametrize(
     ("damage", "reason"),
     [

@@ -13,6 +13,7 @@ import torch
 from hook_graph import choices_of, linear, warnings_told
 
 from tilecast.data_collection.dataset.dataset import read_dataset, shipped_data
+from tilecast.data_collection.gpu import gpu_model
 from tilecast.data_collection.gpu.gpu_model import (
     first_hardware,
     hardware_of,
@@ -74,21 +75,14 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
             "cuDeviceGetCount": lambda: (fine, 1),
             "cuDeviceGetName": lambda length, device: (fine, name.encode().ljust(length, b"\0")),
             "cuDeviceGetAttribute": lambda kind, device: (fine, stated[kind]),
-            "cuOccupancyMaxActiveClusters": lambda kernel, launch: (
-                *(fine, sms // launch.gridDimX),
-            ),
         }
-        for call in (
-            *("cuInit", "cuDeviceGet", "cuDevicePrimaryCtxRetain", "cuDevicePrimaryCtxRelease"),
-            *("cuCtxPushCurrent", "cuCtxPopCurrent", "cuModuleLoadData", "cuModuleGetFunction"),
-            *("cuFuncSetAttribute", "cuModuleUnload"),
-        ):
-            answers[call] = lambda *given: (fine, 0)
+        answers |= dict.fromkeys(("cuInit", "cuDeviceGet"), lambda *given: (fine, 0))
         for call, answer in answers.items():
             monkeypatch.setattr(driver, call, answer)
         properties = SimpleNamespace(
             name=name, major=9, minor=0, multi_processor_count=sms, L2_cache_size=level2 * 2**20
         )
+        monkeypatch.setattr(gpu_model, "max_active_clusters", lambda size, device: sms // size)
         monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
         monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: name)
