@@ -313,14 +313,3 @@ def test_what_is_not_the_caches_is_never_removed(
     cache.tidy()
     assert set(cache.root.iterdir()) == kept
     assert mine.read_text() == "mine"
-
-
-def test_two_may_prune_at_once(cache: ObjectCache, monkeypatch: pytest.MonkeyPatch) -> None:
-    unlink = os.unlink
-
-    def late(name: str, *, dir_fd: int) -> None:
-        unlink(name, dir_fd=dir_fd)
-        unlink(name, dir_fd=dir_fd)
-
-    monkeypatch.setattr(os, "unlink", late)
-    assert len(cache.prune(0)) == 6

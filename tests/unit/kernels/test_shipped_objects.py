@@ -82,15 +82,6 @@ def test_what_is_asked_for_is_put_into_the_cache(file: Path, tmp_path: Path) -> 
     assert cache.path(SPEC).read_bytes() == found.whole
 
 
-def test_a_cache_that_cannot_be_written_has_them_too(file: Path, tmp_path: Path) -> None:
-    (tmp_path / "a file").touch()
-    cache = ObjectCache(tmp_path / "a file" / "objects")
-    found = shipped(kernel_key(SPEC))
-    assert found
-    assert cache.code(SPEC) == found.code
-    assert cache.code(OTHER) is None
-
-
 def test_they_are_not_compiled(file: Path, tmp_path: Path) -> None:
     """No worker starts, which would take seconds."""
     builder = ObjectBuilder(ObjectCache(tmp_path / "objects"), workers=1)
