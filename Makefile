@@ -7,7 +7,7 @@ DEMO := build/demo
 # third of the set-up time to compile all of it.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-slow test-gpu lint wheel release clean
+.PHONY: demo test test-slow test-newest test-gpu lint wheel release clean
 
 # The whole way on the shipped data: train, score on held-out problems, predict, compile. Scoring
 # trains on the other problems itself, so that it runs beside the training.
@@ -40,6 +40,12 @@ test: .venv/.with-dev
 # Ray clusters, campaigns, compiled kernels, notebooks, killed processes. Needs no GPU.
 test-slow: .venv/.with-dev
 	$(PYTEST) tests/slow
+
+# Kernels compiled by the newest versions that the ranges of pyproject.toml allow. All other tests run
+# with the oldest, which vLLM and SGLang pin.
+test-newest: .venv/newest
+	PYTHONPATH=$(CURDIR)/.venv/newest $(PYTEST) tests/slow/kernels/test_compiler.py \
+		tests/slow/kernels/test_quack_contract.py
 
 # Tests of a GPU. They are skipped without one.
 test-gpu: .venv/.with-dev
@@ -80,6 +86,12 @@ release: build/shipped.zip
 	$(BIN)/pip install --quiet --no-compile --disable-pip-version-check \
 		--constraint constraints.txt --editable '.[$*]'
 	touch $@
+
+DSL := nvidia-cutlass-dsl
+.venv/newest: .venv/.with-dev Makefile
+	rm -rf $@
+	$(BIN)/pip install --quiet --no-deps --disable-pip-version-check --target $@ \
+		apache-tvm-ffi==0.1.15.post2 $(addsuffix ==4.8.1,$(DSL) $(addprefix $(DSL)-libs-,base core cu12 cu13))
 
 clean:
 	rm -rf .venv build dist *.egg-info .pytest_cache .ruff_cache .hypothesis

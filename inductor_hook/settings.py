@@ -44,7 +44,7 @@ class Settings:
     record: str | None = field(default=None, compare=False)
     """CSV file that every multiplication is written to; none when left out. What is chosen does not
     depend on it."""
-    fuse: bool = False
+    fuse: bool = True
     """Whether one tilecast kernel may compute a product and what stands around it in the graph."""
     learn: str | None = field(default=None, compare=False)
     """File that the autotuner's times of our choices are written to; none when left out. What is
@@ -82,7 +82,7 @@ def from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
         "model": _path(environment, MODEL),
         "power": environment.get("TILECAST_POWER", "").strip() or "robust",
         "record": _path(environment, "TILECAST_RECORD"),
-        "fuse": switched_on("TILECAST_FUSE", environment),
+        "fuse": switched_on("TILECAST_FUSE", environment, default=True),
         "learn": _path(environment, "TILECAST_LEARN"),
     }
 

@@ -11,8 +11,11 @@ from pathlib import Path
 
 import pytest
 from packaging.specifiers import SpecifierSet
+from packaging.version import Version
 
 from tilecast.cli.diagnosis import machine
+from tilecast.cli.diagnosis.finding import Finding
+from tilecast.cli.diagnosis.torch_operators import compare
 from tilecast.models.runtime import artifact
 
 MODEL_FOLDER = artifact.SHIPPED / "H200"
@@ -149,10 +152,10 @@ def test_a_model_that_the_environment_names_is_compared_instead(
 
 
 @pytest.fixture
-def check(monkeypatch: pytest.MonkeyPatch) -> Callable[..., machine.Finding]:
+def check(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Finding]:
     """Checks a package that is wanted, as if some were installed and importing raised or not."""
 
-    def run(name: str, wanted: str, installed: dict[str, str], broken: str = "") -> machine.Finding:
+    def run(name: str, wanted: str, installed: dict[str, str], broken: str = "") -> Finding:
         def version(name: str) -> str:
             if name in installed:
                 return installed[name]
@@ -210,7 +213,7 @@ def test_a_driver_that_fails_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert gpu.found == "none visible (RuntimeError: CUDA driver initialization failed)"
 
 
-def test_package_that_is_absent(check: Callable[..., machine.Finding]) -> None:
+def test_package_that_is_absent(check: Callable[..., Finding]) -> None:
     finding = check("torch", ">=2.11", {})
     assert (finding.found, finding.works) == ("not installed", False)
     assert finding.advice == "run `pip install 'torch>=2.11'`"
@@ -220,7 +223,7 @@ def test_package_that_is_absent(check: Callable[..., machine.Finding]) -> None:
     ("found", "wanted"), [("4.9.0", "==4.8.1"), ("2.10.1", ">=2.11"), ("5.0", "<5,>=3.2")]
 )
 def test_package_of_another_version(
-    check: Callable[..., machine.Finding], found: str, wanted: str
+    check: Callable[..., Finding], found: str, wanted: str
 ) -> None:
     finding = check("x", wanted, {"x": found})
     assert (finding.found, finding.works) == (f"{found}, not {SpecifierSet(wanted)}", False)
@@ -230,18 +233,18 @@ def test_package_of_another_version(
     ("found", "wanted"), [("1", "==1"), ("2.15.0.dev20261101+cu130", ">=2.11"), ("4.8.1", "")]
 )
 def test_package_that_is_wanted(
-    check: Callable[..., machine.Finding], found: str, wanted: str
+    check: Callable[..., Finding], found: str, wanted: str
 ) -> None:
     assert check("x", wanted, {"x": found}).works
 
 
-def test_package_that_does_not_import(check: Callable[..., machine.Finding]) -> None:
+def test_package_that_does_not_import(check: Callable[..., Finding]) -> None:
     finding = check("x", "", {"x": "1"}, broken="libcuda.so.1:\n cannot open")
     assert finding.found == "1, which does not import (ImportError: libcuda.so.1: cannot open)"
     assert finding.advice == "reinstall it: run `pip install --force-reinstall 'x'`"
 
 
-def test_accepts_the_other_build_of_xgboost(check: Callable[..., machine.Finding]) -> None:
+def test_accepts_the_other_build_of_xgboost(check: Callable[..., Finding]) -> None:
     assert check("xgboost-cpu", ">=3.2", {"xgboost": "3.2.0"}).works
 
 
@@ -295,3 +298,26 @@ def test_a_problem_is_explained_as_the_environment_has_it(
     asked = ("doctor", "512x4096x4096", "--cache", str(tmp_path / "cache"))
     assert answer(*asked)["problem"][-1]["found"].startswith("falls back to torch.mm")
     assert answer(*asked, "-k", "4")["problem"][1]["found"].startswith("4: ")
+
+
+@pytest.mark.parametrize(
+    ("installed", "works", "advice"),
+    [
+        ("4.8.0", True, ""),
+        ("4.8.1", False, "run `pip install 'nvidia-cutlass-dsl[cu13]==4.8.0'`, or set TORCH_"),
+        ("4.9.0", False, "run `pip install 'nvidia-cutlass-dsl[cu13]==4.8.0'`, or set TORCH_"),
+    ],
+)
+def test_operators_of_pytorch_that_want_another_cute_dsl(
+    installed: str, works: bool, advice: str
+) -> None:
+    listed = {Version("4.6.2"), Version("4.7.1"), Version("4.8.0")}
+    finding = compare(Version(installed), listed, SpecifierSet(">=4.8.0,<4.9"))
+    assert finding.works == works
+    assert finding.advice.startswith(advice)
+    assert finding.found.endswith(installed)
+
+
+def test_operators_of_pytorch_that_no_cute_dsl_of_ours_suits() -> None:
+    finding = compare(Version("4.8.0"), {Version("4.5.2")}, SpecifierSet(">=4.8.0,<4.9"))
+    assert finding.advice == "set TORCH_NATIVE_SKIP_VERSION_CHECK=1 to use them untested"
