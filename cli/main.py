@@ -24,7 +24,7 @@ COMMANDS = {
     "collect": "measure the candidates of suites of problems on a GPU",
     "train": "train a model and write its artifact",
     "evaluate": "score the learned heuristics and the baselines on held-out families",
-    "report": "show a data set, a store or a model as one HTML file",
+    "report": "show a data set or a model as one HTML file",
     "tune": "measure your own problems and train a model that knows them",
     "campaign": "measure a GPU, train a model of it, score and report, in one command",
     "doctor": "check this machine, or why a problem gets no tilecast kernel",

@@ -6,7 +6,7 @@ from typing import Protocol
 
 import numpy as np
 
-from tilecast.heuristics.config_table import Candidates
+from tilecast.heuristics.config import Candidates
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.problem import GemmProblem
 

@@ -9,14 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from tilecast.heuristics.config import KernelConfig
-from tilecast.heuristics.config_table import Candidates, ConfigColumns, ConfigTable, Geometry
+from tilecast.heuristics.config import (
+    Candidates,
+    ConfigColumns,
+    ConfigTable,
+    Geometry,
+    KernelConfig,
+)
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import KINDS_REMEMBERED, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.kernels.families import FAMILIES, family_of
-from tilecast.kernels.family import KernelFamily
+from tilecast.kernels.families import FAMILIES, KernelFamily, family_of
 from tilecast.kernels.rules import Rule
 
 SPACE_VERSION = 3

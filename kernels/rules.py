@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from tilecast.heuristics.config_table import Geometry
+from tilecast.heuristics.config import Geometry
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import GemmProblem
@@ -60,6 +60,16 @@ class Rule(Generic[Subject]):
         return None
 
 
+def rule(kind: str, reason: str) -> Callable[[Callable[..., Conditions]], Rule[Any]]:
+    """Make a rule of its conditions, with the name of the function that states them."""
+
+    def make(conditions: Callable[..., Conditions]) -> Rule[Any]:
+        name = conditions.__name__.strip("_").replace("_", "-")
+        return Rule(name, kind, reason, conditions)
+
+    return make
+
+
 def tile_ks(operands: GemmOperands) -> tuple[int, ...]:
     """Depths of a stage in elements of A: once or twice the 128 bytes of TMA's swizzle."""
     return tuple(size * 8 // operands.a.dtype.bits for size in TILE_K_BYTES)
@@ -70,21 +80,18 @@ def off_axis(name: str, value: np.ndarray, allowed: Sequence[int]) -> tuple[Any,
     return ~np.isin(value, allowed), f"{name} is {{}}, allowed {tuple(allowed)}", value
 
 
-def _multicast_slice(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Conditions:
+@rule(
+    HARDWARE,
+    "each CTA of a cluster loads an equal slice of the shared tile, in whole swizzle atoms",
+)
+def multicast_slice(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Conditions:
+    """Slices of a tile that CTAs share."""
     for name, extent, sharers in (
         ("tile_m", c.tile_m, c.cluster_n),
         ("tile_n", c.tile_n, c.cluster_m),
     ):
         text = f"{name} {{}} does not split into {{}} slices of whole {TMA_ROWS} rows"
         yield extent % (sharers * TMA_ROWS) != 0, text, extent, sharers
-
-
-MULTICAST_SLICE = Rule(
-    "multicast-slice",
-    HARDWARE,
-    "each CTA of a cluster loads an equal slice of the shared tile, in whole swizzle atoms",
-    _multicast_slice,
-)
 
 
 def extents(c: Geometry, problem: GemmProblem) -> tuple[np.ndarray, np.ndarray]:
@@ -104,7 +111,13 @@ def above(quantity: str, value: np.ndarray, limit: Any) -> tuple[Any, ...]:
     return value > limit, f"{quantity} is {{:.4g}}, allowed up to {{:.4g}}", value, limit
 
 
-def _l2_traffic(c: Geometry, problem: GemmProblem, hardware: Hardware) -> Conditions:
+@rule(
+    PROBLEM,
+    "small tiles load the same operands so often that L2 alone takes longer than a better "
+    "tile needs for everything",
+)
+def l2_traffic(c: Geometry, problem: GemmProblem, hardware: Hardware) -> Conditions:
+    """Loads from L2."""
     dtype = problem.operands.a.dtype
     rows, columns = tiles(c, problem)
     a, b = dtype.bytes(1), problem.operands.b.dtype.bytes(1)
@@ -119,15 +132,6 @@ def _l2_traffic(c: Geometry, problem: GemmProblem, hardware: Hardware) -> Condit
     )
 
 
-L2_TRAFFIC = Rule(
-    "l2-traffic",
-    PROBLEM,
-    "small tiles load the same operands so often that L2 alone takes longer than a better "
-    "tile needs for everything",
-    _l2_traffic,
-)
-
-
 def _next_smaller(axis: tuple[int, ...]) -> np.ndarray:
     """For each value of an axis the next smaller one, 0 for the smallest; as a table by value."""
     table = np.zeros(axis[-1] + 1)
@@ -139,28 +143,28 @@ def idle_rules(tile_m: tuple[int, ...], tile_n: tuple[int, ...]) -> tuple[Rule[G
     """Rules against tiles and clusters that cover nothing, for a family with these tiles."""
     smaller_m, smaller_n = _next_smaller(tile_m), _next_smaller(tile_n)
 
+    covers = "a smaller tile that already covers the whole extent leaves fewer {} of nothing"
+    idles = "a CTA of a cluster that has no tile along {} takes an SM and multiplies nothing"
+
+    @rule(PROBLEM, covers.format("rows"))
     def idle_rows(c: Geometry, problem: GemmProblem, _: Hardware) -> Conditions:
         rows, _columns = extents(c, problem)
         yield above("the next smaller tile_m", smaller_m[c.tile_m.astype(int)], rows - 1)
 
+    @rule(PROBLEM, covers.format("columns"))
     def idle_columns(c: Geometry, problem: GemmProblem, _: Hardware) -> Conditions:
         _rows, columns = extents(c, problem)
         yield above("the next smaller tile_n", smaller_n[c.tile_n.astype(int)], columns - 1)
 
+    @rule(PROBLEM, idles.format("m"))
     def idle_cluster_m(c: Geometry, problem: GemmProblem, _: Hardware) -> Conditions:
         yield above("cluster_m", c.cluster_m, tiles(c, problem)[0])
 
+    @rule(PROBLEM, idles.format("n"))
     def idle_cluster_n(c: Geometry, problem: GemmProblem, _: Hardware) -> Conditions:
         yield above("cluster_n", c.cluster_n, tiles(c, problem)[1])
 
-    covers = "a smaller tile that already covers the whole extent leaves fewer {} of nothing"
-    idles = "a CTA of a cluster that has no tile along {} takes an SM and multiplies nothing"
-    return (
-        Rule("idle-rows", PROBLEM, covers.format("rows"), idle_rows),
-        Rule("idle-columns", PROBLEM, covers.format("columns"), idle_columns),
-        Rule("idle-cluster-m", PROBLEM, idles.format("m"), idle_cluster_m),
-        Rule("idle-cluster-n", PROBLEM, idles.format("n"), idle_cluster_n),
-    )
+    return idle_rows, idle_columns, idle_cluster_m, idle_cluster_n
 
 
 def idle_order_rule(raster: str, swizzle: int) -> Rule[GemmProblem]:
@@ -169,6 +173,10 @@ def idle_order_rule(raster: str, swizzle: int) -> Rule[GemmProblem]:
     Where k is split every tile has a cluster of its own, so that there is none either.
     """
 
+    @rule(
+        PROBLEM,
+        "when one wave holds all tiles, or they form one row, there is no order to choose",
+    )
     def idle_order(c: Geometry, problem: GemmProblem, hardware: Hardware) -> Conditions:
         rows, columns = tiles(c, problem)
         waves = rows * columns * problem.batch / (hardware.sm_count * c.ctas_per_sm)
@@ -176,9 +184,4 @@ def idle_order_rule(raster: str, swizzle: int) -> Rule[GemmProblem]:
         reordered = (c.raster_m != (raster == "m")) | (c.swizzle != swizzle)
         yield reordered & ~choice, f"the order is not {raster}{swizzle}, and makes no difference"
 
-    return Rule(
-        "idle-order",
-        PROBLEM,
-        "when one wave holds all tiles, or they form one row, there is no order to choose",
-        idle_order,
-    )
+    return idle_order

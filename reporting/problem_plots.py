@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from tilecast.data_collection.dataset.measurement import REGIMES
-from tilecast.heuristics.config import KernelConfig
-from tilecast.heuristics.config_table import Geometry
+from tilecast.heuristics.config import Geometry, KernelConfig
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.families import family_of
 from tilecast.models.evaluation.regret import by_rows

@@ -101,29 +101,32 @@ def model_section(name: str, facts: Mapping[str, Any]) -> Section:
     versions = facts.get("versions", {}) | {
         part: ", ".join(found) for part, found in facts.get("library", {}).items()
     }
-    regrets = [
-        (model, power, at.removeprefix("regret@"), *(figures[name] for name in REGRET))
+    beside = facts.get("beside_library", {}).items()
+    rows = [(power, *map(row.get, LIBRARY)) for power, row in beside]
+    return Section(
+        "The model",
+        [
+            about,
+            trained_table(facts),
+            Table("First choices beside cuBLAS, held out", {"power": ""} | LIBRARY_COLUMNS, rows),
+            Table("Versions", {"of": "", "version": ""}, sorted(versions.items())),
+        ],
+    )
+
+
+def trained_table(facts: Mapping[str, Any]) -> Table:
+    """Regret of each model by power, as its manifest states it, with the noise floor below."""
+    rows = [
+        (model, power, int(at.removeprefix("regret@")), *map(figures.get, REGRET))
         for model, powers in facts.get("held_out", {}).items()
         for power, metrics in powers.items()
         for at, figures in sorted(metrics.items(), key=lambda item: (len(item[0]), item[0]))
         if at.startswith("regret@")
     ]
-    of = {"power": ""}
-    columns = {"model": ""} | of | {"k": ""} | REGRET_COLUMNS
-    beside = (
-        [(power, *map(row.get, LIBRARY)) for power, row in facts["beside_library"].items()]
-        if facts.get("beside_library")
-        else []
-    )
-    return Section(
-        "The model",
-        [
-            about,
-            Table("Held-out regret, as trained", columns, regrets),
-            Table("First choices beside cuBLAS, held out", of | LIBRARY_COLUMNS, beside),
-            Table("Versions", {"of": "", "version": ""}, sorted(versions.items())),
-        ],
-    )
+    floors = facts.get("noise_floor", {}).items()
+    rows += [("noise floor", power, None, *map(floor.get, REGRET)) for power, floor in floors]
+    columns = {"model": "", "power": "", "k": "d"} | REGRET_COLUMNS
+    return Table("Regret at k kernels on one fold of families, held out", columns, rows)
 
 
 def _provenance(dataset: Dataset) -> list[str | Table]:

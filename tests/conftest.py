@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from fixtures import *  # noqa: F403
+from fixtures import change_manifest
 from hypothesis import settings
 
 from tilecast.cli.main import main
@@ -146,16 +147,12 @@ def model_of(tmp_path: Path, shipped_again: Callable[[str, bool], Path]) -> Call
 
     It leaves no problem to the library, or all of them.
     """
-    from tilecast.models.runtime.manifest import MANIFEST, digest_of
 
     def make(operands: str, gpu: str = "H200", leaves: bool = False) -> Path:
         folder = tmp_path / "model"
         shutil.copytree(shipped_again(gpu, leaves), folder, dirs_exist_ok=True)
-        manifest = json.loads((folder / MANIFEST).read_text())
         texts = sorted(GemmOperands.parse(text).text for text in operands.split())
-        manifest["operands"] = manifest["measured"] = texts
-        manifest["sha256"] = digest_of(manifest)
-        (folder / MANIFEST).write_text(json.dumps(manifest))
+        change_manifest(folder, lambda m: m.update(operands=texts, measured=texts))
         return folder
 
     return make

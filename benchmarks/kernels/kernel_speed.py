@@ -22,15 +22,14 @@ from typing import cast
 import numpy as np
 import torch
 
-from tilecast.data_collection.timing.gpu_session import GpuSession
 from tilecast.data_collection.timing.protocol import Entrant, without_drift
 from tilecast.data_collection.timing.tensors import random_inputs
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.kernels.objects.cache import ObjectCache, default_root
 
 sys.path.append(str(Path(__file__).parents[1] / "shared"))
 
 from held_out_problems import PROBLEMS, RANDOM
+from races import Races
 from runner import Row, Sweep
 from variants import (
     NVGEMM,
@@ -74,19 +73,18 @@ LEVEL = 0.01  # within this of each other
 MAX_RELATIVE_ERROR = 1e-2  # of ||out - reference|| / ||reference||
 
 
-class SelectionSession(GpuSession):
-    """Times calls by name where a `GpuSession` times kernels by config."""
+class SelectionSession(Races):
+    """Times what variants selected, each call with an output of its own."""
 
     def __init__(self):
         """Bind the first device that is visible."""
         share_ptxas()
-        super().__init__(ObjectCache(default_root()), 0, lambda entrant: None)
-        self.calls: dict[str, Callable[..., torch.Tensor]] = {}
-        self.outputs: list[torch.Tensor] = []
+        super().__init__()
+        self.outputs: list[object] = []
 
     def launcher(self, entrant: Entrant, problem: GemmProblem) -> Callable[..., object]:
         """What makes the call of a name."""
-        call = self.calls[cast(str, entrant)]
+        call = super().launcher(entrant, problem)
         # Kept until the graphs are gone, so that each launch writes to memory of its own.
         return lambda a, b, out: self.outputs.append(call(a, b.mT))
 

@@ -13,7 +13,7 @@ import sys
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from itertools import compress
 from pathlib import Path
@@ -28,7 +28,7 @@ from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.kernels.candidates import candidates, stock_candidates
 from tilecast.models.evaluation import baselines, evaluation
 from tilecast.models.evaluation.baselines import RandomChoice
-from tilecast.models.evaluation.evaluation import Fit, all_held_out, held_out
+from tilecast.models.evaluation.evaluation import Fit, held_out
 from tilecast.models.evaluation.nvmatmul import NvMatmulHeuristic
 from tilecast.models.evaluation.regret import HeldOut, groups, summarise
 from tilecast.models.evaluation.tree_linear import fit_tree_linear
@@ -68,9 +68,9 @@ def by_group(asked: HeldOut, table: Table, names: Sequence[str] = FIGURES) -> di
     """Figures by group of problems, each with one number per k."""
     found: dict[str, Row] = {}
     for row in summarise(asked, table):
-        group = found.setdefault(row.problems, {name: [] for name in names})
+        group = found.setdefault(row["problems"], {name: [] for name in names})
         for name in names:
-            group[name].append(round(getattr(row, name), DIGITS))
+            group[name].append(round(row[name], DIGITS))
     return found
 
 
@@ -144,10 +144,9 @@ def beside_library(table: Table, asked: HeldOut) -> Row:
     return found
 
 
-def rounded(row: evaluation.SpeedRow) -> Row:
-    """A row as plain data."""
-    values = asdict(row).items()
-    return {name: round(x, DIGITS) if isinstance(x, float) else x for name, x in values}
+def rounded(row: Row) -> Row:
+    """The same with fewer digits."""
+    return {name: round(x, DIGITS) if isinstance(x, float) else x for name, x in row.items()}
 
 
 def among_stock(table: Table, gpu: Hardware) -> Row:
@@ -175,7 +174,7 @@ def among_stock(table: Table, gpu: Hardware) -> Row:
             lambda table, objective: NvMatmulHeuristic(gpu),
             lambda table, objective: baselines.StockDefault(gpu),
         ]
-        asked += all_held_out(fits, problems, power, splits)
+        asked += [held_out(fit, problems, power, splits) for fit in fits]
         regret[power] = {one.heuristic: losses(one, problems) for one in asked}
     return {"problems": len(problems), "without": len(table) - len(problems), "regret": regret}
 
@@ -201,7 +200,7 @@ def main() -> None:
     rankers: list[ConfigRanker] = []  # of every objective the same
     for power in OBJECTIVES:
         of_all = held_out(partial(fit_ranker, hardware=gpu), everything, power, whole, options.jobs)
-        others = all_held_out(fits, everything, power, splits, options.jobs)
+        others = [held_out(fit, everything, power, splits, options.jobs) for fit in fits]
         rankers = [one for one in of_all.fitted if isinstance(one, ConfigRanker)]
         of_operands[power] = by_operands(everything, of_all)
         ours[power] = among(of_all, linear)

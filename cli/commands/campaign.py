@@ -32,16 +32,18 @@ from tilecast.data_collection.jobs.store import MeasurementStore
 from tilecast.data_collection.run.cards import card_times, spread
 from tilecast.data_collection.run.collect import target_gpu
 from tilecast.heuristics.errors import TilecastError
-from tilecast.heuristics.hardware import GPUS, Hardware
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook.names import MODEL
 from tilecast.kernels.candidates import space
-from tilecast.models.apply.campaign import Guide, can_guide, guided, stages
+from tilecast.models.apply.campaign import stages
+from tilecast.models.apply.guidance import Guided
+from tilecast.models.learning.fit_ranker import fit_ranker
 from tilecast.models.learning.folds import too_few
-from tilecast.models.learning.labels import ProblemLabels
+from tilecast.models.learning.labels import label_table
 from tilecast.models.learning.training import train
 from tilecast.models.learning.training_sets import Measurements, dataset_hardware
 from tilecast.models.runtime.artifact import Artifact, load, save
+from tilecast.models.runtime.known_operands import ranks_for
 from tilecast.models.runtime.learned import LearnedHeuristic
 from tilecast.models.runtime.manifest import MANIFEST, learned_from
 from tilecast.models.runtime.nearest_gpu import nearest_shipped
@@ -63,10 +65,6 @@ REPORT = "report.html"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's options."""
-    about = "GPU that is expected, or auto for whatever is there (default: auto)"
-    parser.add_argument(
-        "--gpu", type=argtypes.reads(_gpu_or_auto), default=argtypes.AUTO, help=about
-    )
     arguments.add_collection(parser, "all")
     about = "folder of the model, with the measurements and a report beside it"
     parser.add_argument("--out", type=argtypes.path, required=True, help=about)
@@ -101,33 +99,23 @@ def run(options: argparse.Namespace) -> Output:
         with show_progress("evaluate"):
             scored = default_scores(measured, OBJECTIVES, resolve.workers(options))
     with show_progress("report"):
-        sections = dataset_sections(dataset, measured.own, arguments.DEFAULT_POWER)
+        power = arguments.DEFAULT_POWER
+        sections = dataset_sections(dataset, measured.own, power)
         if artifact and scored:
-            sections = _model_sections(artifact, scored, measured.own, sections)
+            heuristic = LearnedHeuristic(artifact, power)
+            found = choices(heuristic, [one.problem for one in measured.own], artifact.hardware)
+            sections = [
+                model_section(artifact.name, artifact.facts),
+                *sections,
+                score_section(scored, power),
+                doubt_section(found, artifact.name),
+            ]
         else:
             sections = [Section("The model", [f"Not trained or scored: {why}"]), *sections]
         write_page(out / REPORT, f"tilecast: {gpu.name}", sections)
     seconds = round(time.monotonic() - start, 1)
     facts = {"model": str(out) if artifact else None, "gpu": gpu.facts(), "seconds": seconds}
     return _output(facts | {"no_model": why}, counts, dataset, scored)
-
-
-def _model_sections(
-    artifact: Artifact,
-    scored: Mapping[str, Any],
-    table: Sequence[ProblemLabels],
-    sections: Sequence[Section],
-) -> list[Section]:
-    """The sections of the measurements between what is said of the model."""
-    power = arguments.DEFAULT_POWER
-    problems = [labels.problem for labels in table]
-    found = choices(LearnedHeuristic(artifact, power), problems, artifact.hardware)
-    return [
-        model_section(artifact.name, artifact.facts),
-        *sections,
-        score_section(scored, power),
-        doubt_section(found, artifact.name),
-    ]
 
 
 def _output(
@@ -172,53 +160,24 @@ def _measure(
     resolve.object_cache(options, write=True)  # refused before the GPUs are looked at
     if address is None:
         check_there(devices)
-    gpu = _gpu_to_measure(options, devices[0], address, runs)
+    gpu = target_gpu(devices[0], address, runs)
     for operands in {problem.operands for problem in problems}:
         space(operands, gpu)  # raises where no kernel takes them
     wanted = replace(collect_options(options, gpu, devices), compared=spread(problems))
     shipped = nearest_shipped(gpu)
-    plan = stages(problems, can_guide(shipped, problems))
+    choose = None
+    if shipped and all(ranks_for(shipped.operands, one.operands) for one in problems):
+        choose = Guided(LearnedHeuristic(shipped), gpu)
+    plan = stages(problems, guided=choose is not None)
     for place, stage in enumerate(plan, 1):
         left = (options.budget or float("inf")) - (time.monotonic() - start)
-        learns = stage.guide is Guide.MEASURED
-        if left <= 0 or (learns and not measured_so_far(options.store)[0]):
+        if left <= 0 or (stage.learns and not measured_so_far(options.store)[0]):
             return
-        chosen = guided(stage.guide, gpu, shipped, lambda: read_store(options.store))
-        stage_options = replace(wanted, problems=stage.problems, seconds=left, choose=chosen)
+        if stage.learns:
+            table = label_table(read_store(options.store))
+            choose = Guided(fit_ranker(table, hardware=gpu), gpu)
+        stage_options = replace(wanted, problems=stage.problems, seconds=left, choose=choose)
         measure(stage_options, f"{stage.name} ({place} of {len(plan)})")
-
-
-def _gpu_or_auto(name: str) -> Hardware | None:
-    return None if name == argtypes.AUTO else arguments.known_or_here(name)
-
-
-def _gpu_to_measure(
-    options: argparse.Namespace,
-    device: int,
-    address: str | None,
-    runs: Sequence[Mapping[str, Any]],
-) -> Hardware:
-    """The GPU model of this host's device, or of the cluster at an address.
-
-    A GPU that tilecast does not describe is asked what it is, whether or not it is named: its rates
-    are those that earlier runs state, or are measured now.
-
-    Raises:
-        TilecastError: there is none, its driver does not answer, or it is not the one named.
-    """
-    if options.gpu in GPUS:
-        return options.gpu
-    found = target_gpu(device, address, runs)
-    if options.gpu is not None and not found.same_gpu(options.gpu):
-        where, how = (
-            (f"device {device} is", "name its --devices")
-            if address is None
-            else ("the Ray cluster has", "leave --gpu out, or name another --address")
-        )
-        raise TilecastError(
-            f"{where} an {found.name}; allowed: an {options.gpu.name}, which --gpu names; {how}"
-        )
-    return found
 
 
 def _trained(measured: Measurements, options: argparse.Namespace) -> Artifact:

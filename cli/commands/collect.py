@@ -20,7 +20,7 @@ from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.models.apply.guidance import Guided
-from tilecast.models.runtime.learned import load_heuristic_for
+from tilecast.models.runtime.learned import LearnedHeuristic, model_for
 from tilecast.reporting.cards import trouble_table
 
 
@@ -53,7 +53,7 @@ def run(options: argparse.Namespace) -> Output:
     wanted = collect_options(options, gpu, options.devices or (0,))
     guided = None
     if is_guided:
-        heuristic = load_heuristic_for(gpu, problems, options.power, options.model)
+        heuristic = LearnedHeuristic(model_for(gpu, options.model), options.power)
         problems, guided = resolve.ranked(heuristic, problems), Guided(heuristic, gpu)
     measure(replace(wanted, problems=problems, choose=guided))
     with closing(MeasurementStore(options.store)) as store:

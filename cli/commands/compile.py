@@ -18,6 +18,7 @@ from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook.select.selection import shortlist
+from tilecast.inductor_hook.settings import Settings
 from tilecast.kernels.build.builder import CompileResult, compile_all
 from tilecast.kernels.candidates import candidates, space, violations
 from tilecast.kernels.families import parse_config
@@ -25,9 +26,8 @@ from tilecast.kernels.objects.cache import ObjectCache
 from tilecast.kernels.objects.keys import kernel_key
 from tilecast.kernels.rules import HARDWARE
 from tilecast.kernels.spec import KernelSpec
-from tilecast.models.apply.frequent_configs import common_configs
-from tilecast.models.runtime.known_operands import check_decides_for, decides_for
-from tilecast.models.runtime.learned import load_heuristic, load_heuristic_for
+from tilecast.models.apply.frequent_configs import by_frequency, common_problems, first_configs
+from tilecast.models.runtime.learned import LearnedHeuristic, load_heuristic, model_for
 from tilecast.reporting.table import Table
 
 _COLUMNS = {"config": "", "registers": "d", "spill_bytes": "d", "seconds": ".2f", "error": ""}
@@ -75,18 +75,26 @@ def _specs(options: argparse.Namespace) -> list[KernelSpec]:
     typed = [parse_mnk(text, operands) for text in options.extents]
     typed += [TypedProblem(problem, problem.n) for problem in resolve.own_problems(options)]
     problems = list(dict.fromkeys(one.problem for one in typed))
-    ranked = set(problems if options.top is None else _ranked(problems, options))
     for config in options.config:
         _check_runs(config, operands, gpu)
+    if not problems:
+        configs = options.config or space(operands, gpu).configs
+        if options.common:
+            heuristic = load_heuristic(gpu, operands, options.power, options.model)
+            asked = common_problems(operands)
+            shortlists = (first_configs(heuristic, problem, gpu) for problem in asked)
+            configs = by_frequency(shortlists)[: options.common]
+        return [KernelSpec(config, operands) for config in dict.fromkeys(configs)]
+    ranked = set(problems)
+    if options.top is not None:
+        heuristic = LearnedHeuristic(model_for(gpu, options.model), options.power)
+        ranked = set(resolve.ranked(heuristic, problems, alone=options.top == 1))
     specs = [
         spec
         for one in dict.fromkeys(typed)
         if one.problem in ranked
         for spec in one.specs(_configs(one.problem, options))
     ]
-    if not problems:
-        configs = options.config or _common(options) or space(operands, gpu).configs
-        specs = [KernelSpec(config, operands) for config in configs]
     return list(dict.fromkeys(specs))
 
 
@@ -113,29 +121,12 @@ def _check_together(options: argparse.Namespace) -> None:
     resolve.check_ranks(options, ranked or options.common is not None, "-k or --common")
 
 
-def _ranked(problems: Sequence[GemmProblem], options: argparse.Namespace) -> Sequence[GemmProblem]:
-    """The problems that the model ranks, or decides with -k 1; TilecastError where none is."""
-    heuristic = load_heuristic_for(resolve.gpu(options), problems, options.power, options.model)
-    alone, measured = options.top == 1, heuristic.artifact.measured
-    if alone and not any(decides_for(measured, problem.operands) for problem in problems):
-        check_decides_for(measured, problems[0].operands)
-    return resolve.ranked(heuristic, problems, alone=alone)
-
-
 def _configs(problem: GemmProblem, options: argparse.Namespace) -> Iterable[KernelConfig]:
     """The candidates of a problem; with ``-k`` those that the hook would ask for."""
     if options.top is None:
         return candidates(problem, resolve.gpu(options))
-    predictions = shortlist(resolve.settings(options), problem, resolve.gpu(options))
-    return [prediction.config for prediction in predictions]
-
-
-def _common(options: argparse.Namespace) -> Sequence[KernelConfig]:
-    """The configs of ``--common``; none without it."""
-    if options.common is None:
-        return ()
-    heuristic = load_heuristic(resolve.gpu(options), options.operands, options.power, options.model)
-    return common_configs(heuristic, options.operands, resolve.gpu(options))[: options.common]
+    settings = Settings(options.top, options.model and str(options.model), options.power)
+    return [one.config for one in shortlist(settings, problem, resolve.gpu(options))]
 
 
 def _check_runs(config: KernelConfig, operands: GemmOperands, gpu: Hardware) -> None:

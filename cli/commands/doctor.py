@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tilecast.cli.diagnosis.finding import Finding
-from tilecast.cli.diagnosis.machine import examine, usable
+from tilecast.cli.diagnosis.machine import examine
 from tilecast.cli.diagnosis.problem import check_hook, check_settings, explain
 from tilecast.cli.options import argtypes, arguments, resolve
 from tilecast.cli.options.mnk import parse_mnk
@@ -22,7 +22,6 @@ from tilecast.heuristics.errors import TilecastError
 from tilecast.inductor_hook.names import MODEL
 from tilecast.inductor_hook.settings import Settings, from_environment
 from tilecast.kernels.objects.cache import ObjectCache
-from tilecast.models.runtime.artifact import load
 from tilecast.reporting.table import Table
 
 
@@ -43,16 +42,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> Output:
     """Check everything; exit status 1 when something that is needed does not work."""
     objects = resolve.object_cache(options)
-    # What is refused at once comes before the checks, which take seconds.
-    if options.model:
-        load(options.model)
     model = str(options.model) if options.model else None
     typed = {"k": options.top, "model": model, "power": options.power}
     typed = {name: value for name, value in typed.items() if value is not None}
-    Settings(**typed)
+    Settings(**typed)  # what is refused comes before the checks, which take seconds
     about = [] if options.problem is None else list(_explained(options, typed, objects))
     findings = [*examine(objects.root), *check_hook(), *check_settings()]
-    fine = usable(findings)
+    fine = all(finding.works for finding in findings if finding.needed)
     tables = [_table("This machine", findings)]
     if about:
         tables.append(_table(f"{options.problem} under max-autotune", about))

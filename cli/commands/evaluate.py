@@ -27,7 +27,7 @@ from tilecast.models.learning.labels import ProblemLabels
 from tilecast.models.learning.training_sets import Measurements
 from tilecast.models.runtime.artifact import Artifact, load
 from tilecast.models.runtime.learned import LearnedHeuristic
-from tilecast.models.runtime.manifest import learned_families, learned_from, understood
+from tilecast.models.runtime.manifest import learned_families, learned_from
 from tilecast.models.runtime.nearest_gpu import borrowed
 from tilecast.models.runtime.objectives import OBJECTIVES
 from tilecast.models.runtime.ranker import ConfigRanker
@@ -83,7 +83,8 @@ def run(options: argparse.Namespace) -> Output:
         _measured_ones(own, measured.own) if own else problems_of(options.operands, measured.own)
     )
     if options.folds:
-        among &= _of_folds(options.folds, measured.table)
+        first = folds(measured.table)[: options.folds]
+        among &= {measured.table[i].problem for _, held_out in first for i in held_out}
     notes: dict[str, str] = {}
     if trained:
         _check_unseen(trained, measured)
@@ -93,12 +94,10 @@ def run(options: argparse.Namespace) -> Output:
             notes["borrowed"] = (
                 f"as trained: the model of the {artifact.trained_for}, used on the {gpu.name}"
             )
-        with understood(options.model):
-            families = learned_families(artifact.facts)
+        families = learned_families(artifact.facts)
         if seen := sum(problem.family in families for problem in among):
             notes["seen"] = f"as trained has seen (n, k) of {seen} of the {len(among)} problems"
-    fits = list(heuristics.values())
-    scored = evaluate(fits, measured.table, powers, options.jobs, among=among)
+    scored = evaluate([*heuristics.values()], measured.table, powers, options.jobs, among=among)
     missing = len(own) - len(among) if own else 0
     lines = [
         files_line(files),
@@ -107,11 +106,6 @@ def run(options: argparse.Namespace) -> Output:
     ]
     document = scored | {"data": [*map(str, files)], "not_measured": missing, **notes}
     return Output(document, [*score_tables(scored, powers), *lines])
-
-
-def _of_folds(count: int, table: Sequence[ProblemLabels]) -> set[GemmProblem]:
-    """The problems that the first folds hold out."""
-    return {table[i].problem for _, held_out in folds(table)[:count] for i in held_out}
 
 
 def default_scores(measured: Measurements, powers: Sequence[str], jobs: int) -> dict[str, Any]:
@@ -201,14 +195,12 @@ def score_tables(scored: Mapping[str, Any], powers: Sequence[str]) -> list[Table
         rows.append(("noise floor", None, None, floor["geomean"], floor["p95"], floor["max"], None))
         tables.append(Table(f"Held-out regret, {power}", columns, rows))
     if scored["beside_library"]:
-        rows = [
-            (*map(row.get, _OF), "yes" if row["deferral"] else "", *map(row.get, _FIGURES))
-            for row in scored["beside_library"]
-        ]
-        columns = dict.fromkeys((*_OF, "deferral"), "") | {"count": "d"} | LIBRARY_COLUMNS
+        columns = {"power": "", "problems": "", "deferral": "", "count": "d"} | LIBRARY_COLUMNS
+        fields = ("power", "problems", "count", *LIBRARY)
+        rows = []
+        for row in scored["beside_library"]:
+            power, problems, *figures = map(row.get, fields)
+            rows.append((power, problems, "yes" if row["deferral"] else "", *figures))
         tables.append(Table("First choice beside cuBLAS, held out", columns, rows))
     line = "{problems} problems of {families} families; --json has every k and m".format(**scored)
     return [*tables, line]
-
-
-_OF, _FIGURES = ("power", "problems"), ("count", *LIBRARY)

@@ -65,19 +65,17 @@ def _list(cache: ObjectCache, options: argparse.Namespace) -> Output:
             kernels[operands] += 1
             current[operands] += is_current(entry.facts)
             taken[operands] += size
-    rows = [
-        {"operands": name, "kernels": kernels[name], "current": current[name], "bytes": taken[name]}
-        for name in sorted(kernels)
-    ]
+    counted = [(name, kernels[name], current[name], taken[name]) for name in sorted(kernels)]
+    fields = ("operands", "kernels", "current", "bytes")
     document = {
         "cache": str(cache.root),
         "kernels": kernels.total(),
         "current": current.total(),
         "damaged": len(sizes) - kernels.total(),
         "bytes": sum(sizes.values()),
-        "operands": rows,
+        "operands": [dict(zip(fields, row, strict=True)) for row in counted],
     }
-    shown = [(*list(row.values())[:-1], row["bytes"] / 2**20) for row in rows]
+    shown = [(*row, size / 2**20) for *row, size in counted]
     line = "{kernels} kernels, {current} of this version, {damaged} damaged".format(**document)
     table = Table(f"Kernels in {cache.root}", _COLUMNS, shown)
     return Output(document, [table, f"{line}, {_mib(document['bytes'])}"])
@@ -98,7 +96,6 @@ def _unpack(cache: ObjectCache, options: argparse.Namespace) -> Output:
 
 
 def _ship(cache: ObjectCache, options: argparse.Namespace) -> Output:
-
     _check_there(cache)
     check_file(options.file)
     entries = [entry for entry in map(cache.entry, cache.sizes()) if entry]

@@ -9,14 +9,13 @@ import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from tilecast.cli.options import argtypes, arguments, resolve
 from tilecast.cli.options.load_measurements import check_measured_on
-from tilecast.cli.options.output_paths import check_choices, check_distinct, check_file
+from tilecast.cli.options.output_paths import check_distinct, check_file
 from tilecast.cli.output.output import Output
 from tilecast.cli.output.ranking_tables import many_ranking_tables, ranking_tables
-from tilecast.data_collection.dataset.dataset import read_columns, shipped_data
+from tilecast.data_collection.dataset.dataset import read_dataset, shipped_data
 from tilecast.data_collection.dataset.select_times import MeasuredTimes, measured_times
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
@@ -29,20 +28,17 @@ from tilecast.models.runtime.learned import (
     LearnedHeuristic,
     Prediction,
     load_heuristic,
-    load_heuristic_for,
+    model_for,
 )
 from tilecast.models.runtime.nearest_gpu import terms
-from tilecast.reporting.choices import choices, predicted, write_choices
-from tilecast.reporting.one_problem import all_measured, ranking_figure, reasons_figure
-from tilecast.reporting.page import Section, library, write_page
-from tilecast.reporting.table import Table
+from tilecast.reporting.choices import check_kind, choices, predicted, write_choices
 
 SHOWN, SHOWN_OF_EACH = 5, 1
 """Candidates that are printed of one problem, and of each of many."""
 REASONS = 6
 """Features that are printed as reasons."""
 _OF_ONE = {
-    **dict.fromkeys(("m", "n", "k", "data", "html")),
+    **dict.fromkeys(("m", "n", "k", "data")),
     **{"batch": 1, "operands": LINEAR_BF16},
 }
 """Options that are for one problem, and what they are when not given."""
@@ -59,15 +55,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-k", metavar="N", dest="top", type=argtypes.top, help=about)
     arguments.add_model(parser)
     arguments.add_data(parser)
-    about = "also show one problem as an HTML file, with all that was measured of it"
-    parser.add_argument("--html", type=argtypes.path, metavar="FILE", help=about)
-    arguments.add_choices(parser)
+    about = "also write the model's first choices; CSV or JSON by the name"
+    parser.add_argument("--choices", type=argtypes.path, metavar="FILE", help=about)
 
 
 def run(options: argparse.Namespace) -> Output:
     """Rank one problem at length, or each of many in short."""
     _check_together(options)
-    check_distinct(options, options.html, options.choices)
+    check_distinct(options, options.choices)
     own, problem = resolve.own_problems(options), resolve.problem(options)
     if own:
         return _many(own, options)
@@ -97,9 +92,10 @@ def _check_together(options: argparse.Namespace) -> None:
 def _many(problems: Sequence[GemmProblem], options: argparse.Namespace) -> Output:
     """The first choices for each problem and their expected times."""
     if options.choices:
-        check_choices(options.choices)
+        check_kind(options.choices)
+        check_file(options.choices)
     gpu = resolve.gpu(options)
-    heuristic = load_heuristic_for(gpu, problems, options.power, options.model)
+    heuristic = LearnedHeuristic(model_for(gpu, options.model), options.power)
     problems = resolve.ranked(heuristic, problems)
     found = choices(heuristic, problems, gpu, options.top or SHOWN_OF_EACH)
     if options.choices:
@@ -123,9 +119,6 @@ def _many(problems: Sequence[GemmProblem], options: argparse.Namespace) -> Outpu
 
 def _one(problem: GemmProblem, options: argparse.Namespace) -> Output:
     """Rank, explain the first, and look the problem up in the data set."""
-    if options.html:
-        library()
-        check_file(options.html)
     gpu, top = resolve.gpu(options), options.top or SHOWN
     heuristic = load_heuristic(gpu, problem.operands, options.power, options.model)
     data = options.data or shipped_data(gpu)
@@ -149,37 +142,14 @@ def _one(problem: GemmProblem, options: argparse.Namespace) -> Output:
         "reasons": [asdict(reason) for reason in reasons],
         "measured": {regime: _oracle(truth, ranking) for regime, truth in truths.items()},
     }
-    tables = ranking_tables(problem, document)
-    if options.html:
-        _write_page(options.html, problem, document, tables, truths)
-    return Output(document, tables)
+    return Output(document, ranking_tables(problem, document))
 
 
 def _truths(data: Path, problem: GemmProblem, gpu: Hardware) -> dict[str, MeasuredTimes]:
     """What a data set of the GPU has of the problem, by regime."""
-    columns, provenance = read_columns(data)
-    check_measured_on(data, measured_hardware(provenance), gpu)
-    return measured_times(columns, problem)
-
-
-def _write_page(
-    file: Path,
-    problem: GemmProblem,
-    document: Mapping[str, Any],
-    tables: Sequence[Table | str],
-    truths: Mapping[str, MeasuredTimes],
-) -> None:
-    """Write what the terminal shows, with a figure for each part of it."""
-    ranked, *lines, decided = tables
-    names = [entry["config"] for entry in document["ranking"]]
-    call = problem.library_call
-    times = [all_measured(truth, regime, names, call) for regime, truth in truths.items()]
-    sections = [
-        Section("Ranking", [ranked, ranking_figure(document), *(line for line in lines if line)]),
-        Section("Reasons", [decided, reasons_figure(document)]),
-        *([Section("All that was measured", times)] if times else []),
-    ]
-    write_page(file, f"tilecast: {problem} {problem.operands} on {document['gpu']}", sections)
+    dataset = read_dataset(data)
+    check_measured_on(data, measured_hardware(dataset.provenance), gpu)
+    return measured_times(dataset.rows, problem)
 
 
 def _nearest_gpu(heuristic: LearnedHeuristic) -> dict[str, str]:
@@ -204,10 +174,11 @@ def _roofline(problem: GemmProblem, gpu: Hardware) -> dict[str, object]:
 
 def _library(problem: GemmProblem, first: FirstChoice) -> dict[str, object]:
     """A lower estimate of cuBLAS's time, which nine in ten exceed; None where there is none."""
+    over = first.library_over
     return {
         "name": problem.library_call,
-        "at_least_microseconds": first.library_at_least,
-        "at_least_over_first": first.library_over,
+        "at_least_microseconds": over and over * first.prediction.microseconds,
+        "at_least_over_first": over,
         "deferred": first.deferred,
     }
 

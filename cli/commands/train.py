@@ -7,7 +7,6 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from tilecast.cli.commands.evaluate import SHOWN_K
 from tilecast.cli.options import argtypes, arguments
 from tilecast.cli.options.load_measurements import files_line, read_measurements
 from tilecast.cli.options.output_paths import check_writable
@@ -15,7 +14,7 @@ from tilecast.cli.output.output import Output
 from tilecast.data_collection.dataset.autotuned import SUFFIX, Usable, read_autotuned
 from tilecast.models.learning.training import train
 from tilecast.models.runtime.artifact import save
-from tilecast.reporting.table import REGRET, REGRET_COLUMNS, Table
+from tilecast.reporting.sections import trained_table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,7 +58,7 @@ def run(options: argparse.Namespace) -> Output:
         f"{facts['dataset']['families']} families, written to {options.out}"
     )
     lines = [files_line(files), *_learned_lines(facts, usable), summary]
-    return Output(document, [_table(facts), *lines])
+    return Output(document, [trained_table(facts), *lines])
 
 
 def _learned_lines(facts: Mapping[str, Any], usable: Usable) -> list[str]:
@@ -76,19 +75,3 @@ def _learned_lines(facts: Mapping[str, Any], usable: Usable) -> list[str]:
         reasons = ", ".join(f"{why} ({count})" for why, count in usable.left_out.items())
         lines.append(f"Left out: lines {reasons}")
     return lines
-
-
-def _table(facts: Mapping[str, Any]) -> Table:
-    """Regret of each model by power, with the noise floor below."""
-    rows = [
-        (model, power, k, *(metrics[f"regret@{k}"][name] for name in REGRET))
-        for model, powers in facts["held_out"].items()
-        for power, metrics in powers.items()
-        for k in SHOWN_K
-    ]
-    rows += [
-        ("noise floor", power, None, floor["geomean"], floor["p95"], floor["max"], None)
-        for power, floor in facts["noise_floor"].items()
-    ]
-    columns = {"model": "", "power": "", "k": "d"} | REGRET_COLUMNS
-    return Table("Regret at k kernels on one fold of families, held out", columns, rows)

@@ -33,7 +33,7 @@ from tilecast.models.learning.labels import ProblemLabels, label_table, spread
 from tilecast.models.learning.training import train
 from tilecast.models.learning.training_sets import by_gpu, dataset_hardware
 from tilecast.models.runtime.artifact import Artifact, save
-from tilecast.models.runtime.learned import LearnedHeuristic, load_heuristic_for
+from tilecast.models.runtime.learned import LearnedHeuristic, model_for
 from tilecast.models.runtime.objectives import OBJECTIVES
 from tilecast.reporting.table import Table
 
@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> Output:
     check_writable(options.out)
     wanted = collect_options(options, gpu, options.devices or (0,))
     known = [read_dataset(options.data)] if options.data else shipped_datasets(gpu)
-    heuristic = load_heuristic_for(gpu, own)
+    heuristic = LearnedHeuristic(model_for(gpu, None))
     own = resolve.ranked(heuristic, own)
     of_gpu = [one.problems() for one in known if dataset_hardware(one).same_gpu(gpu)]
     if why := too_few(chain(own, measured_so_far(options.store)[0], *of_gpu)):

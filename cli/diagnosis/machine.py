@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
-import sys
+import platform
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, requires, version
@@ -47,14 +47,15 @@ _SAME_MODULE = {"xgboost-cpu": "xgboost"}
 
 def examine(cache_root: Path) -> list[Finding]:
     """Run every check, in the order in which a missing piece would matter."""
-    wanted = requirements()
+    required = map(Requirement, requires("tilecast") or ())
+    wanted = {one.name: one.specifier for one in required}
     try:
         gpus, why = visible_gpus(), ""
     # A broken torch or driver is a finding, not a failure of this command.
     except Exception as error:
         gpus, why = [], one_line(error)
     return [
-        check_python(sys.version_info[:2]),
+        Finding("python", platform.python_version(), True),
         *(
             check_package(name, module, wanted.get(name, SpecifierSet()), needed=needed)
             for name, module, needed in _PACKAGES
@@ -65,23 +66,6 @@ def examine(cache_root: Path) -> list[Finding]:
         *check_cublas(gpus),
         check_cache(cache_root),
     ]
-
-
-def usable(findings: list[Finding]) -> bool:
-    """Whether everything that is needed works."""
-    return all(finding.works for finding in findings if finding.needed)
-
-
-def check_python(found: tuple[int, int]) -> Finding:
-    """The version of Python."""
-    shown = ".".join(map(str, found))
-    return Finding("python", shown, found >= (3, 11), advice="install Python 3.11 or later")
-
-
-def requirements() -> dict[str, SpecifierSet]:
-    """The version of each distribution that tilecast's metadata requires."""
-    wanted = map(Requirement, requires("tilecast") or ())
-    return {requirement.name: requirement.specifier for requirement in wanted}
 
 
 def check_package(name: str, module: str, wanted: SpecifierSet, *, needed: bool) -> Finding:
@@ -185,31 +169,29 @@ def _check_named_model(folder: str, here: Sequence[Hardware]) -> Finding:
 def check_cublas(
     names: list[str], environment: Mapping[str, str] = os.environ
 ) -> Iterator[Finding]:
-    """Whether the model of each GPU was compared with the cuBLAS and driver of this machine."""
+    """Whether the model of each GPU was compared with the cuBLAS and driver of this machine.
+
+    What either side does not state is skipped.
+    """
     folder = environment.get(MODEL)
     for gpu in _gpus(names):
         # `check_models` reports a model that does not load.
         with suppress(TilecastError):
             artifact = model_for(gpu, Path(folder) if folder else None)
-            if not artifact.trained_for:  # the model of another GPU never falls back to cuBLAS
-                facts: Mapping[str, Any] = artifact.facts
-                yield from compare_versions(facts.get("library", {}), cublas_here())
-
-
-def compare_versions(
-    measured: Mapping[str, Sequence[str]], here: Mapping[str, Sequence[str]]
-) -> Iterator[Finding]:
-    """Whether each version is among those measured; parts that either side lacks are skipped."""
-    for name in sorted(measured.keys() & here.keys()):
-        found, known = ", ".join(here[name]), ", ".join(measured[name])
-        yield Finding(
-            name,
-            found,
-            set(here[name]) <= set(measured[name]),
-            False,
-            f"the model was compared with {known}, so its choice between a tilecast kernel and "
-            "cuBLAS may be out of date; collect and train, or use k=5, which benchmarks both",
-        )
+            if artifact.trained_for:  # the model of another GPU never falls back to cuBLAS
+                continue
+            facts: Mapping[str, Any] = artifact.facts
+            measured, here = facts.get("library", {}), cublas_here()
+            for name in sorted(measured.keys() & here.keys()):
+                yield Finding(
+                    name,
+                    ", ".join(here[name]),
+                    set(here[name]) <= set(measured[name]),
+                    False,
+                    f"the model was compared with {', '.join(measured[name])}, so its choice "
+                    "between a tilecast kernel and cuBLAS may be out of date; collect and train, "
+                    "or use k=5, which benchmarks both",
+                )
 
 
 def check_cache(root: Path) -> Finding:

@@ -149,9 +149,3 @@ def add_jobs(parser: argparse.ArgumentParser) -> None:
     """Add --jobs."""
     about = "fits that run side by side (default: one per core)"
     parser.add_argument("--jobs", type=parallel, default=AUTO, metavar="N", help=about)
-
-
-def add_choices(parser: argparse.ArgumentParser) -> None:
-    """Add --choices."""
-    about = "also write the model's first choices; CSV or JSON by the name"
-    parser.add_argument("--choices", type=path, metavar="FILE", help=about)

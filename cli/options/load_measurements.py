@@ -21,9 +21,6 @@ from tilecast.models.runtime.nearest_gpu import known_gpus
 DATA = "measurements.parquet"
 """What a campaign measured, beside its model."""
 
-_STORE = b"SQLite format 3\0"
-"""The first bytes of a store."""
-
 
 def read_measurements(
     options: argparse.Namespace, added: Sequence[Path]
@@ -80,13 +77,3 @@ def read_store(path: Path) -> Dataset:
     """Everything that a store holds."""
     with closing(MeasurementStore(path)) as store:
         return store.export()
-
-
-def read_dataset_or_store(path: Path) -> Dataset:
-    """Everything that a data set or a store holds, whichever the file is."""
-    if path.is_file():
-        with path.open("rb") as file:
-            is_store = file.read(len(_STORE)) == _STORE
-        if is_store:
-            return read_store(path)
-    return read_dataset(path)

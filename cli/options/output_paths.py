@@ -14,7 +14,6 @@ from tilecast.cli.options.load_measurements import DATA
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.files import destination, unwritable
 from tilecast.models.runtime.manifest import MANIFEST
-from tilecast.reporting.choices import check_kind
 
 _INPUTS = ("source", "store", "data", "model", "problems", "hf_config")
 """Options that name what is read, or what a command adds to."""
@@ -33,12 +32,6 @@ def check_writable(folder: Path) -> None:
 def check_file(file: Path) -> None:
     """See that a file can be written, and that no folder, device or the like is there."""
     check_writable(destination(file).parent)
-
-
-def check_choices(file: Path) -> None:
-    """See that choices can be written to a file, whose name says in which format."""
-    check_kind(file)
-    check_file(file)
 
 
 def check_distinct(options: argparse.Namespace, *outputs: Path | None) -> None:

@@ -20,10 +20,15 @@ from tilecast.data_collection.problems.problem_files import read_problems
 from tilecast.data_collection.problems.suites import problems
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import GPUS, Hardware
+from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.inductor_hook.settings import Settings
 from tilecast.kernels.objects.cache import ObjectCache, default_root
-from tilecast.models.runtime.known_operands import decides_for
+from tilecast.models.runtime.known_operands import (
+    check_decides_for,
+    check_ranks_for,
+    decides_for,
+    ranks_for,
+)
 from tilecast.models.runtime.learned import LearnedHeuristic
 from tilecast.models.runtime.manifest import model_hardware
 
@@ -84,30 +89,36 @@ def suite_and_own_problems(options: argparse.Namespace) -> tuple[GemmProblem, ..
 def ranked(
     heuristic: LearnedHeuristic, problems: Iterable[GemmProblem], *, alone: bool = False
 ) -> tuple[GemmProblem, ...]:
-    """The problems that a model ranks; a note on standard error counts the others.
+    """Those of some problems that a model ranks; a note on standard error counts the others.
 
-    What `TILECAST_RECORD` wrote may hold operands that no model knows.
+    What `TILECAST_RECORD` wrote may hold operands that no model knows. Where the model knows none
+    of the problems, the first of them is refused.
 
     Args:
         heuristic: the model.
-        problems: of any operands.
+        problems: of any operands; one at least.
         alone: whether the model has to decide without a benchmark, which it does for fewer
             operands.
     """
+    model, problems = heuristic.artifact, tuple(problems)
 
-    def takes(problem: GemmProblem) -> bool:
-        known = not alone or decides_for(heuristic.artifact.measured, problem.operands)
-        return known and heuristic.ranks(problem)
+    def takes(operands: GemmOperands) -> bool:
+        if alone:
+            return decides_for(model.measured, operands)
+        return ranks_for(model.operands, operands)
 
-    problems = tuple(problems)
-    others = Counter(p.operands.text for p in problems if not takes(p))
+    taken = tuple(problem for problem in problems if takes(problem.operands))
+    if not taken:
+        check_ranks_for(model.operands, problems[0].operands)
+        check_decides_for(model.measured, problems[0].operands)
+    others = Counter(p.operands.text for p in problems if not takes(p.operands))
     if others:
         count = others.total()
         print_note(
             f"left out: {count} problem{'s' * (count > 1)} of {', '.join(others)}, which the model "
             "has not seen"
         )
-    return tuple(filter(takes, problems))
+    return taken
 
 
 def check_ranks(options: argparse.Namespace, ranks: bool, allowed: str) -> None:
@@ -153,8 +164,3 @@ def workers(options: argparse.Namespace) -> int:
 def compilers(options: argparse.Namespace, devices: Sequence[int]) -> int:
     """How many processes compile while others measure, each of which spins on a core."""
     return options.workers or max(1, parallel(AUTO) - len(devices))
-
-
-def settings(options: argparse.Namespace) -> Settings:
-    """What `install` would be given, so that the hook finds the kernels it asks for."""
-    return Settings(options.top, str(options.model) if options.model else None, options.power)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TextIO, cast
 
-from tilecast.data_collection.run.progress import Progress
+from tilecast.data_collection.run.scheduler import Progress
 
 _SECONDS_BETWEEN_LINES = 15.0
 

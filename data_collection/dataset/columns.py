@@ -1,6 +1,6 @@
-"""The rows of a data set column by column, in numpy, and their contract.
+"""The columns of a data set and their contract.
 
-All rows that are read from or written to a file become `Columns` first, or are refused.
+All rows that are read from or written to a file are `checked` first.
 """
 
 from __future__ import annotations
@@ -8,9 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from itertools import compress
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -42,107 +40,78 @@ COLUMNS = {
 UUID. ``microseconds`` is NaN exactly where ``failure`` says why."""
 
 
-@dataclass(frozen=True, eq=False)
-class Text:
-    """A column of text."""
-
-    names: list[str]
-    """Each text once, sorted."""
-    codes: np.ndarray
-    """Integers [rows], as narrow as fits: indices into ``names``, -1 for none."""
-
-    @classmethod
-    def of(cls, names: list, codes: np.ndarray) -> Text:
-        """A column from names in any order, some of them equal, unused or None perhaps."""
-        counts = np.zeros(len(names) + 1, bool)
-        counts[codes] = True  # Code -1 is an index like any other: it finds the last.
-        used = sorted({name for name in compress(names, counts) if name is not None})
-        kind = np.min_scalar_type(-len(used) - 1)
-        if used == names:
-            return cls(used, codes.astype(kind))
-        places: dict[str | None, int] = {name: place for place, name in enumerate(used)}
-        moved = np.array([*(places.get(name, -1) for name in names), -1], kind)
-        return cls(used, moved[codes])
-
-    def each(self, value: Callable[[str], int], none: int = -1) -> np.ndarray:
-        """For every row the value of its text."""
-        return np.array([*map(value, self.names), none])[self.codes]
-
-
-@dataclass(frozen=True, eq=False)
-class Columns:
-    """Checked rows; without pandas, which takes half a second to load."""
-
-    numbers: dict[str, np.ndarray]
-    """The columns of numbers, each [rows]; NaN for none."""
-    texts: dict[str, Text]
-    """The others."""
-
-    def take(self, rows: np.ndarray) -> Columns:
-        """Some of the rows, by their indices."""
-        return Columns(
-            {name: values[rows] for name, values in self.numbers.items()},
-            {name: Text.of(text.names, text.codes[rows]) for name, text in self.texts.items()},
-        )
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 of the values in row order, whatever file they came from."""
-        digest = hashlib.sha256()
-        for text in self.texts.values():
-            digest.update(json.dumps(text.names).encode())
-            digest.update(text.codes.tobytes())
-        for values in self.numbers.values():
-            digest.update(values.tobytes())
-        return digest.hexdigest()
-
-    def frame(self) -> pd.DataFrame:
-        """The rows as a pandas table with the columns of `COLUMNS`."""
-        import pandas as pd
-
-        texts = {n: pd.Categorical.from_codes(t.codes, t.names) for n, t in self.texts.items()}
-        return cast("pd.DataFrame", pd.DataFrame({**self.numbers, **texts})[list(COLUMNS)])
-
-
-def columns_of(table: pa.Table, name: str) -> Columns:
-    """Check an Arrow table against the contract of `COLUMNS`; further columns are left out.
+def checked(table: pa.Table, name: str) -> pd.DataFrame:
+    """The rows of an Arrow table, with the columns of `COLUMNS` alone and sorted categories.
 
     Raises:
         TilecastError: a column is missing or of another type, or a value is not allowed.
     """
-    numbers, texts = {}, {}
     for column, dtype in COLUMNS.items():
         if table.column_names.count(column) != 1:
             raise TilecastError(
                 f"data set {name} lacks column {column!r}; allowed: {', '.join(COLUMNS)}, each "
                 "once; export it again with `tilecast collect`"
             )
-        values = _text(table[column]) if dtype == "category" else _numbers(table[column], dtype)
-        if values is None:
+        found = table.schema.field(column).type
+        if not _fits(found, dtype):
             raise TilecastError(
-                f"data set {name} has {column} of type {str(table[column].type)[:100]}; allowed: "
-                f"{dtype}; export it again with `tilecast collect`"
+                f"data set {name} has {column} of type {str(found)[:100]}; allowed: {dtype}; "
+                "export it again with `tilecast collect`"
             )
-        (texts if dtype == "category" else numbers)[column] = values
-    for column, bad, allowed in _broken(numbers, texts):
+    rows: Any = table.select(list(COLUMNS)).to_pandas()
+    for column, dtype in COLUMNS.items():
+        if dtype == "category":
+            text = rows[column].astype("category")
+            rows[column] = text.cat.set_categories(sorted(text.dropna().unique()))
+        elif dtype == "float32":
+            with np.errstate(over="ignore"):
+                rows[column] = rows[column].astype(dtype)
+    for column, bad, allowed in _broken(rows):
         if bad.any():
-            row = int(bad.argmax())
+            row = int(np.argmax(bad))
             raise TilecastError(
                 f"data set {name} has {column}={str(table[column][row].as_py())[:100]!r} in row "
                 f"{row}; allowed: {allowed}; drop the row or measure it again"
             )
-    return Columns({c: values.astype(COLUMNS[c]) for c, values in numbers.items()}, texts)
+    return rows.astype(COLUMNS)
 
 
-def _broken(
-    numbers: dict[str, np.ndarray], texts: dict[str, Text]
-) -> Iterator[tuple[str, np.ndarray, str]]:
+def digest(rows: Any) -> str:
+    """SHA-256 of the values of checked rows in their order, whatever file they came from."""
+    digest = hashlib.sha256()
+    for name in (name for name, dtype in COLUMNS.items() if dtype == "category"):
+        text = rows[name].cat
+        digest.update(json.dumps(list(text.categories)).encode())
+        codes = text.codes.to_numpy(np.min_scalar_type(-len(text.categories) - 1))
+        digest.update(codes.tobytes())
+    for name in (name for name, dtype in COLUMNS.items() if dtype != "category"):
+        digest.update(rows[name].to_numpy().tobytes())
+    return digest.hexdigest()
+
+
+def each(column: Any, value: Callable[[str], Any], none: Any = -1) -> np.ndarray:
+    """For every row of a pandas column the value of its text, which is asked for once a text."""
+    text = column.astype("category").cat.remove_unused_categories().cat
+    return np.array([*map(value, text.categories), none])[text.codes]
+
+
+def _fits(found: pa.DataType, dtype: str) -> bool:
+    """Whether an Arrow type holds values of a column."""
+    import pyarrow.types as types
+
+    if dtype == "category":
+        kind = found.value_type if types.is_dictionary(found) else found
+        return types.is_string(kind) or types.is_large_string(kind) or types.is_null(kind)
+    return types.is_floating(found) if dtype == "float32" else types.is_integer(found)
+
+
+def _broken(rows: Any) -> Iterator[tuple[str, Any, str]]:
     """Each column, its rows whose value is not allowed as bool [rows], and what is allowed."""
     limits = {**dict.fromkeys(("m", "n", "k", "batch"), (1, MAX_EXTENT)), "rounds": (0, 2**15 - 1)}
     for name, (least, most) in limits.items():
-        yield name, (numbers[name] < least) | (numbers[name] > most), f"{least} to {most}"
-    times, spread = numbers["microseconds"], numbers["spread"]
-    failed, timed = texts["failure"].codes >= 0, ~np.isnan(times)
+        yield name, ~rows[name].between(least, most), f"{least} to {most}"
+    times, spread = rows["microseconds"], rows["spread"]
+    failed, timed = rows["failure"].notna(), times.notna()
     wrong = (timed | ~failed) & ~(np.isfinite(times) & (times > 0))
     yield "microseconds", wrong, "a positive time, or none beside a failure"
     yield "failure", failed & timed, "none beside a time"
@@ -155,7 +124,7 @@ def _broken(
         **dict.fromkeys(("config", "device"), (lambda name: True, "any text")),
     }
     for name, (fits, allowed) in known.items():
-        yield name, ~texts[name].each(fits, False), allowed
+        yield name, ~each(rows[name], fits, False), allowed
 
 
 def _is_spelling(text: str) -> bool:
@@ -164,43 +133,3 @@ def _is_spelling(text: str) -> bool:
         return GemmOperands.parse(text).text == text
     except TilecastError:
         return False
-
-
-def _text(column: pa.ChunkedArray) -> Text | None:
-    """A column of text; None where it holds something else."""
-    import pyarrow.types as types
-
-    coded = types.is_dictionary(column.type)
-    kind = column.type.value_type if coded else column.type
-    if types.is_null(kind):
-        return Text.of([], np.full(len(column), -1))
-    if not (types.is_string(kind) or types.is_large_string(kind)):
-        return None
-    array = column.combine_chunks() if coded else column.combine_chunks().dictionary_encode()
-    return Text.of(array.dictionary.to_pylist(), _plain(array.indices, np.int64(-1)))
-
-
-def _numbers(column: pa.ChunkedArray, dtype: str) -> np.ndarray | None:
-    """A column of numbers, integers as they are stored; None where it holds something else."""
-    import pyarrow.types as types
-
-    if dtype == "float32" and types.is_floating(column.type):
-        with np.errstate(over="ignore"):
-            return _plain(column.combine_chunks(), np.float32(np.nan)).astype(np.float32)
-    if dtype != "float32" and types.is_integer(column.type):
-        return _plain(column.combine_chunks(), np.int64(-1))
-    return None
-
-
-def _plain(array: pa.Array, null: np.generic) -> np.ndarray:
-    """An Arrow array in numpy, with ``null`` for nulls; Arrow's own conversion imports pandas."""
-    import pyarrow as pa
-
-    bits, data = array.buffers()
-    dense = pa.Array.from_buffers(array.type, len(array), [None, data], 0, array.offset)
-    values = np.from_dlpack(dense)
-    if not array.null_count:
-        return values
-    end = array.offset + len(array)
-    valid = np.unpackbits(np.frombuffer(bits, np.uint8), count=end, bitorder="little")
-    return np.where(valid[array.offset :], values, null)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from tilecast.data_collection.dataset.columns import COLUMNS, Columns, columns_of
+from tilecast.data_collection.dataset.columns import COLUMNS, checked, digest
 from tilecast.data_collection.dataset.measurement import REFERENCE
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.files import write_atomically
@@ -42,10 +42,10 @@ class Dataset:
     @property
     def digest(self) -> str:
         """SHA-256 of the values in row order, whatever file they came from."""
-        return self.columns().digest
+        return digest(self.checked())
 
-    def columns(self, name: str = "in memory") -> Columns:
-        """The rows column by column; errors call the data set by the name.
+    def checked(self, name: str = "in memory") -> pd.DataFrame:
+        """The rows, once they are checked; errors call the data set by the name.
 
         Raises:
             TilecastError: they break the contract of `COLUMNS`.
@@ -58,7 +58,7 @@ class Dataset:
             raise TilecastError(
                 f"data set {name} is no table ({_line(error)}); allowed: columns of one type each"
             ) from error
-        return columns_of(table, name)
+        return checked(table, name)
 
     def problems(self) -> list[GemmProblem]:
         """Every problem once, in order of first appearance."""
@@ -75,7 +75,8 @@ def joined(parts: Sequence[Dataset]) -> Dataset:
     """
     import pandas as pd
 
-    rows = pd.concat(_not_measured_anew(parts), ignore_index=True)
+    kept = [part.rows for part in parts] if len(parts) == 1 else _not_measured_anew(parts)
+    rows = pd.concat(kept, ignore_index=True).astype(COLUMNS)
     runs = [run for part in parts for run in part.provenance["runs"]]
     newest = max((part.provenance for part in parts), key=lambda facts: facts["space_version"])
     protocol = max(part.provenance["protocol_version"] for part in parts)
@@ -84,27 +85,20 @@ def joined(parts: Sequence[Dataset]) -> Dataset:
 
 def _not_measured_anew(parts: Sequence[Dataset]) -> list[pd.DataFrame]:
     """The rows of each data set of whose problem no other one has any of a newer protocol."""
-    if len(parts) == 1:
-        return [parts[0].rows]
-    protocols = [_protocols(part) for part in parts]
-    newest: list[dict[tuple, int]] = []
-    for part, versions in zip(parts, protocols, strict=True):
-        newest.append({})
-        for key, version in zip(_keys(part), versions, strict=True):
-            newest[-1][key] = max(version, newest[-1].get(key, version))
+    import pandas as pd
+
+    keys = list(PROBLEM_FIELDS)
+    stated: list[Any] = [
+        part.rows[keys].astype({"operands": "object"}).assign(protocol=_protocols(part))
+        for part in parts
+    ]
     kept = []
-    for place, (part, versions) in enumerate(zip(parts, protocols, strict=True)):
-        others = [*newest[:place], *newest[place + 1 :]]
-        pairs = zip(_keys(part), versions, strict=True)
-        kept.append(
-            part.rows.loc[[all(o.get(key, v) <= v for o in others) for key, v in pairs]],
-        )
+    for place, (part, own) in enumerate(zip(parts, stated, strict=True)):
+        others: Any = pd.concat(stated[:place] + stated[place + 1 :])
+        newest = others.groupby(keys)["protocol"].max().rename("newest")
+        older = own["protocol"] < own.join(newest, on=keys)["newest"]
+        kept.append(part.rows[~older])
     return kept
-
-
-def _keys(part: Dataset) -> Iterable[tuple]:
-    """`GemmProblem.row` of each row."""
-    return part.rows[list(PROBLEM_FIELDS)].itertuples(index=False, name=None)
 
 
 def _protocols(part: Dataset) -> list[int]:
@@ -127,13 +121,13 @@ def write_dataset(dataset: Dataset, path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    columns = dataset.columns(str(path))
+    rows = dataset.checked(str(path))
     facts = {
         "version": DATASET_VERSION,
         "provenance": dataset.provenance,
-        "seal": _seal(columns, dataset.provenance),
+        "seal": _seal(rows, dataset.provenance),
     }
-    table = pa.Table.from_pandas(columns.frame(), preserve_index=False)
+    table = pa.Table.from_pandas(rows, preserve_index=False)
     table = table.replace_schema_metadata({METADATA_KEY: json.dumps(facts)})
     # Times hardly repeat, so a dictionary does not pay; only their exponents compress.
     split = {"microseconds": "BYTE_STREAM_SPLIT"}
@@ -153,16 +147,6 @@ def read_dataset(path: Path) -> Dataset:
         TilecastError: it is absent, no Parquet, of another version, damaged, breaks the contract of
             `COLUMNS`, or lacks something of `PROVENANCE`.
     """
-    columns, provenance = read_columns(path)
-    return Dataset(columns.frame(), provenance)
-
-
-def read_columns(path: Path) -> tuple[Columns, dict]:
-    """Rows and provenance of such a file, without pandas.
-
-    Raises:
-        TilecastError: as `read_dataset` does.
-    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -180,7 +164,7 @@ def read_columns(path: Path) -> tuple[Columns, dict]:
                 )
             table = file.read(columns=list(COLUMNS))
             table.validate(full=True)
-            columns = columns_of(table, str(path))
+            rows = checked(table, str(path))
     except FileNotFoundError as error:
         raise TilecastError(
             f"data set {path} does not exist; allowed: a file that `tilecast collect` exported"
@@ -188,7 +172,7 @@ def read_columns(path: Path) -> tuple[Columns, dict]:
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise _unreadable(path, _line(error)) from error
     provenance = facts.get("provenance")
-    if not isinstance(provenance, dict) or facts.get("seal") != _seal(columns, provenance):
+    if not isinstance(provenance, dict) or facts.get("seal") != _seal(rows, provenance):
         raise _unreadable(path, "it is not what was written: the digests differ")
     missing = [name for name, kind in PROVENANCE.items() if type(provenance.get(name)) is not kind]
     if missing:
@@ -198,7 +182,7 @@ def read_columns(path: Path) -> tuple[Columns, dict]:
             "collect`, or add them and write it with "
             "tilecast.data_collection.dataset.dataset.write_dataset"
         )
-    return columns, provenance
+    return Dataset(rows, provenance)
 
 
 def shipped_data(gpu: Hardware) -> Path | None:
@@ -221,9 +205,9 @@ def _facts(text: bytes) -> dict:
     return facts if isinstance(facts, dict) else {}
 
 
-def _seal(columns: Columns, provenance: dict) -> str:
+def _seal(rows: pd.DataFrame, provenance: dict) -> str:
     """SHA-256 of values and provenance: checksums of pages do not cover the rest of a file."""
-    return hashlib.sha256(f"{columns.digest} {json.dumps(provenance)}".encode()).hexdigest()
+    return hashlib.sha256(f"{digest(rows)} {json.dumps(provenance)}".encode()).hexdigest()
 
 
 def _unreadable(path: Path, why: str) -> TilecastError:

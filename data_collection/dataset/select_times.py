@@ -11,14 +11,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import compress
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from tilecast.data_collection.dataset.columns import Columns
+from tilecast.data_collection.dataset.columns import each
 from tilecast.data_collection.dataset.measurement import PASSES, REFERENCE, REGIMES
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.problem import PROBLEM_FIELDS, GemmProblem
 from tilecast.kernels.families import parse_config
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SAME, OTHER = 0, 1
 LABEL = ((SAME, "race"), (OTHER, "race"), (SAME, "screen"), (OTHER, "screen"))
@@ -69,14 +73,12 @@ class MeasuredTimes:
         return None if time is None else time / self.times[self.best] - 1
 
 
-def measured_times(columns: Columns, problem: GemmProblem) -> dict[str, MeasuredTimes]:
+def measured_times(rows: pd.DataFrame, problem: GemmProblem) -> dict[str, MeasuredTimes]:
     """Regime to what was measured in it; empty when the data set does not have the problem."""
-    *extents, (name, text) = zip(PROBLEM_FIELDS, problem.row(), strict=True)
-    rows = np.flatnonzero(columns.texts[name].each(text.__eq__, False))
-    for name, extent in extents:
-        rows = rows[columns.numbers[name][rows] == extent]
+    for name, value in zip(PROBLEM_FIELDS, problem.row(), strict=True):
+        rows = cast("pd.DataFrame", rows[rows[name] == value])
     by_regime = {}
-    for found in measured_problems(columns.take(rows)):
+    for found in measured_problems(rows):
         names = [config.name for config in found.configs]
         for regime, times in found.truth.items():
             reference = found.reference[regime]
@@ -88,40 +90,36 @@ def measured_times(columns: Columns, problem: GemmProblem) -> dict[str, Measured
     return by_regime
 
 
-def measured_problems(columns: Columns) -> list[MeasuredProblem]:
+def measured_problems(rows: pd.DataFrame) -> list[MeasuredProblem]:
     """What was measured for every problem, sorted by extents and operands.
 
     A config that only ``verify`` timed is left out, as there is nothing to learn from, and so is a
     problem without configs.
     """
-    names = [name for name in columns.texts["config"].names if name != REFERENCE]
+    names = [name for name in rows["config"].unique() if name != REFERENCE]
     ranked = sorted(((config := parse_config(name)).family, config, name) for name in names)
     configs = [config for _, config, _ in ranked]
     # The reference comes last.
     places = {name: place for place, (*_, name) in enumerate(ranked)} | {REFERENCE: len(configs)}
-    config = columns.texts["config"].each(places.__getitem__)
-    regime = columns.texts["regime"].each(REGIMES.index)
-    stage = columns.texts["stage"].each(PASSES.index)
-    microseconds = columns.numbers["microseconds"].astype(np.float64)
+    config = each(rows["config"], places.__getitem__)
+    regime = each(rows["regime"], REGIMES.index)
+    stage = each(rows["stage"], PASSES.index)
+    microseconds = rows["microseconds"].to_numpy(np.float64)
     found = []
-    for problem, rows in _by_problem(columns):
-        rows = rows[~np.isin(config[rows], config[rows[np.isnan(microseconds[rows])]])]
-        used, column = np.unique(np.append(config[rows], len(configs)), return_inverse=True)
-        cells = (regime[rows], stage[rows], column[:-1])
-        passes = _medians(cells, microseconds[rows], (len(REGIMES), len(PASSES), len(used)))
+    for problem, at in _by_problem(rows):
+        at = at[~np.isin(config[at], config[at[np.isnan(microseconds[at])]])]
+        used, column = np.unique(np.append(config[at], len(configs)), return_inverse=True)
+        cells = (regime[at], stage[at], column[:-1])
+        passes = _medians(cells, microseconds[at], (len(REGIMES), len(PASSES), len(used)))
         found.append(_measured(problem, [configs[i] for i in used[:-1]], passes))
     return [problem for problem in found if problem.configs]
 
 
-def _by_problem(columns: Columns) -> Iterator[tuple[GemmProblem, np.ndarray]]:
-    """Every problem in order, with the indices of its rows."""
-    *extents, operands = PROBLEM_FIELDS
-    keys = np.stack([*(columns.numbers[n] for n in extents), columns.texts[operands].codes])
-    order = np.lexsort(keys[::-1])
-    starts = np.flatnonzero(np.diff(keys[:, order], prepend=-1).any(axis=0))
-    for rows in np.split(order, starts)[1:]:
-        *values, code = keys[:, rows[0]].tolist()
-        yield GemmProblem.from_row((*values, columns.texts[operands].names[code])), rows
+def _by_problem(rows: pd.DataFrame) -> Iterator[tuple[GemmProblem, np.ndarray]]:
+    """Every problem in order, with the positions of its rows."""
+    found: dict[Any, np.ndarray] = rows.groupby(list(PROBLEM_FIELDS), observed=True).indices
+    for row in sorted(found):
+        yield GemmProblem.from_row(row), found[row]
 
 
 def _medians(

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import socket
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
+from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 import ray
 from ray.exceptions import GetTimeoutError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from tilecast.data_collection.engines.ray_engine import RayEngine, returned
-from tilecast.data_collection.engines.ray_nodes import (
-    check_versions,
-    describe_node,
-    node_session,
-    node_versions,
-)
-from tilecast.data_collection.gpu.environment import gpu_states, public_command
+from tilecast.data_collection.engines.ray_engine import RayEngine, node_session, returned
+from tilecast.data_collection.gpu.environment import gpu_states, present, public_command
 from tilecast.data_collection.gpu.gpu_model import hardware_of
-from tilecast.data_collection.jobs.engine import Site
+from tilecast.data_collection.jobs.jobs import Site
+from tilecast.data_collection.jobs.store import store_versions
 from tilecast.heuristics.errors import TilecastError, one_line
 from tilecast.heuristics.hardware import Hardware
 from tilecast.kernels.objects.cache import ObjectCache
@@ -60,11 +57,40 @@ def connected(address: str) -> Iterator[None]:
             "with `ray start`, or name another one"
         ) from error
     try:
-        check = ray.remote(check_versions)
+        check = ray.remote(_check_versions)
         returned([_on(node, check).remote(node_versions()) for node in _nodes()])
         yield
     finally:
         ray.shutdown()
+
+
+_SHARED = ("heuristics", "kernels", "data_collection")
+"""Packages of tilecast that run on nodes."""
+
+
+@cache
+def node_versions() -> dict[str, str]:
+    """What must be the same on every node: the versions of a store, and tilecast's source."""
+    digest = hashlib.sha256()
+    for package in _SHARED:
+        for path in sorted((Path(__file__).parents[2] / package).rglob("*.py")):
+            digest.update(path.read_bytes())
+    return store_versions() | {"tilecast sources": digest.hexdigest()[:16]}
+
+
+def _check_versions(wanted: Mapping[str, str]) -> None:
+    """Check that this node has the versions of the host of the command."""
+    found = node_versions()
+    if found == wanted:
+        return
+    names = sorted({name for name, _ in found.items() ^ wanted.items()})
+    here, wanted_text = (
+        ", ".join(f"{name} {facts.get(name)}" for name in names) for facts in (found, wanted)
+    )
+    raise TilecastError(
+        f"node {ray.util.get_node_ip_address()} has {here}; allowed: {wanted_text}, as where the "
+        "command runs; install the same tilecast on every node"
+    )
 
 
 def _nodes() -> dict[str, int]:
@@ -95,8 +121,8 @@ def _described(
     hosts: Mapping[str, int], target: Hardware
 ) -> dict[str, tuple[list[str], dict[str, Any]]]:
     """For each node its GPUs' hashes and what `describe` says of them; see `ray_cluster`."""
-    describing = ray.remote(describe_node)
-    asked = [_on(node, describing, gpus).remote(gpus, target) for node, gpus in hosts.items()]
+    there = ray.remote(present)
+    asked = [_on(node, there, gpus).remote(range(gpus), target) for node, gpus in hosts.items()]
     found = dict(zip(hosts, _once_free(asked), strict=True))
     libraries = {json.dumps([f["cuda"], f["versions"]], sort_keys=True) for _, f in found.values()}
     if len(libraries) > 1:

@@ -1,7 +1,9 @@
 """The engine of many hosts: compile tasks and measuring actors of a Ray cluster.
 
 Compiled kernels and results go through Ray's store; this host and each node that measures also keep
-the kernels in their object caches.
+the kernels in their object caches. What runs on a node are the processes of the local engine, below
+those of Ray: a bad kernel ends its own process, and one of Ray's is lost with its node, with no
+kernel to blame.
 """
 
 from __future__ import annotations
@@ -9,26 +11,111 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from functools import cache, partial
 from typing import Any
 
 import ray
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 
-from tilecast.data_collection.engines.ray_nodes import (
-    Measurer,
-    checked,
-    compile_on_node,
-    node_versions,
+from tilecast.data_collection.engines.worker import START_FACTOR, LocalEngine, LocalWorker
+from tilecast.data_collection.gpu.environment import cards, claimed
+from tilecast.data_collection.jobs.jobs import (
+    Failed,
+    Job,
+    Lost,
+    Ready,
+    Result,
+    Session,
+    SessionFactory,
+    Worker,
 )
-from tilecast.data_collection.engines.worker import START_FACTOR
-from tilecast.data_collection.jobs.engine import Worker
-from tilecast.data_collection.jobs.jobs import Failed, Job, Lost, Ready, Result, SessionFactory
 from tilecast.heuristics.errors import TilecastError, one_line
-from tilecast.kernels.build.builder import STOP_SECONDS
-from tilecast.kernels.build.compiling import CompileResult
-from tilecast.kernels.objects.cache import ObjectCache
+from tilecast.heuristics.hardware import Hardware
+from tilecast.kernels.build.builder import STOP_SECONDS, CompileResult, ObjectBuilder
+from tilecast.kernels.objects.cache import ObjectCache, default_root
+from tilecast.kernels.objects.entry import Entry
 from tilecast.kernels.objects.keys import kernel_key
 from tilecast.kernels.spec import KernelSpec
+
+
+def compile_on_node(spec: KernelSpec) -> tuple[CompileResult, bytes]:
+    """Compile a kernel unless the node's cache holds it; its whole entry, empty if it failed.
+
+    Raises:
+        TilecastError: the node's cache cannot be written.
+    """
+    objects = ObjectCache(default_root())
+    (result,) = _builder(objects).build([spec])
+    entry = None if result.error else objects.entry(kernel_key(spec), asked=True)
+    return result, entry.whole if entry else b""
+
+
+@cache
+def _builder(objects: ObjectCache) -> ObjectBuilder:
+    """Keeps a process with the compiler below this one."""
+    return ObjectBuilder(objects, 1)
+
+
+def node_session(target: Hardware, announce: Callable[[KernelSpec | None], None]) -> Session:
+    """A session on the GPU that Ray gave to this process, which holds it until it ends."""
+    from tilecast.data_collection.timing.gpu_session import GpuSession
+
+    _held.enter_context(claimed(cards((0,), target)))
+    return GpuSession(ObjectCache(default_root()), 0, announce)
+
+
+_held = ExitStack()
+
+
+class Measurer:
+    """An actor with one GPU; a worker process below it touches that."""
+
+    def __init__(self, factory: SessionFactory, silence: float):
+        """Take what `LocalWorker` takes."""
+        self._begin = partial(LocalWorker, factory, silence)
+
+    def start(self) -> Ready | Failed:
+        """Start the worker, and wait until it has its GPU."""
+        self._worker = self._begin()
+        while self._worker.card is None:
+            if (news := self._news()) is not None:
+                assert isinstance(news, Failed)
+                return news
+        return Ready(self._worker.card)
+
+    def run(self, job: Job, objects: Mapping[str, ray.ObjectRef]) -> Result | Failed:
+        """Do a job, once the node has its kernels, which are given by their keys.
+
+        Raises:
+            TilecastError: the node's cache cannot be written, or others may write it.
+        """
+        mine = ObjectCache(default_root())
+        for key, reference in objects.items():
+            if mine.entry(key, asked=True) is None:
+                mine.add(_checked(key, ray.get(reference)))
+        self._worker.give(job)
+        while (news := self._news()) is None:
+            pass
+        return news
+
+    def _news(self) -> Result | Failed | None:
+        """What happens within a second; a worker that failed is ended, as the actor may be next."""
+        for worker, news in LocalEngine().news([self._worker], 1.0):
+            if isinstance(news, Failed):
+                worker.stop()
+            return news
+
+
+def _checked(key: str, whole: bytes) -> Entry:
+    """The entry of a key that came through the cluster."""
+    entry = Entry.read(key, whole)
+    if entry is None:
+        raise TilecastError(
+            f"kernel {key} came damaged through the cluster, or of another version; allowed: what "
+            "a node with this version of tilecast compiled; run again"
+        )
+    return entry
 
 
 class RayWorker(Worker):
@@ -45,7 +132,7 @@ class RayWorker(Worker):
         self._sent: set[str] = set()
         # A core of its own: compilers beside it must not delay its launches.
         remote = ray.remote(Measurer).options(num_cpus=1, num_gpus=1)
-        self._actor: Any = remote.remote(factory, silence, node_versions())
+        self._actor: Any = remote.remote(factory, silence)
         self.reply: Any = self._actor.start.remote()
         """None while nothing is asked of it."""
 
@@ -77,7 +164,7 @@ class RayWorker(Worker):
 
 
 class RayEngine:
-    """Workers and compilers of a cluster. See `tilecast.data_collection.jobs.engine.Engine`."""
+    """Workers and compilers of a cluster. See `tilecast.data_collection.jobs.jobs.Engine`."""
 
     def __init__(self, objects: ObjectCache):
         """Take this host's cache, which gets every kernel that the cluster compiles."""
@@ -144,7 +231,7 @@ class RayEngine:
         running: list[ray.ObjectRef] = []
         while True:
             for spec in itertools.islice(missing, max(0, _cores() - len(running))):
-                running.append(task.remote(spec, node_versions()))
+                running.append(task.remote(spec))
             if not running:
                 return
             done, running = ray.wait(running, timeout=STOP_SECONDS)
@@ -154,7 +241,7 @@ class RayEngine:
                 return
             for result, whole in returned(done):
                 if result.error is None:
-                    self._cache.add(checked(kernel_key(result.spec), whole))
+                    self._cache.add(_checked(kernel_key(result.spec), whole))
                     self._objects[kernel_key(result.spec)] = ray.put(whole)
                 yield result
 

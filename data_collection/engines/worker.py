@@ -12,8 +12,7 @@ from dataclasses import replace
 from multiprocessing.connection import Connection, wait
 from typing import NoReturn
 
-from tilecast.data_collection.gpu.out_of_memory import is_out_of_memory
-from tilecast.data_collection.jobs.engine import Worker
+from tilecast.data_collection.gpu.environment import is_out_of_memory
 from tilecast.data_collection.jobs.jobs import (
     Failed,
     Job,
@@ -22,6 +21,7 @@ from tilecast.data_collection.jobs.jobs import (
     Running,
     Session,
     SessionFactory,
+    Worker,
 )
 from tilecast.data_collection.timing.protocol import CardFailure, KernelFailure
 from tilecast.heuristics.errors import TilecastError, one_line
@@ -93,7 +93,7 @@ class LocalWorker(Worker):
 
 
 class LocalEngine:
-    """Workers on this host. See `tilecast.data_collection.jobs.engine.Engine`."""
+    """Workers on this host. See `tilecast.data_collection.jobs.jobs.Engine`."""
 
     def start(self, factory: SessionFactory, silence: float) -> LocalWorker:
         """A worker that starts."""

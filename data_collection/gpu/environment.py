@@ -30,6 +30,8 @@ _CUBLAS = ("nvidia-cublas", "nvidia-cublas-cu12")
 """Packages of cuBLAS, for CUDA 13 and 12."""
 _LIBRARIES = ("torch", "triton", *_CUBLAS)
 """Packages of PyTorch's kernels."""
+_OUT_OF_MEMORY = ("out of memory", "out_of_memory", "alloc_failed", "allocate memory")
+"""Words of PyTorch and CUDA, of the driver and the DSL, of cuBLAS and cuDNN, and of the host."""
 _GPU_FIELDS = (
     "index", "name", "uuid", "driver_version", "clocks.sm", "clocks.mem", "clocks.max.sm",
     "power.draw", "power.limit", "temperature.gpu",
@@ -259,3 +261,9 @@ def installed_version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether memory ran out: each package has an exception of its own for it, or none."""
+    message = str(error).lower()
+    return isinstance(error, MemoryError) or any(words in message for words in _OUT_OF_MEMORY)

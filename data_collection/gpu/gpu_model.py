@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
-from typing import Any
 
-from tilecast.data_collection.gpu.environment import card_of, claimed
-from tilecast.data_collection.gpu.out_of_memory import is_out_of_memory
+from tilecast.data_collection.gpu.environment import card_of, claimed, is_out_of_memory
 from tilecast.heuristics.errors import NotNow, TilecastError, one_line
 from tilecast.heuristics.hardware import GPUS, MAX_CLUSTER, Hardware, described
 from tilecast.kernels.build.workers import interrupts_held
 from tilecast.kernels.families import FAMILIES
+from tilecast.kernels.occupancy import driver_value, max_active_clusters
 
 SXM, SXM_CLOCK = GPUS[0], 1.98e9
 """A GPU whose rates are known, and the highest clock that its driver states, in Hz."""
@@ -26,14 +25,6 @@ PRODUCT_EXTENT = 8192
 """m, n and k of the product that measures the matrix rate."""
 REPEATS, TRIALS = 20, 5
 """Launches in one timing, and timings, of which the best counts, before the card grows warm."""
-
-_PTX = """
-.version 8.0
-.target sm_90
-.address_size 64
-.visible .entry nothing() { ret; }
-"""
-"""A kernel to ask about: how many clusters of it fit depends on the launch alone."""
 
 
 def hardware_of(device: int, known: Iterable[Hardware] = (), *, measure: bool = False) -> Hardware:
@@ -79,9 +70,11 @@ def visible_gpu_names() -> list[str]:
     import cuda.bindings.driver as driver
 
     try:
-        _checked(driver.cuInit(0))
-        handles = map(driver.cuDeviceGet, range(_checked(driver.cuDeviceGetCount())))
-        names = [_checked(driver.cuDeviceGetName(256, _checked(handle))) for handle in handles]
+        driver_value(driver.cuInit(0))
+        handles = map(driver.cuDeviceGet, range(driver_value(driver.cuDeviceGetCount())))
+        names = [
+            driver_value(driver.cuDeviceGetName(256, driver_value(handle))) for handle in handles
+        ]
     except (RuntimeError, TilecastError):
         return []
     return [name.partition(b"\0")[0].decode() for name in names]
@@ -153,19 +146,17 @@ def stated_gpu(device: int) -> Hardware:
             f"an {properties.name!r} is not described while a CUDA graph is captured; allowed: "
             "a first call before that"
         )
-    _checked(driver.cuInit(0))
-    handle = _checked(driver.cuDeviceGet(device))
+    driver_value(driver.cuInit(0))
+    handle = driver_value(driver.cuDeviceGet(device))
 
     def attribute(name: str) -> int:
         kind = getattr(driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
-        return _checked(driver.cuDeviceGetAttribute(kind, handle))
+        return driver_value(driver.cuDeviceGetAttribute(kind, handle))
 
-    per_block = attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN")
     memory_clock = 1e3 * attribute("MEMORY_CLOCK_RATE")
     clock, sm_count = 1e3 * attribute("CLOCK_RATE"), properties.multi_processor_count
+    sizes = range(1, MAX_CLUSTER + 1)
     share = sm_count * clock / (SXM.sm_count * SXM_CLOCK)
-    with _context(handle):
-        clusters = _clusters_at_once(per_block)
     return Hardware(
         name=short_name(properties.name),
         device_names=(properties.name,),
@@ -176,9 +167,10 @@ def stated_gpu(device: int) -> Hardware:
         dram_bytes_per_second=2 * memory_clock * attribute("GLOBAL_MEMORY_BUS_WIDTH") / 8,
         l2_bytes_per_second=share * SXM.l2_bytes_per_second,
         peak_flops=share * SXM.peak_flops,
-        clusters_at_once=clusters,
+        # At least one, since features divide by them; a cluster that does not fit fails its check.
+        clusters_at_once=(0, *(max(max_active_clusters(n, device), 1) for n in sizes)),
         smem_bytes_per_sm=attribute("MAX_SHARED_MEMORY_PER_MULTIPROCESSOR"),
-        smem_bytes_per_block=per_block,
+        smem_bytes_per_block=attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
         smem_bytes_reserved=attribute("RESERVED_SHARED_MEMORY_PER_BLOCK"),
     )
 
@@ -236,65 +228,3 @@ def _seconds(device: int, launch: Callable[[], object]) -> float:
             end.synchronize()
             times.append(start.elapsed_time(end) * 1e-3 / REPEATS)
     return min(times)
-
-
-@contextmanager
-def _context(handle: Any) -> Iterator[None]:
-    """Make a device's primary context current in this thread."""
-    import cuda.bindings.driver as driver
-
-    context = _checked(driver.cuDevicePrimaryCtxRetain(handle))
-    try:
-        _checked(driver.cuCtxPushCurrent(context))
-        try:
-            yield
-        finally:
-            driver.cuCtxPopCurrent()
-    finally:
-        driver.cuDevicePrimaryCtxRelease(handle)
-
-
-def _clusters_at_once(smem_bytes: int) -> tuple[int, ...]:
-    """Clusters of 0, 1, 2, ... CTAs that the current device holds, each CTA on an SM for itself.
-
-    At least one, since features divide by them; a cluster that does not fit fails its check.
-    """
-    import cuda.bindings.driver as driver
-
-    module = _checked(driver.cuModuleLoadData(_PTX.encode() + b"\0"))
-    kernel = _checked(driver.cuModuleGetFunction(module, b"nothing"))
-    kinds = driver.CUfunction_attribute
-    for kind, value in (
-        (kinds.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, smem_bytes),
-        (kinds.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1),
-    ):
-        _checked(driver.cuFuncSetAttribute(kernel, kind, value))
-    counts = [_clusters(kernel, size, smem_bytes) for size in range(1, MAX_CLUSTER + 1)]
-    _checked(driver.cuModuleUnload(module))
-    return (0, *(max(count, 1) for count in counts))
-
-
-def _clusters(kernel: Any, size: int, smem_bytes: int) -> int:
-    import cuda.bindings.driver as driver
-
-    cluster = driver.CUlaunchAttribute()
-    cluster.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
-    cluster.value.clusterDim.x = size
-    cluster.value.clusterDim.y = cluster.value.clusterDim.z = 1
-    launch = driver.CUlaunchConfig()
-    launch.gridDimX, launch.gridDimY, launch.gridDimZ = size, 1, 1
-    launch.blockDimX, launch.blockDimY, launch.blockDimZ = 128, 1, 1
-    launch.sharedMemBytes = smem_bytes
-    launch.attrs, launch.numAttrs = [cluster], 1
-    return _checked(driver.cuOccupancyMaxActiveClusters(kernel, launch))
-
-
-def _checked(answer: tuple) -> Any:
-    """The value that a call of the driver returned beside its status."""
-    status, *values = answer
-    if status.value:
-        raise TilecastError(
-            f"the CUDA driver does not describe the GPU ({status.name}); allowed: a GPU whose "
-            "driver works; see `tilecast doctor`"
-        )
-    return values[0] if values else None

@@ -20,8 +20,9 @@ from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.problem import GemmProblem
 
 TRAINING_PROBLEMS = Path(__file__).parents[1].joinpath("data") / "training_problems.json"
-"""n, k and every m of each family, as `tilecast.data_collection.problems.training_suite` chose
-them."""
+"""n, k and every m of 94 families: of each other suite but ``random`` those that are evenly spaced
+by the size of the weight, with five m each, a third of all up to 64 and a third above 1024. Stored,
+so that a data set stays one of this suite when another suite grows."""
 
 _LLM_M = (1, 8, 16, 64, 256, 1024, 4096, 8192)
 
@@ -103,7 +104,6 @@ def _llm() -> tuple[GemmProblem, ...]:
 
 
 def _training() -> tuple[GemmProblem, ...]:
-    """As stored, so that a data set stays one of this suite when another suite grows."""
     families = json.loads(TRAINING_PROBLEMS.read_text())
     return tuple(GemmProblem(m, n, k) for n, k, ms in families for m in ms)
 

@@ -14,13 +14,11 @@ from types import ModuleType
 from typing import Any
 
 from tilecast.data_collection.engines.worker import LocalEngine
-from tilecast.data_collection.jobs.engine import Site
-from tilecast.data_collection.jobs.jobs import Session
+from tilecast.data_collection.jobs.jobs import Session, Site
 from tilecast.data_collection.jobs.store import MeasurementStore
 from tilecast.data_collection.run.cards import card_times
-from tilecast.data_collection.run.progress import Progress
-from tilecast.data_collection.run.scheduler import Scheduler
-from tilecast.heuristics.config_table import Candidates
+from tilecast.data_collection.run.scheduler import Progress, Scheduler
+from tilecast.heuristics.config import Candidates
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware, described
 from tilecast.heuristics.problem import GemmProblem

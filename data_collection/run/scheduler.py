@@ -9,13 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from queue import SimpleQueue
-from typing import Any
 
 from tilecast.data_collection.engines.worker import LocalEngine
-from tilecast.data_collection.jobs.engine import Build, Engine
 from tilecast.data_collection.jobs.jobs import (
+    Build,
     CheckJob,
     CompareJob,
+    Engine,
     Job,
     MeasureJob,
     Result,
@@ -24,11 +24,10 @@ from tilecast.data_collection.jobs.jobs import (
 )
 from tilecast.data_collection.jobs.store import MeasurementStore
 from tilecast.data_collection.run.cards import comparison
-from tilecast.data_collection.run.progress import Phase, Progress, label_noise
 from tilecast.data_collection.run.worker_pool import WorkerPool
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.kernels.build.compiling import CompileResult
+from tilecast.kernels.build.builder import CompileResult
 from tilecast.kernels.objects.keys import kernel_key
 from tilecast.kernels.spec import KernelSpec
 
@@ -43,6 +42,38 @@ MEASURING_SHARE = 0.7
 CHECKS_PER_JOB = 16
 """Kernels of one check job, 0.1 s: little to wait for when the others are done, and to repeat after
 a hang."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a collection is."""
+
+    phase: str
+    """``compile``, ``check``, ``measure``, ``verify`` or ``compare``."""
+    done: int
+    """Jobs of the phase that are finished."""
+    total: int
+    """Jobs of the phase: all problems to measure or verify, or the kernels of the next ones."""
+    measurements: int
+    """Measurements taken by this run."""
+    seconds: float
+    """Time since the run began."""
+    seconds_left: float
+    """Time that the rest of the phase will take at the pace so far."""
+    gpus: int
+    """GPUs at work."""
+    noise: float | None
+    """The 90th percentile of the standard errors of the kernels that were raced so far, as a share
+    of their times; None without any."""
+
+
+@dataclass
+class _Phase:
+    name: str
+    total: int
+    done: int = 0
+    seconds: float = 0.0
+    """What the finished jobs took together."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +102,7 @@ class Scheduler:
     """One session factory per GPU."""
     build: Build = lambda kernels, /, *, stop: ()
     """Compiles kernels; does nothing where all are compiled."""
-    engine: Engine[Any] = field(default_factory=LocalEngine)
+    engine: Engine = field(default_factory=LocalEngine)
     """What the workers run on."""
     report: Callable[[Progress], None] = lambda progress: None
     """Called after every job."""
@@ -136,7 +167,7 @@ class Scheduler:
         """Stretch by stretch, so that a run that ends early has measured its problems whole."""
         measured = self.store.measured("screen")
         todo = [problem for problem in problems if problem not in measured]
-        phase = Phase("measure", len(todo))
+        phase = _Phase("measure", len(todo))
         # Candidates are read stretch by stretch: to rank all problems first would take minutes.
         stretches = (
             {problem: tuple(candidates(problem)) for problem in todo[start:stop]}
@@ -158,7 +189,7 @@ class Scheduler:
         todo = [spec for spec in kernels if kernel_key(spec) not in known]
         starts = range(0, len(todo), CHECKS_PER_JOB)
         jobs = [CheckJob(tuple(todo[start : start + CHECKS_PER_JOB])) for start in starts]
-        self._run(Phase("check", len(jobs)), jobs)
+        self._run(_Phase("check", len(jobs)), jobs)
 
     def _verify(self, problems: Sequence[GemmProblem], compiler: ThreadPoolExecutor) -> None:
         verified, raced = self.store.measured("verify"), self.store.measured("race")
@@ -179,7 +210,7 @@ class Scheduler:
         if jobs:
             configs = {job.problem: [r.config for r in job.raced if r.config] for job in jobs}
             self._built(self._begin(compiler, configs))
-            self._run(Phase(phase, len(jobs)), jobs)
+            self._run(_Phase(phase, len(jobs)), jobs)
 
     def _begin(
         self, compiler: ThreadPoolExecutor, stretch: Mapping[GemmProblem, Sequence[KernelConfig]]
@@ -209,7 +240,7 @@ class Scheduler:
         A kernel that the compiler refused is left out by all runs, and one that the compiler hung
         or died at by this run alone.
         """
-        phase, since = Phase("compile", len(build.kernels)), time.monotonic()
+        phase, since = _Phase("compile", len(build.kernels)), time.monotonic()
         while (result := build.results.get()) is not None:
             if isinstance(result, BaseException):
                 raise result
@@ -227,7 +258,7 @@ class Scheduler:
     def _late(self) -> bool:
         return time.monotonic() > self._until
 
-    def _run(self, phase: Phase, jobs: Sequence[Job]) -> None:
+    def _run(self, phase: _Phase, jobs: Sequence[Job]) -> None:
         """Work through jobs of one phase on all workers."""
         if not jobs or self._late():
             return
@@ -252,13 +283,23 @@ class Scheduler:
         if isinstance(job, MeasureJob):
             self._errors += [row.error for row in result if row.error is not None]
 
-    def _tell(self, phase: Phase, since: float) -> float:
+    def _tell(self, phase: _Phase, since: float) -> float:
         """Count one more job, begun at some time, and report; the time now."""
-        now = time.monotonic()
-        left = phase.count(now - since)
-        counts = phase.done, phase.total, self._taken, now - self._begun
-        noise = label_noise(self._errors)
-        self.report(Progress(phase.name, *counts, left, self._pool.gpus, noise))
+        now, errors = time.monotonic(), sorted(self._errors)
+        phase.done += 1
+        phase.seconds += now - since
+        self.report(
+            Progress(
+                phase=phase.name,
+                done=phase.done,
+                total=phase.total,
+                measurements=self._taken,
+                seconds=now - self._begun,
+                seconds_left=phase.seconds / phase.done * (phase.total - phase.done),
+                gpus=self._pool.gpus,
+                noise=errors[len(errors) * 9 // 10] if errors else None,
+            )
+        )
         return now
 
 

@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Any
 
-from tilecast.data_collection.jobs.engine import Engine, Worker
 from tilecast.data_collection.jobs.jobs import (
     CheckJob,
     CompareJob,
+    Engine,
     Failed,
     Job,
     Lost,
@@ -22,6 +21,7 @@ from tilecast.data_collection.jobs.jobs import (
     Result,
     SessionFactory,
     VerifyJob,
+    Worker,
 )
 from tilecast.data_collection.jobs.store import MeasurementStore
 from tilecast.heuristics.errors import TilecastError
@@ -44,10 +44,10 @@ class WorkerPool:
     """Keeps which kernels fail, which is read once, and what happens to workers."""
     factories: Sequence[SessionFactory]
     """One session factory per GPU."""
-    engine: Engine[Any]
+    engine: Engine
     """What the workers run on."""
     silence_seconds: float
-    """See `tilecast.data_collection.jobs.engine.Engine`."""
+    """See `tilecast.data_collection.jobs.jobs.Engine`."""
     _workers: list[Worker] = field(default_factory=list, init=False)
     _losses: int = field(default=0, init=False)
     _done: int = field(default=0, init=False)

@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from tilecast.data_collection.gpu import gpu_model
-from tilecast.heuristics.config import KernelConfig
-from tilecast.heuristics.config_table import Candidates
+from tilecast.heuristics.config import Candidates, KernelConfig
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.heuristic import rank

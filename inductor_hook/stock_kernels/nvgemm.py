@@ -23,7 +23,7 @@ from tilecast.inductor_hook.stock_kernels.stock_order import (
     ranked_or_stock,
 )
 from tilecast.kernels.quack_sm90.config import QuackConfig
-from tilecast.kernels.quack_sm90.stock import stock_configs
+from tilecast.kernels.quack_sm90.space import stock_configs
 
 STOCK_OPERATOR = "Sm90StaticPersistentGemmOperator"
 """The class of ``cutlass.operators`` that `stock_configs` stand for."""

@@ -5,19 +5,22 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 from weakref import WeakSet
 
-from tilecast.heuristics.errors import TilecastError
-from tilecast.kernels.build.compiling import CompileResult, compile_into
+from tilecast.heuristics.errors import TilecastError, one_line
 from tilecast.kernels.build.workers import ServerDied, WorkerDied, Workers
-from tilecast.kernels.families import FAMILIES
+from tilecast.kernels.families import FAMILIES, family_of
 from tilecast.kernels.objects.cache import ObjectCache, default_root
+from tilecast.kernels.objects.keys import kernel_symbol
 from tilecast.kernels.spec import KernelSpec
 
 DEADLINE_SECONDS = 120
@@ -26,6 +29,20 @@ STOP_SECONDS = 0.25
 """How often whoever wants kernels is asked whether they are still wanted."""
 MOST_WORKERS = 16
 """A shortlist and its neighbours keep no more busy; each takes 0.1 GB beside what all share."""
+
+
+@dataclass(frozen=True)
+class CompileResult:
+    """What became of one spec."""
+
+    spec: KernelSpec
+    """The kernel asked for."""
+    seconds: float
+    """Time its worker spent; 0 when the cache had it, or it came with tilecast."""
+    error: str | None = None
+    """Why it failed, in one line; None when it is in the cache."""
+    passing: bool = False
+    """Whether it may compile another time: its compiler hung or died, and did not refuse it."""
 
 
 def _never() -> bool:
@@ -39,8 +56,7 @@ class ObjectBuilder:
     def __init__(self, objects: ObjectCache, workers: int | None = None):
         """Take where objects go; processes start with the first kernel that is missing.
 
-        Where it is left out how many compile at a time, there is one per core, `MOST_WORKERS` at
-        most.
+        So many compile at a time, or one per core, `MOST_WORKERS` at most.
         """
         self.objects = objects
         self._most = workers
@@ -92,30 +108,33 @@ class ObjectBuilder:
     def settle(self) -> None:
         """Return once no kernel that was begun before is in work, whatever became of it."""
         with self._lock:
-            jobs = dict(self._jobs)
-        for spec, job in jobs.items():
-            # Whoever needs the kernel is told why the cache cannot be written.
-            with contextlib.suppress(TilecastError):
-                _result(spec, job)
+            jobs = list(self._jobs.values())
+        wait(jobs)
 
     def build(
         self, specs: Iterable[KernelSpec], stop: Callable[[], bool] = _never
     ) -> Iterator[CompileResult]:
-        """Compile different kernels that the cache lacks, and yield each as it is done.
+        """Bring every spec into the cache, and yield each as it is done.
 
-        What was in work when all processes ended, as somebody killed the one that begins them, is
-        compiled once more. Once ``stop`` says so, what is in work is given up and nothing more is
-        begun.
+        A spec that fails to compile is reported and the others go on. What was in work when all
+        processes ended, as somebody killed the one that begins them, is compiled once more. Once
+        ``stop`` says so, what is in work is given up and nothing more is begun.
 
         Raises:
-            TilecastError: the cache cannot be written.
+            TilecastError: the cache cannot be written, or others may write it.
         """
-        missing = iter(specs)
+        missing: list[KernelSpec] = []
+        for spec in dict.fromkeys(specs):
+            if self.objects.resources(spec) is None:
+                missing.append(spec)
+            else:
+                yield CompileResult(spec, 0.0)
+        following = iter(missing)
         jobs: dict[Future[CompileResult], KernelSpec] = {}
         again: set[KernelSpec] = set()
         while True:
             # One a process, so that the next is chosen when there is one for it.
-            for spec in itertools.islice(missing, self._size() - len(jobs)):
+            for spec in itertools.islice(following, self._size() - len(jobs)):
                 jobs[self._submit(spec)] = spec
             if not jobs:
                 return
@@ -166,6 +185,35 @@ class ObjectBuilder:
                 return failed
 
 
+def compile_into(spec: KernelSpec, cache: ObjectCache) -> CompileResult:
+    """Compile one kernel in this process and store it; what the DSL raises is in the result.
+
+    Where another process compiles the same kernel, this one waits and takes what that one stored.
+
+    Raises:
+        TilecastError: the cache cannot be written, or others may write it; or the machine lacks
+            what a compiler takes, such as free space for temporary files.
+    """
+    start = time.perf_counter()
+    with cache.exclusive(spec):
+        if cache.resources(spec) is not None:
+            return CompileResult(spec, 0.0)
+        try:
+            code = family_of(spec.config).compile(spec, kernel_symbol(spec))
+        except TilecastError:
+            raise
+        except (OSError, MemoryError) as error:
+            raise TilecastError(
+                f"kernel {spec} cannot be compiled ({one_line(error)}); allowed: a machine with "
+                f"free memory and space in {tempfile.gettempdir()}; free some and run again"
+            ) from error
+        except Exception as error:
+            # The DSL raises whatever it meets; one bad config must not stop the rest.
+            return CompileResult(spec, time.perf_counter() - start, one_line(error))
+        cache.put(spec, code)
+    return CompileResult(spec, time.perf_counter() - start)
+
+
 def environment() -> dict[str, str]:
     """Variables of the environment in which kernels compile."""
     return {name: v for family in FAMILIES.values() for name, v in family.environment.items()}
@@ -211,24 +259,9 @@ def compile_all(
     *,
     stop: Callable[[], bool] = _never,
 ) -> Iterator[CompileResult]:
-    """Bring every spec into the cache, some at a time, and yield each as it is done.
-
-    A spec that fails to compile is reported and the others go on; those that the cache holds are
-    not compiled again. Each compiles in a process of its own, which takes a core. Once ``stop``
-    says so, what is in work is given up, whatever its compiler is doing.
-
-    Raises:
-        TilecastError: the cache cannot be written, or others may write it.
-    """
-    missing = []
-    for spec in dict.fromkeys(specs):
-        if cache.resources(spec) is None:
-            missing.append(spec)
-        else:
-            yield CompileResult(spec, 0.0)
-    if missing:
-        with contextlib.closing(ObjectBuilder(cache, min(workers, len(missing)))) as builder:
-            yield from builder.build(missing, stop)
+    """`ObjectBuilder.build`, some kernels at a time, in processes that end with it."""
+    with contextlib.closing(ObjectBuilder(cache, workers)) as builder:
+        yield from builder.build(specs, stop)
 
 
 def object_builder() -> ObjectBuilder:

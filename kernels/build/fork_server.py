@@ -17,13 +17,12 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
-from typing import NoReturn, cast
+from typing import NamedTuple, NoReturn, cast
 
-from tilecast.heuristics.errors import one_line
+from tilecast.heuristics.errors import TilecastError, one_line
 from tilecast.kernels.build.workers import WATCH_SECONDS, WorkerDied
 
 _DIE_WITH_PARENT = 1
@@ -58,10 +57,7 @@ def _share(make: Callable[[], object], seconds: int) -> None:
     gc.freeze()
 
 
-@dataclass(frozen=True)
-class _Call:
-    """What is to be run."""
-
+class _Call(NamedTuple):
     number: int
     """What whoever asked knows it by."""
     seconds: float
@@ -70,10 +66,7 @@ class _Call:
     """A function and its arguments."""
 
 
-@dataclass(frozen=True)
-class _Forked:
-    """A process that runs a call."""
-
+class _Forked(NamedTuple):
     pid: int
     call: _Call
     deadline: float
@@ -90,7 +83,6 @@ class _Server:
     """
 
     def __init__(self, connection: Connection, most: int):
-        """Take who asks, and how many calls run at a time."""
         self._connection = connection
         self._most = most
         self._waiting: deque[_Call] = deque()
@@ -98,12 +90,7 @@ class _Server:
         self._forked: dict[Connection, _Forked] = {}
 
     def run(self, parent: int, rehearse: Callable[[], object]) -> None:
-        """Serve while a process lives; rehearse once the first calls run.
-
-        Raises:
-            EOFError: it has closed its end.
-            OSError: it cannot be answered.
-        """
+        """Serve while a process lives; rehearse once the first calls run."""
         rehearsed = False
         # Its end may be open elsewhere, in what it forked.
         while os.getppid() == parent:
@@ -121,12 +108,10 @@ class _Server:
                 self._give_up(connection)
 
     def _hear(self) -> None:
-        """Take all calls that have come in."""
         while self._connection.poll():
             self._waiting.append(_Call(*self._connection.recv()))
 
     def _begin(self) -> None:
-        """Fork for as many calls as may run."""
         alone = any(forked.alone for forked in self._forked.values())
         while self._waiting and not alone and len(self._forked) < self._most:
             self._fork(self._waiting.popleft(), alone=False)
@@ -144,8 +129,7 @@ class _Server:
         if pid == 0:
             _run(call, sender, server)
         sender.close()
-        deadline = time.monotonic() + call.seconds
-        self._forked[receiver] = _Forked(pid, call, deadline, alone)
+        self._forked[receiver] = _Forked(pid, call, time.monotonic() + call.seconds, alone)
 
     def _end(self, connection: Connection) -> None:
         """Pass on what a process has to say, or find that it has died."""
@@ -163,7 +147,6 @@ class _Server:
             self._again.append(forked.call)
 
     def _give_up(self, connection: Connection) -> None:
-        """End a process that takes too long."""
         os.kill(self._forked[connection].pid, signal.SIGKILL)
         call = self._forget(connection).call
         self._answer(call, f"no result after {call.seconds:g} s")
@@ -197,15 +180,7 @@ def _answer_to(call: _Call) -> bytes:
     try:
         function, arguments = pickle.loads(call.packed)
         return pickle.dumps((call.number, function(*arguments), None))
-    except (Exception, SystemExit) as error:
-        return _error(call, error)
-
-
-def _error(call: _Call, error: BaseException) -> bytes:
-    """An error as it is, or in a line where it would not arrive."""
-    try:
-        answer = pickle.dumps((call.number, None, error))
-        pickle.loads(answer)
-    except Exception:
+    except TilecastError as error:
+        return pickle.dumps((call.number, None, error))
+    except (Exception, SystemExit) as error:  # which might not arrive as it is
         return pickle.dumps((call.number, None, WorkerDied(one_line(error))))
-    return answer

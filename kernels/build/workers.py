@@ -104,7 +104,7 @@ class Workers:
         """Run a call, and give it up some seconds after it has begun; returns at once.
 
         The call, its arguments and what comes of it are pickled. The future has what the call
-        returns or raises, or `WorkerDied`.
+        returns, the `TilecastError` that it raises, or `WorkerDied`.
 
         Raises:
             ServerDied: the fork server has ended.
@@ -137,7 +137,6 @@ class Workers:
                 self._connection.send(self._unsent.popleft())
 
     def _listen(self) -> None:
-        """Hand out results until none comes any more, or is to be expected."""
         try:
             while (patience := self._patience()) > 0:
                 if self._connection.poll(patience):
@@ -166,7 +165,6 @@ class Workers:
             return left
 
     def _end(self, reason: str) -> None:
-        """Run nothing more; the first reason counts."""
         with self._lock:
             self._over = self._over or reason
 

@@ -25,8 +25,7 @@ from tilecast.heuristics.files import (
     replace_atomically,
     unwritable,
 )
-from tilecast.kernels.objects.entry import ENTRY_NAME, Entry
-from tilecast.kernels.objects.facts import KernelResources
+from tilecast.kernels.objects.entry import ENTRY_NAME, Entry, KernelResources
 from tilecast.kernels.objects.keys import kernel_key
 from tilecast.kernels.objects.shipped import shipped
 from tilecast.kernels.spec import KernelSpec

@@ -1,10 +1,24 @@
-"""Compiling QuACK's SM90 GEMM; what this module imports decides what a config compiles to."""
+"""Compiling QuACK's SM90 GEMM for any extents, without a GPU.
+
+What this module imports decides what a config compiles to.
+"""
+
+# The DSL's packages are joined at import time: a type checker does not see them.
+# pyright: reportMissingImports=false, reportPrivateImportUsage=false
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
 from typing import cast
 
-from tilecast.kernels.gemm_object import compile_gemm
+import cutlass
+import cutlass.cute as cute
+from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
+
+from tilecast.heuristics.dtypes import DTYPES
+from tilecast.heuristics.operands import COLUMN, MATRIX, NUMBER, ONE, ROW, Extra, TensorSpec
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.quack_sm90.epilogue import FusedGemm, GemmWithExtras
 from tilecast.kernels.quack_sm90.kernel import TunableGemm
@@ -18,3 +32,60 @@ def compile_kernel(spec: KernelSpec, arch: str, symbol: str) -> bytes:
     kernel = fused if operands.fused else TunableGemm
     config = cast("QuackConfig", spec.config)
     return compile_gemm(kernel(config, operands, spec.any_rows), spec, arch, symbol)
+
+
+def compile_gemm(kernel: Callable[..., None], spec: KernelSpec, arch: str, symbol: str) -> bytes:
+    """Compile one kernel in this process.
+
+    ``cute.compile`` is not thread-safe: call this from one thread of a process only.
+
+    Args:
+        kernel: takes A (m, k), B (k, n) and out (m, n), with a batch in front where the spec has
+            one; where operands have extras a tuple of them; the clusters that fit on the GPU at
+            once, and a stream.
+        spec: what it computes.
+        arch: target of the compiler.
+        symbol: what the object shall export.
+
+    Returns:
+        A host object file with the device code inside, which exports ``symbol``.
+    """
+    operands = spec.operands
+    batch = (cute.sym_int32(),) if spec.batched else ()
+    m, n, k = (cute.sym_int32() for _ in range(3))
+
+    def tensor(rows, columns, stored: TensorSpec, align: int = 16):
+        dtype = getattr(cutlass, stored.dtype.cutlass)
+        # 16 bytes: what TMA asks of every stride but the contiguous one.
+        elements = 8 * align // dtype.width
+        leading = cute.sym_int64(divisibility=elements)
+        matrix = (leading, 1) if stored.major == "row" else (1, leading)
+        outer = (cute.sym_int64(divisibility=elements),) * len(batch)
+        shape, strides = (*batch, rows, columns), (*outer, *matrix)
+        return make_fake_tensor(dtype, shape, strides, assumed_align=align)
+
+    def further(extra: Extra):
+        if extra.kind == MATRIX:
+            return tensor(m, n, operands.out)
+        dtype = getattr(
+            cutlass, (DTYPES[extra.dtype] if extra.dtype else operands.out.dtype).cutlass
+        )
+        if extra.kind == NUMBER:
+            return cutlass.Float32(1.0)
+        extent = {ONE: 1, ROW: n, COLUMN: m}[extra.kind]
+        # Four bytes: the least that is copied at once.
+        return make_fake_tensor(dtype, (extent,), (1,), assumed_align=4)
+
+    compiled = cute.compile[cute.GPUArch(arch), cute.EnableTVMFFI(True)](
+        kernel,
+        tensor(m, k, operands.a),
+        tensor(k, n, operands.b),
+        tensor(m, n, operands.out, operands.out.dtype.bits // 8 if spec.any_rows else 16),
+        *([tuple(map(further, operands.extras))] if operands.extras else []),
+        cutlass.Int32(1),
+        make_fake_stream(use_tvm_ffi_env_stream=True),
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "kernel.o")
+        compiled.export_to_c(object_file_path=str(path), function_name=symbol)
+        return path.read_bytes()

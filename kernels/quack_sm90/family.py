@@ -8,21 +8,21 @@ from typing import ClassVar, cast
 
 import numpy as np
 
-from tilecast.heuristics.config_table import Geometry
+from tilecast.heuristics.config import Geometry
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.occupancy import max_active_clusters
 from tilecast.kernels.quack_sm90 import resources, space
 from tilecast.kernels.quack_sm90.config import QuackConfig
-from tilecast.kernels.quack_sm90.stock import stock_configs
+from tilecast.kernels.quack_sm90.space import stock_configs
 from tilecast.kernels.rules import Rule
 from tilecast.kernels.spec import KernelSpec
 
 
 @dataclass(frozen=True)
 class QuackSm90:
-    """See `tilecast.kernels.family.KernelFamily`."""
+    """See `tilecast.kernels.families.KernelFamily`."""
 
     name: ClassVar[str] = QuackConfig.family
     arch: ClassVar[str] = "sm_90a"

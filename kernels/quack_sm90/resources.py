@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tilecast.heuristics.config_table import Geometry
+from tilecast.heuristics.config import Geometry
 from tilecast.heuristics.operands import COLUMN, MATRIX, ROW, GemmOperands
 from tilecast.kernels.quack_sm90.config import QuackConfig
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
+from itertools import product
 
 import numpy as np
 
-from tilecast.heuristics.config_table import Geometry
+from tilecast.heuristics.config import Geometry
 from tilecast.heuristics.hardware import Hardware
-from tilecast.heuristics.operands import GemmOperands
+from tilecast.heuristics.operands import KINDS_REMEMBERED, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.quack_sm90.resources import (
@@ -25,9 +27,7 @@ from tilecast.kernels.quack_sm90.resources import (
 )
 from tilecast.kernels.rules import (
     HARDWARE,
-    L2_TRAFFIC,
     MEASURED,
-    MULTICAST_SLICE,
     PROBLEM,
     TILE_K_BYTES,
     Conditions,
@@ -35,7 +35,10 @@ from tilecast.kernels.rules import (
     above,
     idle_order_rule,
     idle_rules,
+    l2_traffic,
+    multicast_slice,
     off_axis,
+    rule,
     tile_ks,
     tiles,
 )
@@ -107,11 +110,17 @@ def _unsupported(operands: GemmOperands) -> str | None:
     return None
 
 
+@rule(
+    HARDWARE,
+    "the kernel multiplies operands of one width, or bf16 and int8; it reads 8 bits along k "
+    "and scales them alone; it fuses nothing into whole numbers",
+)
 def _operands(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Conditions:
     if text := _unsupported(operands):
         yield True, text
 
 
+@rule(HARDWARE, "the kernel was written and measured for these values")
 def _axes(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Conditions:
     yield off_axis("tile_m", c.tile_m, TILE_M)
     yield off_axis("tile_n", c.tile_n, TILE_N)
@@ -125,6 +134,11 @@ def _axes(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Conditions
     yield off_axis("swizzle", c.swizzle, (SWIZZLE,))
 
 
+@rule(
+    HARDWARE,
+    "warp groups that split a tile along n store it in pieces of 32 columns and read their own "
+    "B along k; two that take turns hold a tile each",
+)
 def _warp_group_tile(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Conditions:
     alone = c.ping_pong & (c.tile_m > 192)
     yield alone, "{} rows for one warp group, 192 are allowed", c.tile_m
@@ -137,6 +151,11 @@ def _warp_group_tile(c: Geometry, operands: GemmOperands, hardware: Hardware) ->
     yield along_n & ~own_b_along_k, text, c.tile_m
 
 
+@rule(
+    HARDWARE,
+    "what is converted passes through registers, as the kernel's own A alone may; the warp "
+    "group that converts a row multiplies it",
+)
 def _conversion(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Conditions:
     if operands.converted:
         yield ~c.swap_ab, "B is converted, and is not the kernel's own A"
@@ -144,6 +163,7 @@ def _conversion(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Cond
         yield shared, "{} rows are converted by two warp groups each", c.tile_m
 
 
+@rule(HARDWARE, "CTAs that split k add up through the shared memory that their stages leave")
 def _split(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Conditions:
     split = c.split_k > 1
     yield split & c.ping_pong, "split_k {} with schedule pong, allowed coop", c.split_k
@@ -157,6 +177,12 @@ def _split(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Condition
     yield split & (need > have), "{} bytes of sums to receive, {} to be had", need, have
 
 
+@rule(
+    HARDWARE,
+    "accumulators and addresses must fit into what setmaxnreg can give, or the kernel waits "
+    "for ever for registers that the SM does not have; and the operands of one wgmma into the "
+    "launch allocation, or ptxas refuses (C7602)",
+)
 def _registers(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Conditions:
     need, have = mma_registers(c, operands), registers(c, operands)[1]
     yield need > have, "{} registers per MMA thread, {} to be had", need, have
@@ -164,16 +190,19 @@ def _registers(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Condi
     yield need > have, "{} registers for one wgmma, {} at launch", need, have
 
 
+@rule(HARDWARE, "pipeline, epilogue buffers and barriers of all CTAs on an SM share its 228 KB")
 def _shared_memory(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Conditions:
     need, have = smem_bytes(c, operands), hardware.smem_limit(c.ctas_per_sm)
     yield need > have, "{} bytes of shared memory, {} to be had", need, have
 
 
+@rule(HARDWARE, "where k is split every tile has a cluster of its own, in whatever order")
 def _one_order(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Conditions:
     reordered = (c.split_k > 1) & ~c.raster_m
     yield reordered, f"raster {RASTERS[1]} with split_k {{}}, allowed {RASTERS[0]}", c.split_k
 
 
+@rule(MEASURED, "on no pilot problem did a config with these values come near the best")
 def _never_near(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Conditions:
     more = {"tile_k_bytes": c.tile_k * operands.a.dtype.bytes(1), "split": c.split_k > 1}
     fields = vars(c) | more
@@ -183,6 +212,11 @@ def _never_near(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Cond
         yield found, f"{shown} was {margin:.1%} or more behind on every pilot problem"
 
 
+@rule(
+    MEASURED,
+    "where CTAs that split k share loads, those of the tile's longer side save most, and "
+    "stages are plain",
+)
 def _split_sharing(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Conditions:
     shared = (c.split_k > 1) & (c.cluster_m * c.cluster_n > 1)
     shorter = (c.cluster_m > 1) != (c.tile_n >= c.tile_m)
@@ -205,79 +239,44 @@ def deepest(config: QuackConfig, operands: GemmOperands, hardware: Hardware) -> 
     return replace(config, stages=int(_most_stages(config, operands, hardware)))
 
 
+@lru_cache(maxsize=KINDS_REMEMBERED)
+def stock_configs(operands: GemmOperands, hardware: Hardware) -> tuple[QuackConfig, ...]:
+    """The 24 tiles and clusters that ``cutlass.operators`` 0.3.0 enumerates, in its order.
+
+    PyTorch's NVGEMM backend chooses from them. They are those of
+    ``Sm90StaticPersistentGemmOperator``, as cooperative tilecast kernels with the deepest pipeline
+    that fits. Theirs differ in how tiles are ordered and how the epilogue stores.
+    """
+    depth = tile_ks(operands)[0]
+    shapes = product((64, 128), (64, 128, 256), (1, 2), (1, 2))
+    configs = (QuackConfig(m, n, depth, along_m, along_n) for m, n, along_m, along_n in shapes)
+    return tuple(deepest(config, operands, hardware) for config in configs)
+
+
+@rule(MEASURED, "the deepest pipeline that fits is tried")
 def _depth(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Conditions:
     most = _most_stages(c, operands, hardware)
     yield c.stages != most, "stages is {}, tried is {}", c.stages, most
 
 
 CONFIG_RULES: tuple[Rule[GemmOperands], ...] = (
-    Rule(
-        "operands",
-        HARDWARE,
-        "the kernel multiplies operands of one width, or bf16 and int8; it reads 8 bits along k "
-        "and scales them alone; it fuses nothing into whole numbers",
-        _operands,
-    ),
-    Rule("axes", HARDWARE, "the kernel was written and measured for these values", _axes),
-    Rule(
-        "warp-group-tile",
-        HARDWARE,
-        "warp groups that split a tile along n store it in pieces of 32 columns and read their own "
-        "B along k; two that take turns hold a tile each",
-        _warp_group_tile,
-    ),
-    Rule(
-        "conversion",
-        HARDWARE,
-        "what is converted passes through registers, as the kernel's own A alone may; the warp "
-        "group that converts a row multiplies it",
-        _conversion,
-    ),
-    Rule(
-        "split",
-        HARDWARE,
-        "CTAs that split k add up through the shared memory that their stages leave",
-        _split,
-    ),
-    Rule(
-        "registers",
-        HARDWARE,
-        "accumulators and addresses must fit into what setmaxnreg can give, or the kernel waits "
-        "for ever for registers that the SM does not have; and the operands of one wgmma into the "
-        "launch allocation, or ptxas refuses (C7602)",
-        _registers,
-    ),
-    Rule(
-        "shared-memory",
-        HARDWARE,
-        "pipeline, epilogue buffers and barriers of all CTAs on an SM share its 228 KB",
-        _shared_memory,
-    ),
-    MULTICAST_SLICE,
-    Rule(
-        "one-order",
-        HARDWARE,
-        "where k is split every tile has a cluster of its own, in whatever order",
-        _one_order,
-    ),
-    Rule(
-        "never-near",
-        MEASURED,
-        "on no pilot problem did a config with these values come near the best",
-        _never_near,
-    ),
-    Rule(
-        "split-sharing",
-        MEASURED,
-        "where CTAs that split k share loads, those of the tile's longer side save most, and "
-        "stages are plain",
-        _split_sharing,
-    ),
-    Rule("depth", MEASURED, "the deepest pipeline that fits is tried", _depth),
+    _operands,
+    _axes,
+    _warp_group_tile,
+    _conversion,
+    _split,
+    _registers,
+    _shared_memory,
+    multicast_slice,
+    _one_order,
+    _never_near,
+    _split_sharing,
+    _depth,
 )
 """What makes a config compile and run, and what a pilot left of that."""
 
 
+@rule(PROBLEM, "a split of k pays by filling the GPU, which more tiles fill without it")
 def _split_waves(c: Geometry, problem: GemmProblem, hardware: Hardware) -> Conditions:
     rows, columns = tiles(c, problem)
     ctas = rows * columns * problem.batch * c.split_k * (c.split_k > 1)
@@ -285,6 +284,7 @@ def _split_waves(c: Geometry, problem: GemmProblem, hardware: Hardware) -> Condi
     yield above("waves of CTAs", waves, SPLIT_WAVES)
 
 
+@rule(PROBLEM, "each CTA of a split needs some stages of k to multiply")
 def _split_stretch(c: Geometry, problem: GemmProblem, hardware: Hardware) -> Conditions:
     stretch = problem.operands.a.dtype.bytes(problem.k) / SPLIT_K_BYTES
     yield above("split_k", c.split_k * (c.split_k > 1), stretch)
@@ -292,20 +292,10 @@ def _split_stretch(c: Geometry, problem: GemmProblem, hardware: Hardware) -> Con
 
 PROBLEM_RULES: tuple[Rule[GemmProblem], ...] = (
     *idle_rules(TILE_M, TILE_N),
-    Rule(
-        "split-waves",
-        PROBLEM,
-        "a split of k pays by filling the GPU, which more tiles fill without it",
-        _split_waves,
-    ),
-    Rule(
-        "split-stretch",
-        PROBLEM,
-        "each CTA of a split needs some stages of k to multiply",
-        _split_stretch,
-    ),
+    _split_waves,
+    _split_stretch,
     idle_order_rule(RASTERS[0], SWIZZLE),
-    L2_TRAFFIC,
+    l2_traffic,
 )
 """What arithmetic excludes for one problem."""
 

@@ -47,15 +47,3 @@ def by_frequency(shortlists: Iterable[Iterable[KernelConfig]]) -> list[KernelCon
     """The configs of some shortlists, those that stand in most of them first; ties by name."""
     counts = Counter(config for shortlist in shortlists for config in shortlist)
     return sorted(counts, key=lambda config: (-counts[config], config.name))
-
-
-def common_configs(
-    heuristic: Heuristic, operands: GemmOperands, hardware: Hardware
-) -> list[KernelConfig]:
-    """What a heuristic names among the first for `common_problems`, most often named first.
-
-    Raises:
-        TilecastError: the heuristic does not answer for these operands.
-    """
-    problems = common_problems(operands)
-    return by_frequency(first_configs(heuristic, problem, hardware) for problem in problems)

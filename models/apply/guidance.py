@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tilecast.heuristics.config_table import Candidates, ConfigColumns
+from tilecast.heuristics.config import Candidates, ConfigColumns
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.heuristic import Heuristic, rank
 from tilecast.heuristics.problem import GemmProblem

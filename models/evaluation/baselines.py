@@ -10,8 +10,7 @@ from itertools import islice
 
 import numpy as np
 
-from tilecast.heuristics.config import KernelConfig
-from tilecast.heuristics.config_table import Candidates
+from tilecast.heuristics.config import Candidates, KernelConfig
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import GemmProblem
@@ -28,16 +27,13 @@ class RandomChoice:
     """Any order, the same for the same problem."""
 
     name = "random"
-    seed: int = 0
-    """Another one is another order."""
 
     def rank(
         self, problem: GemmProblem, candidates: Candidates, *, limit: int | None = None
     ) -> Candidates:
         """Shuffle the candidates."""
         count = min(len(candidates), limit or len(candidates))
-        shuffled = random.Random(f"{self.seed} {problem}").sample(range(len(candidates)), count)
-        return candidates.take(shuffled)
+        return candidates.take(random.Random(f"0 {problem}").sample(range(len(candidates)), count))
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,11 @@ kernels of ``cutlass.operators``.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tilecast.heuristics.config import KernelConfig
-from tilecast.heuristics.config_table import Candidates
+from tilecast.heuristics.config import Candidates, KernelConfig
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import GemmOperands
@@ -51,14 +50,7 @@ def layout(operands: GemmOperands) -> str:
     return f"{letters[a]}{letters[b]}_{out.upper()}_MAJOR"
 
 
-def select(
-    proposals: Iterable[TileKey], kernels: Mapping[TileKey, KernelConfig]
-) -> list[KernelConfig]:
-    """The kernels that proposals stand for, each once, in the order of the proposals."""
-    return list(dict.fromkeys(kernels[key] for key in proposals if key in kernels))
-
-
-@dataclass(eq=False)
+@dataclass(frozen=True)
 class NvMatmulHeuristic:
     """Ranks the stock kernels among the candidates and proposes no others."""
 
@@ -83,7 +75,7 @@ class NvMatmulHeuristic:
         keys = zip(*(column.astype(int).tolist() for column in knobs), strict=True)
         kernels: dict[TileKey, KernelConfig] = dict(zip(keys, stock, strict=True))
         proposals = _proposals(self.hardware, problem, kernels)
-        return candidates.select(select(proposals, kernels))[:limit]
+        return candidates.select(kernels[key] for key in proposals if key in kernels)[:limit]
 
 
 def _proposals(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -25,32 +26,6 @@ ORIGINS = {
     "layers of language models": ("llm", "llama_shapes", "deepgemm"),
 }
 """Others, with the suites that their families are of; each belongs to the first that has it."""
-
-
-@dataclass(frozen=True)
-class RegretRow:
-    """Held-out regret of one heuristic over a group of problems; fractions, not percent."""
-
-    heuristic: str
-    """Its name."""
-    power: str
-    """The objective that it was asked for and is scored by, under the name of the option."""
-    problems: str
-    """The name of one of their `groups`."""
-    count: int
-    """Problems in the group for which it proposed anything."""
-    k: int
-    """Distinct kernels that it might propose."""
-    proposed: float
-    """Distinct kernels that it did propose, on average."""
-    geomean: float
-    """Geometric mean of best runtime among the proposals over the oracle's, less 1."""
-    p95: float
-    """95th percentile."""
-    max: float
-    """Worst problem."""
-    within_2_percent: float
-    """Share of the problems with a regret of at most `tilecast.models.learning.labels.CLOSE`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,25 +71,27 @@ def regrets(result: HeldOut, table: Sequence[ProblemLabels]) -> np.ndarray:
     return np.array([labels.regret(result.objective, picks) for labels, picks in asked])
 
 
-def summarise(result: HeldOut, table: Sequence[ProblemLabels]) -> list[RegretRow]:
-    """Regret for k = 1 to `MAX_K` over all problems and over each of their `groups`.
+def summarise(result: HeldOut, table: Sequence[ProblemLabels]) -> list[dict[str, Any]]:
+    """Regret over all problems and over each of their `groups`, for k = 1 to `MAX_K`.
 
     A problem for which the heuristic proposed nothing counts in none of its rows.
+
+    Returns:
+        Rows with ``heuristic``; ``power``, the objective; ``problems``, the name of a group;
+        ``count`` of its problems; ``k``, kernels that might be proposed, and how many were
+        ``proposed`` on average; and the regret of the best of these, `spread_and_share`.
     """
     regret = regrets(result, table)
     proposed = np.array([len(picks) for picks in result.picks])
     known = groups([labels.problem for labels in table])
     masks = {name: mask & (proposed > 0) for name, mask in known.items()}
     return [
-        RegretRow(
-            result.heuristic,
-            result.objective,
-            name,
-            int(group.sum()),
-            k,
-            float(np.minimum(proposed[group], k).mean()),
+        {
+            **{"heuristic": result.heuristic, "power": result.objective, "problems": name},
+            **{"count": int(group.sum()), "k": k},
+            "proposed": float(np.minimum(proposed[group], k).mean()),
             **spread_and_share(regret[group, k - 1]),
-        )
+        }
         for name, group in masks.items()
         if group.any()
         for k in range(1, MAX_K + 1)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tilecast.heuristics.config_table import Candidates
+from tilecast.heuristics.config import Candidates
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.models.features.features import featurize, log_analytic

@@ -14,7 +14,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from tilecast.heuristics.config_table import Candidates
+from tilecast.heuristics.config import Candidates
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import COLUMN, ROW
 from tilecast.heuristics.problem import GemmProblem

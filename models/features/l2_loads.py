@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tilecast.heuristics.config_table import ConfigColumns
+from tilecast.heuristics.config import ConfigColumns
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.models.features.tile_numbers import TileNumbers, log_alignment
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tilecast.heuristics.config_table import ConfigTable
+from tilecast.heuristics.config import ConfigTable
 from tilecast.heuristics.operands import KINDS_REMEMBERED, GemmOperands
 
 CACHE_LINE_BYTES = 128

@@ -20,7 +20,7 @@ from statistics import median
 import numpy as np
 
 from tilecast.data_collection.dataset.autotuned import Autotuned
-from tilecast.heuristics.config_table import Candidates
+from tilecast.heuristics.config import Candidates
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.candidates import candidates

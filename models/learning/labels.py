@@ -13,8 +13,7 @@ import numpy as np
 from tilecast.data_collection.dataset.dataset import Dataset
 from tilecast.data_collection.dataset.measurement import REGIMES
 from tilecast.data_collection.dataset.select_times import MeasuredProblem, measured_problems
-from tilecast.heuristics.config import KernelConfig
-from tilecast.heuristics.config_table import Candidates
+from tilecast.heuristics.config import Candidates, KernelConfig
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import GemmOperands
@@ -119,7 +118,7 @@ def label_table(dataset: Dataset, elsewhere: Hardware | None = None) -> list[Pro
     Raises:
         TilecastError: no config of the data set has a time to learn from.
     """
-    found = measured_problems(dataset.columns())
+    found = measured_problems(dataset.rows)
     if not found:
         raise TilecastError(
             "the data set has no config with a time to learn from; allowed: at least one problem "

@@ -29,6 +29,7 @@ from tilecast.models.runtime.manifest import (
     MANIFEST,
     VERSIONS,
     digest_of,
+    learned_families,
     learned_from,
     number,
     read_bytes,
@@ -95,7 +96,7 @@ def shipped_names() -> list[str]:
     return sorted(path.parent.name for path in SHIPPED.glob(f"*/{MANIFEST}"))
 
 
-def load_shipped(gpu: Hardware, *, digest: str | None = None) -> Artifact:
+def load_shipped(gpu: Hardware) -> Artifact:
     """`load` the model for a GPU that comes with the package.
 
     Raises:
@@ -107,7 +108,7 @@ def load_shipped(gpu: Hardware, *, digest: str | None = None) -> Artifact:
             f"{', '.join(shipped_names()) or 'none so far'}; measure with `tilecast collect`, "
             "train with `tilecast train` and name the model's folder"
         )
-    return load(SHIPPED / gpu.name, digest=digest)
+    return load(SHIPPED / gpu.name)
 
 
 def save(artifact: Artifact, folder: Path) -> str:
@@ -138,27 +139,16 @@ def save(artifact: Artifact, folder: Path) -> str:
     return manifest["sha256"]
 
 
-def load(folder: Path, *, digest: str | None = None) -> Artifact:
+def load(folder: Path) -> Artifact:
     """Read an artifact and check that it is whole, sound and fits this version.
 
-    Args:
-        folder: where it is.
-        digest: which model is wanted, as `model_digest` returned it; any when left out.
-
     Raises:
-        TilecastError: a file is absent, cut short, edited or unsound; it was made for another
-            artifact, space or feature version, feature list or description of the GPU; or it is not
-            the model of ``digest``.
+        TilecastError: a file is absent, cut short, edited or unsound; or it was made for another
+            artifact, space or feature version, feature list or description of the GPU.
     """
     while True:
         version = _version(folder)
         manifest = read_manifest(folder)
-        if digest is not None and manifest["sha256"] != digest:
-            raise TilecastError(
-                f"model {folder} is not the one that was asked for: its digest is "
-                f"{manifest['sha256'][:16]}; allowed: {digest[:16]}; it was replaced since, so "
-                "restart the process, or put the former model back"
-            )
         path, sha256 = _arrays(folder, manifest)
         try:
             packed = read_bytes(path)
@@ -235,6 +225,7 @@ def _artifact(manifest: Mapping[str, Any], packed: bytes) -> Artifact:
     first, second, third, fourth = (number(weight, *_WEIGHT) for weight in rule["weights"])
     thresholds = {mean: number(rule["thresholds"][str(mean)], *_WEIGHT) for mean in MEANS}
     learned_from(manifest["facts"])
+    learned_families(manifest["facts"])
     operands, measured = _kinds(manifest["operands"]), _kinds(manifest["measured"])
     if not set(measured) <= set(operands):
         raise ValueError("it was measured for more than it was trained on")

@@ -46,7 +46,7 @@ class Forest:
     value: np.ndarray
     """float32 [T 2^D]: what each leaf adds."""
     cover: np.ndarray
-    """float32 [T 2^D]: weight of the training rows that ended in each leaf; 0 where none did."""
+    """float32 [T 2^D]: weight of the training rows that ended in each leaf; nothing reads it."""
 
     @classmethod
     def of(cls, model: Mapping[str, Any]) -> Forest:

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tilecast.heuristics.config import KernelConfig
-from tilecast.heuristics.config_table import Candidates
+from tilecast.heuristics.config import Candidates, KernelConfig
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import GemmOperands
@@ -17,10 +16,9 @@ from tilecast.heuristics.problem import GemmProblem
 from tilecast.models.features.features import FEATURE_NAMES, FEATURES, featurize, log_analytic
 from tilecast.models.runtime.artifact import Artifact, load
 from tilecast.models.runtime.deferral import deferral_features
-from tilecast.models.runtime.known_operands import check_ranks_for, ranks_for
+from tilecast.models.runtime.known_operands import check_ranks_for
 from tilecast.models.runtime.nearest_gpu import shipped_for
 from tilecast.models.runtime.objectives import ROBUST, check_objective
-from tilecast.models.runtime.ranker import ENTRANTS
 from tilecast.models.runtime.stopping import MAX_TAKEN, stop_features
 
 USUAL_MEAN = 4
@@ -59,12 +57,6 @@ class FirstChoice:
     deferred: bool
     """Whether the problem is better left to cuBLAS."""
 
-    @property
-    def library_at_least(self) -> float | None:
-        """Microseconds that cuBLAS takes, or more, in nine cases of ten."""
-        over = self.library_over
-        return None if over is None else over * self.prediction.microseconds
-
 
 @dataclass(frozen=True)
 class Reason:
@@ -99,10 +91,6 @@ class LearnedHeuristic:
         self.artifact = artifact
         self.objective = check_objective(objective)
         self._ranker = replace(artifact.ranker, objective=objective)
-
-    def ranks(self, problem: GemmProblem) -> bool:
-        """Whether the model ranks for a problem's operands; `rank` and the others refuse others."""
-        return ranks_for(self.artifact.operands, problem.operands)
 
     def rank(
         self, problem: GemmProblem, candidates: Candidates, *, limit: int | None = None
@@ -144,21 +132,18 @@ class LearnedHeuristic:
         deferred = deferral.defers(float(lead), self.objective)
         return FirstChoice(prediction, float(np.exp(lead)), deferred)
 
-    def shortlist(
-        self, problem: GemmProblem, candidates: Candidates, *, mean: int = USUAL_MEAN
-    ) -> list[Prediction]:
+    def shortlist(self, problem: GemmProblem, candidates: Candidates) -> list[Prediction]:
         """The candidates that are worth compiling: many where the model doubts, one where not.
 
-        They are the first 1 to 8 of `predict`; over many problems ``mean`` on average. Of a
+        They are the first 1 to 8 of `predict`; over many problems `USUAL_MEAN` on average. Of a
         borrowed model they are `BORROWED_LEAST` or more.
 
         Raises:
-            TilecastError: the model does not rank for the problem's operands, or it has no rule for
-                ``mean``.
+            TilecastError: the model does not rank for the problem's operands.
         """
         ranking, features = self._ranked(problem, candidates, MAX_TAKEN)
         scores = self._ranker.model_scores(features)
-        size = self.artifact.rule.size(stop_features(scores), mean)
+        size = self.artifact.rule.size(stop_features(scores), USUAL_MEAN)
         size = max(size, BORROWED_LEAST if self.artifact.trained_for else 1)
         return self._predictions(ranking[:size], features[:size], scores.blended[:size])
 
@@ -167,10 +152,6 @@ class LearnedHeuristic:
     ) -> tuple[Candidates, np.ndarray]:
         """The first candidates, and their features in that order."""
         check_ranks_for(self.artifact.operands, problem.operands)
-        if limit is None or limit > ENTRANTS:
-            features = featurize(problem, candidates, self._ranker.hardware)
-            order = self._ranker.order(features)[:limit]
-            return candidates.take(order), features[order]
         order, features = self._ranker.leaders(problem, candidates, limit)
         return candidates.take(order), features
 
@@ -214,8 +195,7 @@ class LearnedHeuristic:
             )
         features = featurize(problem, candidates, self._ranker.hardware)
         here, rivals = candidates.index(config), self._ranker.order(features)[:RIVALS]
-        parts = self._ranker.contributions(features[[here, *rivals]])
-        effects = parts[0] - parts[1:].mean(0)
+        effects = self._ranker.effects(features[here], features[rivals])
         order = np.argsort(-np.abs(effects), kind="stable")[:limit]
         return [
             Reason(
@@ -233,8 +213,6 @@ def load_heuristic(
     operands: GemmOperands,
     objective: str = ROBUST,
     folder: Path | None = None,
-    *,
-    digest: str | None = None,
 ) -> LearnedHeuristic:
     """The heuristic for problems of some operands on a GPU.
 
@@ -244,51 +222,25 @@ def load_heuristic(
         objective: what to aim at.
         folder: a model of one's own; the shipped one when left out, that of the nearest GPU where
             this one has none.
-        digest: which model is wanted, as `tilecast.models.runtime.artifact.model_digest` returned
-            it; any when left out.
 
     Raises:
         TilecastError: there is no such model, it is damaged, for another GPU, or does not rank for
             these operands.
     """
-    artifact = model_for(hardware, folder, digest)
+    artifact = model_for(hardware, folder)
     check_ranks_for(artifact.operands, operands)
     return LearnedHeuristic(artifact, objective)
 
 
-def load_heuristic_for(
-    hardware: Hardware,
-    problems: Iterable[GemmProblem],
-    objective: str = ROBUST,
-    folder: Path | None = None,
-) -> LearnedHeuristic:
-    """The heuristic for those of some problems that it `ranks`; see `load_heuristic`.
-
-    Args:
-        hardware: the GPU that kernels will run on.
-        problems: one at least.
-        objective: what to aim at.
-        folder: a model of one's own; the shipped one when left out.
-
-    Raises:
-        TilecastError: as there, where it ranks none of them.
-    """
-    heuristic = LearnedHeuristic(model_for(hardware, folder), objective)
-    problems = tuple(problems)
-    if not any(map(heuristic.ranks, problems)):
-        check_ranks_for(heuristic.artifact.operands, problems[0].operands)
-    return heuristic
-
-
-def model_for(hardware: Hardware, folder: Path | None, digest: str | None = None) -> Artifact:
+def model_for(hardware: Hardware, folder: Path | None) -> Artifact:
     """The model of a GPU: the one in a folder, or the shipped one, its own or borrowed.
 
     Raises:
         TilecastError: there is none, it is damaged, or for another GPU.
     """
     if folder is None:
-        return shipped_for(hardware, digest=digest)
-    artifact = load(folder, digest=digest)
+        return shipped_for(hardware)
+    artifact = load(folder)
     if artifact.hardware != hardware:
         raise TilecastError(
             f"model {folder} is for {artifact.hardware.name}; allowed: one for {hardware.name}; "

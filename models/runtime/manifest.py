@@ -114,13 +114,11 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     if stated != found:
         refuse(folder, f"{MANIFEST} was edited: its digest does not match")
     with understood(folder):
-        other = sorted(set(manifest["features"]) ^ set(FEATURE_NAMES))
         same_features = manifest["features"] == list(FEATURE_NAMES)
         gpu = described(manifest["hardware"])
         same_gpu = all(manifest["hardware"][name] == gpu.facts()[name] for name in HARDWARE_FIELDS)
     if not same_features:
-        differing = shortened(other or "the order")
-        refuse(folder, f"its feature list differs from this tilecast's in {differing}")
+        refuse(folder, "its feature list differs from this tilecast's")
     if not same_gpu:
         refuse(folder, f"it was trained with another description of {gpu.name}")
     return manifest

@@ -17,7 +17,7 @@ from tilecast.models.runtime.artifact import Artifact, load_shipped, shipped_nam
 from tilecast.models.runtime.manifest import HARDWARE_FIELDS
 
 
-def shipped_for(gpu: Hardware, *, digest: str | None = None) -> Artifact:
+def shipped_for(gpu: Hardware) -> Artifact:
     """The shipped model of a GPU, or that of the nearest one, `borrowed`.
 
     Raises:
@@ -25,7 +25,7 @@ def shipped_for(gpu: Hardware, *, digest: str | None = None) -> Artifact:
             `tilecast.models.runtime.artifact.load` refuses it.
     """
     nearest = next(iter(known_gpus(gpu)), gpu)
-    return borrowed(load_shipped(nearest, digest=digest), gpu)
+    return borrowed(load_shipped(nearest), gpu)
 
 
 def nearest_shipped(gpu: Hardware) -> Artifact | None:

@@ -27,8 +27,6 @@ MAX_OUTPUT = 50.0
 """What may be predicted: it predicts logarithms, and e^50 fits into a float."""
 _MAX_SUM = 1e30
 """What no sum of a layer may reach, so that none overflows."""
-_STEPS = 32
-"""Points on the way from one row to another at which `Network.contributions` takes slopes."""
 _limiting = Lock()
 """Held while matrix libraries have one thread."""
 
@@ -133,32 +131,6 @@ class Network:
             *_, last = self._values(self.scaled(features))
         return np.clip(last, -MAX_OUTPUT, MAX_OUTPUT).astype(np.float32)
 
-    def contributions(self, features: np.ndarray, outputs: Sequence[int]) -> np.ndarray:
-        """What each feature adds to the mean of some outputs, by integrated gradients.
-
-        Slopes are taken along the straight way to each row from the mean of all rows
-        (Sundararajan, Taly and Yan, Axiomatic Attribution for Deep Networks, 2017). What the
-        quadrature misses is divided among the features by the size of their effects.
-
-        Returns:
-            float64 array [rows, features], within `MAX_OUTPUT`; differences between rows add up to
-            those of `predict`.
-        """
-        rows = self.scaled(features)
-        start = rows.mean(0)
-        points, weights = np.polynomial.legendre.leggauss(_STEPS)
-        slopes = sum(
-            weight / 2 * self._slopes(start + (point + 1) / 2 * (rows - start), outputs)
-            for point, weight in zip(points, weights, strict=True)
-        )
-        effects = (rows - start) * slopes
-        *_, last = self._values(np.vstack([rows, start]))
-        output = last[:, outputs].mean(1)
-        sizes = np.abs(effects)
-        missed = output[:-1] - output[-1] - effects.sum(1)
-        effects += sizes * (missed / np.maximum(sizes.sum(1), 1e-30))[:, None]
-        return np.clip(effects, -MAX_OUTPUT, MAX_OUTPUT)
-
     def scaled(self, features: np.ndarray) -> np.ndarray:
         """What the first layer sees of features: float64 array [rows, features]."""
         rows = features.astype(np.float64)
@@ -171,15 +143,6 @@ class Network:
         for index, (weights, bias) in enumerate(self._exact):
             values = (np.maximum(values, 0) if index else values) @ weights + bias
             yield values
-
-    def _slopes(self, rows: np.ndarray, outputs: Sequence[int]) -> np.ndarray:
-        """How the mean of outputs changes with each scaled feature; float64 [rows, features]."""
-        *hidden, _ = self._values(rows)
-        (weights, _), *before = reversed(self._exact)
-        slope = np.broadcast_to(weights[:, outputs].mean(1), (len(rows), len(weights)))
-        for values, (weights, _) in zip(reversed(hidden), before, strict=True):
-            slope = slope * (values > 0) @ weights.T
-        return slope
 
 
 @cache

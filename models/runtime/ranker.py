@@ -8,14 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilecast.data_collection.dataset.measurement import REGIMES
-from tilecast.heuristics.config_table import Candidates
+from tilecast.heuristics.config import Candidates
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.models.features.features import ANALYTIC, leading, log_analytic
+from tilecast.models.features.features import featurize, leading, log_analytic
 from tilecast.models.runtime.forest import Forest
 from tilecast.models.runtime.network import Network
 from tilecast.models.runtime.objectives import OBJECTIVES, ROBUST, regimes_of
-from tilecast.models.runtime.shapley import contributions
 
 ENTRANTS = 320
 """Candidates that the analytic time lets through to the first trees."""
@@ -78,7 +77,8 @@ class ConfigRanker:
         analytic = log_analytic(features)
         trees = self.forest.predict(features) + analytic
         network = self.network.predict(features) + analytic[:, None]
-        return {one: ModelScores(trees, network[:, _outputs(one)].mean(1)) for one in objectives}
+        outputs = {one: [REGIMES.index(name) for name in regimes_of(one)] for one in objectives}
+        return {one: ModelScores(trees, network[:, at].mean(1)) for one, at in outputs.items()}
 
     def order(self, features: np.ndarray) -> np.ndarray:
         """Indices of configs, best first.
@@ -107,27 +107,42 @@ class ConfigRanker:
     def leaders(
         self, problem: GemmProblem, candidates: Candidates, limit: int | None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Indices of the first ``limit`` candidates, best first, and their features.
+        """Indices of the first ``limit`` candidates, or of all, best first; and their features.
 
-        All candidates are ordered where there is no limit; only the first `ENTRANTS` have features.
+        They are those of `order`, and up to `ENTRANTS` no others get features.
         """
+        if limit is None or limit > ENTRANTS:
+            features = featurize(problem, candidates, self.hardware)
+            order = self.order(features)[:limit]
+            return order, features[order]
         by_analytic, features = leading(problem, candidates, self.hardware, ENTRANTS)
         by_coarse = self._by_coarse(features)
         order = np.append(self._ranked(by_coarse[:SURVIVORS], features), by_coarse[SURVIVORS:])
-        ranked = np.append(by_analytic[order], by_analytic[ENTRANTS:])
-        return ranked[:limit], features[order[:limit]]
+        return by_analytic[order[:limit]], features[order[:limit]]
 
-    def contributions(self, features: np.ndarray) -> np.ndarray:
-        """What each feature adds to each score, the analytic time's own part included.
+    def effects(self, config: np.ndarray, rivals: np.ndarray) -> np.ndarray:
+        """What each feature adds to the score of a config above the mean score of its rivals.
+
+        What a feature adds depends on those that were taken over from the config before it, so an
+        order is drawn for each rival and gone both ways: sampled Shapley values (Strumbelj and
+        Kononenko, Explaining prediction models, 2014).
+
+        Args:
+            config: its features, [features].
+            rivals: those of one rival at least, [rivals, features].
 
         Returns:
-            float64 array [configs, features]; differences between configs add up to those of
-            `scores`.
+            float64 array [features], which adds up to the difference.
         """
-        parts = (1 - NETWORK_SHARE) * contributions(self.forest, features)
-        parts += NETWORK_SHARE * self.network.contributions(features, _outputs(self.objective))
-        parts[:, ANALYTIC] += log_analytic(features)
-        return parts
+        count, drawn = len(config), np.random.default_rng(0)
+        taken = np.tri(count + 1, count, -1, bool)
+        total = np.zeros(count)
+        for rival in rivals:
+            order = drawn.permutation(count)
+            for way in (order, order[::-1]):
+                steps = np.where(taken[:, np.argsort(way)], config, rival)
+                total[way] += np.diff(self.scores(steps).astype(np.float64))
+        return total / (2 * len(rivals))
 
     def rank(
         self, problem: GemmProblem, candidates: Candidates, *, limit: int | None = None
@@ -135,11 +150,6 @@ class ConfigRanker:
         """Order candidates by expected cost; see `tilecast.heuristics.heuristic.Heuristic`."""
         order, _ = self.leaders(problem, candidates, limit)
         return candidates.take(order)
-
-
-def _outputs(objective: str) -> list[int]:
-    """The outputs of the network that an objective asks for."""
-    return [REGIMES.index(regime) for regime in regimes_of(objective)]
 
 
 def _ascending(values: np.ndarray) -> np.ndarray:

@@ -14,13 +14,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tilecast.heuristics.errors import TilecastError
 from tilecast.models.runtime.ranker import ModelScores
 
 MAX_TAKEN = 8
 """Candidates that a problem gets at most."""
 MEANS = (2, 3, 4, 5, 6)
-"""Candidates per problem, on average, that may be asked for."""
+"""Candidates per problem, on average, that a rule has a threshold for."""
 MOST_WEIGHT = 1e6
 """The largest weight, constant or threshold of a rule."""
 
@@ -41,16 +40,8 @@ class StoppingRule:
 
         Args:
             features: of the problem, `stop_features`.
-            mean: candidates per problem, on average over many problems.
-
-        Raises:
-            TilecastError: ``mean`` is none of `MEANS`.
+            mean: candidates per problem, on average over many problems; one of `MEANS`.
         """
-        if mean not in self.thresholds:
-            raise TilecastError(
-                f"a mean of {mean} candidates is out of range; allowed: "
-                f"{', '.join(map(str, self.thresholds))}; give a limit to get a fixed number"
-            )
         worth = self.gains(features) >= self.thresholds[mean]
         return 1 + int(np.logical_and.accumulate(worth).sum())
 

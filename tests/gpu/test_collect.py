@@ -13,7 +13,7 @@ from tilecast.data_collection.gpu.environment import claimed, device_hash
 from tilecast.data_collection.jobs.store import MeasurementStore
 from tilecast.data_collection.run import collect as collecting
 from tilecast.data_collection.run.collect import CollectOptions, collect
-from tilecast.data_collection.run.progress import Progress
+from tilecast.data_collection.run.scheduler import Progress
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.problem import GemmProblem

@@ -15,8 +15,7 @@ from thread_engine import ThreadEngine
 
 from tilecast.data_collection.dataset.measurement import Measurement
 from tilecast.data_collection.jobs.store import MeasurementStore
-from tilecast.data_collection.run.progress import Progress
-from tilecast.data_collection.run.scheduler import Scheduler
+from tilecast.data_collection.run.scheduler import Progress, Scheduler
 from tilecast.data_collection.timing.protocol import HEAT_ROUNDS, VERIFY_BATCHES
 from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.heuristics.problem import GemmProblem

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
-from tilecast.heuristics.config import KernelConfig
-from tilecast.heuristics.config_table import Geometry
+from tilecast.heuristics.config import Geometry, KernelConfig
 from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.kernels.families import family_of
 from tilecast.kernels.launch import Launch, load_kernel

@@ -20,8 +20,7 @@ from types import MappingProxyType
 from typing import NoReturn
 
 from tilecast.data_collection.jobs.store import MeasurementStore
-from tilecast.data_collection.run.progress import Progress
-from tilecast.data_collection.run.scheduler import Scheduler
+from tilecast.data_collection.run.scheduler import Progress, Scheduler
 from tilecast.data_collection.timing.protocol import (
     VERIFY_ROUNDS,
     CardFailure,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import os
@@ -20,9 +19,9 @@ import pandas as pd
 import pytest
 from filelock import FileLock
 
-from tilecast.data_collection.dataset.dataset import COLUMNS, Dataset
+from tilecast.data_collection.dataset.dataset import COLUMNS, Dataset, write_dataset
 from tilecast.data_collection.dataset.measurement import REFERENCE, REGIMES
-from tilecast.heuristics.config_table import Geometry
+from tilecast.heuristics.config import Geometry
 from tilecast.heuristics.hardware import Hardware, hardware
 from tilecast.heuristics.operands import LINEAR_BF16, MATRIX, GemmOperands
 from tilecast.heuristics.problem import PROBLEM_FIELDS, GemmProblem
@@ -51,6 +50,16 @@ PROVENANCE = {
 }
 FINALIST = 1.15
 """Within this of the best after the screen: raced."""
+
+
+def change_manifest(folder: Path, change: Callable[[dict], object], *, sign: bool = True) -> None:
+    """Change the manifest of the model in a folder, whose digest fits again unless it shall not."""
+    path = folder / MANIFEST
+    manifest = json.loads(path.read_text())
+    change(manifest)
+    if sign:
+        manifest["sha256"] = digest_of(manifest)
+    path.write_text(json.dumps(manifest))
 
 
 def synthetic_configs() -> frozenset[QuackConfig]:
@@ -131,6 +140,14 @@ def synthetic_dataset() -> Dataset:
     """Six (n, k) families, each with four m, and some hundred configs."""
     problems = [GemmProblem(m, n, k) for n, k in FAMILIES for m in EXTENTS]
     return make_dataset(problems, synthetic_configs())
+
+
+@pytest.fixture(scope="session")
+def data(synthetic_dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Its file."""
+    path = tmp_path_factory.mktemp("data") / "data.parquet"
+    write_dataset(synthetic_dataset, path)
+    return str(path)
 
 
 @pytest.fixture(scope="session")
@@ -326,10 +343,8 @@ def with_margin(another_model: Path) -> Callable[[float], Path]:
     """Gives a copy of the shipped model with another margin of its deferral."""
 
     def make(margin: float) -> Path:
-        manifest = json.loads((another_model / MANIFEST).read_text())
-        manifest["deferral_margins"] = dict.fromkeys(OBJECTIVES, margin)
-        manifest["sha256"] = digest_of(manifest)
-        (another_model / MANIFEST).write_text(json.dumps(manifest))
+        margins = dict.fromkeys(OBJECTIVES, margin)
+        change_manifest(another_model, lambda m: m.update(deferral_margins=margins))
         return another_model
 
     return make
@@ -364,10 +379,5 @@ def another_model(tmp_path: Path) -> Path:
     """A copy of the shipped model that counts as another: its facts differ."""
     folder = tmp_path / "another"
     shutil.copytree(SHIPPED / "H200", folder)
-    manifest = json.loads((folder / MANIFEST).read_text())
-    manifest["facts"]["note"] = "another"
-    del manifest["sha256"]
-    text = json.dumps(manifest, sort_keys=True)
-    manifest["sha256"] = hashlib.sha256(text.encode()).hexdigest()
-    (folder / MANIFEST).write_text(json.dumps(manifest))
+    change_manifest(folder, lambda m: m["facts"].update(note="another"))
     return folder

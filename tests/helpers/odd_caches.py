@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tilecast.kernels.objects.cache import ObjectCache
-from tilecast.kernels.objects.facts import KernelResources
+from tilecast.kernels.objects.entry import KernelResources
 from tilecast.kernels.spec import KernelSpec
 
 FOR_EVER = 3600.0

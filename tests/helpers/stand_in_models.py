@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fixtures import change_manifest
+
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook.stock_kernels.stock_order import Choose
 from tilecast.kernels.quack_sm90.config import QuackConfig
-from tilecast.models.runtime.manifest import digest_of
 
 
 def forwards(problem: GemmProblem, configs: Sequence[QuackConfig], limit: int) -> list[QuackConfig]:
@@ -42,8 +42,4 @@ class Asked:
 
 def trained_anew(folder: Path) -> None:
     """Put another model into a folder, whole and with a digest of its own."""
-    path = folder / "manifest.json"
-    manifest = json.loads(path.read_text())
-    manifest["facts"]["note"] = "trained anew"
-    manifest["sha256"] = digest_of(manifest)
-    path.write_text(json.dumps(manifest))
+    change_manifest(folder, lambda manifest: manifest["facts"].update(note="trained anew"))

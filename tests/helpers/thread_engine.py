@@ -10,8 +10,7 @@ from queue import Empty, SimpleQueue
 from fake_session import Ended, FakeFactory
 
 from tilecast.data_collection.engines.worker import blamed, done
-from tilecast.data_collection.jobs.engine import Worker
-from tilecast.data_collection.jobs.jobs import Failed, Job, Ready, Result, SessionFactory
+from tilecast.data_collection.jobs.jobs import Failed, Job, Ready, Result, SessionFactory, Worker
 from tilecast.heuristics.errors import one_line
 from tilecast.kernels.spec import KernelSpec
 
@@ -54,7 +53,7 @@ class ThreadWorker(Worker):
 
 
 class ThreadEngine:
-    """See `tilecast.data_collection.jobs.engine.Engine`."""
+    """See `tilecast.data_collection.jobs.jobs.Engine`."""
 
     worker = ThreadWorker
 

@@ -54,9 +54,8 @@ PACKAGES = {
 }
 """Top-level modules that importing every module of a package must not load."""
 DEVICE_SIDE = {
-    "tilecast.kernels.gemm_object",
-    *(f"tilecast.kernels.quack_sm90.{name}" for name in ("kernel", "conversion", "compiler")),
-    *(f"tilecast.kernels.quack_sm90.{name}" for name in ("epilogue", "vectors")),
+    f"tilecast.kernels.quack_sm90.{name}"
+    for name in ("kernel", "conversion", "epilogue", "compiler")
 }
 """Written in the DSL; imported where kernels are compiled and nowhere else."""
 ENTERED_BY = {

@@ -6,10 +6,10 @@ releases that exist.
 
 from __future__ import annotations
 
+from importlib.metadata import requires
+
 import pytest
 from packaging.requirements import Requirement
-
-from tilecast.cli.diagnosis.machine import requirements
 
 NEIGHBOURS = {
     "vLLM 0.33.0, 2026-11-02": (
@@ -51,7 +51,7 @@ RELEASES = {
 
 @pytest.mark.parametrize("neighbour", NEIGHBOURS)
 def test_a_release_of_each_package_suits_both(neighbour: str) -> None:
-    ours = requirements()
+    ours = {one.name: one.specifier for one in map(Requirement, requires("tilecast") or ())}
     for text in NEIGHBOURS[neighbour]:
         theirs = Requirement(text)
         suiting = [

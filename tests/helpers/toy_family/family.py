@@ -1,4 +1,4 @@
-"""The toy as a `tilecast.kernels.family.KernelFamily`."""
+"""The toy as a `tilecast.kernels.families.KernelFamily`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from tilecast.heuristics.config import KernelConfig
-from tilecast.heuristics.config_table import Geometry
+from tilecast.heuristics.config import Geometry, KernelConfig
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import GemmProblem

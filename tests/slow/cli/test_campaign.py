@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -151,30 +150,6 @@ def test_kernels_that_all_fail_are_told(
         line = capsys.readouterr().err.splitlines()[-1]
         assert f"none of the {len(PROBLEMS)} problems was measured, and " in line
         assert " kernels failed; allowed: a GPU that runs them; see `tilecast doctor`" in line
-
-
-def test_what_was_measured_is_told_though_it_is_too_little_to_train_on(
-    arguments: list[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    real = collect_command.collect
-    monkeypatch.setattr(
-        collect_command,
-        "collect",
-        lambda options, report: real(replace(options, problems=tuple(PROBLEMS[:6])), report),
-    )
-    assert main(arguments) == 0
-    last = capsys.readouterr().out.splitlines()[-1]
-    assert last.startswith("Not trained or scored: 3 (n, k) families are too few for 5 folds; ")
-    out = tmp_path / "model"
-    assert {path.name for path in out.iterdir()} == {campaign.DATA, campaign.REPORT}
-    assert set(read_dataset(out / campaign.DATA).problems()) == set(PROBLEMS[:6])
-    assert "Not trained or scored: 3 (n, k)" in (out / campaign.REPORT).read_text()
-    document, _ = run(arguments, capsys)
-    assert (document["model"], document["scores"]) == (None, None)
-    assert document["files"] == [campaign.DATA, campaign.REPORT]
 
 
 def test_a_cluster_without_a_gpu_is_refused_whatever_this_host_has(

@@ -74,7 +74,7 @@ def test_reader_that_stops_early_gets_no_traceback(form: str) -> None:
 
 TOLD = """
 from tilecast.cli.output.progress import show_progress
-from tilecast.data_collection.run.progress import Progress
+from tilecast.data_collection.run.scheduler import Progress
 
 with show_progress("train") as tell:
     for phase in ("check", "measure"):

@@ -28,13 +28,12 @@ from ray.cluster_utils import Cluster
 
 from tilecast.cli.main import main
 from tilecast.data_collection.engines import ray_cluster, ray_engine
-from tilecast.data_collection.engines.ray_engine import RayEngine
-from tilecast.data_collection.engines.ray_nodes import Measurer
+from tilecast.data_collection.engines.ray_engine import Measurer, RayEngine
 from tilecast.data_collection.jobs.jobs import CheckJob, Failed, Ready
 from tilecast.data_collection.jobs.store import MeasurementStore
 from tilecast.data_collection.run import scheduler
 from tilecast.data_collection.run.cards import card_times
-from tilecast.data_collection.run.progress import Progress
+from tilecast.data_collection.run.scheduler import Progress
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware, hardware
 from tilecast.heuristics.operands import LINEAR_BF16
@@ -202,7 +201,7 @@ def test_actor_ends_a_worker_that_hangs(tmp_path: Path, stage: str) -> None:
     slow = 60.0 if stage == "start" else 0.0
     factory = FakeFactory(tmp_path / "log", faults=(hangs,), slow_start=slow)
     silence = 0.5 if stage == "start" else 5.0
-    measurer = Measurer(factory, silence, ray_cluster.node_versions())
+    measurer = Measurer(factory, silence)
     said = measurer.start()
     culprit, seconds = None, 2
     if stage == "run":
@@ -237,7 +236,7 @@ def test_compilers_that_hang_are_given_up_once_nobody_waits(
 ) -> None:
     noted = tmp_path / "hanging"
 
-    def hang(spec: KernelSpec, wanted: dict[str, str]) -> None:
+    def hang(spec: KernelSpec) -> None:
         with noted.open("a") as file:
             file.write(f"{os.getpid()}\n")
         time.sleep(3600)

@@ -34,8 +34,7 @@ from odd_caches import OddCache
 
 from tilecast.data_collection.engines.worker import LocalEngine, LocalWorker
 from tilecast.data_collection.jobs.store import MeasurementStore
-from tilecast.data_collection.run.progress import Progress
-from tilecast.data_collection.run.scheduler import Scheduler
+from tilecast.data_collection.run.scheduler import Progress, Scheduler
 from tilecast.data_collection.timing.protocol import regimes
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.operands import LINEAR_BF16

@@ -22,10 +22,11 @@ from tilecast.kernels.build import builder as builder_module
 from tilecast.kernels.build import workers
 from tilecast.kernels.build.builder import (
     DEADLINE_SECONDS,
+    CompileResult,
     ObjectBuilder,
     compile_all,
+    compile_into,
 )
-from tilecast.kernels.build.compiling import CompileResult, compile_into
 from tilecast.kernels.objects import cache as object_cache
 from tilecast.kernels.objects.cache import ObjectCache
 from tilecast.kernels.objects.keys import kernel_key

@@ -198,7 +198,7 @@ def test_loads_are_shared_by_the_ctas_of_one_split(ask: Ask) -> None:
     }
     code = f"""
 from quack import copy_utils
-from tilecast.kernels.gemm_object import compile_gemm
+from tilecast.kernels.quack_sm90.compiler import compile_gemm
 told, whole = [], copy_utils.block_copy
 def told_of(*args, tma_multicast=None, **kwargs):
     if tma_multicast is None:

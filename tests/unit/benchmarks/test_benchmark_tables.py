@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import cells
 import learner_tables
 import pytest
 import tables
@@ -38,21 +37,6 @@ def test_unknown_table_is_named_with_those_allowed() -> None:
         tables.fill("<!-- table: cold -->\n<!-- end of table -->", {})
 
 
-@pytest.mark.parametrize(
-    ("share", "text"),
-    [(0.0, "0.00%"), (0.00994, "0.99%"), (0.00999, "1.0%"), (0.1234, "12.3%"), (3.45, "345%")],
-)
-def test_percent(share: float, text: str) -> None:
-    assert cells.percent(share) == text
-
-
-def test_newest_pytorch_a_named_one_and_names_with_numbers() -> None:
-    figures = {"2.9.1": "old", "2.15.0+cu130": "new"}
-    assert cells.newest(figures) == "new"
-    assert cells.of_torch("2.9", figures) == "old"
-    assert sorted(["decode 200x1", "decode 16x1"], key=cells.by_numbers)[0] == "decode 16x1"
-
-
 def test_falling_back_stands_beside_the_first_choice_alone() -> None:
     row = {"power": "robust", "problems": "all", "count": 12, "geomean": 1.1, "slower": 0.012}
     row |= {"worst": 0.95}
@@ -61,10 +45,3 @@ def test_falling_back_stands_beside_the_first_choice_alone() -> None:
     shown = learner_tables.deferral({"selection_regret": {"deferral": pair}}).splitlines()
     after, alone = "1.100x | 1.2% | 0.95x", "1.100x | 1.2% | 0.50x"
     assert shown[2] == f"| robust, all | 12 | 40% | {after} | {alone} |"
-
-
-def test_regret_is_shown_at_k_1_3_5() -> None:
-    series = {"geomean": [0.0123 / k for k in range(1, 11)]}
-    assert cells.by_k(series) == "1.2% / 0.41% / 0.25%"
-    by_name = {k: {"geomean": 0.03 / int(k)} for k in "135"}
-    assert cells.mean_by_k(by_name) == "3.0% / 1.0% / 0.60%"

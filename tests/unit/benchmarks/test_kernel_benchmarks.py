@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
 import held_out_problems
 import kernel_speed
@@ -16,21 +15,6 @@ import torch
 from tilecast.data_collection.problems.language_models import DEEPSEEK_V3, MODELS
 from tilecast.data_collection.problems.suites import suite
 from tilecast.heuristics.problem import GemmProblem
-
-
-def _speed_record(problem: str, burst: dict[str, list[float]]) -> dict[str, Any]:
-    facts = {"torch": "2.15.0", "problem": problem, "variants": "all", "run": 0}
-    return facts | {"error": {}, "selected": {}, "microseconds": {"burst": burst}}
-
-
-def test_ratios_are_of_one_record_and_the_last_one_counts() -> None:
-    records = [
-        _speed_record("a", {"x": [1.0, 1.0], "y": [2.0, 2.0]}),
-        _speed_record("b", {"x": [1.0, 1.0]}),
-        _speed_record("a", {"x": [3.0, 3.0], "y": [2.0, 1.0]}),
-    ]
-    assert kernel_speed.ratios(records, "burst", "x", "y") == {"a": [1.5, 3.0]}
-    assert kernel_speed.ratios(records, "sustained", "x", "y") == {}
 
 
 def test_comparison_counts_by_problem() -> None:
@@ -47,30 +31,6 @@ def test_comparison_counts_by_problem() -> None:
 def test_slower_in_one_batch_alone_is_noise() -> None:
     pairs = {"a": [1.03, 1.0], "b": [1.0, 1.03], "c": [1.0, 1.0]}
     assert kernel_speed.comparison(pairs)["slower_beyond_noise"] == 0
-
-
-@pytest.fixture
-def shape_records() -> list[dict[str, Any]]:
-    def record(problem: str, **microseconds: float) -> dict[str, Any]:
-        inductor = {b: {"choices": 4, "microseconds": t} for b, t in microseconds.items()}
-        times = dict.fromkeys(("burst", "sustained"), microseconds)
-        facts = {"torch": "2.15.0", "run": 0, "problem": problem, "inductor": inductor}
-        return facts | {"microseconds": times}
-
-    return [
-        record("bf16 64x4096x4096", ATEN=10.0, TRITON=20.0, TILECAST=8.0),
-        record("bf16 64x4096x11008", ATEN=40.0, TRITON=20.0, TILECAST=8.0),
-        record("int8 16x4096x4096", TRITON=5.0),
-    ]
-
-
-def test_ours_stand_beside_the_better_of_the_others(shape_records: list[dict[str, Any]]) -> None:
-    shape_records[0]["microseconds"]["burst"] = {"ATEN": 10.0, "TRITON": 5.0, "TILECAST": 8.0}
-    found = llama_shapes.figures(shape_records)["beside"]
-    speed = pytest.approx((5 / 8 * 20 / 8) ** 0.5)
-    assert found["bf16"]["burst"] == {"problems": 2, "ahead": 1, "speed": speed, "least": 5 / 8}
-    assert found["bf16"]["sustained"]["ahead"] == 2
-    assert found["int8"]["burst"] == {"problems": 0, "ahead": 0}
 
 
 def test_each_kind_has_all_shapes_and_the_inputs_of_its_function() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -121,19 +120,3 @@ def test_each_model_is_asked_about_every_problem_once_and_knows_none_of_its_fami
 def test_operator_and_whether_it_takes_others(text: str, operator: str, others: bool) -> None:
     found = operator_speed.library(GemmOperands.parse(text))
     assert found == {"operator": operator, "others": others}
-
-
-def test_fastest_kernels_beside_the_library(
-    table: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    regimes = ("burst", "sustained")
-    for labels in table:
-        labels.reference = dict.fromkeys(regimes, 3.0)
-        labels.truth = dict.fromkeys(regimes, np.array([2.0, 4.0]))
-    table[0].reference = {"burst": math.nan, "sustained": 1.0}
-    table[1].truth = dict.fromkeys(regimes, np.array([6.0]))
-    monkeypatch.setattr(operator_speed, "FEWEST", len(table) - 1)
-    (found,) = operator_speed.figures(table).values()
-    assert found["burst"]["problems"] == len(table) - 1
-    assert (found["burst"]["least"], found["burst"]["most"]) == (0.5, 1.5)
-    assert operator_speed.figures(table[2:]) == {}

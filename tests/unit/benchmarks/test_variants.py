@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import pytest
-import torch
 import variants
 
 TILECAST_CODE = """
@@ -64,26 +60,3 @@ def test_selection_names_the_kernel() -> None:
 def test_a_variant_is_what_its_name_says(name: str, backends: str | None, k: object) -> None:
     variant = variants.Variant(name)
     assert (variant.backends, variant.k) == (backends, k)
-
-
-def test_nvgemm_needs_a_pytorch_that_has_it() -> None:
-    both = [variants.Variant("TRITON"), variants.Variant("NVGEMM")]
-    assert variants.available(both, "2.11.0+cu130") == both[:1]
-    assert variants.available(both, "2.15.0") == both
-
-
-def test_ptxas_is_shared_if_pytorch_brings_one(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("TRITON_PTXAS_PATH", "put back after the test")
-    monkeypatch.delenv("TRITON_PTXAS_PATH")
-    monkeypatch.setattr(torch, "__file__", str(tmp_path / "__init__.py"))
-    variants.share_ptxas()
-    assert "TRITON_PTXAS_PATH" not in os.environ
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin/ptxas").touch()
-    variants.share_ptxas()
-    assert os.environ["TRITON_PTXAS_PATH"] == str(tmp_path / "bin/ptxas")
-    monkeypatch.setenv("TRITON_PTXAS_PATH", "the user's")
-    variants.share_ptxas()
-    assert os.environ["TRITON_PTXAS_PATH"] == "the user's"

@@ -17,14 +17,13 @@ from own_measurements import OWN, own_measurements
 from tilecast.cli.commands import campaign
 from tilecast.cli.commands import collect as collect_command
 from tilecast.cli.main import main
-from tilecast.cli.options import arguments as shared
 from tilecast.data_collection.gpu import gpu_model
 from tilecast.data_collection.jobs.store import MeasurementStore
 from tilecast.data_collection.run.cards import REFERENCE_PROBLEMS, spread
 from tilecast.data_collection.run.collect import CollectOptions
 from tilecast.heuristics.hardware import Hardware, hardware
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.models.apply.campaign import Guide, stages
+from tilecast.models.apply.campaign import stages
 
 
 @pytest.mark.parametrize("guided", [True, False])
@@ -65,36 +64,12 @@ def test_a_cluster_takes_the_place_of_this_host(
     asked: list[CollectOptions] = []
     monkeypatch.setattr(collect_command, "collect", lambda options, report: asked.append(options))
     assert arguments[-2:] == ["--workers", "2"]
-    # A host without a GPU is told which one the cluster has.
+    # This host has no GPU; the cluster says which one it has.
     monkeypatch.setattr(campaign, "visible_gpus", list)
-    monkeypatch.delattr(gpu_model, "hardware_of")
-    assert main([*arguments[:-2], *cluster, "--gpu", "H200"]) == 2
+    monkeypatch.setattr(campaign, "target_gpu", lambda device, address, runs: hardware("H200"))
+    assert main([*arguments[:-2], *cluster]) == 2
     assert [(one.address, one.gpu.name) for one in asked] == [("here:1", "H200")] * 2
     assert all(len(one.compared) == REFERENCE_PROBLEMS for one in asked)
-
-
-def test_the_gpu_of_this_machine_may_be_named_and_no_other_that_nobody_describes(
-    arguments: list[str],
-    refused: Callable[..., str],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """What its driver states finds it; what is measured of it describes it."""
-    monkeypatch.setattr(shared, "visible_gpu_names", lambda: [NEW.device_names[0]])
-    stated = replace(NEW, dram_bytes_per_second=2e12)
-    monkeypatch.setattr(shared, "hardware_of", lambda device: stated)
-    asked: list[CollectOptions] = []
-    monkeypatch.setattr(collect_command, "collect", lambda options, tell: asked.append(options))
-    for name in ("H100-PCIe", "NVIDIA H100 PCIe"):
-        assert main([*arguments, "--gpu", name]) == 2
-    capsys.readouterr()
-    assert {options.gpu for options in asked} == {NEW}
-    line = refused(*arguments, "--gpu", "H20")
-    assert "gpu 'H20' is not known; allowed: H200, H100, H100-PCIe, or on the machine" in line
-    assert "campaign" not in line
-    monkeypatch.setattr(gpu_model, "hardware_of", lambda *_, **__: hardware("H100"))
-    line = refused(*arguments, "--gpu", "H100-PCIe", "--devices", "1")
-    assert line.startswith("device 1 is an H100; allowed: an H100-PCIe, which --gpu names")
 
 
 def test_a_gpu_that_no_kernel_is_for_is_refused_before_anything_is_written(
@@ -112,24 +87,17 @@ def test_a_gpu_that_no_kernel_is_for_is_refused_before_anything_is_written(
 def test_without_a_model_the_first_problems_are_measured_whole() -> None:
     many = [GemmProblem(m, 8 * n, 512) for m in (16, 64) for n in range(1, 41)]
     cards, explore, collect = stages(many, guided=False)
-    assert [stage.guide for stage in (cards, explore, collect)] == [
-        *(Guide.NOBODY, Guide.NOBODY, Guide.MEASURED),
-    ]
+    assert [stage.learns for stage in (cards, explore, collect)] == [False, False, True]
     assert cards.problems == spread(many)
     assert set(cards.problems) <= set(explore.problems) < set(collect.problems) == set(many)
     assert 24 <= len(explore.problems) <= 30
-    assert [stage.guide for stage in stages(many, guided=True)] == [Guide.SHIPPED] * 2
+    assert [stage.learns for stage in stages(many, guided=True)] == [False] * 2
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-@pytest.mark.parametrize("named", [(), ("--gpu", "H200")])
-def test_without_a_gpu_that_is_told_first(
-    named: tuple[str, ...], capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    store, out = str(tmp_path / "run.db"), str(tmp_path / "model")
-    assert main(["campaign", "--store", store, "--out", out, *named]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("tilecast: error: CUDA device 0 is not there; allowed: the 0 that ")
+def test_without_a_gpu_that_is_told_first(refused: Callable[..., str], tmp_path: Path) -> None:
+    line = refused("campaign", "--store", str(tmp_path / "run.db"), "--out", str(tmp_path / "out"))
+    assert line.startswith("CUDA device 0 is not there; allowed: the 0 that ")
 
 
 def test_what_was_measured_is_reported_though_it_is_too_little_to_train_on(

@@ -11,6 +11,7 @@ import pytest
 from command_line import VALID
 
 from tilecast.cli.main import COMMANDS, main
+from tilecast.cli.options import argtypes
 from tilecast.cli.output.output import Output, print_output
 from tilecast.heuristics.hardware import GPUS
 from tilecast.heuristics.operands import LINEAR_BF16
@@ -25,9 +26,6 @@ INVALID = "256x256x64_c1x1x1_s2_coop_o1_rm8"
 def _extents(**changes: str) -> list[str]:
     extents = {"m": "16", "n": "6144", "k": "4096"} | changes
     return [part for name, value in extents.items() for part in (f"--{name}", value)]
-
-
-# ---- the command line itself
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -48,6 +46,21 @@ def test_installed_command_runs() -> None:
     assert process.stdout.startswith(f"{VALID} is a candidate")
 
 
+@pytest.mark.parametrize(
+    ("read", "text", "found"),
+    [
+        (argtypes.seconds, "90", 90),
+        (argtypes.seconds, "20m", 1200),
+        (argtypes.seconds, "2h", 7200),
+        (argtypes.size, "7", 7),
+        (argtypes.size, "5K", 5 << 10),
+        (argtypes.size, "1T", 1 << 40),
+    ],
+)
+def test_durations_and_sizes(read: Callable[[str], int], text: str, found: int) -> None:
+    assert read(text) == found
+
+
 def test_interrupt_is_one_line_and_130(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -63,7 +76,6 @@ def test_interrupt_is_one_line_and_130(
     ("error", "message"),
     [
         (RuntimeError("odd\n\tthing"), "RuntimeError: odd thing; this is a fault of tilecast"),
-        (RecursionError("deep"), "RecursionError: deep; this is a fault of tilecast"),
         (MemoryError(), "MemoryError: ; this is a fault of tilecast: please report it"),
         (UnicodeEncodeError("utf-8", "\udcff", 0, 1, "no"), "UnicodeEncodeError: "),
         (OSError(40, "Too many links", "/a"), "/a: Too many links; allowed: files and folders"),
@@ -104,12 +116,6 @@ def test_tables_show_every_cell(capsys: pytest.CaptureFixture[str]) -> None:
     text = capsys.readouterr().out
     for part in ("Times", "config", "[bold]a[/]", "1234.6", "a line"):
         assert part in text
-
-
-# ---- problems
-
-
-# ---- space
 
 
 def test_space_counts_down_from_the_axes_to_the_valid_configs(answer: Callable[..., dict]) -> None:

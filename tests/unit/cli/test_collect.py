@@ -13,7 +13,6 @@ import pytest
 import torch
 
 from tilecast.cli.main import main
-from tilecast.cli.options import argtypes
 from tilecast.data_collection.dataset.dataset import read_dataset
 from tilecast.data_collection.dataset.measurement import Measurement
 from tilecast.data_collection.gpu import environment
@@ -21,12 +20,21 @@ from tilecast.data_collection.jobs.store import MeasurementStore
 from tilecast.data_collection.problems.suites import suite
 from tilecast.data_collection.run import collect as collecting
 from tilecast.data_collection.run.collect import CollectOptions
-from tilecast.data_collection.run.progress import Progress
+from tilecast.data_collection.run.scheduler import Progress
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.candidates import candidates
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.models.runtime.learned import load_heuristic
+
+
+def _measure(options: CollectOptions, *measured: tuple[GemmProblem, str]) -> None:
+    """Write what a collection finds: of each problem and stage one time."""
+    with closing(MeasurementStore(options.store)) as store:
+        store.begin_run({"gpu": options.gpu.name})
+        config = QuackConfig(64, 64, 64)
+        rows = [Measurement(one, config, "burst", stage, 12.5, 0.0, 3) for one, stage in measured]
+        store.add(rows, "card")
 
 
 @pytest.fixture
@@ -38,13 +46,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[CollectOptions]:
         calls.append(options)
         report(Progress("check", 1, 1, 0, 0.0, 0.0, 2, None))
         report(Progress("measure", 1, 1, 1, 20.0, 0.0, 2, 0.003))
-        store = MeasurementStore(options.store)
-        store.begin_run({"gpu": options.gpu.name})
-        row = Measurement(
-            options.problems[0], QuackConfig(64, 64, 64), "burst", "screen", 12.5, 0.0, 3
-        )
-        store.add([row], "card")
-        store.close()
+        _measure(options, (options.problems[0], "screen"))
 
     monkeypatch.setattr("tilecast.cli.commands.collect.collect", fake)
     return calls
@@ -93,36 +95,14 @@ def test_what_is_counted_is_what_is_asked_for_and_was_raced(
     own.write_text("m,n,k\n16,64,64\n16,64,128\n16,64,256\n")
 
     def fake(options: CollectOptions, report: Callable[[Progress], None]) -> None:
-        config, (screened, raced, verified) = QuackConfig(64, 64, 64), options.problems
-        other = GemmProblem(8, 512, 512)
-        passes = {
-            screened: ("screen",),
-            raced: ("screen", "race"),
-            verified: ("screen", "race", "verify"),
-            other: ("screen", "race", "verify"),
-        }
-        with closing(MeasurementStore(options.store)) as measured:
-            measured.begin_run({"gpu": options.gpu.name})
-            rows = [
-                Measurement(problem, config, "burst", one, 12.5, 0.0, 3)
-                for problem, done in passes.items()
-                for one in done
-            ]
-            measured.add(rows, "card")
+        stages = ("screen", "race", "verify")
+        others = zip((*options.problems, GemmProblem(8, 512, 512)), (1, 2, 3, 3), strict=True)
+        _measure(options, *((one, stage) for one, done in others for stage in stages[:done]))
 
     monkeypatch.setattr("tilecast.cli.commands.collect.collect", fake)
     document = answer("collect", "--problems", str(own), "--store", str(store))
     assert (document["problems"], document["measured"], document["verified"]) == (3, 2, 1)
     assert document["measurements"] == 9
-
-
-def test_defaults(asked: list[CollectOptions], tmp_path: Path) -> None:
-    assert main(["collect", "--store", str(tmp_path / "store"), "--json"]) == 0
-    (options,) = asked
-    assert options.problems == suite("training")
-    assert (options.gpu.name, options.devices) == ("H200", (0,))
-    assert options.seconds == float("inf")
-    assert options.address is None
 
 
 @pytest.mark.parametrize(("cores", "expected"), [(8, 6), (2, 1), (1, 1)])
@@ -138,12 +118,22 @@ def test_a_core_is_left_to_each_device_that_measures(
     assert [options.workers for options in asked] == [expected]
 
 
-@pytest.mark.parametrize(("named", "address"), [((), "auto"), (("--address", "here:1"), "here:1")])
-def test_cluster(
-    asked: list[CollectOptions], tmp_path: Path, named: tuple[str, ...], address: str
+@pytest.mark.parametrize(
+    ("named", "address"),
+    [
+        ((), None),
+        (("--engine", "ray"), "auto"),
+        (("--engine", "ray", "--address", "here:1"), "here:1"),
+    ],
+)
+def test_what_is_asked_for_where_nothing_else_is_named(
+    asked: list[CollectOptions], tmp_path: Path, named: tuple[str, ...], address: str | None
 ) -> None:
-    assert main(["collect", "--store", str(tmp_path / "store"), "--engine", "ray", *named]) == 0
-    assert [options.address for options in asked] == [address]
+    assert main(["collect", "--store", str(tmp_path / "store"), *named]) == 0
+    (options,) = asked
+    assert options.problems == suite("training")
+    assert (options.gpu.name, options.devices) == ("H200", (0,))
+    assert (options.seconds, options.address) == (float("inf"), address)
 
 
 def test_cluster_without_ray(
@@ -168,11 +158,6 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     return found
 
 
-def test_store_that_cannot_be_made_is_told(gpu: None, refused: Callable[..., str]) -> None:
-    line = refused("collect", "--store", "/proc/tilecast/store")
-    assert line.startswith("store /proc/tilecast/store cannot be used")
-
-
 def test_another_gpu_is_refused_before_anything_is_written(
     gpu: SimpleNamespace, refused: Callable[..., str], tmp_path: Path
 ) -> None:
@@ -180,23 +165,6 @@ def test_another_gpu_is_refused_before_anything_is_written(
     line = refused("collect", "--store", str(tmp_path / "store"), "--cache", str(tmp_path / "c"))
     assert line.startswith("CUDA device 0 is an 'NVIDIA H100 80GB HBM3', no H200; allowed: ")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_gpu_in_use_is_refused_before_anything_is_written(
-    gpu: SimpleNamespace, refused: Callable[..., str], tmp_path: Path
-) -> None:
-    with environment.claimed([environment.device_hash(gpu.uuid)]):
-        line = refused("collect", "--store", str(tmp_path / "store"))
-    assert "is in use by another collection" in line
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_store_in_use_is_refused(
-    gpu: SimpleNamespace, refused: Callable[..., str], tmp_path: Path
-) -> None:
-    with closing(MeasurementStore(tmp_path / "store")):
-        line = refused("collect", "--store", str(tmp_path / "store"))
-    assert "is in use; allowed: one run at a time" in line
 
 
 def test_store_of_another_gpu_is_refused(
@@ -248,18 +216,6 @@ def test_problems_of_ones_own_are_collected_alone_or_beside_suites(
     assert beside.problems == (*suite("square"), GemmProblem(24, 4096, 4096))
 
 
-def test_the_layers_of_a_model_are_collected(asked: list[CollectOptions], tmp_path: Path) -> None:
-    config = tmp_path / "config.json"
-    extents = {"hidden_size": 512, "num_attention_heads": 8, "intermediate_size": 2048}
-    config.write_text(json.dumps({"model_type": "llama", "vocab_size": 1024} | extents))
-    arguments = ["collect", "--hf-config", str(config), "--store"]
-    assert main([*arguments, str(tmp_path / "one"), "--tp", "1,2", "--rows", "5"]) == 0
-    (options,) = asked
-    assert {p.m for p in options.problems} == {5}
-    assert GemmProblem(5, 512, 256) in options.problems  # attention output of a half
-    assert GemmProblem(5, 4096, 512) in options.problems  # gate and up
-
-
 def test_a_model_guides_the_collection_when_asked(
     asked: list[CollectOptions], tmp_path: Path
 ) -> None:
@@ -294,8 +250,3 @@ def test_a_guided_collection_leaves_out_what_its_model_has_not_seen(
     assert "left out" not in capsys.readouterr().err
     guided, exhaustive = ([p.operands.text for p in options.problems] for options in asked)
     assert (guided, exhaustive) == (["fp16:rcr"], ["bf16:ccc", "fp16:rcr"])
-
-
-@pytest.mark.parametrize(("text", "found"), [("90", 90), ("90s", 90), ("20m", 1200), ("2h", 7200)])
-def test_a_budget_may_be_of_minutes_or_hours(text: str, found: int) -> None:
-    assert argtypes.seconds(text) == found

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tilecast.cli.diagnosis.machine import Finding
 from tilecast.cli.diagnosis.problem import check_hook, explain
-from tilecast.cli.options.mnk import TypedProblem, parse_mnk
+from tilecast.cli.options.mnk import parse_mnk
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
-from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
-from tilecast.heuristics.problem import GemmProblem
+from tilecast.heuristics.operands import GemmOperands
 from tilecast.inductor_hook.names import VARIABLE
 from tilecast.inductor_hook.settings import Settings
 from tilecast.kernels.objects.cache import ObjectCache
@@ -23,13 +23,10 @@ FINE = {VARIABLE: "ATEN,TRITON,TILECAST"}
 
 
 def explained(
-    folder: Path,
-    extents: tuple[int, int, int, int] = (512, 4096, 4096, 1),
-    operands: GemmOperands = LINEAR_BF16,
-    k: int | str = 3,
+    folder: Path, typed: str = "512x4096x4096", operands: str = "bf16:rcr", k: int = 3, **more: Any
 ) -> list[Finding]:
-    problem = GemmProblem(*extents, operands)
-    return list(explain(TypedProblem(problem, problem.n), H200, Settings(k=k), ObjectCache(folder)))
+    problem = parse_mnk(typed, GemmOperands.parse(operands))
+    return list(explain(problem, H200, Settings(k, **more), ObjectCache(folder)))
 
 
 def test_a_named_backend_that_is_loaded_is_fine() -> None:
@@ -37,7 +34,7 @@ def test_a_named_backend_that_is_loaded_is_fine() -> None:
 
 
 @pytest.mark.parametrize("value", ["", "ATEN,TRITON", "TILECASTS"])
-def test_a_backend_list_without_us_is_told_how_to_name_us(value: str) -> None:
+def test_a_backend_list_without_tilecast_is_told_how_to_name_it(value: str) -> None:
     _, named, _ = check_hook({VARIABLE: value})
     assert not named.works
     assert f"{VARIABLE}=ATEN,TRITON,TILECAST" in named.advice
@@ -61,34 +58,22 @@ def test_a_problem_that_is_covered_shows_its_choices_and_what_is_not_compiled(
     assert "tilecast compile -k 3 512x4096x4096" in compiled.advice
 
 
-def test_a_problem_that_is_left_to_the_library_is_told(tmp_path: Path, leaving_model: Path) -> None:
-    problem, objects = GemmProblem(512, 4096, 4096), ObjectCache(tmp_path / "objects")
-    single, several = (
-        list(
-            explain(
-                TypedProblem(problem, problem.n),
-                H200,
-                Settings(k=k, model=str(leaving_model)),
-                objects,
-            )
-        )
-        for k in (1, 5)
-    )
+def test_a_problem_that_falls_back_to_cublas_is_told(tmp_path: Path, leaving_model: Path) -> None:
+    single, several = (explained(tmp_path, k=k, model=str(leaving_model)) for k in (1, 5))
     assert single[-1].works
     assert single[-1].found.startswith("falls back to torch.mm, which may take no more than ")
     assert several[1].found.startswith("5: ")
 
 
 def test_a_layout_no_model_has_seen_is_ranked_but_not_decided(tmp_path: Path) -> None:
-    operands = GemmOperands.parse("bf16:ccr")
-    assert explained(tmp_path, operands=operands, k=5)[1].works
-    _, model = explained(tmp_path, operands=operands, k=1)
+    assert explained(tmp_path, operands="bf16:ccr", k=5)[1].works
+    _, model = explained(tmp_path, operands="bf16:ccr", k=1)
     assert not model.works
     assert "no model has seen operands such as bf16:ccr" in model.advice
 
 
 def test_a_result_that_no_model_is_for_is_told(tmp_path: Path) -> None:
-    _, model = explained(tmp_path, operands=GemmOperands.parse("bf16:rcr>fp32"))
+    _, model = explained(tmp_path, operands="bf16:rcr>fp32")
     assert not model.works
     assert "no model is for bf16:rcr>fp32" in model.advice
 
@@ -98,29 +83,23 @@ def test_batched_problems_are_asked_for_batched_kernels(
 ) -> None:
     asked: list[KernelSpec] = []
     monkeypatch.setattr(ObjectCache, "resources", lambda self, spec: asked.append(spec))
-    explained(tmp_path, (64, 512, 512, 8))
+    explained(tmp_path, "8x64x512x512")
     assert [spec.batched for spec in asked] == [True] * 3
 
 
-def test_one_row_of_16_bits_is_no_gemm_in_inductor(tmp_path: Path) -> None:
-    *_, last = explained(tmp_path, (1, 4096, 4096, 1))
+@pytest.mark.parametrize(("typed", "vector"), [("1x4096x4096", "m = 1"), ("4096x1x4096", "n = 1")])
+def test_one_row_or_column_of_16_bits_is_no_gemm_in_inductor(
+    tmp_path: Path, typed: str, vector: str
+) -> None:
+    *_, last = explained(tmp_path, typed)
     assert not last.works
-    assert "m = 1" in last.found
-    eight = GemmOperands.parse("e4m3:rcr>bf16:row-scales")
-    assert explained(tmp_path, (1, 4096, 4096, 1), eight)[1].works
-
-
-def test_one_column_of_16_bits_is_no_gemm_in_inductor(tmp_path: Path) -> None:
-    written = parse_mnk("4096x1x4096", LINEAR_BF16)
-    *_, last = explain(written, H200, Settings(k=3), ObjectCache(tmp_path))
-    assert not last.works
-    assert "n = 1" in last.found
+    assert vector in last.found
+    assert explained(tmp_path, "1x4096x4096", "e4m3:rcr>bf16:row-scales")[1].works
 
 
 @pytest.mark.parametrize("k", [1, 5])
 def test_rows_of_any_length_are_ranked_as_the_hook_does(tmp_path: Path, k: int) -> None:
-    written, objects = parse_mnk("16x50257x4096", LINEAR_BF16), ObjectCache(tmp_path)
-    found = list(explain(written, H200, Settings(k=k), objects))
+    found = explained(tmp_path, "16x50257x4096", k=k)
     assert found[0].found == "16x50257x4096 bf16:rcr, ranked as 16x50264x4096"
     assert found[1].found.startswith(f"{k}: ")
     assert f"`tilecast compile -k {k} 16x50257x4096 --operands 'bf16:rcr'`" in found[2].advice

@@ -24,8 +24,7 @@ from tilecast.kernels.objects.cache import ObjectCache
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.spec import KernelSpec
 from tilecast.models.apply import frequent_configs
-from tilecast.models.apply.frequent_configs import by_frequency, common_problems, first_configs
-from tilecast.models.runtime.learned import load_heuristic
+from tilecast.models.apply.frequent_configs import by_frequency, common_problems
 
 FP16 = GemmOperands.parse("fp16:rcr")
 H200 = hardware("H200")
@@ -143,16 +142,6 @@ def test_prune_keeps_what_was_asked_for_last(
     assert list(cache.sizes()) == keys[-(3072 // each) :]
 
 
-@pytest.mark.parametrize(
-    ("text", "size"),
-    [("0", 0), ("7", 7), ("5K", 5 << 10), ("500M", 500 << 20), ("2G", 2 << 30), ("1T", 1 << 40)],
-)
-def test_sizes(text: str, size: int) -> None:
-    from tilecast.cli.options.argtypes import size as read
-
-    assert read(text) == size
-
-
 def test_a_read_only_cache(
     cache: ObjectCache,
     refused: Callable[..., str],
@@ -217,17 +206,6 @@ def test_the_most_common_are_built_in_their_order(
     built.clear()
     assert answer(*command, "2000")["asked"] == len(expected) > 7
     assert [spec.config.name for spec in built] == expected
-
-
-def test_of_other_operands_and_another_power(
-    answer: Callable[..., dict], built: list[KernelSpec], few: list[GemmProblem], tmp_path: Path
-) -> None:
-    command = ("compile", "--cache", str(tmp_path), "--common", "9")
-    answer(*command, "--operands", "fp16:rcr", "--power", "burst")
-    heuristic = load_heuristic(H200, FP16, "burst")
-    of_fp16 = [GemmProblem(p.m, p.n, p.k, 1, FP16) for p in few]
-    expected = by_frequency(first_configs(heuristic, problem, H200) for problem in of_fp16)
-    assert built == [KernelSpec(config, FP16) for config in expected[:9]]
 
 
 def test_rows_that_tma_does_not_store_are_compiled_for(

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from tilecast.cli.main import main
-from tilecast.data_collection.dataset.dataset import Dataset, write_dataset
 from tilecast.data_collection.problems.model_files import model_problems
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import GemmOperands
@@ -23,15 +22,13 @@ from tilecast.models.runtime.artifact import SHIPPED
 Answer = Callable[..., dict]
 Refused = Callable[..., str]
 
-MEASURED = ("--m", "64", "--n", "4096", "--k", "4096")
-VALID = "128x128x64_c1x1x1_s3_coop_o1_rm8"
+MODEL = str(SHIPPED / "H200")
 CONFIG = {
     "model_type": "llama",
     "hidden_size": 4096,
     "num_attention_heads": 32,
     "intermediate_size": 11008,
 }
-TAKERS = ("collect", "evaluate", "predict", "compile")
 
 
 @pytest.fixture
@@ -49,18 +46,6 @@ def config(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.fixture
-def model() -> str:
-    return str(SHIPPED / "H200")
-
-
-@pytest.fixture(scope="module")
-def data(synthetic_dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> str:
-    path = tmp_path_factory.mktemp("data") / "data.parquet"
-    write_dataset(synthetic_dataset, path)
-    return str(path)
-
-
 def _extents(m: int, n: int, k: int) -> list[str]:
     return [f"--m={m}", f"--n={n}", f"--k={k}"]
 
@@ -70,55 +55,14 @@ def _asked(document: dict) -> list[GemmProblem]:
     return [GemmProblem.from_row(row) for row in rows]
 
 
-# ---- all of them
-
-
-@pytest.mark.parametrize("command", TAKERS)
-@pytest.mark.parametrize(
-    ("option", "name", "text", "message"),
-    [
-        ("--problems", "own.csv", "m,n,k\n24,4096,4095\n", "row 1: k=4095 breaks the 16-byte rule"),
-        ("--problems", "own.csv", "m,n\n24,4096\n", "its first line names no column k"),
-        ("--problems", "own.json", "{}", "it is no list of objects"),
-        ("--problems", "own.txt", "m,n,k\n8,8,8\n", "it ends in '.txt'"),
-        ("--problems", "own.parquet", "PAR1", "ArrowInvalid"),
-        ("--hf-config", "config.json", "{}", "it has no hidden_size"),
-        (
-            "--hf-config",
-            "config.json",
-            '{"model_type": "gpt2", "hidden_size": 7, "num_attention_heads": 1}',
-            "no layer of it has inputs in multiples of 8",
-        ),
-    ],
-)
-def test_a_bad_file_is_refused(
-    refused: Refused,
-    tmp_path: Path,
-    command: str,
-    option: str,
-    name: str,
-    text: str,
-    message: str,
-) -> None:
-    path = tmp_path / name
-    path.write_text(text)
-    more = ["--store", str(tmp_path / "store")] if command == "collect" else []
-    line = refused(command, *more, option, str(path))
-    what = "problems" if option == "--problems" else "model configuration"
-    assert line.startswith(f"{what} {path} ")
-    assert message in line
-    assert "; allowed: " in line
-    assert [entry.name for entry in tmp_path.iterdir()] == [name]
-
-
 # ---- predict
 
 
 @pytest.mark.parametrize("power", ["robust", "burst"])
 def test_predict_answers_for_each_what_it_answers_for_one(
-    answer: Answer, own: str, model: str, power: str
+    answer: Answer, own: str, power: str
 ) -> None:
-    how = ("--model", model, "--power", power, "-k", "3")
+    how = ("--model", MODEL, "--power", power, "-k", "3")
     document = answer("predict", "--problems", own, *how)
     assert (document["gpu"], document["power"]) == ("H200", power)
     asked = _asked(document["problems"])
@@ -133,24 +77,27 @@ def test_predict_answers_for_each_what_it_answers_for_one(
 
 
 def test_predict_gives_the_first_choice_or_as_many_as_are_worth_it(
-    answer: Answer, own: str, model: str
+    answer: Answer, own: str
 ) -> None:
-    first = answer("predict", "--problems", own, "--model", model)["problems"]
+    first = answer("predict", "--problems", own, "--model", MODEL)["problems"]
     assert [len(found["ranking"]) for found in first] == [1, 1]
-    worth = answer("predict", "--problems", own, "--model", model, "-k", "auto")["problems"]
+    worth = answer("predict", "--problems", own, "--model", MODEL, "-k", "auto")["problems"]
     for one, some in zip(first, worth, strict=True):
         assert one["ranking"] == some["ranking"][:1]
         assert 1 <= len(some["ranking"]) <= 8
+        extents = _extents(*(some["problem"][name] for name in "mnk"))
+        alone = answer("predict", *extents, "--model", MODEL, "-k", "auto")["ranking"]
+        assert [entry["config"] for entry in alone] == [e["config"] for e in some["ranking"]]
 
 
 def test_predict_takes_the_layers_of_a_model_and_files_of_every_kind(
-    answer: Answer, config: Path, own: str, model: str, tmp_path: Path
+    answer: Answer, config: Path, own: str, tmp_path: Path
 ) -> None:
     more = tmp_path / "more.json"
     more.write_text('[{"m": 7, "n": 64, "k": 128, "batch": 3}, {"m": 48, "n": 1024, "k": 512}]')
     files = ("--problems", own, "--problems", str(more))
     layers = ("--hf-config", str(config), "--tp", "1,2", "--rows", "5")
-    document = answer("predict", *files, *layers, "--model", model)
+    document = answer("predict", *files, *layers, "--model", MODEL)
     expected = [
         GemmProblem(64, 4096, 4096),
         GemmProblem(48, 1024, 512),
@@ -158,16 +105,16 @@ def test_predict_takes_the_layers_of_a_model_and_files_of_every_kind(
         *model_problems(config, (1, 2), (5,))[0],
     ]
     assert _asked(document["problems"]) == expected
-    default = answer("predict", "--hf-config", str(config), "--model", model)
+    default = answer("predict", "--hf-config", str(config), "--model", MODEL)
     assert _asked(default["problems"]) == model_problems(config, (1,), (1, 16, 256, 4096))[0]
 
 
 def test_what_is_left_out_of_a_model_is_told(
-    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = tmp_path / "config.json"
     config.write_text(json.dumps(CONFIG | {"intermediate_size": 11004, "vocab_size": 50257}))
-    asked = ["predict", "--hf-config", str(config), "--rows", "5", "--model", model, "--json"]
+    asked = ["predict", "--hf-config", str(config), "--rows", "5", "--model", MODEL, "--json"]
     assert main(asked) == 0
     told = capsys.readouterr()
     assert told.err == (
@@ -178,10 +125,10 @@ def test_what_is_left_out_of_a_model_is_told(
 
 
 def test_predict_of_many_in_a_table(
-    own: str, model: str, capsys: pytest.CaptureFixture[str], answer: Answer
+    own: str, capsys: pytest.CaptureFixture[str], answer: Answer
 ) -> None:
-    ranking = answer("predict", "--problems", own, "--model", model)["problems"][1]["ranking"]
-    assert main(["predict", "--problems", own, "--model", model]) == 0
+    ranking = answer("predict", "--problems", own, "--model", MODEL)["problems"][1]["ranking"]
+    assert main(["predict", "--problems", own, "--model", MODEL]) == 0
     title, *lines = capsys.readouterr().out.splitlines()
     assert title.startswith("2 problems on H200, robust")
     line, library = [line for line in lines if "48x1024x512" in line]
@@ -193,10 +140,10 @@ def test_predict_of_many_in_a_table(
 @pytest.mark.parametrize("kind", ["csv", "json"])
 @pytest.mark.parametrize("top", ["2", "auto"])
 def test_predict_of_many_writes_its_choices(
-    answer: Answer, own: str, model: str, tmp_path: Path, kind: str, top: str
+    answer: Answer, own: str, tmp_path: Path, kind: str, top: str
 ) -> None:
     file = tmp_path / f"choices.{kind}"
-    asked = ("predict", "--problems", own, "--model", model, "-k", top)
+    asked = ("predict", "--problems", own, "--model", MODEL, "-k", top)
     document = answer(*asked, "--choices", str(file))
     assert document == answer(*asked)
     with file.open() as opened:
@@ -218,34 +165,22 @@ def test_predict_of_many_writes_its_choices(
         assert int(row["shortlist"]) >= (int(row["rank"]) if top == "auto" else 1)
 
 
-def test_a_file_of_choices_is_a_file_of_problems(
-    answer: Answer, own: str, model: str, tmp_path: Path
-) -> None:
+def test_a_file_of_choices_is_a_file_of_problems(answer: Answer, own: str, tmp_path: Path) -> None:
     """What was chosen once can be asked for again."""
     file = str(tmp_path / "choices.csv")
-    document = answer("predict", "--problems", own, "--model", model, "--choices", file)
-    assert answer("predict", "--problems", file, "--model", model) == document
-
-
-def test_predict_refuses_operands_that_no_model_is_for(
-    refused: Refused, model: str, tmp_path: Path
-) -> None:
-    path = tmp_path / "own.csv"
-    path.write_text("m,n,k,operands\n64,4096,4096,bf16:ccc\n64,4096,4096,fp16:rcr>fp32\n")
-    for command in (("predict",), ("predict", "--model", model), ("compile", "-k", "1")):
-        line = refused(*command, "--problems", str(path))
-        assert line.startswith("no model is for bf16:ccc; allowed: what is stored in as many")
+    document = answer("predict", "--problems", own, "--model", MODEL, "--choices", file)
+    assert answer("predict", "--problems", file, "--model", MODEL) == document
 
 
 def test_rows_of_operands_that_no_model_is_for_are_left_out(
-    own: str, model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    own: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path, cache = tmp_path / "recorded.csv", str(tmp_path / "objects")
     unknown = "64,4096,4096,fp16:rcr>fp32\n64,4096,4096,bf16:ccc\n72,4096,4096,bf16:ccc\n"
     path.write_text(f"m,n,k,operands\n{unknown}48,1024,512,\n")
     commands = [("predict",), ("predict", "--choices", str(tmp_path / "choices.csv"))]
     for command in (*commands, ("compile", "-k", "1", "--cache", cache)):
-        asked = [*command, "--model", model, "--json", "--problems"]
+        asked = [*command, "--model", MODEL, "--json", "--problems"]
         assert main([*asked, str(path)]) == 0
         told = capsys.readouterr()
         assert told.err == (
@@ -261,24 +196,32 @@ def test_rows_of_operands_that_no_model_is_for_are_left_out(
 
 
 def test_rows_that_the_model_ranks_but_does_not_decide_are_left_out_for_one(
-    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path, cache = tmp_path / "recorded.csv", str(tmp_path / "objects")
     path.write_text("m,n,k,operands\n64,4096,4096,bf16:ccr\n48,1024,512,bf16:rcr\n")
-    asked = ("compile", "--problems", str(path), "--model", model, "--cache", cache, "--json")
+    asked = ("compile", "--problems", str(path), "--model", MODEL, "--cache", cache, "--json")
     assert main([*asked, "-k", "1"]) == 0
     told = capsys.readouterr()
     assert told.err == ("tilecast: left out: 1 problem of bf16:ccr, which the model has not seen\n")
     assert json.loads(told.out)["asked"] == 1
 
 
-def test_a_file_of_which_the_model_decides_nothing_is_refused(
-    refused: Refused, model: str, tmp_path: Path
+@pytest.mark.parametrize(
+    ("operands", "command", "message"),
+    [
+        ("bf16:ccc", "predict", "no model is for bf16:ccc; allowed: what is stored in as many"),
+        ("bf16:ccc", "compile -k 1", "no model is for bf16:ccc; allowed: what is stored in as"),
+        ("bf16:ccr", "compile -k 1", "no model has seen operands such as bf16:ccr; allowed with"),
+    ],
+)
+def test_a_file_of_which_the_model_knows_nothing_is_refused(
+    refused: Refused, tmp_path: Path, operands: str, command: str, message: str
 ) -> None:
     path = tmp_path / "recorded.csv"
-    path.write_text("m,n,k,operands\n64,4096,4096,bf16:ccr\n")
-    line = refused("compile", "-k", "1", "--problems", str(path), "--model", model)
-    assert "no model has seen operands such as bf16:ccr; allowed without a benchmark: " in line
+    path.write_text(f"m,n,k,operands\n64,4096,4096,{operands}\n")
+    line = refused(*command.split(), "--problems", str(path), "--model", MODEL)
+    assert line.startswith(message)
 
 
 def test_what_the_hook_recorded_is_ranked_and_compiled(answer: Answer, tmp_path: Path) -> None:
@@ -299,9 +242,6 @@ def test_what_the_hook_recorded_is_ranked_and_compiled(answer: Answer, tmp_path:
     first = document["problems"][0]["ranking"][0]["config"]
     assert [kernel["config"] for kernel in built["kernels"]] == [first]
     assert (built["compiled"], built["failed"]) == (1, 0)
-
-
-# ---- compile
 
 
 # ---- evaluate
@@ -325,11 +265,6 @@ def test_evaluate_scores_those_that_were_measured(
     text = capsys.readouterr().out
     assert "2 problems of 2 families" in text
     assert "2 more were not measured" in text
-
-
-def test_evaluate_scores_all_when_none_are_named(answer: Answer, data: str) -> None:
-    document = answer("evaluate", "--data", data, *ONLY)
-    assert (document["problems"], document["not_measured"]) == (24, 0)
 
 
 def test_evaluate_scores_the_layers_of_a_model(answer: Answer, data: str, config: Path) -> None:

@@ -124,22 +124,12 @@ def _attacks() -> Iterator[Attack]:
     yield Attack("objects", ("prune",), "--keep", NO_SIZE)
     yield Attack("objects", ("unpack",), "", ("", *NO_TEXT))
     yield Attack("objects", ("unpack",), "", (*NO_FOLDER, "text"), on_ground=True)
-    for action in (
-        ("list",),
-        ("pack", "p"),
-        ("unpack", "p"),
-        ("ship", "p"),
-        ("prune", "--keep=1G"),
-    ):
+    for action in (("list",), ("pack", "p"), ("unpack", "p"), ("ship", "p"), ("prune", "--keep=1")):
         yield Attack("objects", action, "--cache", ["missing", *NO_OUT], on_ground=True)
     for option in ("--problems", "--hf-config"):
         yield Attack("predict", (), option, ("", *NO_TEXT))
-        for command, more in (
-            ("predict", ()),
-            ("compile", ()),
-            ("collect", store),
-            ("evaluate", ()),
-        ):
+        takers = {"predict": (), "compile": (), "collect": store, "evaluate": ()}
+        for command, more in takers.items():
             yield Attack(command, more, option, NO_PROBLEMS, on_ground=True)
     for option in ("--tp", "--rows"):
         yield Attack("predict", (), option, NO_LIST)
@@ -174,7 +164,6 @@ REFUSALS = [
     ("predict --problems {own} --batch 2", f"--batch {MANY}"),
     ("predict --problems {own} --operands fp16:rcr", f"--operands {MANY}"),
     ("predict --problems {own} --data d", f"--data {MANY}"),
-    ("predict --problems {own} --html {}/a.html", f"--html {MANY}"),
     ("predict --problems {own} --tp 2", "--tp and --rows shape a model's layers"),
     ("predict --problems {own} --choices {}/a.txt", "choices cannot be written to {}/a.txt"),
     ("predict --problems {own} --choices /proc/no/a.csv", "cannot write /proc/no: "),
@@ -224,9 +213,7 @@ REFUSALS = [
     ("evaluate --tp 2", "--tp and --rows shape a model's layers"),
     ("evaluate --problems {own} --operands fp16:rcr", "--operands selects among all"),
     ("report {own} --out {}", "cannot write {} (a folder); allowed: a file"),
-    ("report {own} --out {}/a.html --choices {}/a.txt", "choices cannot be written to"),
     ("report {} --out {}/a.html", "manifest.json cannot be read"),
-    ("report {own} --out {}/a.csv --choices {}/a.csv", "reads, keeps or writes {}/a.csv there"),
     ("doctor --model nowhere", "model nowhere is refused"),
     ("doctor 64x4096x4096 extra", "unrecognized arguments: extra"),
     ("doctor 64x4096x4096 -k 65", "k=65 is out of range; allowed: 1 to 64"),

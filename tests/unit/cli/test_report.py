@@ -1,13 +1,11 @@
-"""`tilecast report` and `tilecast predict --html`: what is in the file."""
+"""`tilecast report`: what is in the file."""
 
 from __future__ import annotations
 
-import csv
 import json
 import re
 import sys
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,8 +15,6 @@ import pytest
 from tilecast.cli.commands import evaluate, report
 from tilecast.cli.options.load_measurements import DATA
 from tilecast.data_collection.dataset.dataset import COLUMNS, Dataset, write_dataset
-from tilecast.data_collection.jobs.store import MeasurementStore
-from tilecast.heuristics.hardware import Hardware
 from tilecast.models.runtime.artifact import SHIPPED, load, save
 from tilecast.reporting.page import Section, page
 from tilecast.reporting.table import Table
@@ -37,13 +33,6 @@ TITLES = [
     "Drift by card and over time",
     "Cards beside each other",
 ]
-
-
-@pytest.fixture(scope="module")
-def data(synthetic_dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> str:
-    path = tmp_path_factory.mktemp("data") / "data.parquet"
-    write_dataset(synthetic_dataset, path)
-    return str(path)
 
 
 def _figures(text: str) -> list[dict]:
@@ -69,20 +58,6 @@ def test_report_of_a_data_set(answer: Answer, data: str, tmp_path: Path) -> None
     again = tmp_path / "again.html"
     answer(*("report", data, "--out", str(again), *asked[4:]))
     assert again.read_bytes() == out.read_bytes()
-
-
-def test_report_with_scores(
-    answer: Answer, data: str, tmp_path: Path, h200: Hardware, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    random = evaluate.scorable_heuristics(h200)["random"]
-    monkeypatch.setattr(evaluate, "scorable_heuristics", lambda gpu: {"random": random})
-    out = tmp_path / "report.html"
-    document = answer("report", data, "--out", str(out), "--jobs", "1")
-    assert "Held-out regret beside the baselines" in document["sections"]
-    lines = _named(out.read_text(), "random")
-    scored = answer("evaluate", "--data", data, "--only", "random", "--power", "robust")
-    rows = [row for row in scored["regret"] if row["problems"] == "all"]
-    assert lines[0]["y"] == [row["geomean"] for row in rows]
 
 
 def test_report_scores_what_evaluate_does(
@@ -119,34 +94,6 @@ def _named(text: str, name: str) -> list[dict]:
     return [trace for trace in traces if trace.get("name") == name]
 
 
-def test_report_of_a_store(answer: Answer, synthetic_dataset: Dataset, tmp_path: Path) -> None:
-    from own_measurements import own_measurements
-
-    store = MeasurementStore(tmp_path / "run.db")
-    store.begin_run(dict(synthetic_dataset.provenance["runs"][0]))
-    store.add(own_measurements(), "synthetic")
-    store.close()
-    out = tmp_path / "report.html"
-    document = answer("report", str(tmp_path / "run.db"), "--out", str(out))
-    assert document["problems"] == 2
-    text = out.read_text()
-    assert "96x3072x2048" in text
-    assert "Not scored: 2 (n, k) families are too few for 5 folds" in text
-
-
-@pytest.mark.parametrize("begun", [False, True])
-def test_report_of_a_store_that_holds_nothing_yet(
-    refused: Refused, synthetic_dataset: Dataset, tmp_path: Path, begun: bool
-) -> None:
-    source, out = tmp_path / "run.db", tmp_path / "a.html"
-    with closing(MeasurementStore(source)) as store:
-        if begun:
-            store.begin_run(dict(synthetic_dataset.provenance["runs"][0]))
-    line = refused("report", str(source), "--out", str(out))
-    assert line.startswith(f"{source} holds no measurement yet; allowed: ")
-    assert not out.exists()
-
-
 def test_report_of_a_model_says_what_its_manifest_does(
     answer: Answer, refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,8 +103,6 @@ def test_report_of_a_model_says_what_its_manifest_does(
     manifest = json.loads((model / "manifest.json").read_text())
     regret = manifest["facts"]["held_out"]["tilecast"]["robust"]["regret@1"]["geomean"]
     assert f"{regret:.2%}" in out.read_text()
-    named = ("--out", str(out), "--choices", str(tmp_path / "a.csv"))
-    assert "no data set is shipped" in refused("report", str(model), *named)
     assert "--model is for" in refused("report", str(model), "--out", str(out), "--model", ".")
 
 
@@ -188,65 +133,31 @@ def test_report_of_a_model_shows_the_measurements_beside_it_that_it_learned_from
     assert document["sections"] == ["The model", *TITLES, "Where the model is unsure"]
 
 
-@pytest.mark.parametrize("kind", ["csv", "json"])
-def test_choices_are_those_of_predict(answer: Answer, data: str, tmp_path: Path, kind: str) -> None:
-    file, model = tmp_path / f"choices.{kind}", ("--model", str(MODEL))
-    out = str(tmp_path / "report.html")
-    answer("report", data, "--out", out, "--no-scores", "--choices", str(file), *model)
-    with file.open() as opened:
-        rows = json.load(opened) if kind == "json" else list(csv.DictReader(opened))
-    assert len(rows) == 24
-    row = next(row for row in rows if [int(row[e]) for e in "mnk"] == [64, 4096, 4096])
-    predicted = answer("predict", "--m", "64", "--n", "4096", "--k", "4096", *model, "--data", data)
-    first = predicted["ranking"][0]
-    assert row["config"] == first["config"]
-    assert float(row["predicted_microseconds"]) == pytest.approx(first["predicted_microseconds"])
-    assert str(row["left_to_library"]) == str(predicted["library"]["deferred"])
-
-
-@pytest.mark.parametrize(
-    ("out", "choices"), [("run.db", "a.csv"), ("a.csv", "a.csv"), ("a.html", "run.db")]
-)
-def test_report_writes_over_nothing(
-    refused: Refused, tmp_path: Path, out: str, choices: str
-) -> None:
-    store = tmp_path / "run.db"
-    MeasurementStore(store).close()
-    before = store.read_bytes()
-    written = ("--out", str(tmp_path / out), "--choices", str(tmp_path / choices))
-    line = refused("report", str(store), *written)
+def test_report_writes_over_nothing(refused: Refused, data: str) -> None:
+    before = Path(data).read_bytes()
+    line = refused("report", data, "--out", data)
     assert "this command reads, keeps or writes" in line
     assert "allowed: a file of its own; name another one" in line
-    assert (store.read_bytes(), list(tmp_path.iterdir())) == (before, [store])
+    assert Path(data).read_bytes() == before
 
 
-@pytest.mark.parametrize("command", ["report", "predict"])
+def test_what_is_too_little_to_score_is_shown(
+    answer: Answer, few_dataset: Dataset, tmp_path: Path
+) -> None:
+    file, out = tmp_path / "few.parquet", tmp_path / "report.html"
+    rows = few_dataset.rows.query("k == 4096").reset_index(drop=True)
+    write_dataset(Dataset(rows, few_dataset.provenance), file)
+    assert answer("report", str(file), "--out", str(out))["problems"] == 4
+    assert "Not scored: 2 (n, k) families are too few for 5 folds" in out.read_text()
+
+
 def test_without_plotly_it_says_what_to_install(
-    refused: Refused, data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+    refused: Refused, data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "plotly.offline", None)
-    out = str(tmp_path / "a.html")
-    asked = {
-        "report": ("report", data, "--out", out),
-        "predict": ("predict", "--m", "8", "--n", "64", "--k", "64", "--html", out),
-    }
-    line = refused(*asked[command])
+    line = refused("report", data, "--out", str(tmp_path / "a.html"))
     assert line.startswith("plotly is not installed; allowed: ")
     assert "pip install 'plotly>=6,<8'" in line
-
-
-def test_predict_shows_one_problem(answer: Answer, data: str, tmp_path: Path) -> None:
-    out = tmp_path / "one.html"
-    asked = ("predict", "--m", "64", "--n", "4096", "--k", "4096", "--model", str(MODEL))
-    document = answer(*asked, "--data", data, "--html", str(out))
-    text = out.read_text()
-    for title in ("Ranking", "Reasons", "All that was measured"):
-        assert f"<h2>{title}</h2>" in text
-    (expected,) = _named(text, "expected")
-    assert expected["x"] == [entry["predicted_microseconds"] for entry in document["ranking"]]
-    for regime, line in zip(("burst", "sustained"), _named(text, "every config that was measured"),
-                            strict=True):  # fmt: skip
-        assert line["text"][0] == document["measured"][regime]["best"]
 
 
 # ---- the page

@@ -68,13 +68,3 @@ def test_what_it_needs_is_told(arguments: list[str], refused: Refused) -> None:
     assert "none of the 2 problems was measured within --budget 1;" in refused(
         *arguments, "--budget", "1"
     )
-
-
-@pytest.mark.parametrize("command", ["tune", "space", "collect", "predict", "compile", "doctor"])
-def test_help_names_no_model_where_none_can_be_named(
-    command: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit):
-        main([command, "--help"])
-    told = capsys.readouterr().out
-    assert told.count("that of --model") == ("--model MODEL" in told)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from tilecast.heuristics.config_table import Candidates
+from tilecast.heuristics.config import Candidates
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.heuristic import rank
 from tilecast.heuristics.operands import LINEAR_BF16

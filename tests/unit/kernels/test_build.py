@@ -12,8 +12,7 @@ from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.kernels import launch
 from tilecast.kernels.build import builder as builder_module
-from tilecast.kernels.build.builder import compile_all, object_builder
-from tilecast.kernels.build.compiling import compile_into
+from tilecast.kernels.build.builder import compile_all, compile_into, object_builder
 from tilecast.kernels.families import family_of
 from tilecast.kernels.objects.cache import ObjectCache
 from tilecast.kernels.objects.keys import kernel_symbol

@@ -11,8 +11,7 @@ import pytest
 
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.kernels.families import FAMILIES
-from tilecast.kernels.family import KernelFamily
+from tilecast.kernels.families import FAMILIES, KernelFamily
 from tilecast.kernels.objects.keys import kernel_key, source_files
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.spec import KernelSpec

@@ -18,7 +18,7 @@ from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.kernels.objects import cache as object_cache
 from tilecast.kernels.objects.cache import ObjectCache, default_root
-from tilecast.kernels.objects.facts import KernelResources
+from tilecast.kernels.objects.entry import KernelResources
 from tilecast.kernels.objects.keys import kernel_key
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.spec import KernelSpec

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilecast.heuristics.config_table import Candidates
+from tilecast.heuristics.config import Candidates
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import GPUS
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands

@@ -6,15 +6,17 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import odd_caches
 import pytest
 
+from tilecast.heuristics.errors import TilecastError
 from tilecast.kernels.build import workers
 from tilecast.kernels.build.workers import WorkerDied, Workers
+from tilecast.kernels.families import parse_config
 
 
 @pytest.fixture
@@ -31,10 +33,14 @@ def test_each_call_has_a_process_of_its_own_and_its_result(pool: Workers) -> Non
     assert pool.submit(60, os.getenv, "TILECAST_TOLD").result(60) == "yes"
 
 
-def test_what_a_call_raises_is_raised(pool: Workers) -> None:
-    with pytest.raises(ZeroDivisionError):
-        pool.submit(60, divmod, 1, 0).result(60)
-    assert pool.submit(60, divmod, 7, 2).result(60) == (3, 1)
+def test_a_refusal_is_raised_as_it_is_and_whatever_else_is_told(pool: Workers) -> None:
+    with pytest.raises(TilecastError, match="'none' is not a config name"):
+        pool.submit(60, parse_config, "none").result(60)
+    beside = pool.submit(60, time.sleep, 0.3)
+    for call, told in ((odd_caches.fail_oddly, "OfTwo: one"), (odd_caches.leave, "SystemExit: 3")):
+        with pytest.raises(WorkerDied, match=told):
+            pool.submit(60, call).result(60)
+    assert beside.result(60) is None
 
 
 def test_so_many_run_at_a_time(pool: Workers) -> None:
@@ -48,18 +54,6 @@ def test_one_that_takes_too_long_is_ended_and_the_others_are_not(pool: Workers) 
     with pytest.raises(WorkerDied, match="no result after 0.5 s"):
         late.result(60)
     assert other.result(60) is None
-
-
-@pytest.mark.parametrize(
-    ("call", "told"), [(odd_caches.fail_oddly, "OfTwo: one"), (odd_caches.leave, "3")]
-)
-def test_an_error_that_would_not_arrive_is_told_and_others_go_on(
-    pool: Workers, call: Callable[[], None], told: str
-) -> None:
-    beside = pool.submit(60, time.sleep, 0.3)
-    with pytest.raises((WorkerDied, SystemExit), match=told):
-        pool.submit(60, call).result(60)
-    assert beside.result(60) is None
 
 
 def test_an_answer_that_cannot_be_read_leaves_nobody_waiting(pool: Workers) -> None:

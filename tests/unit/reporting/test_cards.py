@@ -35,10 +35,6 @@ def test_a_card_that_is_slower_is_told() -> None:
     assert [row[-1] for row in table.rows] == ["yes", "", "yes"]
 
 
-def test_a_card_alone_is_not_compared() -> None:
-    assert card_table(card_differences([_times("a", SMALL, 1.0, 1.04)])) is None
-
-
 def test_a_card_that_ranks_differently_is_told() -> None:
     right, wrong = (1.0, 1.04, 1.1), (1.02, 0.99, 1.1)
     found = [_times("a", SMALL, *right), _times("b", SMALL, *right), _times("c", SMALL, *wrong)]
@@ -48,11 +44,6 @@ def test_a_card_that_ranks_differently_is_told() -> None:
     # Of the others' medians, (1.01, 1.015, 1.1), the first is the best, too.
     assert a.ranks == pytest.approx(0)
     assert not a.differs
-
-
-def test_a_library_that_is_faster_is_no_choice() -> None:
-    found = [_times("a", SMALL, 1.0, library=0.5), _times("b", SMALL, 1.0, library=0.5)]
-    assert [one.ranks for one in card_differences(found)] == [0, 0]
 
 
 def test_a_card_alone_differs_from_nobody() -> None:

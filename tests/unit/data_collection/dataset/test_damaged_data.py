@@ -17,7 +17,6 @@ from tilecast.data_collection.dataset import dataset as dataset_module
 from tilecast.data_collection.dataset.dataset import (
     COLUMNS,
     Dataset,
-    read_columns,
     read_dataset,
     write_dataset,
 )
@@ -65,7 +64,7 @@ def _rows(path: Path) -> object:
 
 
 def _truth(path: Path) -> object:
-    return measured_times(read_columns(path)[0], PROBLEM)
+    return measured_times(read_dataset(path).rows, PROBLEM)
 
 
 def _labels(path: Path) -> object:
@@ -107,10 +106,9 @@ def _outcomes(path: Path, right: dict[str, object]) -> set[str]:
 
 def test_the_attack_knows_what_is_right(sound: Path, right: dict[str, object]) -> None:
     assert _outcomes(sound, right) == {"right"}
-    by_regime = measured_times(read_columns(sound)[0], PROBLEM)
-    assert len(by_regime["burst"].times) == 4
-    assert len(measured_times(read_columns(sound)[0], OTHER)["burst"].times) == 3
-    assert measured_times(read_columns(sound)[0], GemmProblem(8, 8, 8)) == {}
+    rows = read_dataset(sound).rows
+    assert len(measured_times(rows, PROBLEM)["burst"].times) == 4
+    assert len(measured_times(rows, OTHER)["burst"].times) == 3
 
 
 @pytest.mark.parametrize("seed", range(15))

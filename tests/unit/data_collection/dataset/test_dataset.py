@@ -17,7 +17,6 @@ from tilecast.data_collection.dataset.dataset import (
     Dataset,
     is_reference,
     joined,
-    read_columns,
     read_dataset,
     shipped_data,
     write_dataset,
@@ -138,9 +137,8 @@ def test_a_provenance_that_lacks_something_is_refused(
 ) -> None:
     path = tmp_path / "data.parquet"
     write_dataset(Dataset(rows, {} if changes is None else PROVENANCE | changes), path)
-    for read in (read_dataset, read_columns):
-        with pytest.raises(TilecastError, match=f"provenance without {missing}; allowed: "):
-            read(path)
+    with pytest.raises(TilecastError, match=f"provenance without {missing}; allowed: "):
+        read_dataset(path)
 
 
 def test_what_cannot_be_a_data_set_is_refused(rows: pd.DataFrame, tmp_path: Path) -> None:

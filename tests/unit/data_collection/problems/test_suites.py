@@ -7,11 +7,9 @@ import pytest
 from tilecast.data_collection.problems.language_models import MODELS
 from tilecast.data_collection.problems.suites import (
     SUITES,
-    TRAINING_PROBLEMS,
     problems,
     suite,
 )
-from tilecast.data_collection.problems.training_suite import MAX_BYTES, MAX_FLOPS, text
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.operands import LINEAR_BF16
 
@@ -99,16 +97,11 @@ def test_training_covers_every_suite_and_every_band_of_m():
     assert all(count >= 10 for count in Counter(found).values())
 
 
-def test_training_is_what_its_generator_chooses():
-    assert TRAINING_PROBLEMS.read_text() == text()
-
-
 def test_training_stays_affordable():
     found = suite("training")
-    assert all(problem.flops <= MAX_FLOPS for problem in found)
-    assert all(problem.min_bytes <= MAX_BYTES for problem in found)
+    assert 2e12 < max(problem.flops for problem in found) <= 4e12
+    assert max(problem.min_bytes for problem in found) <= 4e9
     assert sum(problem.flops for problem in found) / PEAK_FLOPS <= 0.25
-    assert any(problem.flops > MAX_FLOPS / 2 for problem in found)
 
 
 def test_problems_of_several_suites_are_distinct_and_in_order():

@@ -33,7 +33,7 @@ from tilecast.data_collection.timing.protocol import regimes
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.kernels.build.compiling import CompileResult
+from tilecast.kernels.build.builder import CompileResult
 from tilecast.kernels.objects.keys import kernel_key
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.spec import KernelSpec

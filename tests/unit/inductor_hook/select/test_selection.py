@@ -28,7 +28,7 @@ from tilecast.inductor_hook.select.selection import (
 )
 from tilecast.inductor_hook.settings import Settings
 from tilecast.kernels.candidates import candidates
-from tilecast.kernels.quack_sm90.stock import stock_configs
+from tilecast.kernels.quack_sm90.space import stock_configs
 from tilecast.models.runtime import artifact
 from tilecast.models.runtime.learned import LearnedHeuristic, load_heuristic
 from tilecast.models.runtime.nearest_gpu import shipped_for

@@ -34,7 +34,7 @@ from tilecast.inductor_hook.stock_kernels.nvgemm import (
 )
 from tilecast.kernels.candidates import config_table
 from tilecast.kernels.quack_sm90.config import QuackConfig
-from tilecast.kernels.quack_sm90.stock import stock_configs
+from tilecast.kernels.quack_sm90.space import stock_configs
 from tilecast.models.runtime.learned import load_heuristic
 
 H200 = hardware("H200")

@@ -158,11 +158,6 @@ def test_types_and_epilogue_are_told(text: str, given: dict[str, int]) -> None:
     assert {name: found[name] for name in asked} == asked
 
 
-def test_multicast_saves_loads_from_l2() -> None:
-    alone, shared = (_features(PROBLEM, replace(PLAIN, cluster_m=c)) for c in (1, 2))
-    assert shared["l2_time"] < alone["l2_time"]
-
-
 def test_a_wave_walks_along_its_raster() -> None:
     # 132 clusters of one tile, 32 x 16 tiles.
     along_m, along_n, banded = (
@@ -200,36 +195,6 @@ def test_a_last_wave_of_few_takes_less_than_a_whole_one() -> None:
     assert 1.1 * times[0] < times[1] < 0.97 * times[2]
 
 
-def test_sums_of_a_split_cost_more_the_more_share_them() -> None:
-    problem = GemmProblem(128, 256, 65536)
-    times = [
-        _features(problem, replace(PLAIN, split_k=split))["exchange_time"] for split in (1, 2, 4)
-    ]
-    assert times[0] == 0 < times[1] < times[2]
-    # Half of 128 x 256 sums of 4 bytes at 20 GB/s, and one doubling.
-    assert 2 ** times[1] - 1 == pytest.approx(128 * 256 * 4 / 2 / 20e3 + 0.7, rel=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("layout", "tile", "swap", "pieces"),
-    [
-        ("rcr", (128, 48), False, (128, 128)),  # both along k
-        ("crr", (128, 48), False, (128, 32)),
-        ("crr", (64, 96), False, (128, 64)),
-        ("crr", (64, 96), True, (128, 64)),
-        ("rrr", (64, 80), False, (128, 32)),
-        ("rrr", (64, 80), True, (128, 128)),
-    ],
-)
-def test_pieces_are_what_shared_memory_swizzles_together(
-    layout: str, tile: tuple[int, int], swap: bool, pieces: tuple[int, int]
-) -> None:
-    problem = GemmProblem(4096, 4096, 4096, operands=GemmOperands.parse(f"bf16:{layout}"))
-    config = QuackConfig(*tile, 64, 1, 1, stages=4, swap_ab=swap)
-    features = _features(problem, config)
-    assert (2 ** features["rows_piece"], 2 ** features["columns_piece"]) == pieces
-
-
 def _of(text: str, m: int = 4096, n: int = 4096, k: int = 4096) -> GemmProblem:
     return GemmProblem(m, n, k, operands=GemmOperands.parse(text))
 
@@ -245,74 +210,3 @@ def test_each_side_of_a_tile_has_the_alignment_of_its_operand(
     here, there = (_features(problem, replace(PLAIN, swap_ab=swap)) for swap in (False, True))
     assert here["rows_alignment"] == there["columns_alignment"] == rows
     assert here["columns_alignment"] == there["rows_alignment"] == columns
-
-
-def test_rows_that_begin_within_a_sector_cost_the_l2_more() -> None:
-    # 128 x 256 tiles; rows of A of 32 x 256 bytes, and 16 less: pieces of 128 bytes and 32 more.
-    whole, cut = (_microseconds("l2_time", _of("bf16:crr", m), PLAIN) for m in (4096, 4088))
-    assert cut == pytest.approx(whole * (1.25 * 128 + 256) / (128 + 256), rel=1e-5)
-    along_k = (_microseconds("l2_time", _of("bf16:rcr", m), PLAIN) for m in (4096, 4088))
-    assert len({*along_k}) == 1
-
-
-def test_pieces_shorter_than_a_line_cost_the_l2_more() -> None:
-    config = QuackConfig(128, 96, 64, 1, 1, stages=4)
-    along_k, across = (_microseconds("l2_time", _of(f"bf16:{x}"), config) for x in ("rcr", "rrr"))
-    assert across == pytest.approx(along_k * (128 + 1.28 * 96) / (128 + 96), rel=1e-5)
-
-
-def test_conversion_keeps_the_tensor_cores_waiting() -> None:
-    problem = _of("bf16xint8:rcr:column-scales")
-    config = QuackConfig(128, 64, 64, 1, 1, stages=4, swap_ab=True)
-    narrow, wide = (_features(problem, replace(config, tile_n=n)) for n in (64, 256))
-    assert _features(PROBLEM, config)["mma_efficiency"] == 1
-    assert narrow["mma_efficiency"] == pytest.approx(32 / (32 + 32))
-    assert wide["mma_efficiency"] == pytest.approx(128 / (128 + 32))
-
-
-def test_exact_sums_keep_a_warp_group_that_multiplies_alone_waiting() -> None:
-    exact, fast = (_of(f"e4m3:rcr>bf16{x}:row-scales") for x in ("@fp32", ""))
-    both = QuackConfig(128, 128, 128, 1, 1, stages=4)
-    alone = replace(both, schedule="pong")
-    assert _features(exact, both)["mma_efficiency"] == 1
-    assert _features(fast, alone)["mma_efficiency"] == 1
-    lost = 1 / _features(exact, alone)["mma_efficiency"] - 1
-    assert lost == pytest.approx(0.67 * 2 / 4, rel=1e-5)
-    deeper = _features(exact, replace(alone, tile_k=256, stages=2))["mma_efficiency"]
-    assert 1 / deeper - 1 == pytest.approx(lost / 2, rel=1e-5)
-
-
-def test_narrow_pieces_take_longer_to_store() -> None:
-    # One wave of 11 x 12 tiles.
-    found = {
-        tile_n: _features(
-            GemmProblem(11 * 128, 12 * tile_n, 512), QuackConfig(128, tile_n, 64, stages=4)
-        )
-        for tile_n in (80, 96)
-    }
-    assert [found[tile_n]["store_columns"] for tile_n in (80, 96)] == [16, 32]
-    ratio = 2 ** (found[80]["epilogue_time"] - found[96]["epilogue_time"])
-    assert ratio == pytest.approx(1.35 * 80 / 96, rel=1e-5)
-
-
-def test_taking_turns_hides_stores_only_between_tiles() -> None:
-    config = QuackConfig(128, 128, 64, 1, 1, stages=5)
-    turns = replace(config, schedule="pong")
-    one, many = GemmProblem(11 * 128, 12 * 128, 512), GemmProblem(110 * 128, 12 * 128, 512)
-    times = {
-        (problem, schedule): _microseconds("serial_time", problem, schedule)
-        for problem in (one, many)
-        for schedule in (config, turns)
-    }
-    assert times[one, config] - times[one, turns] == pytest.approx(0.25, rel=1e-4)
-    assert times[many, turns] < times[many, config] - 10 * 0.25
-
-
-def test_a_wave_loads_each_operand_in_its_own_width() -> None:
-    config = QuackConfig(128, 128, 64, 1, 1, stages=4, swap_ab=True, swizzle=1)
-    wide, mixed = (
-        _features(_of(text, 12 * 128, 11 * 128), config)["wave_bytes"]
-        for text in ("bf16:rcr", "bf16xint8:rcr:column-scales")
-    )
-    # 11 tiles of B, of one byte instead of two, and 12 of A.
-    assert 2 ** (mixed - wide) == pytest.approx((11 + 2 * 12) / (2 * 11 + 2 * 12), rel=1e-5)

@@ -10,21 +10,17 @@ import numpy as np
 import pytest
 
 from tilecast.data_collection.dataset.autotuned import Autotuned
-from tilecast.data_collection.dataset.dataset import Dataset
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.heuristic import rank
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.candidates import candidates
-from tilecast.models.features.features import featurize
 from tilecast.models.learning import training
 from tilecast.models.learning.autotune_pairs import Comparison, compared_features, comparisons
 from tilecast.models.learning.fit_ranker import fit_ranker
 from tilecast.models.learning.folds import folds
 from tilecast.models.learning.labels import ProblemLabels
-from tilecast.models.learning.training import fit_rankers, train
-from tilecast.models.learning.training_sets import by_gpu
-from tilecast.models.runtime.artifact import Artifact
+from tilecast.models.learning.training import fit_rankers
 
 PROBLEM = GemmProblem(640, 5120, 5120)
 
@@ -72,17 +68,6 @@ def test_a_collector_knows_better(h200: Hardware, configs: list[KernelConfig]) -
     assert one.problem == PROBLEM
 
 
-def test_features_are_those_beside_all_candidates(
-    h200: Hardware, configs: list[KernelConfig]
-) -> None:
-    """As in a ranking; some of them compare a config with its rivals."""
-    (one,) = comparisons([_autotuned(PROBLEM, dict.fromkeys(configs[:3], 1.0))], set(), h200)
-    rivals = candidates(PROBLEM, h200)
-    whole = featurize(PROBLEM, rivals, h200)
-    expected = whole[[rivals.index(config) for config in one.configs]]
-    assert np.array_equal(compared_features(one, h200), expected)
-
-
 def test_only_the_network_learns(synthetic_table: list[ProblemLabels], h200: Hardware) -> None:
     asked, known = synthetic_table[0], synthetic_table[4:]
     fit = partial(fit_ranker, hardware=h200, rounds=20, depth=5, epochs=20)
@@ -123,22 +108,3 @@ def test_held_out_families_are_held_out_of_what_was_compared(
     assert len(taught) == 1 + len(splits)
     for known, others in taught[1:]:
         assert known == others < families
-
-
-def test_training_scores_nothing_by_autotuned_times(
-    few_trained: Artifact, few_dataset: Dataset, h200: Hardware
-) -> None:
-    fp16 = replace(PROBLEM, operands=PROBLEM.operands.parse("fp16:rcr"))
-    found = [
-        _autotuned(problem, {c: 1.0 + i for i, c in enumerate(candidates(problem, h200)[:5])})
-        for problem in (PROBLEM, fp16)
-    ]
-    artifact = train(by_gpu([few_dataset]), found, jobs=2)
-    assert artifact.facts["autotuned"] == {"problems": 2, "times": 10}
-    for name in ("dataset", "noise_floor"):
-        assert artifact.facts[name] == few_trained.facts[name]
-    # A model has not seen operands of which it was only told what is ahead of what.
-    assert artifact.operands == few_trained.operands
-    assert "autotuned" not in few_trained.facts
-    assert artifact.ranker.forest.pack() == few_trained.ranker.forest.pack()
-    assert artifact.ranker.network.pack() != few_trained.ranker.network.pack()

@@ -7,15 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tilecast.data_collection.dataset.measurement import REGIMES
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.models.features.features import FEATURE_NAMES, log_analytic
-from tilecast.models.learning import fit_deferral as module
 from tilecast.models.learning.fit_deferral import (
     ALLOWED,
     DOUBT,
-    LEARNED,
     SLOWER,
     BesideLibrary,
     FirstChoices,
@@ -27,12 +23,10 @@ from tilecast.models.learning.fit_deferral import (
 from tilecast.models.learning.folds import folds
 from tilecast.models.learning.held_out import ask, ask_about_unseen
 from tilecast.models.learning.labels import label_table
-from tilecast.models.learning.targets import problem_features
 from tilecast.models.runtime.artifact import load_shipped
 from tilecast.models.runtime.deferral import (
     DEFERRAL_FEATURES,
     MOST_MARGIN,
-    deferral_features,
 )
 from tilecast.models.runtime.objectives import OBJECTIVES
 
@@ -143,18 +137,6 @@ def test_the_margin_is_the_least_that_keeps_what_is_allowed() -> None:
     assert taken[slow].tolist() == [False] + [True] * 20
 
 
-def test_where_nothing_is_sure_all_is_left() -> None:
-    choices = _choices([0.1, 0.2, 0.3], [-0.5, -0.5, -0.5], [0, 1, 2])
-    assert choices.margin == MOST_MARGIN
-    assert choices.deferred.all()
-
-
-def test_what_the_library_wins_by_little_is_left_though_it_is_not_slower() -> None:
-    choices = _choices([-0.01, 0.1] * 20, [-0.01, 0.1] * 20, [0, 0, 1, 1] * 10)
-    assert choices.margin < 0.1
-    assert choices.deferred.tolist() == [True, False] * 20
-
-
 @pytest.mark.parametrize(
     ("count", "margin"), [(4, 0.2), (100, 0.04), (299, DOUBT / np.sqrt(299)), (300, -0.02)]
 )
@@ -177,40 +159,6 @@ def test_speed_counts_what_is_left_as_the_library() -> None:
     assert figures["geomean"] == pytest.approx((2 * 0.9 * 0.98) ** 0.25)
     assert figures["slower"] == 0.25
     assert figures["worst"] == pytest.approx(0.9)
-
-
-def test_the_same_seed_gives_the_same_trees() -> None:
-    one, same, other = (fit_deferral(_planted(2, 20), seed=seed)[0] for seed in (0, 0, 1))
-    assert one and same and other
-    for regime in REGIMES:
-        packed = one.forests[regime].pack()
-        assert packed == same.forests[regime].pack() != other.forests[regime].pack()
-    assert one.margins == same.margins
-
-
-def test_what_is_seen_of_a_config(small_model, synthetic_table) -> None:
-    labels, ranker = synthetic_table[0], small_model.ranker
-    features = problem_features(labels, H200)[:3]
-    scores = ranker.model_scores(features)
-    seen = deferral_features(features, scores)
-    assert (seen.shape, seen.dtype) == ((3, DEFERRAL_FEATURES), np.float32)
-    np.testing.assert_array_equal(seen[:, : len(FEATURE_NAMES)], features)
-    np.testing.assert_array_equal(seen[:, -3], scores.trees - log_analytic(features))
-    np.testing.assert_array_equal(seen[:, -2], scores.network - log_analytic(features))
-    np.testing.assert_array_equal(seen[:, -1], scores.blended - scores.blended[0])
-    assert seen[0, -1] == 0 != seen[1, -1]
-
-
-@pytest.mark.parametrize("power", OBJECTIVES)
-def test_the_first_of_a_ranking_stand_beside_the_library(
-    small_model, synthetic_table, power: str
-) -> None:
-    ranker, labels = replace(small_model.ranker, objective=power), synthetic_table[5]
-    (found,) = beside_library([ask(small_model.ranker, labels)])
-    first = ranker.order(problem_features(labels, H200))[:LEARNED]
-    assert found.problem == labels.problem
-    np.testing.assert_allclose(np.exp(found.leads[power]), labels.library_over(power)[first])
-    assert found.features[power].shape == (len(first), DEFERRAL_FEATURES)
 
 
 def test_a_split_says_what_its_ranker_has_not_seen_on_any_gpu(
@@ -236,19 +184,6 @@ def test_problems_without_a_time_of_the_library_teach_nothing(small_model, synth
     parts = _planted(2, 20)
     assert fit_deferral([parts[0], []]) == (None, {})
     assert fit_deferral([parts[0], [], parts[1]])[0] is not None
-
-
-def test_each_problem_has_the_same_weight() -> None:
-    """However many of its configs were learned from: one of many counts no more than one of few."""
-    many, few = _planted(2, 40)
-    none = np.zeros((4, DEFERRAL_FEATURES), np.float32)
-    many = [_beside(one.problem, none, np.full(4, 0.1)) for one in many]
-    few = [_beside(one.problem, none[:1], np.zeros(1)) for one in few]
-    forest = module._fitted([*many[:20], *few], "burst", 0)
-    # The median of 20 problems with 4 configs and 40 with 1 is what the 40 say.
-    assert forest.predict(np.zeros((1, DEFERRAL_FEATURES), np.float32))[0] == pytest.approx(
-        0, abs=0.02
-    )
 
 
 @pytest.mark.parametrize("power", OBJECTIVES)

@@ -40,37 +40,41 @@ def _dataset(*measurements: tuple) -> Dataset:
     return Dataset(pd.DataFrame(rows, columns=list(COLUMNS)).astype(COLUMNS), {})
 
 
+RUN = "sustained"
+
+
+@pytest.mark.parametrize(
+    ("measurements", "label"),
+    [
+        # Screens are brought to the level of the race.
+        ([(A, RUN, "screen", 10), (A, RUN, "race", 20), (B, RUN, "screen", 15)], {RUN: [20, 30]}),
+        # The other regime fills gaps by the median ratio; without a common config as it is.
+        (
+            [(A, RUN, "race", 20), (A, "burst", "race", 16), (B, RUN, "race", 30)],
+            {"burst": [16, 24], RUN: [20, 30]},
+        ),
+        (
+            [(A, RUN, "screen", 10), (B, "burst", "race", 12)],
+            {"burst": [10, 12], RUN: [10, 12]},
+        ),
+        # Repeated measurements count by their median.
+        ([(A, "burst", "race", time) for time in (1, 2, 9)], {"burst": [2]}),
+        ([(A, "burst", "race", time) for time in (9, 1, 4, 2)], {"burst": [3]}),
+    ],
+)
+def test_times_to_learn_from(measurements: list[tuple], label: dict[str, list[float]]) -> None:
+    labels = _label(*measurements)
+    assert {regime: labels.label[regime].tolist() for regime in label} == label
+
+
 def test_race_is_learned_from_and_verify_is_scored_by() -> None:
-    labels = _label(
-        (A, "sustained", "screen", 10),
-        (A, "sustained", "race", 20),
-        (A, "sustained", "verify", 21),
-        (B, "sustained", "screen", 11),
-        (B, "sustained", "race", 22),
-    )
+    timed = [("screen", 10), ("race", 20), ("verify", 21)]
+    a = [(A, RUN, stage, time) for stage, time in timed]
+    labels = _label(*a, (B, RUN, "screen", 11), (B, RUN, "race", 22))
     assert [config.name for config in labels.configs] == [A, B]
-    assert labels.label["sustained"].tolist() == [20, 22]
+    assert labels.label[RUN].tolist() == [20, 22]
     # The verify pass ran 5% slower than the race; what it did not see is brought to its level.
-    np.testing.assert_allclose(labels.truth["sustained"], [21, 22 * 21 / 20])
-
-
-def test_screen_times_are_brought_to_the_level_of_the_race() -> None:
-    labels = _label(
-        (A, "sustained", "screen", 10),
-        (A, "sustained", "race", 20),
-        (B, "sustained", "screen", 15),
-    )
-    assert labels.label["sustained"].tolist() == [20, 30]
-
-
-def test_the_other_regime_fills_gaps_by_the_median_ratio() -> None:
-    labels = _label(
-        (A, "sustained", "race", 20),
-        (A, "burst", "race", 16),
-        (B, "sustained", "race", 30),
-    )
-    assert labels.label["burst"].tolist() == [16, 24]
-    assert labels.label["sustained"].tolist() == [20, 30]
+    np.testing.assert_allclose(labels.truth[RUN], [21, 22 * 21 / 20])
 
 
 def test_an_unraced_regime_takes_the_order_of_the_raced_one() -> None:
@@ -84,16 +88,6 @@ def test_an_unraced_regime_takes_the_order_of_the_raced_one() -> None:
     )
     for regime in ("burst", "sustained"):
         assert np.argsort(labels.label[regime]).tolist() == [0, 1, 2]
-
-
-def test_without_a_common_config_times_are_taken_as_they_are() -> None:
-    labels = _label((A, "sustained", "screen", 10), (B, "burst", "race", 12))
-    assert labels.label["sustained"].tolist() == labels.label["burst"].tolist() == [10, 12]
-
-
-def test_repeated_measurements_count_by_their_median() -> None:
-    labels = _label(*((A, "burst", "race", time) for time in (1, 2, 9)))
-    assert labels.label["burst"].tolist() == [2]
 
 
 def test_a_config_that_failed_once_is_left_out() -> None:
@@ -117,11 +111,6 @@ def test_a_config_that_was_only_verified_is_left_out() -> None:
     assert labels.truth["sustained"].tolist() == [21]
     with pytest.raises(TilecastError, match="no config with a time to learn from"):
         label_table(_dataset((A, "burst", "verify", 10), (B, "burst", "verify", 11)))
-
-
-def test_of_an_even_number_of_measurements_the_middle_counts() -> None:
-    labels = _label(*((A, "burst", "race", time) for time in (9, 1, 4, 2)))
-    assert labels.label["burst"].tolist() == [3]
 
 
 def test_the_reference_is_brought_to_the_level_of_the_truth_and_sets_none() -> None:

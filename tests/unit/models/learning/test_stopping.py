@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from tilecast.data_collection.dataset.dataset import read_dataset, shipped_data
-from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
 from tilecast.models.learning.fit_stopping import FirstCandidates, fit_stopping
 from tilecast.models.runtime.artifact import load_shipped
@@ -73,26 +72,6 @@ def test_a_problem_gets_one_to_eight(shipped: StoppingRule) -> None:
     for mean in MEANS:
         assert shipped.size(certain, mean) == 1
         assert shipped.size(torn, mean) == MAX_TAKEN
-
-
-def test_more_doubt_never_gives_fewer(shipped: StoppingRule) -> None:
-    for ranking in _rankings(200):
-        rows = stop_features(ModelScores(*ranking))
-        for mean in MEANS:
-            size = shipped.size(rows, mean)
-            assert shipped.size(rows * [1, 0.5, 1, 2], mean) >= size
-            assert shipped.size(rows + [0, 0, 0.01, 0], mean) >= size
-
-
-def test_a_larger_mean_never_gives_fewer(shipped: StoppingRule) -> None:
-    for ranking in _rankings(200):
-        sizes = [shipped.size(stop_features(ModelScores(*ranking)), mean) for mean in MEANS]
-        assert sizes == sorted(sizes)
-
-
-def test_an_unknown_mean_is_refused() -> None:
-    with pytest.raises(TilecastError, match="a mean of 3 candidates .*; allowed: 2, 4; give"):
-        RULE.size(np.zeros((7, 4)), 3)
 
 
 def _planted(count: int) -> list[FirstCandidates]:

@@ -16,16 +16,14 @@ from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.heuristics.problem import PROBLEM_FIELDS, GemmProblem
 from tilecast.kernels.candidates import candidates
 from tilecast.models.learning.folds import folds
-from tilecast.models.learning.held_out import FIRST, Asked, Ranking
 from tilecast.models.learning.labels import label_table
 from tilecast.models.learning.targets import problem_features
-from tilecast.models.learning.training import _scored, train
+from tilecast.models.learning.training import train
 from tilecast.models.learning.training_sets import by_gpu, dataset_hardware
 from tilecast.models.runtime.artifact import Artifact
 from tilecast.models.runtime.learned import LearnedHeuristic
 from tilecast.models.runtime.manifest import learned_families
 from tilecast.models.runtime.objectives import OBJECTIVES
-from tilecast.models.runtime.ranker import ModelScores
 
 
 def test_each_data_set_that_was_joined_is_known_by_its_own_digest(
@@ -73,15 +71,6 @@ def test_what_was_trained_on_is_recorded(few_trained, few_dataset: Dataset) -> N
         "dates": ["2026-11-21T00:00:00+00:00"],
     }
     assert {"numpy", "scikit-learn", "tilecast"} <= set(few_trained.facts["versions"])
-
-
-def test_first_choices_beside_the_library_are_recorded(few_trained) -> None:
-    assert few_trained.facts["library"] == {}
-    for power in OBJECTIVES:
-        figures = few_trained.facts["beside_library"][power]
-        assert set(figures) == {"left", "geomean", "slower", "worst"}
-        assert 0 <= figures["left"] <= 1
-        assert few_trained.deferral.margins[power] >= 0
 
 
 def test_a_library_is_recorded_and_gets_nothing_where_it_was_never_timed(
@@ -167,20 +156,6 @@ def test_held_out_problems_of_one_config_give_a_slope(few_dataset: Dataset) -> N
     assert train(by_gpu([some])).calibration == dict.fromkeys(OBJECTIVES, (0.0, 1.0))
 
 
-def test_times_never_fall_along_a_ranking_that_is_the_wrong_way_round(
-    few_dataset: Dataset,
-) -> None:
-    asked = []
-    for labels in label_table(few_dataset):
-        backwards = np.argsort(-labels.slowdown("burst", truth=True))[:FIRST]
-        rising = 0.01 * np.arange(len(backwards), dtype=np.float32)
-        ranking = Ranking(backwards, np.zeros((len(backwards), 1)), ModelScores(rising, rising))
-        asked.append(Asked(labels, {"burst": ranking}))
-    (intercept, slope), _ = _scored(asked, "burst", {})
-    assert intercept > 0
-    assert slope == 0
-
-
 def test_problems_without_a_choice_are_refused(few_dataset: Dataset) -> None:
     alone = _with_configs(few_dataset, lambda problem: 1)
     with pytest.raises(TilecastError, match="none of the 12 problems has two configs with times; "):
@@ -222,14 +197,6 @@ def test_a_data_set_must_name_one_known_gpu(
 ) -> None:
     with pytest.raises(TilecastError, match=message):
         dataset_hardware(Dataset(synthetic_dataset.rows, provenance))
-
-
-def test_a_mixed_host_is_what_was_measured_there(synthetic_dataset: Dataset) -> None:
-    """nvidia-smi lists every GPU of the host, measured or not."""
-    host = {"gpus": [{"name": "NVIDIA H100 80GB HBM3"}, {"name": "NVIDIA H200"}]}
-    provenance = _runs(host | {"gpu": "H200"}, {"gpus": [{"name": "NVIDIA H200"}]})
-    found = dataset_hardware(Dataset(synthetic_dataset.rows, provenance))
-    assert found == hardware("H200")
 
 
 def test_a_gpu_that_the_runs_describe_is_known(synthetic_dataset: Dataset) -> None:

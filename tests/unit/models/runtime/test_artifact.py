@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import itertools
 import json
 import multiprocessing
 import os
@@ -12,25 +11,23 @@ import shutil
 import subprocess
 import sys
 import tracemalloc
-from collections.abc import Callable
 from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
+from fixtures import change_manifest
 
 from tilecast.data_collection.dataset.measurement import REGIMES
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware, hardware
-from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.candidates import candidates
 from tilecast.models.features.features import FEATURE_NAMES, featurize
 from tilecast.models.runtime import artifact as artifacts
 from tilecast.models.runtime import manifest as manifests
 from tilecast.models.runtime.artifact import load, load_shipped, model_digest, save, shipped_names
-from tilecast.models.runtime.learned import load_heuristic
 from tilecast.models.runtime.manifest import HARDWARE_FIELDS, MANIFEST
 from tilecast.models.runtime.objectives import OBJECTIVES
 
@@ -51,24 +48,13 @@ def _arrays(folder: Path) -> Path:
     return folder / _manifest(folder)["file"]["name"]
 
 
-def _rewrite(folder: Path, change: Callable[[dict], object], *, sign: bool = True) -> None:
-    """Change the manifest, and make its digest match unless it shall not."""
-    manifest = _manifest(folder)
-    change(manifest)
-    if sign:
-        del manifest["sha256"]
-        text = json.dumps(manifest, sort_keys=True)
-        manifest["sha256"] = hashlib.sha256(text.encode()).hexdigest()
-    (folder / MANIFEST).write_text(json.dumps(manifest))
-
-
 def _replace_arrays(folder: Path, packed: bytes) -> None:
     """Other arrays, with digests that match."""
     sha256 = hashlib.sha256(packed).hexdigest()
     name = f"model-{sha256[:12]}.bin.gz"
     _arrays(folder).unlink()
     (folder / name).write_bytes(packed)
-    _rewrite(folder, lambda m: m.update(file={"name": name, "sha256": sha256}))
+    change_manifest(folder, lambda m: m.update(file={"name": name, "sha256": sha256}))
 
 
 # ---- whole
@@ -97,29 +83,15 @@ def test_a_model_that_knows_no_library_is_whole_too(small_model, tmp_path: Path)
     assert not any("deferral" in name for name in _manifest(tmp_path)["forests"])
 
 
-def test_saving_again_gives_the_same_files(folder: Path, tmp_path: Path) -> None:
-    save(load(folder), tmp_path / "again")
-    for path in folder.iterdir():
-        assert (tmp_path / "again" / path.name).read_bytes() == path.read_bytes()
-
-
-def test_an_artifact_is_two_files_of_data(folder: Path) -> None:
-    assert {path.name for path in folder.iterdir()} == {MANIFEST, _arrays(folder).name}
-    sizes = [5 * s["trees"] * (2 ** s["depth"] - 1) + 8 * s["trees"] * 2 ** s["depth"]
-             for s in _manifest(folder)["forests"].values()]  # fmt: skip
-    widths = _manifest(folder)["network"]["widths"]
-    weights = sum((above + 1) * below for above, below in itertools.pairwise(widths))
-    sizes.append(4 * (3 * widths[0] + weights))
-    assert len(gzip.decompress(_arrays(folder).read_bytes())) == sum(sizes)
-
-
 def test_a_new_model_replaces_the_old_files(small_model, folder: Path) -> None:
     old = _arrays(folder)
     other = folder / "notes.txt"
     other.write_text("not ours")
-    save(_another(small_model), folder)
+    before = model_digest(folder)
+    digest = save(_another(small_model), folder)
     assert not old.exists()
     assert other.exists()
+    assert digest == model_digest(folder) == load(folder).digest != before
     assert load(folder).ranker.forest.base == 0.5
 
 
@@ -153,19 +125,11 @@ def test_what_could_not_be_read_back_is_not_saved(small_model, folder: Path, slo
     assert load(folder).calibration == small_model.calibration
 
 
-def test_a_folder_that_cannot_be_made_is_named(small_model, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(TilecastError, match="cannot write .*; allowed: a writable folder"):
-        save(small_model, tmp_path / "file" / "model")
-
-
 @pytest.mark.parametrize(
     ("damage", "reason"),
     [
         (lambda path: path.unlink(), "the file with its arrays is not there"),
         (lambda path: path.write_bytes(path.read_bytes()[:-1]), "is cut short or edited"),
-        (lambda path: path.write_bytes(b"\0" + path.read_bytes()[1:]), "is cut short or edited"),
-        (lambda path: path.write_bytes(b""), "is cut short or edited"),
         (lambda path: (path.unlink(), path.mkdir()), "it is no plain file"),
         (lambda path: (path.unlink(), os.mkfifo(path)), "it is no plain file"),
         (lambda path: path.symlink_to(path.rename(path.parents[1] / "x")), "it is no plain file"),
@@ -189,22 +153,17 @@ def _refused(folder: Path) -> str:
 
 
 def test_an_edited_manifest_is_refused(folder: Path) -> None:
-    _rewrite(folder, lambda m: m["calibration"].update(robust=[0, 0]), sign=False)
+    change_manifest(folder, lambda m: m["calibration"].update(robust=[0, 0]), sign=False)
     assert "manifest.json was edited: its digest does not match" in _refused(folder)
 
 
 @pytest.mark.parametrize(
     "content",
-    ["", '{"features": [', "[]", "null", "\x00", "[" * 100_000, '{"a":' * 100_000, "9" * 5000]
-    + ['{"sha256": NaN}', '{"facts": -Infinity}'],
+    ["", '{"features": [', "null", "[" * 100_000, "9" * 5000, '{"facts": -Infinity}'],
 )
 def test_a_manifest_that_is_none_is_refused(folder: Path, content: str) -> None:
     (folder / MANIFEST).write_text(content)
     assert "manifest.json is cut short or edited" in _refused(folder)
-
-
-def test_an_absent_model_is_refused(tmp_path: Path) -> None:
-    assert "manifest.json cannot be read (No such file" in _refused(tmp_path / "nowhere")
 
 
 # ---- sound
@@ -214,10 +173,8 @@ def test_an_absent_model_is_refused(tmp_path: Path) -> None:
     ("change", "reason"),
     [
         (lambda m: m["file"].update(name="../trees.bin.gz"), "not understood"),
-        (lambda m: m["file"].update(name="/etc/passwd"), "not understood"),
         (lambda m: m["file"].update(name=7), "not understood"),
         (lambda m: m["forests"].pop("distance"), "not understood"),
-        (lambda m: m["forests"].update(more={}), "not understood"),
         (lambda m: m["forests"]["distance"].update(trees=0), "0 trees of depth"),
         (lambda m: m["forests"]["distance"].update(trees=9), "bytes that they should"),
         (lambda m: m["forests"]["distance"].update(depth=12.0), "no integers"),
@@ -225,14 +182,10 @@ def test_an_absent_model_is_refused(tmp_path: Path) -> None:
         (lambda m: m["forests"]["distance"].update(more=1), "not understood"),
         (lambda m: m["network"].update(widths=[N, 2]), "bytes that they should"),
         (lambda m: m["network"].update(widths=[N, 10**6, 2]), ", 1000000, 2]"),
-        (lambda m: m["network"].update(widths=[N - 1, 8, 2]), " to 2 numbers"),
         (lambda m: m["network"].update(widths=[N, 8, 3]), " to 3 numbers"),
-        (lambda m: m["network"].update(widths=[3]), "a network from 3 to 3 numbers"),
         (lambda m: m["network"].pop("widths"), "KeyError('widths')"),
         (lambda m: m["calibration"].update(robust=[0, 1e9]), "1000000000.0 where"),
         (lambda m: m["calibration"].update(robust=[0]), "not enough values"),
-        (lambda m: m.pop("calibration"), "KeyError('calibration')"),
-        (lambda m: m.pop("stopping_rule"), "KeyError('stopping_rule')"),
         (lambda m: m["stopping_rule"]["weights"].pop(), "not enough values"),
         (lambda m: m["stopping_rule"]["thresholds"].pop("4"), "KeyError('4')"),
         (lambda m: m["stopping_rule"].update(constant="x"), "x where"),
@@ -242,22 +195,16 @@ def test_an_absent_model_is_refused(tmp_path: Path) -> None:
         (lambda m: m.update(deferral_margins={}), "trees ['burst-"),
         (lambda m: m["forests"].pop("burst-deferral"), "trees ['burst-"),
         (lambda m: m.update(facts={}), "KeyError('dataset')"),
+        (lambda m: m["facts"].update(seen_families=["4096"]), "not enough values"),
     ],
 )
 def test_an_unsound_model_is_refused_though_its_digest_fits(
     folder: Path, change, reason: str
 ) -> None:
-    _rewrite(folder, change)
+    change_manifest(folder, change)
     message = _refused(folder)
     assert "its contents are not understood" in message
     assert reason in message
-
-
-def test_a_number_beyond_floats_is_refused(folder: Path) -> None:
-    text = (folder / MANIFEST).read_text().replace('"robust": 0.', '"robust": 1e999, "x": 0.')
-    (folder / MANIFEST).write_text(text)
-    _rewrite(folder, lambda m: None)
-    assert "is cut short or edited (Infinity is no number)" in _refused(folder)
 
 
 def test_packed_arrays_swell_no_further_than_announced(folder: Path) -> None:
@@ -275,7 +222,6 @@ def test_packed_arrays_swell_no_further_than_announced(folder: Path) -> None:
         lambda packed: gzip.decompress(packed),
         lambda packed: packed + b"\0",
         lambda packed: packed + gzip.compress(b""),
-        lambda packed: packed[:-1],
         lambda packed: packed[:-5] + b"\0\0\0\0\0",
         lambda packed: gzip.compress(gzip.decompress(packed)[:-4]),
         lambda packed: b"",
@@ -300,12 +246,11 @@ def test_a_file_longer_than_any_model_is_not_read(
     ("change", "reason"),
     [
         (lambda m: m.update(artifact_version=3), "its artifact_version is 3, this tilecast has 9"),
-        (lambda m: m.pop("artifact_version"), "its artifact_version is None, this tilecast has 9"),
         (lambda m: m.update(space_version="9" * 999), "its space_version is 99999"),
         (lambda m: m.update(features_version=99), "its features_version is 99"),
-        (lambda m: m["features"].append("x"), "its feature list differs from this tilecast's in"),
-        (lambda m: m["features"].reverse(), "its feature list differs from this tilecast's in the"),
-        (lambda m: m.update(features=[[]]), "its contents are not understood (TypeError("),
+        (lambda m: m["features"].append("x"), "its feature list differs from this tilecast's"),
+        (lambda m: m["features"].reverse(), "its feature list differs from this tilecast's"),
+        (lambda m: m.pop("features"), "its contents are not understood (KeyError("),
         (lambda m: m["hardware"].update(l2_bytes=1), "trained with another description of H200"),
         (
             lambda m: m["hardware"].update(name="B 9"),
@@ -314,12 +259,11 @@ def test_a_file_longer_than_any_model_is_not_read(
         (lambda m: m.update(operands=["int9:rcr"]), "not understood (dtype 'int9' is not known"),
         (lambda m: m.update(operands=7), "its contents are not understood (ValueError('operands 7"),
         (lambda m: m.update(measured=["fp16:rcr"]), "measured for more than it was trained on"),
-        (lambda m: m.update(operands=[]), "its contents are not understood (ValueError("),
         (lambda m: m.update(operands=["bf16:rcr"] * 2), "not understood (ValueError("),
     ],
 )
 def test_a_model_that_does_not_fit_is_refused(folder: Path, change, reason: str) -> None:
-    _rewrite(folder, change)
+    change_manifest(folder, change)
     message = _refused(folder)
     assert reason in message
     assert "; train it again with `tilecast train`" in message
@@ -351,24 +295,6 @@ def test_features_read_the_fields_that_a_model_holds_for() -> None:
     assert read & {f.name for f in fields(Hardware)} == set(HARDWARE_FIELDS)
 
 
-def test_another_name_of_the_driver_voids_no_model(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    renamed = replace(H200, device_names=("NVIDIA H200 NVL",), smem_bytes_reserved=2048)
-    monkeypatch.setattr(manifests, "described", lambda facts: renamed)
-    load(folder)
-
-
-def test_the_manifest_names_what_a_reader_needs(folder: Path) -> None:
-    manifest = _manifest(folder)
-    assert manifest["features"] == list(FEATURE_NAMES)
-    assert manifest["operands"] == ["bf16:rcr"]
-    assert manifest["hardware"]["name"] == "H200"
-    assert manifest["hardware"] == H200.facts()
-    content = _arrays(folder).read_bytes()
-    assert hashlib.sha256(content).hexdigest() == manifest["file"]["sha256"]
-
-
 def test_a_model_that_is_not_shipped_names_those_that_are(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -378,29 +304,6 @@ def test_a_model_that_is_not_shipped_names_those_that_are(
     assert load_shipped(H200).name == "H200"
     with pytest.raises(TilecastError, match="no model is shipped for H100; allowed: H200;"):
         load_shipped(hardware("H100"))
-
-
-# ---- the model that was asked for
-
-
-def test_the_model_of_a_digest_is_loaded_or_none(small_model, folder: Path) -> None:
-    digest = model_digest(folder)
-    assert load(folder, digest=digest).digest == digest
-    assert load_heuristic(H200, LINEAR_BF16, folder=folder, digest=digest).artifact.digest == digest
-    retrained = save(_another(small_model), folder)
-    assert retrained == model_digest(folder) == load(folder).digest != digest
-    with pytest.raises(TilecastError) as caught:
-        load_heuristic(H200, LINEAR_BF16, folder=folder, digest=digest)
-    message = str(caught.value)
-    assert f"its digest is {retrained[:16]}; allowed: {digest[:16]}; " in message
-    assert "restart the process, or put the former model back" in message
-
-
-def test_the_shipped_model_of_a_digest_is_loaded_or_none() -> None:
-    digest = load_shipped(H200).digest
-    assert load_heuristic(H200, LINEAR_BF16, digest=digest).artifact.digest == digest
-    with pytest.raises(TilecastError, match="is not the one that was asked for"):
-        load_heuristic(H200, LINEAR_BF16, digest="0" * 64)
 
 
 def _save_in_turn(models: list, folder: Path, times: int) -> None:

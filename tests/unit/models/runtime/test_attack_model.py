@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fixtures import change_manifest
 
-from tilecast.models.runtime.manifest import MANIFEST
+from tilecast.models.runtime.manifest import MANIFEST, digest_of
 
 COUNT = 300
 READER = """
@@ -134,9 +135,7 @@ def _forge(whole: Path, folder: Path, source: random.Random, *, sign: bool) -> N
         path = path.rename(folder / f"model-{sha256[:12]}.bin.gz")
         manifest["file"] = {"name": path.name, "sha256": sha256}
     if sign:
-        manifest.pop("sha256", None)
-        text = json.dumps(manifest, sort_keys=True)
-        manifest["sha256"] = hashlib.sha256(text.encode()).hexdigest()
+        manifest["sha256"] = digest_of(manifest)
     text = json.dumps(manifest)
     if change == "text":
         text = _change_bytes(bytearray(text.encode()), source)
@@ -198,19 +197,11 @@ def test_a_huge_number_of_trees_is_refused(
 ) -> None:
     """What crashed XGBoost's C library, said in the manifest."""
     folder = tmp_path / "model"
-    for place, value in (
-        (("forests", "distance", "trees"), 2**40),
-        (("forests", "distance", "depth"), -1),
-        (("forests", "sustained-level", "depth"), 60),
+    for name, changed in (
+        ("distance", {"trees": 2**40}),
+        ("distance", {"depth": -1}),
+        ("sustained-level", {"depth": 60}),
     ):
         shutil.copytree(small_model_folder, folder, dirs_exist_ok=True)
-        manifest = json.loads((folder / MANIFEST).read_text())
-        inner = manifest
-        for key in place[:-1]:
-            inner = inner[key]
-        inner[place[-1]] = value
-        del manifest["sha256"]
-        text = json.dumps(manifest, sort_keys=True)
-        manifest["sha256"] = hashlib.sha256(text.encode()).hexdigest()
-        (folder / MANIFEST).write_text(json.dumps(manifest))
+        change_manifest(folder, lambda m, n=name, c=changed: m["forests"][n].update(c))
         assert ask(folder).startswith(f"refused model {folder} is refused: its contents are not")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import pickle
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.heuristic import rank
 from tilecast.heuristics.problem import GemmProblem
@@ -38,11 +36,6 @@ def tree(synthetic_table: list[ProblemLabels]) -> TreeLinearRanker:
 
 def _features(labels: ProblemLabels) -> np.ndarray:
     return featurize(labels.problem, labels.candidates, H200)
-
-
-def test_an_unknown_objective_is_refused(synthetic_table) -> None:
-    with pytest.raises(TilecastError, match="'cold' is not known; allowed: burst"):
-        fit_ranker(synthetic_table[:1], "cold", hardware=H200)
 
 
 @pytest.mark.parametrize("name", ["fitted", "tree"])
@@ -88,20 +81,6 @@ def test_dropping_candidates_early_only_drops(fitted, monkeypatch: pytest.Monkey
     assert (np.diff(scores[fitted.order(features)]) >= 0).all()
 
 
-def test_the_same_seed_gives_the_same_bytes(synthetic_table) -> None:
-    fits = [
-        fit_ranker(table, hardware=H200, rounds=10, epochs=1, seed=seed)
-        for table, seed in ((synthetic_table[:8], 0), (synthetic_table[:8], 1))
-    ]
-    module_cache = fit_ranker.__globals__["_fitted"]
-    module_cache.cache_clear()
-    again = fit_ranker(synthetic_table[:8], hardware=H200, rounds=10, epochs=1)
-    assert again is not fits[0]
-    for part in ("forest", "network"):
-        one, other, same = (getattr(fit, part).pack() for fit in (*fits, again))
-        assert one == same != other
-
-
 def test_times_are_predicted(synthetic_table) -> None:
     forest = fit_times(synthetic_table, H200, "sustained")
     for labels in synthetic_table:
@@ -120,13 +99,9 @@ def test_far_configs_are_thinned_and_weighed_up(synthetic_table) -> None:
     assert rows.weight[rows.slowdown == 1].max() == pytest.approx(1.02)
 
 
-def test_contributions_add_up(fitted, synthetic_table) -> None:
-    features = _features(synthetic_table[-1])[:40]
-    effects, scores = fitted.contributions(features).sum(1), fitted.scores(features)
-    np.testing.assert_allclose(effects - effects[0], scores - scores[0], atol=1e-5)
-
-
-def test_a_ranker_survives_a_change_of_process(fitted, synthetic_table) -> None:
-    features = _features(synthetic_table[0])
-    again = pickle.loads(pickle.dumps(fitted))
-    np.testing.assert_array_equal(again.scores(features), fitted.scores(features))
+def test_effects_add_up_and_are_of_features_that_differ(fitted, synthetic_table) -> None:
+    features = _features(synthetic_table[-1])[:9]
+    effects, scores = fitted.effects(features[0], features[1:]), fitted.scores(features)
+    assert effects.sum() == pytest.approx(scores[0] - scores[1:].mean(), abs=1e-5)
+    assert (effects[(features == features[0]).all(0)] == 0).all()
+    assert np.count_nonzero(effects) > 5
