@@ -11,7 +11,7 @@ Nothing but GEMMs is tuned (``max_autotune_gemm``): the rest of max-autotune tri
 other kernels, which takes longer and is the same whatever does the GEMMs. Triton's kernels are
 compiled once (`variants.share_ptxas`). Each variant compiles with fresh Inductor caches, tilecast
 with kernels that are compiled already, and with scales and activations in them
-(``TILECAST_FUSE=1``) but for those that are named unfused; then all take turns, round by round.
+but for those that are named unfused; then all take turns, round by round.
 With k=1, Triton's choices are for what the model does not decide: other types, or groups. A forward
 step is a CUDA graph, a training step the calls themselves; the card is kept busy. "ATEN,TRITON
 again" is the same code in a graph of its own: how far it is from the first is the noise of timing,
@@ -36,6 +36,7 @@ from hf_models import (
     CASES,
     LAYERS,
     MODELS,
+    WEIGHTS,
     Case,
     built,
     in_float32,
@@ -118,6 +119,8 @@ def variants_of(case: Case) -> tuple[str, ...]:
     Without fusion, too, where it is of activations; eager calls where a graph may be
     captured of them.
     """
+    if case.quantized in WEIGHTS:
+        return RIVAL, BEST, FIRST
     unfused = () if case.quantized else (UNFUSED,)
     eager = EAGER if case.kind != "train" and not case.quantized else ()
     return (*VARIANTS, *unfused, *eager)
@@ -181,6 +184,7 @@ def figures(rows: Sequence[Row]) -> Row:
         "beside": beside,
         "summary": summary(beside),
         "compiling": compiling([row["variants"] for row in rows]),
+        "beside_bf16": beside_bf16({row["case"]: row["variants"] for row in rows}),
     }
 
 
@@ -204,6 +208,16 @@ def beside_rival(variants: Mapping[str, Row], what: str) -> dict[str, float]:
     """ATen's and Triton's milliseconds or seconds of a case over those of each other variant."""
     rival = variants[RIVAL][what]
     return {n: rival / one[what] for n, one in variants.items() if n != RIVAL and what in one}
+
+
+def beside_bf16(cases: Mapping[str, Mapping[str, Row]]) -> dict[str, float]:
+    """Milliseconds of a step in bf16 over those with int8 weights, both with five choices."""
+    found = {}
+    for name, variants in cases.items():
+        plain = CASES[name]._replace(quantized="").name
+        if CASES[name].quantized in WEIGHTS and plain in cases:
+            found[name] = cases[plain][BEST]["milliseconds"] / variants[BEST]["milliseconds"]
+    return found
 
 
 def compiling(rows: Sequence[Mapping[str, Row]]) -> Row:
