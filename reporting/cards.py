@@ -1,4 +1,4 @@
-"""The cards of a campaign: how they differ on shared problems, and their state over time."""
+"""The cards of a campaign: how they differ on shared problems, and what went wrong with them."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
-from datetime import datetime, timedelta
 from typing import Any
 
 from tilecast.data_collection.dataset.measurement import REFERENCE
 from tilecast.data_collection.run.cards import CardTimes
-from tilecast.reporting.plots import Figure, axis, figure, line, stretch, suffix
 from tilecast.reporting.table import Table
 
 OTHER_TIMES = 0.03
@@ -95,69 +93,3 @@ def trouble_table(runs: Iterable[Mapping[str, Any]]) -> Table | None:
     rows = [(*trouble, count) for trouble, count in sorted(counts.items())]
     columns = {"card": "", "what happened": "", "times": "d"}
     return Table("What was measured again for it", columns, rows) if rows else None
-
-
-STATES = {
-    "clocks.sm": "SM clock, MHz",
-    "power.draw": "power, W",
-    "temperature.gpu": "temperature, C",
-}
-"""Fields of a card's state in a run's provenance (`environment.gpu_states`), and their titles."""
-
-
-@dataclass(frozen=True)
-class State:
-    """One card when a run began or ended."""
-
-    card: str
-    """Hash of its UUID."""
-    date: datetime
-    """When."""
-    values: Mapping[str, float]
-    """The known ones of `STATES`."""
-
-
-def states(runs: Sequence[Mapping[str, Any]]) -> list[State]:
-    """The cards of every run with a date, when it began and, where that is known, when it ended."""
-    return [state for run in runs for state in _states(run)]
-
-
-def _states(run: Mapping[str, Any]) -> Iterator[State]:
-    try:
-        date = datetime.fromisoformat(run["date"])
-    except (KeyError, ValueError, TypeError):
-        return
-    end = run.get("end", {})
-    looks = [(date, run.get("gpus", ()))]
-    if "seconds" in end:
-        looks.append((date + timedelta(seconds=end["seconds"]), end.get("gpus", ())))
-    for at, gpus in looks:
-        for gpu in gpus:
-            if "uuid_hash" in gpu:
-                yield State(gpu["uuid_hash"], at, dict(_numbers(gpu)))
-
-
-def _numbers(gpu: Mapping[str, str]) -> Iterator[tuple[str, float]]:
-    for name in STATES:
-        # nvidia-smi says [N/A] where a card has no such sensor.
-        try:
-            yield name, float(gpu[name])
-        except (KeyError, ValueError):
-            continue
-
-
-def states_figure(found: Sequence[State]) -> Figure:
-    """A panel for each of `STATES`, with a line for each card over the dates."""
-    cards = list(dict.fromkeys(state.card for state in found))
-    data = []
-    for place, card in enumerate(cards):
-        here = sorted((s for s in found if s.card == card), key=lambda state: state.date)
-        for panel, name in enumerate(STATES):
-            known = [state for state in here if name in state.values]
-            dates = [state.date.isoformat() for state in known]
-            data.append(line(card, place, panel, dates, [state.values[name] for state in known]))
-    axes: dict[str, dict[str, Any]] = {"xaxis": axis("", anchor="y3")}
-    for panel, title in enumerate(STATES.values()):
-        place = stretch(len(STATES) - 1 - panel, len(STATES))
-        axes[f"yaxis{suffix(panel)}"] = axis(title, domain=place)
-    return figure(data, axes, 620)

@@ -44,22 +44,6 @@ def dots(
     return trace | {"hovertemplate": "%{text}<extra></extra>", "marker": marker}
 
 
-def line(name: str, place: int, panel: int, x: Sequence[Any], y: Sequence[Any]) -> Trace:
-    """A line in one of several panels, which share its colour, symbol and place in the legend."""
-    return {
-        "type": "scatter",
-        "mode": "lines+markers",
-        "name": name,
-        "legendgroup": name,
-        "showlegend": not panel,
-        "x": x,
-        "y": y,
-        "yaxis": f"y{suffix(panel)}",
-        "line": {"color": COLOURS[place % len(COLOURS)], "width": 1},
-        "marker": {"symbol": place % 8, "size": 7},
-    }
-
-
 def bars(name: str, shares: Mapping[str, float], text: str, marker: Mapping[str, Any]) -> Trace:
     """A bar for each share in the second panel."""
     trace = {"type": "bar", "name": name, "x": list(shares), "y": list(shares.values())}
@@ -97,12 +81,6 @@ def stretch(place: int, count: int) -> list[float]:
 def suffix(place: int) -> str:
     """The end of the names of a panel's axes: nothing, then 2, 3 and so on."""
     return str(place + 1) if place else ""
-
-
-def caption(text: str, x: float) -> dict[str, Any]:
-    """Text above a panel whose middle is at x, from 0 to 1."""
-    place = {"xref": "paper", "yref": "paper", "x": x, "y": 1.0, "yanchor": "bottom"}
-    return place | {"text": text, "showarrow": False, "xanchor": "center"}
 
 
 def level(y: float, axes: str = "") -> dict[str, Any]:

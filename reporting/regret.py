@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tilecast.reporting.plots import Figure, axis, caption, figure, level, line, stretch, suffix
+from tilecast.reporting.plots import COLOURS, Figure, axis, figure, level, stretch, suffix
 
 FIGURES = {"geomean": "geometric mean", "p95": "95th percentile"}
 """A panel each."""
@@ -25,11 +25,23 @@ def regret_figure(rows: Sequence[Mapping[str, Any]], floor: Mapping[str, float])
         rows_of_it = [row for row in rows if row["heuristic"] == heuristic]
         k = [row["k"] for row in rows_of_it]
         for panel, name in enumerate(FIGURES):
-            found = line(heuristic, place, panel, k, [row[name] for row in rows_of_it])
-            if not place:
-                found["line"]["width"] = 3
-            more = {"xaxis": f"x{suffix(panel)}", "hovertemplate": "k = %{x}: %{y:.2%}"}
-            data.append(found | more)
+            colour, width = COLOURS[place % len(COLOURS)], 1 if place else 3
+            data.append(
+                {
+                    "type": "scatter",
+                    "mode": "lines+markers",
+                    "name": heuristic,
+                    "legendgroup": heuristic,
+                    "showlegend": not panel,
+                    "x": k,
+                    "y": [row[name] for row in rows_of_it],
+                    "xaxis": f"x{suffix(panel)}",
+                    "yaxis": f"y{suffix(panel)}",
+                    "line": {"color": colour, "width": width},
+                    "marker": {"symbol": place % 8, "size": 7},
+                    "hovertemplate": "k = %{x}: %{y:.2%}",
+                }
+            )
     axes: dict[str, dict[str, Any]] = {}
     captions, lines = [], []
     for panel, (name, title) in enumerate(FIGURES.items()):
@@ -37,7 +49,9 @@ def regret_figure(rows: Sequence[Mapping[str, Any]], floor: Mapping[str, float])
         axes[f"xaxis{number}"] = axis("kernels that are compiled and timed, k", domain=place)
         shares = {"type": "log", "tickvals": _SHARES, "tickformat": ".1~%"}
         axes[f"yaxis{number}"] = axis("regret", anchor=f"x{number}", **shares)
-        captions.append(caption(title, sum(place) / 2))
+        above = {"xref": "paper", "yref": "paper", "x": sum(place) / 2, "y": 1.0}
+        anchors = {"xanchor": "center", "yanchor": "bottom"}
+        captions.append(above | anchors | {"text": title, "showarrow": False})
         if floor[name] > 0:
             lines.append(level(floor[name], number))
     return figure(

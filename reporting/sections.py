@@ -14,8 +14,6 @@ from tilecast.reporting.cards import (
     OTHER_TIMES,
     card_differences,
     card_table,
-    states,
-    states_figure,
     trouble_table,
 )
 from tilecast.reporting.choices import Choices
@@ -175,7 +173,7 @@ def _counts(table: Sequence[ProblemLabels]) -> str:
 def _noise_and_drift(dataset: Dataset) -> list[Section]:
     found = repeats(dataset.rows)
     noise: list[Any] = ["No kernel was both raced and verified."]
-    drift: list[Any] = []
+    drift: list[Any] = noise
     if not found.empty:
         about = (
             "The change of a kernel's time from the race, which is learned from, to the later "
@@ -188,10 +186,7 @@ def _noise_and_drift(dataset: Dataset) -> list[Section]:
             "verified it: above the line the card had become slower."
         )
         drift = [about, change_by_card(found, dataset.rows)]
-    if looks := states(dataset.provenance["runs"]):
-        drift += ["Each card as its runs began and ended.", states_figure(looks)]
-    drift = drift or ["It is not known when this was measured."]
-    return [Section("Label noise", noise), Section("Drift by card and over time", drift)]
+    return [Section("Label noise", noise), Section("Drift by card", drift)]
 
 
 def _cards(dataset: Dataset) -> Section:

@@ -1,18 +1,18 @@
 """nvMatmulHeuristics over the stock kernels: the selection that PyTorch 2.15 makes, as a baseline.
 
-The optional package ``nvidia-matmul-heuristics`` is touched in `_library` and `_proposals` only. It
-models tile and cluster, not stages, raster or swizzle, and PyTorch lets it choose among the 24
-kernels of ``cutlass.operators``.
+The optional package ``nvidia-matmul-heuristics`` is touched in `_proposals` only. It models tile
+and cluster, not stages, raster or swizzle, and PyTorch lets it choose among the 24 kernels of
+``cutlass.operators``.
 """
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tilecast.heuristics.config import Candidates, KernelConfig
-from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import GemmProblem
@@ -57,7 +57,7 @@ class NvMatmulHeuristic:
     name = "nvMatmulHeuristics"
 
     hardware: Hardware
-    """The GPU that the library shall model."""
+    """The GPU that the library shall model, one of `GPUS`."""
 
     def rank(
         self, problem: GemmProblem, candidates: Candidates, *, limit: int | None = None
@@ -65,9 +65,6 @@ class NvMatmulHeuristic:
         """Order the stock kernels among the candidates by the library's estimate.
 
         Of a product that the library does not model, none; see `precision`.
-
-        Raises:
-            TilecastError: the library is not installed, or does not know the GPU.
         """
         stock = stock_candidates(problem.operands, self.hardware, candidates)
         columns = candidates.select(stock).columns
@@ -82,14 +79,10 @@ def _proposals(
     hardware: Hardware, problem: GemmProblem, allowed: Collection[TileKey]
 ) -> list[TileKey]:
     """What the library proposes of the allowed, by its estimated run time, with repeats."""
-    if hardware.name not in GPUS:
-        raise TilecastError(
-            f"gpu {hardware.name!r} is not known to nvMatmulHeuristics; allowed: {', '.join(GPUS)}"
-        )
     letters = precision(problem.operands)
     if letters is None:
         return []
-    library = _library()
+    library: Any = importlib.import_module("nvMatmulHeuristics")
     target = library.NvMatmulHeuristicsTarget.CUTLASS3
     interface = library.NvMatmulHeuristicsInterfaceEx(
         backend=target,
@@ -119,18 +112,6 @@ def _proposals(
     found.sort(key=lambda proposal: proposal["runtime"])
     raw = (proposal["nvmmhKernelConfiguration"] for proposal in found)
     return [_key(kernel.cta, kernel.cluster) for kernel in raw]
-
-
-def _library() -> Any:
-    """The optional package."""
-    try:
-        import nvMatmulHeuristics
-    except ImportError as error:
-        raise TilecastError(
-            f"nvMatmulHeuristics is not installed ({error}); allowed: nvidia-matmul-heuristics "
-            "0.1.0.27; run `pip install nvidia-matmul-heuristics`"
-        ) from error
-    return nvMatmulHeuristics
 
 
 def _key(tile: Sequence[int], cluster: Sequence[int]) -> TileKey:

@@ -44,9 +44,6 @@ def with_facts(tmp_path: Path) -> Callable[..., str]:
     return make
 
 
-# ---- predict
-
-
 @pytest.mark.parametrize("power", ["robust", "burst", "sustained"])
 def test_predict_ranks_explains_and_shows_the_truth(answer: Answer, data: str, power: str) -> None:
     document = answer(
@@ -115,9 +112,6 @@ def test_predict_in_tables(answer: Answer, data: str, capsys: pytest.CaptureFixt
     document = answer("predict", *UNMEASURED, "--model", MODEL, "--data", data)
     assert document["measured"] == {}
     assert [entry["measured"] for entry in document["ranking"]] == [{}] * 5
-
-
-# ---- evaluate
 
 
 def test_evaluate_scores_the_baselines(answer: Answer, data: str) -> None:

@@ -46,9 +46,6 @@ def cache(
     return cache
 
 
-# ---- objects
-
-
 def test_ship_writes_what_a_wheel_brings(
     cache: ObjectCache, tmp_path: Path, answer: Callable[..., dict], refused: Callable[..., str]
 ) -> None:
@@ -163,9 +160,6 @@ def test_a_read_only_cache(
     assert answer("objects", "pack", pack)["kernels"] == 6
     line = refused("objects", "unpack", pack, "--cache", "/proc/tilecast")
     assert line.startswith("cannot write /proc/tilecast: ")
-
-
-# ---- compile --common
 
 
 @pytest.fixture

@@ -55,9 +55,6 @@ def _asked(document: dict) -> list[GemmProblem]:
     return [GemmProblem.from_row(row) for row in rows]
 
 
-# ---- predict
-
-
 @pytest.mark.parametrize("power", ["robust", "burst"])
 def test_predict_answers_for_each_what_it_answers_for_one(
     answer: Answer, own: str, power: str
@@ -242,9 +239,6 @@ def test_what_the_hook_recorded_is_ranked_and_compiled(answer: Answer, tmp_path:
     first = document["problems"][0]["ranking"][0]["config"]
     assert [kernel["config"] for kernel in built["kernels"]] == [first]
     assert (built["compiled"], built["failed"]) == (1, 0)
-
-
-# ---- evaluate
 
 
 ONLY = ("--only", "random", "--only", "best fixed subset", "--power", "burst", "--jobs", "1")

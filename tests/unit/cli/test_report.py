@@ -30,7 +30,7 @@ TITLES = [
     "Winners by region, robust",
     "The best config beside cuBLAS",
     "Label noise",
-    "Drift by card and over time",
+    "Drift by card",
     "Cards beside each other",
 ]
 
@@ -38,9 +38,6 @@ TITLES = [
 def _figures(text: str) -> list[dict]:
     found = re.findall(r'<script type="application/json">(.*?)</script>', text, re.DOTALL)
     return list(map(json.loads, found))
-
-
-# ---- the command
 
 
 def test_report_of_a_data_set(answer: Answer, data: str, tmp_path: Path) -> None:
@@ -158,9 +155,6 @@ def test_without_plotly_it_says_what_to_install(
     line = refused("report", data, "--out", str(tmp_path / "a.html"))
     assert line.startswith("plotly is not installed; allowed: ")
     assert "pip install 'plotly>=6,<8'" in line
-
-
-# ---- the page
 
 
 def test_text_is_shown_as_it_is() -> None:

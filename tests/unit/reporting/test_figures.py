@@ -17,7 +17,6 @@ from tilecast.kernels.families import parse_config
 from tilecast.models.learning.labels import ProblemLabels, label_table
 from tilecast.models.runtime.learned import FirstChoice, Prediction
 from tilecast.models.runtime.objectives import OBJECTIVES
-from tilecast.reporting.cards import states, states_figure
 from tilecast.reporting.choices import Choices
 from tilecast.reporting.noise import change_by_card, noise_figure, noise_table, repeats
 from tilecast.reporting.plots import Figure
@@ -125,25 +124,6 @@ def test_a_run_that_lists_no_gpus_is_shown(few_dataset: Dataset) -> None:
     )
     versions: Any = first.parts[-1]
     assert ("CUDA", "13.0") in versions.rows
-
-
-def test_states_of_cards_are_those_that_runs_tell() -> None:
-    gpu = {"uuid_hash": "a", "clocks.sm": "345", "power.draw": "[N/A]", "temperature.gpu": "37"}
-    hot = gpu | {"clocks.sm": "1980", "power.draw": "700.0"}
-    date = "2026-11-21T21:00:00+00:00"
-    runs = [
-        {"date": date, "gpus": [gpu], "end": {"gpus": [hot], "seconds": 60}},
-        {"gpus": [gpu]},
-        {"date": "yesterday", "gpus": [gpu]},
-        {"date": date, "gpus": [{"name": "NVIDIA H200"}]},
-    ]
-    first, last = states(runs)
-    assert first.values == {"clocks.sm": 345, "temperature.gpu": 37}
-    assert (last.date - first.date).total_seconds() == 60
-    clock, power, temperature = _sound(states_figure([last, first]))
-    assert clock["y"] == [345, 1980]
-    assert power["y"] == [700]
-    assert (temperature["yaxis"], temperature["x"]) == ("y3", [date, "2026-11-21T21:01:00+00:00"])
 
 
 def test_regret_has_a_line_for_every_heuristic() -> None:

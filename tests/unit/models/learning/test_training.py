@@ -51,12 +51,6 @@ def test_a_gpu_is_the_same_whose_rates_were_measured_anew(
     assert measured.gpu == new
     assert measured.others == ()
     assert len(measured.dataset.rows) == len(few_dataset.rows) + len(synthetic_dataset.rows)
-    other_arch = Dataset(
-        second.rows,
-        second.provenance
-        | _runs({"gpu": "H20", "hardware": replace(again, arch="sm_100a").facts()}),
-    )
-    assert len(by_gpu([first, other_arch]).others) == 1
 
 
 def test_what_was_trained_on_is_recorded(few_trained, few_dataset: Dataset) -> None:
@@ -101,18 +95,6 @@ def test_held_out_metrics_are_those_of_a_model_that_learned(few_trained) -> None
         intercept, slope = few_trained.calibration[power]
         assert 0 <= intercept < 0.15
         assert 0 < slope < 2
-
-
-def test_one_model_knows_all_operands_of_a_data_set(few_dataset: Dataset) -> None:
-    rows = few_dataset.rows.copy()
-    other = (rows["m"] == 64) & (rows["n"] >= 4096)
-    rows["operands"] = np.where(other, "bf16:rrr", "bf16:rcr")
-    mixed = Dataset(rows.astype({"operands": "category"}), few_dataset.provenance)
-    artifact = train(by_gpu([mixed]))
-    counts = rows.drop_duplicates(["m", "n", "k"])["operands"].value_counts().to_dict()
-    assert [*map(str, artifact.operands)] == ["bf16:rcr", "bf16:rrr"]
-    assert artifact.facts["dataset"]["operands"] == counts  # type: ignore[index]
-    assert 0 < counts["bf16:rrr"] < counts["bf16:rcr"]
 
 
 def test_another_gpu_teaches_and_decides_nothing(
@@ -179,7 +161,6 @@ def _runs(*runs: object) -> dict:
     ("provenance", "message"),
     [
         (_runs(), r"names 0 GPU models \(\); allowed: one"),
-        (_runs({"gpus": []}), r"names 0 GPU models \(\); allowed: one"),
         (
             _runs({"gpus": [{"name": "NVIDIA H200"}, {"name": "NVIDIA H100 80GB HBM3"}]}),
             "names 2 GPU models .*; allowed: one",
@@ -187,7 +168,6 @@ def _runs(*runs: object) -> dict:
         (_runs({"gpu": "H200"}, {"gpu": "H100"}), "names 2 GPU models .*; allowed: one"),
         (_runs({"gpus": [{"name": "TPU"}]}), "gpu 'TPU' is not known; allowed: H200"),
         ({}, "does not say which GPU .*; allowed: runs that name theirs"),
-        (_runs({}), "does not say which GPU .*; allowed: runs that name theirs"),
         (_runs({"gpus": 3}), "does not say which GPU .*; allowed: runs that name theirs"),
         (_runs("H200"), "does not say which GPU .*; allowed: runs that name theirs"),
     ],

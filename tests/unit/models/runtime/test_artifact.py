@@ -57,9 +57,6 @@ def _replace_arrays(folder: Path, packed: bytes) -> None:
     change_manifest(folder, lambda m: m.update(file={"name": name, "sha256": sha256}))
 
 
-# ---- whole
-
-
 def test_a_round_trip_changes_nothing(small_model, folder: Path, synthetic_table) -> None:
     again = load(folder)
     assert (again.hardware, again.operands) == (small_model.hardware, small_model.operands)
@@ -166,9 +163,6 @@ def test_a_manifest_that_is_none_is_refused(folder: Path, content: str) -> None:
     assert "manifest.json is cut short or edited" in _refused(folder)
 
 
-# ---- sound
-
-
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -237,9 +231,6 @@ def test_a_file_longer_than_any_model_is_not_read(
 ) -> None:
     monkeypatch.setattr(manifests, "MAX_BYTES", 100)
     assert "it is longer than 100 bytes" in _refused(folder)
-
-
-# ---- fitting
 
 
 @pytest.mark.parametrize(
@@ -330,9 +321,6 @@ def test_readers_are_never_refused_during_a_save(
     assert set(seen) == digests
     assert sum(a != b for a, b in zip(seen, seen[1:], strict=False)) > 5
     assert len(list(folder.iterdir())) == 2
-
-
-# ---- without what trains
 
 
 def test_loading_and_ranking_imports_nothing_that_trains(folder: Path) -> None:
