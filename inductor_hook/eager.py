@@ -1,10 +1,10 @@
-"""Multiplications without tuning: ``tilecast::mm``, ``addmm`` and ``bmm``, which the model decides.
+"""Products without tuning: ``mm``, ``addmm`` and ``bmm``, which the model decides.
 
 `enable` does the same for torch's own functions, in code that does not know tilecast. The model is
 the one that `tilecast.inductor_hook.install` was given, or else the environment names.
 
-The functions here are the quick way to the operators: a plain call on plain tensors skips PyTorch's
-dispatcher, which costs more in Python than choosing and launching do.
+The functions are also operators, ``tilecast::mm`` and so on. A plain call on plain tensors skips
+PyTorch's dispatcher, which costs more in Python than choosing and launching do.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from torch.autograd import forward_ad
 from torch.autograd.graph import increment_version
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from tilecast.heuristics.errors import TilecastError
 from tilecast.inductor_hook.describe.product import OPERATORS, Operator
 from tilecast.inductor_hook.dispatch.plan import Planner
 from tilecast.inductor_hook.dispatch.switch import disable, enable
@@ -35,9 +34,6 @@ def mm(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None) -> 
         a: (m, k), of a GPU and dtype that there is a model for; the rest goes to ``torch.mm``.
         b: (k, n).
         out: (m, n), written to when given.
-
-    Returns:
-        (m, n).
     """
     if out is None and _plain(a, b):
         return MM(a, b)
@@ -62,19 +58,8 @@ def addmm(
 ) -> torch.Tensor:
     """``torch.addmm`` likewise: ``beta * bias + alpha * a @ b``.
 
-    Our kernel adds a row, and a matrix if the model knows such kernels
+    A tilecast kernel adds a row, and a matrix if the model knows such kernels
     (`tilecast.inductor_hook.describe.layout.Addend.kind`); torch does the others.
-
-    Args:
-        bias: broadcastable to (m, n).
-        a: (m, k).
-        b: (k, n).
-        alpha: factor of the product.
-        beta: factor of the bias.
-        out: (m, n), written to when given.
-
-    Returns:
-        (m, n).
     """
     if out is None and _plain(a, b, bias):
         return ADDMM(bias, a, b, alpha=alpha, beta=beta)
@@ -86,7 +71,6 @@ class Function:
     """An operator as a function of tilecast: how it is declared and run, and its gradients."""
 
     operator: Operator
-    """The operator; torch's function of its name does what no tilecast kernel does."""
 
     @property
     def name(self) -> str:
@@ -136,13 +120,11 @@ class Function:
 
 
 FUNCTIONS = {name: Function(operator) for name, operator in OPERATORS.items() if operator.function}
-"""By name; each is also an operator of ``torch.ops.tilecast``."""
 MM, BMM, ADDMM = (FUNCTIONS[name] for name in ("mm", "bmm", "addmm"))
 
 
 @cache
 def _planner(settings: Settings | None) -> Planner:
-    """The planner of those settings, or of the environment's."""
     return Planner(settings=settings and replace(settings, k=1))
 
 
@@ -155,7 +137,7 @@ def _plain(*tensors: torch.Tensor) -> bool:
     """Whether nothing of PyTorch wants to see what is done with some tensors."""
     if (
         torch.compiler.is_dynamo_compiling()
-        or torch.is_autocast_enabled()  # on CUDA; told which device, it takes twice as long
+        or torch.is_autocast_enabled()  # on CUDA; asked with a device, it takes twice as long
         or torch._C._len_torch_dispatch_stack()
         or torch._C._len_torch_function_stack()
         or torch._C._are_functorch_transforms_active()
@@ -180,25 +162,22 @@ def _dispatched(
     factors: dict[str, float],
     out: torch.Tensor | None,
 ) -> torch.Tensor:
+    if out is not None and _plain(*operands, out):
+        function(*operands, **factors, out=out)
+        # PyTorch does not see what a kernel writes, and a gradient may need what was there.
+        if not out.is_inference():
+            increment_version(out)
+        return out
     # An operator of a library has no rule for tangents, and would lose them; nor one for how a
-    # subclass is sharded, whose own tensors come to us where torch's operators are ours; nor any
-    # for sparse gradients.
+    # subclass is sharded; nor any for sparse gradients.
     if (
-        forward_ad._current_level >= 0
+        out is not None
+        or forward_ad._current_level >= 0
         or any(map(is_traceable_wrapper_subclass, operands))
         or any(operand.layout is not torch.strided for operand in operands)
     ):
         return function.torch(*operands, **factors, out=out)
-    op = getattr(torch.ops.tilecast, function.name)
-    if out is None:
-        return op.default(*operands, **factors)
-    if torch.is_grad_enabled() and any(t.requires_grad for t in (*operands, out)):
-        raise TilecastError(
-            "out= is given and an operand requires a gradient; allowed: one of the two; "
-            "leave out= away or enter torch.no_grad()"
-        )
-    op.out(*operands, **factors, out=out)
-    return out
+    return getattr(torch.ops.tilecast, function.name).default(*operands, **factors)
 
 
 def _shared(bias: torch.Tensor | None, out: torch.Tensor) -> bool:
@@ -209,26 +188,14 @@ def _shared(bias: torch.Tensor | None, out: torch.Tensor) -> bool:
 
 
 def _define(library: torch.library.Library, function: Function) -> None:
-    """Define an operator and its out variant: how they run, shapes, gradients, autocast."""
-    name = function.name
-
-    def run_out(*operands: torch.Tensor, out: torch.Tensor, **options: Any) -> None:
-        function(*operands, out=out, **options)
-        # PyTorch does not see what a kernel writes, and a gradient may need what was there.
-        if not out.is_inference():
-            increment_version(out)
-
-    parameters, written = "Tensor a, Tensor b", "*, Tensor(a!) out"
+    """Define an operator: how it runs, shapes, gradients, autocast."""
+    name, parameters = function.name, "Tensor a, Tensor b"
     if function.operator.adds:
         parameters = "Tensor bias, Tensor a, Tensor b, *, float alpha=1., float beta=1."
-        written = "Tensor(a!) out"
     library.define(f"{name}({parameters}) -> Tensor")
-    library.define(f"{name}.out({parameters}, {written}) -> ()")
     library.impl(name, function.__call__, "CompositeExplicitAutograd")
-    library.impl(f"{name}.out", run_out, "CompositeExplicitAutograd")
     # Torch's own operator knows what comes of operands without values.
     torch.library.register_fake(f"tilecast::{name}", function.torch, lib=library)
-    torch.library.register_fake(f"tilecast::{name}.out", lambda *_, **__: None, lib=library)
     torch.library.register_autograd(
         f"tilecast::{name}", function.gradients, setup_context=function.save, lib=library
     )
@@ -239,9 +206,7 @@ def _define(library: torch.library.Library, function: Function) -> None:
 def _autocast(name: str, device: str) -> Callable[..., torch.Tensor]:
     """An operator as it runs under autocast, which casts operands of the device as torch does.
 
-    Not by ``torch.library.register_autocast``, which knows one dtype for ever, and no factors. An
-    out variant is left alone, as torch leaves its own. The cast of a weight is not kept for the
-    next call, as torch's is.
+    ``torch.library.register_autocast`` knows one dtype for ever, and no factors.
     """
 
     def run(*operands: torch.Tensor, **factors: float) -> torch.Tensor:

@@ -13,7 +13,6 @@ LEAST_PAUSE = 10.0
 PAUSE_FACTOR = 100
 """Seconds of pause for each that the failed attempt took: attempts cost 1% of the time at most."""
 _REMEMBERED = 4096
-"""Failures that are kept at once."""
 
 T = TypeVar("T")
 
@@ -21,8 +20,7 @@ T = TypeVar("T")
 class Failures:
     """The attempts that failed lately: messages by key, and when each may be tried again.
 
-    Messages, because an exception holds the frames it went through, and with them every tensor of
-    the call that failed.
+    Messages, because an exception holds the tensors of the call that failed.
     """
 
     def __init__(self) -> None:
@@ -47,8 +45,8 @@ class Failures:
                 self._kept.clear()
             end = time.monotonic()
             pause = max(LEAST_PAUSE, PAUSE_FACTOR * (end - start))
-            ours = isinstance(error, TilecastError)
-            self._kept[key] = (str(error) if ours else one_line(error), end + pause)
+            known = isinstance(error, TilecastError)
+            self._kept[key] = (str(error) if known else one_line(error), end + pause)
             raise
         self._kept.pop(key, None)
         return result

@@ -1,4 +1,4 @@
-"""Makes the choices handlers of Inductor's threads offer tilecast's kernels, too."""
+"""Makes the choices handlers of Inductor's threads offer tilecast kernels, too."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch._inductor.kernel_template_choice import KernelTemplateChoice
 from torch._inductor.select_algorithm import get_algorithm_selector_cache
 
 from tilecast.inductor_hook.offer.offer import offered
+from tilecast.inductor_hook.patch import patching
 from tilecast.inductor_hook.settings import active, cache_key
 from tilecast.inductor_hook.timing.choice_benchmark import benchmarked
 from tilecast.inductor_hook.timing.decide import settle
@@ -19,20 +20,21 @@ _handlers: WeakValueDictionary[int, InductorChoices] = WeakValueDictionary()
 """All that `bind` was given, in whatever thread, by identity, since a user's may not hash: a thread
 keeps its handler from one installation to the next."""
 _asking: ContextVar[Any] = ContextVar("tilecast_asking", default=None)
-"""The multiplication that choices are asked for."""
+"""The product that choices are asked for."""
+_NAME = "_finalize_template_configs"
 
 
 def bind(handler: InductorChoices) -> InductorChoices:
-    """Have a handler offer our choices too, until `release`; all else stays decided by it.
+    """Have a handler offer tilecast's choices too, until `release`.
 
     What Inductor has in place of a handler that is not set stays as it is.
     """
-    if not hasattr(handler, "_finalize_template_configs"):
+    if not hasattr(handler, _NAME):
         return handler
     # Also of one that is bound: others may have cleared what the autotuner calls.
     if active():
         _follow_autotuning(True)
-    if id(handler) in _handlers and "_finalize_template_configs" in vars(handler):
+    if patching.is_replaced(handler, _NAME):
         return handler
     stock, stock_uuid = handler._finalize_template_configs, getattr(handler, "uuid", None)
     kind = type(handler).__qualname__
@@ -49,7 +51,7 @@ def bind(handler: InductorChoices) -> InductorChoices:
         def theirs(asked: Any) -> list[KernelTemplateChoice]:
             return stock(asked, kernel_inputs, templates, op_name, kwarg_overrides, *rest, **kw)
 
-        # Another handler, which asks this one, has ours already.
+        # Another handler, which asks this one, has tilecast's already.
         if _asking.get() is kernel_inputs:
             return theirs(template_choices)
         token = _asking.set(kernel_inputs)
@@ -63,9 +65,8 @@ def bind(handler: InductorChoices) -> InductorChoices:
     def uuid() -> tuple[Any, ...]:
         return (*cache_key(active()), stock_uuid() if stock_uuid else kind)
 
-    # In the instance: a handler of PyTorch 2.15 that joins several looks for a method there before
-    # it asks them one after another.
-    vars(handler).update(_finalize_template_configs=finalize, uuid=uuid)
+    patching.replace(handler, _NAME, finalize)
+    patching.replace(handler, "uuid", uuid)
     _handlers[id(handler)] = handler
     return handler
 
@@ -73,17 +74,13 @@ def bind(handler: InductorChoices) -> InductorChoices:
 def release() -> None:
     """Undo every `bind`, and leave Inductor's autotuner alone."""
     for handler in list(_handlers.values()):
-        for name in ("_finalize_template_configs", "uuid"):
-            vars(handler).pop(name, None)
+        patching.restore(handler, _NAME)
+        patching.restore(handler, "uuid")
     _follow_autotuning(False)
 
 
 def _follow_autotuning(wanted: bool) -> None:
-    """Have Inductor's autotuner pass us its choices and its timings, or no longer."""
+    """Have Inductor's autotuner pass on its choices and its timings, or no longer."""
     autotuner: Any = get_algorithm_selector_cache()
-    for functions, ours in (
-        (autotuner.preprocessing_fns, benchmarked),
-        (autotuner.feedback_saver_fns, settle),
-    ):
-        if wanted != (ours in functions):
-            (functions.append if wanted else functions.remove)(ours)
+    patching.include(autotuner.preprocessing_fns, benchmarked, wanted)
+    patching.include(autotuner.feedback_saver_fns, settle, wanted)

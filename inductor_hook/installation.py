@@ -96,14 +96,14 @@ def _check_version(place: Place, purpose: str = "") -> None:
 def uninstall() -> None:
     """Take the hook back, in whatever thread; nothing to do when it is not installed.
 
-    ATen stays to be asked where a list of backends still names us alone.
+    Lists of backends that name TILECAST alone keep getting ATen's choices.
     """
     if active():
         _put(None)
 
 
 def _as(begin: Callable[P, object]) -> Callable[[Callable[..., T]], Callable[P, T]]:
-    """Have a function take, and show, the arguments of another one."""
+    """Give a function the signature of another one."""
     return wraps(begin, assigned=(), updated=())
 
 
@@ -145,14 +145,13 @@ class ChoicesFactory(NamedTuple):
     """
 
     settings: Settings
-    """What was asked for."""
     key: tuple[Any, ...]
     """`cache_key` of the settings."""
     previous: Any
     """The factory that was set before, or None."""
 
     def __call__(self) -> Any:
-        """A handler that decides like the one before and has our choices too."""
+        """A handler that decides like the one before and has tilecast's choices too."""
         from tilecast.inductor_hook.handlers import bind
         from tilecast.inductor_hook.patch.torch_versions import stock_handler
 
@@ -172,7 +171,7 @@ def _put(settings: Settings | None) -> None:
 
 
 def _follow() -> None:
-    """Bring what is loaded of Inductor in line with the settings in force, the rest once it is."""
+    """Apply the settings in force to what is loaded of Inductor, and to the rest once it is."""
     for module, follow in _FOLLOWERS.items():
         if module in sys.modules:
             follow()
@@ -185,7 +184,7 @@ def _follow_once_imported(module: str) -> None:
     def follow(_: Any) -> None:
         try:
             _FOLLOWERS[module]()
-        # The module is Inductor's, and shall work whatever becomes of us.
+        # Inductor's module works without tilecast.
         except Exception as error:
             telemetry.warn_once("installing", error)
 
@@ -193,7 +192,6 @@ def _follow_once_imported(module: str) -> None:
 
 
 def _configure() -> None:
-    """Have Inductor's configuration, and its handlers, say what is in force."""
     from torch._inductor import config
 
     patching.change(config, "inductor_choices_class", _factory)
@@ -206,8 +204,7 @@ def _configure() -> None:
 def _reach_handlers() -> None:
     """Have each thread's choices handler bound when it is asked for, or no longer.
 
-    A thread keeps its handler for good, and none can be reached from another thread. One that
-    compiled before, such as that of backward passes, would never have tilecast's choices otherwise.
+    A thread keeps its handler for good, and none can be reached from another thread.
     """
     handlers = vars(sys.modules[HANDLERS.module])["_choices"]
     if not active():
@@ -230,26 +227,24 @@ def _bound(stock: Callable[..., Any], *args: Any) -> Any:
 
 
 def _factory(found: Any) -> Any:
-    """The factory to be set in place of one; whoever set it, ours stands in front once at most."""
+    """The factory in place of ``found``: tilecast's, which wraps another one at most once."""
     settings = active()
     stock = found.previous if isinstance(found, ChoicesFactory) else found
     return ChoicesFactory(settings, cache_key(settings), stock) if settings else stock
 
 
 def _backends(found: str) -> str:
-    """The list of backends to be set in place of one; never empty: nothing compiles with that."""
+    """The list of backends in place of one; never empty: nothing compiles with that."""
     others = [name for name in found.split(",") if name.strip() and not names(name)]
     return ",".join([*others, BACKEND] if active() else others or ["ATEN"])
 
 
 def _rank_nvgemm() -> None:
-    """Have the model rank the kernels of NVGEMM, or no longer."""
     settings = active()
     _rank("nvgemm", NVGEMM, settings if settings and settings.rank_nvgemm else None)
 
 
 def _rank_flex_gemm() -> None:
-    """Have the model rank the configs of FlexGEMM, or no longer."""
     settings = active()
     _rank("flex_gemm", FLEX_GEMM, settings if settings and settings.rank_flex_gemm else None)
 
@@ -266,7 +261,6 @@ def _rank(name: str, place: Place, settings: Settings | None) -> None:
 def _choose(
     settings: Settings, problem: GemmProblem, configs: Sequence[KernelConfig], limit: int
 ) -> Sequence[KernelConfig]:
-    """The configs that the model prefers on the GPU in use, best first."""
     import torch
 
     from tilecast.inductor_hook.select import selection
@@ -276,19 +270,18 @@ def _choose(
 
 
 def _pass_over_graphs() -> None:
-    """Have Inductor apply tilecast's pass to graphs behind its own patterns, or no longer.
+    """Have Inductor apply tilecast's pass to graphs, or no longer.
 
-    Not through its ``post_grad_custom_post_pass``: that place is the user's.
+    Not as its ``post_grad_custom_post_pass``: that place is the user's.
     """
     passes = sys.modules[PATTERNS.module].pass_patterns
-    if active() or "tilecast.inductor_hook.fuse.fx_pass" in sys.modules:
-        from tilecast.inductor_hook.fuse.fx_pass import PASS
+    if active() or "tilecast.inductor_hook.fuse.engine" in sys.modules:
+        from tilecast.inductor_hook.fuse.engine import PASS
 
         patching.include(passes, PASS, active() is not None)
 
 
 def _keep_rows() -> None:
-    """Keep Inductor from adding rows that tilecast kernels do not need, or no longer."""
     home = sys.modules[PADDING.module]
     if active():
         from tilecast.inductor_hook.offer.row_padding import can_pad

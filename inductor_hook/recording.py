@@ -52,7 +52,7 @@ def _append_once(what: str, path: str, header: str, line: str, content: Hashable
             _append(path, header.encode(), line.encode())
         # A TilecastError is a ValueError, and so is a path that no file can have.
         except (OSError, ValueError) as error:
-            telemetry.warn_once(what, error, f"{path} lacks some")
+            telemetry.warn_once(what, error, f"some lines are missing from {path}")
         else:
             _written.add((path, content))
 

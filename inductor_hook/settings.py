@@ -28,27 +28,16 @@ MOST = 64
 
 @dataclass(frozen=True)
 class Settings:
-    """What `install` was asked for."""
+    """The arguments of `install`, of which ``record`` and ``learn`` change no choice."""
 
     k: int | str = 5
-    """Candidates per problem; 1 takes the model's first choice without a benchmark, ``auto`` lets
-    the model's uncertainty decide, from 1 to 8."""
     model: str | None = None
-    """Folder of a model of one's own; the shipped ones when left out."""
     power: str = "robust"
-    """Power regime to aim at: ``burst``, ``sustained``, or ``robust``."""
     rank_nvgemm: bool = False
-    """Whether the model also ranks the kernels of PyTorch's NVGEMM backend."""
     rank_flex_gemm: bool = False
-    """Whether the model also ranks the configs of PyTorch's FlexGEMM."""
     record: str | None = field(default=None, compare=False)
-    """CSV file that every multiplication is written to; none when left out. What is chosen does not
-    depend on it."""
     fuse: bool = True
-    """Whether one tilecast kernel may compute a product and what stands around it in the graph."""
     learn: str | None = field(default=None, compare=False)
-    """File that the autotuner's times of our choices are written to; none when left out. What is
-    chosen does not depend on it."""
     digest: str = ""
     """`model_digest` of the model that is meant; of the one that is there now when left out."""
 
@@ -95,10 +84,6 @@ def _path(environment: Mapping[str, str], variable: str) -> str | None:
 
 def unbenchmarked(model: str | Path | None, power: str) -> Settings:
     """Settings of eager calls, with the model that is there now.
-
-    Args:
-        model: its folder; None for the shipped ones.
-        power: what it aims at.
 
     Raises:
         TilecastError: a value is not allowed, or the model's manifest is refused.
@@ -157,15 +142,15 @@ def asked() -> Settings | None:
     if getattr(config.inductor_choices_class, "settings", None) != _active:
         telemetry.say_once(
             "another choices class",
-            "Inductor's inductor_choices_class was set after tilecast was installed, which offers "
-            "nothing then; allowed: to set it before; call tilecast.inductor_hook.install() again",
+            "inductor_choices_class was set after tilecast was installed, so tilecast offers no "
+            "kernels; set it before, or call tilecast.inductor_hook.install() again",
         )
         return None
     if config.distributed_max_autotune_gemm:
         telemetry.say_once(
             "distributed autotuning",
-            "distributed_max_autotune_gemm is set, for which tilecast offers nothing; allowed: "
-            "to leave it unset; k=1 chooses alike on every rank",
+            "distributed_max_autotune_gemm is set, so tilecast offers no kernels; unset it (k=1 "
+            "picks the same kernel on every rank)",
         )
         return None
     return _active
@@ -175,8 +160,8 @@ def cache_key(settings: Settings | None) -> tuple[Any, ...]:
     """What a compiled graph depends on beside the graph, for Inductor's caches."""
     if settings is None:
         return ("tilecast", None)
-    told = (getattr(settings, one.name) for one in fields(settings) if one.compare)
-    return ("tilecast", version("tilecast"), *told, toolchain(), _source())
+    compared = (getattr(settings, one.name) for one in fields(settings) if one.compare)
+    return ("tilecast", version("tilecast"), *compared, toolchain(), _source())
 
 
 @cache

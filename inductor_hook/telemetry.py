@@ -1,4 +1,4 @@
-"""What the hook tells: each problem once, as a warning, and a counter for everything it does."""
+"""Warnings, each once, and counters of what the hook does."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def warn_once(what: str, error: Exception, then: str = "PyTorch's own kernels ar
     """Log a warning the first time that ``what`` fails in this process.
 
     Args:
-        what: what tilecast does without, such as ``ranking``; names the cause once and for all.
+        what: what failed, such as ``ranking``.
         error: the reason, shown in one line.
         then: what happens instead.
     """
@@ -33,11 +33,7 @@ def warn_once(what: str, error: Exception, then: str = "PyTorch's own kernels ar
 def say_once(kind: str, message: str, level: int = logging.WARNING) -> None:
     """Log what is no failure, the first time that this kind has this reason.
 
-    Args:
-        kind: what it is counted as.
-        message: what happens and why. Messages that differ in numbers alone give one reason: there
-            may be as many as extents.
-        level: how loudly.
+    Messages that differ in numbers alone give one reason: there may be as many as extents.
     """
     count(f"said: {kind}")
     if _is_new(f"{kind}: {_NUMBER.sub('0', message)}"):

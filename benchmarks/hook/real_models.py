@@ -195,7 +195,7 @@ def _shown(one: Row, variants: Row) -> Row:
         "speedup": time and time / one["milliseconds"],
         "products": sum(one["gemms"].values()),
         "tilecast_share": tilecast_share(one["gemms"]),
-        "left_to_library": _events(one, "left to the library"),
+        "left_to_library": _events(one, "fell back to ATen"),
         "not_covered": _events(one, "not covered"),
     }
 

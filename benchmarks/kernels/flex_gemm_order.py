@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.hardware import hardware
@@ -41,7 +41,7 @@ def in_stock_order() -> list[QuackConfig]:
     """What QuACK allows on Hopper as FlexGEMM has it: the default first, then QuACK's order."""
     (folder,) = cast("list[str]", find_spec("quack").submodule_search_locations)  # type: ignore[union-attr]
     every = runpy.run_path(f"{folder}/gemm_config.py")["get_all_configs"]()
-    known = [quack_config(dataclasses.asdict(one), LINEAR_BF16) for one in every]
+    known: list[Any] = [quack_config(dataclasses.asdict(one), LINEAR_BF16) for one in every]
 
     def is_other(c: QuackConfig) -> bool:
         tile, cluster = (c.tile_m, c.tile_n), (c.cluster_m, c.cluster_n)

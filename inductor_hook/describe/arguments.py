@@ -22,12 +22,10 @@ def row(vector: torch.Tensor) -> torch.Tensor:
 
 
 class Argument(NamedTuple):
-    """What an extra of one kind becomes."""
+    """What an extra of one kind becomes: of a value, and in generated Python, with {} for it."""
 
     of: Callable[[Any], Any]
-    """The argument, of the value that PyTorch's operator has."""
     source: str
-    """The same in generated Python, with {} for the value."""
 
 
 ARGUMENTS = {

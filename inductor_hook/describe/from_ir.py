@@ -1,4 +1,4 @@
-"""Reading a matrix multiplication out of Inductor's IR: what it is, or why it is not for us."""
+"""Reads a product from Inductor's IR, or says why no tilecast kernel covers it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BOTH = {"column-scales": "out-row-scales", "fp32-column-scales": "row-scales"}
 
 
 def _check_kind(kernel_inputs: Any) -> None:
-    """Refuse a multiplication that is none of ours, whatever its extents and strides."""
+    """Refuse a product that no tilecast kernel can do, whatever its sizes and strides."""
     from torch._inductor.virtualized import V
 
     if kernel_inputs.device_type != "cuda":
@@ -39,19 +39,19 @@ def read(
     fused: Sequence[str] | None = None,
     epilogue: Sequence[str] = (),
 ) -> Matmul:
-    """Read a multiplication from Inductor's ``MMKernelInputs`` and the operator's name.
+    """Read a product from Inductor's ``MMKernelInputs`` and the operator's name.
 
-    If it may be ours, Inductor decides how operands lie that the graph computes.
+    Unless a kernel is ruled out, this fixes the layouts of the operands that the graph computes.
 
     Args:
         kernel_inputs: what is multiplied.
-        op: what Inductor calls the operator.
+        op: Inductor's name of the operator.
         fast: ``use_fast_accum`` of a ``scaled_mm``; None where it is not known.
         fused: names of the inputs, of a product that is fused with what stands around it.
         epilogue: steps of its epilogue behind a bias.
 
     Raises:
-        NotCovered: it is none of ours.
+        NotCovered: no tilecast kernel does it.
     """
     from torch._inductor.virtualized import V
 
@@ -87,8 +87,11 @@ def read(
         elif "scale_a" in given:
             if fast is None:
                 raise NotCovered("use_fast_accum is not known")
-            scales = _scale(given["scale_a"]), _scale(given["scale_b"])
-            operands = operands.scaled(scaling(*scales, rows, columns, sizes), fast)
+            of_a, of_b = (
+                Scale(node.get_size(), node.get_dtype(), node.get_layout().is_contiguous())
+                for node in (given["scale_a"], given["scale_b"])
+            )
+            operands = operands.scaled(scaling(of_a, of_b, rows, columns, sizes), fast)
         elif "scale_b" in given:
             operands = operands.scaled(_scaling_columns(given["scale_b"], out), True)
         if "bias" in given:
@@ -122,10 +125,7 @@ def read(
 
 
 def _decide_layouts(kernel_inputs: Any) -> None:
-    """Have Inductor say how operands lie that the graph computes, as it would in the end.
-
-    Until then their strides are a guess, and a kernel is for one way to lie.
-    """
+    """Have Inductor fix the strides of computed operands: until then they are a guess."""
     from torch._inductor.ir import FlexibleLayout
     from torch._inductor.virtualized import V
 
@@ -153,9 +153,9 @@ def stored(name: str, layout: Any, sizes: Any) -> TensorSpec:
     """How an operand in a graph is typed and stored.
 
     Args:
-        name: what messages call it.
+        name: the operand's name in messages.
         layout: Inductor's, of (rows, columns) or (batch, rows, columns).
-        sizes: what Inductor's ``SizeVars`` know of symbolic extents and strides.
+        sizes: Inductor's ``SizeVars``.
 
     Raises:
         TilecastError: the dtype is not known, or TMA does not read such strides.
@@ -163,10 +163,6 @@ def stored(name: str, layout: Any, sizes: Any) -> TensorSpec:
     dtype = layout.dtype
     along = major(name, layout.size, layout.stride, dtype.itemsize, sizes)
     return TensorSpec(dtype_of_torch(dtype), along)
-
-
-def _scale(node: Any) -> Scale:
-    return Scale(node.get_size(), node.get_dtype(), node.get_layout().is_contiguous())
 
 
 def _check_column(node: Any, m: Any, sizes: Any) -> None:
@@ -183,7 +179,7 @@ def _check_column(node: Any, m: Any, sizes: Any) -> None:
 
 
 def _scaling_columns(node: Any, out: Any) -> str:
-    """What operands call a row of scales in a type that the kernel reads."""
+    """The name in operand texts of a row of scales."""
     from torch._inductor.virtualized import V
 
     dtype = node.get_dtype()

@@ -14,14 +14,12 @@ from tilecast.inductor_hook.describe.product import Product
 
 
 class Stored(NamedTuple):
-    """What counts of a tensor, whatever it holds."""
+    """How a tensor is stored."""
 
     shape: torch.Size
-    """Its extents."""
     strides: tuple[int, ...]
-    """As many, in elements."""
+    """In elements."""
     dtype: torch.dtype
-    """Type of its elements."""
     device: int
     """The CUDA device; negative for the CPU."""
 
@@ -31,11 +29,7 @@ def problem_of(
 ) -> GemmProblem:
     """What the model is asked; n is longer where TMA does not store rows of the result's length.
 
-    Args:
-        product: what is asked for beside A and B.
-        a: A.
-        b: B.
-        out_strides: of an ``out`` that the caller has.
+    ``out_strides`` are those of an ``out`` that the caller has.
 
     Raises:
         TilecastError: no kernel reads operands of these strides, types or scales.

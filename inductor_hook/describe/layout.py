@@ -17,29 +17,28 @@ ROW_ALIGNMENT_BYTES = 4
 
 
 class Addend(NamedTuple):
-    """What is added to a product; in a graph some numbers may be symbolic."""
+    """A tensor that is added to a product; in a graph some numbers may be symbolic."""
 
     shape: Sequence[Any]
-    """Its extents."""
     strides: Sequence[Any]
-    """As many, in elements."""
+    """In elements."""
     dtype: Any
-    """What torch calls the type of its elements."""
+    """torch's."""
     start: Any
     """Where it begins, in bytes."""
 
     def kind(self, shape: Sequence[Any], dtype: Any, along: str, sizes: Any = None) -> str | None:
-        """As what a kernel adds it before it stores the product; None where that is done later.
+        """What a kernel adds it as; None where a second kernel has to.
 
-        `ROW`: n numbers, one behind the other, from a multiple of 4 bytes on and to one, that is
-        (n,), (1, n) or these expanded to the product's shape. `MATRIX`: of the product's shape,
-        from a multiple of 16 bytes on, in strides that TMA reads, contiguous as out is.
+        `ROW`: n contiguous numbers that begin and end at multiples of 4 bytes: (n,), (1, n) or
+        these expanded to the product's shape. `MATRIX`: of the product's shape, aligned to 16
+        bytes, in strides that TMA reads, contiguous as out is.
 
         Args:
             shape: of the product.
-            dtype: what torch calls the type of its elements, which is that of either.
+            dtype: torch's type of the product.
             along: `major` of out.
-            sizes: what Inductor's ``SizeVars`` know of symbolic numbers; left out, there are none.
+            sizes: Inductor's ``SizeVars``, where numbers may be symbolic.
         """
         equal = sizes.statically_known_equals if sizes else operator.eq
         divides = sizes.statically_known_multiple_of if sizes else _divides
@@ -71,10 +70,7 @@ class Addend(NamedTuple):
 def adding(kind: str | None, alpha: float, beta: float) -> tuple[str, ...]:
     """Steps of an epilogue that give ``alpha`` x product + ``beta`` x addend; none where none do.
 
-    Args:
-        kind: `Addend.kind`.
-        alpha: factor of the product.
-        beta: factor of the addend; with 0 it may hold what is no number, and is not to be read.
+    ``kind`` is `Addend.kind`. With a ``beta`` of 0 the addend may hold NaN, and is not to be read.
     """
     if kind == ROW and alpha == beta == 1:
         return ("bias",)
@@ -94,14 +90,12 @@ def adds(alpha: float, beta: float, dtype: Any) -> bool:
 
 
 class Scale(NamedTuple):
-    """What A or B of a ``scaled_mm`` is scaled by; in a graph extents may be symbolic."""
+    """The scale of A or B in a ``scaled_mm``; in a graph extents may be symbolic."""
 
     shape: Sequence[Any]
-    """Its extents."""
     dtype: Any
-    """What torch calls the type of its elements."""
+    """torch's."""
     contiguous: bool
-    """Whether its elements lie one behind the other."""
 
     @classmethod
     def of(cls, tensor: Any) -> Scale:
@@ -110,14 +104,9 @@ class Scale(NamedTuple):
 
 
 def scaling(a: Scale, b: Scale, rows: Any, columns: Any, sizes: Any = None) -> str:
-    """What operands call the scales of A and B.
+    """The name in operand texts of the scales of A (m rows) and B (n columns).
 
-    Args:
-        a: scale of A.
-        b: scale of B.
-        rows: m.
-        columns: n.
-        sizes: what Inductor's ``SizeVars`` know of symbolic extents; left out, they are numbers.
+    ``sizes`` are Inductor's ``SizeVars``, where extents may be symbolic.
 
     Raises:
         TilecastError: they are neither one number each nor one a row of A and a column of B.
@@ -145,11 +134,11 @@ def major(
     """``row`` or ``col``: the way along which an operand is contiguous.
 
     Args:
-        name: what messages call the operand.
+        name: the operand's name in messages.
         shape: (rows, columns) or (batch, rows, columns).
         strides: as many, in elements; Inductor's are 0 where a single row or column is a view.
         itemsize: bytes of an element.
-        sizes: what Inductor's ``SizeVars`` know of symbolic strides; left out, they are numbers.
+        sizes: Inductor's ``SizeVars``, where strides may be symbolic.
 
     Raises:
         TilecastError: no stride is 1, or another is no multiple of 16 bytes, which TMA does not
@@ -178,12 +167,7 @@ def major(
 
 
 def padded(columns: int, itemsize: int) -> int:
-    """How long a row is that TMA stores and that holds so many elements, in elements.
-
-    Args:
-        columns: what it holds.
-        itemsize: bytes of an element.
-    """
+    """Elements of the shortest row that TMA stores and that holds so many ``columns``."""
     multiple = ALIGNMENT_BYTES // itemsize
     return -(-columns // multiple) * multiple
 

@@ -1,4 +1,4 @@
-"""A multiplication in a graph: its problem, what is added to it, and which extents are symbolic."""
+"""A product in a graph: its problem, what is added to it, and which extents are symbolic."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Deferred(Exception):
 
 @dataclass(frozen=True)
 class Matmul:
-    """A multiplication in a graph."""
+    """A product in a graph."""
 
     hint: GemmProblem
     """Its extents; of a symbolic one, those that Inductor benchmarks with. Where it has `any_rows`,
@@ -35,7 +35,6 @@ class Matmul:
     m_range: tuple[int, int] | None = None
     """Least and greatest m of a symbolic one; None where it is fixed."""
     batch_range: tuple[int, int] | None = None
-    """The same of its batch."""
     alpha: float = 1
     """Factor of the product, where something is added."""
     beta: float = 1
@@ -63,7 +62,7 @@ class Matmul:
 
     @property
     def added(self) -> str | None:
-        """The input that a second kernel adds, since ours does not; None where there is none."""
+        """The input that a second kernel adds; None where there is none."""
         own = {"A", "B", *(extra.name for extra in self.hint.operands.extras)}
         return next((name for name in self.inputs if name not in own), None)
 

@@ -21,7 +21,7 @@ class Product(NamedTuple):
     scales: tuple[Scale, ...] = ()
     """Those of A and B, or none."""
     fast: bool = True
-    """Whether fp8 is added up without promotion, ``use_fast_accum`` of ``torch._scaled_mm``."""
+    """``use_fast_accum`` of ``torch._scaled_mm``."""
     steps: tuple[str, ...] = ()
     """Those of the epilogue."""
 
@@ -32,15 +32,13 @@ class Request(NamedTuple):
     product: Product
     """What is asked for, without what is added."""
     a: torch.Tensor
-    """A; of a graph that is being compiled, it has extents and strides alone, like all below."""
+    """In a graph that is being compiled it has no values, like all tensors below."""
     b: torch.Tensor
-    """B."""
     bias: torch.Tensor | None = None
-    """What is added."""
     alpha: float = 1
     """Factor of the product."""
     beta: float = 1
-    """Factor of what is added."""
+    """Factor of the bias."""
     scales: tuple[torch.Tensor, ...] = ()
     """Those of A and B, or none."""
 

@@ -36,13 +36,10 @@ class Plan(NamedTuple):
     """A tilecast kernel for a product, and the tensor that it writes."""
 
     kernel: StaticMatmul
-    """The kernel."""
     shape: tuple[int, ...]
-    """Shape of the result."""
     strides: tuple[int, ...]
-    """Strides of the result, where it is a new tensor."""
+    """Of a new tensor; an ``out`` may have others."""
     dtype: torch.dtype
-    """Type of the result."""
 
     def launch(self, request: Request, out: torch.Tensor | None = None) -> torch.Tensor:
         """The product, in ``out`` where that is given."""
@@ -69,12 +66,7 @@ class Planner:
     """Which model decides; the one that the environment names when left out."""
 
     def plan(self, request: Request, out: torch.Tensor | None = None) -> Plan | None:
-        """The kernel for a request; None where torch does it.
-
-        Args:
-            request: what is asked for.
-            out: what is written to; a new tensor when left out.
-        """
+        """The kernel for a request that writes to ``out``, if given; None where torch does it."""
         product, a, b, bias, alpha, beta, _ = request
         try:
             plan = _plan(
@@ -126,7 +118,7 @@ def multiplies_dtype(planner: Planner, dtype: torch.dtype) -> bool:
 
 
 def _addend(bias: torch.Tensor) -> Addend:
-    """What counts of a bias, with its address modulo what alignment asks for."""
+    # The address modulo what alignment asks for: it is part of the key.
     return Addend(bias.shape, bias.stride(), bias.dtype, bias.data_ptr() % ALIGNMENT_BYTES)
 
 
@@ -154,7 +146,7 @@ def _choose(
     out_strides: tuple[int, ...] | None,
     added: tuple[Addend, int, float, float] | None,
 ) -> Plan | None:
-    """The plan for a product; what is added has a device and the factors alpha and beta."""
+    """The plan for a product; ``added`` is the addend, its device, alpha and beta."""
     fits = (
         len(a.shape) == len(b.shape) == product.rank
         and a.shape[:-2] == b.shape[:-2]
@@ -170,10 +162,15 @@ def _choose(
     *batch, m, _ = a.shape
     n, dtype = b.shape[-1], product.out or a.dtype
     if added:
+        addend, device, alpha, beta = added
         along = "col" if out_strides and out_strides[-1] != 1 else "row"
-        steps = _steps(*added, (*batch, m, n), dtype, a.device, along)
-        # Torch adds no matrix to what is scaled.
-        if not steps or (product.scales and steps != ("bias",)):
+        kind = addend.kind((*batch, m, n), dtype, along)
+        steps = adding(kind, alpha, beta)
+        if kind is None:
+            what = f"{addend.dtype} of {len(addend.shape)} dimensions to a product in {dtype}"
+            telemetry.say_once("bias", f"torch adds {what}: no tilecast kernel does", logging.INFO)
+        # Torch refuses two devices, and adds no matrix to what is scaled.
+        if device != a.device or not steps or (product.scales and steps != ("bias",)):
             return None
         product = product._replace(steps=steps)
     try:
@@ -197,39 +194,10 @@ def _choose(
         return None
     if choice.deferred:
         # The model decides so, and nothing is missing.
-        telemetry.say_once("library", "the model defers some eager products to torch", logging.INFO)
+        telemetry.say_once(
+            "library", "the model expects torch to be faster for some eager products", logging.INFO
+        )
         return None
     spec = KernelSpec(choice.prediction.config, problem.operands, product.rank == 3, any_rows)
     strides = (*(m * n for _ in batch), n, 1)
     return Plan(StaticMatmul(spec), (*batch, m, n), strides, dtype)
-
-
-def _steps(
-    addend: Addend,
-    where: int,
-    alpha: float,
-    beta: float,
-    shape: tuple[int, ...],
-    dtype: torch.dtype,
-    device: int,
-    along: str,
-) -> tuple[str, ...]:
-    """Steps with which the kernel of a product adds something itself; none where no kernel does.
-
-    Args:
-        addend: what is added.
-        where: its device.
-        alpha: factor of the product.
-        beta: factor of what is added.
-        shape: of the product.
-        dtype: of the product.
-        device: of the product.
-        along: `tilecast.inductor_hook.describe.layout.major` of the product.
-    """
-    if where != device:
-        return ()  # torch says what is wrong
-    kind = addend.kind(shape, dtype, along)
-    if kind is None:
-        what = f"{addend.dtype} of {len(addend.shape)} dimensions to a product in {dtype}"
-        telemetry.say_once("bias", f"torch adds {what}: no tilecast kernel does", logging.INFO)
-    return adding(kind, alpha, beta)

@@ -25,24 +25,19 @@ from tilecast.inductor_hook.patch import patching
 from tilecast.inductor_hook.settings import from_environment, unbenchmarked
 
 _KEY = "CUDA"
-"""The dispatch key of the kernels that are replaced."""
-
 _library: object | None = None
 """Keeps tilecast's kernels in place for as long as it lives; None while switched off."""
 
 
 def enable(model: str | Path | None = None, *, power: str = "robust") -> None:
-    """Let the model decide every eager multiplication on a GPU, from now on and in all threads.
+    """Let the model decide every eager product on a GPU, from now on and in all threads.
 
     ``torch.mm``, ``addmm``, ``bmm``, ``_int_mm`` and ``_scaled_mm``, and what PyTorch makes of
     them, such as ``F.linear``, ``F.scaled_mm`` and ``matmul``, run a tilecast kernel if that is
     expected to be the fastest and is compiled. A missing one is compiled in the background while
     torch multiplies. Enabling again replaces the settings.
 
-    Args:
-        model: folder of a model of one's own (``tilecast train --out``); the shipped ones when
-            left out.
-        power: the regime to aim at, as for `tilecast.inductor_hook.install`.
+    ``model`` and ``power`` are those of `tilecast.inductor_hook.install`.
 
     Raises:
         TilecastError: an argument is not allowed, or PyTorch is built without CUDA.
@@ -74,7 +69,7 @@ def enable_from_environment() -> None:
 
 
 def _result(planner: Planner, request: Request | None) -> torch.Tensor | None:
-    """What a tilecast kernel makes of a request; None where torch shall do it."""
+    """The result of a tilecast kernel; None where torch does it."""
     if request is None:
         return None
     device = request.a.get_device()
@@ -110,7 +105,7 @@ def _in_python(name: str, key: str) -> bool:
 def _kernel(
     planner: Planner, read: Read, stock: Callable[..., torch.Tensor], *, in_python: bool
 ) -> Callable:
-    """What stands in for an operator's own kernel, which may be ``in_python``.
+    """The replacement of an operator's kernel, which may be written in Python.
 
     Under a mode or a subclass, PyTorch runs the kernel that was registered last in place of every
     kernel that is written in Python, even after it was removed. So this one may be asked again when
@@ -118,14 +113,14 @@ def _kernel(
     """
 
     def run(*operands: Any, **options: Any) -> torch.Tensor:
-        # First what tells quickest: each call of torch's own pays for the look at it.
+        # The quickest checks first: each call of torch's own pays for them.
         if not _library or not multiplies_dtype(planner, operands[0].dtype):
             return stock(*operands, **options)
         result = _result(planner, read(*operands, **options))
         return stock(*operands, **options) if result is None else result
 
     def above_python(*operands: Any, **options: Any) -> torch.Tensor:
-        # Some of torch's are told the dispatch keys.
+        # Some of torch's get the dispatch keys.
         if isinstance(operands[0], torch._C.DispatchKeySet):
             operands = operands[1:]
         operands = tuple(map(_bare, operands))
@@ -138,7 +133,7 @@ def _kernel(
 
 
 def _bare(operand: Any) -> Any:
-    """An operand without what PyTorch would ask in Python."""
+    """An operand without its subclass, which PyTorch would ask in Python."""
     python = torch._C.DispatchKey.Python
     if type(operand) is torch.Tensor or not isinstance(operand, torch.Tensor):
         return operand

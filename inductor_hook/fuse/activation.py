@@ -1,9 +1,8 @@
 """Activations behind the products of a graph.
 
 An activation is known by its values, whatever operators spell it: PyTorch decomposes it in one way
-or another, and some models write their own. What stands behind a product and computes each element
-from that element alone is evaluated on numbers of every size, and if torch's own function gives the
-same, it is that.
+or another, and some models write their own. Elementwise operators behind a product are evaluated on
+numbers of every size, and compared with torch's own functions.
 """
 
 from __future__ import annotations
@@ -34,20 +33,20 @@ from tilecast.inductor_hook.fuse.fx import (
 )
 
 WIDE = (torch.float32, torch.float64, torch.bool)
-"""Types beside the product's own that values keep their meaning in; others would cut some off."""
+"""Types beside the product's own that hold all values; others would cut some off."""
 NAMESPACES = ("aten", "prims")
 """Operators of others are not evaluated: they may want a GPU, or do more than compute."""
 LONGEST = 24
-"""Operators that an activation is made of, at most; PyTorch writes ten."""
+"""Most operators of an activation; PyTorch writes ten."""
 TOLERANCE = 1e-7
 """Of a value, relative: what PyTorch writes is within 1e-15 in double precision, while a hyperbolic
 tangent in place of the error function makes 5e-4."""
 
 
 def activations(graph: Graph) -> Iterator[Match]:
-    """Those behind the products of a graph that a kernel may do, and that save a kernel if it does.
+    """Those behind the products of a graph, if fusing them saves a kernel.
 
-    None is saved where Inductor computes something else of the result element by element: it does
+    It does not where Inductor computes something else of the result element by element, and does
     the activation in the same kernel.
     """
     for target in PRODUCTS:
@@ -62,7 +61,6 @@ FORM = Form("activations", activations)
 
 
 def _behind(product: Node) -> Iterator[Match]:
-    """The activation behind a product, if there is one."""
     reshapes: list[Node] = []
     start = product
     while len(start.users) == 1 and next(iter(start.users)).target in RESHAPES:
@@ -111,7 +109,7 @@ def _match(product: Node, steps: tuple[Node, ...], name: str) -> Iterator[Match]
 
 
 def _is_elementwise(node: Node, values: Mapping[Node, torch.Tensor]) -> bool:
-    """Whether it computes each element from the same element of what has values, and no more."""
+    """Whether it computes each element from the same element of nodes that have values."""
     target = node.target
     return (
         isinstance(target, OpOverload)
@@ -123,7 +121,7 @@ def _is_elementwise(node: Node, values: Mapping[Node, torch.Tensor]) -> bool:
 
 
 def _evaluated(node: Node, values: Mapping[Node, torch.Tensor]) -> torch.Tensor:
-    """What an elementwise node gives, in double precision throughout."""
+    """The values of an elementwise node, in double precision throughout."""
     if node.target is CONVERT:
         value = values[node.all_input_nodes[0]]
         # Sums of what is true are none of bool.
@@ -142,22 +140,13 @@ def _named(values: torch.Tensor) -> str | None:
 
 
 def _saves_a_kernel(node: Node) -> bool:
-    """Whether nothing reads a node, or a view of it, that Inductor would compute along with it."""
+    """Whether only outputs, products and fused nodes read it, which Inductor computes apart."""
     return all(
-        _reads_memory(user) or (user.target in VIEWS and _saves_a_kernel(user))
+        user.op == "output"
+        or user.target in OPAQUE
+        or hasattr(user.target, "_inductor_lowering_function")
+        or (user.target in VIEWS and _saves_a_kernel(user))
         for user in node.users
-    )
-
-
-def _reads_memory(node: Node) -> bool:
-    """Whether Inductor puts a node into no kernel with what computes its operands.
-
-    So it is with outputs, products, and nodes that stand for a product and what follows it.
-    """
-    return (
-        node.op == "output"
-        or node.target in OPAQUE
-        or hasattr(node.target, "_inductor_lowering_function")
     )
 
 
@@ -178,5 +167,5 @@ def _points() -> torch.Tensor:
 
 @cache
 def _expected() -> dict[str, torch.Tensor]:
-    """What each activation makes of them."""
+    """The values of each activation at `_points`."""
     return {name: applied(name, _points(), {}) for name in operands.activations()}

@@ -40,11 +40,11 @@ Tensor = torch.Tensor
 INT8_ALONE = GemmOperands.parse("int8:rcr>int32")
 """Operands of a product of int8 by int8 that nothing scales, with a weight as a layer stores it."""
 SCALING_MS = 3e-4
-"""What whoever scales a product of int8 spares where a tilecast kernel has done it, beside bytes to
-read: at 64 rows a model is faster with kernels that take so much more than the product alone
+"""Milliseconds that a separate kernel for the scales costs, beside the bytes that it reads: at 64
+rows a model is faster with kernels that take so much more than the product alone
 (kernels/EXPERIMENTS.md)."""
 SPARED_BYTES = 2
-"""Of each element that another kernel scales: it reads 32 bits instead of 16."""
+"""Of each element: a separate kernel reads 32 bits instead of 16."""
 
 
 def whole(request: Request) -> list[StandIn]:
@@ -74,11 +74,8 @@ def whole(request: Request) -> list[StandIn]:
 def unscaled(turned: bool, request: Request) -> list[StandIn]:
     """A product by an int8 weight, as Inductor compiles it without scales and bias.
 
-    These cost nothing: Inductor may see to them in a kernel that there is in any case.
-
-    Args:
-        turned: whether the graph transposes what it has converted.
-        request: what is lowered.
+    Inductor may compute these in a kernel that runs anyway. If ``turned``, the graph transposes the
+    converted weight.
     """
 
     def product(a: Tensor, b: Tensor) -> Tensor:
@@ -134,14 +131,9 @@ def _compiled_alone(
     inputs: int | None = None,
     backends: str | None = None,
 ) -> StandIn:
-    """What Inductor makes of a function.
+    """A function of a kernel's first operands, or of all, as Inductor compiles it.
 
-    Args:
-        request: what is lowered.
-        what: names the function.
-        function: of the operands of a kernel.
-        inputs: how many of these it takes, all of them when left out.
-        backends: those that compete for its product, the named ones when left out.
+    Its product goes to some backends, to all that are named when left out.
     """
     competing = backends or config.max_autotune_gemm_backends
     # In the key that Inductor keeps its time under: what competes for the product.
@@ -168,7 +160,6 @@ _calls: dict[tuple[str, tuple], Callable[[list[Tensor]], Any]] = {}
 def _compiled(
     function: Callable[..., Tensor], stored: Sequence[tuple]
 ) -> Callable[[list[Tensor]], Any]:
-    """Generated code for a function of operands that are stored in some way."""
     fake = FakeTensorMode()
     with fake:
         operands = [

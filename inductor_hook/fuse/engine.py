@@ -1,9 +1,8 @@
-"""Products that are fused with what stands around them in the graph, where that is faster.
+"""The pass over each graph: kernels start to compile, and products are fused where that is faster.
 
-Inductor fuses nothing into a CuteDSL template. So a pass over the graph
-(`tilecast.inductor_hook.fuse.fx_pass`) puts one node in place of each match of a form, and what
-becomes of the node is decided when it is lowered: it is one tilecast kernel, if that is faster than
-what it would replace, or the very nodes that it stands for, lowered as if it had not been there.
+Inductor fuses nothing into a CuteDSL template. So the pass puts one node in place of each match of
+a form, and what becomes of the node is decided when it is lowered: one tilecast kernel, if that is
+faster than what it would replace, or the very nodes that it stands for.
 """
 
 from __future__ import annotations
@@ -26,12 +25,43 @@ from tilecast.inductor_hook.fuse import activation, int8
 from tilecast.inductor_hook.fuse.form import Form, Fused, Request
 from tilecast.inductor_hook.fuse.fx import aten
 from tilecast.inductor_hook.handlers import bind
+from tilecast.inductor_hook.offer import precompile
 from tilecast.inductor_hook.offer.offer import FUSED, own
 from tilecast.inductor_hook.patch.torch_versions import autotuned
 from tilecast.inductor_hook.settings import asked
 
 FORMS: tuple[Form, ...] = (int8.FORM, activation.FORM)
-"""All that is looked for, in order: an activation behind a product that reads int8 stays."""
+"""In the order in which they are looked for: an activation behind a product of int8 stays."""
+
+
+class GraphPass:
+    """What Inductor applies to each graph behind its own patterns."""
+
+    def apply(self, graph: Graph) -> None:
+        """Start to compile, and where fusing is asked for, put fused nodes into the graph.
+
+        Whatever goes wrong is one warning, and the rest of the graph stays as it is.
+        """
+        settings = asked()
+        if not settings:
+            return
+        try:
+            precompile.start_compiling(graph, settings)
+        except Exception as error:
+            then = "kernels compile when they are asked for"
+            telemetry.warn_once("starting to compile kernels", error, then)
+        # Tensor parallelism in the background looks for bare products, after this pass; a fused
+        # kernel rounds once, behind all that it does.
+        if not settings.fuse or config._micro_pipeline_tp or config.emulate_precision_casts:
+            return
+        for form in FORMS:
+            try:
+                rewrite(graph, form)
+            except Exception as error:
+                telemetry.warn_once(f"looking for {form.name}", error, "none is fused")
+
+
+PASS = GraphPass()
 
 
 def rewrite(graph: Graph, form: Form) -> None:
@@ -47,7 +77,7 @@ class FusedProduct:
     _inductor_lowering_function = True
 
     def __init__(self, fused: Fused, alone: Graph):
-        """Take what a kernel does, and the nodes that it would replace, of the same operands."""
+        """Take what a kernel does, and the nodes of the same operands that it would replace."""
         self.fused, self.alone = fused, alone
         # What a graph is printed as, which is compared between processes.
         self.__name__ = f"tilecast_{fused.name.replace(' ', '_').replace('-', '_')}"
@@ -82,7 +112,6 @@ class FusedProduct:
                 return None
             *rows, _ = operands[0].get_size()
             return lowerings[aten.reshape](result, [*rows, result.get_size()[1]])
-        # Whatever goes wrong in here, the graph compiles without tilecast.
         except Exception as error:
             telemetry.warn_once(f"fusing {self.fused.name}", error)
             return None
@@ -104,12 +133,12 @@ class FusedProduct:
         stand_ins = self.fused.baseline(Request(settings, self.alone, nodes, layout, problem))
         if not stand_ins:
             return None
-        # Tilecast's behind them: they compile meanwhile.
+        # tilecast's last: they compile meanwhile.
         return autotuned(FUSED, [*stand_ins, *choices], nodes, layout)
 
 
 def _lowered(graph: Graph, operands: Sequence[TensorBox]) -> TensorBox:
-    """What Inductor makes of the last node of a graph."""
+    """The last node of a graph, lowered by Inductor."""
     inputs, env = iter(operands), V.graph.env
     for node in graph.nodes:
         env[node] = next(inputs) if node.op == "placeholder" else V.graph.run_node(node)
@@ -136,6 +165,5 @@ def _stored(extra: Extra, value: TensorBox, n: Any) -> TensorBox:
     there = value.get_dtype() == torch.float32 and is_storage_and_layout(value)
     if extra.kind != COLUMN or there:
         return value
-    # Written where they are computed, in a buffer of their own: where nothing is fused, nothing
-    # reads it, and all is as it was.
+    # In a buffer of their own, which nothing reads where nothing is fused.
     return to_dtype(value, torch.float32, copy=True)

@@ -1,4 +1,4 @@
-"""What a fused form is: a pattern in the FX graph, the operands it becomes, and its baseline."""
+"""A fused form: a pattern in the FX graph, the operands that it becomes, and its baseline."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tilecast.inductor_hook.timing.stand_in import StandIn
 
 @dataclass(frozen=True)
 class Request:
-    """What is lowered, for a baseline to be made of it."""
+    """A fused node that is lowered, for a baseline to be made of it."""
 
     settings: Settings
     alone: Graph
@@ -29,7 +29,7 @@ class Request:
     layout: Any
     """Where the result lies."""
     problem: GemmProblem
-    """What is multiplied; of symbolic extents those that Inductor benchmarks with."""
+    """With the extents that Inductor benchmarks with where they are symbolic."""
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,8 @@ class Fused:
     """What one kernel does in place of several nodes."""
 
     name: str
-    """What it is counted as."""
+    """The name in counters."""
     extras: tuple[Extra, ...]
-    """What it reads beside A and B, in the order in which a kernel takes it."""
     out: torch.dtype
     """Type of the result."""
     baseline: Callable[[Request], Sequence[StandIn]]
@@ -54,28 +53,27 @@ class Fused:
 class Match:
     """A product of a graph and what one kernel does along with it.
 
-    Nothing else reads what lies between. What is computed of the operands before they are
-    multiplied or added, such as another shape, belongs to it.
+    Nothing else reads what lies between.
     """
 
     fused: Fused
     product: Node
-    """The product, (m, n)."""
+    """(m, n)."""
     steps: tuple[Node, ...]
     """What is done to the product, in the order of the graph, views too."""
     operands: tuple[Node, ...]
-    """Everything that it reads: A (m, k), where m may be several extents, B and the extras."""
+    """A (m, k), where m may be several extents, B and the extras."""
     before: tuple[Node, ...] = ()
     """What makes B of its stored form, in the order of the graph."""
 
     @property
     def last(self) -> Node:
-        """The node that has its result."""
+        """The node with the result."""
         return (self.product, *self.steps)[-1]
 
     @property
     def movable(self) -> bool:
-        """Whether nothing between its nodes writes to memory, as it is computed at its last one."""
+        """Whether nothing between its nodes writes to memory, as it is computed at the last."""
         node, own = (*self.before, self.product)[0], {*self.before, self.product, *self.steps}
         while node is not self.last:
             if node not in own and mutates(node):
@@ -84,17 +82,14 @@ class Match:
         return True
 
     def alone(self) -> Graph:
-        """All of it as a graph of its own, whose last node, (m, n), nothing reads.
-
-        Its inputs are `operands`.
-        """
+        """All of it as a graph of its own, from `operands` to (m, n)."""
         graph, copies = with_inputs(self.operands)
         result = self.product.meta["val"]
 
         def copy(node: Node) -> Node:
             if hasattr(node.target, "_inductor_lowering_function") and node not in copies:
-                # Inductor's own function of a pattern reads keywords alone. Behind them it has
-                # extents of the pattern, which may be symbolic.
+                # Inductor's own function of a pattern reads keywords alone; its positional
+                # arguments are extents of the pattern, which may be symbolic.
                 keywords = map_arg(node.kwargs, copy)
                 copies[node] = graph.call_function(cast(Callable, node.target), (), keywords)
                 copies[node].meta = {**node.meta}
@@ -132,6 +127,6 @@ class Form:
     """One kind of fusion; `tilecast.inductor_hook.fuse.engine.FORMS` has all."""
 
     name: str
-    """What messages say is looked for."""
+    """The name in messages."""
     matches: Callable[[Graph], Iterable[Match]]
     """Finds them in a graph. Each may be replaced before the next is asked for."""

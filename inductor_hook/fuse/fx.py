@@ -38,7 +38,7 @@ SCALES = (torch.bfloat16, torch.float32)
 
 
 def with_inputs(operands: Sequence[Node]) -> tuple[Graph, dict[Node, Node]]:
-    """A graph that has inputs alone, which stand for some nodes of another, and each one's."""
+    """A graph of inputs that stand for some nodes of another, and the input of each node."""
     graph, copies = Graph(), {}
     for i, operand in enumerate(operands):
         copies[operand] = graph.placeholder(f"input_{i}")
@@ -65,9 +65,9 @@ def columns(node: Node) -> int | None:
 
 
 def row_of(node: Node, product: Node, dtypes: Sequence[torch.dtype]) -> Node | None:
-    """Where the n numbers of a row are stored that is computed of them alone, in their order.
+    """The stored row of n numbers, contiguous and of one of some types, that a node is a view of.
 
-    None where they are not in memory, contiguous, in one of some types.
+    None where there is none.
     """
     n, shape = columns(product), node.meta["val"].shape
     # Whether a symbolic extent is 1 must not be asked: that would be a guard.
@@ -85,10 +85,7 @@ def row_of(node: Node, product: Node, dtypes: Sequence[torch.dtype]) -> Node | N
 
 
 def stored(node: Node) -> Node | None:
-    """The input of a graph that a node is, or is a view of; None where it is computed.
-
-    A tilecast kernel would have that computed first, which Inductor may do along the way.
-    """
+    """The input of a graph that a node is, or is a view of; None where it is computed."""
     while node.target in VIEWS:
         node = node.all_input_nodes[0]
     return node if node.op in ("placeholder", "get_attr") else None

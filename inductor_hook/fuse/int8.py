@@ -32,17 +32,14 @@ from tilecast.inductor_hook.fuse.scales import OUT, Behind, behind
 
 INT8 = torch.int8
 WEIGHT, PRODUCT = "int8 weight", "int8 product"
-"""What they are counted as: with A in 16 bits, and with A in int8, too."""
+"""The names in counters: with A in 16 bits, and with A in int8, too."""
 PACKED_LOWERING = "woq_int8"
-"""The name of the function that Inductor itself puts in place of ``mm(x, weight.t().to(x.dtype)) *
-scales``, whose keywords are x, weight and scales: its lowering of ``_weight_int8pack_mm``."""
+"""Inductor's lowering of ``_weight_int8pack_mm``, which it puts in place of
+``mm(x, weight.t().to(x.dtype)) * scales``; its keywords are x, weight and scales."""
 
 
 def quantized_products(graph: Graph) -> Iterator[Match]:
-    """Those of a graph that a kernel may do, which reads the weight as it is stored.
-
-    Each may be replaced before the next is asked for.
-    """
+    """Products of a graph that a kernel can do, which reads the weight as it is stored."""
     for node in list(graph.nodes):
         target = node.target
         if getattr(target, "__name__", "") == PACKED_LOWERING:
@@ -78,9 +75,9 @@ def _packed(product: Node) -> Match | None:
 
 
 def _whole(product: Node) -> Match | None:
-    """The product of whole numbers with scales of rows and of columns, and a bias behind them.
+    """The product of int8 by int8 with scales of rows and of columns, and a bias behind them.
 
-    A and the weight need not be stored: there is no kernel that computes either along the way.
+    A and the weight need not be stored: no kernel computes either along the way.
     """
     a, b = cast(tuple[Node, Node], product.args)
     found = behind(product, Behind())

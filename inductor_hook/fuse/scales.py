@@ -1,4 +1,4 @@
-"""What scales the products of a graph, and biases behind them, as far as a kernel does it, too."""
+"""The scales and biases behind the products of a graph that a kernel can apply."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ OUT = torch.bfloat16
 
 @dataclass(frozen=True)
 class Behind:
-    """What is done to a product (m, n), one step behind the other; nothing reads what lies between.
+    """The steps behind a product (m, n); nothing else reads what lies between.
 
-    Its inputs are what is multiplied and added as it lies in memory, before views and conversions.
+    Scales and bias are the nodes in memory, before views and conversions.
     """
 
     steps: tuple[Node, ...] = ()
@@ -48,7 +48,7 @@ class Behind:
 
     @property
     def extras(self) -> tuple[Extra, ...]:
-        """The same as what a kernel takes."""
+        """The same as extras of a kernel."""
         found = {
             Extra("scale_a", COLUMN, "fp32"): self.column,
             Extra("scale_b", ROW): self.row,
@@ -58,12 +58,7 @@ class Behind:
 
 
 def behind(product: Node, known: Behind) -> Behind:
-    """All that a kernel may do behind a product, which ends in `OUT`.
-
-    Args:
-        product: (m, n).
-        known: what it does without any step.
-    """
+    """All that a kernel may do behind a product (m, n), beside what is ``known``; ends in `OUT`."""
     node, seen, found = product, known, known
     while len(node.users) == 1:
         (step,) = node.users
@@ -77,7 +72,7 @@ def behind(product: Node, known: Behind) -> Behind:
 
 
 def _with(seen: Behind, step: Node, node: Node, product: Node) -> Behind | None:
-    """What is seen so far, with a step that reads ``node``; None where no kernel does that."""
+    """The steps so far with another that reads ``node``; None where no kernel does it."""
     if step.target is aten.mul.Tensor and not seen.bias:
         column = None if seen.column else _column(step, node, product)
         row = None if seen.row or column else _row(step, node, product, SCALES)
@@ -92,7 +87,7 @@ def _with(seen: Behind, step: Node, node: Node, product: Node) -> Behind | None:
 
 
 def _other(step: Node, node: Node) -> Node | None:
-    """What a step multiplies a node by, or adds to it; None where that adds dimensions to it."""
+    """The other operand of a step; None where it adds dimensions."""
     others = [other for other in step.args if other is not node]
     if len(others) != 1 or not isinstance(others[0], Node):
         return None
@@ -127,6 +122,6 @@ def _is_at_hand(column: Node) -> bool:
 
 
 def _row(step: Node, node: Node, product: Node, dtypes: tuple[torch.dtype, ...]) -> Node | None:
-    """The row that a step multiplies a node by, or adds to it; None where it is none."""
+    """The other operand of a step, if it is a row."""
     other = _other(step, node)
     return other and row_of(other, product, dtypes)

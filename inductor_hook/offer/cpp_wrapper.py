@@ -1,4 +1,4 @@
-"""A choice of ours under Inductor's C++ wrapper: a call of our operator, through the dispatcher."""
+"""A tilecast kernel in Inductor's C++ wrapper: a call of the operator ``tilecast::launch``."""
 
 from __future__ import annotations
 
@@ -13,15 +13,13 @@ from tilecast.inductor_hook.describe.arguments import tensor_names
 from tilecast.inductor_hook.run import cpp_operator
 
 OPERATOR = torch.ops.tilecast.launch.default
-"""What is called."""
 NAME = f"torch.ops.{OPERATOR}"
-"""What Python calls it."""
 IMPORT = f"import {cpp_operator.__name__}"
-"""What defines it."""
+"""What defines the operator, in Python."""
 
 
 class OperatorCall(ExternKernelOut):
-    """Writes a product to a buffer that Inductor allocates, as it does ATen's.
+    """Writes a product to a buffer that Inductor allocates.
 
     Inductor's own node for operators that it does not know would let each call allocate.
     """
@@ -35,7 +33,7 @@ class OperatorCall(ExternKernelOut):
         """Write the call, once its kernel is compiled: no call of the graph waits for it."""
         self.caller.await_kernels()
         self.codegen_comment(wrapper)
-        wrapper.add_import_once(IMPORT)  # of the module in Python that holds the C++
+        wrapper.add_import_once(IMPORT)
         arguments = self._arguments()
         if V.graph.cpp_wrapper:
             wrapper.generate_fallback_kernel_with_runtime_lookup(

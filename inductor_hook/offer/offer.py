@@ -1,4 +1,4 @@
-"""What is offered for a product: Inductor's own choices, and tilecast's added to them."""
+"""The choices for a product: Inductor's own, and tilecast kernels."""
 
 from __future__ import annotations
 
@@ -38,8 +38,7 @@ from tilecast.kernels.build.builder import object_builder
 log = getArtifactLogger("torch._inductor.tilecast", "autotuning")
 
 FUSED = "fused_mm"
-"""What a product is called that is fused with what stands around it; PyTorch has no such operator.
-"""
+"""The name of a fused product; PyTorch has no such operator."""
 ON_TRIAL = "tilecast_product_on_trial"
 """Name of the graphs that are compiled to be timed and never run."""
 
@@ -62,10 +61,15 @@ def offered(
     op: str,
     overrides: Any,
 ) -> list[KernelTemplateChoice]:
-    """What a handler offers for a product.
+    """The choices of a handler for a product.
 
-    Without tilecast it offers ``stock`` of the choices that its templates have, generators by uid;
-    what Inductor tells each of them beside that, ``overrides``, says more about the product.
+    Args:
+        stock: makes Inductor's choices from ``template_choices``.
+        template_choices: generators by the template's uid.
+        kernel_inputs: the operands.
+        templates: those that Inductor asks.
+        op: Inductor's name of the operator.
+        overrides: what Inductor passes to each template, such as ``use_fast_accum``.
     """
     settings = asked()
     if not (settings and is_last_call(op, templates)):
@@ -75,7 +79,7 @@ def offered(
         found = _choices(settings, kernel_inputs, op, fast_accumulation(overrides))
         count("problems")
     except Deferred as reason:
-        count(f"left to the library: {op}")
+        count(f"fell back to ATen: {op}")
         _say_none(op, reason)
         aten = {one.uid for one in templates if isinstance(one, ExternKernelChoice)}
         return stock({uid: some for uid, some in template_choices.items() if uid in aten})
@@ -94,9 +98,9 @@ def offered(
 def own(
     settings: Settings, kernel_inputs: Any, inputs: Sequence[str], epilogue: Sequence[str]
 ) -> list[TilecastCaller]:
-    """The choices for a product that is fused with what stands around it, best first.
+    """The choices for a fused product, best first.
 
-    None where there are none, or cuBLAS is expected to win.
+    Empty if no tilecast kernel covers the product, or if the model falls back to ATen.
 
     Args:
         settings: those in force.
@@ -115,7 +119,7 @@ def own(
 def _say_none(op: str, reason: Exception) -> None:
     log.info("tilecast: no choice for %s: %s", op, reason)
     if isinstance(reason, TilecastError):
-        telemetry.say_once("no model", f"some products get no tilecast choice: {reason}")
+        telemetry.say_once("no model", f"some products get no tilecast kernel: {reason}")
 
 
 class TilecastChoice(KernelTemplateChoice):
@@ -140,7 +144,7 @@ def _choices(
     Raises:
         TilecastError: there is no model for the GPU, dtypes and majors.
         NotCovered: no kernel does it.
-        Deferred: cuBLAS shall do it.
+        Deferred: it falls back to ATen.
     """
     start = time.perf_counter()
     matmul = read(kernel_inputs, op, fast, inputs, epilogue)
@@ -158,7 +162,7 @@ def _choices(
         TilecastChoice(template(), template_params(choice=choice), {}, layout, kernel_inputs)
         for choice in choices
     ]
-    # Generated here and now: where none can be, others have to be there.
+    # Generated now: if none can be, Inductor's choices are needed.
     return [one for one in found if one.choice is not None]
 
 
@@ -172,11 +176,13 @@ def chosen(settings: Settings, matmul: Matmul, gpu: Hardware) -> list[Choice]:
     operands = runnable(settings, matmul.hint.operands, gpu)
     matmul = replace(matmul, hint=replace(matmul.hint, operands=operands))
     predictions = shortlist(settings, matmul.hint, gpu)
-    if settings.k == 1 and names(config.max_autotune_gemm_backends, "ATEN"):
-        _check_library(settings, matmul, gpu)
+    swept: tuple[KernelConfig, ...] = ()
     if matmul.dynamic:
-        configs = _portfolio(settings, matmul, gpu) or (predictions[0].config,)
-        shortlists = [(configs, predictions[0])]
+        swept = portfolio(settings, tuple(matmul.sweep()), gpu, matmul.any_rows)
+    if settings.k == 1 and names(config.max_autotune_gemm_backends, "ATEN"):
+        _check_library(settings, matmul, gpu, swept)
+    if matmul.dynamic:
+        shortlists = [(swept or (predictions[0].config,), predictions[0])]
     else:
         shortlists = [((prediction.config,), prediction) for prediction in predictions]
     return [
@@ -186,22 +192,20 @@ def chosen(settings: Settings, matmul: Matmul, gpu: Hardware) -> list[Choice]:
 
 
 def begin(choices: Sequence[Choice]) -> None:
-    """Start to compile the kernels of some choices; returns at once."""
+    """Start to compile the kernels of some choices, without waiting."""
     builder = object_builder()
     for choice in choices:
         for spec in choice.specs:
             builder.start(spec)
 
 
-def _portfolio(settings: Settings, matmul: Matmul, gpu: Hardware) -> tuple[KernelConfig, ...]:
-    return portfolio(settings, tuple(matmul.sweep()), gpu, matmul.any_rows)
+def _check_library(
+    settings: Settings, matmul: Matmul, gpu: Hardware, swept: tuple[KernelConfig, ...]
+) -> None:
+    """Fall back to ATen if the model expects it to be faster at every size.
 
-
-def _check_library(settings: Settings, matmul: Matmul, gpu: Hardware) -> None:
-    """Leave a product to cuBLAS where that is expected to win, whatever is symbolic.
-
-    It is where a second kernel would add something, which cuBLAS does at once; but not where TMA
-    does not store the rows, which cuBLAS is slow at.
+    Also if a second kernel would have to add the bias, which ATen does in one; but not if TMA
+    cannot store the rows, where ATen is slow.
 
     Raises:
         Deferred: that is so.
@@ -209,7 +213,7 @@ def _check_library(settings: Settings, matmul: Matmul, gpu: Hardware) -> None:
     if matmul.added and not matmul.any_rows:
         raise Deferred(f"no kernel adds the {matmul.added} of {matmul.hint}")
     choice = decided(settings, matmul.hint, gpu, matmul.any_rows)
-    if choice.deferred and not (matmul.dynamic and _portfolio(settings, matmul, gpu)):
+    if choice.deferred and not swept:
         raise Deferred(
             f"ATen may take no more than {choice.library_over:.2f}x the time of "
             f"{choice.prediction.config.name} for {matmul.hint}"

@@ -30,8 +30,7 @@ _READERS = {getattr(aten, name).default: read for name, read in READERS.items()}
 def start_compiling(graph: Graph, settings: Settings) -> None:
     """Start on the kernels that a graph's products will ask for, where their extents are fixed.
 
-    A head start and no more: what is overlooked here starts when its product is lowered, and what
-    is not asked for then was compiled in vain.
+    What is overlooked here starts when its product is lowered.
     """
     for node in graph.nodes:
         if node.target in _READERS:
@@ -52,33 +51,23 @@ def _start(node: Node, settings: Settings) -> None:
 def expected(settings: Settings, request: Request) -> list[Choice]:
     """The choices that a product will have, best first; none where an extent is symbolic.
 
-    Args:
-        settings: those in force.
-        request: what is asked for.
-
     Raises:
         TilecastError: no kernel, or no model, is for it.
-        Deferred: ATen shall do it.
+        Deferred: it falls back to ATen.
     """
-    product, a, b = request[:3]
+    product, a, b, bias, alpha, beta, _ = request
     if not (_is_foreseen(a) and _is_foreseen(b)):
         return []
+    if bias is not None:
+        start = bias.storage_offset() * bias.itemsize
+        addend = Addend(bias.shape, bias.stride(), bias.dtype, start)
+        kind = addend.kind((*a.shape[:-1], b.shape[-1]), product.out or a.dtype, "row")
+        product = product._replace(steps=adding(kind, alpha, beta))
     device = a.device.index or 0
     of_a, of_b = (Stored(x.shape, x.stride(), x.dtype, device) for x in (a, b))
-    problem = problem_of(product._replace(steps=_steps(request)), of_a, of_b)
+    problem = problem_of(product, of_a, of_b)
     matmul = Matmul(problem, product.rank == 3, any_rows=problem.n != b.shape[-1])
     return chosen(settings, matmul, selection.hardware_of(device, settings))
-
-
-def _steps(request: Request) -> tuple[str, ...]:
-    """Steps with which the kernel adds the bias itself."""
-    product, a, b, bias, alpha, beta, _ = request
-    if bias is None:
-        return ()
-    start = bias.storage_offset() * bias.itemsize
-    addend = Addend(bias.shape, bias.stride(), bias.dtype, start)
-    shape = (*a.shape[:-1], b.shape[-1])
-    return adding(addend.kind(shape, product.out or a.dtype, "row"), alpha, beta)
 
 
 def _is_foreseen(operand: Any) -> bool:

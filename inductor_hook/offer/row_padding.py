@@ -26,7 +26,7 @@ from tilecast.inductor_hook.settings import asked
 
 @cache
 def can_pad(home: Any, stock: Callable[..., bool]) -> Callable[..., bool]:
-    """What Inductor's module that pads products asks whether a product may be padded."""
+    """A replacement for Inductor's `PADDING`."""
 
     @wraps(stock)
     def may(a: torch.Tensor, b: torch.Tensor, *rest: Any, **options: Any) -> bool:
@@ -47,7 +47,6 @@ def _is_for_rows(home: Any, a: torch.Tensor, b: torch.Tensor) -> bool:
         return bool(expected(settings, Request(Product(a.ndim), a, b)))
     except (TilecastError, Deferred):
         return False
-    # Whatever goes wrong in there, Inductor decides.
     except Exception as error:
         telemetry.warn_once("looking at rows to be padded", error, "Inductor may add some")
         return False

@@ -1,4 +1,4 @@
-"""Inductor's CuteDSL template for our kernels: generated source, choice and benchmark request."""
+"""Inductor's CuteDSL template of tilecast kernels: generated source, choice, benchmark request."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from tilecast.kernels.objects.keys import kernel_key
 from tilecast.kernels.spec import KernelSpec
 
 FAILED_MS = 1e9
-"""Time of a choice that does not run. Finite, because Inductor gives up a graph whose choices are
-all infinite, while ours would still multiply, with torch."""
+"""Milliseconds of a choice that does not run. Finite: Inductor refuses a graph whose choices are
+all infinite, but a tilecast choice can still run torch's kernel."""
 _KEY = "tilecast"
-"""What the keys of our timings begin with."""
+"""The beginning of the keys of timings."""
 
 _SOURCE = """
 import torch
@@ -68,14 +68,12 @@ def {{kernel_name}}_precompile(**metadata):
 
 @dataclass(frozen=True)
 class Choice:
-    """What one choice of ours is: everything that its generated source depends on."""
+    """A tilecast choice: everything that its generated source depends on."""
 
     matmul: Matmul
-    """The multiplication; an input that its operands do not name is added after the kernel."""
     configs: tuple[KernelConfig, ...]
     """The config; several where an extent is symbolic, of which each call picks one."""
     settings: Settings
-    """What was asked for, of which model."""
     microseconds: float
     """What the model expects of the product."""
 
@@ -88,22 +86,22 @@ class Choice:
 
     @property
     def name(self) -> str:
-        """What Inductor's tables call it."""
+        """The name in Inductor's tables."""
         kernel = str(self.configs[0]) if len(self.configs) == 1 else "dynamic"
         activation = self.matmul.hint.operands.activation
         return "_".join(filter(None, ("tilecast", kernel, activation)))
 
     @property
     def is_one_kernel(self) -> bool:
-        """Whether its time is that of its config.
+        """Whether the measured time is the time of one config.
 
-        It is not where each call picks one, by its extents, nor where a second kernel adds
-        something or threads store rows that TMA does not.
+        It is not if calls pick a config by size, if a second kernel adds a bias, or if threads
+        store the rows.
         """
         return not (self.matmul.dynamic or self.matmul.added or self.matmul.any_rows)
 
     def variables(self) -> dict[str, Any]:
-        """What the template is rendered with."""
+        """The variables of the template."""
         operands = self.matmul.hint.operands
         numbers = {"alpha": self.matmul.alpha, "beta": self.matmul.beta}
         dynamic = self.matmul.dynamic
@@ -133,7 +131,7 @@ class Choice:
 
 
 class TilecastKernel(CuteDSLTemplateKernel):
-    """A generated module that imports our launcher and nothing of the DSL."""
+    """A generated module that imports the launcher and nothing of the DSL."""
 
     def gen_imports(self, *args: Any, **kwargs: Any) -> str:
         """No import beyond the template's: those of the DSL take a second."""
@@ -145,16 +143,16 @@ class TilecastBenchmarkRequest(CuteDSLBenchmarkRequest):
 
     @classmethod
     def of(cls, request: CuteDSLBenchmarkRequest) -> TilecastBenchmarkRequest:
-        """The same request with our way to fail."""
-        ours = cls.__new__(cls)
-        ours.__dict__.update(request.__dict__)
-        return ours
+        """The same request, which may fail."""
+        found = cls.__new__(cls)
+        vars(found).update(vars(request))
+        return found
 
     def make_run_fn(self, *tensors: torch.Tensor, out: torch.Tensor) -> Callable[[], None]:
         """One call on the operands as the graph has them.
 
-        Inductor hands templates the buffers that operands are views of, since Triton's sources
-        spell strides out; ours take them from the tensors.
+        Inductor hands templates the buffers that operands are views of, as Triton's sources spell
+        strides out.
         """
         operands = [
             torch.as_strided(tensor, meta.sizes, meta.strides, meta.offset)
@@ -165,7 +163,7 @@ class TilecastBenchmarkRequest(CuteDSLBenchmarkRequest):
     def benchmark(self, *tensors: Any, **kwargs: Any) -> float:
         """Milliseconds of one call; `FAILED_MS` when the kernel does not load or launch."""
         try:
-            # The launcher would otherwise multiply with torch, whose time would pass for ours.
+            # The launcher would otherwise multiply with torch, whose time would be taken.
             with errors_raised():
                 return super().benchmark(*tensors, **kwargs)
         except Exception as error:
@@ -174,10 +172,10 @@ class TilecastBenchmarkRequest(CuteDSLBenchmarkRequest):
 
 
 class TilecastCaller(CuteDSLTemplateCaller):
-    """A choice of ours as Inductor's autotuner handles it."""
+    """A tilecast choice as Inductor's autotuner handles it."""
 
     def __init__(self, caller: CuteDSLTemplateCaller, choice: Choice):
-        """Take what the template generated, and the choice that it stands for."""
+        """Take what the template generated of a choice."""
         super().__init__(
             name=choice.name,
             input_nodes=caller.input_nodes,
@@ -201,7 +199,7 @@ class TilecastCaller(CuteDSLTemplateCaller):
         return self._render(*args, **kwargs)
 
     def output_node(self) -> TensorBox:
-        """What the choice becomes in the graph: a call of the module, or of our operator in C++."""
+        """The choice in the graph: a call of the module, or of ``tilecast::launch`` in C++."""
         if V.graph.cpp_wrapper:
             return TensorBox(StorageBox(OperatorCall(self, self.layout, self.input_nodes)))
         return super().output_node()
@@ -209,9 +207,9 @@ class TilecastCaller(CuteDSLTemplateCaller):
     def precompile(self) -> None:
         """Make ready to load the kernel that a worker has been compiling since this was lowered.
 
-        Its benchmark waits for it, behind those of the other choices: Inductor begins with them
-        once nothing is left to be made ready, and some compile then. A process that benchmarks for
-        this one would wait with workers of its own, and for a minute only.
+        Inductor benchmarks a choice when it is precompiled. Waiting here would delay the other
+        choices. A process that benchmarks for this one would wait with workers of its own, and for
+        a minute only.
         """
         try:
             preload()
@@ -233,14 +231,14 @@ class TilecastCaller(CuteDSLTemplateCaller):
     def hash_key(self) -> str:
         """Key of its timing in Inductor's autotune cache.
 
-        Another model, aim, kernel source or compiler makes another one, and so does another list of
-        backends: stock choices are timed beside ours in another way than alone, and Inductor takes
-        what is cached for a list where it has all of it.
+        It holds the model, power regime, kernel sources, compiler and list of backends. The list is
+        part of it because stock choices are timed otherwise beside tilecast kernels, and Inductor
+        reuses the cached times of a list.
         """
         kernels = (kernel_key(spec) for spec in self.choice.specs)
         variables = map(str, self.choice.variables().values())
-        told = (_KEY, config.max_autotune_gemm_backends, self.choice.settings.power)
-        return "-".join((*told, *kernels, *variables))
+        setting = (_KEY, config.max_autotune_gemm_backends, self.choice.settings.power)
+        return "-".join((*setting, *kernels, *variables))
 
 
 class TilecastTemplate(CuteDSLTemplate):
@@ -249,7 +247,7 @@ class TilecastTemplate(CuteDSLTemplate):
     kernel_type = TilecastKernel
 
     def maybe_append_choice(self, choices: list[Any], **kwargs: Any) -> NotImplementedError | None:
-        """Append the caller of a choice, or tell why there is none, which Inductor would not."""
+        """Append the caller of a choice, or warn why there is none, which Inductor would not."""
         try:
             choices.append(self.generate(**kwargs))
         except Exception as error:
@@ -265,11 +263,10 @@ class TilecastTemplate(CuteDSLTemplate):
 
 
 def without_failures(timings: dict[str, Any]) -> dict[str, Any]:
-    """Inductor's cache of timings without those of our choices that did not run.
+    """Inductor's cache of timings without those of tilecast choices that did not run.
 
     Kept on disk, they would retire a kernel for good, though a worker may only have run out of
-    memory. Inductor benchmarks anew what it has no timing of. Timings are milliseconds by
-    ``hash_key``, in dictionaries by whatever else they depend on.
+    memory. Timings are milliseconds by ``hash_key``, in dictionaries by what they depend on.
     """
     return {
         key: without_failures(value) if isinstance(value, dict) else value
@@ -280,5 +277,5 @@ def without_failures(timings: dict[str, Any]) -> dict[str, Any]:
 
 @cache
 def template() -> TilecastTemplate:
-    """The one template; Inductor allows no second one of its name."""
+    """The template; Inductor allows no second one of its name."""
     return TilecastTemplate("tilecast_matmul", _SOURCE)

@@ -10,11 +10,11 @@ import warnings
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from functools import partial
-from types import ModuleType
 from typing import Any
 
-_STOCK = "tilecast_stock"
-"""The attribute of a replacement that keeps what it stands for."""
+_STOCK, _OWN = "tilecast_stock", "tilecast_own"
+"""The attributes of a replacement that keep what it replaces, and whether that was an attribute of
+the object itself, not of its class."""
 
 
 def stock(home: Any, name: str) -> Callable[..., Any]:
@@ -30,10 +30,11 @@ def stock(home: Any, name: str) -> Callable[..., Any]:
 def replace(home: Any, name: str, replacement: Callable[..., Any]) -> None:
     """Put a function in the place of PyTorch's, or of an earlier replacement.
 
-    In an object's own attributes, where PyTorch has it in the class, so that other objects keep
-    theirs.
+    It becomes an attribute of the object itself, so that others of its class keep theirs.
     """
-    setattr(replacement, _STOCK, stock(home, name))
+    found = getattr(home, name, None)
+    setattr(replacement, _STOCK, getattr(found, _STOCK, found))
+    setattr(replacement, _OWN, getattr(found, _OWN, name in vars(home)))
     vars(home)[name] = replacement
 
 
@@ -44,12 +45,10 @@ def is_replaced(home: Any, name: str) -> bool:
 
 def restore(home: Any, name: str) -> None:
     """Put PyTorch's function back; nothing to do where it is in its place, or has none."""
-    if not is_replaced(home, name):
-        return
-    if isinstance(home, ModuleType):
-        vars(home)[name] = stock(home, name)
-    else:
-        del vars(home)[name]
+    if is_replaced(home, name):
+        replacement = vars(home).pop(name)
+        if getattr(replacement, _OWN):
+            vars(home)[name] = getattr(replacement, _STOCK)
 
 
 def include(items: list[Any], item: Any, wanted: bool) -> None:
@@ -63,7 +62,7 @@ def change(config: Any, name: str, how: Callable[[Any], Any]) -> None:
 
     Since 2.12 an assignment is seen by the thread that made it alone; the others see the default,
     which any thread can change back. So this thread gets a value of its own only if it had one.
-    ``how`` takes a value, this thread's or the default, and returns the new one.
+    ``how`` makes the new value of the old one.
     """
     entry = config._config[name]
     here, elsewhere = getattr(config, name), entry.default
@@ -98,11 +97,7 @@ def stock_kernel(name: str, key: str) -> Callable[..., Any]:
 
 
 def replace_kernels(kernels: Mapping[str, Callable[..., Any]], key: str) -> object:
-    """Put kernels in the place of those of operators of ``aten``.
-
-    Args:
-        kernels: by the operator's name.
-        key: the dispatch key.
+    """Put kernels, by name, in the place of those of operators of ``aten`` for a dispatch key.
 
     Returns:
         What they last as long as: PyTorch's are back when it is gone.

@@ -17,9 +17,8 @@ class Place(NamedTuple):
     """An attribute of PyTorch's that tilecast changes while it is installed."""
 
     module: str
-    """The module."""
     name: str
-    """The attribute, with dots where it is one of an object's."""
+    """With dots where it is an attribute of an object."""
     since: tuple[int, int] = OLDEST
     """The first version that has it as the hook needs it."""
 
@@ -56,10 +55,10 @@ def torch_version() -> tuple[int, int]:
 
 
 def is_last_call(op: str, templates: Sequence[Any]) -> bool:
-    """Whether Inductor asks for the last time for the choices of a multiplication.
+    """Whether Inductor asks for the last time for the choices of a product.
 
     It asks once, except for addmm since 2.12: first for ATen's choices and those of a contiguous
-    copy, with the bias as it is, and last for the others, with the bias expanded as ours expect it.
+    copy, with the bias as it is, and last for the others, with the bias expanded.
     """
     if op != "addmm" or torch_version() < (2, 12):
         return True
@@ -70,25 +69,25 @@ def is_last_call(op: str, templates: Sequence[Any]) -> bool:
 
 
 def fast_accumulation(overrides: Mapping[str, Mapping[str, Any]] | None) -> bool | None:
-    """``use_fast_accum`` of a ``scaled_mm``; None where Inductor says nothing of it.
+    """``use_fast_accum`` of a ``scaled_mm``; None where Inductor does not pass it.
 
-    On every version it is no input of the product: it reaches choices as what templates are told,
-    ATen's under its own name and Triton's in capitals. ATen's is asked wherever we are named.
+    It is no input of the product, but an option of templates: of ATen's under its own name, of
+    Triton's in capitals.
 
     Args:
-        overrides: what Inductor tells each template, by its uid.
+        overrides: options by the template's uid.
     """
-    told = {
+    found = {
         bool(value)
         for options in (overrides or {}).values()
         for name, value in options.items()
         if name.lower() == "use_fast_accum"
     }
-    return told.pop() if told else None
+    return found.pop() if found else None
 
 
 def stock_handler(factory: Any) -> Any:
-    """The choices handler without ours: what ``config.inductor_choices_class``, or None, makes."""
+    """The handler that ``config.inductor_choices_class``, or None, makes."""
     from torch._inductor import choices
 
     # 2.15: other packages may have registered theirs beside it.
@@ -99,14 +98,14 @@ def stock_handler(factory: Any) -> Any:
 
 
 def template_params(**params: Any) -> Any:
-    """What a template is rendered with; its class has moved in 2.15."""
+    """The variables of a template, whose class has moved in 2.15."""
     from torch._inductor import kernel_template_choice
 
     return vars(kernel_template_choice)["DictKernelTemplateParams"](params)
 
 
 def autotuned(op: str, choices: Sequence[Any], nodes: Sequence[Any], layout: Any) -> Any:
-    """What the fastest of some choices becomes in the graph; it is benchmarked here and now.
+    """The node of the fastest of some choices, which are benchmarked now.
 
     Since 2.13 Inductor also returns the choice; since 2.15 a setting would put the benchmark off.
     """
@@ -123,8 +122,8 @@ def autotuned(op: str, choices: Sequence[Any], nodes: Sequence[Any], layout: Any
 def benchmarks_calls_here(choices: Sequence[Any]) -> bool:
     """Whether Inductor benchmarks all of some choices in this process, one call after another.
 
-    It does so elsewhere if it is told to, and since 2.15 whenever CUTLASS's are among them; since
-    2.15 it can also be told to do so in CUDA graphs of its own.
+    Settings move this to another process, or since 2.15 to CUDA graphs; since 2.15 CUTLASS's
+    choices always go to another process.
     """
     from torch._inductor import config
     from torch._inductor.codegen.cutlass.kernel import CUTLASSTemplateCaller
@@ -139,8 +138,7 @@ def ask_for_aten() -> None:
     """Have Inductor ask ATen for choices wherever a list of backends names TILECAST without ATEN.
 
     TILECAST may have none: for an operator that it does not cover, or because it is not installed,
-    which another thread or an environment may not know. For that reason this is never undone; it
-    does nothing to a list without TILECAST. All of Inductor asks through one function.
+    which another thread may not know. So this is never undone; it does nothing to other lists.
     """
     from torch._inductor import utils
 

@@ -32,20 +32,20 @@ def launch(
     alpha: float,
     beta: float,
 ) -> None:
-    """Write to ``out`` what one of some kernels makes of a and b, as a `StaticMatmul` does.
+    """Write to ``out`` what one of some kernels makes of A and B, as a `StaticMatmul` does.
 
     Args:
         a: (m, k), or (batch, m, k); b and out likewise.
-        b: what it is multiplied with.
-        out: what is written to.
+        b: B.
+        out: the result.
         extras: those of the operands that are tensors, as the graph has them.
-        added: what is added behind the kernel; None where nothing is.
-        configs: names of the kernels' configs; several where an extent is symbolic.
+        added: what is added behind the kernel, by the factors alpha and beta.
+        configs: names; several where an extent is symbolic.
         operands: their text.
-        model: folder, aim and digest of the model that picks by the extents of the call; nothing
-            where these are fixed.
+        model: folder, objective and digest of the model that picks by the extents of the call;
+            nothing where these are fixed.
         alpha: factor of the product.
-        beta: factor of what is added to it.
+        beta: factor of ``added``, or of a matrix that the kernel adds.
     """
     any_rows = out.stride(-1) == 1 and out.stride(-2) % padded(1, out.itemsize) != 0
     matmul = _named(tuple(configs), operands, a.ndim == 3, any_rows, tuple(model))
@@ -61,7 +61,6 @@ def launch(
 def _named(
     configs: tuple[str, ...], operands: str, batched: bool, any_rows: bool, model: tuple[str, ...]
 ) -> StaticMatmul | DynamicMatmul:
-    """What launches."""
     if not model:
         (config,) = configs
         return StaticMatmul.named(config, operands, batched, any_rows)

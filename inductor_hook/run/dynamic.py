@@ -26,12 +26,12 @@ class DynamicMatmul:
     """
 
     def __init__(self, specs: Sequence[KernelSpec], model: str, power: str, digest: str):
-        """Take what may run, at least one kernel, and the model that chooses.
+        """Take what may run, and the model that chooses.
 
         Args:
-            specs: they differ in their configs alone.
+            specs: one at least; they differ in their configs alone.
             model: its folder; "" for the shipped one.
-            power: what it aims at.
+            power: the objective.
             digest: its `tilecast.inductor_hook.settings.model_digest`; another one does not choose.
         """
         self.matmuls = {spec.config: StaticMatmul(spec) for spec in specs}

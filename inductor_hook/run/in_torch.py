@@ -1,25 +1,19 @@
-"""What torch does in place of a kernel, or behind it."""
+"""What torch does in place of a tilecast kernel, or behind it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import torch
 
 from tilecast.heuristics.operands import GemmOperands
-from tilecast.heuristics.problem import ADDED
 
 
 def add_bias(out: torch.Tensor, bias: torch.Tensor, alpha: float, beta: float) -> None:
     """``out = alpha * out + beta * bias`` in place, for factors that `layout.adds` allows.
 
-    Args:
-        out: (m, n), or (batch, m, n).
-        bias: broadcastable to it.
-        alpha: factor of the product.
-        beta: factor of the bias; with 0 its values do not matter, not even those that are none.
+    The bias is broadcastable to (m, n) or (batch, m, n); with a beta of 0 it may hold NaN.
     """
     if beta == 0:
         out.mul_(alpha)
@@ -40,12 +34,12 @@ def instead(operands: GemmOperands, *tensors: torch.Tensor | float) -> None:
 
 def in_torch(operands: GemmOperands) -> Callable[..., None]:
     """What has torch write the product of some operands to ``out``: f(a, b, out, *extras)."""
-    if operands.a.dtype.bits > 8 and not operands.scales and operands.epilogue in _ONE_OPERATOR:
-        return partial(_multiply, [extra.name for extra in operands.extras])
     # Only here: a graph whose kernels run needs none of it.
     from tilecast.data_collection.timing.torch_reference import torch_launch
 
-    launch = torch_launch(operands)
+    wide = operands.a.dtype.bits == 16 and operands.out.dtype != operands.a.dtype
+    once = wide and not operands.scales
+    launch = partial(_rounded_once, operands) if once else torch_launch(operands)
 
     def multiply(
         a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, *extras: torch.Tensor | float
@@ -59,33 +53,20 @@ def in_torch(operands: GemmOperands) -> Callable[..., None]:
     return multiply
 
 
-_ONE_OPERATOR = ((), ("bias",), *ADDED)
-"""Epilogues that one operator of torch does."""
-
-
-def _multiply(
-    names: Sequence[str],
+def _rounded_once(
+    operands: GemmOperands,
     a: torch.Tensor,
     b: torch.Tensor,
     out: torch.Tensor,
     *extras: torch.Tensor | float,
 ) -> None:
-    """Write a @ b to ``out`` with torch, rounded as a kernel does: once, to out's dtype.
+    """A product in fp32, as ``torch.matmul`` rounds to A's type, and behind it the epilogue."""
+    from tilecast.data_collection.timing.tensors import applied
 
-    With the extras of these names, a bias (n,) or a matrix and factors, where there are some.
-
-    That may be another one than A's and B's, which ``torch.matmul`` refuses.
-    """
-    # The dtype that holds every value of both: bf16 operands are exact in fp32.
-    wide = torch.promote_types(a.dtype, out.dtype)
-    product = out if out.dtype == wide else out.new_empty(out.shape, dtype=wide)
-    # With an output even here, because autocast would narrow what has none.
-    given: dict[str, Any] = dict(zip(names, extras, strict=True))
-    added = given.pop("bias", given.pop("c", None))
-    if added is None:
-        torch.matmul(a.to(wide), b.to(wide), out=product)
-    else:
-        add = torch.addmm if a.ndim == 2 else torch.baddbmm
-        add(added.to(wide), a.to(wide), b.to(wide), **given, out=product)
-    if product is not out:
-        out.copy_(product)
+    given = dict(zip((extra.name for extra in operands.extras), extras, strict=True))
+    # With an output, because autocast would narrow what has none.
+    result = out.new_empty(out.shape, dtype=torch.float32)
+    torch.matmul(a.float(), b.float(), out=result)
+    for step in operands.epilogue:
+        result = applied(step, result, given)
+    out.copy_(result)

@@ -1,4 +1,4 @@
-"""Which configs a problem deserves: the model's answers, kept."""
+"""The model's choices for a problem, remembered."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _REMEMBERED = 4096
 
 
 def hardware_of(device: int, settings: Settings) -> Hardware:
-    """The hardware of a CUDA device, as a model of one's own, tilecast or its driver describes it.
+    """The hardware of a CUDA device, as the user's model, tilecast or its driver describes it.
 
     Raises:
         TilecastError: no kernel is for this GPU, or the model is refused.
@@ -61,9 +61,9 @@ def _gpu_here(device: int) -> Hardware:
 
 @lru_cache(_REMEMBERED)
 def runnable(settings: Settings, operands: GemmOperands, gpu: Hardware) -> GemmOperands:
-    """The same; without what they add where that is to be added by a second kernel.
+    """The operands, without an addition that a second kernel must do.
 
-    There no kernel of a GPU adds it, or no model has seen one that does, as for a matrix it must.
+    A second kernel does it if no kernel adds it, or if no model has seen kernels that do.
 
     Raises:
         TilecastError: nor is there a model that chooses for the product alone.
@@ -113,11 +113,7 @@ def first(settings: Settings, problem: GemmProblem, gpu: Hardware) -> FirstChoic
 def decided(settings: Settings, problem: GemmProblem, gpu: Hardware, any_rows: bool) -> FirstChoice:
     """What runs without a benchmark: `first`, but never cuBLAS if TMA cannot store the rows.
 
-    Args:
-        settings: which model decides.
-        problem: what is multiplied, with rows that are padded to what TMA stores.
-        gpu: the GPU.
-        any_rows: whether the result's own rows are shorter, so that TMA cannot store them.
+    With ``any_rows`` the result's rows are shorter than those of the problem, which TMA can store.
 
     Raises:
         TilecastError: no model knows the GPU, dtypes and majors, or not well enough to decide.
@@ -137,11 +133,12 @@ def ranked(
 ) -> tuple[KernelConfig, ...]:
     """The ``limit`` of some configs that the model prefers for a problem, best first.
 
-    In the order of all candidates of the problem, as its features compare them with each other;
-    then the configs that are none, which run all the same, as the model places them among them.
+    In the order of all candidates of the problem, as its features compare them with each other.
+    Configs that are not candidates but run come last, in the order of the model.
 
     Raises:
-        TilecastError: no model knows the GPU, dtypes and majors; or a borrowed one may not decide.
+        TilecastError: no model knows the GPU, dtypes and majors; or the model is another GPU's and
+            ``limit`` is 1.
     """
     heuristic = _ranking(settings, problem.operands, gpu, benchmarked=limit > 1)
     rivals = candidates(problem, gpu)
@@ -154,7 +151,6 @@ def ranked(
 
 
 def _those_among(configs: Sequence[KernelConfig], ranking: Candidates) -> list[KernelConfig]:
-    """Some configs in the order of a ranking, those that are in it."""
     index = ranking.table.index
     wanted = [index[config] for config in configs if config in index]
     return list(ranking.take(np.flatnonzero(np.isin(ranking.rows, wanted))))
@@ -178,11 +174,7 @@ def portfolio(
 def _choosing(
     settings: Settings, operands: GemmOperands, gpu: Hardware, *, benchmarked: bool
 ) -> LearnedHeuristic:
-    """The model for some operands, where it may choose for them.
-
-    Raises:
-        TilecastError: there is none, or none that knows enough to decide without a benchmark.
-    """
+    """As `_ranking`; without a benchmark, the model must know such operands well enough."""
     heuristic = _ranking(settings, operands, gpu, benchmarked=benchmarked)
     if not benchmarked:
         check_decides_for(heuristic.artifact.measured, operands)
@@ -203,7 +195,7 @@ def _ranking(
             raise TilecastError(
                 f"no model decides without a benchmark: {terms(heuristic.artifact)}"
             )
-        telemetry.say_once("borrowed model", terms(heuristic.artifact))
+        telemetry.say_once("nearest GPU's model", terms(heuristic.artifact))
     return heuristic
 
 

@@ -8,11 +8,12 @@ model's order in that place, for both.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import wraps
+from functools import lru_cache, wraps
 from typing import Any
 
+from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
-from tilecast.heuristics.operands import GemmOperands, TensorSpec
+from tilecast.heuristics.operands import KINDS_REMEMBERED, GemmOperands, TensorSpec
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook.describe.from_ir import stored
 from tilecast.inductor_hook.patch import patching
@@ -23,8 +24,7 @@ from tilecast.inductor_hook.stock_kernels.stock_order import (
     in_order,
     ranked_or_stock,
 )
-from tilecast.kernels.quack_sm90.config import QuackConfig
-from tilecast.kernels.quack_sm90.space import deepest
+from tilecast.kernels.candidates import space
 from tilecast.kernels.rules import tile_ks
 
 Legal = Sequence[tuple[tuple[str, Any], ...]]
@@ -45,36 +45,41 @@ PLAIN: Mapping[str, Any] = {
 """What they have in common, as the kernels that were measured have it."""
 
 
-def quack_config(fields: Mapping[str, Any], operands: GemmOperands) -> QuackConfig | None:
-    """The config that stands for one of FlexGEMM's: its tile, with the deepest pipeline that fits.
-
-    Returns:
-        None where a knob has another value than in any kernel that was measured.
-    """
+def quack_config(fields: Mapping[str, Any], operands: GemmOperands) -> KernelConfig | None:
+    """The config that stands for one of FlexGEMM's; None where a knob was never measured so."""
     common = {name: value for name, value in fields.items() if name not in SHAPE}
     if not (fields.keys() >= set(SHAPE) and common.items() <= PLAIN.items()):
         return None
-    config = QuackConfig(
-        fields["tile_m"],
-        fields["tile_n"],
-        tile_ks(operands)[0],
-        fields["cluster_m"],
-        fields["cluster_n"],
-        schedule="pong" if fields["pingpong"] else "coop",
-        swap_ab=fields["swap_ab"],
+    return _plain_configs(operands).get(tuple(fields[name] for name in SHAPE))
+
+
+@lru_cache(KINDS_REMEMBERED)
+def _plain_configs(operands: GemmOperands) -> dict[tuple[float, ...], KernelConfig]:
+    """The configs that differ in `SHAPE` alone, by that."""
+    candidates = space(operands, HOPPER)
+    c = candidates.columns
+    shapes = zip(
+        *(c.tile_m, c.tile_n, c.cluster_m, c.cluster_n, c.ping_pong, c.swap_ab), strict=True
     )
-    return deepest(config, operands, HOPPER)
+    plain = (
+        (c.tile_k == tile_ks(operands)[0])
+        & (c.split_k == 1)
+        & (c.ctas_per_sm == 1)
+        & (c.raster_m == 1)
+        & (c.swizzle == PLAIN["max_swizzle_size"])
+    )
+    rows = zip(shapes, candidates.configs, plain, strict=True)
+    return {shape: config for shape, config, is_plain in rows if is_plain}
 
 
 def read(call: Any, inputs: Sequence[Any]) -> GemmProblem:
-    """The product of a FlexGEMM call; a symbolic extent counts as its hint, as it does to PyTorch.
+    """The product of a FlexGEMM call, without its epilogue; a symbolic extent counts as its hint.
 
-    What is added to the product, and done behind it, is left out. The result, of which nothing is
-    known at that point, counts as row-major and of A's dtype.
+    The result, of which nothing is known at that point, counts as row-major and of A's dtype.
 
     Args:
         call: FlexGEMM's ``FlexGemmEpilogueConfig``.
-        inputs: what is multiplied and added, as Inductor holds it.
+        inputs: the operands, as Inductor holds them.
 
     Raises:
         TilecastError: it is a grouped product, or no config is for such operands.
@@ -96,7 +101,7 @@ def rank_configs(legal: Legal, problem: GemmProblem, choose: Choose) -> Legal:
     """Order FlexGEMM's configs as a model does; those that it does not know come last.
 
     Raises:
-        TilecastError: the model knows none of them, or not the problem.
+        TilecastError: no model knows the problem, or none of these configs.
     """
     found = [(quack_config(dict(fields), problem.operands), fields) for fields in legal]
     if not any(config for config, _ in found):

@@ -1,8 +1,7 @@
 """Stock NVGEMM kernels in a model's order.
 
-Inductor asks one object which GEMMs of ``cutlass.operators`` it shall compile, and that one asks
-nvMatmulHeuristics. `rank_with_model` has it ask a model first, and nvMatmulHeuristics where no
-model can tell.
+Inductor asks one object which GEMMs of ``cutlass.operators`` to compile, and that one asks
+nvMatmulHeuristics. `rank_with_model` has it ask a model first.
 """
 
 from __future__ import annotations
@@ -11,6 +10,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
+from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.dtypes import dtype_of_cutlass
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.operands import GemmOperands, TensorSpec
@@ -22,11 +24,10 @@ from tilecast.inductor_hook.stock_kernels.stock_order import (
     in_order,
     ranked_or_stock,
 )
-from tilecast.kernels.quack_sm90.config import QuackConfig
-from tilecast.kernels.quack_sm90.space import stock_configs
+from tilecast.kernels.candidates import families_on
 
 STOCK_OPERATOR = "Sm90StaticPersistentGemmOperator"
-"""The class of ``cutlass.operators`` that `stock_configs` stand for."""
+"""The class of ``cutlass.operators`` that `KernelFamily.stock` stands for."""
 
 
 def kernel_operands(metadata: Any) -> GemmOperands:
@@ -44,23 +45,24 @@ def kernel_operands(metadata: Any) -> GemmOperands:
     return GemmOperands(a, b, out, dtype_of_cutlass(metadata.operands.accumulator_type))
 
 
-def kernel_config(metadata: Any) -> QuackConfig | None:
+def kernel_config(metadata: Any, swap_ab: bool = False) -> KernelConfig | None:
     """The config that stands for a kernel, by the ``OperatorMetadata`` of any operator.
 
-    Returns:
-        None if it is not one of `stock_configs`: of another class, for another architecture, or of
-        a newer library's tile.
+    None if the kernel is of another class, for another architecture, or of a newer library's tile.
 
     Raises:
         TilecastError: as `kernel_operands`.
     """
     if metadata.operator_class.__name__ != STOCK_OPERATOR:
         return None
-    design = metadata.design
+    operands, design = kernel_operands(metadata), metadata.design
     shape = (*design.tile_shape, *design.cluster_shape)
-    for c in stock_configs(kernel_operands(metadata), HOPPER):
-        if shape == (c.tile_m, c.tile_n, c.tile_k, c.cluster_m, c.cluster_n, 1):
-            return c
+    for family in families_on(HOPPER):
+        c = family.geometry(family.stock(operands, HOPPER))
+        knobs = (c.tile_m, c.tile_n, c.tile_k, c.cluster_m, c.cluster_n, np.ones(len(c)))
+        (rows,) = np.nonzero((np.transpose(knobs) == shape).all(axis=1))
+        for config in family.configs(replace(c, swap_ab=np.full(len(c), swap_ab)).at(rows)):
+            return config
     return None
 
 
@@ -72,7 +74,7 @@ def rank_kernels(
     *,
     swap_ab: bool = False,
 ) -> list[Any]:
-    """Order kernels as a model does; those that it does not know come last.
+    """The best ``count`` kernels as a model orders them; those that it does not know come last.
 
     Args:
         kernels: operators for one problem, so all with the same operands.
@@ -82,9 +84,9 @@ def rank_kernels(
         swap_ab: whether these extents are those of out^T = B^T A^T.
 
     Raises:
-        TilecastError: the model knows none of the kernels, or not the problem.
+        TilecastError: no model knows the problem, or none of these kernels.
     """
-    found = [(kernel_config(kernel.metadata), kernel) for kernel in kernels]
+    found = [(kernel_config(kernel.metadata, swap_ab), kernel) for kernel in kernels]
     known = [kernel for config, kernel in found if config]
     if not known:
         classes = sorted({kernel.metadata.operator_class.__name__ for kernel in kernels})
@@ -97,8 +99,7 @@ def rank_kernels(
     if swap_ab:
         # The model knows an exchanged kernel by the problem that was asked for.
         m, n, operands = n, m, _exchanged(operands)
-    turned = [(config and replace(config, swap_ab=swap_ab), kernel) for config, kernel in found]
-    return in_order(turned, GemmProblem(m, n, k, batch, operands), count, choose)
+    return in_order(found, GemmProblem(m, n, k, batch, operands), count, choose)
 
 
 def _exchanged(operands: GemmOperands) -> GemmOperands:

@@ -1,15 +1,15 @@
-"""PyTorch's own kernels in a model's order, or in their own where no model can tell."""
+"""PyTorch's own kernels in a model's order, or in their own where no model ranks them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError, one_line
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook import telemetry
-from tilecast.kernels.quack_sm90.config import QuackConfig
 
 Choose = Callable[[GemmProblem, Sequence[Any], int], Sequence[Any]]
 """Takes a problem, the configs at hand and how many are wanted; returns the best, best first.
@@ -20,22 +20,17 @@ HOPPER = hardware("H200")
 
 
 def in_order(
-    found: Sequence[tuple[QuackConfig | None, Any]],
+    found: Sequence[tuple[KernelConfig | None, Any]],
     problem: GemmProblem,
     count: int,
     choose: Choose,
 ) -> list[Any]:
-    """The best kernels, best first; those that the model does not know come last, in their order.
+    """The best ``count`` kernels, best first; those without a config come last, in their order.
 
-    Args:
-        found: kernels, each behind the config that stands for it and for no other, or None where
-            none does; one at least has a config.
-        problem: what they multiply.
-        count: how many are wanted.
-        choose: asks the model.
+    Each stands behind the config that stands for it and for no other, or None.
 
     Raises:
-        TilecastError: the model knows not the problem.
+        TilecastError: no model knows the problem.
     """
     known = {config: kernel for config, kernel in found if config}
     unknown = [kernel for config, kernel in found if not config]
@@ -46,16 +41,12 @@ def in_order(
 def ranked_or_stock(
     kind: str, ranked: Callable[[], Sequence[Any]], stock: Callable[[], Sequence[Any]]
 ) -> Sequence[Any]:
-    """What the model ranks, or, where that fails, what PyTorch does; a warning tells each reason.
+    """What the model ranks, or, where that fails, PyTorch; a warning gives each reason.
 
-    Args:
-        kind: what PyTorch calls the kernels.
-        ranked: asks the model.
-        stock: asks PyTorch.
+    ``kind`` is PyTorch's name of the kernels.
     """
     try:
         return ranked()
-    # Whatever went wrong here, the user's program shall compile.
     except Exception as error:
         reason = str(error) if isinstance(error, TilecastError) else one_line(error)
         telemetry.count(f"failed: ranking {kind} kernels")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
@@ -22,13 +22,13 @@ from tilecast.inductor_hook.timing.stand_in import StandIn
 
 
 def benchmarked(choices: list[Any]) -> list[Any]:
-    """Those of all choices for a product that stay; Inductor asks before it benchmarks them."""
+    """The choices to benchmark, of all for a product. Inductor calls this before its benchmark."""
     settings = asked()
     try:
         return _benchmarked(choices, settings) if settings else choices
     # Inductor calls it bare, and compiles on without tilecast.
     except Exception as error:
-        telemetry.warn_once("looking through choices", error)
+        telemetry.warn_once("selecting choices to benchmark", error)
         return choices
 
 
@@ -37,50 +37,27 @@ def _benchmarked(choices: list[Any], settings: Settings) -> list[Any]:
         time_as_it_runs(choice)
     first = next((choice for choice in choices if isinstance(choice, TilecastCaller)), None)
     if first and benchmarks_calls_here(choices):
-        # What does less, or more, beside a fused kernel does not race against it.
+        # Choices that compute different things are not timed at the power limit.
         alike = not any(isinstance(choice, StandIn) for choice in choices)
         contest = Contest(near(first.choice.matmul.hint, settings.power) if alike else None)
         for choice in choices:
             if choice.layout.device.type == "cuda":
                 contest.enter(choice)
-    aten_named = names(config.max_autotune_gemm_backends, "ATEN")
-    stay = kept([_kind(choice) for choice in choices], aten_named)
-    return [choice for choice, stays in zip(choices, stay, strict=True) if stays]
+    if first and first.choice.settings.k == 1:
+        return [first]
+    if names(config.max_autotune_gemm_backends, "ATEN"):
+        return choices
+    # ATen was asked for the sake of products that no other backend covers.
+    return [choice for choice in choices if not _is_aten(choice)] or choices
 
 
-def kept(kinds: Sequence[str], aten_named: bool) -> list[bool]:
-    """Which of the choices for a product stay.
-
-    ======================================  ==========
-    there are                               stay
-    ======================================  ==========
-    forced ones                             the forced
-    ATen's, which nobody named, and others  the others
-    anything else                           all
-    ======================================  ==========
-
-    Args:
-        kinds: of each choice: ``forced`` (tilecast's, k is 1), ``tilecast``, ``aten``, ``other``.
-        aten_named: whether the list of backends names ATEN; where it does not, ATen was asked for
-            the sake of products that nobody else covers.
-    """
-    if "forced" in kinds:
-        return [kind == "forced" for kind in kinds]
-    if not aten_named and set(kinds) - {"aten"}:
-        return [kind != "aten" for kind in kinds]
-    return [True] * len(kinds)
-
-
-def _kind(choice: Any) -> str:
-    """What `kept` calls a choice."""
-    if isinstance(choice, TilecastCaller):
-        return "forced" if choice.choice.settings.k == 1 else "tilecast"
+def _is_aten(choice: Any) -> bool:
     asked = choice.annotations.get("ktc")
-    return "aten" if asked and isinstance(asked.template, ExternKernelChoice) else "other"
+    return bool(asked) and isinstance(asked.template, ExternKernelChoice)
 
 
 def time_as_it_runs(choice: Any) -> None:
-    """Have ATen's product with a row be benchmarked with the row, as its generated call has it.
+    """Have ATen's ``addmm`` with a row be benchmarked with the row, as it runs in a graph.
 
     Since 2.12 Inductor benchmarks it with the row expanded to a matrix, which ATen copies first:
     1.31x the time (kernels/EXPERIMENTS.md), so that slower kernels would win.
@@ -93,22 +70,19 @@ def time_as_it_runs(choice: Any) -> None:
 
 
 class Contest:
-    """Choices for one multiplication, which are timed in graphs one after the other.
+    """Choices for one product, which are timed in graphs one after the other.
 
     Graphs of those near the fastest are kept, and their kernels loaded, until it is closed.
     """
 
     def __init__(self, near: float | None):
-        """Take how much slower than the fastest, as a share, is near; None keeps no graph."""
+        """Keep graphs that are slower than the fastest by a share of ``near`` at most; or none."""
         self.near = near
         self.graphs: dict[Any, Captured] = {}
         self._unload: dict[Any, Call] = {}
 
     def enter(self, choice: Any) -> None:
-        """Have a choice for the GPU be benchmarked as it runs in a model.
-
-        Inductor's own timing is used where it cannot be captured.
-        """
+        """Have a choice for the GPU be benchmarked in a graph, or by Inductor if that fails."""
         vars(choice).update(
             benchmark=partial(self.benchmark, choice, choice.benchmark), tilecast_contest=self
         )
@@ -118,7 +92,7 @@ class Contest:
     ) -> float:
         """Milliseconds of a call of a choice; its graph is kept where it may be the fastest."""
         self._drop(choice)
-        # Not as an attribute, which some choices refuse to have before they are benchmarked.
+        # Some choices refuse the attribute before they are benchmarked.
         unload = kept_loaded(vars(choice).get("bmreq"))
         found: list[Captured] = []
         try:
@@ -139,10 +113,7 @@ class Contest:
         return taken
 
     def _timed(self, stock: Stock, *inputs: torch.Tensor, **options: Any) -> float:
-        """As `benchmark` in a graph; by Inductor where there is no memory for that.
-
-        Graphs that are kept hold what their launches allocate, and go first.
-        """
+        """Time in a graph. If memory is short, drop the kept graphs, then have Inductor time."""
         try:
             return benchmark(stock, *inputs, **options)
         except torch.OutOfMemoryError as error:
@@ -167,7 +138,7 @@ class Contest:
 
 
 def contest_of(choices: Iterable[Any]) -> Contest | None:
-    """Where some choices were to be timed; None where Inductor times them by itself."""
+    """The contest that some choices are in; None where Inductor times them by itself."""
     return next(
         (vars(c)["tilecast_contest"] for c in choices if "tilecast_contest" in vars(c)), None
     )
@@ -176,8 +147,8 @@ def contest_of(choices: Iterable[Any]) -> Contest | None:
 def kept_loaded(request: Any) -> Call:
     """Have a kernel that Inductor benchmarks stay loaded, until what this returns is called.
 
-    Inductor unloads it after each benchmark: Triton's since 2.15, and CUTLASS's. ``request`` is
-    None for a kernel of a library.
+    Inductor unloads it after each benchmark: Triton's since 2.15, and CUTLASS's. ATen's kernels
+    have no ``request``.
     """
     if request is None:
         return lambda: None

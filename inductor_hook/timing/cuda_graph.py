@@ -1,4 +1,4 @@
-"""How long the choices for a multiplication take in a model, whatever the host is busy with.
+"""How long the choices for a product take in a model, whatever the host is busy with.
 
 Inductor times one call after another, each between two events of its own, so a host that comes late
 with a launch is in the time of what it launches. Here the calls are the launches of one CUDA graph,
@@ -26,6 +26,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from tilecast.data_collection.timing.gpu_session import COLD_FACTOR, MAX_LAUNCHES, REPLAY_SECONDS
 from tilecast.inductor_hook import telemetry
+from tilecast.inductor_hook.patch import patching
 from tilecast.inductor_hook.run.static import errors_raised
 
 REPLAYS = 5
@@ -87,13 +88,9 @@ def benchmark(
     out: torch.Tensor,
     keep: Callable[[Captured], object] = lambda captured: None,
 ) -> float:
-    """Milliseconds of one call on some operands.
+    """Milliseconds of one call that writes ``out``, which ``stock`` has Inductor benchmark.
 
-    Args:
-        stock: has Inductor benchmark it.
-        inputs: of the call.
-        out: what it writes.
-        keep: is given what was captured, if anything was.
+    ``keep`` is given what was captured, if anything was.
 
     Raises:
         OutOfMemoryError: the card is full.
@@ -113,7 +110,7 @@ def benchmark(
             if len(calls) > known + 1:
                 return stock(*inputs, out=out)  # its own call is not the only one
         try:
-            # Torch's product in place of one of ours that fails would pass for it.
+            # torch's product would pass for that of a tilecast kernel that fails.
             with errors_raised():
                 captured = Captured.of(calls)
                 captured.milliseconds = _milliseconds(captured)
@@ -133,8 +130,6 @@ _noting: ContextVar[list[Call] | None] = ContextVar("tilecast_noting", default=N
 """Where this thread notes what Inductor would benchmark; None where it benchmarks."""
 _lock = Lock()
 _noting_threads = 0
-_before: Callable[..., float] | None = None
-"""What another package had put in place of the benchmark."""
 
 
 @contextmanager
@@ -151,16 +146,13 @@ def _noted(calls: list[Call]) -> Iterator[None]:
 
 def _count(change: int) -> None:
     """Have `_note` be called while any thread notes."""
-    global _before, _noting_threads
+    global _noting_threads
     with _lock:
         if not _noting_threads:
-            _before = vars(benchmarker).get("benchmark")
-            vars(benchmarker)["benchmark"] = partial(_note, benchmarker.benchmark)
+            patching.replace(benchmarker, "benchmark", partial(_note, benchmarker.benchmark))
         _noting_threads += change
         if not _noting_threads:
-            del vars(benchmarker)["benchmark"]
-            if _before:
-                vars(benchmarker)["benchmark"] = _before
+            patching.restore(benchmarker, "benchmark")
 
 
 def _note(
@@ -202,7 +194,7 @@ def _operand_sets(tensors: Sequence[torch.Tensor], l2: int) -> list[list[torch.T
 
 
 def set_count(set_bytes: int, l2: int) -> int:
-    """Operand sets that a graph goes through, of so many bytes each, for a cache of ``l2``."""
+    """Operand sets of so many bytes that a graph goes through, for a cache of ``l2`` bytes."""
     return max(1, min(MAX_LAUNCHES, math.ceil(COLD_FACTOR * l2 / max(set_bytes, 1))))
 
 

@@ -1,22 +1,28 @@
-"""What Inductor measured: it is logged and recorded, and a rule decides between near equals."""
+"""Decides by measured times: logs and records them, and lets the model decide near equals."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from functools import cache
 from math import isfinite
 from typing import Any
 
 from torch._inductor import config
 from torch._inductor.select_algorithm import ExternKernelCaller, get_algorithm_selector_cache
 
+from tilecast.data_collection.dataset.autotuned import Autotuned
+from tilecast.data_collection.gpu.environment import versions
 from tilecast.inductor_hook import telemetry
 from tilecast.inductor_hook.offer.offer import count, log
 from tilecast.inductor_hook.offer.template import FAILED_MS, TilecastCaller, without_failures
+from tilecast.inductor_hook.recording import record_times
+from tilecast.inductor_hook.select import selection
 from tilecast.inductor_hook.settings import Settings, active
 from tilecast.inductor_hook.timing.choice_benchmark import Contest, contest_of
 from tilecast.inductor_hook.timing.power_limit import at_the_limit
-from tilecast.inductor_hook.timing.record_times import learn
 from tilecast.inductor_hook.timing.stand_in import StandIn
+from tilecast.kernels.objects.keys import toolchain
 
 TIE = 0.005
 """Tilecast choices closer than this count as equal, and the model's order decides: times of one
@@ -25,16 +31,16 @@ better throughout, nor a margin for or against cuBLAS (models/EXPERIMENTS.md).""
 
 
 def settle(timings: dict[Any, float], op: str, *rest: Any) -> None:
-    """Log and record what was measured, and leave in the timings what Inductor may take.
+    """Log and record times, and drop choices that Inductor, which takes the fastest, must not take.
 
-    Inductor takes the fastest that is left. Tilecast choices that only seem faster than one that
-    the model prefers go. Beside stand-ins all but the best fused kernel goes if that is surely
-    faster, and else every fused kernel.
+    These are tilecast choices that only seem faster than one that the model prefers. Beside
+    stand-ins all but the best fused kernel goes if that is surely faster, and else every fused
+    kernel.
 
     Args:
-        timings: milliseconds by caller.
-        op: what Inductor calls the operator.
-        rest: what else Inductor passes on.
+        timings: milliseconds by caller, changed in place.
+        op: Inductor's name of the operator.
+        rest: not read.
     """
     contest = contest_of(timings)
     try:
@@ -47,7 +53,7 @@ def settle(timings: dict[Any, float], op: str, *rest: Any) -> None:
                 _keep_preferred(timings, choices, active(), contest)
     # Inductor calls it bare, and takes the fastest.
     except Exception as error:
-        telemetry.warn_once("weighing times", error, then="the fastest choice is taken")
+        telemetry.warn_once("comparing times", error, then="the fastest choice is taken")
     finally:
         if contest:
             contest.close()
@@ -62,10 +68,7 @@ def _report(
     """Log times, record them if that is asked for, and forget those of kernels that failed."""
     problem = choices[0].choice.matmul.hint
     if settings and settings.learn:
-        library = [taken for caller, taken in timings.items() if _is_library(caller)]
-        times = [(caller.choice, timings[caller]) for caller in choices]
-        device = choices[0].layout.device.index or 0
-        learn(settings.learn, problem, times, library, device, settings)
+        _learn(settings.learn, timings, choices, settings)
     fastest = min(timings.values())
     for caller in choices:
         taken = timings[caller]
@@ -77,6 +80,38 @@ def _report(
     if config.autotune_local_cache and max(timings[caller] for caller in choices) >= FAILED_MS:
         autotuner = get_algorithm_selector_cache()
         autotuner.update_local_cache(without_failures(autotuner.get_local_cache()))
+
+
+def _learn(
+    path: str, timings: Mapping[Any, float], choices: Sequence[TilecastCaller], settings: Settings
+) -> None:
+    """Record the times of single kernels that ran, and the least of PyTorch's own operators."""
+    ran = {
+        caller.choice.configs[0]: float(timings[caller])
+        for caller in choices
+        if caller.choice.is_one_kernel and timings[caller] < FAILED_MS
+    }
+    if not ran:
+        return
+    library = (
+        float(taken)
+        for caller, taken in timings.items()
+        if _is_library(caller) and taken < FAILED_MS
+    )
+    gpu = selection.hardware_of(choices[0].layout.device.index or 0, settings)
+    found = Autotuned(
+        choices[0].choice.matmul.hint,
+        ran,
+        min(library, default=None),
+        gpu.name,
+        toolchain(),
+        _versions(),
+        datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+    record_times(path, found)
+
+
+_versions = cache(versions)
 
 
 def _is_library(caller: Any) -> bool:
@@ -116,11 +151,7 @@ def _keep_if_faster(timings: dict[Any, float], choices: Sequence[TilecastCaller]
 
 
 def limit_ms(timings: Mapping[Any, float]) -> float:
-    """Milliseconds below which a fused kernel is taken; 0 where a stand-in failed.
-
-    Args:
-        timings: of all choices, in milliseconds; infinite where one failed.
-    """
+    """Milliseconds below which a fused kernel is taken; 0 if a stand-in failed (infinite time)."""
     limits = [one.limit(taken) for one, taken in timings.items() if isinstance(one, StandIn)]
     return min(limits) if all(map(isfinite, limits)) else 0.0
 
@@ -135,7 +166,7 @@ def _raised(
 ) -> dict[Any, float]:
     """Times of choices near the fastest by what they lose at the power limit; none without a race.
 
-    Not kept in Inductor's cache, where the library's would meet those of another ``power``.
+    Inductor's cache does not keep them: those of ATen would serve another ``power``.
     """
     keys = {caller: caller.hash_key() for caller in timings}
     cool = frozenset((key, timings[caller]) for caller, key in keys.items())

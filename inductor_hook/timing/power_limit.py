@@ -27,11 +27,9 @@ ROUNDS = 10
 
 
 def near(problem: GemmProblem, power: str) -> float | None:
-    """How much slower than the fastest may race; None where the power limit does not matter.
+    """The share by which a choice that races may be slower than the fastest; None without a race.
 
-    Args:
-        problem: what the choices multiply.
-        power: what is aimed at: ``burst``, ``sustained`` or ``robust``.
+    Only problems that can reach the power limit race, and not if ``power`` is ``burst``.
     """
     return NEAR if power != "burst" and "sustained" in regimes(problem) else None
 
@@ -42,16 +40,14 @@ def at_the_limit(
     """Milliseconds of the choices near the fastest, raised by what they lose at the power limit.
 
     For ``sustained`` what they lose there against the best of them there; for ``robust`` that, or
-    what they lose against the fastest on a cool card, if this is more.
+    what they lose against the fastest on a cool card, if this is more. Nothing where fewer than
+    two are near, or one of them was not timed in a graph.
 
     Args:
-        timings: milliseconds of all choices on a card that is cool.
-        graphs: what those near the fastest were timed in.
-        power: what is aimed at.
-        device: of the card.
-
-    Returns:
-        By choice; nothing where fewer than two are near, or one of them was not timed in a graph.
+        timings: milliseconds of all choices on a cool card.
+        graphs: those of the choices near the fastest.
+        power: the objective.
+        device: the CUDA device.
     """
     fastest = min(timings.values())
     racing = [choice for choice, time in timings.items() if time <= fastest * (1 + NEAR)]

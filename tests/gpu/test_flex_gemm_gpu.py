@@ -16,6 +16,7 @@ import pytest
 import torch
 from torch.torch_version import TorchVersion
 
+from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import LINEAR_BF16
@@ -24,7 +25,6 @@ from tilecast.inductor_hook import installed, telemetry
 from tilecast.inductor_hook.select.selection import ranked
 from tilecast.inductor_hook.settings import Settings
 from tilecast.inductor_hook.stock_kernels.flex_gemm import quack_config
-from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.models.runtime.learned import load_heuristic
 
 pytestmark = pytest.mark.skipif(
@@ -96,7 +96,7 @@ def _operands() -> tuple[torch.Tensor, torch.Tensor]:
 
 def _in_order(
     tried: Sequence[Mapping[str, Any]], problem: GemmProblem = PROBLEM
-) -> list[QuackConfig | None]:
+) -> list[KernelConfig | None]:
     return [quack_config(fields, problem.operands) for fields in tried]
 
 

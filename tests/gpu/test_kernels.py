@@ -11,11 +11,9 @@ import pytest
 import torch
 
 from tilecast.data_collection.timing.tensors import poisoned_out, random_inputs
-from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.launch import load_kernel
-from tilecast.kernels.objects.cache import ObjectCache
 from tilecast.kernels.occupancy import max_active_clusters
 from tilecast.kernels.quack_sm90.space import CLUSTERS, TILE_N
 from tilecast.kernels.spec import KernelSpec
@@ -247,9 +245,3 @@ def test_kernel_may_be_loaded_twice(kernels: Kernels, relative_error: Error) -> 
         a, b, out = _operands(64, 72, 80)
         load_kernel(spec, kernels.objects)(a, b, out)
         assert relative_error(out, a, b) <= TOLERANCE
-
-
-def test_kernel_that_is_not_compiled_is_told(kernels: Kernels, tmp_path) -> None:
-    spec = KernelSpec(kernels.configs[0], LINEAR_BF16)
-    with pytest.raises(TilecastError, match="is not compiled in .*tilecast compile"):
-        load_kernel(spec, ObjectCache(tmp_path))

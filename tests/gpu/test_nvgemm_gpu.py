@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch.torch_version import TorchVersion
 
+from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import LINEAR_BF16
@@ -17,7 +18,6 @@ from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook import telemetry
 from tilecast.inductor_hook.stock_kernels.nvgemm import kernel_config, rank_with_model, restore
 from tilecast.kernels.candidates import config_table
-from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.models.runtime.learned import LearnedHeuristic, load_heuristic
 
 pytestmark = pytest.mark.skipif(
@@ -36,11 +36,11 @@ class Model:
     """The shipped model, remembering its answers."""
 
     def __init__(self) -> None:
-        self.answers: list[tuple[GemmProblem, int, list[QuackConfig]]] = []
+        self.answers: list[tuple[GemmProblem, int, list[Any]]] = []
 
     def __call__(
-        self, problem: GemmProblem, configs: Sequence[QuackConfig], limit: int
-    ) -> list[QuackConfig]:
+        self, problem: GemmProblem, configs: Sequence[KernelConfig], limit: int
+    ) -> list[Any]:
         given = config_table(configs, problem.operands).all()
         ranking: Any = list(_heuristic(problem).rank(problem, given, limit=limit))
         self.answers.append((problem, len(configs), ranking))
@@ -166,7 +166,7 @@ def test_a_batch_is_ranked(home, choices_of) -> None:
 
 
 def test_operands_without_a_model_keep_the_stock_order(home, choices_of, caplog) -> None:
-    def refuse(problem: GemmProblem, configs: Sequence[QuackConfig], limit: int) -> Any:
+    def refuse(problem: GemmProblem, configs: Sequence[KernelConfig], limit: int) -> Any:
         raise TilecastError(f"no model is for {problem.operands}")
 
     operands = _operands(torch.float16)
@@ -175,11 +175,3 @@ def test_operands_without_a_model_keep_the_stock_order(home, choices_of, caplog)
     assert _names(choices_of(_linear, *operands)) == stock != []
     (record,) = [record for record in caplog.records if record.name.startswith("tilecast")]
     assert "PyTorch ranks its own NVGEMM kernels: " in record.getMessage()
-
-
-def test_restoring_brings_the_stock_order_back(home, choices_of) -> None:
-    before, stock = home.get_nvgemm_heuristics(), _names(choices_of(_linear, *_operands()))
-    rank_with_model(home, Model())
-    restore(home)
-    assert home.get_nvgemm_heuristics() is before
-    assert _names(choices_of(_linear, *_operands())) == stock

@@ -128,15 +128,9 @@ def test_pytorchs_own_switch_keeps_it_out() -> None:
     ("variable", "value", "reason"),
     [
         ("TILECAST_K", "lots", "k='lots' is out of range; allowed: 1 to 64, or 'auto'"),
-        ("TILECAST_K", "0", "k=0 is out of range"),
         ("TILECAST_K", "²", "installing from the environment failed"),
         ("TILECAST_MODEL", "/nowhere", "model /nowhere is refused: manifest.json cannot be read"),
         ("TILECAST_POWER", "eco", "power 'eco' is not known; allowed: burst, sustained, robust"),
-        (
-            "TILECAST_RECORD",
-            "/tmp/own.txt",
-            "record='/tmp/own.txt' is no CSV file; allowed: ",
-        ),
         ("TILECAST_RECORD", "own", "own' is no CSV file; allowed: a path that ends in .csv"),
         ("TILECAST_LEARN", "own.db", "own.db' is no JSON Lines file; allowed: a path that ends in"),
     ],
@@ -224,19 +218,3 @@ for variables in (*({{name: value}} for name, value in {bad}.items()), {{}}):
     assert process.returncode == 0, process.stderr
     assert process.stdout.split() == ["ATEN", "None", "128.0", "128.0"] * (len(bad) + 1)
     assert process.stderr.count("tilecast: ") == len(bad)
-
-
-def test_a_model_whose_manifest_is_cut_short_leaves_torch_compile_alone(tmp_path: Path) -> None:
-    (tmp_path / "manifest.json").write_text('{"sha256"')
-    process = _python(
-        """
-import torch
-compiled = torch.compile(lambda a, b: a @ b, backend="inductor")
-print(compiled(torch.ones(2, 2), torch.ones(2, 2)).sum().item())
-""",
-        **NAMED,
-        TILECAST_MODEL=str(tmp_path),
-    )
-    assert process.returncode == 0, process.stderr
-    assert process.stdout.strip() == "8.0"
-    assert process.stderr.count("tilecast: ") == 1

@@ -74,41 +74,28 @@ def test_a_model_trained_anew_after_the_installation(
     assert len(choices_of(linear(), "mm", [mm.aten_mm])) == (1 if count == 1 else 4)
 
 
+@pytest.mark.parametrize(
+    ("home", "name", "failures"),
+    [(LearnedHeuristic, "", 5), (ObjectBuilder, "start", 5), (Choice, "variables", 0)],
+    ids=["a prediction", "a compiler", "generated source"],
+)
 @pytest.mark.parametrize("count", [1, 3])
-def test_a_prediction_that_fails(
-    graph: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, count: int
+def test_what_fails_on_the_way_to_a_choice(
+    graph: Any,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    count: int,
+    home: type,
+    name: str,
+    failures: int,
 ) -> None:
-    def predict(*arguments: Any, **options: Any) -> list[Prediction]:
+    def fails(*arguments: Any, **options: Any) -> Any:
         raise ZeroDivisionError("float division\nby zero")
 
-    monkeypatch.setattr(LearnedHeuristic, "first" if count == 1 else "predict", predict)
+    monkeypatch.setattr(home, name or ("first" if count == 1 else "predict"), fails)
     install(k=count)
     _stock_is_left(caplog, "ZeroDivisionError: float division by zero")
-    assert counters["tilecast"]["failed: choosing kernels"] == 5
-
-
-@pytest.mark.parametrize("count", [1, 3])
-def test_a_compiler_that_cannot_start(
-    graph: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, count: int
-) -> None:
-    def start(self: ObjectBuilder, spec: KernelSpec) -> None:
-        raise OSError("Too many open files")
-
-    monkeypatch.setattr(ObjectBuilder, "start", start)
-    install(k=count)
-    _stock_is_left(caplog, "OSError: Too many open files")
-
-
-@pytest.mark.parametrize("count", [1, 3])
-def test_a_source_that_cannot_be_generated(
-    graph: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, count: int
-) -> None:
-    def variables(self: Choice) -> dict[str, Any]:
-        raise KeyError("layout")
-
-    monkeypatch.setattr(Choice, "variables", variables)
-    install(k=count)
-    _stock_is_left(caplog, "KeyError: 'layout'")
+    assert counters["tilecast"]["failed: choosing kernels"] == failures
 
 
 @pytest.mark.parametrize("count", [1, 3])

@@ -184,7 +184,7 @@ def test_a_file_that_cannot_be_written_is_one_warning(
     (warning,) = warnings_told(caplog)
     assert warning.startswith("tilecast: recording problems failed (")
     assert reason in warning
-    assert warning.endswith(f"{path} lacks some")
+    assert warning.endswith(f"some lines are missing from {path}")
     assert "\n" not in warning
     assert counters["tilecast"]["failed: recording problems"] == 3
     assert (path.read_bytes() if path.is_file() else None) == before

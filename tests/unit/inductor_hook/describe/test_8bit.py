@@ -12,7 +12,6 @@ import torch
 from hook_graph import (
     choices_of,
     int_linear,
-    linear,
     lowered,
     lowering,
     names_of,
@@ -100,10 +99,6 @@ def test_scaled_mm(graph: Any, kind: str, fast: bool) -> None:
     assert found == Matmul(_problem(operands), False, inputs=OPERATORS["scaled_mm"].inputs[:4])
 
 
-def test_one_row_has_row_scales(graph: Any) -> None:
-    assert read(scaled_linear(1, N, K), "scaled_mm", True).hint == _problem(ROWS, m=1)
-
-
 @pytest.mark.parametrize(
     ("dtype", "out_dtype", "operands"),
     [
@@ -119,12 +114,6 @@ def test_other_dtypes(graph: Any, dtype: str, out_dtype: str, operands: str) -> 
 def test_a_scaled_product_with_a_bias(graph: Any) -> None:
     found = read(scaled_linear(M, N, K, node("bias", [N])), "scaled_mm", True)
     assert found == Matmul(_problem(f"{ROWS}+bias"), False, inputs=OPERATORS["scaled_mm"].inputs)
-
-
-def test_a_symbolic_m_scales_as_many_rows(symbols: ShapeEnv) -> None:
-    found = read(scaled_linear(_symbolic_m(symbols), N, K), "scaled_mm", True)
-    assert found.m_range
-    assert found.hint == _problem(ROWS, m=17)
 
 
 def _scaled(*scales: Any) -> Any:
@@ -249,12 +238,6 @@ def test_scaled_mm_by_recipe_gets_choices(
     assert {spec.operands.text for spec in hook} == {operands}
 
 
-def test_keys_tell_how_products_are_added_up(graph: Any, model_of: ModelOf) -> None:
-    install(k=1, model=model_of(ROWS))
-    keys = {_scaled_mm(fast=fast)[0].hash_key() for fast in (True, False)}
-    assert len(keys) == 2
-
-
 UNCOVERED: dict[str, dict[str, Any]] = {
     "blocks": {"scales": lambda: [scale("scale_a", M, 4), scale("scale_b", 4, N)]},
     "half a row": {"scales": lambda: [scale("scale_a", M, 1, stride=[0, 1]), scale("b", 1, N)]},
@@ -279,19 +262,6 @@ def test_other_scaled_products_are_left_to_aten(
     assert counters["tilecast"]["not covered: scaled_mm"] == 1
 
 
-@pytest.mark.parametrize("op", ["_int_mm", "_scaled_mm"])
-def test_operands_that_no_model_knows_are_left_to_aten(
-    graph: Any, model_of: ModelOf, op: str
-) -> None:
-    with (
-        installed(k=3, model=model_of("bf16:rcr")),
-        config.patch(max_autotune_gemm_backends="TILECAST"),
-    ):
-        integers = int_linear(M, N, K).nodes()
-        found = lowered(aten._int_mm, *integers) if op == "_int_mm" else _scaled_mm()
-        assert names_of(found) == [op]
-
-
 @pytest.mark.parametrize("op", ["int_mm", "scaled_mm"])
 def test_a_symbolic_m_gets_one_choice(
     symbols: ShapeEnv, hook: list[KernelSpec], model_of: ModelOf, op: str
@@ -314,12 +284,6 @@ def test_k_1_leaves_int8_to_the_library(
         assert names_of(choices_of(int_linear(M, N, K), "int_mm", [mm.aten__int_mm])) == ["_int_mm"]
         # Which PyTorch does not multiply.
         assert _ours(choices_of(int_linear(16, N, K), "int_mm", [mm.aten__int_mm]))
-
-
-def test_products_of_16_bits_know_no_fast_accumulation(graph: Any) -> None:
-    install(k=2)
-    told = {"mm": {"USE_FAST_ACCUM": True}}
-    assert len(V.choices._finalize_template_configs({}, linear(), [], "mm", told)) == 2
 
 
 # ---- running

@@ -5,11 +5,9 @@ There torch multiplies; with the fixture `gpu` tensors pass for a GPU's, and ker
 
 from __future__ import annotations
 
-import gc
 import logging
 import math
 import warnings
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -95,32 +93,6 @@ def test_out(op: tuple) -> None:
     assert torch.equal(empty, expected)
 
 
-def test_an_out_without_elements_is_torchs_to_resize(
-    op: tuple, gpu: list[KernelSpec], caplog: pytest.LogCaptureFixture
-) -> None:
-    ours, stock, _ = op
-    operands = _linear(ours.__name__)
-    expected = stock(*operands)
-    out = torch.empty(0, dtype=torch.bfloat16)
-    assert ours(*operands, out=out) is out
-    assert torch.equal(out, expected)
-    assert (gpu, _said(caplog)) == ([], [])
-
-
-@pytest.mark.parametrize("where", ["operand", "out"])
-def test_out_and_a_gradient_are_refused_in_one_line(op: tuple, where: str) -> None:
-    ours, stock, shapes = op
-    operands = _constants(shapes)
-    out = torch.empty_like(stock(*operands))
-    (operands[-1] if where == "operand" else out).requires_grad_()
-    with pytest.raises(TilecastError, match="out= is given and an operand requires") as refusal:
-        ours(*operands, out=out)
-    assert "\n" not in str(refusal.value)
-    with torch.no_grad():
-        ours(*operands, out=out)
-    assert torch.equal(out, stock(*operands))
-
-
 @pytest.mark.parametrize(("alpha", "beta"), [(2.0, 1.0), (1.0, 0.5), (0.5, 3.0), (1.0, 0.0)])
 @pytest.mark.parametrize("bias", [(4,), (8, 4), (1, 4), (8, 1), ()], ids=str)
 def test_addmm_with_factors(alpha: float, beta: float, bias: tuple[int, ...]) -> None:
@@ -150,16 +122,18 @@ def test_a_kernel_multiplies_on_a_gpu(op: tuple, way: str, gpu: list[KernelSpec]
     assert spec.operands.fused == (ours is addmm)
 
 
-def test_what_the_library_wins_goes_to_torch(
-    op: tuple, gpu: list[KernelSpec], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def leaving(gpu: list[KernelSpec], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shipped model, but it expects cuBLAS to win everywhere."""
     shipped = load_shipped(hardware("H200"))
     assert shipped.deferral
     margins = dict.fromkeys(OBJECTIVES, 9.0)
-    leaving = LearnedHeuristic(
-        replace(shipped, deferral=replace(shipped.deferral, margins=margins))
-    )
-    monkeypatch.setattr(selection, "load_heuristic", lambda *arguments: leaving)
+    model = LearnedHeuristic(replace(shipped, deferral=replace(shipped.deferral, margins=margins)))
+    monkeypatch.setattr(selection, "load_heuristic", lambda *arguments: model)
+
+
+@pytest.mark.usefixtures("leaving")
+def test_what_the_library_wins_goes_to_torch(op: tuple, gpu: list[KernelSpec]) -> None:
     ours, stock, _ = op
     operands = _linear(ours.__name__)
     expected = stock(*operands)
@@ -170,18 +144,10 @@ def test_what_the_library_wins_goes_to_torch(
     assert gpu == []
 
 
+@pytest.mark.usefixtures("leaving")
 @pytest.mark.parametrize("columns", [60, 61, 62])
-def test_rows_that_tma_does_not_store(
-    op: tuple, gpu: list[KernelSpec], columns: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_that_tma_does_not_store(op: tuple, gpu: list[KernelSpec], columns: int) -> None:
     """But for ``out``: these are torch's."""
-    shipped = load_shipped(hardware("H200"))
-    assert shipped.deferral
-    margins = dict.fromkeys(OBJECTIVES, 9.0)
-    leaving = LearnedHeuristic(
-        replace(shipped, deferral=replace(shipped.deferral, margins=margins))
-    )
-    monkeypatch.setattr(selection, "load_heuristic", lambda *arguments: leaving)
     ours, stock, _ = op
     *bias, a, b = _linear(ours.__name__)
     operands = *(one[:columns] for one in bias), a, b[..., :columns]
@@ -242,30 +208,23 @@ def test_a_kernel_adds_a_matrix_where_the_model_knows_such(
     assert counters["tilecast"] == {}
 
 
-def test_a_matrix_is_left_to_torch_where_the_model_knows_none(
-    gpu: list[KernelSpec], knowing_no_matrix: None
-) -> None:
+ELSEWHERE: dict[str, Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor | None]]] = {
+    "a matrix stored otherwise": lambda c: (c.T.contiguous().T, None),
+    "a result stored otherwise": lambda c: (c, c.new_empty(64, 16).T),
+    "a matrix that is overwritten": lambda c: (c, c),
+    "a row of the result": lambda c: (c[0], c),
+}
+"""What is added, and ``out``, where no kernel adds it."""
+
+
+@pytest.mark.parametrize("kind", ELSEWHERE)
+def test_what_no_kernel_adds_is_left_to_torch(gpu: list[KernelSpec], kind: str) -> None:
     a, b = _linear()
     (c,) = _constants([(16, 64)], torch.bfloat16)
-    assert torch.equal(addmm(c, a, b), torch.addmm(c, a, b))
-    assert gpu == []
-
-
-def test_a_matrix_that_is_not_stored_as_the_result_is_left_to_torch(gpu: list[KernelSpec]) -> None:
-    a, b = _linear()
-    (c,) = _constants([(16, 64)], torch.bfloat16)
-    turned = torch.empty(64, 16, dtype=torch.bfloat16).T
-    for added, out in ((c.T.contiguous().T, None), (c, turned)):
-        assert torch.equal(addmm(added, a, b, out=out), torch.addmm(added, a, b))
-    assert gpu == []
-
-
-def test_a_matrix_that_is_overwritten_is_left_to_torch(gpu: list[KernelSpec]) -> None:
-    a, b = _linear()
-    (c,) = _constants([(16, 64)], torch.bfloat16)
-    expected = torch.addmm(c, a, b)
-    addmm(c, a, b, out=c)
-    assert torch.equal(c, expected)
+    added, out = ELSEWHERE[kind](c)
+    expected = torch.addmm(added.clone(), a, b)
+    found = addmm(added, a, b, out=out)
+    torch.testing.assert_close(found[1:], expected[1:], rtol=2**-6, atol=2**-6)
     assert gpu == []
 
 
@@ -305,20 +264,15 @@ def test_a_bias_with_factors_is_left_to_torch(gpu: list[KernelSpec]) -> None:
     assert plan._plan.cache_info().misses == misses + 1
 
 
-def test_a_bias_within_out_is_left_to_torch(gpu: list[KernelSpec]) -> None:
-    _, a, b = _linear("addmm")
-    out = torch.ones(16, 64, dtype=torch.bfloat16)
-    expected = torch.addmm(out[0].clone(), a, b)
-    addmm(out[0], a, b, out=out)
-    torch.testing.assert_close(out[1:], expected[1:], rtol=2**-6, atol=2**-6)
-    assert gpu == []
-
-
-def test_a_bias_is_left_to_torch_where_no_kernel_fuses_it(
-    gpu: list[KernelSpec], bare_kernels: None
+@pytest.mark.parametrize(("fixture", "bias"), [("bare_kernels", 0), ("knowing_no_matrix", None)])
+def test_what_no_kernel_or_model_adds_is_left_to_torch(
+    gpu: list[KernelSpec], request: pytest.FixtureRequest, fixture: str, bias: int | None
 ) -> None:
-    operands = _linear("addmm")
-    assert torch.equal(addmm(*operands), torch.addmm(*operands))
+    request.getfixturevalue(fixture)
+    a, b = _linear()
+    (c,) = _constants([(16, 64)], torch.bfloat16)
+    added = c if bias is None else c[bias]
+    assert torch.equal(addmm(added, a, b), torch.addmm(added, a, b))
     assert gpu == []
 
 
@@ -366,12 +320,9 @@ def test_operands_of_two_devices_are_left_to_torch(
 
 
 def test_schemas_fake_kernels_and_autograd_fit_together(op: tuple) -> None:
-    ours, stock, shapes = op
+    ours, _, shapes = op
     overload = getattr(torch.ops.tilecast, ours.__name__)
     torch.library.opcheck(overload.default, tuple(_tensors(shapes, requires_grad=True)))
-    operands = _constants(shapes)
-    out = torch.empty_like(stock(*operands))
-    torch.library.opcheck(overload.out, tuple(operands), {"out": out})
 
 
 @pytest.mark.parametrize("dtype", [torch.double, torch.cdouble])
@@ -387,15 +338,6 @@ def test_gradients(op: tuple, dtype: torch.dtype) -> None:
 def test_gradients_of_addmm_with_factors(bias: tuple[int, ...]) -> None:
     operands = _tensors([bias, (8, 16), (16, 4)], dtype=torch.double, requires_grad=True)
     assert torch.autograd.gradcheck(lambda *o: addmm(*o, alpha=2.0, beta=0.5), operands)
-
-
-def test_gradients_take_no_multiplication_by_one() -> None:
-    operands = _tensors([(8, 4), (8, 16), (16, 4)], requires_grad=True)
-    with torch.profiler.profile() as profile:
-        addmm(*operands).sum().backward()
-    names = {event.name for event in profile.events() or ()}
-    assert "aten::sum" in names
-    assert "aten::mul" not in names
 
 
 @pytest.mark.parametrize("wanted", [(0,), (1,), (0, 1)], ids=str)
@@ -429,35 +371,6 @@ def test_a_subclass_is_multiplied_as_torch_does() -> None:
     a, b = _constants([(8, 16), (16, 4)])
     product: Any = mm(OfTorchsOwn(a, 2 * a), OfTorchsOwn(b, b))
     assert torch.equal(product.b, torch.mm(2 * a, b))
-
-
-def test_a_product_that_fits_fp16_once_it_is_scaled_is_torchs(gpu: list[KernelSpec]) -> None:
-    a, b = (t.half() for t in _linear())
-    bias = torch.zeros(b.shape[1], dtype=a.dtype)
-    for (alpha, beta), count in (((0.01, 1), 0), ((0.01, 0), 0), ((1, 1), 1)):
-        eager.ADDMM(bias, a, b, alpha=alpha, beta=beta)
-        assert len(gpu) == count
-
-
-def test_the_quick_way_is_not_taken_while_torch_traces(
-    gpu: list[KernelSpec], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It would leave nothing of the product in a TorchScript graph."""
-    a, b = _linear()
-    seen = []
-    torch.jit.trace(lambda x: seen.append(eager._plain(a, b)) or x + 1, torch.ones(2))
-    assert seen[0] is False
-    assert eager._plain(a, b)
-
-
-@pytest.mark.parametrize("position", [0, 1])
-def test_a_gradient_for_one_operand_only(position: int) -> None:
-    ours, theirs = ([t.clone() for t in _constants([(8, 16), (16, 4)])] for _ in range(2))
-    for operands, multiply in ((ours, mm), (theirs, torch.mm)):
-        operands[position].requires_grad_()
-        multiply(*operands).square().sum().backward()
-    torch.testing.assert_close(ours[position].grad, theirs[position].grad)
-    assert ours[1 - position].grad is None
 
 
 def test_compiled_in_one_graph(op: tuple) -> None:
@@ -508,38 +421,10 @@ def test_shapes_without_values(op: tuple, fake: str) -> None:
     assert product.stride() == expected.stride()
 
 
-@pytest.mark.parametrize(
-    ("ours", "shapes"),
-    [
-        (mm, [(8, 16), (15, 4)]),
-        (mm, [(3, 8, 16), (3, 16, 4)]),
-        (bmm, [(3, 8, 16), (2, 16, 4)]),
-        (bmm, [(8, 16), (16, 4)]),
-        (addmm, [(5,), (8, 16), (16, 4)]),
-    ],
-    ids=lambda value: getattr(value, "__name__", str(value)),
-)
-def test_shapes_that_do_not_fit_are_refused_without_values_too(
-    ours: Callable, shapes: list[tuple[int, ...]]
-) -> None:
-    with pytest.raises(RuntimeError):
-        ours(*_constants(shapes))
-    with pytest.raises(RuntimeError):
-        ours(*(torch.empty(s, device="meta") for s in shapes))
-
-
 def _said(caplog: pytest.LogCaptureFixture) -> list[str]:
     records = [r for r in caplog.records if r.name.startswith("tilecast")]
     assert all(record.levelno == logging.WARNING for record in records)
     return [record.getMessage() for record in records]
-
-
-def test_that_torch_multiplies_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
-    for m in range(40, 44):
-        mm(*_constants([(m, 16), (16, 4)]))
-        addmm(*_constants([(4,), (m, 16), (16, 4)]))
-    (said,) = _said(caplog)
-    assert "a multiplication goes to torch, as others like it: its operands" in said
 
 
 def test_each_reason_why_torch_multiplies_is_said_once(
@@ -690,22 +575,6 @@ def test_what_is_sparse_is_torchs(caplog: pytest.LogCaptureFixture) -> None:
     assert _said(caplog) == []
 
 
-def test_failures_to_choose_keep_no_tensor_alive(
-    gpu: list[KernelSpec], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def decided(*arguments: Any) -> Any:
-        raise RuntimeError("injected")
-
-    def multiply() -> list[weakref.ref]:
-        operands = _linear()
-        return [weakref.ref(tensor) for tensor in (*operands, mm(*operands))]
-
-    monkeypatch.setattr(selection, "decided", decided)
-    alive = [ref for _ in range(50) for ref in multiply()]
-    gc.collect()
-    assert [ref for ref in alive if ref() is not None] == []
-
-
 AUTOCAST = [torch.bfloat16, torch.float16]
 
 
@@ -741,23 +610,6 @@ def test_training_under_autocast(op: tuple, dtype: torch.dtype, inside: bool) ->
         torch.testing.assert_close(found, expected)
 
 
-def test_autocast_leaves_out_variants_alone(op: tuple) -> None:
-    ours, stock, shapes = op
-    operands = _constants(shapes)
-    expected = stock(*operands)
-    out = torch.empty_like(expected)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        ours(*operands, out=out)
-    assert torch.equal(out, expected)
-
-
-def test_autocast_of_addmm_with_factors() -> None:
-    operands = _constants([(4,), (8, 16), (16, 4)])
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = addmm(*operands, alpha=0.5, beta=2)
-        assert torch.equal(found, torch.addmm(*operands, alpha=0.5, beta=2))
-
-
 @pytest.mark.parametrize("inside", [False, True], ids=["around the graph", "in the graph"])
 def test_autocast_in_a_compiled_graph(op: tuple, inside: bool) -> None:
     ours, stock, shapes = op
@@ -784,15 +636,17 @@ def test_autocast_in_a_compiled_graph(op: tuple, inside: bool) -> None:
     assert results[0][0].dtype == torch.bfloat16
 
 
-def test_the_quick_way_is_not_taken_under_autocast(gpu: list[KernelSpec]) -> None:
-    """PyTorch's dispatcher knows what to cast."""
+def test_the_quick_way_is_not_taken_where_pytorch_looks_on(gpu: list[KernelSpec]) -> None:
+    """Under autocast, in a mode, and while TorchScript traces."""
     a, b = _linear()
-    assert eager._plain(a, b)
+    seen = []
     torch.set_autocast_enabled("cuda", True)
-    try:
-        assert not eager._plain(a, b)
-    finally:
-        torch.set_autocast_enabled("cuda", False)
+    seen.append(eager._plain(a, b))
+    torch.set_autocast_enabled("cuda", False)
+    with TorchFunctionMode():
+        seen.append(eager._plain(a, b))
+    torch.jit.trace(lambda x: seen.append(eager._plain(a, b)) or x + 1, torch.ones(2))
+    assert (seen[:3], eager._plain(a, b)) == ([False] * 3, True)
 
 
 def _weight_gradient(multiply: Callable, y: torch.Tensor) -> Callable:
@@ -823,45 +677,12 @@ def test_transforms_are_right_or_refused(transform: str) -> None:
         torch.testing.assert_close(found, expected)
 
 
-def test_forward_mode_is_right_or_refused() -> None:
-    import torch.autograd.forward_ad as forward
-
-    x, tangent, y = _constants([(8, 16), (8, 16), (16, 4)])
-    with forward.dual_level():
-        dual = forward.make_dual(x, tangent)
-        try:
-            found = forward.unpack_dual(mm(dual, y)).tangent
-        except (RuntimeError, NotImplementedError) as refusal:
-            assert "forward" in str(refusal)
-        else:
-            torch.testing.assert_close(found, tangent @ y)
-
-
 def test_tracers_see_the_operator() -> None:
     from torch.fx.experimental.proxy_tensor import make_fx
 
     graph = make_fx(lambda a, b: mm(a, b))(*_constants([(8, 16), (16, 4)]))
     targets = [n.target for n in graph.graph.nodes if n.op == "call_function"]
     assert targets == [torch.ops.tilecast.mm.default]
-
-
-@pytest.mark.usefixtures("gpu")
-def test_a_mode_for_functions_sees_the_operator(op: tuple) -> None:
-    class Names(TorchFunctionMode):
-        def __torch_function__(self, func, types, args=(), kwargs=None):
-            seen.append(getattr(func, "__name__", ""))
-            return func(*args, **(kwargs or {}))
-
-    ours, _, _ = op
-    operands, seen = _linear(ours.__name__), []
-    with Names():
-        ours(*operands)
-    assert f"{ours.__name__}.default" in seen
-
-
-def test_kernels_are_not_asked_for(hook: list[KernelSpec]) -> None:
-    mm(*_constants([(8, 16), (16, 4)]))
-    assert hook == []
 
 
 def test_a_result_that_is_written_into_counts_as_changed(gpu: list[KernelSpec]) -> None:

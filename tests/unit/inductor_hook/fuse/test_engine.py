@@ -33,8 +33,6 @@ from tilecast.inductor_hook.fuse import activation, baseline, engine
 from tilecast.inductor_hook.fuse.baseline import unscaled, whole
 from tilecast.inductor_hook.fuse.form import Form, Fused, Match, Request
 from tilecast.inductor_hook.fuse.fx import PRODUCTS, aten
-from tilecast.inductor_hook.fuse.fx_pass import PASS
-from tilecast.inductor_hook.offer.offer import ON_TRIAL
 from tilecast.inductor_hook.offer.template import TilecastCaller
 from tilecast.inductor_hook.settings import asked as settings_asked
 from tilecast.inductor_hook.timing.power_limit import NEAR
@@ -101,11 +99,11 @@ def test_one_setting_switches_it_off(asked: None) -> None:
     stock = list(post_grad.pass_patterns)
     for fuse in (False, True, False):
         with installed(fuse=fuse):
-            assert PASS in post_grad.pass_patterns
+            assert engine.PASS in post_grad.pass_patterns
             assert bool(applied_to(traced(_layer, SPECS))) == fuse
     install(fuse=True)
     install(fuse=True)
-    assert post_grad.pass_patterns == [*stock, PASS]
+    assert post_grad.pass_patterns == [*stock, engine.PASS]
     uninstall()
     assert post_grad.pass_patterns == stock
 
@@ -161,19 +159,6 @@ def test_a_lowering_that_fails_is_one_warning(
     assert [fused_choice(_gelu(), _operands()) for _ in range(2)] == [None, None]
     assert "fusing gelu failed" in caplog.text
     assert len(caplog.records) == 1
-
-
-def test_aotinductor_has_no_fused_kernel(graph: Any) -> None:
-    install(k=1, fuse=True)
-    graph.cpp_wrapper = graph.aot_mode = True
-    assert fused_choice(_gelu(), _operands()) is None
-
-
-def test_it_is_recorded(graph: Any, tmp_path: Path) -> None:
-    install(k=1, fuse=True, record=tmp_path / "own.csv")
-    assert fused_choice(_gelu(), _operands())
-    _, *lines = (tmp_path / "own.csv").read_text().splitlines()
-    assert lines == [f"{M},4096,1024,1,bf16:rcr:bias+gelu"]
 
 
 # What is measured
@@ -363,15 +348,6 @@ def test_what_is_timed_beside_an_int8_product_is_that_product_alone(
     assert products
     assert all(torch.equal(result, a.int() @ w.t().int()) for result in products)
     assert not out.any(), "it is only timed"
-
-
-def test_what_is_compiled_on_trial_is_named_so(trial: list[Tensor]) -> None:
-    (one,) = unscaled(False, _request(_gelu(), [torch.ones(M, K, dtype=BF16)] * 2, "bf16:rcr"))
-    seen: list[str | None] = []
-    function = lambda a, b: seen.append(V.graph.name) or a @ b.t()  # noqa: E731
-    baseline._compiled(function, [((M, K), (K, 1), BF16, torch.device("cpu"))] * 2)
-    assert isinstance(one, StandIn)
-    assert ON_TRIAL not in seen, "the graph around it is"
 
 
 # What it takes to add a form

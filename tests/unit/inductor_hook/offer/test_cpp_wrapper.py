@@ -20,9 +20,7 @@ from torch._inductor.kernel_inputs import KernelInputs
 from torch._inductor.utils import fresh_cache, run_and_get_code
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from tilecast.data_collection.timing.tensors import poisoned_out, random_inputs, reference
 from tilecast.heuristics.hardware import hardware
-from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook import install, installed
 from tilecast.inductor_hook.offer import cpp_wrapper
@@ -188,15 +186,6 @@ def test_a_gpu_graph_calls_the_operator_with_the_kernel_by_name(cpp_graph: Any, 
         assert ("0.5" in code) == (kind == "a factor")
 
 
-def test_no_call_waits_for_a_kernel(cpp_graph: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    waited: list[KernelSpec] = []
-    monkeypatch.setattr(ObjectBuilder, "wait", lambda builder, spec: waited.append(spec))
-    install(k=1)
-    (choice,) = choices_of(linear(), "mm")
-    _written(cpp_graph, choice)
-    assert waited == [*choice.choice.specs]
-
-
 def test_inductors_first_pass_calls_it_from_python(cpp_graph: Any) -> None:
     """Where Triton's kernels are tuned in one, before the C++ is written."""
     install(k=1)
@@ -225,31 +214,6 @@ def test_a_models_folder_is_spelled_as_cpp_reads_it(hook: Any, another_model: Pa
         (choice,) = choices_of(linear(m), "mm")
         code = _written(graph, choice)
     assert '/an \\"odd\\\\name\\""' in code
-
-
-@pytest.mark.parametrize("scales", ["tensor-scales", "row-scales"])
-def test_scales_are_taken_as_the_graph_has_them(
-    monkeypatch: pytest.MonkeyPatch, scales: str
-) -> None:
-    operands = GemmOperands.parse(f"e4m3:rcr>bf16:{scales}+bias")
-    problem = GemmProblem(M, N, K + 8, operands=operands)
-    seen: list[torch.Size] = []
-
-    def load(spec: KernelSpec, device: int) -> Callable[..., None]:
-        def kernel(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, *extras: Any) -> None:
-            seen.extend(extra.shape for extra in extras)
-            out.copy_(reference(problem, (a, b, *extras)))
-
-        return kernel
-
-    monkeypatch.setattr(static, "loaded_kernel", load)
-    a, b, scale_a, scale_b, bias = inputs = random_inputs(problem, "cpu")
-    shaped = [scale_a.view(-1, 1), scale_b.view(1, -1), bias.expand(M, N)]
-    out = poisoned_out(problem, "cpu")
-    name = "64x64x128_c1x1x1_s4_coop_o1_rm8"
-    torch.ops.tilecast.launch(a, b, out, shaped, None, [name], operands.text, [], 1.0, 1.0)
-    torch.testing.assert_close(out.float(), reference(problem, inputs), rtol=2**-7, atol=0)
-    assert [len(shape) for shape in seen] == [1, 1, 1]
 
 
 def test_the_operator_needs_no_installation_and_no_inductor() -> None:

@@ -51,13 +51,6 @@ def test_no_rows_are_added_to_what_ours_compete_for(op: Any, dtype: torch.dtype)
     assert _pads(dtype=dtype, op=op)
 
 
-def test_an_addend_changes_nothing() -> None:
-    install()
-    with FakeTensorMode(), torch.device("cuda"):
-        a, weight, bias = (torch.empty(shape, dtype=BF16) for shape in ((M, K), (N, K), (N,)))
-        assert not pad_mm.can_pad(a, weight.t(), aten.addmm, input=bias)
-
-
 PADDED: dict[str, Callable[[], bool]] = {
     "columns": lambda: _pads(n=N + 1),
     "columns alone": lambda: _pads(m=M + 5, n=N + 1),
@@ -122,12 +115,3 @@ def test_a_look_that_fails_is_one_warning(
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "looking at rows to be padded failed (" in caplog.text
     assert "Inductor may add some" in caplog.text
-
-
-def test_installing_twice_leaves_one_function_of_ours() -> None:
-    stock = pad_mm.can_pad
-    install()
-    install(k=3)
-    assert pad_mm.can_pad is not stock
-    uninstall()
-    assert pad_mm.can_pad is stock

@@ -143,11 +143,6 @@ def test_other_results_and_matrices_are_not_lent_to(text: str) -> None:
         shortlist(Settings(), problem, H200)
 
 
-def test_a_row_bias_may_do_without_a_benchmark() -> None:
-    problem = GemmProblem(512, 4096, 4096, operands=GemmOperands.parse("bf16:rcr:bias"))
-    assert shortlist(Settings(k=1), problem, H200) == shortlist(Settings(k=5), problem, H200)[:1]
-
-
 def test_a_bias_stays_where_a_kernel_fuses_it(bare_kernels: None) -> None:
     biased = GemmOperands.parse("bf16:rcr:bias")
     runnable.cache_clear()
@@ -190,30 +185,6 @@ def test_a_model_trained_anew_is_never_taken_for_the_one_installed(another_model
     assert shortlist(now, problem, H200)
 
 
-def test_a_model_in_use_stays_itself_when_its_folder_changes(another_model: Path) -> None:
-    settings, problem = Settings(model=str(another_model)), GemmProblem(512, 4096, 4096)
-    before = shortlist(settings, problem, H200)
-    trained_anew(another_model)
-    assert shortlist(settings, problem, H200) == before
-    assert shortlist(settings, replace(problem, m=100), H200)
-
-
-def test_the_manifest_is_read_once_for_many_extents(
-    another_model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings = Settings(model=str(another_model))
-    shortlist(settings, GemmProblem(512, 4096, 4096), H200)
-    monkeypatch.setattr(artifact, "read_manifest", None)
-    matmul = Matmul(GemmProblem(1024, 4096, 4096), batched=False, m_range=(1, 16384))
-    assert portfolio(settings, tuple(matmul.sweep()), H200)
-
-
-def test_a_model_for_another_gpu_is_refused(another_model: Path) -> None:
-    problem = GemmProblem(512, 4096, 4096)
-    with pytest.raises(TilecastError, match="is for H200; allowed: one for H100"):
-        shortlist(Settings(model=str(another_model)), problem, hardware("H100"))
-
-
 @pytest.mark.parametrize("digest", ["0" * 64, "A" * 64, '"""\nimport os', 7, None])
 def test_a_digest_that_is_none_never_gets_into_generated_source(
     another_model: Path, digest: object
@@ -222,14 +193,6 @@ def test_a_digest_that_is_none_never_gets_into_generated_source(
     path.write_text(json.dumps(json.loads(path.read_text()) | {"sha256": digest}))
     with pytest.raises(TilecastError, match="was edited: its digest does not match"):
         Settings(model=str(another_model))
-
-
-def test_a_portfolio_has_nothing_for_what_is_left_to_the_library(leaving_model: Path) -> None:
-    settings, problem = Settings(k=1, model=str(leaving_model)), GemmProblem(512, 4096, 4096)
-    assert first(settings, problem, H200).deferred
-    assert portfolio(settings, (problem, replace(problem, m=16)), H200) == ()
-    (prediction,) = shortlist(settings, problem, H200)
-    assert prediction == shortlist(replace(settings, k=3), problem, H200)[0]
 
 
 def test_a_model_of_ones_own_says_which_gpu_it_is_for(

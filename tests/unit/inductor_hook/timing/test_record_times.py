@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -21,7 +19,6 @@ from hook_graph import (
     settled,
     warnings_told,
 )
-from torch._dynamo.utils import counters
 from torch._inductor.kernel import bmm, mm
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
@@ -32,8 +29,6 @@ from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook import install, uninstall
 from tilecast.inductor_hook.offer.template import FAILED_MS
-from tilecast.inductor_hook.select import selection
-from tilecast.inductor_hook.settings import Settings, cache_key
 from tilecast.kernels.objects.keys import toolchain
 from tilecast.kernels.spec import KernelSpec
 
@@ -88,15 +83,6 @@ def test_nothing_is_written_unless_it_is_asked_for(graph: Any, tmp_path: Path) -
     assert [*tmp_path.iterdir()] == []
 
 
-def test_learning_changes_no_choice_and_no_key(graph: Any, path: Path) -> None:
-    install(k=3)
-    without, key = names_of(choices_of(linear(), "mm")), cache_key(Settings(3))
-    install(k=3, learn=path)
-    assert names_of(choices_of(linear(), "mm")) == without
-    assert cache_key(Settings(3, learn=str(path))) == key
-    assert Settings(3, learn=str(path)) == Settings(3)
-
-
 def test_times_out_of_inductors_cache_are_written_once(graph: Any, path: Path) -> None:
     install(k=2, learn=path)
     for times in ((1.0, 2.0), (1.0, 2.0), (1.5, 2.0)):
@@ -142,95 +128,3 @@ def test_what_was_benchmarked_may_be_private_but_stays_here(graph: Any, path: Pa
     names = ["problem", "milliseconds", "library", "gpu", "toolchain", "versions", "date"]
     assert [*json.loads(line)] == names
     assert str(path.parent) not in line and "/" not in line
-
-
-PROCESSES, EACH = 6, 40
-WRITE = f"""
-import sys
-from tilecast.data_collection.dataset.autotuned import Autotuned
-from tilecast.heuristics.problem import GemmProblem
-from tilecast.inductor_hook.recording import record_times
-from tilecast.kernels.families import parse_config
-from tilecast.kernels.objects.keys import toolchain
-path, number, name = sys.argv[1], int(sys.argv[2]), sys.argv[3]
-print("ready", flush=True)
-sys.stdin.readline()
-for _ in range(2):
-    for m in range(1, {EACH} + 1):
-        times = {{parse_config(name): m / 8 + number}}
-        problem = GemmProblem(m, 8 * number, 8)
-        record_times(path, Autotuned(problem, times, None, "H200", toolchain(), {{}}, "today"))
-"""
-
-
-def test_processes_write_to_one_file_in_whole_lines(graph: Any, path: Path) -> None:
-    install(k=2)
-    name = choices_of(linear(), "mm")[0].choice.configs[0].name
-    writers = [
-        subprocess.Popen(
-            [sys.executable, "-c", WRITE, path, str(number), name],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )
-        for number in range(1, PROCESSES + 1)
-    ]  # fmt: skip
-    for writer in writers:
-        assert writer.stdout and writer.stdout.readline() == "ready\n"
-    for writer in writers:
-        assert writer.stdin
-        writer.stdin.write("go\n")
-        writer.stdin.flush()
-    for writer in writers:
-        _, errors = writer.communicate(timeout=60)
-        assert (writer.returncode, errors) == (0, "")
-    assert path.read_text().count("\n") == 1 + PROCESSES * EACH
-    assert {(one.problem.m, one.problem.n, *one.milliseconds.values()) for one in _found(path)} == {
-        (m, 8 * number, m / 8 + number)
-        for number in range(1, PROCESSES + 1)
-        for m in range(1, EACH + 1)
-    }
-
-
-@pytest.mark.parametrize(
-    ("spoil", "reason"),
-    [
-        (lambda path: path.mkdir(), "IsADirectoryError"),
-        (lambda path: path.symlink_to("nowhere/at/all"), "FileNotFoundError"),
-        (lambda path: path.symlink_to("/dev/full"), "No space left on device"),
-        (lambda path: path.write_bytes(b"SQLite format 3\0"), "does not begin with {"),
-        (
-            lambda path: path.write_text('{"tilecast": "autotuned", "version": 0}\n'),
-            'does not begin with {"tilecast": "autotuned", "version": 1}; allowed: a new file, or',
-        ),
-    ],
-)
-def test_a_file_that_cannot_be_written_is_one_warning(
-    graph: Any, path: Path, caplog: pytest.LogCaptureFixture, spoil: Any, reason: str
-) -> None:
-    spoil(path)
-    before = path.read_bytes() if path.is_file() else None
-    install(k=2, learn=path)
-    for m in (16, 512):
-        choices = choices_of(linear(m), "mm")
-        assert settled(choices, 2, 1) == [choices[1], choices[0]]
-    (warning,) = warnings_told(caplog)
-    assert warning.startswith("tilecast: recording times failed (")
-    assert reason in warning
-    assert warning.endswith(f"{path} lacks some")
-    assert "\n" not in warning
-    assert counters["tilecast"]["failed: recording times"] == 2
-    assert (path.read_bytes() if path.is_file() else None) == before
-
-
-def test_whatever_fails_is_a_warning_and_no_broken_compile(
-    graph: Any, path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def unknown(device: int, settings: object) -> None:
-        raise RuntimeError("the driver is gone")
-
-    install(k=2, learn=path)
-    choices = choices_of(linear(), "mm")
-    monkeypatch.setattr(selection, "hardware_of", unknown)
-    assert settled(choices, 2, 1) == [choices[1], choices[0]]
-    (warning,) = warnings_told(caplog)
-    assert "recording times failed (RuntimeError: the driver is gone)" in warning
-    assert not path.exists()
