@@ -28,7 +28,7 @@ from tilecast.heuristics.problem import PROBLEM_FIELDS, GemmProblem
 from tilecast.kernels.candidates import candidates, space, stock_candidates
 from tilecast.kernels.launch import Launch
 from tilecast.kernels.quack_sm90.config import QuackConfig
-from tilecast.kernels.quack_sm90.family import QuackSm90
+from tilecast.kernels.quack_sm90.family import QUACK_SM90
 from tilecast.kernels.spec import KernelSpec
 from tilecast.models.learning.fit_deferral import beside_library, fit_deferral
 from tilecast.models.learning.fit_ranker import fit_ranker
@@ -361,12 +361,12 @@ def bare_kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Only kernels that fuse nothing."""
     from tilecast.kernels import candidates as module
 
-    class Bare(QuackSm90):
-        def points(self, operands: GemmOperands) -> Geometry:
-            found = super().points(operands)
-            return found.at(np.arange(0)) if operands.fused else found
+    def points(operands: GemmOperands) -> Geometry:
+        found = QUACK_SM90.points(operands)
+        return found.at(np.arange(0)) if operands.fused else found
 
-    monkeypatch.setattr(module, "FAMILIES", {"quack_sm90": Bare()})
+    bare = replace(QUACK_SM90, points=points)
+    monkeypatch.setattr(module, "FAMILIES", {bare.name: bare})
     for cached in (module.space, module.candidates):
         cached.cache_clear()
     yield
