@@ -111,6 +111,9 @@ def built(model: Model) -> Any:
 class Int8Linear(torch.nn.Module):
     """A linear layer whose weight is int8 with a scale in bf16 for each row, as in gpt-fast."""
 
+    weight: torch.Tensor
+    scales: torch.Tensor
+
     def __init__(self, layer: torch.nn.Linear):
         """Quantize a layer without bias."""
         super().__init__()

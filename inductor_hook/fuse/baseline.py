@@ -1,8 +1,8 @@
 """What a fused kernel would replace: compiled without fusing, or multiplied by ATen.
 
 The parts cannot be timed one by one: a Triton template may come to do an activation, or to convert
-a weight, along the way. So the whole is compiled as a graph of its own. Where nothing is fused then,
-Inductor asks for that very product, and finds choices compiled and timed.
+a weight, along the way. So the whole is compiled as a graph of its own. Where nothing is fused
+then, Inductor asks for that very product, and finds choices compiled and timed.
 """
 
 from __future__ import annotations
