@@ -336,23 +336,6 @@ def test_gradients_of_addmm_with_factors(bias: tuple[int, ...]) -> None:
     assert torch.autograd.gradcheck(lambda *o: addmm(*o, alpha=2.0, beta=0.5), operands)
 
 
-@pytest.mark.parametrize("wanted", [(0,), (1,), (0, 1)], ids=str)
-def test_what_no_gradient_needs_is_not_kept(wanted: tuple[int, ...]) -> None:
-    kept = []
-    for multiply in (mm, torch.mm):
-        operands = _constants([(8, 16), (16, 4)])
-        for position in wanted:
-            operands[position].requires_grad_()
-        shapes: list[tuple[int, ...]] = []
-        with torch.autograd.graph.saved_tensors_hooks(
-            lambda tensor, shapes=shapes: shapes.append(tuple(tensor.shape)) or tensor,
-            lambda tensor: tensor,
-        ):
-            multiply(*operands)
-        kept.append(sorted(shapes))
-    assert kept[0] == kept[1] != []
-
-
 class OfTorchsOwn(TwoTensor):
     """A pair of tensors that knows torch's operators and no others, as a sharded one does."""
 
@@ -388,19 +371,6 @@ def test_a_graph_with_out_is_compiled() -> None:
     out = torch.empty(8, 4)
     torch.testing.assert_close(compiled(a, b, out), a @ b + 1)
     torch.testing.assert_close(out, a @ b)
-
-
-def test_a_dynamic_extent_is_one_graph() -> None:
-    from torch._dynamo.utils import counters
-
-    torch._dynamo.reset()
-    counters.clear()
-    compiled = torch.compile(mm, backend="aot_eager", fullgraph=True, dynamic=True)
-    (b,) = _constants([(16, 4)])
-    for m in (3, 8, 20):
-        (a,) = _constants([(m, 16)])
-        torch.testing.assert_close(compiled(a, b), a @ b)
-    assert counters["stats"]["unique_graphs"] == 1
 
 
 @pytest.mark.parametrize("fake", ["meta", "fake"])

@@ -144,17 +144,6 @@ def test_each_extent_runs_what_ranks_first_of_all_that_is_compiled(loads: Callab
     assert launched == expected
 
 
-def test_an_extent_that_none_was_compiled_for_runs_one_that_was(
-    loads: Callable, caplog: pytest.LogCaptureFixture
-) -> None:
-    loaded = loads(lambda *arguments: None)
-    large = set(_ranking(8192, *WIDE))
-    small = [name for name in _ranking(1, *WIDE) if name not in large][:3]
-    _dynamic(small)(*_without_values(8192))
-    assert [spec.config.name in small for spec in loaded] == [True]
-    assert warnings_told(caplog) == []
-
-
 def test_a_failure_to_choose_for_an_extent_passes(
     loads: Callable, clock: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
