@@ -272,9 +272,3 @@ def test_restoring_brings_the_stock_ranking_back(codegen) -> None:
     restore(home)
     assert stock.filter_kernels == method
     assert vars(stock) == before
-
-
-def test_another_pytorch_is_refused() -> None:
-    home = SimpleNamespace(__name__="torch.new", get_nvgemm_heuristics=SimpleNamespace)
-    with pytest.raises(TilecastError, match=r"torch.new does not keep .*; allowed: PyTorch 2\.14"):
-        rank_with_model(home, backwards)
