@@ -9,7 +9,7 @@ be wrong but do no harm.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from threading import Lock
@@ -128,8 +128,8 @@ class Network:
         # cores busy, that takes many times as long as to multiply so little in one. The limit is
         # the process's: of two that overlap, the second would put back what the first had set.
         with _limiting, _blas().limit(limits=1):
-            *_, last = self._values(self.scaled(features))
-        return np.clip(last, -MAX_OUTPUT, MAX_OUTPUT).astype(np.float32)
+            values = self._values(self.scaled(features))
+        return np.clip(values, -MAX_OUTPUT, MAX_OUTPUT).astype(np.float32)
 
     def scaled(self, features: np.ndarray) -> np.ndarray:
         """What the first layer sees of features: float64 array [rows, features]."""
@@ -137,12 +137,11 @@ class Network:
         take_logarithms(rows, self.logarithmic)
         return np.clip((rows - self.mean) / self.deviation, -REACH, REACH)
 
-    def _values(self, rows: np.ndarray) -> Iterator[np.ndarray]:
-        """What each layer adds up to."""
-        values = rows
+    def _values(self, rows: np.ndarray) -> np.ndarray:
+        """What the last layer adds up to, from scaled rows."""
         for index, (weights, bias) in enumerate(self._exact):
-            values = (np.maximum(values, 0) if index else values) @ weights + bias
-            yield values
+            rows = (np.maximum(rows, 0) if index else rows) @ weights + bias
+        return rows
 
 
 @cache

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable
 from contextlib import closing
@@ -233,20 +232,3 @@ def test_a_model_guides_the_collection_when_asked(
     )
     assert set(first) <= set(chosen)
     assert exhaustive.choose is None
-
-
-def test_a_guided_collection_leaves_out_what_its_model_has_not_seen(
-    asked: list[CollectOptions], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    own = tmp_path / "own.csv"
-    own.write_text("m,n,k,operands\n16,64,64,bf16:ccc\n16,64,64,fp16:rcr\n")
-    arguments = ["collect", "--problems", str(own), "--json", "--candidates"]
-    assert main([*arguments, "guided", "--store", str(tmp_path / "one")]) == 0
-    told = capsys.readouterr()
-    line, *_ = told.err.splitlines()
-    assert line == "tilecast: left out: 1 problem of bf16:ccc, which the model has not seen"
-    assert json.loads(told.out)["problems"] == 1
-    assert main([*arguments, "exhaustive", "--store", str(tmp_path / "two")]) == 0
-    assert "left out" not in capsys.readouterr().err
-    guided, exhaustive = ([p.operands.text for p in options.problems] for options in asked)
-    assert (guided, exhaustive) == (["fp16:rcr"], ["bf16:ccc", "fp16:rcr"])

@@ -90,14 +90,6 @@ def sizes_of(cache: ObjectCache) -> int:
     return size
 
 
-def test_list_of_another_version(
-    cache: ObjectCache, answer: Callable[..., dict], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("platform.machine", lambda: "aarch64")
-    document = answer("objects", "list")
-    assert (document["kernels"], document["current"]) == (6, 0)
-
-
 def test_tables_and_lines(cache: ObjectCache, capsys: pytest.CaptureFixture[str]) -> None:
     pack = cache.root.with_name("kernels.tar.xz")
     for arguments, shown in (

@@ -192,18 +192,6 @@ def test_rows_of_operands_that_no_model_is_for_are_left_out(
     assert len((tmp_path / "choices.csv").read_text().splitlines()) == 2
 
 
-def test_rows_that_the_model_ranks_but_does_not_decide_are_left_out_for_one(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path, cache = tmp_path / "recorded.csv", str(tmp_path / "objects")
-    path.write_text("m,n,k,operands\n64,4096,4096,bf16:ccr\n48,1024,512,bf16:rcr\n")
-    asked = ("compile", "--problems", str(path), "--model", MODEL, "--cache", cache, "--json")
-    assert main([*asked, "-k", "1"]) == 0
-    told = capsys.readouterr()
-    assert told.err == ("tilecast: left out: 1 problem of bf16:ccr, which the model has not seen\n")
-    assert json.loads(told.out)["asked"] == 1
-
-
 @pytest.mark.parametrize(
     ("operands", "command", "message"),
     [

@@ -20,9 +20,7 @@ from tilecast.models.learning.fit_deferral import (
     held_out_choices,
     speed,
 )
-from tilecast.models.learning.folds import folds
-from tilecast.models.learning.held_out import ask, ask_about_unseen
-from tilecast.models.learning.labels import label_table
+from tilecast.models.learning.held_out import ask
 from tilecast.models.runtime.artifact import load_shipped
 from tilecast.models.runtime.deferral import (
     DEFERRAL_FEATURES,
@@ -159,22 +157,6 @@ def test_speed_counts_what_is_left_as_the_library() -> None:
     assert figures["geomean"] == pytest.approx((2 * 0.9 * 0.98) ** 0.25)
     assert figures["slower"] == 0.25
     assert figures["worst"] == pytest.approx(0.9)
-
-
-def test_a_split_says_what_its_ranker_has_not_seen_on_any_gpu(
-    small_model, synthetic_table, few_dataset
-) -> None:
-    table = [*synthetic_table, *label_table(few_dataset, hardware("H100"))]
-    splits = folds(table)
-    asked = ask_about_unseen([small_model.ranker] * len(splits), table, splits)
-    parts = [beside_library(part) for part in asked]
-    for (seen, asked), part in zip(splits, parts, strict=True):
-        own = [one.problem for one in part if not one.elsewhere]
-        assert own == [table[i].problem for i in asked]
-        families = {one.problem.family for one in part}
-        assert families == {problem.family for problem in own}
-        assert families.isdisjoint(table[i].problem.family for i in seen)
-    assert any(one.elsewhere for part in parts for one in part)
 
 
 def test_problems_without_a_time_of_the_library_teach_nothing(small_model, synthetic_table) -> None:

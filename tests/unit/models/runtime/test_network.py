@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 from threading import Event, Thread, current_thread
@@ -17,9 +16,9 @@ from threadpoolctl import threadpool_info, threadpool_limits
 from tilecast.data_collection.dataset.measurement import REGIMES
 from tilecast.heuristics.hardware import hardware
 from tilecast.models.features.features import log_analytic
-from tilecast.models.learning.fit_network import _configs, _scale, fit_network
+from tilecast.models.learning.fit_network import fit_network
 from tilecast.models.learning.labels import ProblemLabels
-from tilecast.models.learning.targets import FAR, THINNING, problem_features
+from tilecast.models.learning.targets import problem_features
 from tilecast.models.runtime import network as network_module
 from tilecast.models.runtime.network import MAX_LAYERS, MAX_OUTPUT, MAX_WIDTH, REACH, Network
 
@@ -87,7 +86,7 @@ def test_predictions_that_overlap_leave_the_threads_as_they_were(
 
     values = Network._values
 
-    def slowly(network: Network, rows: np.ndarray) -> Iterator[np.ndarray]:
+    def slowly(network: Network, rows: np.ndarray) -> np.ndarray:
         inside[current_thread()].set()
         if current_thread() is first:
             inside[second].wait(0.2)
@@ -193,15 +192,6 @@ def test_it_learns_both_regimes(synthetic_table: list[ProblemLabels]) -> None:
             scores = network.predict(features)[:, output] + log_analytic(features)
             lost.append(labels.slowdown(power, truth=True)[scores.argmin()])
         assert np.log(lost).mean() < np.log(1.05)
-
-
-def test_it_learns_of_some_slow_configs(synthetic_table: list[ProblemLabels]) -> None:
-    labels = synthetic_table[0]
-    far = np.min([labels.slowdown(power) for power in REGIMES], axis=0) >= FAR
-    some = far & (np.arange(len(far)) % THINNING == 0)
-    learned = _configs(labels, H200, _scale(problem_features(labels, H200)))
-    assert 0 < some.sum() < far.sum() < len(far)
-    assert len(learned.level) == (~far).sum() + some.sum()
 
 
 def test_a_process_forked_amid_a_prediction_predicts(network: Network) -> None:
