@@ -30,13 +30,7 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
         TilecastError: as `destination`; or the folder is read-only or the disk full, say; ``path``
             is as it was.
     """
-    target = destination(path)
-    try:
-        mode = stat.S_IMODE(target.stat().st_mode)
-    except FileNotFoundError:
-        mode = None
-    except OSError as error:
-        raise unwritable(path, error) from error
+    target, mode = destination(path)
     _put(target, write, mode)
 
 
@@ -51,14 +45,16 @@ def replace_atomically(path: Path, write: Callable[[Path], object]) -> None:
     _put(path, write, 0o644)
 
 
-def destination(path: Path) -> Path:
-    """The file that is written when a path is: the one that links lead to.
+def destination(path: Path) -> tuple[Path, int | None]:
+    """The file that is written when a path is, which links lead to, and its mode if it is there.
 
     Raises:
         TilecastError: a folder, a device, a pipe or the like is there, or it cannot be looked at.
     """
+    mode = None
     try:
         kind = path.stat().st_mode
+        mode = stat.S_IMODE(kind)
         if not stat.S_ISREG(kind):
             what = "a folder" if stat.S_ISDIR(kind) else "no regular file"
             raise TilecastError(f"cannot write {path} ({what}); allowed: a file")
@@ -66,7 +62,7 @@ def destination(path: Path) -> Path:
         pass
     except OSError as error:
         raise unwritable(path, error) from error
-    return Path(os.path.realpath(path))
+    return Path(os.path.realpath(path)), mode
 
 
 def _put(path: Path, write: Callable[[Path], object], mode: int | None) -> None:

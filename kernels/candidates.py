@@ -20,7 +20,8 @@ from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import KINDS_REMEMBERED, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.kernels.families import FAMILIES, KernelFamily, family_of
+from tilecast.kernels.families import FAMILIES, family_of
+from tilecast.kernels.family import KernelFamily
 from tilecast.kernels.rules import Rule
 
 SPACE_VERSION = 3

@@ -11,7 +11,8 @@ from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels import candidates
-from tilecast.kernels.families import KernelFamily, parse_config
+from tilecast.kernels.families import parse_config
+from tilecast.kernels.family import KernelFamily
 from tilecast.reporting.table import Table
 
 _COLUMNS = {"rule": "", "takes away": ",", "left": ",", "because": ""}

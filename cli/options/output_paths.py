@@ -31,7 +31,7 @@ def check_writable(folder: Path) -> None:
 
 def check_file(file: Path) -> None:
     """See that a file can be written, and that no folder, device or the like is there."""
-    check_writable(destination(file).parent)
+    check_writable(destination(file)[0].parent)
 
 
 def check_distinct(options: argparse.Namespace, *outputs: Path | None) -> None:

@@ -7,7 +7,7 @@ import json
 import logging
 import socket
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache, partial
 from pathlib import Path
@@ -144,13 +144,6 @@ def _once_free(asked: Sequence[ray.ObjectRef]) -> list[Any]:
         ) from error
 
 
-def _joined(described: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """What is said of several nodes, and of the command that runs on this one."""
-    first, *others = described
-    gpus = [gpu for facts in (first, *others) for gpu in facts["gpus"]]
-    return first | {"gpus": gpus, "command": public_command(sys.argv)}
-
-
 def cluster_gpu(address: str, known: Sequence[Hardware]) -> Hardware:
     """The hardware of one of a cluster's GPUs, as `hardware_of` measures it on its node.
 
@@ -187,8 +180,10 @@ def ray_cluster(address: str, objects: ObjectCache, target: Hardware) -> Iterato
             return gpus
 
         engine = RayEngine(objects)
+        (_, facts), *_others = found.values()
+        gpus = [gpu for _, about in found.values() for gpu in about["gpus"]]
         yield Site(
-            _joined(facts for _, facts in found.values()),
+            facts | {"gpus": gpus, "command": public_command(sys.argv)},
             [card for chosen, _ in found.values() for card in chosen],
             [partial(node_session, target)] * sum(hosts.values()),
             engine,

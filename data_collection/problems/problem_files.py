@@ -7,17 +7,17 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tilecast.heuristics.errors import TilecastError, one_line
-from tilecast.heuristics.operands import LINEAR_BF16
+from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.heuristics.problem import PROBLEM_FIELDS, GemmProblem
 
 NEEDED = ("m", "n", "k")
-"""Columns that every file must have; the others have `DEFAULTS`."""
-DEFAULTS = {"batch": 1, "operands": LINEAR_BF16.text}
+"""Columns that every file must have; a batch is 1 and operands are `LINEAR_BF16` if left out."""
 
 Row = Mapping[str, object]
 
@@ -53,15 +53,16 @@ def read_problems(path: Path) -> tuple[GemmProblem, ...]:
 
 def _csv(path: Path) -> Iterable[Row]:
     with path.open(newline="", encoding="utf-8-sig") as file:
-        header, *rows = [row for row in csv.reader(file, skipinitialspace=True) if row] or [[]]
-    names = [name.strip() for name in header]
+        reader = csv.DictReader(file, skipinitialspace=True)
+        reader.fieldnames = names = [name.strip() for name in reader.fieldnames or ()]
+        rows = list(reader)
     for name in PROBLEM_FIELDS:
         if names.count(name) > 1:
             raise _refused(path, f"it has {names.count(name)} columns {name}")
     missing = [name for name in NEEDED if name not in names]
-    if header and missing:
+    if names and missing:
         raise _refused(path, f"its first line names no column {', '.join(missing)}")
-    return [dict(zip(names, row, strict=False)) for row in rows]
+    return rows
 
 
 def _json(path: Path) -> Iterable[Row]:
@@ -88,40 +89,28 @@ READERS: dict[str, Callable[[Path], Iterable[Row]]] = {
 
 def _problem(path: Path, number: int, row: Row) -> GemmProblem:
     """The problem of one row, counted from 1."""
-    missing = [name for name in NEEDED if row.get(name) in (None, "")]
+    given = {name: row[name] for name in PROBLEM_FIELDS if row.get(name) not in (None, "")}
+    missing = [name for name in NEEDED if name not in given]
     if missing:
         raise _refused(path, f"row {number} has no {', '.join(missing)}")
-    given = {name: row[name] for name in PROBLEM_FIELDS if row.get(name) not in (None, "")}
-    values = DEFAULTS | {name: _value(name, value) for name, value in given.items()}
-    for name, value in values.items():
-        if value is None:
-            shown = str(given[name])[:50]
-            raise _refused(path, f"row {number}: {name}={shown} is not an integer")
+    operands = str(given.pop("operands", LINEAR_BF16.text))
+    extents: dict[str, Any] = {name: _whole(value) for name, value in given.items()}
     try:
-        return GemmProblem.from_row(tuple(values[name] for name in PROBLEM_FIELDS))
+        return GemmProblem(**extents, operands=GemmOperands.parse(operands))
     except TilecastError as error:
-        raise TilecastError(f"{_told(path)}: row {number}: {error}") from error
+        raise TilecastError(f"problems {path} are not read: row {number}: {error}") from error
 
 
-def _value(name: str, value: object) -> int | str | None:
-    """The value of a field of a row; None for an extent that is no whole number."""
-    if name == "operands":
-        return str(value)
-    if isinstance(value, str):
-        found = _WHOLE.fullmatch(value)
+def _whole(value: object) -> object:
+    """A whole number that is written as text or as a float; anything else as it is."""
+    if isinstance(value, str) and (found := _WHOLE.fullmatch(value)):
         # Python reads no integer of many digits, and any such is out of range.
-        return int(found[1][:1000]) if found else None
-    if isinstance(value, float):
-        return int(value) if value.is_integer() else None
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _told(path: Path) -> str:
-    return f"problems {path} are not read"
+        return int(found[1][:1000])
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _refused(path: Path, reason: str) -> TilecastError:
     return TilecastError(
-        f"{_told(path)}: {reason}; allowed: {', '.join(READERS)} with m, n, k and, where they "
-        "matter, batch and operands, in each row"
+        f"problems {path} are not read: {reason}; allowed: {', '.join(READERS)} with m, n, k and, "
+        "where they matter, batch and operands, in each row"
     )

@@ -224,7 +224,6 @@ class Scheduler:
         return build
 
     def _compile(self, build: _Build) -> None:
-        """Compile, in the thread."""
         try:
             for result in self.build(build.kernels, stop=self._unwanted):
                 build.results.put(result)
@@ -259,7 +258,6 @@ class Scheduler:
         return time.monotonic() > self._until
 
     def _run(self, phase: _Phase, jobs: Sequence[Job]) -> None:
-        """Work through jobs of one phase on all workers."""
         if not jobs or self._late():
             return
         waiting, since = list(jobs), time.monotonic()
@@ -271,7 +269,6 @@ class Scheduler:
                 since = self._tell(phase, since)
 
     def _keep(self, job: Job, result: Result, card: str) -> None:
-        """Put a finished job's result into the store."""
         if isinstance(result, dict):
             self._pool.record(result)
             return

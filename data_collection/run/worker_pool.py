@@ -53,25 +53,21 @@ class WorkerPool:
     _done: int = field(default=0, init=False)
     _left: str = field(default="", init=False)
     """Which problem was left to another run last, and why."""
-    _failures: dict[str, str] = field(init=False)
+    failures: dict[str, str] = field(init=False)
+    """What is wrong with each kernel that is not run, by its key."""
 
     def __post_init__(self) -> None:
         """Read which kernels fail."""
-        self._failures = self.store.failures()
-
-    @property
-    def failures(self) -> Mapping[str, str]:
-        """What is wrong with each kernel that is not run, by its key."""
-        return self._failures
+        self.failures = self.store.failures()
 
     def record(self, checks: Mapping[KernelSpec, str | None]) -> None:
         """Store for each kernel what is wrong with it, or None, for this run and all others."""
         self.store.add_checks(checks)
-        self._failures |= {kernel_key(spec): reason for spec, reason in checks.items() if reason}
+        self.failures |= {kernel_key(spec): reason for spec, reason in checks.items() if reason}
 
     def leave_out(self, spec: KernelSpec, reason: str) -> None:
         """Do not run a kernel in this run; another run may."""
-        self._failures[kernel_key(spec)] = reason
+        self.failures[kernel_key(spec)] = reason
 
     @property
     def gpus(self) -> int:
@@ -132,7 +128,6 @@ class WorkerPool:
                 ended.result()
 
     def _hand_out(self, waiting: list[Job]) -> None:
-        """Give each worker without a job its next one."""
         there = {worker.name for worker in self._workers if worker.card != ""}
         # A worker that starts may turn out to be any card.
         if there and "" not in there:
@@ -142,8 +137,8 @@ class WorkerPool:
             job = next((job for job in waiting if _may_do(worker.card, job, others)), None)
             if job and worker.card and not worker.job:
                 waiting.remove(job)
-                known = job.suspect and kernel_key(job.suspect) in self._failures
-                worker.give((job.afresh() if known else job).without(self._failures))
+                known = job.suspect and kernel_key(job.suspect) in self.failures
+                worker.give((job.afresh() if known else job).without(self.failures))
 
     def _others(self, worker: Worker) -> set[str | None]:
         """Cards of the other workers; None for a worker that starts."""
@@ -221,7 +216,6 @@ class WorkerPool:
         self._workers.remove(worker)
 
     def _succeed(self, worker: Worker) -> Worker:
-        """Start another worker with the same factory."""
         successor = self.engine.start(worker.factory, self.silence_seconds)
         self._workers.append(successor)
         return successor

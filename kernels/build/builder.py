@@ -17,6 +17,7 @@ from pathlib import Path
 from weakref import WeakSet
 
 from tilecast.heuristics.errors import TilecastError, one_line
+from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.kernels.build.workers import ServerDied, WorkerDied, Workers
 from tilecast.kernels.families import FAMILIES, family_of
 from tilecast.kernels.objects.cache import ObjectCache, default_root
@@ -230,7 +231,7 @@ def rehearse() -> None:
     """Have each compiler do what it does with its first kernel alone."""
     for family in FAMILIES.values():
         with contextlib.suppress(Exception):  # compiling tells
-            family.rehearse()
+            family.compile(KernelSpec(family.rehearsal, LINEAR_BF16), "rehearsal")
 
 
 def _result(spec: KernelSpec, job: Future[CompileResult]) -> CompileResult:

@@ -17,7 +17,8 @@ from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.kernels.build.builder import compile_all
 from tilecast.kernels.candidates import family_space
-from tilecast.kernels.families import FAMILIES, KernelFamily, parse_config
+from tilecast.kernels.families import FAMILIES, parse_config
+from tilecast.kernels.family import KernelFamily
 from tilecast.kernels.objects.cache import ObjectCache, default_root
 from tilecast.kernels.spec import KernelSpec
 

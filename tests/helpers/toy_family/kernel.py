@@ -36,7 +36,7 @@ class ToyGemm:
             out[row, column] = total.to(out.element_type)
 
 
-def compile_object(spec, arch, symbol) -> bytes:
+def compile_kernel(spec, arch, symbol) -> bytes:
     """Bytes of an object that exports ``symbol``."""
     m, n, k = (cute.sym_int32() for _ in range(3))
 

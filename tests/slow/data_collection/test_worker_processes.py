@@ -32,7 +32,7 @@ from collection_bed import (
 from fake_session import CONFIGS, FOR_EVER, PROBLEMS, Fault
 from odd_caches import OddCache
 
-from tilecast.data_collection.engines.worker import LocalEngine, LocalWorker
+from tilecast.data_collection.engines.worker import LocalEngine
 from tilecast.data_collection.jobs.store import MeasurementStore
 from tilecast.data_collection.run.scheduler import Progress, Scheduler
 from tilecast.data_collection.timing.protocol import regimes
@@ -142,19 +142,6 @@ def test_workers_do_not_outlive_a_collection_that_is_killed(bed: Bed, amid: str)
     assert "finished" not in output
 
 
-def test_a_worker_whose_parent_is_killed_as_it_starts_ends(bed: Bed) -> None:
-    script = (
-        "import os; from fake_session import FakeFactory, FOR_EVER; from pathlib import Path;"
-        "from tilecast.data_collection.engines.worker import LocalWorker;"
-        f"worker = LocalWorker(FakeFactory(Path({str(bed.log)!r}), slow_start=FOR_EVER), 60.0);"
-        "print(worker._process.pid, flush=True); os.kill(os.getpid(), 9)"
-    )
-    started = subprocess.run(
-        [sys.executable, "-c", script], cwd=HELPERS, stdout=subprocess.PIPE, check=False
-    )
-    _wait_until(lambda: not alive(int(started.stdout)))
-
-
 @pytest.mark.parametrize("stage", ["check", "time"])
 def test_a_kernel_that_hangs_is_found_and_left_out(bed: Bed, stage: str) -> None:
     broken = CONFIGS[2]
@@ -199,33 +186,6 @@ def test_no_compiler_that_hangs_holds_up_a_run_that_ends(
     # Killed, but the system may take a moment to end it.
     _wait_until(lambda: not any(map(alive, cache.tries())))
     assert bed.rows() == []
-
-
-def test_a_worker_that_dies_between_two_jobs_is_replaced(bed: Bed) -> None:
-    killed: list[int] = []
-
-    def kill_the_worker(progress: Progress) -> None:
-        if progress.phase == "measure" and progress.done == 2:
-            for child in multiprocessing.active_children():
-                child.kill()
-                child.join()
-                killed.append(child.pid or 0)
-
-    bed.collect(engine=LocalEngine(), report=kill_the_worker)
-    assert len(killed) == 1
-    assert failed(bed.rows()) == {}
-    assert {line[-1] for line in bed.logged()} > set(killed)
-    assert bed.verified() == ALL_VERIFIED
-
-
-def test_workers_hold_interrupts_back_from_the_first_moment(bed: Bed) -> None:
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    worker = LocalWorker(bed.factory(slow_start=60), 60.0)
-    status = Path(f"/proc/{worker._process.pid}/status").read_text()
-    worker.stop()
-    (blocked,) = (line.split()[1] for line in status.splitlines() if line.startswith("SigBlk"))
-    assert int(blocked, 16) >> (signal.SIGINT - 1) & 1
-    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
 
 
 @pytest.mark.parametrize("hangs", [False, True], ids=["measuring", "hanging"])

@@ -27,11 +27,11 @@ from tilecast.kernels.build.builder import (
     compile_all,
     compile_into,
 )
+from tilecast.kernels.family import KernelFamily
 from tilecast.kernels.objects import cache as object_cache
 from tilecast.kernels.objects.cache import ObjectCache
 from tilecast.kernels.objects.keys import kernel_key
 from tilecast.kernels.quack_sm90.config import QuackConfig
-from tilecast.kernels.quack_sm90.family import QuackSm90
 from tilecast.kernels.spec import KernelSpec
 
 SPEC = KernelSpec(QuackConfig(128, 128, 64, stages=4), LINEAR_BF16)
@@ -70,16 +70,6 @@ def test_many_callers_share_one_compilation(builder: ObjectBuilder) -> None:
     assert set(_states(builder)) == {f"{kernel_key(SPEC)}.o"}
 
 
-def test_an_object_that_was_cut_short_is_compiled_again(builder: ObjectBuilder) -> None:
-    builder.wait(SPEC)
-    path = builder.objects.path(SPEC)
-    whole = path.read_bytes()
-    path.write_bytes(whole[:1000])
-    builder.wait(SPEC)
-    assert builder.objects.resources(SPEC) is not None
-    assert len(path.read_bytes()) == len(whole)
-
-
 def test_a_kernel_is_begun_and_nobody_waits(builder: ObjectBuilder) -> None:
     start = time.monotonic()
     assert not builder.ready(UNAWAITED)
@@ -97,15 +87,6 @@ def test_a_kernel_that_does_not_compile_is_told_to_who_asks_again(builder: Objec
             assert time.monotonic() < start + DEADLINE_SECONDS
             time.sleep(0.05)
     assert not builder.ready(BAD), "it is never tried again"
-
-
-def test_settled_is_all_that_was_begun_failures_too(builder: ObjectBuilder) -> None:
-    for spec in (BAD, OTHER):
-        builder.start(spec)
-    builder.settle()
-    assert builder.ready(OTHER)
-    with pytest.raises(TilecastError, match="did not compile"):
-        builder.ready(BAD)
 
 
 def test_what_compiles_has_no_threads_that_a_fork_would_lose_and_no_gpu(
@@ -169,18 +150,6 @@ def test_only_the_kernel_whose_process_dies_again_fails(
         assert "out of memory?" in str(results[FOUR[1]].error)
 
 
-def test_a_process_that_dies_while_others_wait(odd: Callable[..., odd_caches.OddCache]) -> None:
-    """The hook's way to ask behaves as the list's."""
-    builder = ObjectBuilder(odd(deaths=9, seconds=0.1), workers=2)
-    for spec in FOUR:
-        builder.start(spec)
-    for spec in (FOUR[0], FOUR[2], FOUR[3]):
-        builder.wait(spec)
-    with pytest.raises(TilecastError, match=f"kernel {FOUR[1].config} .*died twice.*; see `tile"):
-        builder.wait(FOUR[1])
-    builder.close()
-
-
 def test_when_all_processes_are_lost_that_is_told_and_others_are_begun(
     odd: Callable[..., odd_caches.OddCache],
 ) -> None:
@@ -239,18 +208,6 @@ def test_a_compiler_that_hangs_is_ended_and_the_others_go_on(
     assert _gone(hung)
 
 
-def test_a_compiler_that_hangs_alone_is_given_up_once_nobody_waits(
-    odd: Callable[..., odd_caches.OddCache],
-) -> None:
-    """Its process died before; a run that is interrupted now does not wait for its deadline."""
-    cache = odd(deaths=1, hangs=True)
-    begun = time.monotonic()
-    stopped = compile_all([FOUR[1]], cache, 1, stop=lambda: len(cache.tries()) == 2)
-    assert list(stopped) == []
-    assert time.monotonic() - begun < DEADLINE_SECONDS / 2
-    _until(lambda: all(map(_gone, cache.tries())))
-
-
 def test_time_in_the_queue_is_no_compile_time(
     odd: Callable[..., odd_caches.OddCache], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -262,32 +219,6 @@ def test_time_in_the_queue_is_no_compile_time(
         builder.start(spec)
     builder.wait(six[-1])
     assert all(map(builder.ready, six))
-    builder.close()
-
-
-def test_a_compiler_that_hangs_keeps_no_slot_from_who_waits(
-    odd: Callable[..., odd_caches.OddCache], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(builder_module, "DEADLINE_SECONDS", 2)
-    builder = ObjectBuilder(odd(hangs=True), workers=1)
-    builder.start(FOUR[1])
-    builder.wait(FOUR[0])
-    with pytest.raises(TilecastError, match="did not compile: no result after 2 s"):
-        builder.wait(FOUR[1])
-    builder.wait(FOUR[2])
-    builder.close()
-
-
-def test_idle_processes_leave_and_others_are_begun(
-    odd: Callable[..., odd_caches.OddCache], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(workers, "IDLE_SECONDS", 0.2)
-    builder = ObjectBuilder(odd(), workers=1)
-    builder.wait(FOUR[0])
-    first = _server(builder)
-    _until(lambda: _gone(first))
-    builder.wait(FOUR[2])
-    assert _server(builder) != first
     builder.close()
 
 
@@ -347,13 +278,13 @@ def test_processes_that_want_one_kernel_compile_it_once(
 ) -> None:
     log = tmp_path / "log"
 
-    def compile_object(spec: KernelSpec, symbol: str) -> bytes:
+    def compile_object(family: KernelFamily, spec: KernelSpec, symbol: str) -> bytes:
         with log.open("a") as file:
             file.write(f"{kernel_key(spec)}\n")
         time.sleep(0.05)
         return object_file(168, 0)
 
-    monkeypatch.setattr(QuackSm90, "compile", staticmethod(compile_object))
+    monkeypatch.setattr(KernelFamily, "compile", compile_object)
     cache = ObjectCache(tmp_path / "objects")
 
     def want_all(first: int) -> None:
@@ -375,9 +306,7 @@ def test_a_process_that_hangs_or_is_killed_holds_up_nobody_for_long(
     tmp_path: Path, object_file: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(object_cache, "LOCK_SECONDS", 0.5)
-    monkeypatch.setattr(
-        QuackSm90, "compile", staticmethod(lambda spec, symbol: object_file(168, 0))
-    )
+    monkeypatch.setattr(KernelFamily, "compile", lambda *_: object_file(168, 0))
     cache = ObjectCache(tmp_path / "objects")
 
     def hang() -> None:

@@ -126,18 +126,6 @@ def test_full_disk_keeps_the_old_file_and_leaves_nothing(tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_disk_that_is_full_is_told(tmp_path: Path) -> None:
-    """``/dev/full`` accepts opening and refuses every byte, as a full disk does."""
-
-    def write_to_full_device(_: Path) -> None:
-        with Path("/dev/full").open("wb", buffering=0) as device:
-            device.write(b"new")
-
-    with pytest.raises(TilecastError, match="No space left on device"):
-        write_atomically(tmp_path / "file", write_to_full_device)
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.parametrize("folder", ["/proc/tilecast", "/dev/null/tilecast"])
 def test_folder_that_cannot_be_written_is_told(folder: str) -> None:
     """Permission bits do not stop root; the process file system and a file in the way do."""

@@ -31,19 +31,6 @@ def test_peak_goes_with_the_width_of_the_dtype(h200: Hardware) -> None:
         h200.peak(DTYPES["fp32"])
 
 
-def test_names_are_unique() -> None:
-    names = [name for gpu in GPUS for name in (gpu.name, *gpu.device_names)]
-    assert len(set(names)) == len(names)
-
-
-@pytest.mark.parametrize("gpu", GPUS, ids=lambda gpu: gpu.name)
-def test_figures_are_of_a_hopper_part(gpu: Hardware) -> None:
-    assert gpu.arch == "sm_90a"
-    assert 114 <= gpu.sm_count <= 132
-    assert gpu.smem_bytes_per_block + gpu.smem_bytes_reserved <= gpu.smem_bytes_per_sm
-    assert 1e12 < gpu.dram_bytes_per_second < 1e13
-
-
 def test_roofline_is_the_slower_of_arithmetic_and_traffic(h200: Hardware) -> None:
     compute = h200.roofline_seconds(989.4e12, 0, DTYPES["bf16"])
     assert compute == pytest.approx(1.0)

@@ -20,6 +20,7 @@ TABLE = config_table(
 )
 CANDIDATES = TABLE.all()[:4]
 STRANGER = TABLE.configs[4]
+OTHER = config_table(TABLE.configs, LINEAR_BF16)
 
 
 @dataclass
@@ -47,24 +48,16 @@ def test_limit_below_one_is_refused(limit: int) -> None:
         rank(Answers(CANDIDATES), PROBLEM, CANDIDATES, limit=limit)
 
 
-def test_stranger_is_refused() -> None:
-    heuristic = Answers(TABLE.all().take([0, 4]))
-    with pytest.raises(TilecastError, match=f"'fixed' proposed {STRANGER}, which is no candidate"):
-        rank(heuristic, PROBLEM, CANDIDATES)
-
-
-def test_another_table_is_refused() -> None:
-    other = config_table(TABLE.configs, LINEAR_BF16)
-    with pytest.raises(TilecastError, match="'fixed' proposed another table, which is no cand"):
-        rank(Answers(other.all()[:2]), PROBLEM, CANDIDATES)
-
-
-def test_repeat_is_refused() -> None:
-    with pytest.raises(TilecastError, match="returned 2 configs, 1 of them distinct; allowed: "):
-        rank(Answers(TABLE.all().take([0, 0])), PROBLEM, CANDIDATES)
-
-
-def test_more_than_the_limit_is_refused() -> None:
-    with pytest.raises(TilecastError, match="returned 4 configs, .* allowed: at most 3, each once"):
-        rank(Answers(CANDIDATES), PROBLEM, CANDIDATES, limit=3)
-    assert len(rank(Answers(CANDIDATES), PROBLEM, CANDIDATES, limit=4)) == 4
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (TABLE.all().take([0, 4]), f"'fixed' proposed {STRANGER}, which is no candidate"),
+        (OTHER.all()[:2], "'fixed' proposed another table, which is no candidate"),
+        (TABLE.all().take([0, 0]), "returned 2 configs, 1 of them distinct; allowed: "),
+        (CANDIDATES, "returned 4 configs, .* allowed: at most 3, each once"),
+    ],
+    ids=["stranger", "another table", "repeat", "too many"],
+)
+def test_what_is_no_ordered_subset_is_refused(answer: Candidates, told: str) -> None:
+    with pytest.raises(TilecastError, match=told):
+        rank(Answers(answer), PROBLEM, CANDIDATES, limit=3)

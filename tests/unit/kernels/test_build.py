@@ -14,11 +14,11 @@ from tilecast.kernels import launch
 from tilecast.kernels.build import builder as builder_module
 from tilecast.kernels.build.builder import compile_all, compile_into, object_builder
 from tilecast.kernels.families import family_of
+from tilecast.kernels.family import KernelFamily
 from tilecast.kernels.objects.cache import ObjectCache
 from tilecast.kernels.objects.keys import kernel_symbol
 from tilecast.kernels.quack_sm90 import family
 from tilecast.kernels.quack_sm90.config import QuackConfig
-from tilecast.kernels.quack_sm90.family import QuackSm90
 from tilecast.kernels.spec import KernelSpec
 
 SPEC = KernelSpec(QuackConfig(64, 64, 64, stages=2), LINEAR_BF16)
@@ -60,25 +60,14 @@ def test_a_launch_hands_over_as_many_clusters_as_fit(monkeypatch: pytest.MonkeyP
     assert called == [("a", "b", "out", 132)]
 
 
-def test_cache_that_cannot_be_written_is_told(
-    object_file: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        QuackSm90, "compile", staticmethod(lambda spec, symbol: object_file(168, 0))
-    )
-    spec = KernelSpec(QuackConfig(128, 128, 64), LINEAR_BF16)
-    with pytest.raises(TilecastError, match="cannot write /proc/tilecast"):
-        compile_into(spec, ObjectCache(Path("/proc/tilecast")))
-
-
 @pytest.mark.parametrize("raised", [OSError(28, "No space left on device"), MemoryError("no more")])
 def test_what_a_compiler_lacks_is_no_fault_of_the_kernel(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raised: Exception
 ) -> None:
-    def lack(spec: KernelSpec, symbol: str) -> bytes:
+    def lack(family: KernelFamily, spec: KernelSpec, symbol: str) -> bytes:
         raise raised
 
-    monkeypatch.setattr(QuackSm90, "compile", staticmethod(lack))
+    monkeypatch.setattr(KernelFamily, "compile", lack)
     with pytest.raises(TilecastError, match=f"cannot be compiled .*{raised.args[-1]}") as told:
         compile_into(SPEC, ObjectCache(tmp_path))
     assert "\n" not in str(told.value)

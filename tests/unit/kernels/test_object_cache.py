@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import json
-import multiprocessing
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import platformdirs
@@ -19,7 +16,6 @@ from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.kernels.objects import cache as object_cache
 from tilecast.kernels.objects.cache import ObjectCache, default_root
 from tilecast.kernels.objects.entry import KernelResources
-from tilecast.kernels.objects.keys import kernel_key
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.spec import KernelSpec
 
@@ -43,36 +39,6 @@ def test_round_trip(cache: ObjectCache, code: bytes) -> None:
     assert cache.resources(SPEC) == KernelResources(168, 16)
     assert cache.code(SPEC) == code
     assert cache.resources(OTHER) is cache.code(OTHER) is None
-
-
-def test_entry_is_an_object_that_says_what_it_is(cache: ObjectCache, code: bytes) -> None:
-    cache.put(SPEC, code)
-    whole = cache.path(SPEC).read_bytes()
-    assert whole.startswith(code)
-    facts = json.loads(whole[len(code) :].splitlines()[1])
-    assert facts["config"] == SPEC.config.name
-    assert facts["arch"] == "sm_90a"
-    assert facts["versions"]["nvidia-cutlass-dsl"]
-
-
-def test_what_another_process_removes_meanwhile_is_no_entry(
-    cache: ObjectCache, code: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for spec in (SPEC, OTHER):
-        cache.put(spec, code)
-    listed = os.scandir
-
-    @contextmanager
-    def scandir(folder: int) -> Iterator[list[os.DirEntry]]:
-        with listed(folder) as found:
-            entries = [*found]
-        cache.path(SPEC).unlink()
-        yield entries
-
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "scandir", scandir)
-        assert list(cache.sizes()) == [kernel_key(OTHER)]
-    assert list(cache.prune(0)) == [kernel_key(OTHER)]
 
 
 def test_nothing_but_the_file_is_left(cache: ObjectCache, code: bytes) -> None:
@@ -175,29 +141,6 @@ def test_code_that_is_no_object_is_never_stored(cache: ObjectCache) -> None:
     with pytest.raises(TilecastError, match="object file"):
         cache.put(SPEC, b"no object")
     assert not cache.root.exists()
-
-
-def _put_repeatedly(cache: ObjectCache, code: bytes) -> None:
-    for _ in range(30):
-        cache.put(SPEC, code)
-
-
-def test_concurrent_processes_read_whole_entries_or_none(
-    cache: ObjectCache, object_file: Callable[..., bytes]
-) -> None:
-    """Even of writers that do not write the same."""
-    context = multiprocessing.get_context("fork")
-    codes = [object_file(registers, 0) for registers in (168, 200, 232)]
-    writers = [context.Process(target=_put_repeatedly, args=(cache, code)) for code in codes]
-    for writer in writers:
-        writer.start()
-    seen = set()
-    while any(writer.is_alive() for writer in writers):
-        seen.add(cache.code(SPEC))
-    assert [writer.exitcode for writer in writers] == [0, 0, 0]
-    assert seen <= {None, *codes}
-    assert cache.code(SPEC) in codes
-    assert len(list(cache.root.iterdir())) == 1
 
 
 @pytest.mark.parametrize("root", ["/proc/tilecast", "/dev/null/tilecast", "/dev/null"])
@@ -314,10 +257,6 @@ def test_least_recently_asked_for_entries_are_removed(
     cache.tidy()
     left = {path.name for path in cache.root.iterdir()}
     assert left == {cache.path(spec).name for spec in (specs[0], specs[3], specs[5])}
-
-
-def test_tidying_what_is_not_there(tmp_path: Path) -> None:
-    ObjectCache(tmp_path / "none").tidy()
 
 
 @pytest.mark.parametrize("named", [None, ""])

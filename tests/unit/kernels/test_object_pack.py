@@ -6,11 +6,9 @@ import hashlib
 import io
 import json
 import lzma
-import multiprocessing
 import os
 import random
 import tarfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -280,32 +278,6 @@ def test_a_pack_that_cannot_be_read(other: ObjectCache, tmp_path: Path) -> None:
         with pytest.raises(TilecastError, match=f"cannot read .*{reason}.*; allowed: a pack that"):
             unpack(other, tmp_path / name)
     assert not other.root.exists()
-
-
-def test_kills_at_any_time_leave_whole_kernels_and_whole_packs(
-    cache: ObjectCache, other: ObjectCache, tmp_path: Path
-) -> None:
-    file, source = tmp_path / "pack", random.Random(0)
-    pack(cache, file)
-    first, codes = file.read_bytes(), {one: cache.code(one) for one in SPECS}
-
-    def work() -> None:
-        while True:
-            pack(cache, file)
-            unpack(other, file)
-            other.prune(0)
-
-    for _ in range(30):
-        process = multiprocessing.get_context("fork").Process(target=work)
-        process.start()
-        time.sleep(source.uniform(0.01, 0.08))
-        assert process.is_alive()
-        process.kill()
-        process.join()
-        assert file.read_bytes() == first
-        assert all(other.code(one) in (None, codes[one]) for one in SPECS)
-    unpack(other, file)
-    assert {one: other.code(one) for one in SPECS} == codes
 
 
 # ---- pruning

@@ -60,15 +60,6 @@ def test_every_kernel_is_found_and_no_other(file: Path, entries: list[Entry]) ->
     assert shipped(kernel_key(OTHER)) is None
 
 
-def test_kernels_that_are_alike_lie_together(file: Path) -> None:
-    archives = [[shipped_keys()[kernel_key(spec)] for spec in SPECS if spec.operands == o]
-                for o in (LINEAR_BF16, FP16)]  # fmt: skip
-    assert [sorted(set(found)) for found in archives] == [
-        ["000.tar.xz"],
-        ["000.tar.xz", "001.tar.xz"],
-    ]
-
-
 def test_the_file_depends_on_the_kernels_alone(
     file: Path, tmp_path: Path, entries: list[Entry]
 ) -> None:
@@ -110,18 +101,6 @@ def test_they_are_not_compiled(file: Path, tmp_path: Path) -> None:
     results = list(compile_all(SPECS, ObjectCache(tmp_path / "others"), 1))
     assert {result.seconds for result in results} == {0.0}
     assert len(ObjectCache(tmp_path / "others").sizes()) == len(SPECS)
-
-
-def test_no_link_is_followed_into_a_cache(file: Path, tmp_path: Path) -> None:
-    cache, outside = ObjectCache(tmp_path / "objects"), tmp_path / "outside"
-    outside.write_text("mine")
-    cache.root.mkdir(0o700)
-    cache.path(SPEC).symlink_to(outside)
-    found = shipped(kernel_key(SPEC))
-    assert found
-    assert cache.code(SPEC) == found.code
-    assert not cache.path(SPEC).is_symlink()
-    assert outside.read_text() == "mine"
 
 
 @pytest.mark.parametrize("changed", ["toolchain", "machine"])

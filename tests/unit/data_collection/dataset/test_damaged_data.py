@@ -145,11 +145,6 @@ def test_cut_short(sound: Path, right: dict[str, object], tmp_path: Path, share:
     assert line.startswith(f"data set {path} cannot be read (")
 
 
-def test_a_folder_of_data_sets_is_none(sound: Path, right: dict[str, object]) -> None:
-    (line,) = _outcomes(sound.parent, right)
-    assert line.startswith(f"data set {sound.parent} cannot be read (")
-
-
 def _with(column: str, values: list | np.ndarray | None = None, kind=None, **rows) -> Change:
     """Replace a column, or some of its rows, which are given as ``row_3=value``."""
 
@@ -208,9 +203,6 @@ REFUSED: dict[str, tuple[Change, str]] = {
     "a column twice": (lambda table: table.append_column("m", table["m"]), "lacks column 'm'"),
 }  # fmt: skip
 
-NO_CONFIGS = {"words": "the fast one", "no tile": CONFIGS[0].replace("128x", "0x", 1),
-    "other digits": CONFIGS[0].replace("128", "١٢٨")}  # fmt: skip
-
 
 @pytest.fixture
 def rewritten(sound: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable:
@@ -242,21 +234,6 @@ def test_wrong_type_or_value(rewritten: Callable, right: dict[str, object], name
     (line,) = _outcomes(path, right)
     assert line.startswith(f"data set {path} ")
     assert message in line
-
-
-@pytest.mark.parametrize("name", NO_CONFIGS)
-def test_what_is_no_config_is_no_label(rewritten: Callable, name: str) -> None:
-    path = rewritten(_with("config", None, pa.string(), row_16=NO_CONFIGS[name]))
-    for answer in (_truth, _labels):
-        with pytest.raises(TilecastError, match="is not a config name; allowed: ") as caught:
-            answer(path)
-        assert "\n" not in str(caught.value) and len(str(caught.value)) < 300
-
-
-def test_a_problem_that_breaks_the_16_byte_rule_is_no_label(rewritten: Callable) -> None:
-    path = rewritten(_with("n", None, pa.int32(), row_2=7))
-    with pytest.raises(TilecastError, match="n=7 breaks the 16-byte rule"):
-        _labels(path)
 
 
 def _facts(**changes: object) -> bytes:

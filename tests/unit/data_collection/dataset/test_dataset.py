@@ -15,7 +15,6 @@ import pytest
 from tilecast.data_collection.dataset.dataset import (
     COLUMNS,
     Dataset,
-    is_reference,
     joined,
     read_dataset,
     shipped_data,
@@ -93,16 +92,6 @@ def test_digest_is_of_the_values_alone(rows: pd.DataFrame) -> None:
     assert Dataset(rows.assign(config=coded, m=rows["m"].astype("int64")), {}).digest == digest
 
 
-def test_problems_appear_once_in_order(path: Path) -> None:
-    problems = read_dataset(path).problems()
-    assert problems == [GemmProblem(16, 6144, 4096), GemmProblem(4096, 6144, 4096)]
-    assert all(type(problem.m) is int for problem in problems)
-
-
-def test_reference_rows_are_told_apart(path: Path) -> None:
-    assert is_reference(read_dataset(path).rows).tolist() == [False, False, True, False]
-
-
 def test_a_file_of_version_1_is_refused_with_advice(path: Path) -> None:
     table = pq.read_table(path)
     names = [name for name in table.column_names if name != "operands"]
@@ -158,13 +147,6 @@ def test_what_cannot_be_a_data_set_is_refused(rows: pd.DataFrame, tmp_path: Path
         assert not path.exists()
     with pytest.raises(TilecastError, match="cannot write /proc/tilecast/data.parquet"):
         write_dataset(Dataset(rows, PROVENANCE), Path("/proc/tilecast/data.parquet"))
-
-
-def test_an_empty_data_set_is_one(rows: pd.DataFrame, tmp_path: Path) -> None:
-    path = tmp_path / "data.parquet"
-    write_dataset(Dataset(rows.iloc[:0], PROVENANCE), path)
-    assert len(read_dataset(path).rows) == 0
-    assert read_dataset(path).problems() == []
 
 
 def test_the_shipped_data_set_is_what_was_measured(h200: Hardware) -> None:

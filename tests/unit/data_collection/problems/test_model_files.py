@@ -55,10 +55,6 @@ def test_extents_that_a_configuration_leaves_out_follow_from_the_others(tmp_path
 
 
 ENCODER = {"hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072}
-BART = {
-    **{"d_model": 1024, "encoder_attention_heads": 16, "encoder_ffn_dim": 4096},
-    "vocab_size": 50265,
-}
 T5 = {"model_type": "t5", "d_model": 1024, "num_heads": 32, "d_kv": 64, "d_ff": 2816}
 FALCON = {"model_type": "falcon", "hidden_size": 4544, "num_attention_heads": 71}
 FALCON |= {"num_kv_heads": 71, "multi_query": True, "new_decoder_architecture": False}
@@ -89,15 +85,6 @@ def _layers(
             _layers(8192, 9216, 32768),
         ),
         (
-            {"model_type": "mpt", "d_model": 4096, "n_heads": 32, "vocab_size": 50432},
-            _layers(4096, 12288, 16384, vocab=50432),
-        ),
-        (
-            {"model_type": "gpt_neo", "hidden_size": 2048, "num_heads": 16}
-            | {"intermediate_size": None, "vocab_size": 50257},
-            _layers(2048, 6144, 8192, vocab=50257),
-        ),
-        (
             {"model_type": "opt", "hidden_size": 4096, "num_attention_heads": 32, "ffn_dim": 16384}
             | {"word_embed_proj_dim": 4096, "activation_function": "relu", "vocab_size": 50272},
             _layers(4096, 12288, 16384, vocab=50272),
@@ -118,21 +105,6 @@ def test_layers_of_a_type_of_model(
     tmp_path: Path, config: dict, expected: set[tuple[int, int]]
 ) -> None:
     assert set(read_model(_config(tmp_path, config), (1,)).layers()) == expected
-
-
-@pytest.mark.parametrize("kind", ["bart", "whisper"])
-def test_an_encoder_stands_for_its_decoder(tmp_path: Path, kind: str) -> None:
-    model = read_model(_config(tmp_path, BART | {"model_type": kind}), (1,))
-    assert set(model.layers()) == _layers(1024, 3072, 4096, vocab=50265)
-
-
-def test_an_embedding_of_another_width_has_layers_there_and_back(tmp_path: Path) -> None:
-    small = {"hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024}
-    small |= {"model_type": "electra", "embedding_size": 128, "vocab_size": 30522}
-    layers = set(read_model(_config(tmp_path, small), (1,)).layers())
-    assert layers == {(768, 256), (256, 256), (128, 256), (256, 128), (30522, 128)} | _mlp(
-        256, 1024
-    )
 
 
 def test_mlps_beside_the_experts(tmp_path: Path) -> None:
@@ -174,12 +146,6 @@ def test_problems_have_layers_fused_and_apart_at_every_number_of_rows(tmp_path: 
     }  # fmt: skip
     assert {(3072, 4096), (4096, 2048), (4096, 7168), (512, 4096)} <= _families(path, (2,))
     assert left_out == []
-
-
-def test_a_vocabulary_of_any_size_is_filled_up(tmp_path: Path) -> None:
-    assert (50264, 1600) in _families(_config(tmp_path, GPT2))
-    wide = _config(tmp_path, LLAMA | {"vocab_size": 256003})
-    assert {(256008, 4096), (128008, 4096)} <= _families(wide, (1, 2))
 
 
 def test_what_is_left_out_is_named(tmp_path: Path) -> None:

@@ -47,8 +47,8 @@ def test_problems_are_read_once_each_and_in_order(tmp_path: Path, kind: str) -> 
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"m": None}, "row 2 has no m"),
-        ({"m": 16.5}, "row 2: m=16.5 is not an integer"),
+        ({"m": None}, "row 2 has no m; allowed: .csv, .json, .parquet with m, n, k"),
+        ({"m": 16.5}, "row 2: m='16.5' is not an integer; allowed: 1 to"),
     ],
 )
 def test_a_row_that_is_no_problem_is_named(
@@ -61,7 +61,6 @@ def test_a_row_that_is_no_problem_is_named(
         read_problems(_write(tmp_path / f"own.{kind}", rows))
     message = str(refused.value)
     assert told in message
-    assert "; allowed: .csv, .json, .parquet with m, n, k" in message
     assert "\n" not in message
 
 
@@ -77,8 +76,8 @@ def test_a_row_that_is_no_problem_is_named(
         ("own.json", '[{"m": 8, "n": 8, "k": 8, "operands": 7}]', "row 1: operands '7' are not"),
         ("own.json", "{}", "it is no list of objects"),
         ("own.json", "[", "Expecting value"),
-        ("own.csv", "m,n,k\n1_6,8,8\n", "row 1: m=1_6 is not an integer"),
-        ("own.json", '[{"m": true, "n": 8, "k": 8}]', "row 1: m=True is not an integer"),
+        ("own.csv", "m,n,k\n1_6,8,8\n", "row 1: m='1_6' is not an integer"),
+        ("own.json", '[{"m": true, "n": 8, "k": 8}]', "row 1: m='True' is not an integer"),
         ("own.json", "[" * 100_000, "RecursionError"),
         ("own.parquet", "no such thing", "Parquet magic bytes not found"),
     ],
@@ -101,12 +100,6 @@ def test_what_spreadsheets_write_is_read(tmp_path: Path) -> None:
 def test_whole_numbers_may_be_written_as_floats(tmp_path: Path, kind: str) -> None:
     rows = [{"m": 16.0, "n": 4096.0, "k": 1024.0}]
     assert read_problems(_write(tmp_path / f"own.{kind}", rows)) == PROBLEMS[:1]
-
-
-def test_columns_that_are_left_alone_may_be_there_twice(tmp_path: Path) -> None:
-    path = tmp_path / "own.csv"
-    path.write_text("m,n,k,,\n16,4096,1024,a,b\n\n")
-    assert read_problems(path) == PROBLEMS[:1]
 
 
 def test_a_file_that_is_absent_or_a_folder_is_refused(tmp_path: Path) -> None:

@@ -23,8 +23,7 @@ from collection_bed import (
     jobs,
     timed,
 )
-from fake_session import CONFIGS, PROBLEMS, WORKLOAD, Fault, Turn, microseconds
-from thread_engine import ThreadEngine, ThreadWorker
+from fake_session import CONFIGS, PROBLEMS, Fault, Turn, microseconds
 
 from tilecast.data_collection.jobs.store import MeasurementStore
 from tilecast.data_collection.run import scheduler
@@ -259,25 +258,6 @@ def test_the_next_kernels_compile_while_these_are_measured(
     assert raced_when_asked == [set(), set(), {str(problem) for problem in workload}]
 
 
-def test_candidates_are_asked_for_a_stretch_at_a_time(
-    bed: Bed, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(scheduler, "STRETCH", 1)
-    chosen: list[tuple[GemmProblem, int]] = []
-
-    class Watched(dict):
-        def __getitem__(self, problem: GemmProblem) -> Sequence[QuackConfig]:
-            chosen.append((problem, sum(line[0] == "race" for line in bed.logged())))
-            return super().__getitem__(problem)
-
-    bed.collect(workload=Watched(WORKLOAD))
-    assert [problem for problem, _ in chosen] == list(PROBLEMS)
-    raced = [count for _, count in chosen]
-    # Two stretches are begun before the first is measured; each other once the last but one is.
-    assert raced[:2] == [0, 0]
-    assert all(before < after for before, after in pairwise(raced[1:]))
-
-
 def test_a_kernel_whose_compiler_hung_is_left_out_by_this_run_alone(bed: Bed) -> None:
     one, other = ({problem: CONFIGS} for problem in PROBLEMS[:2])
     bed.collect(workload=one, build=Builder(broken=CONFIGS[1], passing=True))
@@ -294,23 +274,6 @@ def test_what_compiling_raises_is_raised(bed: Bed) -> None:
     with pytest.raises(RuntimeError, match="no compiler"):
         bed.collect(build=build)
     assert bed.rows() == []
-
-
-def test_all_workers_are_ended_side_by_side(bed: Bed) -> None:
-    """A driver takes a second to let go of a process, and a host may have eight of them."""
-    met = threading.Barrier(3)
-
-    class Lingering(ThreadWorker):
-        def stop(self) -> None:
-            met.wait(30)
-            super().stop()
-
-    class Engine(ThreadEngine):
-        worker = Lingering
-
-    factories = [bed.factory(card=name) for name in "abc"]
-    bed.collect(*factories, engine=Engine(), workload={PROBLEMS[0]: CONFIGS})
-    assert not met.broken
 
 
 def test_every_card_times_the_problems_by_which_cards_are_compared(bed: Bed) -> None:

@@ -218,17 +218,6 @@ def test_workers_that_are_lost_again_and_again_end_the_run_in_one_line(bed: Bed)
     assert (bed.rows(), bed.checks()) == ([], {})
 
 
-def test_losses_between_which_jobs_are_finished_are_forgiven(bed: Bed) -> None:
-    # Every second problem, largest first, has the kernel that ends its worker.
-    problems = [GemmProblem(16 * i, 4096, 4096) for i in range(2 * MOST_LOSSES + 2, 0, -1)]
-    plan = {p: CONFIGS[:3] if i % 2 else CONFIGS[1:3] for i, p in enumerate(problems)}
-    engine = LosingEngine(MOST_LOSSES + 1)
-    faults = (Fault(CONFIGS[0], "screen", "exit"),)
-    bed.collect(bed.factory(faults=faults), engine=engine, workload=plan)
-    assert engine.left == 0
-    assert bed.verified() == {p.m for p in problems}
-
-
 class ShortEngine(ThreadEngine):
     """Has no card for a worker that is slow to start, as a cluster whose node is gone."""
 
@@ -313,19 +302,6 @@ def test_what_a_throttling_card_says_is_measured_again_elsewhere(bed: Bed, stage
     assert {row.device for row in rows if str(GemmProblem(*row[:3])) in twice} <= {"cool"}
     moved = list(cards(rows).values()).count(({"hot"}, {"cool"}))
     assert moved == (stage == "verify")
-
-
-def test_a_card_that_goes_on_throttling_is_given_up(bed: Bed) -> None:
-    hot = Fault(CONFIGS[2], "screen", "throttle")
-    # Of the first stretch, two problems, each card begins one. Of the other three the cool one
-    # finishes none before the hot one is about to fail for the last time.
-    last = Turn("screen", "hot.screen", MAX_STRIKES, nth=3)
-    cool = bed.factory(card="cool", turns=(Turn("screen", "hot.screen"), last))
-    bed.collect(bed.factory(card="hot", faults=(hot,)), cool)
-    assert bed.troubles() == [("hot", THROTTLES)] * MAX_STRIKES
-    assert {row.device for row in bed.rows()} == {"cool"}
-    assert bed.verified() == ALL_VERIFIED
-    assert bed.progress[-1].gpus == 1
 
 
 def test_a_run_that_leaves_every_problem_to_another_run_says_so(bed: Bed) -> None:

@@ -175,12 +175,6 @@ def test_a_card_that_was_busy_a_moment_ago_warms_up_for_less(card: Card) -> None
     assert replays() == pytest.approx(cold, abs=2)
 
 
-def test_what_follows_a_timing_is_nobodys_doing(card: Card) -> None:
-    session = Session(card, {CONFIGS[0]: 0.1})
-    _time(session, CONFIGS[:1], careful=True)
-    assert session.told[-1][1] is None
-
-
 def test_nobody_is_announced_while_references_are_made(card: Card) -> None:
     session = Session(card, {})
     kernel = KernelSpec(CONFIGS[0], LINEAR_BF16)

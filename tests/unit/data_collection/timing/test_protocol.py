@@ -17,7 +17,6 @@ from tilecast.data_collection.timing import protocol
 from tilecast.data_collection.timing.protocol import (
     Entrant,
     measure,
-    own_noise,
     regimes,
     verify,
     without_drift,
@@ -108,24 +107,6 @@ def test_who_is_far_behind_after_the_heat_falls_out_and_the_library_never() -> N
     assert rows[behind].microseconds == pytest.approx(105.1)
 
 
-def test_no_more_than_the_most_finalists_and_still_the_library(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    configs = _configs(9)
-    times: dict[Entrant, float] = {c: 100 + i / 10 for i, c in enumerate(configs)} | {None: 105.0}
-    bench = _steady(times)
-    monkeypatch.setattr(protocol, "MAX_FINALISTS", 4)
-    measure(bench, MEMORY_BOUND, (*configs, None))
-    assert bench.calls[1].entrants == (*configs[:4], None)
-
-
-def test_problem_without_a_working_kernel_has_the_library_screened() -> None:
-    bench = _steady({None: 20.0})
-    (row,) = measure(bench, MEMORY_BOUND, (None,))
-    assert (row.config, row.stage, row.microseconds) == (None, "screen", 20.0)
-    assert len(bench.calls) == 1
-
-
 @pytest.mark.parametrize(
     ("problem", "expected"),
     [
@@ -193,15 +174,6 @@ def test_drift_that_all_share_is_removed_exactly(base: list[float], drift: list[
         assert row == pytest.approx([time * statistics.median(drift)] * len(drift), rel=1e-9)
 
 
-@given(st.lists(st.tuples(*[st.floats(1, 1000)] * 5), min_size=2, max_size=5))
-def test_ratios_within_a_round_are_kept(table: list[tuple[float, ...]]) -> None:
-    clean = without_drift(table)
-    for column in range(5):
-        ratios = [row[column] / table[0][column] for row in table]
-        kept = [row[column] / clean[0][column] for row in clean]
-        assert kept == pytest.approx(ratios, rel=1e-9)
-
-
 @pytest.mark.parametrize(
     ("rounds", "spread"),
     [(1, None), (3, None), (4, 1.5 / 101.5), (5, 2 / 102)],
@@ -251,12 +223,6 @@ def test_verify_takes_no_more_than_the_most_and_takes_drift_out(
     assert [row.spread for row in rows] == pytest.approx([0, 0], abs=1e-12)
 
 
-def test_verify_has_nothing_to_time_where_only_the_library_is_left() -> None:
-    bench = _steady({None: 100})
-    assert verify(bench, COMPUTE_BOUND, _raced(COMPUTE_BOUND, "burst", {None: 100})) == []
-    assert bench.calls == []
-
-
 @pytest.mark.parametrize("entrants", [2, 3, 8])
 def test_the_spread_is_of_the_noise_that_each_entrant_has(entrants: int) -> None:
     """Taking drift out takes sqrt(1 - 1/n) of it: 29% of two entrants' noise."""
@@ -278,9 +244,3 @@ def test_the_spread_is_of_the_noise_that_each_entrant_has(entrants: int) -> None
     ]
     own = statistics.fmean(spread([noisy() for _ in range(18)]) for _ in range(2000))
     assert statistics.fmean(found) == pytest.approx(own, rel=0.03)
-
-
-def test_who_fell_out_has_the_noise_of_the_level_on_top() -> None:
-    table = [[1.0] * 6, [1.0] * 6, [1.0] * 4]
-    assert own_noise(table) == pytest.approx([math.sqrt(1 / 2)] * 2 + [math.sqrt(3 / 2)])
-    assert own_noise([[1.0] * 6]) == [0.0]
