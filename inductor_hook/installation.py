@@ -45,7 +45,7 @@ def install(
     rank_nvgemm: bool = False,
     rank_flex_gemm: bool = False,
     record: str | Path | None = None,
-    fuse: bool = False,
+    fuse: bool = True,
     learn: str | Path | None = None,
 ) -> None:
     """Offer tilecast kernels to ``mode="max-autotune"`` for matrix multiplications, from now on.

@@ -17,16 +17,18 @@ def names(backends: str, backend: str = BACKEND) -> bool:
     return backend in map(str.strip, backends.upper().split(","))
 
 
-def switched_on(variable: str, environment: Mapping[str, str]) -> bool:
-    """Whether an environment variable switches something on; unset and empty it does not.
+def switched_on(variable: str, environment: Mapping[str, str], default: bool = False) -> bool:
+    """Whether an environment variable switches something on; unset or empty, it is the default.
 
     Raises:
         TilecastError: its value is neither yes nor no.
     """
     value = environment.get(variable, "").strip().lower()
+    if not value:
+        return default
     if value in ("1", "true", "yes", "on"):
         return True
-    if value in ("", "0", "false", "no", "off"):
+    if value in ("0", "false", "no", "off"):
         return False
     from tilecast.heuristics.errors import TilecastError
 

@@ -36,7 +36,7 @@ class Settings:
     rank_nvgemm: bool = False
     rank_flex_gemm: bool = False
     record: str | None = field(default=None, compare=False)
-    fuse: bool = False
+    fuse: bool = True
     learn: str | None = field(default=None, compare=False)
     digest: str = ""
     """`model_digest` of the model that is meant; of the one that is there now when left out."""
@@ -71,7 +71,7 @@ def from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
         "model": _path(environment, MODEL),
         "power": environment.get("TILECAST_POWER", "").strip() or "robust",
         "record": _path(environment, "TILECAST_RECORD"),
-        "fuse": switched_on("TILECAST_FUSE", environment),
+        "fuse": switched_on("TILECAST_FUSE", environment, default=True),
         "learn": _path(environment, "TILECAST_LEARN"),
     }
 

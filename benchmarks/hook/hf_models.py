@@ -14,6 +14,7 @@ import torch
 from steps import Step
 
 LAYERS = 2
+WEIGHTS = ("gpt-fast int8", "int8 weights")  # quantized alone, of a case
 TEXT_TOKENS = 4  # with which a transcription begins: language, task, no timestamps
 
 
@@ -32,7 +33,8 @@ class Case(NamedTuple):
     batch: int
     tokens: int
     quantized: str = ""
-    """What torchao makes of its linear layers: ``int8``, ``fp8``, or nothing."""
+    """What its linear layers become: ``int8``, ``fp8`` or ``int8 weights`` by torchao, ``gpt-fast
+    int8``, or nothing."""
 
     @property
     def name(self) -> str:
@@ -92,6 +94,7 @@ _ALL = (
     Case("Whisper large", "encode", 1, 1500),
     Case("Mixtral 8x7B", "prefill", 1, 2048),
     Case("Llama 3.1 8B", "decode", 1, 1),
+    *(Case("Llama 3.1 8B", "decode", rows, 1, kind) for kind in WEIGHTS for rows in (1, 16, 64)),
 )
 CASES = {case.name: case for case in _ALL}
 
@@ -105,10 +108,36 @@ def built(model: Model) -> Any:
     return built
 
 
+class Int8Linear(torch.nn.Module):
+    """A linear layer whose weight is int8 with a scale in bf16 for each row, as in gpt-fast."""
+
+    weight: torch.Tensor
+    scales: torch.Tensor
+
+    def __init__(self, layer: torch.nn.Linear):
+        """Quantize a layer without bias."""
+        super().__init__()
+        weight = layer.weight.detach()
+        scales = weight.abs().amax(1).float() / 127
+        self.register_buffer("weight", (weight / scales[:, None]).round().to(torch.int8))
+        self.register_buffer("scales", scales.to(weight.dtype))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Convert the weight, multiply, and scale."""
+        return torch.nn.functional.linear(x, self.weight.to(x.dtype)) * self.scales
+
+
 def quantize(model: Any, name: str) -> None:
-    """Have torchao quantize the linear layers of a model: weights now, rows of x at each call."""
+    """Quantize the linear layers of a model: weights now, rows of x, if at all, at each call."""
+    if name == "gpt-fast int8":
+        for parent in [*model.modules()]:
+            for field, layer in [*parent.named_children()]:
+                if isinstance(layer, torch.nn.Linear):
+                    setattr(parent, field, Int8Linear(layer))
+        return
     found = importlib.import_module("torchao.quantization")
     kinds = {
+        "int8 weights": found.Int8WeightOnlyConfig,
         "int8": found.Int8DynamicActivationInt8WeightConfig,
         "fp8": found.Float8DynamicActivationFloat8WeightConfig,
     }

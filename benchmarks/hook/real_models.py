@@ -11,7 +11,7 @@ Nothing but GEMMs is tuned (``max_autotune_gemm``): the rest of max-autotune tri
 other kernels, which takes longer and is the same whatever does the GEMMs. Triton's kernels are
 compiled once (`variants.share_ptxas`). Each variant compiles with fresh Inductor caches, tilecast
 with kernels that are compiled already, and with scales and activations in them
-(``TILECAST_FUSE=1``) but for those that are named unfused; then all take turns, round by round.
+but for those that are named unfused; then all take turns, round by round.
 With k=1, Triton's choices are for what the model does not decide: other types, or groups. A forward
 step is a CUDA graph, a training step the calls themselves; the card is kept busy. "ATEN,TRITON
 again" is the same code in a graph of its own: how far it is from the first is the noise of timing,
@@ -36,6 +36,7 @@ from hf_models import (
     CASES,
     LAYERS,
     MODELS,
+    WEIGHTS,
     Case,
     built,
     in_float32,
@@ -64,8 +65,6 @@ AGAIN = f"{RIVAL} again"
 VARIANTS = (BASELINE, RIVAL, BEST, FIRST, FIRST_OR_TRITON, ADAPTIVE)
 UNFUSED = f"{BEST} unfused"
 EAGER = ("eager", "eager TILECAST")
-LEFT = "left to the library"
-"""The counter of what fell back to ATen in rows that were measured before its name changed."""
 OURS = Variant("TILECAST k=5")
 """Asks for all tilecast kernels that any other variant asks for."""
 
@@ -120,6 +119,8 @@ def variants_of(case: Case) -> tuple[str, ...]:
     Without fusion, too, where it is of activations; eager calls where a graph may be
     captured of them.
     """
+    if case.quantized in WEIGHTS:
+        return RIVAL, BEST, FIRST
     unfused = () if case.quantized else (UNFUSED,)
     eager = EAGER if case.kind != "train" and not case.quantized else ()
     return (*VARIANTS, *unfused, *eager)
@@ -183,6 +184,7 @@ def figures(rows: Sequence[Row]) -> Row:
         "beside": beside,
         "summary": summary(beside),
         "compiling": compiling([row["variants"] for row in rows]),
+        **beside_bf16({row["case"]: row["variants"] for row in rows}),
     }
 
 
@@ -193,19 +195,31 @@ def _shown(one: Row, variants: Row) -> Row:
         "speedup": time and time / one["milliseconds"],
         "products": sum(one["gemms"].values()),
         "tilecast_share": tilecast_share(one["gemms"]),
-        "left_to_library": _events(one, "fell back to ATen", LEFT),
+        # The second is what the committed rows call it.
+        "left_to_library": _events(one, "fell back to ATen", "left to the library"),
         "not_covered": _events(one, "not covered"),
     }
 
 
 def _events(one: Row, *kinds: str) -> int:
-    return sum(count for event, count in one["hook"].items() if event.partition(": ")[0] in kinds)
+    starts = tuple(f"{kind}: " for kind in kinds)
+    return sum(count for event, count in one["hook"].items() if event.startswith(starts))
 
 
 def beside_rival(variants: Mapping[str, Row], what: str) -> dict[str, float]:
     """ATen's and Triton's milliseconds or seconds of a case over those of each other variant."""
     rival = variants[RIVAL][what]
     return {n: rival / one[what] for n, one in variants.items() if n != RIVAL and what in one}
+
+
+def beside_bf16(cases: Mapping[str, Mapping[str, Row]]) -> Row:
+    """How many times as fast int8 weights are as bf16, both with five choices, where both ran."""
+    found = {}
+    for name, variants in cases.items():
+        plain = CASES[name]._replace(quantized="").name
+        if CASES[name].quantized in WEIGHTS and plain in cases:
+            found[name] = cases[plain][BEST]["milliseconds"] / variants[BEST]["milliseconds"]
+    return {"beside_bf16": found} if found else {}
 
 
 def compiling(rows: Sequence[Mapping[str, Row]]) -> Row:

@@ -12,7 +12,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tilecast.cli.diagnosis.machine import Finding, examine
+from tilecast.cli.diagnosis.finding import Finding
+from tilecast.cli.diagnosis.machine import examine
 from tilecast.cli.diagnosis.problem import check_hook, check_settings, explain
 from tilecast.cli.options import argtypes, arguments, resolve
 from tilecast.cli.options.mnk import parse_mnk

@@ -7,7 +7,6 @@ import os
 import platform
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,8 @@ from typing import Any
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
+from tilecast.cli.diagnosis.finding import Finding
+from tilecast.cli.diagnosis.torch_operators import DSL, check_torch_operators
 from tilecast.cli.options.output_paths import check_writable
 from tilecast.data_collection.gpu.environment import cublas_here
 from tilecast.data_collection.gpu.gpu_model import hardware_of
@@ -26,23 +27,6 @@ from tilecast.kernels.objects.shipped import shipped_keys
 from tilecast.models.runtime.artifact import load
 from tilecast.models.runtime.learned import model_for
 from tilecast.models.runtime.nearest_gpu import shipped_for, terms
-
-
-@dataclass(frozen=True)
-class Finding:
-    """The outcome of one check."""
-
-    subject: str
-    """What was checked."""
-    found: str
-    """What was found."""
-    works: bool
-    """Whether it works with tilecast."""
-    needed: bool = True
-    """Whether tilecast is unusable without it."""
-    advice: str = ""
-    """What to do, where it does not work."""
-
 
 _PACKAGES = (
     ("torch", "torch", True),
@@ -76,6 +60,7 @@ def examine(cache_root: Path) -> list[Finding]:
             check_package(name, module, wanted.get(name, SpecifierSet()), needed=needed)
             for name, module, needed in _PACKAGES
         ),
+        *check_torch_operators(wanted.get(DSL, SpecifierSet())),
         *check_gpus(gpus, why),
         *check_models(gpus),
         *check_cublas(gpus),

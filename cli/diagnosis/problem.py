@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 from importlib.metadata import entry_points
 
-from tilecast.cli.diagnosis.machine import Finding
+from tilecast.cli.diagnosis.finding import Finding
 from tilecast.cli.options.mnk import TypedProblem
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware

@@ -1,9 +1,8 @@
-"""What a fused kernel would replace: compiled as without tilecast, or multiplied by ATen.
+"""What a fused kernel would replace: compiled without fusing, or multiplied by ATen.
 
 The parts cannot be timed one by one: a Triton template may come to do an activation, or to convert
-a weight, along the way. So the whole is compiled as a graph of its own, with whatever backends are
-named, tilecast among them. Where nothing is fused then, Inductor asks for that very product, and
-finds its choices compiled and timed.
+a weight, along the way. So the whole is compiled as a graph of its own. Where nothing is fused
+then, Inductor asks for that very product, and finds choices compiled and timed.
 """
 
 from __future__ import annotations
@@ -49,7 +48,11 @@ SPARED_BYTES = 2
 
 
 def whole(request: Request) -> list[StandIn]:
-    """All that is replaced, as Inductor compiles it, and by PyTorch's operators one by one."""
+    """All that is replaced, as Inductor compiles it, and by PyTorch's operators one by one.
+
+    Without Triton's templates, which take longest to compile: with an activation in them they took
+    at least 1.06x the time of a fused kernel at all of 24 layers (kernels/EXPERIMENTS.md).
+    """
     operands, graph = request.problem.operands, Graph()
     graph.output(graph.graph_copy(request.alone, {}) or [*graph.nodes][-1])
     function, launch = GraphModule({}, graph), torch_launch(operands)
@@ -57,8 +60,13 @@ def whole(request: Request) -> list[StandIn]:
     def in_turn(a: Tensor, b: Tensor, *extras: Tensor, out: Tensor) -> None:
         launch(a, b, out, *extras)
 
+    backends = ",".join(
+        name
+        for name in config.max_autotune_gemm_backends.upper().split(",")
+        if name.strip() != "TRITON"
+    )
     return [
-        _compiled_alone(request, _text(graph), function),
+        _compiled_alone(request, _text(graph), function, backends=backends),
         StandIn(f"ATen {operands}", in_turn, request.nodes, request.layout, library=True),
     ]
 
@@ -116,19 +124,29 @@ def int8_alone(request: Request) -> list[StandIn]:
 
 
 def _compiled_alone(
-    request: Request, what: str, function: Callable[..., Tensor], inputs: int | None = None
+    request: Request,
+    what: str,
+    function: Callable[..., Tensor],
+    *,
+    inputs: int | None = None,
+    backends: str | None = None,
 ) -> StandIn:
-    """A function of a kernel's first operands, or of all, as Inductor compiles it."""
+    """A function of a kernel's first operands, or of all, as Inductor compiles it.
+
+    Its product goes to some backends, to all that are named when left out.
+    """
+    competing = backends or config.max_autotune_gemm_backends
     # In the key that Inductor keeps its time under: what competes for the product.
     settings = hashlib.sha256(repr(cache_key(active())).encode()).hexdigest()[:16]
-    key = f"{what} {config.max_autotune_gemm_backends} {settings}"
+    key = f"{what} {competing} {settings}"
 
     def run(*operands: Tensor, out: Tensor) -> None:
         tensors = operands[:inputs]
         stored = tuple((x.shape, x.stride(), x.dtype, x.device) for x in tensors)
         call = _calls.get((key, stored))
         if call is None:
-            call = _calls[key, stored] = _compiled(function, stored)
+            with config.patch(max_autotune_gemm_backends=competing):
+                call = _calls[key, stored] = _compiled(function, stored)
         # A list of its own, which the generated code empties.
         call([*tensors])
 

@@ -20,7 +20,7 @@ ENTRANTS = 320
 """Candidates that the analytic time lets through to the first trees."""
 COARSE_TREES = 40
 """Trees that all entrants pass through."""
-SURVIVORS = 48
+SURVIVORS = 64
 """Candidates that pass through all trees and the network."""
 NETWORK_SHARE = np.float32(0.7)
 """The network's share of a score; the trees have the rest."""

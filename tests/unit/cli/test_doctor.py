@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 from fixtures import change_manifest
 from packaging.specifiers import SpecifierSet
+from packaging.version import Version
 
 from tilecast.cli.diagnosis import machine
+from tilecast.cli.diagnosis.torch_operators import compare
 from tilecast.models.runtime import artifact
 
 MODEL_FOLDER = artifact.SHIPPED / "H200"
@@ -212,3 +214,26 @@ def test_a_problem_is_explained_as_the_environment_has_it(
     asked = ("doctor", "512x4096x4096", "--cache", str(tmp_path / "cache"))
     assert answer(*asked)["problem"][-1]["found"].startswith("falls back to torch.mm")
     assert answer(*asked, "-k", "4")["problem"][1]["found"].startswith("4: ")
+
+
+@pytest.mark.parametrize(
+    ("installed", "works", "advice"),
+    [
+        ("4.8.0", True, ""),
+        ("4.8.1", False, "run `pip install 'nvidia-cutlass-dsl[cu13]==4.8.0'`, or set TORCH_"),
+        ("4.9.0", False, "run `pip install 'nvidia-cutlass-dsl[cu13]==4.8.0'`, or set TORCH_"),
+    ],
+)
+def test_operators_of_pytorch_that_want_another_cute_dsl(
+    installed: str, works: bool, advice: str
+) -> None:
+    listed = {Version("4.6.2"), Version("4.7.1"), Version("4.8.0")}
+    finding = compare(Version(installed), listed, SpecifierSet(">=4.8.0,<4.9"))
+    assert finding.works == works
+    assert finding.advice.startswith(advice)
+    assert finding.found.endswith(installed)
+
+
+def test_operators_of_pytorch_that_want_a_cute_dsl_without_tilecast() -> None:
+    finding = compare(Version("4.8.0"), {Version("4.5.2")}, SpecifierSet(">=4.8.0,<4.9"))
+    assert finding.advice == "set TORCH_NATIVE_SKIP_VERSION_CHECK=1 to use them untested"

@@ -47,7 +47,7 @@ print(config.max_autotune_gemm_backends, V.choices.uuid()[0], settings.k, settin
       settings.digest, settings.fuse)
 """,
         **NAMED,
-        TILECAST_FUSE="1",
+        TILECAST_FUSE="0",
         TILECAST_K="3",
         TILECAST_MODEL=str(another_model),
         TILECAST_POWER="sustained",
@@ -55,7 +55,7 @@ print(config.max_autotune_gemm_backends, V.choices.uuid()[0], settings.k, settin
     assert process.returncode == 0, process.stderr
     assert process.stderr == ""
     backends, name, count, power, digest, fuse = process.stdout.split()
-    assert fuse == "True"
+    assert fuse == "False"
     assert (backends, name, count, power) == ("ATEN,TRITON,TILECAST", "tilecast", "3", "sustained")
     manifest = json.loads((another_model / "manifest.json").read_text())
     assert digest == manifest["sha256"][:16]
@@ -80,7 +80,7 @@ print(active().record, active().learn)
 @pytest.mark.parametrize(
     ("name", "values"),
     [
-        ("fuse", {"0": False, "": False, "1": True, None: False}),
+        ("fuse", {"0": False, "": True, "1": True, None: True}),
         ("record", {"": None, None: None}),
         ("learn", {"": None, None: None}),
     ],

@@ -17,7 +17,10 @@ def test_a_switch_is_read_strictly(value: str, on: bool) -> None:
     assert switched_on("TILECAST_FUSE", {"TILECAST_FUSE": value}) is on
 
 
-def test_an_unset_switch_is_off_and_an_unknown_value_is_refused() -> None:
+def test_an_unset_switch_takes_its_default_and_an_unknown_value_is_refused() -> None:
     assert not switched_on("TILECAST_FUSE", {})
+    for value in ({}, {"TILECAST_FUSE": ""}):
+        assert switched_on("TILECAST_FUSE", value, default=True)
+    assert not switched_on("TILECAST_FUSE", {"TILECAST_FUSE": "0"}, default=True)
     with pytest.raises(TilecastError, match="TILECAST_FUSE='2'"):
         switched_on("TILECAST_FUSE", {"TILECAST_FUSE": "2"})

@@ -187,7 +187,7 @@ def test_only_what_is_measured_to_be_surely_faster_is_fused(
     with config.patch(max_autotune_gemm_backends=backends):
         caller = fused_choice(_gelu(), _operands())
     assert [type(one) for one in clock.choices] == [StandIn] * 2 + [TilecastCaller] * 2
-    assert backends in clock.choices[0].kwargs["what"]
+    assert backends.replace(",TRITON", "") in clock.choices[0].kwargs["what"]
     assert caller is (clock.choices[2] if taken else None)
     assert counters["tilecast"] == {}
     assert 0.01 <= MARGIN <= 0.05
@@ -277,6 +277,25 @@ def test_what_is_timed_beside_an_activation_is_what_inductor_makes_of_both(
         torch.testing.assert_close(result.float(), expected, rtol=0.01, atol=0.02)
     assert counters["tilecast"] == {}, "nothing of it is counted"
     assert trial
+
+
+def test_tritons_templates_do_not_compete_beside_an_activation(
+    trial: list[Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    competing: list[str] = []
+    compile_alone = baseline._compiled
+
+    def see(*what: Any) -> Any:
+        competing.append(config.max_autotune_gemm_backends)
+        return compile_alone(*what)
+
+    monkeypatch.setattr(baseline, "_compiled", see)
+    a, b, bias = (torch.randn(shape).bfloat16() for shape in ((M, K), (N, K), (N,)))
+    with config.patch(max_autotune_gemm_backends="Aten, triton,TILECAST"):
+        inductors, _ = whole(_request(_gelu(), (a, b.t(), bias), "bf16:rcr:bias+gelu"))
+    with config.patch(max_autotune_gemm_backends="ATEN,TRITON"):
+        inductors.benchmark(a, b.t(), bias, out=torch.zeros(M, N, dtype=BF16))
+    assert competing == ["ATEN,TILECAST"]
 
 
 @pytest.mark.parametrize("turned", [False, True])

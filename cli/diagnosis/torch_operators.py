@@ -1,0 +1,47 @@
+"""Whether PyTorch's own CuTe DSL operators run beside the CuTe DSL that is installed.
+
+PyTorch registers them (``torch/_native``) only under versions of CuTe DSL that it lists, and says
+nothing under others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Set
+from importlib.metadata import PackageNotFoundError, version
+
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+from tilecast.cli.diagnosis.finding import Finding
+
+SUBJECT = "PyTorch's CuTe DSL operators"
+DSL = "nvidia-cutlass-dsl"
+
+
+def check_torch_operators(wanted: SpecifierSet) -> Iterator[Finding]:
+    """Nothing where PyTorch has no such operators, or CuTe DSL is absent.
+
+    Args:
+        wanted: versions of CuTe DSL that tilecast works with.
+    """
+    try:
+        from torch._native import cutedsl_utils
+
+        listed = {Version(str(one)) for one in cutedsl_utils._CUTEDSL_REQUIRED_VERSIONS}
+        found = Version(version(DSL))
+    # Both are private: another version of PyTorch may lack either.
+    except (ImportError, AttributeError, PackageNotFoundError):
+        return
+    yield compare(found, listed, wanted)
+
+
+def compare(found: Version, listed: Set[Version], wanted: SpecifierSet) -> Finding:
+    """Whether PyTorch lists the version that is installed, and which other one suits both."""
+    names = ", ".join(map(str, sorted(listed)))
+    if found in listed:
+        return Finding(SUBJECT, f"on, under CuTe DSL {found}", True, needed=False)
+    ignore = "set TORCH_NATIVE_SKIP_VERSION_CHECK=1 to use them untested"
+    both = [one for one in listed if one in wanted]
+    advice = f"run `pip install '{DSL}[cu13]=={max(both)}'`, or {ignore}" if both else ignore
+    shown = f"off: this PyTorch wants CuTe DSL {names}, not {found}"
+    return Finding(SUBJECT, shown, False, needed=False, advice=advice)
