@@ -225,11 +225,6 @@ class GemmOperands:
         return tuple(extra for fusion in fusions for extra in fusion.extras)
 
     @property
-    def bare(self) -> GemmOperands:
-        """The same without an epilogue that only adds, which may be done after the product."""
-        return self if self.activation else replace(self, epilogue=())
-
-    @property
     def activation(self) -> str:
         """The first step of the epilogue that is no sum; "" where there is none."""
         return next((step for step in self.epilogue if EPILOGUES[step].torch), "")

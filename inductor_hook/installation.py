@@ -239,20 +239,12 @@ def _backends(found: str) -> str:
     return ",".join([*others, BACKEND] if active() else others or ["ATEN"])
 
 
-def _rank_nvgemm() -> None:
+def _rank(name: str, place: Place) -> None:
+    """Have the model rank PyTorch's own kernels, or no longer."""
     settings = active()
-    _rank("nvgemm", NVGEMM, settings if settings and settings.rank_nvgemm else None)
-
-
-def _rank_flex_gemm() -> None:
-    settings = active()
-    _rank("flex_gemm", FLEX_GEMM, settings if settings and settings.rank_flex_gemm else None)
-
-
-def _rank(name: str, place: Place, settings: Settings | None) -> None:
     ranking = f"tilecast.inductor_hook.stock_kernels.{name}"
     home = sys.modules[place.module]
-    if settings:
+    if settings and getattr(settings, f"rank_{name}"):
         import_module(ranking).rank_with_model(home, partial(_choose, settings))
     elif ranking in sys.modules:
         sys.modules[ranking].restore(home)
@@ -295,8 +287,8 @@ _FOLLOWERS: dict[str, Callable[[], None]] = {
     ATEN.module: ask_for_aten,
     CONFIG.module: _configure,
     HANDLERS.module: _reach_handlers,
-    NVGEMM.module: _rank_nvgemm,
-    FLEX_GEMM.module: _rank_flex_gemm,
+    NVGEMM.module: partial(_rank, "nvgemm", NVGEMM),
+    FLEX_GEMM.module: partial(_rank, "flex_gemm", FLEX_GEMM),
     PATTERNS.module: _pass_over_graphs,
     PADDING.module: _keep_rows,
 }

@@ -58,7 +58,7 @@ def _append_once(what: str, path: str, header: str, line: str, content: Hashable
 
 
 def _append(path: str, header: bytes, line: bytes) -> None:
-    """Add one line to a file that is new, empty or of our making, while no other process does."""
+    """Add one line to a file that is new, empty or begins with the header; under a lock."""
     handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)

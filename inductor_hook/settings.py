@@ -129,7 +129,7 @@ def activate(settings: Settings | None) -> None:
 
 
 def asked() -> Settings | None:
-    """The settings in force, where Inductor autotunes and its list of backends names us.
+    """The settings in force, where Inductor autotunes and its list of backends names TILECAST.
 
     None if Inductor's caches could not tell tilecast's graphs from others, or if ranks would have
     to exchange tilecast's choices, which Inductor cannot do.

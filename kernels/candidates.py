@@ -122,11 +122,6 @@ def stock_candidates(
     return [config for config in stock if config in candidates]
 
 
-def multiplies(operands: GemmOperands, hardware: Hardware) -> bool:
-    """Whether any family multiplies operands on a GPU, with all that they fuse."""
-    return any(family_space(f, operands, hardware).configs for f in families_on(hardware))
-
-
 @lru_cache(maxsize=KINDS_REMEMBERED)
 def space(operands: GemmOperands, hardware: Hardware) -> ConfigTable:
     """Every config that compiles and runs for operands on a GPU and that no pilot excluded.

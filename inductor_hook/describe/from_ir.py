@@ -98,8 +98,11 @@ def read(
             kind = _kind(given["bias"], out.size, out.dtype, written.major, V.graph)
             if kind != ROW and (fused or not OPERATORS[op].adds):
                 raise NotCovered("the bias is no row of out's dtype")
-            operands = operands.then(*adding(kind, alpha, beta))
-            if any(extra.kind == MATRIX for extra in operands.extras):
+            steps = adding(kind, alpha, beta)
+            if not steps:
+                raise NotCovered(f"no kernel adds such a bias with alpha={alpha} and beta={beta}")
+            operands = operands.then(*steps)
+            if kind == MATRIX:
                 inputs = tuple("c" if name == "bias" else name for name in inputs)
         for step in epilogue:
             operands = operands.then(step)
@@ -238,8 +241,7 @@ def _factors(kernel_inputs: Any, op: str) -> tuple[float, float]:
         return 1, 1
     factors = kernel_inputs.get_scalar("alpha"), kernel_inputs.get_scalar("beta")
     for factor in factors:
-        # Others are symbolic, and what is generated spells them.
+        # Others are symbolic, and generated code spells them.
         if not (isinstance(factor, int | float) and isfinite(factor)):
             raise NotCovered(f"factor {factor} is no finite number")
-    alpha, beta = factors
-    return alpha + 0, beta + 0  # True is 1, which the code of a second kernel must say
+    return factors

@@ -28,7 +28,7 @@ class Addend(NamedTuple):
     """Where it begins, in bytes."""
 
     def kind(self, shape: Sequence[Any], dtype: Any, along: str, sizes: Any = None) -> str | None:
-        """What a kernel adds it as; None where a second kernel has to.
+        """What a kernel adds it as; None where no kernel adds it.
 
         `ROW`: n contiguous numbers that begin and end at multiples of 4 bytes: (n,), (1, n) or
         these expanded to the product's shape. `MATRIX`: of the product's shape, aligned to 16
@@ -77,16 +77,6 @@ def adding(kind: str | None, alpha: float, beta: float) -> tuple[str, ...]:
     if kind == MATRIX and beta != 0:
         return (*(["alpha"] if alpha != 1 else []), "c" if beta == 1 else "beta-c")
     return ()
-
-
-def adds(alpha: float, beta: float, dtype: Any) -> bool:
-    """Whether `tilecast.inductor_hook.run.in_torch.add_bias` does it in one pass over a result.
-
-    Not where it would scale in fp16, which a product may overflow that fits once it is scaled.
-    """
-    import torch
-
-    return alpha == 1 or (beta in (0, 1) and dtype != torch.float16)
 
 
 class Scale(NamedTuple):

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.inductor_hook.describe.layout import adds
 from tilecast.inductor_hook.describe.product import OPERATORS
 
 LARGEST_M, LARGEST_BATCH = 16384, 1024
@@ -45,27 +42,6 @@ class Matmul:
     """Whether rows of out begin anywhere, not at multiples of 16 bytes, so that TMA does not store
     them and a kernel's threads do."""
 
-    def __post_init__(self) -> None:
-        """Check that all of it can be done.
-
-        Raises:
-            NotCovered: something is added behind the kernel with factors that this does not take.
-        """
-        import torch
-
-        dtype = getattr(torch, self.hint.operands.out.dtype.torch)
-        if self.added and not adds(self.alpha, self.beta, dtype):
-            raise NotCovered(
-                f"alpha={self.alpha} and beta={self.beta} of {dtype}: one of them must be 1, or "
-                "beta 0, and in fp16 alpha must"
-            )
-
-    @property
-    def added(self) -> str | None:
-        """The input that a second kernel adds; None where there is none."""
-        own = {"A", "B", *(extra.name for extra in self.hint.operands.extras)}
-        return next((name for name in self.inputs if name not in own), None)
-
     @property
     def dynamic(self) -> bool:
         """Whether an extent is symbolic, so that each call has its own."""
@@ -79,9 +55,7 @@ class Matmul:
         alone = not (self.m_range and self.batch_range)
         for batch in _steps(self.batch_range, self.hint.batch, LARGEST_BATCH, alone):
             for m in _steps(self.m_range, self.hint.m, LARGEST_M, alone):
-                # An m along which an operand is contiguous may break the 16-byte rule.
-                with contextlib.suppress(TilecastError):
-                    yield replace(self.hint, m=m, batch=batch)
+                yield replace(self.hint, m=m, batch=batch)
 
 
 def _steps(extents: tuple[int, int] | None, fixed: int, largest: int, alone: bool) -> Sequence[int]:

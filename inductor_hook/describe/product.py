@@ -137,8 +137,7 @@ class Operator:
     rank: int = 2
     """Dimensions of A, B and the result."""
     adds: bool = False
-    """Whether it adds ``beta`` times anything that broadcasts to ``alpha`` times the product. What
-    no tilecast kernel adds is then added by a second kernel."""
+    """Whether it adds ``beta`` times anything that broadcasts to ``alpha`` times the product."""
     read: Mapping[str, Read] = field(default_factory=dict)
     """The operators of ``torch.ops.aten`` for it that the eager switch replaces and whose kernels
     `tilecast.inductor_hook.offer.precompile` starts, and how their arguments are read."""

@@ -183,8 +183,6 @@ def _choose(
         settings = planner.settings or of_environment()
         gpu = selection.hardware_of(a.device, settings)
         problem = problem_of(product, a, b, out_strides)
-        if selection.runnable(settings, problem.operands, gpu) != problem.operands:
-            raise TilecastError(f"no kernel, or no model, adds as {problem.operands} asks for")
         any_rows = problem.n != n
         choice = selection.decided(settings, problem, gpu, any_rows)
     except NotNow:

@@ -55,7 +55,6 @@ class OperatorCall(ExternKernelOut):
         return [
             *(given["A"], given["B"], self),
             [given[name] for name in tensor_names(operands.extras)],
-            given.get(matmul.added),
             [config.name for config in choice.configs],
             operands.text,
             [folder, settings.power, settings.digest] if matmul.dynamic else [],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -20,7 +19,6 @@ from tilecast.heuristics.hardware import Hardware
 from tilecast.inductor_hook import telemetry
 from tilecast.inductor_hook.describe.from_ir import read
 from tilecast.inductor_hook.describe.matmul import Deferred, Matmul, NotCovered
-from tilecast.inductor_hook.describe.product import OPERATORS
 from tilecast.inductor_hook.names import names
 from tilecast.inductor_hook.offer.template import Choice, TilecastCaller, template
 from tilecast.inductor_hook.patch.torch_versions import (
@@ -30,7 +28,7 @@ from tilecast.inductor_hook.patch.torch_versions import (
 )
 from tilecast.inductor_hook.recording import record
 from tilecast.inductor_hook.select import selection
-from tilecast.inductor_hook.select.selection import decided, portfolio, runnable, shortlist
+from tilecast.inductor_hook.select.selection import decided, portfolio, shortlist
 from tilecast.inductor_hook.settings import Settings, asked
 from tilecast.kernels.build.builder import object_builder
 
@@ -153,8 +151,6 @@ def _choices(
     choices = chosen(
         settings, matmul, selection.hardware_of(kernel_inputs.device().index or 0, settings)
     )
-    if choices[0].matmul.added and (op == FUSED or not OPERATORS[op].adds):
-        raise NotCovered("no kernel, or no model, is for what is added")
     begin(choices)
     _log_choices(op, matmul, choices, time.perf_counter() - start)
     layout = kernel_inputs.output_layout(flexible=False)
@@ -173,14 +169,17 @@ def chosen(settings: Settings, matmul: Matmul, gpu: Hardware) -> list[Choice]:
         TilecastError: there is no model for the GPU, dtypes and majors.
         Deferred: none is benchmarked, cuBLAS is expected to win throughout, and ATen is named.
     """
-    operands = runnable(settings, matmul.hint.operands, gpu)
-    matmul = replace(matmul, hint=replace(matmul.hint, operands=operands))
     predictions = shortlist(settings, matmul.hint, gpu)
     swept: tuple[KernelConfig, ...] = ()
     if matmul.dynamic:
         swept = portfolio(settings, tuple(matmul.sweep()), gpu, matmul.any_rows)
-    if settings.k == 1 and names(config.max_autotune_gemm_backends, "ATEN"):
-        _check_library(settings, matmul, gpu, swept)
+    if settings.k == 1 and not swept and names(config.max_autotune_gemm_backends, "ATEN"):
+        choice = decided(settings, matmul.hint, gpu, matmul.any_rows)
+        if choice.deferred:
+            raise Deferred(
+                f"ATen may take no more than {choice.library_over:.2f}x the time of "
+                f"{choice.prediction.config.name} for {matmul.hint}"
+            )
     if matmul.dynamic:
         shortlists = [(swept or (predictions[0].config,), predictions[0])]
     else:
@@ -197,27 +196,6 @@ def begin(choices: Sequence[Choice]) -> None:
     for choice in choices:
         for spec in choice.specs:
             builder.start(spec)
-
-
-def _check_library(
-    settings: Settings, matmul: Matmul, gpu: Hardware, swept: tuple[KernelConfig, ...]
-) -> None:
-    """Fall back to ATen if the model expects it to be faster at every size.
-
-    Also if a second kernel would have to add the bias, which ATen does in one; but not if TMA
-    cannot store the rows, where ATen is slow.
-
-    Raises:
-        Deferred: that is so.
-    """
-    if matmul.added and not matmul.any_rows:
-        raise Deferred(f"no kernel adds the {matmul.added} of {matmul.hint}")
-    choice = decided(settings, matmul.hint, gpu, matmul.any_rows)
-    if choice.deferred and not swept:
-        raise Deferred(
-            f"ATen may take no more than {choice.library_over:.2f}x the time of "
-            f"{choice.prediction.config.name} for {matmul.hint}"
-        )
 
 
 def _log_choices(op: str, matmul: Matmul, choices: Sequence[Choice], seconds: float) -> None:

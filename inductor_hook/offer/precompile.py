@@ -62,7 +62,10 @@ def expected(settings: Settings, request: Request) -> list[Choice]:
         start = bias.storage_offset() * bias.itemsize
         addend = Addend(bias.shape, bias.stride(), bias.dtype, start)
         kind = addend.kind((*a.shape[:-1], b.shape[-1]), product.out or a.dtype, "row")
-        product = product._replace(steps=adding(kind, alpha, beta))
+        steps = adding(kind, alpha, beta)
+        if not steps:
+            return []
+        product = product._replace(steps=steps)
     device = a.device.index or 0
     of_a, of_b = (Stored(x.shape, x.stride(), x.dtype, device) for x in (a, b))
     problem = problem_of(product, of_a, of_b)

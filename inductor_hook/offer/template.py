@@ -43,9 +43,6 @@ from tilecast.inductor_hook.run.{{module}} import {{constructor}}
 {%- if "row(" in extras %}
 from tilecast.inductor_hook.run.static import row
 {%- endif %}
-{%- if added %}
-from tilecast.inductor_hook.run.in_torch import add_bias
-{%- endif %}
 
 
 # Chosen by model {{model}}.
@@ -60,9 +57,6 @@ def {{kernel_name}}_precompile(**metadata):
 
 {{def_kernel(*inputs)}}
     matmul(A, B, {{get_output()}}{{extras}})
-{%- if added %}
-    add_bias({{get_output()}}, {{added}}, {{alpha}}, {{beta}})
-{%- endif %}
 """
 
 
@@ -95,10 +89,9 @@ class Choice:
     def is_one_kernel(self) -> bool:
         """Whether the measured time is the time of one config.
 
-        It is not if calls pick a config by size, if a second kernel adds a bias, or if threads
-        store the rows.
+        It is not if calls pick a config by size, or if threads store the rows.
         """
-        return not (self.matmul.dynamic or self.matmul.added or self.matmul.any_rows)
+        return not (self.matmul.dynamic or self.matmul.any_rows)
 
     def variables(self) -> dict[str, Any]:
         """The variables of the template."""
@@ -125,8 +118,6 @@ class Choice:
             "model": repr(self.settings.digest),
             "inputs": self.matmul.inputs,
             "extras": "".join(f", {source}" for source in sources(operands.extras, numbers)),
-            "added": self.matmul.added,
-            **numbers,
         }
 
 

@@ -11,12 +11,11 @@ from tilecast.heuristics.operands import GemmOperands
 from tilecast.inductor_hook.describe.arguments import launch_arguments, tensor_names
 from tilecast.inductor_hook.describe.layout import padded
 from tilecast.inductor_hook.run.dynamic import DynamicMatmul
-from tilecast.inductor_hook.run.in_torch import add_bias
 from tilecast.inductor_hook.run.static import StaticMatmul
 
 _SCHEMA = (
-    "launch(Tensor a, Tensor b, Tensor(x!) out, Tensor[] extras, Tensor? added, str[] configs, "
-    "str operands, str[] model, float alpha, float beta) -> ()"
+    "launch(Tensor a, Tensor b, Tensor(x!) out, Tensor[] extras, str[] configs, str operands, "
+    "str[] model, float alpha, float beta) -> ()"
 )
 
 
@@ -25,7 +24,6 @@ def launch(
     b: torch.Tensor,
     out: torch.Tensor,
     extras: Sequence[torch.Tensor],
-    added: torch.Tensor | None,
     configs: Sequence[str],
     operands: str,
     model: Sequence[str],
@@ -39,13 +37,12 @@ def launch(
         b: B.
         out: the result.
         extras: those of the operands that are tensors, as the graph has them.
-        added: what is added behind the kernel, by the factors alpha and beta.
         configs: names; several where an extent is symbolic.
         operands: their text.
         model: folder, objective and digest of the model that picks by the extents of the call;
             nothing where these are fixed.
         alpha: factor of the product.
-        beta: factor of ``added``, or of a matrix that the kernel adds.
+        beta: factor of a matrix that the kernel adds.
     """
     any_rows = out.stride(-1) == 1 and out.stride(-2) % padded(1, out.itemsize) != 0
     matmul = _named(tuple(configs), operands, a.ndim == 3, any_rows, tuple(model))
@@ -53,8 +50,6 @@ def launch(
     values = dict(zip(tensor_names(kinds), extras, strict=True))
     arguments = launch_arguments(kinds, values | {"alpha": alpha, "beta": beta})
     matmul(a, b, out, *arguments)
-    if added is not None:
-        add_bias(out, added, alpha, beta)
 
 
 @cache

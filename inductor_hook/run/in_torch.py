@@ -1,4 +1,4 @@
-"""What torch does in place of a tilecast kernel, or behind it."""
+"""What torch does in place of a tilecast kernel."""
 
 from __future__ import annotations
 
@@ -8,19 +8,6 @@ from functools import partial
 import torch
 
 from tilecast.heuristics.operands import GemmOperands
-
-
-def add_bias(out: torch.Tensor, bias: torch.Tensor, alpha: float, beta: float) -> None:
-    """``out = alpha * out + beta * bias`` in place, for factors that `layout.adds` allows.
-
-    The bias is broadcastable to (m, n) or (batch, m, n); with a beta of 0 it may hold NaN.
-    """
-    if beta == 0:
-        out.mul_(alpha)
-    elif beta == 1:
-        torch.add(bias, out, alpha=alpha, out=out)
-    else:
-        torch.add(out, bias, alpha=beta, out=out)
 
 
 def instead(operands: GemmOperands, *tensors: torch.Tensor | float) -> None:

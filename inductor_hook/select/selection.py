@@ -18,7 +18,7 @@ from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook import telemetry
 from tilecast.inductor_hook.settings import Settings
-from tilecast.kernels.candidates import candidates, config_table, multiplies
+from tilecast.kernels.candidates import candidates, config_table
 from tilecast.models.runtime.known_operands import check_decides_for
 from tilecast.models.runtime.learned import (
     FirstChoice,
@@ -57,29 +57,6 @@ def _own_hardware(model: str, digest: str) -> Hardware:
 @cache
 def _gpu_here(device: int) -> Hardware:
     return gpu_model.hardware_of(device)
-
-
-@lru_cache(_REMEMBERED)
-def runnable(settings: Settings, operands: GemmOperands, gpu: Hardware) -> GemmOperands:
-    """The operands, without an addition that a second kernel must do.
-
-    A second kernel does it if no kernel adds it, or if no model has seen kernels that do.
-
-    Raises:
-        TilecastError: nor is there a model that chooses for the product alone.
-    """
-    bare = operands.bare
-    if operands == bare:
-        return operands
-    benchmarked = settings.k != 1
-    _choosing(settings, bare, gpu, benchmarked=benchmarked)
-    if not multiplies(operands, gpu):
-        return bare
-    try:
-        _choosing(settings, operands, gpu, benchmarked=benchmarked)
-    except TilecastError:
-        return bare
-    return operands
 
 
 @lru_cache(_REMEMBERED)

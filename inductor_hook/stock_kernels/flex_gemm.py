@@ -116,16 +116,7 @@ def rank_with_model(home: Any, choose: Choose) -> None:
     """Have the model order FlexGEMM's configs; a second call replaces the first.
 
     ``home`` is the module of Inductor that lowers FlexGEMM.
-
-    Raises:
-        TilecastError: the installed PyTorch asks QuACK in another way.
     """
-    if not hasattr(home, FLEX_GEMM.name):
-        raise TilecastError(
-            f"{home.__name__} has no {FLEX_GEMM.name}; allowed: PyTorch 2.15; leave rank_flex_gemm "
-            "off"
-        )
-
     stock = patching.stock(home, FLEX_GEMM.name)
 
     @wraps(stock)

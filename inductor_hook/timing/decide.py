@@ -162,7 +162,7 @@ next layer of the same shape finds these in Inductor's cache, and does not race 
 
 
 def _raised(
-    timings: Mapping[Any, float], contest: Contest, ours: TilecastCaller, power: str
+    timings: Mapping[Any, float], contest: Contest, first: TilecastCaller, power: str
 ) -> dict[Any, float]:
     """Times of choices near the fastest by what they lose at the power limit; none without a race.
 
@@ -172,7 +172,7 @@ def _raised(
     cool = frozenset((key, timings[caller]) for caller, key in keys.items())
     if contest.graphs:
         try:
-            device = ours.layout.device.index or 0
+            device = first.layout.device.index or 0
             raised = at_the_limit(timings, contest.graphs, power, device)
         # Whatever it is, there are the times of a card that was cool.
         except Exception as error:
@@ -186,7 +186,7 @@ def _raised(
     for caller, time in found.items():
         log.info(
             "tilecast: %s %s: %.4f ms, %.4f ms by what it loses at the power limit",
-            *(ours.choice.matmul.hint, caller.name, timings[caller], time),
+            *(first.choice.matmul.hint, caller.name, timings[caller], time),
         )
     return found
 

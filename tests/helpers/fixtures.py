@@ -14,21 +14,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
 from filelock import FileLock
 
 from tilecast.data_collection.dataset.dataset import COLUMNS, Dataset, write_dataset
 from tilecast.data_collection.dataset.measurement import REFERENCE, REGIMES
-from tilecast.heuristics.config import Geometry
 from tilecast.heuristics.hardware import Hardware, hardware
 from tilecast.heuristics.operands import LINEAR_BF16, MATRIX, GemmOperands
 from tilecast.heuristics.problem import PROBLEM_FIELDS, GemmProblem
 from tilecast.kernels.candidates import candidates, space, stock_candidates
 from tilecast.kernels.launch import Launch
 from tilecast.kernels.quack_sm90.config import QuackConfig
-from tilecast.kernels.quack_sm90.family import QUACK_SM90
 from tilecast.kernels.spec import KernelSpec
 from tilecast.models.learning.fit_deferral import beside_library, fit_deferral
 from tilecast.models.learning.fit_ranker import fit_ranker
@@ -234,10 +231,7 @@ def hook(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[Kerne
     monkeypatch.setattr(ObjectBuilder, "start", lambda self, spec: started.append(spec))
     monkeypatch.setattr(selection, "hardware_of", lambda device, settings: hardware("H200"))
     monkeypatch.setattr(selection, "load_heuristic", _taking_all)
-    answers = (
-        *(selection._heuristic, selection.first, selection.shortlist, selection.ranked),
-        selection.runnable,
-    )
+    answers = (*(selection._heuristic, selection.first, selection.shortlist, selection.ranked),)
     telemetry._told.clear()
     counters["tilecast"].clear()
     for remembered in answers:
@@ -354,24 +348,6 @@ def with_margin(another_model: Path) -> Callable[[float], Path]:
 def leaving_model(with_margin: Callable[[float], Path]) -> Path:
     """One that leaves everything to the library."""
     return with_margin(9.0)
-
-
-@pytest.fixture
-def bare_kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Only kernels that fuse nothing."""
-    from tilecast.kernels import candidates as module
-
-    def points(operands: GemmOperands) -> Geometry:
-        found = QUACK_SM90.points(operands)
-        return found.at(np.arange(0)) if operands.fused else found
-
-    bare = replace(QUACK_SM90, points=points)
-    monkeypatch.setattr(module, "FAMILIES", {bare.name: bare})
-    for cached in (module.space, module.candidates):
-        cached.cache_clear()
-    yield
-    for cached in (module.space, module.candidates):
-        cached.cache_clear()
 
 
 @pytest.fixture

@@ -379,20 +379,6 @@ def test_what_was_cleared_by_others_is_asked_again(graph: Any) -> None:
     assert timings.settle in autotuner.feedback_saver_fns
 
 
-@restored
-def test_a_factory_set_after_us_stays() -> None:
-    install()
-    with config.patch(inductor_choices_class=Custom):
-        uninstall()
-        assert config.inductor_choices_class is Custom
-    # What the patch found, and put back, is ours: it adds nothing any more.
-    found: Any = config.inductor_choices_class
-    assert found().uuid()[:2] == ("tilecast", None)
-    install()
-    uninstall()
-    assert config.inductor_choices_class is None
-
-
 needs_registry = pytest.mark.skipif(
     not hasattr(registry, "register_inductor_choices"),
     reason="this PyTorch has no registry of choices",

@@ -61,12 +61,6 @@ def test_bmm(graph: Any) -> None:
     assert read(batched(M, 128, K, batch=1), "bmm").batched
 
 
-@pytest.mark.parametrize(("alpha", "beta"), [(2.5, 1), (1, 0.5), (1, 0)])
-def test_addmm(graph: Any, alpha: float, beta: float) -> None:
-    found = read(biased_linear(M, N, K, alpha, beta), "addmm")
-    assert found == Matmul(GemmProblem(M, N, K), False, alpha=alpha, beta=beta, inputs=ADDMM)
-
-
 def _addmm(m: Any = M, **bias: Any) -> MMKernelInputs:
     inputs = [node("bias", **bias), *linear(m, N, K).nodes()]
     return MMKernelInputs(inputs, scalars={"alpha": 1, "beta": 1})
@@ -105,9 +99,7 @@ MATRICES: dict[str, Callable[[], MMKernelInputs]] = {
 @pytest.mark.parametrize("kind", MATRICES)
 def test_a_matrix_stored_as_the_result_is_fused(graph: Any, kind: str) -> None:
     hint = GemmProblem(M, N, K, 1, GemmOperands.parse("bf16:rcr:c"))
-    found = read(MATRICES[kind](), "addmm")
-    assert found == Matmul(hint, False, inputs=("c", "A", "B"))
-    assert found.added is None
+    assert read(MATRICES[kind](), "addmm") == Matmul(hint, False, inputs=("c", "A", "B"))
 
 
 @pytest.mark.parametrize(
@@ -116,16 +108,13 @@ def test_a_matrix_stored_as_the_result_is_fused(graph: Any, kind: str) -> None:
         (0.5, 1, "alpha+c"),
         (1, -2.5, "beta-c"),
         (2, 3, "alpha+beta-c"),
-        (1, 0, ""),
     ],
 )
 def test_factors_of_a_matrix(graph: Any, alpha: float, beta: float, steps: str) -> None:
-    """With 0 it may hold what is no number."""
     inputs = [node("bias", [M, N]), *linear(M, N, K).nodes()]
     found = read(MMKernelInputs(inputs, scalars={"alpha": alpha, "beta": beta}), "addmm")
-    assert found.hint.operands.text == f"bf16:rcr{':' * bool(steps)}{steps}"
+    assert found.hint.operands.text == f"bf16:rcr:{steps}"
     assert (found.alpha, found.beta) == (alpha, beta)
-    assert found.added == (None if steps else "bias")
 
 
 BATCHES: dict[str, tuple[list[int], str]] = {
@@ -133,8 +122,6 @@ BATCHES: dict[str, tuple[list[int], str]] = {
     "one matrix for all": ([0, 128, 1], "c"),
     "interleaved": ([128, 512, 1], "c"),
     "a row for all": ([0, 0, 1], "bias"),
-    "a row each": ([128, 0, 1], ""),
-    "a column each": ([M, 1, 0], ""),
 }
 """Strides of what is added to a batch of products (m, 128), and the step that does it."""
 
@@ -144,10 +131,8 @@ def test_what_is_added_to_a_batch(graph: Any, kind: str) -> None:
     stride, step = BATCHES[kind]
     inputs = [node("inp", [4, M, 128], stride), *batched(M, 128, K).nodes()]
     found = read(MMKernelInputs(inputs, scalars={"alpha": 1, "beta": 1}), "baddbmm")
-    operands = GemmOperands.parse(f"bf16:rcr{':' * bool(step)}{step}")
-    assert found.hint == GemmProblem(M, 128, K, 4, operands)
+    assert found.hint == GemmProblem(M, 128, K, 4, GemmOperands.parse(f"bf16:rcr:{step}"))
     assert found.batched
-    assert found.added == (None if step else "bias")
 
 
 ADDED: dict[str, Callable[[], MMKernelInputs]] = {
@@ -162,13 +147,17 @@ ADDED: dict[str, Callable[[], MMKernelInputs]] = {
     "another dtype": lambda: _addmm(size=[M, N], stride=[0, 1], dtype=torch.float32),
     "2 bytes in": lambda: _addmm(size=[M, N], stride=[0, 1], offset=1),
     "an unaligned buffer": _unaligned_bias,
+    "a row with alpha": lambda: biased_linear(alpha=2.5),
+    "a row with beta": lambda: biased_linear(beta=0.5),
+    "beta 0": lambda: biased_linear(beta=0),
+    "a row that ends at 2 bytes": lambda: biased_linear(n=1001),
 }
 
 
 @pytest.mark.parametrize("kind", ADDED)
-def test_any_other_bias_is_added_to_the_product(graph: Any, kind: str) -> None:
-    expected = Matmul(GemmProblem(M, N, K), False, inputs=ADDMM)
-    assert read(ADDED[kind](), "addmm") == expected
+def test_any_other_bias_is_not_covered(graph: Any, kind: str) -> None:
+    with pytest.raises(NotCovered, match="no kernel adds such a bias with alpha=.* and beta="):
+        read(ADDED[kind](), "addmm")
 
 
 def test_float16_and_wider_output(graph: Any) -> None:
@@ -209,7 +198,6 @@ REFUSALS: list[tuple[Callable[[], MMKernelInputs], str, str]] = [
     (lambda: linear(m=0), "mm", "m=0 is out of range"),
     (lambda: linear(k=0), "mm", "stride"),
     (lambda: batched(batch=0), "bmm", "batch=0 is out of range"),
-    (lambda: biased_linear(alpha=2, beta=3), "addmm", "alpha=2 and beta=3 of torch.bfloat16: "),
     (lambda: biased_linear(alpha=math.inf), "addmm", "factor inf is no finite number"),
 ]
 
@@ -241,12 +229,10 @@ def test_rows_of_int32_and_their_scales(graph: Any) -> None:
     assert (found.hint.n, found.any_rows) == (1004, True)
 
 
-@pytest.mark.parametrize(("n", "fused"), [(1002, True), (1001, False)])
-def test_a_bias_is_fused_where_its_row_ends_at_4_bytes(graph: Any, n: int, fused: bool) -> None:
-    found = read(biased_linear(n=n), "addmm")
+def test_a_bias_is_fused_where_its_row_ends_at_4_bytes(graph: Any) -> None:
+    found = read(biased_linear(n=1002), "addmm")
     assert (found.hint.n, found.any_rows) == (1008, True)
-    assert ("bias" in found.hint.operands.epilogue) == fused
-    assert "bias" in found.inputs
+    assert found.hint.operands.epilogue == ("bias",)
 
 
 def test_an_aligned_offset_is_covered(graph: Any) -> None:
@@ -304,15 +290,6 @@ def test_a_symbolic_m_has_a_range_and_a_sweep_over_it() -> None:
         extents = [problem.m for problem in found.sweep()]
         assert extents == [3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 200]
         assert {(p.n, p.k, p.operands) for p in found.sweep()} == {(32, 64, found.hint.operands)}
-
-
-def test_an_m_without_a_bound_is_swept_up_to_16384() -> None:
-    with _symbolic(_bf16(17, 64), _bf16(32, 64).T, ({0: Dim("m")}, None)) as inputs:
-        found = read(inputs, "mm")
-        extents = [problem.m for problem in found.sweep()]
-        assert extents[0] in (1, 2)
-        assert extents[-3:] == [8192, 12288, 16384]
-        assert len(extents) <= 30
 
 
 def test_a_large_least_m_is_swept_by_one_problem() -> None:

@@ -244,6 +244,5 @@ def test_k_1_takes_the_first_without_a_benchmark(
         source = source_of(caller)
         assert repr(text) in source
         assert ("row(bias)" in source) == (bias is not None)
-        assert "add_bias" not in source
     assert [spec.operands.epilogue[-1] for spec in hook] == [name] * 2
     assert counters["tilecast"] == {}, "counted when it is lowered"

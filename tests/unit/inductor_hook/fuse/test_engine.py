@@ -11,14 +11,13 @@ from typing import Any, cast
 import pytest
 import torch
 import torch.nn.functional as F
-from hook_graph import Clock, applied_to, fused_choice, linear, lowered, lowering, node, run, traced
+from hook_graph import Clock, applied_to, fused_choice, linear, lowering, node, run, traced
 from torch._dynamo.utils import counters
 from torch._inductor import config
 from torch._inductor.debug import DebugContext
 from torch._inductor.fx_passes import post_grad
 from torch._inductor.ir import InputBuffer
 from torch._inductor.kernel_inputs import MMKernelInputs
-from torch._inductor.select_algorithm import AlgorithmSelectorCache
 from torch._inductor.virtualized import V
 from torch.fx import Graph, Node
 
@@ -35,7 +34,6 @@ from tilecast.inductor_hook.fuse.form import Form, Fused, Match, Request
 from tilecast.inductor_hook.fuse.fx import PRODUCTS, aten
 from tilecast.inductor_hook.offer.template import TilecastCaller
 from tilecast.inductor_hook.settings import asked as settings_asked
-from tilecast.inductor_hook.timing.power_limit import NEAR
 from tilecast.inductor_hook.timing.stand_in import MARGIN, StandIn
 
 M, N, K = 48, 64, 32
@@ -227,39 +225,6 @@ def test_times_are_written_down_beside_the_library_that_did_all(
     (one,) = read_autotuned([path], hardware("H200")).found
     assert one.problem.operands.text == "bf16:rcr:bias+gelu"
     assert (list(one.milliseconds.values()), one.library) == ([0.5, 0.5], 1.0)
-
-
-@pytest.mark.parametrize("fuse", [False, True])
-def test_nothing_races_beside_a_fused_kernel(
-    graph: Any, monkeypatch: pytest.MonkeyPatch, fuse: bool
-) -> None:
-    """Some of these do less than others; the product alone has its race when it is lowered."""
-    near: list[float | None] = []
-
-    def autotune(tuner: Any, name: str, nodes: Any, layout: Any, *rest: Any, **kw: Any) -> dict:
-        choices = next(each for each in rest if isinstance(each, list))
-        near.extend(
-            vars(one)["tilecast_contest"].near for one in choices if isinstance(one, TilecastCaller)
-        )
-        return dict.fromkeys(choices, 1.0)
-
-    monkeypatch.setattr(AlgorithmSelectorCache, "do_autotuning", autotune)
-    monkeypatch.setattr(AlgorithmSelectorCache, "make_precompile_fn", lambda *_, **__: None)
-    install(k=2)
-    operands = _operands(m=4096, k=4096)
-    a, b, bias = operands
-    if fuse:
-        fused_choice(_gelu(), operands)
-    else:
-        with config.patch(
-            {
-                name: False
-                for name in vars(config)["_config"]
-                if "_fusion" in name and "benchmark" in name
-            }
-        ):
-            lowered(aten.addmm, bias, a, b)
-    assert near == [None if fuse else NEAR] * 2
 
 
 def _request(match: Match, tensors: Sequence[Tensor], operands: str) -> Request:

@@ -1,4 +1,4 @@
-"""PyTorch's lookup table beside the hook: what it can name, and why it cannot name our kernels."""
+"""PyTorch's lookup table beside the hook: it chooses among PyTorch's templates alone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch._inductor.virtualized import V
 
 from tilecast.inductor_hook import install
 from tilecast.inductor_hook.handlers import bind
-from tilecast.inductor_hook.offer.template import TilecastCaller, template
+from tilecast.inductor_hook.offer.template import TilecastCaller
 from tilecast.kernels.spec import KernelSpec
 
 TEMPLATES = [mm.aten_mm, mm.mm_template]
@@ -47,22 +47,3 @@ def test_a_table_chooses_among_stock_templates_and_ours_stand_behind(table: Tabl
     choices = choices_of(linear(), "mm", TEMPLATES)
     assert names_of(choices[:2]) == ["mm", "mm"]
     assert [type(one) for one in choices[2:]] == [TilecastCaller] * 2
-
-
-def test_a_table_cannot_name_our_template(table: Table) -> None:
-    """It is looked through for the lowering's own templates, of which ours is none."""
-    table.entries = [{"template_id": mm.aten_mm.uid}]
-    without = names_of(choices_of(linear(), "mm", TEMPLATES))
-    entry = {"template_id": template().uid, "config": "128x128x64_c1x1x1_s3_coop_o1_rm8"}
-    table.entries.append(entry)
-    assert names_of(choices_of(linear(), "mm", TEMPLATES)) == without
-    assert entry["config"] not in " ".join(without)
-    uids = [one.uid for one in TEMPLATES]
-    assert [*table.lookup_template_configs(linear(), "mm", uids)] == [mm.aten_mm.uid]
-
-
-def test_a_tables_words_are_not_enough_to_make_one_of_our_kernels(table: Table) -> None:
-    """Were it asked for, too: a template needs a registered heuristic, and words for all of it."""
-    table.entries = [{"template_id": template().uid, "config": "128x128x64_c1x1x1_s3_coop_o1_rm8"}]
-    stock = LookupTableChoices._finalize_template_configs
-    assert stock(table, {}, linear(), [template()], "mm") == []

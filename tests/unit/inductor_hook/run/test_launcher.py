@@ -27,7 +27,6 @@ from tilecast.inductor_hook import failures
 from tilecast.inductor_hook.failures import Failures
 from tilecast.inductor_hook.run import static
 from tilecast.inductor_hook.run.dynamic import DynamicMatmul
-from tilecast.inductor_hook.run.in_torch import add_bias
 from tilecast.inductor_hook.run.static import StaticMatmul, errors_raised, loaded_kernel, row
 from tilecast.inductor_hook.select import selection
 from tilecast.inductor_hook.settings import model_digest
@@ -143,42 +142,6 @@ def test_each_extent_runs_what_ranks_first_of_all_that_is_compiled(loads: Callab
         expected.append(next(name for name in _ranking(m, *WIDE) if name in names))
         matmul(*_without_values(m))
     assert launched == expected
-
-
-def test_each_batch_runs_what_ranks_first_of_all_that_is_compiled(loads: Callable) -> None:
-    m, n, k = 16, 128, 4096
-    batches = [2**exponent for exponent in range(11)]
-    names = list(dict.fromkeys(_ranking(m, n, k, batch)[0] for batch in batches))
-    assert len(names) > 4
-    loads(lambda *arguments: None)
-    matmul = DynamicMatmul.named(
-        names, OPERANDS, True, model="", power="robust", digest=model_digest(None)
-    )
-    assert all(one.spec.batched for one in matmul.matmuls.values())
-    launched: list[str] = []
-    for config, one in matmul.matmuls.items():
-        one._kernels[-1] = lambda *_, name=config.name: launched.append(name)
-    expected = []
-    for batch in (1, 3, 16, 50, 700, 3000):
-        ranking = _ranking(m, n, k, batch)
-        expected.append(next(name for name in ranking if name in names))
-        shapes = ((batch, m, k), (batch, k, n), (batch, m, n))
-        matmul(*(torch.empty(shape, device="meta") for shape in shapes))
-    assert launched == expected
-    assert len(set(launched)) > 1
-    matmul(*(torch.empty(shape, device="meta") for shape in ((0, m, k), (0, k, n), (0, m, n))))
-    assert launched == expected
-
-
-def test_an_extent_that_none_was_compiled_for_runs_one_that_was(
-    loads: Callable, caplog: pytest.LogCaptureFixture
-) -> None:
-    loaded = loads(lambda *arguments: None)
-    large = set(_ranking(8192, *WIDE))
-    small = [name for name in _ranking(1, *WIDE) if name not in large][:3]
-    _dynamic(small)(*_without_values(8192))
-    assert [spec.config.name in small for spec in loaded] == [True]
-    assert warnings_told(caplog) == []
 
 
 def test_a_failure_to_choose_for_an_extent_passes(
@@ -422,24 +385,6 @@ def test_a_benchmark_sees_what_fails(loads: Callable) -> None:
     assert bool(out.isnan().all())
     _static()(a, b, out)
     assert torch.equal(out, a @ b)
-
-
-@pytest.mark.parametrize(("alpha", "beta"), [(1, 1), (0.5, 1), (1, 3), (-2, 1), (1, -0.25), (1, 0)])
-@pytest.mark.parametrize("shape", [(16, N), (N,), (1, N), (16, 1), (1,), ()], ids=str)
-def test_bias(alpha: float, beta: float, shape: tuple[int, ...]) -> None:
-    a, b, bias = (torch.randn(s, dtype=torch.double) for s in ((16, K), (K, N), shape))
-    out = a @ b
-    add_bias(out, bias, alpha, beta)
-    torch.testing.assert_close(out, torch.addmm(bias, a, b, alpha=alpha, beta=beta))
-
-
-def test_a_beta_of_0_ignores_what_the_bias_holds() -> None:
-    """As torch.addmm does, whose bias may then be memory that nobody wrote to."""
-    a, b = torch.randn(16, K), torch.randn(K, N)
-    bias = torch.full((N,), torch.nan)
-    out = a @ b
-    add_bias(out, bias, 1, 0)
-    assert torch.equal(out, torch.addmm(bias, a, b, beta=0))
 
 
 @pytest.mark.parametrize("batched", [False, True])

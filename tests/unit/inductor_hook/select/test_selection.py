@@ -23,7 +23,6 @@ from tilecast.inductor_hook.select.selection import (
     hardware_of,
     portfolio,
     ranked,
-    runnable,
     shortlist,
 )
 from tilecast.inductor_hook.settings import Settings
@@ -71,23 +70,6 @@ def test_a_symbolic_m_with_rows_of_any_length_holds_what_large_ones_run(
     assert portfolio(single, tuple(sweep), H200) == ()
     configs = portfolio(single, tuple(matmul.sweep()), H200, matmul.any_rows)
     assert {one.prediction.config for one in firsts} <= set(configs)
-
-
-@pytest.mark.parametrize("extents", [(16, 128, 4096), (512, 1024, 64), (16, 4096, 4096)], ids=str)
-@pytest.mark.usefixtures("hook")
-def test_a_symbolic_batch_runs_what_a_fixed_one_runs(extents: tuple[int, int, int]) -> None:
-    single, batches = Settings(k=1), (1, 2, 5, 7, 11, 20, 30, 33, 60, 100, 130, 250, 500, 900, 1500)
-    matmul = Matmul(GemmProblem(*extents, 16), batched=True, batch_range=(1, 1024))
-    configs = portfolio(single, tuple(matmul.sweep()), H200)
-    assert len(configs) > 5
-    held = 0
-    for batch in batches:
-        problem = GemmProblem(*extents, batch)
-        (picked,) = ranked(single, problem, H200, configs, 1)
-        best = shortlist(single, problem, H200)[0].config
-        held += best in configs
-        assert picked == best or best not in configs, batch
-    assert held > len(batches) / 2
 
 
 @pytest.mark.parametrize("extents", [(1, 6144, 4096), (37, 1112, 1032), (4096, 24576, 1536)])
@@ -143,36 +125,20 @@ def test_other_results_and_matrices_are_not_lent_to(text: str) -> None:
         shortlist(Settings(), problem, H200)
 
 
-def test_a_bias_stays_where_a_kernel_fuses_it(bare_kernels: None) -> None:
-    biased = GemmOperands.parse("bf16:rcr:bias")
-    runnable.cache_clear()
-    assert runnable(Settings(), biased, H200) == LINEAR_BF16
-    assert runnable(Settings(), LINEAR_BF16, H200) == LINEAR_BF16
-    runnable.cache_clear()
-
-
 def test_a_model_that_could_not_be_loaded_once_is_asked_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    biased = GemmOperands.parse("bf16:rcr:bias")
+    problem = GemmProblem(520, 4096, 4096)
     monkeypatch.setattr(selection, "load_heuristic", _refusing)
     selection._heuristic.cache_clear()
-    runnable.cache_clear()
     with pytest.raises(TilecastError, match="is on a disk that is away"):
-        runnable(Settings(), biased, H200)
+        shortlist(Settings(), problem, H200)
     monkeypatch.undo()
-    assert runnable(Settings(), biased, H200) == biased
+    assert shortlist(Settings(), problem, H200)
 
 
 def _refusing(*asked: object) -> LearnedHeuristic:
     raise TilecastError("the model is on a disk that is away")
-
-
-def test_why_nothing_is_chosen_for_a_product_is_told_with_a_bias_too() -> None:
-    biased = GemmOperands.parse("bf16:ccr:bias")
-    with pytest.raises(TilecastError, match="no model has seen operands such as bf16:ccr;"):
-        runnable(Settings(k=1), biased, H200)
-    assert runnable(Settings(k=3), biased, H200) == biased
 
 
 def test_a_model_trained_anew_is_never_taken_for_the_one_installed(another_model: Path) -> None:

@@ -10,18 +10,16 @@ import dataclasses
 import importlib
 import inspect
 import runpy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from types import ModuleType, SimpleNamespace
 from typing import Any
-from unittest import mock
 
 import flex_gemm_order
 import pytest
 import torch
 from hook_graph import batched, linear, lowering, node, warnings_told
 from stand_in_models import Asked, backwards
-from torch._inductor import config, ir
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from tilecast.heuristics.config import KernelConfig
@@ -29,13 +27,11 @@ from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.inductor_hook import install, installed, telemetry, uninstall
+from tilecast.inductor_hook import install, telemetry
 from tilecast.inductor_hook.patch.torch_versions import (
     FLEX_GEMM,
     torch_version,
 )
-from tilecast.inductor_hook.select import selection
-from tilecast.inductor_hook.settings import Settings
 from tilecast.inductor_hook.stock_kernels.flex_gemm import (
     Legal,
     quack_config,
@@ -216,16 +212,6 @@ def test_restoring_brings_the_stock_order_back(home: Any) -> None:
     assert getattr(home, FLEX_GEMM.name) is flex_gemm_quack_configs
 
 
-def test_another_pytorch_is_refused() -> None:
-    home = SimpleNamespace(__name__="torch.new")
-    with pytest.raises(
-        TilecastError, match=rf"torch.new has no {FLEX_GEMM.name}; allowed: PyTorch 2\.15"
-    ):
-        rank_with_model(home, backwards)
-    restore(home)
-    assert not hasattr(home, FLEX_GEMM.name)
-
-
 def _no_model(problem: GemmProblem, configs: Sequence[KernelConfig], limit: int) -> Any:
     raise TilecastError("gpu 'H20' is not known; allowed: H200; run `tilecast collect` on it")
 
@@ -258,69 +244,6 @@ def test_an_older_pytorch_is_told_what_it_needs() -> None:
         install(rank_flex_gemm=True)
 
 
-@pytest.fixture
-def flex_gemm(
-    hook: Any, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Callable[..., list[Mapping[str, Any]]]]:
-    """Lowers a product with a relu behind it as on Hopper; gives the configs that are tried."""
-    lowers: Any = importlib.import_module(FLEX_GEMM.module)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (9, 0))
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(selection, "hardware_of", lambda device, settings: H200)
-    seen: list[Mapping[str, Any]] = []
-
-    class Benchmarked(Exception):
-        pass
-
-    def benchmark(name: str, choices: Sequence[Any], *rest: Any, **options: Any) -> None:
-        seen.extend(dict(choice.config.quack_config) for choice in choices)
-        raise Benchmarked
-
-    def tried(op: Any, inputs: Any, **options: Any) -> list[Mapping[str, Any]]:
-        seen.clear()
-        with lowering():
-            nodes = inputs().nodes()
-            args = [ir.TensorBox(ir.StorageBox(one)) for one in nodes]
-            graph = SimpleNamespace(graph_module=_graph(op, nodes), name="product")
-            with (
-                mock.patch("torch._inductor.select_algorithm.autotune_select_algorithm", benchmark),
-                pytest.raises(Benchmarked),
-            ):
-                lowers.lower_quack_flex_gemm(op, graph, args, {}, {"backend": "QUACK", **options})
-        return list(seen)
-
-    yield tried
-    uninstall()
-
-
-def _graph(op: Any, nodes: Sequence[Any]) -> torch.fx.GraphModule:
-    """A product and a relu behind it, as FlexGEMM traces them."""
-    from torch._subclasses.fake_tensor import FakeTensorMode
-    from torch.fx.experimental.proxy_tensor import make_fx
-
-    with FakeTensorMode():
-        tensors = [
-            torch.empty_strided(
-                [int(extent) for extent in one.get_size()],
-                [int(stride) for stride in one.get_stride()],
-                dtype=one.get_dtype(),
-                device="cuda",
-            )
-            for one in nodes
-        ]
-        return make_fx(lambda *args: torch.relu(op(*args)))(*tensors)
-
-
-def _tiles(tried: Sequence[Mapping[str, Any]]) -> list[KernelConfig | None]:
-    return [quack_config(fields, LINEAR_BF16) for fields in tried]
-
-
-def _ranked(problem: GemmProblem = PROBLEM) -> list[Any]:
-    """The configs that are legal on Hopper, in the order of the shipped model."""
-    ours = [quack_config(dict(fields), problem.operands) for fields in LEGAL]
-    return list(selection.ranked(Settings(), problem, H200, tuple(filter(None, ours)), len(ours)))
-
-
 def test_the_benchmark_of_both_orders() -> None:
     stock = flex_gemm_order.in_stock_order()
     assert len(set(stock)) == len(LEGAL)
@@ -338,9 +261,6 @@ def test_the_benchmark_of_both_orders() -> None:
     assert found["stock-1"]["problems"] == 2
 
 
-MM, BMM = torch.ops.aten.mm.default, torch.ops.aten.bmm.default
-
-
 @needs_flex_gemm
 def test_the_function_that_stands_in_is_like_the_real_one() -> None:
     lowers: Any = importlib.import_module(FLEX_GEMM.module)
@@ -351,48 +271,3 @@ def test_the_function_that_stands_in_is_like_the_real_one() -> None:
     assert list(stood_in.parameters) == list(real.parameters)
     names = {field.name for field in dataclasses.fields(template.FlexGemmEpilogueConfig)}
     assert set(vars(_call())) <= names
-
-
-@needs_flex_gemm
-def test_by_itself_it_takes_what_quack_names_first(flex_gemm: Callable) -> None:
-    """What ranking changes; a PyTorch that orders them by itself needs another look."""
-    tried = flex_gemm(MM, linear, tuned=True)
-    default = {"tile_m": 128, "tile_n": 192, "cluster_m": 2, "cluster_n": 1, "pingpong": True}
-    assert len(tried) == 12
-    assert default.items() <= tried[0].items()
-    assert flex_gemm(MM, linear) == tried[:1]
-    assert all(one["tile_m"] == 256 for one in tried[1:])
-    assert _tiles(tried) == flex_gemm_order.in_stock_order()[: flex_gemm_order.TRIED]
-
-
-@needs_flex_gemm
-def test_it_tries_the_first_twelve_of_the_model(flex_gemm: Callable) -> None:
-    stock = flex_gemm(MM, linear, tuned=True)
-    with installed(rank_flex_gemm=True):
-        assert _tiles(flex_gemm(MM, linear, tuned=True)) == _ranked()[:12]
-        assert _tiles(flex_gemm(MM, linear)) == _ranked()[:1]
-        with config.patch(max_autotune_gemm_search_space="EXHAUSTIVE"):
-            assert _tiles(flex_gemm(MM, linear, tuned=True)) == _ranked()
-        constrained = flex_gemm(MM, linear, tuned=True, config={"swap_ab": False})
-        assert _tiles(constrained) == [one for one in _ranked() if not one.swap_ab][:12]
-    assert flex_gemm(MM, linear, tuned=True) == stock
-    with installed():
-        assert flex_gemm(MM, linear, tuned=True) == stock
-
-
-@needs_flex_gemm
-def test_a_batch_is_ranked(flex_gemm: Callable) -> None:
-    with installed(rank_flex_gemm=True):
-        tried = _tiles(flex_gemm(BMM, batched, tuned=True))
-    assert tried == _ranked(GemmProblem(512, 128, 4096, 4))[:12]
-
-
-@needs_flex_gemm
-def test_operands_without_a_model_keep_the_stock_order(
-    flex_gemm: Callable, caplog: pytest.LogCaptureFixture
-) -> None:
-    stock = flex_gemm(MM, lambda: linear(k=4100), tuned=True)
-    with installed(rank_flex_gemm=True):
-        assert flex_gemm(MM, lambda: linear(k=4100), tuned=True) == stock
-    (warning,) = warnings_told(caplog)
-    assert "PyTorch ranks its own FlexGEMM kernels: A has strides (4100, 1)" in warning
