@@ -47,8 +47,7 @@ test-slow: .venv/.with-dev
 # Kernels compiled by the newest versions that the ranges of pyproject.toml allow. All other tests run
 # with the oldest, which vLLM and SGLang pin.
 test-newest: .venv/newest
-	PYTHONPATH=$(CURDIR)/.venv/newest $(PYTEST) tests/slow/kernels/test_compiler.py \
-		tests/slow/kernels/test_quack_contract.py
+	PYTHONPATH=$(CURDIR)/.venv/newest $(PYTEST) tests/slow/kernels
 
 # Tests of a GPU. They are skipped without one.
 test-gpu: .venv/.with-dev

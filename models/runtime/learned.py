@@ -21,6 +21,9 @@ from tilecast.models.runtime.nearest_gpu import shipped_for
 from tilecast.models.runtime.objectives import ROBUST, check_objective
 from tilecast.models.runtime.stopping import MAX_TAKEN, stop_features
 
+SHORT_K = 64
+"""With a shorter k most of what a stage loads is padding, also in cuBLAS. Triton, where it may
+compete, is up to 3.6 times as fast (kernels/EXPERIMENTS.md)."""
 USUAL_MEAN = 4
 """Candidates per problem, on average, of a short list whose length the model chooses."""
 BORROWED_LEAST = 3
@@ -129,7 +132,7 @@ class LearnedHeuristic:
         if deferral is None or not problem.in_library:
             return FirstChoice(prediction, None, False)
         (lead,) = deferral.least_lead(deferral_features(features, scores), self.objective)
-        deferred = deferral.defers(float(lead), self.objective)
+        deferred = problem.k < SHORT_K or deferral.defers(float(lead), self.objective)
         return FirstChoice(prediction, float(np.exp(lead)), deferred)
 
     def shortlist(self, problem: GemmProblem, candidates: Candidates) -> list[Prediction]:

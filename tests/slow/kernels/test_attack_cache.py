@@ -17,10 +17,14 @@ from pathlib import Path
 import pytest
 
 from tilecast.heuristics.errors import TilecastError
+from tilecast.heuristics.files import STALE_SECONDS
 from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.kernels import launch
+from tilecast.kernels.build import builder
+from tilecast.kernels.family import KernelFamily
 from tilecast.kernels.launch import load_kernel
 from tilecast.kernels.objects.cache import ObjectCache
+from tilecast.kernels.objects.keys import kernel_key
 from tilecast.kernels.quack_sm90 import family
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.spec import KernelSpec
@@ -99,6 +103,62 @@ def test_what_runs_is_what_was_checked_however_files_are_swapped(
     assert set(executed) == set(whole)
     assert len(executed) > 20
     assert refused > 20
+
+
+@pytest.mark.parametrize("how", ["world-writable", "of another user", "link"])
+def test_planted_code_never_runs(
+    tmp_path: Path,
+    object_file: Callable[..., bytes],
+    executed: list[bytes],
+    monkeypatch: pytest.MonkeyPatch,
+    how: str,
+) -> None:
+    """Whole and with the right digest, in a place where others may have put it."""
+    cache = ObjectCache(tmp_path / "objects")
+    cache.put(SPEC, object_file(168, 0))
+    load_kernel(SPEC, cache)
+    assert executed == [object_file(168, 0)]
+    if how == "world-writable":
+        cache.root.chmod(0o777)
+    elif how == "of another user":
+        monkeypatch.setattr(os, "geteuid", lambda: 4321)
+    else:
+        planted = cache.path(SPEC).rename(tmp_path / "planted")
+        cache.path(SPEC).symlink_to(planted)
+    with pytest.raises(TilecastError, match="allowed: ") as refusal:
+        load_kernel(SPEC, cache)
+    assert "\n" not in str(refusal.value)
+    assert len(executed) == 1
+
+
+def test_kills_at_any_time_leave_whole_entries_or_none(
+    tmp_path: Path, object_file: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And no lock: what the next process wants it compiles at once."""
+    code = {spec: object_file(160 + 8 * position, 0) for position, spec in enumerate(SPECS)}
+    monkeypatch.setattr(KernelFamily, "compile", lambda family, spec, symbol: code[spec])
+    cache, source = ObjectCache(tmp_path / "objects"), random.Random(0)
+
+    def compile_for_ever() -> None:
+        while True:
+            for spec in SPECS:
+                cache.path(spec).unlink(missing_ok=True)
+                builder.compile_into(spec, cache)
+
+    for _ in range(30):
+        with _running(compile_for_ever):
+            time.sleep(source.uniform(0.01, 0.06))
+        for spec in SPECS:
+            assert cache.code(spec) in (None, code[spec])
+            assert builder.compile_into(spec, cache).seconds < 5
+            assert cache.code(spec) == code[spec]
+    for left in cache.root.iterdir():
+        old = time.time() - STALE_SECONDS - 1
+        os.utime(left, (old, old))
+    cache.put(SPEC, code[SPEC])
+    assert {path.name for path in cache.root.iterdir()} == {
+        f"{kernel_key(spec)}.o" for spec in SPECS
+    }
 
 
 def _children(pid: int) -> set[int]:

@@ -81,6 +81,14 @@ def test_a_margin_decides_what_is_left_to_the_library(small_model, margin: float
     assert choice.deferred == (margin == 10 or choice.library_over < 1)
 
 
+def test_a_k_that_fills_no_stage_is_left_to_the_library(small_model) -> None:
+    never = replace(small_model.deferral, margins=dict.fromkeys(OBJECTIVES, -10.0))
+    heuristic = LearnedHeuristic(replace(small_model, deferral=never))
+    for k, deferred in ((16, True), (56, True), (64, False)):
+        problem = GemmProblem(663552, 16, k)
+        assert heuristic.first(problem, candidates(problem, H200)).deferred == deferred
+
+
 def test_what_the_library_does_not_multiply_is_not_left_to_it(leaving_model: Path) -> None:
     operands = GemmOperands.parse("e4m3:rcr>bf16:tensor-scales")
     heuristic = load_heuristic(H200, operands, folder=leaving_model)
