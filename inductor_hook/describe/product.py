@@ -134,24 +134,20 @@ class Operator:
     inputs: tuple[str, ...]
     """Its tensors in Inductor's order; those beside A and B under the names of the extras that they
     may be. A bias at the end may be missing."""
-    rank: int = 2
-    """Dimensions of A, B and the result."""
     adds: bool = False
     """Whether it adds ``beta`` times anything that broadcasts to ``alpha`` times the product."""
     read: Mapping[str, Read] = field(default_factory=dict)
     """The operators of ``torch.ops.aten`` for it that the eager switch replaces and whose kernels
     `tilecast.inductor_hook.offer.precompile` starts, and how their arguments are read."""
-    function: bool = False
-    """Whether ``tilecast.inductor_hook`` has a function of its name."""
 
 
 OPERATORS = {
     operator.name: operator
     for operator in (
-        Operator("mm", ("A", "B"), read={"mm": _mm}, function=True),
-        Operator("bmm", ("A", "B"), rank=3, read={"bmm": _bmm}, function=True),
-        Operator("addmm", ("bias", "A", "B"), adds=True, read={"addmm": _addmm}, function=True),
-        Operator("baddbmm", ("bias", "A", "B"), rank=3, adds=True),
+        Operator("mm", ("A", "B"), read={"mm": _mm}),
+        Operator("bmm", ("A", "B"), read={"bmm": _bmm}),
+        Operator("addmm", ("bias", "A", "B"), adds=True, read={"addmm": _addmm}),
+        Operator("baddbmm", ("bias", "A", "B"), adds=True),
         Operator("int_mm", ("A", "B"), read={"_int_mm": _int_mm}),
         Operator(
             "scaled_mm",
