@@ -53,7 +53,7 @@ def addmm(
     """``torch.addmm`` likewise: ``beta * bias + alpha * a @ b``.
 
     A tilecast kernel adds a row, and a matrix if the model knows such kernels
-    (`tilecast.inductor_hook.describe.layout.Addend.kind`); torch does the others.
+    (`tilecast.inductor_hook.describe.layout.Stored.added_as`); torch does the others.
     """
     return _product("addmm", bias, a, b, out=out, alpha=alpha, beta=beta)
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from tilecast.inductor_hook.describe.layout import Scale
+from tilecast.inductor_hook.describe.layout import Stored
 
 
 class Product(NamedTuple):
@@ -18,7 +18,7 @@ class Product(NamedTuple):
     """Dimensions of A, B and the result."""
     out: torch.dtype | None = None
     """Type of the result; None for A's, which B then shares."""
-    scales: tuple[Scale, ...] = ()
+    scales: tuple[Stored, ...] = ()
     """Those of A and B, or none."""
     fast: bool = True
     """``use_fast_accum`` of ``torch._scaled_mm``."""
@@ -93,7 +93,7 @@ def _scaled_mm(
 ) -> Request | None:
     if out_dtype is None or scale_result is not None:
         return None
-    product = Product(2, out_dtype, (Scale.of(scale_a), Scale.of(scale_b)), use_fast_accum)
+    product = Product(2, out_dtype, (Stored.of(scale_a), Stored.of(scale_b)), use_fast_accum)
     return Request(product, a, b, bias, scales=(scale_a, scale_b))
 
 

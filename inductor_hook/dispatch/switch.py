@@ -8,7 +8,6 @@ stay torch's, and with them the code that Inductor generates.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -18,11 +17,10 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from tilecast.heuristics.errors import TilecastError
-from tilecast.inductor_hook import telemetry
 from tilecast.inductor_hook.describe.product import READERS, Read, Request
 from tilecast.inductor_hook.dispatch.plan import Planner, multiplies_dtype
 from tilecast.inductor_hook.patch import patching
-from tilecast.inductor_hook.settings import from_environment, unbenchmarked
+from tilecast.inductor_hook.settings import unbenchmarked
 
 _KEY = "CUDA"
 _library: object | None = None
@@ -56,16 +54,6 @@ def disable() -> None:
     """Give torch its kernels back; nothing to do when it has them."""
     global _library
     _library = None
-
-
-def enable_from_environment() -> None:
-    """Enable as ``TILECAST_MODEL`` and ``_POWER`` say; where that cannot be, a warning says why."""
-    try:
-        named = from_environment(os.environ)
-        enable(named["model"], power=named["power"])
-    # PyTorch's own import calls this, and must not fail.
-    except Exception as error:
-        telemetry.warn_once("enabling from the environment", error)
 
 
 def _result(planner: Planner, request: Request | None) -> torch.Tensor | None:

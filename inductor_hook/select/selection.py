@@ -69,7 +69,7 @@ def shortlist(settings: Settings, problem: GemmProblem, gpu: Hardware) -> tuple[
     """
     if settings.k == 1:
         return (first(settings, problem, gpu).prediction,)
-    heuristic = _choosing(settings, problem.operands, gpu, benchmarked=True)
+    heuristic = _ranking(settings, problem.operands, gpu, benchmarked=True)
     configs = candidates(problem, gpu)
     if settings.k == "auto":
         return tuple(heuristic.shortlist(problem, configs))
@@ -83,7 +83,7 @@ def first(settings: Settings, problem: GemmProblem, gpu: Hardware) -> FirstChoic
     Raises:
         TilecastError: no model knows the GPU, dtypes and majors, or not well enough to decide.
     """
-    heuristic = _choosing(settings, problem.operands, gpu, benchmarked=False)
+    heuristic = _ranking(settings, problem.operands, gpu, benchmarked=False)
     return heuristic.first(problem, candidates(problem, gpu))
 
 
@@ -114,8 +114,8 @@ def ranked(
     Configs that are not candidates but run come last, in the order of the model.
 
     Raises:
-        TilecastError: no model knows the GPU, dtypes and majors; or the model is another GPU's and
-            ``limit`` is 1.
+        TilecastError: no model knows the GPU, dtypes and majors, or not well enough to decide
+            where ``limit`` is 1.
     """
     heuristic = _ranking(settings, problem.operands, gpu, benchmarked=limit > 1)
     rivals = candidates(problem, gpu)
@@ -148,23 +148,14 @@ def portfolio(
     return tuple(dict.fromkeys(one.prediction.config for one in firsts if not one.deferred))
 
 
-def _choosing(
-    settings: Settings, operands: GemmOperands, gpu: Hardware, *, benchmarked: bool
-) -> LearnedHeuristic:
-    """As `_ranking`; without a benchmark, the model must know such operands well enough."""
-    heuristic = _ranking(settings, operands, gpu, benchmarked=benchmarked)
-    if not benchmarked:
-        check_decides_for(heuristic.artifact.measured, operands)
-    return heuristic
-
-
 def _ranking(
     settings: Settings, operands: GemmOperands, gpu: Hardware, *, benchmarked: bool
 ) -> LearnedHeuristic:
     """The model for some operands; if it is the nearest GPU's, that is logged once.
 
     Raises:
-        TilecastError: there is none; or it is the nearest GPU's, and nothing is benchmarked.
+        TilecastError: there is none; or nothing is benchmarked, and it is the nearest GPU's or does
+            not know such operands well enough.
     """
     heuristic = _heuristic(gpu, operands, settings.power, settings.model, settings.digest)
     if heuristic.artifact.trained_for:
@@ -173,6 +164,8 @@ def _ranking(
                 f"no model decides without a benchmark: {terms(heuristic.artifact)}"
             )
         telemetry.say_once("nearest GPU's model", terms(heuristic.artifact))
+    if not benchmarked:
+        check_decides_for(heuristic.artifact.measured, operands)
     return heuristic
 
 

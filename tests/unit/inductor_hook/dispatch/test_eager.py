@@ -520,7 +520,7 @@ def test_a_product_is_vmapped_and_traced_as_torchs() -> None:
     x, y = _constants([(3, 8, 16), (16, 4)])
     expected = vmap(torch.mm, (0, None))(x, y)
     torch.testing.assert_close(vmap(mm, (0, None))(x, y), expected)
-    traced = torch.jit.trace(mm, (x[0], y))
+    traced: Any = torch.jit.trace(mm, (x[0], y))
     torch.testing.assert_close(traced(x[1], y), torch.mm(x[1], y))
 
 
