@@ -16,7 +16,6 @@ from tilecast.heuristics.errors import NotNow, TilecastError
 from tilecast.heuristics.problem import ALIGNMENT_BYTES
 from tilecast.inductor_hook import telemetry
 from tilecast.inductor_hook.describe.arguments import launch_arguments
-from tilecast.inductor_hook.describe.from_tensors import problem_of
 from tilecast.inductor_hook.describe.layout import Stored, adding
 from tilecast.inductor_hook.describe.product import Product, Request
 from tilecast.inductor_hook.failures import Failures
@@ -185,7 +184,7 @@ def _choose(
             )
         settings = planner.settings or of_environment()
         gpu = selection.hardware_of(device, settings)
-        problem = problem_of(product, a, b, out_strides)
+        problem = product.problem(a, b, out_strides)
         any_rows = problem.n != n
         choice = selection.decided(settings, problem, gpu, any_rows)
     except NotNow:

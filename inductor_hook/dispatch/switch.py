@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from tilecast.heuristics.errors import TilecastError
 from tilecast.inductor_hook.describe.product import READERS, Read, Request
 from tilecast.inductor_hook.dispatch.plan import Planner, multiplies_dtype
 from tilecast.inductor_hook.patch import patching
@@ -44,7 +43,12 @@ def enable(model: str | Path | None = None, *, power: str = "robust") -> None:
     planner = Planner(logging.INFO, unbenchmarked(model, power))
     disable()
     kernels = {
-        name: _kernel(planner, read, _stock(name), in_python=_in_python(name, _KEY))
+        name: _kernel(
+            planner,
+            read,
+            patching.stock_kernel(name, _KEY),
+            in_python=_in_python(name, _KEY),
+        )
         for name, read in READERS.items()
     }
     _library = patching.replace_kernels(kernels, _KEY)
@@ -67,21 +71,6 @@ def _result(planner: Planner, request: Request | None) -> torch.Tensor | None:
     if plan is None or not plan.kernel.ready(device):
         return None
     return plan.launch(request)
-
-
-def _stock(name: str) -> Callable[..., torch.Tensor]:
-    """Torch's kernel of an operator, called without the dispatcher.
-
-    Raises:
-        TilecastError: this build of PyTorch has none.
-    """
-    try:
-        return patching.stock_kernel(name, _KEY)
-    except RuntimeError as error:
-        raise TilecastError(
-            f"PyTorch {torch.__version__} has no {_KEY} kernel of {name}; allowed: a build with "
-            "CUDA; install one"
-        ) from error
 
 
 @cache

@@ -14,7 +14,6 @@ from torch.fx import Graph, Node
 from torch.fx.node import map_arg
 
 from tilecast.heuristics.errors import TilecastError
-from tilecast.inductor_hook.describe.from_tensors import problem_of
 from tilecast.inductor_hook.describe.layout import Stored, adding
 from tilecast.inductor_hook.describe.matmul import Deferred, Matmul
 from tilecast.inductor_hook.describe.product import READERS, Request
@@ -65,7 +64,7 @@ def expected(settings: Settings, request: Request) -> list[Choice]:
         if not steps:
             return []
         product = product._replace(steps=steps)
-    problem = problem_of(product, Stored.of(a), Stored.of(b))
+    problem = product.problem(Stored.of(a), Stored.of(b))
     matmul = Matmul(problem, product.rank == 3, any_rows=problem.n != b.shape[-1])
     return chosen(settings, matmul, selection.hardware_of(a.device.index or 0, settings))
 
