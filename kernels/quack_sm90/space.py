@@ -64,8 +64,8 @@ NEVER_NEAR: tuple[dict[str, object], ...] = (
     {"cluster_n": 4, "ctas_per_sm": 2},  # 3.4%
 )
 """Values that together were never near the best on any of the 60 problems of the pilot, and how far
-behind their best config was where it came closest (kernels/EXPERIMENTS.md). Finer classes are left to the model: what 45 problems never had near
-the best was up to 11% ahead on the other 15."""
+behind their best config was where it came closest (kernels/EXPERIMENTS.md). Finer classes are left
+to the model: what 45 problems never had near the best was up to 11% ahead on the other 15."""
 
 _SCALES = {
     (False, "int32"): ("tensor-scales", "row-scales", "out-row-scales"),
