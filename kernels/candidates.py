@@ -115,10 +115,6 @@ def stock_candidates(
 def space(operands: GemmOperands, hardware: Hardware) -> ConfigTable:
     """Every config that compiles and runs for operands on a GPU and that no pilot excluded.
 
-    Args:
-        operands: dtypes and majors.
-        hardware: the GPU.
-
     Raises:
         TilecastError: no family multiplies these operands on this GPU.
     """
@@ -137,10 +133,6 @@ def space(operands: GemmOperands, hardware: Hardware) -> ConfigTable:
 @lru_cache(maxsize=4096)
 def candidates(problem: GemmProblem, hardware: Hardware) -> Candidates:
     """The configs of the space that can pay for a problem, in the order of the space.
-
-    Args:
-        problem: what is to be multiplied.
-        hardware: the GPU.
 
     Raises:
         TilecastError: no family multiplies its operands on this GPU.

@@ -113,39 +113,30 @@ def _next_smaller(axis: tuple[int, ...]) -> np.ndarray:
     return table
 
 
-def idle_rules(tile_m: tuple[int, ...], tile_n: tuple[int, ...]) -> tuple[Rule[GemmProblem], ...]:
-    """Rules against tiles and clusters that cover nothing, for a family with these tiles."""
+def idle_rules(
+    tile_m: tuple[int, ...], tile_n: tuple[int, ...], raster: str, swizzle: int
+) -> tuple[Rule[GemmProblem], ...]:
+    """Rules against what covers or decides nothing, for a family with these tiles.
+
+    ``raster`` and ``swizzle`` are the family's first order of tiles, which is kept where there is
+    none to choose. Where k is split every tile has a cluster of its own, so that there is none.
+    """
     smaller_m, smaller_n = _next_smaller(tile_m), _next_smaller(tile_n)
 
-    covers = "a smaller tile that already covers the whole extent leaves fewer {} of nothing"
-    idles = "a CTA of a cluster that has no tile along {} takes an SM and multiplies nothing"
+    @rule(
+        PROBLEM,
+        "a smaller tile that already covers the whole extent leaves fewer rows or columns of "
+        "nothing",
+    )
+    def idle_tile(c: Geometry, problem: GemmProblem, _: Hardware) -> Broken:
+        rows, columns = extents(c, problem)
+        covers_rows = smaller_m[c.tile_m.astype(int)] >= rows
+        return covers_rows | (smaller_n[c.tile_n.astype(int)] >= columns)
 
-    @rule(PROBLEM, covers.format("rows"))
-    def idle_rows(c: Geometry, problem: GemmProblem, _: Hardware) -> Broken:
-        rows, _columns = extents(c, problem)
-        return smaller_m[c.tile_m.astype(int)] >= rows
-
-    @rule(PROBLEM, covers.format("columns"))
-    def idle_columns(c: Geometry, problem: GemmProblem, _: Hardware) -> Broken:
-        _rows, columns = extents(c, problem)
-        return smaller_n[c.tile_n.astype(int)] >= columns
-
-    @rule(PROBLEM, idles.format("m"))
-    def idle_cluster_m(c: Geometry, problem: GemmProblem, _: Hardware) -> Broken:
-        return c.cluster_m > tiles(c, problem)[0]
-
-    @rule(PROBLEM, idles.format("n"))
-    def idle_cluster_n(c: Geometry, problem: GemmProblem, _: Hardware) -> Broken:
-        return c.cluster_n > tiles(c, problem)[1]
-
-    return idle_rows, idle_columns, idle_cluster_m, idle_cluster_n
-
-
-def idle_order_rule(raster: str, swizzle: int) -> Rule[GemmProblem]:
-    """The rule against orders of tiles other than a family's first where there is none to choose.
-
-    Where k is split every tile has a cluster of its own, so that there is none either.
-    """
+    @rule(PROBLEM, "a CTA of a cluster that has no tile takes an SM and multiplies nothing")
+    def idle_cluster(c: Geometry, problem: GemmProblem, _: Hardware) -> Broken:
+        rows, columns = tiles(c, problem)
+        return (c.cluster_m > rows) | (c.cluster_n > columns)
 
     @rule(
         PROBLEM,
@@ -158,4 +149,4 @@ def idle_order_rule(raster: str, swizzle: int) -> Rule[GemmProblem]:
         reordered = (c.raster_m != (raster == "m")) | (c.swizzle != swizzle)
         return reordered & ~choice
 
-    return idle_order
+    return idle_tile, idle_cluster, idle_order

@@ -32,7 +32,6 @@ from tilecast.kernels.rules import (
     TILE_K_BYTES,
     Broken,
     Rule,
-    idle_order_rule,
     idle_rules,
     l2_traffic,
     multicast_slice,
@@ -272,10 +271,9 @@ def _split_stretch(c: Geometry, problem: GemmProblem, hardware: Hardware) -> Bro
 
 
 PROBLEM_RULES: tuple[Rule[GemmProblem], ...] = (
-    *idle_rules(TILE_M, TILE_N),
+    *idle_rules(TILE_M, TILE_N, RASTERS[0], SWIZZLE),
     _split_waves,
     _split_stretch,
-    idle_order_rule(RASTERS[0], SWIZZLE),
     l2_traffic,
 )
 """What arithmetic excludes for one problem."""
