@@ -36,7 +36,8 @@ def test_collects_into_a_store_and_has_nothing_to_do_twice(
 ) -> None:
     configs = kernels.configs[:5]
     monkeypatch.setattr(collecting, "candidates", lambda problem, target: configs)
-    options = CollectOptions(PROBLEMS, tmp_path / "store", kernels.objects, hardware("H200"))
+    gpu = hardware(torch.cuda.get_device_name(0))
+    options = CollectOptions(PROBLEMS, tmp_path / "store", kernels.objects, gpu)
     told: list[Progress] = []
     collect(options, told.append)
 

@@ -45,7 +45,7 @@ def test_times_of_a_compiled_graph_are_written_and_teach(
     own = tmp_path / "own.jsonl"
     torch._dynamo.reset()
     counters.clear()
-    with installed(4, learn=own), fresh_cache(), config.patch(settings):
+    with installed(4, fuse=False, learn=own), fresh_cache(), config.patch(settings):
         torch.compile(lambda a, b: torch.relu(a @ b.T))(x, weight)
         torch.compile(lambda row, a, b: torch.addmm(row, a, b.T))(bias, x, weight)
     assert not [event for event in counters["tilecast"] if event.startswith("failed")]
