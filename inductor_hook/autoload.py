@@ -22,11 +22,15 @@ def autoload() -> None:
 
             install_from_environment()
         if switched_on(EAGER, os.environ):
-            from tilecast.inductor_hook.dispatch.switch import enable_from_environment
+            from tilecast.inductor_hook.dispatch.switch import enable
+            from tilecast.inductor_hook.settings import from_environment
 
-            enable_from_environment()
+            named = from_environment(os.environ)
+            enable(named["model"], power=named["power"])
     # PyTorch's own import must not fail because something of tilecast cannot be imported.
     except Exception as error:
         import logging
 
-        logging.getLogger(__name__).warning("tilecast: loading failed (%s); it is not used", error)
+        logging.getLogger(__name__).warning(
+            "tilecast: loading failed (%s); PyTorch goes on without", error
+        )

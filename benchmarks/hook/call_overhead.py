@@ -130,7 +130,6 @@ def calls() -> runner.Row:
     contestants = {
         "torch.mm": lambda: torch.mm(a, b),
         "tilecast.mm": lambda: mm(a, b),
-        "torch.ops.tilecast.mm": lambda: torch.ops.tilecast.mm.default(a, b),
         "torch.mm, out given": lambda: torch.mm(a, b, out=out),
         "generated call, static": lambda: static(a, b, out),
         "generated call, dynamic m": lambda: dynamic(a, b, out),

@@ -10,7 +10,7 @@ from tilecast.heuristics.dtypes import dtype_of_torch
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.operands import EPILOGUES, MATRIX, ROW, SCALES, GemmOperands, TensorSpec
 from tilecast.heuristics.problem import ALIGNMENT_BYTES, GemmProblem
-from tilecast.inductor_hook.describe.layout import Addend, Scale, adding, major, padded, scaling
+from tilecast.inductor_hook.describe.layout import Stored, adding, padded, scaling
 from tilecast.inductor_hook.describe.matmul import LARGEST_BATCH, LARGEST_M, Matmul, NotCovered
 from tilecast.inductor_hook.describe.product import OPERATORS
 
@@ -76,10 +76,9 @@ def read(
     sizes = V.graph.sizevars
     alpha, beta = _factors(kernel_inputs, op)
     try:
-        stored_a = stored("A", a.get_layout(), sizes)
-        stored_b = stored("B", b.get_layout(), sizes)
+        of_a, of_b = (stored(given[name].get_layout()).spec(name, sizes) for name in ("A", "B"))
         written, any_rows = _written(out, columns, sizes)
-        operands = GemmOperands.product(stored_a, stored_b, written)
+        operands = GemmOperands.product(of_a, of_b, written)
         if fused and "scale_a" in given:
             _check_column(given["scale_a"], rows, sizes)
             name = _BOTH[_scaling_columns(given["scale_b"], out)]
@@ -87,11 +86,8 @@ def read(
         elif "scale_a" in given:
             if fast is None:
                 raise NotCovered("use_fast_accum is not known")
-            of_a, of_b = (
-                Scale(node.get_size(), node.get_dtype(), node.get_layout().is_contiguous())
-                for node in (given["scale_a"], given["scale_b"])
-            )
-            operands = operands.scaled(scaling(of_a, of_b, rows, columns, sizes), fast)
+            scales = [stored(given[name].get_layout()) for name in ("scale_a", "scale_b")]
+            operands = operands.scaled(scaling(scales, rows, columns, sizes), fast)
         elif "scale_b" in given:
             operands = operands.scaled(_scaling_columns(given["scale_b"], out), True)
         if "bias" in given:
@@ -145,27 +141,17 @@ def _written(out: Any, columns: Any, sizes: Any) -> tuple[TensorSpec, bool]:
         TilecastError: TMA stores no such strides, and not because of the rows' length.
     """
     try:
-        return stored("out", out, sizes), False
+        return stored(out).spec("out", sizes), False
     except TilecastError:
         if not (_is_fixed(columns) and out.is_contiguous()):
             raise
         return TensorSpec(dtype_of_torch(out.dtype), "row"), True
 
 
-def stored(name: str, layout: Any, sizes: Any) -> TensorSpec:
-    """How an operand in a graph is typed and stored.
-
-    Args:
-        name: the operand's name in messages.
-        layout: Inductor's, of (rows, columns) or (batch, rows, columns).
-        sizes: Inductor's ``SizeVars``.
-
-    Raises:
-        TilecastError: the dtype is not known, or TMA does not read such strides.
-    """
-    dtype = layout.dtype
-    along = major(name, layout.size, layout.stride, dtype.itemsize, sizes)
-    return TensorSpec(dtype_of_torch(dtype), along)
+def stored(layout: Any) -> Stored:
+    """How a tensor of one of Inductor's layouts is stored."""
+    start = layout.offset * layout.dtype.itemsize
+    return Stored(layout.size, layout.stride, layout.dtype, start)
 
 
 def _check_column(node: Any, m: Any, sizes: Any) -> None:
@@ -193,13 +179,10 @@ def _scaling_columns(node: Any, out: Any) -> str:
 
 
 def _kind(node: Any, shape: Sequence[Any], dtype: Any, along: str, graph: Any) -> str | None:
-    """`Addend.kind` of an operand in a graph."""
+    """`Stored.added_as` of an operand in a graph."""
     if node.get_name() in graph.unaligned_buffers:
         return None
-    layout = node.get_layout()
-    start = layout.offset * layout.dtype.itemsize
-    addend = Addend(node.get_size(), node.get_stride(), layout.dtype, start)
-    return addend.kind(shape, dtype, along, graph.sizevars)
+    return stored(node.get_layout()).added_as(shape, dtype, along, graph.sizevars)
 
 
 def _is_fixed(extent: Any) -> bool:
@@ -229,9 +212,9 @@ def _bounds(extent: Any, shapes: Any, largest: int) -> tuple[int, int] | None:
 
 
 def _check_alignment(name: str, node: Any, graph: Any) -> None:
-    offset = node.get_layout().offset * node.get_dtype().itemsize
+    start = stored(node.get_layout()).start
     if node.get_name() in graph.unaligned_buffers or not (
-        graph.sizevars.statically_known_multiple_of(offset, ALIGNMENT_BYTES)
+        graph.sizevars.statically_known_multiple_of(start, ALIGNMENT_BYTES)
     ):
         raise NotCovered(f"{name} does not start at a multiple of {ALIGNMENT_BYTES} bytes")
 

@@ -9,26 +9,38 @@ from typing import Any, NamedTuple
 
 from tilecast.heuristics.dtypes import dtype_of_torch
 from tilecast.heuristics.errors import TilecastError
-from tilecast.heuristics.operands import MATRIX, ROW
+from tilecast.heuristics.operands import MATRIX, ROW, TensorSpec
 from tilecast.heuristics.problem import ALIGNMENT_BYTES
 
 ROW_ALIGNMENT_BYTES = 4
 """Where the row that a kernel adds may start: it is copied in pieces of this size."""
 
 
-class Addend(NamedTuple):
-    """A tensor that is added to a product; in a graph some numbers may be symbolic."""
+class Stored(NamedTuple):
+    """How a tensor is stored; in a graph some numbers may be symbolic."""
 
     shape: Sequence[Any]
     strides: Sequence[Any]
     """In elements."""
     dtype: Any
     """torch's."""
-    start: Any
+    start: Any = 0
     """Where it begins, in bytes."""
 
-    def kind(self, shape: Sequence[Any], dtype: Any, along: str, sizes: Any = None) -> str | None:
-        """What a kernel adds it as; None where no kernel adds it.
+    @classmethod
+    def of(cls, tensor: Any, start: Any = 0) -> Stored:
+        """How one of torch's tensors is stored."""
+        return cls(tensor.shape, tensor.stride(), tensor.dtype, start)
+
+    def spec(self, name: str, sizes: Any = None) -> TensorSpec:
+        """Its type and `major` as A, B or out of a product; arguments and errors as there."""
+        along = major(name, self.shape, self.strides, self.dtype.itemsize, sizes)
+        return TensorSpec(dtype_of_torch(self.dtype), along)
+
+    def added_as(
+        self, shape: Sequence[Any], dtype: Any, along: str, sizes: Any = None
+    ) -> str | None:
+        """What kind of extra a kernel adds it as to a product; None where no kernel adds it.
 
         `ROW`: n contiguous numbers that begin and end at multiples of 4 bytes: (n,), (1, n) or
         these expanded to the product's shape. `MATRIX`: of the product's shape, aligned to 16
@@ -70,7 +82,7 @@ class Addend(NamedTuple):
 def adding(kind: str | None, alpha: float, beta: float) -> tuple[str, ...]:
     """Steps of an epilogue that give ``alpha`` x product + ``beta`` x addend; none where none do.
 
-    ``kind`` is `Addend.kind`. With a ``beta`` of 0 the addend may hold NaN, and is not to be read.
+    ``kind`` is `Stored.added_as`. With a ``beta`` of 0 the addend may hold NaN, and is not read.
     """
     if kind == ROW and alpha == beta == 1:
         return ("bias",)
@@ -79,21 +91,7 @@ def adding(kind: str | None, alpha: float, beta: float) -> tuple[str, ...]:
     return ()
 
 
-class Scale(NamedTuple):
-    """The scale of A or B in a ``scaled_mm``; in a graph extents may be symbolic."""
-
-    shape: Sequence[Any]
-    dtype: Any
-    """torch's."""
-    contiguous: bool
-
-    @classmethod
-    def of(cls, tensor: Any) -> Scale:
-        """A tensor as a scale."""
-        return cls(tensor.shape, tensor.dtype, tensor.is_contiguous())
-
-
-def scaling(a: Scale, b: Scale, rows: Any, columns: Any, sizes: Any = None) -> str:
+def scaling(scales: Sequence[Stored], rows: Any, columns: Any, sizes: Any = None) -> str:
     """The name in operand texts of the scales of A (m rows) and B (n columns).
 
     ``sizes`` are Inductor's ``SizeVars``, where extents may be symbolic.
@@ -101,16 +99,20 @@ def scaling(a: Scale, b: Scale, rows: Any, columns: Any, sizes: Any = None) -> s
     Raises:
         TilecastError: they are neither one number each nor one a row of A and a column of B.
     """
-    for scale in (a, b):
+    for scale in scales:
         found = dtype_of_torch(scale.dtype)
         if found.name != "fp32":
             raise TilecastError(f"scales of {found}; allowed: fp32")
     equal = sizes.statically_known_equals if sizes else operator.eq
+    a, b = scales
     if all(equal(extent, 1) for extent in (*a.shape, *b.shape)):
         return "tensor-scales"
-    if len(a.shape) == len(b.shape) == 2 and a.contiguous and b.contiguous:
+    if len(a.shape) == len(b.shape) == 2:
         found = (*a.shape, *b.shape)
-        if all(map(equal, found, (rows, 1, 1, columns))):
+        dense = (equal(a.strides[0], 1) or equal(rows, 1)) and (
+            equal(b.strides[1], 1) or equal(columns, 1)
+        )
+        if dense and all(map(equal, found, (rows, 1, 1, columns))):
             return "row-scales"
     raise TilecastError(
         f"scales {tuple(a.shape)} and {tuple(b.shape)}; allowed: one number each, or contiguous "

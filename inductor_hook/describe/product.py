@@ -8,7 +8,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from tilecast.inductor_hook.describe.layout import Scale
+from tilecast.heuristics.dtypes import dtype_of_torch
+from tilecast.heuristics.operands import GemmOperands, TensorSpec
+from tilecast.heuristics.problem import GemmProblem
+from tilecast.inductor_hook.describe.layout import Stored, padded, scaling
 
 
 class Product(NamedTuple):
@@ -18,12 +21,36 @@ class Product(NamedTuple):
     """Dimensions of A, B and the result."""
     out: torch.dtype | None = None
     """Type of the result; None for A's, which B then shares."""
-    scales: tuple[Scale, ...] = ()
+    scales: tuple[Stored, ...] = ()
     """Those of A and B, or none."""
     fast: bool = True
     """``use_fast_accum`` of ``torch._scaled_mm``."""
     steps: tuple[str, ...] = ()
     """Those of the epilogue."""
+
+    def problem(
+        self, a: Stored, b: Stored, out_strides: tuple[int, ...] | None = None
+    ) -> GemmProblem:
+        """What the model is asked; n is longer where TMA does not store rows of the result.
+
+        ``out_strides`` are those of an ``out`` that the caller has.
+
+        Raises:
+            TilecastError: no kernel reads operands of these strides, types or scales.
+        """
+        *batch, m, k = a.shape
+        n, out_dtype = b.shape[-1], self.out or a.dtype
+        if out_strides:
+            out = Stored((*batch, m, n), out_strides, out_dtype).spec("out")
+        else:
+            out = TensorSpec(dtype_of_torch(out_dtype), "row")
+        operands = GemmOperands.product(a.spec("A"), b.spec("B"), out)
+        if self.scales:
+            operands = operands.scaled(scaling(self.scales, m, n), self.fast)
+        # PyTorch refuses int8 and fp8 with an n that TMA does not store.
+        fixed = out_strides or a.dtype.itemsize == 1
+        stored = n if fixed else padded(n, out_dtype.itemsize)
+        return GemmProblem(m, stored, k, *batch, operands=operands.then(*self.steps))
 
 
 class Request(NamedTuple):
@@ -60,19 +87,11 @@ Read = Callable[..., Any]
 """Makes a `Request` of the arguments of PyTorch's operator; None where no kernel does what they ask
 for."""
 
-_MM, _BMM, _INT_MM = Product(), Product(3), Product(out=torch.int32)
+_MM = Product()
 
 
-def _mm(a: torch.Tensor, b: torch.Tensor) -> Request:
-    return Request(_MM, a, b)
-
-
-def _bmm(a: torch.Tensor, b: torch.Tensor) -> Request:
-    return Request(_BMM, a, b)
-
-
-def _int_mm(a: torch.Tensor, b: torch.Tensor) -> Request:
-    return Request(_INT_MM, a, b)
+def _of_two(product: Product) -> Read:
+    return lambda a, b: Request(product, a, b)
 
 
 def _addmm(
@@ -93,7 +112,7 @@ def _scaled_mm(
 ) -> Request | None:
     if out_dtype is None or scale_result is not None:
         return None
-    product = Product(2, out_dtype, (Scale.of(scale_a), Scale.of(scale_b)), use_fast_accum)
+    product = Product(2, out_dtype, (Stored.of(scale_a), Stored.of(scale_b)), use_fast_accum)
     return Request(product, a, b, bias, scales=(scale_a, scale_b))
 
 
@@ -134,25 +153,21 @@ class Operator:
     inputs: tuple[str, ...]
     """Its tensors in Inductor's order; those beside A and B under the names of the extras that they
     may be. A bias at the end may be missing."""
-    rank: int = 2
-    """Dimensions of A, B and the result."""
     adds: bool = False
     """Whether it adds ``beta`` times anything that broadcasts to ``alpha`` times the product."""
     read: Mapping[str, Read] = field(default_factory=dict)
     """The operators of ``torch.ops.aten`` for it that the eager switch replaces and whose kernels
     `tilecast.inductor_hook.offer.precompile` starts, and how their arguments are read."""
-    function: bool = False
-    """Whether ``tilecast.inductor_hook`` has a function of its name."""
 
 
 OPERATORS = {
     operator.name: operator
     for operator in (
-        Operator("mm", ("A", "B"), read={"mm": _mm}, function=True),
-        Operator("bmm", ("A", "B"), rank=3, read={"bmm": _bmm}, function=True),
-        Operator("addmm", ("bias", "A", "B"), adds=True, read={"addmm": _addmm}, function=True),
-        Operator("baddbmm", ("bias", "A", "B"), rank=3, adds=True),
-        Operator("int_mm", ("A", "B"), read={"_int_mm": _int_mm}),
+        Operator("mm", ("A", "B"), read={"mm": _of_two(_MM)}),
+        Operator("bmm", ("A", "B"), read={"bmm": _of_two(Product(3))}),
+        Operator("addmm", ("bias", "A", "B"), adds=True, read={"addmm": _addmm}),
+        Operator("baddbmm", ("bias", "A", "B"), adds=True),
+        Operator("int_mm", ("A", "B"), read={"_int_mm": _of_two(Product(out=torch.int32))}),
         Operator(
             "scaled_mm",
             ("A", "B", "scale_a", "scale_b", "bias"),

@@ -16,8 +16,7 @@ from tilecast.heuristics.errors import NotNow, TilecastError
 from tilecast.heuristics.problem import ALIGNMENT_BYTES
 from tilecast.inductor_hook import telemetry
 from tilecast.inductor_hook.describe.arguments import launch_arguments
-from tilecast.inductor_hook.describe.from_tensors import Stored, problem_of
-from tilecast.inductor_hook.describe.layout import Addend, adding
+from tilecast.inductor_hook.describe.layout import Stored, adding
 from tilecast.inductor_hook.describe.product import Product, Request
 from tilecast.inductor_hook.failures import Failures
 from tilecast.inductor_hook.run.static import StaticMatmul
@@ -70,9 +69,9 @@ class Planner:
         product, a, b, bias, alpha, beta, _ = request
         try:
             plan = _plan(
-                *(self, product),
-                *(a.shape, a.stride(), a.dtype, a.get_device()),
-                *(b.shape, b.stride(), b.dtype, b.get_device()),
+                *(self, product, a.get_device(), b.get_device()),
+                *(a.shape, a.stride(), a.dtype),
+                *(b.shape, b.stride(), b.dtype),
                 None if out is None else out.stride(),
                 *(() if bias is None else (*_addend(bias), bias.get_device(), alpha, beta)),
             )
@@ -117,34 +116,38 @@ def multiplies_dtype(planner: Planner, dtype: torch.dtype) -> bool:
     return known
 
 
-def _addend(bias: torch.Tensor) -> Addend:
+def _addend(bias: torch.Tensor) -> Stored:
     # The address modulo what alignment asks for: it is part of the key.
-    return Addend(bias.shape, bias.stride(), bias.dtype, bias.data_ptr() % ALIGNMENT_BYTES)
+    return Stored.of(bias, bias.data_ptr() % ALIGNMENT_BYTES)
 
 
 _failures = Failures()
 
 
 @lru_cache(_REMEMBERED)
-def _plan(planner: Planner, product: Product, *key: Any) -> Plan | None:
+def _plan(planner: Planner, product: Product, device: int, other: int, *key: Any) -> Plan | None:
     """What `_choose` decides, remembered; what it raises is no decision, and is tried again.
 
     The parts of the key are arguments of their own: to make nested tuples takes time at every call.
     """
-    a, b, out_strides = Stored(*key[:4]), Stored(*key[4:8]), key[8]
-    added = (Addend(*key[9:13]), *key[13:]) if key[9:] else None
+    a, b, out_strides = Stored(*key[:3]), Stored(*key[3:6]), key[6]
+    added = (Stored(*key[7:11]), *key[11:]) if key[7:] else None
+    if device != other:
+        return None  # torch says what is wrong
     return _failures.attempt(
-        (planner, product, *key), lambda: _choose(planner, product, a, b, out_strides, added)
+        (planner, product, device, *key),
+        lambda: _choose(planner, product, device, a, b, out_strides, added),
     )
 
 
 def _choose(
     planner: Planner,
     product: Product,
+    device: int,
     a: Stored,
     b: Stored,
     out_strides: tuple[int, ...] | None,
-    added: tuple[Addend, int, float, float] | None,
+    added: tuple[Stored, int, float, float] | None,
 ) -> Plan | None:
     """The plan for a product; ``added`` is the addend, its device, alpha and beta."""
     fits = (
@@ -152,7 +155,6 @@ def _choose(
         and a.shape[:-2] == b.shape[:-2]
         and a.shape[-1] == b.shape[-2]
         and (out_strides is None or len(out_strides) == product.rank)
-        and b.device == a.device
         # Without scales torch multiplies no two types, and 8 bits only into more.
         and (product.scales or a.dtype == b.dtype)
         and (product.out or a.dtype.itemsize > 1)
@@ -162,27 +164,27 @@ def _choose(
     *batch, m, _ = a.shape
     n, dtype = b.shape[-1], product.out or a.dtype
     if added:
-        addend, device, alpha, beta = added
+        addend, its_device, alpha, beta = added
         along = "col" if out_strides and out_strides[-1] != 1 else "row"
-        kind = addend.kind((*batch, m, n), dtype, along)
+        kind = addend.added_as((*batch, m, n), dtype, along)
         steps = adding(kind, alpha, beta)
         if kind is None:
             what = f"{addend.dtype} of {len(addend.shape)} dimensions to a product in {dtype}"
             telemetry.say_once("bias", f"torch adds {what}: no tilecast kernel does", logging.INFO)
         # Torch refuses two devices, and adds no matrix to what is scaled.
-        if device != a.device or not steps or (product.scales and steps != ("bias",)):
+        if its_device != device or not steps or (product.scales and steps != ("bias",)):
             return None
         product = product._replace(steps=steps)
     try:
-        if a.device < 0:
+        if device < 0:
             raise TilecastError("its operands are not on a GPU")
         if out_strides and 0 in out_strides:
             raise TilecastError(
                 f"out has strides {out_strides}; allowed: an element for each result"
             )
         settings = planner.settings or of_environment()
-        gpu = selection.hardware_of(a.device, settings)
-        problem = problem_of(product, a, b, out_strides)
+        gpu = selection.hardware_of(device, settings)
+        problem = product.problem(a, b, out_strides)
         any_rows = problem.n != n
         choice = selection.decided(settings, problem, gpu, any_rows)
     except NotNow:

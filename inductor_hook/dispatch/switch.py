@@ -8,7 +8,6 @@ stay torch's, and with them the code that Inductor generates.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -17,12 +16,10 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from tilecast.heuristics.errors import TilecastError
-from tilecast.inductor_hook import telemetry
 from tilecast.inductor_hook.describe.product import READERS, Read, Request
 from tilecast.inductor_hook.dispatch.plan import Planner, multiplies_dtype
 from tilecast.inductor_hook.patch import patching
-from tilecast.inductor_hook.settings import from_environment, unbenchmarked
+from tilecast.inductor_hook.settings import unbenchmarked
 
 _KEY = "CUDA"
 _library: object | None = None
@@ -46,7 +43,12 @@ def enable(model: str | Path | None = None, *, power: str = "robust") -> None:
     planner = Planner(logging.INFO, unbenchmarked(model, power))
     disable()
     kernels = {
-        name: _kernel(planner, read, _stock(name), in_python=_in_python(name, _KEY))
+        name: _kernel(
+            planner,
+            read,
+            patching.stock_kernel(name, _KEY),
+            in_python=_in_python(name, _KEY),
+        )
         for name, read in READERS.items()
     }
     _library = patching.replace_kernels(kernels, _KEY)
@@ -56,16 +58,6 @@ def disable() -> None:
     """Give torch its kernels back; nothing to do when it has them."""
     global _library
     _library = None
-
-
-def enable_from_environment() -> None:
-    """Enable as ``TILECAST_MODEL`` and ``_POWER`` say; where that cannot be, a warning says why."""
-    try:
-        named = from_environment(os.environ)
-        enable(named["model"], power=named["power"])
-    # PyTorch's own import calls this, and must not fail.
-    except Exception as error:
-        telemetry.warn_once("enabling from the environment", error)
 
 
 def _result(planner: Planner, request: Request | None) -> torch.Tensor | None:
@@ -79,21 +71,6 @@ def _result(planner: Planner, request: Request | None) -> torch.Tensor | None:
     if plan is None or not plan.kernel.ready(device):
         return None
     return plan.launch(request)
-
-
-def _stock(name: str) -> Callable[..., torch.Tensor]:
-    """Torch's kernel of an operator, called without the dispatcher.
-
-    Raises:
-        TilecastError: this build of PyTorch has none.
-    """
-    try:
-        return patching.stock_kernel(name, _KEY)
-    except RuntimeError as error:
-        raise TilecastError(
-            f"PyTorch {torch.__version__} has no {_KEY} kernel of {name}; allowed: a build with "
-            "CUDA; install one"
-        ) from error
 
 
 @cache

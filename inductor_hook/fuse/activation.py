@@ -20,7 +20,7 @@ from tilecast.data_collection.timing.tensors import applied
 from tilecast.heuristics import operands
 from tilecast.heuristics.operands import ROW, Extra
 from tilecast.inductor_hook.fuse.baseline import whole
-from tilecast.inductor_hook.fuse.form import Form, Fused, Match
+from tilecast.inductor_hook.fuse.form import Fused, Match
 from tilecast.inductor_hook.fuse.fx import (
     CONVERT,
     EXPAND,
@@ -44,7 +44,7 @@ tangent in place of the error function makes 5e-4."""
 
 
 def activations(graph: Graph) -> Iterator[Match]:
-    """Those behind the products of a graph, if fusing them saves a kernel.
+    """The products of a graph with an activation behind them, if fusing these saves a kernel.
 
     It does not where Inductor computes something else of the result element by element, and does
     the activation in the same kernel.
@@ -54,10 +54,6 @@ def activations(graph: Graph) -> Iterator[Match]:
             # Without factors, which are keywords.
             if is_covered(product.meta["val"]) and not product.kwargs:
                 yield from _behind(product)
-
-
-FORM = Form("activations", activations)
-"""A product and the activation behind it."""
 
 
 def _behind(product: Node) -> Iterator[Match]:

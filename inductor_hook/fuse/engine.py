@@ -21,17 +21,19 @@ from torch.fx import Graph
 
 from tilecast.heuristics.operands import COLUMN, MATRIX, ROW, Extra
 from tilecast.inductor_hook import telemetry
-from tilecast.inductor_hook.fuse import activation, int8
+from tilecast.inductor_hook.fuse.activation import activations
 from tilecast.inductor_hook.fuse.form import Form, Fused, Request
 from tilecast.inductor_hook.fuse.fx import aten
+from tilecast.inductor_hook.fuse.int8 import quantized_products
 from tilecast.inductor_hook.handlers import bind
 from tilecast.inductor_hook.offer import precompile
 from tilecast.inductor_hook.offer.offer import FUSED, own
 from tilecast.inductor_hook.patch.torch_versions import autotuned
 from tilecast.inductor_hook.settings import asked
 
-FORMS: tuple[Form, ...] = (int8.FORM, activation.FORM)
-"""In the order in which they are looked for: an activation behind a product of int8 stays."""
+FORMS: dict[str, Form] = {"products of int8": quantized_products, "activations": activations}
+"""By the name in messages, in the order in which they are looked for: an activation behind a
+product of int8 stays."""
 
 
 class GraphPass:
@@ -54,21 +56,16 @@ class GraphPass:
         # kernel rounds once, behind all that it does.
         if not settings.fuse or config._micro_pipeline_tp or config.emulate_precision_casts:
             return
-        for form in FORMS:
+        for name, matches in FORMS.items():
             try:
-                rewrite(graph, form)
+                for match in matches(graph):
+                    if match.movable:
+                        match.replace(FusedProduct(match.fused, match.alone()))
             except Exception as error:
-                telemetry.warn_once(f"looking for {form.name}", error, "none is fused")
+                telemetry.warn_once(f"looking for {name}", error, "none is fused")
 
 
 PASS = GraphPass()
-
-
-def rewrite(graph: Graph, form: Form) -> None:
-    """Put one node in place of each match of a form that may be worth fusing."""
-    for match in form.matches(graph):
-        if match.movable:
-            match.replace(FusedProduct(match.fused, match.alone()))
 
 
 class FusedProduct:

@@ -122,11 +122,6 @@ class Match:
             graph.erase_node(replaced)
 
 
-@dataclass(frozen=True)
-class Form:
-    """One kind of fusion; `tilecast.inductor_hook.fuse.engine.FORMS` has all."""
-
-    name: str
-    """The name in messages."""
-    matches: Callable[[Graph], Iterable[Match]]
-    """Finds them in a graph. Each may be replaced before the next is asked for."""
+Form = Callable[[Graph], Iterable[Match]]
+"""Finds the matches of one kind of fusion in a graph. Each may be replaced before the next is asked
+for."""

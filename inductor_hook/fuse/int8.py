@@ -19,7 +19,7 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from tilecast.heuristics.operands import COLUMN, ROW, Extra
 from tilecast.inductor_hook.fuse.baseline import int8_alone, packed, unscaled
-from tilecast.inductor_hook.fuse.form import Form, Fused, Match
+from tilecast.inductor_hook.fuse.form import Fused, Match
 from tilecast.inductor_hook.fuse.fx import (
     CONVERT,
     EXPAND,
@@ -45,7 +45,7 @@ PACKED_LOWERING = "woq_int8"
 
 
 def quantized_products(graph: Graph) -> Iterator[Match]:
-    """Products of a graph that a kernel can do, which reads the weight as it is stored."""
+    """Products of a graph that read int8, as it is stored, with the scales and bias behind them."""
     for node in list(graph.nodes):
         target = node.target
         if getattr(target, "__name__", "") == PACKED_LOWERING:
@@ -56,10 +56,6 @@ def quantized_products(graph: Graph) -> Iterator[Match]:
             found = _converted(node) if target in PRODUCTS else None
         if found:
             yield found
-
-
-FORM = Form("products of int8", quantized_products)
-"""A product that reads int8, with the scales and bias behind it."""
 
 
 def _fits(result: Node) -> bool:

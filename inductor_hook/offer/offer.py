@@ -137,13 +137,7 @@ def _choices(
     inputs: tuple[str, ...] | None = None,
     epilogue: tuple[str, ...] = (),
 ) -> list[TilecastChoice]:
-    """The choices for a product, best first; their kernels start to compile.
-
-    Raises:
-        TilecastError: there is no model for the GPU, dtypes and majors.
-        NotCovered: no kernel does it.
-        Deferred: it falls back to ATen.
-    """
+    """The choices for a product, whose kernels start to compile; raises as `read` and `chosen`."""
     start = time.perf_counter()
     matmul = read(kernel_inputs, op, fast, inputs, epilogue)
     if settings.record and not _on_trial():

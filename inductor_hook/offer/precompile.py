@@ -14,8 +14,7 @@ from torch.fx import Graph, Node
 from torch.fx.node import map_arg
 
 from tilecast.heuristics.errors import TilecastError
-from tilecast.inductor_hook.describe.from_tensors import Stored, problem_of
-from tilecast.inductor_hook.describe.layout import Addend, adding
+from tilecast.inductor_hook.describe.layout import Stored, adding
 from tilecast.inductor_hook.describe.matmul import Deferred, Matmul
 from tilecast.inductor_hook.describe.product import READERS, Request
 from tilecast.inductor_hook.offer.offer import begin, chosen
@@ -59,18 +58,15 @@ def expected(settings: Settings, request: Request) -> list[Choice]:
     if not (_is_foreseen(a) and _is_foreseen(b)):
         return []
     if bias is not None:
-        start = bias.storage_offset() * bias.itemsize
-        addend = Addend(bias.shape, bias.stride(), bias.dtype, start)
-        kind = addend.kind((*a.shape[:-1], b.shape[-1]), product.out or a.dtype, "row")
+        addend = Stored.of(bias, bias.storage_offset() * bias.itemsize)
+        kind = addend.added_as((*a.shape[:-1], b.shape[-1]), product.out or a.dtype, "row")
         steps = adding(kind, alpha, beta)
         if not steps:
             return []
         product = product._replace(steps=steps)
-    device = a.device.index or 0
-    of_a, of_b = (Stored(x.shape, x.stride(), x.dtype, device) for x in (a, b))
-    problem = problem_of(product, of_a, of_b)
+    problem = product.problem(Stored.of(a), Stored.of(b))
     matmul = Matmul(problem, product.rank == 3, any_rows=problem.n != b.shape[-1])
-    return chosen(settings, matmul, selection.hardware_of(device, settings))
+    return chosen(settings, matmul, selection.hardware_of(a.device.index or 0, settings))
 
 
 def _is_foreseen(operand: Any) -> bool:

@@ -12,6 +12,8 @@ from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
+from tilecast.heuristics.errors import TilecastError
+
 _STOCK, _OWN = "tilecast_stock", "tilecast_own"
 """The attributes of a replacement that keep what it replaces, and whether that was an attribute of
 the object itself, not of its class."""
@@ -87,11 +89,17 @@ def stock_kernel(name: str, key: str) -> Callable[..., Any]:
     """PyTorch's kernel of an operator of ``aten``, called without the dispatcher.
 
     Raises:
-        RuntimeError: this build of PyTorch has none for the dispatch key.
+        TilecastError: this build of PyTorch has none for the dispatch key.
     """
     import torch
 
-    kernel = torch.library.get_kernel(f"aten::{name}", key)
+    try:
+        kernel = torch.library.get_kernel(f"aten::{name}", key)
+    except RuntimeError as error:
+        raise TilecastError(
+            f"PyTorch {torch.__version__} has no {key} kernel of {name}; allowed: a build that has "
+            "one; install it"
+        ) from error
     keys = torch._C.DispatchKeySet(torch._C.DispatchKey.__members__[key])
     return partial(kernel.call_boxed, keys)
 

@@ -1,4 +1,8 @@
-"""The model's choices for a problem, remembered."""
+"""The model's choices for a problem, remembered.
+
+All functions raise `TilecastError` where no model knows the GPU, dtypes and majors; and, where
+nothing is benchmarked, if it is the model of another GPU or does not know the operands well enough.
+"""
 
 from __future__ import annotations
 
@@ -61,15 +65,10 @@ def _gpu_here(device: int) -> Hardware:
 
 @lru_cache(_REMEMBERED)
 def shortlist(settings: Settings, problem: GemmProblem, gpu: Hardware) -> tuple[Prediction, ...]:
-    """The configs that a problem deserves and what is expected of them, best first.
-
-    Raises:
-        TilecastError: no model knows the GPU, dtypes and majors, or not well enough to decide
-            without a benchmark where ``settings.k`` is 1.
-    """
+    """The configs that a problem deserves and what is expected of them, best first."""
     if settings.k == 1:
         return (first(settings, problem, gpu).prediction,)
-    heuristic = _choosing(settings, problem.operands, gpu, benchmarked=True)
+    heuristic = _ranking(settings, problem.operands, gpu, benchmarked=True)
     configs = candidates(problem, gpu)
     if settings.k == "auto":
         return tuple(heuristic.shortlist(problem, configs))
@@ -78,12 +77,8 @@ def shortlist(settings: Settings, problem: GemmProblem, gpu: Hardware) -> tuple[
 
 @lru_cache(_REMEMBERED)
 def first(settings: Settings, problem: GemmProblem, gpu: Hardware) -> FirstChoice:
-    """The model's first choice for a problem, and whether the model falls back to cuBLAS.
-
-    Raises:
-        TilecastError: no model knows the GPU, dtypes and majors, or not well enough to decide.
-    """
-    heuristic = _choosing(settings, problem.operands, gpu, benchmarked=False)
+    """The model's first choice for a problem, and whether the model falls back to cuBLAS."""
+    heuristic = _ranking(settings, problem.operands, gpu, benchmarked=False)
     return heuristic.first(problem, candidates(problem, gpu))
 
 
@@ -91,9 +86,6 @@ def decided(settings: Settings, problem: GemmProblem, gpu: Hardware, any_rows: b
     """What runs without a benchmark: `first`, but never cuBLAS if TMA cannot store the rows.
 
     With ``any_rows`` the result's rows are shorter than those of the problem, which TMA can store.
-
-    Raises:
-        TilecastError: no model knows the GPU, dtypes and majors, or not well enough to decide.
     """
     choice = first(settings, problem, gpu)
     # cuBLAS takes longer for such rows than the model expects of padded ones.
@@ -111,11 +103,8 @@ def ranked(
     """The ``limit`` of some configs that the model prefers for a problem, best first.
 
     In the order of all candidates of the problem, as its features compare them with each other.
-    Configs that are not candidates but run come last, in the order of the model.
-
-    Raises:
-        TilecastError: no model knows the GPU, dtypes and majors; or the model is another GPU's and
-            ``limit`` is 1.
+    Configs that are not candidates but run come last, in the order of the model. With a ``limit``
+    of 1 nothing is benchmarked.
     """
     heuristic = _ranking(settings, problem.operands, gpu, benchmarked=limit > 1)
     rivals = candidates(problem, gpu)
@@ -139,33 +128,15 @@ def portfolio(
     gpu: Hardware,
     any_rows: bool = False,
 ) -> tuple[KernelConfig, ...]:
-    """The distinct first choices for several problems, in order; none where cuBLAS is chosen.
-
-    Raises:
-        TilecastError: there is no model for the GPU, dtypes and majors.
-    """
+    """The distinct first choices for several problems, in order; none where cuBLAS is chosen."""
     firsts = (decided(settings, problem, gpu, any_rows) for problem in problems)
     return tuple(dict.fromkeys(one.prediction.config for one in firsts if not one.deferred))
-
-
-def _choosing(
-    settings: Settings, operands: GemmOperands, gpu: Hardware, *, benchmarked: bool
-) -> LearnedHeuristic:
-    """As `_ranking`; without a benchmark, the model must know such operands well enough."""
-    heuristic = _ranking(settings, operands, gpu, benchmarked=benchmarked)
-    if not benchmarked:
-        check_decides_for(heuristic.artifact.measured, operands)
-    return heuristic
 
 
 def _ranking(
     settings: Settings, operands: GemmOperands, gpu: Hardware, *, benchmarked: bool
 ) -> LearnedHeuristic:
-    """The model for some operands; if it is the nearest GPU's, that is logged once.
-
-    Raises:
-        TilecastError: there is none; or it is the nearest GPU's, and nothing is benchmarked.
-    """
+    """The model for some operands; if it is the nearest GPU's, that is logged once."""
     heuristic = _heuristic(gpu, operands, settings.power, settings.model, settings.digest)
     if heuristic.artifact.trained_for:
         if not benchmarked:
@@ -173,6 +144,8 @@ def _ranking(
                 f"no model decides without a benchmark: {terms(heuristic.artifact)}"
             )
         telemetry.say_once("nearest GPU's model", terms(heuristic.artifact))
+    if not benchmarked:
+        check_decides_for(heuristic.artifact.measured, operands)
     return heuristic
 
 

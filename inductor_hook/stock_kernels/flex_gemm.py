@@ -90,7 +90,9 @@ def read(call: Any, inputs: Sequence[Any]) -> GemmProblem:
         raise TilecastError("grouped products have no model; allowed: mm, addmm, bmm, baddbmm")
     sizes = V.graph.sizevars
     a, b = inputs[call.gemm_op.mat1_index], inputs[call.gemm_op.mat2_index]
-    a_spec, b_spec = (stored(name, node.get_layout(), sizes) for name, node in (("A", a), ("B", b)))
+    a_spec, b_spec = (
+        stored(node.get_layout()).spec(name, sizes) for name, node in (("A", a), ("B", b))
+    )
     operands = GemmOperands.product(a_spec, b_spec, TensorSpec(a_spec.dtype, "row"))
     *batch, m, k = (sizes.optimization_hint(extent) for extent in a.get_size())
     n = sizes.optimization_hint(b.get_size()[-1])

@@ -1,4 +1,4 @@
-"""The eager operators on the CPU: values, shapes, gradients, transforms, autocast.
+"""The eager functions on the CPU: values, reasons for torch, and what PyTorch has to see.
 
 There torch multiplies; with the fixture `gpu` tensors pass for a GPU's, and kernels are functions.
 """
@@ -6,10 +6,9 @@ There torch multiplies; with the fixture `gpu` tensors pass for a GPU's, and ker
 from __future__ import annotations
 
 import logging
-import math
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,13 +16,13 @@ from typing import Any
 import pytest
 import torch
 from torch._dynamo.utils import counters
-from torch._subclasses import FakeTensorMode
-from torch.func import grad, jvp, vmap
-from torch.overrides import TorchFunctionMode
+from torch.autograd.forward_ad import dual_level
+from torch.func import vmap
+from torch.overrides import BaseTorchFunctionMode
 from torch.testing._internal.two_tensor import TwoTensor
 
 from tilecast.heuristics.hardware import hardware
-from tilecast.inductor_hook import addmm, bmm, eager, failures, installed, mm
+from tilecast.inductor_hook import addmm, bmm, failures, installed, mm
 from tilecast.inductor_hook.dispatch import plan
 from tilecast.inductor_hook.select import selection
 from tilecast.kernels.spec import KernelSpec
@@ -103,18 +102,16 @@ def test_addmm_with_factors(alpha: float, beta: float, bias: tuple[int, ...]) ->
     torch.testing.assert_close(out, expected)
 
 
-@pytest.mark.parametrize("way", ["quick", "dispatched", "out"])
-def test_a_kernel_multiplies_on_a_gpu(op: tuple, way: str, gpu: list[KernelSpec]) -> None:
+@pytest.mark.parametrize("given", [False, True], ids=["new", "out"])
+def test_a_kernel_multiplies_on_a_gpu(op: tuple, given: bool, gpu: list[KernelSpec]) -> None:
     ours, stock, _ = op
     operands = _linear(ours.__name__)
     expected = stock(*operands)
-    out = torch.empty_like(expected)
-    if way == "quick":
-        out = ours(*operands)
-    elif way == "dispatched":
-        out = getattr(torch.ops.tilecast, ours.__name__)(*operands)
-    else:
+    if given:
+        out = torch.empty_like(expected)
         assert ours(*operands, out=out) is out
+    else:
+        out = ours(*operands)
     torch.testing.assert_close(out, expected, rtol=2**-7, atol=2**-7)
     (spec,) = gpu
     assert (spec.operands.layout, spec.batched) == ("rcr", ours is bmm)
@@ -315,27 +312,6 @@ def test_operands_of_two_devices_are_left_to_torch(
     assert gpu == []
 
 
-def test_schemas_fake_kernels_and_autograd_fit_together(op: tuple) -> None:
-    ours, _, shapes = op
-    overload = getattr(torch.ops.tilecast, ours.__name__)
-    torch.library.opcheck(overload.default, tuple(_tensors(shapes, requires_grad=True)))
-
-
-@pytest.mark.parametrize("dtype", [torch.double, torch.cdouble])
-def test_gradients(op: tuple, dtype: torch.dtype) -> None:
-    ours, _, shapes = op
-    small = [tuple(math.ceil(extent / 2) for extent in shape) for shape in shapes]
-    operands = _tensors(small, dtype=dtype, requires_grad=True)
-    assert torch.autograd.gradcheck(ours, operands)
-    assert torch.autograd.gradgradcheck(ours, operands)
-
-
-@pytest.mark.parametrize("bias", [(4,), (8, 4), (1, 4), (8, 1), ()], ids=str)
-def test_gradients_of_addmm_with_factors(bias: tuple[int, ...]) -> None:
-    operands = _tensors([bias, (8, 16), (16, 4)], dtype=torch.double, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda *o: addmm(*o, alpha=2.0, beta=0.5), operands)
-
-
 class OfTorchsOwn(TwoTensor):
     """A pair of tensors that knows torch's operators and no others, as a sharded one does."""
 
@@ -371,20 +347,6 @@ def test_a_graph_with_out_is_compiled() -> None:
     out = torch.empty(8, 4)
     torch.testing.assert_close(compiled(a, b, out), a @ b + 1)
     torch.testing.assert_close(out, a @ b)
-
-
-@pytest.mark.parametrize("fake", ["meta", "fake"])
-def test_shapes_without_values(op: tuple, fake: str) -> None:
-    ours, stock, shapes = op
-    if fake == "meta":
-        product = ours(*(torch.empty(s, device="meta") for s in shapes))
-    else:
-        with FakeTensorMode():
-            product = ours(*(torch.empty(s, device="cuda") for s in shapes))
-            assert product.device.type == "cuda"
-    expected = stock(*_constants(shapes))
-    assert (product.shape, product.dtype) == (expected.shape, expected.dtype)
-    assert product.stride() == expected.stride()
 
 
 def _said(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -524,88 +486,42 @@ def test_what_is_sparse_is_torchs(caplog: pytest.LogCaptureFixture) -> None:
     assert _said(caplog) == []
 
 
-AUTOCAST = [torch.bfloat16, torch.float16]
-
-
-@pytest.mark.parametrize("given", [torch.float32, torch.bfloat16, torch.float16, torch.double])
-@pytest.mark.parametrize("dtype", AUTOCAST, ids=str)
-def test_autocast_casts_as_torch_does(op: tuple, given: torch.dtype, dtype: torch.dtype) -> None:
-    ours, stock, shapes = op
-    operands = _constants(shapes, given)
-    with torch.autocast("cpu", dtype=dtype):
-        found, expected = ours(*operands), stock(*operands)
-        with torch.autocast("cpu", enabled=False):
-            assert ours(*operands).dtype == given
-    assert found.dtype == expected.dtype == (given if given == torch.double else dtype)
-    assert torch.equal(found, expected)
-
-
-@pytest.mark.parametrize("inside", [False, True], ids=["backward outside", "backward inside"])
-@pytest.mark.parametrize("dtype", AUTOCAST, ids=str)
-def test_training_under_autocast(op: tuple, dtype: torch.dtype, inside: bool) -> None:
-    results = []
-    for multiply in op[:2]:
-        operands = _tensors(op[2], requires_grad=True)
-        with torch.autocast("cpu", dtype=dtype):
-            result = multiply(*operands)
-            loss = result.float().square().sum()
-            if inside:
-                loss.backward()
-        if not inside:
-            loss.backward()
-        results.append([result, *(operand.grad for operand in operands)])
-    for found, expected in zip(*results, strict=True):
-        assert found.dtype == expected.dtype
-        torch.testing.assert_close(found, expected)
-
-
-def test_the_quick_way_is_not_taken_where_pytorch_looks_on(gpu: list[KernelSpec]) -> None:
-    """Under autocast, in a mode, and while TorchScript traces."""
-    a, b = _linear()
-    seen = []
+@contextmanager
+def _cuda_autocast() -> Iterator[None]:
     torch.set_autocast_enabled("cuda", True)
-    seen.append(eager._plain(a, b))
+    yield
     torch.set_autocast_enabled("cuda", False)
-    with TorchFunctionMode():
-        seen.append(eager._plain(a, b))
-    torch.jit.trace(lambda x: seen.append(eager._plain(a, b)) or x + 1, torch.ones(2))
-    assert (seen[:3], eager._plain(a, b)) == ([False] * 3, True)
 
 
-def _weight_gradient(multiply: Callable, y: torch.Tensor) -> Callable:
-    return grad(lambda a: multiply(a, y).square().sum())
-
-
-TRANSFORMS: dict[str, Callable[[Callable, torch.Tensor, torch.Tensor], torch.Tensor]] = {
-    "vmap": lambda multiply, x, y: vmap(multiply, (0, None))(x, y),
-    "vmap of B": lambda multiply, x, y: vmap(multiply, (None, 0))(x[0], torch.stack([y, -y])),
-    "grad": lambda multiply, x, y: _weight_gradient(multiply, y)(x[0]),
-    "vmap of grad": lambda multiply, x, y: vmap(_weight_gradient(multiply, y))(x),
-    "jvp": lambda multiply, x, y: jvp(lambda a: multiply(a, y), (x[0],), (x[1],))[1],
+SEEN: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+    "autocast": _cuda_autocast,
+    "a mode": BaseTorchFunctionMode,
+    "tangents": dual_level,
+    "gradients": torch.enable_grad,
 }
+"""Where PyTorch has to see what is called."""
 
 
-@pytest.mark.filterwarnings("ignore:There is a performance drop")
-@pytest.mark.parametrize("transform", TRANSFORMS)
-def test_transforms_are_right_or_refused(transform: str) -> None:
-    """An operator of a library has no rule for some; a wrong value would be worse."""
+@pytest.mark.parametrize("where", SEEN)
+def test_torch_multiplies_where_pytorch_has_to_see_it(
+    op: tuple, where: str, gpu: list[KernelSpec]
+) -> None:
+    ours, stock, _ = op
+    operands = _linear(ours.__name__)
+    operands[0].requires_grad_(where == "gradients")
+    with SEEN[where]():
+        found, expected = ours(*operands), stock(*operands)
+    assert torch.equal(found, expected)
+    assert found.requires_grad == expected.requires_grad
+    assert gpu == []
+
+
+def test_a_product_is_vmapped_and_traced_as_torchs() -> None:
     x, y = _constants([(3, 8, 16), (16, 4)])
-    expected = TRANSFORMS[transform](torch.mm, x, y)
-    try:
-        found = TRANSFORMS[transform](mm, x, y)
-    except (RuntimeError, NotImplementedError) as refusal:
-        assert transform not in ("vmap", "vmap of B")
-        assert "functorch" in str(refusal) or "not implemented" in str(refusal)
-    else:
-        torch.testing.assert_close(found, expected)
-
-
-def test_tracers_see_the_operator() -> None:
-    from torch.fx.experimental.proxy_tensor import make_fx
-
-    graph = make_fx(lambda a, b: mm(a, b))(*_constants([(8, 16), (16, 4)]))
-    targets = [n.target for n in graph.graph.nodes if n.op == "call_function"]
-    assert targets == [torch.ops.tilecast.mm.default]
+    expected = vmap(torch.mm, (0, None))(x, y)
+    torch.testing.assert_close(vmap(mm, (0, None))(x, y), expected)
+    traced: Any = torch.jit.trace(mm, (x[0], y))
+    torch.testing.assert_close(traced(x[1], y), torch.mm(x[1], y))
 
 
 def test_a_result_that_is_written_into_counts_as_changed(gpu: list[KernelSpec]) -> None:

@@ -575,7 +575,7 @@ def test_a_bad_variable_is_one_warning(
     autoload()
     assert _kernels() == before
     (said,) = caplog.records
-    assert "enabling from the environment failed" in said.getMessage()
+    assert "loading failed" in said.getMessage()
     assert "power 'eco' is not known" in said.getMessage()
 
 

@@ -30,7 +30,7 @@ from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook import install, installed, uninstall
 from tilecast.inductor_hook.fuse import activation, baseline, engine
 from tilecast.inductor_hook.fuse.baseline import unscaled, whole
-from tilecast.inductor_hook.fuse.form import Form, Fused, Match, Request
+from tilecast.inductor_hook.fuse.form import Fused, Match, Request
 from tilecast.inductor_hook.fuse.fx import PRODUCTS, aten
 from tilecast.inductor_hook.offer.template import TilecastCaller
 from tilecast.inductor_hook.settings import asked as settings_asked
@@ -110,8 +110,8 @@ def test_a_form_that_fails_leaves_the_others_and_one_warning(
     asked: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     install(fuse=True)
-    broken = Form("what fails", lambda graph: 1 / 0)  # type: ignore[arg-type, return-value]
-    monkeypatch.setattr(engine, "FORMS", (broken, *engine.FORMS))
+    broken = {"what fails": lambda graph: 1 / 0}
+    monkeypatch.setattr(engine, "FORMS", broken | engine.FORMS)
     for _ in range(2):
         assert len(applied_to(traced(_layer, SPECS))) == 1
     assert [record.levelname for record in caplog.records] == ["WARNING"]
@@ -399,7 +399,7 @@ def test_a_gated_epilogue_is_a_row_a_pattern_and_a_device_function(
         device="quack.activation.swiglu",
     )
     monkeypatch.setitem(EPILOGUES, "gated", row)
-    monkeypatch.setattr(engine, "FORMS", (Form("gates", _gated_products), *engine.FORMS))
+    monkeypatch.setattr(engine, "FORMS", {"gates": _gated_products} | engine.FORMS)
 
     def layer(x: Tensor, gate: Tensor, up: Tensor) -> Tensor:
         wide = x @ up.t()

@@ -31,7 +31,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from tilecast.inductor_hook import install
-from tilecast.inductor_hook.offer import precompile
+from tilecast.inductor_hook.describe.product import Product
 from tilecast.kernels.spec import KernelSpec
 
 aten = torch.ops.aten
@@ -201,7 +201,7 @@ def test_a_look_that_fails_is_one_warning(
     hook: list[KernelSpec], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     install()
-    monkeypatch.setattr(precompile, "problem_of", lambda *_: 1 / 0)
+    monkeypatch.setattr(Product, "problem", lambda *_: 1 / 0)
     for _ in range(2):
         graph = traced(F.linear, CASES["linear"][1])
         before = str(graph)
