@@ -20,7 +20,7 @@ from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook.select.selection import shortlist
 from tilecast.inductor_hook.settings import Settings
 from tilecast.kernels.build.builder import CompileResult, compile_all
-from tilecast.kernels.candidates import candidates, space, violations
+from tilecast.kernels.candidates import broken_rules, candidates, space
 from tilecast.kernels.families import parse_config
 from tilecast.kernels.objects.cache import ObjectCache
 from tilecast.kernels.objects.keys import kernel_key
@@ -131,10 +131,10 @@ def _configs(problem: GemmProblem, options: argparse.Namespace) -> Iterable[Kern
 
 def _check_runs(config: KernelConfig, operands: GemmOperands, gpu: Hardware) -> None:
     """See that the GPU runs a config, whether or not the space holds it."""
-    for found in violations(config, operands, gpu):
-        if found.rule.kind == HARDWARE:
+    for rule in broken_rules(config, operands, gpu):
+        if rule.kind == HARDWARE:
             raise TilecastError(
-                f"config {config} is invalid for {operands} on {gpu.name}: {found.text}; allowed: "
+                f"config {config} is invalid for {operands} on {gpu.name}: {rule.reason}; allowed: "
                 f"what `tilecast space --list` prints; see `tilecast space --why {config}`"
             )
 
