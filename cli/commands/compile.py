@@ -26,7 +26,7 @@ from tilecast.kernels.objects.cache import ObjectCache
 from tilecast.kernels.objects.keys import kernel_key
 from tilecast.kernels.rules import HARDWARE
 from tilecast.kernels.spec import KernelSpec
-from tilecast.models.apply.frequent_configs import by_frequency, common_problems, first_configs
+from tilecast.models.apply.frequent_configs import FIRST, by_frequency, common_problems
 from tilecast.models.runtime.learned import LearnedHeuristic, load_heuristic, model_for
 from tilecast.reporting.table import Table
 
@@ -81,8 +81,10 @@ def _specs(options: argparse.Namespace) -> list[KernelSpec]:
         configs = options.config or space(operands, gpu).configs
         if options.common:
             heuristic = load_heuristic(gpu, operands, options.power, options.model)
-            asked = common_problems(operands)
-            shortlists = (first_configs(heuristic, problem, gpu) for problem in asked)
+            shortlists = (
+                heuristic.rank(problem, candidates(problem, gpu), limit=FIRST)
+                for problem in common_problems(operands)
+            )
             configs = by_frequency(shortlists)[: options.common]
         return [KernelSpec(config, operands) for config in dict.fromkeys(configs)]
     ranked = set(problems)

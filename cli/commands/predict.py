@@ -22,7 +22,7 @@ from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.heuristics.problem import PROBLEM_FIELDS, GemmProblem
 from tilecast.kernels.candidates import candidates
-from tilecast.models.learning.training_sets import measured_hardware
+from tilecast.models.learning.training_sets import dataset_hardware
 from tilecast.models.runtime.learned import (
     FirstChoice,
     LearnedHeuristic,
@@ -148,7 +148,7 @@ def _one(problem: GemmProblem, options: argparse.Namespace) -> Output:
 def _truths(data: Path, problem: GemmProblem, gpu: Hardware) -> dict[str, MeasuredTimes]:
     """What a data set of the GPU has of the problem, by regime."""
     dataset = read_dataset(data)
-    check_measured_on(data, measured_hardware(dataset.provenance), gpu)
+    check_measured_on(data, dataset_hardware(dataset), gpu)
     return measured_times(dataset.rows, problem)
 
 
