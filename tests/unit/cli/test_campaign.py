@@ -65,7 +65,7 @@ def test_a_cluster_takes_the_place_of_this_host(
     monkeypatch.setattr(collect_command, "collect", lambda options, report: asked.append(options))
     assert arguments[-2:] == ["--workers", "2"]
     # This host has no GPU; the cluster says which one it has.
-    monkeypatch.setattr(campaign, "visible_gpus", list)
+    monkeypatch.setattr(campaign, "visible_gpu_names", list)
     monkeypatch.setattr(campaign, "target_gpu", lambda device, address, runs: hardware("H200"))
     assert main([*arguments[:-2], *cluster]) == 2
     assert [(one.address, one.gpu.name) for one in asked] == [("here:1", "H200")] * 2
