@@ -13,10 +13,10 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from tilecast.cli.commands.collect import (
+    check_measured,
     collect_options,
     measure,
     measured_so_far,
-    nothing_measured,
     problem_counts,
 )
 from tilecast.cli.commands.evaluate import default_scores, score_tables
@@ -81,8 +81,7 @@ def run(options: argparse.Namespace) -> Output:
     _measure(options, problems, runs, start)
     with closing(MeasurementStore(options.store)) as store:
         dataset, counts = store.export(), problem_counts(store, problems)
-    if not counts["measured"]:
-        raise nothing_measured(options.budget, counts)
+    check_measured(counts)
     gpu = dataset_hardware(dataset)
     measured = Measurements(gpu, (dataset,), tuple(shipped_datasets(gpu)))
     write_dataset(dataset, out / DATA)  # first, so that they are there whatever fails later

@@ -10,10 +10,10 @@ from itertools import chain
 from typing import Any
 
 from tilecast.cli.commands.collect import (
+    check_measured,
     collect_options,
     measure,
     measured_so_far,
-    nothing_measured,
     problem_counts,
 )
 from tilecast.cli.commands.evaluate import SHOWN_K
@@ -67,8 +67,7 @@ def run(options: argparse.Namespace) -> Output:
     with closing(MeasurementStore(options.store)) as store:
         measured, counts = store.export(), problem_counts(store, own)
         raced = store.measured("race") & set(own)
-    if not raced:
-        raise nothing_measured(options.budget, counts)
+    check_measured(counts)
     table = [labels for labels in label_table(measured) if labels.problem in raced]
     artifact = train(by_gpu([measured, *known]), jobs=resolve.workers(options))
     save(artifact, options.out)
