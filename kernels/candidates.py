@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -28,22 +27,12 @@ SPACE_VERSION = 3
 """Raised when a problem would be given other candidates."""
 
 
-@dataclass(frozen=True)
-class Violation:
-    """A rule that a config breaks."""
-
-    rule: Rule[Any]
-    """The rule."""
-    text: str
-    """What is wrong, with the numbers."""
-
-
-def violations(
+def broken_rules(
     config: KernelConfig,
     operands: GemmOperands,
     hardware: Hardware,
     problem: GemmProblem | None = None,
-) -> Iterator[Violation]:
+) -> Iterator[Rule[Any]]:
     """Every rule that a config breaks, in order; those about a problem if one is given.
 
     Where a value is on no axis of the space nothing else is asked: the other rules are written for
@@ -52,14 +41,14 @@ def violations(
     family = family_of(config)
     geometry = family.geometry([config])
     for rule in family.config_rules:
-        if text := rule.violation(geometry, operands, hardware):
-            yield Violation(rule, text)
+        if rule.broken(geometry, operands, hardware).all():
+            yield rule
             if rule.name == "axes":
                 return
     if problem is not None:
         for rule in family.problem_rules:
-            if text := rule.violation(geometry, problem, hardware):
-                yield Violation(rule, text)
+            if rule.broken(geometry, problem, hardware).all():
+                yield rule
 
 
 def families_on(hardware: Hardware) -> list[KernelFamily]:
@@ -126,10 +115,6 @@ def stock_candidates(
 def space(operands: GemmOperands, hardware: Hardware) -> ConfigTable:
     """Every config that compiles and runs for operands on a GPU and that no pilot excluded.
 
-    Args:
-        operands: dtypes and majors.
-        hardware: the GPU.
-
     Raises:
         TilecastError: no family multiplies these operands on this GPU.
     """
@@ -148,10 +133,6 @@ def space(operands: GemmOperands, hardware: Hardware) -> ConfigTable:
 @lru_cache(maxsize=4096)
 def candidates(problem: GemmProblem, hardware: Hardware) -> Candidates:
     """The configs of the space that can pay for a problem, in the order of the space.
-
-    Args:
-        problem: what is to be multiplied.
-        hardware: the GPU.
 
     Raises:
         TilecastError: no family multiplies its operands on this GPU.

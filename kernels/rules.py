@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -26,9 +26,8 @@ TILE_K_BYTES = (128, 256)
 TMA_ROWS = 8
 """Rows of the shared-memory swizzle atom; a multicast slice cannot cut through one."""
 
-Conditions = Iterator[tuple[Any, ...]]
-"""Each is what breaks a rule, a bool for each config or one for all; what is wrong, in words; and
-the numbers that fill the braces of the words, one for each config or one for all."""
+Broken = np.ndarray | bool
+"""Which of some configs break a rule: a bool for each config, or one for all."""
 Subject = TypeVar("Subject", GemmOperands, GemmProblem)
 
 
@@ -42,30 +41,20 @@ class Rule(Generic[Subject]):
     """`HARDWARE`, `MEASURED` or `PROBLEM`."""
     reason: str
     """Why such a config cannot run, or cannot pay."""
-    conditions: Callable[[Geometry, Subject, Hardware], Conditions]
+    breaks: Callable[[Geometry, Subject, Hardware], Broken]
     """What breaks it, of some configs for operands, or for a problem, on a GPU."""
 
     def broken(self, configs: Geometry, subject: Subject, hardware: Hardware) -> np.ndarray:
         """Which configs break it; bool [configs]."""
-        broken = np.zeros(len(configs), bool)
-        for found, *_ in self.conditions(configs, subject, hardware):
-            broken |= found
-        return broken
-
-    def violation(self, config: Geometry, subject: Subject, hardware: Hardware) -> str | None:
-        """What is wrong with a single config, with the numbers; None where it keeps the rule."""
-        for found, text, *numbers in self.conditions(config, subject, hardware):
-            if np.all(found):
-                return text.format(*(np.ravel(number)[0] for number in numbers))
-        return None
+        return np.broadcast_to(self.breaks(configs, subject, hardware), len(configs))
 
 
-def rule(kind: str, reason: str) -> Callable[[Callable[..., Conditions]], Rule[Any]]:
-    """Make a rule of its conditions, with the name of the function that states them."""
+def rule(kind: str, reason: str) -> Callable[[Callable[..., Broken]], Rule[Any]]:
+    """Make a rule of what breaks it, with the name of the function that says so."""
 
-    def make(conditions: Callable[..., Conditions]) -> Rule[Any]:
-        name = conditions.__name__.strip("_").replace("_", "-")
-        return Rule(name, kind, reason, conditions)
+    def make(breaks: Callable[..., Broken]) -> Rule[Any]:
+        name = breaks.__name__.strip("_").replace("_", "-")
+        return Rule(name, kind, reason, breaks)
 
     return make
 
@@ -75,23 +64,16 @@ def tile_ks(operands: GemmOperands) -> tuple[int, ...]:
     return tuple(size * 8 // operands.a.dtype.bits for size in TILE_K_BYTES)
 
 
-def off_axis(name: str, value: np.ndarray, allowed: Sequence[int]) -> tuple[Any, ...]:
-    """The condition that a value is none of those that a family was written for."""
-    return ~np.isin(value, allowed), f"{name} is {{}}, allowed {tuple(allowed)}", value
-
-
 @rule(
     HARDWARE,
-    "each CTA of a cluster loads an equal slice of the shared tile, in whole swizzle atoms",
+    "each CTA of a cluster loads an equal slice of the shared tile, in whole swizzle atoms of "
+    f"{TMA_ROWS} rows",
 )
-def multicast_slice(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Conditions:
+def multicast_slice(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Broken:
     """Slices of a tile that CTAs share."""
-    for name, extent, sharers in (
-        ("tile_m", c.tile_m, c.cluster_n),
-        ("tile_n", c.tile_n, c.cluster_m),
-    ):
-        text = f"{name} {{}} does not split into {{}} slices of whole {TMA_ROWS} rows"
-        yield extent % (sharers * TMA_ROWS) != 0, text, extent, sharers
+    cut_m = c.tile_m % (c.cluster_n * TMA_ROWS) != 0
+    cut_n = c.tile_n % (c.cluster_m * TMA_ROWS) != 0
+    return cut_m | cut_n
 
 
 def extents(c: Geometry, problem: GemmProblem) -> tuple[np.ndarray, np.ndarray]:
@@ -106,17 +88,12 @@ def tiles(c: Geometry, problem: GemmProblem) -> tuple[np.ndarray, np.ndarray]:
     return np.ceil(rows / c.tile_m), np.ceil(columns / c.tile_n)
 
 
-def above(quantity: str, value: np.ndarray, limit: Any) -> tuple[Any, ...]:
-    """The condition that a quantity exceeds its limit."""
-    return value > limit, f"{quantity} is {{:.4g}}, allowed up to {{:.4g}}", value, limit
-
-
 @rule(
     PROBLEM,
     "small tiles load the same operands so often that L2 alone takes longer than a better "
     "tile needs for everything",
 )
-def l2_traffic(c: Geometry, problem: GemmProblem, hardware: Hardware) -> Conditions:
+def l2_traffic(c: Geometry, problem: GemmProblem, hardware: Hardware) -> Broken:
     """Loads from L2."""
     dtype = problem.operands.a.dtype
     rows, columns = tiles(c, problem)
@@ -126,10 +103,7 @@ def l2_traffic(c: Geometry, problem: GemmProblem, hardware: Hardware) -> Conditi
     loaded = loaded + c.tile_n / c.cluster_m * (b - exchange)
     traffic = rows * columns * problem.batch * loaded * problem.k
     floor = hardware.roofline_seconds(problem.flops, problem.min_bytes, dtype) + FLOOR_SECONDS
-    taken = traffic / hardware.l2_bytes_per_second * 1e6
-    yield above(
-        "microseconds of loads from L2, multicast counted once", taken, L2_SLACK * floor * 1e6
-    )
+    return traffic / hardware.l2_bytes_per_second * 1e6 > L2_SLACK * floor * 1e6
 
 
 def _next_smaller(axis: tuple[int, ...]) -> np.ndarray:
@@ -139,49 +113,40 @@ def _next_smaller(axis: tuple[int, ...]) -> np.ndarray:
     return table
 
 
-def idle_rules(tile_m: tuple[int, ...], tile_n: tuple[int, ...]) -> tuple[Rule[GemmProblem], ...]:
-    """Rules against tiles and clusters that cover nothing, for a family with these tiles."""
+def idle_rules(
+    tile_m: tuple[int, ...], tile_n: tuple[int, ...], raster: str, swizzle: int
+) -> tuple[Rule[GemmProblem], ...]:
+    """Rules against what covers or decides nothing, for a family with these tiles.
+
+    ``raster`` and ``swizzle`` are the family's first order of tiles, which is kept where there is
+    none to choose. Where k is split every tile has a cluster of its own, so that there is none.
+    """
     smaller_m, smaller_n = _next_smaller(tile_m), _next_smaller(tile_n)
 
-    covers = "a smaller tile that already covers the whole extent leaves fewer {} of nothing"
-    idles = "a CTA of a cluster that has no tile along {} takes an SM and multiplies nothing"
+    @rule(
+        PROBLEM,
+        "a smaller tile that already covers the whole extent leaves fewer rows or columns of "
+        "nothing",
+    )
+    def idle_tile(c: Geometry, problem: GemmProblem, _: Hardware) -> Broken:
+        rows, columns = extents(c, problem)
+        covers_rows = smaller_m[c.tile_m.astype(int)] >= rows
+        return covers_rows | (smaller_n[c.tile_n.astype(int)] >= columns)
 
-    @rule(PROBLEM, covers.format("rows"))
-    def idle_rows(c: Geometry, problem: GemmProblem, _: Hardware) -> Conditions:
-        rows, _columns = extents(c, problem)
-        yield above("the next smaller tile_m", smaller_m[c.tile_m.astype(int)], rows - 1)
-
-    @rule(PROBLEM, covers.format("columns"))
-    def idle_columns(c: Geometry, problem: GemmProblem, _: Hardware) -> Conditions:
-        _rows, columns = extents(c, problem)
-        yield above("the next smaller tile_n", smaller_n[c.tile_n.astype(int)], columns - 1)
-
-    @rule(PROBLEM, idles.format("m"))
-    def idle_cluster_m(c: Geometry, problem: GemmProblem, _: Hardware) -> Conditions:
-        yield above("cluster_m", c.cluster_m, tiles(c, problem)[0])
-
-    @rule(PROBLEM, idles.format("n"))
-    def idle_cluster_n(c: Geometry, problem: GemmProblem, _: Hardware) -> Conditions:
-        yield above("cluster_n", c.cluster_n, tiles(c, problem)[1])
-
-    return idle_rows, idle_columns, idle_cluster_m, idle_cluster_n
-
-
-def idle_order_rule(raster: str, swizzle: int) -> Rule[GemmProblem]:
-    """The rule against orders of tiles other than a family's first where there is none to choose.
-
-    Where k is split every tile has a cluster of its own, so that there is none either.
-    """
+    @rule(PROBLEM, "a CTA of a cluster that has no tile takes an SM and multiplies nothing")
+    def idle_cluster(c: Geometry, problem: GemmProblem, _: Hardware) -> Broken:
+        rows, columns = tiles(c, problem)
+        return (c.cluster_m > rows) | (c.cluster_n > columns)
 
     @rule(
         PROBLEM,
         "when one wave holds all tiles, or they form one row, there is no order to choose",
     )
-    def idle_order(c: Geometry, problem: GemmProblem, hardware: Hardware) -> Conditions:
+    def idle_order(c: Geometry, problem: GemmProblem, hardware: Hardware) -> Broken:
         rows, columns = tiles(c, problem)
         waves = rows * columns * problem.batch / (hardware.sm_count * c.ctas_per_sm)
         choice = (waves > 1) & (rows > 1) & (columns > 1) & (c.split_k == 1)
         reordered = (c.raster_m != (raster == "m")) | (c.swizzle != swizzle)
-        yield reordered & ~choice, f"the order is not {raster}{swizzle}, and makes no difference"
+        return reordered & ~choice
 
-    return idle_order
+    return idle_tile, idle_cluster, idle_order

@@ -31,7 +31,6 @@ from tilecast.models.evaluation.baselines import RandomChoice
 from tilecast.models.evaluation.evaluation import Fit, held_out
 from tilecast.models.evaluation.nvmatmul import NvMatmulHeuristic
 from tilecast.models.evaluation.regret import HeldOut, groups, summarise
-from tilecast.models.evaluation.tree_linear import fit_tree_linear
 from tilecast.models.learning.fit_deferral import SLOWER
 from tilecast.models.learning.fit_ranker import fit_ranker
 from tilecast.models.learning.folds import folds
@@ -189,7 +188,6 @@ def main() -> None:
     table = list(compress(everything, linear))
     problems = {one.problem for one in table}
     fits: list[Fit] = [
-        partial(fit_tree_linear, hardware=gpu),
         baselines.fit_nearest,
         baselines.fit_fixed_subset,
         lambda table, objective: NvMatmulHeuristic(gpu),

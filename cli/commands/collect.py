@@ -106,7 +106,7 @@ def problem_counts(store: MeasurementStore, problems: Collection[GemmProblem]) -
         "measured": len(store.measured("race") & wanted),
         "verified": len(store.measured("verify") & wanted),
         "measurements": store.count(),
-        "failed_kernels": len(store.failures()),
+        "failed_kernels": sum(reason is not None for reason in store.checks().values()),
     }
 
 

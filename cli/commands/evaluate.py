@@ -20,7 +20,6 @@ from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.models.evaluation import baselines, nvmatmul
 from tilecast.models.evaluation.evaluation import Fit, evaluate
-from tilecast.models.evaluation.tree_linear import TreeLinearRanker, fit_tree_linear
 from tilecast.models.learning.fit_ranker import fit_ranker
 from tilecast.models.learning.folds import FOLDS, folds
 from tilecast.models.learning.labels import ProblemLabels
@@ -148,7 +147,6 @@ def scorable_heuristics(gpu: Hardware) -> dict[str, Fit]:
     """What fits each heuristic that can be scored on this machine, by its name."""
     fits: dict[str, Fit] = {
         ConfigRanker.name: partial(fit_ranker, hardware=gpu),
-        TreeLinearRanker.name: partial(fit_tree_linear, hardware=gpu),
         baselines.NearestNeighbour.name: baselines.fit_nearest,
         baselines.FixedSubset.name: baselines.fit_fixed_subset,
         baselines.StockDefault.name: lambda table, objective: baselines.StockDefault(gpu),

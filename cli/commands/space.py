@@ -37,7 +37,7 @@ def run(options: argparse.Namespace) -> Output:
 def _why(
     config: KernelConfig, operands: GemmOperands, gpu: Hardware, problem: GemmProblem | None
 ) -> Output:
-    broken = list(candidates.violations(config, operands, gpu, problem))
+    broken = list(candidates.broken_rules(config, operands, gpu, problem))
     target = f"{operands} on {gpu.name}" + (f" for {problem}" if problem else "")
     document = {
         "config": config.name,
@@ -45,16 +45,13 @@ def _why(
         "gpu": gpu.name,
         "problem": str(problem) if problem else None,
         "valid": not broken,
-        "broken_rules": [
-            {"rule": found.rule.name, "reason": found.rule.reason, "violation": found.text}
-            for found in broken
-        ],
+        "broken_rules": [{"rule": rule.name, "reason": rule.reason} for rule in broken],
     }
     if not broken:
         return Output(document, [f"{config} is a candidate: {target}"])
-    rows = [(found.rule.name, found.text, found.rule.reason) for found in broken]
+    rows = [(rule.name, rule.reason) for rule in broken]
     title = f"{config} is no candidate: {target}"
-    return Output(document, [Table(title, {"rule": "", "what is wrong": "", "because": ""}, rows)])
+    return Output(document, [Table(title, {"rule": "", "because": ""}, rows)])
 
 
 def _counts(

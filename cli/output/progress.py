@@ -64,9 +64,8 @@ def show_progress(step: str = "") -> Iterator[Callable[[Progress], None]]:
 
 def _line(progress: Progress) -> str:
     rate = progress.measurements / max(progress.seconds, 1.0)
-    noise = "" if progress.noise is None else f", noise {progress.noise:.2%}"
     return (
         f"{progress.phase} {progress.done}/{progress.total} on {progress.gpus} GPUs, "
-        f"{progress.measurements} measurements, {rate:.0f} a second{noise}, "
+        f"{progress.measurements} measurements, {rate:.0f} a second, "
         f"{progress.seconds:.0f} s, {progress.seconds_left:.0f} s left"
     )

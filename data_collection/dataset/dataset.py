@@ -158,9 +158,7 @@ def read_dataset(path: Path) -> Dataset:
             if facts.get("version") != DATASET_VERSION:
                 raise TilecastError(
                     f"data set {path} has version {repr(facts.get('version'))[:100]}; allowed: "
-                    f"{DATASET_VERSION}; collect it again, or, from version 1, put a column "
-                    "operands such as bf16:rcr in place of dtype, out_dtype and layout, and write "
-                    "it with tilecast.data_collection.dataset.dataset.write_dataset"
+                    f"{DATASET_VERSION}; collect it again"
                 )
             table = file.read(columns=list(COLUMNS))
             table.validate(full=True)
@@ -179,8 +177,7 @@ def read_dataset(path: Path) -> Dataset:
         raise TilecastError(
             f"data set {path} has a provenance without {', '.join(missing)}; allowed: a list runs, "
             "and integers space_version and protocol_version; export it again with `tilecast "
-            "collect`, or add them and write it with "
-            "tilecast.data_collection.dataset.dataset.write_dataset"
+            "collect`"
         )
     return Dataset(rows, provenance)
 

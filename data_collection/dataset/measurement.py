@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from tilecast.heuristics.config import KernelConfig
@@ -46,12 +45,3 @@ class Measurement:
     """Replays that the median is taken over."""
     failure: str | None = None
     """Why there is no time, in one line."""
-
-    @property
-    def error(self) -> float | None:
-        """Standard error of a race's median, as a share of it; None of what has no spread.
-
-        Of a normal law, the median's is 1.253 sigma / sqrt(rounds), and the quartiles lie 1.349
-        sigma apart.
-        """
-        return None if self.spread is None else 0.93 * self.spread / math.sqrt(self.rounds)

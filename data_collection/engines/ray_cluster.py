@@ -8,17 +8,17 @@ import logging
 import socket
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError, RayError
+from ray.exceptions import GetTimeoutError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from tilecast.data_collection.engines.ray_engine import RayEngine, node_session, returned
-from tilecast.data_collection.gpu.environment import gpu_states, present, public_command
+from tilecast.data_collection.gpu.environment import present, public_command
 from tilecast.data_collection.gpu.gpu_model import hardware_of
 from tilecast.data_collection.jobs.jobs import Site
 from tilecast.data_collection.jobs.store import store_versions
@@ -168,17 +168,6 @@ def ray_cluster(address: str, objects: ObjectCache, target: Hardware) -> Iterato
     with connected(address):
         hosts = _hosts()
         found = _described(hosts, target)
-        states = ray.remote(gpu_states)
-
-        def now() -> list[dict[str, str]]:
-            there = [_on(node, states).remote(chosen) for node, (chosen, _) in found.items()]
-            gpus = []
-            for reference in there:
-                # A node or a driver may be lost; the others answer.
-                with suppress(RayError, TilecastError):
-                    gpus += ray.get(reference)
-            return gpus
-
         engine = RayEngine(objects)
         (_, facts), *_others = found.values()
         gpus = [gpu for _, about in found.values() for gpu in about["gpus"]]
@@ -188,5 +177,4 @@ def ray_cluster(address: str, objects: ObjectCache, target: Hardware) -> Iterato
             [partial(node_session, target)] * sum(hosts.values()),
             engine,
             engine.build,
-            now,
         )

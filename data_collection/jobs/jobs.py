@@ -84,9 +84,9 @@ class CheckJob(_Tried):
         """What it runs."""
         return self.specs
 
-    def without(self, failures: Mapping[str, str]) -> CheckJob:
-        """The same, less the kernels whose keys are among the failures."""
-        return replace(self, specs=tuple(s for s in self.specs if kernel_key(s) not in failures))
+    def without(self, checks: Mapping[str, str | None]) -> CheckJob:
+        """The same, less the kernels that fail by `WorkerPool.checks`."""
+        return replace(self, specs=tuple(s for s in self.specs if not checks.get(kernel_key(s))))
 
     def run(self, session: Session) -> dict[KernelSpec, str | None]:
         """What is wrong with each, or None."""
@@ -109,9 +109,9 @@ class MeasureJob(_Tried):
         """The tilecast kernels that it runs."""
         return tuple(KernelSpec.for_problem(config, self.problem) for config in self.configs)
 
-    def without(self, failures: Mapping[str, str]) -> MeasureJob:
-        """The same, with the kernels whose keys are among the failures known to fail."""
-        found = {c: _failure(c, self.problem, failures) for c in self.configs}
+    def without(self, checks: Mapping[str, str | None]) -> MeasureJob:
+        """The same, with the kernels that fail by the checks known to fail."""
+        found = {c: _failure(c, self.problem, checks) for c in self.configs}
         failed = {config: reason for config, reason in found.items() if reason}
         rest = tuple(config for config in self.configs if config not in failed)
         return replace(self, configs=rest, known_failures={**self.known_failures, **failed})
@@ -149,9 +149,9 @@ class VerifyJob(_Tried):
         configs = dict.fromkeys(row.config for row in self.raced if row.config)
         return tuple(KernelSpec.for_problem(config, self.problem) for config in configs)
 
-    def without(self, failures: Mapping[str, str]) -> VerifyJob:
-        """The same, less the kernels whose keys are among the failures."""
-        sound = (r for r in self.raced if not _failure(r.config, self.problem, failures))
+    def without(self, checks: Mapping[str, str | None]) -> VerifyJob:
+        """The same, less the kernels that fail by the checks."""
+        sound = (r for r in self.raced if not _failure(r.config, self.problem, checks))
         return replace(self, raced=tuple(sound))
 
     def run(self, session: Session) -> list[Measurement]:
@@ -164,8 +164,10 @@ class CompareJob(VerifyJob):
     """Time the best kernels of a problem on a card, to compare it with the other cards."""
 
 
-def _failure(entrant: Entrant, problem: GemmProblem, failures: Mapping[str, str]) -> str | None:
-    return entrant and failures.get(kernel_key(KernelSpec.for_problem(entrant, problem)))
+def _failure(
+    entrant: Entrant, problem: GemmProblem, checks: Mapping[str, str | None]
+) -> str | None:
+    return entrant and checks.get(kernel_key(KernelSpec.for_problem(entrant, problem)))
 
 
 Job = CheckJob | MeasureJob | VerifyJob
@@ -276,5 +278,3 @@ class Site:
     """What workers run on."""
     build: Build
     """What compiles."""
-    states: Callable[[], list[dict[str, str]]]
-    """How the GPUs are now; see `tilecast.data_collection.gpu.environment.gpu_states`."""

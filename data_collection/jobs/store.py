@@ -210,10 +210,6 @@ class MeasurementStore:
         with self._access() as database:
             return dict(database.execute("SELECT key, failure FROM kernels"))
 
-    def failures(self) -> dict[str, str]:
-        """What is wrong with each kernel that is not to be run, by its key."""
-        return {key: reason for key, reason in self.checks().items() if reason}
-
     def add(self, rows: Iterable[Measurement], card: str) -> None:
         """Record measurements taken on a card.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -99,10 +99,7 @@ def collect(options: CollectOptions, report: Callable[[Progress], None]) -> None
             compared=[pair for pair in product(place.cards, options.compared) if pair not in done],
             deadline=start + options.seconds,
         ).collect(in_order(options), chosen)
-        seconds, gpus = round(time.monotonic() - start, 1), []
-        with suppress(TilecastError):  # the measurements are complete
-            gpus = place.states()
-        store.end_run({"gpus": gpus, "seconds": seconds})
+        store.end_run({"seconds": round(time.monotonic() - start, 1)})
 
 
 def site(options: CollectOptions) -> AbstractContextManager[Site]:
@@ -121,10 +118,8 @@ def target_gpu(
 ) -> Hardware:
     """The hardware that is to be measured; the rates of an unknown GPU are measured first.
 
-    Args:
-        device: index of a CUDA device of this host.
-        address: of a Ray cluster, one of whose GPUs is asked instead; this host then needs none.
-        runs: provenance of earlier runs, whose description of the GPU is kept.
+    It is a CUDA device of this host, or a GPU of the Ray cluster at an address. What the provenance
+    of earlier runs says of the GPU is kept.
 
     Raises:
         TilecastError: as `hardware_of`; or the cluster cannot be used, or has no GPU.
@@ -151,7 +146,7 @@ def _many_hosts() -> ModuleType:
 @contextmanager
 def _this_host(options: CollectOptions) -> Iterator[Site]:
     """GPUs of this host, claimed for this collection."""
-    from tilecast.data_collection.gpu.environment import claimed, gpu_states, present
+    from tilecast.data_collection.gpu.environment import claimed, present
 
     cards, provenance = present(options.devices, options.gpu)
     with claimed(cards):
@@ -161,7 +156,6 @@ def _this_host(options: CollectOptions) -> Iterator[Site]:
             [partial(card_session, options.objects, card) for card in cards],
             LocalEngine(),
             partial(compile_all, cache=options.objects, workers=options.workers),
-            lambda: gpu_states(cards),
         )
 
 

@@ -62,9 +62,6 @@ class Progress:
     """Time that the rest of the phase will take at the pace so far."""
     gpus: int
     """GPUs at work."""
-    noise: float | None
-    """The 90th percentile of the standard errors of the kernels that were raced so far, as a share
-    of their times; None without any."""
 
 
 @dataclass
@@ -117,8 +114,6 @@ class Scheduler:
     """The same for the current phases."""
     _taken: int = field(default=0, init=False)
     _ended: bool = field(default=False, init=False)
-    _errors: list[float] = field(default_factory=list, init=False)
-    """Standard errors of the races so far."""
 
     def collect(
         self,
@@ -127,9 +122,7 @@ class Scheduler:
     ) -> None:
         """Run what the store does not hold yet, in this order of problems.
 
-        Args:
-            problems: what to measure.
-            candidates: gives the candidates of a problem when they are about to be compiled.
+        ``candidates`` gives those of a problem when they are about to be compiled.
 
         Raises:
             TilecastError: jobs fail with no kernel to blame, on every card, or all of them.
@@ -185,8 +178,7 @@ class Scheduler:
             self._run(phase, [MeasureJob(problem, stretch[problem]) for problem in longest])
 
     def _check(self, kernels: Sequence[KernelSpec]) -> None:
-        known = self.store.checks().keys() | self._pool.failures.keys()
-        todo = [spec for spec in kernels if kernel_key(spec) not in known]
+        todo = [spec for spec in kernels if kernel_key(spec) not in self._pool.checks]
         starts = range(0, len(todo), CHECKS_PER_JOB)
         jobs = [CheckJob(tuple(todo[start : start + CHECKS_PER_JOB])) for start in starts]
         self._run(_Phase("check", len(jobs)), jobs)
@@ -206,7 +198,7 @@ class Scheduler:
         self, phase: str, jobs: Sequence[VerifyJob], compiler: ThreadPoolExecutor
     ) -> None:
         # Nothing can be timed again where all kernels have failed since.
-        jobs = [job for job in jobs if job.without(self._pool.failures).kernels]
+        jobs = [job for job in jobs if job.without(self._pool.checks).kernels]
         if jobs:
             configs = {job.problem: [r.config for r in job.raced if r.config] for job in jobs}
             self._built(self._begin(compiler, configs))
@@ -219,7 +211,7 @@ class Scheduler:
         specs = dict.fromkeys(
             KernelSpec.for_problem(c, problem) for problem, cs in stretch.items() for c in cs
         )
-        build = _Build([spec for spec in specs if kernel_key(spec) not in self._pool.failures])
+        build = _Build([spec for spec in specs if not self._pool.checks.get(kernel_key(spec))])
         compiler.submit(self._compile, build)
         return build
 
@@ -277,12 +269,10 @@ class Scheduler:
             self.store.note("compared", comparison(job.problem, result, card))
         else:
             self.store.add(result, card)
-        if isinstance(job, MeasureJob):
-            self._errors += [row.error for row in result if row.error is not None]
 
     def _tell(self, phase: _Phase, since: float) -> float:
         """Count one more job, begun at some time, and report; the time now."""
-        now, errors = time.monotonic(), sorted(self._errors)
+        now = time.monotonic()
         phase.done += 1
         phase.seconds += now - since
         self.report(
@@ -294,7 +284,6 @@ class Scheduler:
                 seconds=now - self._begun,
                 seconds_left=phase.seconds / phase.done * (phase.total - phase.done),
                 gpus=self._pool.gpus,
-                noise=errors[len(errors) * 9 // 10] if errors else None,
             )
         )
         return now

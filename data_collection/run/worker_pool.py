@@ -41,7 +41,7 @@ class WorkerPool:
     """One worker per GPU, started with the first job."""
 
     store: MeasurementStore
-    """Keeps which kernels fail, which is read once, and what happens to workers."""
+    """Keeps the checks of kernels, which are read once, and what happens to workers."""
     factories: Sequence[SessionFactory]
     """One session factory per GPU."""
     engine: Engine
@@ -53,21 +53,21 @@ class WorkerPool:
     _done: int = field(default=0, init=False)
     _left: str = field(default="", init=False)
     """Which problem was left to another run last, and why."""
-    failures: dict[str, str] = field(init=False)
-    """What is wrong with each kernel that is not run, by its key."""
+    checks: dict[str, str | None] = field(init=False)
+    """What is wrong with each kernel that was checked or is left out, or None, by its key."""
 
     def __post_init__(self) -> None:
-        """Read which kernels fail."""
-        self.failures = self.store.failures()
+        """Read what is known of kernels."""
+        self.checks = self.store.checks()
 
     def record(self, checks: Mapping[KernelSpec, str | None]) -> None:
         """Store for each kernel what is wrong with it, or None, for this run and all others."""
         self.store.add_checks(checks)
-        self.failures |= {kernel_key(spec): reason for spec, reason in checks.items() if reason}
+        self.checks |= {kernel_key(spec): reason for spec, reason in checks.items()}
 
     def leave_out(self, spec: KernelSpec, reason: str) -> None:
         """Do not run a kernel in this run; another run may."""
-        self.failures[kernel_key(spec)] = reason
+        self.checks[kernel_key(spec)] = reason
 
     @property
     def gpus(self) -> int:
@@ -137,8 +137,8 @@ class WorkerPool:
             job = next((job for job in waiting if _may_do(worker.card, job, others)), None)
             if job and worker.card and not worker.job:
                 waiting.remove(job)
-                known = job.suspect and kernel_key(job.suspect) in self.failures
-                worker.give((job.afresh() if known else job).without(self.failures))
+                known = job.suspect and self.checks.get(kernel_key(job.suspect))
+                worker.give((job.afresh() if known else job).without(self.checks))
 
     def _others(self, worker: Worker) -> set[str | None]:
         """Cards of the other workers; None for a worker that starts."""

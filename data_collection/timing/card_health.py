@@ -19,8 +19,7 @@ def throttles(reasons: int) -> list[str]:
 def watch(uuid: str) -> Callable[[], None]:
     """A function that raises `CardFailure` while a card throttles, or does not say whether it does.
 
-    Args:
-        uuid: of the card, as the driver writes it, with or without ``GPU-``.
+    Its UUID is written as the driver does it, with or without ``GPU-``.
     """
     from cuda.bindings import nvml  # pyright: ignore[reportAttributeAccessIssue]
 

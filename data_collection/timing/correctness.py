@@ -44,10 +44,7 @@ def wrong_elements(out: torch.Tensor, reference: torch.Tensor, problem: GemmProb
     k / 32 roundings may lose that much of a sum near the square root of k; four times that is
     allowed.
 
-    Args:
-        out: what a kernel wrote, (m, n), or (batch, m, n).
-        reference: what it should have, in float32, of the same shape.
-        problem: what was asked for.
+    Both are (m, n), or (batch, m, n); the reference is float32.
 
     Returns:
         How many elements are wrong, the smallest box around them and the first of them; None when

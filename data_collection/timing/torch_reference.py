@@ -42,10 +42,7 @@ def torch_refusal(
 ) -> str | None:
     """Try PyTorch's call once: why it refuses a problem, in one line, or None.
 
-    Args:
-        problem: what to multiply.
-        finish: waits for the device; raises if it is not usable any more.
-        device: where to try.
+    ``finish`` waits for the device, and raises if it is not usable any more.
 
     Raises:
         RuntimeError: memory is short, or the device is not usable any more.

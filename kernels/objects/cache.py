@@ -65,7 +65,11 @@ def default_root() -> Path:
 
 @dataclass(frozen=True)
 class ObjectCache:
-    """A folder of compiled kernels. Any number of processes may read and write it at once."""
+    """A folder of compiled kernels. Any number of processes may read and write it at once.
+
+    Whatever reads or writes it raises a TilecastError where others may write the folder, where it
+    cannot be read or, to write it, is read-only, and where the disk is full.
+    """
 
     root: Path
     """The folder; made when first written to, for this user alone."""
@@ -75,20 +79,12 @@ class ObjectCache:
         return self.root / f"{kernel_key(spec)}.o"
 
     def resources(self, spec: KernelSpec) -> KernelResources | None:
-        """Registers and spills of a whole entry; None when it is absent, cut short or altered.
-
-        Raises:
-            TilecastError: others may write the folder, or it cannot be read.
-        """
+        """Registers and spills of a whole entry; None when it is absent, cut short or altered."""
         entry = self.entry(kernel_key(spec), asked=True)
         return entry and entry.resources
 
     def code(self, spec: KernelSpec) -> bytes | None:
-        """The object of a whole entry, the very bytes whose digest was checked.
-
-        Raises:
-            TilecastError: as `resources`.
-        """
+        """The object of a whole entry, the very bytes whose digest was checked."""
         entry = self.entry(kernel_key(spec), asked=True)
         return entry and entry.code
 
@@ -99,9 +95,6 @@ class ObjectCache:
             key: `kernel_key` of a spec.
             asked: whether the kernel is asked for: that is noted, see `prune`, and one that came
                 with tilecast is put here.
-
-        Raises:
-            TilecastError: as `resources`.
         """
         found = None
         # Whatever stands in its place is replaced.
@@ -114,11 +107,7 @@ class ObjectCache:
         return found
 
     def sizes(self) -> dict[str, int]:
-        """Bytes of every entry, whole or not, by key; those asked for longest ago come first.
-
-        Raises:
-            TilecastError: as `resources`.
-        """
+        """Bytes of every entry, whole or not, by key; those asked for longest ago come first."""
         with contextlib.suppress(FileNotFoundError, NotADirectoryError), own_folder(self.root) as f:
             return _sizes(f)
         return {}
@@ -127,19 +116,14 @@ class ObjectCache:
         """Store an object and its facts.
 
         Raises:
-            TilecastError: the folder is read-only or may be written by others, the disk is full, or
-                the code is damaged.
+            TilecastError: the code is damaged.
         """
         entry = Entry.of(spec, code)
         self.add(entry)
         return entry.resources
 
     def add(self, entry: Entry) -> None:
-        """Store what another cache had.
-
-        Raises:
-            TilecastError: as `put`.
-        """
+        """Store what another cache had."""
         path = self.root / f"{entry.key}.o"
         self._own(path)
         replace_atomically(path, lambda file: file.write_bytes(entry.whole))
@@ -149,9 +133,6 @@ class ObjectCache:
         """Keep other processes from compiling a kernel, which they will find when this one is done.
 
         The system gives the lock back when a process ends, however it ends.
-
-        Raises:
-            TilecastError: the folder is read-only or may be written by others.
         """
         from filelock import FileLock, Timeout
 
@@ -189,7 +170,6 @@ class ObjectCache:
 
         Raises:
             OSError: there is no folder, or it is read-only.
-            TilecastError: as `resources`.
         """
         removed = {}
         with own_folder(self.root) as folder:

@@ -28,14 +28,9 @@ _TOGETHER = 32
 
 
 def ship(entries: Iterable[Entry], path: Path) -> int:
-    """Write what a wheel shall bring as `SHIPPED`, the same for the same kernels.
+    """Write the kernels that a wheel shall bring as `SHIPPED`; returns how many there are.
 
-    Args:
-        entries: kernels of this version.
-        path: the file to write.
-
-    Returns:
-        How many there are.
+    The file is the same for the same kernels, which are of this version.
 
     Raises:
         TilecastError: the file cannot be written. It is as it was.

@@ -30,14 +30,11 @@ from tilecast.kernels.rules import (
     MEASURED,
     PROBLEM,
     TILE_K_BYTES,
-    Conditions,
+    Broken,
     Rule,
-    above,
-    idle_order_rule,
     idle_rules,
     l2_traffic,
     multicast_slice,
-    off_axis,
     rule,
     tile_ks,
     tiles,
@@ -55,20 +52,19 @@ SWIZZLE = 8
 RASTERS = ("m", "n")
 SCHEDULES = ("coop", "pong")
 
-NEVER_NEAR: tuple[tuple[dict[str, object], float], ...] = (
-    ({"tile_m": 320}, 0.065),
-    ({"tile_m": 256, "tile_k_bytes": 256}, 0.083),
-    ({"tile_m": 256, "ctas_per_sm": 2}, 0.097),
-    ({"tile_m": 256, "split": True}, 0.066),
-    ({"tile_m": 192, "split": True}, 0.031),
-    ({"cluster_m": 2, "cluster_n": 2, "ctas_per_sm": 2}, 0.062),
-    ({"cluster_m": 4, "ctas_per_sm": 2}, 0.042),
-    ({"cluster_n": 4, "ctas_per_sm": 2}, 0.034),
+NEVER_NEAR: tuple[dict[str, object], ...] = (
+    {"tile_m": 320},  # 6.5%
+    {"tile_m": 256, "tile_k_bytes": 256},  # 8.3%
+    {"tile_m": 256, "ctas_per_sm": 2},  # 9.7%
+    {"tile_m": 256, "split": True},  # 6.6%
+    {"tile_m": 192, "split": True},  # 3.1%
+    {"cluster_m": 2, "cluster_n": 2, "ctas_per_sm": 2},  # 6.2%
+    {"cluster_m": 4, "ctas_per_sm": 2},  # 4.2%
+    {"cluster_n": 4, "ctas_per_sm": 2},  # 3.4%
 )
 """Values that together were never near the best on any of the 60 problems of the pilot, and how far
-behind their best config was, as a share of the best, where it came closest
-(kernels/EXPERIMENTS.md). Finer classes are left to the model: what 45 problems never had near
-the best was up to 11% ahead on the other 15."""
+behind their best config was where it came closest (kernels/EXPERIMENTS.md). Finer classes are left
+to the model: what 45 problems never had near the best was up to 11% ahead on the other 15."""
 
 _SCALES = {
     (False, "int32"): ("tensor-scales", "row-scales", "out-row-scales"),
@@ -84,71 +80,65 @@ SPLIT_K_BYTES = 512
 """Least stretch of k of one CTA of a split: four stages of the smallest size."""
 
 
-def _unsupported(operands: GemmOperands) -> str | None:
-    """Why no config multiplies some operands."""
+@rule(
+    HARDWARE,
+    "the kernel multiplies operands of one width, or bf16 and int8, and accumulates in fp32, in "
+    "fp22 (fp8) or in int32 (int8); it reads 8 bits along k and scales them alone; it fuses "
+    "nothing into whole numbers",
+)
+def _operands(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Broken:
     a, b, out = operands.a.dtype, operands.b.dtype, operands.out.dtype
     converted = (a.name, b.name) == ("bf16", "int8")
-    if not converted and (
-        b.bits != a.bits or (a.bits == 16 and b != a) or b.accumulator != a.accumulator
-    ):
-        return f"A is {a} and B {b}"
-    if operands.scales and operands.scales not in _SCALES[converted, a.accumulator]:
-        return f"{operands} scales A of {a} and B of {b}"
-    if operands.fused and out.name == "int32":
-        return f"{operands} fuses more than a product into whole numbers"
-    floats = ("fp32",) if a.accumulator == "fp22" else ()
-    if operands.acc.name not in (a.accumulator, *floats):
-        return f"{operands} accumulates in {operands.acc}"
-    across = (a.bits < 16 and operands.a.major != "row") or (
-        b.bits < 16 and operands.b.major != "col"
+    whole, wide = a.accumulator == "int32", b.bits == 16
+    alike = a == b if wide else (a.bits, a.accumulator) == (b.bits, b.accumulator)
+    accumulators = ("fp22", "fp32") if a.accumulator == "fp22" else (a.accumulator,)
+    multiplied = (
+        (converted or alike)
+        and (not operands.scales or operands.scales in _SCALES[converted, a.accumulator])
+        and operands.acc.name in accumulators
+        and (a.bits == 16 or operands.a.major == "row")
+        and (wide or operands.b.major == "col")
+        and (whole == (out.name == "int32") or (whole and operands.scales))
+        and not (operands.fused and out.name == "int32")
+        and out.bits >= 16
     )
-    if across:
-        return f"layout {operands.layout}: 8-bit operands are read along k only"
-    scaled = a.accumulator == "int32" and operands.scales
-    if ((a.accumulator == "int32") != (out.name == "int32") and not scaled) or out.bits < 16:
-        return f"{a} into {out}"
-    return None
+    return not multiplied
 
 
 @rule(
     HARDWARE,
-    "the kernel multiplies operands of one width, or bf16 and int8; it reads 8 bits along k "
-    "and scales them alone; it fuses nothing into whole numbers",
+    f"the kernel was written and measured for tile_m {TILE_M}, tile_n 16 to 256 in steps of 16, "
+    f"tile_k of {TILE_K_BYTES} bytes, clusters {CLUSTERS}, split_k {SPLITS}, stages "
+    f"{STAGES[0]} to {STAGES[-1]}, ctas_per_sm {CTAS_PER_SM} and swizzle {SWIZZLE}",
 )
-def _operands(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Conditions:
-    if text := _unsupported(operands):
-        yield True, text
-
-
-@rule(HARDWARE, "the kernel was written and measured for these values")
-def _axes(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Conditions:
-    yield off_axis("tile_m", c.tile_m, TILE_M)
-    yield off_axis("tile_n", c.tile_n, TILE_N)
-    yield off_axis("tile_k", c.tile_k, tile_ks(operands))
-    known = [(c.cluster_m == along_m) & (c.cluster_n == along_n) for along_m, along_n in CLUSTERS]
-    text = f"cluster is {{}}x{{}}, allowed {CLUSTERS}"
-    yield ~np.logical_or.reduce(known), text, c.cluster_m, c.cluster_n
-    yield off_axis("split_k", c.split_k, SPLITS)
-    yield off_axis("stages", c.stages, STAGES)
-    yield off_axis("ctas_per_sm", c.ctas_per_sm, CTAS_PER_SM)
-    yield off_axis("swizzle", c.swizzle, (SWIZZLE,))
+def _axes(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Broken:
+    axes = (
+        (c.tile_m, TILE_M),
+        (c.tile_n, TILE_N),
+        (c.tile_k, tile_ks(operands)),
+        (c.split_k, SPLITS),
+        (c.stages, STAGES),
+        (c.ctas_per_sm, CTAS_PER_SM),
+        (c.swizzle, (SWIZZLE,)),
+    )
+    known = [np.isin(value, allowed) for value, allowed in axes]
+    clusters = [(c.cluster_m == m) & (c.cluster_n == n) for m, n in CLUSTERS]
+    return ~np.logical_and.reduce([*known, np.logical_or.reduce(clusters)])
 
 
 @rule(
     HARDWARE,
     "warp groups that split a tile along n store it in pieces of 32 columns and read their own "
-    "B along k; two that take turns hold a tile each",
+    "B along k; two that take turns hold a tile each, of at most 192 rows",
 )
-def _warp_group_tile(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Conditions:
-    alone = c.ping_pong & (c.tile_m > 192)
-    yield alone, "{} rows for one warp group, 192 are allowed", c.tile_m
+def _warp_group_tile(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Broken:
+    too_large = c.ping_pong & (c.tile_m > 192)
     along_n = warp_groups(c)[1] == 2
     step = np.where(c.ping_pong, 16, 32)
     stepped = along_n | (c.tile_m == 192) | (c.tile_m == 320)
-    yield stepped & (c.tile_n % step != 0), "tile_n {} is no multiple of {}", c.tile_n, step
+    uneven = stepped & (c.tile_n % step != 0)
     own_b_along_k = np.where(c.swap_ab, operands.a.major == "row", operands.b.major == "col")
-    text = f"{{}} rows split along n, and layout {operands.layout} is not along k"
-    yield along_n & ~own_b_along_k, text, c.tile_m
+    return too_large | uneven | (along_n & ~own_b_along_k)
 
 
 @rule(
@@ -156,25 +146,21 @@ def _warp_group_tile(c: Geometry, operands: GemmOperands, hardware: Hardware) ->
     "what is converted passes through registers, as the kernel's own A alone may; the warp "
     "group that converts a row multiplies it",
 )
-def _conversion(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Conditions:
-    if operands.converted:
-        yield ~c.swap_ab, "B is converted, and is not the kernel's own A"
-        shared = warp_groups(c)[1] == 2
-        yield shared, "{} rows are converted by two warp groups each", c.tile_m
+def _conversion(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Broken:
+    shared = warp_groups(c)[1] == 2
+    return bool(operands.converted) & (~c.swap_ab | shared)
 
 
-@rule(HARDWARE, "CTAs that split k add up through the shared memory that their stages leave")
-def _split(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Conditions:
-    split = c.split_k > 1
-    yield split & c.ping_pong, "split_k {} with schedule pong, allowed coop", c.split_k
-    both = np.minimum(c.cluster_m, c.cluster_n) > 1
-    text = "split_k {} with cluster {}x{}, loads are shared along one side"
-    yield split & both, text, c.split_k, c.cluster_m, c.cluster_n
-    ctas = c.cluster_m * c.cluster_n * c.split_k
-    text = f"a cluster of {{}} CTAs, {MOST_CTAS} are allowed"
-    yield split & (ctas > MOST_CTAS), text, ctas
-    need, have = exchange_bytes(c, operands), c.stages * stage_bytes(c, operands)
-    yield split & (need > have), "{} bytes of sums to receive, {} to be had", need, have
+@rule(
+    HARDWARE,
+    "CTAs that split k add up through the shared memory that their stages leave, share loads "
+    f"along one side, take no turns, and are at most {MOST_CTAS} in a cluster",
+)
+def _split(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Broken:
+    both_sides = np.minimum(c.cluster_m, c.cluster_n) > 1
+    too_many = c.cluster_m * c.cluster_n * c.split_k > MOST_CTAS
+    no_room = exchange_bytes(c, operands) > c.stages * stage_bytes(c, operands)
+    return (c.split_k > 1) & (c.ping_pong | both_sides | too_many | no_room)
 
 
 @rule(
@@ -183,48 +169,44 @@ def _split(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Condition
     "for ever for registers that the SM does not have; and the operands of one wgmma into the "
     "launch allocation, or ptxas refuses (C7602)",
 )
-def _registers(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Conditions:
-    need, have = mma_registers(c, operands), registers(c, operands)[1]
-    yield need > have, "{} registers per MMA thread, {} to be had", need, have
-    need, have = c.tile_n // warp_groups(c)[1] // 2 + ADDRESSING_REGISTERS, launch_registers(c)
-    yield need > have, "{} registers for one wgmma, {} at launch", need, have
+def _registers(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Broken:
+    one_wgmma = c.tile_n // warp_groups(c)[1] // 2 + ADDRESSING_REGISTERS
+    return (mma_registers(c, operands) > registers(c, operands)[1]) | (
+        one_wgmma > launch_registers(c)
+    )
 
 
 @rule(HARDWARE, "pipeline, epilogue buffers and barriers of all CTAs on an SM share its 228 KB")
-def _shared_memory(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Conditions:
-    need, have = smem_bytes(c, operands), hardware.smem_limit(c.ctas_per_sm)
-    yield need > have, "{} bytes of shared memory, {} to be had", need, have
+def _shared_memory(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Broken:
+    return smem_bytes(c, operands) > hardware.smem_limit(c.ctas_per_sm)
 
 
-@rule(HARDWARE, "where k is split every tile has a cluster of its own, in whatever order")
-def _one_order(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Conditions:
-    reordered = (c.split_k > 1) & ~c.raster_m
-    yield reordered, f"raster {RASTERS[1]} with split_k {{}}, allowed {RASTERS[0]}", c.split_k
+@rule(HARDWARE, "where k is split every tile has a cluster of its own, and the raster is m")
+def _one_order(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Broken:
+    return (c.split_k > 1) & ~c.raster_m
 
 
 @rule(MEASURED, "on no pilot problem did a config with these values come near the best")
-def _never_near(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Conditions:
+def _never_near(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Broken:
     more = {"tile_k_bytes": c.tile_k * operands.a.dtype.bytes(1), "split": c.split_k > 1}
     fields = vars(c) | more
-    for values, margin in NEVER_NEAR:
-        found = np.logical_and.reduce([fields[name] == value for name, value in values.items()])
-        shown = " with ".join(f"{name} {value}" for name, value in values.items())
-        yield found, f"{shown} was {margin:.1%} or more behind on every pilot problem"
+    found = [
+        np.logical_and.reduce([fields[name] == value for name, value in values.items()])
+        for values in NEVER_NEAR
+    ]
+    return np.logical_or.reduce(found)
 
 
 @rule(
     MEASURED,
     "where CTAs that split k share loads, those of the tile's longer side save most, and "
-    "stages are plain",
+    f"one CTA per SM and stages of {TILE_K_BYTES[0]} bytes are tried",
 )
-def _split_sharing(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Conditions:
+def _split_sharing(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Broken:
     shared = (c.split_k > 1) & (c.cluster_m * c.cluster_n > 1)
     shorter = (c.cluster_m > 1) != (c.tile_n >= c.tile_m)
-    yield shared & shorter, "loads of the shorter side of {}x{} shared", c.tile_m, c.tile_n
-    depth, plain = c.tile_k * operands.a.dtype.bytes(1), TILE_K_BYTES[0]
-    text = "{} CTAs per SM and stages of {:g} bytes where splits share loads, tried are 1 and {}"
-    odd = (c.ctas_per_sm != 1) | (depth != plain)
-    yield shared & odd, text, c.ctas_per_sm, depth, plain
+    deep = c.tile_k * operands.a.dtype.bytes(1) != TILE_K_BYTES[0]
+    return shared & (shorter | deep | (c.ctas_per_sm != 1))
 
 
 def _most_stages(c: Knobs, operands: GemmOperands, hardware: Hardware) -> np.ndarray:
@@ -254,9 +236,8 @@ def stock_configs(operands: GemmOperands, hardware: Hardware) -> tuple[QuackConf
 
 
 @rule(MEASURED, "the deepest pipeline that fits is tried")
-def _depth(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Conditions:
-    most = _most_stages(c, operands, hardware)
-    yield c.stages != most, "stages is {}, tried is {}", c.stages, most
+def _depth(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Broken:
+    return c.stages != _most_stages(c, operands, hardware)
 
 
 CONFIG_RULES: tuple[Rule[GemmOperands], ...] = (
@@ -277,24 +258,22 @@ CONFIG_RULES: tuple[Rule[GemmOperands], ...] = (
 
 
 @rule(PROBLEM, "a split of k pays by filling the GPU, which more tiles fill without it")
-def _split_waves(c: Geometry, problem: GemmProblem, hardware: Hardware) -> Conditions:
+def _split_waves(c: Geometry, problem: GemmProblem, hardware: Hardware) -> Broken:
     rows, columns = tiles(c, problem)
     ctas = rows * columns * problem.batch * c.split_k * (c.split_k > 1)
-    waves = ctas / (hardware.sm_count * c.ctas_per_sm)
-    yield above("waves of CTAs", waves, SPLIT_WAVES)
+    return ctas / (hardware.sm_count * c.ctas_per_sm) > SPLIT_WAVES
 
 
 @rule(PROBLEM, "each CTA of a split needs some stages of k to multiply")
-def _split_stretch(c: Geometry, problem: GemmProblem, hardware: Hardware) -> Conditions:
+def _split_stretch(c: Geometry, problem: GemmProblem, hardware: Hardware) -> Broken:
     stretch = problem.operands.a.dtype.bytes(problem.k) / SPLIT_K_BYTES
-    yield above("split_k", c.split_k * (c.split_k > 1), stretch)
+    return c.split_k * (c.split_k > 1) > stretch
 
 
 PROBLEM_RULES: tuple[Rule[GemmProblem], ...] = (
-    *idle_rules(TILE_M, TILE_N),
+    *idle_rules(TILE_M, TILE_N, RASTERS[0], SWIZZLE),
     _split_waves,
     _split_stretch,
-    idle_order_rule(RASTERS[0], SWIZZLE),
     l2_traffic,
 )
 """What arithmetic excludes for one problem."""

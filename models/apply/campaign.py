@@ -25,12 +25,7 @@ class Stage:
 
 
 def stages(problems: Sequence[GemmProblem], guided: bool) -> tuple[Stage, ...]:
-    """The parts of a campaign in their order.
-
-    Args:
-        problems: all that is to be measured.
-        guided: whether a model chooses among candidates from the beginning.
-    """
+    """The parts of a campaign in their order; ``guided``: a model chooses from the beginning."""
     cards, every = Stage("cards", spread(problems)), tuple(problems)
     if guided:
         return cards, Stage("collect", every)

@@ -44,14 +44,6 @@ def times(
 ) -> tuple[dict[str, np.ndarray | float], dict[str, np.ndarray]]:
     """What each part of the work would take alone, in microseconds, and what they take together.
 
-    Args:
-        problem: what is to be multiplied.
-        config: configs that are valid for it.
-        tile: what holds of these whatever the problem's extents.
-        waves: how they cover the problem.
-        loads: how they load its operands.
-        hardware: the GPU.
-
     Returns:
         By the names of the features: those as they are, float64 [configs] or what all share; and
         those of which the feature is the base-2 logarithm, float64 [configs].

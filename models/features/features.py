@@ -137,10 +137,7 @@ _COMPARED_COLUMNS = [FEATURE_NAMES.index(name) for name in COMPARED]
 def featurize(problem: GemmProblem, configs: Candidates, hardware: Hardware) -> np.ndarray:
     """Compute the features of some configs on one problem, beside all candidates of the problem.
 
-    Args:
-        problem: what is to be multiplied.
-        configs: configs that are valid for it: its candidates, some of them, or others beside them.
-        hardware: the GPU.
+    The configs are valid for it: its candidates, some of them, or others beside them.
 
     Returns:
         float32 array [len(configs), len(FEATURE_NAMES)], finite.

@@ -47,11 +47,6 @@ def comparisons(
     Problems that a collection measured are left out: its times are better. Runs of a problem that
     timed the same configs count once, by the medians; others stay apart, as times of two runs
     compare less well than those of one.
-
-    Args:
-        found: what was measured.
-        measured: problems of the data set.
-        hardware: the GPU.
     """
     runs: dict[tuple, list[Autotuned]] = {}
     for one in found:

@@ -123,13 +123,8 @@ def held_out_choices(
 ) -> dict[str, FirstChoices]:
     """What trees that learned from all parts but one expect of that one, for each objective.
 
-    Args:
-        parts: `beside_library` of the problems of each fold, by the ranker that had not seen it.
-        seed: of the trees' sampling.
-        jobs: fits that run side by side.
-
-    Returns:
-        Nothing where less than two parts have problems to ask about.
+    ``parts`` are the `beside_library` of the problems of each fold, by the ranker that had not seen
+    it. There is nothing to say where less than two parts have problems to ask about.
     """
     asked = [[one for one in part if not one.elsewhere] for part in parts]
     places = [place for place, some in enumerate(asked) if some]

@@ -90,15 +90,7 @@ def fit_network(
 ) -> Network:
     """Learn log(time / analytic time) of configs up to a constant of the problem.
 
-    Args:
-        table: labels of the problems to learn from, one at least.
-        compared: what else is known of the order of configs, of problems that the table lacks.
-        hardware: the GPU that they were measured on, unless they name another.
-        epochs: how often each is seen, within `MOST_STEPS`.
-        seed: of the first weights and of the order of problems.
-
-    Returns:
-        A network with an output for each of `REGIMES`.
+    The network has an output for each of `REGIMES`; see `tilecast.models.learning.fit_ranker`.
     """
     import torch
     from torch.nn.utils import clip_grad_norm_

@@ -31,11 +31,12 @@ def fit_ranker(
     Args:
         table: the labels, of one problem at least.
         objective: what the ranking aims at.
-        hardware: the GPU that the labels were measured on and rankings are for.
+        hardware: the GPU that rankings are for, and that labels were measured on unless they name
+            another.
         compared: what else is known of the order of configs, of problems that the table lacks.
         rounds: trees.
         depth: of a tree.
-        epochs: how often the network sees each problem.
+        epochs: how often the network sees each problem, within `MOST_STEPS`.
         seed: of everything that is drawn.
 
     Raises:

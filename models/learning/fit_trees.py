@@ -43,15 +43,7 @@ def fit_distance(
 ) -> Forest:
     """Learn how far a config lies from its analytic time in the mean over both regimes.
 
-    Args:
-        table: labels of the problems to learn from, one at least.
-        hardware: the GPU that they were measured on, unless they name another.
-        rounds: trees.
-        depth: of a tree.
-        seed: of the rows and columns that are drawn for each tree.
-
-    Returns:
-        Trees that predict log(time / analytic time) up to a constant of the problem.
+    The trees predict log(time / analytic time) up to a constant of the problem.
     """
     rows = training_rows(table, hardware, REGIMES)
     parameters = _TREES | {"max_depth": depth, "seed": seed}
@@ -75,14 +67,9 @@ def boosted(
     rounds: int,
     parameters: Mapping[str, object],
 ) -> Forest:
-    """Fit trees.
+    """Fit so many trees to features [rows, features], labels [rows] and weights [rows].
 
-    Args:
-        features: float array [rows, features].
-        label: float array [rows].
-        weight: the same.
-        rounds: trees.
-        parameters: of xgboost; the objective, the size of a tree and the seed among them.
+    ``parameters`` are xgboost's; the objective, the size of a tree and the seed are among them.
     """
     import xgboost
 

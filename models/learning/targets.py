@@ -57,13 +57,7 @@ class TrainingRows:
 def training_rows(
     table: Sequence[ProblemLabels], hardware: Hardware, regimes: Sequence[str]
 ) -> TrainingRows:
-    """Assemble features, targets and weights.
-
-    Args:
-        table: labels of the problems to learn from.
-        hardware: the GPU that they were measured on, unless they name another.
-        regimes: whose times to learn: the geometric mean of several.
-    """
+    """Assemble features, targets and weights from labels, for the geometric mean of regimes."""
     parts = []
     for index, labels in enumerate(table):
         features = problem_features(labels, hardware)

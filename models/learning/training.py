@@ -66,7 +66,11 @@ def train(
     """
     gpu, own, table = measurements.gpu, measurements.own, measurements.table
     splits = folds(table)
-    _check_choice(own)
+    if all(len(labels.configs) < 2 for labels in own):
+        raise TilecastError(
+            f"none of the {len(own)} problems has two configs with times; allowed: at least one "
+            "that has; collect more configs"
+        )
     compared = comparisons(autotuned, {labels.problem for labels in own}, gpu)
     ranker, *validated = fit_rankers(gpu, table, splits, compared, seed=seed, jobs=jobs)
     seen, asked = splits[0]
@@ -125,19 +129,6 @@ def fit_rankers(
         others = [one for one in compared if one.problem.family not in families]
         calls.append(partial(fit, [table[i] for i in seen], compared=others))
     return side_by_side(jobs, calls)
-
-
-def _check_choice(own: Sequence[ProblemLabels]) -> None:
-    """See that there is a choice to learn.
-
-    Raises:
-        TilecastError: no problem has two configs with times.
-    """
-    if all(len(labels.configs) < 2 for labels in own):
-        raise TilecastError(
-            f"none of the {len(own)} problems has two configs with times; allowed: at least one "
-            "that has; collect more configs"
-        )
 
 
 def _learned(measurements: Measurements, compared: Sequence[Comparison]) -> dict[str, object]:

@@ -108,15 +108,13 @@ class Forest:
     def unpack(
         cls, content: bytes, *, trees: int, depth: int, base: float, features: int
     ) -> Forest:
-        """Read what `pack` returned, and check all that a prediction from ``features`` relies on.
+        """Read what `pack` returned, of `packed_bytes`, and check all that a prediction relies on.
 
         Raises:
             ValueError: it is no sound forest; says why.
         """
         if type(base) is not float:
             raise ValueError("a base that is no number")
-        if len(content) != cls.packed_bytes(trees, depth):
-            raise ValueError(f"{len(content)} bytes for {trees} trees of depth {depth}")
         nodes, leaves = trees * (2**depth - 1), trees << depth
         feature = np.frombuffer(content, np.uint8, nodes)
         rest = np.frombuffer(content, "<f4", offset=nodes).astype(np.float32)

@@ -77,7 +77,11 @@ class Reason:
 
 
 class LearnedHeuristic:
-    """Ranks candidates with a trained model."""
+    """Ranks candidates with a trained model.
+
+    All that it is asked raises a TilecastError where the model does not rank for the problem's
+    operands.
+    """
 
     name = "tilecast"
 
@@ -98,22 +102,14 @@ class LearnedHeuristic:
     def rank(
         self, problem: GemmProblem, candidates: Candidates, *, limit: int | None = None
     ) -> Candidates:
-        """Order candidates by expected cost; see `tilecast.heuristics.heuristic.Heuristic`.
-
-        Raises:
-            TilecastError: the model does not rank for the problem's operands.
-        """
+        """Order candidates by expected cost; see `tilecast.heuristics.heuristic.Heuristic`."""
         check_ranks_for(self.artifact.operands, problem.operands)
         return self._ranker.rank(problem, candidates, limit=limit)
 
     def predict(
         self, problem: GemmProblem, candidates: Candidates, *, limit: int | None = None
     ) -> list[Prediction]:
-        """Rank candidates, of which there is at least one, and say what is expected of each.
-
-        Raises:
-            TilecastError: the model does not rank for the problem's operands.
-        """
+        """Rank candidates, of which there is at least one, and say what is expected of each."""
         ranking, features = self._ranked(problem, candidates, limit)
         return self._predictions(ranking, features, self._ranker.scores(features))
 
@@ -121,9 +117,6 @@ class LearnedHeuristic:
         """The first of `predict`, and whether to leave the problem to cuBLAS instead.
 
         There is at least one candidate. A borrowed model never compares with cuBLAS.
-
-        Raises:
-            TilecastError: the model does not rank for the problem's operands.
         """
         ranking, features = self._ranked(problem, candidates, 1)
         scores = self._ranker.model_scores(features)
@@ -140,9 +133,6 @@ class LearnedHeuristic:
 
         They are the first 1 to 8 of `predict`; over many problems `USUAL_MEAN` on average. Of a
         borrowed model they are `BORROWED_LEAST` or more.
-
-        Raises:
-            TilecastError: the model does not rank for the problem's operands.
         """
         ranking, features = self._ranked(problem, candidates, MAX_TAKEN)
         scores = self._ranker.model_scores(features)
@@ -187,8 +177,7 @@ class LearnedHeuristic:
         It is compared with the average of the first `RIVALS` of the ranking.
 
         Raises:
-            TilecastError: ``config`` is no candidate, or the model does not rank for the problem's
-                operands.
+            TilecastError: ``config`` is no candidate.
         """
         check_ranks_for(self.artifact.operands, problem.operands)
         if config not in candidates:
@@ -219,16 +208,10 @@ def load_heuristic(
 ) -> LearnedHeuristic:
     """The heuristic for problems of some operands on a GPU.
 
-    Args:
-        hardware: the GPU that kernels will run on.
-        operands: dtypes and majors of the problems.
-        objective: what to aim at.
-        folder: a model of one's own; the shipped one when left out, that of the nearest GPU where
-            this one has none.
+    Its model is that of `model_for`.
 
     Raises:
-        TilecastError: there is no such model, it is damaged, for another GPU, or does not rank for
-            these operands.
+        TilecastError: as there, or the model does not rank for these operands.
     """
     artifact = model_for(hardware, folder)
     check_ranks_for(artifact.operands, operands)
@@ -236,7 +219,7 @@ def load_heuristic(
 
 
 def model_for(hardware: Hardware, folder: Path | None) -> Artifact:
-    """The model of a GPU: the one in a folder, or the shipped one, its own or borrowed.
+    """The model of a GPU: one's own in a folder, or the shipped one, `shipped_for`.
 
     Raises:
         TilecastError: there is none, it is damaged, or for another GPU.

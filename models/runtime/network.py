@@ -89,13 +89,11 @@ class Network:
 
     @classmethod
     def unpack(cls, content: bytes, widths: Sequence[int]) -> Network:
-        """Read what `pack` returned, and check all that a prediction relies on.
+        """Read what `pack` returned, of `packed_bytes`, and check all that a prediction relies on.
 
         Raises:
             ValueError: it is no sound network; says why.
         """
-        if len(content) != cls.packed_bytes(widths):
-            raise ValueError(f"{len(content)} bytes for layers of {list(widths)}")
         numbers = np.frombuffer(content, "<f4").astype(np.float32)
         if not np.isfinite(numbers).all():
             raise ValueError("a weight that is no number")

@@ -48,11 +48,12 @@ def test_a_kernel_that_corrupts_the_context_is_left_out_and_all_others_are_measu
         store.begin_run({"gpu": "none"})
         factory = partial(StrayingSession, kernels.objects, bad, stage)
         Scheduler(store, [factory], engine=engine).collect(PROBLEMS, lambda problem: configs)
-        (run,), rows, failures = store.runs(), store.export().rows, store.failures()
+        (run,), rows, checks = store.runs(), store.export().rows, store.checks()
         assert store.measured("verify") == set(PROBLEMS)
     assert engine.started == workers
     # Nobody but the kernel is to blame, in every problem.
     assert "troubles" not in run
+    failures = {key: reason for key, reason in checks.items() if reason}
     assert failures.keys() == {kernel_key(KernelSpec.for_problem(bad, PROBLEMS[0]))}
     assert all("illegal memory access" in reason for reason in failures.values())
     failed = rows[rows["failure"].notna()]

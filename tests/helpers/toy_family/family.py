@@ -12,11 +12,11 @@ from tilecast.heuristics.config import Geometry, KernelConfig
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.family import KernelFamily
-from tilecast.kernels.rules import PROBLEM, Conditions, Rule
+from tilecast.kernels.rules import PROBLEM, Broken, Rule
 
 
-def _one_product(c: Geometry, problem: GemmProblem, hardware: Hardware) -> Conditions:
-    yield problem.batch > 1, f"batch is {problem.batch}"
+def _one_product(c: Geometry, problem: GemmProblem, hardware: Hardware) -> Broken:
+    return problem.batch > 1
 
 
 @dataclass(frozen=True, order=True)

@@ -78,7 +78,7 @@ from tilecast.data_collection.run.scheduler import Progress
 
 with show_progress("train") as tell:
     for phase in ("check", "measure"):
-        tell(Progress(phase, 1, 1, 0, 0.0, 0.0, 2, None))
+        tell(Progress(phase, 1, 1, 0, 0.0, 0.0, 2))
 print("done")
 """
 

@@ -173,14 +173,9 @@ def test_what_is_unsound_is_refused(
     [(5,), (), (5, 0, 3), (5, -7, 3), (5, MAX_WIDTH + 1, 3), (5, 7.0, 3), (5, True, 3),
      (5,) * (MAX_LAYERS + 2)],
 )  # fmt: skip
-def test_layers_that_none_has_are_refused(network: Network, widths: tuple[int, ...]) -> None:
+def test_layers_that_none_has_are_refused(widths: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="layers of "):
-        Network.unpack(network.pack(), widths)
-
-
-def test_other_layers_than_there_are_bytes_for_are_refused(network: Network) -> None:
-    with pytest.raises(ValueError, match="416 bytes for layers of"):
-        Network.unpack(network.pack(), (5, 7, 5, 3))
+        Network.packed_bytes(widths)
 
 
 def test_it_learns_both_regimes(synthetic_table: list[ProblemLabels]) -> None:

@@ -11,7 +11,6 @@ from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.heuristic import rank
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.candidates import candidates
-from tilecast.models.evaluation.tree_linear import TreeLinearRanker, fit_tree_linear
 from tilecast.models.features.features import featurize, log_analytic
 from tilecast.models.learning.fit_ranker import fit_ranker
 from tilecast.models.learning.fit_trees import fit_times
@@ -29,30 +28,21 @@ def fitted(synthetic_table: list[ProblemLabels]) -> ConfigRanker:
     return fit_ranker(synthetic_table, "sustained", hardware=H200, rounds=60, epochs=20)
 
 
-@pytest.fixture(scope="module")
-def tree(synthetic_table: list[ProblemLabels]) -> TreeLinearRanker:
-    return fit_tree_linear(synthetic_table, "sustained", hardware=H200)
-
-
 def _features(labels: ProblemLabels) -> np.ndarray:
     return featurize(labels.problem, labels.candidates, H200)
 
 
-@pytest.mark.parametrize("name", ["fitted", "tree"])
-def test_ranking_keeps_the_contract(name, request, synthetic_table) -> None:
-    ranker = request.getfixturevalue(name)
+def test_ranking_keeps_the_contract(fitted, synthetic_table) -> None:
     for labels in synthetic_table[:6]:
-        everything = list(rank(ranker, labels.problem, labels.candidates))
+        everything = list(rank(fitted, labels.problem, labels.candidates))
         assert sorted(everything) == sorted(labels.configs)
-        assert list(rank(ranker, labels.problem, labels.candidates, limit=3)) == everything[:3]
+        assert list(rank(fitted, labels.problem, labels.candidates, limit=3)) == everything[:3]
 
 
-@pytest.mark.parametrize("name", ["fitted", "tree"])
-def test_what_was_learned_is_known(name, request, synthetic_table) -> None:
-    ranker = request.getfixturevalue(name)
+def test_what_was_learned_is_known(fitted, synthetic_table) -> None:
     best = []
     for labels in synthetic_table:
-        ranking = ranker.rank(labels.problem, labels.candidates, limit=3)
+        ranking = fitted.rank(labels.problem, labels.candidates, limit=3)
         picks = [labels.configs.index(config) for config in ranking]
         best.append(labels.slowdown("sustained", truth=True)[picks].min())
     assert np.log(best).mean() < np.log(1.05)
