@@ -57,6 +57,17 @@ MODELS = {
         {"hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": LAYERS}
         | {"num_attention_heads": 28, "num_key_value_heads": 4, "vocab_size": 152064},
     ),
+    "Phi-3 mini": Model("Phi3ForCausalLM", {"num_hidden_layers": LAYERS, "pad_token_id": 0}),
+    "Qwen3 8B": Model(
+        "Qwen3ForCausalLM",
+        {"hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": LAYERS}
+        | {"num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128},
+    ),
+    "Gemma 3 4B": Model(
+        "Gemma3ForCausalLM",
+        {"hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": LAYERS}
+        | {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256},
+    ),
     "GPT-2 XL": Model("GPT2LMHeadModel", {"n_embd": 1600, "n_head": 25, "n_layer": LAYERS}),
     "Mixtral 8x7B": Model("MixtralForCausalLM", _MIXTRAL),
     "BERT large": Model(
@@ -94,6 +105,7 @@ _ALL = (
     Case("Whisper large", "encode", 1, 1500),
     Case("Mixtral 8x7B", "prefill", 1, 2048),
     Case("Llama 3.1 8B", "decode", 1, 1),
+    *(Case(model, "decode", 16, 1) for model in ("Phi-3 mini", "Qwen3 8B", "Gemma 3 4B")),
     *(Case("Llama 3.1 8B", "decode", rows, 1, kind) for kind in WEIGHTS for rows in (1, 16, 64)),
 )
 CASES = {case.name: case for case in _ALL}
