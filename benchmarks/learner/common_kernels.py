@@ -15,13 +15,13 @@ from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.heuristics.problem import GemmProblem
+from tilecast.kernels.candidates import candidates
 from tilecast.models.apply.frequent_configs import (
     ASKED_RANDOM,
     ASKED_SUITES,
     FIRST,
     by_frequency,
     common_problems,
-    first_configs,
 )
 from tilecast.models.runtime.learned import load_heuristic
 
@@ -82,7 +82,7 @@ def main() -> None:
     gpu, parts = hardware("H200"), splits()
     heuristic = load_heuristic(gpu, LINEAR_BF16)
     met = {p for split in parts.values() for part in split for problems in part for p in problems}
-    firsts = {problem: first_configs(heuristic, problem, gpu) for problem in met}
+    firsts = {p: list(heuristic.rank(p, candidates(p, gpu), limit=FIRST)) for p in met}
     settings = {
         "suites": ASKED_SUITES,
         "random": ASKED_RANDOM,

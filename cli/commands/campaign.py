@@ -13,21 +13,22 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from tilecast.cli.commands.collect import (
+    check_measured,
     collect_options,
     measure,
     measured_so_far,
-    nothing_measured,
     problem_counts,
 )
 from tilecast.cli.commands.evaluate import default_scores, score_tables
-from tilecast.cli.diagnosis.machine import visible_gpus
+from tilecast.cli.commands.report import measured_sections
 from tilecast.cli.options import argtypes, arguments, resolve
-from tilecast.cli.options.load_measurements import DATA, read_store, shipped_datasets
+from tilecast.cli.options.load_measurements import DATA, shipped_datasets
 from tilecast.cli.options.output_paths import check_distinct, check_writable
 from tilecast.cli.output.output import Output
 from tilecast.cli.output.progress import show_progress
 from tilecast.data_collection.dataset.dataset import Dataset, write_dataset
 from tilecast.data_collection.gpu.environment import check_there
+from tilecast.data_collection.gpu.gpu_model import visible_gpu_names
 from tilecast.data_collection.jobs.store import MeasurementStore
 from tilecast.data_collection.run.cards import card_times, spread
 from tilecast.data_collection.run.collect import target_gpu
@@ -49,15 +50,9 @@ from tilecast.models.runtime.manifest import MANIFEST, learned_from
 from tilecast.models.runtime.nearest_gpu import nearest_shipped
 from tilecast.models.runtime.objectives import OBJECTIVES
 from tilecast.reporting.cards import card_differences, card_table, trouble_table
-from tilecast.reporting.choices import choices
 from tilecast.reporting.noise import noise_table, repeats
 from tilecast.reporting.page import Section, library, write_page
-from tilecast.reporting.sections import (
-    dataset_sections,
-    doubt_section,
-    model_section,
-    score_section,
-)
+from tilecast.reporting.sections import model_section, score_section
 
 REPORT = "report.html"
 """Beside the model and its measurements in their folder."""
@@ -86,8 +81,7 @@ def run(options: argparse.Namespace) -> Output:
     _measure(options, problems, runs, start)
     with closing(MeasurementStore(options.store)) as store:
         dataset, counts = store.export(), problem_counts(store, problems)
-    if not counts["measured"]:
-        raise nothing_measured(options.budget, counts)
+    check_measured(counts)
     gpu = dataset_hardware(dataset)
     measured = Measurements(gpu, (dataset,), tuple(shipped_datasets(gpu)))
     write_dataset(dataset, out / DATA)  # first, so that they are there whatever fails later
@@ -100,19 +94,12 @@ def run(options: argparse.Namespace) -> Output:
             scored = default_scores(measured, OBJECTIVES, resolve.workers(options))
     with show_progress("report"):
         power = arguments.DEFAULT_POWER
-        sections = dataset_sections(dataset, measured.own, power)
-        if artifact and scored:
-            heuristic = LearnedHeuristic(artifact, power)
-            found = choices(heuristic, [one.problem for one in measured.own], artifact.hardware)
-            sections = [
-                model_section(artifact.name, artifact.facts),
-                *sections,
-                score_section(scored, power),
-                doubt_section(found, artifact.name),
-            ]
-        else:
-            sections = [Section("The model", [f"Not trained or scored: {why}"]), *sections]
-        write_page(out / REPORT, f"tilecast: {gpu.name}", sections)
+        about = Section("The model", [f"Not trained or scored: {why}"])
+        if artifact:
+            about = model_section(artifact.name, artifact.facts)
+        scores = score_section(scored, power) if scored else None
+        sections = measured_sections(dataset, measured.own, power, artifact, scores)
+        write_page(out / REPORT, f"tilecast: {gpu.name}", [about, *sections])
     seconds = round(time.monotonic() - start, 1)
     facts = {"model": str(out) if artifact else None, "gpu": gpu.facts(), "seconds": seconds}
     return _output(facts | {"no_model": why}, counts, dataset, scored)
@@ -156,7 +143,7 @@ def _measure(
 ) -> None:
     """Bring the store to where all stages are done, or time is up."""
     address = resolve.cluster(options)
-    devices = options.devices or tuple(range(len(visible_gpus()))) or (0,)
+    devices = options.devices or tuple(range(len(visible_gpu_names()))) or (0,)
     resolve.object_cache(options, write=True)  # refused before the GPUs are looked at
     if address is None:
         check_there(devices)
@@ -174,7 +161,8 @@ def _measure(
         if left <= 0 or (stage.learns and not measured_so_far(options.store)[0]):
             return
         if stage.learns:
-            table = label_table(read_store(options.store))
+            with closing(MeasurementStore(options.store)) as store:
+                table = label_table(store.export())
             choose = Guided(fit_ranker(table, hardware=gpu), gpu)
         stage_options = replace(wanted, problems=stage.problems, seconds=left, choose=choose)
         measure(stage_options, f"{stage.name} ({place} of {len(plan)})")

@@ -110,18 +110,14 @@ def problem_counts(store: MeasurementStore, problems: Collection[GemmProblem]) -
     }
 
 
-def nothing_measured(budget: int | None, counts: Mapping[str, int]) -> TilecastError:
-    """The error of a command that measured none of its problems; ``counts`` as `problem_counts`."""
-    within = f" within --budget {budget}" if budget else ""
-    failed = f", and {counts['failed_kernels']} kernels failed" if counts["failed_kernels"] else ""
-    mend = (
-        "more seconds; the same command resumes where this one ended"
-        if budget
-        else "a GPU that runs them; see `tilecast doctor`"
-    )
-    return TilecastError(
-        f"none of the {counts['problems']} problems was measured{within}{failed}; allowed: {mend}"
-    )
+def check_measured(counts: Mapping[str, int]) -> None:
+    """See that a command measured one of its problems; ``counts`` as `problem_counts`."""
+    if not counts["measured"]:
+        raise TilecastError(
+            f"none of the {counts['problems']} problems was measured, and "
+            f"{counts['failed_kernels']} kernels failed; allowed: more time, as the same command "
+            "resumes, or a GPU that runs them; see `tilecast doctor`"
+        )
 
 
 def measured_so_far(path: Path) -> tuple[set[GemmProblem], list[dict[str, Any]]]:

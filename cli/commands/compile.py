@@ -14,19 +14,16 @@ from tilecast.cli.options.mnk import TypedProblem, parse_mnk
 from tilecast.cli.output.output import Output
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
-from tilecast.heuristics.hardware import Hardware
-from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
+from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook.select.selection import shortlist
 from tilecast.inductor_hook.settings import Settings
 from tilecast.kernels.build.builder import CompileResult, compile_all
-from tilecast.kernels.candidates import broken_rules, candidates, space
-from tilecast.kernels.families import parse_config
+from tilecast.kernels.candidates import candidates, space
 from tilecast.kernels.objects.cache import ObjectCache
 from tilecast.kernels.objects.keys import kernel_key
-from tilecast.kernels.rules import HARDWARE
 from tilecast.kernels.spec import KernelSpec
-from tilecast.models.apply.frequent_configs import by_frequency, common_problems, first_configs
+from tilecast.models.apply.frequent_configs import FIRST, by_frequency, common_problems
 from tilecast.models.runtime.learned import LearnedHeuristic, load_heuristic, model_for
 from tilecast.reporting.table import Table
 
@@ -45,8 +42,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     about = "only the N that the model ranks first; auto leaves N to the model"
     parser.add_argument("-k", metavar="N", dest="top", type=argtypes.top, help=about)
     arguments.add_model(parser)
-    config = {"type": argtypes.reads(parse_config), "action": "append", "default": []}
-    parser.add_argument("--config", metavar="NAME", help="compile this one; repeatable", **config)
     about = (
         f"the N, at most {_MOST_COMMON}, that the model ranks most often among its first five; 500 "
         "hold four of five first choices, for any extents and for layers of language models"
@@ -75,16 +70,16 @@ def _specs(options: argparse.Namespace) -> list[KernelSpec]:
     typed = [parse_mnk(text, operands) for text in options.extents]
     typed += [TypedProblem(problem, problem.n) for problem in resolve.own_problems(options)]
     problems = list(dict.fromkeys(one.problem for one in typed))
-    for config in options.config:
-        _check_runs(config, operands, gpu)
     if not problems:
-        configs = options.config or space(operands, gpu).configs
+        configs = space(operands, gpu).configs
         if options.common:
             heuristic = load_heuristic(gpu, operands, options.power, options.model)
-            asked = common_problems(operands)
-            shortlists = (first_configs(heuristic, problem, gpu) for problem in asked)
+            shortlists = (
+                heuristic.rank(problem, candidates(problem, gpu), limit=FIRST)
+                for problem in common_problems(operands)
+            )
             configs = by_frequency(shortlists)[: options.common]
-        return [KernelSpec(config, operands) for config in dict.fromkeys(configs)]
+        return [KernelSpec(config, operands) for config in configs]
     ranked = set(problems)
     if options.top is not None:
         heuristic = LearnedHeuristic(model_for(gpu, options.model), options.power)
@@ -102,14 +97,8 @@ def _check_together(options: argparse.Namespace) -> None:
     """See that no option excludes another one, or lacks the one it belongs to."""
     ranked, own = options.top is not None, resolve.names_own_problems(options)
     asked = own or bool(options.extents)
-    if options.common and (options.config or asked or ranked):
-        raise TilecastError(
-            "--common stands alone; allowed: --common, configs, or problems with or without -k"
-        )
-    if options.config and (asked or ranked):
-        raise TilecastError(
-            "--config stands alone; allowed: configs, or problems with or without -k"
-        )
+    if options.common and (asked or ranked):
+        raise TilecastError("--common stands alone; allowed: that, or problems with or without -k")
     if own and not options.extents and options.operands != LINEAR_BF16:
         raise TilecastError(
             "--operands is for MxNxK; allowed with --problems: a column of operands in the file"
@@ -127,16 +116,6 @@ def _configs(problem: GemmProblem, options: argparse.Namespace) -> Iterable[Kern
         return candidates(problem, resolve.gpu(options))
     settings = Settings(options.top, options.model and str(options.model), options.power)
     return [one.config for one in shortlist(settings, problem, resolve.gpu(options))]
-
-
-def _check_runs(config: KernelConfig, operands: GemmOperands, gpu: Hardware) -> None:
-    """See that the GPU runs a config, whether or not the space holds it."""
-    for rule in broken_rules(config, operands, gpu):
-        if rule.kind == HARDWARE:
-            raise TilecastError(
-                f"config {config} is invalid for {operands} on {gpu.name}: {rule.reason}; allowed: "
-                f"what `tilecast space --list` prints; see `tilecast space --why {config}`"
-            )
 
 
 def compile_output(results: Sequence[CompileResult], cache: ObjectCache, seconds: float) -> Output:

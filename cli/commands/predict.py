@@ -22,7 +22,7 @@ from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.heuristics.problem import PROBLEM_FIELDS, GemmProblem
 from tilecast.kernels.candidates import candidates
-from tilecast.models.learning.training_sets import measured_hardware
+from tilecast.models.learning.training_sets import dataset_hardware
 from tilecast.models.runtime.learned import (
     FirstChoice,
     LearnedHeuristic,
@@ -31,7 +31,7 @@ from tilecast.models.runtime.learned import (
     model_for,
 )
 from tilecast.models.runtime.nearest_gpu import terms
-from tilecast.reporting.choices import check_kind, choices, predicted, write_choices
+from tilecast.reporting.choices import Choices, check_kind, choices, predicted, write_choices
 
 SHOWN, SHOWN_OF_EACH = 5, 1
 """Candidates that are printed of one problem, and of each of many."""
@@ -101,18 +101,8 @@ def _many(problems: Sequence[GemmProblem], options: argparse.Namespace) -> Outpu
     if options.choices:
         write_choices(found, options.choices)
     document = {
-        "gpu": gpu.name,
-        **_nearest_gpu(heuristic),
-        "power": options.power,
-        "problems": [
-            {
-                "problem": _fields(one.problem),
-                "candidates": one.candidates,
-                "library": _library(one.problem, one.first),
-                "ranking": [predicted(*placed) for placed in enumerate(one.chosen, 1)],
-            }
-            for one in found
-        ],
+        **_model(heuristic, gpu),
+        "problems": [_facts(one) for one in found],
     }
     return Output(document, many_ranking_tables(problems, document))
 
@@ -125,20 +115,12 @@ def _one(problem: GemmProblem, options: argparse.Namespace) -> Output:
     truths = _truths(data, problem, gpu) if data else {}
     among = candidates(problem, gpu)
     ranking = heuristic.predict(problem, among)
-    length = len(heuristic.shortlist(problem, among)) if isinstance(top, str) else top
+    (found,) = choices(heuristic, [problem], gpu, top)
     reasons = heuristic.explain(problem, among, ranking[0].config, limit=REASONS)
     document = {
-        "problem": _fields(problem),
-        "gpu": gpu.name,
-        **_nearest_gpu(heuristic),
-        "power": options.power,
-        "candidates": len(among),
+        **_facts(found, truths),
+        **_model(heuristic, gpu),
         "roofline": _roofline(problem, gpu),
-        "library": _library(problem, heuristic.first(problem, among)),
-        "ranking": [
-            predicted(rank, prediction) | _measured(prediction, truths)
-            for rank, prediction in enumerate(ranking[:length], 1)
-        ],
         "reasons": [asdict(reason) for reason in reasons],
         "measured": {regime: _oracle(truth, ranking) for regime, truth in truths.items()},
     }
@@ -148,17 +130,34 @@ def _one(problem: GemmProblem, options: argparse.Namespace) -> Output:
 def _truths(data: Path, problem: GemmProblem, gpu: Hardware) -> dict[str, MeasuredTimes]:
     """What a data set of the GPU has of the problem, by regime."""
     dataset = read_dataset(data)
-    check_measured_on(data, measured_hardware(dataset.provenance), gpu)
+    check_measured_on(data, dataset_hardware(dataset), gpu)
     return measured_times(dataset.rows, problem)
 
 
-def _nearest_gpu(heuristic: LearnedHeuristic) -> dict[str, str]:
-    """Which GPU's model is used, and with what limits, where it is another GPU's."""
-    return {"borrowed": terms(heuristic.artifact)} if heuristic.artifact.trained_for else {}
+def _model(heuristic: LearnedHeuristic, gpu: Hardware) -> dict[str, str]:
+    """What ranks, for which GPU, and with what limits where it is another GPU's model."""
+    found = {"gpu": gpu.name, "power": heuristic.objective}
+    if heuristic.artifact.trained_for:
+        found["borrowed"] = terms(heuristic.artifact)
+    return found
 
 
-def _fields(problem: GemmProblem) -> dict[str, object]:
-    return dict(zip(PROBLEM_FIELDS, problem.row(), strict=True))
+def _facts(one: Choices, truths: Mapping[str, MeasuredTimes] | None = None) -> dict[str, object]:
+    """What is chosen for a problem, and with ``truths`` what was measured of that, by regime."""
+    ranking = [predicted(*placed) for placed in enumerate(one.chosen, 1)]
+    if truths is not None:
+        for entry, prediction in zip(ranking, one.chosen, strict=True):
+            name = prediction.config.name
+            entry["measured"] = {
+                regime: {"microseconds": truth.times.get(name), "slowdown": truth.slowdown(name)}
+                for regime, truth in truths.items()
+            }
+    return {
+        "problem": dict(zip(PROBLEM_FIELDS, one.problem.row(), strict=True)),
+        "candidates": one.candidates,
+        "library": _library(one.problem, one.first),
+        "ranking": ranking,
+    }
 
 
 def _roofline(problem: GemmProblem, gpu: Hardware) -> dict[str, object]:
@@ -180,17 +179,6 @@ def _library(problem: GemmProblem, first: FirstChoice) -> dict[str, object]:
         "at_least_microseconds": over and over * first.prediction.microseconds,
         "at_least_over_first": over,
         "deferred": first.deferred,
-    }
-
-
-def _measured(prediction: Prediction, truths: Mapping[str, MeasuredTimes]) -> dict[str, object]:
-    """The measured times of a config, by regime."""
-    name = prediction.config.name
-    return {
-        "measured": {
-            regime: {"microseconds": truth.times.get(name), "slowdown": truth.slowdown(name)}
-            for regime, truth in truths.items()
-        },
     }
 
 

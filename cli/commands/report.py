@@ -6,6 +6,7 @@ With scores it fits every heuristic on parts of the data set: a minute for 500 p
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 
 from tilecast.cli.commands.evaluate import default_scores
 from tilecast.cli.options import argtypes, arguments, resolve
@@ -14,6 +15,7 @@ from tilecast.cli.options.output_paths import check_distinct, check_file
 from tilecast.cli.output.output import Output
 from tilecast.data_collection.dataset.dataset import Dataset, read_dataset, shipped_data
 from tilecast.heuristics.errors import TilecastError
+from tilecast.models.learning.labels import ProblemLabels
 from tilecast.models.learning.training_sets import Measurements, dataset_hardware
 from tilecast.models.runtime.artifact import Artifact, load
 from tilecast.models.runtime.known_operands import check_ranks_for, ranks_for
@@ -53,14 +55,8 @@ def run(options: argparse.Namespace) -> Output:
     if dataset:
         measured = Measurements(dataset_hardware(dataset), (dataset,))
         table = measured.own
-        sections += dataset_sections(dataset, table, options.power)
-        if not options.no_scores and not of_model:
-            sections.append(_scores(measured, options))
-    if artifact and table:
-        heuristic = LearnedHeuristic(artifact, options.power)
-        problems = resolve.ranked(heuristic, (labels.problem for labels in table))
-        found = choices(heuristic, problems, artifact.hardware)
-        sections.append(doubt_section(found, artifact.name))
+        scores = None if options.no_scores or of_model else _scores(measured, options)
+        sections += measured_sections(dataset, table, options.power, artifact, scores)
     write_page(options.out, f"tilecast: {options.source.name}", sections)
     document = {
         "out": str(options.out),
@@ -70,6 +66,23 @@ def run(options: argparse.Namespace) -> Output:
     }
     megabytes = document["bytes"] / 1e6
     return Output(document, [f"{options.out}: {megabytes:.1f} MB, {len(table)} problems"])
+
+
+def measured_sections(
+    dataset: Dataset,
+    table: Sequence[ProblemLabels],
+    power: str,
+    artifact: Artifact | None,
+    scores: Section | None,
+) -> list[Section]:
+    """What was measured, the scores, and where a model is unsure of it."""
+    sections = [*dataset_sections(dataset, table, power), *([scores] if scores else [])]
+    if artifact and table:
+        heuristic = LearnedHeuristic(artifact, power)
+        problems = resolve.ranked(heuristic, (labels.problem for labels in table))
+        found = choices(heuristic, problems, artifact.hardware)
+        sections.append(doubt_section(found, artifact.name))
+    return sections
 
 
 def _model(options: argparse.Namespace) -> tuple[Dataset | None, Artifact]:

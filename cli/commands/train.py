@@ -28,8 +28,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_further_data(parser, about)
     about = "folder that the artifact goes to"
     parser.add_argument("--out", type=argtypes.path, required=True, help=about)
-    about = "of the models' sampling (default: 0)"
-    parser.add_argument("--seed", type=argtypes.integer(0), default=0, help=about)
     arguments.add_jobs(parser)
 
 
@@ -41,7 +39,7 @@ def run(options: argparse.Namespace) -> Output:
     datasets = [path for path in options.add if path.suffix.lower() != SUFFIX]
     measured, files = read_measurements(options, datasets)
     usable = read_autotuned(autotuned, measured.gpu)
-    artifact = train(measured, usable.found, seed=options.seed, jobs=options.jobs)
+    artifact = train(measured, usable.found, jobs=options.jobs)
     save(artifact, options.out)
     seconds = time.perf_counter() - start
     facts: Mapping[str, Any] = artifact.facts

@@ -10,15 +10,15 @@ from itertools import chain
 from typing import Any
 
 from tilecast.cli.commands.collect import (
+    check_measured,
     collect_options,
     measure,
     measured_so_far,
-    nothing_measured,
     problem_counts,
 )
 from tilecast.cli.commands.evaluate import SHOWN_K
 from tilecast.cli.options import argtypes, arguments, resolve
-from tilecast.cli.options.load_measurements import read_store, shipped_datasets
+from tilecast.cli.options.load_measurements import shipped_datasets
 from tilecast.cli.options.output_paths import check_distinct, check_writable
 from tilecast.cli.output.output import Output
 from tilecast.data_collection.dataset.dataset import read_dataset
@@ -65,10 +65,9 @@ def run(options: argparse.Namespace) -> Output:
         raise TilecastError(why)
     measure(replace(wanted, problems=own, choose=Guided(heuristic, gpu)))
     with closing(MeasurementStore(options.store)) as store:
-        counts, raced = problem_counts(store, own), store.measured("race") & set(own)
-    if not raced:
-        raise nothing_measured(options.budget, counts)
-    measured = read_store(options.store)
+        measured, counts = store.export(), problem_counts(store, own)
+        raced = store.measured("race") & set(own)
+    check_measured(counts)
     table = [labels for labels in label_table(measured) if labels.problem in raced]
     artifact = train(by_gpu([measured, *known]), jobs=resolve.workers(options))
     save(artifact, options.out)

@@ -18,7 +18,7 @@ from tilecast.cli.diagnosis.finding import Finding
 from tilecast.cli.diagnosis.torch_operators import DSL, check_torch_operators
 from tilecast.cli.options.output_paths import check_writable
 from tilecast.data_collection.gpu.environment import cublas_here
-from tilecast.data_collection.gpu.gpu_model import hardware_of
+from tilecast.data_collection.gpu.gpu_model import hardware_of, visible_gpu_names
 from tilecast.heuristics.errors import TilecastError, one_line
 from tilecast.heuristics.hardware import GPUS, Hardware, known_gpu
 from tilecast.inductor_hook.names import MODEL
@@ -50,10 +50,10 @@ def examine(cache_root: Path) -> list[Finding]:
     required = map(Requirement, requires("tilecast") or ())
     wanted = {one.name: one.specifier for one in required}
     try:
-        gpus, why = visible_gpus(), ""
-    # A broken torch or driver is a finding, not a failure of this command.
-    except Exception as error:
-        gpus, why = [], one_line(error)
+        names = visible_gpu_names()
+    except ImportError:  # of a package that is a finding of its own
+        names = []
+    gpus, here = check_gpus(names)
     return [
         Finding("python", platform.python_version(), True),
         *(
@@ -61,9 +61,9 @@ def examine(cache_root: Path) -> list[Finding]:
             for name, module, needed in _PACKAGES
         ),
         *check_torch_operators(wanted.get(DSL, SpecifierSet())),
-        *check_gpus(gpus, why),
-        *check_models(gpus),
-        *check_cublas(gpus),
+        *gpus,
+        *check_models(here),
+        *check_cublas(here),
         check_cache(cache_root),
     ]
 
@@ -91,55 +91,30 @@ def check_package(name: str, module: str, wanted: SpecifierSet, *, needed: bool)
     return Finding(name, found, True, needed)
 
 
-def visible_gpus() -> list[str]:
-    """Names of the GPUs that torch sees; none without torch."""
-    try:
-        import torch
-    except ImportError:
-        return []
-    return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
-
-
-def check_gpus(names: list[str], why: str = "") -> Iterator[Finding]:
-    """The GPUs of this machine; compiling, training and predicting need none.
-
-    Args:
-        names: what torch calls them.
-        why: the error of torch, where it raised one.
-    """
+def check_gpus(names: list[str]) -> tuple[list[Finding], list[Hardware]]:
+    """The GPUs of this machine, and those that tilecast can use; most commands need none."""
     if not names:
         advice = "predict, compile and train work; collect and running kernels need a GPU"
-        found = f"none visible ({why})" if why else "none visible"
-        yield Finding("gpu", found, False, False, advice)
+        return [Finding("gpu", "none visible", False, False, advice)], []
+    findings, here = [], []
     for name in dict.fromkeys(names):
         shown = f"{names.count(name)} x {name}"
         try:
-            gpu = _gpu(names, name)
-            how = "known" if gpu in GPUS else "described by its driver, and known"
-            yield Finding("gpu", f"{shown}, {how} as {gpu.name}", True, False)
+            gpu = known_gpu(name) or hardware_of(names.index(name))
         except TilecastError as error:
-            yield Finding("gpu", shown, False, False, str(error))
-
-
-def _gpu(names: list[str], name: str) -> Hardware:
-    """The first GPU of a name; TilecastError where no kernel or no description fits it."""
-    return known_gpu(name) or hardware_of(names.index(name))
-
-
-def _gpus(names: list[str]) -> list[Hardware]:
-    """This machine's GPUs, without those that `check_gpus` reports as unusable."""
-    found = []
-    for name in dict.fromkeys(names):
-        with suppress(TilecastError):
-            found.append(_gpu(names, name))
-    return found
+            findings.append(Finding("gpu", shown, False, False, str(error)))
+            continue
+        how = "known" if gpu in GPUS else "described by its driver, and known"
+        findings.append(Finding("gpu", f"{shown}, {how} as {gpu.name}", True, False))
+        here.append(gpu)
+    return findings, here
 
 
 def check_models(
-    names: list[str], environment: Mapping[str, str] = os.environ
+    here: Sequence[Hardware], environment: Mapping[str, str] = os.environ
 ) -> Iterator[Finding]:
     """The model that `MODEL` names, and the shipped ones of the default GPU and of those here."""
-    default, here = GPUS[0], _gpus(names)
+    default = GPUS[0]
     if folder := environment.get(MODEL):
         yield _check_named_model(folder, here)
     for gpu in dict.fromkeys([default, *here]):
@@ -167,26 +142,26 @@ def _check_named_model(folder: str, here: Sequence[Hardware]) -> Finding:
 
 
 def check_cublas(
-    names: list[str], environment: Mapping[str, str] = os.environ
+    here: Sequence[Hardware], environment: Mapping[str, str] = os.environ
 ) -> Iterator[Finding]:
     """Whether the model of each GPU was compared with the cuBLAS and driver of this machine.
 
     What either side does not state is skipped.
     """
     folder = environment.get(MODEL)
-    for gpu in _gpus(names):
+    for gpu in here:
         # `check_models` reports a model that does not load.
         with suppress(TilecastError):
             artifact = model_for(gpu, Path(folder) if folder else None)
             if artifact.trained_for:  # the model of another GPU never falls back to cuBLAS
                 continue
             facts: Mapping[str, Any] = artifact.facts
-            measured, here = facts.get("library", {}), cublas_here()
-            for name in sorted(measured.keys() & here.keys()):
+            measured, installed = facts.get("library", {}), cublas_here()
+            for name in sorted(measured.keys() & installed.keys()):
                 yield Finding(
                     name,
-                    ", ".join(here[name]),
-                    set(here[name]) <= set(measured[name]),
+                    ", ".join(installed[name]),
+                    set(installed[name]) <= set(measured[name]),
                     False,
                     f"the model was compared with {', '.join(measured[name])}, so its choice "
                     "between a tilecast kernel and cuBLAS may be out of date; collect and train, "

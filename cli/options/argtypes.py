@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,8 @@ AUTO = "auto"
 _MOST = 2**31 - 1
 """The largest number that any option takes."""
 _MOST_PARALLEL = 1024
-_SIZE = re.compile("([0-9]{1,15})([KMGT]?)")
-_DURATION = re.compile("([0-9]{1,15})([smh]?)")
+_BYTES = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600}
 _LAST_DEVICE = 63
 
 
@@ -69,24 +69,28 @@ def top(text: str) -> int | str:
 
 def size(text: str) -> int:
     """Read how many bytes; K, M, G and T are 1024 times one another."""
-    found = _SIZE.fullmatch(text)
+    found = _with_unit(text, _BYTES)
     if found is None:
         raise argparse.ArgumentTypeError(
             f"{text!r} is no size; allowed: bytes, or K, M, G or T of them, such as 500M or 2G"
         )
-    return int(found[1]) << 10 * " KMGT".index(found[2] or " ")
+    return found
 
 
 def seconds(text: str) -> int:
     """Read a duration in seconds, or with s, m or h behind it in that unit."""
-    found = _DURATION.fullmatch(text)
-    asked = int(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]] if found else 0
-    if not 1 <= asked <= _MOST:
+    found = _with_unit(text, _SECONDS)
+    if not found or found > _MOST:
         raise argparse.ArgumentTypeError(
             f"{text!r} is out of range; allowed: seconds from 1 to {_MOST}, or with s, m or h "
             "behind the number, such as 20m"
         )
-    return asked
+    return found
+
+
+def _with_unit(text: str, units: Mapping[str, int]) -> int | None:
+    found = re.fullmatch("([0-9]{1,15})([A-Za-z]?)", text)
+    return int(found[1]) * units[found[2]] if found and found[2] in units else None
 
 
 def parallel(text: str) -> int:
@@ -98,9 +102,8 @@ def parallel(text: str) -> int:
     return cpu_count()
 
 
-def power(text: str) -> str:
-    """Read the power regime to aim at."""
-    return reads(check_objective)(text)
+power = reads(check_objective)
+"""Reads the power regime to aim at."""
 
 
 def path(text: str) -> Path:

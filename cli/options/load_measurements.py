@@ -1,4 +1,4 @@
-"""The measurements that commands learn from or show: data sets and stores.
+"""The data sets that commands learn from or show.
 
 Every function raises a TilecastError where a file cannot be read.
 """
@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from contextlib import closing
 from pathlib import Path
 
 from tilecast.data_collection.dataset.dataset import Dataset, read_dataset, shipped_data
 from tilecast.data_collection.gpu.gpu_model import first_hardware
-from tilecast.data_collection.jobs.store import MeasurementStore
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import GPUS, Hardware
 from tilecast.models.learning.training_sets import Measurements, by_gpu, dataset_hardware
@@ -71,9 +69,3 @@ def files_line(files: Sequence[Path]) -> str:
 def shipped_datasets(gpu: Hardware) -> list[Dataset]:
     """The shipped data sets of GPUs that are like this one, so that a model learns from them."""
     return [read_dataset(path) for like in known_gpus(gpu) if (path := shipped_data(like))]
-
-
-def read_store(path: Path) -> Dataset:
-    """Everything that a store holds."""
-    with closing(MeasurementStore(path)) as store:
-        return store.export()

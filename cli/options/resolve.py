@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 
 from tilecast.cli.options.argtypes import AUTO, parallel
@@ -20,7 +21,6 @@ from tilecast.data_collection.problems.problem_files import read_problems
 from tilecast.data_collection.problems.suites import problems
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import GPUS, Hardware
-from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.objects.cache import ObjectCache, default_root
 from tilecast.models.runtime.known_operands import (
@@ -101,12 +101,7 @@ def ranked(
             operands.
     """
     model, problems = heuristic.artifact, tuple(problems)
-
-    def takes(operands: GemmOperands) -> bool:
-        if alone:
-            return decides_for(model.measured, operands)
-        return ranks_for(model.operands, operands)
-
+    takes = partial(decides_for, model.measured) if alone else partial(ranks_for, model.operands)
     taken = tuple(problem for problem in problems if takes(problem.operands))
     if not taken:
         check_ranks_for(model.operands, problems[0].operands)

@@ -99,12 +99,7 @@ def regimes(problem: GemmProblem) -> tuple[str, ...]:
 
 
 def measure(bench: Bench, problem: GemmProblem, entrants: Sequence[Entrant]) -> list[Measurement]:
-    """Screen all entrants and race the finalists.
-
-    Args:
-        bench: times kernels of this problem.
-        problem: what they multiply.
-        entrants: every candidate, and None for PyTorch's kernel where it has one.
+    """Screen all entrants, None for PyTorch's kernel among them, and race the finalists.
 
     Returns:
         A screen row for every entrant and a race row for every finalist and regime; no race rows

@@ -27,10 +27,9 @@ class Unpacked:
 
 
 def pack(cache: ObjectCache, path: Path) -> int:
-    """Write the whole entries of a cache into one file, the same for the same entries.
+    """Write the whole entries of a cache into one file; returns how many there are.
 
-    Returns:
-        How many there are.
+    The file is the same for the same entries.
 
     Raises:
         TilecastError: there is none, they take more than `MOST_BYTES`, others may write the cache,
@@ -81,11 +80,7 @@ def unpack(cache: ObjectCache, path: Path) -> Unpacked:
 
 
 def _entries(path: Path) -> Iterator[Entry]:
-    """The entries of a pack, each checked.
-
-    Raises:
-        TilecastError: it cannot be read, or is damaged.
-    """
+    """The entries of a pack, each checked."""
     try:
         with path.open("rb") as file:
             yield from read_entries(file, MOST_BYTES)

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 
 from tilecast.data_collection.problems import suites
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
-from tilecast.heuristics.hardware import Hardware
-from tilecast.heuristics.heuristic import Heuristic
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.kernels.candidates import candidates
 
 ASKED_SUITES, ASKED_RANDOM = ("training", "llm"), 4_000
 """Whose problems are asked about: layers that people run; and so many of the suite ``random``, with
@@ -30,17 +27,6 @@ def common_problems(operands: GemmOperands) -> list[GemmProblem]:
         with suppress(TilecastError):
             found.append(replace(problem, operands=operands))
     return found
-
-
-def first_configs(
-    heuristic: Heuristic, problem: GemmProblem, hardware: Hardware
-) -> Sequence[KernelConfig]:
-    """The first `FIRST` that a heuristic names for a problem, best first.
-
-    Raises:
-        TilecastError: the heuristic does not answer for its operands.
-    """
-    return list(heuristic.rank(problem, candidates(problem, hardware), limit=FIRST))
 
 
 def by_frequency(shortlists: Iterable[Iterable[KernelConfig]]) -> list[KernelConfig]:

@@ -69,12 +69,8 @@ def speeds(
     are not nested: what the margin is chosen by comes from trees and rankers that have seen the
     fold that is scored.
 
-    Args:
-        rankers: what was fitted in each of the splits.
-        table: labels of all problems.
-        splits: the `folds` of the table.
-        among: the problems that are scored; all when left out.
-        jobs: fits at a time.
+    The rankers were fitted in each of the splits, the `folds` of the table. Scored are the problems
+    that are ``among`` some, or all.
 
     Returns:
         For each objective, ``power``, and each group of ``problems`` (all, batches, or one of the

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from tilecast.data_collection.dataset.dataset import Dataset, joined
 from tilecast.heuristics.errors import TilecastError
@@ -79,16 +78,7 @@ def by_gpu(datasets: Sequence[Dataset]) -> Measurements:
 
 
 def dataset_hardware(dataset: Dataset) -> Hardware:
-    """The GPU that a data set was measured on; see `measured_hardware`.
-
-    Raises:
-        TilecastError: as there.
-    """
-    return measured_hardware(dataset.provenance)
-
-
-def measured_hardware(provenance: Mapping[str, Any]) -> Hardware:
-    """The GPU that a data set of some provenance was measured on.
+    """The GPU that a data set was measured on.
 
     A run says which one it measured; a run that does not had one model in its host. Where runs
     describe one of the same name, whose rates were measured, the first description counts.
@@ -98,7 +88,7 @@ def measured_hardware(provenance: Mapping[str, Any]) -> Hardware:
     """
     found: dict[str, Hardware] = {}
     try:
-        for run in provenance["runs"]:
+        for run in dataset.provenance["runs"]:
             for name in [run["gpu"]] if "gpu" in run else [gpu["name"] for gpu in run["gpus"]]:
                 if name not in found:
                     facts = run.get("hardware")
@@ -108,10 +98,10 @@ def measured_hardware(provenance: Mapping[str, Any]) -> Hardware:
             f"the data set does not say which GPU it was measured on ({error!r}); allowed: runs "
             "that name theirs; export it again with `tilecast collect`"
         ) from error
-    if len(set(found.values())) != 1:
+    models = set(found.values())
+    if len(models) != 1:
         raise TilecastError(
-            f"the data set names {len(set(found.values()))} GPU models "
-            f"({', '.join(sorted(found))}); "
-            "allowed: one; train on each GPU's measurements apart"
+            f"the data set names {len(models)} GPU models ({', '.join(sorted(found))}); allowed: "
+            "one; train on each GPU's measurements apart"
         )
-    return next(iter(found.values()))
+    return models.pop()

@@ -53,13 +53,8 @@ def deferral_features(features: np.ndarray, scores: ModelScores) -> np.ndarray:
     How far a config is behind the first one tells the trees which are first choices: only these
     are asked about later.
 
-    Args:
-        features: float32 array [configs, features] of
-            `tilecast.models.features.features.featurize`, with the first choice first.
-        scores: of these configs, `ConfigRanker.model_scores`.
-
-    Returns:
-        float32 array [configs, DEFERRAL_FEATURES].
+    Features are those of `tilecast.models.features.features.featurize`, the first choice first, and
+    scores `ConfigRanker.model_scores`; the result is float32 [configs, DEFERRAL_FEATURES].
     """
     analytic = log_analytic(features)
     behind = scores.blended - scores.blended[0]

@@ -50,11 +50,9 @@ class Forest:
 
     @classmethod
     def of(cls, model: Mapping[str, Any]) -> Forest:
-        """Take over a model that XGBoost has just trained.
+        """Take over what ``xgboost.Booster.save_raw("json")`` says of a model.
 
-        Args:
-            model: what ``xgboost.Booster.save_raw("json")`` says: scalar trees over at most
-                256 features, no categories.
+        It has scalar trees over at most 256 features, and no categories.
         """
         learner = model["learner"]
         trees = learner["gradient_booster"]["model"]["trees"]
@@ -140,14 +138,9 @@ class Forest:
         return list(zip(features, np.split(self.threshold, ends), strict=True))
 
     def predict(self, features: np.ndarray, trees: int | None = None) -> np.ndarray:
-        """Evaluate the trees.
+        """Evaluate the trees, or the first so many: float32 [rows].
 
-        Args:
-            features: float32 array [rows, features], without NaN.
-            trees: only so many, from the first on.
-
-        Returns:
-            float32 array [rows].
+        Features are float32 [rows, features], without NaN.
         """
         trees = self.trees if trees is None else min(trees, self.trees)
         values = _at(self.value, self._leaves(features, trees))

@@ -114,13 +114,9 @@ class Network:
         return cls(logarithmic > 0, mean, deviation, layers)
 
     def predict(self, features: np.ndarray) -> np.ndarray:
-        """Evaluate the network.
+        """Evaluate the network: float32 [rows, outputs], within `MAX_OUTPUT`.
 
-        Args:
-            features: float32 array [rows, features], without NaN.
-
-        Returns:
-            float32 array [rows, outputs], within `MAX_OUTPUT`.
+        Features are float32 [rows, features], without NaN.
         """
         # The threads of a matrix library wait actively for each other: where compilers keep the
         # cores busy, that takes many times as long as to multiply so little in one. The limit is

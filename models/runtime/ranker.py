@@ -127,12 +127,8 @@ class ConfigRanker:
         order is drawn for each rival and gone both ways: sampled Shapley values (Strumbelj and
         Kononenko, Explaining prediction models, 2014).
 
-        Args:
-            config: its features, [features].
-            rivals: those of one rival at least, [rivals, features].
-
-        Returns:
-            float64 array [features], which adds up to the difference.
+        ``config`` is [features], ``rivals`` [rivals, features], at least one. The effects, float64
+        [features], add up to the difference.
         """
         count, drawn = len(config), np.random.default_rng(0)
         taken = np.tri(count + 1, count, -1, bool)

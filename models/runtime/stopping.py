@@ -38,9 +38,7 @@ class StoppingRule:
     def size(self, features: np.ndarray, mean: int) -> int:
         """Candidates to take: the first, and the next for as long as they are worth it.
 
-        Args:
-            features: of the problem, `stop_features`.
-            mean: candidates per problem, on average over many problems; one of `MEANS`.
+        ``features`` are `stop_features`, ``mean`` is one of `MEANS`.
         """
         worth = self.gains(features) >= self.thresholds[mean]
         return 1 + int(np.logical_and.accumulate(worth).sum())
@@ -51,10 +49,7 @@ class StoppingRule:
 
 
 def stop_features(scores: ModelScores) -> np.ndarray:
-    """What speaks for or against compiling each candidate but the first.
-
-    Args:
-        scores: of the first candidates of a ranking.
+    """What speaks for or against compiling each of the first candidates of a ranking but one.
 
     Returns:
         float64 array [candidates - 1, 4]: log of how many candidates come before; how far the

@@ -1551,6 +1551,27 @@ def test_the_switch_routes_and_gives_back(switched_on: Callable[..., None], kind
     assert _failures() == []
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_the_switch_trains_under_autocast(
+    switched_on: Callable[..., None], dtype: torch.dtype
+) -> None:
+    """Weights in float32, as a training loop keeps them; dtypes and values as torch's."""
+    operands = [_bf16(*shape).float().requires_grad_() for shape in ((M, K), (N, K), (N,))]
+
+    def step() -> list[torch.Tensor]:
+        with torch.autocast("cuda", dtype=dtype):
+            result = F.linear(*operands)
+        return [result.detach(), *torch.autograd.grad(result.float().sum(), operands)]
+
+    expected = step()
+    switched_on()
+    for mine, theirs in zip(_settled(step), expected, strict=True):
+        assert mine.dtype == theirs.dtype
+        assert _error(mine, theirs) < TOLERANCE
+    assert any(text.endswith(":rcr:bias") for text in _texts())
+    assert _failures() == []
+
+
 @pytest.mark.parametrize("steps", FACTORS)
 def test_the_switch_routes_a_matrix_where_the_model_knows_such(
     switched_on: Callable[..., None], steps: str

@@ -49,7 +49,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few_dataset: Dataset)
     def compiled(kernels: Sequence[KernelSpec], **_: object) -> Iterator[CompileResult]:
         return (CompileResult(spec, 0.0) for spec in kernels)
 
-    monkeypatch.setattr(campaign, "visible_gpus", lambda: NEW.device_names * 2)
+    monkeypatch.setattr(campaign, "visible_gpu_names", lambda: NEW.device_names * 2)
     monkeypatch.setattr(gpu_model, "hardware_of", lambda *_, **__: NEW)
     monkeypatch.setattr(environment, "cards", lambda devices, gpu: [f"card{d}" for d in devices])
     monkeypatch.setattr(campaign, "check_there", lambda devices: None)

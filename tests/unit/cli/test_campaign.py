@@ -36,7 +36,7 @@ def test_a_budget_that_is_too_short_is_told(
     monkeypatch.setattr(collect_command, "collect", lambda options, report: None)
     assert main([*arguments, "--budget", "1"]) == 2
     line = capsys.readouterr().err.splitlines()[-1]
-    assert f"none of the {len(PROBLEMS)} problems was measured within --budget 1;" in line
+    assert f"none of the {len(PROBLEMS)} problems was measured, and 0 kernels failed; " in line
 
 
 def test_problems_of_too_few_families_are_refused_before_anything_is_measured(
@@ -65,7 +65,7 @@ def test_a_cluster_takes_the_place_of_this_host(
     monkeypatch.setattr(collect_command, "collect", lambda options, report: asked.append(options))
     assert arguments[-2:] == ["--workers", "2"]
     # This host has no GPU; the cluster says which one it has.
-    monkeypatch.setattr(campaign, "visible_gpus", list)
+    monkeypatch.setattr(campaign, "visible_gpu_names", list)
     monkeypatch.setattr(campaign, "target_gpu", lambda device, address, runs: hardware("H200"))
     assert main([*arguments[:-2], *cluster]) == 2
     assert [(one.address, one.gpu.name) for one in asked] == [("here:1", "H200")] * 2

@@ -15,6 +15,7 @@ from packaging.version import Version
 
 from tilecast.cli.diagnosis import machine
 from tilecast.cli.diagnosis.torch_operators import compare
+from tilecast.heuristics.hardware import hardware
 from tilecast.models.runtime import artifact
 
 MODEL_FOLDER = artifact.SHIPPED / "H200"
@@ -42,7 +43,7 @@ def test_this_machine_is_usable(answer: Callable[..., dict], shipped: Path, tmp_
 
 def test_models(shipped: Path) -> None:
     assert [f.found for f in machine.check_models([])] == ["H200"]
-    ours, other = machine.check_models(["NVIDIA H100 80GB HBM3"])
+    ours, other = machine.check_models([hardware("H100")])
     assert (ours.works, other.works, other.needed) == (True, False, False)
     assert other.advice.startswith("H100 has no model of its own and uses the H200 model")
     (shipped / "manifest.json").write_text("{}")
@@ -64,11 +65,12 @@ def test_the_model_that_the_environment_names_must_load(
 
 def test_the_model_that_the_environment_names_is_for_a_gpu(shipped: Path) -> None:
     named = {"TILECAST_MODEL": str(MODEL_FOLDER)}
-    for names in ([], ["NVIDIA H200"], ["NVIDIA H100 80GB HBM3", "NVIDIA H200"]):
-        ours, *others = machine.check_models(names, named)
+    for names in ([], ["H200"], ["H100", "H200"]):
+        here = [*map(hardware, names)]
+        ours, *others = machine.check_models(here, named)
         assert (ours.found, ours.works) == (f"TILECAST_MODEL={MODEL_FOLDER}, for H200", True)
-        assert others == list(machine.check_models(names, {}))
-    other, *_ = machine.check_models(["NVIDIA H100 80GB HBM3"], named)
+        assert others == list(machine.check_models(here, {}))
+    other, *_ = machine.check_models([hardware("H100")], named)
     assert (other.works, other.needed) == (False, True)
     assert other.advice == "name one for H100, or unset TILECAST_MODEL"
     assert len(list(machine.check_models([], {"TILECAST_MODEL": ""}))) == 1
@@ -91,20 +93,17 @@ def test_versions_beside_which_the_model_was_not_measured_are_a_warning(
     monkeypatch.setattr(machine, "cublas_here", lambda: here)
     change_manifest(another_model, lambda manifest: manifest["facts"].update(library=MEASURED))
     named = {"TILECAST_MODEL": str(another_model)}
-    findings = list(machine.check_cublas(["NVIDIA H200"], named))
+    findings = list(machine.check_cublas([hardware("H200")], named))
     assert {finding.subject: finding.works for finding in findings} == works
     assert not any(finding.needed for finding in findings)
     assert "compared with 13.1.0.3" in findings[0].advice or "cuBLAS" not in works
-    assert list(machine.check_cublas(["NVIDIA H100 80GB HBM3"], named)) == []
-    assert list(machine.check_cublas(["NVIDIA H200"], {"TILECAST_MODEL": "/nonexist"})) == []
+    assert list(machine.check_cublas([hardware("H100")], named)) == []
+    assert list(machine.check_cublas([hardware("H200")], {"TILECAST_MODEL": "/nonexist"})) == []
 
 
 @pytest.mark.parametrize(
-    ("error", "found"),
-    [
-        (ModuleNotFoundError("No module named 'torch'"), "none visible"),
-        (OSError("libc10.so: no such file"), "none visible (OSError: libc10.so: no such file)"),
-    ],
+    "error",
+    [ModuleNotFoundError("No module named 'torch'"), OSError("libc10.so: no such file")],
     ids=["missing", "broken"],
 )
 def test_a_torch_that_does_not_import_is_told_and_the_rest_is_looked_at(
@@ -113,7 +112,6 @@ def test_a_torch_that_does_not_import_is_told_and_the_rest_is_looked_at(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     error: Exception,
-    found: str,
 ) -> None:
     class Broken(MetaPathFinder):
         def find_spec(self, fullname: str, *_: object) -> None:
@@ -126,7 +124,7 @@ def test_a_torch_that_does_not_import_is_told_and_the_rest_is_looked_at(
     findings = {finding["subject"]: finding for finding in document["findings"]}
     assert not findings["torch"]["works"]
     assert str(error) in findings["torch"]["found"]
-    assert findings["gpu"]["found"] == found
+    assert findings["gpu"]["found"] == "none visible"
     assert findings["object cache"]["works"]
     assert "inductor" not in findings
 
@@ -169,9 +167,10 @@ def test_a_package_must_be_there_fit_and_import(
 
 
 def test_gpus_are_named_as_tilecast_knows_them() -> None:
-    (none,) = machine.check_gpus([])
-    assert not none.needed
-    known, unknown = machine.check_gpus(["NVIDIA H200", "NVIDIA H200", "Tesla K80"])
+    (none,), here = machine.check_gpus([])
+    assert (none.needed, here) == (False, [])
+    (known, unknown), here = machine.check_gpus(["NVIDIA H200", "NVIDIA H200", "Tesla K80"])
+    assert here == [hardware("H200")]
     assert (known.found, known.works) == ("2 x NVIDIA H200, known as H200", True)
     assert unknown.advice.startswith("CUDA device 2 does not say what it is")
     assert not unknown.needed

@@ -18,7 +18,6 @@ from tilecast.cli.main import COMMANDS, main
 from tilecast.data_collection.jobs.store import MeasurementStore
 from tilecast.data_collection.run.collect import CollectOptions
 
-INVALID = "256x256x64_c1x1x1_s2_coop_o1_rm8"
 MEASURED = ("--m", "64", "--n", "4096", "--k", "4096")
 
 NO_TEXT = ("\udcff", "a\udc80b", "\0", "/tmp/\ud800")
@@ -26,7 +25,7 @@ NO_COUNT = (
     *("", " ", "x", "1.5", "1e3", "nan", "-inf", "-1", "0x10", "1 2", "½", "四", "[]", "--"),
     *("9" * 30, "9" * 5000, "-" + "9" * 5000, "1\n2", *NO_TEXT),
 )
-"""No integer, or one that no option takes; zero is apart, since a seed may be it."""
+"""No integer, or one that no option takes; zero is apart, since a device may be it."""
 NO_NAME = ("", " ", "x", "💥" * 60, "a" * 5000, "a b " * 2000, "[/]", "%s", "../..", *NO_TEXT)
 NO_EXTENT = (*NO_COUNT, "0", "2147483648")
 NO_LIST = (*NO_EXTENT, ",", "1,", "1,,2", "1-4", "all")
@@ -97,13 +96,11 @@ def _attacks() -> Iterator[Attack]:
     for command in (predict, problem, ("evaluate", ())):
         yield Attack(*command, "--power", NO_NAME)
     yield Attack("space", (), "--why", NO_CONFIG)
-    yield Attack("compile", (), "--config", (*NO_CONFIG, VALID + "0"))
     for command in ("compile", "doctor"):
         yield Attack(command, (), "", NO_PROBLEM)
-    yield Attack("compile", ("--config", VALID), "--workers", (*NO_COUNT, "0"))
+    yield Attack("compile", ("16x64x64",), "--workers", (*NO_COUNT, "0"))
     yield Attack("compile", (), "--common", (*NO_COUNT, "0", "2001"))
     yield Attack(*train, "--jobs", (*NO_COUNT, "0"))
-    yield Attack(*train, "--seed", NO_COUNT)
     yield Attack("collect", store, "--budget", (*NO_COUNT, "0", "1d", "20 m"))
     yield Attack("collect", store, "--devices", (*NO_COUNT, ",", "0,", "0,,1", "0-1", "all"))
     yield Attack("collect", store, "--suite", NO_NAME)
@@ -114,7 +111,7 @@ def _attacks() -> Iterator[Attack]:
         ("train", (), "--out"),
         ("collect", (), "--store"),
         ("collect", store, "--export"),
-        ("compile", ("--config", VALID), "--cache"),
+        ("compile", ("16x64x64",), "--cache"),
         ("report", ("own.csv",), "--out"),
     ):
         yield Attack(command, more, option, ("", *NO_TEXT))
@@ -139,7 +136,7 @@ def _attacks() -> Iterator[Attack]:
 
 ATTACKS = list(_attacks())
 RANKS = "--model and --power choose what ranks"
-ALONE = "stands alone; allowed: "
+ALONE = "--common stands alone; allowed: "
 MANY = "is for one problem; allowed beside --problems"
 REFUSALS = [
     ("", "arguments are required: COMMAND"),
@@ -169,18 +166,13 @@ REFUSALS = [
     ("compile --power burst", f"{RANKS}; allowed: with -k or --common"),
     ("compile 16x64x64 --power burst", RANKS),
     ("compile 16x64x64 -k 65", "k=65 is out of range; allowed: 1 to 64"),
-    (f"compile --config {VALID} 16x64x64", f"--config {ALONE}"),
-    (f"compile --config {VALID} --problems {{own}}", f"--config {ALONE}"),
-    (f"compile --config {VALID} -k 1", f"--config {ALONE}"),
-    (f"compile --config {INVALID}", f"config {INVALID} is invalid for bf16:rcr on H200: "),
-    (f"compile --config {VALID} --cache /proc/tilecast", "cannot write /proc/tilecast: "),
+    ("compile 16x64x64 --cache /proc/tilecast", "cannot write /proc/tilecast: "),
     ("compile --problems {own} --operands fp16:rcr", "--operands is for MxNxK"),
     ("compile --problems {own} 16x64", "'16x64' is not a problem"),
     ("compile --rows 2", "--tp and --rows shape a model's layers"),
-    ("compile --common 5 16x64x64", f"--common {ALONE}"),
-    (f"compile --common 5 --config {VALID}", f"--common {ALONE}"),
-    ("compile --common 5 -k 3", f"--common {ALONE}"),
-    ("compile --common 5 --problems {own}", f"--common {ALONE}"),
+    ("compile --common 5 16x64x64", ALONE),
+    ("compile --common 5 -k 3", ALONE),
+    ("compile --common 5 --problems {own}", ALONE),
     ("compile --common 5 --operands fp16:rcr>fp32", "no model is for fp16:rcr>fp32"),
     ("objects guess", "argument ACTION: invalid choice: 'guess'"),
     ("objects list", "there is no object cache"),
@@ -309,4 +301,4 @@ def test_cache_named_in_the_environment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("TILECAST_CACHE", cache if "~" in cache else _place(ground, cache))
-    assert complaint(["compile", "--config", VALID]) is None
+    assert complaint(["compile", "16x64x64"]) is None
