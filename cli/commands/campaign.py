@@ -9,7 +9,7 @@ import argparse
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from tilecast.cli.commands.collect import (
@@ -36,7 +36,6 @@ from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook.names import MODEL
 from tilecast.kernels.candidates import space
-from tilecast.models.apply.campaign import stages
 from tilecast.models.apply.guidance import Guided
 from tilecast.models.learning.fit_ranker import fit_ranker
 from tilecast.models.learning.folds import too_few
@@ -56,6 +55,29 @@ from tilecast.reporting.sections import model_section, score_section
 
 REPORT = "report.html"
 """Beside the model and its measurements in their folder."""
+FIRST_PROBLEMS = 24
+"""Problems whose candidates are all measured where no model says which are worth it."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One part of a campaign; the store says how far it is."""
+
+    name: str
+    """What it is called."""
+    problems: tuple[GemmProblem, ...]
+    """What is measured by its end, beside what was before."""
+    learns: bool = False
+    """Whether a ranker of what was measured before chooses among their candidates."""
+
+
+def stages(problems: Sequence[GemmProblem], guided: bool) -> tuple[Stage, ...]:
+    """The parts of a campaign in their order; ``guided``: a model chooses from the beginning."""
+    cards, every = Stage("cards", spread(problems)), tuple(problems)
+    if guided:
+        return cards, Stage("collect", every)
+    first = dict.fromkeys([*cards.problems, *spread(problems, FIRST_PROBLEMS)])
+    return cards, Stage("explore", tuple(first)), Stage("collect", every, learns=True)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

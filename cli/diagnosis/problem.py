@@ -70,14 +70,7 @@ def check_settings(environment: Mapping[str, str] = os.environ) -> Iterator[Find
 def explain(
     typed: TypedProblem, gpu: Hardware, settings: Settings, objects: ObjectCache
 ) -> Iterator[Finding]:
-    """The steps from a problem to tilecast kernels, up to the first that fails.
-
-    Args:
-        typed: the problem.
-        gpu: the GPU.
-        settings: the settings of the hook.
-        objects: where kernels may be compiled already.
-    """
+    """The steps from a problem to tilecast kernels, up to the first that fails."""
     problem = typed.problem
     ranked_as = f", ranked as {problem}" if typed.unaligned else ""
     yield Finding("problem", f"{typed} {problem.operands}{ranked_as}", True, False)

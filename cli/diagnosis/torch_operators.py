@@ -19,11 +19,7 @@ DSL = "nvidia-cutlass-dsl"
 
 
 def check_torch_operators(wanted: SpecifierSet) -> Iterator[Finding]:
-    """Nothing where PyTorch has no such operators, or CuTe DSL is absent.
-
-    Args:
-        wanted: versions of CuTe DSL that tilecast works with.
-    """
+    """Nothing where PyTorch has no such operators, or CuTe DSL is absent."""
     try:
         from torch._native import cutedsl_utils
 
@@ -36,7 +32,7 @@ def check_torch_operators(wanted: SpecifierSet) -> Iterator[Finding]:
 
 
 def compare(found: Version, listed: Set[Version], wanted: SpecifierSet) -> Finding:
-    """Whether PyTorch lists the version that is installed, and which other one suits both."""
+    """Whether PyTorch lists the version that is found, or which one it and tilecast both want."""
     names = ", ".join(map(str, sorted(listed)))
     if found in listed:
         return Finding(SUBJECT, f"on, under CuTe DSL {found}", True, needed=False)

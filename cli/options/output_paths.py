@@ -37,9 +37,7 @@ def check_file(file: Path) -> None:
 def check_distinct(options: argparse.Namespace, *outputs: Path | None) -> None:
     """See that no output replaces an input, the store, or another output.
 
-    Args:
-        options: of the command, which name the inputs.
-        outputs: files and folders; None where an output was not asked for.
+    An output that was not asked for is None.
     """
     taken = _inputs(options)
     for path in filter(None, outputs):

@@ -117,13 +117,7 @@ def ranked(
 
 
 def check_ranks(options: argparse.Namespace, ranks: bool, allowed: str) -> None:
-    """See that --model and --power are given only where a model ranks.
-
-    Args:
-        options: with those of `tilecast.cli.options.arguments.add_model`.
-        ranks: whether a model ranks.
-        allowed: the options that make it rank, for the message.
-    """
+    """See that --model and --power are given only where a model ranks, with the allowed options."""
     if not ranks and (options.model or options.power != DEFAULT_POWER):
         raise TilecastError(f"--model and --power choose what ranks; allowed: with {allowed}")
 

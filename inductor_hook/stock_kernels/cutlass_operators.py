@@ -5,17 +5,16 @@ That library takes heuristics by name. The one that it brings ranks no kernel of
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from tilecast.heuristics.config import KernelConfig
+import torch
+
 from tilecast.heuristics.errors import TilecastError
-from tilecast.heuristics.hardware import Hardware, hardware
-from tilecast.heuristics.problem import GemmProblem
+from tilecast.heuristics.hardware import hardware
 from tilecast.inductor_hook.select import selection
-from tilecast.inductor_hook.settings import Settings, unbenchmarked
+from tilecast.inductor_hook.settings import unbenchmarked
 from tilecast.inductor_hook.stock_kernels.nvgemm import rank_kernels
 from tilecast.models.runtime.objectives import ROBUST
 
@@ -40,15 +39,9 @@ def register() -> type:
         def __init__(
             self, gpu: str | None = None, model: str | Path | None = None, power: str = ROBUST
         ):
-            """Take what the model is chosen by.
+            """Take the name of a GPU, the folder of a model, and the regime to aim at.
 
-            Args:
-                gpu: name of the GPU, such as ``H200``; the current one when left out.
-                model: folder of a model; the shipped ones when left out.
-                power: the regime to aim at.
-
-            Raises:
-                TilecastError: one of them is not allowed.
+            When left out: the current GPU, and the shipped models.
             """
             self.settings = unbenchmarked(model, power)
             self.gpu = hardware(gpu) if gpu else None
@@ -69,20 +62,14 @@ def register() -> type:
                     f"the arguments are {type(args).__name__}; allowed: GemmArguments; leave the "
                     "heuristic out"
                 )
-            gpu = self.gpu or _current_gpu(self.settings)
-
-            def choose(
-                problem: GemmProblem, configs: Sequence[KernelConfig], count: int
-            ) -> Sequence[KernelConfig]:
-                return selection.ranked(self.settings, problem, gpu, tuple(configs), count)
-
-            extents = tuple(args.problem_size)
-            return rank_kernels(operators, extents, limit or len(operators), choose)
+            gpu = self.gpu or selection.hardware_of(torch.cuda.current_device(), self.settings)
+            return rank_kernels(
+                operators,
+                tuple(args.problem_size),
+                limit or len(operators),
+                lambda problem, configs, count: selection.ranked(
+                    self.settings, problem, gpu, tuple(configs), count
+                ),
+            )
 
     return library.register_heuristic(NAME)(Tilecast)
-
-
-def _current_gpu(settings: Settings) -> Hardware:
-    import torch
-
-    return selection.hardware_of(torch.cuda.current_device(), settings)

@@ -28,11 +28,7 @@ def decides_for(measured: Iterable[GemmOperands], asked: GemmOperands) -> bool:
 
 
 def check_decides_for(measured: Sequence[GemmOperands], asked: GemmOperands) -> None:
-    """Refuse operands for which a model does not choose without a benchmark.
-
-    Raises:
-        TilecastError: `decides_for` says so.
-    """
+    """Raise a TilecastError for operands for which a model does not choose without a benchmark."""
     if not decides_for(measured, asked):
         raise TilecastError(
             f"no model has seen operands such as {asked}; allowed without a benchmark: "
@@ -42,11 +38,7 @@ def check_decides_for(measured: Sequence[GemmOperands], asked: GemmOperands) -> 
 
 
 def check_ranks_for(trained: Sequence[GemmOperands], asked: GemmOperands) -> None:
-    """Refuse operands for which a model does not rank.
-
-    Raises:
-        TilecastError: `ranks_for` says so.
-    """
+    """Raise a TilecastError for operands for which a model does not rank."""
     if not ranks_for(trained, asked):
         raise TilecastError(
             f"no model is for {asked}; allowed: what is stored in as many bits as one of "

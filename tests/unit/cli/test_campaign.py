@@ -23,7 +23,6 @@ from tilecast.data_collection.run.cards import REFERENCE_PROBLEMS, spread
 from tilecast.data_collection.run.collect import CollectOptions
 from tilecast.heuristics.hardware import Hardware, hardware
 from tilecast.heuristics.problem import GemmProblem
-from tilecast.models.apply.campaign import stages
 
 
 @pytest.mark.parametrize("guided", [True, False])
@@ -86,12 +85,12 @@ def test_a_gpu_that_no_kernel_is_for_is_refused_before_anything_is_written(
 
 def test_without_a_model_the_first_problems_are_measured_whole() -> None:
     many = [GemmProblem(m, 8 * n, 512) for m in (16, 64) for n in range(1, 41)]
-    cards, explore, collect = stages(many, guided=False)
+    cards, explore, collect = campaign.stages(many, guided=False)
     assert [stage.learns for stage in (cards, explore, collect)] == [False, False, True]
     assert cards.problems == spread(many)
     assert set(cards.problems) <= set(explore.problems) < set(collect.problems) == set(many)
     assert 24 <= len(explore.problems) <= 30
-    assert [stage.learns for stage in stages(many, guided=True)] == [False] * 2
+    assert [stage.learns for stage in campaign.stages(many, guided=True)] == [False] * 2
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
