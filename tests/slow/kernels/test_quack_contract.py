@@ -270,7 +270,7 @@ def test_shared_memory_is_what_quack_lays_out(ask: Ask, objects: ObjectCache) ->
     """But for the kilobyte that its barriers may move the rest by."""
     code = f"""
 from pathlib import Path
-from tilecast.kernels.build import compiling
+from tilecast.kernels.build import builder
 from tilecast.kernels.objects.cache import ObjectCache
 from tilecast.kernels.quack_sm90 import compiler, resources
 whole = compiler.compile_gemm
@@ -284,7 +284,7 @@ compiler.compile_gemm = measured
 try:
     for text, name in {SAMPLE[::3]}:
         spec = KernelSpec(parse_config(name), GemmOperands.parse(text))
-        compiling.compile_into(spec, ObjectCache(Path({str(objects.root)!r})))
+        builder.compile_into(spec, ObjectCache(Path({str(objects.root)!r})))
 finally:
     compiler.compile_gemm = whole
 """
