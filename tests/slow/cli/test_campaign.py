@@ -172,10 +172,8 @@ def test_what_was_explored_guides_the_rest(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    from tilecast.models.apply import campaign as plan
-
     monkeypatch.setattr(campaign, "nearest_shipped", lambda gpu: None)
-    monkeypatch.setattr(plan, "FIRST_PROBLEMS", 6)
+    monkeypatch.setattr(campaign, "FIRST_PROBLEMS", 6)
     fewer = collecting.candidates
     monkeypatch.setattr(collecting, "candidates", lambda p, gpu: fewer(p, gpu).take(range(160)))
     _, told = run(arguments, capsys)
