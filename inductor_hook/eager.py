@@ -62,7 +62,7 @@ def _product(
     name: str, *operands: torch.Tensor, out: torch.Tensor | None, **factors: float
 ) -> torch.Tensor:
     """What torch's function of a name returns, by a tilecast kernel or by torch."""
-    if _plain(*operands) and (out is None or _plain(out)):
+    if _plain(*operands, *(() if out is None else (out,))):
         request = READERS[name](*operands, **factors)
         plan = _planner(active()).plan(request, out)
         if plan and not (out is not None and _shared(request.bias, out)):
