@@ -17,7 +17,7 @@ from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook import telemetry
-from tilecast.inductor_hook.names import BACKEND, names
+from tilecast.inductor_hook.names import BACKEND, without
 from tilecast.inductor_hook.patch import patching
 from tilecast.inductor_hook.patch.torch_versions import (
     ATEN,
@@ -235,7 +235,7 @@ def _factory(found: Any) -> Any:
 
 def _backends(found: str) -> str:
     """The list of backends in place of one; never empty: nothing compiles with that."""
-    others = [name for name in found.split(",") if name.strip() and not names(name)]
+    others = without(found)
     return ",".join([*others, BACKEND] if active() else others or ["ATEN"])
 
 

@@ -17,6 +17,11 @@ def names(backends: str, backend: str = BACKEND) -> bool:
     return backend in map(str.strip, backends.upper().split(","))
 
 
+def without(backends: str, backend: str = BACKEND) -> list[str]:
+    """The names in such a list but one, by default tilecast's."""
+    return [name for name in backends.split(",") if name.strip() and not names(name, backend)]
+
+
 def switched_on(variable: str, environment: Mapping[str, str], default: bool = False) -> bool:
     """Whether an environment variable switches something on; unset or empty, it is the default.
 

@@ -27,6 +27,7 @@ from tilecast.data_collection.timing.torch_reference import torch_launch
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.inductor_hook.fuse.form import Request
+from tilecast.inductor_hook.names import without
 from tilecast.inductor_hook.offer.offer import ON_TRIAL
 from tilecast.inductor_hook.run.static import StaticMatmul
 from tilecast.inductor_hook.select import selection
@@ -60,11 +61,7 @@ def whole(request: Request) -> list[StandIn]:
     def in_turn(a: Tensor, b: Tensor, *extras: Tensor, out: Tensor) -> None:
         launch(a, b, out, *extras)
 
-    backends = ",".join(
-        name
-        for name in config.max_autotune_gemm_backends.upper().split(",")
-        if name.strip() != "TRITON"
-    )
+    backends = ",".join(without(config.max_autotune_gemm_backends.upper(), "TRITON"))
     return [
         _compiled_alone(request, _text(graph), function, backends=backends),
         StandIn(f"ATen {operands}", in_turn, request.nodes, request.layout, library=True),
