@@ -23,6 +23,7 @@ PROBLEMS = [
 ]
 
 
+@pytest.mark.alone
 @pytest.mark.timeout(600)
 def test_from_nothing_to_a_model_and_nothing_is_done_twice(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -765,7 +765,8 @@ def _product_by_recipe(fast: bool) -> Function:
         scale_b: torch.Tensor,
         bias: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        recipe = ScalingType.TensorWise if scale_a.numel() == 1 else ScalingType.RowWise
+        # Of one row, row scales too are one scale of a.
+        recipe = ScalingType.TensorWise if scale_b.numel() == 1 else ScalingType.RowWise
         return F.scaled_mm(a, b, scale_a, recipe, scale_b, recipe, bias=bias, use_fast_accum=fast)
 
     return function
