@@ -42,6 +42,7 @@ PACKAGES = (
     *("nvidia-matmul-heuristics", "transformers", "torchao"),
 )
 SHOWN_K = (1, 3, 5)  # numbers of kernels that tables show regret at
+SHARE = "measure every Nth item, from the one at I on (default: all)"
 ONLY = "measure the items whose name contains one of these, in their order (default: all)"
 VARIABLES = ("TILECAST", "TORCH", "TRITON")  # of the environment whose names begin so are noted
 RESAMPLES = 10_000  # draws of families, which tell how far a difference is to be trusted
@@ -178,12 +179,12 @@ class Sweep:
         """Measure what the options ask for and the result lacks; print figures as one JSON line."""
         options = parser(script, question)
         options.add_argument("only", nargs="*", metavar="TEXT", help=ONLY)
-        options.add_argument("--items", type=span, default=":", metavar="START:STOP")
+        options.add_argument("--share", type=share, default="0/1", metavar="I/N", help=SHARE)
         options.add_argument("--gpus", type=int, default=1, metavar="N", help="GPUs to spread over")
         options.add_argument("--deadline", type=float, default=600, metavar="SECONDS")
         asked = options.parse_args()
         if asked.gpus > 1:
-            over_gpus(shares(asked.items, len(self.named(asked.only)), asked.gpus), asked)
+            over_gpus(asked.gpus, asked)
         else:
             self.measure(asked)
         print(json.dumps({"out": str(asked.out), "figures": _read(asked)["figures"]}))
@@ -206,7 +207,7 @@ class Sweep:
             run = len(document["provenance"]) - 1
             known = document["rows"]
         with self.measuring() as measure:
-            for name, item in self.named(options.only)[options.items]:
+            for name, item in self.named(options.only)[options.share]:
                 identity = {"torch": torch, self.key: name}
                 if any(identity.items() <= row.items() for row in known):
                     continue
@@ -232,38 +233,32 @@ class Sweep:
             }
 
 
-def span(text: str) -> slice:
-    """``START:STOP`` as a slice of a list; either may be left out.
+def share(text: str) -> slice:
+    """``I/N`` as every Nth item of a list, from the one at I on.
 
     Raises:
         argparse.ArgumentTypeError: it is none.
     """
-    first, colon, last = text.partition(":")
-    if colon and all(part == "" or part.isdigit() for part in (first, last)):
-        return slice(int(first or 0), int(last) if last else None)
-    raise argparse.ArgumentTypeError(f"{text!r} is no span; allowed: START:STOP, such as 0:16")
+    found = re.fullmatch(r"(\d+)/(\d+)", text)
+    if found and int(found[1]) < int(found[2]):
+        return slice(int(found[1]), None, int(found[2]))
+    raise argparse.ArgumentTypeError(f"{text!r} is no share; allowed: I/N with I < N, such as 0/4")
 
 
-def shares(wanted: slice, items: int, workers: int) -> list[str]:
-    """A span of a list of ``items`` cut into one contiguous piece for each worker."""
-    start, stop, _ = wanted.indices(items)
-    cuts = [start + (stop - start) * i // workers for i in range(workers + 1)]
-    return [f"{a}:{b}" for a, b in zip(cuts, cuts[1:], strict=False) if a < b]
-
-
-def over_gpus(pieces: Sequence[str], options: argparse.Namespace) -> None:
-    """Run this script once per GPU, from the first on, each with its piece of the items.
+def over_gpus(gpus: int, options: argparse.Namespace) -> None:
+    """Run this script once per GPU, from the first on, each with its share of the items.
 
     Raises:
         subprocess.SubprocessError: one of them failed, or did not end in time.
     """
     command = [sys.executable, sys.argv[0], *options.only, f"--out={options.out}"]
-    command += [f"--deadline={options.deadline}", "--items"]
+    command += [f"--deadline={options.deadline}", "--share"]
     limit = options.deadline + PROCESS_SECONDS
 
     def run(gpu: int) -> None:
         environment = {**os.environ, "CUDA_VISIBLE_DEVICES": str(gpu)}
-        subprocess.run([*command, pieces[gpu]], env=environment, timeout=limit, check=True)
+        part = f"{gpu}/{gpus}"
+        subprocess.run([*command, part], env=environment, timeout=limit, check=True)
 
-    with ThreadPoolExecutor(len(pieces)) as pool:
-        list(pool.map(run, range(len(pieces))))
+    with ThreadPoolExecutor(gpus) as pool:
+        list(pool.map(run, range(gpus)))

@@ -49,9 +49,9 @@ def _sweep(measured: list[str], longest: float = 0.0) -> runner.Sweep:
 
 
 def _asked(
-    out: Path, items: slice = slice(None), seconds: float = 60, only: Sequence[str] = ()
+    out: Path, share: slice = slice(None), seconds: float = 60, only: Sequence[str] = ()
 ) -> argparse.Namespace:
-    return argparse.Namespace(out=out, benchmark="some", items=items, deadline=seconds, only=only)
+    return argparse.Namespace(out=out, benchmark="some", share=share, deadline=seconds, only=only)
 
 
 def test_rows_replace_those_of_the_same_identity(tmp_path: Path) -> None:
@@ -132,24 +132,22 @@ def test_a_gpu_that_fails_or_hangs_is_an_error(
     monkeypatch.setattr("sys.argv", [str(script)])
     script.write_text("import sys; sys.exit(3)")
     with pytest.raises(subprocess.CalledProcessError):
-        runner.over_gpus(["0:1"], _asked(tmp_path / "out.json", seconds=5))
+        runner.over_gpus(1, _asked(tmp_path / "out.json", seconds=5))
     monkeypatch.setattr(runner, "PROCESS_SECONDS", 0.1)
     script.write_text("import time; time.sleep(60)")
     with pytest.raises(subprocess.TimeoutExpired):
-        runner.over_gpus(["0:1"], _asked(tmp_path / "out.json", seconds=0.1))
+        runner.over_gpus(1, _asked(tmp_path / "out.json", seconds=0.1))
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"), [("0:3", [0, 1, 2]), ("8:", [8, 9]), (":2", [0, 1]), (":", [*range(10)])]
-)
-def test_span(text: str, expected: list[int]) -> None:
-    assert list(range(10))[runner.span(text)] == expected
+def test_shares_are_all_items_once() -> None:
+    parts = [list(range(10))[runner.share(f"{i}/3")] for i in range(3)]
+    assert parts == [[0, 3, 6, 9], [1, 4, 7], [2, 5, 8]]
 
 
-@pytest.mark.parametrize("text", ["", "3", "a:b", "-1:2", "1:2:3"])
-def test_what_is_no_span_is_refused(text: str) -> None:
-    with pytest.raises(argparse.ArgumentTypeError, match="allowed: START:STOP"):
-        runner.span(text)
+@pytest.mark.parametrize("text", ["", "3", "a/b", "-1/2", "1/2/3", "2/2", "0/0"])
+def test_what_is_no_share_is_refused(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="allowed: I/N"):
+        runner.share(text)
 
 
 def test_scripts_import_their_folder_and_the_shared_one_alone() -> None:
