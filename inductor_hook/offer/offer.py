@@ -84,10 +84,16 @@ def offered(
     except (NotCovered, TilecastError) as reason:
         count(f"not covered: {op}")
         _say_none(op, reason)
+        if settings.invariant and kernel_inputs.device_type == "cuda":
+            telemetry.say_once(
+                "not invariant",
+                f"{op} has no tilecast kernel, so its rows may have other bits in another batch: "
+                f"{reason}",
+            )
     # Whatever goes wrong in here, the graph compiles without tilecast.
     except Exception as error:
         telemetry.warn_once("choosing kernels", error)
-    if settings.k == 1 and found:
+    if found and (settings.k == 1 or settings.invariant):
         # The others are generators: those that are not asked for cost nothing.
         return [*found]
     return [*stock(template_choices), *found]

@@ -110,6 +110,7 @@ class Choice:
                 f"model={self.settings.model or ''!r}",
                 f"power={self.settings.power!r}",
                 f"digest={self.settings.digest!r}",
+                *(["invariant=True"] if self.settings.invariant else []),
             ]
         return {
             "module": "dynamic" if dynamic else "static",

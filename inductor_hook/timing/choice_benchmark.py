@@ -45,6 +45,8 @@ def _benchmarked(choices: list[Any], settings: Settings) -> list[Any]:
                 contest.enter(choice)
     if first and first.choice.settings.k == 1:
         return [first]
+    if first and first.choice.settings.invariant:
+        return [choice for choice in choices if isinstance(choice, TilecastCaller)]
     if names(config.max_autotune_gemm_backends, "ATEN"):
         return choices
     # ATen was asked for the sake of products that no other backend covers.
