@@ -18,11 +18,11 @@ from torch.autograd import forward_ad
 from torch.autograd.graph import increment_version
 
 from tilecast.inductor_hook.describe.product import READERS
-from tilecast.inductor_hook.dispatch.plan import Planner
+from tilecast.inductor_hook.dispatch.plan import Planner, decide_again
 from tilecast.inductor_hook.dispatch.switch import disable, enable
 from tilecast.inductor_hook.settings import Settings, active
 
-__all__ = ["addmm", "bmm", "disable", "enable", "mm"]
+__all__ = ["addmm", "bmm", "decide_again", "disable", "enable", "mm"]
 
 
 def mm(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
@@ -64,9 +64,10 @@ def _product(
     """What torch's function of a name returns, by a tilecast kernel or by torch."""
     if _plain(*operands, *(() if out is None else (out,))):
         request = READERS[name](*operands, **factors)
-        plan = _planner(active()).plan(request, out)
-        if plan and not (out is not None and _shared(request.bias, out)):
-            result = plan.launch(request, out)
+        result = None
+        if out is None or not _shared(request.bias, out):
+            result = _planner(active()).multiply(request, out)
+        if result is not None:
             # PyTorch does not see what a kernel writes, and a gradient may need what was there.
             if out is not None and not out.is_inference():
                 increment_version(out)
@@ -95,7 +96,8 @@ def _plain(*tensors: torch.Tensor) -> bool:
     for tensor in tensors:
         if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or not tensor.is_cuda:
             return False
-        if tensor.layout is not torch.strided:
+        # A view may stand for the negative of what is in memory.
+        if tensor.layout is not torch.strided or tensor.is_neg():
             return False
         if recorded and tensor.requires_grad:
             return False

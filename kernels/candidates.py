@@ -131,8 +131,11 @@ def space(operands: GemmOperands, hardware: Hardware) -> ConfigTable:
 
 
 @lru_cache(maxsize=4096)
-def candidates(problem: GemmProblem, hardware: Hardware) -> Candidates:
+def candidates(problem: GemmProblem, hardware: Hardware, *, invariant: bool = False) -> Candidates:
     """The configs of the space that can pay for a problem, in the order of the space.
+
+    If ``invariant``, only those whose kernels give a row the same bits in every batch, and all of
+    them the same.
 
     Raises:
         TilecastError: no family multiplies its operands on this GPU.
@@ -144,5 +147,7 @@ def candidates(problem: GemmProblem, hardware: Hardware) -> Candidates:
         excluded = np.zeros(len(columns), bool)
         for rule in family.problem_rules:
             excluded |= rule.broken(columns, problem, hardware)
+        for rule in family.invariant_rules if invariant else ():
+            excluded |= rule.broken(columns, problem.operands, hardware)
         broken.append(excluded)
     return Candidates(table, np.flatnonzero(~np.concatenate(broken)))

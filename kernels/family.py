@@ -44,6 +44,10 @@ class KernelFamily:
     they are asked. Where a config breaks the one named ``axes``, the others are not asked."""
     problem_rules: tuple[Rule[GemmProblem], ...]
     """What arithmetic excludes for one problem."""
+    invariant_rules: tuple[Rule[GemmOperands], ...]
+    """What excludes kernels where a row has to have the same bits in every batch. Kernels that
+    break none of these agree bit for bit: they round the same sums in the same order, whatever
+    their tile, and wherever the row is in it."""
     parse: Callable[[str], KernelConfig | None]
     """The config of a name; None where the name is not one of this family's."""
     points: Callable[[GemmOperands], Geometry]

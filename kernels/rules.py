@@ -16,6 +16,8 @@ from tilecast.heuristics.problem import GemmProblem
 HARDWARE, MEASURED, PROBLEM = "hardware", "measured", "problem"
 """Kinds of rules: what does not compile or run; what a pilot showed never to be near the best; what
 arithmetic excludes for one m, n, k."""
+INVARIANT = "invariant"
+"""Rules against what would give a row of the result other bits in another batch."""
 
 L2_SLACK = 3.5
 """How many times the problem's floor a config may take for its loads from L2. On the pilot no
@@ -38,7 +40,7 @@ class Rule(Generic[Subject]):
     name: str
     """Short key, used by ``tilecast space``."""
     kind: str
-    """`HARDWARE`, `MEASURED` or `PROBLEM`."""
+    """`HARDWARE`, `MEASURED`, `PROBLEM` or `INVARIANT`."""
     reason: str
     """Why such a config cannot run, or cannot pay."""
     breaks: Callable[[Geometry, Subject, Hardware], Broken]

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, lru_cache
-from typing import Any, NamedTuple
+from threading import Lock
+from typing import Any
 
 import torch
 from torch._C._dynamo import guards
 
+from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.dtypes import dtype_of_torch
 from tilecast.heuristics.errors import NotNow, TilecastError
+from tilecast.heuristics.operands import Extra
 from tilecast.heuristics.problem import ALIGNMENT_BYTES
 from tilecast.inductor_hook import telemetry
 from tilecast.inductor_hook.describe.arguments import launch_arguments
 from tilecast.inductor_hook.describe.layout import Stored, adding
 from tilecast.inductor_hook.describe.product import Product, Request
-from tilecast.inductor_hook.failures import Failures
-from tilecast.inductor_hook.run.static import StaticMatmul
+from tilecast.inductor_hook.run.static import kernel_now
 from tilecast.inductor_hook.select import selection
 from tilecast.inductor_hook.settings import Settings, of_environment
+from tilecast.kernels.build.builder import object_builder
+from tilecast.kernels.launch import Launch
 from tilecast.kernels.spec import KernelSpec
 
 _REMEMBERED = 4096
@@ -31,27 +35,31 @@ _empty: Callable[..., torch.Tensor] = vars(guards)["_empty_strided_cuda"]
 that code from Inductor calls it, too."""
 
 
-class Plan(NamedTuple):
+@dataclass(slots=True)
+class Plan:
     """A tilecast kernel for a product, and the tensor that it writes."""
 
-    kernel: StaticMatmul
+    kernel: Launch | None
+    """None if it was not there when this was planned, or has failed."""
+    config: KernelConfig
+    extras: tuple[Extra, ...]
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     """Of a new tensor; an ``out`` may have others."""
     dtype: torch.dtype
 
-    def launch(self, request: Request, out: torch.Tensor | None = None) -> torch.Tensor:
+    def launch(
+        self, kernel: Launch, request: Request, out: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """The product, in ``out`` where that is given."""
-        a, extras = request.a, self.kernel.operands.extras
+        a, extras = request.a, self.extras
         device = a.get_device()
         if torch._C._cuda_getDevice() != device:
             with torch.cuda.device(device):
-                return self.launch(request, out)
+                return self.launch(kernel, request, out)
         if out is None:
             out = _empty(self.shape, self.strides, self.dtype)
-        self.kernel(
-            a, request.b, out, *(launch_arguments(extras, request.values) if extras else ())
-        )
+        kernel(a, request.b, out, *(launch_arguments(extras, request.values) if extras else ()))
         return out
 
 
@@ -63,35 +71,54 @@ class Planner:
     """Level of the messages that say why torch multiplies."""
     settings: Settings | None = None
     """Which model decides; the one that the environment names when left out."""
+    waits: bool = True
+    """Whether the first call of a problem waits for its kernel to be compiled."""
+    lock: Lock = field(default_factory=Lock)
+    """Held while a problem is decided, so that threads that meet it together do alike."""
 
-    def plan(self, request: Request, out: torch.Tensor | None = None) -> Plan | None:
-        """The kernel for a request that writes to ``out``, if given; None where torch does it."""
+    def multiply(self, request: Request, out: torch.Tensor | None = None) -> torch.Tensor | None:
+        """The product by a tilecast kernel, in ``out`` if given; None where torch has to do it.
+
+        What torch does once for want of a kernel it does until `decide_again`, so that no problem
+        changes its kernel meanwhile.
+        """
         product, a, b, bias, alpha, beta, _ = request
+        key = (
+            *(self, product, a.get_device(), b.get_device()),
+            *(a.shape, a.stride(), a.dtype),
+            *(b.shape, b.stride(), b.dtype),
+            None if out is None else out.stride(),
+            *(() if bias is None else _addend(bias, alpha, beta)),
+        )
+        plan = None
         try:
-            plan = _plan(
-                *(self, product, a.get_device(), b.get_device()),
-                *(a.shape, a.stride(), a.dtype),
-                *(b.shape, b.stride(), b.dtype),
-                None if out is None else out.stride(),
-                *(() if bias is None else (*_addend(bias), bias.get_device(), alpha, beta)),
-            )
+            plan = _plan(*key)
+            kernel = plan and plan.kernel
+            if kernel and plan and self._takes(plan, a, b, out):
+                return plan.launch(kernel, request, out)
         # Whatever goes wrong in there, torch multiplies.
         except Exception as error:
-            telemetry.warn_once("choosing a kernel", error)
-            return None
-        if plan is None:
-            return None
-        if out is None:
-            return plan if self._aligned(a.data_ptr() | b.data_ptr()) else None
-        # Torch refuses or resizes any other output, in its own words.
-        fits = out.shape == plan.shape and out.dtype == plan.dtype and out.device == a.device
-        aligned = fits and self._aligned(a.data_ptr() | b.data_ptr() | out.data_ptr())
-        return plan if aligned else None
+            with self.lock:
+                _with_torch.add(key)
+                if plan:
+                    plan.kernel = None
+            telemetry.warn_once(f"running {plan.config}" if plan else "choosing a kernel", error)
+        return None
 
     def explain(self, kind: str, reason: str) -> None:
         """Say, once for each reason, that torch multiplies and why."""
         message = f"a multiplication goes to torch, as others like it: {reason}"
         telemetry.say_once(kind, message, self.level)
+
+    def _takes(
+        self, plan: Plan, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None
+    ) -> bool:
+        """Whether a kernel can read and write where these tensors are."""
+        if out is None:
+            return self._aligned(a.data_ptr() | b.data_ptr())
+        # Torch refuses or resizes any other output, in its own words.
+        fits = out.shape == plan.shape and out.dtype == plan.dtype and out.device == a.device
+        return fits and self._aligned(a.data_ptr() | b.data_ptr() | out.data_ptr())
 
     def _aligned(self, address: int) -> bool:
         """Whether TMA can read from an address, or from all of several or-ed together."""
@@ -116,17 +143,40 @@ def multiplies_dtype(planner: Planner, dtype: torch.dtype) -> bool:
     return known
 
 
-def _addend(bias: torch.Tensor) -> Stored:
-    # The address modulo what alignment asks for: it is part of the key.
-    return Stored.of(bias, bias.data_ptr() % ALIGNMENT_BYTES)
+_OTHER = 2
+"""Stands for all factors but 0 and 1: no kernel is chosen by them."""
 
 
-_failures = Failures()
+def _addend(bias: torch.Tensor, alpha: float, beta: float) -> tuple[Any, ...]:
+    """What of an addend, and of the factors of a sum, decides for a kernel."""
+    # The address modulo what alignment asks for.
+    stored = Stored.of(bias, bias.data_ptr() % ALIGNMENT_BYTES)
+    factors = alpha if alpha == 1 else _OTHER, beta if beta in (0, 1) else _OTHER
+    return (*stored, bias.get_device(), *factors)
+
+
+_with_torch: set[tuple[Any, ...]] = set()
+"""Keys of `_plan` for which there was no kernel when it was wanted."""
+
+
+def decide_again() -> None:
+    """Let problems that torch does for want of a kernel run tilecast kernels from now on.
+
+    Until it is called a problem whose kernel was not compiled at its first call, or failed, stays
+    with torch: forward and recomputed backward run the same, and so does every step. This returns
+    once no kernel is being compiled. Call it between steps, on every rank behind the same step.
+
+    Raises:
+        TilecastError: there is no folder for compiled kernels.
+    """
+    object_builder().settle()
+    _with_torch.clear()
+    _plan.cache_clear()
 
 
 @lru_cache(_REMEMBERED)
 def _plan(planner: Planner, product: Product, device: int, other: int, *key: Any) -> Plan | None:
-    """What `_choose` decides, remembered; what it raises is no decision, and is tried again.
+    """What `_choose` decides, remembered; what it raises is no decision.
 
     The parts of the key are arguments of their own: to make nested tuples takes time at every call.
     """
@@ -134,10 +184,16 @@ def _plan(planner: Planner, product: Product, device: int, other: int, *key: Any
     added = (Stored(*key[7:11]), *key[11:]) if key[7:] else None
     if device != other:
         return None  # torch says what is wrong
-    return _failures.attempt(
-        (planner, product, device, *key),
-        lambda: _choose(planner, product, device, a, b, out_strides, added),
-    )
+    whole = (planner, product, device, other, *key)
+    with planner.lock:
+        if whole in _with_torch:
+            return None
+        plan = _choose(planner, product, device, a, b, out_strides, added)
+        if plan and not plan.kernel:
+            _with_torch.add(whole)
+            reason = "its kernel was not there at its first call; see eager.decide_again"
+            planner.explain("kernel", reason)
+        return plan
 
 
 def _choose(
@@ -149,7 +205,10 @@ def _choose(
     out_strides: tuple[int, ...] | None,
     added: tuple[Stored, int, float, float] | None,
 ) -> Plan | None:
-    """The plan for a product; ``added`` is the addend, its device, alpha and beta."""
+    """The plan for a product, with its kernel if that is there, or None where no kernel does it.
+
+    ``added`` is the addend, its device, alpha and beta.
+    """
     fits = (
         len(a.shape) == len(b.shape) == product.rank
         and a.shape[:-2] == b.shape[:-2]
@@ -200,4 +259,5 @@ def _choose(
         return None
     spec = KernelSpec(choice.prediction.config, problem.operands, product.rank == 3, any_rows)
     strides = (*(m * n for _ in batch), n, 1)
-    return Plan(StaticMatmul(spec), (*batch, m, n), strides, dtype)
+    kernel = kernel_now(spec, device, wait=planner.waits)
+    return Plan(kernel, spec.config, problem.operands.extras, (*batch, m, n), strides, dtype)

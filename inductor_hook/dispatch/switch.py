@@ -31,8 +31,9 @@ def enable(model: str | Path | None = None, *, power: str = "robust") -> None:
 
     ``torch.mm``, ``addmm``, ``bmm``, ``_int_mm`` and ``_scaled_mm``, and what PyTorch makes of
     them, such as ``F.linear``, ``F.scaled_mm`` and ``matmul``, run a tilecast kernel if that is
-    expected to be the fastest and is compiled. A missing one is compiled in the background while
-    torch multiplies. Enabling again replaces the settings.
+    expected to be the fastest and is compiled. A missing one is compiled in the background, and
+    torch does its problem until `decide_again`. Enabling again replaces the settings and decides
+    anew.
 
     ``model`` and ``power`` are those of `tilecast.inductor_hook.install`.
 
@@ -40,7 +41,7 @@ def enable(model: str | Path | None = None, *, power: str = "robust") -> None:
         TilecastError: an argument is not allowed, or PyTorch is built without CUDA.
     """
     global _library
-    planner = Planner(logging.INFO, unbenchmarked(model, power))
+    planner = Planner(logging.INFO, unbenchmarked(model, power), waits=False)
     disable()
     kernels = {
         name: _kernel(
@@ -67,10 +68,7 @@ def _result(planner: Planner, request: Request | None) -> torch.Tensor | None:
     device = request.a.get_device()
     if any(scale.get_device() != device for scale in request.scales):
         return None
-    plan = planner.plan(request)
-    if plan is None or not plan.kernel.ready(device):
-        return None
-    return plan.launch(request)
+    return planner.multiply(request)
 
 
 @cache

@@ -22,7 +22,7 @@ from tilecast.kernels.families import parse_config
 from tilecast.kernels.launch import Launch, load_kernel
 from tilecast.kernels.spec import KernelSpec
 
-__all__ = ["StaticMatmul", "errors_raised", "loaded_kernel", "named_specs", "row"]
+__all__ = ["StaticMatmul", "errors_raised", "kernel_now", "loaded_kernel", "named_specs", "row"]
 
 _raises: ContextVar[bool] = ContextVar("tilecast_errors_raised", default=False)
 _loaded: dict[tuple[KernelSpec, int], Launch] = {}
@@ -50,6 +50,20 @@ def loaded_kernel(spec: KernelSpec, device: int) -> Launch:
         builder.wait(spec)
         kernel = _loaded[spec, device] = load_kernel(spec, builder.objects, device)
     return kernel
+
+
+def kernel_now(spec: KernelSpec, device: int, *, wait: bool) -> Launch | None:
+    """The same, or None if it cannot be had now: unless asked to ``wait``, it is then begun.
+
+    Nor is it loaded while a CUDA graph is captured, which that might end.
+
+    Raises:
+        TilecastError: as `loaded_kernel`.
+    """
+    there = (spec, device) in _loaded or (
+        not _is_capturing() and (wait or object_builder().ready(spec))
+    )
+    return loaded_kernel(spec, device) if there else None
 
 
 class StaticMatmul:
@@ -82,23 +96,6 @@ class StaticMatmul:
                 raise
             telemetry.warn_once(f"running {self.spec.config}", error)
             instead(self.operands, a, b, out, *extras)
-
-    def ready(self, device: int) -> bool:
-        """Whether a call on a device waits for no compiler, which begins in the background if so.
-
-        Nor has it to load a kernel while a CUDA graph is captured, which that might end. A kernel
-        that does not compile is one warning, and is tried again after a pause.
-        """
-        if device in self._kernels:
-            return True
-        if _is_capturing():
-            return False
-        try:
-            return self._failures.attempt("compiling", lambda: object_builder().ready(self.spec))
-        # Whatever it is, torch multiplies.
-        except Exception as error:
-            telemetry.warn_once(f"compiling {self.spec.config}", error)
-            return False
 
     def compile(self) -> None:
         """Bring the kernel into the object cache, which a worker of Inductor does ahead of time."""

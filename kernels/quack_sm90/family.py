@@ -78,6 +78,7 @@ QUACK_SM90 = KernelFamily(
     rehearsal=QuackConfig(64, 16, 64),
     config_rules=space.CONFIG_RULES,
     problem_rules=space.PROBLEM_RULES,
+    invariant_rules=space.INVARIANT_RULES,
     parse=QuackConfig.parse,
     points=space.points,
     configs=_configs,

@@ -27,6 +27,7 @@ from tilecast.kernels.quack_sm90.resources import (
 )
 from tilecast.kernels.rules import (
     HARDWARE,
+    INVARIANT,
     MEASURED,
     PROBLEM,
     TILE_K_BYTES,
@@ -277,6 +278,28 @@ PROBLEM_RULES: tuple[Rule[GemmProblem], ...] = (
     l2_traffic,
 )
 """What arithmetic excludes for one problem."""
+
+
+@rule(
+    INVARIANT,
+    "CTAs that split k round where their stretches end, and add up in an order that depends on a "
+    "row's place in its tile; one CTA adds in the order of k, and whole numbers are exact",
+)
+def _one_stretch(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Broken:
+    return (c.split_k > 1) & (operands.out.dtype.name != "int32")
+
+
+@rule(
+    INVARIANT,
+    "sums of fp8 are promoted to float32 once a stage, so that kernels with deeper stages round "
+    "elsewhere; those with the least deep ones agree",
+)
+def _promotion(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Broken:
+    return operands.promoted & (c.tile_k != tile_ks(operands)[0])
+
+
+INVARIANT_RULES: tuple[Rule[GemmOperands], ...] = (_one_stretch, _promotion)
+"""What gives a row other bits than the kernels that are left, which agree with each other."""
 
 
 def points(operands: GemmOperands) -> Geometry:

@@ -7,13 +7,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import invariance
 import pytest
 import torch
+from joblib import cpu_count
 
 from tilecast.data_collection.timing.tensors import poisoned_out, random_inputs
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
+from tilecast.kernels.build.builder import compile_all
 from tilecast.kernels.launch import load_kernel
+from tilecast.kernels.objects.cache import ObjectCache, default_root
 from tilecast.kernels.occupancy import max_active_clusters
 from tilecast.kernels.quack_sm90.space import CLUSTERS, TILE_N
 from tilecast.kernels.spec import KernelSpec
@@ -245,3 +249,24 @@ def test_kernel_may_be_loaded_twice(kernels: Kernels, relative_error: Error) -> 
         a, b, out = _operands(64, 72, 80)
         load_kernel(spec, kernels.objects)(a, b, out)
         assert relative_error(out, a, b) <= TOLERANCE
+
+
+@pytest.fixture(scope="module")
+def drawn() -> dict[str, dict[KernelSpec, bool]]:
+    """Compiled kernels of each kind that break no `INVARIANT` rule."""
+    found = {name: invariance.drawn(kind, 5, 0) for name, kind in invariance.KINDS.items()}
+    specs = [spec for kernels in found.values() for spec in kernels]
+    results = list(compile_all(specs, ObjectCache(default_root()), cpu_count()))
+    assert {result.error for result in results} == {None}
+    return found
+
+
+@pytest.mark.parametrize("name", invariance.KINDS)
+def test_no_bit_of_a_row_depends_on_its_batch_or_its_kernel(
+    drawn: dict[str, dict[KernelSpec, bool]], name: str
+) -> None:
+    """A sample; ``benchmarks/kernels/invariance.py`` draws more kernels and more batches."""
+    row = invariance.compared(invariance.KINDS[name], drawn[name], 300)
+    assert {one["group"] for one in row["kernels"]} == {0}
+    assert [one["differing"] for one in row["kernels"]] == [0] * len(drawn[name])
+    assert sum(one["rows"] for one in row["kernels"]) > 10_000

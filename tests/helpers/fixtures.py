@@ -281,6 +281,20 @@ def _taking_all(
 @pytest.fixture
 def gpu(hook: list[KernelSpec], monkeypatch: pytest.MonkeyPatch) -> Iterator[list[KernelSpec]]:
     """Has tensors of the CPU pass for a GPU's; gives the kernels that are launched."""
+    from tilecast.inductor_hook.eager import decide_again
+
+    launched: list[KernelSpec] = []
+    pass_for_a_gpu(monkeypatch, lambda spec, *tensors: launched.append(spec))
+    decide_again()
+    yield launched
+    decide_again()
+
+
+def pass_for_a_gpu(monkeypatch: pytest.MonkeyPatch, launches: Callable[..., object]) -> None:
+    """Have tensors of the CPU pass for a GPU's, and functions for kernels.
+
+    ``launches`` is given the kernel and its tensors at each launch.
+    """
     import torch
     from hook_graph import check_handed
     from torch._C._dynamo import guards
@@ -288,13 +302,11 @@ def gpu(hook: list[KernelSpec], monkeypatch: pytest.MonkeyPatch) -> Iterator[lis
     from tilecast.inductor_hook.dispatch import plan
     from tilecast.inductor_hook.run import in_torch, static
 
-    launched: list[KernelSpec] = []
-
     def load(spec: KernelSpec, objects: object, device: int) -> Launch:
         multiply = in_torch.in_torch(spec.operands)
 
         def function(*tensors: torch.Tensor) -> None:
-            launched.append(spec)
+            launches(spec, *tensors)
             check_handed(spec, *tensors)
             # It writes memory, and autograd does not see that.
             with torch.no_grad():
@@ -308,9 +320,6 @@ def gpu(hook: list[KernelSpec], monkeypatch: pytest.MonkeyPatch) -> Iterator[lis
     monkeypatch.setattr(torch.Tensor, "get_device", lambda tensor: 0)
     monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: 0, raising=False)
     monkeypatch.setattr(plan, "_empty", vars(guards)["_empty_strided_cpu"])
-    plan._plan.cache_clear()
-    yield launched
-    plan._plan.cache_clear()
 
 
 @pytest.fixture

@@ -65,6 +65,7 @@ TOY = KernelFamily(
     rehearsal=ToyConfig(8, 32),
     config_rules=(),
     problem_rules=(Rule("toy-batch", PROBLEM, "the toy multiplies two matrices", _one_product),),
+    invariant_rules=(),
     parse=_parse,
     points=lambda operands: _geometry((ToyConfig(8, 32), ToyConfig(16, 16))),
     configs=_configs,

@@ -330,3 +330,28 @@ def test_shared_memory_by_hand() -> None:
     assert resources.smem_bytes(mixed, MIXED) == 1024 + stages + epilogue + scales
     assert H200.smem_limit(1) == 227 * 1024
     assert 2 * (H200.smem_limit(2) + 1024) == 228 * 1024
+
+
+@pytest.mark.parametrize(
+    ("text", "splits", "depths"),
+    [
+        ("bf16:rcr", {1}, {64, 128}),
+        ("e4m3:rcr>bf16:row-scales", {1}, {128, 256}),
+        ("e4m3:rcr>bf16@fp32:row-scales", {1}, {128}),
+        ("int8:rcr>bf16:row-scales", {1}, {128, 256}),
+        ("int8:rcr>int32", set(SPLITS), {128, 256}),
+    ],
+)
+def test_invariant_candidates_are_those_that_add_up_alike(
+    text: str, splits: set[int], depths: set[int]
+) -> None:
+    operands, found = GemmOperands.parse(text), set()
+    for m in (1, 40, 700, 16384):
+        for n, k in ((16, 16), (48, 28672), (1024, 8192), (128256, 4096)):
+            problem = GemmProblem(m, n, k, operands=operands)
+            left = candidates(problem, H200, invariant=True)
+            assert left
+            assert set(left) <= set(candidates(problem, H200))
+            found.update(left)
+    assert {config.split_k for config in found} == splits
+    assert {config.tile_k for config in found} == depths

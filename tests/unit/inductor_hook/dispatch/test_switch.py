@@ -31,11 +31,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from tilecast.heuristics.errors import TilecastError
 from tilecast.inductor_hook import eager
 from tilecast.inductor_hook.autoload import autoload
-from tilecast.inductor_hook.describe.product import Product, Request
 from tilecast.inductor_hook.dispatch import switch as routing
 from tilecast.inductor_hook.dispatch.plan import Planner
 from tilecast.inductor_hook.run import static
-from tilecast.kernels.build.builder import ObjectBuilder
 from tilecast.kernels.spec import KernelSpec
 
 OPERATORS = ("mm", "bmm", "addmm", "_int_mm", "_scaled_mm", "_scaled_mm_v2")
@@ -378,44 +376,6 @@ def test_scales_that_their_recipe_refuses_are_torchs(
     assert switch == []
 
 
-def test_torch_multiplies_until_a_kernel_is_compiled(
-    switch: list[KernelSpec], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    compiled: list[KernelSpec] = []
-    monkeypatch.setattr(ObjectBuilder, "ready", lambda self, spec: spec in compiled)
-    a, b = _bf16(M, K), _bf16(N, K).T
-    expected = torch.mm(a, b)
-    eager.enable()
-    for _ in range(3):
-        assert torch.equal(torch.mm(a, b), expected)
-    assert switch == []
-    (spec,) = (
-        plan.kernel.spec for plan in [eager._planner(None).plan(Request(Product(), a, b))] if plan
-    )
-    compiled.append(spec)
-    torch.mm(a, b)
-    assert switch == [spec]
-
-
-def test_a_kernel_that_does_not_compile_is_said_once(
-    switch: list[KernelSpec], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    asked: list[KernelSpec] = []
-
-    def ready(builder: ObjectBuilder, spec: KernelSpec) -> bool:
-        asked.append(spec)
-        raise TilecastError("injected")
-
-    monkeypatch.setattr(ObjectBuilder, "ready", ready)
-    eager.enable()
-    a, b = _bf16(M, K), _bf16(N, K).T
-    for _ in range(5):
-        torch.mm(a, b)
-    assert len(asked) == 1, "it is tried at every call"
-    (said,) = caplog.records
-    assert "failed (TilecastError: injected); PyTorch's own kernels are used" in said.getMessage()
-
-
 def test_gradients_are_torchs(switch: list[KernelSpec]) -> None:
     results = []
     for change in (eager.disable, eager.enable):
@@ -503,7 +463,7 @@ def test_tracers_see_torchs_operators(switch: list[KernelSpec]) -> None:
 def test_compiled_code_keeps_what_inductor_chose(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
     monkeypatch.setattr(routing, "_KEY", "CPU")
-    monkeypatch.setattr(Planner, "plan", lambda *what: asked.append(what))
+    monkeypatch.setattr(Planner, "multiply", lambda *what: asked.append(what))
     torch._dynamo.reset()
     operands = _bf16(M, K), _bf16(N, K).T
     expected = torch.mm(*operands)
