@@ -65,6 +65,9 @@ def check_settings(environment: Mapping[str, str] = os.environ) -> Iterator[Find
         except TilecastError as error:
             shown = f"TILECAST_{name.upper()}={named[name]}, which is refused"
             yield Finding("inductor", shown, False, advice=f"{error}; or unset it")
+    if named["invariant"]:
+        found = "TILECAST_INVARIANT: rows have the same bits in every batch, compiled and eager"
+        yield Finding("inductor", found, True)
 
 
 def explain(
@@ -76,7 +79,7 @@ def explain(
     yield Finding("problem", f"{typed} {problem.operands}{ranked_as}", True, False)
     operands = problem.operands
     vector = "m = 1" if problem.m == 1 else "n = 1" if typed.columns == 1 else None
-    if vector and operands.a.dtype.bits == 16 and not operands.epilogue:
+    if vector and not settings.invariant and operands.a.dtype.bits == 16 and not operands.epilogue:
         yield Finding(
             "inductor",
             'no GEMM with mode="max-autotune", which makes a multiply and a sum of 16-bit products '

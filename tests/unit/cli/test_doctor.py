@@ -14,6 +14,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from tilecast.cli.diagnosis import machine
+from tilecast.cli.diagnosis.problem import check_settings
 from tilecast.cli.diagnosis.torch_operators import compare
 from tilecast.heuristics.hardware import hardware
 from tilecast.models.runtime import artifact
@@ -266,3 +267,10 @@ def test_operators_of_pytorch_that_want_another_cute_dsl(
 def test_operators_of_pytorch_that_want_a_cute_dsl_without_tilecast() -> None:
     finding = compare(Version("4.8.0"), {Version("4.5.2")}, SpecifierSet(">=4.8.0,<4.9"))
     assert finding.advice == "set TORCH_NATIVE_SKIP_VERSION_CHECK=1 to use them untested"
+
+
+def test_rows_that_are_the_same_in_every_batch_are_one_line() -> None:
+    (found,) = check_settings({"TILECAST_INVARIANT": "1"})
+    assert found.works
+    assert "rows have the same bits in every batch" in found.found
+    assert list(check_settings({"TILECAST_INVARIANT": "0"})) == []

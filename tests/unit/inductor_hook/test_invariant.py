@@ -156,7 +156,11 @@ def test_calls_of_any_length_run_agreeing_kernels(
     names = [config.name for config in choice.choice.configs]
     told = active()
     assert told
-    model: dict[str, Any] = {"model": str(leaving_model), "power": told.power, "digest": told.digest}
+    model: dict[str, Any] = {
+        "model": str(leaving_model),
+        "power": told.power,
+        "digest": told.digest,
+    }
     weight = torch.empty(SPLIT[1:], dtype=torch.bfloat16).t()
     for invariant in (True, False):
         matmul = DynamicMatmul.named(names, "bf16:rcr", False, invariant=invariant, **model)
