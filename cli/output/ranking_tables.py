@@ -84,7 +84,7 @@ def _library_rows(library: Mapping[str, Any]) -> list[tuple[object, ...]]:
     """
     if library["at_least_microseconds"] is None:
         return []
-    instead = "; runs instead at k = 1" if library["deferred"] else ""
+    instead = "; timed beside it at k = 1" if library["deferred"] else ""
     shown = (
         f"{library['name']}: >= {library['at_least_microseconds']:.1f} us, "
         f"{library['at_least_over_first']:.2f}x the first, in nine cases of ten{instead}"
