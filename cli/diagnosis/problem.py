@@ -94,13 +94,11 @@ def explain(
     except TilecastError as error:
         yield Finding("model", f"none decides for {gpu.name}", False, False, str(error))
         return
+    shown = ", ".join(prediction.config.name for prediction in predictions)
     choice = decided(settings, problem, gpu, typed.unaligned) if settings.k == 1 else None
     if choice and choice.deferred:
-        time = f"{choice.library_over:.2f}x the time of {choice.prediction.config.name}"
-        found = f"falls back to {problem.library_call}, which may take no more than {time}"
-        yield Finding("choices", found, True, False)
-        return
-    shown = ", ".join(prediction.config.name for prediction in predictions)
+        shown += f", timed beside {problem.library_call}, which may take no more than "
+        shown += f"{choice.library_over:.2f}x as long"
     yield Finding("choices", f"{len(predictions)}: {shown}", True, False)
     specs = typed.specs(prediction.config for prediction in predictions)
     compiled = sum(objects.resources(spec) is not None for spec in specs)

@@ -70,6 +70,8 @@ class Choice:
     settings: Settings
     microseconds: float
     """What the model expects of the product."""
+    unsure: bool = False
+    """Whether ATen may win though there is one kernel alone: the two are benchmarked."""
 
     @property
     def specs(self) -> tuple[KernelSpec, ...]:
