@@ -48,6 +48,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         f"(default: {SHOWN}, of many problems {SHOWN_OF_EACH} each)"
     )
     parser.add_argument("-k", metavar="N", dest="top", type=argtypes.top, help=about)
+    about = "only kernels that give a row the same bits in every batch, as TILECAST_INVARIANT=1"
+    parser.add_argument("--invariant", action="store_true", help=about)
     arguments.add_model(parser)
     arguments.add_data(parser)
     about = "also write the model's first choices; CSV or JSON by the name"
@@ -79,7 +81,9 @@ def _many(named: Sequence[TypedProblem], options: argparse.Namespace) -> Output:
     ranked = set(resolve.ranked(heuristic, (one.problem for one in named)))
     typed = [one for one in named if one.problem in ranked]
     problems = [one.problem for one in typed]
-    found = choices(heuristic, problems, gpu, options.top or SHOWN_OF_EACH)
+    found = choices(
+        *(heuristic, problems, gpu, options.top or SHOWN_OF_EACH), invariant=options.invariant
+    )
     if options.choices:
         write_choices(found, options.choices)
     document = {
@@ -97,9 +101,9 @@ def _one(typed: TypedProblem, options: argparse.Namespace) -> Output:
     # To read a data set takes longer than all the rest.
     seen = options.data or problem.family in learned_families(heuristic.artifact.facts)
     truths = _truths(data, problem, gpu) if data and seen else {}
-    among = candidates(problem, gpu)
+    among = candidates(problem, gpu, invariant=options.invariant)
     ranking = heuristic.predict(problem, among)
-    (found,) = choices(heuristic, [problem], gpu, top)
+    (found,) = choices(heuristic, [problem], gpu, top, invariant=options.invariant)
     if options.choices:
         write_choices([found], options.choices)
     reasons = heuristic.explain(problem, among, ranking[0].config, limit=REASONS)

@@ -85,7 +85,7 @@ def _library_line(library: Mapping[str, Any]) -> list[str]:
     """What is expected of cuBLAS; nothing where that is not known."""
     if library["at_least_microseconds"] is None:
         return []
-    instead = "; at k = 1 it runs instead" if library["deferred"] else ""
+    instead = "; timed beside it at k = 1" if library["deferred"] else ""
     return [
         "{name}: at least {at_least_microseconds:.1f} us in nine cases of ten, "
         "{at_least_over_first:.2f}x the first".format(**library)

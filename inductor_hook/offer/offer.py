@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
+from torch import distributed
 from torch._inductor import config
 from torch._inductor.kernel_template_choice import KernelTemplateChoice
 from torch._inductor.select_algorithm import ExternKernelChoice
@@ -79,18 +80,33 @@ def offered(
     except Deferred as reason:
         count(f"fell back to ATen: {op}")
         _say_none(op, reason)
-        aten = {one.uid for one in templates if isinstance(one, ExternKernelChoice)}
-        return stock({uid: some for uid, some in template_choices.items() if uid in aten})
+        return stock(_of(_aten(templates), template_choices))
     except (NotCovered, TilecastError) as reason:
         count(f"not covered: {op}")
         _say_none(op, reason)
+        if settings.invariant and kernel_inputs.device_type == "cuda":
+            telemetry.say_once(
+                "not invariant",
+                f"{op} has no tilecast kernel, so its rows may have other bits in another batch: "
+                f"{reason}",
+            )
     # Whatever goes wrong in here, the graph compiles without tilecast.
     except Exception as error:
         telemetry.warn_once("choosing kernels", error)
-    if settings.k == 1 and found:
+    if found and (settings.k == 1 or settings.invariant):
         # The others are generators: those that are not asked for cost nothing.
-        return [*found]
+        unsure = any(one.choice and one.choice.choice.unsure for one in found)
+        rivals = _aten(templates) if unsure else set()
+        return [*stock(_of(rivals, template_choices)), *found]
     return [*stock(template_choices), *found]
+
+
+def _aten(templates: Any) -> set[str]:
+    return {one.uid for one in templates if isinstance(one, ExternKernelChoice)}
+
+
+def _of(uids: set[str], template_choices: Any) -> Any:
+    return {uid: some for uid, some in template_choices.items() if uid in uids}
 
 
 def own(
@@ -98,7 +114,7 @@ def own(
 ) -> list[TilecastCaller]:
     """The choices for a fused product, best first.
 
-    Empty if no tilecast kernel covers the product, or if the model falls back to ATen.
+    Empty if no tilecast kernel covers the product, or at k = 1 if the model is not sure of it.
 
     Args:
         settings: those in force.
@@ -145,6 +161,8 @@ def _choices(
     choices = chosen(
         settings, matmul, selection.hardware_of(kernel_inputs.device().index or 0, settings)
     )
+    if op == FUSED and any(choice.unsure for choice in choices):
+        raise Deferred(f"k = 1 fuses nothing that it is not sure of, here {matmul.hint}")
     begin(choices)
     _log_choices(op, matmul, choices, time.perf_counter() - start)
     layout = kernel_inputs.output_layout(flexible=False)
@@ -161,15 +179,17 @@ def chosen(settings: Settings, matmul: Matmul, gpu: Hardware) -> list[Choice]:
 
     Raises:
         TilecastError: there is no model for the GPU, dtypes and majors.
-        Deferred: none is benchmarked, cuBLAS is expected to win throughout, and ATen is named.
+        Deferred: none is benchmarked, cuBLAS may win throughout, and ATen is named.
     """
+    unsure = False
     predictions = shortlist(settings, matmul.hint, gpu)
     swept: tuple[KernelConfig, ...] = ()
     if matmul.dynamic:
         swept = portfolio(settings, tuple(matmul.sweep()), gpu, matmul.any_rows)
     if settings.k == 1 and not swept and names(config.max_autotune_gemm_backends, "ATEN"):
         choice = decided(settings, matmul.hint, gpu, matmul.any_rows)
-        if choice.deferred:
+        unsure = choice.deferred
+        if unsure and (matmul.dynamic or not _may_benchmark()):
             raise Deferred(
                 f"ATen may take no more than {choice.library_over:.2f}x the time of "
                 f"{choice.prediction.config.name} for {matmul.hint}"
@@ -179,9 +199,15 @@ def chosen(settings: Settings, matmul: Matmul, gpu: Hardware) -> list[Choice]:
     else:
         shortlists = [((prediction.config,), prediction) for prediction in predictions]
     return [
-        Choice(matmul, configs, settings, prediction.microseconds)
+        Choice(matmul, configs, settings, prediction.microseconds, unsure)
         for configs, prediction in shortlists
     ]
+
+
+def _may_benchmark() -> bool:
+    """Whether times may decide: ranks would choose differently, and so would two compilations."""
+    alone = not (distributed.is_available() and distributed.is_initialized())
+    return alone and not config.deterministic
 
 
 def begin(choices: Sequence[Choice]) -> None:

@@ -14,6 +14,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from tilecast.cli.diagnosis import machine
+from tilecast.cli.diagnosis.problem import check_settings
 from tilecast.cli.diagnosis.torch_operators import compare
 from tilecast.heuristics.hardware import hardware
 from tilecast.models.runtime import artifact
@@ -241,7 +242,7 @@ def test_a_problem_is_explained_as_the_environment_has_it(
     monkeypatch.setenv("TILECAST_K", "1")
     monkeypatch.setenv("TILECAST_MODEL", str(leaving_model))
     asked = ("doctor", "512x4096x4096", "--cache", str(tmp_path / "cache"))
-    assert answer(*asked)["problem"][-1]["found"].startswith("falls back to torch.mm")
+    assert answer(*asked)["problem"][1]["found"].startswith("1: ")
     assert answer(*asked, "-k", "4")["problem"][1]["found"].startswith("4: ")
 
 
@@ -266,3 +267,10 @@ def test_operators_of_pytorch_that_want_another_cute_dsl(
 def test_operators_of_pytorch_that_want_a_cute_dsl_without_tilecast() -> None:
     finding = compare(Version("4.8.0"), {Version("4.5.2")}, SpecifierSet(">=4.8.0,<4.9"))
     assert finding.advice == "set TORCH_NATIVE_SKIP_VERSION_CHECK=1 to use them untested"
+
+
+def test_rows_that_are_the_same_in_every_batch_are_one_line() -> None:
+    (found,) = check_settings({"TILECAST_INVARIANT": "1"})
+    assert found.works
+    assert "rows have the same bits in every batch" in found.found
+    assert list(check_settings({"TILECAST_INVARIANT": "0"})) == []

@@ -16,6 +16,7 @@ from tilecast.data_collection.dataset.dataset import Dataset, read_dataset, writ
 from tilecast.heuristics.hardware import GPUS, hardware
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.candidates import candidates
+from tilecast.kernels.families import parse_config
 from tilecast.models.evaluation.evaluation import held_out, unfitted
 from tilecast.models.evaluation.regret import regrets
 from tilecast.models.learning.labels import label_table
@@ -190,3 +191,12 @@ def test_evaluate_uses_the_model_of_another_gpu(
         if row["heuristic"] == "as trained" and row["problems"] == "all"
     ]
     assert found == pytest.approx(np.expm1(np.log1p(wanted).mean(0)))
+
+
+def test_invariant_candidates_alone_are_ranked(answer: Callable[..., dict]) -> None:
+    every = answer("predict", "16x512x16384", "--gpu", "H200")
+    found = answer("predict", "16x512x16384", "--gpu", "H200", "--invariant")
+    assert found["candidates"] < every["candidates"]
+    splits = [parse_config(one["config"]) for one in found["ranking"]]
+    assert {getattr(config, "split_k", None) for config in splits} == {1}
+    assert not found["library"]["deferred"]
