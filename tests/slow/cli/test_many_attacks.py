@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from attack_bed import (
+from attack.bed import (
     attack_file,
     attack_model,
     attack_provenance,

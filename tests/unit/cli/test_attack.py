@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from attack_bed import (
+from attack.bed import (
     attack_file,
     attack_model,
     attack_provenance,
@@ -14,7 +14,7 @@ from attack_bed import (
     few_rows,
     make_store,
 )
-from attacks import ODD
+from attack.changes import ODD
 
 from tilecast.data_collection.dataset.dataset import Dataset, read_dataset
 from tilecast.heuristics.forms import count, holding, misfit, number, optional, text

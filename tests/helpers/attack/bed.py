@@ -13,10 +13,10 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from attacks import changed, damage
 from command_line import wrong_in
 from fixtures import change_manifest
 
+from attack.changes import changed, damage
 from tilecast.cli.commands import collect as collect_command
 from tilecast.cli.main import main
 from tilecast.data_collection.dataset.dataset import Dataset, read_dataset, write_dataset
