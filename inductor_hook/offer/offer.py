@@ -7,11 +7,13 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
+import torch
 from torch._inductor import config
 from torch._inductor.kernel_template_choice import KernelTemplateChoice
 from torch._inductor.select_algorithm import ExternKernelChoice
 from torch._inductor.virtualized import V
 from torch._logging._internal import getArtifactLogger
+from torch.fx import Node
 
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
@@ -79,8 +81,7 @@ def offered(
     except Deferred as reason:
         count(f"fell back to ATen: {op}")
         _say_none(op, reason)
-        aten = {one.uid for one in templates if isinstance(one, ExternKernelChoice)}
-        return stock({uid: some for uid, some in template_choices.items() if uid in aten})
+        return stock(_of_aten(template_choices, templates))
     except (NotCovered, TilecastError) as reason:
         count(f"not covered: {op}")
         _say_none(op, reason)
@@ -88,9 +89,17 @@ def offered(
     except Exception as error:
         telemetry.warn_once("choosing kernels", error)
     if settings.k == 1 and found:
-        # The others are generators: those that are not asked for cost nothing.
-        return [*found]
+        # The others are generators: those that are not asked for cost nothing. No kernel is waited
+        # for when the graph runs, and none that does not compile gets into it.
+        there = all(one.choice and one.choice.await_kernels() for one in found)
+        return [*found] if there else stock(_of_aten(template_choices, templates))
     return [*stock(template_choices), *found]
+
+
+def _of_aten(template_choices: Any, templates: Any) -> dict[str, Any]:
+    """Those generators of choices that make ATen's."""
+    aten = {one.uid for one in templates if isinstance(one, ExternKernelChoice)}
+    return {uid: some for uid, some in template_choices.items() if uid in aten}
 
 
 def own(
@@ -139,6 +148,8 @@ def _choices(
 ) -> list[TilecastChoice]:
     """The choices for a product, whose kernels start to compile; raises as `read` and `chosen`."""
     start = time.perf_counter()
+    if op != FUSED and _is_concatenated(V.graph.current_node):
+        raise NotCovered("a cat reads it, into which other choices write without a copy")
     matmul = read(kernel_inputs, op, fast, inputs, epilogue)
     if settings.record and not _on_trial():
         record(settings.record, matmul.hint)
@@ -154,6 +165,15 @@ def _choices(
     ]
     # Generated now: if none can be, Inductor's choices are needed.
     return [one for one in found if one.choice is not None]
+
+
+def _is_concatenated(node: Node) -> bool:
+    """Whether Inductor may have a product written where a cat wants it.
+
+    It plans that before it knows the fastest choice, and only if all of them write anywhere, which
+    kernels for the strides of one result do not.
+    """
+    return any(user.target is torch.ops.aten.cat.default for user in node.users)
 
 
 def chosen(settings: Settings, matmul: Matmul, gpu: Hardware) -> list[Choice]:
