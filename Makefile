@@ -20,10 +20,10 @@ demo: .venv/.with-baselines
 	$(BIN)/tilecast train --data $(DEMO_DATA) --out $(DEMO)/model && wait $$scoring
 	@cat $(DEMO)/scores.txt
 	@echo 'The model below was trained on these problems. The tables above are of held-out problems.'
-	$(call predict,attention output of Llama 2 7B at 4 tokens,--m 4 --n 4096 --k 4096)
-	$(call predict,QKV of Llama 3 70B at 48 tokens,--m 48 --n 10240 --k 8192)
-	$(call predict,MLP down of Llama 2 7B at 2048 tokens,--m 2048 --n 4096 --k 11008)
-	$(call predict,MLP gate and up of Gemma 2 9B at 4096 tokens,--m 4096 --n 28672 --k 3584)
+	$(call predict,attention output of Llama 2 7B at 4 tokens,4x4096x4096)
+	$(call predict,QKV of Llama 3 70B at 48 tokens,48x10240x8192)
+	$(call predict,MLP down of Llama 2 7B at 2048 tokens,2048x4096x11008)
+	$(call predict,MLP gate and up of Gemma 2 9B at 4096 tokens,4096x28672x3584)
 	$(BIN)/tilecast compile -k 2 --model $(DEMO)/model --cache $(DEMO)/objects \
 		4x4096x4096 48x10240x8192 2048x4096x11008 4096x28672x3584
 

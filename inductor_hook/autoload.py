@@ -1,6 +1,6 @@
 """What PyTorch calls when it is imported: the entry point ``tilecast`` of ``torch.backends``.
 
-Every ``import torch`` pays for this module, so it reads two variables and imports nothing heavy.
+Every ``import torch`` pays for this module, so it reads three variables and imports nothing heavy.
 """
 
 import logging
@@ -8,14 +8,22 @@ import os
 import sys
 from types import ModuleType
 
-from tilecast.inductor_hook.names import BACKEND, EAGER, VARIABLE, names, switched_on
+from tilecast.inductor_hook.names import (
+    BACKEND,
+    EAGER,
+    INVARIANT,
+    VARIABLE,
+    names,
+    switched_on,
+)
 
 
 def autoload() -> None:
-    """Do what two variables ask for, and return at once where that is nothing.
+    """Do what three variables ask for, and return at once where that is nothing.
 
     The hook is installed when the list of GEMM backends names ``TILECAST``, and eager
-    multiplications are switched to tilecast with ``TILECAST_EAGER=1``.
+    multiplications are switched to tilecast with ``TILECAST_EAGER=1``. With
+    ``TILECAST_INVARIANT=1`` both are done.
 
     Where the list does not name it, but Inductor's configuration comes to, a warning says that it
     is not installed.
@@ -23,18 +31,19 @@ def autoload() -> None:
     ``TORCH_DEVICE_BACKEND_AUTOLOAD=0`` keeps PyTorch from calling it.
     """
     try:
-        if names(os.environ.get(VARIABLE, "")):
+        invariant = switched_on(INVARIANT, os.environ)
+        if invariant or names(os.environ.get(VARIABLE, "")):
             from tilecast.inductor_hook.installation import install_from_environment
 
             install_from_environment()
         else:
             sys.meta_path.insert(0, _InductorWatch())  # type: ignore[arg-type]
-        if switched_on(EAGER, os.environ):
+        if switched_on(EAGER, os.environ, default=invariant):
             from tilecast.inductor_hook.dispatch.switch import enable
             from tilecast.inductor_hook.settings import from_environment
 
             named = from_environment(os.environ)
-            enable(named["model"], power=named["power"])
+            enable(named["model"], power=named["power"], invariant=invariant)
     # PyTorch's own import must not fail because something of tilecast cannot be imported.
     except Exception as error:
         logging.getLogger(__name__).warning(

@@ -22,6 +22,7 @@ from tilecast.inductor_hook.patch import patching
 from tilecast.inductor_hook.patch.torch_versions import (
     ATEN,
     CONFIG,
+    DECOMPOSITIONS,
     FLEX_GEMM,
     HANDLERS,
     NEWEST,
@@ -49,6 +50,7 @@ def install(
     record: str | Path | None = None,
     fuse: bool = True,
     learn: str | Path | None = None,
+    invariant: bool = False,
 ) -> None:
     """Offer tilecast kernels to ``mode="max-autotune"`` for matrix multiplications, from now on.
 
@@ -70,6 +72,9 @@ def install(
             conversion and scales, or with the scales behind a product of int8, if that is faster.
         learn: file (``.jsonl``) that the autotuner's times of tilecast kernels are written to, for
             ``tilecast train --add``; it is appended to when it is there already.
+        invariant: give each row of a product the same bits whatever else is in its batch: the model
+            chooses among kernels that agree bit for bit, also without max-autotune, and nothing is
+            fused. Products without such a kernel are one warning for each operator.
 
     Raises:
         TilecastError: an argument is not allowed, or PyTorch is too old.
@@ -78,7 +83,9 @@ def install(
     folder, problems, times = (
         str(Path(path).absolute()) if path else None for path in (model, record, learn)
     )
-    settings = Settings(k, folder, power, rank_nvgemm, rank_flex_gemm, problems, fuse, times)
+    settings = Settings(
+        k, folder, power, rank_nvgemm, rank_flex_gemm, problems, fuse, invariant, times
+    )
     _check_version(CONFIG)
     if rank_nvgemm:
         _check_version(NVGEMM, " for rank_nvgemm")
@@ -299,6 +306,29 @@ def _keep_rows() -> None:
         patching.restore(home, PADDING.name)
 
 
+def _keep_products() -> None:
+    """Have products of one row or column on a GPU stay products, or no longer.
+
+    Inductor makes sums of some: with ``coordinate_descent_tuning``, which max-autotune sets.
+    """
+    import torch
+
+    home = sys.modules[DECOMPOSITIONS.module]
+    settings = active()
+    wrapper = _undecomposed if settings and settings.invariant else None
+    for table in (home.decompositions, home.fast_random_decomps()):
+        for name in ("mm", "bmm"):
+            patching.wrap_entry(table, getattr(torch.ops.aten, name).default, wrapper)
+
+
+def _undecomposed(stock: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(stock)
+    def decomposed(a: Any, b: Any, *rest: Any, **options: Any) -> Any:
+        return NotImplemented if a.device.type == "cuda" else stock(a, b, *rest, **options)
+
+    return decomposed
+
+
 _FOLLOWERS: dict[str, Callable[[], None]] = {
     ATEN.module: ask_for_aten,
     CONFIG.module: _configure,
@@ -307,5 +337,6 @@ _FOLLOWERS: dict[str, Callable[[], None]] = {
     FLEX_GEMM.module: partial(_rank, "flex_gemm", FLEX_GEMM),
     PATTERNS.module: _pass_over_graphs,
     PADDING.module: _keep_rows,
+    DECOMPOSITIONS.module: _keep_products,
 }
 """What is done once a module of Inductor is loaded, and whenever other settings come into force."""

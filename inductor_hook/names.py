@@ -8,6 +8,8 @@ BACKEND = "TILECAST"
 """The backend's name in that list."""
 EAGER = "TILECAST_EAGER"
 """The variable that switches eager multiplications to tilecast."""
+INVARIANT = "TILECAST_INVARIANT"
+"""The variable that asks for rows with the same bits in every batch, compiled and eager."""
 MODEL = "TILECAST_MODEL"
 """The variable that names the folder of a model to use instead of the shipped ones."""
 

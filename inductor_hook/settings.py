@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any
 from tilecast.data_collection.dataset import autotuned
 from tilecast.heuristics.errors import TilecastError
 from tilecast.inductor_hook import recording, telemetry
-from tilecast.inductor_hook.names import MODEL, names, switched_on
+from tilecast.inductor_hook.names import INVARIANT, MODEL, names, switched_on
 from tilecast.kernels.objects.keys import toolchain
 from tilecast.models.runtime import artifact
 from tilecast.models.runtime.artifact import SHIPPED, shipped_names
@@ -37,6 +37,8 @@ class Settings:
     rank_flex_gemm: bool = False
     record: str | None = field(default=None, compare=False)
     fuse: bool = True
+    """Never if ``invariant``: whether it pays depends on m, and what is fused rounds once."""
+    invariant: bool = False
     learn: str | None = field(default=None, compare=False)
     digest: str = ""
     """`model_digest` of the model that is meant; of the one that is there now when left out."""
@@ -53,6 +55,7 @@ class Settings:
                 "1 picks without a benchmark"
             )
         check_objective(self.power)
+        object.__setattr__(self, "fuse", self.fuse and not self.invariant)
         _check_suffix("record", self.record, recording.SUFFIX, "CSV")
         _check_suffix("learn", self.learn, autotuned.SUFFIX, "JSON Lines")
         if not self.digest:
@@ -63,7 +66,7 @@ def from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
     """What the environment says of `install`'s arguments; an empty variable counts as unset.
 
     Raises:
-        TilecastError: ``TILECAST_FUSE`` is neither yes nor no. `Settings` checks the others.
+        TilecastError: a switch is neither yes nor no. `Settings` checks the others.
     """
     k = environment.get("TILECAST_K", "").strip() or "5"
     return {
@@ -72,6 +75,7 @@ def from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
         "power": environment.get("TILECAST_POWER", "").strip() or "robust",
         "record": _path(environment, "TILECAST_RECORD"),
         "fuse": switched_on("TILECAST_FUSE", environment, default=True),
+        "invariant": switched_on(INVARIANT, environment),
         "learn": _path(environment, "TILECAST_LEARN"),
     }
 
@@ -82,13 +86,14 @@ def _path(environment: Mapping[str, str], variable: str) -> str | None:
     return str(Path(value).expanduser()) if value else None
 
 
-def unbenchmarked(model: str | Path | None, power: str) -> Settings:
+def unbenchmarked(model: str | Path | None, power: str, invariant: bool = False) -> Settings:
     """Settings of eager calls, with the model that is there now.
 
     Raises:
         TilecastError: a value is not allowed, or the model's manifest is refused.
     """
-    return Settings(1, str(Path(model).absolute()) if model else None, power)
+    folder = str(Path(model).absolute()) if model else None
+    return Settings(1, folder, power, invariant=invariant)
 
 
 _kept = cache(unbenchmarked)
@@ -101,7 +106,7 @@ def of_environment() -> Settings:
         TilecastError: as `unbenchmarked`; asked again, it is looked for again.
     """
     named = from_environment(os.environ)
-    return _kept(named["model"], named["power"])
+    return _kept(named["model"], named["power"], named["invariant"])
 
 
 def _check_suffix(name: str, path: str | None, suffix: str, kind: str) -> None:
@@ -131,13 +136,17 @@ def activate(settings: Settings | None) -> None:
 def asked() -> Settings | None:
     """The settings in force, where Inductor autotunes and its list of backends names TILECAST.
 
+    If ``invariant``, also where it does not autotune. Nothing is benchmarked there, nor in
+    Inductor's deterministic mode: ``k`` is 1.
+
     None if Inductor's caches could not tell tilecast's graphs from others, or if ranks would have
     to exchange tilecast's choices, which Inductor cannot do.
     """
     from torch._inductor import config
 
     tuned = config.max_autotune or config.max_autotune_gemm
-    if not (_active and tuned and names(config.max_autotune_gemm_backends)):
+    wanted = _active and (tuned or _active.invariant)
+    if not (_active and wanted and names(config.max_autotune_gemm_backends)):
         return None
     if getattr(config.inductor_choices_class, "settings", None) != _active:
         telemetry.say_once(
@@ -153,7 +162,8 @@ def asked() -> Settings | None:
             "picks the same kernel on every rank)",
         )
         return None
-    return _active
+    benchmarked = tuned and not config.deterministic
+    return _active if benchmarked else replace(_active, k=1)
 
 
 def cache_key(settings: Settings | None) -> tuple[Any, ...]:

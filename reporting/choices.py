@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tilecast.heuristics.errors import TilecastError
@@ -45,6 +45,8 @@ def choices(
     problems: Iterable[GemmProblem],
     gpu: Hardware,
     top: int | str = 1,
+    *,
+    invariant: bool = False,
 ) -> list[Choices]:
     """Ask a model about problems, each of which has a candidate.
 
@@ -53,16 +55,18 @@ def choices(
         problems: what is multiplied.
         gpu: the GPU.
         top: how many choices for each; ``auto`` for as many as the model thinks worth compiling.
+        invariant: whether a row has to have the same bits in every batch; nothing falls back then.
 
     Raises:
         TilecastError: the model does not rank the operands of a problem.
     """
     found = []
     for problem in problems:
-        among = candidates(problem, gpu)
+        among = candidates(problem, gpu, invariant=invariant)
         worth = heuristic.shortlist(problem, among)
         chosen = worth if isinstance(top, str) else heuristic.predict(problem, among, limit=top)
         first = heuristic.first(problem, among)
+        first = replace(first, deferred=first.deferred and not invariant)
         found.append(Choices(problem, len(among), tuple(chosen), first, len(worth)))
     return found
 

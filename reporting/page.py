@@ -12,6 +12,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 from string import Template
@@ -32,6 +33,11 @@ class Section:
     """The heading."""
     parts: Sequence[str | Table | Figure]
     """Paragraphs of plain text, tables and figures, in their order."""
+
+
+def can_draw() -> bool:
+    """Whether plotly is installed."""
+    return find_spec("plotly") is not None
 
 
 def library() -> str:

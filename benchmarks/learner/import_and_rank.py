@@ -34,7 +34,7 @@ PROBLEMS = 120  # ranked; spread evenly over the training suite
 ROUNDS = 5  # times that each problem is ranked
 REPEATS = 9  # fresh processes of each kind
 CLI = ("-m", "tilecast.cli.main")
-PREDICT = (*CLI, "predict", "--m", "48", "--n", "10240", "--k", "8192", "--json")
+PREDICT = (*CLI, "predict", "48x10240x8192", "--json")
 JOBS = 2
 HEURISTICS = Path(__file__).parents[2] / "heuristics"
 _spread = partial(runner.quantiles, median=0.5, p95=0.95, worst=1.0)

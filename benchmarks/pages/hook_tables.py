@@ -148,6 +148,19 @@ def _real_models(found: Figures) -> str:
     return markdown(heading, rows)
 
 
+def int8_weights(figures: Figures) -> str:
+    """Steps with int8 weights: milliseconds, and how many times as fast as bf16 weights."""
+    found = of_torch("2.11", figures["real_models"])
+    lists = {RIVAL: RIVAL, "**k=5**": FIVE, "**k=1**": FIRST}
+    rows = []
+    for case, speed in sorted(found["beside_bf16"].items(), key=lambda one: by_numbers(one[0])):
+        variants = found["cases"][case]
+        times = [f"{variants[name]['milliseconds']:.3f}" for name in lists.values()]
+        rows.append([case, *times, f"{speed:.2f}x"])
+    heading = ["step of two layers", *(f"{name}, ms" for name in lists)]
+    return markdown([*heading, "k=5 over bf16 weights, k=5"], rows)
+
+
 def llama_kinds(figures: Figures) -> str:
     """Tilecast beside the faster of ATen and Triton, by operands and regime."""
     heading = ["operands", "shapes"]

@@ -43,6 +43,7 @@ TABLES: dict[str, Callable[[Figures], str]] = {
     "real models": hook_tables.real_models,
     "real models 2.15": hook_tables.real_models_newer,
     "real models H100": hook_tables.real_models_h100,
+    "int8 weights": hook_tables.int8_weights,
     "timing": hook_tables.timing,
 }
 """What may stand in a page: by name, what renders it."""

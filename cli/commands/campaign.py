@@ -15,17 +15,18 @@ from typing import Any
 from tilecast.cli.commands.collect import (
     check_measured,
     collect_options,
+    guided_by_shipped,
     measure,
     measured_so_far,
     problem_counts,
 )
 from tilecast.cli.commands.evaluate import default_scores, score_tables
 from tilecast.cli.commands.report import measured_sections
+from tilecast.cli.commands.train import train_shown
 from tilecast.cli.options import argtypes, arguments, resolve
 from tilecast.cli.options.load_measurements import DATA, shipped_datasets
 from tilecast.cli.options.output_paths import check_distinct, check_writable
-from tilecast.cli.output.output import Output
-from tilecast.cli.output.progress import show_progress
+from tilecast.cli.output.output import Output, print_note
 from tilecast.data_collection.dataset.dataset import Dataset, write_dataset
 from tilecast.data_collection.gpu.environment import check_there
 from tilecast.data_collection.gpu.gpu_model import visible_gpu_names
@@ -40,17 +41,13 @@ from tilecast.models.apply.guidance import Guided
 from tilecast.models.learning.fit_ranker import fit_ranker
 from tilecast.models.learning.folds import too_few
 from tilecast.models.learning.labels import label_table
-from tilecast.models.learning.training import train
 from tilecast.models.learning.training_sets import Measurements, dataset_hardware
 from tilecast.models.runtime.artifact import Artifact, load, save
-from tilecast.models.runtime.known_operands import ranks_for
-from tilecast.models.runtime.learned import LearnedHeuristic
 from tilecast.models.runtime.manifest import MANIFEST, learned_from
-from tilecast.models.runtime.nearest_gpu import nearest_shipped
 from tilecast.models.runtime.objectives import OBJECTIVES
 from tilecast.reporting.cards import card_differences, card_table, trouble_table
 from tilecast.reporting.noise import noise_table, repeats
-from tilecast.reporting.page import Section, library, write_page
+from tilecast.reporting.page import Section, can_draw, write_page
 from tilecast.reporting.sections import model_section, score_section
 
 REPORT = "report.html"
@@ -92,8 +89,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> Output:
     """Measure stage by stage, then train, score and report."""
     start = time.monotonic()
-    library()
-    out = options.out
+    out, drawn = options.out, can_draw()
+    if not drawn:
+        print_note(f"plotly is not installed, so no {REPORT} will be written")
     check_distinct(options, out, out / DATA, out / REPORT)
     check_writable(out)
     problems = resolve.suite_and_own_problems(options)
@@ -110,11 +108,9 @@ def run(options: argparse.Namespace) -> Output:
     artifact, scored = None, None
     why = too_few(labels.problem for labels in measured.own)
     if not why:
-        with show_progress("train"):
-            artifact = _trained(measured, options)
-        with show_progress("evaluate"):
-            scored = default_scores(measured, OBJECTIVES, resolve.workers(options))
-    with show_progress("report"):
+        artifact = _trained(measured, options)
+        scored = default_scores(measured, OBJECTIVES, resolve.workers(options))
+    if drawn:
         power = arguments.DEFAULT_POWER
         about = Section("The model", [f"Not trained or scored: {why}"])
         if artifact:
@@ -142,7 +138,7 @@ def _output(
         "cards": [asdict(card) for card in cards],
         "troubles": troubles.records if troubles else [],
         "scores": scored,
-        "files": [MANIFEST, DATA, REPORT] if scored else [DATA, REPORT],
+        "files": [*([MANIFEST] if scored else []), DATA, *([REPORT] if can_draw() else [])],
     }
     summary = (
         f"{counts['measured']} of {counts['problems']} problems measured, {counts['verified']} "
@@ -173,10 +169,7 @@ def _measure(
     for operands in {problem.operands for problem in problems}:
         space(operands, gpu)  # raises where no kernel takes them
     wanted = replace(collect_options(options, gpu, devices), compared=spread(problems))
-    shipped = nearest_shipped(gpu)
-    choose = None
-    if shipped and all(ranks_for(shipped.operands, one.operands) for one in problems):
-        choose = Guided(LearnedHeuristic(shipped), gpu)
+    choose = guided_by_shipped(gpu, problems)
     plan = stages(problems, guided=choose is not None)
     for place, stage in enumerate(plan, 1):
         left = (options.budget or float("inf")) - (time.monotonic() - start)
@@ -196,6 +189,6 @@ def _trained(measured: Measurements, options: argparse.Namespace) -> Artifact:
         there = load(options.out)
         if learned_from(there.facts) == set(measured.digests):
             return there
-    artifact = train(measured, jobs=resolve.workers(options))
+    artifact = train_shown(measured, resolve.workers(options))
     save(artifact, options.out)
     return artifact

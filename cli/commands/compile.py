@@ -6,15 +6,11 @@ import argparse
 import time
 from collections.abc import Iterable, Sequence
 
-from rich.console import Console
-from rich.progress import track
-
 from tilecast.cli.options import argtypes, arguments, resolve
-from tilecast.cli.options.mnk import TypedProblem, parse_mnk
 from tilecast.cli.output.output import Output
+from tilecast.cli.output.progress import show_steps
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
-from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook.select.selection import shortlist
 from tilecast.inductor_hook.settings import Settings
@@ -30,15 +26,15 @@ from tilecast.reporting.table import Table
 _COLUMNS = {"config": "", "registers": "d", "spill_bytes": "d", "seconds": ".2f", "error": ""}
 _MOST_COMMON = 2000
 """More than first choices need."""
+_SECONDS = 0.9
+"""Of one process for a kernel, on average."""
 _LONGEST_TABLE = 60
 """Longer tables are of no use to a person; ``--json`` has them whole."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's options."""
-    about = "problems to compile candidates for (default: the whole space)"
-    parser.add_argument("extents", nargs="*", metavar="MxNxK", help=about)
-    arguments.add_own_problems(parser)
+    arguments.add_problems(parser)
     about = "only the N that the model ranks first; auto leaves N to the model"
     parser.add_argument("-k", metavar="N", dest="top", type=argtypes.top, help=about)
     arguments.add_model(parser)
@@ -48,66 +44,69 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     common = argtypes.integer(1, _MOST_COMMON)
     parser.add_argument("--common", type=common, metavar="N", help=about)
-    arguments.add_operands(parser, model=True)
+    about = "the whole space: thousands of kernels, half an hour of two cores"
+    parser.add_argument("--all", action="store_true", help=about)
     arguments.add_compiling(parser)
 
 
 def run(options: argparse.Namespace) -> Output:
     """Compile what is missing and say what each kernel takes."""
     specs = _specs(options)
-    cache = resolve.object_cache(options, write=True)
+    cache, workers = resolve.object_cache(options, write=True), resolve.workers(options)
     start = time.perf_counter()
-    console, results = Console(stderr=True), compile_all(specs, cache, resolve.workers(options))
-    hidden = not console.is_terminal
-    done = list(track(results, "compiling", len(specs), console=console, disable=hidden))
+    with show_steps("compile", len(specs), _SECONDS * len(specs) / workers) as step:
+        done = []
+        for result in compile_all(specs, cache, workers):
+            done.append(result)
+            step()
     return compile_output(done, cache, time.perf_counter() - start)
 
 
 def _specs(options: argparse.Namespace) -> list[KernelSpec]:
     """The kernels that the options ask for, each once."""
     gpu, operands = resolve.gpu(options), options.operands
-    _check_together(options)
-    typed = [parse_mnk(text, operands) for text in options.extents]
-    typed += [TypedProblem(problem, problem.n) for problem in resolve.own_problems(options)]
-    problems = list(dict.fromkeys(one.problem for one in typed))
-    if not problems:
-        configs = space(operands, gpu).configs
-        if options.common:
-            heuristic = load_heuristic(gpu, operands, options.power, options.model)
-            shortlists = (
-                heuristic.rank(problem, candidates(problem, gpu), limit=FIRST)
-                for problem in common_problems(operands)
-            )
-            configs = by_frequency(shortlists)[: options.common]
-        return [KernelSpec(config, operands) for config in configs]
-    ranked = set(problems)
+    typed = resolve.problems_named(options)
+    _check_together(options, asked=bool(typed))
+    if options.all:
+        return [KernelSpec(config, operands) for config in space(operands, gpu).configs]
+    if options.common:
+        heuristic = load_heuristic(gpu, operands, options.power, options.model)
+        shortlists = (
+            heuristic.rank(problem, candidates(problem, gpu), limit=FIRST)
+            for problem in common_problems(operands)
+        )
+        return [KernelSpec(one, operands) for one in by_frequency(shortlists)[: options.common]]
+    ranked = {one.problem for one in typed}
     if options.top is not None:
         heuristic = LearnedHeuristic(model_for(gpu, options.model), options.power)
+        problems = dict.fromkeys(one.problem for one in typed)
         ranked = set(resolve.ranked(heuristic, problems, alone=options.top == 1))
     specs = [
         spec
-        for one in dict.fromkeys(typed)
+        for one in typed
         if one.problem in ranked
         for spec in one.specs(_configs(one.problem, options))
     ]
     return list(dict.fromkeys(specs))
 
 
-def _check_together(options: argparse.Namespace) -> None:
-    """See that no option excludes another one, or lacks the one it belongs to."""
-    ranked, own = options.top is not None, resolve.names_own_problems(options)
-    asked = own or bool(options.extents)
-    if options.common and (asked or ranked):
+def _check_together(options: argparse.Namespace, *, asked: bool) -> None:
+    """See that something is asked for, and that no option excludes another one."""
+    ranked = options.top is not None
+    if options.common and (asked or ranked or options.all):
         raise TilecastError("--common stands alone; allowed: that, or problems with or without -k")
-    if own and not options.extents and options.operands != LINEAR_BF16:
-        raise TilecastError(
-            "--operands is for MxNxK; allowed with --problems: a column of operands in the file"
-        )
+    if options.all and (asked or ranked):
+        raise TilecastError("--all stands alone; allowed: that, or problems with or without -k")
     if ranked and not asked:
         raise TilecastError(
             "-k needs problems to rank for; allowed: MxNxK, --problems or --hf-config beside it"
         )
     resolve.check_ranks(options, ranked or options.common is not None, "-k or --common")
+    if not (asked or options.common or options.all):
+        raise TilecastError(
+            "nothing to compile is named; allowed: MxNxK, --problems, --hf-config, --common N, or "
+            "--all for the whole space, which takes two cores half an hour"
+        )
 
 
 def _configs(problem: GemmProblem, options: argparse.Namespace) -> Iterable[KernelConfig]:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from tilecast.cli.diagnosis.finding import Finding
-from tilecast.cli.diagnosis.machine import examine
+from tilecast.cli.diagnosis.machine import PACKAGES, PROPRIETARY, examine
 from tilecast.cli.diagnosis.problem import check_hook, check_settings, explain
 from tilecast.cli.options import argtypes, arguments, resolve
 from tilecast.cli.options.mnk import parse_mnk
@@ -22,14 +22,11 @@ from tilecast.heuristics.errors import TilecastError
 from tilecast.inductor_hook.names import MODEL
 from tilecast.inductor_hook.settings import Settings, from_environment
 from tilecast.kernels.objects.cache import ObjectCache
-from tilecast.reporting.table import Table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's options."""
-    about = "a problem, or BATCHxMxNxK"
-    parser.add_argument("problem", nargs="?", metavar="MxNxK", help=about)
-    arguments.add_operands(parser, model=True)
+    arguments.add_problem(parser, model=True)
     about = f"folder of a model (default: that of {MODEL}, or the shipped one)"
     parser.add_argument("--model", type=argtypes.path, help=about)
     about = "burst, sustained or robust (default: that of TILECAST_POWER, or robust)"
@@ -48,17 +45,61 @@ def run(options: argparse.Namespace) -> Output:
     Settings(**typed)  # what is refused comes before the checks, which take seconds
     about = [] if options.problem is None else list(_explained(options, typed, objects))
     findings = [*examine(objects.root), *check_hook(), *check_settings()]
-    fine = all(finding.works for finding in findings if finding.needed)
-    tables = [_table("This machine", findings)]
-    if about:
-        tables.append(_table(f"{options.problem} under max-autotune", about))
-    verdict = "tilecast is usable" if fine else "tilecast is not usable: see what is MISSING"
+    usable = all(finding.works for finding in findings if finding.needed)
+    gpus = [one.found for one in findings if one.subject == "gpu" and one.works]
+    runs = usable and bool(gpus) and all(one.works for one in findings if one.subject == "CUDA")
     document = {
-        "usable": fine,
+        "usable": usable,
+        "runs_kernels": runs,
         "findings": [asdict(finding) for finding in findings],
         "problem": [asdict(finding) for finding in about],
     }
-    return Output(document, [*tables, verdict], status=0 if fine else 1)
+    lines = [*report_lines(findings, about, options.problem, document)]
+    return Output(document, lines, status=int(not usable))
+
+
+def report_lines(
+    findings: Sequence[Finding],
+    about: Sequence[Finding],
+    problem: str | None,
+    document: Mapping[str, Any],
+) -> Iterator[str]:
+    """What works, what to do about the rest, what was found, and what there is of a problem."""
+    if document["runs_kernels"]:
+        gpus = (one.found for one in findings if one.subject == "gpu" and one.works)
+        yield f"Everything works here: kernels run on {', '.join(gpus)}."
+    elif document["usable"]:
+        yield "Here predict, compile, train, evaluate and report work."
+        yield "Kernels do not run here, so collect, tune and campaign do not work: see below."
+    else:
+        yield "tilecast does not work here: see what is NEEDED."
+    if todo := [one for one in findings if not one.works]:
+        yield "\nTo do"
+        for finding in sorted(todo, key=lambda one: not one.needed):
+            yield from _advised(finding)
+    yield "\nFound"
+    working = [finding for finding in findings if finding.works]
+    packages = [one for one in working if one.subject in ("python", *PACKAGES)]
+    named = [f"{one.subject} {one.found}" for one in packages if one.subject not in PROPRIETARY]
+    owned = [f"{one.subject} {one.found}" for one in packages if one.subject in PROPRIETARY]
+    yield f"- packages: {', '.join(named)}"
+    if owned:
+        yield f"- proprietary packages of NVIDIA: {', '.join(owned)}"
+    for finding in working:
+        if finding not in packages:
+            yield f"- {finding.subject}: {finding.found}"
+    if about:
+        yield f"\n{problem} under max-autotune"
+        for finding in about:
+            yield from _advised(finding)
+
+
+def _advised(finding: Finding) -> Iterator[str]:
+    """A finding, and below it what to do where it does not work."""
+    needed = "NEEDED: " if finding.needed and not finding.works else ""
+    yield f"- {needed}{finding.subject}: {finding.found}"
+    if not finding.works:
+        yield f"  -> {finding.advice}"
 
 
 def _explained(
@@ -73,16 +114,3 @@ def _explained(
         return [Finding("settings", "refused", False, False, str(error))]
     model = Path(wanted["model"]) if wanted["model"] else None
     return explain(problem, options.gpu or resolve.gpu_of(model), settings, objects)
-
-
-def _table(title: str, findings: Sequence[Finding]) -> Table:
-    rows = [
-        (
-            "ok" if finding.works else "MISSING" if finding.needed else "absent",
-            finding.subject,
-            finding.found,
-            "" if finding.works else finding.advice,
-        )
-        for finding in findings
-    ]
-    return Table(title, dict.fromkeys(("", "what", "found", "to do"), ""), rows)

@@ -6,7 +6,7 @@ With your own problems it scores those that were measured and learns from the wh
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 from tilecast.cli.options import argtypes, arguments, resolve
 from tilecast.cli.options.load_measurements import files_line, read_measurements
 from tilecast.cli.output.output import Output
+from tilecast.cli.output.progress import show_steps
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
@@ -34,6 +35,8 @@ from tilecast.reporting.table import LIBRARY, LIBRARY_COLUMNS, REGRET, REGRET_CO
 
 SHOWN_K = (1, 3, 5)
 """Numbers of kernels whose regret tables show."""
+_SECONDS = 0.02
+"""Of a core for one problem, to fit all heuristics on four folds for all powers, on average."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -96,7 +99,7 @@ def run(options: argparse.Namespace) -> Output:
         families = learned_families(artifact.facts)
         if seen := sum(problem.family in families for problem in among):
             notes["seen"] = f"as trained has seen (n, k) of {seen} of the {len(among)} problems"
-    scored = evaluate([*heuristics.values()], measured.table, powers, options.jobs, among=among)
+    scored = _shown([*heuristics.values()], measured, powers, options.jobs, among)
     missing = len(own) - len(among) if own else 0
     lines = [
         files_line(files),
@@ -110,7 +113,21 @@ def run(options: argparse.Namespace) -> Output:
 def default_scores(measured: Measurements, powers: Sequence[str], jobs: int) -> dict[str, Any]:
     """What this command prints of measurements when no option narrows it."""
     fits, among = scorable_heuristics(measured.gpu).values(), problems_of(None, measured.own)
-    return evaluate(list(fits), measured.table, powers, jobs, among=among)
+    return _shown(list(fits), measured, powers, jobs, among)
+
+
+def _shown(
+    fits: Sequence[Fit],
+    measured: Measurements,
+    powers: Sequence[str],
+    jobs: int,
+    among: Collection[GemmProblem],
+) -> dict[str, Any]:
+    """Evaluate and show how far it is."""
+    steps = len(fits) * len(powers) * FOLDS
+    expected = _SECONDS * len(measured.table) * FOLDS / min(jobs, FOLDS)
+    with show_steps("evaluate", steps, expected) as step:
+        return evaluate(fits, measured.table, powers, jobs, among=among, done=step)
 
 
 def _measured_ones(own: Sequence[GemmProblem], table: Sequence[ProblemLabels]) -> set[GemmProblem]:

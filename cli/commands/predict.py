@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tilecast.cli.options import argtypes, arguments, resolve
 from tilecast.cli.options.load_measurements import check_measured_on
+from tilecast.cli.options.mnk import TypedProblem
 from tilecast.cli.options.output_paths import check_distinct, check_file
 from tilecast.cli.output.output import Output
 from tilecast.cli.output.ranking_tables import many_ranking_tables, ranking_tables
@@ -19,7 +20,6 @@ from tilecast.data_collection.dataset.dataset import read_dataset, shipped_data
 from tilecast.data_collection.dataset.select_times import MeasuredTimes, measured_times
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware
-from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.heuristics.problem import PROBLEM_FIELDS, GemmProblem
 from tilecast.kernels.candidates import candidates
 from tilecast.models.learning.training_sets import dataset_hardware
@@ -30,6 +30,7 @@ from tilecast.models.runtime.learned import (
     load_heuristic,
     model_for,
 )
+from tilecast.models.runtime.manifest import learned_families
 from tilecast.models.runtime.nearest_gpu import terms
 from tilecast.reporting.choices import Choices, check_kind, choices, predicted, write_choices
 
@@ -37,22 +38,18 @@ SHOWN, SHOWN_OF_EACH = 5, 1
 """Candidates that are printed of one problem, and of each of many."""
 REASONS = 6
 """Features that are printed as reasons."""
-_OF_ONE = {
-    **dict.fromkeys(("m", "n", "k", "data")),
-    **{"batch": 1, "operands": LINEAR_BF16},
-}
-"""Options that are for one problem, and what they are when not given."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's options."""
-    arguments.add_problem(parser, model=True)
-    arguments.add_own_problems(parser)
+    arguments.add_problems(parser)
     about = (
         "how many, or auto for as many as the model thinks worth compiling "
         f"(default: {SHOWN}, of many problems {SHOWN_OF_EACH} each)"
     )
     parser.add_argument("-k", metavar="N", dest="top", type=argtypes.top, help=about)
+    about = "only kernels that give a row the same bits in every batch, as TILECAST_INVARIANT=1"
+    parser.add_argument("--invariant", action="store_true", help=about)
     arguments.add_model(parser)
     arguments.add_data(parser)
     about = "also write the model's first choices; CSV or JSON by the name"
@@ -61,70 +58,63 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> Output:
     """Rank one problem at length, or each of many in short."""
-    _check_together(options)
     check_distinct(options, options.choices)
-    own, problem = resolve.own_problems(options), resolve.problem(options)
-    if own:
-        return _many(own, options)
-    if problem is None:
-        raise TilecastError(
-            "no problem is given; allowed: --m, --n and --k, or --problems or --hf-config"
-        )
-    return _one(problem, options)
-
-
-def _check_together(options: argparse.Namespace) -> None:
-    """See that no option for one problem is given with many, nor the other way round."""
-    if not resolve.names_own_problems(options):
-        if options.choices:
-            raise TilecastError(
-                "--choices is for many problems; allowed beside --problems and --hf-config"
-            )
-        return
-    for name, absent in _OF_ONE.items():
-        if getattr(options, name) != absent:
-            raise TilecastError(
-                f"--{name} is for one problem; allowed beside --problems and --hf-config: "
-                "-k, --model, --power, --gpu and --choices"
-            )
-
-
-def _many(problems: Sequence[GemmProblem], options: argparse.Namespace) -> Output:
-    """The first choices for each problem and their expected times."""
     if options.choices:
         check_kind(options.choices)
         check_file(options.choices)
+    problems = resolve.problems_named(options)
+    if not problems:
+        raise TilecastError(
+            "no problem is given; allowed: MxNxK, such as 16x6144x4096, --problems or --hf-config"
+        )
+    if len(problems) == 1 and not resolve.names_own_problems(options):
+        return _one(problems[0], options)
+    if options.data:
+        raise TilecastError("--data shows what was measured of a problem; allowed: with one MxNxK")
+    return _many(problems, options)
+
+
+def _many(named: Sequence[TypedProblem], options: argparse.Namespace) -> Output:
+    """The first choices for each problem and their expected times."""
     gpu = resolve.gpu(options)
     heuristic = LearnedHeuristic(model_for(gpu, options.model), options.power)
-    problems = resolve.ranked(heuristic, problems)
-    found = choices(heuristic, problems, gpu, options.top or SHOWN_OF_EACH)
+    ranked = set(resolve.ranked(heuristic, (one.problem for one in named)))
+    typed = [one for one in named if one.problem in ranked]
+    problems = [one.problem for one in typed]
+    found = choices(
+        *(heuristic, problems, gpu, options.top or SHOWN_OF_EACH), invariant=options.invariant
+    )
     if options.choices:
         write_choices(found, options.choices)
     document = {
         **_model(heuristic, gpu),
-        "problems": [_facts(one) for one in found],
+        "problems": [_facts(*one) for one in zip(typed, found, strict=True)],
     }
-    return Output(document, many_ranking_tables(problems, document))
+    return Output(document, many_ranking_tables(typed, document))
 
 
-def _one(problem: GemmProblem, options: argparse.Namespace) -> Output:
+def _one(typed: TypedProblem, options: argparse.Namespace) -> Output:
     """Rank, explain the first, and look the problem up in the data set."""
-    gpu, top = resolve.gpu(options), options.top or SHOWN
+    gpu, top, problem = resolve.gpu(options), options.top or SHOWN, typed.problem
     heuristic = load_heuristic(gpu, problem.operands, options.power, options.model)
     data = options.data or shipped_data(gpu)
-    truths = _truths(data, problem, gpu) if data else {}
-    among = candidates(problem, gpu)
+    # To read a data set takes longer than all the rest.
+    seen = options.data or problem.family in learned_families(heuristic.artifact.facts)
+    truths = _truths(data, problem, gpu) if data and seen else {}
+    among = candidates(problem, gpu, invariant=options.invariant)
     ranking = heuristic.predict(problem, among)
-    (found,) = choices(heuristic, [problem], gpu, top)
+    (found,) = choices(heuristic, [problem], gpu, top, invariant=options.invariant)
+    if options.choices:
+        write_choices([found], options.choices)
     reasons = heuristic.explain(problem, among, ranking[0].config, limit=REASONS)
     document = {
-        **_facts(found, truths),
+        **_facts(typed, found, truths),
         **_model(heuristic, gpu),
         "roofline": _roofline(problem, gpu),
         "reasons": [asdict(reason) for reason in reasons],
         "measured": {regime: _oracle(truth, ranking) for regime, truth in truths.items()},
     }
-    return Output(document, ranking_tables(problem, document))
+    return Output(document, ranking_tables(typed, document))
 
 
 def _truths(data: Path, problem: GemmProblem, gpu: Hardware) -> dict[str, MeasuredTimes]:
@@ -142,7 +132,9 @@ def _model(heuristic: LearnedHeuristic, gpu: Hardware) -> dict[str, str]:
     return found
 
 
-def _facts(one: Choices, truths: Mapping[str, MeasuredTimes] | None = None) -> dict[str, object]:
+def _facts(
+    typed: TypedProblem, one: Choices, truths: Mapping[str, MeasuredTimes] | None = None
+) -> dict[str, object]:
     """What is chosen for a problem, and with ``truths`` what was measured of that, by regime."""
     ranking = [predicted(*placed) for placed in enumerate(one.chosen, 1)]
     if truths is not None:
@@ -155,7 +147,7 @@ def _facts(one: Choices, truths: Mapping[str, MeasuredTimes] | None = None) -> d
     return {
         "problem": dict(zip(PROBLEM_FIELDS, one.problem.row(), strict=True)),
         "candidates": one.candidates,
-        "library": _library(one.problem, one.first),
+        "library": _library(typed, one.first),
         "ranking": ranking,
     }
 
@@ -171,14 +163,15 @@ def _roofline(problem: GemmProblem, gpu: Hardware) -> dict[str, object]:
     return {"microseconds": bounds[bound] * 1e6, "bound": bound}
 
 
-def _library(problem: GemmProblem, first: FirstChoice) -> dict[str, object]:
+def _library(typed: TypedProblem, first: FirstChoice) -> dict[str, object]:
     """A lower estimate of cuBLAS's time, which nine in ten exceed; None where there is none."""
     over = first.library_over
     return {
-        "name": problem.library_call,
+        "name": typed.problem.library_call,
         "at_least_microseconds": over and over * first.prediction.microseconds,
         "at_least_over_first": over,
-        "deferred": first.deferred,
+        # The hook runs no cuBLAS for rows that TMA cannot store.
+        "deferred": first.deferred and not typed.unaligned,
     }
 
 

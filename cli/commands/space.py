@@ -28,7 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> Output:
     """Explain one config, or count those of a problem or of the whole space."""
-    target = options.operands, resolve.gpu(options), resolve.problem(options)
+    typed = resolve.problem(options)
+    target = options.operands, resolve.gpu(options), typed and typed.problem
     if options.why is not None:
         return _why(options.why, *target)
     return _counts(*target, names=options.list)

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tilecast.cli.options import argtypes, arguments
 from tilecast.cli.options.load_measurements import files_line, read_measurements
 from tilecast.cli.options.output_paths import check_writable
 from tilecast.cli.output.output import Output
-from tilecast.data_collection.dataset.autotuned import SUFFIX, Usable, read_autotuned
+from tilecast.cli.output.progress import show_steps
+from tilecast.data_collection.dataset.autotuned import SUFFIX, Autotuned, Usable, read_autotuned
+from tilecast.models.learning.folds import FOLDS
 from tilecast.models.learning.training import train
-from tilecast.models.runtime.artifact import save
+from tilecast.models.learning.training_sets import Measurements
+from tilecast.models.runtime.artifact import Artifact, save
 from tilecast.reporting.sections import trained_table
+
+_SECONDS = 0.03
+"""Of a core for one problem in one of the fits, on average."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,7 +45,7 @@ def run(options: argparse.Namespace) -> Output:
     datasets = [path for path in options.add if path.suffix.lower() != SUFFIX]
     measured, files = read_measurements(options, datasets)
     usable = read_autotuned(autotuned, measured.gpu)
-    artifact = train(measured, usable.found, jobs=options.jobs)
+    artifact = train_shown(measured, options.jobs, usable.found)
     save(artifact, options.out)
     seconds = time.perf_counter() - start
     facts: Mapping[str, Any] = artifact.facts
@@ -57,6 +63,14 @@ def run(options: argparse.Namespace) -> Output:
     )
     lines = [files_line(files), *_learned_lines(facts, usable), summary]
     return Output(document, [trained_table(facts), *lines])
+
+
+def train_shown(measured: Measurements, jobs: int, autotuned: Sequence[Autotuned] = ()) -> Artifact:
+    """Train and show how far it is."""
+    fits = FOLDS + 1
+    expected = _SECONDS * len(measured.table) * fits / min(jobs, fits)
+    with show_steps("train", fits, expected) as step:
+        return train(measured, autotuned, jobs=jobs, fitted=step)
 
 
 def _learned_lines(facts: Mapping[str, Any], usable: Usable) -> list[str]:

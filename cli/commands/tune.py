@@ -17,6 +17,7 @@ from tilecast.cli.commands.collect import (
     problem_counts,
 )
 from tilecast.cli.commands.evaluate import SHOWN_K
+from tilecast.cli.commands.train import train_shown
 from tilecast.cli.options import argtypes, arguments, resolve
 from tilecast.cli.options.load_measurements import shipped_datasets
 from tilecast.cli.options.output_paths import check_distinct, check_writable
@@ -30,7 +31,6 @@ from tilecast.models.evaluation.evaluation import held_out, unfitted
 from tilecast.models.evaluation.regret import regrets
 from tilecast.models.learning.folds import too_few
 from tilecast.models.learning.labels import ProblemLabels, label_table, spread
-from tilecast.models.learning.training import train
 from tilecast.models.learning.training_sets import by_gpu, dataset_hardware
 from tilecast.models.runtime.artifact import Artifact, save
 from tilecast.models.runtime.learned import LearnedHeuristic, model_for
@@ -69,7 +69,7 @@ def run(options: argparse.Namespace) -> Output:
         raced = store.measured("race") & set(own)
     check_measured(counts)
     table = [labels for labels in label_table(measured) if labels.problem in raced]
-    artifact = train(by_gpu([measured, *known]), jobs=resolve.workers(options))
+    artifact = train_shown(by_gpu([measured, *known]), resolve.workers(options))
     save(artifact, options.out)
     models = {"shipped": heuristic.artifact, "tuned": artifact}
     document = {

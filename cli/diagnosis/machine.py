@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import os
 import platform
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, requires, version
@@ -28,19 +30,25 @@ from tilecast.models.runtime.artifact import load
 from tilecast.models.runtime.learned import model_for
 from tilecast.models.runtime.nearest_gpu import shipped_for, terms
 
-_PACKAGES = (
-    ("torch", "torch", True),
-    ("nvidia-cutlass-dsl", "cutlass.cute", True),
-    ("quack-kernels", "tilecast.kernels.quack_sm90.kernel", True),
-    ("apache-tvm-ffi", "tvm_ffi", True),
-    ("xgboost-cpu", "xgboost", True),
-    ("scikit-learn", "sklearn", True),
-    ("pandas", "pandas", True),
-    ("pyarrow", "pyarrow", True),
-    ("nvidia-matmul-heuristics", "nvMatmulHeuristics", False),
-)
-"""Distribution, the module that is imported from it, and whether tilecast needs it."""
+PACKAGES = {
+    "torch": True,
+    "nvidia-cutlass-dsl": True,
+    "quack-kernels": True,
+    "apache-tvm-ffi": True,
+    "xgboost-cpu": True,
+    "scikit-learn": True,
+    "pandas": True,
+    "pyarrow": True,
+    "nvidia-matmul-heuristics": False,
+}
+"""Distributions, and whether tilecast needs them."""
+_IMPORTED = ("nvidia-cutlass-dsl", "cutlass.cute")
+"""A distribution, and the module that is imported of it in a process of its own: native code may
+end that. Beside this only torch is imported; the others take seconds and seldom fail alone."""
+PROPRIETARY = ("nvidia-cutlass-dsl", "nvidia-matmul-heuristics")
+"""Those of them whose licences are NVIDIA's and not open source."""
 
+_IMPORT_SECONDS = 60
 _SAME_MODULE = {"xgboost-cpu": "xgboost"}
 """Distributions that another one can replace."""
 
@@ -49,27 +57,33 @@ def examine(cache_root: Path) -> list[Finding]:
     """Run every check, in the order in which a missing piece would matter."""
     required = map(Requirement, requires("tilecast") or ())
     wanted = {one.name: one.specifier for one in required}
+    importing = begin_import(_IMPORTED[1])
+    packages = {
+        name: check_package(name, wanted.get(name, SpecifierSet()), needed=needed)
+        for name, needed in PACKAGES.items()
+    }
+    if packages["torch"].works:
+        packages["torch"] = check_torch(packages["torch"], wanted["torch"])
     try:
         names = visible_gpu_names()
     except ImportError:  # of a package that is a finding of its own
         names = []
     gpus, here = check_gpus(names)
-    return [
-        Finding("python", platform.python_version(), True),
-        *(
-            check_package(name, module, wanted.get(name, SpecifierSet()), needed=needed)
-            for name, module, needed in _PACKAGES
-        ),
+    findings = [
+        *(check_cuda(names) if packages["torch"].works else ()),
         *check_torch_operators(wanted.get(DSL, SpecifierSet())),
         *gpus,
         *check_models(here),
         *check_cublas(here),
         check_cache(cache_root),
     ]
+    if packages[DSL].works:
+        packages[DSL] = _unless(import_error(importing), packages[DSL], wanted[DSL])
+    return [Finding("python", platform.python_version(), True), *packages.values(), *findings]
 
 
-def check_package(name: str, module: str, wanted: SpecifierSet, *, needed: bool) -> Finding:
-    """One distribution: whether it is installed, of a fitting version, and can be imported."""
+def check_package(name: str, wanted: SpecifierSet, *, needed: bool) -> Finding:
+    """One distribution: whether it is installed, of a fitting version."""
     advice = f"run `pip install '{name}{wanted}'`"
     for distribution in filter(None, (name, _SAME_MODULE.get(name))):
         try:
@@ -81,20 +95,75 @@ def check_package(name: str, module: str, wanted: SpecifierSet, *, needed: bool)
         return Finding(name, "not installed", False, needed, advice)
     if not wanted.contains(found, prereleases=True):
         return Finding(name, f"{found}, not {wanted}", False, needed, advice)
+    return Finding(name, found, True, needed)
+
+
+def check_torch(finding: Finding, wanted: SpecifierSet) -> Finding:
+    """The finding, or that torch does not import."""
     try:
-        importlib.import_module(module)
+        importlib.import_module("torch")
     # Whatever the import raises is the finding.
     except Exception as error:
-        advice = f"reinstall it: run `pip install --force-reinstall '{name}{wanted}'`"
-        shown = f"{found}, which does not import ({one_line(error)})"
-        return Finding(name, shown, False, needed, advice)
-    return Finding(name, found, True, needed)
+        return _unless(one_line(error), finding, wanted)
+    return finding
+
+
+def check_cuda(gpus: Sequence[str]) -> Iterator[Finding]:
+    """Whether this PyTorch runs kernels, where there are GPUs or not."""
+    import torch
+
+    if torch.version.cuda is None:
+        advice = (
+            "to run kernels, install a CUDA build of the same version, as "
+            "https://pytorch.org/get-started/locally says"
+        )
+        yield Finding(
+            "CUDA", f"torch {torch.__version__} is built without it", False, False, advice
+        )
+    elif gpus and not torch.cuda.is_available():
+        advice = "`python -c 'import torch; torch.cuda.init()'` says why; often the driver is older"
+        yield Finding("CUDA", f"torch {torch.__version__} finds no GPU", False, False, advice)
+
+
+def begin_import(module: str) -> subprocess.Popen[str]:
+    """Begin to import a module in a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-c", f"import {module}"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+    )
+
+
+def import_error(importing: subprocess.Popen[str]) -> str:
+    """Why the import failed, in a line; nothing where it did not."""
+    try:
+        _, said = importing.communicate(timeout=_IMPORT_SECONDS)
+    except subprocess.TimeoutExpired:
+        importing.kill()
+        return f"it takes more than {_IMPORT_SECONDS} s"
+    if importing.returncode == 0:
+        return ""
+    return (said.strip().splitlines() or [f"status {importing.returncode}"])[-1][:300]
+
+
+def _unless(error: str, finding: Finding, wanted: SpecifierSet) -> Finding:
+    """The finding, or where there is an error that the package does not import."""
+    if not error:
+        return finding
+    advice = f"reinstall it: run `pip install --force-reinstall '{finding.subject}{wanted}'`"
+    shown = f"{finding.found}, which does not import ({error})"
+    return Finding(finding.subject, shown, False, finding.needed, advice)
 
 
 def check_gpus(names: list[str]) -> tuple[list[Finding], list[Hardware]]:
     """The GPUs of this machine, and those that tilecast can use; most commands need none."""
     if not names:
-        advice = "predict, compile and train work; collect and running kernels need a GPU"
+        advice = (
+            "run kernels, collect, tune and campaign on a host with an NVIDIA "
+            f"{' or '.join(gpu.name for gpu in GPUS)} or another GPU of compute capability 9.0"
+        )
         return [Finding("gpu", "none visible", False, False, advice)], []
     findings, here = [], []
     for name in dict.fromkeys(names):

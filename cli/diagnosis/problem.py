@@ -65,6 +65,9 @@ def check_settings(environment: Mapping[str, str] = os.environ) -> Iterator[Find
         except TilecastError as error:
             shown = f"TILECAST_{name.upper()}={named[name]}, which is refused"
             yield Finding("inductor", shown, False, advice=f"{error}; or unset it")
+    if named["invariant"]:
+        found = "TILECAST_INVARIANT: rows have the same bits in every batch, compiled and eager"
+        yield Finding("inductor", found, True)
 
 
 def explain(
@@ -76,7 +79,7 @@ def explain(
     yield Finding("problem", f"{typed} {problem.operands}{ranked_as}", True, False)
     operands = problem.operands
     vector = "m = 1" if problem.m == 1 else "n = 1" if typed.columns == 1 else None
-    if vector and operands.a.dtype.bits == 16 and not operands.epilogue:
+    if vector and not settings.invariant and operands.a.dtype.bits == 16 and not operands.epilogue:
         yield Finding(
             "inductor",
             'no GEMM with mode="max-autotune", which makes a multiply and a sum of 16-bit products '
@@ -91,13 +94,11 @@ def explain(
     except TilecastError as error:
         yield Finding("model", f"none decides for {gpu.name}", False, False, str(error))
         return
+    shown = ", ".join(prediction.config.name for prediction in predictions)
     choice = decided(settings, problem, gpu, typed.unaligned) if settings.k == 1 else None
     if choice and choice.deferred:
-        time = f"{choice.library_over:.2f}x the time of {choice.prediction.config.name}"
-        found = f"falls back to {problem.library_call}, which may take no more than {time}"
-        yield Finding("choices", found, True, False)
-        return
-    shown = ", ".join(prediction.config.name for prediction in predictions)
+        shown += f", timed beside {problem.library_call}, which may take no more than "
+        shown += f"{choice.library_over:.2f}x as long"
     yield Finding("choices", f"{len(predictions)}: {shown}", True, False)
     specs = typed.specs(prediction.config for prediction in predictions)
     compiled = sum(objects.resources(spec) is not None for spec in specs)

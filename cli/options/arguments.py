@@ -8,7 +8,6 @@ from tilecast.cli.options.argtypes import (
     AUTO,
     devices,
     extents,
-    integer,
     parallel,
     path,
     power,
@@ -19,10 +18,8 @@ from tilecast.data_collection.gpu.gpu_model import hardware_of, short_name, visi
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import GPUS, Hardware, known_gpu
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
-from tilecast.heuristics.problem import MAX_EXTENT
 
 DEFAULT_POWER = "robust"
-EXTENTS = {"m": "rows of A and out", "n": "columns of B and out", "k": "columns of A, rows of B"}
 
 
 def add_gpu(parser: argparse.ArgumentParser, *, model: bool = False) -> None:
@@ -61,12 +58,18 @@ def add_operands(parser: argparse.ArgumentParser, *, model: bool = False) -> Non
 
 
 def add_problem(parser: argparse.ArgumentParser, *, model: bool = False) -> None:
-    """Add the options of one problem: its extents, and everything of `add_operands`."""
-    extent, more = integer(1, MAX_EXTENT), "products of the same extents (default: 1)"
-    for name, about in EXTENTS.items():
-        parser.add_argument(f"--{name}", type=extent, help=about)
-    parser.add_argument("--batch", type=extent, default=1, help=more)
+    """Add one problem, which may be left out, and everything of `add_operands`."""
+    about = "a problem, such as 16x6144x4096, or BATCHxMxNxK"
+    parser.add_argument("problem", nargs="?", metavar="MxNxK", help=about)
     add_operands(parser, model=model)
+
+
+def add_problems(parser: argparse.ArgumentParser) -> None:
+    """Add any number of problems, and everything of `add_own_problems` and `add_operands`."""
+    about = "problems, such as 16x6144x4096, or BATCHxMxNxK"
+    parser.add_argument("typed", nargs="*", metavar="MxNxK", help=about)
+    add_own_problems(parser)
+    add_operands(parser, model=True)
 
 
 def add_suites(parser: argparse.ArgumentParser) -> None:

@@ -12,7 +12,8 @@ from functools import partial
 from pathlib import Path
 
 from tilecast.cli.options.argtypes import AUTO, parallel
-from tilecast.cli.options.arguments import DEFAULT_POWER, EXTENTS
+from tilecast.cli.options.arguments import DEFAULT_POWER
+from tilecast.cli.options.mnk import TypedProblem, parse_mnk
 from tilecast.cli.options.output_paths import check_writable
 from tilecast.cli.output.output import print_note
 from tilecast.data_collection.gpu.gpu_model import first_hardware
@@ -21,6 +22,7 @@ from tilecast.data_collection.problems.problem_files import read_problems
 from tilecast.data_collection.problems.suites import problems
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import GPUS, Hardware
+from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.objects.cache import ObjectCache, default_root
 from tilecast.models.runtime.known_operands import (
@@ -46,16 +48,21 @@ def gpu_of(folder: Path | None) -> Hardware:
     return model_hardware(folder) if folder else first_hardware() or GPUS[0]
 
 
-def problem(options: argparse.Namespace) -> GemmProblem | None:
-    """The problem whose extents the options give; None where they give none."""
-    missing = [name for name in EXTENTS if getattr(options, name) is None]
-    if len(missing) == len(EXTENTS) and options.batch == 1:
-        return None
-    if missing:
+def problem(options: argparse.Namespace) -> TypedProblem | None:
+    """The problem that the options name; None where they name none."""
+    return None if options.problem is None else parse_mnk(options.problem, options.operands)
+
+
+def problems_named(options: argparse.Namespace) -> tuple[TypedProblem, ...]:
+    """The distinct problems that were typed, and those of the named files, in this order."""
+    own = names_own_problems(options)
+    if own and not options.typed and options.operands != LINEAR_BF16:
         raise TilecastError(
-            f"--{missing[0]} is missing; allowed: all of --m, --n and --k, or none of them"
+            "--operands is for MxNxK; allowed with --problems: a column of operands in the file"
         )
-    return GemmProblem(options.m, options.n, options.k, options.batch, options.operands)
+    typed = [parse_mnk(text, options.operands) for text in options.typed]
+    typed += [TypedProblem(one, one.n) for one in own_problems(options)]
+    return tuple(dict.fromkeys(typed))
 
 
 def names_own_problems(options: argparse.Namespace) -> bool:

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import io
+import math
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TextIO, cast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TextIO, cast
 
 from tilecast.data_collection.run.scheduler import Progress
 
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.status import Status
+
 _SECONDS_BETWEEN_LINES = 15.0
+_SHORT = 5.0
+"""Seconds of work that is not announced."""
 
 
 class _LossyStream(io.TextIOBase):
@@ -32,34 +41,76 @@ class _LossyStream(io.TextIOBase):
             self._stream.flush()
 
 
+@dataclass
+class _Shown:
+    """A line that is kept up to date on a terminal, and printed now and then elsewhere."""
+
+    console: Console
+    status: Status
+    printed_at: float = 0.0
+    kind: str = ""
+
+    def show(self, line: str, seconds: float, kind: str = "") -> None:
+        """Show a line; one of another kind is printed at once."""
+        self.status.update(line)
+        late = seconds - self.printed_at > _SECONDS_BETWEEN_LINES
+        if not self.console.is_terminal and (late or kind != self.kind):
+            self.console.print(line, soft_wrap=True)
+            self.kind, self.printed_at = kind, seconds
+
+
 @contextmanager
-def show_progress(step: str = "") -> Iterator[Callable[[Progress], None]]:
-    """Show progress on standard error: in place on a terminal, a line now and then elsewhere.
-
-    Where standard error is closed, full or a broken pipe, the work goes on silently.
-
-    Args:
-        step: the name of the step that all of it belongs to.
-    """
+def _shown(first: str) -> Iterator[_Shown]:
+    """Show a first line on standard error; where that is closed or full, work goes on silently."""
     from rich.console import Console
 
     file = None if sys.stderr is None else cast("TextIO", _LossyStream(sys.stderr))
     console = Console(file=file, stderr=True, highlight=False)
-    phase, printed_at = "", 0.0
-    if step and not console.is_terminal:
-        console.print(step, soft_wrap=True)
-    with console.status(step or "starting") as status:
+    if first and not console.is_terminal:
+        console.print(first, soft_wrap=True)
+    with console.status(first or "starting") as status:
+        yield _Shown(console, status)
+
+
+@contextmanager
+def show_progress(step: str = "") -> Iterator[Callable[[Progress], None]]:
+    """Show the progress of a collection, as a step of that name."""
+    with _shown(step) as shown:
 
         def show(progress: Progress) -> None:
-            nonlocal phase, printed_at
             line = f"{step}: {_line(progress)}" if step else _line(progress)
-            status.update(line)
-            late = progress.seconds - printed_at > _SECONDS_BETWEEN_LINES
-            if not console.is_terminal and (late or progress.phase != phase):
-                console.print(line, soft_wrap=True)
-                phase, printed_at = progress.phase, progress.seconds
+            shown.show(line, progress.seconds, progress.phase)
 
         yield show
+
+
+@contextmanager
+def show_steps(name: str, total: int, expected: float) -> Iterator[Callable[[], None]]:
+    """Show how many of some steps are done; what is given is called after each.
+
+    Args:
+        name: what is done.
+        total: how many steps there are.
+        expected: seconds that all will take, which are shown until the first is done.
+    """
+    start, done = time.monotonic(), 0
+    first = f"{name}: {total} steps, some {_duration(expected)}" if expected > _SHORT else ""
+    with _shown(first) as shown:
+
+        def step() -> None:
+            nonlocal done
+            done += 1  # of several threads
+            seconds = time.monotonic() - start
+            if done < total:
+                left = _duration(seconds / done * (total - done))
+                shown.show(f"{name}: {done} of {total} steps, {left} left", seconds)
+
+        yield step
+
+
+def _duration(seconds: float) -> str:
+    """A time to wait, rounded up: to seconds below two minutes."""
+    return f"{math.ceil(seconds)} s" if seconds < 120 else f"{math.ceil(seconds / 60)} minutes"
 
 
 def _line(progress: Progress) -> str:

@@ -5,33 +5,45 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tilecast.cli.options.mnk import TypedProblem
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.reporting.table import Table
 
 _COLUMNS = {"": "d", "config": "", "predicted us": ".1f", "predicted loss": ".1%"}
 """Of a candidate, in the order of `tilecast.reporting.choices.predicted`, and their formats."""
+_LIBRARY = {"cuBLAS us >=": ".1f", "over the first": ".2f", "runs at k = 1": ""}
+"""Of cuBLAS, beside the first candidate; its time is a low estimate."""
 
 
 def many_ranking_tables(
-    problems: Sequence[GemmProblem], document: Mapping[str, Any]
+    problems: Sequence[TypedProblem], document: Mapping[str, Any]
 ) -> list[Table | str]:
     """The document of ``predict`` for many problems, which are in the same order."""
     rows = [
-        (str(problem), problem.operands.text, *row)
-        for problem, found in zip(problems, document["problems"], strict=True)
-        for row in (
-            *(entry.values() for entry in found["ranking"]),
-            *_library_rows(found["library"]),
-        )
+        (str(typed), typed.problem.operands.text, *entry.values(), *(beside if first else _NONE))
+        for typed, found in zip(problems, document["problems"], strict=True)
+        for beside in [_beside(found["library"])]
+        for first, entry in ((entry["rank"] == 1, entry) for entry in found["ranking"])
     ]
     title = f"{len(problems)} problems on {document['gpu']}, {document['power']}"
-    table = Table(title, {"problem": "", "operands": ""} | _COLUMNS, rows)
+    table = Table(title, {"problem": "", "operands": ""} | _COLUMNS | _LIBRARY, rows)
     return [table, *([document["borrowed"]] if "borrowed" in document else [])]
 
 
-def ranking_tables(problem: GemmProblem, document: Mapping[str, Any]) -> list[Table | str]:
+_NONE = (None,) * len(_LIBRARY)
+
+
+def _beside(library: Mapping[str, Any]) -> tuple[object, ...]:
+    """The cells of `_LIBRARY`."""
+    if library["at_least_microseconds"] is None:
+        return _NONE
+    chosen = library["name"] if library["deferred"] else "this config"
+    return (library["at_least_microseconds"], library["at_least_over_first"], chosen)
+
+
+def ranking_tables(typed: TypedProblem, document: Mapping[str, Any]) -> list[Table | str]:
     """The document of ``predict`` for one problem."""
-    columns = dict(_COLUMNS)
+    columns, problem = dict(_COLUMNS), typed.problem
     for regime in document["measured"]:
         columns |= {f"{regime} us": ".1f", f"{regime} loss": ".1%"}
     rows = []
@@ -39,14 +51,10 @@ def ranking_tables(problem: GemmProblem, document: Mapping[str, Any]) -> list[Ta
         *expected, measured = entry.values()
         times = (value for regime in measured.values() for value in regime.values())
         rows.append((*expected, *times))
-    count = len(rows)
-    rows += [
-        (*row, *(cell for one in document["measured"].values() for cell in _reference(one)))
-        for row in _library_rows(document["library"])
-    ]
+    ranked_as = f" (ranked as {problem})" if typed.unaligned else ""
     title = (
-        f"{problem} {problem.operands} on {document['gpu']}, {document['power']}: "
-        f"{count} of {document['candidates']} candidates"
+        f"{typed} {problem.operands}{ranked_as} on {document['gpu']}, {document['power']}: "
+        f"{len(rows)} of {document['candidates']} candidates"
     )
     names = ("feature", "value", "effect", "meaning")
     reasons = [[reason[name] for name in names] for reason in document["reasons"]]
@@ -54,7 +62,8 @@ def ranking_tables(problem: GemmProblem, document: Mapping[str, Any]) -> list[Ta
     return [
         Table(title, columns, rows),
         *([document["borrowed"]] if "borrowed" in document else []),
-        "roofline {microseconds:.1f} us, set by {bound}".format(**document["roofline"]),
+        *_library_line(document["library"]),
+        "roofline: {microseconds:.1f} us, set by {bound}".format(**document["roofline"]),
         *(_oracle_line(problem, regime, oracle) for regime, oracle in document["measured"].items()),
         *([] if document["measured"] else ["not in the data set: no measured times"]),
         "",
@@ -62,31 +71,23 @@ def ranking_tables(problem: GemmProblem, document: Mapping[str, Any]) -> list[Ta
     ]
 
 
-def _reference(oracle: Mapping[str, Any]) -> tuple[float | None, float | None]:
-    """The time of cuBLAS, and that over the best config's time, less 1."""
-    time = oracle["reference_microseconds"]
-    return time, None if time is None else time / oracle["microseconds"] - 1
-
-
 def _oracle_line(problem: GemmProblem, regime: str, oracle: Mapping[str, Any]) -> str:
     rank, reference = oracle["rank"], oracle["reference_microseconds"]
+    over = reference and reference / oracle["microseconds"]
     return (
         f"measured in {regime}: best is {oracle['best']} with {oracle['microseconds']:.1f} us, "
         + (f"ranked {rank}" if rank else "no candidate")
-        + (f"; {problem.library_call} takes {reference:.1f} us" if reference else "")
+        + (f"; {problem.library_call} takes {reference:.1f} us, {over:.2f}x" if reference else "")
     )
 
 
-def _library_rows(library: Mapping[str, Any]) -> list[tuple[object, ...]]:
-    """The row of cuBLAS below a ranking, in the order of `_COLUMNS`; none where none is known.
-
-    Its time is a lower estimate, unlike those above it, so that it stands in none of their columns.
-    """
+def _library_line(library: Mapping[str, Any]) -> list[str]:
+    """What is expected of cuBLAS; nothing where that is not known."""
     if library["at_least_microseconds"] is None:
         return []
-    instead = "; runs instead at k = 1" if library["deferred"] else ""
-    shown = (
-        f"{library['name']}: >= {library['at_least_microseconds']:.1f} us, "
-        f"{library['at_least_over_first']:.2f}x the first, in nine cases of ten{instead}"
-    )
-    return [(None, shown, None, None)]
+    instead = "; timed beside it at k = 1" if library["deferred"] else ""
+    return [
+        "{name}: at least {at_least_microseconds:.1f} us in nine cases of ten, "
+        "{at_least_over_first:.2f}x the first".format(**library)
+        + instead
+    ]

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from tilecast.inductor_hook import telemetry
 from tilecast.inductor_hook.describe.product import READERS, Read, Request
 from tilecast.inductor_hook.dispatch.plan import Planner, multiplies_dtype
 from tilecast.inductor_hook.patch import patching
@@ -26,7 +27,9 @@ _library: object | None = None
 """Keeps tilecast's kernels in place for as long as it lives; None while switched off."""
 
 
-def enable(model: str | Path | None = None, *, power: str = "robust") -> None:
+def enable(
+    model: str | Path | None = None, *, power: str = "robust", invariant: bool = False
+) -> None:
     """Let the model decide every eager product on a GPU, from now on and in all threads.
 
     ``torch.mm``, ``addmm``, ``bmm``, ``_int_mm`` and ``_scaled_mm``, and what PyTorch makes of
@@ -35,19 +38,22 @@ def enable(model: str | Path | None = None, *, power: str = "robust") -> None:
     torch does its problem until `decide_again`. Enabling again replaces the settings and decides
     anew.
 
-    ``model`` and ``power`` are those of `tilecast.inductor_hook.install`.
+    ``model``, ``power`` and ``invariant`` are those of `tilecast.inductor_hook.install`. If
+    ``invariant``, a tilecast kernel runs wherever there is one, and the first call of a problem
+    waits until it is compiled.
 
     Raises:
         TilecastError: an argument is not allowed, or PyTorch is built without CUDA.
     """
     global _library
-    planner = Planner(logging.INFO, unbenchmarked(model, power), waits=False)
+    settings = unbenchmarked(model, power, invariant)
+    planner = Planner(logging.INFO, settings, waits=invariant)
     disable()
     kernels = {
         name: _kernel(
             planner,
             read,
-            patching.stock_kernel(name, _KEY),
+            _warning(name, patching.stock_kernel(name, _KEY), invariant),
             in_python=_in_python(name, _KEY),
         )
         for name, read in READERS.items()
@@ -59,6 +65,24 @@ def disable() -> None:
     """Give torch its kernels back; nothing to do when it has them."""
     global _library
     _library = None
+
+
+def _warning(name: str, stock: Callable[..., Any], invariant: bool) -> Callable[..., Any]:
+    """Torch's kernel; if ``invariant`` one that warns of its rows once for each type."""
+    if not invariant:
+        return stock
+
+    def run(*operands: Any, **options: Any) -> Any:
+        result = stock(*operands, **options)
+        if result.numel():
+            telemetry.say_once(
+                "not invariant",
+                f"torch does some {name} of {result.dtype}, so its rows may have other bits in "
+                "another batch; logging at INFO says why",
+            )
+        return result
+
+    return run
 
 
 def _result(planner: Planner, request: Request | None) -> torch.Tensor | None:

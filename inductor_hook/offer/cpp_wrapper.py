@@ -52,11 +52,13 @@ class OperatorCall(ExternKernelOut):
         folder = settings.model or ""
         if V.graph.cpp_wrapper:  # Inductor puts a text between quotes as it is.
             folder = folder.replace("\\", "\\\\").replace('"', '\\"')
+        model = [folder, settings.power, settings.digest]
+        model += ["invariant"] if settings.invariant else []
         return [
             *(given["A"], given["B"], self),
             [given[name] for name in tensor_names(operands.extras)],
             [config.name for config in choice.configs],
             operands.text,
-            [folder, settings.power, settings.digest] if matmul.dynamic else [],
+            model if matmul.dynamic else [],
             *(float(matmul.alpha), float(matmul.beta)),
         ]

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
+from torch import distributed
 from torch._inductor import config
 from torch._inductor.kernel_template_choice import KernelTemplateChoice
 from torch._inductor.select_algorithm import ExternKernelChoice
@@ -81,25 +82,37 @@ def offered(
     except Deferred as reason:
         count(f"fell back to ATen: {op}")
         _say_none(op, reason)
-        return stock(_of_aten(template_choices, templates))
+        return stock(_of(_aten(templates), template_choices))
     except (NotCovered, TilecastError) as reason:
         count(f"not covered: {op}")
         _say_none(op, reason)
+        if settings.invariant and kernel_inputs.device_type == "cuda":
+            telemetry.say_once(
+                "not invariant",
+                f"{op} has no tilecast kernel, so its rows may have other bits in another batch: "
+                f"{reason}",
+            )
     # Whatever goes wrong in here, the graph compiles without tilecast.
     except Exception as error:
         telemetry.warn_once("choosing kernels", error)
-    if settings.k == 1 and found:
-        # The others are generators: those that are not asked for cost nothing. No kernel is waited
-        # for when the graph runs, and none that does not compile gets into it.
-        there = all(one.choice and one.choice.await_kernels() for one in found)
-        return [*found] if there else stock(_of_aten(template_choices, templates))
+    if found and (settings.k == 1 or settings.invariant):
+        # The others are generators: those that are not asked for cost nothing.
+        unsure = any(one.choice and one.choice.choice.unsure for one in found)
+        # What nobody benchmarks is waited for here, or a kernel that does not compile would be in
+        # the graph and in Inductor's cache for good.
+        (first, *more), rivals = found, _of(_aten(templates), template_choices)
+        if not (unsure or more or (first.choice and first.choice.await_kernels())):
+            return stock(rivals)
+        return [*stock(rivals if unsure else {}), *found]
     return [*stock(template_choices), *found]
 
 
-def _of_aten(template_choices: Any, templates: Any) -> dict[str, Any]:
-    """Those generators of choices that make ATen's."""
-    aten = {one.uid for one in templates if isinstance(one, ExternKernelChoice)}
-    return {uid: some for uid, some in template_choices.items() if uid in aten}
+def _aten(templates: Any) -> set[str]:
+    return {one.uid for one in templates if isinstance(one, ExternKernelChoice)}
+
+
+def _of(uids: set[str], template_choices: Any) -> Any:
+    return {uid: some for uid, some in template_choices.items() if uid in uids}
 
 
 def own(
@@ -107,7 +120,7 @@ def own(
 ) -> list[TilecastCaller]:
     """The choices for a fused product, best first.
 
-    Empty if no tilecast kernel covers the product, or if the model falls back to ATen.
+    Empty if no tilecast kernel covers the product, or at k = 1 if the model is not sure of it.
 
     Args:
         settings: those in force.
@@ -156,6 +169,8 @@ def _choices(
     choices = chosen(
         settings, matmul, selection.hardware_of(kernel_inputs.device().index or 0, settings)
     )
+    if op == FUSED and any(choice.unsure for choice in choices):
+        raise Deferred(f"k = 1 fuses nothing that it is not sure of, here {matmul.hint}")
     begin(choices)
     _log_choices(op, matmul, choices, time.perf_counter() - start)
     layout = kernel_inputs.output_layout(flexible=False)
@@ -181,15 +196,17 @@ def chosen(settings: Settings, matmul: Matmul, gpu: Hardware) -> list[Choice]:
 
     Raises:
         TilecastError: there is no model for the GPU, dtypes and majors.
-        Deferred: none is benchmarked, cuBLAS is expected to win throughout, and ATen is named.
+        Deferred: none is benchmarked, cuBLAS may win throughout, and ATen is named.
     """
+    unsure = False
     predictions = shortlist(settings, matmul.hint, gpu)
     swept: tuple[KernelConfig, ...] = ()
     if matmul.dynamic:
         swept = portfolio(settings, tuple(matmul.sweep()), gpu, matmul.any_rows)
     if settings.k == 1 and not swept and names(config.max_autotune_gemm_backends, "ATEN"):
         choice = decided(settings, matmul.hint, gpu, matmul.any_rows)
-        if choice.deferred:
+        unsure = choice.deferred
+        if unsure and (matmul.dynamic or not _may_benchmark()):
             raise Deferred(
                 f"ATen may take no more than {choice.library_over:.2f}x the time of "
                 f"{choice.prediction.config.name} for {matmul.hint}"
@@ -199,9 +216,15 @@ def chosen(settings: Settings, matmul: Matmul, gpu: Hardware) -> list[Choice]:
     else:
         shortlists = [((prediction.config,), prediction) for prediction in predictions]
     return [
-        Choice(matmul, configs, settings, prediction.microseconds)
+        Choice(matmul, configs, settings, prediction.microseconds, unsure)
         for configs, prediction in shortlists
     ]
+
+
+def _may_benchmark() -> bool:
+    """Whether times may decide: ranks would choose differently, and so would two compilations."""
+    alone = not (distributed.is_available() and distributed.is_initialized())
+    return alone and not config.deterministic
 
 
 def begin(choices: Sequence[Choice]) -> None:

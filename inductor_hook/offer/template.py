@@ -67,6 +67,8 @@ class Choice:
     settings: Settings
     microseconds: float
     """What the model expects of the product."""
+    unsure: bool = False
+    """Whether ATen may win though there is one kernel alone: the two are benchmarked."""
 
     @property
     def specs(self) -> tuple[KernelSpec, ...]:
@@ -107,6 +109,7 @@ class Choice:
                 f"model={self.settings.model or ''!r}",
                 f"power={self.settings.power!r}",
                 f"digest={self.settings.digest!r}",
+                *(["invariant=True"] if self.settings.invariant else []),
             ]
         return {
             "module": "dynamic" if dynamic else "static",

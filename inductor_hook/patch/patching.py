@@ -53,6 +53,18 @@ def restore(home: Any, name: str) -> None:
             vars(home)[name] = getattr(replacement, _STOCK)
 
 
+def wrap_entry(
+    table: dict[Any, Callable[..., Any]],
+    key: Any,
+    wrapper: Callable[[Callable[..., Any]], Callable[..., Any]] | None,
+) -> None:
+    """Put a wrapped function in a table of PyTorch's, or with None the one that was there."""
+    found = getattr(table[key], _STOCK, table[key])
+    table[key] = wrapper(found) if wrapper else found
+    if wrapper:
+        setattr(table[key], _STOCK, found)
+
+
 def include(items: list[Any], item: Any, wanted: bool) -> None:
     """Have one of PyTorch's lists end with an item, or no longer hold it."""
     if wanted != (item in items):

@@ -37,13 +37,17 @@ PATTERNS = Place("torch._inductor.fx_passes.post_grad", "pass_patterns")
 """The list of patterns that graphs are rewritten with."""
 PADDING = Place("torch._inductor.fx_passes.pad_mm", "can_pad")
 """Says whether a product may be padded."""
+DECOMPOSITIONS = Place("torch._inductor.decomposition", "decompositions")
+"""What becomes of operators before graphs are lowered: of some products sums of elements."""
 NVGEMM = Place(
     "torch._inductor.heuristics.template.nv_universal_gemm", "get_nvgemm_heuristics", (2, 14)
 )
 """Keeps the object that ranks the kernels of NVGEMM, which are ``cutlass.operators``'."""
 FLEX_GEMM = Place("torch._inductor.kernel.flex_gemm.lowering", "flex_gemm_quack_configs", (2, 15))
 """Asks QuACK for the legal configs of a call of FlexGEMM, on any GPU."""
-PLACES = (ATEN, CONFIG, CHOICES_CLASS, HANDLERS, PATTERNS, PADDING, NVGEMM, FLEX_GEMM)
+PLACES = (
+    *(ATEN, CONFIG, CHOICES_CLASS, HANDLERS, PATTERNS, PADDING, DECOMPOSITIONS, NVGEMM, FLEX_GEMM),
+)
 """All that are changed, beside the kernels of operators, which the eager switch replaces, and the
 autotuner's lists of functions."""
 
@@ -59,10 +63,13 @@ def torch_version() -> tuple[int, int]:
 def is_last_call(op: str, templates: Sequence[Any]) -> bool:
     """Whether Inductor asks for the last time for the choices of a product.
 
-    It asks once, except for addmm since 2.12: first for ATen's choices and those of a contiguous
-    copy, with the bias as it is, and last for the others, with the bias expanded.
+    It asks once, except for addmm since 2.12 where it autotunes: first for ATen's choices and those
+    of a contiguous copy, with the bias as it is, and last for the others, with the bias expanded.
     """
-    if op != "addmm" or torch_version() < (2, 12):
+    from torch._inductor import config
+
+    tuned = config.max_autotune or config.max_autotune_gemm
+    if op != "addmm" or not tuned or torch_version() < (2, 12):
         return True
     from torch._inductor.kernel import mm
 

@@ -39,7 +39,8 @@ def launch(
         extras: those of the operands that are tensors, as the graph has them.
         configs: names; several where an extent is symbolic.
         operands: their text.
-        model: folder, objective and digest of the model that picks by the extents of the call;
+        model: folder, objective and digest of the model that picks by the extents of the call, and
+            ``invariant`` if rows have to be the same in every batch;
             nothing where these are fixed.
         alpha: factor of the product.
         beta: factor of a matrix that the kernel adds.
@@ -59,9 +60,10 @@ def _named(
     if not model:
         (config,) = configs
         return StaticMatmul.named(config, operands, batched, any_rows)
-    folder, power, digest = model
+    folder, power, digest, *invariant = model
     return DynamicMatmul.named(
-        configs, operands, batched, any_rows, model=folder, power=power, digest=digest
+        *(configs, operands, batched, any_rows),
+        **{"model": folder, "power": power, "digest": digest, "invariant": bool(invariant)},
     )
 
 

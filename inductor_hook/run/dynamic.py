@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Self
+from typing import Any, Self
 
 import torch
 
@@ -25,7 +25,14 @@ class DynamicMatmul:
     Torch multiplies the extents for which cuBLAS is expected to be faster.
     """
 
-    def __init__(self, specs: Sequence[KernelSpec], model: str, power: str, digest: str):
+    def __init__(
+        self,
+        specs: Sequence[KernelSpec],
+        model: str,
+        power: str,
+        digest: str,
+        invariant: bool = False,
+    ):
         """Take what may run, and the model that chooses.
 
         Args:
@@ -33,10 +40,12 @@ class DynamicMatmul:
             model: its folder; "" for the shipped one.
             power: the objective.
             digest: its `tilecast.inductor_hook.settings.model_digest`; another one does not choose.
+            invariant: whether rows have to be the same in every batch: torch multiplies nothing.
         """
         self.matmuls = {spec.config: StaticMatmul(spec) for spec in specs}
         self.operands = specs[0].operands
         self._model, self._power, self._digest = model, power, digest
+        self._invariant = invariant
         self._chosen: dict[tuple[int, ...], Callable[..., None]] = {}
         self._failures = Failures()
 
@@ -47,7 +56,7 @@ class DynamicMatmul:
         operands: str,
         batched: bool,
         any_rows: bool = False,
-        **model: str,
+        **model: Any,
     ) -> Self:
         """As generated code makes one: of names instead of objects."""
         specs = named_specs(configs, operands, batched, any_rows)
@@ -90,7 +99,9 @@ class DynamicMatmul:
         if operands.out.major == "row":
             stored = padded(n, operands.out.dtype.bits // 8)
         problem = GemmProblem(m, stored, k, *batch, operands=operands)
-        settings = Settings(1, self._model or None, self._power, digest=self._digest)
+        settings = Settings(
+            1, self._model or None, self._power, digest=self._digest, invariant=self._invariant
+        )
         gpu = selection.hardware_of(a.get_device(), settings)
         choice = selection.decided(settings, problem, gpu, stored != n)
         if choice.deferred:

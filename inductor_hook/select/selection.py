@@ -69,7 +69,7 @@ def shortlist(settings: Settings, problem: GemmProblem, gpu: Hardware) -> tuple[
     if settings.k == 1:
         return (first(settings, problem, gpu).prediction,)
     heuristic = _ranking(settings, problem.operands, gpu, benchmarked=True)
-    configs = candidates(problem, gpu)
+    configs = candidates(problem, gpu, invariant=settings.invariant)
     if settings.k == "auto":
         return tuple(heuristic.shortlist(problem, configs))
     return tuple(heuristic.predict(problem, configs, limit=int(settings.k)))
@@ -77,9 +77,15 @@ def shortlist(settings: Settings, problem: GemmProblem, gpu: Hardware) -> tuple[
 
 @lru_cache(_REMEMBERED)
 def first(settings: Settings, problem: GemmProblem, gpu: Hardware) -> FirstChoice:
-    """The model's first choice for a problem, and whether the model falls back to cuBLAS."""
-    heuristic = _ranking(settings, problem.operands, gpu, benchmarked=False)
-    return heuristic.first(problem, candidates(problem, gpu))
+    """The model's first choice for a problem, and whether the model falls back to cuBLAS.
+
+    It never does if rows have to be the same in every batch, and decides for operands and on GPUs
+    that nothing was measured of.
+    """
+    # Candidates that agree bit for bit: which of them is taken decides about time alone.
+    heuristic = _ranking(settings, problem.operands, gpu, benchmarked=settings.invariant)
+    choice = heuristic.first(problem, candidates(problem, gpu, invariant=settings.invariant))
+    return replace(choice, deferred=False) if settings.invariant else choice
 
 
 def decided(settings: Settings, problem: GemmProblem, gpu: Hardware, any_rows: bool) -> FirstChoice:
@@ -107,7 +113,7 @@ def ranked(
     of 1 nothing is benchmarked.
     """
     heuristic = _ranking(settings, problem.operands, gpu, benchmarked=limit > 1)
-    rivals = candidates(problem, gpu)
+    rivals = candidates(problem, gpu, invariant=settings.invariant)
     best = _those_among(configs, rank(heuristic, problem, rivals))[:limit]
     others = set(configs) - set(rivals.select(configs))
     if others and len(best) < limit:

@@ -36,15 +36,21 @@ def _benchmarked(choices: list[Any], settings: Settings) -> list[Any]:
     for choice in choices:
         time_as_it_runs(choice)
     first = next((choice for choice in choices if isinstance(choice, TilecastCaller)), None)
-    if first and benchmarks_calls_here(choices):
-        # Choices that compute different things are not timed at the power limit.
-        alike = not any(isinstance(choice, StandIn) for choice in choices)
-        contest = Contest(near(first.choice.matmul.hint, settings.power) if alike else None)
+    if benchmarks_calls_here(choices):
+        # Products that tilecast does not cover, too: timed by their calls, Triton's kernels seem
+        # faster than ATen's where they are slower in a graph. Choices that compute different things
+        # are not timed at the power limit.
+        within = None
+        if first and not any(isinstance(choice, StandIn) for choice in choices):
+            within = near(first.choice.matmul.hint, settings.power)
+        contest = Contest(within)
         for choice in choices:
             if choice.layout.device.type == "cuda":
                 contest.enter(choice)
     if first and first.choice.settings.k == 1:
-        return [first]
+        return [c for c in choices if c is first or first.choice.unsure and _is_aten(c)]
+    if first and first.choice.settings.invariant:
+        return [choice for choice in choices if isinstance(choice, TilecastCaller)]
     if names(config.max_autotune_gemm_backends, "ATEN"):
         return choices
     # ATen was asked for the sake of products that no other backend covers.

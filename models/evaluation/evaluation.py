@@ -32,9 +32,16 @@ def unfitted(table: Sequence[ProblemLabels]) -> Splits:
 
 
 def held_out(
-    fit: Fit, table: Sequence[ProblemLabels], objective: str, splits: Splits, jobs: int = 1
+    fit: Fit,
+    table: Sequence[ProblemLabels],
+    objective: str,
+    splits: Splits,
+    jobs: int = 1,
+    done: Callable[[], object] = lambda: None,
 ) -> HeldOut:
     """Fit and ask a heuristic split by split, `folds` of the table, ``jobs`` splits side by side.
+
+    Each split calls ``done`` at its end.
 
     Raises:
         TilecastError: the heuristic broke the contract of `tilecast.heuristics.heuristic.rank`.
@@ -49,7 +56,7 @@ def held_out(
             picks[i] = tuple(candidates.index(config) for config in ranking)
         return heuristic, picks
 
-    asked = side_by_side(jobs, [partial(ask, *split) for split in splits])
+    asked = side_by_side(jobs, [partial(ask, *split) for split in splits], done)
     fitted, parts = zip(*asked, strict=True)
     picks = {i: pick for part in parts for i, pick in part.items()}
     every = tuple(picks.get(i, ()) for i in range(len(table)))
@@ -102,6 +109,7 @@ def evaluate(
     jobs: int = 1,
     *,
     among: Collection[GemmProblem] | None = None,
+    done: Callable[[], object] = lambda: None,
 ) -> dict[str, object]:
     """Score heuristics side by side, with ``jobs`` folds at a time.
 
@@ -113,6 +121,7 @@ def evaluate(
         jobs: folds at a time.
         among: the problems that are scored, at least one of which is in the table; all when left
             out.
+        done: called after each fit of a heuristic, for each objective and fold.
 
     Returns:
         ``regret``, what `summarise` says of each; ``beside_library``, the `speeds` where the
@@ -125,7 +134,7 @@ def evaluate(
     asking = ((fitted, asked[wanted[asked]]) for fitted, asked in whole)
     splits = [(fitted, asked) for fitted, asked in asking if asked.size]
     scored = [labels for labels, is_wanted in zip(table, wanted, strict=True) if is_wanted]
-    asked = [held_out(fit, table, aim, splits, jobs) for aim in objectives for fit in fits]
+    asked = [held_out(fit, table, aim, splits, jobs, done) for aim in objectives for fit in fits]
     every = (one for result in asked for one in result.fitted)
     rankers = [one for one in every if isinstance(one, ConfigRanker)][: len(whole)]
     complete = rankers and len(splits) == len(whole)

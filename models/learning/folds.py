@@ -55,8 +55,10 @@ def folds(table: Sequence[ProblemLabels]) -> list[tuple[np.ndarray, np.ndarray]]
     return [(np.flatnonzero(~np.isin(family, family[asked])), asked) for asked in held_out]
 
 
-def side_by_side(jobs: int, calls: Sequence[Callable[[], Result]]) -> list[Result]:
-    """Run calls in ``jobs`` threads and return their results in order.
+def side_by_side(
+    jobs: int, calls: Sequence[Callable[[], Result]], done: Callable[[], object] = lambda: None
+) -> list[Result]:
+    """Run calls in ``jobs`` threads and return their results in order; ``done`` is called by each.
 
     Threads and not processes: fitting happens inside packages that release the interpreter's lock,
     and the labels need no copy. numpy and torch multiply in the same threads and start none of
@@ -65,8 +67,14 @@ def side_by_side(jobs: int, calls: Sequence[Callable[[], Result]]) -> list[Resul
     from joblib import Parallel, delayed
     from threadpoolctl import threadpool_limits
 
+    def run(call: Callable[[], Result]) -> Result:
+        result = call()
+        done()
+        return result
+
     with one_thread(), threadpool_limits(1, user_api="blas"):
-        return cast("list[Result]", Parallel(jobs, prefer="threads")(delayed(c)() for c in calls))
+        every = Parallel(jobs, prefer="threads")(delayed(run)(call) for call in calls)
+        return cast("list[Result]", every)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ So is when to leave a problem to cuBLAS.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -45,6 +45,7 @@ def train(
     *,
     seed: int = 0,
     jobs: int = 1,
+    fitted: Callable[[], object] = lambda: None,
 ) -> Artifact:
     """Hold out each fold of families, then fit on everything.
 
@@ -59,6 +60,8 @@ def train(
             same way.
         seed: of the models' sampling.
         jobs: fits that run side by side.
+        fitted: called after each fit of a ranker, `FOLDS` and one more, which take most of the
+            time.
 
     Raises:
         TilecastError: a data set holds more than one GPU, or too few families; or no problem of
@@ -72,7 +75,9 @@ def train(
             "that has; collect more configs"
         )
     compared = comparisons(autotuned, {labels.problem for labels in own}, gpu)
-    ranker, *validated = fit_rankers(gpu, table, splits, compared, seed=seed, jobs=jobs)
+    ranker, *validated = fit_rankers(
+        gpu, table, splits, compared, seed=seed, jobs=jobs, fitted=fitted
+    )
     seen, asked = splits[0]
     unseen = [table[i] for i in asked]
     times, seen_times = (
@@ -114,6 +119,7 @@ def fit_rankers(
     *,
     seed: int = 0,
     jobs: int = 1,
+    fitted: Callable[[], object] = lambda: None,
 ) -> list[ConfigRanker]:
     """Fit a ranker to a whole table, and one to what each of its `folds` does not hold out.
 
@@ -128,7 +134,7 @@ def fit_rankers(
         families = {table[i].problem.family for i in unseen}
         others = [one for one in compared if one.problem.family not in families]
         calls.append(partial(fit, [table[i] for i in seen], compared=others))
-    return side_by_side(jobs, calls)
+    return side_by_side(jobs, calls, fitted)
 
 
 def _learned(measurements: Measurements, compared: Sequence[Comparison]) -> dict[str, object]:

@@ -48,7 +48,7 @@ def test_from_nothing_to_a_model_of_a_gpu_that_nobody_described(
     model = load(out)
     assert model.hardware == NEW
     assert model.facts["elsewhere"]["gpus"] == ["H200"]  # type: ignore[index]
-    asked = ["predict", "--m", "16", "--n", "512", "--k", "4096", "--model", str(out)]
+    asked = ["predict", "16x512x4096", "--model", str(out)]
     predicted, _ = run(asked, capsys)
     assert predicted["gpu"] == "H100-PCIe"
     assert (out / campaign.REPORT).stat().st_size > 1_000_000
@@ -172,7 +172,7 @@ def test_what_was_explored_guides_the_rest(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(campaign, "nearest_shipped", lambda gpu: None)
+    monkeypatch.setattr(campaign, "guided_by_shipped", lambda gpu, problems: None)
     monkeypatch.setattr(campaign, "FIRST_PROBLEMS", 6)
     fewer = collecting.candidates
     monkeypatch.setattr(collecting, "candidates", lambda p, gpu: fewer(p, gpu).take(range(160)))

@@ -36,8 +36,8 @@ def _shell(command: str, **environment: str | bytes) -> subprocess.CompletedProc
         "$T space --gpu $'\\xff'",
         "$T $'space\\xc3'",
         "$T space --why=$'a\\x1b[2J\\n\\tb'",
-        "$T space --m=--",
-        "$T space --m $(printf '9%.0s' {1..5000}) --n 8 --k 8",
+        "$T space --operands=--",
+        "$T space $(printf '9%.0s' {1..5000})x8x8",
     ],
 )
 def test_process_is_refused_in_one_line(command: str) -> None:
@@ -54,7 +54,7 @@ def test_without_standard_error_the_status_still_tells(closed: str) -> None:
 
 def test_narrow_locale_is_no_reason_to_fail() -> None:
     process = _shell(
-        f"$T space --why {VALID} --m 8 --n 8 --k 8",
+        f"$T space --why {VALID} 8x8x8",
         LC_ALL="C",
         PYTHONUTF8="0",
         PYTHONCOERCECLOCALE="0",
@@ -64,7 +64,7 @@ def test_narrow_locale_is_no_reason_to_fail() -> None:
 
 @pytest.mark.parametrize("form", ["", "--json"])
 def test_reader_that_stops_early_gets_no_traceback(form: str) -> None:
-    extents = "--m 4096 --n 4096 --k 4096"  # whose candidates fill more than a pipe
+    extents = "4096x4096x4096"  # whose candidates fill more than a pipe
     command = f"{sys.executable} -m tilecast.cli.main space {extents} --list {form} | head -1"
     process = subprocess.run(
         ["bash", "-c", f"{command}; exit ${{PIPESTATUS[0]}}"], capture_output=True, text=True

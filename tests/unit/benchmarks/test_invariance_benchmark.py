@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 import invariance
+import invariant_speed as speed
 import pytest
 import torch
 
@@ -94,3 +95,34 @@ def test_kernels_that_are_drawn_show_every_kind_and_follow_the_rules() -> None:
     whole = invariance.drawn(invariance.Kind(GemmOperands.parse("int8:rcr>int32")))
     assert all(whole.values())
     assert {cast("QuackConfig", spec.config).split_k > 1 for spec in whole} == {True, False}
+
+
+def test_layers_are_raced_by_the_kernels_of_the_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(speed, "hardware_of", lambda device, settings: invariance.GPU)
+    assert len(speed.PROBLEMS) == len(speed.M) * len(speed.families())
+    assert {(28672, 4096), (4096, 12288), (2880, 4096), (2112, 7168)} <= {*speed.families()}
+    for problem in list(speed.PROBLEMS.values())[:12]:
+        named = speed.chosen(problem)
+        assert set(named) == {*speed.OWN, speed.FREE}
+        own = [cast("QuackConfig", named[name].config) for name in speed.OWN]
+        assert {config.split_k for config in own} == {1}
+
+
+def test_speed_is_told_by_rows_against_both_settings_of_cublas() -> None:
+    times = {"invariant 1": 2.0, "invariant 2": 1.0, "first of all": 1.6}
+    times |= {"torch.mm": 3.0, "torch.mm without workspace": 6.0}
+    rows = [{"problem": f"{m}x4096x4096", "microseconds": times} for m in (1, 16, 64)]
+    found = speed.figures(rows)
+    few = found["16 rows and fewer"]
+    assert [found[name]["torch.mm over the first"]["problems"] for name in ("all", "1 rows")] == [
+        3,
+        1,
+    ]
+    assert {name: one["geomean"] for name, one in few.items()} == {
+        "torch.mm over the first": 1.5,
+        "torch.mm over the best of three": 3.0,
+        "the first over the first of all": 1.25,
+        "without workspace over torch.mm": 2.0,
+        "without workspace over the first": 3.0,
+    }
+    assert few["torch.mm over the first"]["problems"] == 2

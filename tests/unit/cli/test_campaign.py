@@ -31,7 +31,7 @@ def test_a_budget_that_is_too_short_is_told(
 ) -> None:
     """Where no model guides, too, and the last stage would learn from what was measured."""
     if not guided:
-        monkeypatch.setattr(campaign, "nearest_shipped", lambda gpu: None)
+        monkeypatch.setattr(campaign, "guided_by_shipped", lambda gpu, problems: None)
     monkeypatch.setattr(collect_command, "collect", lambda options, report: None)
     assert main([*arguments, "--budget", "1"]) == 2
     line = capsys.readouterr().err.splitlines()[-1]

@@ -23,11 +23,6 @@ from tilecast.reporting.table import Table
 INVALID = "256x256x64_c1x1x1_s2_coop_o1_rm8"
 
 
-def _extents(**changes: str) -> list[str]:
-    extents = {"m": "16", "n": "6144", "k": "4096"} | changes
-    return [part for name, value in extents.items() for part in (f"--{name}", value)]
-
-
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help_and_json(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as leaving:
@@ -131,7 +126,7 @@ def test_space_counts_down_from_the_axes_to_the_valid_configs(answer: Callable[.
 
 
 def test_space_of_a_problem_lists_its_candidates(answer: Callable[..., dict]) -> None:
-    document = answer("space", *_extents(), "--list")
+    document = answer("space", "16x6144x4096", "--list")
     expected = candidates(GemmProblem(16, 6144, 4096), GPUS[0])
     assert document["configs"] == [config.name for config in expected]
     assert document["count"] == len(expected)
@@ -144,6 +139,6 @@ def test_space_says_why(answer: Callable[..., dict]) -> None:
     document = answer("space", "--why", INVALID)
     assert not document["valid"]
     assert "registers" in [broken["rule"] for broken in document["broken_rules"]]
-    small = answer("space", "--why", VALID, *_extents(m="1", n="8"))
+    small = answer("space", "--why", VALID, "1x8x4096")
     assert not small["valid"]
     assert small["problem"] == "1x8x4096"

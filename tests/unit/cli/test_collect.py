@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from tilecast.cli.commands import collect as collect_command
 from tilecast.cli.main import main
 from tilecast.data_collection.dataset.dataset import read_dataset
 from tilecast.data_collection.dataset.measurement import Measurement
@@ -229,3 +230,45 @@ def test_a_model_guides_the_collection_when_asked(
     )
     assert set(first) <= set(chosen)
     assert exhaustive.choose is None
+
+
+@pytest.mark.parametrize(
+    ("options", "guided", "minutes"),
+    [
+        ((), True, "(guided): some 1 minutes"),
+        (("--candidates", "exhaustive"), False, "(exhaustive): some 3 minutes"),
+    ],
+)
+def test_a_model_guides_unless_told_otherwise_and_the_time_is_told_first(
+    options: tuple[str, ...],
+    guided: bool,
+    minutes: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Times are of 14 problems: 2.1 s and 10 s each."""
+    seen: list[CollectOptions] = []
+
+    def collect(wanted: CollectOptions, report: Callable[[Progress], None]) -> None:
+        seen.append(wanted)
+        report(Progress("compile", 0, 1, 0, 0.0, 0.0, 1))
+
+    monkeypatch.setattr(collect_command, "collect", collect)
+    rows = "\n".join(f"{m},512,4096" for m in range(1, 15))
+    (tmp_path / "own.csv").write_text(f"m,n,k\n{rows}\n")
+    asked = ["collect", "--problems", str(tmp_path / "own.csv"), "--gpu", "H200"]
+    assert main([*asked, "--store", str(tmp_path / "run.db"), *options]) == 0
+    assert (seen[0].choose is not None) == guided
+    assert f"14 of 14 problems are to be measured {minutes} of one GPU" in capsys.readouterr().err
+
+
+def test_operands_that_no_model_ranks_are_all_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[CollectOptions] = []
+    monkeypatch.setattr(collect_command, "collect", lambda wanted, report: seen.append(wanted))
+    (tmp_path / "own.csv").write_text("m,n,k,operands\n16,512,4096,fp16:rcr>fp32\n")
+    asked = ["collect", "--problems", str(tmp_path / "own.csv"), "--gpu", "H200"]
+    assert main([*asked, "--store", str(tmp_path / "run.db")]) == 0
+    assert seen[0].choose is None

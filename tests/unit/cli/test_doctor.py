@@ -14,6 +14,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from tilecast.cli.diagnosis import machine
+from tilecast.cli.diagnosis.problem import check_settings
 from tilecast.cli.diagnosis.torch_operators import compare
 from tilecast.heuristics.hardware import hardware
 from tilecast.models.runtime import artifact
@@ -34,6 +35,7 @@ def test_this_machine_is_usable(answer: Callable[..., dict], shipped: Path, tmp_
     cache = tmp_path / "cache"
     document = answer("doctor", "--cache", str(cache))
     assert document["usable"]
+    assert not document["runs_kernels"]
     subjects = {finding["subject"]: finding for finding in document["findings"]}
     for name in ("python", "torch", "nvidia-cutlass-dsl", "xgboost-cpu", "model", "object cache"):
         assert subjects[name]["works"], subjects[name]
@@ -130,22 +132,20 @@ def test_a_torch_that_does_not_import_is_told_and_the_rest_is_looked_at(
 
 
 @pytest.mark.parametrize(
-    ("name", "wanted", "installed", "broken", "found"),
+    ("name", "wanted", "installed", "found"),
     [
-        ("x", ">=2.11", {}, "", "not installed"),
-        ("x", "==4.8.1", {"x": "4.9.0"}, "", "4.9.0, not ==4.8.1"),
-        ("x", "<5,>=3.2", {"x": "5.0"}, "", "5.0, not <5,>=3.2"),
-        ("x", "", {"x": "1"}, "no\n libcuda", "1, which does not import (ImportError: no libcuda)"),
-        ("x", ">=2.11", {"x": "2.15.0.dev20261101+cu130"}, "", ""),
-        ("xgboost-cpu", ">=3.2", {"xgboost": "3.2.0"}, "", ""),
+        ("x", ">=2.11", {}, "not installed"),
+        ("x", "==4.8.1", {"x": "4.9.0"}, "4.9.0, not ==4.8.1"),
+        ("x", "<5,>=3.2", {"x": "5.0"}, "5.0, not <5,>=3.2"),
+        ("x", ">=2.11", {"x": "2.15.0.dev20261101+cu130"}, ""),
+        ("xgboost-cpu", ">=3.2", {"xgboost": "3.2.0"}, ""),
     ],
 )
-def test_a_package_must_be_there_fit_and_import(
+def test_a_package_must_be_there_and_fit(
     monkeypatch: pytest.MonkeyPatch,
     name: str,
     wanted: str,
     installed: dict[str, str],
-    broken: str,
     found: str,
 ) -> None:
     def version(name: str) -> str:
@@ -153,17 +153,48 @@ def test_a_package_must_be_there_fit_and_import(
             return installed[name]
         raise machine.PackageNotFoundError(name)
 
-    def load(module: str) -> None:
-        if broken:
-            raise ImportError(broken)
-
     monkeypatch.setattr(machine, "version", version)
-    monkeypatch.setattr(machine.importlib, "import_module", load)
-    finding = machine.check_package(name, name, SpecifierSet(wanted), needed=True)
+    finding = machine.check_package(name, SpecifierSet(wanted), needed=True)
     assert finding.works == (not found)
     if found:
         assert finding.found == found
         assert f"'{name}{SpecifierSet(wanted)}'" in finding.advice
+
+
+@pytest.mark.parametrize(
+    ("module", "why"),
+    [
+        ("json", ""),
+        ("nowhere", "ModuleNotFoundError: No module named 'nowhere'"),
+        ("os; os.abort()", "status -6"),
+    ],
+)
+def test_what_does_not_import_or_ends_the_process_is_told(module: str, why: str) -> None:
+    assert machine.import_error(machine.begin_import(module)) == why
+
+
+@pytest.mark.parametrize(
+    ("cuda", "available", "gpus", "found"),
+    [
+        (None, False, [], "is built without it"),
+        (None, False, ["NVIDIA H200"], "is built without it"),
+        ("13.0", False, ["NVIDIA H200"], "finds no GPU"),
+        ("13.0", False, [], None),
+        ("13.0", True, ["NVIDIA H200"], None),
+    ],
+)
+def test_a_torch_without_cuda_runs_no_kernels(
+    monkeypatch: pytest.MonkeyPatch, cuda: str | None, available: bool, gpus: list, found: str
+) -> None:
+    import torch
+
+    monkeypatch.setattr(torch.version, "cuda", cuda)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: available)
+    findings = list(machine.check_cuda(gpus))
+    assert [one.found.partition(" ")[2].partition(" ")[2] for one in findings] == (
+        [found] if found else []
+    )
+    assert not any(one.works or one.needed for one in findings)
 
 
 def test_gpus_are_named_as_tilecast_knows_them() -> None:
@@ -211,7 +242,7 @@ def test_a_problem_is_explained_as_the_environment_has_it(
     monkeypatch.setenv("TILECAST_K", "1")
     monkeypatch.setenv("TILECAST_MODEL", str(leaving_model))
     asked = ("doctor", "512x4096x4096", "--cache", str(tmp_path / "cache"))
-    assert answer(*asked)["problem"][-1]["found"].startswith("falls back to torch.mm")
+    assert answer(*asked)["problem"][1]["found"].startswith("1: ")
     assert answer(*asked, "-k", "4")["problem"][1]["found"].startswith("4: ")
 
 
@@ -236,3 +267,10 @@ def test_operators_of_pytorch_that_want_another_cute_dsl(
 def test_operators_of_pytorch_that_want_a_cute_dsl_without_tilecast() -> None:
     finding = compare(Version("4.8.0"), {Version("4.5.2")}, SpecifierSet(">=4.8.0,<4.9"))
     assert finding.advice == "set TORCH_NATIVE_SKIP_VERSION_CHECK=1 to use them untested"
+
+
+def test_rows_that_are_the_same_in_every_batch_are_one_line() -> None:
+    (found,) = check_settings({"TILECAST_INVARIANT": "1"})
+    assert found.works
+    assert "rows have the same bits in every batch" in found.found
+    assert list(check_settings({"TILECAST_INVARIANT": "0"})) == []

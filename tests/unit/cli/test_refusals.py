@@ -18,7 +18,7 @@ from tilecast.cli.main import COMMANDS, main
 from tilecast.data_collection.jobs.store import MeasurementStore
 from tilecast.data_collection.run.collect import CollectOptions
 
-MEASURED = ("--m", "64", "--n", "4096", "--k", "4096")
+MEASURED = ("64x4096x4096",)
 
 NO_TEXT = ("\udcff", "a\udc80b", "\0", "/tmp/\ud800")
 NO_COUNT = (
@@ -27,8 +27,7 @@ NO_COUNT = (
 )
 """No integer, or one that no option takes; zero is apart, since a device may be it."""
 NO_NAME = ("", " ", "x", "💥" * 60, "a" * 5000, "a b " * 2000, "[/]", "%s", "../..", *NO_TEXT)
-NO_EXTENT = (*NO_COUNT, "0", "2147483648")
-NO_LIST = (*NO_EXTENT, ",", "1,", "1,,2", "1-4", "all")
+NO_LIST = (*NO_COUNT, "0", "2147483648", ",", "1,", "1,,2", "1-4", "all")
 NO_OPERANDS = (
     *(*NO_NAME, "bf16", "bf16:", ":rcr", "bf16:rc", "bf16:rcrr", "bf16:RCR", "BF16:rcr"),
     *("fp32:rcr", "bf16:rcr>", "bf16:rcr>fp99", "bf16:rcr@", "bf16:rcr:glue", "bf16xint3:rcr"),
@@ -84,8 +83,7 @@ class Attack:
 def _attacks() -> Iterator[Attack]:
     predict, problem, store = ("predict", MEASURED), ("doctor", ("64x4096x4096",)), ("--store", "s")
     train, ranked = ("train", ("--out", "o")), ("compile", ("64x4096x4096", "-k", "1"))
-    for name in ("--m", "--n", "--k", "--batch"):
-        yield Attack(*predict, name, NO_EXTENT)
+    yield Attack("space", (), "", NO_PROBLEM)
     yield Attack("space", (), "--operands", NO_OPERANDS)
     for command in (predict, ("collect", store), train):
         yield Attack(*command, "--gpu", NO_NAME)
@@ -96,7 +94,7 @@ def _attacks() -> Iterator[Attack]:
     for command in (predict, problem, ("evaluate", ())):
         yield Attack(*command, "--power", NO_NAME)
     yield Attack("space", (), "--why", NO_CONFIG)
-    for command in ("compile", "doctor"):
+    for command in ("compile", "doctor", "predict"):
         yield Attack(command, (), "", NO_PROBLEM)
     yield Attack("compile", ("16x64x64",), "--workers", (*NO_COUNT, "0"))
     yield Attack("compile", (), "--common", (*NO_COUNT, "0", "2001"))
@@ -137,32 +135,29 @@ def _attacks() -> Iterator[Attack]:
 ATTACKS = list(_attacks())
 RANKS = "--model and --power choose what ranks"
 ALONE = "--common stands alone; allowed: "
-MANY = "is for one problem; allowed beside --problems"
+MANY = "shows what was measured of a problem; allowed: with one"
 REFUSALS = [
     ("", "arguments are required: COMMAND"),
     ("guess", "invalid choice: 'guess'"),
-    ("space --gp H200", "unrecognized arguments: --gp H200"),
-    ("space --n 8", "--m is missing; allowed: all of"),
-    ("space --batch 2", "--m is missing; allowed: all of"),
+    ("space --gp=H200", "unrecognized arguments: --gp=H200"),
     ("space --operands bf16:rcr:row-scales", "row-scales"),
     ("space --operands int4:rcr", "dtype 'int4' is not known"),
-    ("space --m 16 --n 6144 --k 4100", "k=4100 breaks the 16-byte rule of A"),
-    ("space --m 16 --n 6141 --k 4096", "pad n to 6144"),
-    ("space --m 7 --n 64 --k 64 --operands bf16:ccr", "m=7 breaks the 16-byte rule of A"),
-    ("predict", "no problem is given; allowed: --m, --n and --k"),
-    ("predict --m 1", "--n is missing; allowed: all of"),
-    ("predict --m 64 --n 4096 --k 4096 --operands fp16:rcr>fp32", "no model is for fp16:rcr>fp32"),
-    ("predict --m 8 --n 64 --k 64 --choices {}/a.csv", "--choices is for many problems"),
-    ("predict --problems {own} --m 1", f"--m {MANY}"),
-    ("predict --hf-config {own} --k 8", f"--k {MANY}"),
-    ("predict --problems {own} --batch 2", f"--batch {MANY}"),
-    ("predict --problems {own} --operands fp16:rcr", f"--operands {MANY}"),
+    ("space 16x6144x4100", "k=4100 breaks the 16-byte rule of A"),
+    ("space 16x6141x4096 --operands bf16:rrr", "pad n to 6144"),
+    ("space 7x64x64 --operands bf16:ccr", "m=7 breaks the 16-byte rule of A"),
+    ("predict", "no problem is given; allowed: MxNxK"),
+    ("predict 64x4096x4096 --operands fp16:rcr>fp32", "no model is for fp16:rcr>fp32"),
+    ("predict --problems {own} --operands fp16:rcr", "--operands is for MxNxK"),
     ("predict --problems {own} --data d", f"--data {MANY}"),
+    ("predict 16x64x64 32x64x64 --data d", f"--data {MANY}"),
     ("predict --problems {own} --tp 2", "--tp and --rows shape a model's layers"),
     ("predict --problems {own} --choices {}/a.txt", "choices cannot be written to {}/a.txt"),
     ("predict --problems {own} --choices /proc/no/a.csv", "cannot write /proc/no: "),
     ("predict --problems {own} --choices {own}", "reads, keeps or writes {own} there"),
     ("compile -k 3", "-k needs problems to rank for; allowed: MxNxK"),
+    ("compile", "nothing to compile is named; allowed: MxNxK"),
+    ("compile --all 16x64x64", "--all stands alone; allowed: "),
+    ("compile --all --common 5", ALONE),
     ("compile --power burst", f"{RANKS}; allowed: with -k or --common"),
     ("compile 16x64x64 --power burst", RANKS),
     ("compile 16x64x64 -k 65", "k=65 is out of range; allowed: 1 to 64"),
@@ -178,8 +173,9 @@ REFUSALS = [
     ("objects list", "there is no object cache"),
     ("objects unpack /none", "cannot read /none: No such file"),
     ("objects unpack {own}", "{own} is damaged or no pack"),
-    ("collect --store s --model mine", f"{RANKS}; allowed: with --candidates"),
-    ("collect --store s --power burst", f"{RANKS}; allowed: with --candidates"),
+    ("collect --store s --candidates exhaustive --model mine", f"{RANKS}; allowed: with --cand"),
+    ("collect --store s --candidates exhaustive --power burst", f"{RANKS}; allowed: with --cand"),
+    ("collect --store s --model none", "model none is refused"),
     ("collect --store s --candidates guided --model none", "model none is refused"),
     ("collect --store s --address here:1", "--address names a Ray cluster; allowed: with --eng"),
     ("collect --store s --engine ray --devices 0", "--devices is of this host"),
@@ -244,7 +240,7 @@ def complaint(
     monkeypatch.setattr("tilecast.cli.commands.collect.collect", _opened)
     for target in (
         "tilecast.cli.commands.train.train",
-        "tilecast.cli.commands.tune.train",
+        "tilecast.cli.commands.tune.train_shown",
         "tilecast.cli.commands.evaluate.evaluate",
         "tilecast.cli.commands.compile.compile_all",
     ):

@@ -37,7 +37,7 @@ def test_both_models_are_scored_on_what_was_measured(
         learned_from.append(measured)
         return load_shipped(hardware("H200"))
 
-    monkeypatch.setattr("tilecast.cli.commands.tune.train", fake)
+    monkeypatch.setattr("tilecast.cli.commands.tune.train_shown", fake)
     _add_unknown(tmp_path / "own.csv")
     assert main([*arguments, "--json"]) == 0
     told = capsys.readouterr()

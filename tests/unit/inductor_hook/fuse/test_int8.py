@@ -371,7 +371,7 @@ def test_scales_that_are_there_are_not_copied(graph: Any) -> None:
 
 
 @pytest.mark.parametrize("operands", [lambda: _weight(), lambda: _product()])
-def test_k_1_defers_what_cublas_is_expected_to_win(
+def test_k_1_fuses_nothing_that_it_is_not_sure_of(
     graph: Any, hook: list[KernelSpec], leaving_model: Path, operands: Any
 ) -> None:
     install(k=1, model=leaving_model, fuse=True)

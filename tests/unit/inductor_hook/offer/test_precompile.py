@@ -190,11 +190,14 @@ def test_what_is_not_foreseen_waits_for_its_lowering(
     assert [one for one in caplog.records if one.levelname == "WARNING"] == []
 
 
-def test_what_the_library_wins_is_not_compiled(
-    hook: list[KernelSpec], model_of: Callable[..., Path]
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_what_falls_back_to_aten_without_a_benchmark_is_not_compiled(
+    hook: list[KernelSpec], model_of: Callable[..., Path], deterministic: bool
 ) -> None:
     install(k=1, model=model_of("bf16:rcr", leaves=True))
-    assert _seen(traced(F.linear, CASES["linear"][1]), hook) == []
+    with config.patch(deterministic=deterministic):
+        seen = _seen(traced(F.linear, CASES["linear"][1]), hook)
+    assert len(seen) == (not deterministic)
 
 
 def test_a_look_that_fails_is_one_warning(

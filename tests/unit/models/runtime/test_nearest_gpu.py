@@ -231,7 +231,7 @@ def test_predict_says_whose_model_it_is(
     machine: Callable[[str], None], answer: Callable[..., dict], refused: Callable[..., str]
 ) -> None:
     machine("NVIDIA H100 PCIe")
-    asked = ("predict", "--m", "512", "--n", "4096", "--k", "4096", "--gpu")
+    asked = ("predict", "512x4096x4096", "--gpu")
     for name in ("NVIDIA H100 PCIe", "H100-PCIe"):
         document = answer(*asked, name)
         assert document["gpu"] == "H100-PCIe"
@@ -246,7 +246,7 @@ def test_predict_says_whose_model_it_is(
 def test_the_gpu_that_is_here_is_meant_where_none_is_named(
     machine: Callable[[str], None], answer: Callable[..., dict]
 ) -> None:
-    unnamed = ("predict", "--m", "16", "--n", "4096", "--k", "4096")
+    unnamed = ("predict", "16x4096x4096")
     for name, meant in (
         ("NVIDIA H100 80GB HBM3", "H100"),
         ("NVIDIA H200", "H200"),
@@ -268,7 +268,7 @@ def test_a_gpu_that_no_kernel_is_for_is_not_meant(
     ampere = SimpleNamespace(name="NVIDIA A100", major=8, minor=0)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: ampere)
     assert first_hardware() is None
-    unnamed = ("predict", "--m", "16", "--n", "4096", "--k", "4096")
+    unnamed = ("predict", "16x4096x4096")
     assert answer(*unnamed)["gpu"] == "H200"
 
 
