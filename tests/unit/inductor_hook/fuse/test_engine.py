@@ -226,6 +226,7 @@ def test_deterministic_inductor_benchmarks_nothing(graph: Any) -> None:
     install(k=2)
     with config.patch(deterministic=True):
         found = fused_choice(_gelu(), _operands())
+    assert found and expected
     assert found.choice.configs == expected.choice.configs
 
 
