@@ -9,7 +9,7 @@ DEMO_DATA := data_collection/data/h100.parquet
 # third of the set-up time to compile all of it.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-slow test-newest test-gpu lint wheel release clean
+.PHONY: demo test test-slow test-newest test-gpu lint docs wheel release clean
 
 # The whole way on shipped data: train, score on held-out problems, predict, compile. Scoring
 # trains on the other problems itself, so that it runs beside the training.
@@ -58,6 +58,10 @@ lint: .venv/.with-dev
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/pyright --pythonpath $(BIN)/python
+
+# The pages and the docstrings as one site that needs no server: build/site/index.html.
+docs: .venv/.with-dev
+	$(BIN)/sphinx-build --fail-on-warning --quiet -c docs . build/site
 
 # A wheel that pip installs beside the PyTorch that is there. Files of an older build are removed first.
 wheel:

@@ -311,20 +311,30 @@ def _keep_products() -> None:
 
     Inductor makes sums of some: with ``coordinate_descent_tuning``, which max-autotune sets.
     """
-    import torch
+    from torch._ops import OpOverload
 
     home = sys.modules[DECOMPOSITIONS.module]
     settings = active()
     wrapper = _undecomposed if settings and settings.invariant else None
     for table in (home.decompositions, home.fast_random_decomps()):
-        for name in ("mm", "bmm"):
-            patching.wrap_entry(table, getattr(torch.ops.aten, name).default, wrapper)
+        for op in [*table]:
+            if isinstance(op, OpOverload) and op.overloadpacket._qualified_op_name in _PRODUCTS:
+                patching.wrap_entry(table, op, wrapper)
+
+
+_PRODUCTS = ("aten::mm", "aten::bmm")
 
 
 def _undecomposed(stock: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(stock)
     def decomposed(a: Any, b: Any, *rest: Any, **options: Any) -> Any:
-        return NotImplemented if a.device.type == "cuda" else stock(a, b, *rest, **options)
+        from torch.fx.experimental.symbolic_shapes import statically_known_true as known
+
+        vector = known(a.shape[-2] == 1) or known(b.shape[-1] == 1)
+        # With a k of 1 there is nothing to add up: each element is one number times another.
+        if a.device.type == "cuda" and vector and not known(a.shape[-1] == 1):
+            return NotImplemented
+        return stock(a, b, *rest, **options)
 
     return decomposed
 
