@@ -36,7 +36,7 @@ def _benchmarked(choices: list[Any], settings: Settings) -> list[Any]:
     for choice in choices:
         time_as_it_runs(choice)
     first = next((choice for choice in choices if isinstance(choice, TilecastCaller)), None)
-    if benchmarks_calls_here(choices):
+    if (first or any(map(_is_aten, choices))) and benchmarks_calls_here(choices):
         # Products that tilecast does not cover, too: timed by their calls, Triton's kernels seem
         # faster than ATen's where they are slower in a graph. Choices that compute different things
         # are not timed at the power limit.
@@ -58,6 +58,7 @@ def _benchmarked(choices: list[Any], settings: Settings) -> list[Any]:
 
 
 def _is_aten(choice: Any) -> bool:
+    """Whether a choice is ATen's for a product: other operators' come without a template."""
     asked = choice.annotations.get("ktc")
     return bool(asked) and isinstance(asked.template, ExternKernelChoice)
 
@@ -105,6 +106,7 @@ class Contest:
             taken = self._timed(stock, *inputs, out=out, keep=found.append)
         except BaseException:
             unload()
+            self.close()
             raise
         if not found or self.near is None:
             for captured in found:
