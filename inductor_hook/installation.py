@@ -25,7 +25,9 @@ from tilecast.inductor_hook.patch.torch_versions import (
     DECOMPOSITIONS,
     FLEX_GEMM,
     HANDLERS,
+    NEWEST,
     NVGEMM,
+    OLDEST,
     PADDING,
     PATTERNS,
     Place,
@@ -89,15 +91,26 @@ def install(
         _check_version(NVGEMM, " for rank_nvgemm")
     if rank_flex_gemm:
         _check_version(FLEX_GEMM, " for rank_flex_gemm")
+    if torch_version() > NEWEST:
+        found, oldest, newest = map(_text, (torch_version(), OLDEST, NEWEST))
+        telemetry.say_once(
+            "a newer PyTorch",
+            f"PyTorch {found} is newer than what tilecast is tested on, {oldest} to {newest}; "
+            "where something has changed, PyTorch's own kernels are used",
+        )
     _put(settings)
 
 
 def _check_version(place: Place, purpose: str = "") -> None:
     if torch_version() < place.since:
-        found, allowed = (".".join(map(str, one)) for one in (torch_version(), place.since))
+        found, allowed = map(_text, (torch_version(), place.since))
         raise TilecastError(
             f"PyTorch {found} is too old{purpose}; allowed: {allowed} or later; upgrade it"
         )
+
+
+def _text(version: tuple[int, int]) -> str:
+    return ".".join(map(str, version))
 
 
 def uninstall() -> None:
@@ -252,19 +265,22 @@ def _rank(name: str, place: Place) -> None:
     ranking = f"tilecast.inductor_hook.stock_kernels.{name}"
     home = sys.modules[place.module]
     if settings and getattr(settings, f"rank_{name}"):
-        import_module(ranking).rank_with_model(home, partial(_choose, settings))
+        choose = partial(partial, _choose, settings)  # takes the device
+        import_module(ranking).rank_with_model(home, choose)
     elif ranking in sys.modules:
         sys.modules[ranking].restore(home)
 
 
 def _choose(
-    settings: Settings, problem: GemmProblem, configs: Sequence[KernelConfig], limit: int
+    settings: Settings,
+    device: int,
+    problem: GemmProblem,
+    configs: Sequence[KernelConfig],
+    limit: int,
 ) -> Sequence[KernelConfig]:
-    import torch
-
     from tilecast.inductor_hook.select import selection
 
-    gpu = selection.hardware_of(torch.cuda.current_device(), settings)
+    gpu = selection.hardware_of(device, settings)
     return selection.ranked(settings, problem, gpu, tuple(configs), limit)
 
 
