@@ -106,9 +106,17 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     for argument in arguments:
         if _NOT_TEXT.search(argument):
             raise TilecastError(f"argument {argument!r} is no text; allowed: valid UTF-8 only")
+        if argument == "--":
+            raise TilecastError("argument '--' is not taken; allowed: a path such as ./--name")
         if argument.startswith("-") and argument.endswith("=--"):
             # argparse takes `--` for the end of options and leaves a list where text should be.
             raise TilecastError(f"argument {argument!r} has no value; allowed: one that is not --")
+    try:
+        os.getcwd()  # noqa: PTH109
+    except OSError as error:
+        raise TilecastError(
+            "the working folder is gone; allowed: one that exists; change to another one"
+        ) from error
     return parser(arguments[0] if arguments else None).parse_args(arguments)
 
 

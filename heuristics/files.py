@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 import stat
@@ -17,6 +18,37 @@ TEMPORARY = ".tilecast-tmp"
 STALE_SECONDS = 3600.0
 """A temporary file this old was left by a process that was killed."""
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+
+def check_regular(path: Path, most: int) -> None:
+    """See, before it is opened, that a path is a regular file of some bytes at most.
+
+    Whoever opens a pipe waits for a writer, and a device may have no end.
+
+    Raises:
+        OSError: it is none, is longer, or cannot be looked at.
+    """
+    found = path.stat()
+    if stat.S_ISDIR(found.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(errno.EINVAL, "it is no regular file")
+    if found.st_size > most:
+        raise OSError(errno.EFBIG, f"it is longer than {most >> 20} MiB")
+
+
+def read_whole(path: Path, most: int) -> bytes:
+    """Read a regular file of some bytes at most.
+
+    Raises:
+        OSError: as `check_regular`, or it cannot be read.
+    """
+    check_regular(path, most)
+    with path.open("rb") as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise OSError(errno.EFBIG, f"it is longer than {most >> 20} MiB")
+    return content
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from operator import index
 
 from tilecast.heuristics.dtypes import dtype
 from tilecast.heuristics.errors import TilecastError
@@ -86,8 +87,15 @@ class GemmProblem:
         Raises:
             TilecastError: a value is not allowed.
         """
-        m, n, k, batch, operands = row
-        return cls(int(m), int(n), int(k), int(batch), GemmOperands.parse(operands))
+        try:
+            m, n, k, batch = map(index, row[:4])
+            (operands,) = row[4:]
+            return cls(m, n, k, batch, GemmOperands.parse(operands))
+        except TypeError as error:
+            shown = str(row)[:100]
+            raise TilecastError(
+                f"{shown} is no problem; allowed: m, n, k, batch and operands"
+            ) from error
 
     @property
     def flops(self) -> int:

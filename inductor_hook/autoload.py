@@ -3,9 +3,19 @@
 Every ``import torch`` pays for this module, so it reads three variables and imports nothing heavy.
 """
 
+import logging
 import os
+import sys
+from types import ModuleType
 
-from tilecast.inductor_hook.names import EAGER, INVARIANT, VARIABLE, names, switched_on
+from tilecast.inductor_hook.names import (
+    BACKEND,
+    EAGER,
+    INVARIANT,
+    VARIABLE,
+    names,
+    switched_on,
+)
 
 
 def autoload() -> None:
@@ -15,6 +25,9 @@ def autoload() -> None:
     multiplications are switched to tilecast with ``TILECAST_EAGER=1``. With
     ``TILECAST_INVARIANT=1`` both are done.
 
+    Where the list does not name it, but Inductor's configuration comes to, a warning says that it
+    is not installed.
+
     ``TORCH_DEVICE_BACKEND_AUTOLOAD=0`` keeps PyTorch from calling it.
     """
     try:
@@ -23,6 +36,8 @@ def autoload() -> None:
             from tilecast.inductor_hook.installation import install_from_environment
 
             install_from_environment()
+        else:
+            sys.meta_path.insert(0, _InductorWatch())  # type: ignore[arg-type]
         if switched_on(EAGER, os.environ, default=invariant):
             from tilecast.inductor_hook.dispatch.switch import enable
             from tilecast.inductor_hook.settings import from_environment
@@ -31,8 +46,43 @@ def autoload() -> None:
             enable(named["model"], power=named["power"], invariant=invariant)
     # PyTorch's own import must not fail because something of tilecast cannot be imported.
     except Exception as error:
-        import logging
-
         logging.getLogger(__name__).warning(
             "tilecast: loading failed (%s); PyTorch goes on without", error
         )
+
+
+class _InductorWatch:
+    """Finds no module, but sees that Inductor is imported."""
+
+    seen = False
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        """Have Inductor say where TILECAST is named in vain, once that is imported."""
+        if name == "torch._inductor" and not self.seen:
+            self.seen = True
+            from wrapt import register_post_import_hook
+
+            register_post_import_hook(_say_where_named_in_vain, f"{name}.utils")
+
+
+def _say_where_named_in_vain(utils: ModuleType) -> None:
+    """Have one warning say so, and ATen multiply where nobody else would."""
+    asked, said = "_use_autotune_backend", False
+    stock = getattr(utils, asked, None)
+    if stock is None:
+        return
+
+    def use_autotune_backend(backend: str) -> bool:
+        nonlocal said
+        named = stock(BACKEND)
+        settings = sys.modules.get("tilecast.inductor_hook.settings")
+        if named and not said and not (settings and settings.active()):
+            said = True
+            logging.getLogger(__name__).warning(
+                "tilecast: max_autotune_gemm_backends names %s, but tilecast is not installed, so "
+                "PyTorch's own kernels are used; set %s, or call tilecast.inductor_hook.install()",
+                *(BACKEND, VARIABLE),
+            )
+        return stock(backend) or (named and backend.upper() == "ATEN")
+
+    setattr(utils, asked, use_autotune_backend)

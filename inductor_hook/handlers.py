@@ -37,7 +37,7 @@ def bind(handler: InductorChoices) -> InductorChoices:
     if patching.is_replaced(handler, _NAME):
         return handler
     stock, stock_uuid = handler._finalize_template_configs, getattr(handler, "uuid", None)
-    kind = type(handler).__qualname__
+    kind = type(handler)
 
     def finalize(
         template_choices: Any,
@@ -63,10 +63,12 @@ def bind(handler: InductorChoices) -> InductorChoices:
             _asking.reset(token)
 
     def uuid() -> tuple[Any, ...]:
-        return (*cache_key(active()), stock_uuid() if stock_uuid else kind)
+        return (*cache_key(active()), stock_uuid() if stock_uuid else kind.__qualname__)
 
     patching.replace(handler, _NAME, finalize)
-    patching.replace(handler, "uuid", uuid)
+    # Without one PyTorch refuses a user's class, whose code no key would see.
+    if stock_uuid or kind.__module__.startswith("torch."):
+        patching.replace(handler, "uuid", uuid)
     _handlers[id(handler)] = handler
     return handler
 

@@ -25,7 +25,9 @@ from tilecast.inductor_hook.patch.torch_versions import (
     DECOMPOSITIONS,
     FLEX_GEMM,
     HANDLERS,
+    NEWEST,
     NVGEMM,
+    OLDEST,
     PADDING,
     PATTERNS,
     Place,
@@ -89,15 +91,26 @@ def install(
         _check_version(NVGEMM, " for rank_nvgemm")
     if rank_flex_gemm:
         _check_version(FLEX_GEMM, " for rank_flex_gemm")
+    if torch_version() > NEWEST:
+        found, oldest, newest = map(_text, (torch_version(), OLDEST, NEWEST))
+        telemetry.say_once(
+            "a newer PyTorch",
+            f"PyTorch {found} is newer than what tilecast is tested on, {oldest} to {newest}; "
+            "where something has changed, PyTorch's own kernels are used",
+        )
     _put(settings)
 
 
 def _check_version(place: Place, purpose: str = "") -> None:
     if torch_version() < place.since:
-        found, allowed = (".".join(map(str, one)) for one in (torch_version(), place.since))
+        found, allowed = map(_text, (torch_version(), place.since))
         raise TilecastError(
             f"PyTorch {found} is too old{purpose}; allowed: {allowed} or later; upgrade it"
         )
+
+
+def _text(version: tuple[int, int]) -> str:
+    return ".".join(map(str, version))
 
 
 def uninstall() -> None:
@@ -252,19 +265,22 @@ def _rank(name: str, place: Place) -> None:
     ranking = f"tilecast.inductor_hook.stock_kernels.{name}"
     home = sys.modules[place.module]
     if settings and getattr(settings, f"rank_{name}"):
-        import_module(ranking).rank_with_model(home, partial(_choose, settings))
+        choose = partial(partial, _choose, settings)  # takes the device
+        import_module(ranking).rank_with_model(home, choose)
     elif ranking in sys.modules:
         sys.modules[ranking].restore(home)
 
 
 def _choose(
-    settings: Settings, problem: GemmProblem, configs: Sequence[KernelConfig], limit: int
+    settings: Settings,
+    device: int,
+    problem: GemmProblem,
+    configs: Sequence[KernelConfig],
+    limit: int,
 ) -> Sequence[KernelConfig]:
-    import torch
-
     from tilecast.inductor_hook.select import selection
 
-    gpu = selection.hardware_of(torch.cuda.current_device(), settings)
+    gpu = selection.hardware_of(device, settings)
     return selection.ranked(settings, problem, gpu, tuple(configs), limit)
 
 
@@ -295,20 +311,30 @@ def _keep_products() -> None:
 
     Inductor makes sums of some: with ``coordinate_descent_tuning``, which max-autotune sets.
     """
-    import torch
+    from torch._ops import OpOverload
 
     home = sys.modules[DECOMPOSITIONS.module]
     settings = active()
     wrapper = _undecomposed if settings and settings.invariant else None
     for table in (home.decompositions, home.fast_random_decomps()):
-        for name in ("mm", "bmm"):
-            patching.wrap_entry(table, getattr(torch.ops.aten, name).default, wrapper)
+        for op in [*table]:
+            if isinstance(op, OpOverload) and op.overloadpacket._qualified_op_name in _PRODUCTS:
+                patching.wrap_entry(table, op, wrapper)
+
+
+_PRODUCTS = ("aten::mm", "aten::bmm")
 
 
 def _undecomposed(stock: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(stock)
     def decomposed(a: Any, b: Any, *rest: Any, **options: Any) -> Any:
-        return NotImplemented if a.device.type == "cuda" else stock(a, b, *rest, **options)
+        from torch.fx.experimental.symbolic_shapes import statically_known_true as known
+
+        vector = known(a.shape[-2] == 1) or known(b.shape[-1] == 1)
+        # With a k of 1 there is nothing to add up: each element is one number times another.
+        if a.device.type == "cuda" and vector and not known(a.shape[-1] == 1):
+            return NotImplemented
+        return stock(a, b, *rest, **options)
 
     return decomposed
 

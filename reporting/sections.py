@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -119,7 +120,7 @@ def trained_table(facts: Mapping[str, Any]) -> Table:
         for model, powers in facts.get("held_out", {}).items()
         for power, metrics in powers.items()
         for at, figures in sorted(metrics.items(), key=lambda item: (len(item[0]), item[0]))
-        if at.startswith("regret@")
+        if re.fullmatch("regret@[0-9]{1,3}", at)
     ]
     floors = facts.get("noise_floor", {}).items()
     rows += [("noise floor", power, None, *map(floor.get, REGRET)) for power, floor in floors]
@@ -135,8 +136,8 @@ def _provenance(dataset: Dataset) -> list[str | Table]:
     runs = [
         (
             str(run.get("date", ""))[:16].replace("T", " "),
-            ", ".join(sorted({gpu["name"] for gpu in run.get("gpus", ())})),
-            ", ".join(gpu["uuid_hash"] for gpu in run.get("gpus", ()) if "uuid_hash" in gpu),
+            ", ".join(sorted({gpu.get("name") or "" for gpu in run.get("gpus", ())})),
+            ", ".join(gpu["uuid_hash"] for gpu in run.get("gpus", ()) if gpu.get("uuid_hash")),
             run.get("end", {}).get("seconds"),
             run.get("command"),
         )
@@ -145,7 +146,7 @@ def _provenance(dataset: Dataset) -> list[str | Table]:
     versions: dict[str, dict[str, None]] = {}
     for run in facts["runs"]:
         known = dict(run.get("versions", {})) | {"CUDA": run.get("cuda")}
-        drivers = {gpu.get("driver_version", "") for gpu in run.get("gpus", ())}
+        drivers = {gpu.get("driver_version") or "" for gpu in run.get("gpus", ())}
         known["driver"] = ", ".join(sorted(drivers))
         for name, version in known.items():
             if version:

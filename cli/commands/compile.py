@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Sequence
 
 from tilecast.cli.options import argtypes, arguments, resolve
+from tilecast.cli.options.output_paths import check_writable
 from tilecast.cli.output.output import Output
 from tilecast.cli.output.progress import show_steps
 from tilecast.heuristics.config import KernelConfig
@@ -52,9 +53,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> Output:
     """Compile what is missing and say what each kernel takes."""
     specs = _specs(options)
-    cache, workers = resolve.object_cache(options, write=True), resolve.workers(options)
+    cache, workers = resolve.object_cache(options), resolve.workers(options)
+    if missing := {kernel_key(spec) for spec in specs} - cache.sizes().keys():
+        check_writable(cache.root)
     start = time.perf_counter()
-    with show_steps("compile", len(specs), _SECONDS * len(specs) / workers) as step:
+    with show_steps("compile", len(specs), _SECONDS * len(missing) / workers) as step:
         done = []
         for result in compile_all(specs, cache, workers):
             done.append(result)
@@ -87,6 +90,11 @@ def _specs(options: argparse.Namespace) -> list[KernelSpec]:
         if one.problem in ranked
         for spec in one.specs(_configs(one.problem, options))
     ]
+    if not specs:
+        raise TilecastError(
+            f"no config suits {', '.join(map(str, typed))[:200]} on {gpu.name}, as each breaks a "
+            "rule; allowed: other extents; `tilecast space MxNxK` counts what each rule takes away"
+        )
     return list(dict.fromkeys(specs))
 
 

@@ -19,8 +19,10 @@ from tilecast.cli.options import argtypes, arguments, resolve
 from tilecast.cli.options.mnk import parse_mnk
 from tilecast.cli.output.output import Output
 from tilecast.heuristics.errors import TilecastError
+from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.inductor_hook.names import MODEL
 from tilecast.inductor_hook.settings import Settings, from_environment
+from tilecast.kernels.candidates import space
 from tilecast.kernels.objects.cache import ObjectCache
 
 
@@ -42,6 +44,10 @@ def run(options: argparse.Namespace) -> Output:
     model = str(options.model) if options.model else None
     typed = {"k": options.top, "model": model, "power": options.power}
     typed = {name: value for name, value in typed.items() if value is not None}
+    if options.problem is not None:
+        space(options.operands, resolve.gpu(options))  # raises where no kernel takes them
+    elif options.operands != LINEAR_BF16:
+        raise TilecastError("--operands are those of a problem; allowed: with MxNxK")
     Settings(**typed)  # what is refused comes before the checks, which take seconds
     about = [] if options.problem is None else list(_explained(options, typed, objects))
     findings = [*examine(objects.root), *check_hook(), *check_settings()]

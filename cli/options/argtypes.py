@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -37,10 +38,8 @@ def integer(least: int, most: int = _MOST, *, also: str = "") -> Callable[[str],
     """Make a type of integers; ``also`` is what the message says is allowed besides."""
 
     def read(text: str) -> int:
-        try:
-            found = int(text)
-        except ValueError:
-            found = None
+        # Not all that `int` reads: no spaces, signs, underscores or digits of other scripts.
+        found = int(text) if re.fullmatch("[0-9]{1,18}", text) else None
         if found is None or not least <= found <= most:
             raise argparse.ArgumentTypeError(
                 f"{text!r} is out of range; allowed: {also}an integer from {least} to {most}"
@@ -99,7 +98,13 @@ def parallel(text: str) -> int:
         return integer(1, _MOST_PARALLEL, also="auto, or ")(text)
     from joblib.externals.loky import cpu_count
 
-    return cpu_count()
+    try:
+        return cpu_count()
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(
+            f"LOKY_MAX_CPU_COUNT={os.environ.get('LOKY_MAX_CPU_COUNT')!r} is no number; allowed: "
+            "an integer from 1 on; unset it, or name a number here"
+        ) from error
 
 
 power = reads(check_objective)

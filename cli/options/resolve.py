@@ -24,6 +24,7 @@ from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import GPUS, Hardware
 from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.heuristics.problem import GemmProblem
+from tilecast.kernels.candidates import candidates
 from tilecast.kernels.objects.cache import ObjectCache, default_root
 from tilecast.models.runtime.known_operands import (
     check_decides_for,
@@ -99,7 +100,7 @@ def ranked(
     """Those of some problems that a model ranks; a note on standard error counts the others.
 
     What `TILECAST_RECORD` wrote may hold operands that no model knows. Where the model knows none
-    of the problems, the first of them is refused.
+    of the problems, or no config suits those that it knows, the first of them is refused.
 
     Args:
         heuristic: the model.
@@ -109,10 +110,16 @@ def ranked(
     """
     model, problems = heuristic.artifact, tuple(problems)
     takes = partial(decides_for, model.measured) if alone else partial(ranks_for, model.operands)
-    taken = tuple(problem for problem in problems if takes(problem.operands))
-    if not taken:
+    known = tuple(problem for problem in problems if takes(problem.operands))
+    if not known:
         check_ranks_for(model.operands, problems[0].operands)
         check_decides_for(model.measured, problems[0].operands)
+    taken = tuple(problem for problem in known if len(candidates(problem, model.hardware)))
+    if not taken:
+        heuristic.first(known[0], candidates(known[0], model.hardware))  # says why
+    if len(taken) < len(known):
+        none = ", ".join(str(problem) for problem in known if problem not in taken)
+        print_note(f"left out: {none[:200]}, which no config suits")
     others = Counter(p.operands.text for p in problems if not takes(p.operands))
     if others:
         count = others.total()

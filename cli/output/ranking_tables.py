@@ -11,7 +11,7 @@ from tilecast.reporting.table import Table
 
 _COLUMNS = {"": "d", "config": "", "predicted us": ".1f", "predicted loss": ".1%"}
 """Of a candidate, in the order of `tilecast.reporting.choices.predicted`, and their formats."""
-_LIBRARY = {"cuBLAS us >=": ".1f", "over the first": ".2f", "runs at k = 1": ""}
+_LIBRARY = {"cuBLAS us >=": ".1f", "over the first": ".2f", "at k = 1": ""}
 """Of cuBLAS, beside the first candidate; its time is a low estimate."""
 
 
@@ -37,7 +37,7 @@ def _beside(library: Mapping[str, Any]) -> tuple[object, ...]:
     """The cells of `_LIBRARY`."""
     if library["at_least_microseconds"] is None:
         return _NONE
-    chosen = library["name"] if library["deferred"] else "this config"
+    chosen = f"timed beside {library['name']}" if library["deferred"] else "taken"
     return (library["at_least_microseconds"], library["at_least_over_first"], chosen)
 
 

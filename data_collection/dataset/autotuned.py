@@ -8,15 +8,16 @@ of a few configs of each problem: see `tilecast.models.learning.autotune_pairs`.
 from __future__ import annotations
 
 import json
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from tilecast.data_collection.dataset.columns import TIMES
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError, one_line
+from tilecast.heuristics.files import read_whole
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.families import parse_config
@@ -24,6 +25,8 @@ from tilecast.kernels.objects.keys import toolchain
 
 SUFFIX = ".jsonl"
 """How the file's name ends, in whatever case."""
+MOST_BYTES = 1 << 30
+"""Of a file, some million lines."""
 HEADER = '{"tilecast": "autotuned", "version": 1}\n'
 """The first line; its version is raised when a field changes its meaning."""
 
@@ -64,7 +67,7 @@ class Autotuned:
         times = {parse_config(name): time for name, time in values["milliseconds"].items()}
         library = values["library"]
         for time in (*times.values(), *([] if library is None else [library])):
-            if type(time) is not float or not 0 < time < math.inf:
+            if type(time) is not float or not TIMES[0] <= 1e3 * time <= TIMES[1]:
                 raise ValueError(f"{time} is no time")
         given = {field.name: values[field.name] for field in fields(cls)}
         problem = GemmProblem.from_row(tuple(values["problem"]))
@@ -104,7 +107,7 @@ def read_autotuned(paths: Iterable[Path], gpu: Hardware) -> Usable:
 
 def _lines(path: Path) -> list[bytes]:
     try:
-        header, *lines = path.read_bytes().split(b"\n")
+        header, *lines = read_whole(path, MOST_BYTES).split(b"\n")
     except OSError as error:
         raise _refused(path, one_line(error)) from error
     if header != HEADER.encode().strip():
@@ -126,7 +129,7 @@ def _usable(line: bytes, gpu: Hardware, left_out: Counter[str]) -> Autotuned | N
         else:
             return found
     # A writer may have been killed in the middle of a line.
-    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError):
         left_out["damaged"] += 1
     return None
 

@@ -40,6 +40,10 @@ COLUMNS = {
 UUID. ``microseconds`` is NaN exactly where ``failure`` says why."""
 
 
+TIMES = (1e-3, 1e12)
+"""Microseconds that a launch may take: from a nanosecond to twelve days."""
+
+
 def checked(table: pa.Table, name: str) -> pd.DataFrame:
     """The rows of an Arrow table, with the columns of `COLUMNS` alone and sorted categories.
 
@@ -112,8 +116,9 @@ def _broken(rows: Any) -> Iterator[tuple[str, Any, str]]:
         yield name, ~rows[name].between(least, most), f"{least} to {most}"
     times, spread = rows["microseconds"], rows["spread"]
     failed, timed = rows["failure"].notna(), times.notna()
-    wrong = (timed | ~failed) & ~(np.isfinite(times) & (times > 0))
-    yield "microseconds", wrong, "a positive time, or none beside a failure"
+    wrong = (timed | ~failed) & ~times.between(*TIMES)
+    allowed = f"{TIMES[0]:g} to {TIMES[1]:g}, or none beside a failure"
+    yield "microseconds", wrong, allowed
     yield "failure", failed & timed, "none beside a time"
     yield "spread", (spread < 0) | np.isinf(spread), "0 or more, or none"
     known: dict[str, tuple[Callable[[str], bool], str]] = {

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 from tilecast.data_collection.dataset.columns import COLUMNS, checked, digest
 from tilecast.data_collection.dataset.measurement import REFERENCE
+from tilecast.data_collection.dataset.provenance import check_provenance
 from tilecast.heuristics.errors import TilecastError
-from tilecast.heuristics.files import write_atomically
+from tilecast.heuristics.files import check_regular, write_atomically
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.problem import PROBLEM_FIELDS, GemmProblem
 
@@ -25,8 +26,8 @@ DATASET_VERSION = 2
 METADATA_KEY = b"tilecast"
 """Key of version, provenance and seal among the file's metadata."""
 
-PROVENANCE = {"runs": list, "space_version": int, "protocol_version": int}
-"""What every provenance has, with its type."""
+MOST_BYTES, MOST_UNPACKED, MOST_ROWS = 2 << 30, 4 << 30, 50_000_000
+"""Of a data set; the shipped ones have 600,000 rows in 4 MB, which are 11 MB unpacked."""
 
 
 @dataclass(frozen=True)
@@ -145,12 +146,13 @@ def read_dataset(path: Path) -> Dataset:
 
     Raises:
         TilecastError: it is absent, no Parquet, of another version, damaged, breaks the contract of
-            `COLUMNS`, or lacks something of `PROVENANCE`.
+            `COLUMNS`, or is one with another provenance than collections have.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
+        check_regular(path, MOST_BYTES)
         # Not by its path, which Parquet would try as an address, too.
         with pa.OSFile(str(path)) as source:
             file = pq.ParquetFile(source, page_checksum_verification=True)
@@ -160,6 +162,7 @@ def read_dataset(path: Path) -> Dataset:
                     f"data set {path} has version {repr(facts.get('version'))[:100]}; allowed: "
                     f"{DATASET_VERSION}; collect it again"
                 )
+            _check_size(file.metadata)
             table = file.read(columns=list(COLUMNS))
             table.validate(full=True)
             rows = checked(table, str(path))
@@ -167,18 +170,15 @@ def read_dataset(path: Path) -> Dataset:
         raise TilecastError(
             f"data set {path} does not exist; allowed: a file that `tilecast collect` exported"
         ) from error
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError, MemoryError) as error:
         raise _unreadable(path, _line(error)) from error
     provenance = facts.get("provenance")
     if not isinstance(provenance, dict) or facts.get("seal") != _seal(rows, provenance):
         raise _unreadable(path, "it is not what was written: the digests differ")
-    missing = [name for name, kind in PROVENANCE.items() if type(provenance.get(name)) is not kind]
-    if missing:
-        raise TilecastError(
-            f"data set {path} has a provenance without {', '.join(missing)}; allowed: a list runs, "
-            "and integers space_version and protocol_version; export it again with `tilecast "
-            "collect`"
-        )
+    try:
+        check_provenance(provenance)
+    except TilecastError as error:
+        raise _unreadable(path, str(error)) from error
     return Dataset(rows, provenance)
 
 
@@ -191,6 +191,15 @@ def shipped_data(gpu: Hardware) -> Path | None:
 def is_reference(rows: pd.DataFrame) -> pd.Series:
     """Which rows time PyTorch's kernel instead of a tilecast kernel."""
     return cast("pd.Series", rows["config"] == REFERENCE)
+
+
+def _check_size(metadata: Any) -> None:
+    """See, before they are read, that the rows are not too many; ArrowException where they are."""
+    import pyarrow as pa
+
+    groups = (metadata.row_group(place) for place in range(metadata.num_row_groups))
+    if metadata.num_rows > MOST_ROWS or sum(one.total_byte_size for one in groups) > MOST_UNPACKED:
+        raise pa.ArrowInvalid(f"it has {metadata.num_rows} rows, or too many bytes unpacked")
 
 
 def _facts(text: bytes) -> dict:

@@ -227,7 +227,7 @@ def cublas_versions(runs: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
     for run in runs:
         had, gpus = run.get("versions", {}), run.get("gpus", ())
         found["cuBLAS"] |= {had[name] for name in _CUBLAS if had.get(name)}
-        found["driver"] |= {gpu["driver_version"] for gpu in gpus if "driver_version" in gpu}
+        found["driver"] |= {gpu["driver_version"] for gpu in gpus if gpu.get("driver_version")}
     return {name: sorted(texts) for name, texts in found.items() if texts}
 
 

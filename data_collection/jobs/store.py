@@ -43,6 +43,8 @@ _ORIGIN = {"device": _TEXT, "run": "INTEGER REFERENCES runs (id)"}
 _COLUMNS = {**_PROBLEM, **_RESULT, **_ORIGIN}
 _PROBLEM_NAMES = ", ".join(PROBLEM_FIELDS)
 
+_FACTS = "SELECT substr(name, 1, 100), substr(value, 1, 1000) FROM facts LIMIT 100"
+"""Bounded: in another database it may be a view without an end."""
 _SCHEMA = f"""
 CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE runs (
@@ -93,7 +95,7 @@ class MeasurementStore:
             except BaseException:
                 self.close()
                 raise
-        except (sqlite3.Error, OSError) as error:
+        except (sqlite3.Error, OSError, UnicodeDecodeError) as error:
             raise self._unusable(error) from error
 
     def _lock(self) -> None:
@@ -120,7 +122,7 @@ class MeasurementStore:
             return
         if not {"facts", "measurements"} <= tables.keys():
             raise self._unusable("it is another database")
-        found = dict(self._database.execute("SELECT name, value FROM facts"))
+        found = dict(self._database.execute(_FACTS))
         if found != wanted:
             names = sorted({name for name, _ in found.items() ^ wanted.items()}, key=str)
             made_with, allowed = (
@@ -135,7 +137,7 @@ class MeasurementStore:
             model.executescript(_SCHEMA)
             if tables != _tables(model):
                 raise self._unusable("its tables have another form")
-        ((verdict,), *_) = self._database.execute("PRAGMA quick_check(1)")
+        ((verdict,), *_) = self._database.execute("PRAGMA integrity_check(1)")
         if verdict != "ok":
             raise self._unusable(f"damaged: {verdict}")
 
@@ -157,7 +159,8 @@ class MeasurementStore:
                 f"a measurement cannot be stored ({error}); allowed: each problem, config, regime "
                 "and pass once, with a time or a failure; start a new store to measure it again"
             ) from error
-        except (sqlite3.Error, TilecastError) as error:
+        # What is read may be damaged: text, JSON, problems.
+        except (sqlite3.Error, ValueError, RecursionError) as error:
             raise self._unusable(error) from error
 
     def close(self) -> None:
@@ -192,7 +195,7 @@ class MeasurementStore:
         """The provenance of every run, in order."""
         with self._access() as database:
             found = database.execute("SELECT provenance FROM runs ORDER BY id").fetchall()
-        return [json.loads(text) for (text,) in found]
+            return [json.loads(text) for (text,) in found]
 
     def add_checks(self, failures: Mapping[KernelSpec, str | None]) -> None:
         """Record for each kernel what is wrong with it, or None."""

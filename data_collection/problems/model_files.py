@@ -11,8 +11,11 @@ from typing import Any
 
 from tilecast.data_collection.problems.language_models import MULTIPLE, Decoder
 from tilecast.heuristics.errors import TilecastError, one_line
+from tilecast.heuristics.files import read_whole
 from tilecast.heuristics.problem import GemmProblem
 
+MOST_BYTES = 16 << 20
+"""Of a configuration, which takes some 2 KB."""
 NAMES = {
     "hidden": ("hidden_size", "n_embd", "n_embed", "d_model", "dim"),
     "heads": (
@@ -140,7 +143,7 @@ def read_model(path: Path, shards: Sequence[int]) -> Decoder:
 def _read(path: Path) -> _Config:
     nothing = _Config(path, {}, ())
     try:
-        whole = json.loads(path.read_text(encoding="utf-8-sig"))
+        whole = json.loads(read_whole(path, MOST_BYTES).decode("utf-8-sig"))
     except (OSError, ValueError, RecursionError) as error:
         raise nothing.refused(one_line(error)) from error
     if not isinstance(whole, dict):

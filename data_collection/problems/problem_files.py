@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -13,13 +14,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tilecast.heuristics.errors import TilecastError, one_line
+from tilecast.heuristics.files import check_regular, read_whole
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.heuristics.problem import PROBLEM_FIELDS, GemmProblem
 
 NEEDED = ("m", "n", "k")
 """Columns that every file must have; a batch is 1 and operands are `LINEAR_BF16` if left out."""
 
+MOST_BYTES = 256 << 20
+MOST_ROWS = 1_000_000
+"""Of a file of problems, each of which takes a millisecond to rank."""
+
 Row = Mapping[str, object]
+
+_FOREIGN = (csv.Error, pa.ArrowException, MemoryError)
 
 _WHOLE = re.compile(r"\s*(-?[0-9]+)(\.0*)?\s*", re.ASCII)
 """A whole number as text; pandas writes 16.0 where another row of the column has none."""
@@ -44,7 +52,7 @@ def read_problems(path: Path) -> tuple[GemmProblem, ...]:
         rows = list(READERS[suffix](path))
     except TilecastError:
         raise
-    except (OSError, ValueError, RecursionError, csv.Error, pa.ArrowException) as error:
+    except (OSError, ValueError, ArithmeticError, RecursionError, *_FOREIGN) as error:
         raise _refused(path, one_line(error)) from error
     if not rows:
         raise _refused(path, "it has no row")
@@ -52,10 +60,10 @@ def read_problems(path: Path) -> tuple[GemmProblem, ...]:
 
 
 def _csv(path: Path) -> Iterable[Row]:
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        reader = csv.DictReader(file, skipinitialspace=True)
-        reader.fieldnames = names = [name.strip() for name in reader.fieldnames or ()]
-        rows = list(reader)
+    text = read_whole(path, MOST_BYTES).decode("utf-8-sig")
+    reader = csv.DictReader(io.StringIO(text, newline=""), skipinitialspace=True)
+    reader.fieldnames = names = [name.strip() for name in reader.fieldnames or ()]
+    rows = list(reader)
     for name in PROBLEM_FIELDS:
         if names.count(name) > 1:
             raise _refused(path, f"it has {names.count(name)} columns {name}")
@@ -66,16 +74,22 @@ def _csv(path: Path) -> Iterable[Row]:
 
 
 def _json(path: Path) -> Iterable[Row]:
-    rows = json.loads(path.read_text(encoding="utf-8-sig"))
+    rows = json.loads(read_whole(path, MOST_BYTES).decode("utf-8-sig"))
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise ValueError("it is no list of objects")
     return rows
 
 
 def _parquet(path: Path) -> Iterable[Row]:
+    check_regular(path, MOST_BYTES)
     with pa.OSFile(str(path)) as source:
         file = pq.ParquetFile(source)
+        if file.metadata.num_rows > MOST_ROWS:
+            raise ValueError(f"it has {file.metadata.num_rows} rows, more than {MOST_ROWS}")
         names = [name for name in file.schema_arrow.names if name in PROBLEM_FIELDS]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"it has {names.count(name)} columns {name}")
         return file.read(columns=names).to_pylist()
 
 

@@ -74,7 +74,9 @@ def _warning(name: str, stock: Callable[..., Any], invariant: bool) -> Callable[
 
     def run(*operands: Any, **options: Any) -> Any:
         result = stock(*operands, **options)
-        if result.numel():
+        a = operands[name == "addmm"]
+        # With a k of 1 nothing is added up.
+        if result.numel() and a.shape[-1] > 1:
             telemetry.say_once(
                 "not invariant",
                 f"torch does some {name} of {result.dtype}, so its rows may have other bits in "

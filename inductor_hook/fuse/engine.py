@@ -52,9 +52,7 @@ class GraphPass:
         except Exception as error:
             then = "kernels compile when they are asked for"
             telemetry.warn_once("starting to compile kernels", error, then)
-        # Tensor parallelism in the background looks for bare products, after this pass; a fused
-        # kernel rounds once, behind all that it does.
-        if not settings.fuse or config._micro_pipeline_tp or config.emulate_precision_casts:
+        if not settings.fuse or _bare_products_are_wanted():
             return
         for name, matches in FORMS.items():
             try:
@@ -63,6 +61,21 @@ class GraphPass:
                         match.replace(FusedProduct(match.fused, match.alone()))
             except Exception as error:
                 telemetry.warn_once(f"looking for {name}", error, "none is fused")
+
+
+def _bare_products_are_wanted() -> bool:
+    """Whether a later pass looks for products, or roundings are to be those of eager code.
+
+    Tensor parallelism in the background and what overlaps communication with computation know
+    PyTorch's operators alone; a fused kernel rounds once, behind all that it does.
+    """
+    overlapped = getattr(config, "aten_distributed_optimizations", None)
+    return bool(
+        config._micro_pipeline_tp
+        or config.reorder_for_compute_comm_overlap
+        or getattr(overlapped, "enable_overlap_scheduling", False)
+        or config.emulate_precision_casts
+    )
 
 
 PASS = GraphPass()
@@ -120,8 +133,11 @@ class FusedProduct:
             return None
         names = ("A", "B", *(extra.name for extra in self.fused.extras))
         choices = own(settings, inputs, names, self.fused.epilogue)
-        if settings.k == 1 or not choices:
-            return choices[0].output_node() if choices else None
+        if not choices:
+            return None
+        if settings.k == 1:
+            (first,) = choices
+            return first.output_node() if first.await_kernels() else None
         bind(V.choices)  # for times to be passed on: nothing in here asks for the handler
         nodes, layout = inputs.nodes(), inputs.output_layout(flexible=False)
         problem = choices[0].choice.matmul.hint

@@ -7,12 +7,14 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
+import torch
 from torch import distributed
 from torch._inductor import config
 from torch._inductor.kernel_template_choice import KernelTemplateChoice
 from torch._inductor.select_algorithm import ExternKernelChoice
 from torch._inductor.virtualized import V
 from torch._logging._internal import getArtifactLogger
+from torch.fx import Node
 
 from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
@@ -96,8 +98,12 @@ def offered(
     if found and (settings.k == 1 or settings.invariant):
         # The others are generators: those that are not asked for cost nothing.
         unsure = any(one.choice and one.choice.choice.unsure for one in found)
-        rivals = _aten(templates) if unsure else set()
-        return [*stock(_of(rivals, template_choices)), *found]
+        # What nobody benchmarks is waited for here, or a kernel that does not compile would be in
+        # the graph and in Inductor's cache for good.
+        (first, *more), rivals = found, _of(_aten(templates), template_choices)
+        if not (unsure or more or (first.choice and first.choice.await_kernels())):
+            return stock(rivals)
+        return [*stock(rivals if unsure else {}), *found]
     return [*stock(template_choices), *found]
 
 
@@ -155,6 +161,8 @@ def _choices(
 ) -> list[TilecastChoice]:
     """The choices for a product, whose kernels start to compile; raises as `read` and `chosen`."""
     start = time.perf_counter()
+    if op != FUSED and _is_concatenated(V.graph.current_node):
+        raise NotCovered("a cat reads it, into which other choices write without a copy")
     matmul = read(kernel_inputs, op, fast, inputs, epilogue)
     if settings.record and not _on_trial():
         record(settings.record, matmul.hint)
@@ -172,6 +180,15 @@ def _choices(
     ]
     # Generated now: if none can be, Inductor's choices are needed.
     return [one for one in found if one.choice is not None]
+
+
+def _is_concatenated(node: Node) -> bool:
+    """Whether Inductor may have a product written where a cat wants it.
+
+    It plans that before it knows the fastest choice, and only if all of them write anywhere, which
+    kernels for the strides of one result do not.
+    """
+    return any(user.target is torch.ops.aten.cat.default for user in node.users)
 
 
 def chosen(settings: Settings, matmul: Matmul, gpu: Hardware) -> list[Choice]:

@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 import torch
+from torch._inductor.virtualized import V
 from torch.fx import Graph, Node
 from torch.fx.node import map_arg
 
@@ -48,14 +49,16 @@ def _start(node: Node, settings: Settings) -> None:
 
 
 def expected(settings: Settings, request: Request) -> list[Choice]:
-    """The choices that a product will have, best first; none where an extent is symbolic.
+    """The choices that a product will have, best first.
+
+    None where an extent is symbolic, or if the graph becomes a package of AOTInductor.
 
     Raises:
         TilecastError: no kernel, or no model, is for it.
         Deferred: it falls back to ATen.
     """
     product, a, b, bias, alpha, beta, _ = request
-    if not (_is_foreseen(a) and _is_foreseen(b)):
+    if V.aot_compilation or not (_is_foreseen(a) and _is_foreseen(b)):
         return []
     if bias is not None:
         addend = Stored.of(bias, bias.storage_offset() * bias.itemsize)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from threading import Lock
 from typing import Any, cast
 
 import torch
@@ -49,10 +50,6 @@ from tilecast.inductor_hook.run.static import row
 matmul = {{constructor}}.named(
     {{arguments}}
 )
-
-
-def {{kernel_name}}_precompile(**metadata):
-    matmul.compile()
 
 
 {{def_kernel(*inputs)}}
@@ -213,14 +210,16 @@ class TilecastCaller(CuteDSLTemplateCaller):
         if not benchmarks_calls_here([self]):
             self.await_kernels()
 
-    def await_kernels(self) -> None:
-        """Return once its kernels are compiled, or have failed to be."""
+    def await_kernels(self) -> bool:
+        """Whether its kernels are compiled, once they are or have failed to be."""
         try:
             for spec in self.choice.specs:
                 object_builder().wait(spec)
         # Whatever it is, the launcher meets it again and knows what to do.
         except Exception as error:
             telemetry.warn_once("compiling", error)
+            return False
+        return True
 
     def hash_key(self) -> str:
         """Key of its timing in Inductor's autotune cache.
@@ -269,7 +268,15 @@ def without_failures(timings: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-@cache
+_making = Lock()
+
+
 def template() -> TilecastTemplate:
-    """The template; Inductor allows no second one of its name."""
+    """The template; Inductor allows no second one of its name, from whatever thread."""
+    with _making:
+        return _template()
+
+
+@cache
+def _template() -> TilecastTemplate:
     return TilecastTemplate("tilecast_matmul", _SOURCE)

@@ -11,6 +11,8 @@ from tilecast.inductor_hook.patch import patching
 
 OLDEST = (2, 11)
 """The first version with CuteDSL templates as the hook uses them."""
+NEWEST = (2, 15)
+"""The newest version that the tests run on."""
 
 
 class Place(NamedTuple):

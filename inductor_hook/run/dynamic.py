@@ -12,7 +12,7 @@ from tilecast.inductor_hook import telemetry
 from tilecast.inductor_hook.describe.layout import padded
 from tilecast.inductor_hook.failures import Failures
 from tilecast.inductor_hook.run.in_torch import in_torch
-from tilecast.inductor_hook.run.static import StaticMatmul, named_specs
+from tilecast.inductor_hook.run.static import StaticMatmul, begin, named_specs
 from tilecast.kernels.spec import KernelSpec
 
 REMEMBERED = 4096
@@ -59,7 +59,9 @@ class DynamicMatmul:
         **model: Any,
     ) -> Self:
         """As generated code makes one: of names instead of objects."""
-        return cls(named_specs(configs, operands, batched, any_rows), **model)
+        specs = named_specs(configs, operands, batched, any_rows)
+        begin(specs)
+        return cls(specs, **model)
 
     def __call__(
         self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, *extras: torch.Tensor | float
@@ -68,11 +70,6 @@ class DynamicMatmul:
         # n and k are fixed where this was generated: the shape of A tells all that varies.
         matmul = self._chosen.get(a.shape) or self._choose(a, b)
         matmul(a, b, out, *extras)
-
-    def compile(self) -> None:
-        """Bring every kernel into the object cache."""
-        for matmul in self.matmuls.values():
-            matmul.compile()
 
     def _choose(self, a: torch.Tensor, b: torch.Tensor) -> Callable[..., None]:
         shape = tuple(a.shape)

@@ -5,6 +5,7 @@ Generated code imports files of this folder alone, which load neither the DSL no
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -22,7 +23,15 @@ from tilecast.kernels.families import parse_config
 from tilecast.kernels.launch import Launch, load_kernel
 from tilecast.kernels.spec import KernelSpec
 
-__all__ = ["StaticMatmul", "errors_raised", "kernel_now", "loaded_kernel", "named_specs", "row"]
+__all__ = [
+    "StaticMatmul",
+    "begin",
+    "errors_raised",
+    "kernel_now",
+    "loaded_kernel",
+    "named_specs",
+    "row",
+]
 
 _raises: ContextVar[bool] = ContextVar("tilecast_errors_raised", default=False)
 _loaded: dict[tuple[KernelSpec, int], Launch] = {}
@@ -78,7 +87,9 @@ class StaticMatmul:
     @classmethod
     def named(cls, config: str, operands: str, batched: bool, any_rows: bool = False) -> Self:
         """As generated code makes one: of names instead of objects."""
-        return cls(*named_specs((config,), operands, batched, any_rows))
+        (spec,) = specs = named_specs((config,), operands, batched, any_rows)
+        begin(specs)
+        return cls(spec)
 
     def __call__(
         self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, *extras: torch.Tensor | float
@@ -97,14 +108,6 @@ class StaticMatmul:
             telemetry.warn_once(f"running {self.spec.config}", error)
             instead(self.operands, a, b, out, *extras)
 
-    def compile(self) -> None:
-        """Bring the kernel into the object cache, which a worker of Inductor does ahead of time."""
-        try:
-            object_builder().wait(self.spec)
-        # Not a worker's business: the launcher meets it again and knows what to do.
-        except Exception as error:
-            telemetry.warn_once(f"compiling {self.spec.config}", error)
-
     def _load(self, device: int) -> Launch:
         kernel = self._failures.attempt(device, lambda: loaded_kernel(self.spec, device))
         self._kernels[device] = kernel
@@ -117,6 +120,23 @@ def named_specs(
     """The kernels that generated code names."""
     stored = GemmOperands.parse(operands)
     return [KernelSpec(parse_config(name), stored, batched, any_rows) for name in configs]
+
+
+def begin(specs: Sequence[KernelSpec]) -> None:
+    """Have kernels that are missing compiled at once, as a graph that runs them is loaded.
+
+    It may come from Inductor's cache while they are gone. Not in a worker of Inductor, whose parent
+    loads the graph too.
+    """
+    worker = sys.modules.get("torch._inductor.compile_worker.utils")
+    if worker and not worker.in_toplevel_process():
+        return
+    try:
+        for spec in specs:
+            object_builder().start(spec)
+    # Whatever it is, the first call meets it again and knows what to do.
+    except Exception as error:
+        telemetry.warn_once("compiling", error)
 
 
 def _is_capturing() -> bool:

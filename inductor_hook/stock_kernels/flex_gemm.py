@@ -7,7 +7,7 @@ model's order in that place, for both.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, wraps
 from typing import Any
 
@@ -114,23 +114,23 @@ def rank_configs(legal: Legal, problem: GemmProblem, choose: Choose) -> Legal:
     return tuple(in_order(found, problem, len(legal), choose))
 
 
-def rank_with_model(home: Any, choose: Choose) -> None:
+def rank_with_model(home: Any, choose: Callable[[int], Choose]) -> None:
     """Have the model order FlexGEMM's configs; a second call replaces the first.
 
-    ``home`` is the module of Inductor that lowers FlexGEMM.
+    ``home`` is the module of Inductor that lowers FlexGEMM. ``choose`` takes the device of the
+    operands.
     """
     stock = patching.stock(home, FLEX_GEMM.name)
 
     @wraps(stock)
     def quack_configs(call: Any, inputs: Sequence[Any], *rest: Any, **options: Any) -> Legal:
         legal = stock(call, inputs, *rest, **options)
-        return tuple(
-            ranked_or_stock(
-                "FlexGEMM",
-                lambda: rank_configs(legal, read(call, inputs), choose),
-                lambda: legal,
-            )
-        )
+
+        def ranked() -> Legal:
+            device = inputs[call.gemm_op.mat1_index].get_device()
+            return rank_configs(legal, read(call, inputs), choose(device.index or 0))
+
+        return tuple(ranked_or_stock("FlexGEMM", ranked, lambda: legal))
 
     patching.replace(home, FLEX_GEMM.name, quack_configs)
 

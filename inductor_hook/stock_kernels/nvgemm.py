@@ -6,7 +6,7 @@ nvMatmulHeuristics. `rank_with_model` has it ask a model first.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -112,10 +112,11 @@ def _exchanged(operands: GemmOperands) -> GemmOperands:
     return replace(operands, a=turned(a), b=turned(b), out=turned(out))
 
 
-def rank_with_model(home: Any, choose: Choose) -> None:
+def rank_with_model(home: Any, choose: Callable[[int], Choose]) -> None:
     """Have the model choose among the stock kernels; a second call replaces the first.
 
-    ``home`` is the module of Inductor that keeps the object which ranks them.
+    ``home`` is the module of Inductor that keeps the object which ranks them. ``choose`` takes the
+    device of the operands.
     """
     stock = home.get_nvgemm_heuristics()
     stock_filter = patching.stock(stock, "filter_kernels")
@@ -129,7 +130,8 @@ def rank_with_model(home: Any, choose: Choose) -> None:
             # A symbolic extent counts as its hint, as it does to PyTorch.
             extents = (*inputs.mnk_hinted(), inputs.batch_hinted())
             swap_ab = options.get("swap_ab", False)
-            return rank_kernels(kernels, extents, count, choose, swap_ab=swap_ab)
+            asked = choose(inputs.device().index or 0)
+            return rank_kernels(kernels, extents, count, asked, swap_ab=swap_ab)
 
         def theirs() -> list[Any]:
             return stock_filter(kernels, inputs, count, *rest, **options)

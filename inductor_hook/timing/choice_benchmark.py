@@ -106,6 +106,7 @@ class Contest:
             taken = self._timed(stock, *inputs, out=out, keep=found.append)
         except BaseException:
             unload()
+            self.close()
             raise
         if not found or self.near is None:
             for captured in found:

@@ -97,11 +97,14 @@ def benchmark(
     """
     device = out.device
     given = torch.cuda.current_stream(device)
+    with torch.cuda.device(device):
+        # On the caller's stream, which can use the memory again once they are gone.
+        sets = _operand_sets([*inputs, out], l2_bytes(device.index))
     with torch.cuda.device(device), torch.cuda.stream(stream(device.index)):
         # Where Inductor has made the operands.
         torch.cuda.current_stream().wait_stream(given)
         calls: list[Call] = []
-        for *others, result in _operand_sets([*inputs, out], l2_bytes(device.index)):
+        for *others, result in sets:
             known = len(calls)
             with _noted(calls):
                 found = stock(*others, out=result)

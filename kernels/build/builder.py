@@ -57,7 +57,8 @@ class ObjectBuilder:
     def __init__(self, objects: ObjectCache, workers: int | None = None):
         """Take where objects go; processes start with the first kernel that is missing.
 
-        So many compile at a time, or one per core, `MOST_WORKERS` at most.
+        So many compile at a time, or one per core, `MOST_WORKERS` at most, of which each rank of a
+        job on this host has its part.
         """
         self.objects = objects
         self._most = workers
@@ -65,15 +66,19 @@ class ObjectBuilder:
         _builders.add(self)
 
     def start(self, spec: KernelSpec) -> None:
-        """Begin to compile a kernel unless the cache holds it or a worker is at it already."""
+        """Begin to compile a kernel unless the cache holds it or a worker is at it already.
+
+        The cache is read once for each kernel that it holds; `ready` and `wait` read it each time.
+        """
         with self._lock:
             job = self._jobs.get(spec)
-            if job is not None and not job.done():
+            if spec in self._seen or (job is not None and not job.done()):
                 return
             if self.objects.resources(spec) is None:
                 self._jobs[spec] = self._submit(spec)
             else:
                 self._jobs.pop(spec, None)
+                self._seen.add(spec)
 
     def ready(self, spec: KernelSpec) -> bool:
         """Whether the cache holds a kernel, which begins to be compiled where it does not.
@@ -84,7 +89,7 @@ class ObjectBuilder:
         with self._lock:
             job = self._jobs.get(spec)
             if job is None or not job.done():
-                self.start(spec)
+                self._look_and_start(spec)
                 return spec not in self._jobs
             del self._jobs[spec]
         error = _result(spec, job).error
@@ -100,11 +105,16 @@ class ObjectBuilder:
         """
         # In one step: `ready` takes a failure along when it tells that, and `close` all.
         with self._lock:
-            self.start(spec)
+            self._look_and_start(spec)
             job = self._jobs.get(spec)
         error = job and _result(spec, job).error
         if error:
             raise _not_compiled(spec, error)
+
+    def _look_and_start(self, spec: KernelSpec) -> None:
+        """Start, whatever the cache held before."""
+        self._seen.discard(spec)
+        self.start(spec)
 
     def settle(self) -> None:
         """Return once no kernel that was begun before is in work, whatever became of it."""
@@ -163,11 +173,13 @@ class ObjectBuilder:
         self._lock = threading.RLock()
         self._workers: Workers | None = None
         self._jobs: dict[KernelSpec, Future[CompileResult]] = {}
+        self._seen: set[KernelSpec] = set()
+        """Kernels that the cache held when it was asked."""
 
     def _size(self) -> int:
         from joblib import cpu_count
 
-        return self._most or min(cpu_count(), MOST_WORKERS)
+        return self._most or max(1, min(cpu_count(), MOST_WORKERS) // _ranks())
 
     def _submit(self, spec: KernelSpec) -> Future[CompileResult]:
         asked = DEADLINE_SECONDS, compile_into, spec, self.objects
@@ -184,6 +196,12 @@ class ObjectBuilder:
                 failed: Future[CompileResult] = Future()
                 failed.set_exception(died)
                 return failed
+
+
+def _ranks() -> int:
+    """Ranks of a job on this host, as ``torchrun`` and other launchers say; 1 where none does."""
+    said = os.environ.get("LOCAL_WORLD_SIZE", "")
+    return max(1, int(said)) if said.isascii() and said.isdigit() else 1
 
 
 def compile_into(spec: KernelSpec, cache: ObjectCache) -> CompileResult:

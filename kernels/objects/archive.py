@@ -12,12 +12,11 @@ import tarfile
 from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 
-from tilecast.kernels.objects.entry import ENTRY_NAME, Entry
+from tilecast.kernels.objects.entry import ENTRY_NAME, MOST_ENTRY_BYTES, Entry
 
-MOST_ENTRY_BYTES = 16 << 20
-"""Of one entry; a kernel takes some 50 KB."""
 DAMAGED = (lzma.LZMAError, EOFError, tarfile.HeaderError, ValueError)
 """What `read_entries` raises of a file that is no such stream, or not whole."""
+_XZ_END = b"YZ"
 _BLOCK = tarfile.BLOCKSIZE
 
 
@@ -63,3 +62,7 @@ def read_entries(file: BinaryIO, most: int) -> Iterator[Entry]:
         # To the end, where xz has a digest of its own: one more block, and what fills up a record.
         if len(rest := tar.read(tarfile.RECORDSIZE + 1)) > tarfile.RECORDSIZE or any(rest):
             raise ValueError("something follows its end")
+    # xz passes over what follows the magic number at its end.
+    file.seek(-len(_XZ_END), io.SEEK_END)
+    if file.read() != _XZ_END:
+        raise ValueError("something follows its end")

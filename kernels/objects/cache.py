@@ -25,7 +25,7 @@ from tilecast.heuristics.files import (
     replace_atomically,
     unwritable,
 )
-from tilecast.kernels.objects.entry import ENTRY_NAME, Entry, KernelResources
+from tilecast.kernels.objects.entry import ENTRY_NAME, MOST_ENTRY_BYTES, Entry, KernelResources
 from tilecast.kernels.objects.keys import kernel_key
 from tilecast.kernels.objects.shipped import shipped
 from tilecast.kernels.spec import KernelSpec
@@ -215,7 +215,9 @@ def _read(folder: int, name: str, asked: bool) -> bytes:
     handle = os.open(name, flags, dir_fd=folder)
     try:
         found = os.fstat(handle)
-        if not is_own(found):
+        if not (stat.S_ISREG(found.st_mode) and is_own(found)):
+            return b""
+        if found.st_size > MOST_ENTRY_BYTES:
             return b""
         with os.fdopen(handle, "rb", closefd=False) as file:
             whole = file.read()

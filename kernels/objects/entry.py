@@ -22,6 +22,8 @@ from tilecast.heuristics.errors import TilecastError
 from tilecast.kernels.objects.keys import kernel_facts, kernel_key, key_of
 from tilecast.kernels.spec import KernelSpec
 
+MOST_ENTRY_BYTES = 16 << 20
+"""Of one entry; a kernel takes some 50 KB."""
 ENTRY_NAME = re.compile(r"([0-9a-f]{32})\.o")
 """How its file is called: the key of its spec."""
 _OWN = ("key", "resources")
@@ -82,7 +84,9 @@ class Entry:
         code, _, line = content.rpartition(b"\n")
         try:
             facts = json.loads(line)
-            KernelResources(**facts["resources"])
+            resources = asdict(KernelResources(**facts["resources"]))
+            if not all(type(value) is int and value >= 0 for value in resources.values()):
+                return None
             about = {name: facts[name] for name in facts if name not in _OWN}
             return cls(facts, code, whole) if facts["key"] == key == key_of(about) else None
         except (ValueError, KeyError, TypeError, RecursionError):

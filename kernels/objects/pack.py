@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tilecast.heuristics.errors import TilecastError
-from tilecast.heuristics.files import write_atomically
+from tilecast.heuristics.files import check_regular, write_atomically
 from tilecast.kernels.objects.archive import DAMAGED, read_entries, write_entries
 from tilecast.kernels.objects.cache import MOST_BYTES, ObjectCache
 from tilecast.kernels.objects.entry import Entry
@@ -82,6 +82,7 @@ def unpack(cache: ObjectCache, path: Path) -> Unpacked:
 def _entries(path: Path) -> Iterator[Entry]:
     """The entries of a pack, each checked."""
     try:
+        check_regular(path, MOST_BYTES)
         with path.open("rb") as file:
             yield from read_entries(file, MOST_BYTES)
     except OSError as error:

@@ -17,7 +17,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 
 from tilecast.heuristics.files import write_atomically
-from tilecast.kernels.objects.entry import Entry
+from tilecast.kernels.objects.entry import MOST_ENTRY_BYTES, Entry
 from tilecast.kernels.objects.keys import toolchain
 
 SHIPPED = Path(__file__).parents[1].joinpath("shipped.zip")
@@ -78,7 +78,7 @@ def shipped_keys() -> Mapping[str, str]:
 def _archive(name: str) -> Mapping[str, Entry]:
     with suppress(Exception), zipfile.ZipFile(SHIPPED) as file:
         # Here, as some builds of Python lack lzma.
-        from tilecast.kernels.objects.archive import MOST_ENTRY_BYTES, read_entries
+        from tilecast.kernels.objects.archive import read_entries
 
         content = io.BytesIO(file.read(name))
         return {entry.key: entry for entry in read_entries(content, _TOGETHER * MOST_ENTRY_BYTES)}

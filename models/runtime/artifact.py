@@ -28,9 +28,8 @@ from tilecast.models.runtime.forest import Forest
 from tilecast.models.runtime.manifest import (
     MANIFEST,
     VERSIONS,
+    check_facts,
     digest_of,
-    learned_families,
-    learned_from,
     number,
     read_bytes,
     read_manifest,
@@ -224,8 +223,7 @@ def _artifact(manifest: Mapping[str, Any], packed: bytes) -> Artifact:
     rule = manifest["stopping_rule"]
     first, second, third, fourth = (number(weight, *_WEIGHT) for weight in rule["weights"])
     thresholds = {mean: number(rule["thresholds"][str(mean)], *_WEIGHT) for mean in MEANS}
-    learned_from(manifest["facts"])
-    learned_families(manifest["facts"])
+    check_facts(manifest["facts"])
     operands, measured = _kinds(manifest["operands"]), _kinds(manifest["measured"])
     if not set(measured) <= set(operands):
         raise ValueError("it was measured for more than it was trained on")

@@ -18,8 +18,10 @@ import numpy as np
 
 MAX_DEPTH = 12
 """Comparisons on the way to a leaf."""
-MAX_LEAVES = 2**20
-"""Leaves of all trees together: some 13 MB."""
+MAX_TREES = 2**11
+"""Trees of one forest: each takes some 10 KB to rank a problem."""
+MAX_LEAVES = 2**18
+"""Leaves of all trees together: some 3 MB, five times those of the shipped models."""
 MAX_SUM = 50.0
 """What the trees may add up to: they predict logarithms, and e^50 fits into a float."""
 
@@ -98,7 +100,8 @@ class Forest:
         """
         if type(trees) is not int or type(depth) is not int:
             raise ValueError("trees and depth that are no integers")
-        if not (trees > 0 and 0 < depth <= MAX_DEPTH and trees << depth <= MAX_LEAVES):
+        fits = 0 < trees <= MAX_TREES and 0 < depth <= MAX_DEPTH
+        if not fits or trees << depth > MAX_LEAVES:
             raise ValueError(f"{trees} trees of depth {depth}")
         return 5 * trees * (2**depth - 1) + 8 * (trees << depth)
 

@@ -80,7 +80,7 @@ class LearnedHeuristic:
     """Ranks candidates with a trained model.
 
     All that it is asked raises a TilecastError where the model does not rank for the problem's
-    operands.
+    operands, and all but `rank` where there is no candidate.
     """
 
     name = "tilecast"
@@ -109,14 +109,14 @@ class LearnedHeuristic:
     def predict(
         self, problem: GemmProblem, candidates: Candidates, *, limit: int | None = None
     ) -> list[Prediction]:
-        """Rank candidates, of which there is at least one, and say what is expected of each."""
+        """Rank candidates, and say what is expected of each."""
         ranking, features = self._ranked(problem, candidates, limit)
         return self._predictions(ranking, features, self._ranker.scores(features))
 
     def first(self, problem: GemmProblem, candidates: Candidates) -> FirstChoice:
         """The first of `predict`, and whether to leave the problem to cuBLAS instead.
 
-        There is at least one candidate. A borrowed model never compares with cuBLAS.
+        A borrowed model never compares with cuBLAS.
         """
         ranking, features = self._ranked(problem, candidates, 1)
         scores = self._ranker.model_scores(features)
@@ -144,9 +144,19 @@ class LearnedHeuristic:
         self, problem: GemmProblem, candidates: Candidates, limit: int | None
     ) -> tuple[Candidates, np.ndarray]:
         """The first candidates, and their features in that order."""
-        check_ranks_for(self.artifact.operands, problem.operands)
+        self._check(problem, candidates)
         order, features = self._ranker.leaders(problem, candidates, limit)
         return candidates.take(order), features
+
+    def _check(self, problem: GemmProblem, candidates: Candidates) -> None:
+        """Raise a TilecastError where nothing can be ranked."""
+        check_ranks_for(self.artifact.operands, problem.operands)
+        if not len(candidates):
+            raise TilecastError(
+                f"no config suits {problem} on {self.artifact.hardware.name}, as each breaks a "
+                f"rule; allowed: other extents; `tilecast space {problem}` counts what each rule "
+                "takes away"
+            )
 
     def _predictions(
         self, configs: Iterable[KernelConfig], features: np.ndarray, scores: np.ndarray
@@ -179,7 +189,7 @@ class LearnedHeuristic:
         Raises:
             TilecastError: ``config`` is no candidate.
         """
-        check_ranks_for(self.artifact.operands, problem.operands)
+        self._check(problem, candidates)
         if config not in candidates:
             raise TilecastError(
                 f"config {config} is no candidate for {problem}; allowed: one of its "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from errno import EFBIG, EINVAL
@@ -13,6 +14,8 @@ from stat import S_ISREG
 from typing import Any, NoReturn
 
 from tilecast.heuristics.errors import NotNow, TilecastError
+from tilecast.heuristics.forms import ANY, count, holding, misfit, optional, text
+from tilecast.heuristics.forms import number as finite
 from tilecast.heuristics.hardware import Hardware, described
 from tilecast.kernels.candidates import SPACE_VERSION
 from tilecast.models.features.features import FEATURE_NAMES, FEATURES_VERSION
@@ -139,28 +142,53 @@ def model_hardware(folder: Path) -> Hardware:
     return described(read_manifest(folder)["hardware"])
 
 
+_FIGURES = {ANY: {ANY: finite}}
+_FACTS = {
+    "dataset": {
+        **dict.fromkeys(("rows", "problems", "families"), count),
+        **{"sha256": text, "operands": {ANY: count}, "dates": [optional(text)]},
+    },
+    "versions": {ANY: text},
+    "library": {ANY: [text]},
+    "held_out": {ANY: {ANY: _FIGURES}},
+    "noise_floor": _FIGURES,
+    "beside_library": _FIGURES,
+    "learned_from": [text],
+    "seen_families": [
+        lambda family: text(family) and re.fullmatch("[0-9]{1,10}x[0-9]{1,10}", family)
+    ],
+    "elsewhere": {"problems": count, "gpus": [text], "sha256": [text]},
+    "autotuned": holding({"problems": count, "times": count}),
+}
+"""The form of what is shown of a model's facts."""
+
+
+def check_facts(facts: object) -> None:
+    """See that what a model says of itself can be read.
+
+    Raises:
+        ValueError: it cannot; says where.
+    """
+    where = misfit(facts, _FACTS)
+    if where is None and not holding({"dataset": holding({"sha256": text})})(facts):
+        where = "dataset"
+    if where is not None:
+        raise ValueError(f"facts {where}")
+
+
 def learned_from(facts: Mapping[str, Any]) -> frozenset[str]:
     """Digests of all data sets that a model learned from, its GPU's own and others', by its facts.
 
     Those of the parts of what was joined, and of the whole; of a model that does not state the
     parts, of the whole alone.
-
-    Raises:
-        LookupError, TypeError, ValueError: the facts are not those of a model.
     """
     parts, others = facts.get("learned_from", []), facts.get("elsewhere", {}).get("sha256", [])
     found = [facts["dataset"]["sha256"], *parts, *others]
-    if not all(isinstance(digest, str) for digest in found):
-        raise ValueError("no digest of a data set")
     return frozenset(found)
 
 
 def learned_families(facts: Mapping[str, Any]) -> frozenset[tuple[int, int]]:
-    """(n, k) of all problems that a model learned from; none where it does not state them.
-
-    Raises:
-        LookupError, TypeError, ValueError: the facts are not those of a model.
-    """
+    """(n, k) of all problems that a model learned from; none where it does not state them."""
     stated = (family.split("x") for family in facts.get("seen_families", []))
     return frozenset((int(n), int(k)) for n, k in stated)
 

@@ -146,4 +146,5 @@ def _blas() -> ThreadpoolController:
 
 def take_logarithms(rows: np.ndarray, logarithmic: np.ndarray) -> None:
     """Replace x by log2(1 + x) in the columns of rows that are ``logarithmic``."""
-    rows[:, logarithmic] = np.log2(1 + rows[:, logarithmic])
+    # Those of a forged model may be below 0.
+    rows[:, logarithmic] = np.log2(1 + np.maximum(rows[:, logarithmic], 0))

@@ -117,7 +117,7 @@ def _linear(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("count", [1, 3])
 def test_choices_stand_in_the_order_of_the_model(home, choices_of, caplog, count: int) -> None:
     model = Model()
-    rank_with_model(home, model)
+    rank_with_model(home, lambda device: model)
     choices = choices_of(_linear, *_operands(), nvgemm_max_profiling_configs=count)
     ((problem, available, ranking),) = model.answers
     assert (problem, available) == (GemmProblem(M, N, K), 24)
@@ -132,7 +132,7 @@ def test_exchanged_operands_are_ranked_too(home, choices_of) -> None:
     if not hasattr(config, "nvgemm_swap_ab"):
         pytest.skip("this PyTorch does not exchange operands")
     model = Model()
-    rank_with_model(home, model)
+    rank_with_model(home, lambda device: model)
     choices = choices_of(_linear, *_operands(), nvgemm_swap_ab=True)
     (plain, _, _), (exchanged, _, ranking) = model.answers
     assert plain == exchanged == GemmProblem(M, N, K)
@@ -141,7 +141,7 @@ def test_exchanged_operands_are_ranked_too(home, choices_of) -> None:
 
 
 def test_a_fused_epilogue_is_no_reason_to_warn(home, choices_of, caplog) -> None:
-    rank_with_model(home, Model())
+    rank_with_model(home, lambda device: Model())
 
     def fused(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return torch.relu(torch.nn.functional.linear(x, weight)) + 1
@@ -156,7 +156,7 @@ def test_a_fused_epilogue_is_no_reason_to_warn(home, choices_of, caplog) -> None
 
 def test_a_batch_is_ranked(home, choices_of) -> None:
     model = Model()
-    rank_with_model(home, model)
+    rank_with_model(home, lambda device: model)
     a = torch.randn(4, 256, 512, device="cuda", dtype=torch.bfloat16)
     b = torch.randn(4, 1024, 512, device="cuda", dtype=torch.bfloat16).mT
     choices = choices_of(torch.bmm, a, b)
@@ -171,7 +171,7 @@ def test_operands_without_a_model_keep_the_stock_order(home, choices_of, caplog)
 
     operands = _operands(torch.float16)
     stock = _names(choices_of(_linear, *operands))
-    rank_with_model(home, refuse)
+    rank_with_model(home, lambda device: refuse)
     assert _names(choices_of(_linear, *operands)) == stock != []
     (record,) = [record for record in caplog.records if record.name.startswith("tilecast")]
     assert "PyTorch ranks its own NVGEMM kernels: " in record.getMessage()

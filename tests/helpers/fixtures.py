@@ -229,6 +229,7 @@ def hook(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[Kerne
     started: list[KernelSpec] = []
     monkeypatch.setenv("TILECAST_CACHE", str(tmp_path / "objects"))
     monkeypatch.setattr(ObjectBuilder, "start", lambda self, spec: started.append(spec))
+    monkeypatch.setattr(ObjectBuilder, "wait", lambda self, spec: None)
     monkeypatch.setattr(selection, "hardware_of", lambda device, settings: hardware("H200"))
     monkeypatch.setattr(selection, "load_heuristic", _taking_all)
     answers = (*(selection._heuristic, selection.first, selection.shortlist, selection.ranked),)

@@ -6,6 +6,7 @@ from typing import Any
 
 import compile_time
 import inductor_timing
+import invariant_models
 import pandas as pd
 import pytest
 import real_models
@@ -55,3 +56,24 @@ def test_problems_of_the_timing_are_of_families_that_were_never_measured() -> No
     rows = pd.read_parquet(runner.DATA, columns=["n", "k"]).drop_duplicates()
     measured = set(zip(rows["n"], rows["k"], strict=True))
     assert not measured & set(inductor_timing.FAMILIES)
+
+
+def test_prompts_whose_logits_depend_on_the_batch_are_counted() -> None:
+    prompts = torch.arange(invariant_models.BATCH)[:, None]
+    assert set(invariant_models.differing(lambda rows: rows * 2.0, prompts).values()) == {0}
+    found = invariant_models.differing(lambda rows: rows + 1.0 * (len(rows) == 7), prompts)
+    assert found == {"alone": 0, "by seven": 63, "in another order": 0, "again": 0}
+    by_place = invariant_models.differing(
+        lambda rows: rows + torch.arange(len(rows))[:, None] % 2, prompts
+    )
+    assert by_place["in another order"] > 0
+    assert by_place["alone"] > 0
+    assert by_place["again"] == 0
+
+
+def test_the_cost_of_the_mode_is_told_by_batch() -> None:
+    stock = {"alone": 3, "milliseconds": {"1 prompts": 2.0, "64 prompts": 4.0}}
+    ours = {"alone": 0, "milliseconds": {"1 prompts": 1.0, "64 prompts": 5.0}}
+    (found,) = invariant_models.figures([{"case": "a", "stock": stock, "invariant": ours}]).values()
+    assert found["differing"] == {"stock": {"alone": 3}, "invariant": {"alone": 0}}
+    assert found["invariant over stock"] == {"1 prompts": 0.5, "64 prompts": 1.25}

@@ -6,6 +6,7 @@ that need a message of their own; tests/slow/cli has what only a process of its 
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ MEASURED = ("64x4096x4096",)
 NO_TEXT = ("\udcff", "a\udc80b", "\0", "/tmp/\ud800")
 NO_COUNT = (
     *("", " ", "x", "1.5", "1e3", "nan", "-inf", "-1", "0x10", "1 2", "½", "四", "[]", "--"),
-    *("9" * 30, "9" * 5000, "-" + "9" * 5000, "1\n2", *NO_TEXT),
+    *("9" * 30, "9" * 5000, "-" + "9" * 5000, "1\n2", "5\r", " 5", "1_6", "+16", "１６", *NO_TEXT),
 )
 """No integer, or one that no option takes; zero is apart, since a device may be it."""
 NO_NAME = ("", " ", "x", "💥" * 60, "a" * 5000, "a b " * 2000, "[/]", "%s", "../..", *NO_TEXT)
@@ -34,11 +35,15 @@ NO_OPERANDS = (
 )
 NO_PROBLEM = (
     *(*NO_NAME, "16", "16x64", "16x64x", "x16x64x64", "1x2x3x4x5", "16x64xk", "-16x64x64"),
+    *("16x64x64\r", "1_6x64x64", "+16x64x64", "１６x64x64"),
     *("16X64X64", "1.5x64x64", "0x64x64", "16x64x63", "2147483648x64x64", "9" * 5000 + "x64x64"),
 )
 NO_SIZE = (*NO_COUNT, "K", "5X", "2GB", "1.5G", "-1G", "500m", "1 G", "1_000", "٣M")
 NO_CONFIG = (*NO_NAME, "128x128", "torch.mm", VALID.replace("128", "9" * 5000))
-NO_FOLDER = ["missing", "file", "folder", "loop", "dangling", "long", "below", "device"]
+NO_FOLDER = [
+    *("missing", "file", "folder", "loop", "dangling", "long", "below", "device"),
+    *("fifo", "endless", "huge"),
+]
 """Names of what lies in the fixture `ground`."""
 MANIFESTS = {
     "nested": b"[" * 100_000,
@@ -53,8 +58,8 @@ MANIFESTS = {
 NO_MODEL = (*NO_FOLDER, *MANIFESTS)
 NO_DATA = (*NO_FOLDER, "text", "nested/manifest.json")
 NO_PROBLEMS = (*NO_FOLDER, "text", "rows.csv", *(f"{name}/manifest.json" for name in MANIFESTS))
-NO_OUT = ["file", "loop", "dangling", "long", "below", "device"]
-NO_EXPORT = ["folder", "long", "below"]
+NO_OUT = ["file", "loop", "dangling", "long", "below", "device", "fifo", "endless"]
+NO_EXPORT = ["folder", "long", "below", "fifo", "endless"]
 
 
 @dataclass(frozen=True)
@@ -129,7 +134,7 @@ def _attacks() -> Iterator[Attack]:
     for option in ("--tp", "--rows"):
         yield Attack("predict", (), option, NO_LIST)
     for command in COMMANDS:
-        yield Attack(command, (), "", ("--guess", "--json=1", "--jso", "-z", "\udcff"))
+        yield Attack(command, (), "", ("--", "--guess", "--json=1", "--jso", "-z", "\udcff"))
 
 
 ATTACKS = list(_attacks())
@@ -192,6 +197,12 @@ REFUSALS = [
     ("report {own} --out {}", "cannot write {} (a folder); allowed: a file"),
     ("report {} --out {}/a.html", "manifest.json cannot be read"),
     ("doctor --model nowhere", "model nowhere is refused"),
+    ("doctor --operands fp16:rcr", "--operands are those of a problem"),
+    ("doctor 64x64x64 --operands int8xbf16:rcr", "no kernel multiplies int8xbf16:rcr"),
+    ("doctor 64x64x64 --operands bf16:rcr>int32", "no kernel multiplies bf16:rcr>int32"),
+    ("predict 1x8x2147483640", "no config suits 1x8x2147483640 on H200, as each breaks a rule"),
+    ("compile 4096x1x8x512", "no config suits 4096x1x8x512 on H200"),
+    ("compile 4096x1x8x512 -k 5", "no config suits 4096x1x8x512 on H200"),
     ("doctor 64x4096x4096 -k 65", "k=65 is out of range; allowed: 1 to 64"),
 ]
 """Command lines, and what the message must hold; ``{}`` is a folder and ``{own}`` a good file."""
@@ -207,6 +218,10 @@ def ground(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "dangling").symlink_to("nowhere/at/all")
     # Whoever reads this as root gets an error, too.
     (folder / "device").symlink_to("/proc/self/mem")
+    os.mkfifo(folder / "fifo")
+    (folder / "endless").symlink_to("/dev/zero")
+    with (folder / "huge").open("wb") as file:
+        file.truncate(1 << 43)
     (folder / "text").write_bytes(b"PAR1 and then text\nPAR1")
     (folder / "own.csv").write_text("m,n,k\n16,64,64\n")
     (folder / "rows.csv").write_text("m,n,k\n16,64,63\n")

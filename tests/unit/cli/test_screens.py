@@ -15,6 +15,7 @@ from tilecast.cli.commands.doctor import report_lines
 from tilecast.cli.diagnosis.finding import Finding
 from tilecast.cli.options.mnk import TypedProblem, parse_mnk
 from tilecast.cli.output.output import shown
+from tilecast.cli.output.progress import show_steps
 from tilecast.cli.output.ranking_tables import many_ranking_tables, ranking_tables
 from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.reporting.table import Table
@@ -157,6 +158,33 @@ def test_what_has_no_room_is_named_and_the_names_stay() -> None:
     ]
     assert NAMES[0] in shown([table], 10)
     assert "two us" in shown([table], None)
+
+
+def test_long_work_is_announced_with_its_time(capsys: pytest.CaptureFixture[str]) -> None:
+    with show_steps("train", 6, 700.0) as step:
+        step()
+    assert capsys.readouterr().err == "train: 6 steps, some 12 minutes\n"
+
+
+def test_short_work_is_not(capsys: pytest.CaptureFixture[str]) -> None:
+    with show_steps("compile", 2, 1.8) as step:
+        step()
+        step()
+    assert capsys.readouterr().err == ""
+
+
+def test_steps_are_told_with_the_time_left(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = iter((100.0, 120.0, 140.0))
+    monkeypatch.setattr("tilecast.cli.output.progress.time.monotonic", lambda: next(now))
+    with show_steps("train", 3, 0.0) as step:
+        step()
+        step()
+    assert capsys.readouterr().err.splitlines() == [
+        "train: 1 of 3 steps, 40 s left",
+        "train: 2 of 3 steps, 20 s left",
+    ]
 
 
 if __name__ == "__main__":

@@ -118,6 +118,27 @@ def test_without_the_backend_nothing_but_the_entry_point_is_loaded() -> None:
     ]
 
 
+def test_a_list_that_only_the_configuration_holds_is_said_to_be_in_vain() -> None:
+    code = """
+import torch
+from torch._inductor import config
+for where in ("options", "config"):
+    for backends in ("ATEN,TILECAST", "TILECAST"):
+        torch._dynamo.reset()
+        options = {"max_autotune": True, "max_autotune_gemm_backends": backends}
+        if where == "config":
+            config.max_autotune_gemm_backends, options = backends, {"max_autotune": True}
+        product = torch.compile(lambda a, b: a @ b + a @ b, options=options)
+        print(product(torch.ones(4, 8), torch.ones(8, 2)).sum().item())
+"""
+    process = _python(code, TORCHINDUCTOR_FORCE_DISABLE_CACHES="1")
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.split() == ["128.0"] * 4
+    (said,) = (line for line in process.stderr.splitlines() if "tilecast" in line)
+    assert "names TILECAST, but tilecast is not installed" in said
+    assert "call tilecast.inductor_hook.install()" in said
+
+
 def test_pytorchs_own_switch_keeps_it_out() -> None:
     process = _python(UNTOUCHED, **NAMED, TORCH_DEVICE_BACKEND_AUTOLOAD="0")
     assert process.returncode == 0, process.stderr

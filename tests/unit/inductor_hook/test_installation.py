@@ -294,6 +294,30 @@ class Unhashable(Custom):
         return isinstance(other, Custom) and self.name == other.name
 
 
+class Nameless(InductorChoices):
+    """A user's choices that no key can tell from an edited version of them."""
+
+
+def test_a_users_choices_without_a_uuid_are_pytorchs_to_refuse() -> None:
+    with config.patch(inductor_choices_class=Nameless):
+        install(k=2)
+        factory: Any = config.inductor_choices_class
+        assert not hasattr(factory(), "uuid") or hasattr(InductorChoices, "uuid")
+    uninstall()
+    install(k=2)
+    assert _handler().uuid()[-1] == "InductorChoices"
+
+
+def test_a_newer_pytorch_than_was_tested_is_said_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for version, count in (((2, 15), 0), ((2, 16), 1), ((2, 16), 1)):
+        monkeypatch.setattr(installation, "torch_version", lambda version=version: version)
+        install(k=2)
+        assert len(caplog.records) == count
+    assert "PyTorch 2.16 is newer than what tilecast is tested on, 2.11 to 2.15" in caplog.text
+
+
 class Joined(InductorChoices):
     """As PyTorch 2.15 joins handlers: a method is looked for in the instance, then in each."""
 

@@ -204,6 +204,14 @@ def test_products_of_one_row_stay_products(
     assert {op: decomposition.decompositions[op] for op in stock} == stock
 
 
+def test_outer_products_stay_what_inductor_makes_of_them(hook: list[KernelSpec]) -> None:
+    install(invariant=True)
+    with FakeTensorMode(), config.patch(coordinate_descent_tuning=True):
+        for op, batch in ((aten.mm.default, ()), (aten.bmm.default, (3,))):
+            a, b = (torch.empty(*batch, *one, device="cuda") for one in ((64, 1), (1, 64)))
+            assert select_decomp_table()[op](a, b).shape == (*batch, 64, 64)
+
+
 def test_one_variable_asks_for_it_compiled_and_eager(
     hook: list[KernelSpec], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -233,6 +241,8 @@ def test_eager_products_run_agreeing_kernels_and_others_are_warned_of(
         for rows in (1, 7, m):
             torch.nn.functional.linear(x[:rows], weight)
         assert [cast(QuackConfig, spec.config).split_k for spec in gpu] == [1, 1, 1]
+        assert warnings_told(caplog) == []
+        torch.mm(x.float()[:, :1], weight.float().T[:1])
         assert warnings_told(caplog) == []
         for _ in range(2):
             torch.mm(x.float(), weight.float().T)

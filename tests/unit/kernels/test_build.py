@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import joblib
 import odd_caches
 import pytest
 
@@ -12,7 +13,12 @@ from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.kernels import launch
 from tilecast.kernels.build import builder as builder_module
-from tilecast.kernels.build.builder import compile_all, compile_into, object_builder
+from tilecast.kernels.build.builder import (
+    ObjectBuilder,
+    compile_all,
+    compile_into,
+    object_builder,
+)
 from tilecast.kernels.families import family_of
 from tilecast.kernels.family import KernelFamily
 from tilecast.kernels.objects.cache import ObjectCache
@@ -72,6 +78,37 @@ def test_what_a_compiler_lacks_is_no_fault_of_the_kernel(
         compile_into(SPEC, ObjectCache(tmp_path))
     assert "\n" not in str(told.value)
     assert "free some and run again" in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "size"), [("", 16), ("1", 16), ("8", 2), ("64", 1), ("0", 16), ("x", 16), ("-2", 16)]
+)
+def test_the_ranks_of_a_host_share_its_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranks: str, size: int
+) -> None:
+    monkeypatch.setattr(joblib, "cpu_count", lambda: 192)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", ranks)
+    cache = ObjectCache(tmp_path)
+    assert ObjectBuilder(cache)._size() == size
+    assert ObjectBuilder(cache, workers=5)._size() == 5
+
+
+def test_a_kernel_that_is_there_is_read_once_to_be_started(
+    tmp_path: Path, object_file: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache, read, asked = ObjectCache(tmp_path / "objects"), ObjectCache.resources, []
+    cache.put(SPEC, object_file(168, 0))
+    monkeypatch.setattr(
+        ObjectCache, "resources", lambda cache, spec: (asked.append(spec), read(cache, spec))[1]
+    )
+    builder = ObjectBuilder(cache)
+    for _ in range(5):
+        builder.start(SPEC)
+    assert len(asked) == 1
+    builder.wait(SPEC)
+    assert builder.ready(SPEC) and len(asked) == 3, "what is waited for is looked at"
+    builder.start(SPEC)
+    assert len(asked) == 3
 
 
 def test_the_default_builder_follows_the_environment(

@@ -188,7 +188,7 @@ REFUSED: dict[str, tuple[Change, str]] = {
     "times as text": (_with("microseconds", ["fast"]), "microseconds of type string"),
     "infinite time": (_with("microseconds", None, pa.float32(), row_2=np.inf), "='inf' in row 2"),
     "time below a float": (_with("microseconds", None, pa.float64(), row_2=1e-60), "in row 2"),
-    "time of 0": (_with("microseconds", None, pa.float32(), row_2=0.0), "a positive time"),
+    "time of 0": (_with("microseconds", None, pa.float32(), row_2=0.0), "0.001 to 1e+12"),
     "no time, no failure": (_with("microseconds", None, pa.float32(), row_2=None), "in row 2"),
     "a time and a failure": (_with("failure", None, pa.string(), row_2="hung"), "failure='hung'"),
     "infinite spread": (_with("spread", None, pa.float32(), row_2=np.inf), "spread='inf'"),

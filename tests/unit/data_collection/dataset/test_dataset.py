@@ -98,6 +98,33 @@ def test_a_file_of_version_1_is_refused(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("run", "where"),
+    [
+        (5, "runs[0]"),
+        ({"gpus": 5}, "runs[0].gpus"),
+        ({"gpus": [{"name": 5}]}, "runs[0].gpus[0].name"),
+        ({"gpu": 5}, "runs[0].gpu"),
+        ({"versions": {"torch": []}}, "runs[0].versions.torch"),
+        ({"end": {"seconds": "1"}}, "runs[0].end.seconds"),
+        ({"end": 1}, "runs[0].end"),
+        ({"troubles": [{"card": "a"}]}, "runs[0].troubles[0]"),
+        ({"troubles": {}}, "runs[0].troubles"),
+        ({"compared": [{"card": "a", "problem": [1.5, 8, 8, 1, "bf16:rcr"], "times": []}]}, "0]"),
+        ({"compared": [{"card": "a", "problem": [8, 8, 8, 1, "x"], "times": []}]}, "compared[0]"),
+        ({"compared": [{"card": "a", "problem": [8, 8, 8, 1, "bf16:rcr"], "times": [1]}]}, "0]"),
+    ],
+)
+def test_a_provenance_that_says_something_wrongly_is_refused(
+    rows: pd.DataFrame, tmp_path: Path, run: object, where: str
+) -> None:
+    path = tmp_path / "data.parquet"
+    write_dataset(Dataset(rows, PROVENANCE | {"runs": [run]}), path)
+    with pytest.raises(TilecastError, match="provenance is not understood at ") as caught:
+        read_dataset(path)
+    assert where in str(caught.value)
+
+
+@pytest.mark.parametrize(
     ("changes", "missing"),
     [
         ({"space_version": None}, "space_version"),
@@ -111,7 +138,7 @@ def test_a_provenance_that_lacks_something_is_refused(
 ) -> None:
     path = tmp_path / "data.parquet"
     write_dataset(Dataset(rows, {} if changes is None else PROVENANCE | changes), path)
-    with pytest.raises(TilecastError, match=f"provenance without {missing}; allowed: "):
+    with pytest.raises(TilecastError, match=rf"provenance is without {missing}\); allowed: "):
         read_dataset(path)
 
 

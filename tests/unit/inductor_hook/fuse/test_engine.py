@@ -80,6 +80,8 @@ def test_the_pass_puts_one_node_in_place(asked: None) -> None:
         {"max_autotune_gemm": False},
         {"max_autotune_gemm_backends": "ATEN,TRITON"},
         {"_micro_pipeline_tp": True},
+        {"reorder_for_compute_comm_overlap": True},
+        {"aten_distributed_optimizations.enable_overlap_scheduling": True},
         {"emulate_precision_casts": True},
     ],
     ids=str,
@@ -159,6 +161,15 @@ def test_a_lowering_that_fails_is_one_warning(
     assert len(caplog.records) == 1
 
 
+def test_a_kernel_that_does_not_compile_gets_into_no_graph(
+    graph: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(k=1, fuse=True)
+    assert fused_choice(_gelu(), _operands())
+    monkeypatch.setattr(TilecastCaller, "await_kernels", lambda caller: False)
+    assert fused_choice(_gelu(), _operands()) is None
+
+
 # What is measured
 
 
@@ -215,6 +226,7 @@ def test_deterministic_inductor_benchmarks_nothing(graph: Any) -> None:
     install(k=2)
     with config.patch(deterministic=True):
         found = fused_choice(_gelu(), _operands())
+    assert found and expected
     assert found.choice.configs == expected.choice.configs
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import ast
+import operator
 import pickle
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from threading import Barrier
 from types import ModuleType, SimpleNamespace
 from typing import Any, NoReturn
 
@@ -52,6 +55,7 @@ from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook import install, installed, telemetry, uninstall
 from tilecast.inductor_hook import settings as settings_module
 from tilecast.inductor_hook.offer import offer as hook_choices
+from tilecast.inductor_hook.offer import template as hook_template
 from tilecast.inductor_hook.offer.template import (
     FAILED_MS,
     TilecastCaller,
@@ -432,6 +436,38 @@ def test_the_model_decides_between_equals(graph: Any) -> None:
     assert counters["tilecast"]["won"] == 4
     assert counters["tilecast"]["lost"] == 1
     assert settled([aten], 1.0) == [aten]
+
+
+def test_what_a_cat_reads_is_left_to_choices_that_write_in_place(graph: Any) -> None:
+    """A choice of ours would cost the copy of all of them."""
+    module = torch.fx.symbolic_trace(lambda a, b: torch.ops.aten.cat.default([a @ b, a]))
+    product = module.graph.find_nodes(op="call_function", target=operator.matmul)[0]
+    install(k=3)
+    others, graph.current_node = graph.current_node, product
+    assert names_of(choices_of(linear(), "mm", [mm.aten_mm])) == ["mm"]
+    graph.current_node = others
+    assert len(choices_of(linear(), "mm", [mm.aten_mm])) == 4
+
+
+def test_threads_that_are_first_together_make_one_template(
+    graph: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, together = hook_template.template(), Barrier(4)
+    del type(kept).all_templates[kept.name]
+    hook_template._template.cache_clear()
+    slow = TilecastTemplate.__init__
+
+    def make(*arguments: Any, **options: Any) -> None:
+        time.sleep(0.1)
+        slow(*arguments, **options)
+
+    def ask(_: int) -> Any:
+        together.wait(60)
+        return hook_template.template()
+
+    monkeypatch.setattr(TilecastTemplate, "__init__", make)
+    with ThreadPoolExecutor(4) as threads:
+        assert len(set(map(id, threads.map(ask, range(4))))) == 1
 
 
 def test_a_forced_choice_stays_alone_whatever_other_backends_add(graph: Any) -> None:

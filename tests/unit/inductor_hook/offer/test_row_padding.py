@@ -11,6 +11,7 @@ import torch
 from torch._dynamo.source import ConstantSource
 from torch._inductor import config
 from torch._inductor.fx_passes import pad_mm
+from torch._inductor.virtualized import V
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
@@ -97,6 +98,15 @@ def test_inductor_pads_where_we_are_not_asked(settings: dict[str, Any]) -> None:
     install()
     with config.patch(settings):
         assert _pads()
+
+
+def test_a_package_keeps_inductors_padding(hook: list[KernelSpec]) -> None:
+    """It gets no kernel of ours, and none is begun for it."""
+    install(k=2)
+    with V.set_aot_compilation(True):
+        assert _pads()
+    assert hook == []
+    assert not _pads()
 
 
 def test_what_falls_back_to_aten_may_be_padded(model_of: Callable[..., Path]) -> None:

@@ -16,6 +16,7 @@ import pytest
 import torch
 from hook_graph import warnings_told
 from torch._dynamo.utils import counters
+from torch._inductor.compile_worker import utils
 
 from tilecast.data_collection.timing.tensors import poisoned_out, random_inputs, reference
 from tilecast.heuristics.dtypes import dtype_of_torch
@@ -125,6 +126,20 @@ def _without_values(m: int) -> list[torch.Tensor]:
     """Operands of a `WIDE` product, whose extents alone matter."""
     n, k = WIDE
     return [torch.empty(shape, device="meta") for shape in ((m, k), (k, n), (m, n))]
+
+
+def test_all_kernels_of_a_graph_that_is_loaded_are_begun_at_once(
+    loads: Callable, hook: list[KernelSpec], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may come from Inductor's cache while the cache of kernels is empty."""
+    names = [config.name for config in list(candidates(GemmProblem(16, N, K), H200))[:3]]
+    _static()
+    DynamicMatmul.named(names, OPERANDS, False, model="", power="robust", digest="")
+    assert [spec.config.name for spec in hook] == [NAME, *names]
+    # A worker of Inductor would begin compilers of its own; its parent loads the graph, too.
+    monkeypatch.setattr(utils, "_IN_TOPLEVEL_PROCESS", False)
+    _static()
+    assert len(hook) == 4
 
 
 def test_each_extent_runs_what_ranks_first_of_all_that_is_compiled(loads: Callable) -> None:

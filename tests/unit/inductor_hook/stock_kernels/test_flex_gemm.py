@@ -197,15 +197,28 @@ def _asked(home: Any, **call: Any) -> Legal:
 
 def test_lowerings_get_the_order_of_the_model(home: Any) -> None:
     asked = Asked(backwards)
-    rank_with_model(home, asked)
+    rank_with_model(home, lambda device: asked)
     assert _asked(home) == LEGAL[::-1]
     assert asked.problem == PROBLEM
 
 
+def test_the_gpu_of_the_operands_is_asked_about(home: Any) -> None:
+    devices: list[int] = []
+
+    def choose(device: int) -> Callable:
+        devices.append(device)
+        return backwards
+
+    rank_with_model(home, choose)
+    with lowering():
+        getattr(home, FLEX_GEMM.name)(_call(), linear(device="cuda:1").nodes(), [])
+    assert devices == [1]
+
+
 def test_restoring_brings_the_stock_order_back(home: Any) -> None:
     restore(home)
-    rank_with_model(home, backwards)
-    rank_with_model(home, _no_model)
+    rank_with_model(home, lambda device: backwards)
+    rank_with_model(home, lambda device: _no_model)
     restore(home)
     assert getattr(home, FLEX_GEMM.name) is flex_gemm_quack_configs
     restore(home)
@@ -231,7 +244,7 @@ def _broken(problem: GemmProblem, configs: Sequence[KernelConfig], limit: int) -
 def test_without_a_model_the_order_is_the_stock_one(
     home: Any, caplog: pytest.LogCaptureFixture, choose: Callable, call: dict, reason: str
 ) -> None:
-    rank_with_model(home, choose)
+    rank_with_model(home, lambda device: choose)
     for _ in range(3):
         assert _asked(home, **call) == LEGAL
     (warning,) = warnings_told(caplog)

@@ -183,7 +183,7 @@ OPTIONS = {"is_nvfp4": False, "swap_ab": False, "fallback_count": 10}
 
 def test_the_code_generator_gets_the_order_of_the_model(codegen, environment) -> None:
     stock = codegen.get_nvgemm_heuristics()
-    rank_with_model(_home(codegen), backwards)
+    rank_with_model(_home(codegen), lambda device: backwards)
     ranking = codegen.get_nvgemm_heuristics()
     assert ranking is stock
     kernels = _stock(_kernels())
@@ -198,7 +198,7 @@ def test_the_code_generator_gets_the_order_of_the_model(codegen, environment) ->
 
 def test_extents_come_from_the_inputs(codegen, environment) -> None:
     asked = Asked()
-    rank_with_model(_home(codegen), asked)
+    rank_with_model(_home(codegen), lambda device: asked)
     ranking = codegen.get_nvgemm_heuristics()
     inputs = _inputs(16, 6144, 4096)
     ranking.filter_kernels(_kernels(), inputs, 3, torch.float32, **OPTIONS)
@@ -214,7 +214,7 @@ def test_a_symbolic_extent_counts_as_its_hint(codegen, environment: ShapeEnv) ->
     from torch._dynamo.source import ConstantSource
 
     asked = Asked()
-    rank_with_model(_home(codegen), asked)
+    rank_with_model(_home(codegen), lambda device: asked)
     inputs = _inputs(environment.create_symbol(17, ConstantSource("m")), 6144, 4096)
     codegen.get_nvgemm_heuristics().filter_kernels(_kernels(), inputs, 3)
     assert asked.problem == GemmProblem(17, 6144, 4096)
@@ -222,7 +222,7 @@ def test_a_symbolic_extent_counts_as_its_hint(codegen, environment: ShapeEnv) ->
 
 def test_no_kernels_are_no_reason_to_warn(codegen, environment, caplog) -> None:
     """Hopper has none with a fused epilogue, and Inductor asks for them all the same."""
-    rank_with_model(_home(codegen), backwards)
+    rank_with_model(_home(codegen), lambda device: backwards)
     assert codegen.get_nvgemm_heuristics().filter_kernels([], _inputs(16, 6144, 4096), 3) == []
     assert not caplog.records
 
@@ -254,7 +254,7 @@ def test_without_a_model_the_order_is_the_stock_one(
     kernels = _kernels(dtype=dtype, out_dtype=torch.bfloat16)
     inputs = _inputs(16, 6144, 4096)
     expected = codegen.get_nvgemm_heuristics().filter_kernels(kernels, inputs, 5, torch.float32)
-    rank_with_model(_home(codegen), choose)
+    rank_with_model(_home(codegen), lambda device: choose)
     for _ in range(3):
         ranking = codegen.get_nvgemm_heuristics()
         assert ranking.filter_kernels(kernels, inputs, 5, torch.float32) == expected
@@ -266,8 +266,8 @@ def test_restoring_brings_the_stock_ranking_back(codegen) -> None:
     home, stock = _home(codegen), codegen.get_nvgemm_heuristics()
     before, method = dict(vars(stock)), stock.filter_kernels
     restore(home)
-    rank_with_model(home, backwards)
-    rank_with_model(home, _no_model)
+    rank_with_model(home, lambda device: backwards)
+    rank_with_model(home, lambda device: _no_model)
     assert stock.filter_kernels != method
     restore(home)
     assert stock.filter_kernels == method

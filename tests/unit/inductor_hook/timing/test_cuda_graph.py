@@ -202,6 +202,28 @@ def test_without_a_race_a_graph_goes_before_its_kernel_does(
     assert (unloaded, choice.bmreq.unloaded, held.graphs) == ([0], 1, {})
 
 
+def test_a_choice_that_fails_leaves_no_graph_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody closes a contest that ends in an error."""
+    graph = MagicMock()
+
+    def timed(stock: Any, *inputs: Any, out: Any, keep: Callable) -> float:
+        if stock.__self__ is broken:
+            raise RuntimeError("injected")
+        keep(cuda_graph.Captured((), 1, graph, MagicMock(), MagicMock(), 1.0))
+        return 1.0
+
+    monkeypatch.setattr(choice_benchmark, "benchmark", timed)
+    good, broken = _Choice(1.0), _Choice(1.0)
+    held = Contest(0.05)
+    for choice in (good, broken):
+        held.enter(choice)
+    good.benchmark(torch.ones(2), out=torch.ones(2))
+    with pytest.raises(RuntimeError, match="injected"):
+        broken.benchmark(torch.ones(2), out=torch.ones(2))
+    graph.reset.assert_called_once_with()
+    assert (held.graphs, good.bmreq.unloaded, broken.bmreq.unloaded) == ({}, 1, 1)
+
+
 def test_a_choice_that_fails_is_unloaded() -> None:
     choice = _Choice(1.0)
     choice.benchmark = lambda *inputs, out: 1 / 0  # type: ignore[method-assign]

@@ -1,0 +1,150 @@
+"""Are a prompt's logits the same bits alone, in any batch and in any order, and what does it cost?
+
+``python benchmarks/hook/invariant_models.py`` on one GPU. Models of Hugging Face (`hf_models`) read
+prompts alone, by seven, by 64 and by 64 in another order, as PyTorch runs them and with tilecast's
+mode for rows that are the same in every batch; eager, and compiled without max-autotune. Rows of
+logits that differ in any bit from those in the batch of 64 are counted.
+
+Products are one part of a model. Norms are those of ``F.rms_norm``, whose kernel has a block a row;
+where Inductor makes reductions of them, it is asked for its own ``batch_invariant``, if it has
+that. Attention is PyTorch's ``scaled_dot_product_attention``.
+"""
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from tilecast.inductor_hook import eager, installed
+
+sys.path.append(str(Path(__file__).parents[1] / "shared"))
+
+from hf_models import MODELS, built
+from runner import Measure, Row, Sweep
+from steps import timed
+
+BATCH, SOME, TOKENS = 64, 7, 64
+NAMES = ("Llama 3.1 8B", "Qwen3 8B")
+STOCK, OURS = "stock", "invariant"
+
+
+@contextmanager
+def measuring() -> Iterator[Measure]:
+    """Nothing has to be made ready."""
+    yield measure
+
+
+def measure(item: tuple[str, bool]) -> list[Row]:
+    """Count differing rows and time the batch of 64, without and with the mode."""
+    name, is_compiled = item
+    torch.manual_seed(0)
+    with torch.device("cuda"):
+        model = built(MODELS[name])
+        prompts = torch.randint(model.config.vocab_size, (BATCH, TOKENS))
+    one_kernel_norms(model)
+    found: Row = {}
+    for mode in (STOCK, OURS):
+        with running(mode):
+            read = partial(logits, compiled(model) if is_compiled else model)
+            bits = differing(read, prompts)  # and whatever compiles, does
+            times = {}
+            for size in (1, BATCH):
+                step = {mode: partial(read, prompts[:size])}
+                times[f"{size} prompts"] = timed(step)[mode]["milliseconds"]
+            found[mode] = {**bits, "milliseconds": times}
+    return [found]
+
+
+@contextmanager
+def running(mode: str) -> Iterator[None]:
+    """Inside, products run as the mode says."""
+    torch._dynamo.reset()
+    with ExitStack() as stack:
+        if mode == OURS:
+            stack.enter_context(installed(1, invariant=True))
+            stack.callback(eager.disable)
+            eager.enable(invariant=True)
+        yield
+
+
+def compiled(model: Any) -> Callable[..., Any]:
+    """A model under `torch.compile`, for fixed shapes, with invariant reductions where it can."""
+    from torch._inductor import config
+
+    options: dict[str, Any] = (
+        {"batch_invariant": True} if hasattr(config, "batch_invariant") else {}
+    )
+    return torch.compile(model, dynamic=False, options=options)
+
+
+def one_kernel_norms(model: Any) -> None:
+    """Have norms be one call: those of transformers are reductions that depend on the batch."""
+    for module in model.modules():
+        if type(module).__name__.endswith("RMSNorm"):
+            module.forward = partial(_norm, module)
+
+
+def _norm(module: Any, x: torch.Tensor) -> torch.Tensor:
+    return F.rms_norm(x, x.shape[-1:], module.weight, module.variance_epsilon)
+
+
+@torch.no_grad()
+def logits(call: Callable[..., Any], prompts: torch.Tensor) -> torch.Tensor:
+    """Those behind each prompt."""
+    return call(input_ids=prompts, logits_to_keep=1)[0][:, -1]
+
+
+def differing(read: Callable[[torch.Tensor], torch.Tensor], prompts: torch.Tensor) -> Row:
+    """Prompts whose logits differ from those in the whole batch, by how they are read."""
+    whole = read(prompts).clone()
+    order = torch.randperm(len(prompts), device=prompts.device)
+    found = {
+        "alone": [read(prompts[row : row + 1]) for row in range(0, BATCH, 9)],
+        "by seven": [read(rows) for rows in prompts[: BATCH // SOME * SOME].split(SOME)],
+        "in another order": [read(prompts[order])],
+        "again": [read(prompts)],
+    }
+    places = {
+        "alone": torch.arange(0, BATCH, 9),
+        "by seven": torch.arange(BATCH // SOME * SOME),
+        "in another order": order,
+        "again": torch.arange(BATCH),
+    }
+    return {
+        way: int((torch.cat(rows) != whole[places[way].to(whole.device)]).any(-1).sum())
+        for way, rows in found.items()
+    }
+
+
+def figures(rows: Sequence[Row]) -> Row:
+    """By case: differing prompts, and the mode's time over stock's at each batch."""
+    return {
+        row["case"]: {
+            "differing": {
+                mode: {way: row[mode][way] for way in row[mode] if way != "milliseconds"}
+                for mode in (STOCK, OURS)
+            },
+            "invariant over stock": {
+                size: row[OURS]["milliseconds"][size] / taken
+                for size, taken in row[STOCK]["milliseconds"].items()
+            },
+        }
+        for row in rows
+    }
+
+
+CASES = {
+    f"{name} {'compiled' if is_compiled else 'eager'}": (name, is_compiled)
+    for name in NAMES
+    for is_compiled in (False, True)
+}
+SETTINGS = {"batch": BATCH, "some": SOME, "tokens": TOKENS}
+SWEEP = Sweep("case", CASES, measuring, figures, 30.0, SETTINGS)
+
+if __name__ == "__main__":
+    SWEEP.main(__file__, __doc__)

@@ -1,0 +1,79 @@
+"""Models, data sets and stores that somebody changed; tests/slow/cli has many more of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from attack.bed import (
+    attack_file,
+    attack_model,
+    attack_provenance,
+    attack_store,
+    collecting,
+    few_rows,
+    make_store,
+)
+from attack.changes import ODD
+
+from tilecast.data_collection.dataset.dataset import Dataset, read_dataset
+from tilecast.heuristics.forms import count, holding, misfit, number, optional, text
+
+MODELS, DATASETS, STORES = range(40), range(12), range(20)
+"""Seeds of what is changed."""
+
+
+def test_changed_models_are_refused_or_answer(
+    small_model_folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    wrong = {
+        seed: found
+        for seed in MODELS
+        if (found := attack_model(small_model_folder, tmp_path / str(seed), seed, capfd))
+    }
+    assert not wrong
+
+
+def test_data_sets_of_a_changed_provenance_are_refused_or_shown(
+    few_dataset: Dataset, tmp_path: Path
+) -> None:
+    rows = read_dataset(few_rows(few_dataset, tmp_path / "good.parquet")).rows
+    wrong = {
+        seed: found
+        for seed in DATASETS
+        if (found := attack_provenance(rows, tmp_path / f"{seed}.parquet", seed))
+    }
+    assert not wrong
+
+
+def test_damaged_data_sets_are_refused_or_what_was_written(
+    few_dataset: Dataset, tmp_path: Path
+) -> None:
+    good, path = few_rows(few_dataset, tmp_path / "good.parquet"), tmp_path / "data.parquet"
+    wrong = {seed: found for seed in STORES if (found := attack_file(good, path, seed))}
+    assert not wrong
+
+
+def test_damaged_stores_are_refused_or_exported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    command = collecting(tmp_path, monkeypatch, capfd)
+    make_store(tmp_path / "good.db")
+    wrong = {
+        seed: found
+        for seed in STORES
+        if (found := attack_store(tmp_path / "good.db", tmp_path / f"{seed}.db", seed, command))
+    }
+    assert not wrong
+
+
+@pytest.mark.parametrize("value", ODD, ids=range(len(ODD)))
+def test_forms_take_what_they_say_and_nothing_else(value: object) -> None:
+    assert (misfit(value, text) is None) == isinstance(value, str)
+    assert (misfit({"a": [value]}, {"a": [count]}) is None) == (
+        type(value) is int and 0 <= value < 2**53
+    )
+    found = misfit([{"a": 1, "b": value}], [{"*": number}], "x")
+    assert found is None or found == "x[0].b"
+    assert optional(text)(value) == (value is None or isinstance(value, str))
+    assert not holding({"z": text})(value)
