@@ -6,6 +6,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import invariant_regret
 import learn_on_gpu
 import new_operand
 import numpy as np
@@ -15,8 +16,12 @@ import simulation
 from operand_transfer import compared
 from selection_regret import kinds
 
+from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
+from tilecast.kernels.candidates import config_table
+from tilecast.kernels.families import parse_config
+from tilecast.models.learning.labels import ProblemLabels
 
 OTHER = GemmOperands.parse("bf16:crr")
 
@@ -120,3 +125,20 @@ def test_each_model_is_asked_about_every_problem_once_and_knows_none_of_its_fami
 def test_operator_and_whether_it_takes_others(text: str, operator: str, others: bool) -> None:
     found = operator_speed.library(GemmOperands.parse(text))
     assert found == {"operator": operator, "others": others}
+
+
+def test_regret_is_counted_among_the_kernels_that_agree() -> None:
+    names = ("64x64x64_c1x1x2_s4_coop_o1_rm8", "64x64x64_c1x1x1_s4_coop_o1_rm8")
+    configs = tuple(map(parse_config, (*names, "128x64x64_c1x1x1_s4_coop_o1_rm8")))
+    times = {regime: np.array([1.0, 2.0, 3.0]) for regime in ("burst", "sustained")}
+    library = {"burst": 4.0, "sustained": 4.0}
+    problem, gpu = GemmProblem(16, 64, 4096), hardware("H200")
+    every = config_table(configs, LINEAR_BF16).all()
+    labels = ProblemLabels(problem, configs, times, times, library, every)
+    own = invariant_regret.agreeing(labels, gpu)
+    assert own.configs == tuple(own.candidates) == configs[1:]
+    found = invariant_regret.figures([labels], [own], [(1, 0)])["m 1 to 16"]
+    assert found["burst"]["best over best of all"]["geomean"] == 2.0
+    assert found["burst"]["cuBLAS over best"]["geomean"] == 2.0
+    assert found["burst"]["cuBLAS over first"]["geomean"] == pytest.approx(4 / 3, abs=1e-3)
+    assert [found["regret"][k]["geomean"] for k in (1, 3)] == [0.5, 0.0]

@@ -5,17 +5,20 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 from command_line import VALID
 
+import tilecast
 from tilecast.cli.main import COMMANDS, main
 from tilecast.cli.options import argtypes
 from tilecast.cli.output.output import Output, print_output
 from tilecast.heuristics.hardware import GPUS
 from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.heuristics.problem import GemmProblem
+from tilecast.inductor_hook import installation
 from tilecast.kernels.candidates import candidates, space
 from tilecast.kernels.families import FAMILIES
 from tilecast.reporting.table import Table
@@ -142,3 +145,14 @@ def test_space_says_why(answer: Callable[..., dict]) -> None:
     small = answer("space", "--why", VALID, "1x8x4096")
     assert not small["valid"]
     assert small["problem"] == "1x8x4096"
+
+
+def test_the_package_has_its_version_and_what_installs_it_and_imports_nothing_for_that() -> None:
+    code = "import sys, tilecast; print(tilecast.__version__, *sys.modules)"
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    found, *loaded = process.stdout.split()
+    assert found == version("tilecast")
+    assert not {"torch", "numpy", "tilecast.inductor_hook"} & set(loaded)
+    assert tilecast.install is installation.install
+    assert tilecast.uninstall is installation.uninstall
+    assert not hasattr(tilecast, "instal")

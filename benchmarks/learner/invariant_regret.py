@@ -1,0 +1,125 @@
+"""What is lost if a row has the same bits in every batch, and does the model choose well then?
+
+``python benchmarks/learner/invariant_regret.py --jobs 2``; no GPU. On the problems of `LINEAR_BF16`
+in the shipped data: the best kernel that does not split k over the best of all, cuBLAS over that,
+and the model's choices among these kernels while their families were held out, for the worst of
+both power regimes: their regret within the class, and cuBLAS over the first of them. The model is
+the one of all kernels.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from tilecast.data_collection.dataset.dataset import read_dataset
+from tilecast.data_collection.dataset.measurement import REGIMES
+from tilecast.heuristics.hardware import Hardware
+from tilecast.heuristics.heuristic import rank
+from tilecast.heuristics.operands import LINEAR_BF16
+from tilecast.kernels.families import FAMILIES
+from tilecast.models.evaluation.regret import groups
+from tilecast.models.learning.fit_ranker import fit_ranker
+from tilecast.models.learning.folds import folds, side_by_side
+from tilecast.models.learning.labels import MAX_K, ProblemLabels, label_table, spread_and_share
+from tilecast.models.learning.training_sets import dataset_hardware
+from tilecast.models.runtime.objectives import ROBUST
+
+sys.path.append(str(Path(__file__).parents[1] / "shared"))
+
+import runner
+from runner import SHOWN_K, Row, ratios
+
+
+def agreeing(labels: ProblemLabels, gpu: Hardware) -> ProblemLabels:
+    """The labels of those kernels that give a row the same bits in every batch."""
+    keep = np.ones(len(labels.configs), bool)
+    names = np.array([config.family for config in labels.configs])
+    for name, family in FAMILIES.items():
+        for rule in family.invariant_rules:
+            broken = rule.broken(labels.candidates.columns, labels.problem.operands, gpu)
+            keep &= ~(broken & (names == name))
+    rows = np.flatnonzero(keep)
+    return replace(
+        labels,
+        configs=tuple(labels.configs[row] for row in rows),
+        label={regime: times[rows] for regime, times in labels.label.items()},
+        truth={regime: times[rows] for regime, times in labels.truth.items()},
+        candidates=labels.candidates.take(rows),
+    )
+
+
+def picked(
+    table: Sequence[ProblemLabels], own: Sequence[ProblemLabels], gpu: Hardware, jobs: int
+) -> list[tuple[int, ...]]:
+    """The first choices for each of some problems of a table; indices into their own configs.
+
+    Args:
+        table: what is learned from.
+        own: of each problem of the table the kernels to choose from.
+        gpu: what ranks are for.
+        jobs: folds at a time.
+    """
+
+    def ask(seen: np.ndarray, asked: np.ndarray) -> dict[int, tuple[int, ...]]:
+        ranker = fit_ranker([table[i] for i in seen], ROBUST, hardware=gpu)
+        found = {}
+        for i in asked.tolist():
+            if table[i].problem.operands == LINEAR_BF16:
+                best = rank(ranker, own[i].problem, own[i].candidates, limit=MAX_K)
+                found[i] = tuple(own[i].candidates.index(config) for config in best)
+        return found
+
+    parts = side_by_side(jobs, [partial(ask, *split) for split in folds(table)])
+    found = {i: picks for part in parts for i, picks in part.items()}
+    return [found[i] for i in sorted(found)]
+
+
+def figures(
+    table: Sequence[ProblemLabels],
+    own: Sequence[ProblemLabels],
+    picks: Sequence[tuple[int, ...]],
+) -> Row:
+    """By group of problems."""
+    regret = np.array(
+        [labels.regret(ROBUST, pick) for labels, pick in zip(own, picks, strict=True)]
+    )
+    found: Row = {}
+    for name, mask in groups([labels.problem for labels in table]).items():
+        if not mask.any():
+            continue
+        at = np.flatnonzero(mask).tolist()
+        group: Row = {"problems": len(at)}
+        for regime in REGIMES:
+            every = [table[i].truth[regime].min() for i in at]
+            best = [own[i].truth[regime].min() for i in at]
+            first = [own[i].truth[regime][picks[i][0]] for i in at]
+            library = [table[i].reference[regime] for i in at]
+            group[regime] = {
+                "best over best of all": ratios(best, every),
+                "cuBLAS over best": ratios(library, best),
+                "cuBLAS over first": ratios(library, first),
+            }
+        group["regret"] = {
+            k: {name: round(v, 5) for name, v in spread_and_share(regret[at, k - 1]).items()}
+            for k in SHOWN_K
+        }
+        found[name] = group
+    return found
+
+
+if __name__ == "__main__":
+    parser = runner.parser(__file__, __doc__)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    options, dataset = parser.parse_args(), read_dataset(runner.DATA)
+    gpu, whole = dataset_hardware(dataset), label_table(dataset)
+    restricted = [agreeing(labels, gpu) for labels in whole]
+    choices = picked(whole, restricted, gpu, options.jobs)
+    asked = [i for i, labels in enumerate(whole) if labels.problem.operands == LINEAR_BF16]
+    settings = {"dataset": runner.facts(dataset), "fitted": len(whole), "problems": len(asked)}
+    shown = figures([whole[i] for i in asked], [restricted[i] for i in asked], choices)
+    runner.write(options, settings, shown)
