@@ -91,7 +91,7 @@ def _check_compiled() -> None:
     """That a compiled product is what the eager one is, bit for bit."""
     torch._dynamo.reset()
     a, b = (torch.randn(shape, generator=torch.Generator().manual_seed(0)) for shape in SHAPES)
-    options = {"max_autotune_gemm": True}
+    options: dict[str, Any] = {"max_autotune_gemm": True}
     with torch.no_grad(), config.patch(force_disable_caches=True):
         assert torch.equal(torch.compile(torch.mm, options=options)(a, b), torch.mm(a, b))
 
