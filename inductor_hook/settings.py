@@ -19,6 +19,7 @@ from tilecast.kernels.objects.keys import toolchain
 from tilecast.models.runtime import artifact
 from tilecast.models.runtime.artifact import SHIPPED, shipped_names
 from tilecast.models.runtime.objectives import check_objective
+from tilecast.reporting.choices import choices_digest
 
 _CHOOSING = ("data_collection", "heuristics", "inductor_hook", "kernels", "models")
 """Packages whose code decides what a graph becomes."""
@@ -28,7 +29,10 @@ MOST = 64
 
 @dataclass(frozen=True)
 class Settings:
-    """The arguments of `install`, of which ``record`` and ``learn`` change no choice."""
+    """The arguments of `install`, of which ``record`` and ``learn`` change no choice.
+
+    Of ``choices`` not the path counts but ``named``.
+    """
 
     k: int | str = 5
     model: str | None = None
@@ -40,6 +44,9 @@ class Settings:
     """Never if ``invariant``: whether it pays depends on m, and what is fused rounds once."""
     invariant: bool = False
     learn: str | None = field(default=None, compare=False)
+    choices: str | None = field(default=None, compare=False)
+    named: str = ""
+    """SHA-256 of the file of choices as it is when the settings are made; empty without one."""
     digest: str = ""
     """`model_digest` of the model that is meant; of the one that is there now when left out."""
 
@@ -62,6 +69,8 @@ class Settings:
         object.__setattr__(self, "fuse", self.fuse and not self.invariant)
         _check_suffix("record", self.record, recording.SUFFIX, "CSV")
         _check_suffix("learn", self.learn, autotuned.SUFFIX, "JSON Lines")
+        if self.choices and not self.named:
+            object.__setattr__(self, "named", choices_digest(Path(self.choices)))
         if not self.digest:
             object.__setattr__(self, "digest", model_digest(self.model))
 
@@ -82,6 +91,7 @@ def from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
         "fuse": switched_on("TILECAST_FUSE", environment, default=True),
         "invariant": switched_on(INVARIANT, environment),
         "learn": _path(environment, "TILECAST_LEARN"),
+        "choices": _path(environment, "TILECAST_CHOICES"),
     }
 
 

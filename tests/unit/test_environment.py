@@ -22,7 +22,7 @@ ROWS = {
 """Values, default and meaning by variable."""
 ARGUMENTS = {
     **{f"TILECAST_{name.upper()}": name for name in ("k", "fuse", "invariant", "power", "model")},
-    **{f"TILECAST_{name.upper()}": name for name in ("record", "learn")},
+    **{f"TILECAST_{name.upper()}": name for name in ("record", "learn", "choices")},
 }
 VALUES = {"switch": ("1", "true", "yes", "on", "0", "false", "no", "off")}
 
@@ -52,7 +52,7 @@ def test_defaults_are_those_of_the_table(variable: str) -> None:
     assert unset == from_environment({})
     argument = ARGUMENTS[variable]
     assert unset[argument] == getattr(Settings(), argument)
-    if argument in ("model", "record", "learn"):
+    if argument in ("model", "record", "learn", "choices"):
         assert unset[argument] is None
     else:
         assert unset == from_environment({variable: stated})
