@@ -41,6 +41,12 @@ def test_the_table_names_what_the_code_reads() -> None:
     assert read <= ROWS.keys()
 
 
+def test_the_table_has_every_variable_that_a_page_names() -> None:
+    pages = "".join(page.read_text() for page in (ROOT / "README.md", *ROOT.glob("docs/*.md")))
+    named = re.findall(r"\b(?:TILECAST|TORCH|TORCHINDUCTOR|TRITON|RAY|XDG)_[A-Za-z_]+\b", pages)
+    assert {*named} == ROWS.keys()
+
+
 def test_every_argument_that_the_environment_sets_is_there() -> None:
     assert set(ARGUMENTS.values()) == from_environment({}).keys()
 
