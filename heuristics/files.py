@@ -9,6 +9,7 @@ import secrets
 import stat
 import time
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 from tilecast.heuristics.errors import TilecastError
@@ -56,7 +57,7 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
 
     Behind a link, the file that it leads to is replaced. One that is there keeps its mode; a new
     one is given what the umask allows. Missing folders are made. Temporary files that killed
-    writers left in the folder are removed.
+    writers left in the folder are removed when a process first writes there.
 
     Raises:
         TilecastError: as `destination`; or the folder is read-only or the disk full, say; ``path``
@@ -193,7 +194,9 @@ def _flush(path: Path) -> None:
         os.close(handle)
 
 
+@cache
 def _sweep(folder: Path) -> None:
+    """Once a process: to look through 50,000 entries takes 0.1 s."""
     oldest = time.time() - STALE_SECONDS
     with os.scandir(folder) as entries:
         for entry in entries:

@@ -17,7 +17,7 @@ from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook import telemetry
-from tilecast.inductor_hook.names import BACKEND, without
+from tilecast.inductor_hook.names import BACKEND, SUMMARY, switched_on, without
 from tilecast.inductor_hook.patch import patching
 from tilecast.inductor_hook.patch.torch_versions import (
     ATEN,
@@ -34,7 +34,14 @@ from tilecast.inductor_hook.patch.torch_versions import (
     ask_for_aten,
     torch_version,
 )
-from tilecast.inductor_hook.settings import Settings, activate, active, cache_key, from_environment
+from tilecast.inductor_hook.settings import (
+    Settings,
+    absolute,
+    activate,
+    active,
+    cache_key,
+    from_environment,
+)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -50,6 +57,7 @@ def install(
     record: str | Path | None = None,
     fuse: bool = True,
     learn: str | Path | None = None,
+    choices: str | Path | None = None,
     invariant: bool = False,
 ) -> None:
     """Offer tilecast kernels to ``mode="max-autotune"`` for matrix multiplications, from now on.
@@ -72,6 +80,9 @@ def install(
             conversion and scales, or with the scales behind a product of int8, if that is faster.
         learn: file (``.jsonl``) that the autotuner's times of tilecast kernels are written to, for
             ``tilecast train --add``; it is appended to when it is there already.
+        choices: file (``.csv`` or ``.json``) of the configs that some problems get, in this order,
+            instead of what the model ranks first; ``tilecast predict --choices`` writes it. Of a
+            problem of fixed extents the first k are benchmarked, or the first is taken.
         invariant: give each row of a product the same bits whatever else is in its batch: the model
             chooses among kernels that agree bit for bit, also without max-autotune, and nothing is
             fused. Products without such a kernel are one warning for each operator.
@@ -80,11 +91,10 @@ def install(
         TilecastError: an argument is not allowed, or PyTorch is too old.
     """
     # The folder is spelled out in generated code, which may run anywhere.
-    folder, problems, times = (
-        str(Path(path).absolute()) if path else None for path in (model, record, learn)
-    )
+    given = {"model": model, "record": record, "learn": learn, "choices": choices}
+    folder, problems, times, chosen = (absolute(name, path) for name, path in given.items())
     settings = Settings(
-        k, folder, power, rank_nvgemm, rank_flex_gemm, problems, fuse, invariant, times
+        *(k, folder, power, rank_nvgemm, rank_flex_gemm, problems, fuse, invariant, times, chosen)
     )
     _check_version(CONFIG)
     if rank_nvgemm:
@@ -98,6 +108,8 @@ def install(
             f"PyTorch {found} is newer than what tilecast is tested on, {oldest} to {newest}; "
             "where something has changed, PyTorch's own kernels are used",
         )
+    if switched_on(SUMMARY, os.environ):
+        telemetry.summarise_at_exit()
     _put(settings)
 
 

@@ -10,6 +10,8 @@ EAGER = "TILECAST_EAGER"
 """The variable that switches eager multiplications to tilecast."""
 INVARIANT = "TILECAST_INVARIANT"
 """The variable that asks for rows with the same bits in every batch, compiled and eager."""
+SUMMARY = "TILECAST_SUMMARY"
+"""The variable that has one line printed at exit."""
 MODEL = "TILECAST_MODEL"
 """The variable that names the folder of a model to use instead of the shipped ones."""
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import re
 import sys
 import threading
+from collections.abc import Mapping
+from functools import cache
 
 from tilecast.heuristics.errors import one_line
 
@@ -46,6 +49,32 @@ def count(event: str, times: int = 1) -> None:
     counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", None)
     if counters is not None:
         counters["tilecast"][event] += times
+
+
+@cache
+def summarise_at_exit() -> None:
+    """Have `summary` printed on standard error when this process ends."""
+    atexit.register(lambda: (said := summary()) and print(f"tilecast: {said}", file=sys.stderr))
+
+
+def summary() -> str:
+    """What the counters say of this process's products, in a line; nothing where it had none."""
+    counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", None)
+    found: Mapping[str, int] = counters["tilecast"] if counters is not None else {}
+    alone = sum(
+        times
+        for event, times in found.items()
+        if event.startswith(("fell back to ATen: ", "not covered: "))
+    )
+    offered = found.get("problems", 0)
+    if not offered + alone:
+        return ""
+    won, lost = found.get("won", 0), found.get("lost", 0)
+    races = f", which won {won} of {won + lost} benchmarks" if won + lost else ""
+    return (
+        f"{offered + alone} GEMMs: {offered} got tilecast kernels as choices{races}; PyTorch's "
+        f"alone ran {alone}"
+    )
 
 
 def _is_new(kind: str) -> bool:

@@ -1,18 +1,22 @@
-"""What a model chooses for many problems, as data and as a file."""
+"""What a model chooses for many problems, as data and as a file, which the hook reads."""
 
 from __future__ import annotations
 
 import csv
+import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from pathlib import Path
 
+from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.files import write_atomically
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.problem import PROBLEM_FIELDS, GemmProblem
 from tilecast.kernels.candidates import candidates
+from tilecast.kernels.families import parse_config
 from tilecast.models.runtime.learned import FirstChoice, LearnedHeuristic, Prediction
 
 KINDS = (".csv", ".json")
@@ -81,12 +85,45 @@ def predicted(rank: int, prediction: Prediction) -> dict[str, object]:
     }
 
 
+def read_choices(path: Path) -> dict[GemmProblem, tuple[KernelConfig, ...]]:
+    """The configs that a file names for each problem, by their rank; `write_choices` wrote it.
+
+    A problem that the file leaves to cuBLAS has none. Of the columns only those of a problem and
+    ``config`` have to be there; without ``rank`` the order of the rows counts.
+
+    Raises:
+        TilecastError: the file cannot be read, or a row says no problem, config or rank.
+    """
+    # It imports PyArrow.
+    from tilecast.data_collection.problems.problem_files import read_rows
+
+    check_kind(path)
+    ranked: dict[GemmProblem, list[tuple[int, KernelConfig]]] = {}
+    for number, (problem, row) in enumerate(read_rows(path), 1):
+        try:
+            rank = int(str(row.get("rank") or 0))
+            config = parse_config(str(row.get("config")))
+        except ValueError as error:  # a TilecastError is one
+            raise TilecastError(f"choices {path} are not read: row {number}: {error}") from error
+        if str(row.get("left_to_library")).lower() != "true":
+            ranked.setdefault(problem, []).append((rank, config))
+    return {
+        problem: tuple(dict.fromkeys(config for _, config in sorted(found, key=itemgetter(0))))
+        for problem, found in ranked.items()
+    }
+
+
+def choices_digest(path: Path) -> str:
+    """SHA-256 of a file of choices, once it is read and found sound; raises as `read_choices`."""
+    read_choices(path)
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
 def check_kind(path: Path) -> None:
     """See that the name of a file says in which format choices are written to it."""
     if path.suffix.lower() not in KINDS:
         raise TilecastError(
-            f"choices cannot be written to {path}; allowed: a name that ends in "
-            f"{' or '.join(KINDS)}"
+            f"{path} cannot hold choices; allowed: a name that ends in {' or '.join(KINDS)}"
         )
 
 

@@ -34,7 +34,12 @@ _WHOLE = re.compile(r"\s*(-?[0-9]+)(\.0*)?\s*", re.ASCII)
 
 
 def read_problems(path: Path) -> tuple[GemmProblem, ...]:
-    """The distinct problems of a file, in its order.
+    """The distinct problems of a file, in its order; raises as `read_rows`."""
+    return tuple(dict.fromkeys(problem for problem, _ in read_rows(path)))
+
+
+def read_rows(path: Path) -> list[tuple[GemmProblem, Row]]:
+    """The rows of a file, each with its problem; of Parquet only the columns of problems.
 
     Columns or keys are ``m``, ``n``, ``k`` and, where they matter, ``batch`` and ``operands``;
     others are ignored.
@@ -56,7 +61,7 @@ def read_problems(path: Path) -> tuple[GemmProblem, ...]:
         raise _refused(path, one_line(error)) from error
     if not rows:
         raise _refused(path, "it has no row")
-    return tuple(dict.fromkeys(_problem(path, i, row) for i, row in enumerate(rows, 1)))
+    return [(_problem(path, place, row), row) for place, row in enumerate(rows, 1)]
 
 
 def _csv(path: Path) -> Iterable[Row]:

@@ -6,7 +6,7 @@ nothing is benchmarked, if it is the model of another GPU or does not know the o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache
 from pathlib import Path
@@ -32,6 +32,7 @@ from tilecast.models.runtime.learned import (
 )
 from tilecast.models.runtime.manifest import model_hardware
 from tilecast.models.runtime.nearest_gpu import terms
+from tilecast.reporting.choices import choices_digest, read_choices
 
 _REMEMBERED = 4096
 """Problems whose answer is kept; a model has some dozens."""
@@ -68,6 +69,8 @@ def shortlist(settings: Settings, problem: GemmProblem, gpu: Hardware) -> tuple[
     """The configs that a problem deserves and what is expected of them, best first."""
     if settings.k == 1:
         return (first(settings, problem, gpu).prediction,)
+    if named := _named(settings, problem, gpu):
+        return named if settings.k == "auto" else named[: int(settings.k)]
     heuristic = _ranking(settings, problem.operands, gpu, benchmarked=True)
     configs = candidates(problem, gpu, invariant=settings.invariant)
     if settings.k == "auto":
@@ -80,12 +83,44 @@ def first(settings: Settings, problem: GemmProblem, gpu: Hardware) -> FirstChoic
     """The model's first choice for a problem, and whether the model falls back to cuBLAS.
 
     It never does if rows have to be the same in every batch, and decides for operands and on GPUs
-    that nothing was measured of.
+    that nothing was measured of. Nor does it where a file names the config.
     """
+    if named := _named(settings, problem, gpu):
+        return FirstChoice(named[0], None, False)
     # Candidates that agree bit for bit: which of them is taken decides about time alone.
     heuristic = _ranking(settings, problem.operands, gpu, benchmarked=settings.invariant)
     choice = heuristic.first(problem, candidates(problem, gpu, invariant=settings.invariant))
     return replace(choice, deferred=False) if settings.invariant else choice
+
+
+def _named(settings: Settings, problem: GemmProblem, gpu: Hardware) -> tuple[Prediction, ...]:
+    """What the user's file of choices names for a problem, in its order; mostly nothing."""
+    if not settings.choices:
+        return ()
+    wanted = _choices(settings.choices, settings.named).get(problem, ())
+    if not wanted:
+        return ()
+    heuristic = _ranking(settings, problem.operands, gpu, benchmarked=True)
+    every = heuristic.predict(problem, candidates(problem, gpu, invariant=settings.invariant))
+    expected = {one.config: one for one in every}
+    for config in wanted:
+        if config not in expected:
+            raise TilecastError(
+                f"{settings.choices} names {config} for {problem}, which is no candidate on "
+                f"{gpu.name}; allowed: one that `tilecast space {problem} --list` prints"
+            )
+    return tuple(expected[config] for config in wanted)
+
+
+@cache
+def _choices(path: str, digest: str) -> Mapping[GemmProblem, tuple[KernelConfig, ...]]:
+    """A file of choices, if it is still the one that was installed."""
+    if choices_digest(Path(path)) != digest:
+        raise TilecastError(
+            f"{path} has changed since it was installed; allowed: the same; call "
+            "tilecast.inductor_hook.install() again"
+        )
+    return read_choices(Path(path))
 
 
 def decided(settings: Settings, problem: GemmProblem, gpu: Hardware, any_rows: bool) -> FirstChoice:

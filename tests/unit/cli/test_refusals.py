@@ -156,7 +156,7 @@ REFUSALS = [
     ("predict --problems {own} --data d", f"--data {MANY}"),
     ("predict 16x64x64 32x64x64 --data d", f"--data {MANY}"),
     ("predict --problems {own} --tp 2", "--tp and --rows shape a model's layers"),
-    ("predict --problems {own} --choices {}/a.txt", "choices cannot be written to {}/a.txt"),
+    ("predict --problems {own} --choices {}/a.txt", "{}/a.txt cannot hold choices; allowed: "),
     ("predict --problems {own} --choices /proc/no/a.csv", "cannot write /proc/no: "),
     ("predict --problems {own} --choices {own}", "reads, keeps or writes {own} there"),
     ("compile -k 3", "-k needs problems to rank for; allowed: MxNxK"),

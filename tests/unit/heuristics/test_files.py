@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import multiprocessing
 import os
-import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -165,25 +166,30 @@ def test_concurrent_writers_never_mix(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def _write_and_die(path: Path) -> None:
-    write_atomically(path, lambda file: os.kill(os.getpid(), signal.SIGKILL))
+def _write(path: Path, signalled: str = "SIGCONT") -> None:
+    """Write a file in a process of its own, which gets a signal meanwhile."""
+    code = (
+        "import os, pathlib, signal, sys\n"
+        "from tilecast.heuristics.files import write_atomically\n"
+        "path, number = pathlib.Path(sys.argv[1]), getattr(signal, sys.argv[2])\n"
+        "write_atomically(path, lambda file: os.kill(os.getpid(), number))"
+    )
+    subprocess.run([sys.executable, "-c", code, str(path), signalled], check=False)
 
 
 def test_what_a_killed_writer_left_is_removed_later(tmp_path: Path) -> None:
-    """Not at once: it might be at work still, on another host."""
-    writer = multiprocessing.get_context("fork").Process(
-        target=_write_and_die, args=(tmp_path / "file",)
-    )
-    writer.start()
-    writer.join()
+    """Not at once: it might be at work still, on another host. A process looks once."""
+    _write(tmp_path / "file", "SIGKILL")
     (left,) = tmp_path.iterdir()
     other = tmp_path / "other"
     write_atomically(other, lambda file: file.write_text("new"))
     assert set(tmp_path.iterdir()) == {left, other}
     old = time.time() - STALE_SECONDS - 1
     os.utime(left, (old, old))
+    write_atomically(other, lambda file: file.write_text("newer"))
+    assert set(tmp_path.iterdir()) == {left, other}
     os.utime(other, (old, old))
-    write_atomically(tmp_path / "third", lambda file: file.write_text("new"))
+    _write(tmp_path / "third")
     assert set(tmp_path.iterdir()) == {other, tmp_path / "third"}
 
 

@@ -25,7 +25,7 @@ from torch._inductor.select_algorithm import get_algorithm_selector_cache
 from torch._inductor.virtualized import V
 
 from tilecast.heuristics.errors import TilecastError
-from tilecast.inductor_hook import install, installation, installed, uninstall
+from tilecast.inductor_hook import install, installation, installed, telemetry, uninstall
 from tilecast.inductor_hook.offer.template import TilecastCaller
 from tilecast.inductor_hook.patch.torch_versions import torch_version
 from tilecast.inductor_hook.settings import active
@@ -503,3 +503,46 @@ def test_a_thread_that_compiled_before_gets_our_choices(there: Callable) -> None
             assert there(lambda: _handler().uuid()[2]) == count
             assert "_finalize_template_configs" in vars(handler)
         assert vars(handler) == {}
+
+
+@pytest.mark.parametrize(
+    ("counted", "said"),
+    [
+        ({}, ""),
+        ({"failed: ranking": 2}, ""),
+        (
+            {
+                "problems": 11,
+                "won": 9,
+                "lost": 1,
+                "fell back to ATen: mm": 2,
+                "not covered: bmm": 1,
+            },
+            "14 GEMMs: 11 got tilecast kernels as choices, which won 9 of 10 benchmarks; PyTorch's "
+            "alone ran 3",
+        ),
+        ({"problems": 2}, "2 GEMMs: 2 got tilecast kernels as choices; PyTorch's alone ran 0"),
+    ],
+)
+@pytest.mark.usefixtures("hook")
+def test_the_summary_counts_products(counted: dict[str, int], said: str) -> None:
+    from torch._dynamo.utils import counters
+
+    counters["tilecast"].update(counted)
+    assert telemetry.summary() == said
+
+
+def test_the_summary_is_printed_once_at_exit_where_it_is_asked_for() -> None:
+    code = (
+        "from torch._dynamo.utils import counters; from tilecast import install; install(k=2); "
+        "install(k=3); counters['tilecast']['problems'] = 2"
+    )
+    said = {}
+    for asked in ("1", "0"):
+        environment = os.environ | {"TILECAST_SUMMARY": asked}
+        process = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, env=environment
+        )
+        said[asked] = process.stderr
+    line = "tilecast: 2 GEMMs: 2 got tilecast kernels as choices; PyTorch's alone ran 0\n"
+    assert said == {"1": line, "0": ""}

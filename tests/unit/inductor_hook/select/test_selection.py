@@ -25,7 +25,7 @@ from tilecast.inductor_hook.select.selection import (
     ranked,
     shortlist,
 )
-from tilecast.inductor_hook.settings import Settings
+from tilecast.inductor_hook.settings import Settings, cache_key
 from tilecast.kernels.candidates import candidates
 from tilecast.kernels.quack_sm90.space import stock_configs
 from tilecast.models.runtime import artifact
@@ -185,3 +185,75 @@ def test_a_model_of_ones_own_says_which_gpu_it_is_for(
     artifact.save(replace(later, measured=later.operands), tmp_path)
     assert hardware_of(0, Settings(model=str(tmp_path))).sm_count == 77
     assert hardware_of(0, settings) == new
+
+
+@pytest.fixture
+def chosen(tmp_path: Path) -> Path:
+    """A file that names three configs for a problem, its own order, and leaves another one."""
+    few = [one.config.name for one in shortlist(Settings(40), GemmProblem(512, 4096, 4096), H200)]
+    path = tmp_path / "choices.csv"
+    rows = [f"512,4096,4096,{rank},{few[at]},False" for rank, at in ((2, 20), (1, 30), (3, 0))]
+    rows.append(f"64,4096,4096,1,{few[0]},True")
+    path.write_text("\n".join(["m,n,k,rank,config,left_to_library", *rows]) + "\n")
+    return path
+
+
+@pytest.mark.usefixtures("hook")
+def test_a_file_of_choices_decides_for_its_problems_alone(chosen: Path) -> None:
+    problem, plain = GemmProblem(512, 4096, 4096), Settings(40)
+    few = [one.config for one in shortlist(plain, problem, H200)]
+    expected = {one.config: one.microseconds for one in shortlist(plain, problem, H200)}
+    for k, places in ((5, (30, 20, 0)), (2, (30, 20)), (1, (30,)), ("auto", (30, 20, 0))):
+        found = shortlist(Settings(k, choices=str(chosen)), problem, H200)
+        assert [one.config for one in found] == [few[place] for place in places]
+        assert found[0].microseconds == pytest.approx(expected[few[30]])
+    for other in (GemmProblem(64, 4096, 4096), GemmProblem(512, 4096, 2048)):
+        for k in (1, 3):
+            assert shortlist(Settings(k, choices=str(chosen)), other, H200) == shortlist(
+                Settings(k), other, H200
+            )
+    decided = first(Settings(1, choices=str(chosen)), problem, H200)
+    assert (decided.prediction.config, decided.deferred) == (few[30], False)
+
+
+@pytest.mark.usefixtures("hook")
+def test_graphs_depend_on_what_the_file_of_choices_says(chosen: Path, tmp_path: Path) -> None:
+    one, again = Settings(choices=str(chosen)), Settings(choices=str(chosen))
+    assert one == again != Settings()
+    moved = tmp_path / "moved.csv"
+    moved.write_text(chosen.read_text())
+    assert Settings(choices=str(moved)) == one
+    assert cache_key(one) == cache_key(Settings(choices=str(moved))) != cache_key(Settings())
+    chosen.write_text(chosen.read_text().replace(",3,", ",4,"))
+    assert Settings(choices=str(chosen)) != one
+    with pytest.raises(TilecastError, match="has changed since it was installed"):
+        shortlist(one, GemmProblem(512, 4096, 4096), H200)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("m,n,k,config\n512,4096,4096,128x128", "row 1: "),
+        ("m,n,k\n512,4096,4096", "row 1: "),
+        ("m,n,k,config,rank\n512,4096,4096,64x64x64_c1x1x1_s12_pong_o1_rm8,x", "row 1: "),
+        ("", "has no row"),
+    ],
+)
+def test_a_file_that_names_no_choices_is_refused(tmp_path: Path, text: str, reason: str) -> None:
+    path = tmp_path / "choices.csv"
+    path.write_text(text)
+    with pytest.raises(TilecastError, match=reason):
+        Settings(choices=str(path))
+    with pytest.raises(TilecastError, match="cannot hold choices; allowed: a name that ends in"):
+        Settings(choices=str(tmp_path / "choices.txt"))
+
+
+@pytest.mark.usefixtures("hook")
+def test_a_config_that_is_no_candidate_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "choices.json"
+    config = "128x256x64_c2x1x1_s4_coop_o1_rm8"
+    path.write_text(json.dumps([{"m": 16, "n": 64, "k": 64, "config": config}]))
+    problem = GemmProblem(16, 64, 64)
+    assert config not in {one.name for one in candidates(problem, H200)}
+    with pytest.raises(TilecastError, match=f"names {config} for 16x64x64, which is no cand"):
+        shortlist(Settings(choices=str(path)), problem, H200)
