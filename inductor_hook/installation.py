@@ -34,7 +34,14 @@ from tilecast.inductor_hook.patch.torch_versions import (
     ask_for_aten,
     torch_version,
 )
-from tilecast.inductor_hook.settings import Settings, activate, active, cache_key, from_environment
+from tilecast.inductor_hook.settings import (
+    Settings,
+    absolute,
+    activate,
+    active,
+    cache_key,
+    from_environment,
+)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -84,9 +91,8 @@ def install(
         TilecastError: an argument is not allowed, or PyTorch is too old.
     """
     # The folder is spelled out in generated code, which may run anywhere.
-    folder, problems, times, chosen = (
-        str(Path(path).absolute()) if path else None for path in (model, record, learn, choices)
-    )
+    given = {"model": model, "record": record, "learn": learn, "choices": choices}
+    folder, problems, times, chosen = (absolute(name, path) for name, path in given.items())
     settings = Settings(
         *(k, folder, power, rank_nvgemm, rank_flex_gemm, problems, fuse, invariant, times, chosen)
     )

@@ -61,7 +61,11 @@ class Settings:
                 f"k={self.k!r} is out of range; allowed: 1 to {MOST}, or 'auto'; "
                 "1 picks without a benchmark"
             )
-        check_objective(self.power)
+        # Another type than a text may not even hash.
+        check_objective(self.power if isinstance(self.power, str) else repr(self.power))
+        for name in ("rank_nvgemm", "rank_flex_gemm", "fuse", "invariant"):
+            if type(getattr(self, name)) is not bool:
+                raise TilecastError(f"{name}={getattr(self, name)!r}; allowed: True or False")
         object.__setattr__(self, "fuse", self.fuse and not self.invariant)
         _check_suffix("record", self.record, recording.SUFFIX, "CSV")
         _check_suffix("learn", self.learn, autotuned.SUFFIX, "JSON Lines")
@@ -75,7 +79,8 @@ def from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
     """What the environment says of `install`'s arguments; an empty variable counts as unset.
 
     Raises:
-        TilecastError: a switch is neither yes nor no. `Settings` checks the others.
+        TilecastError: a switch is neither yes nor no, or a path begins with a home that is not
+            there. `Settings` checks the others.
     """
     k = environment.get("TILECAST_K", "").strip() or "5"
     return {
@@ -91,9 +96,31 @@ def from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _path(environment: Mapping[str, str], variable: str) -> str | None:
-    """The path that a variable names, with the user's home in place of ``~``."""
+    """The path that a variable names, with the user's home in place of ``~``.
+
+    Raises:
+        TilecastError: there is no such home.
+    """
     value = environment.get(variable, "")
-    return str(Path(value).expanduser()) if value else None
+    try:
+        return str(Path(value).expanduser()) if value else None
+    except RuntimeError as error:
+        raise TilecastError(
+            f"{variable}={value!r} begins with no user's home; allowed: ~, or the whole path"
+        ) from error
+
+
+def absolute(name: str, path: Any) -> str | None:
+    """The path that an argument names, spelled out; None where it names none.
+
+    Raises:
+        TilecastError: it is no path.
+    """
+    if path is None or path == "":
+        return None
+    if not isinstance(path, str | Path):
+        raise TilecastError(f"{name}={path!r} is no path; allowed: a text or a pathlib.Path")
+    return str(Path(path).absolute())
 
 
 def unbenchmarked(model: str | Path | None, power: str, invariant: bool = False) -> Settings:
@@ -102,8 +129,7 @@ def unbenchmarked(model: str | Path | None, power: str, invariant: bool = False)
     Raises:
         TilecastError: a value is not allowed, or the model's manifest is refused.
     """
-    folder = str(Path(model).absolute()) if model else None
-    return Settings(1, folder, power, invariant=invariant)
+    return Settings(1, absolute("model", model), power, invariant=invariant)
 
 
 _kept = cache(unbenchmarked)
