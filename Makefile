@@ -9,7 +9,7 @@ DEMO_DATA := data_collection/data/h100.parquet
 # third of the set-up time to compile all of it.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-slow test-newest test-gpu lint docs wheel release clean
+.PHONY: demo test test-slow test-newest test-gpu lint docs wheel sdist release clean
 
 # The whole way on shipped data: train, score on held-out problems, predict, compile. Scoring
 # trains on the other problems itself, so that it runs beside the training.
@@ -67,6 +67,10 @@ docs: .venv/.with-dev
 wheel:
 	rm -rf build/lib build/bdist.*
 	$(PYTHON) -m pip wheel --quiet --no-deps --wheel-dir dist .
+
+# The whole project in one file: packages, tests, documentation and examples.
+sdist: .venv/.with-dev
+	$(BIN)/python -c 'from setuptools import build_meta; build_meta.build_sdist("dist")'
 
 # The kernels in a released wheel: how many of the most frequent ones, for which operands. Two cores
 # compile them in half an hour.

@@ -7,9 +7,12 @@ releases that exist.
 from __future__ import annotations
 
 from importlib.metadata import requires
+from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+
+from tilecast.inductor_hook.patch.torch_versions import NEWEST, OLDEST
 
 NEIGHBOURS = {
     "vLLM 0.33.0, 2026-11-02": (
@@ -60,3 +63,10 @@ def test_a_release_of_each_package_suits_both(neighbour: str) -> None:
             if release in theirs.specifier and release in ours[theirs.name]
         ]
         assert suiting, f"{theirs} and tilecast's {ours[theirs.name]}"
+
+
+def test_the_range_of_pytorch_is_the_one_that_the_readme_states() -> None:
+    oldest, newest = (".".join(map(str, one)) for one in (OLDEST, NEWEST))
+    assert f"torch>={oldest}" in (requires("tilecast") or ())
+    readme = Path(__file__).parents[2].joinpath("README.md").read_text()
+    assert f"PyTorch {oldest} or later (tested to {newest})" in readme
