@@ -99,7 +99,8 @@ def answer(capsys: pytest.CaptureFixture[str]) -> Callable[..., dict]:
     def run(*arguments: str, status: int = 0) -> dict:
         assert main([*arguments, "--json"]) == status
         captured = capsys.readouterr()
-        assert captured.err == ""
+        # Work that takes long, as where the machine is busy, says how far it is.
+        assert [line for line in captured.err.splitlines() if " steps, " not in line] == []
         return json.loads(captured.out)
 
     return run

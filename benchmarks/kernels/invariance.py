@@ -69,16 +69,22 @@ _TEXTS = (
     *(f"bf16:rcr:{steps}" for steps in ("bias", "relu", "c", "alpha+beta-c", "bias+c")),
     *(f"bf16:rcr:bias+{name}" for name in ("gelu", "gelu-tanh", "silu")),
     "fp16:rcr:bias+gelu",
+)
+_EIGHT_BITS = (
     *(f"e4m3:rcr>bf16:{scales}" for scales in ("tensor-scales", "row-scales+bias")),
     *(f"e4m3:rcr>bf16@fp32:{scales}" for scales in ("tensor-scales", "row-scales+bias")),
     "e5m2xe4m3:rcr>bf16:tensor-scales",
     *("int8:rcr>int32", "int8:rcr>bf16:row-scales", "int8:rcr>bf16:out-row-scales+bias"),
     *("bf16xint8:rcr:column-scales", "bf16xint8:rcr:fp32-column-scales+bias"),
 )
-KINDS = {text: Kind(GemmOperands.parse(text)) for text in _TEXTS}
+KINDS: dict[str, Kind] = {}
+for _text in _EIGHT_BITS:
+    KINDS[_text] = Kind(GemmOperands.parse(_text))
 for _text in ("bf16:rcr", "bf16:rcr:bias"):
     KINDS[f"{_text}, batched"] = Kind(GemmOperands.parse(_text), batched=True)
     KINDS[f"{_text}, rows of any length"] = Kind(GemmOperands.parse(_text), any_rows=True)
+for _text in _TEXTS:
+    KINDS[_text] = Kind(GemmOperands.parse(_text))
 
 
 @cache

@@ -27,6 +27,7 @@ from tilecast.cli.options import argtypes, arguments, resolve
 from tilecast.cli.options.load_measurements import DATA, shipped_datasets
 from tilecast.cli.options.output_paths import check_distinct, check_writable
 from tilecast.cli.output.output import Output, print_note
+from tilecast.cli.output.progress import show_progress
 from tilecast.data_collection.dataset.dataset import Dataset, write_dataset
 from tilecast.data_collection.gpu.environment import check_there
 from tilecast.data_collection.gpu.gpu_model import visible_gpu_names
@@ -111,13 +112,14 @@ def run(options: argparse.Namespace) -> Output:
         artifact = _trained(measured, options)
         scored = default_scores(measured, OBJECTIVES, resolve.workers(options))
     if drawn:
-        power = arguments.DEFAULT_POWER
-        about = Section("The model", [f"Not trained or scored: {why}"])
-        if artifact:
-            about = model_section(artifact.name, artifact.facts)
-        scores = score_section(scored, power) if scored else None
-        sections = measured_sections(dataset, measured.own, power, artifact, scores)
-        write_page(out / REPORT, f"tilecast: {gpu.name}", [about, *sections])
+        with show_progress("report"):
+            power = arguments.DEFAULT_POWER
+            about = Section("The model", [f"Not trained or scored: {why}"])
+            if artifact:
+                about = model_section(artifact.name, artifact.facts)
+            scores = score_section(scored, power) if scored else None
+            sections = measured_sections(dataset, measured.own, power, artifact, scores)
+            write_page(out / REPORT, f"tilecast: {gpu.name}", [about, *sections])
     seconds = round(time.monotonic() - start, 1)
     facts = {"model": str(out) if artifact else None, "gpu": gpu.facts(), "seconds": seconds}
     return _output(facts | {"no_model": why}, counts, dataset, scored)

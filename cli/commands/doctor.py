@@ -18,12 +18,16 @@ from tilecast.cli.diagnosis.problem import check_hook, check_settings, explain
 from tilecast.cli.options import argtypes, arguments, resolve
 from tilecast.cli.options.mnk import parse_mnk
 from tilecast.cli.output.output import Output
+from tilecast.cli.output.progress import show_steps
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.inductor_hook.names import MODEL
 from tilecast.inductor_hook.settings import Settings, from_environment
 from tilecast.kernels.candidates import space
 from tilecast.kernels.objects.cache import ObjectCache
+
+_SECONDS = 3.0
+"""Of the checks, most of which PyTorch's import takes."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,7 +54,8 @@ def run(options: argparse.Namespace) -> Output:
         raise TilecastError("--operands are those of a problem; allowed: with MxNxK")
     Settings(**typed)  # what is refused comes before the checks, which take seconds
     about = [] if options.problem is None else list(_explained(options, typed, objects))
-    findings = [*examine(objects.root), *check_hook(), *check_settings()]
+    with show_steps("looking at packages, GPUs, models and the cache", 1, _SECONDS):
+        findings = [*examine(objects.root), *check_hook(), *check_settings()]
     usable = all(finding.works for finding in findings if finding.needed)
     gpus = [one.found for one in findings if one.subject == "gpu" and one.works]
     runs = usable and bool(gpus) and all(one.works for one in findings if one.subject == "CUDA")

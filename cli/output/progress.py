@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _SECONDS_BETWEEN_LINES = 15.0
 _SHORT = 5.0
-"""Seconds of work that is not announced."""
+"""Seconds of work that is not announced where there is no terminal."""
 
 
 class _LossyStream(io.TextIOBase):
@@ -60,13 +60,16 @@ class _Shown:
 
 
 @contextmanager
-def _shown(first: str) -> Iterator[_Shown]:
-    """Show a first line on standard error; where that is closed or full, work goes on silently."""
+def _shown(first: str, announced: bool = True) -> Iterator[_Shown]:
+    """Show a first line on standard error; where that is closed or full, work goes on silently.
+
+    Where there is no terminal, the line is printed if it is ``announced``.
+    """
     from rich.console import Console
 
     file = None if sys.stderr is None else cast("TextIO", _LossyStream(sys.stderr))
     console = Console(file=file, stderr=True, highlight=False)
-    if first and not console.is_terminal:
+    if first and announced and not console.is_terminal:
         console.print(first, soft_wrap=True)
     with console.status(first or "starting") as status:
         yield _Shown(console, status)
@@ -94,8 +97,8 @@ def show_steps(name: str, total: int, expected: float) -> Iterator[Callable[[], 
         expected: seconds that all will take, which are shown until the first is done.
     """
     start, done = time.monotonic(), 0
-    first = f"{name}: {total} steps, some {_duration(expected)}" if expected > _SHORT else ""
-    with _shown(first) as shown:
+    first = f"{name}: {total} steps, some {_duration(expected)}"
+    with _shown(first, announced=expected > _SHORT) as shown:
 
         def step() -> None:
             nonlocal done

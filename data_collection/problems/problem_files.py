@@ -10,9 +10,6 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from tilecast.heuristics.errors import TilecastError, one_line
 from tilecast.heuristics.files import check_regular, read_whole
 from tilecast.heuristics.operands import LINEAR_BF16, GemmOperands
@@ -27,7 +24,7 @@ MOST_ROWS = 1_000_000
 
 Row = Mapping[str, object]
 
-_FOREIGN = (csv.Error, pa.ArrowException, MemoryError)
+_FOREIGN = (csv.Error, MemoryError)
 
 _WHOLE = re.compile(r"\s*(-?[0-9]+)(\.0*)?\s*", re.ASCII)
 """A whole number as text; pandas writes 16.0 where another row of the column has none."""
@@ -86,16 +83,23 @@ def _json(path: Path) -> Iterable[Row]:
 
 
 def _parquet(path: Path) -> Iterable[Row]:
+    # Here: it takes longer to import than to rank a problem.
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     check_regular(path, MOST_BYTES)
-    with pa.OSFile(str(path)) as source:
-        file = pq.ParquetFile(source)
-        if file.metadata.num_rows > MOST_ROWS:
-            raise ValueError(f"it has {file.metadata.num_rows} rows, more than {MOST_ROWS}")
-        names = [name for name in file.schema_arrow.names if name in PROBLEM_FIELDS]
-        for name in names:
-            if names.count(name) > 1:
-                raise ValueError(f"it has {names.count(name)} columns {name}")
-        return file.read(columns=names).to_pylist()
+    try:
+        with pa.OSFile(str(path)) as source:
+            file = pq.ParquetFile(source)
+            if file.metadata.num_rows > MOST_ROWS:
+                raise ValueError(f"it has {file.metadata.num_rows} rows, more than {MOST_ROWS}")
+            names = [name for name in file.schema_arrow.names if name in PROBLEM_FIELDS]
+            for name in names:
+                if names.count(name) > 1:
+                    raise ValueError(f"it has {names.count(name)} columns {name}")
+            return file.read(columns=names).to_pylist()
+    except pa.ArrowException as error:
+        raise ValueError(one_line(error)) from error
 
 
 READERS: dict[str, Callable[[Path], Iterable[Row]]] = {

@@ -1717,9 +1717,9 @@ def test_a_first_call_may_be_captured() -> None:
 
 HOWS: dict[str, dict[str, Any]] = {
     "eager": {},
-    "without max-autotune": {"options": {}},
-    "max-autotune": {"mode": "max-autotune"},
-    "every m in one graph": {"options": {"max_autotune_gemm": True}, "dynamic": True},
+    "without max-autotune": {"dynamic": False},
+    "max-autotune": {"mode": "max-autotune", "dynamic": False},
+    "one graph from the second m on": {"options": {"max_autotune_gemm": True}},
 }
 """How `torch.compile` is called."""
 

@@ -88,7 +88,7 @@ def test_metadata_says_what_it_needs_and_where_it_comes_from(wheel: Path) -> Non
     assert stated["Requires-Python"] == ">=3.11"
     assert "torch>=2.11" in stated.get_all("Requires-Dist", [])
     assert "Typing :: Typed" in stated.get_all("Classifier", [])
-    assert stated.get_all("Project-URL")
+    assert stated["Author"] and stated.get_all("Project-URL")
     entries = path.with_name("entry_points.txt").read_text()
     assert "tilecast = tilecast.cli.main:main" in entries and "[torch.backends]" in entries
 

@@ -99,9 +99,14 @@ def test_without_a_gpu_that_is_told_first(refused: Callable[..., str], tmp_path:
     assert line.startswith("CUDA device 0 is not there; allowed: the 0 that ")
 
 
+@pytest.mark.parametrize("drawn", [True, False])
 def test_what_was_measured_is_reported_though_it_is_too_little_to_train_on(
-    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+    arguments: list[str], drawn: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:
+    """Without plotly there is no page, which a note says."""
+    if not drawn:
+        monkeypatch.setattr(campaign, "can_draw", lambda: False)
+
     def measured(options: CollectOptions, report: object) -> None:
         with closing(MeasurementStore(options.store)) as store:
             store.begin_run({"gpu": NEW.name, "hardware": NEW.facts()})
@@ -112,10 +117,14 @@ def test_what_was_measured_is_reported_though_it_is_too_little_to_train_on(
     lines = [f"{p.m},{p.n},{p.k}" for p in (*OWN, *PROBLEMS)]
     (tmp_path / "own.csv").write_text("\n".join(["m,n,k", *lines]))
     assert main([*arguments, "--json"]) == 0
-    document = json.loads(capsys.readouterr().out)
+    told = capsys.readouterr()
+    document = json.loads(told.out)
+    assert ("plotly is not installed" in told.err) != drawn
     assert (document["measured"], document["problems"]) == (len(OWN), len(OWN) + len(PROBLEMS))
     assert (document["model"], document["scores"]) == (None, None)
-    assert document["files"] == [campaign.DATA, campaign.REPORT]
-    out = tmp_path / "model"
-    assert {path.name for path in out.iterdir()} == {campaign.DATA, campaign.REPORT}
-    assert "Not trained or scored: 2 (n, k)" in (out / campaign.REPORT).read_text()
+    assert document["no_model"].startswith("2 (n, k)")
+    files, out = [campaign.DATA, *([campaign.REPORT] if drawn else [])], tmp_path / "model"
+    assert document["files"] == files
+    assert {path.name for path in out.iterdir()} == {*files}
+    if drawn:
+        assert "Not trained or scored: 2 (n, k)" in (out / campaign.REPORT).read_text()

@@ -107,3 +107,23 @@ def test_a_file_that_is_absent_or_a_folder_is_refused(tmp_path: Path) -> None:
     for name in ("none.csv", "none.parquet", "folder.csv"):
         with pytest.raises(TilecastError, match="are not read: "):
             read_problems(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("columns", "reason"),
+    [
+        (
+            [("m", pa.array([2**62], pa.timestamp("us"))), ("n", [8]), ("k", [8])],
+            "OverflowError|m=",
+        ),
+        ([("m", [8]), ("m", [9]), ("n", [8]), ("k", [8])], "it has 2 columns m"),
+        ([(name, [8] * 1_000_001) for name in "mnk"], "it has 1000001 rows, more than 1000000"),
+    ],
+    ids=["dates", "two columns", "too many rows"],
+)
+def test_odd_parquet_is_refused(tmp_path: Path, columns: list, reason: str) -> None:
+    path = tmp_path / "own.parquet"
+    arrays = [pa.array(values) for _, values in columns]
+    pq.write_table(pa.Table.from_arrays(arrays, [name for name, _ in columns]), path)
+    with pytest.raises(TilecastError, match=reason):
+        read_problems(path)

@@ -8,7 +8,8 @@ from __future__ import annotations
 import gc
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -275,6 +276,37 @@ def test_sets_lie_apart_as_their_tensors_lie() -> None:
         assert torch.equal(b, row)
     storages = {tensor.untyped_storage().data_ptr() for one in (first, *others) for tensor in one}
     assert len(storages) == 8
+
+
+def test_copies_are_allocated_on_the_callers_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory of the side stream would serve nothing but the next benchmark of this thread."""
+    streams: list[object] = ["the caller's"]
+    copied_on: list[object] = []
+
+    @contextmanager
+    def on(stream: object) -> Iterator[None]:
+        streams.append(stream)
+        yield
+        streams.pop()
+
+    def operand_sets(tensors: list[torch.Tensor], l2: int) -> list[list[torch.Tensor]]:
+        copied_on.append(streams[-1])
+        return [tensors]
+
+    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
+    monkeypatch.setattr(torch.cuda, "current_stream", MagicMock())
+    monkeypatch.setattr(torch.cuda, "stream", on)
+    monkeypatch.setattr(cuda_graph, "stream", lambda device: "the side stream")
+    monkeypatch.setattr(cuda_graph, "l2_bytes", lambda device: 1)
+    monkeypatch.setattr(cuda_graph, "_operand_sets", operand_sets)
+    timed_on: list[object] = []
+
+    def stock(*inputs: torch.Tensor, out: torch.Tensor) -> float:
+        timed_on.append(streams[-1])
+        return 1.0
+
+    assert cuda_graph.benchmark(stock, torch.ones(2), out=torch.ones(2)) == 1.0
+    assert (copied_on, timed_on) == (["the caller's"], ["the side stream"])
 
 
 def test_copies_are_made_once_and_go_with_their_tensor() -> None:
