@@ -66,8 +66,9 @@ def install(
     handler in use. Installing again replaces the settings.
 
     Args:
-        k: configs per problem that are generated and benchmarked; 1 takes the model's first choice
-            without any benchmark; ``auto`` lets the model's uncertainty decide, from 1 to 8.
+        k: configs per problem that are generated and benchmarked; 1 takes the model's first choice,
+            which is timed beside ATen's where the model is not sure; ``auto`` lets the model's
+            uncertainty decide, from 1 to 8.
         model: folder of your own model (``tilecast train --out``); the shipped ones when
             left out.
         power: the regime to aim at: ``burst``, ``sustained``, or ``robust`` for the smallest worst

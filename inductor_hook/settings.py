@@ -59,7 +59,7 @@ class Settings:
         if self.k != "auto" and not (type(self.k) is int and 1 <= self.k <= MOST):
             raise TilecastError(
                 f"k={self.k!r} is out of range; allowed: 1 to {MOST}, or 'auto'; "
-                "1 picks without a benchmark"
+                "1 takes the model's first choice"
             )
         # Another type than a text may not even hash.
         check_objective(self.power if isinstance(self.power, str) else repr(self.power))

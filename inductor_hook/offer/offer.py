@@ -161,7 +161,7 @@ def _choices(
 ) -> list[TilecastChoice]:
     """The choices for a product, whose kernels start to compile; raises as `read` and `chosen`."""
     start = time.perf_counter()
-    if op != FUSED and _is_concatenated(V.graph.current_node):
+    if op != FUSED and not settings.invariant and _is_concatenated(V.graph.current_node):
         raise NotCovered("a cat reads it, into which other choices write without a copy")
     matmul = read(kernel_inputs, op, fast, inputs, epilogue)
     if settings.record and not _on_trial():

@@ -445,6 +445,9 @@ def test_what_a_cat_reads_is_left_to_choices_that_write_in_place(graph: Any) -> 
     install(k=3)
     others, graph.current_node = graph.current_node, product
     assert names_of(choices_of(linear(), "mm", [mm.aten_mm])) == ["mm"]
+    install(k=3, invariant=True)  # where a copy is what the same bits cost
+    assert len(_ours(choices_of(linear(), "mm", [mm.aten_mm]))) == 3
+    install(k=3)
     graph.current_node = others
     assert len(choices_of(linear(), "mm", [mm.aten_mm])) == 4
 
