@@ -102,6 +102,23 @@ def test_tables_and_lines(cache: ObjectCache, capsys: pytest.CaptureFixture[str]
         assert shown in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("tail", [b"x", bytes(4), b"x" * 4096], ids=["one", "zeros", "many"])
+def test_a_pack_that_something_follows_is_refused(
+    cache: ObjectCache,
+    tmp_path: Path,
+    answer: Callable[..., dict],
+    refused: Callable[..., str],
+    tail: bytes,
+) -> None:
+    pack = tmp_path / "pack.tar.xz"
+    answer("objects", "pack", str(pack))
+    with pack.open("ab") as file:
+        file.write(tail)
+    other = tmp_path / "other"
+    assert "is damaged or no pack" in refused("objects", "unpack", str(pack), "--cache", str(other))
+    assert not other.exists()
+
+
 def test_what_is_packed_is_unpacked(
     cache: ObjectCache, answer: Callable[..., dict], tmp_path: Path
 ) -> None:

@@ -313,3 +313,21 @@ def test_cache_named_in_the_environment(
 ) -> None:
     monkeypatch.setenv("TILECAST_CACHE", cache if "~" in cache else _place(ground, cache))
     assert complaint(["compile", "16x64x64"]) is None
+
+
+def test_a_core_count_of_the_environment_that_is_none_is_named(
+    refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("LOKY_MAX_CPU_COUNT", "x")
+    message = refused("train", "--jobs", "auto", "--out", str(tmp_path / "model"))
+    assert "LOKY_MAX_CPU_COUNT='x' is no number" in message
+
+
+def test_a_working_folder_that_is_gone_is_named(
+    refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert "the working folder is gone" in refused("predict", "16x64x64")
