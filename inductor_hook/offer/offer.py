@@ -82,7 +82,7 @@ def offered(
     except Deferred as reason:
         count(f"fell back to ATen: {op}")
         _say_none(op, reason)
-        return stock(_of(_aten(templates), template_choices))
+        return stock(_of_aten(templates, template_choices))
     except (NotCovered, TilecastError) as reason:
         count(f"not covered: {op}")
         _say_none(op, reason)
@@ -100,19 +100,17 @@ def offered(
         unsure = any(one.choice and one.choice.choice.unsure for one in found)
         # What nobody benchmarks is waited for here, or a kernel that does not compile would be in
         # the graph and in Inductor's cache for good.
-        (first, *more), rivals = found, _of(_aten(templates), template_choices)
+        (first, *more), rivals = found, _of_aten(templates, template_choices)
         if not (unsure or more or (first.choice and first.choice.await_kernels())):
             return stock(rivals)
         return [*stock(rivals if unsure else {}), *found]
     return [*stock(template_choices), *found]
 
 
-def _aten(templates: Any) -> set[str]:
-    return {one.uid for one in templates if isinstance(one, ExternKernelChoice)}
-
-
-def _of(uids: set[str], template_choices: Any) -> Any:
-    return {uid: some for uid, some in template_choices.items() if uid in uids}
+def _of_aten(templates: Any, template_choices: Any) -> Any:
+    """The generators of ATen's choices alone."""
+    aten = {one.uid for one in templates if isinstance(one, ExternKernelChoice)}
+    return {uid: some for uid, some in template_choices.items() if uid in aten}
 
 
 def own(
