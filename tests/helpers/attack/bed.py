@@ -6,7 +6,7 @@ import gzip
 import hashlib
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -78,7 +78,7 @@ def complaint_of(arguments: list[str], capfd: pytest.CaptureFixture[str]) -> str
     return None if "fault of tilecast" not in err and "Traceback" not in err else err[:300]
 
 
-def attack_model(
+def _attack_model(
     model: Path, folder: Path, seed: int, capfd: pytest.CaptureFixture[str]
 ) -> str | None:
     """Change a model, sign it anew, ask it and show what it says of itself."""
@@ -121,14 +121,14 @@ def _change_arrays(folder: Path, seed: int) -> None:
     change_manifest(folder, lambda m: m.update(file={"name": name, "sha256": sha256}))
 
 
-def attack_provenance(rows: pd.DataFrame, path: Path, seed: int) -> str | None:
+def _attack_provenance(rows: pd.DataFrame, path: Path, seed: int) -> str | None:
     """Write a data set whose provenance somebody changed; what is read can be shown."""
     provenance = {"runs": [RUN], "space_version": 3, "protocol_version": 3}
     write_dataset(Dataset(rows, changed(provenance, seed)), path)
     return _shown(path)
 
 
-def attack_file(data: Path, path: Path, seed: int) -> str | None:
+def _attack_file(data: Path, path: Path, seed: int) -> str | None:
     """Damage the file of a data set; what is read is what was written."""
     shutil.copyfile(data, path)
     damage(path, seed)
@@ -148,14 +148,14 @@ def _shown(path: Path) -> str | None:
     return None
 
 
-def few_rows(dataset: Dataset, path: Path) -> Path:
+def _few_rows(dataset: Dataset, path: Path) -> Path:
     """Write the part of a data set that is of one problem."""
     rows: Any = dataset.rows
     write_dataset(Dataset(rows[(rows["m"] == 64) & (rows["n"] == 4096)], dataset.provenance), path)
     return path
 
 
-def collecting(
+def _collecting(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> Callable[[list[str]], str | None]:
     """Runs `collect` on a store and says what is wrong with it; nothing is measured."""
@@ -171,7 +171,7 @@ def collecting(
     return run
 
 
-def make_store(path: Path) -> None:
+def _make_store(path: Path) -> None:
     """A store of some measurements."""
     with closing(MeasurementStore(path)) as store:
         store.begin_run(RUN)
@@ -186,7 +186,7 @@ def make_store(path: Path) -> None:
         )
 
 
-def attack_store(
+def _attack_store(
     store: Path, path: Path, seed: int, command: Callable[[list[str]], str | None]
 ) -> str | None:
     """Damage a store; ``collect`` refuses it, or exports a data set that can be read."""
@@ -197,3 +197,40 @@ def attack_store(
     if export.exists():
         read_dataset(export)
     return wrong
+
+
+def _wrong(seeds: Iterable[int], attack: Callable[[int], str | None]) -> dict[int, str]:
+    """What went wrong, by the seed of the change."""
+    return {seed: found for seed in seeds if (found := attack(seed))}
+
+
+def wrong_models(
+    model: Path, folder: Path, seeds: Iterable[int], capfd: pytest.CaptureFixture[str]
+) -> dict[int, str]:
+    """Changed models that are neither refused in one line nor answer, by seed."""
+    return _wrong(seeds, lambda seed: _attack_model(model, folder / str(seed), seed, capfd))
+
+
+def wrong_provenances(dataset: Dataset, folder: Path, seeds: Iterable[int]) -> dict[int, str]:
+    """Data sets of a changed provenance that are neither refused nor shown, by seed."""
+    rows = read_dataset(_few_rows(dataset, folder / "good.parquet")).rows
+    return _wrong(seeds, lambda seed: _attack_provenance(rows, folder / f"{seed}.parquet", seed))
+
+
+def wrong_files(dataset: Dataset, folder: Path, seeds: Iterable[int]) -> dict[int, str]:
+    """Damaged data sets that are neither refused nor what was written, by seed."""
+    good, path = _few_rows(dataset, folder / "good.parquet"), folder / "data.parquet"
+    return _wrong(seeds, lambda seed: _attack_file(good, path, seed))
+
+
+def wrong_stores(
+    folder: Path,
+    seeds: Iterable[int],
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> dict[int, str]:
+    """Damaged stores that are neither refused nor exported, by seed."""
+    command = _collecting(folder, monkeypatch, capfd)
+    good = folder / "good.db"
+    _make_store(good)
+    return _wrong(seeds, lambda seed: _attack_store(good, folder / f"{seed}.db", seed, command))
