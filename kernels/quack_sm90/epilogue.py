@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from functools import cache
 from pkgutil import resolve_name
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 # isort: off
 # First, as it makes QuACK importable where its other parts' packages are not.
@@ -22,7 +22,15 @@ from quack.cute_dsl_utils import mlir_namedtuple
 from quack.epilogue.ops import ColVecLoad, RowVecLoad, Scalar
 from quack.tile_scheduler import WorkTileInfo
 
-from tilecast.heuristics.operands import COLUMN, EPILOGUES, MATRIX, NUMBER, ONE, ROW
+from tilecast.heuristics.operands import (
+    COLUMN,
+    EPILOGUES,
+    MATRIX,
+    NUMBER,
+    ONE,
+    ROW,
+    GemmOperands,
+)
 from tilecast.kernels.quack_sm90.resources import WARP_GROUP
 # isort: on
 
@@ -164,48 +172,12 @@ class FusedArguments(NamedTuple):
     column_bias: cute.Tensor | None = None
 
 
-class FusedGemm(TunableGemm):
-    """The same, with all that operands name done to the product before it is stored."""
+class Epilogue:
+    """What is done to a product by the operands that a kernel has, whatever its architecture."""
 
     EpilogueArguments = FusedArguments
-    _epi_ops = (
-        *(Scalar(name) for name in ("alpha", "beta", "one_scale_a", "one_scale_b")),
-        *(_EarlyRow(f"row_{name}") for name in _VECTORS),
-        *(_EarlyColumn(f"column_{name}") for name in _VECTORS),
-    )
-
-    def get_scheduler_class(self, varlen_m: bool = False):
-        """Which CTA multiplies what."""
-        return _seen(super().get_scheduler_class(varlen_m), self)
-
-    def epi_get_smem_tensors(self, params, storage):
-        """The epilogue's shared memory, and which vectors are to be brought there."""
-        self.vectors = []
-        return super().epi_get_smem_tensors(params, storage)
-
-    def mma(self, *args):
-        """Multiply a tile; its vectors are on their way meanwhile."""
-        self._load_vectors()
-        return super().mma(*args)
-
-    def mma_rs_interleaved(self, *args, **kwargs):
-        """The same of an operand that is converted."""
-        self._load_vectors()
-        return super().mma_rs_interleaved(*args, **kwargs)
-
-    def _load_vectors(self):
-        """Ask for the vectors of the tile that comes next.
-
-        All threads have read those of the tile before: its pieces are stored behind a barrier.
-        """
-        if not self.vectors:
-            return
-        # A kernel before this one may write them.
-        prims.griddepcontrol(prims.GridDepAction.WAIT)
-        threads = self.num_epi_warps * cute.arch.WARP_SIZE
-        for op, vector, piece in self.vectors:
-            op.load(vector, piece, self.tile[op._coord_idx()], threads)
-        cute.arch.cp_async_commit_group()
+    config: Any
+    operands: GemmOperands
 
     @cute.jit
     def epi_visit_subtile(self, params, epi_loop_tensors, tRS_rD, tRS_rC=None):
@@ -245,6 +217,66 @@ class FusedGemm(TunableGemm):
         row = f"row_{extra.name}"
         return given[row if row in given else f"column_{extra.name}"][i]
 
+    def arguments(self, extras: tuple):
+        """What the epilogue reads of the operands' extras, and the matrix among them or None."""
+        arguments, matrix = {}, None
+        lines = {ROW: "row", COLUMN: "column"}
+        if self.config.swap_ab:
+            lines = {ROW: "column", COLUMN: "row"}
+        for extra, value in zip(self.operands.extras, extras, strict=True):
+            if extra.kind == MATRIX:
+                matrix = value
+            elif extra.kind == ONE:
+                arguments[f"one_{extra.name}"] = value.iterator
+            elif extra.kind in lines:
+                arguments[f"{lines[extra.kind]}_{extra.name}"] = value
+            else:
+                arguments[extra.name] = value
+        return FusedArguments(**arguments), matrix
+
+
+class FusedGemm(Epilogue, TunableGemm):
+    """The same, with all that operands name done to the product before it is stored."""
+
+    _epi_ops = (
+        *(Scalar(name) for name in ("alpha", "beta", "one_scale_a", "one_scale_b")),
+        *(_EarlyRow(f"row_{name}") for name in _VECTORS),
+        *(_EarlyColumn(f"column_{name}") for name in _VECTORS),
+    )
+
+    def get_scheduler_class(self, varlen_m: bool = False):
+        """Which CTA multiplies what."""
+        return _seen(super().get_scheduler_class(varlen_m), self)
+
+    def epi_get_smem_tensors(self, params, storage):
+        """The epilogue's shared memory, and which vectors are to be brought there."""
+        self.vectors = []
+        return super().epi_get_smem_tensors(params, storage)
+
+    def mma(self, *args):
+        """Multiply a tile; its vectors are on their way meanwhile."""
+        self._load_vectors()
+        return super().mma(*args)
+
+    def mma_rs_interleaved(self, *args, **kwargs):
+        """The same of an operand that is converted."""
+        self._load_vectors()
+        return super().mma_rs_interleaved(*args, **kwargs)
+
+    def _load_vectors(self):
+        """Ask for the vectors of the tile that comes next.
+
+        All threads have read those of the tile before: its pieces are stored behind a barrier.
+        """
+        if not self.vectors:
+            return
+        # A kernel before this one may write them.
+        prims.griddepcontrol(prims.GridDepAction.WAIT)
+        threads = self.num_epi_warps * cute.arch.WARP_SIZE
+        for op, vector, piece in self.vectors:
+            op.load(vector, piece, self.tile[op._coord_idx()], threads)
+        cute.arch.cp_async_commit_group()
+
 
 class GemmWithExtras(FusedGemm):
     """The same, called with a tuple of the operands' extras behind out."""
@@ -260,17 +292,5 @@ class GemmWithExtras(FusedGemm):
         stream,
     ):
         """Launch; see the class."""
-        arguments, matrix = {}, None
-        lines = {ROW: "row", COLUMN: "column"}
-        if const_expr(self.config.swap_ab):
-            lines = {ROW: "column", COLUMN: "row"}
-        for extra, value in zip(self.operands.extras, extras, strict=True):
-            if const_expr(extra.kind == MATRIX):
-                matrix = value
-            elif const_expr(extra.kind == ONE):
-                arguments[f"one_{extra.name}"] = value.iterator
-            elif const_expr(extra.kind in lines):
-                arguments[f"{lines[extra.kind]}_{extra.name}"] = value
-            else:
-                arguments[extra.name] = value
-        self.launch(a, b, out, matrix, FusedArguments(**arguments), max_active_clusters, stream)
+        arguments, matrix = self.arguments(extras)
+        self.launch(a, b, out, matrix, arguments, max_active_clusters, stream)
