@@ -18,7 +18,7 @@ class KernelSpec:
     operands: GemmOperands
     """Dtypes and majors."""
     batched: bool = False
-    """Whether operands carry a leading batch extent."""
+    """Whether all operands carry a leading batch extent; B of groups always has one."""
     any_rows: bool = False
     """Whether rows of out may begin anywhere, not only at multiples of 16 bytes."""
 
@@ -27,7 +27,7 @@ class KernelSpec:
         cls, config: KernelConfig, problem: GemmProblem, any_rows: bool = False
     ) -> KernelSpec:
         """The kernel that runs a config on a problem."""
-        return cls(config, problem.operands, problem.batch > 1, any_rows)
+        return cls(config, problem.operands, problem.batched, any_rows)
 
     def __str__(self) -> str:
         """Config and operands."""

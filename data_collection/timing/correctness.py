@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 CHECK_EXTENTS = ((2056, 10008, 520), (37, 1112, 1032), (1, 264, 200))
 """m, n, k of the correctness checks: ragged everywhere; many tiles per CTA, a deep k, one row."""
+CHECK_GROUPS = 5
+"""Groups of rows of these; some are empty, as there is a single row in one."""
 
 
 def check_problems(spec: KernelSpec) -> list[GemmProblem]:
@@ -19,7 +21,7 @@ def check_problems(spec: KernelSpec) -> list[GemmProblem]:
     operands = spec.operands
     step = 8 * ALIGNMENT_BYTES // min(operands.a.dtype.bits, operands.b.dtype.bits, 16)
     rows = step if "col" in (operands.a.major, operands.out.major) else 1
-    batch = 3 if spec.batched else 1
+    batch = CHECK_GROUPS if operands.groups else 3 if spec.batched else 1
     padded = [
         [
             -(-extent // unit) * unit

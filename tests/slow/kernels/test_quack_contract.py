@@ -74,7 +74,11 @@ SAMPLE = (
     ("bf16xint8:rcr:fp32-column-scales+bias", "swap_64x16x128_c1x1x2_s9_coop_o2_rm8"),
     ("bf16xint8:ccr:bias+gelu", "swap_256x128x64_c1x2x1_s5_coop_o1_rm8"),
     ("bf16xint8:rcr>fp32", "swap_192x96x64_c1x1x1_s6_pong_o1_rm8"),
+    ("bf16:rcr:row-groups", "128x192x64_c1x2x1_s3_pong_o1_rm8"),
+    ("bf16:rrr:row-groups", "64x64x64_c1x1x1_s5_coop_o2_rn8"),
+    ("fp16:rcr:row-groups+silu", "256x192x64_c2x1x1_s3_coop_o1_rm8"),
 )
+GROUPED = "bf16:rcr:row-groups"
 VECTORS = {
     "bf16:rcr:bias": "128x128x64_c2x1x1_s5_coop_o1_rm8",
     "bf16:rcr:bias+gelu": "swap_64x64x64_c1x1x1_s11_pong_o1_rm8",
@@ -219,9 +223,9 @@ copy_utils.block_copy = whole
 
 @pytest.fixture(scope="module")
 def ptx(ask: Ask, dumped: Path) -> dict[str, str]:
-    """What kernels with vectors are compiled to, by their operands."""
+    """What kernels with vectors, or groups of rows, are compiled to, by their operands."""
     found = {}
-    for text, name in VECTORS.items():
+    for text, name in (VECTORS | {GROUPED: "128x128x64_c2x1x1_s6_coop_o1_rm8"}).items():
         for other in dumped.glob("*.ptx"):
             other.unlink()
         ask(f"""
@@ -247,6 +251,16 @@ def test_vectors_are_asked_for_before_the_product_and_after_the_kernel_in_front(
     assert len(copy) >= len(vectors)
     # The first wait is that of the warp which loads A and B.
     assert len(wait) == 2 and wait[1] < copy[0] < product[0]
+
+
+def test_where_groups_end_is_read_after_the_kernel_in_front(ptx: dict[str, str]) -> None:
+    """By the warps that load A and B, and by those that multiply, in the order of the code."""
+    kinds = {"griddepcontrol.wait": "wait", "ld.global": "end", "wgmma.mma_async": "product"}
+    found = [kinds[it] for line in ptx[GROUPED].splitlines() for it in kinds if it in line]
+    loading = found[: found.index("wait", found.index("end"))]
+    multiplying = found[len(loading) : found.index("product")]
+    for part in (loading, multiplying):
+        assert part.index("wait") < part.index("end")
 
 
 def test_threads_share_evenly_what_they_store() -> None:

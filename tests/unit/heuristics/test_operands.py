@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tilecast.heuristics.dtypes import DTYPES, dtype, dtype_of_torch
 from tilecast.heuristics.errors import TilecastError
-from tilecast.heuristics.operands import EPILOGUES, SCALES, GemmOperands, TensorSpec
+from tilecast.heuristics.operands import EPILOGUES, GROUPS, SCALES, GemmOperands, TensorSpec
 
 multiplied = st.sampled_from([row for row in DTYPES.values() if row.speed])
 any_dtype = st.sampled_from(list(DTYPES.values()))
@@ -24,6 +24,7 @@ operands = st.builds(
     any_dtype,
     st.sampled_from(["", *SCALES]),
     st.lists(st.sampled_from([step for step in EPILOGUES if step != "c"]), unique=True).map(tuple),
+    st.sampled_from(["", *GROUPS]),
 )
 
 
@@ -45,7 +46,7 @@ def test_texts_are_distinct(one: GemmOperands, other: GemmOperands) -> None:
     ["bf16:rcr", "fp16:crr>fp32", "e4m3:rcr>bf16:row-scales+bias", "int8:rcr>int32",
      "bf16xint8:rcr", "bf16xint8:rcr:column-scales+bias",
      "bf16xint8:rcr:fp32-column-scales+bias", "e4m3:rcr>bf16@fp16",
-     "bf16:rcr:bias"],
+     "bf16:rcr:bias", "bf16:rcr:row-groups", "fp16:rrr:row-groups+row-scales+silu"],
 )  # fmt: skip
 def test_text_is_as_short_as_it_can_be(text: str) -> None:
     assert GemmOperands.parse(text).text == text
@@ -65,6 +66,7 @@ def test_text_with_what_goes_without_saying_is_read() -> None:
         ("bf16:rcr>fp22", "out is fp22, which only sums are; allowed: fp32"),
         ("bf16:rcr:relux", "epilogue 'relux' is not known; allowed: alpha, bias"),
         ("bf16:rcr:bias+row-scales", "epilogue 'row-scales' is not known; allowed: alpha, bias"),
+        ("bf16:rcr:silu+row-groups", "epilogue 'row-groups' is not known; allowed: alpha, bias"),
         ("bf16:rcr:c+beta-c", "epilogue 'c+beta-c' takes one input twice; allowed: each of "),
         ("", "operands '' are not understood; allowed: A's dtype"),
         ("bf16", "operands 'bf16' are not understood"),
