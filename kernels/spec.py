@@ -20,7 +20,7 @@ class KernelSpec:
     batched: bool = False
     """Whether all operands carry a leading batch extent; B of groups always has one."""
     any_rows: bool = False
-    """Whether rows of out may begin anywhere, not only at multiples of 16 bytes."""
+    """Whether rows of out may begin anywhere, not only at multiples of 16 bytes; not of groups."""
 
     @classmethod
     def for_problem(

@@ -37,6 +37,16 @@ def torch_launch(operands: GemmOperands) -> Callable[..., None]:
     return launch
 
 
+def library_launch(operands: GemmOperands) -> Callable[..., object]:
+    """What is timed as PyTorch's product of some operands; it takes what `torch_launch` takes.
+
+    It is the same, but does not copy to ``out`` what ``_grouped_mm`` can only allocate.
+    """
+    if operands.groups and not operands.epilogue:
+        return lambda a, b, out, offsets: torch._grouped_mm(a, b, offs=offsets)
+    return torch_launch(operands)
+
+
 def torch_refusal(
     problem: GemmProblem, finish: Callable[[], None], device: str = "cuda"
 ) -> str | None:

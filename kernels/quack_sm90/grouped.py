@@ -4,7 +4,12 @@ They are no family of their own: QuACK's kernel takes groups, too, and with them
 split of k and swap_ab. Tiles are handed out on the device, which alone knows where groups end.
 """
 
+# The DSL's packages are joined at import time: a type checker does not see them.
+# pyright: reportMissingImports=false, reportPrivateImportUsage=false
+
 from __future__ import annotations
+
+from typing import Any
 
 import cutlass
 import cutlass.cute as cute
@@ -29,7 +34,8 @@ class GroupStarts:
     @property
     def shape(self):
         """One more than there are groups."""
-        return (self._ends.shape[0] + 1,)
+        extents: Any = self._ends.shape
+        return (extents[0] + 1,)
 
     def __getitem__(self, group: Int32) -> Int32:
         """The first row of a group."""

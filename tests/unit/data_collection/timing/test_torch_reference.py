@@ -14,7 +14,11 @@ from tilecast.data_collection.timing.tensors import (
     random_inputs,
     reference,
 )
-from tilecast.data_collection.timing.torch_reference import torch_launch, torch_refusal
+from tilecast.data_collection.timing.torch_reference import (
+    library_launch,
+    torch_launch,
+    torch_refusal,
+)
 from tilecast.heuristics.operands import EPILOGUES, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 
@@ -68,6 +72,10 @@ def test_pytorch_multiplies_each_group_with_its_own_matrix(text: str, groups: in
     assert counts.min() >= 0 and counts.sum() == 48
     out = poisoned_out(problem, "cpu")
     torch_launch(problem.operands)(a, b, out, ends)
+    if not problem.operands.epilogue:
+        untouched = poisoned_out(problem, "cpu")
+        assert torch.equal(library_launch(problem.operands)(a, b, untouched, ends), out)
+        assert bool(untouched.isnan().all())
     of_row = torch.arange(groups).repeat_interleave(counts)
     right = (a[:, None].double() @ b[of_row].double())[:, 0]
     if problem.operands.activation:
