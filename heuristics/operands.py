@@ -268,9 +268,10 @@ class GemmOperands:
         last = self.epilogue[-1] if self.epilogue else ""
         return last if last and EPILOGUES[last].half is not None else ""
 
-    def out_columns(self, n: int) -> int:
-        """Columns of out for n columns of B."""
-        return n // 2 if self.gate else n
+    @property
+    def columns_for_one(self) -> int:
+        """Columns of B that make one of out: 2 where a gate pairs them."""
+        return 2 if self.gate else 1
 
     def then(self, *steps: str) -> GemmOperands:
         """The same with some of `EPILOGUES` at the end of the epilogue."""

@@ -109,7 +109,7 @@ class GemmProblem:
     @property
     def out_n(self) -> int:
         """Columns of out."""
-        return self.operands.out_columns(self.n)
+        return self.n // self.operands.columns_for_one
 
     @property
     def flops(self) -> int:

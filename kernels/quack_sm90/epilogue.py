@@ -211,7 +211,7 @@ class FusedGemm(TunableGemm):
     def out_tile(self):
         """The part of out that a tile makes, and its stretch of k."""
         m, n, k = self.cta_tile_shape_mnk
-        return m, self.operands.out_columns(n), k
+        return m, n // self.operands.columns_for_one, k
 
     def rotate_batch_last(self, a, b, *others, **options):
         """The operands in the order of extents that the kernel has, the batch last."""

@@ -88,14 +88,14 @@ def test_what_is_not_known_is_refused_with_what_is(text: str, told: str) -> None
 
 @pytest.mark.parametrize("text", ["bf16:rcr", "bf16:rcr:bias+silu"])
 def test_out_has_the_columns_of_b_without_a_gate(text: str) -> None:
-    assert GemmOperands.parse(text).out_columns(96) == 96
+    assert GemmOperands.parse(text).columns_for_one == 1
 
 
 @pytest.mark.parametrize("gate", GATES)
 def test_a_gate_halves_the_columns(gate: str) -> None:
     gated = GemmOperands.parse(f"bf16:rcr:bias+{gate}")
     assert gated.gate == gated.activation == gate
-    assert gated.out_columns(96) == 48
+    assert gated.columns_for_one == 2
     assert not EPILOGUES[gate].activation, "it is found in graphs in another way"
 
 
