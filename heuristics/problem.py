@@ -16,18 +16,24 @@ ALIGNMENT_BYTES = 16
 """A TMA descriptor needs every global stride to be a multiple of 16 bytes (CUDA driver API,
 ``cuTensorMapEncodeTiled``), so the contiguous extent of each operand must be one too."""
 
+GATED_COLUMNS = 16
+"""A kernel reads the two halves of B that a gate pairs by 8 columns in turn."""
+
 PROBLEM_FIELDS = ("m", "n", "k", "batch", "operands")
 """The columns that a problem takes in a table: `GemmProblem.row` and `GemmProblem.from_row`."""
 
 
 @dataclass(frozen=True)
 class GemmProblem:
-    """out[m, n] = A[m, k] @ B[k, n], ``batch`` times; of grouped rows see `products`."""
+    """out[m, n] = A[m, k] @ B[k, n], ``batch`` times; behind a gate out has n/2 columns.
+
+    Of rows that come in groups, see `products`.
+    """
 
     m: int
     """Rows of A and out; where they are grouped, of all groups together."""
     n: int
-    """Columns of B and out."""
+    """Columns of B and, but for a gate, of out."""
     k: int
     """Columns of A, rows of B."""
     batch: int = 1
@@ -65,6 +71,12 @@ class GemmProblem:
                     f"along {extent}); allowed: multiples of {multiple}; pad {extent} to "
                     f"{-(-value // multiple) * multiple}"
                 )
+
+        if operands.gate and self.n % GATED_COLUMNS:
+            raise TilecastError(
+                f"n={self.n} cannot be halved by {operands.gate}; allowed: multiples of "
+                f"{GATED_COLUMNS}"
+            )
 
     @classmethod
     def parse(cls, text: str, operands: GemmOperands = LINEAR_BF16) -> GemmProblem:
@@ -117,6 +129,11 @@ class GemmProblem:
         return -(-self.m // self.products) if self.operands.groups else self.m
 
     @property
+    def out_n(self) -> int:
+        """Columns of out."""
+        return self.n // self.operands.columns_for_one
+
+    @property
     def flops(self) -> int:
         """Floating-point operations: one multiply and one add per product term."""
         matrices = 1 if self.operands.groups else self.batch
@@ -133,7 +150,7 @@ class GemmProblem:
         a = operands.a.dtype.bytes(self.m * self.k)
         b = operands.b.dtype.bytes(self.k * self.n)
         like_out = 1 + sum(extra.kind == MATRIX for extra in operands.extras)
-        out = like_out * operands.out.dtype.bytes(self.m * self.n)
+        out = like_out * operands.out.dtype.bytes(self.m * self.out_n)
         if operands.groups:
             return a + b * self.products + out
         return (a + b + out) * self.batch

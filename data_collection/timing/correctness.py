@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tilecast.heuristics.problem import ALIGNMENT_BYTES, GemmProblem
+from tilecast.heuristics.problem import ALIGNMENT_BYTES, GATED_COLUMNS, GemmProblem
 from tilecast.kernels.spec import KernelSpec
 
 if TYPE_CHECKING:
@@ -22,10 +22,11 @@ def check_problems(spec: KernelSpec) -> list[GemmProblem]:
     step = 8 * ALIGNMENT_BYTES // min(operands.a.dtype.bits, operands.b.dtype.bits, 16)
     rows = step if "col" in (operands.a.major, operands.out.major) else 1
     batch = CHECK_GROUPS if operands.groups else 3 if spec.batched else 1
+    columns = GATED_COLUMNS if operands.gate else step
     padded = [
         [
             -(-extent // unit) * unit
-            for extent, unit in zip(extents, (rows, step, step), strict=True)
+            for extent, unit in zip(extents, (rows, columns, step), strict=True)
         ]
         for extents in CHECK_EXTENTS
     ]
@@ -44,7 +45,7 @@ def wrong_elements(out: torch.Tensor, reference: torch.Tensor, problem: GemmProb
     elements, which are near the square root of k, so one tile that is missing, misplaced or NaN
     shows. Hopper's tensor cores add 8-bit floats in some 14 bits, 32 products at a time: each of
     k / 32 roundings may lose that much of a sum near the square root of k; four times that is
-    allowed.
+    allowed. A gate multiplies what one sum loses by another sum.
 
     Both are (m, n), or (batch, m, n); the reference is float32.
 
@@ -59,6 +60,7 @@ def wrong_elements(out: torch.Tensor, reference: torch.Tensor, problem: GemmProb
         narrow = operands.acc.name == "fp22"
         lost = k**1.5 / 32 * 2**-11 if narrow else k * k * torch.finfo(torch.float32).eps
         lost *= FUSED_SLACK if operands.fused else 1
+        lost *= k**0.5 if operands.gate else 1
         allowed = torch.finfo(out.dtype).eps * reference.abs() + lost
     else:
         allowed = torch.full_like(reference, 0.5)  # whole numbers are exact

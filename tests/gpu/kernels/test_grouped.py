@@ -27,9 +27,14 @@ from tilecast.kernels.objects.cache import ObjectCache, default_root
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.spec import KernelSpec
 
-TEXTS = ("bf16:rcr:row-groups", "bf16:rrr:row-groups", "fp16:rcr:row-groups+silu")
+TEXTS = (
+    "bf16:rcr:row-groups",
+    "bf16:rrr:row-groups",
+    "fp16:rcr:row-groups+silu",
+    "bf16:rcr:row-groups+silu-mul",
+)
 BF16 = GemmOperands.parse(TEXTS[0])
-N, K = 264, 200  # which no tile divides
+N, K = 272, 200  # which no tile divides
 COUNTS = {
     "one group": [300],
     "all in the first": [513, 0, 0],
