@@ -40,7 +40,7 @@ def torch_launch(operands: GemmOperands) -> Callable[..., None]:
     return launch
 
 
-def library_launch(operands: GemmOperands) -> Callable[..., object]:
+def library_launch(operands: GemmOperands) -> Callable[..., torch.Tensor | None]:
     """What is timed as PyTorch's product of some operands; it takes what `torch_launch` takes.
 
     It is the same, but does not copy to ``out`` what ``_grouped_mm`` can only allocate.
