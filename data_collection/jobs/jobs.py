@@ -189,7 +189,10 @@ def _failure(
 Job = CheckJob | MeasureJob | VerifyJob
 """What a worker is given."""
 
-Result = dict[KernelSpec, str | None] | list[Measurement]
+Checks = dict[KernelSpec, str | None]
+"""What is wrong with each of some kernels, or None."""
+
+Result = Checks | list[Measurement]
 """What a job's ``run`` returns."""
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from tilecast.data_collection.jobs.jobs import (
     CheckJob,
+    Checks,
     CompareJob,
     Engine,
     Failed,
@@ -35,10 +36,6 @@ card is given up; also of one job, after which the job is left to another run.""
 
 MOST_LOSSES = 3
 """Workers per GPU that may be lost with their hosts while no job is finished."""
-
-
-Checks = Mapping[KernelSpec, str | None]
-"""What is wrong with each of some kernels, or None."""
 
 
 @dataclass(eq=False)
@@ -65,7 +62,7 @@ class WorkerPool:
         """Read what is known of kernels."""
         self.checks = self.store.checks()
 
-    def record(self, checks: Checks) -> None:
+    def record(self, checks: Mapping[KernelSpec, str | None]) -> None:
         """Store for each kernel what is wrong with it, or None, for this run and all others."""
         self.store.add_checks(checks)
         self.checks |= {kernel_key(spec): reason for spec, reason in checks.items()}

@@ -47,7 +47,7 @@ class InUse:
 
     def _part(self, kind: str, value: torch.Tensor | float) -> torch.Tensor | float:
         """What belongs to the rows that are compared of an extra of some kind."""
-        if isinstance(value, float) or kind not in (MATRIX, COLUMN):
+        if not isinstance(value, torch.Tensor) or kind not in (MATRIX, COLUMN):
             return value
         return value[self._rows] if kind == COLUMN else value[..., self._rows, :]
 

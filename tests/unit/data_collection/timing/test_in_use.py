@@ -45,10 +45,9 @@ class Late(Queue):
         result = reference(self.problem, (a, b, *extras))  # of what was there
         if self.only_reads:
             self.finish()  # the order of writes is kept
-            self.pending = [lambda: out.copy_(result)]
+            self.pending.append(lambda: out.copy_(result))
         else:
-            earlier, self.pending = self.pending, [lambda: out.copy_(result)]
-            self.pending += earlier
+            self.pending.insert(0, lambda: out.copy_(result))
 
     def finish(self) -> None:
         for write in self.pending:
