@@ -49,11 +49,14 @@ class Fusion:
     device: str = ""
     """The device function that does it to one element, which takes the same; a name that begins
     with a dot is relative to the package of the kernel family."""
+    half: int | None = None
+    """Where it is a gate: which half of the columns, 0 or 1, the functions take. The result is
+    multiplied by the other half, so that out has half the columns."""
 
     @property
     def activation(self) -> bool:
         """Whether it computes each element of the product from that element alone."""
-        return bool(self.torch) and not self.extras
+        return bool(self.torch) and not self.extras and self.half is None
 
 
 SCALES = {
@@ -77,13 +80,7 @@ SCALES = {
     ),
 }
 """How products may be scaled before the epilogue."""
-EPILOGUES = {
-    "alpha": Fusion("times a number", (Extra("alpha", NUMBER),)),
-    "bias": Fusion("a vector along n is added to every row", (Extra("bias", ROW),)),
-    "c": Fusion("a matrix is added", (Extra("c", MATRIX),)),
-    "beta-c": Fusion(
-        "a matrix times a number is added", (Extra("c", MATRIX), Extra("beta", NUMBER))
-    ),
+_ACTIVATIONS = {
     "relu": Fusion("what is negative becomes 0", torch="torch.relu", device=".epilogue.relu"),
     "gelu": Fusion(
         "the Gaussian error linear unit",
@@ -102,8 +99,33 @@ EPILOGUES = {
         device="quack.activation.silu",
     ),
 }
+
+
+def _gates(name: str, activation: Fusion) -> dict[str, Fusion]:
+    """The two gates by an activation: of the first half of the columns, and of the second."""
+    meaning = "{} of the {} half of the columns, times the other half"
+    return {
+        gate: replace(activation, meaning=meaning.format(name, which), half=half)
+        for half, (gate, which) in enumerate(((f"{name}-mul", "first"), (f"mul-{name}", "second")))
+    }
+
+
+EPILOGUES = {
+    "alpha": Fusion("times a number", (Extra("alpha", NUMBER),)),
+    "bias": Fusion("a vector along n is added to every row", (Extra("bias", ROW),)),
+    "c": Fusion("a matrix is added", (Extra("c", MATRIX),)),
+    "beta-c": Fusion(
+        "a matrix times a number is added", (Extra("c", MATRIX), Extra("beta", NUMBER))
+    ),
+    **_ACTIVATIONS,
+    **{
+        gate: fusion
+        for name, activation in _ACTIVATIONS.items()
+        for gate, fusion in _gates(name, activation).items()
+    },
+}
 """What may be done after the product, one after the other. A row with functions is all that another
-activation takes: operand texts, the search of graphs, the reference and kernels read it."""
+activation or gate takes: operand texts, the search of graphs, the reference and kernels read it."""
 
 
 def activations() -> list[str]:
@@ -142,7 +164,7 @@ class GemmOperands:
     b: TensorSpec
     """B, k x n; column-major as ``torch.nn.Linear`` stores its weight."""
     out: TensorSpec
-    """The result, m x n."""
+    """The result, m x n, or m x n/2 behind a gate."""
     acc: DType
     """What products are added up in; fp32 for fp8 where every stage's sum is added to a more exact
     one, ``use_fast_accum=False`` of ``torch._scaled_mm``."""
@@ -172,6 +194,17 @@ class GemmOperands:
                 raise TilecastError(
                     f"epilogue {step!r} is not known; allowed: {', '.join(EPILOGUES)}"
                 )
+        for place, step in enumerate(self.epilogue):
+            if EPILOGUES[step].half is not None and place + 1 < len(self.epilogue):
+                raise TilecastError(
+                    f"epilogue {'+'.join(self.epilogue)!r} goes on behind the gate {step}, which "
+                    "halves the columns; allowed: a gate at the end"
+                )
+        if self.gate and any(extra.kind == MATRIX for extra in self.extras):
+            raise TilecastError(
+                f"epilogue {'+'.join(self.epilogue)!r} adds a matrix before the gate, which no "
+                "kernel does; allowed: a bias and what has no inputs"
+            )
         names = [extra.name for extra in self.extras]
         if len(names) > len(set(names)):
             raise TilecastError(
@@ -228,6 +261,17 @@ class GemmOperands:
     def activation(self) -> str:
         """The first step of the epilogue that is no sum; "" where there is none."""
         return next((step for step in self.epilogue if EPILOGUES[step].torch), "")
+
+    @property
+    def gate(self) -> str:
+        """The last step of the epilogue, if it is a gate; "" where there is none."""
+        last = self.epilogue[-1] if self.epilogue else ""
+        return last if last and EPILOGUES[last].half is not None else ""
+
+    @property
+    def columns_for_one(self) -> int:
+        """Columns of B that make one of out: 2 where a gate pairs them."""
+        return 2 if self.gate else 1
 
     def then(self, *steps: str) -> GemmOperands:
         """The same with some of `EPILOGUES` at the end of the epilogue."""

@@ -16,18 +16,21 @@ ALIGNMENT_BYTES = 16
 """A TMA descriptor needs every global stride to be a multiple of 16 bytes (CUDA driver API,
 ``cuTensorMapEncodeTiled``), so the contiguous extent of each operand must be one too."""
 
+GATED_COLUMNS = 16
+"""A kernel reads the two halves of B that a gate pairs by 8 columns in turn."""
+
 PROBLEM_FIELDS = ("m", "n", "k", "batch", "operands")
 """The columns that a problem takes in a table: `GemmProblem.row` and `GemmProblem.from_row`."""
 
 
 @dataclass(frozen=True)
 class GemmProblem:
-    """out[m, n] = A[m, k] @ B[k, n], ``batch`` times."""
+    """out[m, n] = A[m, k] @ B[k, n], ``batch`` times; behind a gate out has n/2 columns."""
 
     m: int
     """Rows of A and out."""
     n: int
-    """Columns of B and out."""
+    """Columns of B and, but for a gate, of out."""
     k: int
     """Columns of A, rows of B."""
     batch: int = 1
@@ -66,6 +69,12 @@ class GemmProblem:
                     f"{-(-value // multiple) * multiple}"
                 )
 
+        if operands.gate and self.n % GATED_COLUMNS:
+            raise TilecastError(
+                f"n={self.n} cannot be halved by {operands.gate}; allowed: multiples of "
+                f"{GATED_COLUMNS}"
+            )
+
     @classmethod
     def parse(cls, text: str, operands: GemmOperands = LINEAR_BF16) -> GemmProblem:
         """Read a problem written as ``MxNxK``, or ``BATCHxMxNxK``.
@@ -98,6 +107,11 @@ class GemmProblem:
             ) from error
 
     @property
+    def out_n(self) -> int:
+        """Columns of out."""
+        return self.n // self.operands.columns_for_one
+
+    @property
     def flops(self) -> int:
         """Floating-point operations: one multiply and one add per product term."""
         return 2 * self.m * self.n * self.k * self.batch
@@ -112,7 +126,7 @@ class GemmProblem:
         a = operands.a.dtype.bytes(self.m * self.k)
         b = operands.b.dtype.bytes(self.k * self.n)
         like_out = 1 + sum(extra.kind == MATRIX for extra in operands.extras)
-        return (a + b + like_out * operands.out.dtype.bytes(self.m * self.n)) * self.batch
+        return (a + b + like_out * operands.out.dtype.bytes(self.m * self.out_n)) * self.batch
 
     @property
     def family(self) -> tuple[int, int]:

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from tilecast.heuristics.operands import GemmOperands
-from tilecast.heuristics.problem import ALIGNMENT_BYTES, GemmProblem
+from tilecast.heuristics.problem import ALIGNMENT_BYTES, GATED_COLUMNS, GemmProblem
 from tilecast.kernels.families import family_of
 from tilecast.kernels.spec import KernelSpec
 
@@ -34,10 +34,11 @@ def check_problems(spec: KernelSpec) -> list[GemmProblem]:
     step = 8 * ALIGNMENT_BYTES // min(operands.a.dtype.bits, operands.b.dtype.bits, 16)
     rows = step if "col" in (operands.a.major, operands.out.major) else 1
     batch = 3 if spec.batched else 1
+    columns = GATED_COLUMNS if operands.gate else step
     padded = [
         [
             -(-extent // unit) * unit
-            for extent, unit in zip(extents, (rows, step, step), strict=True)
+            for extent, unit in zip(extents, (rows, columns, step), strict=True)
         ]
         for extents in extents_of
     ]
@@ -72,7 +73,9 @@ def _lost(k: int, operands: GemmOperands) -> float:
     magnitude = math.sqrt(k) * INT8_SPREAD**narrow
     lost = 4 * k * _unit_lost(operands) * magnitude * (FUSED_SLACK if operands.fused else 1)
     # The hardware's hyperbolic tangent is right to 2^-11.
-    return lost + (2.0**-10 * magnitude if operands.activation else 0)
+    lost += 2.0**-10 * magnitude if operands.activation else 0
+    # A gate multiplies what one sum loses by another sum.
+    return lost * (magnitude if operands.gate else 1)
 
 
 def wrong_elements(out: torch.Tensor, reference: torch.Tensor, problem: GemmProblem) -> str | None:

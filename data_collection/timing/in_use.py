@@ -35,7 +35,7 @@ class InUse:
         """Compute the reference of the first set; ``second`` is another one, or the same."""
         self._problem = problem
         self._first, self._second = first, second
-        elements = problem.m * problem.n * problem.batch
+        elements = problem.m * problem.out_n * problem.batch
         step = math.ceil(elements / MOST_COMPARED)
         # The last row, too, which a ragged tile has.
         first_row = (problem.m - 1) % step
@@ -109,7 +109,7 @@ class InUse:
         if operands.out != operands.a:
             return True
         a, b, out, *extras = self._first
-        n, k = self._problem.n, self._problem.k
+        n, k = self._problem.out_n, self._problem.k
         both = (out if n >= k else a).clone()
         written, read = both[..., :n], both[..., :k]
 

@@ -37,8 +37,11 @@ def random_inputs(problem: GemmProblem, device: str = "cuda") -> Inputs:
 
 
 def empty_out(problem: GemmProblem, device: str = "cuda") -> torch.Tensor:
-    """An unwritten out (m, n), batch in front where there is one, stored as the operands say."""
-    return _empty(problem, problem.m, problem.n, problem.operands.out, device)
+    """An unwritten out (m, n), batch in front where there is one, stored as the operands say.
+
+    Behind a gate it has n/2 columns.
+    """
+    return _empty(problem, problem.m, problem.out_n, problem.operands.out, device)
 
 
 def poisoned_out(problem: GemmProblem, device: str = "cuda") -> torch.Tensor:
@@ -79,7 +82,12 @@ def applied(step: str, result: torch.Tensor, given: dict) -> torch.Tensor:
     fusion = EPILOGUES[step]
     if fusion.torch:
         extras = (given[extra.name] for extra in fusion.extras)
-        return resolve_name(fusion.torch)(result, *extras, **dict(fusion.options))
+        of, factor = result, None
+        if fusion.half is not None:
+            halves = result.chunk(2, -1)
+            of, factor = halves[fusion.half], halves[1 - fusion.half]
+        value = resolve_name(fusion.torch)(of, *extras, **dict(fusion.options))
+        return value if factor is None else value * factor
     match step:
         case "alpha":
             return result * given["alpha"]

@@ -30,9 +30,12 @@ def torch_launch(operands: GemmOperands) -> Callable[..., None]:
 
     def launch(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, *extras) -> None:
         given = dict(zip(names, extras, strict=True))
-        _multiply(operator, operands.epilogue[:done], operands.acc.name == "fp22", a, b, out, given)
-        for step in operands.epilogue[done:]:
-            out.copy_(applied(step, out, given))
+        fast, steps = operands.acc.name == "fp22", operands.epilogue
+        whole = out.new_empty(*out.shape[:-1], b.shape[-1]) if operands.gate else out
+        _multiply(operator, steps[:done], fast, a, b, whole, given)
+        for step in steps[done:]:
+            target = out if step == operands.gate else whole
+            target.copy_(applied(step, whole, given))
 
     return launch
 

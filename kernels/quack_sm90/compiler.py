@@ -40,9 +40,9 @@ def compile_gemm(kernel: Callable[..., None], spec: KernelSpec, arch: str, symbo
     ``cute.compile`` is not thread-safe: call this from one thread of a process only.
 
     Args:
-        kernel: takes A (m, k), B (k, n) and out (m, n), with a batch in front where the spec has
-            one; where operands have extras a tuple of them; the clusters that fit on the GPU at
-            once, and a stream.
+        kernel: takes A (m, k), B (k, n) and out (m, n), or (m, n/2) behind a gate, with a batch in
+            front where the spec has one; where operands have extras a tuple of them; the clusters
+            that fit on the GPU at once, and a stream.
         spec: what it computes.
         arch: target of the compiler.
         symbol: what the object shall export.
@@ -53,6 +53,7 @@ def compile_gemm(kernel: Callable[..., None], spec: KernelSpec, arch: str, symbo
     operands = spec.operands
     batch = (cute.sym_int32(),) if spec.batched else ()
     m, n, k = (cute.sym_int32() for _ in range(3))
+    out_n = cute.sym_int32() if operands.gate else n
 
     def tensor(rows, columns, stored: TensorSpec, align: int = 16):
         dtype = getattr(cutlass, stored.dtype.cutlass)
@@ -66,7 +67,7 @@ def compile_gemm(kernel: Callable[..., None], spec: KernelSpec, arch: str, symbo
 
     def further(extra: Extra):
         if extra.kind == MATRIX:
-            return tensor(m, n, operands.out)
+            return tensor(m, out_n, operands.out)
         dtype = getattr(
             cutlass, (DTYPES[extra.dtype] if extra.dtype else operands.out.dtype).cutlass
         )
@@ -80,7 +81,7 @@ def compile_gemm(kernel: Callable[..., None], spec: KernelSpec, arch: str, symbo
         kernel,
         tensor(m, k, operands.a),
         tensor(k, n, operands.b),
-        tensor(m, n, operands.out, operands.out.dtype.bits // 8 if spec.any_rows else 16),
+        tensor(m, out_n, operands.out, operands.out.dtype.bits // 8 if spec.any_rows else 16),
         *([tuple(map(further, operands.extras))] if operands.extras else []),
         cutlass.Int32(1),
         make_fake_stream(use_tvm_ffi_env_stream=True),

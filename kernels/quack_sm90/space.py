@@ -11,7 +11,7 @@ import numpy as np
 from tilecast.heuristics.config import Geometry
 from tilecast.heuristics.hardware import Hardware
 from tilecast.heuristics.operands import KINDS_REMEMBERED, GemmOperands
-from tilecast.heuristics.problem import GemmProblem
+from tilecast.heuristics.problem import GATED_COLUMNS, GemmProblem
 from tilecast.kernels.quack_sm90.config import QuackConfig
 from tilecast.kernels.quack_sm90.resources import (
     ADDRESSING_REGISTERS,
@@ -154,6 +154,18 @@ def _conversion(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Brok
 
 @rule(
     HARDWARE,
+    "a gate pairs accumulators of one thread, which are those of 8 columns of each half of B in "
+    "turn: along the kernel's own n, 32 columns at least, 16 in a multicast slice, none of another "
+    "warp group; B is read along k, and sums of a split of k are not exchanged",
+)
+def _gate(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Broken:
+    apart = c.swap_ab | (warp_groups(c)[1] == 2) | (c.split_k > 1)
+    cut = (c.tile_n % 32 != 0) | (c.tile_n % (GATED_COLUMNS * c.cluster_m) != 0)
+    return bool(operands.gate) & (apart | cut | (operands.b.major != "col"))
+
+
+@rule(
+    HARDWARE,
     "CTAs that split k add up through the shared memory that their stages leave, share loads "
     f"along one side, take no turns, and are at most {MOST_CTAS} in a cluster",
 )
@@ -246,6 +258,7 @@ CONFIG_RULES: tuple[Rule[GemmOperands], ...] = (
     _axes,
     _warp_group_tile,
     _conversion,
+    _gate,
     _split,
     _registers,
     _shared_memory,

@@ -223,7 +223,7 @@ def _of_problem(problem: GemmProblem) -> dict[str, float | np.ndarray]:
     """What all configs share."""
     operands = problem.operands
     a = operands.a.dtype
-    out_extent = problem.n if operands.out.major == "row" else problem.m
+    out_extent = problem.out_n if operands.out.major == "row" else problem.m
     return {
         "log_m": math.log2(problem.m),
         "log_n": math.log2(problem.n),

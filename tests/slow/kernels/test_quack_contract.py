@@ -38,6 +38,10 @@ OVERRIDDEN = {
     "_compute_tile_shape_or_override": "cta_tile_shape_mnk atom_layout_mnk element_type "
     "epi_tile_override",
     "get_scheduler_class": "self varlen_m",
+    "rotate_batch_last": "self mA mB mD mC epilogue_args append_batch_if_2d",
+    "_setup_attributes": "self epilogue_args",
+    "epi_retile_acc": "self acc tRS_rD tiled_copy_r2s",
+    "epi_load_acc_subtile": "self tRS_rAcc tRS_rD epi_coord no_release",
     "epi_to_underlying_arguments": "self args loc ip",
     "epi_get_smem_tensors": "self params storage",
     "mma": "self ab_pipeline ab_read_state mma_fn acc acc_slow k_tile_cnt warp_group_idx",
@@ -74,6 +78,9 @@ SAMPLE = (
     ("bf16xint8:rcr:fp32-column-scales+bias", "swap_64x16x128_c1x1x2_s9_coop_o2_rm8"),
     ("bf16xint8:ccr:bias+gelu", "swap_256x128x64_c1x2x1_s5_coop_o1_rm8"),
     ("bf16xint8:rcr>fp32", "swap_192x96x64_c1x1x1_s6_pong_o1_rm8"),
+    ("bf16:rcr:silu-mul", "256x160x64_c2x1x1_s4_coop_o1_rm8"),
+    ("e4m3:rcr>bf16:row-scales+bias+gelu-tanh-mul", "64x64x128_c1x2x1_s3_pong_o2_rm8"),
+    ("bf16:rcr:bias+mul-gelu", "128x256x64_c4x1x1_s3_coop_o1_rm8"),
 )
 VECTORS = {
     "bf16:rcr:bias": "128x128x64_c2x1x1_s5_coop_o1_rm8",

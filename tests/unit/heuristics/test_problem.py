@@ -132,10 +132,20 @@ def test_a_matrix_that_is_added_is_read_and_a_row_is_not_counted() -> None:
     assert matrix.min_bytes == plain.min_bytes + 2 * 64 * 128
 
 
+def test_a_gate_writes_half_the_columns() -> None:
+    gated = GemmProblem(64, 128, 256, operands=GemmOperands.parse("bf16:rcr:silu-mul"))
+    assert gated.out_n == 64
+    assert gated.min_bytes == 2 * (64 * 256 + 256 * 128 + 64 * 64)
+    assert gated.flops == 2 * 64 * 128 * 256
+    with pytest.raises(TilecastError, match="^n=136 cannot be halved by silu-mul; allowed: mult"):
+        GemmProblem(64, 136, 256, operands=gated.operands)
+
+
 @pytest.mark.parametrize(
     ("operands", "batch", "name"),
     [
         ("bf16:rcr", 1, "torch.mm"),
+        ("bf16:rcr:bias+silu-mul", 1, "torch.addmm"),
         ("fp16:rrr", 4, "torch.bmm"),
         ("bf16:rcr:bias", 1, "torch.addmm"),
         ("int8:rcr>int32", 1, "torch._int_mm"),

@@ -162,7 +162,12 @@ def test_points_are_configs_in_their_order_and_back() -> None:
 @pytest.mark.parametrize("rule", [r.name for r in FAMILY.config_rules if r.name != "axes"])
 def test_every_rule_takes_something_away(rule: str) -> None:
     """Something that no other rule of its kind does."""
-    texts = {"operands": "int8:rrr>int32", "warp-group-tile": "bf16:rrr", "conversion": str(MIXED)}
+    texts = {
+        "operands": "int8:rrr>int32",
+        "warp-group-tile": "bf16:rrr",
+        "conversion": str(MIXED),
+        "gate": "bf16:rcr:silu-mul",
+    }
     operands = GemmOperands.parse(texts.get(rule, "bf16:rcr"))
     points = FAMILY.geometry(SAMPLE)
     broken = {r.name: r.broken(points, operands, H200) for r in FAMILY.config_rules}
@@ -318,6 +323,24 @@ def test_registers_by_hand(name: str, launch: int, load: int, mma: int) -> None:
     config: Any = parse_config(name)
     assert resources.launch_registers(config) == launch
     assert resources.registers(config, LINEAR_BF16) == (load, mma)
+
+
+def test_a_tile_behind_a_gate_is_stored_half_as_wide() -> None:
+    gated = GemmOperands.parse("bf16:rcr:bias+silu-mul")
+    columns = space(gated, H200).columns
+    assert len(columns.tile_n) > 500
+    assert not columns.swap_ab.any() and set(columns.split_k) == {1}
+    assert (columns.tile_n % 32 == 0).all() and (
+        columns.tile_n % (16 * columns.cluster_m) == 0
+    ).all()
+    assert not ((columns.tile_m == 192) & (columns.tile_n > 128) & (columns.ping_pong == 0)).any()
+    config: Any = parse_config("128x96x64_c1x1x1_s6_coop_o1_rm8")
+    assert resources.epilogue_tile(config, gated) == (128, 16)
+    stages, epilogue, bias = 6 * (128 + 96) * 64 * 2, 3 * 128 * 16 * 2, 1024
+    assert resources.smem_bytes(config, gated) == 1024 + stages + epilogue + bias
+    assert resources.accumulator_registers(config, gated) == 48
+    with pytest.raises(TilecastError, match="^no kernel multiplies .* on H200; allowed: "):
+        candidates(GemmProblem(64, 64, 64, operands=GemmOperands.parse("bf16:rrr:silu-mul")), H200)
 
 
 def test_shared_memory_by_hand() -> None:

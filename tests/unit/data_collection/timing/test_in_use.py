@@ -14,7 +14,12 @@ from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import GemmProblem
 
 OPERANDS = ("bf16:rcr", "fp16:rrr", "bf16:ccc", "bf16:rcr>fp32", "bf16:rcr:bias+silu", "bf16:rcr:c")
-OPERANDS += ("int8:rcr>int32", "int8:rcr>bf16:row-scales", "e4m3:rcr>bf16:row-scales+bias")
+OPERANDS += (
+    "int8:rcr>int32",
+    "int8:rcr>bf16:row-scales",
+    "e4m3:rcr>bf16:row-scales+bias",
+    "bf16:rcr:silu-mul",
+)
 
 
 class Queue:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tilecast.data_collection.timing import torch_reference
-from tilecast.data_collection.timing.tensors import poisoned_out, random_inputs, reference
+from tilecast.data_collection.timing.tensors import applied, poisoned_out, random_inputs, reference
 from tilecast.data_collection.timing.torch_reference import torch_launch, torch_refusal
 from tilecast.heuristics.operands import EPILOGUES, GemmOperands
 from tilecast.heuristics.problem import GemmProblem
@@ -28,6 +28,8 @@ OPERANDS = (
     "bf16:rcr:bias+gelu-tanh",
     "bf16:rcr:bias+gelu",
     "bf16:rcr:bias+silu",
+    "bf16:rcr:bias+mul-silu",
+    "int8:rcr>bf16:row-scales+bias+silu-mul",
     "int8:rcr>int32",
     "int8:rcr>bf16:row-scales",
     "int8:rcr>bf16:out-row-scales+bias",
@@ -48,7 +50,19 @@ def test_pytorch_computes_what_the_operands_say(text: str) -> None:
     right = reference(problem, (a, b, *extras))
     # By its norm, as the CPU's own addmm rounds on the way.
     assert torch.linalg.norm(out.float() - right) / torch.linalg.norm(right) < 5e-3
-    assert not torch.allclose(right, a.float() @ b.float()) or not problem.operands.fused
+    assert right.shape == out.shape
+    bare = a.float() @ b.float()
+    assert (
+        right.shape != bare.shape or not torch.allclose(right, bare) or not problem.operands.fused
+    )
+
+
+def test_a_gate_is_of_the_half_that_its_name_begins_with() -> None:
+    first, second = torch.randn(3, 8), torch.randn(3, 8)
+    both = torch.cat((first, second), 1)
+    silu = torch.nn.functional.silu
+    assert torch.equal(applied("silu-mul", both, {}), silu(first) * second)
+    assert torch.equal(applied("mul-silu", both, {}), silu(second) * first)
 
 
 def test_a_refusal_of_pytorch_is_one_line_once_the_device_is_seen_to_work() -> None:
