@@ -19,6 +19,8 @@ MAJORS = {"r": "row", "c": "col"}
 NUMBER, ONE, ROW, COLUMN, MATRIX = "number", "one", "row", "column", "matrix"
 """Kinds of further inputs: a float of the host; a tensor of one element; a vector along n; a vector
 along m; a matrix stored as out is."""
+GROUP_ENDS = "group-ends"
+"""One more: for each group of rows the row behind its last, ascending."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ class Extra:
     name: str
     """What it is called; two of one product never share a name."""
     kind: str
-    """`NUMBER`, `ONE`, `ROW`, `COLUMN` or `MATRIX`."""
+    """`NUMBER`, `ONE`, `ROW`, `COLUMN`, `MATRIX` or `GROUP_ENDS`."""
     dtype: str = ""
     """Short name of its type; "" for that of out."""
 
@@ -49,13 +51,24 @@ class Fusion:
     device: str = ""
     """The device function that does it to one element, which takes the same; a name that begins
     with a dot is relative to the package of the kernel family."""
+    half: int | None = None
+    """Where it is a gate: which half of the columns, 0 or 1, the functions take. The result is
+    multiplied by the other half, so that out has half the columns."""
 
     @property
     def activation(self) -> bool:
         """Whether it computes each element of the product from that element alone."""
-        return bool(self.torch) and not self.extras
+        return bool(self.torch) and not self.extras and self.half is None
 
 
+GROUPS = {
+    "row-groups": Fusion(
+        "rows of A come in groups, each multiplied by a B of its own",
+        (Extra("offsets", GROUP_ENDS, "int32"),),
+    ),
+}
+"""How a product may be many, of extents that the device alone knows. Rows of out behind the last
+group are not written."""
 SCALES = {
     "tensor-scales": Fusion(
         "A and B are each scaled by one number",
@@ -77,13 +90,7 @@ SCALES = {
     ),
 }
 """How products may be scaled before the epilogue."""
-EPILOGUES = {
-    "alpha": Fusion("times a number", (Extra("alpha", NUMBER),)),
-    "bias": Fusion("a vector along n is added to every row", (Extra("bias", ROW),)),
-    "c": Fusion("a matrix is added", (Extra("c", MATRIX),)),
-    "beta-c": Fusion(
-        "a matrix times a number is added", (Extra("c", MATRIX), Extra("beta", NUMBER))
-    ),
+_ACTIVATIONS = {
     "relu": Fusion("what is negative becomes 0", torch="torch.relu", device=".epilogue.relu"),
     "gelu": Fusion(
         "the Gaussian error linear unit",
@@ -102,8 +109,33 @@ EPILOGUES = {
         device="quack.activation.silu",
     ),
 }
+
+
+def _gates(name: str, activation: Fusion) -> dict[str, Fusion]:
+    """The two gates by an activation: of the first half of the columns, and of the second."""
+    meaning = "{} of the {} half of the columns, times the other half"
+    return {
+        gate: replace(activation, meaning=meaning.format(name, which), half=half)
+        for half, (gate, which) in enumerate(((f"{name}-mul", "first"), (f"mul-{name}", "second")))
+    }
+
+
+EPILOGUES = {
+    "alpha": Fusion("times a number", (Extra("alpha", NUMBER),)),
+    "bias": Fusion("a vector along n is added to every row", (Extra("bias", ROW),)),
+    "c": Fusion("a matrix is added", (Extra("c", MATRIX),)),
+    "beta-c": Fusion(
+        "a matrix times a number is added", (Extra("c", MATRIX), Extra("beta", NUMBER))
+    ),
+    **_ACTIVATIONS,
+    **{
+        gate: fusion
+        for name, activation in _ACTIVATIONS.items()
+        for gate, fusion in _gates(name, activation).items()
+    },
+}
 """What may be done after the product, one after the other. A row with functions is all that another
-activation takes: operand texts, the search of graphs, the reference and kernels read it."""
+activation or gate takes: operand texts, the search of graphs, the reference and kernels read it."""
 
 
 def activations() -> list[str]:
@@ -140,9 +172,9 @@ class GemmOperands:
     a: TensorSpec
     """A, m x k."""
     b: TensorSpec
-    """B, k x n; column-major as ``torch.nn.Linear`` stores its weight."""
+    """B, k x n, one for each group of rows; column-major as ``torch.nn.Linear`` stores weights."""
     out: TensorSpec
-    """The result, m x n."""
+    """The result, m x n, or m x n/2 behind a gate."""
     acc: DType
     """What products are added up in; fp32 for fp8 where every stage's sum is added to a more exact
     one, ``use_fast_accum=False`` of ``torch._scaled_mm``."""
@@ -150,6 +182,8 @@ class GemmOperands:
     """One of `SCALES`; "" for none."""
     epilogue: tuple[str, ...] = ()
     """Some of `EPILOGUES`, in the order in which they are applied."""
+    groups: str = ""
+    """One of `GROUPS`; "" for none."""
 
     def __post_init__(self) -> None:
         """Check every field.
@@ -163,15 +197,28 @@ class GemmOperands:
                 raise TilecastError(f"{name} is {operand.dtype}; allowed: {fit}")
         if self.out.dtype.name == "fp22":
             raise TilecastError("out is fp22, which only sums are; allowed: fp32")
-        if self.scales and self.scales not in SCALES:
-            raise TilecastError(
-                f"scales {self.scales!r} are not known; allowed: {', '.join(SCALES)}"
-            )
+        for what, value, known in (
+            ("groups", self.groups, GROUPS),
+            ("scales", self.scales, SCALES),
+        ):
+            if value and value not in known:
+                raise TilecastError(f"{what} {value!r} are not known; allowed: {', '.join(known)}")
         for step in self.epilogue:
             if step not in EPILOGUES:
                 raise TilecastError(
                     f"epilogue {step!r} is not known; allowed: {', '.join(EPILOGUES)}"
                 )
+        for place, step in enumerate(self.epilogue):
+            if EPILOGUES[step].half is not None and place + 1 < len(self.epilogue):
+                raise TilecastError(
+                    f"epilogue {'+'.join(self.epilogue)!r} goes on behind the gate {step}, which "
+                    "halves the columns; allowed: a gate at the end"
+                )
+        if self.gate and any(extra.kind == MATRIX for extra in self.extras):
+            raise TilecastError(
+                f"epilogue {'+'.join(self.epilogue)!r} adds a matrix before the gate, which no "
+                "kernel does; allowed: a bias and what has no inputs"
+            )
         names = [extra.name for extra in self.extras]
         if len(names) > len(set(names)):
             raise TilecastError(
@@ -192,7 +239,7 @@ class GemmOperands:
     def text(self) -> str:
         """The one spelling of these operands; `parse` reads it."""
         a, b, out = self.a.dtype, self.b.dtype, self.out.dtype
-        extras = "+".join(filter(None, (self.scales, *self.epilogue)))
+        extras = "+".join(filter(None, (self.groups, self.scales, *self.epilogue)))
         return (
             a.name
             + (f"x{b}" if b != a else "")
@@ -214,13 +261,14 @@ class GemmOperands:
 
     @property
     def fused(self) -> bool:
-        """Whether more than a product is asked for."""
+        """Whether more is done to a product than to store it."""
         return bool(self.scales or self.epilogue)
 
     @cached_property
     def extras(self) -> tuple[Extra, ...]:
         """What a launch takes behind A, B and out, in order."""
-        fusions = [SCALES[self.scales]] if self.scales else []
+        fusions = [GROUPS[self.groups]] if self.groups else []
+        fusions += [SCALES[self.scales]] if self.scales else []
         fusions += [EPILOGUES[step] for step in self.epilogue]
         return tuple(extra for fusion in fusions for extra in fusion.extras)
 
@@ -228,6 +276,17 @@ class GemmOperands:
     def activation(self) -> str:
         """The first step of the epilogue that is no sum; "" where there is none."""
         return next((step for step in self.epilogue if EPILOGUES[step].torch), "")
+
+    @property
+    def gate(self) -> str:
+        """The last step of the epilogue, if it is a gate; "" where there is none."""
+        last = self.epilogue[-1] if self.epilogue else ""
+        return last if last and EPILOGUES[last].half is not None else ""
+
+    @property
+    def columns_for_one(self) -> int:
+        """Columns of B that make one of out: 2 where a gate pairs them."""
+        return 2 if self.gate else 1
 
     def then(self, *steps: str) -> GemmOperands:
         """The same with some of `EPILOGUES` at the end of the epilogue."""
@@ -260,13 +319,14 @@ class GemmOperands:
         a = dtype(match["a"])
         names = (a.name, match["b"] or a.name, match["out"] or a.name)
         extras = match["extras"].split("+") if match["extras"] else []
+        groups = extras.pop(0) if extras and extras[0] in GROUPS else ""
         scales = extras.pop(0) if extras and extras[0] in SCALES else ""
         a_spec, b_spec, out_spec = (
             TensorSpec(dtype(name), MAJORS[letter])
             for name, letter in zip(names, match["layout"], strict=True)
         )
         acc = dtype(match["acc"] or a.accumulator)
-        return cls(a_spec, b_spec, out_spec, acc, scales, tuple(extras))
+        return cls(a_spec, b_spec, out_spec, acc, scales, tuple(extras), groups)
 
     def __str__(self) -> str:
         """The text."""

@@ -52,7 +52,7 @@ def _rounded_once(
 
     given = dict(zip((extra.name for extra in operands.extras), extras, strict=True))
     # With an output, because autocast would narrow what has none.
-    result = out.new_empty(out.shape, dtype=torch.float32)
+    result = out.new_empty(*out.shape[:-1], b.shape[-1], dtype=torch.float32)
     torch.matmul(a.float(), b.float(), out=result)
     for step in operands.epilogue:
         result = applied(step, result, given)

@@ -58,7 +58,7 @@ class Sm100Gemm(Epilogue, ComposableEpiMixin, GemmSm100):
 
     def __init__(self, config: Sm100Config, operands: GemmOperands):
         """Set what does not depend on extents."""
-        rows = config.tile_m * (1 + pairs(config))
+        rows = int(config.tile_m * (1 + pairs(config)))
         super().__init__(
             cutlass.Float32,
             getattr(cutlass, operands.a.dtype.cutlass),
@@ -109,5 +109,5 @@ class WithExtras(Sm100Gemm):
         stream,
     ):
         """Launch; see the class."""
-        arguments, _ = self.arguments(extras)
+        arguments, *_ = self.arguments(extras)
         self.launch(a, b, out, arguments, clusters, stream)

@@ -47,8 +47,8 @@ TENSOR_COLUMNS = 512
 @rule(
     HARDWARE,
     "the kernel multiplies two operands of bf16, of fp16 or of fp8 of one type, adds up in fp32, "
-    "reads 8 bits along k and scales them alone; of what an epilogue reads it takes all but "
-    "matrices",
+    "reads 8 bits along k and scales them alone; its rows come in no groups, and its epilogue "
+    "has no gates and reads no matrices",
 )
 def _operands(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Broken:
     a, b, out = operands.a, operands.b, operands.out.dtype
@@ -60,6 +60,7 @@ def _operands(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Broken
         and operands.scales in (("",) if wide else ("", "tensor-scales", "row-scales"))
         and out.bits >= 16
         and out.accumulator != "int32"
+        and not (operands.groups or operands.gate)
         and not any(extra.kind == MATRIX for extra in operands.extras)
     )
     return not multiplied

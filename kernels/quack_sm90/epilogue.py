@@ -25,12 +25,14 @@ from quack.tile_scheduler import WorkTileInfo
 from tilecast.heuristics.operands import (
     COLUMN,
     EPILOGUES,
+    GROUP_ENDS,
     MATRIX,
     NUMBER,
     ONE,
     ROW,
     GemmOperands,
 )
+from tilecast.heuristics.problem import GATED_COLUMNS
 from tilecast.kernels.quack_sm90.resources import WARP_GROUP
 # isort: on
 
@@ -78,12 +80,12 @@ class _EarlyVector:
     def smem_struct_field(self, gemm, params):
         """Name and type of the pieces in shared memory."""
         element, pieces = getattr(params, self.name).element_type, 2 if gemm.pingpong else 1
-        size = pieces * self._tile_size(gemm.cta_tile_shape_mnk)
+        size = pieces * self._tile_size(gemm.out_tile)
         return f"s_{self.name}", cute.struct.Align[cute.struct.MemRange[element, size], 16]
 
     def get_smem_tensor(self, gemm, params, storage_epi):
         """The piece of the warp group that asks; remembered, with the vector, to be filled."""
-        size = self._tile_size(gemm.cta_tile_shape_mnk)
+        size = self._tile_size(gemm.out_tile)
         pieces = getattr(storage_epi, f"s_{self.name}").data_ptr()
         turn = cute.arch.thread_idx()[0] // WARP_GROUP % 2 if gemm.pingpong else 0
         piece = cute.make_tensor((pieces + turn * size).align(16), cute.make_layout(size))
@@ -154,11 +156,36 @@ def _seen(scheduler: type, gemm) -> type:
 
 
 _VECTORS = ("scale_a", "scale_b", "bias")
+_TURN = GATED_COLUMNS // 2
+"""Columns of each half of B that a gate's kernel reads in turn: as many as a thread's accumulators
+are apart (PTX ISA, wgmma, fragments of D)."""
+
+
+def _in_turn(b):
+    """B (n, k, batch) with its halves along n in turn, `_TURN` columns of each; nothing moves."""
+    n, step = b.shape[0], b.stride[0]
+    shape = ((_TURN, 2, n // (2 * _TURN)), *b.shape[1:])
+    stride = ((step, n // 2 * step, _TURN * step), *b.stride[1:])
+    return cute.make_tensor(b.iterator, cute.make_layout(shape, stride=stride))
+
+
+def _half(acc, second: int):
+    """The accumulators of one half of B, which are every other of those `_TURN` columns apart."""
+    (pair, rows, turns), along_m, along_n = acc.shape
+    one, row, turn = acc.stride[0]
+    layout = cute.make_layout(
+        ((pair, rows, turns // 2), along_m, along_n),
+        stride=((one, row, 2 * turn), *acc.stride[1:]),
+    )
+    return cute.make_tensor(acc.iterator + turn * second, layout)
 
 
 @mlir_namedtuple
 class FusedArguments(NamedTuple):
-    """What the epilogue reads; vectors lie along the kernel's own n (rows) or m (columns)."""
+    """What the epilogue reads; vectors lie along the kernel's own n (rows) or m (columns).
+
+    Where a gate pairs two halves of n, rows are of the first, and those of the second beside them.
+    """
 
     alpha: Float32 | None = None
     beta: Float32 | None = None
@@ -170,6 +197,8 @@ class FusedArguments(NamedTuple):
     column_scale_a: cute.Tensor | None = None
     column_scale_b: cute.Tensor | None = None
     column_bias: cute.Tensor | None = None
+    second_scale_b: cute.Tensor | None = None
+    second_bias: cute.Tensor | None = None
 
 
 class Epilogue:
@@ -182,23 +211,35 @@ class Epilogue:
     @cute.jit
     def epi_visit_subtile(self, params, epi_loop_tensors, tRS_rD, tRS_rC=None):
         """Do it to one piece of the tile, element by element in registers."""
-        given = epi_loop_tensors
         for i in cutlass.range_constexpr(cute.size(tRS_rD)):
-            value = tRS_rD[i]
-            for name in ("scale_a", "scale_b"):
-                if const_expr(f"one_{name}" in given):
-                    value = value * given[f"one_{name}"]
-                for line in ("row", "column"):
-                    if const_expr(f"{line}_{name}" in given):
-                        value = value * given[f"{line}_{name}"][i]
-            for step in self.operands.epilogue:
-                value = self._step(step, value, given, tRS_rC, i)
-            tRS_rD[i] = value
+            tRS_rD[i] = self._finished(tRS_rD[i], epi_loop_tensors, tRS_rC, i)
         return ()
 
-    def _step(self, step, value, given, matrix, i):
+    def _finished(self, value, given, matrix, i):
+        """What becomes of an element; where there is a gate, of that and the one it pairs."""
+        value = self._before_gate(value, given, matrix, i, ("row", "column"))
+        if not self.operands.gate:
+            return value
+        gate = EPILOGUES[self.operands.gate]
+        pair = value, self._before_gate(self.second[i], given, matrix, i, ("second", "column"))
+        return _function(gate.device)(pair[gate.half]) * pair[1 - gate.half]
+
+    def _before_gate(self, value, given, matrix, i, lines):
+        """What all steps but a gate make of an element, with vectors of these two lines."""
+        for name in ("scale_a", "scale_b"):
+            if f"one_{name}" in given:
+                value = value * given[f"one_{name}"]
+            for line in lines:
+                if f"{line}_{name}" in given:
+                    value = value * given[f"{line}_{name}"][i]
+        for step in self.operands.epilogue:
+            if step != self.operands.gate:
+                value = self._step(step, value, given, matrix, i, lines)
+        return value
+
+    def _step(self, step, value, given, matrix, i, lines):
         fusion = EPILOGUES[step]
-        extras = [self._extra(extra, given, matrix, i) for extra in fusion.extras]
+        extras = [self._extra(extra, given, matrix, i, lines) for extra in fusion.extras]
         if fusion.device:
             return _function(fusion.device)(value, *extras)
         if step == "alpha":
@@ -208,41 +249,95 @@ class Epilogue:
             return value + beta * matrix
         return value + extras[0]
 
-    def _extra(self, extra, given, matrix, i):
-        """What an extra holds for the element, which lies in a vector of either direction."""
+    def _extra(self, extra, given, matrix, i, lines):
+        """What an extra holds for the element, which lies in a vector of either line."""
         if extra.kind == MATRIX:
             return matrix[i].to(self.acc_dtype)
         if extra.kind == NUMBER:
             return given[extra.name]
-        row = f"row_{extra.name}"
-        return given[row if row in given else f"column_{extra.name}"][i]
+        along, across = (f"{line}_{extra.name}" for line in lines)
+        return given[along if along in given else across][i]
 
     def arguments(self, extras: tuple):
-        """What the epilogue reads of the operands' extras, and the matrix among them or None."""
-        arguments, matrix = {}, None
+        """What the epilogue reads of the operands' extras; a matrix and ends of groups, or None."""
+        arguments, matrix, ends = {}, None, None
         lines = {ROW: "row", COLUMN: "column"}
         if self.config.swap_ab:
             lines = {ROW: "column", COLUMN: "row"}
         for extra, value in zip(self.operands.extras, extras, strict=True):
             if extra.kind == MATRIX:
                 matrix = value
+            elif extra.kind == GROUP_ENDS:
+                ends = value
             elif extra.kind == ONE:
                 arguments[f"one_{extra.name}"] = value.iterator
+            elif extra.kind == ROW and self.operands.gate != "":
+                half = cute.make_layout((cute.size(value) // 2,))
+                arguments[f"row_{extra.name}"] = cute.make_tensor(value.iterator, half)
+                second = value.iterator + cute.size(value) // 2
+                arguments[f"second_{extra.name}"] = cute.make_tensor(second.align(4), half)
             elif extra.kind in lines:
                 arguments[f"{lines[extra.kind]}_{extra.name}"] = value
             else:
                 arguments[extra.name] = value
-        return FusedArguments(**arguments), matrix
+        return FusedArguments(**arguments), matrix, ends
 
 
 class FusedGemm(Epilogue, TunableGemm):
-    """The same, with all that operands name done to the product before it is stored."""
+    """The same, with all that operands name done to the product before it is stored.
+
+    A gate pairs the two halves of B, of which a tile has as many columns each. Behind the products
+    the tile is as wide as one of them: it is stored, and vectors are read, as in any other kernel.
+    """
 
     _epi_ops = (
         *(Scalar(name) for name in ("alpha", "beta", "one_scale_a", "one_scale_b")),
         *(_EarlyRow(f"row_{name}") for name in _VECTORS),
         *(_EarlyColumn(f"column_{name}") for name in _VECTORS),
+        *(_EarlyRow(f"second_{name}") for name in ("scale_b", "bias")),
     )
+
+    @property
+    def out_tile(self):
+        """The part of out that a tile makes, and its stretch of k."""
+        m, n, k = self.cta_tile_shape_mnk
+        return m, n // self.operands.columns_for_one, k
+
+    def rotate_batch_last(self, a, b, *others, **options):
+        """The operands in the order of extents that the kernel has, the batch last."""
+        a, b, *others = super().rotate_batch_last(a, b, *others, **options)
+        return a, _in_turn(b) if self.operands.gate else b, *others
+
+    def _setup_attributes(self, epilogue_args):
+        super()._setup_attributes(epilogue_args)
+        self.epi_tile_shape = cute.ceil_div(self.out_tile[:2], self.epi_tile)
+
+    def epilog_gmem_copy_and_partition(self, atom, whole, tile, *others):
+        """What copies a piece of the tile between its place in memory and where it is staged."""
+        return super().epilog_gmem_copy_and_partition(atom, whole, self.out_tile[:2], *others)
+
+    def epi_retile_acc(self, acc, *others):
+        """The accumulators in the pieces that are stored; of both halves where there is a gate."""
+        pieces = super().epi_retile_acc
+        if not self.operands.gate:
+            return pieces(acc, *others)
+        return tuple(pieces(_half(acc, second), *others) for second in (0, 1))
+
+    def epi_load_acc_subtile(self, pieces, result, place, no_release=False):
+        """Bring a piece into registers; that of the second half is remembered beside it."""
+        if self.operands.gate:
+            pieces, second = pieces
+            self.second = cute.make_rmem_tensor(result.layout, self.acc_dtype)
+            super().epi_load_acc_subtile(second, self.second, place, no_release)
+        super().epi_load_acc_subtile(pieces, result, place, no_release)
+
+    def epilogue(self, *args, **kwargs):
+        """Finish a tile and store it, as wide as out has it."""
+        whole, self.cta_tile_shape_mnk = self.cta_tile_shape_mnk, self.out_tile
+        try:
+            return super().epilogue(*args, **kwargs)
+        finally:
+            self.cta_tile_shape_mnk = whole
 
     def get_scheduler_class(self, varlen_m: bool = False):
         """Which CTA multiplies what."""
@@ -292,5 +387,5 @@ class GemmWithExtras(FusedGemm):
         stream,
     ):
         """Launch; see the class."""
-        arguments, matrix = self.arguments(extras)
-        self.launch(a, b, out, matrix, arguments, max_active_clusters, stream)
+        arguments, matrix, ends = self.arguments(extras)
+        self.launch(a, b, out, matrix, arguments, max_active_clusters, stream, ends)

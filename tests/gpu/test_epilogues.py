@@ -42,11 +42,17 @@ FUSED = (
     "bf16xint8:rcr:fp32-column-scales+bias",
     "bf16xint8:ccr:column-scales+bias+gelu",
     "bf16xint8:rcr>fp32",
+    *(f"bf16:rcr:{gate}" for gate in ("silu-mul", "bias+mul-gelu", "gelu-tanh-mul")),
+    "fp16:ccr:bias+silu-mul",
+    "bf16:rcc:mul-silu",
+    "bf16:rcr>fp32:relu-mul",
+    "e4m3:rcr>bf16@fp32:row-scales+bias+silu-mul",
+    "int8:rcr>bf16:row-scales+silu-mul",
 )
 
 
-BATCHED = tuple(f"bf16:rcr:{step}" for step in ("bias", "c", "beta-c", "alpha+beta-c"))
-"""What is added to a batch of products."""
+BATCHED = tuple(f"bf16:rcr:{step}" for step in ("bias", "c", "beta-c", "alpha+beta-c", "silu-mul"))
+"""What is done to a batch of products."""
 
 
 def kinds(operands: GemmOperands, batched: bool = False) -> list[KernelSpec]:
@@ -54,6 +60,7 @@ def kinds(operands: GemmOperands, batched: bool = False) -> list[KernelSpec]:
     shown = {}
     for config in cast("tuple[QuackConfig, ...]", space(operands, hardware("H200")).configs[::7]):
         if config.tile_m * config.tile_n >= 64 * 64:
+            shown["cluster", config.cluster_m, config.cluster_n] = config
             shown["split", config.swap_ab, config.split_k > 1] = config
             shown["schedule", config.ping_pong, config.tile_m] = config
             shown["shared", config.swap_ab, config.ctas_per_sm] = config
@@ -85,7 +92,7 @@ def test_every_kind_of_kernel_is_right_on_ragged_problems(session: GpuSession, t
 
 
 @pytest.mark.parametrize("text", BATCHED)
-def test_what_is_added_to_a_batch_is_right_on_ragged_problems(
+def test_what_is_done_to_a_batch_is_right_on_ragged_problems(
     session: GpuSession, text: str
 ) -> None:
     specs = kinds(GemmOperands.parse(text), batched=True)
@@ -131,7 +138,9 @@ def test_what_the_kernel_before_writes_is_waited_for(
                 assert torch.allclose(out.float(), expected, rtol=2e-2, atol=atol), spec
 
 
-@pytest.mark.parametrize("text", ["bf16:rcr:bias+gelu", "bf16:rrr:alpha+beta-c"])
+@pytest.mark.parametrize(
+    "text", ["bf16:rcr:bias+gelu", "bf16:rrr:alpha+beta-c", "bf16:rcr:bias+mul-gelu"]
+)
 def test_graphs_replay_with_new_extras(objects: ObjectCache, text: str) -> None:
     problem = GemmProblem(72, 520, 1032, operands=GemmOperands.parse(text))
     a, b, *extras = random_inputs(problem)
@@ -165,7 +174,7 @@ def test_extras_that_a_kernel_was_not_compiled_for_are_refused(objects: ObjectCa
     assert bool(out.isnan().all())
 
 
-@pytest.mark.parametrize("step", ["relu", "gelu", "bias+gelu-tanh", "silu"])
+@pytest.mark.parametrize("step", ["relu", "gelu", "bias+gelu-tanh", "silu", "silu-mul"])
 def test_what_is_no_number_stays_none(objects: ObjectCache, step: str) -> None:
     problem = GemmProblem(72, 520, 264, operands=GemmOperands.parse(f"bf16:rcr:{step}"))
     a, b, *extras = random_inputs(problem)

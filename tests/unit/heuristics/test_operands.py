@@ -10,12 +10,14 @@ from hypothesis import strategies as st
 
 from tilecast.heuristics.dtypes import DTYPES, dtype, dtype_of_torch
 from tilecast.heuristics.errors import TilecastError
-from tilecast.heuristics.operands import EPILOGUES, SCALES, GemmOperands, TensorSpec
+from tilecast.heuristics.operands import EPILOGUES, GROUPS, SCALES, GemmOperands, TensorSpec
 
 multiplied = st.sampled_from([row for row in DTYPES.values() if row.speed])
 any_dtype = st.sampled_from(list(DTYPES.values()))
 stored_dtype = st.sampled_from([row for row in DTYPES.values() if row.name != "fp22"])
 majors = st.sampled_from(["row", "col"])
+GATES = [step for step, fusion in EPILOGUES.items() if fusion.half is not None]
+ELEMENTWISE = [step for step in EPILOGUES if step not in GATES]
 operands = st.builds(
     GemmOperands,
     st.builds(TensorSpec, multiplied, majors),
@@ -23,7 +25,11 @@ operands = st.builds(
     st.builds(TensorSpec, stored_dtype, majors),
     any_dtype,
     st.sampled_from(["", *SCALES]),
-    st.lists(st.sampled_from([step for step in EPILOGUES if step != "c"]), unique=True).map(tuple),
+    st.one_of(
+        st.lists(st.sampled_from([step for step in ELEMENTWISE if step != "c"]), unique=True),
+        st.tuples(st.sampled_from(("alpha", "bias", "relu")), st.sampled_from(GATES)),
+    ).map(tuple),
+    st.sampled_from(["", *GROUPS]),
 )
 
 
@@ -45,7 +51,8 @@ def test_texts_are_distinct(one: GemmOperands, other: GemmOperands) -> None:
     ["bf16:rcr", "fp16:crr>fp32", "e4m3:rcr>bf16:row-scales+bias", "int8:rcr>int32",
      "bf16xint8:rcr", "bf16xint8:rcr:column-scales+bias",
      "bf16xint8:rcr:fp32-column-scales+bias", "e4m3:rcr>bf16@fp16",
-     "bf16:rcr:bias"],
+     "bf16:rcr:bias", "bf16:rcr:bias+mul-gelu-tanh", "bf16:rcr:row-groups",
+     "fp16:rrr:row-groups+row-scales+silu"],
 )  # fmt: skip
 def test_text_is_as_short_as_it_can_be(text: str) -> None:
     assert GemmOperands.parse(text).text == text
@@ -65,7 +72,10 @@ def test_text_with_what_goes_without_saying_is_read() -> None:
         ("bf16:rcr>fp22", "out is fp22, which only sums are; allowed: fp32"),
         ("bf16:rcr:relux", "epilogue 'relux' is not known; allowed: alpha, bias"),
         ("bf16:rcr:bias+row-scales", "epilogue 'row-scales' is not known; allowed: alpha, bias"),
+        ("bf16:rcr:silu+row-groups", "epilogue 'row-groups' is not known; allowed: alpha, bias"),
         ("bf16:rcr:c+beta-c", "epilogue 'c+beta-c' takes one input twice; allowed: each of "),
+        ("bf16:rcr:silu-mul+bias", "epilogue 'silu-mul+bias' goes on behind the gate silu-mul"),
+        ("bf16:rcr:c+silu-mul", "epilogue 'c+silu-mul' adds a matrix before the gate"),
         ("", "operands '' are not understood; allowed: A's dtype"),
         ("bf16", "operands 'bf16' are not understood"),
         ("bf16:rc", "operands 'bf16:rc' are not understood"),
@@ -77,6 +87,19 @@ def test_what_is_not_known_is_refused_with_what_is(text: str, told: str) -> None
     with pytest.raises(TilecastError) as refused:
         GemmOperands.parse(text)
     assert str(refused.value).startswith(told)
+
+
+@pytest.mark.parametrize("text", ["bf16:rcr", "bf16:rcr:bias+silu"])
+def test_out_has_the_columns_of_b_without_a_gate(text: str) -> None:
+    assert GemmOperands.parse(text).columns_for_one == 1
+
+
+@pytest.mark.parametrize("gate", GATES)
+def test_a_gate_halves_the_columns(gate: str) -> None:
+    gated = GemmOperands.parse(f"bf16:rcr:bias+{gate}")
+    assert gated.gate == gated.activation == gate
+    assert gated.columns_for_one == 2
+    assert not EPILOGUES[gate].activation, "it is found in graphs in another way"
 
 
 @pytest.mark.parametrize("row", DTYPES.values(), ids=str)

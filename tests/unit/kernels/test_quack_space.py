@@ -7,6 +7,7 @@ The numbers below are written out from NVIDIA's documents instead of imported, s
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -162,7 +163,13 @@ def test_points_are_configs_in_their_order_and_back() -> None:
 @pytest.mark.parametrize("rule", [r.name for r in FAMILY.config_rules if r.name != "axes"])
 def test_every_rule_takes_something_away(rule: str) -> None:
     """Something that no other rule of its kind does."""
-    texts = {"operands": "int8:rrr>int32", "warp-group-tile": "bf16:rrr", "conversion": str(MIXED)}
+    texts = {
+        "operands": "int8:rrr>int32",
+        "warp-group-tile": "bf16:rrr",
+        "conversion": str(MIXED),
+        "gate": "bf16:rcr:silu-mul",
+        "groups": "bf16:rcr:row-groups",
+    }
     operands = GemmOperands.parse(texts.get(rule, "bf16:rcr"))
     points = FAMILY.geometry(SAMPLE)
     broken = {r.name: r.broken(points, operands, H200) for r in FAMILY.config_rules}
@@ -212,7 +219,8 @@ def test_every_operands_that_it_multiplies_have_a_space(text: str) -> None:
         *("fp16xint8:rcr", "bf16xfp16:rcr", "bf16:rcr:row-scales", "bf16xint8:rcr:row-scales"),
         *("e4m3:rcr>bf16:out-row-scales", "int8:rcr>bf16:column-scales", "int8:rcr>int32:bias"),
         *("bf16xint8:rrr", "e4m3:rcr>bf16@fp16", "int8:ccr>int32", "int8:rcr>bf16"),
-        *("bf16:rcr>int32", "e4m3:rcr"),
+        *("bf16:rcr>int32", "e4m3:rcr", "bf16:crr:row-groups", "bf16:rcc:row-groups"),
+        *("bf16:rcr:row-groups+bias", "bf16:rcr>fp32:row-groups", "e4m3:rcr>bf16:row-groups"),
     ],
 )
 def test_some_operands_have_no_space(text: str) -> None:
@@ -303,6 +311,20 @@ def test_a_converted_operand_is_the_kernels_own_a_and_each_row_of_one_warp_group
 # ---- resources, by hand
 
 
+@pytest.mark.parametrize("text", ["bf16:rcr:row-groups", "fp16:rrr:row-groups+silu"])
+def test_groups_take_the_kernels_of_a_product_that_run_along_rows_and_split_no_k(text: str) -> None:
+    grouped = GemmOperands.parse(text)
+    plain = space(replace(grouped, groups=""), H200)
+    kept = (plain.columns.swap_ab == 0) & (plain.columns.split_k == 1)
+    configs = tuple(plain.configs[row] for row in np.flatnonzero(kept))
+    assert space(grouped, H200).configs == configs
+
+
+def test_a_tile_may_cover_groups_of_four_times_their_share() -> None:
+    problem = GemmProblem.parse("8x256x2048x2048", GemmOperands.parse("bf16:rcr:row-groups"))
+    assert set(candidates(problem, H200).columns.tile_m) == {64, 128}
+
+
 @pytest.mark.parametrize(
     ("name", "launch", "load", "mma"),
     [
@@ -318,6 +340,24 @@ def test_registers_by_hand(name: str, launch: int, load: int, mma: int) -> None:
     config: Any = parse_config(name)
     assert resources.launch_registers(config) == launch
     assert resources.registers(config, LINEAR_BF16) == (load, mma)
+
+
+def test_a_tile_behind_a_gate_is_stored_half_as_wide() -> None:
+    gated = GemmOperands.parse("bf16:rcr:bias+silu-mul")
+    columns = space(gated, H200).columns
+    assert len(columns.tile_n) > 500
+    assert not columns.swap_ab.any() and set(columns.split_k) == {1}
+    assert (columns.tile_n % 32 == 0).all() and (
+        columns.tile_n % (16 * columns.cluster_m) == 0
+    ).all()
+    assert not ((columns.tile_m == 192) & (columns.tile_n > 128) & (columns.ping_pong == 0)).any()
+    config: Any = parse_config("128x96x64_c1x1x1_s6_coop_o1_rm8")
+    assert resources.epilogue_tile(config, gated) == (128, 16)
+    stages, epilogue, bias = 6 * (128 + 96) * 64 * 2, 3 * 128 * 16 * 2, 1024
+    assert resources.smem_bytes(config, gated) == 1024 + stages + epilogue + bias
+    assert resources.accumulator_registers(config, gated) == 48
+    with pytest.raises(TilecastError, match="^no kernel multiplies .* on H200; allowed: "):
+        candidates(GemmProblem(64, 64, 64, operands=GemmOperands.parse("bf16:rrr:silu-mul")), H200)
 
 
 def test_shared_memory_by_hand() -> None:

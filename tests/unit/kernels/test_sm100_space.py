@@ -41,6 +41,8 @@ def test_what_breaks_no_rule_is_in_the_space_and_nothing_else(text: str) -> None
         (PAIR, "bf16xint8:rcr:column-scales", "operands"),
         (PAIR, "e4m3:crr>bf16", "operands"),
         (PAIR, "bf16:rcr:c", "operands"),
+        (PAIR, "bf16:rcr:silu-mul", "operands"),
+        (PAIR, "bf16:rcr:row-groups", "operands"),
         (replace(PAIR, tile_n=48), "bf16:rcr", "axes"),
         (replace(PAIR, cluster_m=4, cluster_n=4), "bf16:rcr", "axes"),
         (replace(PAIR, tile_n=512, cluster_m=1), "bf16:rcr", "wide"),

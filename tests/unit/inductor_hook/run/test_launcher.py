@@ -332,11 +332,14 @@ def test_torch_multiplies_into_any_dtype_and_rounds_once(
         assert ((out.double() - exact).abs() / exact).max() <= 1.01 * error
 
 
-STEPS = ("c", "alpha+c", "beta-c", "alpha+beta-c", "bias+c", "bias", *activations(), "bias+silu")
+STEPS = (
+    *("c", "alpha+c", "beta-c", "alpha+beta-c", "bias+c", "bias", *activations(), "bias+silu"),
+    *("silu-mul", "bias+mul-gelu"),
+)
 SCALES = ("", ":column-scales", ":fp32-column-scales", ":bias", ":column-scales+bias")
 EPILOGUES = (
     *(f"bf16:rcr:{steps}" for steps in STEPS),
-    *("fp16:rrr:beta-c", "bf16:rcr>fp32:c", "bf16:rcr>fp32:bias"),
+    *("fp16:rrr:beta-c", "bf16:rcr>fp32:c", "bf16:rcr>fp32:bias", "bf16:rcr>fp32:silu-mul"),
     *(f"bf16xint8:rcr{scales}" for scales in SCALES),
 )
 
