@@ -7,6 +7,7 @@ from pkgutil import resolve_name
 
 import torch
 
+from tilecast.data_collection.timing.correctness import INT8_SPREAD
 from tilecast.heuristics.dtypes import DTYPES
 from tilecast.heuristics.operands import (
     COLUMN,
@@ -20,8 +21,6 @@ from tilecast.heuristics.operands import (
 )
 from tilecast.heuristics.problem import GemmProblem
 
-INT8_SPREAD = 32
-"""Standard deviation of random int8 numbers: the ends of the range are at four of them."""
 FACTOR = 0.75
 """The value of alpha and beta."""
 
