@@ -185,10 +185,10 @@ class GemmOperands:
     """One of `SCALES`; "" for none."""
     epilogue: tuple[str, ...] = ()
     """Some of `EPILOGUES`, in the order in which they are applied."""
-    stretches: int = 1
-    """Equal stretches of k whose sums are added to each other, in order: 1, or `STRETCHES`."""
     groups: str = ""
     """One of `GROUPS`; "" for none."""
+    stretches: int = 1
+    """Equal stretches of k whose sums are added to each other, in order: 1, or `STRETCHES`."""
 
     def __post_init__(self) -> None:
         """Check every field.
@@ -337,7 +337,7 @@ class GemmOperands:
         )
         acc = dtype(match["acc"] or a.accumulator)
         stretches = int(match["stretches"] or 1)
-        return cls(a_spec, b_spec, out_spec, acc, scales, tuple(extras), stretches, groups)
+        return cls(a_spec, b_spec, out_spec, acc, scales, tuple(extras), groups, stretches)
 
     def __str__(self) -> str:
         """The text."""

@@ -192,8 +192,8 @@ def _split(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Broken:
 
 @rule(
     HARDWARE,
-    "where k is added up in stretches, one CTA takes them all or each of a split one; sums that are "
-    "promoted at every stage, converted operands and gates have none",
+    "where k is added up in stretches, one CTA takes them all or each of a split one; sums that "
+    "are promoted at every stage, converted operands and gates have none",
 )
 def _stretches(c: Geometry, operands: GemmOperands, hardware: Hardware) -> Broken:
     if operands.stretches == 1:
