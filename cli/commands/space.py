@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
 
 from tilecast.cli.options import argtypes, arguments, resolve
 from tilecast.cli.output.output import Output
@@ -13,9 +16,13 @@ from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels import candidates
 from tilecast.kernels.families import parse_config
 from tilecast.kernels.family import KernelFamily
+from tilecast.models.runtime.learned import model_for
+from tilecast.models.runtime.nearest_gpu import nearest_shipped
 from tilecast.reporting.table import Table
 
 _COLUMNS = {"rule": "", "takes away": ",", "left": ",", "because": ""}
+_FAILED = "failed"
+_WHY_FAILED = "where the model was measured, its kernel was wrong, hung, crashed or did not compile"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,50 +31,76 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     config, about = argtypes.reads(parse_config), "say which rules this config breaks"
     parser.add_argument("--why", type=config, metavar="CONFIG", help=about)
     parser.add_argument("--list", action="store_true", help="print every config's name")
+    about = "folder of a model, which knows the kernels that failed (default: the shipped one)"
+    parser.add_argument("--model", type=argtypes.path, help=about)
 
 
 def run(options: argparse.Namespace) -> Output:
     """Explain one config, or count those of a problem or of the whole space."""
     typed = resolve.problem(options)
     target = options.operands, resolve.gpu(options), typed and typed.problem
+    failing = _failing(options.model, *target[:2])
     if options.why is not None:
-        return _why(options.why, *target)
-    return _counts(*target, names=options.list)
+        return _why(options.why, failing, *target)
+    return _counts(failing, *target, names=options.list)
+
+
+def _failing(
+    folder: Path | None, operands: GemmOperands, gpu: Hardware
+) -> Collection[KernelConfig]:
+    """The configs that the model of a GPU never chooses; none where no model is for it."""
+    model = model_for(gpu, folder) if folder else nearest_shipped(gpu)
+    return model.failing.get(operands, ()) if model else ()
 
 
 def _why(
-    config: KernelConfig, operands: GemmOperands, gpu: Hardware, problem: GemmProblem | None
+    config: KernelConfig,
+    failing: Collection[KernelConfig],
+    operands: GemmOperands,
+    gpu: Hardware,
+    problem: GemmProblem | None,
 ) -> Output:
-    broken = list(candidates.broken_rules(config, operands, gpu, problem))
+    rules = candidates.broken_rules(config, operands, gpu, problem)
+    rows = [(rule.name, rule.reason) for rule in rules]
+    rows += [(_FAILED, _WHY_FAILED)] if config in failing else []
     target = f"{operands} on {gpu.name}" + (f" for {problem}" if problem else "")
     document = {
         "config": config.name,
         "operands": operands.text,
         "gpu": gpu.name,
         "problem": str(problem) if problem else None,
-        "valid": not broken,
-        "broken_rules": [{"rule": rule.name, "reason": rule.reason} for rule in broken],
+        "valid": not rows,
+        "broken_rules": [{"rule": rule, "reason": reason} for rule, reason in rows],
     }
-    if not broken:
+    if not rows:
         return Output(document, [f"{config} is a candidate: {target}"])
-    rows = [(rule.name, rule.reason) for rule in broken]
     title = f"{config} is no candidate: {target}"
     return Output(document, [Table(title, {"rule": "", "because": ""}, rows)])
 
 
 def _counts(
-    operands: GemmOperands, gpu: Hardware, problem: GemmProblem | None, *, names: bool
+    failing: Collection[KernelConfig],
+    operands: GemmOperands,
+    gpu: Hardware,
+    problem: GemmProblem | None,
+    *,
+    names: bool,
 ) -> Output:
     """How many configs each rule of each family takes away, and what is left."""
-    kept = (
+    suited = (
         candidates.candidates(problem, gpu) if problem else candidates.space(operands, gpu).configs
     )
-    listed = [config.name for config in kept]
+    failed = [config for config in suited if config in failing]
+    listed = [config.name for config in suited if config not in failing]
     what = f"Candidates for {problem} ({operands})" if problem else f"The space for {operands}"
     tables: list[Table | str] = []
     families = {}
     for family in candidates.families_on(gpu):
         steps = _steps(family, operands, gpu, problem)
+        if taken := sum(config.family == family.name for config in failed):
+            left: Any = steps[-1]["left"]
+            failures = {"rule": _FAILED, "taken": taken, "left": left - taken}
+            steps.append(failures | {"reason": _WHY_FAILED})
         families[family.name] = steps
         rows = [tuple(step.values()) for step in steps]
         tables.append(Table(f"{what} on {gpu.name}: {family.name}", _COLUMNS, rows))

@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING, Any, cast
 from tilecast.data_collection.dataset.columns import COLUMNS, checked, digest
 from tilecast.data_collection.dataset.measurement import REFERENCE
 from tilecast.data_collection.dataset.provenance import check_provenance
+from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.files import check_regular, write_atomically
 from tilecast.heuristics.hardware import Hardware
+from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import PROBLEM_FIELDS, GemmProblem
+from tilecast.kernels.families import parse_config
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -65,6 +68,15 @@ class Dataset:
         """Every problem once, in order of first appearance."""
         rows = self.rows[list(PROBLEM_FIELDS)].drop_duplicates()
         return [GemmProblem.from_row(row) for row in rows.itertuples(index=False)]
+
+    def failing(self) -> dict[GemmOperands, frozenset[KernelConfig]]:
+        """The configs of tilecast kernels that failed on any problem, by its operands."""
+        failed = self.rows["failure"].notna() & ~is_reference(self.rows)
+        pairs = self.rows.loc[failed, ["operands", "config"]].drop_duplicates()
+        found: dict[GemmOperands, set[KernelConfig]] = {}
+        for operands, config in pairs.itertuples(index=False):
+            found.setdefault(GemmOperands.parse(operands), set()).add(parse_config(config))
+        return {operands: frozenset(configs) for operands, configs in found.items()}
 
 
 def joined(parts: Sequence[Dataset]) -> Dataset:

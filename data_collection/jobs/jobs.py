@@ -78,6 +78,8 @@ class CheckJob(_Tried):
     """The kernels."""
     careful: bool = field(default=True, kw_only=True)
     """They always run one by one."""
+    doubted_by: str | None = field(default=None, kw_only=True)
+    """The card on which the results of all of them were wrong, where it is asked once more."""
 
     @property
     def kernels(self) -> tuple[KernelSpec, ...]:
@@ -142,6 +144,8 @@ class VerifyJob(_Tried):
     """Its race rows."""
     card: str
     """The card that ran the race."""
+    known_failures: Mapping[KernelConfig, str] = field(default_factory=dict)
+    """Configs that have failed since, with the reason that is recorded instead of a time."""
 
     @property
     def kernels(self) -> tuple[KernelSpec, ...]:
@@ -151,17 +155,29 @@ class VerifyJob(_Tried):
 
     def without(self, checks: Mapping[str, str | None]) -> VerifyJob:
         """The same, less the kernels that fail by the checks."""
-        sound = (r for r in self.raced if not _failure(r.config, self.problem, checks))
-        return replace(self, raced=tuple(sound))
+        failed = {row.config: _failure(row.config, self.problem, checks) for row in self.raced}
+        new = {config: reason for config, reason in failed.items() if config and reason}
+        sound = tuple(row for row in self.raced if row.config not in new)
+        return replace(self, raced=sound, known_failures={**self.known_failures, **new})
 
     def run(self, session: Session) -> list[Measurement]:
-        """Verify rows."""
+        """Verify rows, and the reason of failure of what is not run any more."""
+        return self._verified(session) + [
+            Measurement(self.problem, config, "burst", "verify", None, None, 0, reason)
+            for config, reason in self.known_failures.items()
+        ]
+
+    def _verified(self, session: Session) -> list[Measurement]:
         return verify(session.bench(self.problem, self.careful), self.problem, self.raced)
 
 
 @dataclass(frozen=True)
 class CompareJob(VerifyJob):
     """Time the best kernels of a problem on a card, to compare it with the other cards."""
+
+    def run(self, session: Session) -> list[Measurement]:
+        """Verify rows."""
+        return self._verified(session)
 
 
 def _failure(
@@ -173,7 +189,10 @@ def _failure(
 Job = CheckJob | MeasureJob | VerifyJob
 """What a worker is given."""
 
-Result = dict[KernelSpec, str | None] | list[Measurement]
+Checks = dict[KernelSpec, str | None]
+"""What is wrong with each of some kernels, or None."""
+
+Result = Checks | list[Measurement]
 """What a job's ``run`` returns."""
 
 

@@ -1,7 +1,8 @@
 """The workers of a collection: who gets which job, and what follows when a worker fails or is lost.
 
-A kernel that ends a worker is recorded and not run again, once a second card confirms it, where
-there is one. The job is done again; by another card, where it failed with no kernel to blame.
+A kernel that ends a worker or computes wrong results is recorded and not run again once a second
+card confirms it, or the only card a second time. The job is done again; by another card, where it
+failed with no kernel to blame.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from tilecast.data_collection.jobs.jobs import (
     CheckJob,
+    Checks,
     CompareJob,
     Engine,
     Failed,
@@ -106,7 +108,10 @@ class WorkerPool:
                 assert job and worker.card
                 self._done += not isinstance(job, CheckJob)
                 self._refute(job, worker.card, waiting)
-                yield job, news, worker.card
+                if isinstance(job, CheckJob) and isinstance(news, dict):
+                    news = self._confirmed(job, news, worker.card, waiting)
+                if news is not None:
+                    yield job, news, worker.card
 
     def settle(self) -> None:
         """Check that a run was not in vain.
@@ -180,16 +185,42 @@ class WorkerPool:
             )
 
     def _is_sure(self, worker: Worker, job: Job, culprit: KernelSpec) -> bool:
-        """Whether two cards blame a kernel, or the only card does."""
-        another = job.suspect == culprit and job.accuser != worker.name
-        return another or not self._others(worker)
+        """Whether two cards blame a kernel, or the only card does a second time."""
+        again = job.suspect == culprit
+        return again and (job.accuser != worker.name or not self._others(worker))
+
+    def _confirmed(
+        self, job: CheckJob, found: Checks, card: str, waiting: list[Job]
+    ) -> Checks | None:
+        """What is known of kernels; None while the results of some were wrong once alone."""
+        wrong = tuple(spec for spec, reason in found.items() if reason)
+        if not job.doubted_by:
+            if not wrong:
+                return found
+            self.record({spec: None for spec in found if spec not in wrong})
+            waiting.insert(0, CheckJob(wrong, doubted_by=card, not_on=card))
+            return None
+        right = [spec for spec in found if spec not in wrong]
+        if right and card != job.doubted_by:
+            reason = f"wrong results of {right[0]}, which are right on another card"
+            self._strike(job.doubted_by, reason, waiting)
+            return found
+        for spec in right:
+            self.leave_out(spec, "wrong results once, and right ones once, on one card")
+        return {spec: found[spec] for spec in wrong}
 
     def _refute(self, job: Job, card: str, waiting: list[Job]) -> None:
         """A strike for the card that blamed a kernel which another card has run."""
+        if job.suspect and job.accuser != card:
+            reason = f"failed with {job.suspect}, which another card has run"
+            self._strike(job.accuser, reason, waiting)
+
+    def _strike(self, card: str | None, reason: str, waiting: list[Job]) -> None:
+        """Count a failure of a card, which is given up once these are too many."""
         for worker in tuple(self._workers):
-            if job.suspect and worker.name == job.accuser != card:
+            if worker.name == card:
                 worker.strikes += 1
-                self._note(worker, f"failed with {job.suspect}, which another card has run")
+                self._note(worker, reason)
                 if worker.strikes >= MAX_STRIKES:
                     waiting += [worker.job] if worker.job else []
                     self._dismiss(worker)

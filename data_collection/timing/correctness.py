@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
+from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import ALIGNMENT_BYTES, GATED_COLUMNS, GemmProblem
+from tilecast.kernels.families import family_of
 from tilecast.kernels.spec import KernelSpec
 
 if TYPE_CHECKING:
@@ -12,38 +15,77 @@ if TYPE_CHECKING:
 
 CHECK_EXTENTS = ((2056, 10008, 520), (37, 1112, 1032), (1, 264, 200))
 """m, n, k of the correctness checks: ragged everywhere; many tiles per CTA, a deep k, one row."""
+CHECK_GROUPS = 5
+"""Groups of rows of these; some are empty, as there is a single row in one."""
+DEEP_EXTENTS = (136, 520)
+"""m and n of the check whose k is the deepest."""
+
+
+def deep_k(spec: KernelSpec) -> int:
+    """A k with which each CTA fills all its stages twice and then one, wherever k is split."""
+    geometry = family_of(spec.config).geometry([spec.config])
+    stretch = geometry.tile_k * geometry.split_k * (2 * geometry.stages + 1)
+    return int(stretch.item())
 
 
 def check_problems(spec: KernelSpec) -> list[GemmProblem]:
     """The ragged problems of a check; extents are padded where the 16-byte rule is on them."""
     operands = spec.operands
+    # Not a multiple of the stage: the last one is ragged.
+    extents_of = (*CHECK_EXTENTS, (*DEEP_EXTENTS, deep_k(spec) - 16))
     step = 8 * ALIGNMENT_BYTES // min(operands.a.dtype.bits, operands.b.dtype.bits, 16)
     rows = step if "col" in (operands.a.major, operands.out.major) else 1
-    batch = 3 if spec.batched else 1
+    batch = CHECK_GROUPS if operands.groups else 3 if spec.batched else 1
     columns = GATED_COLUMNS if operands.gate else step
     padded = [
         [
             -(-extent // unit) * unit
             for extent, unit in zip(extents, (rows, columns, step), strict=True)
         ]
-        for extents in CHECK_EXTENTS
+        for extents in extents_of
     ]
     return [GemmProblem(m, n, k, batch, operands) for m, n, k in padded]
 
 
 FUSED_SLACK = 3.0
 """How much scales near 1 and an activation may increase a product's error."""
+INT8_SPREAD = 32
+"""Standard deviation of random int8 numbers: the ends of the range are at four of them."""
+ROW_ERROR = 0.02
+"""Allowed error of a whole row over the row, both by their norms, beside what elements are rounded
+by: a stage of many that is left out or taken twice exceeds it, and no element's error."""
+SHORTEST_ROW = 64
+"""Fewest elements of a row that its norm says something of."""
+
+
+def _unit_lost(operands: GemmOperands) -> float:
+    """The unit in the last place of a sum, over the products that are added to it at once.
+
+    Hopper's tensor cores add 8-bit floats in some 14 bits, 32 products at a time.
+    """
+    return 2.0**-13 / 32 if operands.acc.name == "fp22" else 2.0**-23
+
+
+def _lost(k: int, operands: GemmOperands) -> float:
+    """What adding up k products may change a sum by: four units in its last place each time.
+
+    Its magnitude is near the square root of k, times those of the terms.
+    """
+    narrow = sum(one.dtype.name == "int8" for one in (operands.a, operands.b))
+    magnitude = math.sqrt(k) * INT8_SPREAD**narrow
+    lost = 4 * k * _unit_lost(operands) * magnitude * (FUSED_SLACK if operands.fused else 1)
+    # The hardware's hyperbolic tangent is right to 2^-11.
+    lost += 2.0**-10 * magnitude if operands.activation else 0
+    # A gate multiplies what one sum loses by another sum.
+    return lost * (magnitude if operands.gate else 1)
 
 
 def wrong_elements(out: torch.Tensor, reference: torch.Tensor, problem: GemmProblem) -> str | None:
     """Compare a product of normal random operands with its reference, element by element.
 
-    The allowed error is one unit in the last place of the element's dtype, plus what adding k
-    products in float32 can lose: k roundings of a sum of magnitudes near k. That is far below the
-    elements, which are near the square root of k, so one tile that is missing, misplaced or NaN
-    shows. Hopper's tensor cores add 8-bit floats in some 14 bits, 32 products at a time: each of
-    k / 32 roundings may lose that much of a sum near the square root of k; four times that is
-    allowed. A gate multiplies what one sum loses by another sum.
+    The allowed error is one unit in the last place of the element's dtype, plus what adding up k
+    products can lose. That is far below the elements, so one tile that is missing, misplaced or NaN
+    shows. The error of a whole row may not exceed `ROW_ERROR`, so that one of many stages shows.
 
     Both are (m, n), or (batch, m, n); the reference is float32.
 
@@ -55,16 +97,16 @@ def wrong_elements(out: torch.Tensor, reference: torch.Tensor, problem: GemmProb
 
     k, operands = problem.k, problem.operands
     if out.dtype.is_floating_point:
-        narrow = operands.acc.name == "fp22"
-        lost = k**1.5 / 32 * 2**-11 if narrow else k * k * torch.finfo(torch.float32).eps
-        lost *= FUSED_SLACK if operands.fused else 1
-        lost *= k**0.5 if operands.gate else 1
-        allowed = torch.finfo(out.dtype).eps * reference.abs() + lost
+        eps = torch.finfo(out.dtype).eps
+        allowed = eps * reference.abs() + _lost(k, operands)
+        allowed_of_row = ROW_ERROR + eps + k * _unit_lost(operands)
     else:
         allowed = torch.full_like(reference, 0.5)  # whole numbers are exact
-    wrong = ~((out.float() - reference).abs() <= allowed)  # NaN is not below anything
+        allowed_of_row = math.inf
+    error = out.float() - reference
+    wrong = ~(error.abs() <= allowed)  # NaN is not below anything
     if not wrong.any():
-        return None
+        return _wrong_row(error, reference, allowed_of_row)
     places = wrong.nonzero()
     first = tuple(places[0].tolist())
     box = zip(places.amin(0).tolist(), places.amax(0).tolist(), strict=True)
@@ -73,3 +115,15 @@ def wrong_elements(out: torch.Tensor, reference: torch.Tensor, problem: GemmProb
         f"first {out[first].item():.4g} instead of {reference[first].item():.4g}, allowed error "
         f"{allowed[first].item():.2g}"
     )
+
+
+def _wrong_row(error: torch.Tensor, reference: torch.Tensor, allowed: float) -> str | None:
+    """Compare rows, given the error of each element: what is wrong with the worst, or None."""
+    if error.shape[-1] < SHORTEST_ROW:
+        return None
+    shares = error.norm(dim=-1) / reference.norm(dim=-1).clamp_min(2.0**-126)
+    worst = shares.max().item()
+    if worst <= allowed:
+        return None
+    row = int(shares.argmax()) % error.shape[-2]
+    return f"row {row} is wrong by {worst:.2g} of its norm, allowed error {allowed:.2g}"

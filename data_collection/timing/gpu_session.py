@@ -15,13 +15,15 @@ import torch
 from tilecast.data_collection.gpu.environment import device_hash
 from tilecast.data_collection.timing.card_health import watch
 from tilecast.data_collection.timing.correctness import check_problems, wrong_elements
+from tilecast.data_collection.timing.in_use import InUse
 from tilecast.data_collection.timing.protocol import Entrant, KernelFailure
 from tilecast.data_collection.timing.tensors import (
     inputs_and_reference,
     launch_tensors,
     poisoned_out,
 )
-from tilecast.data_collection.timing.torch_reference import torch_launch, torch_refusal
+from tilecast.data_collection.timing.torch_reference import library_launch, torch_refusal
+from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.launch import load_kernel
 from tilecast.kernels.objects.cache import ObjectCache
@@ -50,6 +52,9 @@ COLD_FACTOR = 4
 """A graph reuses an operand set after reading others of this many times the L2."""
 MOST_SET_BYTES = 16e9
 """Memory of all operand sets; twice this is taken while new ones replace the last."""
+MOST_CHECKED_BYTES = 4e9
+"""Size of a problem above which results are not compared on the tensors that were timed: beside
+these, a reference and copies have to fit into the memory."""
 HANG_SECONDS = 5.0
 """A replay that takes longer counts as a hang."""
 SIGN_SECONDS = 5.0
@@ -103,6 +108,8 @@ class GpuSession:
         self.announce = announce
         self.busy_until = -math.inf
         """When the card was last busy for a while, by the clock of `time.perf_counter`."""
+        self.chained: set[KernelSpec] = set()
+        """Kernels that were right on padded operands and in chains."""
         self._signed = -math.inf
         self._kernel = cache(partial(load_kernel, objects=objects, device=device))
         self._reference = cache(inputs_and_reference)
@@ -161,7 +168,7 @@ class GpuSession:
     def launcher(self, entrant: Entrant, problem: GemmProblem) -> Callable[..., object]:
         """The launcher of an entrant, f(a, b, out, *extras)."""
         if entrant is None:
-            return torch_launch(problem.operands)
+            return library_launch(problem.operands)
         return self._kernel(KernelSpec.for_problem(entrant, problem))
 
     def finish(self, spec: KernelSpec | None) -> None:
@@ -228,6 +235,25 @@ class GpuBench:
         # At once, before the card cools down.
         self._session.check_card()
         return [graphs[0].times for graphs in kernels]
+
+    def check(self, configs: Sequence[KernelConfig]) -> None:
+        """Compare the results of some kernels on tensors that were timed; see the protocol."""
+        if self._problem.min_bytes > MOST_CHECKED_BYTES:
+            return
+        session = self._session
+        with torch.cuda.stream(self._stream):
+            used = InUse(self._problem, self._sets[0], self._sets[-1])
+            for config in configs:
+                spec = KernelSpec.for_problem(config, self._problem)
+                session.announce(spec)
+                launch, finish = (
+                    session.launcher(config, self._problem),
+                    partial(session.finish, spec),
+                )
+                if found := used.wrong(launch, finish, chains=spec not in session.chained):
+                    raise KernelFailure(spec, found)
+                session.chained.add(spec)
+            session.announce(None)
 
     def _take_turn(self, graph: _Graph, in_flight: deque[_Graph], regime: str) -> None:
         """Replay a graph, behind those in flight or, in the burst regime, after an idle gap."""

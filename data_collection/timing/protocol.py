@@ -1,8 +1,9 @@
 """The measurement protocol: which kernels are timed when, and how often; without any CUDA.
 
-Screen: every candidate, in a few interleaved rounds, with the card busy. Race: the candidates near
-the best, in interleaved rounds, first all of them, then those still near until the leader is
-stable, in each power regime that matters. Verify: the best again, later, for scoring only.
+Screen: every candidate, in a few interleaved rounds, with the card busy. Check: the results of
+those near the best, on the tensors that were timed. Race: these, in interleaved rounds, first all
+of them, then those still near until the leader is stable, in each power regime that matters.
+Verify: the best again, later, for scoring only.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ COMPUTE_BOUND = 64.0
 
 
 class KernelFailure(Exception):
-    """A kernel hung or crashed; the GPU context is lost with it."""
+    """A kernel hung, crashed or was wrong; the GPU context is given up with it."""
 
     def __init__(self, culprit: KernelSpec | None, reason: str):
         """Name the culprit, None for PyTorch's kernel, and say in one line what it did."""
@@ -91,6 +92,16 @@ class Bench(Protocol):
         """
         ...
 
+    def check(self, configs: Sequence[KernelConfig]) -> None:
+        """Compare the results of tilecast kernels on tensors that were timed with a reference.
+
+        Also with padded rows, and in chains of launches that overlap.
+
+        Raises:
+            KernelFailure: a kernel is wrong, hung or crashed.
+        """
+        ...
+
 
 def regimes(problem: GemmProblem) -> tuple[str, ...]:
     """The power regimes of a problem's races: burst alone where the power limit is out of reach."""
@@ -111,6 +122,7 @@ def measure(bench: Bench, problem: GemmProblem, entrants: Sequence[Entrant]) -> 
     if all(entrant is None for entrant in entrants):
         return rows
     finalists = _within(times, FINALIST, MAX_FINALISTS)
+    bench.check([entrant for entrant in finalists if entrant is not None])
     for regime in regimes(problem):
         rows += _compared(problem, regime, "race", _race(bench, finalists, regime))
     return rows

@@ -108,6 +108,7 @@ def train(
                 for objective, one in choices.items()
             },
         },
+        measurements.failing,
     )
 
 

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from tilecast.data_collection.dataset.dataset import Dataset, joined
+from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware, described, hardware
+from tilecast.heuristics.operands import GemmOperands
 from tilecast.models.learning.labels import ProblemLabels, label_table
 
 
@@ -36,6 +38,18 @@ class Measurements:
     def digests(self) -> tuple[str, ...]:
         """Those of all data sets as they were read, the GPU's own first, each once."""
         return tuple(dict.fromkeys(one.digest for one in (*self.parts, *self.others)))
+
+    @cached_property
+    def failing(self) -> dict[GemmOperands, frozenset[KernelConfig]]:
+        """The configs that failed on the GPU, by operands; those, too, of times that are replaced.
+
+        A kernel that failed once is not trusted again, whatever a later measurement says.
+        """
+        found = [part.failing() for part in self.parts]
+        return {
+            operands: frozenset().union(*(one.get(operands, ()) for one in found))
+            for operands in sorted({key for one in found for key in one}, key=str)
+        }
 
     @cached_property
     def own(self) -> list[ProblemLabels]:

@@ -13,15 +13,17 @@ import json
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tilecast.data_collection.dataset.measurement import REGIMES
+from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.files import replace_atomically
 from tilecast.heuristics.hardware import Hardware, described
 from tilecast.heuristics.operands import GemmOperands
+from tilecast.kernels.families import parse_config
 from tilecast.models.features.features import FEATURE_NAMES
 from tilecast.models.runtime.deferral import DEFERRAL_FEATURES, MOST_MARGIN, Deferral
 from tilecast.models.runtime.forest import Forest
@@ -55,6 +57,8 @@ INTERCEPT, SLOPE = (-10.0, 10.0), (0.0, 3.0)
 """Bounds of a calibration: no predicted time is beyond a float, nor falls along a ranking."""
 _WEIGHT = (-MOST_WEIGHT, MOST_WEIGHT)
 _MARGIN = (-MOST_MARGIN, MOST_MARGIN)
+_MOST_FAILING = 65_536
+"""Kernels that a model may say failed: more than there are configs for any operands, many times."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,6 +83,9 @@ class Artifact:
     """Which problems are left to cuBLAS; None where cuBLAS was not timed."""
     facts: Mapping[str, object]
     """Data set, versions (cuBLAS's, too), seed and held-out metrics, as plain data."""
+    failing: Mapping[GemmOperands, frozenset[KernelConfig]] = field(default_factory=dict)
+    """The configs whose kernels a collection on its GPU found wrong, hanging or crashing, or that
+    do not compile, by operands: they are never chosen."""
     digest: str | None = None
     """SHA-256 that its manifest states; None before it is saved."""
     trained_for: str | None = None
@@ -201,6 +208,11 @@ def _manifest(artifact: Artifact, shapes: Mapping[str, object], sha256: str) -> 
         "deferral_margins": dict(deferral.margins) if deferral else {},
         "facts": artifact.facts,
     }
+    if artifact.failing:
+        manifest["failing"] = {
+            operands.text: sorted(config.name for config in configs)
+            for operands, configs in artifact.failing.items()
+        }
     return manifest | {"sha256": digest_of(manifest)}
 
 
@@ -240,8 +252,21 @@ def _artifact(manifest: Mapping[str, Any], packed: bytes) -> Artifact:
         ),
         Deferral(leads, margins) if margins else None,
         manifest["facts"],
+        _failing(manifest.get("failing", {})),
         manifest["sha256"],
     )
+
+
+def _failing(stated: Mapping[str, list[str]]) -> dict[GemmOperands, frozenset[KernelConfig]]:
+    if sum(map(len, stated.values())) > _MOST_FAILING:
+        raise ValueError(f"more than {_MOST_FAILING} kernels that failed")
+    for names in stated.values():
+        if not isinstance(names, list) or names != sorted(set(names)):
+            raise ValueError(f"failing kernels {names!r:.100}")
+    return {
+        GemmOperands.parse(text): frozenset(map(parse_config, names))
+        for text, names in stated.items()
+    }
 
 
 def _kinds(texts: object) -> tuple[GemmOperands, ...]:

@@ -77,7 +77,7 @@ class Reason:
 
 
 class LearnedHeuristic:
-    """Ranks candidates with a trained model.
+    """Ranks candidates with a trained model, without those that failed where it was measured.
 
     All that it is asked raises a TilecastError where the model does not rank for the problem's
     operands, and all but `rank` where there is no candidate.
@@ -104,7 +104,7 @@ class LearnedHeuristic:
     ) -> Candidates:
         """Order candidates by expected cost; see `tilecast.heuristics.heuristic.Heuristic`."""
         check_ranks_for(self.artifact.operands, problem.operands)
-        return self._ranker.rank(problem, candidates, limit=limit)
+        return self._leaders(problem, candidates, limit)[0]
 
     def predict(
         self, problem: GemmProblem, candidates: Candidates, *, limit: int | None = None
@@ -143,10 +143,30 @@ class LearnedHeuristic:
     def _ranked(
         self, problem: GemmProblem, candidates: Candidates, limit: int | None
     ) -> tuple[Candidates, np.ndarray]:
-        """The first candidates, and their features in that order."""
+        """The first candidates, of which there is one, and their features in that order."""
         self._check(problem, candidates)
-        order, features = self._ranker.leaders(problem, candidates, limit)
-        return candidates.take(order), features
+        ranking, features = self._leaders(problem, candidates, limit)
+        if not len(ranking):
+            raise TilecastError(
+                f"all {len(candidates)} configs that suit {problem} failed when they were measured "
+                f"on {self.artifact.hardware.name}; allowed: a model that knows one that works; "
+                "collect more configs and train it again"
+            )
+        return ranking, features
+
+    def _leaders(
+        self, problem: GemmProblem, candidates: Candidates, limit: int | None
+    ) -> tuple[Candidates, np.ndarray]:
+        """The first candidates that did not fail where the model was measured; their features."""
+        failing = self.artifact.failing.get(problem.operands, frozenset())
+        # Features compare all candidates, so those that failed are ranked and then left out.
+        wanted = limit and limit + len(failing)
+        order, features = self._ranker.leaders(problem, candidates, wanted)
+        ranking = candidates.take(order)
+        if failing:
+            sound = [i for i, config in enumerate(ranking) if config not in failing][:limit]
+            ranking, features = ranking.take(sound), features[sound]
+        return ranking, features
 
     def _check(self, problem: GemmProblem, candidates: Candidates) -> None:
         """Raise a TilecastError where nothing can be ranked."""

@@ -27,6 +27,7 @@ from tilecast.data_collection.timing.protocol import (
     Entrant,
     KernelFailure,
 )
+from tilecast.heuristics.config import KernelConfig
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.objects.cache import ObjectCache, default_root
@@ -52,8 +53,8 @@ class Fault:
     config: Entrant
     """The kernel."""
     stage: str
-    """``check``, ``screen``, ``race`` or ``verify``; or ``time`` for the last three; or ``try``,
-    the library before it is timed."""
+    """``check``, ``screen``, ``use``, ``race`` or ``verify``; or ``time`` for all but ``check`` and
+    ``use``; or ``try``, the library before it is timed."""
     action: str
     """``hang``: for ever; ``exit``: takes the process with it; ``raise``: an error without a name;
     ``report``: a hang that the session noticed; ``wrong``: bad results; ``refuse``: the library
@@ -288,6 +289,13 @@ class FakeBench:
         self._session.note(*([stage, regime, str(self._problem), str(e)] for e in entrants))
         slower = self._session.slower
         return [[slower * microseconds(self._problem, e)] * rounds for e in entrants]
+
+    def check(self, configs: Sequence[KernelConfig]) -> None:
+        for config in configs:
+            spec = KernelSpec.for_problem(config, self._problem)
+            self._session.announce(spec)
+            if self._session.fault(spec, "use") == "wrong":
+                raise KernelFailure(spec, "7 wrong elements, on the tensors that were timed")
 
 
 class DyingStore(MeasurementStore):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from tilecast.heuristics.problem import GemmProblem
 from tilecast.inductor_hook import installation
 from tilecast.kernels.candidates import candidates, space
 from tilecast.kernels.families import FAMILIES
+from tilecast.models.runtime.artifact import Artifact, save
 from tilecast.reporting.table import Table
 
 INVALID = "256x256x64_c1x1x1_s2_coop_o1_rm8"
@@ -145,6 +147,25 @@ def test_space_says_why(answer: Callable[..., dict]) -> None:
     small = answer("space", "--why", VALID, "1x8x4096")
     assert not small["valid"]
     assert small["problem"] == "1x8x4096"
+
+
+def test_space_leaves_out_what_failed_where_the_model_was_measured(
+    answer: Callable[..., dict], small_model: Artifact, tmp_path: Path
+) -> None:
+    first, *_ = configs = candidates(GemmProblem(16, 6144, 4096), GPUS[0])
+    failing = {LINEAR_BF16: frozenset(configs[:3])}
+    save(replace(small_model, failing=failing), tmp_path)
+    target = "16x6144x4096", f"--model={tmp_path}"
+    document = answer("space", *target, "--list")
+    assert document["configs"] == [config.name for config in configs[3:]]
+    ((*_, last),) = document["families"].values()
+    assert (last["rule"], last["taken"], last["left"]) == ("failed", 3, document["count"])
+    assert answer("space", f"--model={tmp_path}")["count"] == document["count"] + (
+        len(space(LINEAR_BF16, GPUS[0]).configs) - len(configs)
+    )
+    (broken,) = answer("space", "--why", first.name, *target)["broken_rules"]
+    assert broken["rule"] == "failed"
+    assert answer("space", "--why", first.name, "16x6144x4096")["valid"]
 
 
 def test_the_package_has_its_version_and_what_installs_it_and_imports_nothing_for_that() -> None:

@@ -104,9 +104,55 @@ def test_a_kernel_that_fails_in_a_later_stage_is_the_only_one_blamed(bed: Bed, s
         assert failed(rows) == {broken.name: {(problem.m, "screen", CRASHED)}}
         assert timed(rows, broken.name) == set()
     else:
-        assert failed(rows) == {}
+        assert failed(rows) == {broken.name: {(problem.m, "verify", CRASHED)}}
         assert timed(rows, broken.name) == {(problem.m, "screen"), (problem.m, "race")}
     assert (problem.m, stage) in timed(rows, CONFIGS[3].name)
+
+
+def test_a_kernel_that_is_wrong_on_the_timed_tensors_is_not_raced(bed: Bed) -> None:
+    broken, reason = CONFIGS[2], "7 wrong elements, on the tensors that were timed"
+    bed.collect(bed.factory(faults=(Fault(broken, "use", "wrong"),)))
+    assert bed.failing() == {_key(broken)}
+    assert failed(bed.rows()) == {broken.name: {(p.m, "screen", reason) for p in PROBLEMS}}
+    assert timed(bed.rows(), broken.name) == set()
+    assert {p.m for p in PROBLEMS} == {m for m, stage in timed(bed.rows(), CONFIGS[3].name)}
+
+
+def test_results_that_are_wrong_once_on_the_only_card_are_left_out_by_this_run_alone(
+    bed: Bed,
+) -> None:
+    broken = CONFIGS[3]
+    workload = {PROBLEMS[0]: CONFIGS}
+    bed.collect(bed.factory(faults=(Fault(broken, "check", "wrong", times=1),)), workload=workload)
+    assert bed.failing() == set()
+    assert _key(broken) not in bed.checks()
+    assert jobs(bed.logged())["check", broken.name] == 2
+    why = "wrong results once, and right ones once, on one card"
+    assert failed(bed.rows()) == {broken.name: {(PROBLEMS[0].m, "screen", why)}}
+    bed.collect(workload={PROBLEMS[1]: CONFIGS})
+    assert _key(broken) in bed.checks()
+    assert (PROBLEMS[1].m, "screen") in timed(bed.rows(), broken.name)
+
+
+def test_a_card_that_is_wrong_alone_is_blamed_before_the_kernels_are(bed: Bed) -> None:
+    wrong = tuple(Fault(config, "check", "wrong") for config in CONFIGS[1:4])
+    bad = bed.factory(card="bad", faults=wrong)
+    bed.collect(bad, bed.factory(card="good", start_after="bad.wrong"))
+    assert bed.failing() == set()
+    assert failed(bed.rows()) == {}
+    assert len(bed.checks()) == len(CONFIGS)
+    ((card, reason),) = bed.troubles()
+    assert card == "bad"
+    assert "which are right on another card" in reason
+
+
+def test_results_that_are_wrong_on_two_cards_are_the_kernels_fault(bed: Bed) -> None:
+    faults = (Fault(CONFIGS[2], "check", "wrong"),)
+    bed.collect(*(bed.factory(card=card, faults=faults, together=2) for card in ("one", "two")))
+    assert bed.failing() == {_key(CONFIGS[2])}
+    assert bed.troubles() == []
+    asked = {line[2] for line in bed.logged() if line[:2] == ("check", CONFIGS[2].name)}
+    assert asked == {"one", "two"}
 
 
 def test_several_bad_kernels_are_found_by_two_cards_which_are_both_kept(bed: Bed) -> None:

@@ -7,9 +7,16 @@ import math
 import pytest
 import torch
 
-from tilecast.data_collection.timing.correctness import CHECK_EXTENTS, wrong_elements
+from tilecast.data_collection.timing.correctness import (
+    CHECK_EXTENTS,
+    check_problems,
+    wrong_elements,
+)
+from tilecast.heuristics.hardware import hardware
 from tilecast.heuristics.operands import GemmOperands
 from tilecast.heuristics.problem import GemmProblem
+from tilecast.kernels.candidates import space
+from tilecast.kernels.spec import KernelSpec
 
 LARGE = (2056, 2504, 520)
 K = LARGE[2]
@@ -43,6 +50,31 @@ def test_products_in_another_order_are_right(extents: tuple[int, int, int]) -> N
     exact = a @ b
     halves = a[:, : k // 2] @ b[: k // 2] + (a[:, k // 2 :] @ b[k // 2 :]).float()
     assert wrong_elements(halves.bfloat16(), exact.float(), GemmProblem(*extents)) is None
+
+
+@pytest.mark.parametrize("text", ["bf16:rcr", "e4m3:rcr>bf16", "int8:rcr>int32"])
+def test_every_stage_comes_round_in_every_part_of_k(text: str) -> None:
+    operands = GemmOperands.parse(text)
+    table = space(operands, hardware("H200"))
+    c = table.columns
+    assert len(set(c.split_k)) > 4
+    for config, stage, split in zip(table.configs, c.tile_k * c.stages, c.split_k, strict=True):
+        *_, deep = check_problems(KernelSpec(config, operands))
+        assert 2 * stage * split < deep.k <= 3 * stage * split
+    assert max(c.tile_k * c.stages * c.split_k) > 10_000
+
+
+@pytest.mark.parametrize("text", ["bf16:rcr", "bf16:rcr>fp32", "e4m3:rcr>bf16@fp32"])
+def test_one_of_hundreds_of_stages_that_is_taken_twice_is_found(text: str) -> None:
+    operands = GemmOperands.parse(text)
+    problem = GemmProblem(16, 520, 22_512, operands=operands)
+    torch.manual_seed(0)
+    a, b = torch.randn(16, problem.k), torch.randn(problem.k, 520)
+    right, dtype = a @ b, getattr(torch, operands.out.dtype.torch)
+    assert wrong_elements(right.to(dtype), right, problem) is None
+    twice = a.clone()
+    twice[:, 640:704] = a[:, :64]
+    assert wrong_elements((twice @ b).to(dtype), right, problem)
 
 
 def test_a_zeroed_tile_is_found_which_a_norm_does_not_see(reference: torch.Tensor) -> None:

@@ -49,6 +49,7 @@ class KnownBench:
     def __init__(self, microseconds: Callable[[Entrant, int, int], float]):
         self._microseconds = microseconds
         self.calls: list[Call] = []
+        self.checked: list[tuple[int, set[KernelConfig]]] = []
 
     def time(
         self, entrants: Sequence[Entrant], regime: str, rounds: int, give_up: float = math.inf
@@ -60,6 +61,9 @@ class KnownBench:
         best = min(ours, default=math.inf)
         return [t if t[0] <= give_up * best or e is None else t[:1]
                 for t, e in zip(table, entrants, strict=True)]  # fmt: skip
+
+    def check(self, configs: Sequence[KernelConfig]) -> None:
+        self.checked.append((len(self.calls), set(configs)))
 
 
 def _steady(times: dict[Entrant, float]) -> KnownBench:
@@ -94,6 +98,7 @@ def test_race_has_those_within_the_factor_and_the_library() -> None:
     best, tied, behind = _configs(3)
     bench = _steady({best: 100, tied: 114.9, behind: 115.1, None: 300})
     rows = measure(bench, MEMORY_BOUND, (behind, tied, best, None))
+    assert bench.checked == [(1, {best, tied})]  # behind the screen, before the race
     assert set(bench.calls[1].entrants) == {best, tied, None}
     assert set(_rows(rows, "race", "burst")) == {best, tied, None}
 

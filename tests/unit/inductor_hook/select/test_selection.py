@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
+from fixtures import change_manifest
 from stand_in_models import trained_anew
 
 from tilecast.data_collection.gpu import gpu_model
@@ -149,6 +151,20 @@ def test_a_model_trained_anew_is_never_taken_for_the_one_installed(another_model
     now = Settings(model=str(another_model))
     assert now.digest != settings.digest
     assert shortlist(now, problem, H200)
+
+
+def test_a_kernel_that_failed_where_the_model_was_measured_is_never_offered(
+    another_model: Path,
+) -> None:
+    problem = GemmProblem(512, 4096, 4096)
+    own = partial(Settings, model=str(another_model))
+    best, second, *_ = (one.config for one in shortlist(own(k=8), problem, H200))
+    change_manifest(another_model, lambda m: m.update(failing={"bf16:rcr": [best.name]}))
+    assert shortlist(own(k=1), problem, H200)[0].config == second
+    for k in (8, "auto"):
+        assert best not in {one.config for one in shortlist(own(k=k), problem, H200)}
+    assert ranked(own(), problem, H200, (best, second), 2) == (second,)
+    assert best not in portfolio(own(k=1), (problem,), H200)
 
 
 @pytest.mark.parametrize("digest", ["0" * 64, "A" * 64, '"""\nimport os', 7, None])

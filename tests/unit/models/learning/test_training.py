@@ -53,6 +53,31 @@ def test_a_gpu_is_the_same_whose_rates_were_measured_anew(
     assert len(measured.dataset.rows) == len(few_dataset.rows) + len(synthetic_dataset.rows)
 
 
+def test_what_failed_on_the_gpu_itself_is_never_chosen(
+    few_dataset: Dataset, other_dataset: Dataset, few_trained: Artifact
+) -> None:
+    rows = few_dataset.rows
+    failed = rows[rows["failure"].notna()]
+    names = {config.name for config in few_trained.failing[LINEAR_BF16]}
+    assert names == set(failed["config"])
+    assert set(few_trained.failing) == {LINEAR_BF16}
+    heuristic = LearnedHeuristic(few_trained)
+    for problem in few_dataset.problems()[:3]:
+        every = candidates(problem, hardware("H200"))
+        assert names.isdisjoint(config.name for config in heuristic.rank(problem, every))
+    measured = by_gpu([few_dataset, other_dataset])
+    assert measured.others == (other_dataset,)
+    assert measured.failing == few_trained.failing
+
+
+def test_a_kernel_that_failed_stays_out_whatever_was_measured_later(few_dataset: Dataset) -> None:
+    sound = few_dataset.rows.query("failure.isna()").reset_index(drop=True)
+    later = Dataset(sound, {**few_dataset.provenance, "protocol_version": 9})
+    measured = by_gpu([later, few_dataset])
+    assert not measured.dataset.failing()
+    assert measured.failing == few_dataset.failing() != {}
+
+
 def test_what_was_trained_on_is_recorded(few_trained, few_dataset: Dataset) -> None:
     assert (few_trained.hardware, few_trained.operands) == (hardware("H200"), (LINEAR_BF16,))
     assert few_trained.name == "H200"

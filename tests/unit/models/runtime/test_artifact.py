@@ -22,6 +22,7 @@ from fixtures import change_manifest
 from tilecast.data_collection.dataset.measurement import REGIMES
 from tilecast.heuristics.errors import TilecastError
 from tilecast.heuristics.hardware import Hardware, hardware
+from tilecast.heuristics.operands import LINEAR_BF16
 from tilecast.heuristics.problem import GemmProblem
 from tilecast.kernels.candidates import candidates
 from tilecast.models.features.features import FEATURE_NAMES, featurize
@@ -78,6 +79,16 @@ def test_a_model_that_knows_no_library_is_whole_too(small_model, tmp_path: Path)
     save(replace(small_model, deferral=None), tmp_path)
     assert load(tmp_path).deferral is None
     assert not any("deferral" in name for name in _manifest(tmp_path)["forests"])
+
+
+def test_kernels_that_failed_are_kept_and_a_model_without_any_is_as_it_was(
+    small_model, folder: Path, tmp_path: Path
+) -> None:
+    assert "failing" not in _manifest(folder)
+    assert load(folder).failing == {}
+    failing = {LINEAR_BF16: frozenset(candidates(GemmProblem(64, 4096, 4096), H200)[:2])}
+    save(replace(small_model, failing=failing), tmp_path / "other")
+    assert load(tmp_path / "other").failing == failing
 
 
 def test_a_new_model_replaces_the_old_files(small_model, folder: Path) -> None:
@@ -190,6 +201,13 @@ def test_a_manifest_that_is_none_is_refused(folder: Path, content: str) -> None:
         (lambda m: m["forests"].pop("burst-deferral"), "trees ['burst-"),
         (lambda m: m.update(facts={}), "facts dataset"),
         (lambda m: m["facts"].update(seen_families=["4096"]), "facts seen_families[0]"),
+        (lambda m: m.update(failing=[]), "AttributeError"),
+        (lambda m: m.update(failing={"bf16:rcr": [[]]}), "TypeError"),
+        (lambda m: m.update(failing={"bf16:rcr": {"64x64x64": 1}}), "failing kernels {"),
+        (lambda m: m.update(failing={"bf16:rcr": ["b", "a"]}), "failing kernels ['b', 'a']"),
+        (lambda m: m.update(failing={"bf16:rcr": ["64x64"]}), "'64x64' is not a config name"),
+        (lambda m: m.update(failing={"b16:rcr": []}), "'b16'"),
+        (lambda m: m.update(failing={"bf16:rcr": ["a"] * 65_537}), "more than 65536 kernels"),
     ],
 )
 def test_an_unsound_model_is_refused_though_its_digest_fits(

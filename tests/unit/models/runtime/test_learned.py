@@ -50,6 +50,23 @@ def test_a_shortlist_is_the_head_of_the_ranking(small_model) -> None:
     assert heuristic.shortlist(PROBLEM, CONFIGS[:1]) == heuristic.predict(PROBLEM, CONFIGS[:1])
 
 
+@pytest.mark.parametrize("limit", [None, 3])
+def test_kernels_that_failed_are_never_chosen(small_model, limit: int | None) -> None:
+    whole = list(LearnedHeuristic(small_model).rank(PROBLEM, CONFIGS))
+    bad = frozenset(whole[:2] + whole[3:4])
+    failing = {LINEAR_BF16: bad, GemmOperands.parse("fp16:rcr"): frozenset(whole)}
+    heuristic = LearnedHeuristic(replace(small_model, failing=failing))
+    left = [config for config in whole if config not in bad]
+    assert list(rank(heuristic, PROBLEM, CONFIGS, limit=limit)) == left[:limit]
+    found = [one.config for one in heuristic.predict(PROBLEM, CONFIGS, limit=limit)]
+    assert found == left[:limit]
+    assert heuristic.first(PROBLEM, CONFIGS).prediction.config == left[0]
+    assert not bad & {one.config for one in heuristic.shortlist(PROBLEM, CONFIGS)}
+    other = GemmProblem(1000, 5120, 3072, operands=GemmOperands.parse("fp16:rcr"))
+    with pytest.raises(TilecastError, match="all .* configs that suit 1000x5120x3072 failed"):
+        heuristic.first(other, candidates(other, H200).select(whole))
+
+
 def test_predicted_times_are_near_the_measured(small_model, synthetic_table) -> None:
     heuristic = LearnedHeuristic(small_model, "sustained")
     errors = []
