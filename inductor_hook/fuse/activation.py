@@ -111,8 +111,9 @@ def _halves(whole: Node, n: int | None) -> tuple[tuple[Node, ...], tuple[Node, .
             halves[place, columns(part)] = part
     if not n or columns(whole) != n or len(parts) != len(halves):
         return (), ()
-    wanted = (0, n // 2), (n // 2, n // 2)
-    return (split, tuple(map(halves.get, wanted))) if halves.keys() == {*wanted} else ((), ())
+    first, second = (0, n // 2), (n // 2, n // 2)
+    known = halves.keys() == {first, second}
+    return (split, (halves[first], halves[second])) if known else ((), ())
 
 
 def _match(product: Node, steps: tuple[Node, ...], name: str) -> Iterator[Match]:

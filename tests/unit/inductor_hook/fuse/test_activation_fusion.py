@@ -223,7 +223,7 @@ def _sliced(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return _slice(x, 0, N // 2), _slice(x, N // 2, 2**63 - 1)
 
 
-HALVES: dict[str, Function] = {
+HALVES: dict[str, Callable[..., Any]] = {
     "chunk": lambda x: x.chunk(2, -1),
     "split": lambda x: x.split(x.shape[-1] // 2, dim=-1),
     "split by sizes": lambda x: x.split([x.shape[-1] // 2] * 2, dim=x.ndim - 1),
@@ -232,7 +232,7 @@ HALVES: dict[str, Function] = {
 """Ways to write the two halves of a merged weight's product: Phi-3 and GLM take a chunk."""
 
 
-def _gate(halves: Function, name: str) -> Function:
+def _gate(halves: Callable[..., Any], name: str) -> Function:
     """act(first) * second, or first * act(second), as the name says."""
     first = name.endswith("-mul")
     activation = name.removesuffix("-mul").removeprefix("mul-")
@@ -288,7 +288,7 @@ def _clamped(x: torch.Tensor) -> torch.Tensor:
     return F.silu(gate) * up.clamp(-7, 7)
 
 
-NO_GATES: dict[str, Function] = {
+NO_GATES: dict[str, Callable[..., Any]] = {
     "quarters": lambda x: F.silu(x.chunk(4, -1)[0]) * x.chunk(4, -1)[1],
     "of the same half": lambda x: F.silu(x.chunk(2, -1)[0]) * x.chunk(2, -1)[0],
     "of rows": lambda x: F.silu(x.chunk(2, 0)[0]) * x.chunk(2, 0)[1],

@@ -438,8 +438,13 @@ def test_what_a_gate_is_timed_beside_computes_the_same(trial: list[Tensor]) -> N
 
 def test_another_gate_is_one_row_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
     """As of `test_another_activation_is_one_row_of_the_table`."""
-    mish = {"torch": "torch.nn.functional.mish", "device": "quack.activation.mish"}
-    monkeypatch.setitem(EPILOGUES, "mul-mish", Fusion("mish of the second half", **mish, half=1))
+    row = Fusion(
+        "mish of the second half, times the first",
+        torch="torch.nn.functional.mish",
+        device="quack.activation.mish",
+        half=1,
+    )
+    monkeypatch.setitem(EPILOGUES, "mul-mish", row)
     activation._expected_of_gates.cache_clear()
     try:
         (found,) = activation.activations(
